@@ -17,6 +17,12 @@ static const struct {
     {"backends/cpu", ts_cpu_install},
 };
 
+static void from_environment(void)
+{
+    ts_layers_from_environment();
+    ts_profile_from_environment();
+}
+
 __attribute__((constructor(110))) static void init(void)
 {
     const char *room = "";
@@ -29,7 +35,7 @@ __attribute__((constructor(110))) static void init(void)
         status = rooms[i].install();
     }
     if (ts_registry_end(status) == TS_OK)
-        ts_layers_from_environment();
+        from_environment();
     else
         ts_log_write("init", "installing %s failed: %s", room, ts_error_message());
 }
@@ -37,6 +43,7 @@ __attribute__((constructor(110))) static void init(void)
 /* Without a priority, so that it comes before the handlers of atexit() when the library is unloaded. */
 __attribute__((destructor)) static void end(void)
 {
+    ts_profile_report(); /* unless that was done as the process ended */
     if (ts_process_ends())
         return;
     ts_io_remove();

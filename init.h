@@ -16,6 +16,10 @@ ts_status ts_layers_install(void);
 ts_status ts_cpu_install(void);
 /** Switches on the layers that TS_LAYERS names. */
 void ts_layers_from_environment(void);
+/** Begins the profile that TS_PROF asks for. */
+void ts_profile_from_environment(void);
+/** Prints that profile, once. */
+void ts_profile_report(void);
 
 /** Give back what the room has taken from the system. */
 void ts_io_remove(void);

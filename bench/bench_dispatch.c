@@ -89,6 +89,11 @@ static void layers_on(int count, bool on)
 static void one_layer(bool on) { layers_on(1, on); }
 static void four_layers(bool on) { layers_on(4, on); }
 static void with_timers(bool on) { ts_timers_enable(on); }
+static void with_profile(bool on) { on ? ts_prof_start(NULL) : ts_prof_stop(); }
+static void with_trace(bool on)
+{
+    on ? ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)) : ts_prof_stop();
+}
 
 static void noop_call(void) { ts_noop(a, b, ts_scalar_int(3)); }
 static void add_1(void) { ts_drop(ts_add(a, b)); }
@@ -158,6 +163,8 @@ static const bench_case cases[] = {
     {"mm_8", mm_8, NULL, 1},
     {"mlp_step", mlp_step, NULL, 1},
     {"add_1_timed", add_1, with_timers, 1},
+    {"add_1_profiled", add_1, with_profile, 1},
+    {"add_1_kept", add_1, with_trace, 1},
     {"add_1_traced", add_1_traced, NULL, TRACED},
     {"add_1_replayed", add_1_replayed, tracing, TRACED},
 };
@@ -244,7 +251,8 @@ int main(int argc, char **argv)
     ts_set_num_threads(1);
     TS_SCOPE;
     make();
-    double found = -1, noop = 0, add = 0, add_timed = 0, layer_1 = 0, layer_4 = 0;
+    double found = -1, noop = 0, add = 0, layer_1 = 0, layer_4 = 0;
+    double add_timed = 0, add_profiled = 0, add_kept = 0;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         const bench_case *c = &cases[k];
         if (only && strcmp(c->name, only) != 0)
@@ -265,6 +273,8 @@ int main(int argc, char **argv)
         if (c->mode == four_layers) layer_4 = ns;
         if (c->run == add_1 && !c->mode) add = ns;
         if (c->mode == with_timers) add_timed = ns;
+        if (c->mode == with_profile) add_profiled = ns;
+        if (c->mode == with_trace) add_kept = ns;
         if (ts_error_code() != TS_OK) {
             ts_error_print();
             return 1;
@@ -280,6 +290,8 @@ int main(int argc, char **argv)
         return ts_program_end(0);
     printf("layer_added\t%.2f\tns\n", (layer_4 - layer_1) / 3);
     printf("timers_on_per_op\t%.2f\tns\n", add_timed - add);
+    printf("profile_on_per_op\t%.2f\tns\n", add_profiled - add);
+    printf("trace_on_per_op\t%.2f\tns\n", add_kept - add);
     double bare = 1e18;
     for (int turn = 0; turn < 3; turn++) { /* in turns: what else the machine does meets both */
         double ns, mallocs_per_call;

@@ -55,7 +55,8 @@ static const char *noun_of(const char *name, bool object)
         {false, "a registration", "registration"},
         {false, "a file", "file out"},
         {false, "a place for the result", "description status batch checkpoint device fd list "
-                                          "graph stats stream event value ms"},
+                                          "graph stats stream event value ms work machine "
+                                          "shares"},
         {true, "a module", "m child model sequential"},
         {true, "an optimizer", "o optimizer"},
         {true, "a scaler", "s"},
@@ -68,6 +69,7 @@ static const char *noun_of(const char *name, bool object)
         {true, "a loader", "loader"},
         {true, "a run", "run"},
         {true, "a graph", "graph"},
+        {true, "a profile", "profile before after"},
         {true, "a node", "node"},
         {true, "a running call", "call"},
         {true, "a tensor", "t x loss grad gradient"},

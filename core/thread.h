@@ -19,7 +19,8 @@ typedef struct ts_tape ts_tape;
  * so the fast path is one compare with READY. */
 enum {
     TS_THREAD_READY = 1,
-    TS_THREAD_TIMING = 2
+    TS_THREAD_TIMING = 2,
+    TS_THREAD_RECORDING = 4 /* a profile gets rows; only beside TIMING */
 };
 
 /** Calls nested deeper than this are taken for a recursion without end.

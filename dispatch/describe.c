@@ -3,6 +3,7 @@
 #include "dispatch/registry.h"
 #include "include/tessera/check.h"
 
+#include <math.h>
 #include <string.h>
 
 ts_status ts_op_describe(int op, ts_op_description *description)
@@ -46,4 +47,12 @@ ts_slot_rule ts_op_slot(int op, ts_key key)
     if (op < 0 || op >= ts_op_count() || key >= TS_KEY_COUNT || ts_key_name(key)[0] == '?')
         return TS_RULE_MISSING;
     return (ts_slot_rule)atomic_load_explicit(&ts_tables[op], memory_order_acquire)->rule[key];
+}
+
+ts_status ts_op_cost(const ts_frame *frame, ts_work *work)
+{
+    TS_TRY(TS_CHECK_POINTERS(frame, work));
+    ts_cost cost = ts_ops[frame->op].cost;
+    *work = cost ? cost(frame) : (ts_work){NAN, NAN};
+    return TS_OK;
 }

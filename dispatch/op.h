@@ -125,13 +125,6 @@ enum {
 };
 
 typedef ts_status (*ts_infer)(ts_frame *f);
-/** The least work that a call can be done with. */
-typedef struct ts_work {
-    double flops; /* additions, products and functions such as exp */
-    double bytes; /* read from and written to memory */
-} ts_work;
-/** The work of a call that has ended: its results are there. */
-typedef ts_work (*ts_cost)(const ts_frame *f);
 typedef struct ts_vjp ts_vjp; /* autograd/vjp.h */
 
 typedef struct ts_op_info {

@@ -244,6 +244,7 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
         .infer = o->rule,
         .composite = o->composite,
         .reserve = o->reserve,
+        .cost = o->cost,
         /* gradients go through the ops of a composite, unless a rule is registered */
         .flags = TS_OP_RUNTIME | (o->not_differentiable ? TS_OP_NODIFF
                                   : o->composite        ? TS_OP_BY_PARTS

@@ -3,7 +3,7 @@
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
 
-#include "dispatch/op.h"
+#include "dispatch/record.h"
 
 #ifndef TS_TIMERS
 #define TS_TIMERS 1
@@ -40,12 +40,49 @@ void ts_timers_rows(ts_timer_rows *rows);
 /** The calibrated cost of a time stamp. */
 double ts_timers_stamp_ns(void);
 
+/* ----------------------------------------------------------------------------- profiles ---- */
+
+/** What a thread had spent at the end of a step, in ticks since the profile began. */
+typedef struct ts_step {
+    int64_t wall, stamps;
+    int64_t parts[TS_PART_COUNT];
+} ts_step;
+
+/** Switches the recording of rows in all threads; on: everything begins at zero. Timers run while a
+ *  profile records, whatever ts_timers_enable() says. */
+ts_status ts_timers_record(bool on);
+bool ts_timers_recording(void);
+/** Ends a step of the program, which from now on marks its steps itself. Else a step ends where
+ *  another call comes after one of an op that updates parameters. */
+void ts_timers_step(void);
+void ts_timers_mark_updates(const int *ops, int n);
+/** Enters a scope; NULL leaves the innermost. */
+void ts_timers_scope(const char *name);
+/** What a recorded call of a backend costs beyond its stamps; the timers' own row gets it. */
+void ts_timers_record_cost(double ns);
+/** What a thread has recorded. A row of ts_tally_row.op TS_MAX_OPS - 1 is no call. */
+typedef struct ts_thread_record {
+    const ts_tally_table *table;
+    int thread;
+    double wall_ns, stamps_ns;
+    int64_t begun; /* tick */
+} ts_thread_record;
+void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx);
+/** The next recording forgets the steps before `first` and ends after `last`; 0: neither.
+ *  trace: it keeps an event for each call. */
+void ts_timers_record_steps(int64_t first, int64_t last, bool trace);
+/** Ends of the steps so far, the number of the first, how many there was no room for, the thread
+ *  that marked them, and whether calls were kept. */
+const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
+                               bool *traced);
+double ts_timers_tick_ns(void);
+
 /** One hop: a predictable branch when timers are off, none in a build without them. */
 TS_INLINE ts_status ts_hop(ts_frame *f, ts_kernel kernel)
 {
 #if TS_TIMERS
     if (TS_UNLIKELY(atomic_load_explicit(&f->thread->state, memory_order_relaxed) &
-                    TS_THREAD_TIMING))
+                    TS_THREAD_TIMING)) /* on while a profile records, too */
         return ts_timed_hop(f, kernel);
 #endif
     return kernel(f);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
 #include "include/tessera/check.h"
+#include "include/tessera/profile.h"
 #include "include/tessera/program.h"
 
 #include <errno.h>
@@ -362,6 +363,7 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
 {
     TS_TRY(TS_CHECK_OBJECTS(loader));
     TS_TRY(TS_CHECK_POINTERS(batch));
+    TS_PROF_SCOPE("data");
     ts_loader *l = loader;
     slot *s;
     detach_after_fork(l);

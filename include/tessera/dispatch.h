@@ -345,6 +345,22 @@ typedef struct ts_op_description {
  */
 TS_API ts_status ts_op_describe(int op, ts_op_description *description);
 
+/** The least work of a call. */
+typedef struct ts_work {
+    double flops; /**< additions, products and functions such as exp, each as one; NaN: unknown */
+    double bytes; /**< read from and written to memory; NaN: unknown */
+} ts_work;
+/** The work of a call that has ended: its results are in the frame. */
+typedef ts_work (*ts_cost)(const ts_frame *frame);
+/**
+ * The least work of a call, by the cost column of the table of operators. Call it in a layer after
+ * ts_redispatch() has returned TS_OK. Each element of an argument counts once, however often
+ * broadcasting repeats it; a view costs nothing. A composite's work is that of the whole call, so
+ * adding the work of the calls inside it counts it twice.
+ * Errors: TS_ERR_NULL. An op without a cost is none: its work is NaN, which is not zero.
+ */
+TS_API ts_status ts_op_cost(const ts_frame *frame, ts_work *work);
+
 /** Why a slot of an op's table holds what it holds, in order of precedence. */
 typedef enum ts_slot_rule {
     TS_RULE_NONE,           /**< a layer that falls through */

@@ -171,6 +171,8 @@ typedef struct ts_op_opts {
      * a gradient through it is an error. */
     bool not_differentiable;
     const char *doc; /**< one line, copied */
+    /** The least work of a call that has ended, for ts_op_cost() and profiles. NULL: unknown. */
+    ts_cost cost;
 } ts_op_opts;
 /** ts_register_op() with options; NULL is all zero. */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);

@@ -20,5 +20,6 @@
 #include "trace.h"
 #include "compile.h"
 #include "program.h"
+#include "profile.h"
 
 #endif

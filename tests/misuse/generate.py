@@ -32,7 +32,8 @@ DRAWN = {
 }
 # Places for what a call writes, which is not looked at.
 PLACES = {"ts_batch *", "ts_load_report *", "ts_backend_stats *", "ts_memory_stats *", "ts_key *",
-          "ts_device *", "ts_named_number *", "ts_space *", "bool *", "char **", "ts_module **"}
+          "ts_device *", "ts_named_number *", "ts_space *", "bool *", "char **", "ts_module **",
+          "ts_work *"}
 # By function and parameter, or by the parameter of any function, where the type is not enough.
 BY_NAME = {
     "ts_program_begin argv": "words", "ts_program_begin argc": "argc",
@@ -45,7 +46,7 @@ BY_NAME = {
     "ts_module_type free": "end_of_context", "ts_function forward": "forward",
     "ts_function backward": "backward", "release": "end_of_context",
     "ts_c_locale_leave previous": "locale", "ts_progress_opts clock": "clock",
-    "ts_op_opts reserve": "reserve",
+    "ts_op_opts reserve": "reserve", "ts_op_opts cost": "cost",
 }
 # Objects and calls in flight.
 OBJECTS = {
@@ -53,7 +54,7 @@ OBJECTS = {
     "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART", "ts_text_table *": "TABLE",
     "ts_progress *": "PROGRESS", "ts_run *": "RUN", "ts_safetensors *": "SAFETENSORS",
     "ts_checkpoint *": "CHECKPOINT", "ts_graph *": "GRAPH", "ts_compiled *": "COMPILED",
-    "ts_named_tensors *": "LIST",
+    "ts_named_tensors *": "LIST", "ts_profile *": "PROFILE",
     "ts_hook *": "HOOK", "ts_registration *": "REGISTRATION", "ts_stream *": "STREAM",
     "ts_event *": "EVENT", "ts_scope *": "SCOPE", "ts_autocast_region *": "REGION",
     "ts_frame *": "FRAME", "ts_vjp_call *": "RULE_CALL", "ts_function_call *": "FUNCTION_CALL",
@@ -75,7 +76,8 @@ WORLD = {
     "ts_nan_finder", "ts_shape_logger", "ts_determinism_checker", "ts_layer_enable_all",
     "ts_key_prefer_fallback", "ts_unregister", "ts_backend_load", "ts_backend_open",
     "ts_device_open", "ts_memory_reset_peak", "ts_device_memory_reset_peak", "ts_stream_use",
-    "ts_autocast_register",
+    "ts_autocast_register", "ts_prof_start", "ts_prof_stop", "ts_prof_step", "ts_prof_enter",
+    "ts_prof_leave",
 }
 # Functions that change modes of the thread, which the end of a scope puts back.
 MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|shape_l|determ)")
@@ -107,6 +109,8 @@ SKIPPED = {
     "ts_check_tensors": "the same; TS_CHECK_TENSORS is in most functions that are drawn",
     "ts_check_other_opts": "the same, of TS_CHECK_OPTS, which counts the bytes of a struct",
     "ts_kernel_attention": "reads a call of attention alone, as its header says",
+    "ts_prof_calibrate": "measures for seconds; tests/profile/ calls it",
+    "ts_profile_take": "the same",
     "ts_kernel_data": "reads a tensor that the dispatcher checked; there is no error to tell",
 }
 
@@ -138,7 +142,7 @@ class Callers:
             ends = owner.endswith(ENDS) and owner != "ts_named_tensors_free"
             give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
                                                "CHART", "TABLE", "PROGRESS", "RUN", "SAFETENSORS",
-                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT"}
+                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
                 return f'new_object(LIST, "{name}")'  # what it held would be lost
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'

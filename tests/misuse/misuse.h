@@ -38,6 +38,7 @@ typedef struct made_tensor {
 /** What the library makes and its caller ends, or what stands for a call in flight. */
 typedef enum object_kind {
     MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
+    PROFILE,
     GRAPH, COMPILED, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION,
     LOCALE, FRAME, RULE_CALL, FUNCTION_CALL, KINDS
 } object_kind;
@@ -232,6 +233,7 @@ function_forward draw_backward(const char *argument);
 progress_clock draw_clock(const char *argument);
 end_of_context draw_end_of_context(const char *argument);
 op_reserve draw_reserve(const char *argument);
+ts_cost draw_cost(const char *argument);
 ts_grad_hook draw_grad_hook(const char *argument);
 ts_node_pre_hook draw_pre_hook(const char *argument);
 ts_node_post_hook draw_post_hook(const char *argument);

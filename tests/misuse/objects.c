@@ -14,6 +14,7 @@
 
 #include "core/files.h"
 #include "tests/misuse/misuse.h"
+#include "tests/profile/small.h"
 
 /* --------------------------------------------------------------------------------- files ---- */
 
@@ -226,6 +227,7 @@ static void end_object(object o)
     case LOADER: ts_loader_close(o.p); break;
     case CSV: ts_csv_close(o.p); break;
     case CHART: ts_chart_free(o.p); break;
+    case PROFILE: ts_profile_free(o.p); break;
     case TABLE: ts_text_table_free(o.p); break;
     case PROGRESS: ts_progress_free(o.p); break;
     case RUN: ts_run_close(o.p); break;
@@ -297,6 +299,10 @@ static void *make_object(object_kind kind)
                                       .no_thread = !one_in(20)));
     case CSV: return my->used_folder = true, ts_csv_create(in_folder("log"), columns, 2);
     case CHART: return ts_chart_new(NULL);
+    case PROFILE:
+        my->used_folder = true;
+        write_bytes(in_folder("profile"), small_profile, sizeof small_profile - 1);
+        return ts_profile_read(in_folder("profile"));
     case TABLE: return ts_text_table_new(table_columns, 2);
     case PROGRESS:
         return ts_progress_new(below(20), TS_OPTS(ts_progress_opts, .stream = stream,
@@ -560,6 +566,11 @@ static double odd_clock(void)
     return one_in(4) ? pick_double() : (time += 1);
 }
 static void odd_end(void *ctx) { (void)ctx; }
+static ts_work odd_cost(const ts_frame *f)
+{
+    return (ts_work){f->nargs, one_in(2) ? -1.0 : 1e300};
+}
+
 static uint64_t odd_reserve(const ts_frame *frame)
 {
     (void)frame;
@@ -670,6 +681,7 @@ DRAW_CALLBACK(function_forward, backward, odd_backward)
 DRAW_CALLBACK(progress_clock, clock, odd_clock)
 DRAW_CALLBACK(end_of_context, end_of_context, odd_end)
 DRAW_CALLBACK(op_reserve, reserve, odd_reserve)
+DRAW_CALLBACK(ts_cost, cost, odd_cost)
 DRAW_CALLBACK(ts_grad_hook, grad_hook, odd_grad_hook)
 DRAW_CALLBACK(ts_node_pre_hook, pre_hook, odd_pre_hook)
 DRAW_CALLBACK(ts_node_post_hook, post_hook, odd_post_hook)

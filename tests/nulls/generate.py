@@ -72,7 +72,8 @@ TYPES = {
     "char *": '"a"', "char *const *": "names", "FILE *": "stream", "double *": "numbers",
     "int64_t *": "&count", "int *": "&number", "ts_batch *": "&batch", "ts_node *": "node",
     "ts_hook *": "hook", "ts_hook **": "&hook", "ts_graph *": "graph",
-    "ts_compiled *": "compiled",
+    "ts_compiled *": "compiled", "ts_profile *": "profile", "ts_work *": "&(ts_work){0}",
+    "ts_prof_machine *": "&machine", "ts_profile_shares *": "&shares",
     "ts_graph **": "&traced_graph",
     "ts_module **": "&slot", "ts_named_tensors *": "&list", "ts_named_number *": "&named",
     "ts_load_report *": "&report", "ts_schedule *": "&schedule", "ts_training *": "&training",
@@ -98,12 +99,13 @@ TYPES = {
     "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
 }
 ENUMS = ("ts_text_table_style", "ts_autograd_format", "ts_graph_format", "ts_layer_scope",
-         "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction")
+         "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction",
+         "ts_profile_format")
 FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
          "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
          "ts_csv *": "ts_csv_close", "ts_run *": "ts_run_close",
-         "ts_text_table *": "ts_text_table_free",
+         "ts_text_table *": "ts_text_table_free", "ts_profile *": "ts_profile_free",
          "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
 
 

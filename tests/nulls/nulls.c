@@ -12,6 +12,7 @@
 #include "include/tessera/tessera.h"
 #include "io/files.h"
 #include "tests/harness.h"
+#include "tests/profile/small.h"
 
 /** What a call must do. Where its result cannot say that it failed, it must not crash. */
 typedef enum expectation {
@@ -40,6 +41,9 @@ static ts_grad_scaler *scaler;
 static ts_loader *loader;
 static ts_csv *csv;
 static ts_chart *chart;
+static ts_profile *profile;
+static ts_prof_machine machine = {.size = sizeof machine};
+static ts_profile_shares shares = {.size = sizeof shares};
 static ts_text_table *table;
 static ts_progress *progress;
 static ts_safetensors *file;
@@ -257,6 +261,9 @@ static void make_objects(void)
     MADE(csv = ts_csv_create(in_folder("log.csv"), names, 2));
     MADE(run_of = ts_run_open(in_folder("run"), NULL));
     MADE(chart = ts_chart_new(NULL));
+    FILE *json = fopen(in_folder("profile.json"), "w");
+    MADE(json && fputs(small_profile, json) >= 0 && fclose(json) == 0 ? path : NULL);
+    MADE(profile = ts_profile_read(path));
     MADE(table = ts_text_table_new(columns, 2));
     MADE(progress = ts_progress_new(10, TS_OPTS(ts_progress_opts, .mode = TS_PROGRESS_QUIET)));
     MADE(ts_safetensors_save(in_folder("file"), names, pair, 2, NULL, NULL, 0));
@@ -281,6 +288,7 @@ static void free_objects(void)
     ts_progress_free(progress);
     ts_text_table_free(table);
     ts_chart_free(chart);
+    ts_profile_free(profile);
     ts_csv_close(csv);
     ts_loader_close(loader);
     ts_grad_scaler_free(scaler);

@@ -5,14 +5,23 @@
 #include "ops/kernel.h"
 #include "tests/harness.h"
 
+#include <stdlib.h>
+
 static ts_work last;
+
+static ts_work work_of(const ts_frame *f)
+{
+    ts_work work;
+    ck_assert_int_eq(ts_op_cost(f, &work), TS_OK);
+    return work;
+}
 
 /** A layer that takes the work of the call that went through it. */
 static ts_status watch(ts_frame *f)
 {
     ts_status status = ts_redispatch(f);
     if (status == TS_OK)
-        last = f->table->info->cost(f);
+        last = work_of(f);
     return status;
 }
 
@@ -126,6 +135,65 @@ TS_TEST(update_rules_read_and_write_their_state)
     ts_adamw_rule rule = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
     ck_assert_int_eq(ts_adamw_(&p, &g, &m, &v, (int64_t[]){1}, 1, &rule), TS_OK);
     works("adamw", true, 13 * 6, (6 + 3 * 2 * 6) * 4);
+}
+
+static int64_t drawn(int most) { return 1 + random() % most; }
+
+/** The same by formulas, over drawn sizes and dtypes. */
+TS_TEST(drawn_calls_have_the_work_of_their_formulas)
+{
+    watching();
+    srandom(22);
+    for (int turn = 0; turn < 400; turn++) {
+        TS_SCOPE;
+        static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16};
+        ts_dtype dtype = dtypes[turn % 3];
+        double s = dtype == TS_F64 ? 8 : dtype == TS_F32 ? 4 : 2;
+        int64_t b = drawn(4), m = drawn(9), k = drawn(9), n = drawn(9), h = drawn(3);
+        double B = (double)b, M = (double)m, K = (double)k, N = (double)n, H = (double)h;
+        ts_tensor *left = ts_ones(TS_SIZES(b, m, k), dtype),
+                  *right = ts_ones(TS_SIZES(b, k, n), dtype),
+                  *row = ts_ones(TS_SIZES(k), dtype), *one = ts_ones(TS_SIZES(m, k), dtype);
+        WORKS(ts_bmm(left, right), 2 * B * M * N * K, s * B * (M * K + K * N + M * N));
+        WORKS(ts_mm(one, ts_ones(TS_SIZES(k, n), dtype)), 2 * M * N * K,
+              s * (M * K + K * N + M * N));
+        WORKS(ts_linear(left, ts_ones(TS_SIZES(n, k), dtype), TS_NONE), 2 * B * M * N * K,
+              s * (B * M * K + N * K + B * M * N));
+        WORKS(ts_add(left, row), B * M * K, s * (2 * B * M * K + K));
+        WORKS(ts_sum_dim(left, 1, false), B * M * K, s * (B * M * K + B * K));
+        WORKS(ts_layer_norm(left, row, row), 7 * B * M * K, s * (2 * B * M * K + 2 * K));
+        ts_tensor *q = ts_ones(TS_SIZES(b, h, m, k), dtype),
+                  *kv = ts_ones(TS_SIZES(b, h, n, k), dtype);
+        WORKS(ts_scaled_dot_product_attention(q, kv, kv), 4 * B * H * M * N * K,
+              s * B * H * K * (2 * M + 2 * N));
+    }
+}
+
+static ts_status nothing(ts_frame *f) { return ts_kernel_give(f, 0, f->args[0].t); }
+static ts_work threefold(const ts_frame *f)
+{
+    return (ts_work){3 * (double)f->args[0].t->numel, 1};
+}
+
+/** An op of a program has the work that it declares; without a cost it is not known. */
+TS_TEST(ops_of_programs_declare_their_work)
+{
+    watching();
+    TS_SCOPE;
+    ts_tensor *x = ones(TS_F32, 2, 5);
+    ts_value arg = ts_value_tensor(x), ret = ts_value_none();
+    int known, unknown;
+    ts_op_opts opts = {.size = sizeof opts, .cost = threefold};
+    ck_assert_int_eq(ts_register_op_ex("test.known(Tensor a) -> Tensor", &opts, &known), TS_OK);
+    ck_assert_int_eq(ts_register_op("test.unknown(Tensor a) -> Tensor", &unknown), TS_OK);
+    ts_register_kernel_ex("test.known", TS_KEY_CPU, nothing, NULL, NULL);
+    ts_register_kernel_ex("test.unknown", TS_KEY_CPU, nothing, NULL, NULL);
+    works("known", ts_call_boxed(known, &arg, 1, &ret, 1) == TS_OK, 30, 1);
+    ts_release(ret.t);
+    ret = ts_value_none();
+    ck_assert_int_eq(ts_call_boxed(unknown, &arg, 1, &ret, 1), TS_OK);
+    ts_release(ret.t);
+    ck_assert(last.flops != last.flops && last.bytes != last.bytes);
 }
 
 TS_TEST(every_row_says_its_work)

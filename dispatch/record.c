@@ -1,0 +1,402 @@
+/** @file record.c  Rows of a profile, found by op, layer, scope and shapes. See record.h. */
+// SPDX-License-Identifier: MIT
+#include "dispatch/record.h"
+#include "core/process.h"
+#include "include/tessera/program.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ scopes ---- */
+
+static struct {
+    pthread_mutex_t lock;
+    _Atomic uint32_t count; /* scope 0 has no name */
+    ts_scope_name names[TS_SCOPES_MOST];
+} scopes = {.lock = PTHREAD_MUTEX_INITIALIZER, .count = 1};
+
+void ts_record_install(void) { ts_fork_guard(&scopes.lock); }
+
+uint32_t ts_scope_named(uint32_t parent, const char *name)
+{
+    char cut[sizeof scopes.names[0].name];
+    ts_escape_text(cut, sizeof cut, name);
+    for (char *c = cut; *c; c++) /* which folded stacks use */
+        *c = *c == ';' || *c == '/' ? '_' : *c;
+    pthread_mutex_lock(&scopes.lock);
+    uint32_t found = 1, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
+    while (found < count &&
+           (scopes.names[found].parent != parent || strcmp(scopes.names[found].name, cut) != 0))
+        found++;
+    if (found == count && count < TS_SCOPES_MOST) {
+        scopes.names[found].parent = parent;
+        memcpy(scopes.names[found].name, cut, sizeof cut);
+        atomic_store_explicit(&scopes.count, count + 1, memory_order_release);
+    } else if (found == count) {
+        found = parent;
+    }
+    pthread_mutex_unlock(&scopes.lock);
+    return found;
+}
+
+ts_scope_name ts_scope_get(uint32_t scope)
+{
+    bool known = scope < atomic_load_explicit(&scopes.count, memory_order_acquire);
+    return scopes.names[known ? scope : 0];
+}
+
+/* -------------------------------------------------------------------------------- rows ---- */
+
+TS_INLINE uint64_t mix(uint64_t hash, uint64_t word)
+{
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
+{
+    hash = mix(hash, t->kind.bits | (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 32);
+    for (int d = 0; d < t->ndim; d++)
+        hash = mix(hash, (uint64_t)t->sizes[d]);
+    return hash;
+}
+
+/** Of a list the first and the last tensor stand for all. Numbers do not count, as they may be
+ *  different in each step; flags do. */
+static uint64_t hash_call(const ts_frame *f, uint64_t hash)
+{
+    for (int i = 0; i < f->nargs; i++) {
+        const ts_value *v = &f->args[i];
+        if (v->tag == TS_TAG_TENSOR) {
+            hash = mix_tensor(hash, v->t);
+        } else if (v->tag == TS_TAG_TENSORS) {
+            hash = mix(hash, v->count);
+            if (v->count)
+                hash = mix_tensor(mix_tensor(hash, v->list[0]), v->list[v->count - 1]);
+        } else if (v->tag == TS_TAG_BOOL) {
+            hash = mix(hash, (uint64_t)v->i + 1);
+        }
+    }
+    return hash;
+}
+
+static uint8_t dtype_of(const ts_frame *f)
+{
+    for (int i = 0; i < f->nargs; i++) {
+        uint32_t n;
+        ts_tensor *const *t = ts_value_members(&f->args[i], &n);
+        if (n && !(t[0]->flags & TS_TENSOR_NONE))
+            return t[0]->dtype;
+    }
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_DTYPE)
+            return (uint8_t)f->args[i].i;
+    return (uint8_t)TS_DTYPE_NONE;
+}
+
+enum { ALL_ROWS = TS_TALLY_CHUNK * TS_TALLY_CHUNKS };
+
+static bool grow_index(ts_tally_table *r)
+{
+    uint32_t room = r->index ? 2 * (r->mask + 1) : 512;
+    uint32_t *index = ts_sys_calloc(room * sizeof *index);
+    if (!index)
+        return false;
+    int count = atomic_load_explicit(&r->count, memory_order_relaxed);
+    for (int i = 0; i < count; i++) {
+        uint32_t at = (uint32_t)ts_tally_at(r, i)->hash & (room - 1);
+        while (index[at])
+            at = (at + 1) & (room - 1);
+        index[at] = (uint32_t)i + 1;
+    }
+    ts_sys_free(r->index);
+    r->index = index;
+    r->mask = room - 1;
+    return true;
+}
+
+static TS_COLD ts_tally_row *make_row(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
+                                      int most)
+{
+    int count = atomic_load_explicit(&r->count, memory_order_relaxed);
+    if (count >= most)
+        return NULL;
+    if ((!r->index || (uint32_t)count * 2 > r->mask) && !grow_index(r))
+        return NULL;
+    ts_tally_row **chunk = &r->chunk[count / TS_TALLY_CHUNK];
+    if (!*chunk && !(*chunk = ts_sys_calloc(TS_TALLY_CHUNK * sizeof **chunk)))
+        return NULL;
+    ts_tally_row *row = ts_tally_at(r, count);
+    row->hash = hash;
+    row->scope = r->scope;
+    row->op = op;
+    row->key = key;
+    row->dtype = (uint8_t)TS_DTYPE_NONE;
+    uint32_t at = (uint32_t)hash & r->mask;
+    while (r->index[at])
+        at = (at + 1) & r->mask;
+    r->index[at] = (uint32_t)count + 1;
+    return row;
+}
+
+static void publish(ts_tally_table *r)
+{
+    atomic_fetch_add_explicit(&r->count, 1, memory_order_release);
+}
+
+TS_INLINE ts_tally_row *find_row(const ts_tally_table *r, uint64_t hash)
+{
+    if (TS_UNLIKELY(!r->index))
+        return NULL;
+    for (uint32_t at = (uint32_t)hash & r->mask; r->index[at]; at = (at + 1) & r->mask) {
+        ts_tally_row *row = ts_tally_at(r, (int)r->index[at] - 1);
+        if (row->hash == hash) /* 64 bits tell a profile's few classes apart */
+            return row;
+    }
+    return NULL;
+}
+
+TS_INLINE uint64_t hash_place(uint16_t op, ts_key key, uint32_t scope)
+{
+    return mix(op | (uint64_t)key << 16 | (uint64_t)scope << 32, 0x5bd1e995);
+}
+
+ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f)
+{
+    uint64_t place = hash_place(f->op, f->key, r->scope);
+    bool shapes = f->key < 16;
+    uint64_t hash = shapes ? hash_call(f, place) : place;
+    ts_tally_row *row = find_row(r, hash);
+    if (TS_LIKELY(row != NULL))
+        return row;
+    row = make_row(r, hash, f->op, f->key, shapes ? TS_TALLY_SHAPED : ALL_ROWS);
+    if (!row) {
+        atomic_fetch_add_explicit(&r->shared, 1, memory_order_relaxed);
+        return ts_tally_other(r, f->op, f->key, ts_op_name(f->op));
+    }
+    if (shapes) {
+        ts_frame_describe(f, row->call, sizeof row->call);
+        row->dtype = dtype_of(f);
+    } else {
+        snprintf(row->call, sizeof row->call, "%s", ts_op_name(f->op));
+    }
+    publish(r);
+    return row;
+}
+
+ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name)
+{
+    uint64_t hash = hash_place(op, key, r->scope);
+    ts_tally_row *row = find_row(r, hash);
+    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
+        snprintf(row->call, sizeof row->call, "%s", name);
+        publish(r);
+    }
+    return row;
+}
+
+ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
+{
+    return ts_tally_other(r, row->op, row->key, row->call);
+}
+
+/* -------------------------------------------------------------------------------- work ---- */
+
+static void add_to(_Atomic double *place, double value)
+{
+    double sum = atomic_load_explicit(place, memory_order_relaxed) + value;
+    atomic_store_explicit(place, sum, memory_order_relaxed);
+}
+
+static void count_up(_Atomic int64_t *place, int64_t n)
+{
+    atomic_store_explicit(place, atomic_load_explicit(place, memory_order_relaxed) + n,
+                          memory_order_relaxed);
+}
+
+void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
+                   double bytes)
+{
+    if (f->key >= TS_KEY_LAZY || f->table->rule[f->key] == TS_RULE_COMPOSITE)
+        return; /* nothing was computed, or the calls inside have done it */
+    ts_cost cost = f->table->info->cost;
+    ts_work all = cost ? cost(f) : (ts_work){NAN, NAN},
+            own = {all.flops - (r->flops - flops), all.bytes - (r->bytes - bytes)};
+    if (TS_UNLIKELY(isnan(all.flops) || isnan(all.bytes))) {
+        count_up(&row->unknown, 1);
+        return;
+    }
+    own.flops = own.flops > 0 ? own.flops : 0;
+    own.bytes = own.bytes > 0 ? own.bytes : 0;
+    add_to(&row->flops, own.flops);
+    add_to(&row->bytes, own.bytes);
+    r->flops += own.flops;
+    r->bytes += own.bytes;
+}
+
+void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PART_COUNT])
+{
+    int count = atomic_load_explicit(&r->count, memory_order_acquire);
+    for (int i = 0; i < count; i++) {
+        const ts_tally_row *row = ts_tally_at(r, i);
+        int part = row->op == beside ? (row->key ? TS_PART_OUTSIDE : TS_PART_LAYERS)
+                   : row->key < 16   ? TS_PART_KERNELS
+                                     : TS_PART_LAYERS;
+        parts[part] += atomic_load_explicit(&row->cell.ticks, memory_order_relaxed);
+    }
+}
+
+/* ------------------------------------------------------------------------------ events ---- */
+
+int ts_event_chunks_most = TS_EVENT_CHUNKS;
+static _Atomic int chunks_taken; /* of all threads */
+
+/** Room for one more event. */
+static ts_event *next_event(ts_tally_table *r, int64_t n)
+{
+    int64_t k = n / TS_EVENT_CHUNK;
+    if (k >= TS_EVENT_CHUNKS)
+        return NULL;
+    if (!r->events && !(r->events = ts_sys_calloc(TS_EVENT_CHUNKS * sizeof *r->events)))
+        return NULL;
+    if (!r->events[k]) {
+        if (atomic_fetch_add(&chunks_taken, 1) < ts_event_chunks_most)
+            r->events[k] = ts_sys_alloc(TS_EVENT_CHUNK * sizeof(ts_event));
+        if (!r->events[k]) {
+            atomic_fetch_sub(&chunks_taken, 1);
+            return NULL;
+        }
+    }
+    return &r->events[k][n % TS_EVENT_CHUNK];
+}
+
+/** Ticks since e began, in its unit, which grows for a long call. */
+static uint32_t since(ts_event *e, int64_t now)
+{
+    int64_t ticks = now > e->begin ? now - e->begin : 0;
+    while (ticks >> e->shift > UINT32_MAX) {
+        e->shift += 8;
+        for (int i = 0; i < TS_EVENT_LAYERS; i++) {
+            e->leave[i] >>= 8;
+            if (i < TS_EVENT_LAYERS - 1)
+                e->enter[i] >>= 8;
+        }
+    }
+    return (uint32_t)(ticks >> e->shift);
+}
+
+static uint32_t number_of(const ts_tally_table *r, const ts_tally_row *row)
+{
+    uint32_t at = (uint32_t)row->hash & r->mask;
+    while (r->index[at] && ts_tally_at(r, (int)r->index[at] - 1) != row)
+        at = (at + 1) & r->mask;
+    return r->index[at] - 1;
+}
+
+int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now)
+{
+    int64_t before = r->open;
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    ts_event *e = before >= 0 && before < n ? ts_event_at(r, before) : NULL;
+    if (e && e->inside && e->depth == f->thread->depth && e->op == f->op) {
+        int layer = e->inside; /* a lower layer of this call */
+        if (layer < TS_EVENT_LAYERS) {
+            e->enter[layer - 1] = since(e, now);
+            e->keys[layer] = f->key;
+            e->layers = (uint8_t)(layer < e->layers ? e->layers : layer + 1);
+        }
+        e->inside++;
+        e->row = number_of(r, row);
+        return before;
+    }
+    e = next_event(r, n);
+    if (!e) {
+        count_up(&r->lost_events, 1);
+        r->open = -1; /* layers of this call are lost with it */
+        return before;
+    }
+    *e = (ts_event){.begin = now, .row = number_of(r, row), .scope = row->scope,
+                    .parent = (uint32_t)(before + 1), .op = f->op, .depth = f->thread->depth,
+                    .layers = 1, .inside = 1, .keys = {f->key}};
+    r->open = n;
+    atomic_store_explicit(&r->nevents, n + 1, memory_order_release);
+    return before;
+}
+
+void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    if (r->open >= 0 && r->open < n) {
+        ts_event *e = ts_event_at(r, r->open);
+        int layer = e->inside ? --e->inside : 0;
+        if (layer < TS_EVENT_LAYERS)
+            e->leave[layer] = since(e, now);
+        e->failed = status != TS_OK;
+    }
+    r->open = before < n ? before : -1; /* the profile may have begun anew */
+}
+
+void ts_tally_clear(ts_tally_table *r)
+{
+    atomic_store_explicit(&r->nevents, 0, memory_order_relaxed);
+    atomic_store_explicit(&r->lost_events, 0, memory_order_relaxed);
+    r->open = -1;
+    int count = atomic_load_explicit(&r->count, memory_order_relaxed);
+    for (int i = 0; i < count; i++) {
+        ts_tally_row *row = ts_tally_at(r, i);
+        atomic_store_explicit(&row->cell.calls, 0, memory_order_relaxed);
+        atomic_store_explicit(&row->cell.ticks, 0, memory_order_relaxed);
+        atomic_store_explicit(&row->flops, 0, memory_order_relaxed);
+        atomic_store_explicit(&row->bytes, 0, memory_order_relaxed);
+        atomic_store_explicit(&row->unknown, 0, memory_order_relaxed);
+    }
+    atomic_store_explicit(&r->shared, 0, memory_order_relaxed);
+    r->flops = r->bytes = 0; /* a call in flight finds less than it began with: its own work only */
+}
+
+bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
+{
+    int count = atomic_load_explicit(&from->count, memory_order_acquire);
+    bool whole = true;
+    for (int i = 0; i < count; i++) {
+        const ts_tally_row *row = ts_tally_at(from, i);
+        int64_t calls = atomic_load_explicit(&row->cell.calls, memory_order_relaxed);
+        int64_t ticks = atomic_load_explicit(&row->cell.ticks, memory_order_relaxed);
+        if (!calls && !ticks)
+            continue;
+        ts_tally_row *mine = find_row(to, row->hash);
+        if (!mine) {
+            to->scope = row->scope;
+            mine = make_row(to, row->hash, row->op, row->key, ALL_ROWS);
+            if (!mine) {
+                whole = false;
+                continue;
+            }
+            mine->dtype = row->dtype;
+            memcpy(mine->call, row->call, sizeof mine->call);
+            publish(to);
+        }
+        count_up(&mine->cell.calls, calls);
+        count_up(&mine->cell.ticks, ticks);
+        count_up(&mine->unknown, atomic_load_explicit(&row->unknown, memory_order_relaxed));
+        add_to(&mine->flops, atomic_load_explicit(&row->flops, memory_order_relaxed));
+        add_to(&mine->bytes, atomic_load_explicit(&row->bytes, memory_order_relaxed));
+    }
+    count_up(&to->shared, atomic_load_explicit(&from->shared, memory_order_relaxed));
+    count_up(&to->lost_events, atomic_load_explicit(&from->lost_events, memory_order_relaxed) +
+                                   atomic_load_explicit(&from->nevents, memory_order_relaxed));
+    return whole;
+}
+
+void ts_tally_free(ts_tally_table *r)
+{
+    for (int i = 0; r->events && i < TS_EVENT_CHUNKS; i++)
+        if (r->events[i]) {
+            ts_sys_free(r->events[i]);
+            atomic_fetch_sub(&chunks_taken, 1);
+        }
+    ts_sys_free(r->events);
+    for (int i = 0; i < TS_TALLY_CHUNKS; i++)
+        ts_sys_free(r->chunk[i]);
+    ts_sys_free(r->index);
+}

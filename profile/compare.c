@@ -1,0 +1,84 @@
+/** @file compare.c  Two profiles beside each other, op by op. */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "include/tessera/check.h"
+#include "include/tessera/program.h"
+#include "profile/profile.h"
+
+/** Self time of an op and a layer in both, per step where both have steps. */
+typedef struct pair {
+    const char *op, *layer;
+    double calls[2], ns[2];
+} pair;
+
+static double change(const pair *p) { return p->ns[1] - p->ns[0]; }
+
+static int by_change(const void *a, const void *b)
+{
+    double x = fabs(change(a)), y = fabs(change(b));
+    return (x < y) - (x > y);
+}
+
+static void add(pair *all, int64_t *count, const ts_profile *p, int side, double scale)
+{
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        int64_t k = 0;
+        while (k < *count && (strcmp(all[k].op, e->op) != 0 || strcmp(all[k].layer, e->layer) != 0))
+            k++;
+        *count += k == *count;
+        all[k].op = e->op;
+        all[k].layer = e->layer;
+        all[k].calls[side] += (double)e->calls * scale;
+        all[k].ns[side] += e->self_ns * scale;
+    }
+}
+
+static double step_time(const ts_profile *p)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < p->nsteps; i++)
+        sum += p->steps[i].wall_ns;
+    return p->nsteps ? sum / (double)p->nsteps : p->wall_ns;
+}
+
+ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, FILE *out)
+{
+    enum { MOST = 25 };
+    TS_TRY(TS_CHECK_OBJECTS(before, after));
+    TS_TRY(TS_CHECK_POINTERS(out));
+    TS_C_LOCALE;
+    pair *all = ts_sys_calloc((size_t)(before->count + after->count + 1) * sizeof *all);
+    if (!all)
+        return ts_fail_memory("a comparison", before->count + after->count);
+    bool steps = before->nsteps && after->nsteps;
+    int64_t count = 0;
+    add(all, &count, before, 0, steps ? 1 / (double)before->nsteps : 1);
+    add(all, &count, after, 1, steps ? 1 / (double)after->nsteps : 1);
+    if (count > 1)
+        qsort(all, (size_t)count, sizeof *all, by_change);
+    const char *unit = steps ? "a step" : "in all";
+    double wall[2] = {steps ? step_time(before) : before->wall_ns,
+                      steps ? step_time(after) : after->wall_ns};
+    fputs("before: ", out);
+    ts_profile_write_verdict(before, out);
+    fputs("after:  ", out);
+    ts_profile_write_verdict(after, out);
+    fprintf(out, "wall %s: %.3f ms -> %.3f ms, %.3f times\n", unit, wall[0] / 1e6, wall[1] / 1e6,
+            wall[0] > 0 ? wall[1] / wall[0] : 0.0);
+    fprintf(out, "\n%-34s %-10s %8s %8s %11s %11s %11s\n", "op", "layer", "calls", "calls",
+            "before ms", "after ms", "change ms");
+    for (int64_t i = 0; i < count && i < MOST; i++)
+        fprintf(out, "%-34.34s %-10.10s %8.1f %8.1f %11.4f %11.4f %+11.4f\n", all[i].op,
+                all[i].layer, all[i].calls[0], all[i].calls[1], all[i].ns[0] / 1e6,
+                all[i].ns[1] / 1e6, change(&all[i]) / 1e6);
+    if (count > MOST)
+        fprintf(out, "(%lld more)\n", (long long)(count - MOST));
+    ts_sys_free(all);
+    return ferror(out) ? ts_error_set(TS_ERR_IO, "profile_compare: writing failed") : TS_OK;
+}

@@ -1,0 +1,11 @@
+/** @file html.h  A profile as one page. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_PROFILE_PROGRAM_HTML_H
+#define TS_PROFILE_PROGRAM_HTML_H
+
+#include <tessera/tessera.h>
+
+/** Writes a profile as one HTML file without scripts that loads nothing. */
+ts_status write_html(const ts_profile *profile, const char *path);
+
+#endif

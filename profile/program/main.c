@@ -1,0 +1,113 @@
+/** @file main.c  ts-prof: reads, compares and draws profiles; measures the machine. */
+// SPDX-License-Identifier: MIT
+#include <string.h>
+#include <time.h>
+
+#include "html.h"
+
+typedef struct settings {
+    const char *command, *file, *after, *html, *csv, *folded;
+    bool anew;
+} settings;
+
+typedef struct output {
+    const ts_profile *profile;
+    ts_profile_format format;
+} output;
+
+static ts_status print_profile(FILE *out, void *ctx)
+{
+    const output *o = ctx;
+    return ts_profile_write(o->profile, out, o->format);
+}
+
+static ts_status write_to(const char *path, const ts_profile *p, ts_profile_format format)
+{
+    output o = {p, format};
+    return path ? ts_replace_file("ts-prof", path, print_profile, &o) : TS_OK;
+}
+
+static ts_status report(const settings *s)
+{
+    ts_profile *p = ts_profile_read(s->file);
+    ts_status status = p ? TS_OK : ts_error_code();
+    if (status == TS_OK && !s->html && !s->csv && !s->folded)
+        status = ts_profile_write(p, stdout, TS_PROFILE_TABLES);
+    if (status == TS_OK)
+        status = write_to(s->csv, p, TS_PROFILE_CSV);
+    if (status == TS_OK)
+        status = write_to(s->folded, p, TS_PROFILE_FOLDED);
+    if (status == TS_OK && s->html)
+        status = write_html(p, s->html);
+    ts_profile_free(p);
+    return status;
+}
+
+static ts_status compare(const settings *s)
+{
+    ts_profile *before = ts_profile_read(s->file);
+    ts_profile *after = before ? ts_profile_read(s->after) : NULL;
+    ts_status status = after ? ts_profile_compare(before, after, stdout) : ts_error_code();
+    ts_profile_free(before);
+    ts_profile_free(after);
+    return status;
+}
+
+static ts_status calibrate(const settings *s)
+{
+    ts_prof_machine m = {.size = sizeof m};
+    TS_TRY(ts_prof_calibrate(s->anew, &m));
+    TS_C_LOCALE;
+    double days = ((double)time(NULL) - m.measured_at) / 86400;
+    printf("%s, %d threads, measured %.1f days ago\n", m.name, m.threads, days);
+    printf("products     %10.1f GFLOP/s, f32\n", m.gemm_flops / 1e9);
+    printf("elementwise  %10.1f GFLOP/s, f32, unfused\n", m.vector_flops / 1e9);
+    for (int i = 0; i < TS_PROF_CURVE; i++)
+        printf("%8.0f KiB %11.1f GB/s\n", m.bytes_at[i] / 1024, m.bandwidth[i] / 1e9);
+    printf("ridge        %10.1f FLOP/byte\n", m.gemm_flops / m.bandwidth[TS_PROF_CURVE - 1]);
+    printf("call         %10.1f ns in its backend, %.1f ns before\n", m.call_ns, m.entry_ns);
+    printf("stamp        %10.1f ns, a recorded call %.1f ns more\n", m.stamp_ns, m.record_ns);
+    return TS_OK;
+}
+
+int main(int argc, char **argv)
+{
+    settings s = {0};
+    int status;
+    const ts_argument arguments[] = {
+        {.name = "COMMAND",
+         .help = "report: prints FILE, or draws it; compare: FILE with AFTER; calibrate: measures "
+                 "this machine",
+         .text = &s.command,
+         .one_of = "report|compare|calibrate",
+         .required = true},
+        {.name = "FILE", .help = "a profile.json", .text = &s.file},
+        {.name = "AFTER", .help = "a second one, for compare", .text = &s.after},
+        {.name = "--html", .help = "report: a page for a browser", .text = &s.html},
+        {.name = "--csv", .help = "report: a line per row", .text = &s.csv},
+        {.name = "--folded", .help = "report: folded stacks for flame graphs", .text = &s.folded},
+        {.name = "--anew", .help = "calibrate: measures although that was done before",
+         .flag = &s.anew},
+    };
+    if (!ts_program_begin(argc, argv,
+                          "Reads profiles that TS_PROF=1,out=FOLDER makes of a program.\n",
+                          arguments, sizeof arguments / sizeof arguments[0], &status))
+        return status;
+    bool reports = strcmp(s.command, "report") == 0, compares = strcmp(s.command, "compare") == 0;
+    bool draws = s.html || s.csv || s.folded;
+    const char *wrong = (reports || compares) && !s.file ? "expected FILE, a profile.json"
+                        : compares && !s.after           ? "expected AFTER, a second profile.json"
+                        : !compares && s.after           ? "AFTER belongs to compare"
+                        : !reports && draws ? "--html, --csv and --folded belong to report"
+                        : (reports || compares) && s.anew ? "--anew belongs to calibrate"
+                        : !(reports || compares) && s.file ? "calibrate takes no FILE"
+                                                           : NULL;
+    if (wrong) {
+        fprintf(stderr, "ts-prof: %s; --help tells more\n", wrong);
+        return 2;
+    }
+    ts_status done = reports ? report(&s) : compares ? compare(&s) : calibrate(&s);
+    if (done != TS_OK)
+        fprintf(stderr, "ts-prof: %s\n", ts_error_message());
+    return ts_program_end(done == TS_OK ? 0 : 1);
+}

@@ -1,0 +1,149 @@
+/** @file run.c  Starting and stopping a profile, its scopes and steps, TS_PROF. */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "core/files.h"
+#include "core/process.h"
+#include "dispatch/timers.h"
+#include "include/tessera/check.h"
+#include "include/tessera/program.h"
+#include "init.h"
+#include "ops/kernel.h"
+#include "profile/profile.h"
+
+ts_status ts_prof_start(const ts_prof_opts *opts)
+{
+    static const int updates[] = {TS_OP_adamw, TS_OP_sgd};
+    ts_prof_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    if (o.first_step < 0 || o.last_step < 0 || (o.last_step && o.last_step < o.first_step))
+        return ts_error_set(TS_ERR_VALUE,
+                            "prof_start: expected steps from 1 on in order, got %lld to %lld",
+                            (long long)o.first_step, (long long)o.last_step);
+    if (ts_timers_recording())
+        return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
+    TS_TRY(ts_prof_measure_calls());
+    ts_timers_mark_updates(updates, TS_COUNTOF(updates));
+    ts_timers_record_steps(o.first_step, o.last_step, o.trace);
+    return ts_timers_record(true);
+}
+
+ts_status ts_prof_stop(void) { return ts_timers_recording() ? ts_timers_record(false) : TS_OK; }
+bool ts_prof_active(void) { return ts_timers_recording(); }
+void ts_prof_step(void) { ts_timers_step(); }
+
+ts_status ts_prof_enter(const char *name)
+{
+    TS_TRY(TS_CHECK_POINTERS(name));
+    ts_timers_scope(name);
+    return TS_OK;
+}
+
+void ts_prof_leave(void) { ts_timers_scope(NULL); }
+
+/* -------------------------------------------------------------------------- environment ---- */
+
+static struct {
+    char out[256]; /* a folder, or "" */
+    bool armed;
+} from_environment;
+
+static ts_status print_json(FILE *out, void *ctx)
+{
+    return ts_profile_write(ctx, out, TS_PROFILE_JSON);
+}
+static ts_status print_chrome(FILE *out, void *ctx)
+{
+    return ts_profile_write(ctx, out, TS_PROFILE_CHROME);
+}
+
+static ts_status keep_as(ts_profile *p, const char *name, ts_status (*print)(FILE *out, void *ctx),
+                         const char *what)
+{
+    char *path = ts_path("%s/%s", from_environment.out, name);
+    ts_status status = path ? ts_replace_file("TS_PROF", path, print, p) : TS_ERR_MEMORY;
+    if (status == TS_OK)
+        fprintf(stderr, "wrote %s; %s\n", path, what);
+    ts_sys_free(path);
+    return status;
+}
+
+static ts_status keep(ts_profile *p)
+{
+    ts_files.mkdir(from_environment.out, 0777); /* there already: fine */
+    TS_TRY(keep_as(p, "profile.json", print_json, "`ts-prof report` prints and draws it"));
+    return p->traced ? keep_as(p, "trace.json", print_chrome, "ui.perfetto.dev opens it") : TS_OK;
+}
+
+/** A child that forked off has its parent's figures, which the parent prints. */
+static void leave_to_parent(void) { from_environment.armed = false; }
+
+void ts_profile_report(void)
+{
+    if (!from_environment.armed)
+        return;
+    from_environment.armed = false;
+    ts_prof_stop();
+    ts_profile *p = ts_profile_take();
+    ts_status status = p ? ts_profile_write(p, stderr, TS_PROFILE_TABLES) : ts_error_code();
+    if (status == TS_OK && from_environment.out[0])
+        status = keep(p);
+    if (status != TS_OK)
+        fprintf(stderr, "TS_PROF: %s\n", ts_error_message());
+    ts_profile_free(p);
+}
+
+/** Takes "steps=3:5" or "out=dir"; false for anything else. */
+static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
+{
+    char text[280];
+    if (length >= sizeof text)
+        return false;
+    memcpy(text, word, length);
+    text[length] = 0;
+    if (strcmp(text, "1") == 0)
+        return true;
+    if (strcmp(text, "trace") == 0)
+        return o->trace = true;
+    if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < sizeof from_environment.out) {
+        memcpy(from_environment.out, text + 4, length - 3);
+        return true;
+    }
+    char *colon = strchr(text, ':');
+    if (strncmp(text, "steps=", 6) != 0 || !colon)
+        return false;
+    *colon = 0;
+    bool good = ts_parse_int("steps", text + 6, 1, INT64_MAX, &o->first_step) == TS_OK &&
+                ts_parse_int("steps", colon + 1, o->first_step, INT64_MAX, &o->last_step) == TS_OK;
+    ts_error_clear();
+    return good;
+}
+
+void ts_profile_from_environment(void)
+{
+    const char *words = getenv("TS_PROF");
+    ts_prof_opts o = {.size = sizeof o};
+    if (!words || !words[0] || strcmp(words, "0") == 0)
+        return;
+    for (const char *p = words; *p; p += strcspn(p, ","), p += *p == ',') {
+        size_t length = strcspn(p, ",");
+        if (!take_setting(p, length, &o)) {
+            ts_log_write("warning",
+                         "TS_PROF: expected 1, trace, steps=FIRST:LAST or out=FOLDER, separated "
+                         "by commas, got '%.*s'; no profile is made",
+                         (int)length, p);
+            return;
+        }
+    }
+    if (ts_prof_start(&o) != TS_OK) {
+        ts_log_write("warning", "TS_PROF: %s", ts_error_message());
+        ts_error_clear();
+        return;
+    }
+    from_environment.armed = true;
+    ts_process_at_end(ts_profile_report);
+    ts_fork_in_child(leave_to_parent);
+}

@@ -1,0 +1,235 @@
+/** @file take.c  Turns the counters of all threads into a profile. */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "dispatch/timers.h"
+#include "ops/kernel.h"
+#include "profile/profile.h"
+
+enum { BESIDE = TS_MAX_OPS - 1 }; /* the op of rows that are no calls */
+
+ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
+{
+    ts_profile *p = ts_sys_calloc(sizeof *p);
+    if (p) {
+        p->entries = ts_sys_calloc((size_t)(count + 1) * sizeof *p->entries);
+        p->steps = ts_sys_calloc((size_t)(nsteps + 1) * sizeof *p->steps);
+        if (p->entries && p->steps)
+            return p;
+    }
+    ts_profile_free(p);
+    ts_fail_memory("a profile", (int64_t)(count * (int64_t)sizeof(ts_entry)));
+    return NULL;
+}
+
+void ts_profile_free(ts_profile *profile)
+{
+    if (profile) {
+        ts_sys_free(profile->entries);
+        ts_sys_free(profile->steps);
+        ts_sys_free(profile->events);
+        ts_sys_free(profile->calls);
+        ts_sys_free(profile);
+    }
+}
+
+void ts_scope_path(char *text, size_t size, uint32_t scope)
+{
+    uint32_t path[16];
+    int depth = 0;
+    for (; scope && depth < TS_COUNTOF(path); scope = ts_scope_get(scope).parent)
+        path[depth++] = scope;
+    text[0] = 0;
+    for (size_t used = 0; depth > 0 && used + 1 < size; used = strlen(text))
+        snprintf(text + used, size - used, "%s%s", used ? "/" : "",
+                 ts_scope_get(path[--depth]).name);
+}
+
+static bool is_product(int op)
+{
+    switch (op) {
+    case TS_OP_mm:
+    case TS_OP_bmm:
+    case TS_OP_matmul:
+    case TS_OP_addmm:
+    case TS_OP_linear:
+    case TS_OP_linear_gelu:
+    case TS_OP_linear_backward:
+    case TS_OP_scaled_dot_product_attention:
+    case TS_OP_scaled_dot_product_attention_backward:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool is_update(int op)
+{
+    return op == TS_OP_adamw || op == TS_OP_sgd || op == TS_OP_scale || op == TS_OP_global_norm ||
+           op == TS_OP_clip_norm;
+}
+
+static int load_count(const _Atomic int *place)
+{
+    return atomic_load_explicit(place, memory_order_acquire);
+}
+static int64_t load(const _Atomic int64_t *place)
+{
+    return atomic_load_explicit(place, memory_order_relaxed);
+}
+
+typedef struct gathering {
+    ts_profile *p;
+    int64_t room, rows, events, first_tick;
+    double tick_ns;
+} gathering;
+
+static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
+{
+    ts_entry e = {.calls = load(&row->cell.calls),
+                  .unknown = load(&row->unknown),
+                  .self_ns = (double)load(&row->cell.ticks) * tick_ns,
+                  .flops = atomic_load_explicit(&row->flops, memory_order_relaxed),
+                  .bytes = atomic_load_explicit(&row->bytes, memory_order_relaxed)};
+    bool call = row->op != BESIDE;
+    snprintf(e.op, sizeof e.op, "%.47s", call ? ts_op_name(row->op) : row->call);
+    snprintf(e.layer, sizeof e.layer, "%s", call ? ts_key_name(row->key) : "-");
+    snprintf(e.call, sizeof e.call, "%s", row->call);
+    snprintf(e.dtype, sizeof e.dtype, "%s",
+             row->dtype < TS_DTYPE_COUNT ? ts_dtype_name((ts_dtype)row->dtype) : "-");
+    ts_scope_path(e.scope, sizeof e.scope, row->scope);
+    e.kernel = call && row->key < 16;
+    e.product = call && is_product(row->op);
+    e.update = call && is_update(row->op);
+    for (int64_t i = 0; i < p->count; i++) { /* the same class in another thread */
+        ts_entry *same = &p->entries[i];
+        if (same->kernel == e.kernel && strcmp(same->op, e.op) == 0 &&
+            strcmp(same->layer, e.layer) == 0 && strcmp(same->scope, e.scope) == 0 &&
+            strcmp(same->call, e.call) == 0) {
+            same->calls += e.calls;
+            same->unknown += e.unknown;
+            same->self_ns += e.self_ns;
+            same->flops += e.flops;
+            same->bytes += e.bytes;
+            return;
+        }
+    }
+    p->entries[p->count++] = e;
+}
+
+/** Counts what there is, and finds when the first thread began. */
+static void survey(const ts_thread_record *t, void *ctx)
+{
+    gathering *g = ctx;
+    g->rows += load_count(&t->table->count);
+    g->events += load(&t->table->nevents);
+    g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
+}
+
+/** Copies a thread's events, whose rows are counted on from those of the threads before. */
+static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
+{
+    ts_profile *p = g->p;
+    int64_t n = load(&t->table->nevents);
+    for (int64_t i = 0; i < n && p->nevents < g->events; i++) {
+        ts_call_event *c = &p->events[p->nevents++];
+        c->event = *ts_event_at(t->table, i);
+        c->event.row += (uint32_t)p->ncalls;
+        c->thread = t->thread;
+        c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
+    }
+    for (int i = 0; i < nrows && p->ncalls < g->rows; i++)
+        memcpy(p->calls[p->ncalls++], ts_tally_at(t->table, i)->call, sizeof p->calls[0]);
+}
+
+static void gather(const ts_thread_record *t, void *ctx)
+{
+    gathering *g = ctx;
+    ts_profile *p = g->p;
+    int n = load_count(&t->table->count);
+    p->wall_ns += t->wall_ns;
+    p->profiler_ns += t->stamps_ns;
+    p->shared_calls += load(&t->table->shared);
+    p->lost_events += load(&t->table->lost_events);
+    p->threads++;
+    if (t->thread == p->steps_thread)
+        p->steps_begin_ns = (double)(t->begun - g->first_tick) * g->tick_ns;
+    for (int i = 0; i < n; i++) {
+        const ts_tally_row *row = ts_tally_at(t->table, i);
+        bool used = load(&row->cell.calls) || load(&row->cell.ticks);
+        if (used && p->count < g->room)
+            add_entry(p, row, g->tick_ns);
+    }
+    if (p->events)
+        copy_events(g, t, n);
+}
+
+static bool take_room_for_events(ts_profile *p, const gathering *g)
+{
+    p->events = ts_sys_alloc((size_t)(g->events + 1) * sizeof *p->events);
+    p->calls = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *p->calls);
+    if (!p->events || !p->calls)
+        ts_fail_memory("a trace", g->events * (int64_t)sizeof *p->events);
+    return p->events && p->calls;
+}
+
+static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double tick_ns)
+{
+    ts_step before = {0};
+    for (int64_t i = 0; i < n; i++) {
+        const ts_step *s = &steps[i];
+        p->steps[i] = (ts_step_times){
+            .wall_ns = (double)(s->wall - before.wall) * tick_ns,
+            .kernels_ns = (double)(s->parts[TS_PART_KERNELS] - before.parts[TS_PART_KERNELS]) *
+                          tick_ns,
+            .layers_ns = (double)(s->parts[TS_PART_LAYERS] - before.parts[TS_PART_LAYERS]) *
+                         tick_ns,
+            .outside_ns = (double)(s->parts[TS_PART_OUTSIDE] - before.parts[TS_PART_OUTSIDE]) *
+                          tick_ns,
+            .profiler_ns = (double)(s->stamps - before.stamps) * tick_ns};
+        before = *s;
+    }
+    p->nsteps = n;
+}
+
+ts_profile *ts_profile_take(void)
+{
+    int64_t nsteps, first, lost;
+    int thread;
+    bool traced;
+    if (ts_timers_recording()) {
+        ts_error_set(TS_ERR_STATE, "profile_take: a profile records; stop it first");
+        return NULL;
+    }
+    const ts_step *steps = ts_timers_steps(&nsteps, &first, &lost, &thread, &traced);
+    gathering g = {.tick_ns = ts_timers_tick_ns()};
+    ts_timers_each_record(survey, &g);
+    ts_profile *p = ts_profile_new(g.rows, nsteps);
+    if (!p || (traced && !take_room_for_events(p, &g))) {
+        ts_profile_free(p);
+        return NULL;
+    }
+    g.p = p;
+    g.room = g.rows;
+    p->traced = traced;
+    p->tick_ns = g.tick_ns;
+    p->steps_thread = thread;
+    ts_timers_each_record(gather, &g);
+    copy_steps(p, steps, nsteps, g.tick_ns);
+    p->first_step = first;
+    p->lost_steps = lost;
+    double sum = p->profiler_ns;
+    for (int64_t i = 0; i < p->count; i++)
+        sum += p->entries[i].self_ns;
+    p->own_share = p->wall_ns > 0 ? (sum - p->wall_ns) / p->wall_ns : 0;
+    p->machine.size = sizeof p->machine;
+    p->measured = ts_prof_find_machine(&p->machine) == TS_OK;
+    if (!p->measured)
+        ts_error_clear();
+    ts_profile_sort(p);
+    ts_profile_judge(p);
+    return p;
+}

@@ -1,0 +1,191 @@
+/**
+ * @file verdict.c  The regime of each entry, and of a profile.
+ *
+ * A call's work takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
+ * reaches 60 % of that is bound by the larger of the two; a slower one is inefficient. The time of
+ * as many empty calls is overhead, and so are layers and the engine. Faster than a ceiling is an
+ * error of a count.
+ */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/error.h"
+#include "include/tessera/check.h"
+#include "profile/profile.h"
+
+const char *const ts_regime_names[TS_REGIME_COUNT] = {
+    "-",            "overhead",    "compute", "memory",  "cache",
+    "slow compute", "slow memory", "outside", "unknown", "ERROR"};
+
+static double larger(double a, double b) { return a > b ? a : b; }
+static double smaller(double a, double b) { return a < b ? a : b; }
+
+/** FLOP/s that e's kind of work can have. */
+static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e)
+{
+    double rate = e->product ? m->gemm_flops : m->vector_flops;
+    return strcmp(e->dtype, "f64") == 0 ? rate / 2 : rate;
+}
+
+static void judge_kernel(const ts_prof_machine *m, ts_entry *e)
+{
+    bool runs = strcmp(e->layer, "META") != 0 && strcmp(e->layer, "LAZY") != 0;
+    e->overhead_ns = smaller(e->self_ns, (double)e->calls * m->call_ns);
+    if (e->unknown) {
+        e->regime = TS_REGIME_UNKNOWN;
+        return;
+    }
+    if (!runs || (e->flops == 0 && e->bytes == 0)) { /* views, composites */
+        e->overhead_ns = e->self_ns;
+        e->regime = TS_REGIME_OVERHEAD;
+        return;
+    }
+    double compute = 1e9 * e->flops / compute_ceiling(m, e);
+    double memory = 1e9 * e->bytes / ts_machine_bandwidth(m, 0);
+    bool cached = false;
+    if (memory > compute && memory > e->self_ns * 1.05) {
+        double each = e->calls ? e->bytes / (double)e->calls : e->bytes;
+        memory = 1e9 * e->bytes / ts_machine_bandwidth(m, each);
+        cached = true;
+    }
+    e->roof_ns = larger(compute, memory);
+    double work_ns = e->self_ns - e->overhead_ns, reached = e->roof_ns / larger(work_ns, 1e-9);
+    if (e->roof_ns > TS_ROOF_TOLERANCE * e->self_ns)
+        e->regime = TS_REGIME_ERROR;
+    else if (e->self_ns < 2 * e->overhead_ns)
+        e->regime = TS_REGIME_OVERHEAD;
+    else if (cached && memory >= compute)
+        e->regime = TS_REGIME_CACHE;
+    else if (reached >= TS_ROOF_REACHED)
+        e->regime = compute > memory ? TS_REGIME_COMPUTE : TS_REGIME_MEMORY;
+    else
+        e->regime = compute > memory ? TS_REGIME_SLOW_COMPUTE : TS_REGIME_SLOW_MEMORY;
+}
+
+/** The parts of the wall time, in ns: compute, memory, overhead, outside, profiler, unknown. */
+typedef struct parts {
+    double of[6], errors;
+} parts;
+enum { COMPUTE, MEMORY, OVERHEAD, OUTSIDE, PROFILER, UNKNOWN };
+static const char *const words[] = {"compute-bound", "memory-bound", "overhead-bound",
+                                    "outside-bound"};
+
+static const char *choose_word(const parts *s, double wall, double missing)
+{
+    int first = 0, second = -1;
+    if (!(wall > 0))
+        return "empty";
+    wall -= s->of[PROFILER]; /* of the program */
+    if (s->errors > 0.05 * wall || s->of[UNKNOWN] > 0.5 * wall || fabs(missing) > 0.01)
+        return "unreliable";
+    for (int i = 1; i <= OUTSIDE; i++)
+        first = s->of[i] > s->of[first] ? i : first;
+    for (int i = 0; i <= OUTSIDE; i++)
+        if (i != first && (second < 0 || s->of[i] > s->of[second]))
+            second = i;
+    return s->of[first] - s->of[second] < 0.1 * wall ? "mixed" : words[first];
+}
+
+void ts_profile_judge(ts_profile *p)
+{
+    parts s = {{[PROFILER] = p->profiler_ns}, 0};
+    double entered = 0; /* calls whose boxing lies outside of calls */
+    int64_t errors = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        ts_entry *e = &p->entries[i];
+        e->roof_ns = e->overhead_ns = 0;
+        if (e->kernel && p->measured) {
+            judge_kernel(&p->machine, e);
+        } else if (e->kernel) {
+            e->regime = TS_REGIME_UNKNOWN;
+        } else {
+            e->regime = strcmp(e->op, "(unattributed)") == 0 ? TS_REGIME_OUTSIDE
+                                                             : TS_REGIME_OVERHEAD;
+            e->overhead_ns = e->regime == TS_REGIME_OUTSIDE ? 0 : e->self_ns;
+        }
+        double work = e->self_ns - e->overhead_ns;
+        s.of[OVERHEAD] += e->overhead_ns;
+        switch (e->regime) {
+        case TS_REGIME_COMPUTE:
+        case TS_REGIME_SLOW_COMPUTE: s.of[COMPUTE] += work; break;
+        case TS_REGIME_MEMORY:
+        case TS_REGIME_SLOW_MEMORY:
+        case TS_REGIME_CACHE: s.of[MEMORY] += work; break;
+        case TS_REGIME_OUTSIDE: s.of[OUTSIDE] += work; break;
+        case TS_REGIME_OVERHEAD: s.of[OVERHEAD] += work; break;
+        default: s.of[UNKNOWN] += work;
+        }
+        if (e->regime == TS_REGIME_ERROR) {
+            s.errors += e->self_ns;
+            errors++;
+        }
+        if (e->kernel && strcmp(ts_entry_phase(e), "backward") != 0)
+            entered += (double)e->calls;
+    }
+    double boxing = smaller(s.of[OUTSIDE], p->measured ? entered * p->machine.entry_ns : 0);
+    boxing = larger(boxing, 0);
+    s.of[OUTSIDE] -= boxing;
+    s.of[OVERHEAD] += boxing;
+    double wall = p->wall_ns, scale = wall > 0 ? 1 / wall : 0;
+    p->shares = (ts_profile_shares){
+        .size = sizeof p->shares,
+        .wall_ns = wall,
+        .compute = s.of[COMPUTE] * scale,
+        .memory = s.of[MEMORY] * scale,
+        .overhead = s.of[OVERHEAD] * scale,
+        .outside = s.of[OUTSIDE] * scale,
+        .profiler = s.of[PROFILER] * scale,
+        .unknown = s.of[UNKNOWN] * scale,
+        .verdict = choose_word(&s, wall, p->own_share),
+        .steps = p->nsteps,
+        .errors = errors,
+    };
+}
+
+ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *shares)
+{
+    ts_profile_shares s;
+    TS_TRY(TS_CHECK_OBJECTS(profile));
+    TS_TRY(TS_CHECK_POINTERS(shares));
+    TS_TRY(TS_CHECK_OPTS(&s, shares));
+    size_t size = shares->size;
+    s = profile->shares;
+    s.size = size;
+    memcpy(shares, &s, size);
+    return TS_OK;
+}
+
+/** Whether one of the names of a scope's path is `name`. */
+static bool is_within(const char *scope, const char *name)
+{
+    size_t length = strlen(name);
+    for (const char *at = scope; *at; at += strcspn(at, "/"), at += *at == '/')
+        if (strcspn(at, "/") == length && strncmp(at, name, length) == 0)
+            return true;
+    return false;
+}
+
+const char *ts_entry_phase(const ts_entry *e)
+{
+    static const char *const named[] = {"backward", "data", "optimizer", "forward"};
+    if (e->update)
+        return "optimizer";
+    for (int i = 0; i < (int)(sizeof named / sizeof named[0]); i++)
+        if (is_within(e->scope, named[i]))
+            return named[i];
+    return strcmp(e->op, "(unattributed)") == 0 ? "other" : "forward";
+}
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const ts_entry *)a)->self_ns, y = ((const ts_entry *)b)->self_ns;
+    return (x < y) - (x > y);
+}
+
+void ts_profile_sort(ts_profile *p)
+{
+    if (p->count > 1)
+        qsort(p->entries, (size_t)p->count, sizeof *p->entries, by_time);
+}

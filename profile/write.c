@@ -1,0 +1,287 @@
+/** @file write.c  A profile for people: verdict, tables, CSV, folded stacks. */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "include/tessera/check.h"
+#include "include/tessera/program.h"
+#include "profile/profile.h"
+
+/* ------------------------------------------------------------------------------ groups ---- */
+
+/** Entries that share a name. */
+typedef struct group {
+    const char *name;
+    double calls, self_ns, flops, bytes, roof_ns, overhead_ns, in[TS_REGIME_COUNT];
+} group;
+
+static int by_time(const void *a, const void *b)
+{
+    double x = ((const group *)a)->self_ns, y = ((const group *)b)->self_ns;
+    return (x < y) - (x > y);
+}
+
+/** Groups by the text that `name` gives, largest first; entries without one are left out. For
+ *  ts_sys_free(); NULL without memory. */
+static group *make_groups(const ts_profile *p, const char *(*name)(const ts_entry *e), int *count)
+{
+    group *all = ts_sys_calloc((size_t)(p->count + 1) * sizeof *all);
+    *count = 0;
+    for (int64_t i = 0; all && i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        const char *text = name(e);
+        int k = 0;
+        if (!text)
+            continue;
+        while (k < *count && strcmp(all[k].name, text) != 0)
+            k++;
+        group *g = &all[k];
+        *count += k == *count;
+        g->name = text;
+        g->calls += (double)e->calls;
+        g->self_ns += e->self_ns;
+        g->flops += e->flops;
+        g->bytes += e->bytes;
+        g->roof_ns += e->roof_ns;
+        g->overhead_ns += e->overhead_ns;
+        g->in[e->regime] += e->self_ns;
+    }
+    if (*count > 1)
+        qsort(all, (size_t)*count, sizeof *all, by_time);
+    if (!all)
+        ts_fail_memory("a profile's table", p->count * (int64_t)sizeof *all);
+    return all;
+}
+
+static const char *kernel_name(const ts_entry *e) { return e->kernel ? e->op : NULL; }
+static const char *layer_name(const ts_entry *e) { return e->layer[0] == '-' ? e->op : e->layer; }
+static const char *scope_name(const ts_entry *e) { return e->scope[0] ? e->scope : "(program)"; }
+static const char *call_name(const ts_entry *e) { return e->kernel ? e->call : NULL; }
+
+/** The regime in which a group spends most. */
+static ts_regime regime_of(const group *g)
+{
+    int most = 0;
+    for (int i = 1; i < TS_REGIME_COUNT; i++)
+        most = g->in[i] > g->in[most] ? i : most;
+    return (ts_regime)most;
+}
+
+/* ------------------------------------------------------------------------------- tables ---- */
+
+static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+/** "12.3" or "-" of what a group does not have. */
+static void print_rate(FILE *out, double amount, double ns)
+{
+    if (amount > 0 && ns > 0)
+        fprintf(out, " %8.2f", amount / ns); /* a GFLOP/s is a FLOP a ns */
+    else
+        fprintf(out, " %8s", "-");
+}
+
+static void print_group(FILE *out, const ts_profile *p, const group *g, int width)
+{
+    double work = g->self_ns - g->overhead_ns, reached = percent(g->roof_ns, work);
+    fprintf(out, "%-*.*s %9.0f %10.2f %5.1f%%", width, width, g->name, g->calls, g->self_ns / 1e6,
+            percent(g->self_ns, p->wall_ns));
+    print_rate(out, g->flops, g->self_ns);
+    print_rate(out, g->bytes, g->self_ns);
+    if (g->roof_ns > 0 && regime_of(g) != TS_REGIME_OVERHEAD)
+        fprintf(out, " %5.0f%%", reached < 100 ? reached : 100);
+    else
+        fprintf(out, " %6s", "-");
+    fprintf(out, " %s\n", ts_regime_names[regime_of(g)]);
+}
+
+static ts_status print_groups(const ts_profile *p, FILE *out, const char *title,
+                              const char *(*name)(const ts_entry *e), int most, int width)
+{
+    int count;
+    group *all = make_groups(p, name, &count), rest = {0};
+    if (!all)
+        return ts_error_code();
+    fprintf(out, "\n%-*s %9s %10s %6s %8s %8s %6s %s\n", width, title, "calls", "self ms", "wall",
+            "GFLOP/s", "GB/s", "roof", "regime");
+    for (int i = 0; i < count; i++) {
+        if (i < most) {
+            print_group(out, p, &all[i], width);
+            continue;
+        }
+        rest.calls += all[i].calls;
+        rest.self_ns += all[i].self_ns;
+    }
+    if (count > most)
+        fprintf(out, "%-*s %9.0f %10.2f %5.1f%%\n", width, "(others)", rest.calls,
+                rest.self_ns / 1e6, percent(rest.self_ns, p->wall_ns));
+    ts_sys_free(all);
+    return TS_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/** Median, 95th percentile and maximum of the steps, and the first beside the median. */
+static ts_status print_steps(const ts_profile *p, FILE *out)
+{
+    if (!p->nsteps)
+        return TS_OK;
+    double *walls = ts_sys_alloc((size_t)p->nsteps * sizeof *walls);
+    if (!walls)
+        return ts_fail_memory("a profile's table", p->nsteps * (int64_t)sizeof *walls);
+    for (int64_t i = 0; i < p->nsteps; i++)
+        walls[i] = p->steps[i].wall_ns / 1e6;
+    double first = walls[0];
+    qsort(walls, (size_t)p->nsteps, sizeof *walls, by_value);
+    fprintf(out,
+            "steps %lld to %lld: median %.3f ms, 95 %% %.3f ms, longest %.3f ms, first %.3f ms\n",
+            (long long)p->first_step, (long long)(p->first_step + p->nsteps - 1),
+            walls[p->nsteps / 2], walls[p->nsteps * 95 / 100], walls[p->nsteps - 1], first);
+    ts_sys_free(walls);
+    return TS_OK;
+}
+
+static void print_trust(const ts_profile *p, FILE *out)
+{
+    double kernels = 0, known = 0, calls = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        if (e->kernel) {
+            kernels += e->self_ns;
+            known += e->unknown ? 0 : e->self_ns;
+            calls += (double)e->calls;
+        }
+    }
+    fprintf(out,
+            "work known for %.1f%% of kernel time; rows sum to the wall time %+.4f%%; the profiler "
+            "took %.1f%% (%.0f calls)\n",
+            percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
+    if (p->lost_events)
+        fprintf(out, "INCOMPLETE: %lld calls had no room in the trace\n",
+                (long long)p->lost_events);
+    if (p->lost_steps || p->shared_calls)
+        fprintf(out, "INCOMPLETE: %lld steps without room, %lld calls in rows without shapes\n",
+                (long long)p->lost_steps, (long long)p->shared_calls);
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->entries[i].regime == TS_REGIME_ERROR)
+            fprintf(out,
+                    "ERROR: %s: %.0f%% of a measured ceiling; its cost is wrong, or the ceiling: "
+                    "ts-prof calibrate\n",
+                    p->entries[i].call,
+                    percent(p->entries[i].roof_ns, p->entries[i].self_ns));
+}
+
+void ts_profile_write_verdict(const ts_profile *p, FILE *out)
+{
+    const ts_profile_shares *s = &p->shares;
+    const ts_prof_machine *m = &p->machine;
+    fprintf(out,
+            "%s: %.0f%% compute, %.0f%% memory, %.0f%% overhead, %.0f%% outside of calls",
+            s->verdict, 100 * s->compute, 100 * s->memory, 100 * s->overhead, 100 * s->outside);
+    if (s->unknown > 0.005)
+        fprintf(out, ", %.0f%% unknown", 100 * s->unknown);
+    fprintf(out, " of %.3f s in %d thread%s\n", s->wall_ns / 1e9, p->threads,
+            p->threads == 1 ? "" : "s");
+    if (p->measured)
+        fprintf(out,
+                "ceilings of %s, %d threads: %.1f GFLOP/s in products, %.1f elementwise, %.1f GB/s "
+                "(caches to %.1f); an empty call %.0f ns\n",
+                m->name, m->threads, m->gemm_flops / 1e9, m->vector_flops / 1e9,
+                ts_machine_bandwidth(m, 0) / 1e9, ts_machine_bandwidth(m, 1) / 1e9,
+                m->call_ns + m->entry_ns);
+    else
+        fputs("this machine was not measured: no regimes\n", out);
+}
+
+ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
+{
+    enum { WIDTH = 34, OPS = 20, CALLS = 12, SCOPES = 12 };
+    fputs("\nprofile: ", out);
+    ts_profile_write_verdict(p, out);
+    TS_TRY(print_steps(p, out));
+    print_trust(p, out);
+    TS_TRY(print_groups(p, out, "phase", ts_entry_phase, SCOPES, WIDTH));
+    TS_TRY(print_groups(p, out, "op", kernel_name, OPS, WIDTH));
+    TS_TRY(print_groups(p, out, "layer", layer_name, SCOPES, WIDTH));
+    bool scoped = false;
+    for (int64_t i = 0; i < p->count; i++)
+        scoped = scoped || p->entries[i].scope[0];
+    if (scoped)
+        TS_TRY(print_groups(p, out, "scope", scope_name, SCOPES, WIDTH));
+    TS_TRY(print_groups(p, out, "call", call_name, CALLS, 46));
+    fputs("\nadvice\n", out);
+    if (!ts_profile_write_advice(p, out, false))
+        fputs("  none of the rules fires\n", out);
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------- other formats ---- */
+
+/** A field as RFC 4180 quotes it. */
+static void print_quoted(FILE *out, const char *text)
+{
+    fputc('"', out);
+    for (; *text; text++)
+        fprintf(out, *text == '"' ? "\"\"" : "%c", *text);
+    fputc('"', out);
+}
+
+static void write_csv(const ts_profile *p, FILE *out)
+{
+    fputs("op,layer,phase,scope,call,dtype,calls,self_ns,flops,bytes,unknown_calls,roof_ns,"
+          "overhead_ns,regime\n",
+          out);
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        fprintf(out, "%s,%s,%s,", e->op, e->layer, ts_entry_phase(e));
+        print_quoted(out, e->scope);
+        fputc(',', out);
+        print_quoted(out, e->call);
+        fprintf(out, ",%s,%lld,%.0f,%.17g,%.17g,%lld,%.0f,%.0f,%s\n", e->dtype,
+                (long long)e->calls, e->self_ns, e->flops, e->bytes, (long long)e->unknown,
+                e->roof_ns, e->overhead_ns, ts_regime_names[e->regime]);
+    }
+}
+
+/** A line "program;scope;op;layer ns" per entry. */
+static void write_folded(const ts_profile *p, FILE *out)
+{
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        if (e->self_ns < 0.5)
+            continue;
+        fputs("program", out);
+        for (const char *at = e->scope; *at; at += strcspn(at, "/"), at += *at == '/')
+            fprintf(out, ";%.*s", (int)strcspn(at, "/"), at);
+        fprintf(out, ";%s", e->op);
+        if (e->layer[0] != '-')
+            fprintf(out, ";%s", e->layer);
+        fprintf(out, " %.0f\n", e->self_ns);
+    }
+    if (p->profiler_ns >= 0.5)
+        fprintf(out, "program;(profiler) %.0f\n", p->profiler_ns);
+}
+
+ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_format format)
+{
+    TS_TRY(TS_CHECK_OBJECTS(profile));
+    TS_TRY(TS_CHECK_POINTERS(out));
+    TS_C_LOCALE;
+    ts_status status = TS_OK;
+    switch (format) {
+    case TS_PROFILE_TABLES: status = ts_profile_write_tables(profile, out); break;
+    case TS_PROFILE_JSON: status = ts_profile_write_json(profile, out); break;
+    case TS_PROFILE_CHROME: status = ts_profile_write_chrome(profile, out); break;
+    case TS_PROFILE_CSV: write_csv(profile, out); break;
+    case TS_PROFILE_FOLDED: write_folded(profile, out); break;
+    default: return TS_CHECK_VALUE((int64_t)format, false, "a ts_profile_format");
+    }
+    TS_TRY(status);
+    return ferror(out) ? ts_error_set(TS_ERR_IO, "profile_write: writing failed") : TS_OK;
+}

@@ -1,0 +1,468 @@
+/** @file profile.c  A profile counts every call, its work, its time and its place. */
+// SPDX-License-Identifier: MIT
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "dispatch/timers.h"
+#include "profile/profile.h"
+#include "tests/dispatch/common.h"
+#include "tests/profile/machine.h"
+
+/** The entry of a call by the beginning of its text; NULL without one. */
+static const ts_entry *find(const ts_profile *p, const char *call)
+{
+    for (int64_t i = 0; i < p->count; i++)
+        if (strncmp(p->entries[i].call, call, strlen(call)) == 0)
+            return &p->entries[i];
+    return NULL;
+}
+
+static const ts_entry *must_find(const ts_profile *p, const char *call)
+{
+    const ts_entry *e = find(p, call);
+    ck_assert_msg(e != NULL, "no row of %s", call);
+    return e;
+}
+
+static ts_profile *take(void)
+{
+    OK(ts_prof_stop());
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    return p;
+}
+
+/** Rows and the profiler's own time are the wall time, but for rounding. */
+static void sums(const ts_profile *p)
+{
+    double sum = p->profiler_ns;
+    for (int64_t i = 0; i < p->count; i++)
+        sum += p->entries[i].self_ns;
+    ck_assert_double_eq_tol(sum, p->wall_ns, 1e-9 * p->wall_ns + 1);
+    const ts_profile_shares *s = &p->shares;
+    double shares = s->compute + s->memory + s->overhead + s->outside + s->profiler + s->unknown;
+    ck_assert_double_eq_tol(shares, 1, 1e-6);
+}
+
+#if TS_TIMERS
+#define BEGIN use_fixed_machine()
+#else
+#define BEGIN TS_SKIP("built without timers")
+#endif
+
+TS_TEST(calls_have_rows_by_shape_with_their_work)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *a = ts_ones(TS_SIZES(6, 10), TS_F32), *b = ts_ones(TS_SIZES(10, 14), TS_F32),
+              *row = ts_ones(TS_SIZES(10), TS_F32);
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 5; i++)
+        OK(ts_mm(a, b));
+    for (int i = 0; i < 3; i++)
+        OK(ts_add(a, row));
+    OK(ts_add(a, a));
+    OK(ts_transpose(a, 0, 1));
+    ts_profile *p = take();
+    const ts_entry *mm = must_find(p, "mm((6, 10) f32, (10, 14) f32)");
+    ck_assert_int_eq(mm->calls, 5);
+    ck_assert_double_eq(mm->flops, 5 * 2.0 * 6 * 10 * 14);
+    ck_assert_double_eq(mm->bytes, 5 * 4.0 * (60 + 140 + 84));
+    const ts_entry *wide = must_find(p, "add((6, 10) f32, (10) f32)");
+    ck_assert_int_eq(wide->calls, 3);
+    ck_assert_double_eq(wide->flops, 3 * 60.0);
+    ck_assert_double_eq(wide->bytes, 3 * 4.0 * (60 + 10 + 60));
+    ck_assert_int_eq(must_find(p, "add((6, 10) f32, (6, 10) f32)")->calls, 1);
+    ck_assert_double_eq(must_find(p, "transpose(")->bytes, 0);
+    sums(p);
+    ts_profile_free(p);
+}
+
+/** The work of what a call is made of is counted once. */
+TS_TEST(composites_and_calls_inside_calls_count_once)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(4, 6), TS_F32), *w = ts_ones(TS_SIZES(8, 6), TS_F32),
+              *h = ts_ones(TS_SIZES(4, 6), TS_BF16);
+    OK(ts_prof_start(NULL));
+    OK(ts_matmul(x, ts_t(w)));
+    OK(ts_linear_gelu(x, w, TS_NONE, false, NULL));
+    OK(ts_cumsum(h, 0));
+    ts_profile *p = take();
+    double products = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->entries[i].product)
+            products += p->entries[i].flops;
+    ck_assert_double_eq(products, 2 * 2.0 * 4 * 6 * 8);
+    sums(p);
+    ts_profile_free(p);
+}
+
+TS_TEST(backward_scopes_and_layers_have_rows_of_their_own)
+{
+    BEGIN;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true);
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 4; i++) {
+        TS_SCOPE;
+        TS_PROF_SCOPE("train");
+        ts_tensor *y;
+        {
+            TS_PROF_SCOPE("data");
+            y = ts_full(TS_SIZES(3), ts_scalar_int(2), TS_F32);
+        }
+        OK(ts_backward(ts_sum(ts_mul(w, y))));
+        OK(ts_prof_enter("odd;name/x"));
+        OK(ts_exp(y));
+        ts_prof_leave();
+    }
+    OK(ts_exp(w));
+    ts_profile *p = take();
+    int in_data = 0, in_backward = 0, odd = 0, at_top = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        bool exp = strcmp(e->op, "exp") == 0 && e->kernel;
+        if (strcmp(e->scope, "train/data") == 0 && strcmp(e->op, "full") == 0)
+            in_data += (int)e->calls;
+        in_backward += strcmp(e->scope, "train/backward") == 0 && e->kernel ? (int)e->calls : 0;
+        odd += exp && strcmp(e->scope, "train/odd_name_x") == 0 ? (int)e->calls : 0;
+        at_top += exp && !e->scope[0] ? (int)e->calls : 0;
+        if (strcmp(e->scope, "train/data") == 0)
+            ck_assert_str_eq(ts_entry_phase(e), "data");
+        if (strcmp(e->scope, "train/backward") == 0)
+            ck_assert_str_eq(ts_entry_phase(e), "backward");
+    }
+    ck_assert_int_eq(in_data, 4);
+    ck_assert_int_ge(in_backward, 4);
+    ck_assert_int_eq(odd, 4);
+    ck_assert_int_eq(at_top, 1);
+    sums(p);
+    ts_profile_free(p);
+    FAILS(TS_ERR_NULL, ts_prof_enter(NULL));
+    ts_prof_leave(); /* none is open */
+}
+
+/** A tiny loop with an optimizer. */
+static void train(int steps, bool marks)
+{
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true);
+    ts_optimizer *o = ts_optimizer_new(TS_SGD);
+    OK(o);
+    OK(ts_optimizer_add_group(o, (const char *[]){"w"}, &w, 1, TS_OPTS(ts_group_opts, .lr = 0.1)));
+    for (int i = 0; i < steps; i++) {
+        TS_SCOPE;
+        OK(ts_backward(ts_sum(ts_mul(w, w))));
+        OK(ts_optimizer_step(o));
+        ts_optimizer_zero_grad(o);
+        if (marks)
+            ts_prof_step();
+    }
+    ts_optimizer_free(o);
+}
+
+TS_TEST(steps_end_by_themselves_or_where_the_program_says)
+{
+    BEGIN;
+    OK(ts_prof_start(NULL));
+    train(7, false);
+    OK(ts_ones(TS_SIZES(1), TS_F32)); /* what follows the last update */
+    ts_profile *p = take();
+    ck_assert_int_eq(p->nsteps, 7);
+    double sum = 0;
+    for (int64_t i = 0; i < p->nsteps; i++) {
+        const ts_step_times *s = &p->steps[i];
+        ck_assert_double_gt(s->wall_ns, 0);
+        ck_assert_double_eq_tol(s->kernels_ns + s->layers_ns + s->outside_ns + s->profiler_ns,
+                                s->wall_ns, 1);
+        sum += s->wall_ns;
+    }
+    ck_assert_double_le(sum, p->wall_ns + 1);
+    ts_profile_free(p);
+
+    OK(ts_prof_start(NULL));
+    ts_prof_step(); /* from here on the program marks them */
+    train(4, true);
+    p = take();
+    ck_assert_int_eq(p->nsteps, 5);
+    ts_profile_free(p);
+}
+
+TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
+{
+    BEGIN;
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = 3, .last_step = 5)));
+    train(9, true);
+    ck_assert(!ts_prof_active());
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    ck_assert_int_eq(p->first_step, 3);
+    ck_assert_int_eq(p->nsteps, 3);
+    ck_assert_int_eq(must_find(p, "sgd")->calls, 3);
+    sums(p);
+    ts_profile_free(p);
+    FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = 3, .last_step = 2)));
+    FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = -1)));
+}
+
+/** What runs after the last step, timed by the program, is no part of the profile. */
+TS_TEST(a_profile_ends_although_the_timers_go_on)
+{
+    BEGIN;
+    OK(ts_timers_enable(true));
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .last_step = 2)));
+    train(5, false);
+    double begin = seconds();
+    while (seconds() - begin < 0.05)
+        OK(ts_fill_(one(), 3));
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    ck_assert_int_eq(p->nsteps, 2);
+    ck_assert_int_eq(must_find(p, "sgd")->calls, 2);
+    ck_assert_int_eq(ts_timers_get("sgd", "CPU").calls, 5);
+    ck_assert_double_lt(p->wall_ns, 0.05e9);
+    sums(p);
+    ts_timer_totals t = ts_timers_totals();
+    ck_assert_double_eq_tol(t.attributed_ns + t.overhead_ns + t.unattributed_ns, t.wall_ns,
+                            1e-9 * t.wall_ns + 1);
+    ck_assert_double_gt(t.wall_ns, 0.05e9);
+    ts_profile_free(p);
+}
+
+TS_TEST(a_profile_and_the_timers_read_the_same_counters)
+{
+    BEGIN;
+    ts_tensor *a = one();
+    OK(ts_timers_enable(true));
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 11; i++)
+        ts_drop(ts_add(a, a));
+    ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 11);
+    OK(ts_timers_enable(false)); /* the profile goes on */
+    ts_drop(ts_add(a, a));
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "add(")->calls, 12);
+    ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 12);
+    ts_timer_totals t = ts_timers_totals();
+    ck_assert_double_eq_tol(t.attributed_ns + t.overhead_ns + t.unattributed_ns, t.wall_ns,
+                            1e-9 * t.wall_ns + 1);
+    ts_profile_free(p);
+    ts_drop(ts_add(a, a));
+    ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 12);
+    FAILS(TS_ERR_STATE, (ts_prof_start(NULL), ts_prof_start(NULL)));
+    FAILS(TS_ERR_STATE, ts_profile_take());
+    ts_prof_machine m = {.size = sizeof m};
+    FAILS(TS_ERR_STATE, ts_prof_calibrate(false, &m));
+    OK(ts_prof_stop());
+    OK(ts_prof_stop());
+}
+
+static void *work(void *arg)
+{
+    ts_tensor *a = ts_ones(TS_SIZES(4), TS_F32);
+    for (int i = 0; i < 20000; i++) {
+        TS_SCOPE;
+        ts_add(a, a);
+        if (i % 1000 == 0) {
+            TS_PROF_SCOPE("part");
+            ts_mul(a, a);
+        }
+    }
+    return arg;
+}
+
+TS_TEST(threads_are_counted_exactly, .threads = true)
+{
+    BEGIN;
+    enum { THREADS = 16 };
+    pthread_t threads[THREADS];
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, NULL);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "add((4) f32, (4) f32)")->calls, THREADS * 20000);
+    ck_assert_int_eq(must_find(p, "mul((4) f32, (4) f32)")->calls, THREADS * 20);
+    sums(p);
+    ts_profile_free(p);
+}
+
+/** More threads than have rows of their own. */
+TS_TEST(threads_that_end_one_after_the_other_are_merged)
+{
+    BEGIN;
+    enum { THREADS = TS_TIMERS_ENDED + 9 };
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < THREADS; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, work, NULL);
+        pthread_join(thread, NULL);
+    }
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "add((4) f32, (4) f32)")->calls, THREADS * 20000);
+    sums(p);
+    ts_profile_free(p);
+}
+
+TS_TEST(more_shapes_than_there_is_room_for_are_counted_all_the_same)
+{
+    BEGIN;
+    enum { SHAPES = TS_TALLY_CHUNK * TS_TALLY_CHUNKS + 100 };
+    OK(ts_prof_start(NULL));
+    for (int i = 1; i <= SHAPES; i++) {
+        TS_SCOPE;
+        ts_tensor *t = ts_empty(TS_SIZES(1 + i % 7, i), TS_U8);
+        OK(ts_fill_(t, 1));
+    }
+    ts_profile *p = take();
+    int64_t calls = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        calls += strcmp(p->entries[i].op, "fill") == 0 ? p->entries[i].calls : 0;
+    ck_assert_int_eq(calls, SHAPES);
+    ck_assert_int_gt(p->shared_calls, 0);
+    sums(p);
+    ts_profile_free(p);
+}
+
+/** A call of a trace by its op. */
+static const ts_call_event *find_event(const ts_profile *p, const char *op, int from)
+{
+    for (int64_t i = from; i < p->nevents; i++)
+        if (strcmp(ts_op_name(p->events[i].event.op), op) == 0)
+            return &p->events[i];
+    ck_abort_msg("no %s from %d of %lld on", op, from, (long long)p->nevents);
+}
+
+TS_TEST(a_trace_has_each_call_with_its_layers_inside_its_caller)
+{
+    BEGIN;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(3, 3), TS_F32), true);
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+    for (int i = 0; i < 50; i++) {
+        TS_SCOPE;
+        TS_PROF_SCOPE("part");
+        ts_tensor *y = ts_linear_gelu(w, w, TS_NONE, false, NULL); /* made of two others */
+        OK(ts_backward(ts_sum(y)));
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    int64_t calls = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        calls += p->entries[i].kernel ? p->entries[i].calls : 0;
+    ck_assert_int_eq(p->nevents, calls);
+    ck_assert_int_eq(p->lost_events, 0);
+    const ts_event *whole = &find_event(p, "linear_gelu", 0)->event,
+                   *inner = &find_event(p, "linear", 0)->event;
+    ck_assert_ptr_eq(whole, &p->events[inner->parent - 1].event);
+    ck_assert_int_ge(whole->layers, 2);
+    ck_assert_int_eq(whole->keys[0], TS_KEY_AUTOGRAD);
+    ck_assert_str_eq(p->calls[inner->row], "linear((3, 3) f32, (3, 3) f32, none)");
+    for (int64_t i = 0; i < p->nevents; i++) {
+        const ts_event *e = &p->events[i].event;
+        ck_assert_int_eq(e->inside, 0);
+        for (int k = 0; k + 1 < e->layers; k++) {
+            ck_assert_uint_le(k ? e->enter[k - 1] : 0, e->enter[k]);
+            ck_assert_uint_le(e->leave[k + 1], e->leave[k]);
+        }
+        if (e->parent) {
+            const ts_event *outer = &p->events[e->parent - 1].event;
+            ck_assert_int_ge(e->begin, outer->begin);
+            ck_assert_int_le(e->begin + e->leave[0], outer->begin + outer->leave[0]);
+        }
+    }
+    sums(p);
+    ts_profile_free(p);
+    OK(ts_prof_start(NULL));
+    OK(ts_exp(w));
+    p = take();
+    ck_assert_int_eq(p->nevents, 0);
+    FAILS(TS_ERR_STATE, ts_profile_write(p, stdout, TS_PROFILE_CHROME));
+    ts_profile_free(p);
+}
+
+static void *trace_many(void *arg)
+{
+    ts_tensor *a = one();
+    for (int64_t i = 0; i < *(int64_t *)arg; i++)
+        ts_exp_out(a, a);
+    return NULL;
+}
+
+/** Beyond the cap calls are counted, in the trace as lost and in the rows as ever. */
+TS_TEST(calls_beyond_the_cap_are_counted_as_lost, .threads = true)
+{
+    BEGIN;
+    ts_event_chunks_most = 4;
+    int64_t room = (int64_t)TS_EVENT_CHUNK * ts_event_chunks_most, each = room / 2 + 1000;
+    pthread_t thread;
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+    pthread_create(&thread, NULL, trace_many, &each);
+    pthread_join(thread, NULL);
+    trace_many(&each);
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "exp(")->calls, 2 * each);
+    ck_assert_int_gt(p->lost_events, 0);
+    ck_assert_int_eq(p->nevents + p->lost_events, 2 * each + 2); /* two of one() */
+    sums(p);
+    ts_profile_free(p);
+}
+
+static ts_status slow_kernel(ts_frame *f)
+{
+    double begin = seconds();
+    while (seconds() - begin < 2e-3)
+        ;
+    return ts_kernel_give(f, 0, f->args[0].t);
+}
+
+TS_TEST(an_op_without_a_cost_is_unknown_and_not_zero)
+{
+    BEGIN;
+    OK(ts_register_op_ex("test.secret(Tensor a) -> Tensor", NULL, NULL));
+    OK(ts_register_kernel_ex("test.secret", TS_KEY_CPU, slow_kernel, NULL, NULL));
+    ts_tensor *a = one();
+    ts_value args[] = {ts_value_tensor(a)}, ret = ts_value_none();
+    OK(ts_prof_start(NULL));
+    OK(ts_call_boxed(ts_op_by_name("test.secret"), args, 1, &ret, 1));
+    ts_release(ret.t);
+    ts_profile *p = take();
+    const ts_entry *e = must_find(p, "test.secret");
+    ck_assert_int_eq(e->unknown, 1);
+    ck_assert_int_eq(e->regime, TS_REGIME_UNKNOWN);
+    ck_assert_double_gt(p->shares.unknown, 0.5);
+    ck_assert_str_eq(p->shares.verdict, "unreliable");
+    ts_profile_free(p);
+}
+
+TS_TEST(failed_calls_have_no_work)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *a = ts_ones(TS_SIZES(2, 3), TS_F32);
+    OK(ts_prof_start(NULL));
+    FAILS(TS_ERR_SHAPE, ts_mm(a, a));
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "mm(")->calls, 1);
+    ck_assert_double_eq(must_find(p, "mm(")->flops, 0);
+    sums(p);
+    ts_profile_free(p);
+}
+
+TS_TEST(nothing_is_kept_alive)
+{
+    BEGIN;
+    ts_memory_stats before = {0}, after;
+    OK(ts_prof_start(NULL));
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn == 1)
+            before = ts_memory_get_stats();
+        for (int i = 0; i < 200; i++) {
+            TS_SCOPE;
+            OK(ts_exp(ts_ones(TS_SIZES(64, 64), TS_F32)));
+        }
+    }
+    after = ts_memory_get_stats();
+    ck_assert_int_eq(after.in_use, before.in_use);
+    OK(ts_prof_stop());
+}

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""TS_PROF and ts-prof: a program's profile, its page, wrong settings.
+Usage: programs.py MLP TS_PROF"""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import tally  # noqa: E402
+
+MLP, TS_PROF = map(os.path.abspath, sys.argv[1:])
+del sys.argv[1:]
+CACHE = tempfile.TemporaryDirectory()
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def run_program(self, *words, setting=None, status=0):
+        environment = {**os.environ, "XDG_CACHE_HOME": CACHE.name}
+        environment.pop("TS_PROF", None)
+        if setting is not None:
+            environment["TS_PROF"] = setting
+        done = subprocess.run(words, check=False, text=True, cwd=self.folder, timeout=300,
+                              env=environment, capture_output=True)
+        if words[0] != MLP:  # which says whether so few steps were enough
+            self.assertEqual(done.returncode, status, done.stderr)
+        return done
+
+    def profile(self, setting="1,out=p", steps="20"):
+        done = self.run_program(MLP, steps, setting=setting)
+        if "has no timers" in done.stderr:
+            self.skipTest("built without timers")
+        with open(os.path.join(self.folder, "p", "profile.json"), encoding="utf-8") as file:
+            return json.load(file), done
+
+    def test_a_program_prints_its_verdict_at_its_end_and_the_rest_as_ever(self):
+        profile, done = self.profile()
+        self.assertIn("profile: " + profile["verdict"], done.stderr)
+        self.assertEqual(done.stdout, self.run_program(MLP, "20").stdout)
+        self.assertAlmostEqual(sum(profile["shares"].values()), 1, places=4)
+        rows = sum(row["self_ns"] for row in profile["rows"])
+        self.assertAlmostEqual((rows + profile["profiler_ns"]) / profile["wall_ns"], 1, places=4)
+        self.assertLess(abs(len(profile["steps"]) - 20), 2)
+        known = [row for row in profile["rows"] if row["op"] == "linear"]
+        self.assertGreater(sum(row["flops"] for row in known), 0)
+        self.assertTrue(all(row["unknown"] == 0 for row in profile["rows"]))
+
+    def test_steps_can_be_chosen(self):
+        profile, _ = self.profile("steps=3:7,out=p")
+        self.assertEqual((profile["first_step"], len(profile["steps"])), (3, 5))
+        updates = [row["calls"] for row in profile["rows"] if row["op"] == "adamw"]
+        self.assertEqual(sum(updates), 5)
+
+    def test_a_trace_nests_and_loses_nothing(self):
+        profile, done = self.profile("trace,steps=3:7,out=p")
+        self.assertIn("trace.json", done.stderr)
+        with open(os.path.join(self.folder, "p", "trace.json"), encoding="utf-8") as file:
+            trace = json.load(file)
+        self.assertEqual(trace["otherData"]["lost_calls"], 0)
+        slices = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+        steps = [e["name"] for e in slices if e["name"].startswith("step ")]
+        self.assertEqual(steps, [f"step {n}" for n in range(3, 8)])
+        calls = [e for e in slices if "args" in e]
+        self.assertEqual(len(calls), sum(r["calls"] for r in profile["rows"] if r["kernel"]))
+        open_ends = []
+        for e in sorted(slices, key=lambda e: (e["tid"], e["ts"], -e["dur"])):
+            while open_ends and open_ends[-1] <= e["ts"] + 0.0015:
+                open_ends.pop()
+            if open_ends:
+                self.assertLessEqual(e["ts"] + e["dur"], open_ends[-1] + 0.0025)
+            open_ends.append(e["ts"] + e["dur"])
+        for e in calls:
+            self.assertAlmostEqual(sum(e["args"]["layers_ns"].values()) / 1e3, e["dur"], delta=0.01)
+
+    def test_wrong_settings_are_told_and_change_nothing(self):
+        for setting in ("yes", "steps=5", "steps=5:3", "steps=0:3", "steps=a:b", "out=",
+                        "1,what=2"):
+            done = self.run_program(MLP, "3", setting=setting)
+            self.assertIn("TS_PROF: expected", done.stderr, setting)
+            self.assertNotIn("profile: ", done.stderr)
+        for setting in ("", "0"):
+            self.assertEqual(self.run_program(MLP, "3", setting=setting).stderr, "")
+
+    def test_a_folder_that_cannot_be_written_is_told(self):
+        done = self.run_program(MLP, "3", setting="out=/proc/no/such")
+        if "has no timers" not in done.stderr:
+            self.assertIn("TS_PROF: ", done.stderr)
+
+    def test_the_page_has_the_numbers_of_the_json_and_loads_nothing(self):
+        profile, _ = self.profile()
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html", "--csv", "r.csv",
+                         "--folded", "r.txt")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertLess(len(page), 2 << 20)
+        self.assertEqual(set(re.findall(r"(?:src|href|url)\s*[=(]\s*[\"']?(?!#)\S+", page)), set())
+        self.assertNotIn("<script", page)
+        charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+        self.assertEqual(len(charts), 2)
+        for chart in charts:
+            xml.etree.ElementTree.fromstring(chart)
+        self.assertIn(f"<h1>{profile['verdict']}</h1>", page)
+        longest = max(profile["rows"], key=lambda row: row["self_ns"])
+        self.assertIn(f"<td>{longest['self_ns'] / 1e6:.2f}</td>", page)
+        self.assertEqual(sorted(os.listdir(self.folder)), ["p", "r.csv", "r.html", "r.txt"])
+        with open(os.path.join(self.folder, "r.csv"), encoding="utf-8") as file:
+            self.assertEqual(len(file.readlines()), 1 + len(profile["rows"]))
+
+    def test_profiles_are_compared_by_step(self):
+        self.profile()
+        self.run_program(MLP, "40", setting="out=q")
+        text = self.run_program(TS_PROF, "compare", "p/profile.json", "q/profile.json").stdout
+        self.assertRegex(text, r"wall a step: .* times")
+        self.assertRegex(text, r"linear +CPU +3\.\d +3\.\d")
+
+    def test_the_machine_is_measured_and_kept(self):
+        self.profile()  # skips without timers
+        done = self.run_program(TS_PROF, "calibrate")
+        self.assertIn("GFLOP/s", done.stdout)
+        first = done.stdout.splitlines()[:3]
+        self.assertEqual(self.run_program(TS_PROF, "calibrate").stdout.splitlines()[1:3], first[1:])
+
+    def test_words_that_do_not_fit_are_refused(self):
+        for words in (["report"], ["compare", "a"], ["report", "a", "b"], ["calibrate", "a"],
+                      ["compare", "a", "b", "--html", "x"], ["report", "a", "--anew"],
+                      ["what"], []):
+            done = self.run_program(TS_PROF, *words, status=2)
+            self.assertEqual(done.stdout, "", words)
+        self.assertIn("none.json", self.run_program(TS_PROF, "report", "none.json",
+                                                    status=1).stderr)
+
+
+if __name__ == "__main__":
+    tally.main()

@@ -1,0 +1,250 @@
+/** @file read.c  Formats of a profile, reading it back, wrong files, the file of a machine. */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+
+#include "tests/dispatch/common.h"
+#include "tests/profile/machine.h"
+#include "tests/profile/small.h"
+
+static char folder[64];
+
+static const char *in_folder(const char *name)
+{
+    static char path[128];
+    if (!folder[0]) {
+        snprintf(folder, sizeof folder, "/tmp/tessera-profile-XXXXXX");
+        ck_assert_ptr_nonnull(mkdtemp(folder));
+    }
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void end_folder(void)
+{
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static const char *put(const char *text)
+{
+    FILE *out = fopen(in_folder("profile.json"), "w");
+    ck_assert_ptr_nonnull(out);
+    fputs(text, out);
+    fclose(out);
+    return in_folder("profile.json");
+}
+
+static char *printed(const ts_profile *p, ts_profile_format format)
+{
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(ts_profile_write(p, out, format));
+    fclose(out);
+    return text;
+}
+
+static ts_profile *small_run(void)
+{
+    use_fixed_machine();
+    ts_tensor *a = ts_ones(TS_SIZES(64, 64), TS_F32);
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 5; i++) {
+        TS_PROF_SCOPE("quo\"te\\d");
+        OK(ts_mm(a, ts_exp(a)));
+        ts_prof_step();
+    }
+    OK(ts_prof_stop());
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    return p;
+}
+
+/** What is written is read, and written again to the same bytes. */
+TS_TEST(a_profile_survives_its_file)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    ts_profile *p = small_run();
+    char *first = printed(p, TS_PROFILE_JSON), *tables = printed(p, TS_PROFILE_TABLES);
+    ts_profile *again = ts_profile_read(put(first));
+    OK(again);
+    char *second = printed(again, TS_PROFILE_JSON), *same = printed(again, TS_PROFILE_TABLES);
+    ck_assert_msg(strcmp(first, second) == 0, "%.300s\n%.300s", first, second);
+    ck_assert_msg(strcmp(tables, same) == 0, "%.300s\n%.300s", tables, same);
+    ck_assert_ptr_nonnull(strstr(tables, "mm"));
+    ck_assert_ptr_nonnull(strstr(tables, "GFLOP/s"));
+    for (char *line = tables, *end; *line; line = end + (*end == '\n')) {
+        end = line + strcspn(line, "\n");
+        ck_assert_msg(end - line <= 240, "%.*s", (int)(end - line), line);
+    }
+    char *csv = printed(p, TS_PROFILE_CSV), *folded = printed(p, TS_PROFILE_FOLDED);
+    ck_assert_ptr_nonnull(strstr(csv, "\"quo\"\"te"));
+    ck_assert_ptr_nonnull(strstr(folded, ";mm;CPU "));
+    double sum = 0;
+    for (char *line = folded, *end; *line; line = end + 1) {
+        end = line + strcspn(line, "\n");
+        *end = 0;
+        sum += strtod(strrchr(line, ' '), NULL);
+    }
+    ck_assert_double_eq_tol(sum, p->wall_ns, 0.01 * p->wall_ns + 100);
+    char *text;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(ts_profile_compare(p, again, out));
+    fclose(out);
+    ck_assert_ptr_nonnull(strstr(text, "1.000 times"));
+    FAILS(TS_ERR_VALUE, ts_profile_write(p, stdout, (ts_profile_format)9));
+    SAYS("format");
+    out = fopen("/dev/full", "w");
+    setvbuf(out, NULL, _IONBF, 0);
+    FAILS(TS_ERR_IO, ts_profile_write(p, out, TS_PROFILE_JSON));
+    FAILS(TS_ERR_IO, ts_profile_compare(p, p, out));
+    fclose(out);
+    ts_profile_shares s = {.size = sizeof s};
+    OK(ts_profile_get_shares(p, &s));
+    ck_assert_int_eq(s.steps, 5);
+    ts_profile_free(p);
+    ts_profile_free(again);
+    free(first), free(second), free(tables), free(same), free(csv), free(folded), free(text);
+    end_folder();
+}
+
+/** Replaces the first `from` of the small profile. */
+static char *changed(const char *from, const char *to)
+{
+    static char text[4096];
+    const char *at = strstr(small_profile, from);
+    ck_assert_msg(at != NULL, "%s", from);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - small_profile), small_profile, to,
+             at + strlen(from));
+    return text;
+}
+
+TS_TEST(wrong_files_are_refused_by_the_field)
+{
+    static const struct {
+        const char *from, *to, *says;
+    } wrong[] = {
+        {"\"schema_version\": 1", "\"schema_version\": 2", "schema_version 1, got 2"},
+        {"\"schema_version\": 1", "\"schema\": 1", "schema_version"},
+        {"\"measured\": true", "\"measured\": 1", "measured"},
+        {"\"wall_ns\": 100", "\"wall_ns\": \"x\"", "wall_ns"},
+        {"\"wall_ns\": 100", "\"wall_ns\": 1e999", "expected JSON"},
+        {"\"op\": \"add\"", "\"op\": 5", "op"},
+        {"\"op\": \"add\"", "\"op\": \"0123456789012345678901234567890123456789012345678901\"",
+         "op"},
+        {"\"op\": \"add\"", "\"op\": \"a\\u0000b\"", "expected"},
+        {"\"calls\": 1", "\"calls\": -1", "calls"},
+        {"\"calls\": 1", "\"calls\": 1.5", "calls"},
+        {"[[100, 60, 0, 30, 10]]", "[[100, 60]]", "steps"},
+        {"[[100, 60, 0, 30, 10]]", "[7]", "steps"},
+        {"[[100, 60, 0, 30, 10]]", "{}", "steps"},
+        {"[8, 9e9]", "[8]", "machine"},
+        {"[8, 9e9]", "[8, -1]", "bandwidth"},
+        {"\"gemm_flops\": 1e11", "\"gemm_flops\": 0", "ceilings"},
+        {"\"machine\": {", "\"machin\": {", "name"},
+        {"\"integrity\": {", "\"integrit\": {", "missing_share"},
+        {"\"rows\": [", "\"rows\": [[],", "op"},
+    };
+    ts_profile *right = ts_profile_read(put(small_profile));
+    OK(right);
+    ts_profile_free(right);
+    for (int i = 0; i < (int)(sizeof wrong / sizeof wrong[0]); i++) {
+        ts_profile *p = ts_profile_read(put(changed(wrong[i].from, wrong[i].to)));
+        ck_assert_msg(p == NULL, "%s was read", wrong[i].to);
+        ck_assert_int_eq(ts_error_code(), TS_ERR_FORMAT);
+        SAYS(wrong[i].says);
+    }
+    FAILS(TS_ERR_IO, ts_profile_read(in_folder("none")));
+    FAILS(TS_ERR_IO, ts_profile_read(folder));
+    FAILS(TS_ERR_NULL, ts_profile_read(NULL));
+    /* every cut, and drawn bytes */
+    size_t whole = strlen(small_profile);
+    char text[sizeof small_profile];
+    srandom(5);
+    for (size_t i = 0; i < 1500; i++) {
+        memcpy(text, small_profile, sizeof text);
+        text[i < whole ? i : whole] = 0;
+        if (i % 3) {
+            memcpy(text, small_profile, sizeof text);
+            for (int k = 0; k < 3; k++)
+                text[(size_t)random() % whole] = (char)(' ' + random() % 95);
+        }
+        ts_profile *p = ts_profile_read(put(text));
+        ck_assert(p || ts_error_code() == TS_ERR_FORMAT);
+        if (p)
+            free(printed(p, TS_PROFILE_TABLES));
+        ts_profile_free(p);
+    }
+    end_folder();
+}
+
+/** The file of a machine, in the folder of this process. */
+static const char *machine_file(void)
+{
+    static char path[256];
+    char command[256];
+    snprintf(command, sizeof command, "ls %s/tessera/machine-*.txt", own_cache());
+    FILE *p = popen(command, "r");
+    ck_assert_ptr_nonnull(fgets(path, sizeof path, p));
+    pclose(p);
+    path[strcspn(path, "\n")] = 0;
+    return path;
+}
+
+static double products(void)
+{
+    ts_prof_machine m = {.size = sizeof m};
+    OK(ts_prof_calibrate(false, &m));
+    ck_assert_double_gt(m.vector_flops, 0);
+    ck_assert_double_gt(m.bandwidth[0], 0);
+    ck_assert_double_gt(m.call_ns, 0);
+    return m.gemm_flops;
+}
+
+static void write_machine(const char *path, const char *gemm)
+{
+    FILE *out = fopen(path, "w");
+    fprintf(out, "tessera-machine 1\n%s\n2e9\n1\n", gemm);
+    for (int i = 0; i < 2 * TS_PROF_CURVE; i++)
+        fprintf(out, "%d\n", 1000 * (i + 1));
+    fclose(out);
+}
+
+TS_TEST(a_machine_is_measured_once_and_its_file_is_checked, .timeout = 600)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    own_cache();
+    double begin = seconds(), measured = products(), took = seconds() - begin;
+    ck_assert_double_gt(measured, 0);
+    struct stat status;
+    char path[256];
+    snprintf(path, sizeof path, "%s", machine_file());
+    ck_assert_int_eq(stat(path, &status), 0);
+    ck_assert_int_eq(status.st_mode & 0777, 0600);
+    begin = seconds();
+    ck_assert_double_eq_tol(products(), measured, 1e-5 * measured); /* six digits are kept */
+    ck_assert_double_lt(seconds() - begin, took);
+    write_machine(path, "12345");
+    ck_assert_double_eq(products(), 12345);
+    /* files that are not believed are measured anew */
+    static const char *const wrong[] = {"nan", "12345 x"};
+    for (int i = 0; i < 2; i++) {
+        write_machine(path, wrong[i]);
+        ck_assert_double_ne(products(), 12345);
+    }
+    write_machine(path, "12345");
+    ck_assert_int_eq(chmod(path, 0666), 0); /* anybody may have written it */
+    ck_assert_double_ne(products(), 12345);
+    setenv("XDG_CACHE_HOME", "/proc/no/such", 1); /* cannot be kept */
+    ck_assert_double_gt(products(), 0);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strstr(path, "/tessera/") - path),
+             path);
+    ck_assert_int_eq(system(command), 0);
+}

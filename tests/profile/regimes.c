@@ -1,0 +1,244 @@
+/** @file regimes.c  Programs whose regime is known get it, by the ceilings of this machine. */
+// SPDX-License-Identifier: MIT
+#include "tests/dispatch/common.h"
+#include "tests/profile/machine.h"
+
+enum { TRIES = 6 };
+
+/** Whether the profile of body gets a verdict, in one of some tries: other work on the machine
+ *  takes time from any regime. */
+static void has_verdict(const char *verdict, void (*body)(void))
+{
+    char seen[256] = "";
+    for (int i = 0; i < TRIES; i++) {
+        OK(ts_prof_start(NULL));
+        body();
+        OK(ts_prof_stop());
+        ts_profile *p = ts_profile_take();
+        OK(p);
+        ts_profile_shares s = p->shares;
+        ts_profile_free(p);
+        if (strcmp(s.verdict, verdict) == 0)
+            return;
+        snprintf(seen, sizeof seen, "%s: compute %.3f, memory %.3f, overhead %.3f, outside %.3f, "
+                                    "unknown %.3f",
+                 s.verdict, s.compute, s.memory, s.overhead, s.outside, s.unknown);
+    }
+    ck_abort_msg("expected %s, got %s", verdict, seen);
+}
+
+static ts_tensor *a, *b, *out;
+
+static void call_tiny(void)
+{
+    for (int i = 0; i < 20000; i++)
+        ts_add_out(out, a, b);
+}
+static void add_large(void)
+{
+    for (int i = 0; i < 6; i++)
+        ts_add_out(out, a, b);
+}
+static void copy_large(void)
+{
+    for (int i = 0; i < 6; i++)
+        ts_copy_(out, a);
+}
+static void multiply_matrices(void)
+{
+    for (int i = 0; i < 6; i++)
+        ts_mm_out(out, a, b);
+}
+static void sleep_outside(void)
+{
+    for (int i = 0; i < 10; i++) {
+        usleep(2000);
+        ts_add_out(out, a, b);
+    }
+}
+
+static void make(int64_t rows, int64_t columns)
+{
+    a = ts_fill_(ts_empty(TS_SIZES(rows, columns), TS_F32), 0.5);
+    b = ts_fill_(ts_empty(TS_SIZES(rows, columns), TS_F32), 0.5);
+    out = ts_fill_(ts_empty(TS_SIZES(rows, columns), TS_F32), 0.5);
+    OK(out);
+}
+
+TS_TEST(planted_regimes_are_found, .timeout = 600)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+#ifdef __SANITIZE_ADDRESS__
+    TS_SKIP("a sanitizer's checks are overhead everywhere");
+#endif
+#ifdef __SANITIZE_THREAD__
+    TS_SKIP("a sanitizer's checks are overhead everywhere");
+#endif
+    own_cache();
+    make(1, 1);
+    has_verdict("overhead-bound", call_tiny);
+    has_verdict("outside-bound", sleep_outside);
+    make(4096, 2048);
+    has_verdict("memory-bound", add_large);
+    has_verdict("memory-bound", copy_large);
+    make(768, 768);
+    has_verdict("compute-bound", multiply_matrices);
+    end_cache();
+}
+
+/* ----------------------------------------------------------------- a sweep over FLOPs ---- */
+
+static int64_t repeats;
+static double lie = 1;
+
+/** out[i] = a[i] * 1.0001^repeats, one pass over memory. */
+static ts_status multiply_repeatedly(ts_frame *f)
+{
+    const float *x = ts_kernel_data(f->args[0].t);
+    float *y = ts_kernel_data(f->rets[0].t);
+    for (int64_t i = 0; i < f->rets[0].t->numel; i++) {
+        float v = x[i];
+        for (int64_t k = 0; k < repeats; k++)
+            v *= 1.0001f;
+        y[i] = v;
+    }
+    return TS_OK;
+}
+
+static ts_status same_as_argument(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    return ts_rule_result(f, 0, t->sizes, t->ndim, TS_F32);
+}
+
+static ts_work work_of(const ts_frame *f)
+{
+    double n = (double)f->args[0].t->numel;
+    return (ts_work){lie * n * (double)repeats, lie * 2 * n * 4};
+}
+
+static int sweep_op(void)
+{
+    int op;
+    OK(ts_register_op_ex("test.repeat(Tensor a) -> Tensor",
+                         TS_OPTS(ts_op_opts, .rule = same_as_argument, .cost = work_of), &op));
+    OK(ts_register_kernel_ex("test.repeat", TS_KEY_CPU, multiply_repeatedly, NULL, NULL));
+    return op;
+}
+
+static ts_entry profiled(int op, ts_tensor *x)
+{
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 3; i++) {
+        ts_value arg = ts_value_tensor(x), ret = ts_value_none();
+        OK(ts_call_boxed(op, &arg, 1, &ret, 1));
+        ts_release(ret.t);
+    }
+    OK(ts_prof_stop());
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    ts_entry found = {0};
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->entries[i].kernel && strcmp(p->entries[i].op, "test.repeat") == 0)
+            found = p->entries[i];
+    ck_assert_int_eq(found.calls, 3);
+    ts_profile_free(p);
+    return found;
+}
+
+static bool is_memory(ts_regime r)
+{
+    return r == TS_REGIME_MEMORY || r == TS_REGIME_SLOW_MEMORY || r == TS_REGIME_CACHE;
+}
+static bool is_compute(ts_regime r)
+{
+    return r == TS_REGIME_COMPUTE || r == TS_REGIME_SLOW_COMPUTE;
+}
+
+/** More work for the same bytes: the regime turns at the machine's ridge. */
+TS_TEST(repeated_multiplication_turns_from_memory_to_compute)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    use_fixed_machine(); /* whose ridge is at 5 FLOPs a byte, 40 multiplications */
+    int op = sweep_op();
+    ts_tensor *x = ts_fill_(ts_empty(TS_SIZES(1 << 19), TS_F32), 0.5);
+    for (repeats = 1; repeats <= 512; repeats *= 2) {
+        ts_entry e = profiled(op, x);
+        ck_assert_double_eq(e.flops, 3.0 * (1 << 19) * (double)repeats);
+        ck_assert_msg(repeats <= 32 ? is_memory(e.regime) : is_compute(e.regime),
+                      "%lld multiplications: %s", (long long)repeats, ts_regime_names[e.regime]);
+    }
+}
+
+/** A cost that claims more than the machine can do is an error, not a record. */
+TS_TEST(rates_above_a_ceiling_are_errors)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    use_fixed_machine();
+    int op = sweep_op();
+    ts_tensor *x = ts_fill_(ts_empty(TS_SIZES(1 << 19), TS_F32), 0.5);
+    repeats = 4;
+    lie = 1e5;
+    ck_assert_int_eq(profiled(op, x).regime, TS_REGIME_ERROR);
+    repeats = 4000; /* by its FLOPs */
+    lie = 1e4;
+    ck_assert_int_eq(profiled(op, x).regime, TS_REGIME_ERROR);
+}
+
+static ts_entry kernel(const char *dtype, double calls, double self_ns, double flops, double bytes)
+{
+    ts_entry e = {.kernel = true, .calls = (int64_t)calls, .self_ns = self_ns, .flops = flops,
+                  .bytes = bytes};
+    snprintf(e.op, sizeof e.op, "op");
+    snprintf(e.layer, sizeof e.layer, "CPU");
+    snprintf(e.dtype, sizeof e.dtype, "%s", dtype);
+    return e;
+}
+
+/** The rule at its borders, on a machine of round numbers: 1 FLOP and 1 byte a ns from DRAM, 4 from
+ *  caches up to 1 MiB, 100 ns a call. */
+TS_TEST(the_rule_decides_by_the_nearer_ceiling)
+{
+    ts_prof_machine m = {.size = sizeof m, .threads = 1, .gemm_flops = 2e9, .vector_flops = 1e9,
+                         .call_ns = 100};
+    for (int i = 0; i < TS_PROF_CURVE; i++) {
+        m.bytes_at[i] = 32768 * (double)(1 << 2 * i);
+        m.bandwidth[i] = m.bytes_at[i] <= 1 << 20 ? 4e9 : 1e9;
+    }
+    const struct {
+        ts_entry e;
+        ts_regime regime;
+    } cases[] = {
+        {kernel("f32", 1, 1e6, 0.9e6, 1e3), TS_REGIME_COMPUTE},
+        {kernel("f32", 1, 1e6, 0.55e6, 1e3), TS_REGIME_SLOW_COMPUTE},
+        {kernel("f32", 1, 1e6, 1e3, 0.9e6), TS_REGIME_MEMORY},
+        {kernel("f32", 1, 1e6, 1e3, 0.55e6), TS_REGIME_SLOW_MEMORY},
+        {kernel("f32", 1, 1e6, 1e3, 3e6), TS_REGIME_ERROR},
+        {kernel("f32", 100, 1e6, 1e3, 3e6), TS_REGIME_CACHE},
+        {kernel("f32", 100, 1e6, 1e3, 6e6), TS_REGIME_ERROR},
+        {kernel("f32", 1, 1e6, 1.2e6, 1e3), TS_REGIME_COMPUTE},
+        {kernel("f32", 1, 1e6, 1.3e6, 1e3), TS_REGIME_ERROR},
+        {kernel("f64", 1, 1e6, 0.45e6, 1e3), TS_REGIME_COMPUTE},
+        {kernel("f32", 6000, 1e6, 1e3, 1e3), TS_REGIME_OVERHEAD},
+        {kernel("f32", 1000, 1e6, 0, 0), TS_REGIME_OVERHEAD},
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        ts_profile *p = ts_profile_new(1, 0);
+        OK(p);
+        p->machine = m;
+        p->measured = true;
+        p->wall_ns = cases[i].e.self_ns;
+        p->count = 1;
+        p->entries[0] = cases[i].e;
+        ts_profile_judge(p);
+        ck_assert_msg(p->entries[0].regime == cases[i].regime, "case %d: expected %s, got %s", i,
+                      ts_regime_names[cases[i].regime], ts_regime_names[p->entries[0].regime]);
+        ts_profile_free(p);
+    }
+}
