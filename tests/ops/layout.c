@@ -1,5 +1,5 @@
-/** @file layout.c  Pointwise ops over drawn layouts: values as those of contiguous operands, and the
- *  layout of results. */
+/** @file layout.c  Pointwise ops over drawn layouts have the values of contiguous operands, and
+ *  results have the layout of their operands. */
 // SPDX-License-Identifier: MIT
 #include "core/base.h"
 #include "core/philox.h"
