@@ -103,7 +103,7 @@ static void heap_push(ts_run *run, uint32_t index)
     run->heap[at] = index;
 }
 
-/** Closes the gap at the top of a heap with the task that was its last. */
+/** Fills the free top of the heap with its former last task and restores the order. */
 static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
 {
     uint32_t at = 0;
@@ -117,7 +117,7 @@ static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
     run->heap[at] = last;
 }
 
-/** Takes the next task that waits; false when none does. Leaves, of seq 0, come last and by age. */
+/** Takes the next waiting task; false if there is none. Leaves come last, in order of age. */
 TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 {
     if (run->nheap) {
@@ -134,7 +134,7 @@ TS_INLINE bool next_task(ts_run *run, uint32_t *index)
     return false;
 }
 
-/** Ends the run; only tasks that still wait have gradients. */
+/** Frees the run. Finished tasks own nothing, so only waiting tasks are ended. */
 static void run_free(ts_run *run)
 {
     uint32_t index;

@@ -379,8 +379,8 @@ static bool holds(const ts_storage *s)
 
 /* ------------------------------------------------------------------------ begin, flush ---- */
 
-/** Gives up the storages of outside; those that are still promised get no values any more. */
-static void forget(ts_lazy *l)
+/** Releases the storages of outside; storages that are still promised never get values. */
+static void drop_storages(ts_lazy *l)
 {
     lock();
     for (uint32_t i = 0; i < l->storages.count; i++) {
@@ -426,7 +426,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
 {
     if (!l->sites.count && !l->failed) {
         if (!why)
-            forget(l);
+            drop_storages(l);
         return TS_OK;
     }
     if (why)
@@ -441,7 +441,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
         l->running = false;
         ts_compiled_ran(l->compiled, e);
     }
-    forget(l);
+    drop_storages(l);
     return status;
 }
 
@@ -456,7 +456,7 @@ void ts_lazy_begin(ts_lazy *l, ts_compiled *c)
 
 void ts_lazy_end(ts_lazy *l)
 {
-    forget(l);
+    drop_storages(l);
     ts_array_free(&l->words, sizeof(uint64_t));
     ts_array_free(&l->numbers, sizeof(uint64_t));
     ts_array_free(&l->values, sizeof(ts_lazy_value));

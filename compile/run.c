@@ -179,7 +179,8 @@ ts_status ts_exec_steps(const ts_run *r)
     return TS_OK;
 }
 
-/** Versions count what was recorded, once: those of the run's own calls are put back. */
+/** A storage's version and writer before the run. The run restores them, because recording has
+ * counted its writes already. */
 typedef struct count {
     uint32_t version;
     uint16_t writer;

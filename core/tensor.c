@@ -248,7 +248,7 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     return t;
 }
 
-/* What the caller keeps: a storage without release would be freed as our own. */
+/* For memory that the caller keeps: the library would free a storage without a release function. */
 static void release_nothing(void *foreign, void *data, int64_t bytes)
 {
     (void)foreign, (void)data, (void)bytes;

@@ -15,9 +15,9 @@ typedef struct ts_grad_meta ts_grad_meta;
 /**
  * Promised memory: a call was recorded instead of run, and its results have no memory until the
  * recording runs (compile/). Their storages then have addresses that no processor maps, each its
- * own range, so what computes with addresses (views, overlaps) needs no case for them. When the
- * memory comes, the storage keeps the promised address in `foreign`; a handle is moved when a call
- * or a reader next meets it, and carries TS_KEY_LAZY until then.
+ * own range, so code that computes with addresses (views, overlaps) needs no case for them. When a
+ * plan has allocated the memory, the storage keeps the promised address in `foreign`. A handle has
+ * TS_KEY_LAZY until the next call or read that uses it moves it to the memory.
  */
 #define TS_PROMISED_TAG 0xa5
 TS_INLINE bool ts_is_promised(const void *data)

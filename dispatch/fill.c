@@ -25,7 +25,7 @@ TS_INLINE bool is_lacking(const ts_frame *f, int i)
     return f->rets[i].tag != TS_TAG_TENSOR && (f->want >> i & 1);
 }
 
-/** Result i, which f holds then and `make` makes, if it is not NULL; NULL with an error. */
+/** Makes result i, by `make` unless that is NULL, and stores it in f. NULL with an error. */
 TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i, ts_make make)
 {
     const ts_meta *m = &plan->ret[i];

@@ -202,6 +202,7 @@ ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
 
 /* -------------------------------------------------------------------------------- work ---- */
 
+/** No read-modify-write: only the thread that owns the table adds. */
 static void add_to(_Atomic double *place, double value)
 {
     double sum = atomic_load_explicit(place, memory_order_relaxed) + value;

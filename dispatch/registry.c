@@ -172,8 +172,8 @@ static ts_op_entry *entry_get(const char *name)
 
 /* --------------------------------------------------------------------------------- ops ---- */
 
-/** A kernel's schema must agree with the op's in arity and kinds;
- * names the first difference (F27). */
+/** Checks that a kernel's schema has the op's arity and kinds. The error names the first
+ * difference. */
 static ts_status schema_check(const ts_schema *op, const char *kernel_text, ts_key key)
 {
     ts_schema k;

@@ -19,7 +19,7 @@ ts_status ts_registry_end(ts_status status);
  * as the process. In a transaction. */
 ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
-/** Slot content of an op that a backend lacks: at most ten lines, with the remedy (F37). */
+/** Slot content of an op that a backend lacks: at most ten lines, with the remedy. */
 ts_status ts_missing_kernel(ts_frame *f);
 /** First argument (nargs: a given result) on another device than the running key's,
  *  or on another one of its devices than the tensors before it; -1 when none is. */

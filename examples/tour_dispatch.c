@@ -170,7 +170,7 @@ static void costs(void)
         "a new result instead of a given one: storage and header, made and released");
     row("AUTOGRAD", recorded - plain, "a node that keeps what the rule needs, made and released");
     row("TRACING", traced - plain,
-        "who the arguments are, a node of the graph, an id for the result");
+        "ids of the arguments, a node of the graph, an id for the result");
     row("TRACING above AUTOGRAD", both - recorded,
         "the same, over a call that is recorded for gradients too");
     row("ts_add", plain, "no layer");

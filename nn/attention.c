@@ -8,7 +8,7 @@ typedef struct attention {
     ts_attention_opts opts;
 } attention;
 
-/** qkv (B, T, H + 2G, D) as (B, H, T, D), (B, G, T, D) twice, without a copy. */
+/** parts: views of qkv (B, T, H + 2G, D) as query (B, H, T, D), key and value (B, G, T, D). */
 static ts_status split_heads(const attention *a, ts_tensor *qkv, ts_tensor **parts)
 {
     if (a->heads == a->groups) {

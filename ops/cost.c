@@ -59,7 +59,7 @@ ts_work ts_cost_each(const ts_frame *f)
     return (ts_work){(double)f->table->info->each * elements, bytes};
 }
 
-/** Of the first argument only what the result holds is read. */
+/** The op reads only as many elements of the first argument as the result has. */
 ts_work ts_cost_gathered(const ts_frame *f)
 {
     double elements, bytes = 0;

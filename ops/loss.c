@@ -133,7 +133,7 @@ ts_status ts_infer_pair_backward(ts_frame *f)
     return TS_OK;
 }
 
-/** With a bound, which huber_loss has above 0. */
+/** Pair losses with a bound: huber_loss needs one above 0, smooth_l1_loss one of at least 0. */
 ts_status ts_infer_bounded(ts_frame *f)
 {
     double b = f->args[3].d;
@@ -146,8 +146,8 @@ ts_status ts_infer_bounded(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ by parts ---- */
 
-/** dx = g (exp(x - lse) - smoothing / C), and g (smoothing - 1) more where the target is. Where lse
- * is large it has lost digits, and the softmax takes the exponential's place, as in kernels. */
+/** dx = g (exp(x - lse) - smoothing / C), plus g (smoothing - 1) at the target. If lse is so large
+ * that it has lost digits, the softmax replaces exp(x - lse), as in the kernels. */
 ts_status ts_composite_cross_entropy_backward(ts_frame *f)
 {
     TS_SCOPE;

@@ -8,19 +8,6 @@
 #include "core/error.h"
 #include "profile/profile.h"
 
-static void print_text(FILE *out, const char *text)
-{
-    fputc('"', out);
-    for (; *text; text++)
-        if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < ' ')
-            fprintf(out, "\\u%04x", *text);
-        else
-            fputc(*text, out);
-    fputc('"', out);
-}
-
 static double ns_of(const ts_profile *p, const ts_event *e, uint32_t ticks)
 {
     return (double)((int64_t)ticks << e->shift) * p->tick_ns;
@@ -32,12 +19,12 @@ static void print_call(const ts_profile *p, const ts_call_event *c, FILE *out)
     const ts_event *e = &c->event;
     ts_scope_path(scope, sizeof scope, e->scope);
     fputs("{\"ph\": \"X\", \"pid\": 1, \"name\": ", out);
-    print_text(out, ts_op_name(e->op));
+    ts_profile_print_text(out, ts_op_name(e->op));
     fprintf(out, ", \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"call\": ", c->thread,
             c->begin_ns / 1e3, ns_of(p, e, e->leave[0]) / 1e3);
-    print_text(out, p->calls[e->row]);
+    ts_profile_print_text(out, p->calls[e->row]);
     fputs(", \"scope\": ", out);
-    print_text(out, scope);
+    ts_profile_print_text(out, scope);
     if (e->failed)
         fputs(", \"failed\": true", out);
     fputs(", \"layers_ns\": {", out);

@@ -16,9 +16,9 @@
 
 /* ------------------------------------------------------------------------------ writing ---- */
 
-static void print_text(FILE *out, const char *name, const char *text)
+void ts_profile_print_text(FILE *out, const char *text)
 {
-    fprintf(out, "\"%s\": \"", name);
+    fputc('"', out);
     for (; *text; text++)
         if (*text == '"' || *text == '\\')
             fprintf(out, "\\%c", *text);
@@ -27,6 +27,12 @@ static void print_text(FILE *out, const char *name, const char *text)
         else
             fputc(*text, out);
     fputc('"', out);
+}
+
+static void print_text(FILE *out, const char *name, const char *text)
+{
+    fprintf(out, "\"%s\": ", name);
+    ts_profile_print_text(out, text);
 }
 
 static void print_machine(const ts_prof_machine *m, FILE *out)

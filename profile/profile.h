@@ -87,6 +87,8 @@ const char *ts_entry_phase(const ts_entry *e);
 /** Largest self time first. */
 void ts_profile_sort(ts_profile *p);
 
+/** A string of JSON, quoted and escaped. */
+void ts_profile_print_text(FILE *out, const char *text);
 ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
 /** "step/attention" from the outermost scope on. */
 void ts_scope_path(char *text, size_t size, uint32_t scope);

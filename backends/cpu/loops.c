@@ -89,7 +89,7 @@ void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
 
 enum { BLOCK = 256, HALVES = 512 };
 
-/** Where the elements of an operand lie; its dims are those of the space, merged where they can be. */
+/** The elements of an operand in memory; dims of the iteration space are merged if possible. */
 typedef struct layout {
     char *data;
     int item, ndim;
@@ -141,7 +141,7 @@ MOVE_ROWS(uint16_t)
 MOVE_ROWS(uint32_t)
 MOVE_ROWS(uint64_t)
 
-/** n elements from the place `at` on, one a dim; moves it behind them. */
+/** Copies n elements from index `at` on to the block (in) or from it, and advances `at` by n. */
 static void move_block(const layout *l, bool in, char *block, int64_t *at, int64_t n)
 {
     while (n > 0) {
@@ -216,7 +216,7 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Whether the loop would see runs that are short, or strided. */
+/** True if the innermost runs are short, or strided in some operand. */
 static bool has_short_runs(const ts_iter *it)
 {
     if (it->ndim > 1 && it->sizes[0] < BLOCK / 4)

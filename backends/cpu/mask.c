@@ -77,7 +77,7 @@ static int64_t count(const ts_tensor *mask)
     return n;
 }
 
-/** Places of the elements of a mask that are not 0, a row of indices each. */
+/** Writes the index of each nonzero element of a mask as a row of ndim numbers. */
 static void write_places(const ts_tensor *mask, int64_t *to)
 {
     int last = mask->ndim - 1;

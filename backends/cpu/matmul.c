@@ -337,7 +337,7 @@ static ts_status linear_backward(ts_frame *f)
                          .c = f->rets[1].t->data,
                          .a_row = 1, .a_column = grad_row, .b_column = 1, .c_row = k};
         rows_of(x, &g[1].b_row);
-        /* column sums along with the product if it can: grad is read once for both */
+        /* if sgemm can, it computes the column sums in the same pass over grad */
         summed = wants_sums && dtype == TS_F32 &&
                  TS_V(ts_sgemm_cut)(&plan[1], &g[1], (float *)f->rets[2].t->data);
         own[1] = summed || (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan[1], &g[1], NULL));

@@ -1,17 +1,17 @@
 /**
  * @file sgemm.c  Products of f32 matrices on the micro-kernels.
  *
- * The depth k is cut into slices, evenly, and the second operand into panels of two vectors'
- * columns. The panel of a slice is packed and stays in the first cache while it meets the rows
- * of the first operand, which are read where they stand when they are dense, else from a packed
- * copy as well. An element of the result is one chain of fused multiply-adds a slice,
- * and the slices' sums are added in order: how tiles are dealt to threads changes no bit.
+ * The depth k is cut evenly into slices, and the second operand into panels of two vectors'
+ * columns. The panel of a slice is packed and stays in the first cache while it is multiplied with
+ * the rows of the first operand, which are read in place if they are dense, else from a packed
+ * copy. An element of the result is one chain of fused multiply-adds per slice, and the sums of
+ * slices are added in order, so the division of tiles among threads changes no bit.
  *
- * Beside a dense first operand a few slices of the second are packed in advance. Where both are
- * packed, as for gradients of weights, each thread has a tile of the result, or of its sum over
- * one half of k, and packs for itself: the products that meet an operand first copy it. The others
- * ask meanwhile for the lines of memory that come next; gradients are larger than the second cache,
- * and waiting for them would cost as much as packing.
+ * If the first operand is dense, a few slices of the second are packed in advance. If both are
+ * packed, as for gradients of weights, each thread computes a tile of the result, or of its sum
+ * over one half of k, and packs its own operands: the first product that uses an operand copies
+ * it. Later products prefetch the next cache lines, because gradients are larger than the second
+ * cache and waiting for their lines would cost as much as packing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/sgemm.h"
@@ -23,16 +23,16 @@
 #define AT_A_TIME 2  /* slices of the second operand that are packed together */
 #define LINE (64 / (int64_t)sizeof(float))
 #define PANEL MICRO_COLUMNS_F
-#define TOGETHER 4   /* blocks of rows that meet a panel one after the other */
-#define PACKED_TOGETHER 16 /* and of packed ones */
-#define TILE_WORK (1 << 20)    /* multiply-adds that make two tiles of one */
-#define PARTED_DEPTH (4 * DEPTH) /* least k that is cut in two parts */
-#define PARTED_RESULTS (1 << 16) /* and most results */
-#define PACKED_BYTES (8 << 20) /* most that a packed part of the second operand takes */
-#define SMALL_WORK (1 << 15)   /* most multiply-adds, */
-#define SMALL_DEPTH 64         /* and k, of a product that needs no plan */
+#define TOGETHER 4   /* blocks of rows that use a panel while it is in the first cache */
+#define PACKED_TOGETHER 16 /* the same for packed rows */
+#define TILE_WORK (1 << 20)    /* a tile of more multiply-adds is halved */
+#define PARTED_DEPTH (4 * DEPTH) /* least k for two parts */
+#define PARTED_RESULTS (1 << 16) /* most results for two parts */
+#define PACKED_BYTES (8 << 20) /* most bytes of a packed part of the second operand */
+#define SMALL_WORK (1 << 15)   /* most multiply-adds of a product without a plan */
+#define SMALL_DEPTH 64         /* most k of a product without a plan */
 
-/** Things dealt out as evenly as can be: the first `more` parts get one more than `each`. */
+/** An even division: each part has `each` items, the first `more` parts have one item more. */
 typedef struct shares {
     int64_t each, more;
 } shares;
@@ -410,7 +410,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Adds the rest to rows begin to end of the result; behind them stand the sums. */
+/** Adds the second part's results to rows begin to end of the result; row m means the sums. */
 static void add_rest(void *ctx, int64_t begin, int64_t end)
 {
     const ts_sgemm_plan *t = ctx;
@@ -426,10 +426,10 @@ static void add_rest(void *ctx, int64_t begin, int64_t end)
 }
 
 /**
- * Cuts g into as many tiles as there are threads, or a few more. What a thread packs stays in its
- * own caches, and it waits for no other; packed twice costs less than that. Tiles change no bit;
- * parts do, so the shape alone decides: few results of a long k, where tiles would pack
- * as much as they multiply.
+ * Cuts g into as many tiles as there are threads, or a few more. Each thread packs its operands
+ * into its own caches: packing some panels twice costs less than waiting for another thread. The
+ * number of tiles changes no bit of the result. The number of parts does, so it depends on the
+ * shape alone: two for few results and a long k, where tiles would pack as much as they multiply.
  */
 static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 {

@@ -3,7 +3,7 @@
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"
 
-/** src to the slice of out. */
+/** Copies src into the slice of out. */
 static void put(const ts_plan *plan, ts_tensor *out, const ts_tensor *src)
 {
     int64_t strides[TS_MAX_DIMS];
@@ -14,13 +14,13 @@ static void put(const ts_plan *plan, ts_tensor *out, const ts_tensor *src)
                            (ts_dtype)src->dtype, src->sizes, src->ndim);
 }
 
-/** Elements of dim that the slice does not cover. */
+/** Positions start, start + step, ... along dim that the slice does not cover. */
 typedef struct rest {
     int64_t start, length, step;
 } rest;
 
-/** Up to step + 1 parts of dim that the slice does not cover; returns part i,
- * of length 0 when there is none. */
+/** Returns part i of the positions along dim that the slice does not cover: those before it, those
+ * behind it, then one part for each gap of the step. A part may have length 0. */
 static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
 {
     int64_t start = plan->start, step = plan->step,

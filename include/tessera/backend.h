@@ -130,16 +130,18 @@ typedef struct ts_backend {
     /** Resets the peak to the bytes in use now. (optional: it cannot be reset) */
     ts_status (*memory_reset_peak)(void *state, int device);
 
-    /** Begins to capture: until capture_end, what the calling thread queues on *stream is kept
-     *  instead of run. *capture NULL makes a new capture; else the work replaces parts of it. The
-     *  library neither allocates, copies from or to the host, nor waits meanwhile.
+    /** Begins a capture: until capture_end, the backend records the work that the calling thread
+     *  queues on *stream, and does not run it. If *capture is NULL, the backend makes a new
+     *  capture; otherwise the work replaces parts of *capture. Until capture_end the library
+     *  neither allocates, nor copies from or to the host, nor waits.
      *  (optional: work is never captured) */
     ts_status (*capture_begin)(void *state, int device, ts_capture **capture, ts_stream **stream);
-    /** What follows is part number `part`; numbers rise. (this and the next three: required with
-     *  capture_begin) */
+    /** Begins part number `part` of the captured work; numbers rise within a capture. (this and
+     *  the next three: required with capture_begin) */
     ts_status (*capture_part)(void *state, int device, ts_capture *capture, int part);
-    /** Ends capturing. A replaced part must be of the same kernels as before, else an error.
-     *  *launches receives what a replay queues in all. After an error the library frees it. */
+    /** Ends capturing. It is an error if a replaced part has other kernels than before. *launches
+     *  receives the number of launches of a replay. After an error the library frees the
+     *  capture. */
     ts_status (*capture_end)(void *state, int device, ts_capture *capture, int64_t *launches);
     /** Queues the captured work on a stream, in order after earlier replays of the same capture. */
     ts_status (*capture_replay)(void *state, int device, ts_capture *capture, ts_stream *stream);

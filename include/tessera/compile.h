@@ -15,8 +15,9 @@
  * The function runs on every call, so branches, loops and captured variables mean what they mean
  * in C. Its calls of ops are recorded by the LAZY backend instead of run; forward, backward and
  * optimizer are recorded alike. When the function returns, or reads a value, the recording is
- * looked up among the plans of earlier calls by its structure (ops, sizes, strides, dtypes; not
- * plain numbers), and run by the plan. See docs/compile.md.
+ * looked up among the plans of earlier calls by its structure (ops, sizes, strides, dtypes,
+ * integers and flags; not floating-point numbers, seeds or step counts), and run by the plan. See
+ * docs/compile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_COMPILE_H
@@ -33,8 +34,8 @@ typedef struct ts_compiled ts_compiled;
 typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
     const char *name;   /**< in reports and errors; NULL: "function" */
-    bool fullgraph;     /**< a read of a value inside the function is an error; with `graph`, so is
-                             a plan that cannot be captured (TS_ERR_UNSUPPORTED) */
+    bool fullgraph;     /**< a break of the recording is an error (TS_ERR_STATE); with `graph`, so
+                             is a plan that cannot be captured (TS_ERR_UNSUPPORTED) */
     int64_t max_plans;  /**< plans that are kept, the least recently used goes first; 0: 64 */
     int64_t max_groups; /**< fused groups a plan; calls beyond them run one by one. 0: no limit;
                              -1: none, which tells a wrong group from a wrong plan */
@@ -48,7 +49,7 @@ typedef struct ts_compile_opts {
  * runs yet. NULL with TS_ERR_NULL, TS_ERR_VALUE or TS_ERR_MEMORY.
  */
 TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts);
-/** Ends it, with all plans. NULL-safe; not during a call of it. */
+/** Frees the function and its plans. NULL is allowed. No thread may be in a call of it. */
 TS_API void ts_compiled_free(ts_compiled *compiled);
 
 /**

@@ -357,11 +357,11 @@ typedef ts_work (*ts_cost)(const ts_frame *frame);
  * ts_redispatch() has returned TS_OK. Each element of an argument counts once, however often
  * broadcasting repeats it; a view costs nothing. A composite's work is that of the whole call, so
  * adding the work of the calls inside it counts it twice.
- * Errors: TS_ERR_NULL. An op without a cost is none: its work is NaN, which is not zero.
+ * Errors: TS_ERR_NULL. For an op without a cost, both fields of *work are NaN; that is no error.
  */
 TS_API ts_status ts_op_cost(const ts_frame *frame, ts_work *work);
 
-/** Why a slot of an op's table holds what it holds, in order of precedence. */
+/** The rule that filled a slot of an op's table. From KERNEL to MISSING, the first that applies. */
 typedef enum ts_slot_rule {
     TS_RULE_NONE,           /**< a layer that falls through */
     TS_RULE_KERNEL,         /**< a kernel registered for the op and the key */

@@ -1,7 +1,7 @@
 /**
  * @file profile.h
- * Profiles: whether a program's time goes to compute, to memory or to overhead, against the
- * ceilings that this machine was measured to have.
+ * Profiles: whether computation, memory bandwidth or overhead limits a program, compared with
+ * ceilings that ts_prof_calibrate() measures on the machine.
  *
  * A profile records calls by op, layer, scope and class of shapes: calls, self time, floating-point
  * operations and least bytes. Its rows sum to the wall time. `TS_PROF=1 ./program` profiles any
@@ -118,7 +118,8 @@ typedef struct ts_profile_shares {
 } ts_profile_shares;
 
 /**
- * What was recorded so far, judged by the machine's ceilings, which are measured if need be.
+ * Makes a profile of the calls recorded so far. Measures the machine's ceilings if no file has
+ * them.
  * @return owned by the caller; NULL with TS_ERR_STATE while a profile records, or TS_ERR_MEMORY
  */
 TS_API ts_profile *ts_profile_take(void);

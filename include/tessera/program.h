@@ -27,8 +27,8 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
 /**
  * Puts a new file in the place of path: written to memory, then to a file beside it, flushed to
  * disk, renamed. After an error path is as it was. The new file has the mode of the one that it
- * replaces, else 0666 less the umask; a symbolic link is replaced, not followed. What is there and
- * no regular file is TS_ERR_IO.
+ * replaces, else 0666 less the umask; a symbolic link is replaced, not followed. If path
+ * leads to anything else than a regular file, TS_ERR_IO.
  * @param function  what the error begins with
  * @param write     prints the contents; its failure is passed on
  */

@@ -54,9 +54,9 @@ TS_API ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype);
 
 /* -------------------------------------------------------------------------------- random ---- */
 /*
- * Random numbers. Bits are Philox4x32-10 of (seed, position): a call reserves the positions it
- * needs from the thread's generator (ts_manual_seed) and element i of the result is a function
- * of seed, position and i alone, whatever the layout or the number of threads.
+ * Random numbers by Philox4x32-10. A call reserves the counters that it needs from the thread's
+ * generator (ts_manual_seed). Element i of the result is a function of seed, first counter and i
+ * alone; layout and number of threads do not matter.
  *
  * In-place forms write every element and return t; a leaf that requires grad is written under
  * TS_NO_GRAD. Errors: TS_ERR_VALUE for parameters, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
@@ -1149,7 +1149,7 @@ TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor 
 
 /** exp(x_i) / sum_j exp(x_j) along dim (negative counts from the end). */
 TS_API ts_tensor *ts_softmax(ts_tensor *self, int dim);
-/** The same of self converted to a floating dtype first. */
+/** ts_softmax() of self converted to dtype, which is floating. */
 TS_API ts_tensor *ts_softmax_as(ts_tensor *self, int dim, ts_dtype dtype);
 /** ts_softmax() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_softmax_out(ts_tensor *out, ts_tensor *self, int dim);
@@ -1159,7 +1159,7 @@ TS_API ts_tensor *ts_softmax_backward(ts_tensor *grad, ts_tensor *result, int di
 
 /** x_i - log(sum_j exp(x_j)) along dim. */
 TS_API ts_tensor *ts_log_softmax(ts_tensor *self, int dim);
-/** The same of self converted to a floating dtype first. */
+/** ts_log_softmax() of self converted to dtype, which is floating. */
 TS_API ts_tensor *ts_log_softmax_as(ts_tensor *self, int dim, ts_dtype dtype);
 /** ts_log_softmax() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_log_softmax_out(ts_tensor *out, ts_tensor *self, int dim);

@@ -74,7 +74,7 @@ TS_API ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
                          ts_tensor *const *momentum_buffers, const int64_t *steps, int64_t n,
                          const ts_sgd_rule *rule);
 
-/** sqrt of the sum of the squares of all elements, 0-dim; f64 when a member is, else f32.
+/** sqrt of the sum of the squares of all elements, 0-dim; f64 if a tensor is f64, else f32.
  *  Sums in f64 over fixed blocks. No gradient flows through it. */
 TS_API ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n);
 
