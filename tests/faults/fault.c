@@ -45,7 +45,10 @@ static atomic_long live; /* blocks */
 static bool is_cblas(const void *caller)
 {
     Dl_info where;
-    return dladdr(caller, &where) && where.dli_fname && strstr(where.dli_fname, "blas");
+    if (!caller || !dladdr(caller, &where) || !where.dli_fname)
+        return false;
+    const char *slash = strrchr(where.dli_fname, '/'), *name = slash ? slash + 1 : where.dli_fname;
+    return strncmp(name, "libopenblas", 11) == 0;
 }
 
 static bool refuses(const void *caller)
