@@ -2,9 +2,9 @@
  * @file capture.c  Plans as graphs of a device: captured once, replayed as one launch.
  *
  * A plan runs call by call twice: the first run readies libraries and kernels, the second measures
- * what its calls allocate. The third is captured by the backend, each step as a part. What lives
- * inside of the plan alone lies in an arena, which the graph owns; what is held after the call is
- * allocated for each run, so it is never written again.
+ * what its calls allocate. The backend captures the third, each step as a part. Intermediates
+ * live in an arena, which the graph owns. Results that outlive the call are allocated for each run,
+ * so a later run never overwrites them.
  *
  * A graph holds the numbers and addresses that its calls were captured with. Before a replay, the
  * steps of which a number or an address has changed are captured again, and the backend puts them

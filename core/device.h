@@ -39,9 +39,9 @@ TS_INLINE bool ts_device_exists(ts_device device)
 /** The hint of an error about a tensor on the wrong device. */
 const char *ts_move_hint(ts_device got, ts_device expected);
 /**
- * What the thread's calls allocate on a device beside results that are there, while a plan is
- * captured (compile/capture.c): each call begins at `base` again, so that a call that is captured
- * anew gets the same addresses. Without a base it only measures.
+ * Device memory for the temporaries of a thread's calls while a plan is captured
+ * (compile/capture.c). Each call begins at `base` again, so a call that is captured anew gets the
+ * same addresses. Without a base the workspace only measures.
  */
 typedef struct ts_workspace {
     ts_device device;

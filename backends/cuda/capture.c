@@ -149,7 +149,7 @@ static ts_status collect(ts_capture *c, int part)
     return ts_cuda_check(error, "capture of launches");
 }
 
-/** Ends what the stream captures; *graph is NULL when it came to nothing. */
+/** Ends the stream's capture; *graph is NULL if the capture failed. */
 static cudaError_t stop(ts_capture *c, cudaGraph_t *graph)
 {
     *graph = NULL;
