@@ -1,7 +1,7 @@
 /**
  * @file compare_gpt.c
- * A training step of a small GPT for bench/compare.py, written as a user would: forward, backward,
- * clipping, AdamW.
+ * A training step of a GPT for bench/compare.py, written as a user would: forward, backward,
+ * clipping, AdamW; called eagerly, as a compiled function, or as one that is a graph.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -14,14 +14,18 @@ enum { PER_BLOCK = 12, AROUND = 5, MOST_LAYERS = 64, MOST = PER_BLOCK * MOST_LAY
 
 typedef struct compare_gpt {
     int64_t B, T, C, H, L, V, half; // half: the forward runs under autocast to bf16
+    double dropout;
+    ts_compiled *compiled;       // NULL: the step is called eagerly
     ts_tensor *tokens, *targets; // (B, T), (B * T)
     ts_tensor *params[MOST], *grads[MOST], *mean[MOST], *square[MOST];
     int64_t steps[MOST];
     int64_t count;
 } compare_gpt;
 
-TS_API compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values,
-                                    const int64_t *tokens, const int64_t *targets);
+TS_API compare_gpt *compare_gpt_new(const int64_t *dims, double dropout,
+                                    const float *const *values, const int64_t *tokens,
+                                    const int64_t *targets);
+TS_API int compare_gpt_compile(compare_gpt *g, bool graph);
 TS_API void compare_gpt_free(compare_gpt *g);
 TS_API double compare_gpt_run(compare_gpt *g, int turns, double *loss);
 TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
@@ -50,14 +54,15 @@ static ts_tensor *placed(ts_tensor *t)
 }
 
 /** values: one array a parameter, or NULL for random weights and data. NULL after an error. */
-compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, const int64_t *tokens,
-                             const int64_t *targets)
+compare_gpt *compare_gpt_new(const int64_t *dims, double dropout, const float *const *values,
+                             const int64_t *tokens, const int64_t *targets)
 {
     compare_gpt *g = dims[4] <= MOST_LAYERS ? calloc(1, sizeof *g) : NULL;
     if (!g)
         return NULL;
     TS_SCOPE;
     memcpy(&g->B, dims, 7 * sizeof *dims);
+    g->dropout = dropout;
     int64_t n[] = {g->B * g->T};
     bool made = true;
     g->tokens = ts_retain(values ? placed(ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2))
@@ -83,6 +88,7 @@ compare_gpt *compare_gpt_new(const int64_t *dims, const float *const *values, co
 
 void compare_gpt_free(compare_gpt *g)
 {
+    ts_compiled_free(g->compiled);
     for (int64_t i = 0; i < g->count; i++) {
         ts_release(g->params[i]);
         ts_release(g->mean[i]);
@@ -91,6 +97,11 @@ void compare_gpt_free(compare_gpt *g)
     ts_release(g->tokens);
     ts_release(g->targets);
     free(g);
+}
+
+static ts_tensor *dropped(const compare_gpt *g, ts_tensor *x)
+{
+    return g->dropout > 0 ? ts_dropout(x, g->dropout, true) : x;
 }
 
 /* x (B, T, C); w: the block's twelve parameters */
@@ -103,15 +114,15 @@ static ts_tensor *attention(const compare_gpt *g, ts_tensor *x, ts_tensor *const
         part[i] = ts_transpose(ts_view(part[i], TS_SIZES(g->B, g->T, g->H, g->C / g->H)), 1, 2);
     ts_tensor *y = ts_scaled_dot_product_attention_ex(
         part[0], part[1], part[2], NULL,
-        &(ts_attention_opts){.size = sizeof(ts_attention_opts), .causal = true});
+        TS_OPTS(ts_attention_opts, .causal = true, .dropout_p = g->dropout));
     y = ts_reshape(ts_transpose(y, 1, 2), TS_SIZES(g->B, g->T, g->C));
-    return ts_add(x, ts_linear(y, w[4], w[5]));
+    return ts_add(x, dropped(g, ts_linear(y, w[4], w[5])));
 }
 
-static ts_tensor *mlp(ts_tensor *x, ts_tensor *const *w)
+static ts_tensor *mlp(const compare_gpt *g, ts_tensor *x, ts_tensor *const *w)
 {
     ts_tensor *h = ts_linear_gelu(ts_layer_norm(x, w[6], w[7]), w[8], w[9], true, NULL);
-    return ts_add(x, ts_linear(h, w[10], w[11]));
+    return ts_add(x, dropped(g, ts_linear(h, w[10], w[11])));
 }
 
 static ts_tensor *forward(const compare_gpt *g) // (B*T, V)
@@ -119,10 +130,10 @@ static ts_tensor *forward(const compare_gpt *g) // (B*T, V)
     TS_SCOPE;
     TS_AUTOCAST(ts_device_of(g->tokens), g->half ? TS_BF16 : TS_DTYPE_NONE);
     ts_tensor *const *w = g->params;
-    ts_tensor *x = ts_add(ts_embedding(w[0], g->tokens, -1), w[1]); // (B, T, C)
+    ts_tensor *x = dropped(g, ts_add(ts_embedding(w[0], g->tokens, -1), w[1])); // (B, T, C)
     w += 2;
     for (int64_t l = 0; l < g->L; l++, w += PER_BLOCK)
-        x = mlp(attention(g, x, w), w);
+        x = mlp(g, attention(g, x, w), w);
     ts_tensor *logits = ts_linear(ts_layer_norm(x, w[0], w[1]), w[2], TS_NONE); // (B, T, V)
     return ts_keep(ts_reshape(logits, TS_SIZES(g->B * g->T, g->V)));
 }
@@ -157,15 +168,33 @@ static ts_status update(compare_gpt *g)
     return TS_OK;
 }
 
-/** Nanoseconds of a step, the mean of `turns`; -1 after a failure. loss: of the last step. */
+static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)in, (void)n, (void)m;
+    TS_SCOPE;
+    TS_TRY(*out = backward(ctx, forward(ctx)));
+    TS_TRY(update(ctx));
+    return TS_STATUS_OF(*out = ts_keep(*out));
+}
+
+/** From now on the step is a compiled function, with graph a graph of the device. */
+int compare_gpt_compile(compare_gpt *g, bool graph)
+{
+    g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph));
+    return g->compiled ? 0 : -1;
+}
+
+/** Nanoseconds of a step with a read of its loss, the mean of `turns`; -1 after a failure. */
 double compare_gpt_run(compare_gpt *g, int turns, double *loss)
 {
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int t = 0; t < turns; t++) {
         TS_SCOPE;
-        ts_tensor *l = backward(g, forward(g));
-        if (!l || update(g) != TS_OK || ts_item(l, loss) != TS_OK)
+        ts_tensor *l;
+        if ((g->compiled ? ts_compiled_call(g->compiled, NULL, 0, &l, 1)
+                         : step(g, NULL, 0, &l, 1)) != TS_OK ||
+            ts_item(l, loss) != TS_OK)
             return -1;
     }
     clock_gettime(CLOCK_MONOTONIC, &end);

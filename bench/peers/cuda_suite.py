@@ -167,42 +167,14 @@ def work(pipe, build, widths, names):
             pipe.send((None, str(error).splitlines()[0] if str(error) else repr(error)))
 
 
-# B, T, C, H, L, V, and whether the forward runs under autocast to bf16
-STEPS = {'small': (16, 128, 128, 4, 4, 256, False),
-         'GPT-2 124M': (8, 1024, 768, 12, 12, 50304, True)}
-
-
-def step(torch, library, name, build):
-    """Microseconds of a training step of each side, from the same weights; the median of a few."""
-    from peers import gpt
-    gpt.B, gpt.T, gpt.C, gpt.H, gpt.L, gpt.V, gpt.HALF = STEPS[name]
-    model, tokens, targets = gpt.torch_model()
-    library.check(library.c.ts_set_default_device(library.device))
-    ours = gpt.Ours(build, [p.data_ptr() for p in model.parameters()], tokens.data_ptr(),
-                    targets.data_ptr())
-    theirs = gpt.torch_step(model.cuda(), tokens.cuda(), targets.cuda(), True)
-    losses = [theirs() for _ in range(3)]
-    ours.run(3)
-    limit = 2e-2 if gpt.HALF else 1e-3
-    if not abs(ours.loss.value - losses[-1]) <= limit * losses[-1]:
-        raise ValueError(f'losses differ after 3 steps: {ours.loss.value} and {losses[-1]}')
-
-    def theirs_us(turns):
-        begin = time.perf_counter()
-        for _ in range(turns):
-            theirs()
-        return (time.perf_counter() - begin) * 1e6 / turns
-    found = [(ours.run(5) / 1e3, theirs_us(5)) for _ in range(5)]
-    ours.free()
-    return [statistics.median(column) for column in zip(*found)]
-
-
 def run_steps(options, torch, library, write, failures):
-    for name in STEPS:
-        key = 'training step', name, 'bf16' if STEPS[name][-1] else 'f32'
+    from peers import steps
+    for name in ('small', 'GPT-2 124M'):
+        key = 'training step', name, steps.dtype(name)
         if re.search(options.only, ' '.join(key)):
             try:
-                mine, theirs = step(torch, library, name, options.build)
+                mine, theirs = steps.median_us(torch, library, options.build, name,
+                                               ('eager', 'torch eager'))
                 write(key, mine, theirs, None, None)
             except Exception as error:
                 failures.append(f'{" ".join(key)}: {error}')

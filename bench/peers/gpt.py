@@ -13,6 +13,7 @@ from peers import tessera  # noqa: E402, it is a program too
 
 B, T, C, H, L, V = 16, 128, 128, 4, 4, 256
 HALF = False  # the forward under autocast to bf16
+DROPOUT = 0.0
 SHAPE = f'B={B} T={T} C={C} H={H} L={L} V={V}'
 
 
@@ -28,11 +29,16 @@ class Ours:
             getattr(c, name).argtypes = [ctypes.c_void_p]
         pointers = (ctypes.c_void_p * len(values))(*values) if values else None
         self.loss = ctypes.c_double()
-        c.compare_gpt_new.argtypes = [ctypes.c_void_p] * 4
-        self.model = c.compare_gpt_new((ctypes.c_int64 * 7)(B, T, C, H, L, V, HALF), pointers,
-                                       tokens, targets)
+        c.compare_gpt_new.argtypes = [ctypes.c_void_p, ctypes.c_double] + [ctypes.c_void_p] * 3
+        self.model = c.compare_gpt_new((ctypes.c_int64 * 7)(B, T, C, H, L, V, HALF), DROPOUT,
+                                       pointers, tokens, targets)
         if not self.model:
             raise MemoryError('compare_gpt_new')
+
+    def compile(self, graph):
+        self.c.compare_gpt_compile.argtypes = [ctypes.c_void_p, ctypes.c_bool]
+        if self.c.compare_gpt_compile(self.model, graph):
+            raise MemoryError('compare_gpt_compile')
 
     def run(self, turns):
         ns = self.c.compare_gpt_run(self.model, ctypes.c_int(turns), ctypes.byref(self.loss))
@@ -63,13 +69,14 @@ def torch_model():
             self.norm1, self.qkv, self.out = nn.LayerNorm(C), nn.Linear(C, 3 * C), nn.Linear(C, C)
             self.norm2, self.up, self.down = (nn.LayerNorm(C), nn.Linear(C, 4 * C),
                                               nn.Linear(4 * C, C))
+            self.drop = nn.Dropout(DROPOUT)
 
         def forward(self, x):
             q, k, v = self.qkv(self.norm1(x)).split(C, 2)
             q, k, v = (t.view(B, T, H, C // H).transpose(1, 2) for t in (q, k, v))
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
-            return x + self.down(F.gelu(self.up(self.norm2(x)), approximate='tanh'))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=DROPOUT)
+            x = x + self.drop(self.out(y.transpose(1, 2).reshape(B, T, C)))
+            return x + self.drop(self.down(F.gelu(self.up(self.norm2(x)), approximate='tanh')))
 
     class GPT(nn.Module):
         def __init__(self):
@@ -78,12 +85,13 @@ def torch_model():
             self.positions = nn.Embedding(T, C)
             self.blocks = nn.ModuleList(Block() for _ in range(L))
             self.norm, self.head = nn.LayerNorm(C), nn.Linear(C, V, bias=False)
+            self.drop = nn.Dropout(DROPOUT)
             for p in self.parameters():
                 if p.dim() > 1:
                     nn.init.normal_(p, std=0.02)
 
         def forward(self, tokens, targets):
-            x = self.tokens(tokens) + self.positions.weight
+            x = self.drop(self.tokens(tokens) + self.positions.weight)
             for block in self.blocks:
                 x = block(x)
             return F.cross_entropy(self.head(self.norm(x)).view(B * T, V), targets)

@@ -1,0 +1,168 @@
+"""
+Training steps of GPTs on a GPU, each side from the same weights and with a read of the loss:
+ours eager, compiled and as a graph; torch eager, compiled, and compiled with CUDA graphs. All sides
+of a model take turns in one process. Beside the time of a step stands that of its kernels, as
+torch.profiler finds it: the rest of a step is launches and waiting. --kernels N lists the N
+operators or kernels that take longest on each side.
+"""
+# SPDX-License-Identifier: MIT
+import contextlib
+import re
+import statistics
+import time
+
+ROUNDS = 5
+STEPS_A_ROUND = 5
+FIRST = 4  # of a side: compilation, and the runs that a graph needs before it is one
+
+MODELS = {
+    'small': {'B': 16, 'T': 128, 'C': 128, 'H': 4, 'L': 4, 'V': 256, 'HALF': False},
+    'character': {'B': 64, 'T': 256, 'C': 384, 'H': 6, 'L': 6, 'V': 65, 'HALF': True,
+                  'DROPOUT': 0.2},
+    'GPT-2 124M': {'B': 8, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
+    'GPT-2 124M, B 4': {'B': 4, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
+    'GPT-2 124M, B 32': {'B': 32, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
+}
+SIDES = ('eager', 'compiled', 'graph', 'torch eager', 'torch.compile', 'torch.compile, graphs')
+
+
+def dtype(name):
+    return 'bf16' if MODELS[name]['HALF'] else 'f32'
+
+
+class Ours:
+    def __init__(self, build, data, way):
+        from peers import gpt
+        model, tokens, targets = data
+        self.model = gpt.Ours(build, [p.data_ptr() for p in model.parameters()],
+                              tokens.data_ptr(), targets.data_ptr())
+        if way != 'eager':
+            self.model.compile(way == 'graph')
+
+    def us(self, turns):
+        return self.model.run(turns) / 1e3
+
+    def loss(self):
+        return self.model.loss.value
+
+    def free(self):
+        self.model.free()
+
+
+class Torch:
+    def __init__(self, torch, data, way):
+        from peers import gpt
+        model, tokens, targets = (x.cuda() for x in data)
+        if way != 'torch eager':
+            model = torch.compile(model, mode='reduce-overhead' if 'graphs' in way else None)
+        self.step, self.last = gpt.torch_step(model, tokens, targets, True), None
+
+    def us(self, turns):
+        begin = time.perf_counter()
+        for _ in range(turns):
+            self.last = self.step()
+        return (time.perf_counter() - begin) * 1e6 / turns
+
+    def loss(self):
+        return self.last
+
+    def free(self):
+        self.step = None
+
+
+@contextlib.contextmanager
+def sides_of(torch, library, build, name, ways):
+    """The sides after their first steps, by name; their losses must agree."""
+    sides = {}
+    try:
+        start(sides, torch, library, build, name, ways)
+        yield sides
+    finally:
+        for side in sides.values():
+            side.free()
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+
+
+def start(sides, torch, library, build, name, ways):
+    from peers import gpt
+    for key, value in {'DROPOUT': 0.0, **MODELS[name]}.items():
+        setattr(gpt, key, value)
+    library.check(library.c.ts_set_default_device(library.device))
+    for way in ways:
+        data = gpt.torch_model()  # seeded: the same each time
+        sides[way] = (Torch(torch, data, way) if way.startswith('torch')
+                      else Ours(build, data, way))
+        sides[way].us(FIRST)
+    losses = {way: side.loss() for way, side in sides.items()}
+    limit = 0.1 if gpt.DROPOUT else 2e-2 if gpt.HALF else 1e-3
+    if not max(losses.values()) - min(losses.values()) <= limit * max(losses.values()):
+        raise ValueError(f'losses after {FIRST} steps differ: {losses}')
+
+
+def in_turns(sides):
+    rounds = [[side.us(STEPS_A_ROUND) for side in sides.values()] for _ in range(ROUNDS)]
+    return [statistics.median(column) for column in zip(*rounds)]
+
+
+def median_us(torch, library, build, name, ways):
+    """Microseconds of a step of each side."""
+    with sides_of(torch, library, build, name, ways) as sides:
+        return in_turns(sides)
+
+
+def kernels_of(torch, side):
+    """Microseconds of each kernel and copy of a step, by name."""
+    from torch.profiler import ProfilerActivity, profile
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        side.us(STEPS_A_ROUND)
+        torch.cuda.synchronize()
+    return {event.key: (event.self_device_time_total / STEPS_A_ROUND, event.count / STEPS_A_ROUND)
+            for event in profiled.key_averages() if event.self_device_time_total}
+
+
+def measure(options, torch, library, write, name, ways):
+    with sides_of(torch, library, options.build, name, ways) as sides:
+        for (way, side), us in zip(sides.items(), in_turns(sides)):
+            kernels = kernels_of(torch, side)
+            write(name, way, us, sum(us for us, _ in kernels.values()))
+            longest = sorted(kernels.items(), key=lambda item: -item[1][0])
+            for kernel, (each, count) in longest[:options.kernels]:
+                write.note(f'{each:9.1f} us {count:6.1f} times  {kernel[:150]}')
+
+
+def run(options, torch, library, write):
+    failures = []
+    for name in MODELS:
+        ways = [way for way in SIDES if re.search(options.only, f'{name} {way}')]
+        if not ways:
+            continue
+        try:
+            measure(options, torch, library, write, name, ways)
+        except Exception as error:  # one broken model must not hide the others
+            failures.append(f'{name}: {error}')
+    return failures
+
+
+class writer:
+    """Writes a row to stdout and, tab separated, to out."""
+    columns = 'model', 'side', 'dtype', 'step_us', 'kernels_us', 'tokens_per_s'
+    form = '{:<18} {:<22} {:<5} {:>10} {:>10} {:>12}'
+
+    def __init__(self, out):
+        self.out = out
+        self.row(self.columns)
+
+    def row(self, row):
+        print(self.form.format(*row), flush=True)
+        if self.out:
+            print(*row, sep='\t', file=self.out, flush=True)
+
+    def __call__(self, name, way, us, kernels):
+        tokens = MODELS[name]['B'] * MODELS[name]['T'] / us * 1e6
+        self.row((name, way, dtype(name), f'{us:.1f}', f'{kernels:.1f}', f'{tokens:.0f}'))
+
+    def note(self, line):
+        print('#', line)
+        if self.out:
+            print('#', line, file=self.out)
