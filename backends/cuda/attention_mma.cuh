@@ -284,12 +284,9 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
 
         attention_bits<WIDE / 8> kept = {}, shown = {};
         if (RULES && c.dropout)
-            kept = attention_bits_of_rows<WIDE / 8>(
-                [&](int r, int key) { return rules.kept<WIDE / 4>(first + mine + r, from + key); });
+            kept = rules.kept_of_rows<WIDE / 8>(first + mine, from);
         if (RULES && c.mask_type == MASK_BOOL)
-            shown = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
-                return rules.shown<WIDE / 4>(first + mine + r, from + key);
-            });
+            shown = rules.shown_of_rows<WIDE / 8>(first + mine, from);
         float s[TALL][WIDE / 8][4];
         products<T, DEPTH, TALL, WIDE>(s, q.from(mine), k, c.depth);
         copies_wait<0>();

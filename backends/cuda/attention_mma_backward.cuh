@@ -130,20 +130,18 @@ static __global__ void __launch_bounds__(256, 1)
         int stage = i % stages, from = (begin + i % tiles) * WIDE + part * OWN;
         attention_head rules{c, span, batch, KEYS ? first_head + i / tiles : head};
         attention_bits<OWN / 8> kept = {}, shown = {};
-        auto bits_of = [&](auto &&of_keys, auto &&of_rows) {
+        if (RULES && c.dropout) {
             if constexpr (KEYS)
-                return attention_bits_of_keys<OWN / 8>(
-                    [&](int r) { return of_keys(from + r, first + mine); });
+                kept = rules.kept_of_keys<OWN / 8>(from, first + mine);
             else
-                return attention_bits_of_rows<OWN / 8>(
-                    [&](int r, int key) { return of_rows(first + mine + r, from + key); });
-        };
-        if (RULES && c.dropout)
-            kept = bits_of([&](int row, int key) { return rules.kept<16>(row, key); },
-                           [&](int row, int key) { return rules.kept<OWN / 4>(row, key); });
-        if (RULES && c.mask_type == MASK_BOOL)
-            shown = bits_of([&](int row, int key) { return rules.shown<16>(row, key); },
-                            [&](int row, int key) { return rules.shown<OWN / 4>(row, key); });
+                kept = rules.kept_of_rows<OWN / 8>(first + mine, from);
+        }
+        if (RULES && c.mask_type == MASK_BOOL) {
+            if constexpr (KEYS)
+                shown = rules.shown_of_keys<OWN / 8>(from, first + mine);
+            else
+                shown = rules.shown_of_rows<OWN / 8>(first + mine, from);
+        }
         copies_wait<0>();
         __syncthreads();
         if (stages > 1 && i + 1 < end)

@@ -3,8 +3,8 @@
  * What a mask and dropout make of a tile of scores on tensor cores.
  *
  * Whether a boolean mask shows a pair and whether dropout keeps it are bits. A lane works out the
- * bits of consecutive keys of a few rows, so that one Philox block serves four pairs; lanes then
- * exchange them, until each has those of its own elements of the tile, in registers.
+ * bits of consecutive keys, so that one Philox block serves four pairs; lanes then exchange them,
+ * until each has those of its own elements of the tile, in registers.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_RULES_CUH
@@ -13,7 +13,8 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/mma.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /** What kernels of Hopper's know beside windows: nothing, dropout and boolean masks, or a mask that
  * adds. */
@@ -30,6 +31,17 @@ template <int N> struct attention_bits {
     __device__ __forceinline__ void add(int n, int e, uint32_t bits)
     {
         words[n / 8] |= bits << (n % 8 * 4 + e);
+    }
+    /** Trades bits with the lane whose number differs in the bit `lane`: the half of each four bits
+     * that `low` has not, for the other lane's that it has, `shift` places away. */
+    __device__ __forceinline__ void trade(int lane, int shift, uint32_t low)
+    {
+#pragma unroll
+        for (uint32_t &mine : words) {
+            uint32_t theirs = __shfl_xor_sync(0xffffffffu, mine, lane);
+            mine = threadIdx.x & lane ? (mine & ~low) | (theirs >> shift & low)
+                                      : (mine & low) | (theirs << shift & ~low);
+        }
     }
 };
 
@@ -137,57 +149,51 @@ struct attention_head {
     const attention_span &span;
     int batch, head;
 
-    /** Bit i: whether dropout keeps the pair of a row and key + i, of COUNT. */
-    template <int COUNT> __device__ __forceinline__ uint32_t kept(int row, int key) const
+    /**
+     * Which pairs of a warp's 16 rows from `row` on and 8 N keys from `key` on dropout keeps; none
+     * of those that the rows do not see. A lane draws a block of four keys for each tile.
+     */
+    template <int N>
+    __device__ __forceinline__ attention_bits<N> kept_of_rows(int row, int key) const
     {
-        static_assert(COUNT % 4 == 0 && COUNT <= 32, "blocks of four pairs");
-        uint64_t pair = (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key,
-                 block = c.offset + pair / 4;
-        uint32_t bits = 0, skip = (uint32_t)pair % 4;
-#pragma unroll 1
-        for (int i = 0; i < COUNT / 4; i++)
-            bits |= kept_of_block(block + i) << 4 * i;
-        if (skip)
-            bits = bits >> skip | kept_of_block(block + COUNT / 4) << (COUNT - skip);
+        if (N < 8 || c.keys % 4) /* kernels with narrow tiles have no register to spare */
+            return attention_bits_of_rows<N>(
+                [&](int r, int k) { return kept<2 * N>(row + r, key + k); });
+        int lane = threadIdx.x % 32, quad = lane % 4;
+        attention_range seen = keys_of_rows(span, row, row + 16);
+        attention_bits<N> bits =
+            kept_of_tiles<N>(block_of(row + lane / 4 + quad % 2 * 8, key + quad / 2 * 4), 2,
+                             seen.first - key, seen.end - key);
+        bits.trade(1, 2, 0x33333333);
+        return bits;
+    }
+    /** The same of a warp's 16 keys from `key` on and 8 N rows from `row` on. */
+    template <int N>
+    __device__ __forceinline__ attention_bits<N> kept_of_keys(int row, int key) const
+    {
+        if (c.keys % 4)
+            return attention_bits_of_keys<N>([&](int r) { return kept<16>(row + r, key); });
+        int lane = threadIdx.x % 32, team = lane / 4;
+        attention_range seen = rows_of_keys(span, key, key + 16);
+        attention_bits<N> bits = kept_of_tiles<N>(
+            block_of(row + lane % 4 * 2 + team % 2, key + team / 4 * 4 + team / 2 % 2 * 8),
+            (uint32_t)c.keys * 2, seen.first - row, seen.end - row);
+        bits.trade(4, 1, 0x55555555); /* four lanes transpose their four bits of a tile */
+        bits.trade(8, 2, 0x33333333);
         return bits;
     }
 
-    /** Bit i: whether the boolean mask shows the pair of a row and key + i, of COUNT. */
-    template <int COUNT> __device__ __forceinline__ uint32_t shown(int row, int key) const
+    /** Which pairs of these a boolean mask shows. */
+    template <int N>
+    __device__ __forceinline__ attention_bits<N> shown_of_rows(int row, int key) const
     {
-        static_assert(COUNT % 8 == 0 && COUNT <= 32, "loads of eight bytes");
-        int there = span.keys - key;
-        if (row >= span.rows || there <= 0)
-            return 0;
-        int64_t step = c.mask_steps[3];
-        const uint8_t *mask = (const uint8_t *)c.mask + mask_place(row, key);
-        uint32_t bits = 0;
-        if (step == 0)
-            return *mask ? ~0u >> (32 - COUNT) : 0;
-        if (step == 1 && there >= COUNT && (uintptr_t)mask % 8 == 0) {
-#pragma unroll
-            for (int i = 0; i < COUNT; i += 8) {
-                uint2 x = *(const uint2 *)(mask + i);
-                bits |= (bits_of_bytes(x.x) | bits_of_bytes(x.y) << 4) << i;
-            }
-            return bits;
-        }
-        if (step == 1 && there >= COUNT + 4) { /* words around the bytes, all of them in the row */
-            uint32_t skip = (uint32_t)((uintptr_t)mask % 4);
-            const uint32_t *words = (const uint32_t *)(mask - skip);
-            uint32_t x = words[0];
-#pragma unroll
-            for (int i = 0; i < COUNT; i += 4) {
-                uint32_t y = words[i / 4 + 1];
-                bits |= bits_of_bytes(__funnelshift_r(x, y, 8 * skip)) << i;
-                x = y;
-            }
-            return bits;
-        }
-#pragma unroll 4
-        for (int i = 0; i < COUNT; i++)
-            bits |= (uint32_t)(i < there && mask[i * step]) << i;
-        return bits;
+        return attention_bits_of_rows<N>(
+            [&](int r, int k) { return shown<2 * N>(row + r, key + k); });
+    }
+    template <int N>
+    __device__ __forceinline__ attention_bits<N> shown_of_keys(int row, int key) const
+    {
+        return attention_bits_of_keys<N>([&](int r) { return shown<16>(row + r, key); });
     }
 
     /** What the mask adds to the score of a pair; of any pair for one outside of the sequence, so
@@ -244,13 +250,91 @@ struct attention_head {
         return batch * c.mask_steps[0] + head * c.mask_steps[1] + row * c.mask_steps[2] +
                key * c.mask_steps[3];
     }
+    /** Bit i: whether the boolean mask shows the pair of a row and key + i, of COUNT. */
+    template <int COUNT> __device__ __forceinline__ uint32_t shown(int row, int key) const
+    {
+        static_assert(COUNT % 8 == 0 && COUNT <= 32, "loads of eight bytes");
+        int there = span.keys - key;
+        if (row >= span.rows || there <= 0)
+            return 0;
+        int64_t step = c.mask_steps[3];
+        const uint8_t *mask = (const uint8_t *)c.mask + mask_place(row, key);
+        uint32_t bits = 0;
+        if (step == 0)
+            return *mask ? ~0u >> (32 - COUNT) : 0;
+        if (step == 1 && there >= COUNT && (uintptr_t)mask % 8 == 0) {
+#pragma unroll
+            for (int i = 0; i < COUNT; i += 8) {
+                uint2 x = *(const uint2 *)(mask + i);
+                bits |= (bits_of_bytes(x.x) | bits_of_bytes(x.y) << 4) << i;
+            }
+            return bits;
+        }
+        if (step == 1 && there >= COUNT + 4) { /* words around the bytes, all of them in the row */
+            uint32_t skip = (uint32_t)((uintptr_t)mask % 4);
+            const uint32_t *words = (const uint32_t *)(mask - skip);
+            uint32_t x = words[0];
+#pragma unroll
+            for (int i = 0; i < COUNT; i += 4) {
+                uint32_t y = words[i / 4 + 1];
+                bits |= bits_of_bytes(__funnelshift_r(x, y, 8 * skip)) << i;
+                x = y;
+            }
+            return bits;
+        }
+#pragma unroll 4
+        for (int i = 0; i < COUNT; i++)
+            bits |= (uint32_t)(i < there && mask[i * step]) << i;
+        return bits;
+    }
+
+    __device__ __forceinline__ uint64_t pair_at(int row, int key) const
+    {
+        return (((uint64_t)batch * c.heads + head) * c.rows + row) * c.keys + key;
+    }
+    __device__ __forceinline__ uint64_t block_of(int row, int key) const
+    {
+        return c.offset + pair_at(row, key) / 4;
+    }
+    /** Bit i: whether dropout keeps pair i of a block. */
     __device__ __forceinline__ uint32_t kept_of_block(uint64_t block) const
     {
         philox_block b(c.seed, block);
-        uint32_t bits = 0;
+        uint32_t bits = 0, highest_dropped = (c.dropped << 8) - 1;
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            bits |= (uint32_t)((b.w[i] >> 8) >= c.dropped) << i;
+            bits |= (uint32_t)(b.w[i] > highest_dropped) << i;
+        return bits;
+    }
+    /** Of each of N tiles a block, `step` from tile to tile; none for tiles outside of the places
+     * `first` to `end` - 1, of which a tile has eight. */
+    template <int N>
+    __device__ __forceinline__ attention_bits<N> kept_of_tiles(uint64_t block, uint32_t step,
+                                                               int first, int end) const
+    {
+        attention_bits<N> bits = {};
+        constexpr int EACH = N < 8 ? N : 8;
+#pragma unroll
+        for (int word = 0; word < N / EACH; word++) {
+            int i = max(first - 64 * word, 0) / 8, last = min(end - 64 * word, 8 * EACH);
+            uint64_t at = block + (uint64_t)step * (uint32_t)(word * 8 + i);
+#pragma unroll(N > 8 ? 2 : 1)
+            for (; 8 * i < last; i++, at += step)
+                bits.words[word] |= kept_of_block(at) << 4 * i;
+        }
+        return bits;
+    }
+    /** Bit i: whether dropout keeps the pair of a row and key + i, of COUNT. */
+    template <int COUNT> __device__ __forceinline__ uint32_t kept(int row, int key) const
+    {
+        static_assert(COUNT % 4 == 0 && COUNT <= 32, "blocks of four pairs");
+        uint64_t block = block_of(row, key);
+        uint32_t bits = 0, skip = (uint32_t)pair_at(row, key) % 4;
+#pragma unroll 1
+        for (int i = 0; i < COUNT / 4; i++)
+            bits |= kept_of_block(block + i) << 4 * i;
+        if (skip)
+            bits = bits >> skip | kept_of_block(block + COUNT / 4) << (COUNT - skip);
         return bits;
     }
 };

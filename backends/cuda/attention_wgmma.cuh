@@ -256,13 +256,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
             int from = (last_tile(first) - i) * WIDE, row = first + mine - lane / 4;
             if (RULES == BITS && c.dropout)
-                kept = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
-                    return rules.template kept<WIDE / 4>(row + r, from + key);
-                });
+                kept = rules.template kept_of_rows<WIDE / 8>(row, from);
             if (RULES == BITS && c.mask_type == MASK_BOOL)
-                shown = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
-                    return rules.template shown<WIDE / 4>(row + r, from + key);
-                });
+                shown = rules.template shown_of_rows<WIDE / 8>(row, from);
         }
     };
     auto mask_scores = [&](int from) {

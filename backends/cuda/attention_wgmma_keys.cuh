@@ -161,11 +161,9 @@ static __global__ void __launch_bounds__(384, 1)
                 attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};
                 int from = (w.start + i % w.tiles) * ROWS;
                 if (RULES == BITS && c.dropout)
-                    kept = attention_bits_of_keys<ROWS / 8>(
-                        [&](int r) { return rules.template kept<16>(from + r, own - lane / 4); });
+                    kept = rules.template kept_of_keys<ROWS / 8>(from, own - lane / 4);
                 if (RULES == BITS && c.mask_type == MASK_BOOL)
-                    shown = attention_bits_of_keys<ROWS / 8>(
-                        [&](int r) { return rules.template shown<16>(from + r, own - lane / 4); });
+                    shown = rules.template shown_of_keys<ROWS / 8>(from, own - lane / 4);
             };
             auto mask_scores = [&](int i) {
                 attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};

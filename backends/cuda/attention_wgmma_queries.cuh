@@ -108,14 +108,10 @@ static __global__ void __launch_bounds__(384, 1)
                 begin_products(s, own_q, k);
                 int mine = own - lane / 4;
                 if (RULES == BITS && c.dropout)
-                    kept = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
-                        return rules.template kept<WIDE / 4>(mine + r, from + key);
-                    });
+                    kept = rules.template kept_of_rows<WIDE / 8>(mine, from);
                 attention_bits<WIDE / 8> shown = {};
                 if (RULES == BITS && c.mask_type == MASK_BOOL)
-                    shown = attention_bits_of_rows<WIDE / 8>([&](int r, int key) {
-                        return rules.template shown<WIDE / 4>(mine + r, from + key);
-                    });
+                    shown = rules.template shown_of_rows<WIDE / 8>(mine, from);
                 wgmma_wait<0>();
                 settle(dq);
                 settle(s);
