@@ -50,23 +50,54 @@ KERNEL(div, 2, FLOAT_LOOPS(div))
 
 /* ----------------------------------------------------- division with the divisor's sign ---- */
 
-#define DEFINE_FLOORED(T, suffix, FN)                                                           \
-    static inline T remainder_of_##suffix(T a, T b)                                             \
-    {                                                                                           \
-        T r = fmod##FN(a, b);                                                                   \
-        return r != 0 && (b < 0) != (r < 0) ? r + b : r;                                        \
-    }                                                                                           \
-    static inline T floor_of_##suffix(T a, T b)                                                 \
-    {                                                                                           \
-        if (b == 0)                                                                             \
-            return a / b;                                                                       \
-        T r = fmod##FN(a, b), q = (a - r) / b; /* an integer up to rounding */                  \
-        if (r != 0 && (b < 0) != (r < 0)) /* not b + r above: b may be infinite */              \
-            q -= 1;                                                                             \
-        return q == 0 ? copysign##FN(0, a / b) : rint##FN(q);                                   \
+/*
+ * a - trunc(a / b) b is exact in one fused step while the quotient is below EXACT: the rounded
+ * quotient is then the right integer or, next to one, the integer above, which the remainder's sign
+ * tells. Lanes with larger quotients, and all lanes without fused steps, ask the C library.
+ */
+#if VEC_ISA == VEC_IS_baseline && !defined __FP_FAST_FMA
+#define FUSES 0
+#else
+#define FUSES 1
+#endif
+#define DEFINE_FLOORED(T, p, m, LANES, FN, EXACT)                                                \
+    /* signs that differ, of numbers other than 0 */                                             \
+    VEC_FN m p##_opposite(p a, p b)                                                              \
+    {                                                                                            \
+        return m##_xor(p##_lt(a, p##_set1(0)), p##_lt(b, p##_set1(0)));                          \
+    }                                                                                            \
+    VEC_FN p p##_fmod(p a, p b)                                                                  \
+    {                                                                                            \
+        p zero = p##_set1(0), q = p##_trunc(a / b), r = p##_fma(p##_neg(q), b, a);               \
+        r = p##_select(p##_eq(q, zero), a, r);                                                   \
+        m above = m##_and(p##_ne(r, zero), p##_opposite(r, a)),                                  \
+          far = m##_and(m##_and(p##_ge(p##_abs(q), p##_set1(EXACT)), p##_ne(b, zero)),           \
+                        p##_lt(p##_abs(a), p##_set1((T)INFINITY)));                              \
+        r = p##_copysign(p##_select(above, r + p##_copysign(b, a), r), a);                       \
+        if (!FUSES || m##_any(far))                                                              \
+            for (int i = 0; i < LANES; i++)                                                      \
+                if (!FUSES || m##_bits(far) >> i & 1)                                            \
+                    r[i] = fmod##FN(a[i], b[i]);                                                 \
+        return r;                                                                                \
+    }                                                                                            \
+    VEC_FN p p##_remainder(p a, p b)                                                             \
+    {                                                                                            \
+        p r = p##_fmod(a, b);                                                                    \
+        m turn = m##_and(p##_ne(r, p##_set1(0)), p##_opposite(r, b));                            \
+        return p##_select(turn, r + b, r);                                                       \
+    }                                                                                            \
+    VEC_FN p p##_floor_divide(p a, p b)                                                          \
+    {                                                                                            \
+        p zero = p##_set1(0), r = p##_fmod(a, b), plain = a / b,                                 \
+          q = (a - r) / b; /* an integer up to rounding */                                       \
+        m turn = m##_and(p##_ne(r, zero), p##_opposite(r, b));                                   \
+        /* not b + r as above: b may be infinite */                                              \
+        q = p##_select(turn, q - p##_set1(1), q);                                                \
+        q = p##_select(p##_eq(q, zero), p##_copysign(zero, plain), p##_rint(q));                 \
+        return p##_select(p##_eq(b, zero), plain, q);                                            \
     }
-DEFINE_FLOORED(float, f32, f)
-DEFINE_FLOORED(double, f64, )
+DEFINE_FLOORED(float, vf, vm, VF_LANES, f, 0x1p23f)
+DEFINE_FLOORED(double, vd, vdm, VD_LANES, , 0x1p52)
 
 /* The divisor is not 0 here; -1 is apart because the lowest number has no negative. */
 static inline int64_t floor_of_int(int64_t a, int64_t b)
@@ -81,9 +112,11 @@ static inline int64_t remainder_of_int(int64_t a, int64_t b)
     return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
-SCALAR_FLOATS(floor_divide, floor_of_f32(a, b), floor_of_f64(a, b))
+TS_LOOP2(vf, floor_divide_f32, vf_floor_divide(a, b))
+TS_LOOP2(vd, floor_divide_f64, vd_floor_divide(a, b))
 INTS(floor_divide, floor_of_int(a, b), (int32_t)floor_of_int(a, b), a / b)
-SCALAR_FLOATS(remainder, remainder_of_f32(a, b), remainder_of_f64(a, b))
+TS_LOOP2(vf, remainder_f32, vf_remainder(a, b))
+TS_LOOP2(vd, remainder_f64, vd_remainder(a, b))
 INTS(remainder, remainder_of_int(a, b), (int32_t)remainder_of_int(a, b), a % b)
 
 /** Sets *params where the divisor is 0. */

@@ -61,6 +61,59 @@ TS_TEST(the_lowest_integer_divides_by_minus_one)
     ck_assert(x == 0);
 }
 
+/* What the C library's fmod() makes of the definition; of f32 in f32. */
+static double remainder_by(double r, double b) { return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
+static bool same_number(double a, double b)
+{
+    return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
+}
+
+/* Drawn: any bits, quotients next to integers, and quotients around 2^23 and 2^52. */
+TS_TEST(remainders_are_exact)
+{
+    TS_SCOPE;
+    enum { COUNT = 4099 };
+    static float a[COUNT], b[COUNT];
+    static double c[COUNT], d[COUNT];
+    uint64_t state = 7;
+    for (int i = 0; i < COUNT; i++) {
+        uint64_t bits[2];
+        for (int k = 0; k < 2; k++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            bits[k] = state ^ state >> 29;
+        }
+        uint32_t half[2] = {(uint32_t)(bits[0] >> 32), (uint32_t)(bits[1] >> 32)};
+        memcpy(&a[i], &half[0], 4);
+        memcpy(&b[i], &half[1], 4);
+        memcpy(&c[i], &bits[0], 8);
+        memcpy(&d[i], &bits[1], 8);
+        if (i % 3) {
+            int most = i % 3 == 1 ? 20 : 60, scale = (int)(half[0] % 30) - 15;
+            double n = floor(ldexp(1 + (double)(bits[0] >> 12) * 0x1p-52, (int)(bits[1] % most)));
+            d[i] = ldexp((i % 2 ? 1 : -1) * (1 + (double)(bits[1] >> 12) * 0x1p-52), scale);
+            b[i] = (float)d[i];
+            a[i] = nextafterf((float)(n * (double)b[i]), i % 5 < 2 ? INFINITY : -INFINITY);
+            c[i] = nextafter(n * d[i], i % 5 < 2 ? INFINITY : -INFINITY);
+        }
+    }
+    ts_tensor *in[] = {ts_from_array(a, TS_F32, (int64_t[]){COUNT}, 1),
+                       ts_from_array(b, TS_F32, (int64_t[]){COUNT}, 1),
+                       ts_from_array(c, TS_F64, (int64_t[]){COUNT}, 1),
+                       ts_from_array(d, TS_F64, (int64_t[]){COUNT}, 1)};
+    const float *narrow = ts_data(ts_remainder(in[0], in[1]));
+    const double *wide = ts_data(ts_remainder(in[2], in[3]));
+    ck_assert_ptr_nonnull(narrow);
+    ck_assert_ptr_nonnull(wide);
+    for (int i = 0; i < COUNT; i++) {
+        float r = fmodf(a[i], b[i]);
+        ck_assert_msg(same_number(narrow[i], r != 0 && (b[i] < 0) != (r < 0) ? r + b[i] : r),
+                      "f32 %d: %a mod %a: got %a", i, (double)a[i], (double)b[i],
+                      (double)narrow[i]);
+        ck_assert_msg(same_number(wide[i], remainder_by(fmod(c[i], d[i]), d[i])),
+                      "f64 %d: %a mod %a: got %a", i, c[i], d[i], wide[i]);
+    }
+}
+
 TS_TEST(remainder_has_the_sign_of_the_divisor)
 {
     TS_SCOPE;
