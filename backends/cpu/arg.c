@@ -11,7 +11,8 @@
 
 enum {
     CHUNK = 64,          /* elements compared at once */
-    TILE = 64,           /* columns of a task when neighbours are different results */
+    TILE = 64,           /* results of a task that searches them side by side */
+    SHORT = 24,          /* elements of a run that is searched so, at most */
     PARTS = 64,          /* most parts of a single run */
     PART_LENGTH = 16384  /* shortest part */
 };
@@ -31,6 +32,7 @@ typedef struct search {
  *   _runs     a task is a result whose elements are neighbours
  *   _parts    a task is a part of the only run
  *   _columns  a task is a tile of results that are neighbours
+ *   _short    a task is a result of few elements; several are searched side by side
  */
 #define SEARCH(T, name, WORSE)                                                                     \
     VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                                 \
@@ -83,30 +85,45 @@ typedef struct search {
                 place = s->places[p];                                                              \
         name##_give(s, 0, x[place], place);                                                        \
     }                                                                                              \
+    /* w results from `result` on, `across` elements apart; `down` from element to element */      \
+    VEC_FN void name##_tile(const search *s, const T *x, int64_t across, int64_t down, int64_t w,  \
+                            int64_t result)                                                        \
+    {                                                                                              \
+        T best[TILE];                                                                              \
+        int64_t place[TILE];                                                                       \
+        for (int64_t c = 0; c < w; c++) {                                                          \
+            best[c] = x[c * across];                                                               \
+            place[c] = 0;                                                                          \
+        }                                                                                          \
+        for (int64_t k = 1; k < s->n; k++) {                                                       \
+            x += down;                                                                             \
+            for (int64_t c = 0; c < w; c++) {                                                      \
+                T y = x[c * across];                                                               \
+                bool better = !(y WORSE best[c]) & (best[c] == best[c]);                           \
+                best[c] = better ? y : best[c];                                                    \
+                place[c] = better ? k : place[c];                                                  \
+            }                                                                                      \
+        }                                                                                          \
+        if (s->values)                                                                             \
+            memcpy((T *)s->values + result, best, (size_t)w * sizeof(T));                          \
+        if (s->indices)                                                                            \
+            memcpy(s->indices + result, place, (size_t)w * sizeof(int64_t));                       \
+    }                                                                                              \
     static void name##_columns(void *ctx, int64_t begin, int64_t end)                              \
     {                                                                                              \
         const search *s = ctx;                                                                     \
-        T best[TILE];                                                                              \
-        int64_t place[TILE];                                                                       \
         for (int64_t t = begin; t < end; t++) {                                                    \
             int64_t o = t / s->tiles, first = t % s->tiles * TILE,                                 \
                     w = ts_min64(TILE, s->inner - first);                                          \
-            const T *x = (const T *)s->x + o * s->n * s->inner + first;                            \
-            for (int64_t c = 0; c < w; c++) {                                                      \
-                best[c] = x[c];                                                                    \
-                place[c] = 0;                                                                      \
-            }                                                                                      \
-            for (int64_t k = 1; k < s->n; k++) {                                                   \
-                x += s->inner;                                                                     \
-                for (int64_t c = 0; c < w; c++) {                                                  \
-                    bool better = !(x[c] WORSE best[c]) & (best[c] == best[c]);                    \
-                    best[c] = better ? x[c] : best[c];                                             \
-                    place[c] = better ? k : place[c];                                              \
-                }                                                                                  \
-            }                                                                                      \
-            for (int64_t c = 0; c < w; c++)                                                        \
-                name##_give(s, o * s->inner + first + c, best[c], place[c]);                       \
+            name##_tile(s, (const T *)s->x + o * s->n * s->inner + first, 1, s->inner, w,          \
+                        o * s->inner + first);                                                     \
         }                                                                                          \
+    }                                                                                              \
+    static void name##_short(void *ctx, int64_t begin, int64_t end)                                \
+    {                                                                                              \
+        const search *s = ctx;                                                                     \
+        for (int64_t o = begin; o < end; o += TILE)                                                \
+            name##_tile(s, (const T *)s->x + o * s->n, s->n, 1, ts_min64(TILE, end - o), o);       \
     }
 #define SEARCHES(T, name) SEARCH(T, max_##name, <=) SEARCH(T, min_##name, >=)
 SEARCHES(float, f32)
@@ -116,11 +133,11 @@ SEARCHES(int32_t, i32)
 SEARCHES(uint8_t, u8)
 
 typedef struct bodies {
-    ts_parallel_body runs, parts, columns;
+    ts_parallel_body runs, parts, columns, few;
     void (*join)(search *s);
 } bodies;
 
-#define BODIES(name) {name##_runs, name##_parts, name##_columns, name##_join}
+#define BODIES(name) {name##_runs, name##_parts, name##_columns, name##_short, name##_join}
 static const bodies all[TS_DTYPE_COUNT][2] = {
     [TS_F32] = {BODIES(max_f32), BODIES(min_f32)}, [TS_F64] = {BODIES(max_f64), BODIES(min_f64)},
     [TS_I64] = {BODIES(max_i64), BODIES(min_i64)}, [TS_I32] = {BODIES(max_i32), BODIES(min_i32)},
@@ -143,7 +160,8 @@ static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor 
         ts_parallel_for(plan->outer * s.tiles,
                         TS_CPU_GRAIN(1) / (s.n * ts_min64(TILE, s.inner)) + 1, b->columns, &s);
     } else if (plan->outer > 1 || s.n < 2 * PART_LENGTH) {
-        ts_parallel_for(plan->outer, TS_CPU_GRAIN(1) / s.n + 1, b->runs, &s);
+        ts_parallel_for(plan->outer, TS_CPU_GRAIN(1) / s.n + 1,
+                        s.n <= SHORT && plan->outer >= 8 ? b->few : b->runs, &s);
     } else {
         s.parts = ts_min64(s.n / PART_LENGTH, PARTS);
         ts_parallel_for(s.parts, TS_CPU_GRAIN(1) / (s.n / s.parts) + 1, b->parts, &s);

@@ -8,6 +8,7 @@
  *
  *   inner pass  the elements of a result form runs: vectors along the run
  *   outer pass  neighbouring results lie side by side (column sums): vectors across results
+ *   turned pass results of few elements: a tile of them is turned into columns of an outer pass
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"
@@ -22,7 +23,10 @@ enum {
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
     ROW_LEVELS = 4,   /* of their cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
-    NARROW = 128      /* columns of halves that are widened at a time */
+    NARROW = 128,     /* columns of halves that are widened at a time */
+    SHORT = 32,       /* elements of a result in a turned pass, at most */
+    TURNED = 1024,    /* elements of its tiles */
+    ACROSS = 256      /* results that one task folds side by side */
 };
 
 typedef enum finish {
@@ -46,7 +50,8 @@ typedef struct reduction {
     int64_t parts;
     int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
     int64_t width, tiles;           /* outer: columns, and tasks they make;
-                                       width 0 is an inner pass */
+                                       width 0 is another pass */
+    int64_t turned;                 /* turned: results of a task; 0 is another pass */
     bool widen;                     /* x is of a half dtype, and folded in f32 */
     ts_dtype half;
 } reduction;
@@ -78,16 +83,31 @@ VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64
     }
     return w;
 }
-VEC_FN void walker_next(walker *w)
+/** Goes on by n places of the innermost dim, at most to its end. */
+VEC_FN void walker_move(walker *w, int64_t n)
 {
-    for (int d = 0; d < w->n; d++) {
-        w->offset += w->steps[d];
-        if (++w->at[d] < w->sizes[d])
+    for (int d = 0; d < w->n; d++, n = 1) {
+        w->offset += n * w->steps[d];
+        if ((w->at[d] += n) < w->sizes[d])
             return;
         w->offset -= w->sizes[d] * w->steps[d];
         w->at[d] = 0;
     }
 }
+VEC_FN void walker_next(walker *w) { walker_move(w, 1); }
+/** Places to the end of the innermost dim, at most n. */
+VEC_FN int64_t walker_run(const walker *w, int64_t n)
+{
+    return w->n ? ts_min64(w->sizes[0] - w->at[0], n) : n;
+}
+/** The step from place to place there. */
+VEC_FN int64_t walker_step(const walker *w) { return w->n ? w->steps[0] : 0; }
+
+/** A turned pass, and the outer pass that folds its columns. */
+typedef struct turned_job {
+    const reduction *r;
+    ts_parallel_body outer;
+} turned_job;
 
 #define TS_REAL 32
 #include "backends/cpu/reduce_real.h"
@@ -160,9 +180,15 @@ static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 /** Parts of a pass, which follow from the shape alone. */
 static void plan_parts(reduction *r)
 {
+    r->turned = 0;
     if (r->width) {
         r->parts = ts_ceil_div(r->length, ROW_BLOCK);
         r->tiles = ts_ceil_div(r->width, TILE);
+        return;
+    }
+    if (r->length <= SHORT && r->results >= 8) {
+        r->parts = 1;
+        r->turned = ts_min64(TILE, TURNED / r->length);
         return;
     }
     r->all_runs = r->length / r->sizes[0];
@@ -189,6 +215,13 @@ static void run_pass(reduction *r, fold how, bool wide)
     const ts_parallel_body *body = (wide ? bodies_f64 : bodies_f32)[how];
     int cost = how == FOLD_EXP ? wide ? 32 : 4 : 1;
     int64_t tasks = r->results * r->parts, work;
+    if (r->turned) {
+        turned_job job = {r, body[1]};
+        ts_parallel_for(ts_ceil_div(r->results, r->turned),
+                        TS_CPU_GRAIN(cost + 2) / (r->turned * r->length) + 1,
+                        wide ? turned_tasks_f64 : turned_tasks_f32, &job);
+        return;
+    }
     if (r->width) {
         tasks *= r->tiles;
         work = ts_min64(ROW_BLOCK, r->length) * ts_min64(TILE, r->width);
@@ -260,47 +293,6 @@ typedef struct int_job {
     fold how;
 } int_job;
 
-/* Integers fold in any order to the same value, so a result is one task. */
-#define FOLD_INTEGERS(T, name)                                                                  \
-    static void name(void *ctx, int64_t begin, int64_t end)                                     \
-    {                                                                                           \
-        const int_job *job = ctx;                                                               \
-        const reduction *r = job->r;                                                            \
-        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                  \
-        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                             \
-            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);              \
-            T y = *(const T *)(r->x + kept.offset);                                             \
-            uint64_t sum = 0, product = 1;                                                      \
-            for (int64_t i = 0; i < r->all_runs; i++, walker_next(&run)) {                      \
-                const char *x = r->x + kept.offset + run.offset;                                \
-                int64_t n = r->sizes[0], step = r->steps[0];                                    \
-                switch (job->how) {                                                             \
-                case FOLD_MAX:                                                                  \
-                    for (int64_t k = 0; k < n; k++)                                             \
-                        y = *(const T *)(x + k * step) > y ? *(const T *)(x + k * step) : y;    \
-                    break;                                                                      \
-                case FOLD_MIN:                                                                  \
-                    for (int64_t k = 0; k < n; k++)                                             \
-                        y = *(const T *)(x + k * step) < y ? *(const T *)(x + k * step) : y;    \
-                    break;                                                                      \
-                case FOLD_PROD:                                                                 \
-                    for (int64_t k = 0; k < n; k++)                                             \
-                        product *= (uint64_t) * (const T *)(x + k * step);                      \
-                    break;                                                                      \
-                default:                                                                        \
-                    for (int64_t k = 0; k < n; k++)                                             \
-                        sum += (uint64_t) * (const T *)(x + k * step);                          \
-                }                                                                               \
-            }                                                                                   \
-            if (job->how == FOLD_SUM || job->how == FOLD_PROD)                                  \
-                y = (T)(job->how == FOLD_SUM ? sum : product);                                  \
-            ((T *)r->out)[o] = y;                                                               \
-        }                                                                                       \
-    }
-FOLD_INTEGERS(int64_t, fold_i64)
-FOLD_INTEGERS(int32_t, fold_i32)
-FOLD_INTEGERS(uint8_t, fold_u8)
-
 /** A pass in which each result is folded whole, by one task. */
 static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *results)
 {
@@ -317,6 +309,86 @@ static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *res
     r->x = t->data;
     r->out = results;
 }
+
+/** Whether tasks of a whole pass fold results side by side: those of runs that are short or
+ * strided, if there are enough of them in a row. */
+static bool is_across(const reduction *r, int64_t item)
+{
+    return (r->steps[0] != item || r->sizes[0] * item < 128) && r->kept && r->kept_sizes[0] >= 8;
+}
+
+/*
+ * Integers fold in any order to the same value, so a task has whole results: one after the other
+ * along its runs, or up to ACROSS of them side by side, element by element.
+ */
+#define ALONG(T, take)                                                                             \
+    if (step == (int64_t)sizeof(T))                                                                \
+        for (int64_t k = 0; k < n; k++) {                                                          \
+            T v = ((const T *)x)[k];                                                               \
+            take;                                                                                  \
+        }                                                                                          \
+    else                                                                                           \
+        for (int64_t k = 0; k < n; k++) {                                                          \
+            T v = *(const T *)(x + k * step);                                                      \
+            take;                                                                                  \
+        }
+#define FOLD_INTEGERS(T, U, name)                                                                  \
+    VEC_FN T name##_two(fold how, T y, T v)                                                        \
+    {                                                                                              \
+        return how == FOLD_MAX    ? v > y ? v : y                                                  \
+               : how == FOLD_MIN  ? v < y ? v : y                                                  \
+               : how == FOLD_PROD ? (T)((U)y * (U)v)                                               \
+                                  : (T)((U)y + (U)v);                                              \
+    }                                                                                              \
+    VEC_FN void name##_along(fold how, const reduction *r, int64_t begin, int64_t end)             \
+    {                                                                                              \
+        int64_t n = r->sizes[0], step = r->steps[0];                                               \
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
+        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                                \
+            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);                 \
+            T y = how == FOLD_SUM ? 0 : how == FOLD_PROD ? 1 : *(const T *)(r->x + kept.offset);   \
+            for (int64_t i = 0; i < r->all_runs; i++, walker_next(&run)) {                         \
+                const char *x = r->x + kept.offset + run.offset;                                   \
+                ALONG(T, y = name##_two(how, y, v))                                                \
+            }                                                                                      \
+            ((T *)r->out)[o] = y;                                                                  \
+        }                                                                                          \
+    }                                                                                              \
+    VEC_FN void name##_across(fold how, const reduction *r, int64_t begin, int64_t end)            \
+    {                                                                                              \
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
+        for (int64_t o = begin, n; o < end; o += n, walker_move(&kept, n)) {                       \
+            T y[ACROSS];                                                                           \
+            int64_t step = walker_step(&kept);                                                     \
+            n = walker_run(&kept, ts_min64(end - o, ACROSS));                                      \
+            const char *x = r->x + kept.offset;                                                    \
+            ALONG(T, y[k] = v)                                                                     \
+            walker one = walker_at(r->reduced, r->sizes, r->steps, 0);                             \
+            for (int64_t i = 1; i < r->length; i++) {                                              \
+                walker_next(&one);                                                                 \
+                x = r->x + kept.offset + one.offset;                                               \
+                ALONG(T, y[k] = name##_two(how, y[k], v))                                          \
+            }                                                                                      \
+            memcpy((T *)r->out + o, y, (size_t)n * sizeof(T));                                     \
+        }                                                                                          \
+    }                                                                                              \
+    VEC_FN void name##_tasks(fold how, const int_job *job, int64_t begin, int64_t end)             \
+    {                                                                                              \
+        (is_across(job->r, sizeof(T)) ? name##_across : name##_along)(how, job->r, begin, end);    \
+    }                                                                                              \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const int_job *job = ctx;                                                                  \
+        switch (job->how) {                                                                        \
+        case FOLD_MAX: name##_tasks(FOLD_MAX, job, begin, end); break;                             \
+        case FOLD_MIN: name##_tasks(FOLD_MIN, job, begin, end); break;                             \
+        case FOLD_PROD: name##_tasks(FOLD_PROD, job, begin, end); break;                           \
+        default: name##_tasks(FOLD_SUM, job, begin, end);                                          \
+        }                                                                                          \
+    }
+FOLD_INTEGERS(int64_t, uint64_t, fold_i64)
+FOLD_INTEGERS(int32_t, uint32_t, fold_i32)
+FOLD_INTEGERS(uint8_t, uint8_t, fold_u8)
 
 static void reduce_integers(const ts_tensor *t, int64_t mask, fold how, void *results)
 {
@@ -335,27 +407,49 @@ typedef struct truth_job {
     bool all;      /* a zero is looked for, else an element that is none */
 } truth_job;
 
-/* Elements are words of their size; a result is known when the first that decides is found. */
-#define FOLD_TRUTH(T, name)                                                                     \
-    static void name(void *ctx, int64_t begin, int64_t end)                                     \
-    {                                                                                           \
-        typedef T word __attribute__((may_alias));                                              \
-        const truth_job *job = ctx;                                                             \
-        const reduction *r = job->r;                                                            \
-        T bits = (T)job->bits;                                                                  \
-        int64_t n = r->sizes[0], step = r->steps[0];                                            \
-        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                  \
-        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                             \
-            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);              \
-            int found = 0;                                                                      \
-            for (int64_t i = 0; i < r->all_runs && !found; i++, walker_next(&run)) {            \
-                const char *x = r->x + kept.offset + run.offset;                                \
-                for (int64_t k = 0; k < n && !found;)                                           \
-                    for (int64_t last = ts_min64(n, k + RUN_BLOCK); k < last; k++)              \
-                        found |= ((*(const word *)(x + k * step) & bits) == 0) == job->all;     \
-            }                                                                                   \
-            ((uint8_t *)r->out)[o] = (uint8_t)(found != job->all);                              \
-        }                                                                                       \
+/* Elements are words of their size; a result along runs is known when the first that decides is
+ * found. */
+#define FOLD_TRUTH(T, name)                                                                        \
+    typedef T name##_word __attribute__((may_alias));                                              \
+    VEC_FN void name##_along(const truth_job *job, T bits, int64_t begin, int64_t end)             \
+    {                                                                                              \
+        const reduction *r = job->r;                                                               \
+        int64_t size = r->sizes[0], step = r->steps[0];                                            \
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
+        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                                \
+            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);                 \
+            int found = 0;                                                                         \
+            for (int64_t i = 0; i < r->all_runs && !found; i++, walker_next(&run))                 \
+                for (int64_t from = 0; from < size && !found; from += RUN_BLOCK) {                 \
+                    const char *x = r->x + kept.offset + run.offset + from * step;                 \
+                    int64_t n = ts_min64(size - from, RUN_BLOCK);                                  \
+                    ALONG(name##_word, found |= ((v & bits) == 0) == job->all)                     \
+                }                                                                                  \
+            ((uint8_t *)r->out)[o] = (uint8_t)(found != job->all);                                 \
+        }                                                                                          \
+    }                                                                                              \
+    VEC_FN void name##_across(const truth_job *job, T bits, int64_t begin, int64_t end)            \
+    {                                                                                              \
+        const reduction *r = job->r;                                                               \
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
+        for (int64_t o = begin, n; o < end; o += n, walker_move(&kept, n)) {                       \
+            uint8_t found[ACROSS] = {0};                                                           \
+            int64_t step = walker_step(&kept);                                                     \
+            n = walker_run(&kept, ts_min64(end - o, ACROSS));                                      \
+            walker one = walker_at(r->reduced, r->sizes, r->steps, 0);                             \
+            for (int64_t i = 0; i < r->length; i++, walker_next(&one)) {                           \
+                const char *x = r->x + kept.offset + one.offset;                                   \
+                ALONG(name##_word, found[k] |= ((v & bits) == 0) == job->all)                      \
+            }                                                                                      \
+            for (int64_t k = 0; k < n; k++)                                                        \
+                ((uint8_t *)r->out)[o + k] = (uint8_t)(found[k] != job->all);                      \
+        }                                                                                          \
+    }                                                                                              \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const truth_job *job = ctx;                                                                \
+        (is_across(job->r, sizeof(T)) ? name##_across : name##_along)(job, (T)job->bits, begin,    \
+                                                                      end);                        \
     }
 FOLD_TRUTH(uint64_t, truth_8)
 FOLD_TRUTH(uint32_t, truth_4)

@@ -40,6 +40,7 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     /* short runs are folded as one */
     bool gather = r->widen || step != sizeof(T) ||
                   (r->all_runs > 1 && r->sizes[0] < S(LINE) * LEAF_LINES);
+    bool lone = !gather && how != FOLD_EXP && r->parts == 1 && r->all_runs == 1;
     T block[TERMS]; /* whole leaves, so that they are those of the part */
     for (int64_t task = begin; task < end; task++) {
         T p = r->params ? ((const T *)r->params)[task / r->parts] : 0;
@@ -48,6 +49,11 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, first);
         const char *x = r->x + kept.offset + from * step;
         int64_t held = 0;
+        if (lone) {
+            ((T *)r->out)[task] = S(row_fold)(how, (const T *)x, (const T *)x, n, p);
+            walker_next(&kept);
+            continue;
+        }
         S(cascade) c;
         c.leaves = 0;
         for (int64_t i = first; i < last; i++, walker_next(&run)) {
@@ -158,6 +164,37 @@ VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
         for (int64_t from = 0, most = r->widen ? NARROW : TILE; from < columns; from += most)
             S(fold_columns)(how, r, rows, from, n, ts_min64(most, columns - from),
                             params ? params + from : NULL, out + from);
+    }
+}
+
+/** Turned pass: task = a tile of results, whose elements are gathered as rows of columns. */
+static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
+{
+    const turned_job *job = ctx;
+    const reduction *r = job->r;
+    T block[TURNED];
+    for (int64_t task = begin; task < end; task++) {
+        int64_t first = task * r->turned, width = ts_min64(r->turned, r->results - first);
+        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, first);
+        for (int64_t j = 0, n; j < width; j += n, walker_move(&kept, n)) {
+            walker row = walker_at(r->reduced, r->sizes, r->steps, 0);
+            n = walker_run(&kept, width - j);
+            for (int64_t k = 0; k < r->length; k++, walker_next(&row))
+                S(gather)(r, block + k * width + j, r->x + kept.offset + row.offset,
+                          walker_step(&kept), n);
+        }
+        reduction columns = {.x = (const char *)block,
+                             .params = r->params ? (const T *)r->params + first : NULL,
+                             .out = r->out + first * (int64_t)sizeof(T),
+                             .reduced = 1,
+                             .sizes = {r->length},
+                             .steps = {width * (int64_t)sizeof(T)},
+                             .length = r->length,
+                             .results = 1,
+                             .parts = 1,
+                             .width = width,
+                             .tiles = 1};
+        job->outer(&columns, 0, 1);
     }
 }
 
