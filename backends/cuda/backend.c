@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
 #include "backends/cuda/capture.h"
+#include "backends/cuda/fuse.h"
 
 #include <stdatomic.h>
 
@@ -273,5 +274,7 @@ static const ts_backend backend = {
     .capture_end = ts_cuda_capture_end,
     .capture_replay = ts_cuda_capture_replay,
     .capture_free = ts_cuda_capture_free,
+    .group_takes = ts_cuda_group_takes,
+    .group_run = ts_cuda_group_run,
 };
 TS_BACKEND_ENTRY(&backend)

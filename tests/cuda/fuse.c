@@ -1,0 +1,155 @@
+/**
+ * @file fuse.c
+ * Groups on CUDA without a GPU: the kernels of drawn groups are compiled for two capabilities, and
+ * machine code is kept on disk.
+ *
+ * A device of the test's own has CUDA's kernels, so plans group calls as they do on a GPU. Its
+ * memory is the host's; what it is to run, it compiles and does not run.
+ */
+// SPDX-License-Identifier: MIT
+#include <tessera/backend.h>
+
+#include "tests/cuda/groups.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* backends/cuda/fuse.h, which includes CUDA's headers */
+typedef struct compiled_code {
+    void *image;
+    size_t bytes;
+    bool from_disk;
+} compiled_code;
+typedef ts_status (*compile_function)(const ts_group_call *calls, int count, int capability,
+                                      compiled_code *compiled);
+
+static const ts_backend *cuda;
+static compile_function compile_group;
+static int groups, calls_in_groups, from_disk, capability;
+
+static void *allocate(void *state, int index, int64_t bytes, ts_stream *stream)
+{
+    (void)state, (void)index, (void)stream;
+    return calloc(1, (size_t)bytes);
+}
+static void release(void *state, int index, void *data, int64_t bytes)
+{
+    (void)state, (void)index, (void)bytes;
+    free(data);
+}
+static ts_status copy(void *state, int index, void *to, const void *from, int64_t bytes,
+                      ts_stream *stream)
+{
+    (void)state, (void)index, (void)stream;
+    memcpy(to, from, (size_t)bytes);
+    return TS_OK;
+}
+static ts_status install(void *state, ts_key key)
+{
+    (void)state;
+    return cuda->install(cuda->state, key);
+}
+static bool group_takes(void *state, ts_frame *frame, ts_kernel kernel)
+{
+    (void)state;
+    return cuda->group_takes(cuda->state, frame, kernel);
+}
+static ts_status group_run(void *state, int index, const ts_group_call *calls, int count,
+                           ts_stream *stream, ts_group_report *report)
+{
+    (void)state, (void)index, (void)stream;
+    compiled_code code = {0};
+    TS_TRY(compile_group(calls, count, capability, &code));
+    ck_assert_ptr_nonnull(code.image);
+    ck_assert(memcmp(code.image, "\177ELF", 4) == 0);
+    free(code.image);
+    groups++;
+    calls_in_groups += count;
+    from_disk += code.from_disk;
+    *report = (ts_group_report){.launches = 1, .compile_ms = 1, .from_disk = code.from_disk};
+    return TS_OK;
+}
+static const ts_backend mock = {
+    .struct_size = sizeof mock, .abi_version = TS_BACKEND_ABI, .name = "FUSE", .install = install,
+    .allocate = allocate, .free = release, .copy_in = copy, .copy_out = copy, .copy_within = copy,
+    .group_takes = group_takes, .group_run = group_run};
+
+/** Opens the test's device; false, with a reason, where there is no CUDA backend or no NVRTC. */
+static bool open_device(ts_device *device, const char **why)
+{
+    ts_key key;
+    *why = "no CUDA backend";
+    if (ts_backend_open("cuda", NULL) != TS_OK)
+        return false;
+    void *library = dlopen("libtessera_cuda.so.0", RTLD_NOW | RTLD_NOLOAD);
+    ck_assert_msg(library, "%s", dlerror());
+    const ts_backend *(*entry)(void);
+    *(void **)&entry = dlsym(library, TS_BACKEND_ENTRY_NAME);
+    *(void **)&compile_group = dlsym(library, "ts_cuda_group_compile");
+    ck_assert(entry && compile_group);
+    cuda = entry();
+    OK(ts_register_backend(&mock, &key));
+    *device = (ts_device){(uint8_t)key, 0};
+    *why = "no NVRTC";
+    return true;
+}
+#define DEVICE(device)                                                                             \
+    ts_device device;                                                                              \
+    const char *why;                                                                               \
+    if (!open_device(&device, &why))                                                               \
+    TS_SKIP("%s", why)
+
+/** A folder of this process for machine code. */
+static char folder[64];
+static void set_folder(void)
+{
+    strcpy(folder, "/tmp/tessera-groups-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    setenv("TS_CUDA_CACHE", folder, 1);
+}
+static void end_folder(void)
+{
+    DIR *dir = opendir(folder);
+    for (const struct dirent *e; dir && (e = readdir(dir));) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+        if (e->d_name[0] != '.')
+            unlink(path);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(folder);
+}
+#define FOLDER .setup = set_folder, .teardown = end_folder
+
+/** Compiles what a program's groups are; its other calls have no device and fail. */
+static void run_program(const group_program *p, ts_device device)
+{
+    TS_SCOPE;
+    ts_tensor *in[GROUP_INPUTS], *out[GROUP_OUTPUTS];
+    ts_manual_seed(p->seed);
+    for (int k = 0; k < GROUP_INPUTS; k++)
+        OK(in[k] = group_input(p, k, device));
+    ts_compiled *c = ts_compile(group_function, (void *)p, NULL);
+    ts_status status = ts_compiled_call(c, in, GROUP_INPUTS, out, GROUP_OUTPUTS);
+    ck_assert_msg(status == TS_OK || status == TS_ERR_DEVICE, "seed %llu: %s",
+                  (unsigned long long)p->seed, ts_error_message());
+    ck_assert_int_le(groups, 1000);
+    ts_error_clear();
+    ts_compiled_free(c);
+}
+
+TS_TEST(kernels_of_drawn_groups_compile_for_two_capabilities, FOLDER, .loop = 2, .timeout = 300)
+{
+    DEVICE(device);
+    capability = _i ? 90 : 80;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        group_program p = draw_group(seed + 1000 * (uint64_t)_i);
+        run_program(&p, device);
+    }
+    ck_assert_int_gt(groups, 20);
+    ck_assert_int_gt(calls_in_groups, 4 * groups);
+}

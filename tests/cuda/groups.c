@@ -1,0 +1,67 @@
+/** @file groups.c  Fused groups on a GPU: drawn functions have the bits of their calls. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/groups.h"
+
+/** Whether two results are of the same bits, sizes and strides; NaNs count as equal. */
+static bool same_bits(ts_tensor *a, ts_tensor *b)
+{
+    size_t item = ts_dtype_size(ts_dtype_of(a)), n = (size_t)ts_numel(a) * item;
+    if (ts_dtype_of(a) != ts_dtype_of(b) || ts_ndim(a) != ts_ndim(b))
+        return false;
+    for (int d = 0; d < ts_ndim(a); d++)
+        if (ts_sizes(a)[d] != ts_sizes(b)[d])
+            return false;
+    char *x = malloc(n + 1), *y = malloc(n + 1);
+    OK(ts_copy_to(ts_contiguous(a), x, n));
+    OK(ts_copy_to(ts_contiguous(b), y, n));
+    bool same = memcmp(x, y, n) == 0;
+    free(x), free(y);
+    return same;
+}
+
+/** Compiled, call by call or as a graph, and eager; three times, with other numbers. */
+static void compare(uint64_t seed, ts_device device, bool graph, int64_t *fused)
+{
+    TS_SCOPE;
+    group_program p = draw_group(seed);
+    ts_tensor *in[GROUP_INPUTS], *again[GROUP_INPUTS], *out[GROUP_OUTPUTS], *want[GROUP_OUTPUTS];
+    ts_compiled *c = ts_compile(group_function, &p, TS_OPTS(ts_compile_opts, .graph = graph));
+    for (int run = 0; run < (graph ? 5 : 2); run++) {
+        TS_SCOPE;
+        p.shift = run * 0.25;
+        for (int copy = 0; copy < 2; copy++) { /* in place calls may write them */
+            ts_manual_seed(seed + (uint64_t)run);
+            for (int k = 0; k < GROUP_INPUTS; k++)
+                OK((copy ? again : in)[k] = group_input(&p, k, device));
+        }
+        ts_rng_state begin = ts_rng_get_state();
+        ts_status got = ts_compiled_call(c, in, GROUP_INPUTS, out, GROUP_OUTPUTS);
+        ts_rng_state end = ts_rng_get_state();
+        ts_rng_set_state(begin);
+        ts_status expected = group_function(&p, again, GROUP_INPUTS, want, GROUP_OUTPUTS);
+        ck_assert_msg(got == expected, "seed %llu: %s", (unsigned long long)seed,
+                      ts_error_message());
+        ts_error_clear();
+        ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
+        for (int i = 0; i < GROUP_OUTPUTS && got == TS_OK; i++)
+            if (!same_bits(out[i], want[i])) {
+                ts_explain(c, stderr);
+                ck_abort_msg("seed %llu, run %d: result %d differs", (unsigned long long)seed, run,
+                             i);
+            }
+        for (int i = 0; i < GROUP_INPUTS; i++)
+            ck_assert_msg(same_bits(in[i], again[i]), "seed %llu, run %d: input %d differs",
+                          (unsigned long long)seed, run, i);
+    }
+    *fused += ts_compiled_get_stats(c).fused;
+    ts_compiled_free(c);
+}
+
+TS_TEST(drawn_groups_have_the_bits_of_calls, .loop = 2, .timeout = 600)
+{
+    GPU(device);
+    int64_t fused = 0;
+    for (uint64_t seed = 0; seed < 150; seed++)
+        compare(seed + 5000 * (uint64_t)_i, device, _i, &fused);
+    ck_assert_int_gt(fused, 500);
+}
