@@ -153,3 +153,132 @@ TS_TEST(kernels_of_drawn_groups_compile_for_two_capabilities, FOLDER, .loop = 2,
     ck_assert_int_gt(groups, 20);
     ck_assert_int_gt(calls_in_groups, 4 * groups);
 }
+
+/* --------------------------------------------------------------------------------- on disk ---- */
+
+static ts_status small(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_mul(ts_add(in[0], in[1]), in[0]));
+}
+
+/** Runs one group; whether its code came from disk. */
+static bool run_small(ts_device device)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(64), TS_F32), device), *in[] = {x, x}, *y;
+    ts_compiled *c = ts_compile(small, NULL, NULL);
+    int before = from_disk, ran = groups;
+    OK(ts_compiled_call(c, in, 2, &y, 1));
+    ck_assert_int_eq(groups, ran + 1);
+    ck_assert_int_eq(ts_compiled_get_stats(c).kernels_read, from_disk - before);
+    ts_compiled_free(c);
+    return from_disk > before;
+}
+
+/** The only file of the folder. */
+static const char *the_file(void)
+{
+    static char path[400];
+    DIR *dir = opendir(folder);
+    int files = 0;
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *e; (e = readdir(dir));)
+        if (e->d_name[0] != '.') {
+            snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+            files++;
+        }
+    closedir(dir);
+    ck_assert_int_eq(files, 1);
+    return path;
+}
+
+/** Changes the file's byte at a share of its length, or cuts it there. */
+static void damage(const char *path, double at, bool cut)
+{
+    FILE *f = fopen(path, "r+");
+    fseek(f, 0, SEEK_END);
+    long place = (long)(at * (double)(ftell(f) - 1));
+    if (cut) {
+        ck_assert_int_eq(ftruncate(fileno(f), place), 0);
+    } else {
+        fseek(f, place, SEEK_SET);
+        int c = fgetc(f);
+        fseek(f, place, SEEK_SET);
+        fputc(c ^ 4, f);
+    }
+    fclose(f);
+}
+
+TS_TEST(code_is_read_from_disk_and_damaged_files_are_not_believed, FOLDER)
+{
+    DEVICE(device);
+    capability = 90;
+    ck_assert(!run_small(device));
+    ck_assert(run_small(device));
+    for (int cut = 0; cut < 2; cut++)
+        for (int k = 0; k <= 8; k++) {
+            damage(the_file(), k / 8.0, cut);
+            ck_assert_msg(!run_small(device), "a file with damage at %d / 8 was read", k);
+            ck_assert(run_small(device));
+        }
+    capability = 80; /* another name */
+    ck_assert(!run_small(device));
+}
+
+TS_TEST(code_that_others_may_write_is_not_believed, FOLDER)
+{
+    DEVICE(device);
+    struct stat status;
+    capability = 90;
+    ck_assert(!run_small(device));
+    ck_assert_int_eq(stat(the_file(), &status), 0);
+    ck_assert_int_eq(status.st_mode & 0777, 0600);
+    ck_assert_int_eq(chmod(the_file(), 0622), 0);
+    ck_assert(!run_small(device)); /* and replaced */
+    ck_assert(run_small(device));
+    if (geteuid() == 0) {
+        ck_assert_int_eq(chown(the_file(), 12345, 12345), 0);
+        ck_assert(!run_small(device));
+        ck_assert(run_small(device));
+    }
+    char link[400], target[420];
+    snprintf(link, sizeof link, "%s", the_file());
+    snprintf(target, sizeof target, "%s-moved", link);
+    ck_assert_int_eq(rename(link, target), 0);
+    ck_assert_int_eq(symlink(target, link), 0);
+    ck_assert(!run_small(device)); /* a link is not followed */
+    unlink(target);
+}
+
+TS_TEST(without_a_folder_code_is_compiled_each_time, FOLDER)
+{
+    DEVICE(device);
+    capability = 90;
+    static const char *const none[] = {"0", "/proc/no/such", "relative"};
+    for (int i = 0; i < 3; i++) {
+        setenv("TS_CUDA_CACHE", none[i], 1);
+        ck_assert(!run_small(device));
+        ck_assert(!run_small(device));
+    }
+    setenv("TS_CUDA_CACHE", folder, 1);
+}
+
+TS_TEST(processes_that_keep_the_same_code_do_not_meet, FOLDER)
+{
+    DEVICE(device);
+    capability = 90;
+    pid_t children[6];
+    for (int i = 0; i < 6; i++)
+        if ((children[i] = fork()) == 0) {
+            run_small(device);
+            _exit(run_small(device) ? 0 : 1);
+        }
+    for (int i = 0; i < 6; i++) {
+        int status;
+        ck_assert_int_eq(waitpid(children[i], &status, 0), children[i]);
+        ck_assert_int_eq(status, 0);
+    }
+    the_file();
+    ck_assert(run_small(device));
+}
