@@ -282,7 +282,8 @@ static bool grow(void)
     return true;
 }
 
-/** Loads machine code into the current device. */
+/** Loads machine code into the current device, also while the thread captures: a group whose tensors
+ *  have moved to other alignments needs another kernel. */
 static ts_status load(const void *image, CUfunction *function)
 {
     enum cudaDriverEntryPointQueryResult result;
@@ -295,10 +296,15 @@ static ts_status load(const void *image, CUfunction *function)
                                                  cudaEnableDefault, &result);
     if (error == cudaSuccess && (!loads || !finds))
         error = cudaErrorNotSupported;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     if (error == cudaSuccess)
+        error = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error == cudaSuccess) {
         error = (cudaError_t)((load_fn)loads)(&module, image);
-    if (error == cudaSuccess)
-        error = (cudaError_t)((find_fn)finds)(function, module, "group");
+        if (error == cudaSuccess)
+            error = (cudaError_t)((find_fn)finds)(function, module, "group");
+        cudaThreadExchangeStreamCaptureMode(&mode);
+    }
     return ts_cuda_check(error, "kernel of a group");
 }
 

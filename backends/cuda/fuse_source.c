@@ -135,9 +135,9 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
     int to = call->value[0], now[TS_KERNEL_OPERANDS];
     for (int k = 1; k < f->operands; k++)
         now[k] = f->host[k] ? 0 : version[call->value[k]];
-    put(t, "            const %s v%d_%d = as<%s>(narrow<%.*s>(apply_fn<%.*s>(",
-        types[g->values[to].dtype], to, ++version[to], types[g->values[to].dtype], names[1].length,
-        names[1].text, names[1].length, names[1].text);
+    const char *type = types[g->values[to].dtype];
+    put(t, "            const flying_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type, to,
+        ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
     else
@@ -149,9 +149,9 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
             put(t, ",\n                number_as<%.*s, %d>(n%d_%d)", names[k + 1].length,
                 names[k + 1].text, f->operands, c, k);
         else
-            put(t, ",\n                widen(as<%.*s>(v%d_%d))", names[k + 1].length,
-                names[k + 1].text, call->value[k], now[k]);
-    put(t, ")));\n");
+            put(t, ",\n                operand<%.*s, %s>(v%d_%d)", names[k + 1].length,
+                names[k + 1].text, types[g->values[call->value[k]].dtype], call->value[k], now[k]);
+    put(t, "));\n");
 }
 
 static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
@@ -173,12 +173,14 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
     put(t, "#pragma unroll\n        for (int e = 0; e < %d; e++) {\n", g->width);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].read)
-            put(t, "            const %s v%d_0 = x%d[u].at[e];\n", types[g->values[i].dtype], i, i);
+            put(t, "            const flying_t<%s> v%d_0 = take_off(x%d[u].at[e]);\n",
+                types[g->values[i].dtype], i, i);
     for (int c = 0; c < g->ncalls; c++)
         put_call(t, g, c, names[c], version);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
-            put(t, "            y%d.at[e] = v%d_%d;\n", i, i, version[i]);
+            put(t, "            y%d.at[e] = land<%s>(v%d_%d);\n", i, types[g->values[i].dtype], i,
+                version[i]);
     put(t, "        }\n");
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written) {

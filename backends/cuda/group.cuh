@@ -94,13 +94,61 @@ __device__ __forceinline__ void store(char *p, int some, const vec<T, V> &v)
             ((T *)p)[e] = v.at[e];
 }
 
-/** A value as the element type of the loop that reads or wrote it, which is of the same size. */
+/** The same bits as another type. */
 template <class T, class X> __device__ __forceinline__ T as(X x)
 {
     static_assert(sizeof(T) == sizeof(X), "the same bits");
     T y;
     memcpy(&y, &x, sizeof y);
     return y;
+}
+
+/**
+ * A value on its way from call to call: of the tensor's dtype, but bf16 in a float, whose upper half
+ * it is. So a result is rounded by one instruction, and read by none.
+ */
+template <class T> struct flying {
+    using type = T;
+};
+template <> struct flying<bf16> {
+    using type = float;
+};
+template <class T> using flying_t = typename flying<T>::type;
+
+template <class T> __device__ __forceinline__ flying_t<T> take_off(T x)
+{
+    if constexpr (std::is_same_v<T, bf16>)
+        return widen(x);
+    else
+        return x;
+}
+template <class T> __device__ __forceinline__ T land(flying_t<T> x)
+{
+    if constexpr (std::is_same_v<T, bf16>)
+        return as<bf16>((uint16_t)(__float_as_uint(x) >> 16));
+    else
+        return x;
+}
+
+/** A value of dtype T as an operand of a loop over X, which is T or moves its bits. */
+template <class X, class T> __device__ __forceinline__ wide_t<X> operand(flying_t<T> x)
+{
+    if constexpr (!std::is_same_v<X, T>)
+        return widen(as<X>(land<T>(x)));
+    else if constexpr (std::is_same_v<T, bf16>)
+        return x;
+    else
+        return widen(x);
+}
+/** The result of a loop over R as a value of dtype T, rounded as in memory. */
+template <class T, class R> __device__ __forceinline__ flying_t<T> result(wide_t<R> x)
+{
+    if constexpr (!std::is_same_v<R, T>)
+        return take_off(as<T>(narrow<R>(x)));
+    else if constexpr (std::is_same_v<T, bf16>)
+        return __uint_as_float(as<uint32_t>(__floats2bfloat162_rn(0, x)));
+    else
+        return narrow<T>(x);
 }
 /** A number of the host beside N - 1 other operands, as a function takes it. */
 template <class T, int N> __device__ __forceinline__ wide_t<T> number_as(double bits)

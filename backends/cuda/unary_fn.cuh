@@ -34,6 +34,36 @@ template <class A> __device__ __forceinline__ A abs_of(A x)
         return x < 0 ? -x : x;
 }
 
+/* arguments of which the reduction below is not exact enough; out of line, since they are rare */
+__device__ __noinline__ float sine_far(float x) { return sinf(x); }
+__device__ __noinline__ float cosine_far(float x) { return cosf(x); }
+
+/**
+ * Sine (quarter 0) or cosine (1), to 1.5 ulp: x less whole quarters of a turn in three steps (Cody
+ * and Waite), then a polynomial of it, odd or even. The quarters are rounded by adding 1.5 * 2^23, because conversions
+ * to and from integers have an eighth of the rate of sums.
+ */
+__device__ __forceinline__ float circle_at(float x, unsigned quarter)
+{
+    float sum = fmaf(x, 0.636619747f, 0x1.8p23f), n = sum - 0x1.8p23f;
+    float r = fmaf(n, -1.57079601f, x);
+    r = fmaf(n, -3.13916473e-07f, r);
+    r = fmaf(n, -5.39030253e-15f, r);
+    float s = r * r, odd = fmaf(-0.000195152959f, s, 0.00833216087f),
+          even = fmaf(2.44677067e-05f, s, -0.00138877297f);
+    odd = fmaf(fmaf(odd, s, -0.166666546f), fmaf(s, r, 0.0f), r); /* of -0 it is -0 */
+    even = fmaf(fmaf(fmaf(even, s, 0.0416666567f), s, -0.5f), s, 1);
+    unsigned q = __float_as_uint(sum) + quarter;
+    float y = __uint_as_float(__float_as_uint(q & 1 ? even : odd) ^ (q << 30 & 0x80000000u));
+    if (!(fabsf(x) < 105615))
+        y = quarter ? cosine_far(x) : sine_far(x);
+    return y;
+}
+__device__ __forceinline__ float sine_at(float x) { return circle_at(x, 0); }
+__device__ __forceinline__ float cosine_at(float x) { return circle_at(x, 1); }
+__device__ __forceinline__ double sine_at(double x) { return sin(x); }
+__device__ __forceinline__ double cosine_at(double x) { return cos(x); }
+
 TS_UNARY(neg, -x)
 TS_UNARY(abs, abs_of(x))
 TS_UNARY(sign, (x > 0) - (x < 0))
@@ -53,8 +83,8 @@ TS_UNARY(log1p, log1p(x))
 TS_UNARY(sqrt, sqrt(x))
 TS_UNARY(rsqrt, rsqrt(x))
 TS_UNARY(reciprocal, 1 / x)
-TS_UNARY(sin, sin(x))
-TS_UNARY(cos, cos(x))
+TS_UNARY(sin, sine_at(x))
+TS_UNARY(cos, cosine_at(x))
 TS_UNARY(tan, tan(x))
 TS_UNARY(asin, asin(x))
 TS_UNARY(acos, acos(x))

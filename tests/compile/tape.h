@@ -259,11 +259,13 @@ static ts_status group_run(void *state, int index, const ts_group_call *calls, i
 
 static ts_device device;
 static bool has_groups; /* the device that is set up next */
-static void set_up_with(ts_status (*installs)(void *state, ts_key key))
+static void set_up_named(const char *name, ts_status (*installs)(void *state, ts_key key))
 {
-    static ts_backend own;
+    static ts_backend backends[2];
+    static int used;
     ts_key key;
-    own = mock;
+    ts_backend own = mock;
+    own.name = name;
     own.install = installs;
     own.allocate = allocate;
     own.free = release;
@@ -274,8 +276,13 @@ static void set_up_with(ts_status (*installs)(void *state, ts_key key))
         own.group_takes = group_takes;
         own.group_run = group_run;
     }
-    OK(ts_register_backend(&own, &key));
+    backends[used] = own;
+    OK(ts_register_backend(&backends[used++], &key));
     device = (ts_device){key, 0};
+}
+static inline void set_up_with(ts_status (*installs)(void *state, ts_key key))
+{
+    set_up_named("TAPE", installs);
 }
 /** Nothing that CUDA forbids while it captures was called, and all memory is back. */
 static inline void tear_down(void)
