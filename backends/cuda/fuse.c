@@ -282,8 +282,8 @@ static bool grow(void)
     return true;
 }
 
-/** Loads machine code into the current device, also while the thread captures: a group whose tensors
- *  have moved to other alignments needs another kernel. */
+/** Loads machine code into the current device, also while the thread captures: a group whose
+ *  tensors have moved to other alignments needs another kernel. */
 static ts_status load(const void *image, CUfunction *function)
 {
     enum cudaDriverEntryPointQueryResult result;

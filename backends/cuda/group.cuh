@@ -104,8 +104,8 @@ template <class T, class X> __device__ __forceinline__ T as(X x)
 }
 
 /**
- * A value on its way from call to call: of the tensor's dtype, but bf16 in a float, whose upper half
- * it is. So a result is rounded by one instruction, and read by none.
+ * A value on its way from call to call: of the tensor's dtype, but bf16 in a float, whose upper
+ * half it is. So a result is rounded by one instruction, and read by none.
  */
 template <class T> struct flying {
     using type = T;

@@ -39,9 +39,9 @@ __device__ __noinline__ float sine_far(float x) { return sinf(x); }
 __device__ __noinline__ float cosine_far(float x) { return cosf(x); }
 
 /**
- * Sine (quarter 0) or cosine (1), to 1.5 ulp: x less whole quarters of a turn in three steps (Cody
- * and Waite), then a polynomial of it, odd or even. The quarters are rounded by adding 1.5 * 2^23, because conversions
- * to and from integers have an eighth of the rate of sums.
+ * Sine (quarter 0) or cosine (1), to 1.53 ulp: x less whole quarters of a turn in three steps (Cody
+ * and Waite), then an odd or an even polynomial. The quarters are rounded by adding 1.5 * 2^23,
+ * because conversions to and from integers have an eighth of the rate of sums.
  */
 __device__ __forceinline__ float circle_at(float x, unsigned quarter)
 {

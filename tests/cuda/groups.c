@@ -82,7 +82,8 @@ TS_TEST(a_graph_follows_a_group_to_other_alignments)
     ts_tensor *line = ts_to_device(ts_normal(TS_SIZES(4099), 0, 1, TS_F32), device), *got, *want;
     for (int k = 0; k < 12; k++) { /* another kernel is loaded while the thread captures */
         TS_SCOPE;
-        ts_tensor *in[] = {ts_narrow(line, 0, k < 4 ? 0 : k % 2, 4096), ts_narrow(line, 0, 0, 4096)};
+        ts_tensor *in[] = {ts_narrow(line, 0, k < 4 ? 0 : k % 2, 4096),
+                           ts_narrow(line, 0, 0, 4096)};
         factor = 1 + 0.1 * k;
         OK(ts_compiled_call(c, in, 2, &got, 1));
         OK(chain(&factor, in, 2, &want, 1));
