@@ -209,7 +209,7 @@ ts_status ts_group_run(const ts_run *r, const ts_step *s)
     ts_group_report report = {0};
     ts_error before = *r->thread->error;
     ts_status status = run_at_once(r, s, &report);
-    if (status == TS_OK && atomic_load(&k->stage) != TS_KERNEL_READY)
+    if (status == TS_OK && (atomic_load(&k->stage) != TS_KERNEL_READY || report.compile_ms > 0))
         ts_compiled_kernel(r->compiled, k, &report);
     if (status != TS_ERR_UNSUPPORTED)
         return status;

@@ -57,7 +57,7 @@ bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
     (void)state;
     ts_cuda_formula formula;
     const char *why;
-    return ts_cuda_nvrtc(&why) && describe(f, kernel, &formula);
+    return describe(f, kernel, &formula) && ts_cuda_nvrtc(&why);
 }
 
 /* ------------------------------------------------------------------------------ layout ---- */
@@ -204,6 +204,7 @@ static void lay_out(ts_cuda_group *g, const ts_tensor *result)
     g->unroll = g->width > 1 ? 1 : 4;
     for (int i = 0; i < g->nvalues; i++)
         g->values[i].strides[0] *= g->width;
+    g->tail = g->numel % g->width != 0;
     g->large = g->numel / g->width >= ((int64_t)1 << 31) - 4096;
 }
 
@@ -239,6 +240,7 @@ static int words_of(const ts_cuda_group *g, uint64_t *words)
     int n = 0;
     words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
                  (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
+                 (uint64_t)g->tail << 25 |
                  (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
     for (int i = 0; i < g->nvalues; i++) {
         const ts_cuda_group_value *v = &g->values[i];

@@ -50,6 +50,7 @@ typedef struct ts_cuda_group {
     int width;  /* elements of an access */
     int unroll; /* accesses of a thread */
     bool large; /* 64-bit indices */
+    bool tail;  /* the last access may be of fewer elements */
     bool draws;
     int64_t numel;
     int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements */

@@ -112,9 +112,12 @@ static void put_loads(text *t, const ts_cuda_group *g)
     put(t, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
            "        const index i = first + u * %d;\n"
            "        if (i >= s.accesses)\n            break;\n"
-           "        const int some = s.tail && i == s.accesses - 1 ? s.tail : %d;\n"
            "        const place<%d, index> at(s, i);\n",
-        g->unroll, TS_CUDA_GROUP_THREADS, g->width, g->ndim);
+        g->unroll, TS_CUDA_GROUP_THREADS, g->ndim);
+    if (g->tail)
+        put(t, "        const int some = i == s.accesses - 1 ? s.tail : %d;\n", g->width);
+    else
+        put(t, "        constexpr int some = %d;\n", g->width);
     for (int i = 0; i < g->nvalues; i++) {
         const ts_cuda_group_value *v = &g->values[i];
         if (!v->read)
@@ -160,9 +163,12 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
     put(t, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
            "        const index i = first + u * %d;\n"
            "        if (i >= s.accesses)\n            break;\n"
-           "        const int some = s.tail && i == s.accesses - 1 ? s.tail : %d;\n"
            "        const place<%d, index> at(s, i);\n",
-        g->unroll, TS_CUDA_GROUP_THREADS, g->width, g->ndim);
+        g->unroll, TS_CUDA_GROUP_THREADS, g->ndim);
+    if (g->tail)
+        put(t, "        const int some = i == s.accesses - 1 ? s.tail : %d;\n", g->width);
+    else
+        put(t, "        constexpr int some = %d;\n", g->width);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
             put(t, "        vec<%s, %d> y%d;\n", types[g->values[i].dtype], g->width, i);

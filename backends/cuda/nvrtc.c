@@ -83,6 +83,8 @@ static void open_nvrtc(void)
     }
     if (library && !nvrtc.why[0] && nvrtc.version(&nvrtc.major, &nvrtc.minor) != NVRTC_SUCCESS)
         snprintf(nvrtc.why, sizeof nvrtc.why, "NVRTC does not tell its version");
+    if (nvrtc.why[0] && ts_log_on("compile"))
+        ts_log_write("compile", "no groups on CUDA: %s", nvrtc.why);
 }
 
 bool ts_cuda_nvrtc(const char **why)

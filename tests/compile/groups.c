@@ -138,7 +138,7 @@ static ts_compiled *run_often(int how, int calls)
 TS_TEST(groups_have_the_bits_of_calls, MOCK, .loop = 4)
 {
     TS_SCOPE;
-    kernel_ms = 1.5;
+    new_kernels = 2;
     ts_compiled *c = run_often(_i, 12);
     ts_compile_stats stats = ts_compiled_get_stats(c);
     ck_assert_int_eq(stats.compiles, 1);

@@ -154,6 +154,25 @@ TS_TEST(kernels_of_drawn_groups_compile_for_two_capabilities, FOLDER, .loop = 2,
     ck_assert_int_gt(calls_in_groups, 4 * groups);
 }
 
+static ts_status chain_of_bytes(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_maximum(ts_add(in[0], in[0]), in[0]));
+}
+
+TS_TEST(kernels_of_more_than_32_bits_of_elements_compile, FOLDER, .loop = 2)
+{
+    DEVICE(device);
+    capability = _i ? 90 : 80;
+    TS_SCOPE;
+    int64_t n = ((int64_t)1 << 31) + 5; /* memory that nothing touches */
+    ts_tensor *x = ts_narrow(ts_empty_on(TS_SIZES(n + 1), TS_U8, device), 0, 1, n), *y;
+    ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);
+    OK(ts_compiled_call(c, &x, 1, &y, 1));
+    ck_assert_int_eq(groups, 1);
+    ts_compiled_free(c);
+}
+
 /* --------------------------------------------------------------------------------- on disk ---- */
 
 static ts_status small(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)

@@ -111,3 +111,35 @@ TS_TEST(a_hundred_numbers_compile_one_kernel)
     ck_assert_int_eq(stats.kernels + stats.kernels_read, 1);
     ts_compiled_free(c);
 }
+
+static ts_status chain_of_bytes(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_maximum(ts_add(in[0], in[0]), in[0]));
+}
+
+TS_TEST(groups_of_more_than_32_bits_of_elements)
+{
+    GPU(device);
+    TS_SCOPE;
+    int64_t n = ((int64_t)1 << 31) + 4096 * 3 + 5, at[] = {0, n / 2, n - 1};
+    ts_tensor *all = ts_empty_on(TS_SIZES(n + 1), TS_U8, device), *y;
+    if (!all)
+        TS_SKIP("%s", ts_error_message());
+    OK(ts_fill_(all, 7));
+    ts_tensor *x = ts_narrow(all, 0, 1, n); /* at no multiple of 16: an element an access */
+    for (int i = 0; i < 3; i++)
+        OK(ts_fill_(ts_narrow(x, 0, at[i], 1), 100 + i));
+    ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);
+    OK(ts_compiled_call(c, &x, 1, &y, 1));
+    ck_assert_int_eq(ts_compiled_get_stats(c).groups, 1);
+    for (int i = 0; i < 3; i++) {
+        double v;
+        OK(ts_item(ts_narrow(y, 0, at[i], 1), &v));
+        ck_assert_double_eq(v, 200 + 2 * i);
+    }
+    double v;
+    OK(ts_item(ts_narrow(y, 0, n - 2, 1), &v));
+    ck_assert_double_eq(v, 14);
+    ts_compiled_free(c);
+}
