@@ -29,6 +29,18 @@ static ts_status install(void *state, ts_key key)
     return TS_OK;
 }
 
+bool ts_cuda_describes(ts_kernel kernel)
+{
+    static const ts_cuda_family *const families[] = {
+        &ts_cuda_activation, &ts_cuda_compare, &ts_cuda_copy, &ts_cuda_factory,
+        &ts_cuda_pointwise, &ts_cuda_random, &ts_cuda_unary};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (int k = 0; k < families[i]->count; k++)
+            if (families[i]->kernels[k].kernel == kernel)
+                return true;
+    return false;
+}
+
 static int device_count(void *state)
 {
     (void)state;

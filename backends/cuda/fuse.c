@@ -40,6 +40,8 @@ static bool describe(ts_frame *f, ts_kernel kernel, ts_cuda_formula *formula)
 {
     ts_cuda_device *device = ts_cuda_current;
     note n = {.formula = formula};
+    if (!ts_cuda_describes(kernel))
+        return false;
     asked = &n;
     ts_cuda_current = NULL; /* so that ts_cuda_use() asks ts_cuda_describing() */
     ts_status status = kernel(f);

@@ -15,6 +15,10 @@
 
 TS_BEGIN_DECLS
 
+/** Whether a kernel is of the families whose loops describe themselves. Others, such as a plugin's,
+ *  would launch (backend.c). */
+bool ts_cuda_describes(ts_kernel kernel);
+
 /* ------------------------------------------------------------------------------- group ---- */
 
 /** group_space of group.cuh. */
@@ -69,8 +73,8 @@ cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned th
 
 /* ------------------------------------------------------------------------------- NVRTC ---- */
 
-/** Whether NVRTC can be opened; if not, *why says so. */
-bool ts_cuda_nvrtc(const char **why);
+/** Whether NVRTC can be opened; if not, *why says so. Exported for tests. */
+TS_API bool ts_cuda_nvrtc(const char **why);
 /** What a compilation was. */
 typedef struct ts_cuda_compiled {
     void *image; /* cubin, to be freed */

@@ -89,11 +89,14 @@ static bool open_device(ts_device *device, const char **why)
     const ts_backend *(*entry)(void);
     *(void **)&entry = dlsym(library, TS_BACKEND_ENTRY_NAME);
     *(void **)&compile_group = dlsym(library, "ts_cuda_group_compile");
-    ck_assert(entry && compile_group);
+    bool (*has_nvrtc)(const char **);
+    *(void **)&has_nvrtc = dlsym(library, "ts_cuda_nvrtc");
+    ck_assert(entry && compile_group && has_nvrtc);
     cuda = entry();
+    if (!has_nvrtc(why))
+        return false;
     OK(ts_register_backend(&mock, &key));
     *device = (ts_device){(uint8_t)key, 0};
-    *why = "no NVRTC";
     return true;
 }
 #define DEVICE(device)                                                                             \
@@ -170,6 +173,34 @@ TS_TEST(kernels_of_more_than_32_bits_of_elements_compile, FOLDER, .loop = 2)
     ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);
     OK(ts_compiled_call(c, &x, 1, &y, 1));
     ck_assert_int_eq(groups, 1);
+    ts_compiled_free(c);
+}
+
+static int own_calls;
+static ts_status own_relu(ts_frame *f)
+{
+    (void)f;
+    own_calls++;
+    return TS_OK;
+}
+static ts_status with_relu(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return TS_STATUS_OF(out[0] = ts_relu(ts_mul(ts_add(in[0], in[0]), in[0])));
+}
+
+TS_TEST(a_kernel_from_outside_joins_no_group, FOLDER)
+{
+    DEVICE(device);
+    capability = 90;
+    TS_SCOPE;
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .strided = true};
+    OK(ts_register_kernel_ex("relu", (ts_key)device.backend, own_relu, &opts, NULL));
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(64), TS_F32), device), *y;
+    ts_compiled *c = ts_compile(with_relu, NULL, NULL);
+    OK(ts_compiled_call(c, &x, 1, &y, 1));
+    ck_assert_int_eq(calls_in_groups, 2);
+    ck_assert_int_eq(own_calls, 1); /* it was not run for a description */
     ts_compiled_free(c);
 }
 
