@@ -115,7 +115,7 @@ typedef struct ts_exec {
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      int64_t max_groups);
 /** Whether a node's call can be part of a fused group of its device: it works an element at a time,
- *  without conversions. numbers: those of a run. */
+ *  on the CPU without casts of arguments. numbers: those of a run. */
 bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
 /** Bytes of a value's elements. */
 int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);

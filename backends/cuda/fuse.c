@@ -54,14 +54,6 @@ static bool describe(ts_frame *f, ts_kernel kernel, ts_cuda_formula *formula)
                        strncmp(functor + 5, "ts::fn::", 8) == 0);
 }
 
-bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
-{
-    (void)state;
-    ts_cuda_formula formula;
-    const char *why;
-    return describe(f, kernel, &formula) && ts_cuda_nvrtc(&why);
-}
-
 /* ------------------------------------------------------------------------------ layout ---- */
 
 static int value_of(ts_cuda_group *g, const ts_tensor *t)
@@ -97,8 +89,21 @@ static bool gather(ts_cuda_group *g, const ts_group_call *calls, int count)
         ts_cuda_group_value *result = &g->values[call->value[0]];
         result->written = result->data != NULL;
         g->draws |= f->draws;
+        call->compute = (uint8_t)ts_kernel_dtype(calls[c].frame);
+        if (!ts_cuda_group_casts(call, g->values))
+            return false;
     }
     return true;
+}
+
+bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
+{
+    (void)state;
+    ts_cuda_group_call call = {0};
+    ts_cuda_group_value values[TS_KERNEL_OPERANDS];
+    const char *why;
+    ts_cuda_group g = {.calls = &call, .values = values};
+    return gather(&g, &(ts_group_call){f, kernel}, 1) && ts_cuda_nvrtc(&why);
 }
 
 /** Byte strides of a tensor along the dims of a result of `ndim` dims, outermost first. */
@@ -256,6 +261,7 @@ static int words_of(const ts_cuda_group *g, uint64_t *words)
         for (int k = 0; k < call->formula.operands; k++)
             places = places << 10 | (uint16_t)(call->value[k] + 1);
         words[n++] = places;
+        words[n++] = call->compute;
     }
     return n;
 }
@@ -412,7 +418,7 @@ static space_of room_for(int count)
 {
     size_t n = (size_t)count, operands = TS_KERNEL_OPERANDS;
     return (space_of){n * sizeof(ts_cuda_group_call), n * operands * sizeof(ts_cuda_group_value),
-                      (1 + n * operands + 2 * n) * sizeof(uint64_t),
+                      (1 + n * operands + 3 * n) * sizeof(uint64_t),
                       (1 + n * (2 * operands + 1)) * sizeof(void *)};
 }
 

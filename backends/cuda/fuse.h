@@ -44,6 +44,8 @@ typedef struct ts_cuda_group_value {
 typedef struct ts_cuda_group_call {
     ts_cuda_formula formula;
     int16_t value[TS_KERNEL_OPERANDS]; /* of the result, then of the operands; -1: a number */
+    uint8_t compute;                   /* dtype that operands are cast to */
+    bool cast[TS_KERNEL_OPERANDS];
 } ts_cuda_group_call;
 
 /** A group, laid out for its kernel. */
@@ -62,6 +64,9 @@ typedef struct ts_cuda_group {
 
 enum { TS_CUDA_GROUP_THREADS = 256 };
 
+/** Says which operands of a call are to be cast: those for which the functor takes the dtype that
+ *  the call computes in, and gets another. False if the functor takes neither. */
+bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
 /** The kernel's source, without the formulas, to be freed; NULL without memory or where a name
  *  cannot be read. Its parameters: the space, a group_tensor for each value in memory, a double for
  *  each number, and the members of each functor that has some. */

@@ -75,6 +75,42 @@ static const char *const types[] = {
     [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "bf16", [TS_F16] = "f16",
     [TS_I64] = "int64_t", [TS_I32] = "int32_t", [TS_U8] = "uint8_t", [TS_BOOL] = "bool"};
 
+/** Whether a name, as the compiler prints it, is that of a dtype's elements. */
+static bool is_name_of(const name *n, int dtype)
+{
+    static const char *const printed[] = {
+        [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "__nv_bfloat16", [TS_F16] = "__half",
+        [TS_I64] = "long", [TS_I32] = "int", [TS_U8] = "unsigned char", [TS_BOOL] = "bool"};
+    size_t length = strlen(printed[dtype]);
+    return strncmp(n->text, printed[dtype], length) == 0 &&
+           (n->length == (int)length || (dtype == TS_I64 && strncmp(n->text, "long int", 8) == 0));
+}
+
+bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values)
+{
+    const ts_cuda_formula *f = &call->formula;
+    name names[TS_KERNEL_OPERANDS + 1];
+    if (!read_names(f->names, names, f->operands + 1))
+        return false;
+    /* these move bits, as integers: a copy those of its result's dtype, a choice those of the dtype
+     * that the call computes in */
+    bool copies = strstr(f->names, "::same_fn"), chooses = strstr(f->names, "::choose_fn");
+    for (int k = 1; k < f->operands && !copies; k++) {
+        if (f->host[k])
+            continue;
+        int dtype = values[call->value[k]].dtype;
+        bool fits = is_name_of(&names[k + 1], dtype);
+        if (chooses && k > 1 && fits && dtype != call->compute)
+            return false;
+        if (fits || (chooses && dtype == call->compute))
+            continue;
+        call->cast[k] = is_name_of(&names[k + 1], call->compute);
+        if (!call->cast[k])
+            return false;
+    }
+    return true;
+}
+
 static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
 {
     put(t, "extern \"C\" __global__ void __launch_bounds__(%d) group(const __grid_constant__ "
@@ -151,6 +187,11 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
         if (f->host[k])
             put(t, ",\n                number_as<%.*s, %d>(n%d_%d)", names[k + 1].length,
                 names[k + 1].text, f->operands, c, k);
+        else if (call->cast[k])
+            put(t, ",\n                operand<%.*s, %s>(cast<%s, %s>(v%d_%d))",
+                names[k + 1].length, names[k + 1].text, types[call->compute],
+                types[call->compute], types[g->values[call->value[k]].dtype], call->value[k],
+                now[k]);
         else
             put(t, ",\n                operand<%.*s, %s>(v%d_%d)", names[k + 1].length,
                 names[k + 1].text, types[g->values[call->value[k]].dtype], call->value[k], now[k]);

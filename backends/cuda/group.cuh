@@ -150,6 +150,11 @@ template <class T, class R> __device__ __forceinline__ flying_t<T> result(wide_t
     else
         return narrow<T>(x);
 }
+/** A value as another dtype, rounded as ts_to() does. */
+template <class C, class T> __device__ __forceinline__ flying_t<C> cast(flying_t<T> x)
+{
+    return result<C, C>(apply_fn<C>(fn::convert_fn<C>{}, operand<T, T>(x)));
+}
 /** A number of the host beside N - 1 other operands, as a function takes it. */
 template <class T, int N> __device__ __forceinline__ wide_t<T> number_as(double bits)
 {

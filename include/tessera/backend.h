@@ -47,8 +47,8 @@ typedef struct ts_capture ts_capture;
  * A call of a fused group: a frame that is ready for its kernel. Calls of a group are pointwise, on
  * one device, and have results of equal sizes. Arguments and results of the group with equal
  * addresses are one tensor. A tensor without data (ts_kernel_data() is NULL) is made and read
- * inside the group alone and needs no memory. An element of a result depends on elements at the
- * same index alone, and a call reads what the calls before it have written.
+ * inside the group alone and needs no memory. A call reads what the calls before it have written.
+ * An argument of another dtype than the kernel takes is cast to ts_kernel_dtype(), as by ts_to().
  */
 typedef struct ts_group_call {
     ts_frame *frame;

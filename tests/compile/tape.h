@@ -221,6 +221,9 @@ static bool group_takes(void *state, ts_frame *f, ts_kernel kernel)
 {
     (void)state;
     task t;
+    for (int i = 0; i < f->nargs; i++) /* it casts nothing */
+        if (f->args[i].tag == TS_TAG_TENSOR && ts_dtype_of(f->args[i].t) != ts_kernel_dtype(f))
+            return false;
     return describe(f, kernel, &t) == TS_OK && t.space.ndim > 0;
 }
 /** Values of the group alone have places of the device's own. */

@@ -77,6 +77,8 @@ static const unary_function group_unary[] = {
 static const binary_function group_binary[] = {
     ts_add, ts_sub, ts_mul, ts_div, ts_maximum, ts_minimum, ts_atan2, ts_hypot, ts_pow,
     ts_remainder, ts_floor_divide, ts_sigmoid_backward, ts_tanh_backward, ts_silu_backward};
+/* of two dtypes, of which an argument is cast */
+static const binary_function group_mixed[] = {ts_add, ts_sub, ts_mul, ts_maximum, ts_lt, ts_atan2};
 /* of any */
 static const binary_function group_compare[] = {
     ts_eq, ts_ne, ts_lt, ts_le, ts_gt, ts_ge, ts_logical_and, ts_logical_or, ts_logical_xor};
@@ -135,6 +137,9 @@ static inline ts_tensor *group_step(group_draw *d, const group_program *p, ts_te
     }
     if (kind < 24)
         return DRAWN(group_test)(a);
+    if (ts_dtype_of(b) != dtype && kind >= 78 && ts_dtype_is_float(dtype) &&
+        ts_dtype_of(b) != TS_BOOL && below(d, 2))
+        return below(d, 3) ? DRAWN(group_mixed)(a, b) : ts_where(ts_gt(a, b), a, b);
     if (ts_dtype_of(b) != dtype)
         b = ts_to(b, dtype);
     if (kind < 28)
