@@ -7,6 +7,7 @@ Our kernels beside PyTorch's, in one process and on the same memory.
                      [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
     bench/compare.py --suite steps [--kernels N] [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite compile [--cases N] [--seed S] [--only TEXT] [--out FILE]
     bench/compare.py --suite cpu|cuda|attention --random N [--seed S] [--ops REGEX] [--minutes M]
                      [--out FILE] [--case SEED:NUMBER]
     bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
@@ -281,8 +282,9 @@ def sweep_of(options, torch, out):
 
 
 def compare_on_gpu(options, torch, out):
-    from peers import attention_suite, cuda, cuda_suite, steps, tessera
-    suite = {'attention': attention_suite, 'cuda': cuda_suite, 'steps': steps}[options.suite]
+    from peers import attention_suite, compile_suite, cuda, cuda_suite, steps, tessera
+    suite = {'attention': attention_suite, 'compile': compile_suite, 'cuda': cuda_suite,
+             'steps': steps}[options.suite]
     try:
         library = cuda.Library(options.build, torch)
     except (OSError, tessera.Failed) as error:
@@ -299,7 +301,8 @@ def compare_on_gpu(options, torch, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
-    parser.add_argument('--suite', choices=['cpu', 'cuda', 'attention', 'steps', 'oracle'],
+    parser.add_argument('--suite',
+                        choices=['cpu', 'cuda', 'attention', 'compile', 'steps', 'oracle'],
                         required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')

@@ -36,6 +36,9 @@ void ts_compiled_from_environment(void);
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
 /** The plan of a recording, found or made, which nobody ends before ts_compiled_ran(). */
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
+/** A group's kernel is there, or is refused. */
+void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report);
+void ts_compiled_refused(ts_compiled *c, ts_group_kernel *k, const char *why);
 void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 
 #endif

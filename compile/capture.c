@@ -81,7 +81,7 @@ static ts_status run_step(const ts_run *r, const ts_captured *k, uint32_t step)
     for (uint32_t t = 0; t < p->touches; t++)
         TS_TRY(ts_exec_open(r, touches_of(k, p)[t].storage));
     const ts_step *s = &r->exec->steps[step];
-    return s->fused ? ts_tile_run(r, s) : ts_exec_call(r, r->exec->order[s->first]);
+    return s->fused ? ts_group_run(r, s) : ts_exec_call(r, r->exec->order[s->first]);
 }
 
 /** Runs the steps beside the graph. */
@@ -126,10 +126,10 @@ static ts_status issue(ts_run *r, ts_captured *k, bool all, uint32_t *step)
     return status;
 }
 
-/** The kernels of a step's op, another table when one is registered. */
-static const void *table_of(const ts_exec *e, uint32_t step)
+/** The kernels of a node's op, another table when one is registered. */
+static const void *table_of(const ts_exec *e, uint32_t node)
 {
-    const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[e->steps[step].first]);
+    const ts_graph_node *n = ts_graph_node_at(e->graph, node);
     return atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
 }
 
@@ -139,11 +139,11 @@ static bool remember(ts_captured *k, const ts_run *r, const ts_lazy *l)
     bool ok = keep(&k->numbers, l->numbers.data, l->numbers.count) &&
               keep(&k->sites, l->sites.data, l->sites.count) &&
               ts_array_reserve(&k->addresses, r->exec->nstorages + 1, sizeof(void *)) &&
-              ts_array_reserve(&k->tables, r->exec->nsteps, sizeof(void *));
+              ts_array_reserve(&k->tables, r->exec->graph->nodes.count, sizeof(void *));
     for (uint32_t i = 0; i < r->exec->nstorages && ok; i++)
         ((void **)k->addresses.data)[i] = r->storages[i] ? r->storages[i]->data : NULL;
-    for (uint32_t s = 0; s < r->exec->nsteps && ok; s++)
-        ((const void **)k->tables.data)[s] = table_of(r->exec, s);
+    for (uint32_t n = 0; n < r->exec->graph->nodes.count && ok; n++)
+        ((const void **)k->tables.data)[n] = table_of(r->exec, n);
     k->deterministic = ts_deterministic();
     return ok;
 }
@@ -197,12 +197,13 @@ static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
     void *const *addresses = k->addresses.data;
     uint32_t changed = 0;
     for (uint32_t s = 0; s < e->nsteps; s++) {
-        uint32_t node = e->order[e->steps[s].first];
+        bool anew = false;
         if (p[s].where != INSIDE)
             continue;
-        bool anew = words_of(&l->sites)[node] != words_of(&k->sites)[node] ||
-                    table_of(e, s) != ((const void *const *)k->tables.data)[s];
-        for (uint32_t i = p[s].first_number; i < p[s].first_number + p[s].numbers; i++)
+        for (uint32_t i = e->steps[s].first; i < e->steps[s].first + e->steps[s].count; i++)
+            anew |= words_of(&l->sites)[e->order[i]] != words_of(&k->sites)[e->order[i]] ||
+                    table_of(e, e->order[i]) != ((const void *const *)k->tables.data)[e->order[i]];
+        for (uint32_t i = p[s].first_number; i < p[s].last_number; i++)
             anew |= words_of(&l->numbers)[i] != words_of(&k->numbers)[i];
         for (uint32_t t = 0; t < p[s].touches; t++) {
             uint32_t i = touches_of(k, &p[s])[t].storage;
@@ -271,7 +272,7 @@ static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
     k->scratch = ts_max64(workspace.most, 1); /* a workspace without bytes would only measure */
     if (workspace.live)
         ts_captured_refuse(k, l, "memory of a call outlives it");
-    else if (status == TS_OK)
+    else if (status == TS_OK && ts_captured_place(k, r->exec))
         atomic_store(&k->stage, READY);
     return status;
 }

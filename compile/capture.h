@@ -14,7 +14,8 @@ typedef enum where { INSIDE, BEFORE, AFTER } where;
 /** What a step was captured with. */
 typedef struct part {
     uint32_t first_touch, touches; /* in the list of touches */
-    uint32_t first_number, numbers;
+    uint32_t first_number, last_number; /* excluded; between the numbers of a group may stand
+                                           those of other calls */
     uint8_t where;
     bool anew;
 } part;
@@ -42,7 +43,7 @@ typedef struct ts_captured {
     ts_array parts, touches;
     ts_array places;          /* in the arena, by storage; -1: not there */
     ts_array numbers, sites;  /* as captured, by number and node */
-    ts_array addresses, tables; /* by storage and step */
+    ts_array addresses, tables; /* by storage and node */
 } ts_captured;
 
 static inline const touch *touches_of(const ts_captured *k, const part *p)
@@ -50,9 +51,13 @@ static inline const touch *touches_of(const ts_captured *k, const part *p)
     return (const touch *)k->touches.data + p->first_touch;
 }
 
-/** Looks at a plan for the first time: its parts, its device, which calls run beside a graph, and
- *  places in the arena. A plan that cannot be captured is refused. False without memory. */
+/** Looks at a plan for the first time: its parts, its device, which calls run beside a graph. A
+ *  plan that cannot be captured is refused. False without memory. */
 bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
+/** A place in the arena for each storage of the plan alone: the lowest that is free from its first
+ *  step to its last. The plan has run, so its groups have kernels or are refused. False without
+ *  memory. */
+bool ts_captured_place(ts_captured *k, const ts_exec *e);
 /** Gives graph and memory back: the plan runs call by call from now on. */
 void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why);
 /** The same with a step's op and call site. */

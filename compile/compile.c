@@ -199,6 +199,31 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     return e;
 }
 
+void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report)
+{
+    pthread_mutex_lock(&c->lock);
+    k->report = *report;
+    atomic_store(&k->stage, TS_KERNEL_READY);
+    bool made = report->compile_ms > 0;
+    c->stats.kernels += made && !report->from_disk;
+    c->stats.kernels_read += made && report->from_disk;
+    c->stats.kernel_ms += report->compile_ms;
+    pthread_mutex_unlock(&c->lock);
+    if (made && ts_log_on("compile"))
+        ts_log_write("compile", "%s: kernel of a group %s in %.1f ms", c->name,
+                     report->from_disk ? "read" : "compiled", report->compile_ms);
+}
+
+void ts_compiled_refused(ts_compiled *c, ts_group_kernel *k, const char *why)
+{
+    pthread_mutex_lock(&c->lock);
+    snprintf(k->why, sizeof k->why, "%s", why);
+    atomic_store(&k->stage, TS_KERNEL_REFUSED);
+    pthread_mutex_unlock(&c->lock);
+    if (ts_log_on("compile"))
+        ts_log_write("compile", "%s: a group runs call by call: %s", c->name, k->why);
+}
+
 void ts_compiled_ran(ts_compiled *c, ts_exec *e)
 {
     pthread_mutex_lock(&c->lock);

@@ -4,7 +4,8 @@
  * A recording (lazy.c) is a stream of words that says all about the structure of what was called,
  * a list of the numbers that were passed, and the storages that it reads and writes. The stream is
  * the key of a plan (plan.c): the same words are the same plan, run with other numbers and
- * storages (run.c). Fused groups run by tiles (tile.c).
+ * storages (run.c). Fused groups (group.c) run by tiles on the CPU (tile.c), and as one kernel of
+ * other devices.
  *
  * Memory, not values, is what calls depend on: a value is a layout over a storage, an in-place call
  * writes its storage, a view is one more layout, and an order of the calls is right if it keeps the
@@ -80,15 +81,25 @@ typedef struct ts_step {
     uint32_t first, count; /* in ts_exec.order */
     uint32_t opens, closes; /* ends of this step's storages in the lists of that name */
     bool fused;
+    ts_device device;      /* of a group */
     uint8_t ndim;          /* of a group's space */
     int64_t sizes[TS_MAX_DIMS];
     int64_t numel;
 } ts_step;
 
+/** The kernel of a group on a device. */
+typedef enum ts_kernel_stage { TS_KERNEL_NONE, TS_KERNEL_READY, TS_KERNEL_REFUSED } ts_kernel_stage;
+typedef struct ts_group_kernel {
+    _Atomic int stage;
+    ts_group_report report;
+    char why[200]; /* REFUSED */
+} ts_group_kernel;
+
 typedef struct ts_exec {
     ts_graph *graph;       /* its values' sources and storages are those of the recording */
     ts_plan_storage *storages;
     ts_step *steps;
+    ts_group_kernel *kernels; /* by step */
     uint32_t *order;       /* nodes in the order of steps */
     uint32_t *opens, *closes;       /* storages by their first and last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes;
@@ -103,9 +114,9 @@ typedef struct ts_exec {
 /** The plan of a recorded stream; NULL with an error. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      int64_t max_groups);
-/** Whether a node works an element at a time on the CPU, without conversions: a group can run it by
- *  tiles. numbers: those of a run. */
-bool ts_tile_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
+/** Whether a node's call can be part of a fused group of its device: it works an element at a time,
+ *  on the CPU without casts of arguments. numbers: those of a run. */
+bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
 /** Bytes of a value's elements. */
 int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);
 void ts_exec_free(ts_exec *e);
@@ -114,6 +125,7 @@ void ts_exec_free(ts_exec *e);
 
 /** A plan and what it runs on. */
 typedef struct ts_run {
+    struct ts_compiled *compiled;
     const ts_exec *exec;
     const uint64_t *numbers;
     const void *const *sites;
@@ -137,8 +149,17 @@ void ts_exec_close(const ts_run *r, uint32_t storage);
 ts_status ts_exec_call(const ts_run *r, uint32_t node);
 /** The boxed arguments of a node; its tensors are in the registers. */
 void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
+/** The same for a storage of one group alone, which needs memory when its calls run one by one. */
+ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
+
 /** Runs a fused group. */
+ts_status ts_group_run(const ts_run *r, const ts_step *s);
+/** The same on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
+/** A header of value v, without memory. */
+void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t);
+/** Whether the plan of f, for a result like t, is that of a call of a group. */
+bool ts_group_plans(const ts_frame *f, const ts_tensor *t);
 
 /* ------------------------------------------------------------------------------- capture ---- */
 

@@ -18,6 +18,18 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
                                                              e->graph, e->order[s->first + i])));
     fputc('\n', out);
+    if (s->device.backend == TS_KEY_CPU)
+        return;
+    const ts_group_kernel *kernel = &e->kernels[k];
+    int stage = atomic_load(&kernel->stage);
+    double ms = kernel->report.compile_ms;
+    if (stage == TS_KERNEL_REFUSED)
+        fprintf(out, "    runs call by call: %s\n", kernel->why);
+    else if (stage == TS_KERNEL_READY && ms > 0)
+        fprintf(out, "    %u kernels are one, %s in %.1f ms\n", s->count,
+                kernel->report.from_disk ? "read from disk" : "compiled", ms);
+    else if (stage == TS_KERNEL_READY)
+        fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
 }
 
 ts_status ts_explain(ts_compiled *compiled, FILE *out)
@@ -48,6 +60,9 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 (long long)e->bytes);
         for (uint32_t k = 0; k < e->nsteps; k++)
             write_step(out, e, k);
+        if (s->kernels || s->kernels_read)
+            fprintf(out, "  kernels of groups: %lld compiled, %lld read from disk, in %.1f ms\n",
+                    (long long)s->kernels, (long long)s->kernels_read, s->kernel_ms);
         if (c->opts.graph)
             fprintf(out, "  %s; %lld captured, %lld replayed, %lld calls replaced\n",
                     ts_captured_text(e->captured, text, sizeof text), (long long)s->captures,

@@ -23,9 +23,10 @@ static bool add_touch(ts_captured *k, const ts_graph *g, ts_id id, bool writes)
 
 static void add_numbers(part *p, uint32_t at, uint32_t n)
 {
-    if (!p->numbers)
-        p->first_number = at; /* those of a call stand together, and a captured step is a call */
-    p->numbers += n;
+    if (!p->last_number || at < p->first_number)
+        p->first_number = at;
+    if (at + n > p->last_number)
+        p->last_number = at + n;
 }
 
 /** What a call touches, and which numbers of a run it reads. */
@@ -69,10 +70,12 @@ static int64_t room_of(const ts_exec *e, uint32_t storage)
     return (e->storages[storage].bytes + ROUND - 1) / ROUND * ROUND;
 }
 
-/** Whether a storage is of the plan alone, and on its device. */
-static bool is_placed(const ts_captured *k, const ts_plan_storage *s)
+/** Whether a storage is of the plan alone, on its device, and needs memory: values of one group do
+ *  if the group has no kernel. */
+static bool is_placed(const ts_captured *k, const ts_exec *e, const ts_plan_storage *s)
 {
-    return !s->outside && !s->held && ts_same_device(s->device, k->device);
+    return !s->outside && !s->held && ts_same_device(s->device, k->device) &&
+           !(s->inside && atomic_load(&e->kernels[s->first].stage) == TS_KERNEL_READY);
 }
 
 /** Places that are not shared, for what steps beside the graph touch. */
@@ -83,16 +86,14 @@ static void place_apart(ts_captured *k, const ts_exec *e)
     for (uint32_t s = 0; s < e->nsteps; s++)
         for (uint32_t t = 0; p[s].where != INSIDE && t < p[s].touches; t++) {
             uint32_t i = touches_of(k, &p[s])[t].storage;
-            if (!is_placed(k, &e->storages[i]) || places[i] >= 0)
+            if (!is_placed(k, e, &e->storages[i]) || places[i] >= 0)
                 continue;
             places[i] = k->planned;
             k->planned += room_of(e, i);
         }
 }
 
-/** A place in the arena for each storage of the plan alone: the lowest that is free from its first
- *  step to its last. */
-static bool place_storages(ts_captured *k, const ts_exec *e)
+bool ts_captured_place(ts_captured *k, const ts_exec *e)
 {
     ts_array live = {0}; /* storages, by place */
     bool ok = ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)) &&
@@ -108,7 +109,7 @@ static bool place_storages(ts_captured *k, const ts_exec *e)
         for (; opened < e->steps[s].opens; opened++) {
             uint32_t i = e->opens[opened], at = 0;
             int64_t bytes = room_of(e, i), place = begin;
-            if (!is_placed(k, &e->storages[i]) || places[i] >= 0)
+            if (!is_placed(k, e, &e->storages[i]) || places[i] >= 0)
                 continue;
             for (; at < live.count && places[lives[at]] - place < bytes; at++)
                 place = places[lives[at]] + room_of(e, lives[at]);
@@ -195,6 +196,6 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l)
             p[s].where = turn ? AFTER : BEFORE;
             k->calls_beside = true;
         }
-    return place_storages(k, e);
+    return true;
 }
 

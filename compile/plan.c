@@ -263,6 +263,7 @@ static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v, 
         const ts_step *s = &e->steps[k];
         bool shares;
         if (s->fused && s->count < MAX_GROUP && s->ndim == v->ndim &&
+            ts_same_device(s->device, v->device) &&
             ts_same_sizes(s->sizes, sizes, v->ndim) && fits(m, i, k, &shares) && shares)
             return k;
     }
@@ -283,7 +284,7 @@ static void add_node(maker *m, uint32_t i)
             after = s->reader;
     }
     bool fused = m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups) &&
-                 ts_tile_takes(m->graph, n, m->numbers);
+                 ts_group_takes(m->graph, n, m->numbers);
     const ts_graph_value *v = fused ? ts_graph_value_at(m->graph, n->rets[0]) : NULL;
     if (fused)
         step = find_group(m, i, v, after ? after - 1 : 0);
@@ -291,6 +292,7 @@ static void add_node(maker *m, uint32_t i)
         step = e->nsteps++;
         e->steps[step] = (ts_step){.first = i, .fused = fused, .ndim = v ? v->ndim : 0};
         if (v) {
+            e->steps[step].device = v->device;
             e->steps[step].numel = 1;
             for (int d = 0; d < v->ndim; d++)
                 e->steps[step].numel *= e->steps[step].sizes[d] =
@@ -423,6 +425,7 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
         e->nwords = nwords;
     }
     ok = ok && e->storages && e->words && (e->steps = take(n * sizeof *e->steps)) &&
+         (e->kernels = take(n * sizeof *e->kernels)) &&
          (e->order = take(n * sizeof *e->order)) &&
          (e->opens = take(e->nstorages * sizeof *e->opens)) &&
          (e->closes = take(e->nstorages * sizeof *e->closes)) &&
@@ -463,6 +466,7 @@ void ts_exec_free(ts_exec *e)
     give(e->storages, e->nstorages * sizeof *e->storages);
     give(e->words, e->nwords * sizeof *e->words);
     give(e->steps, n * sizeof *e->steps);
+    give(e->kernels, n * sizeof *e->kernels);
     give(e->order, n * sizeof *e->order);
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);

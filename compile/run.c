@@ -41,12 +41,11 @@ static ts_storage *new_storage(const ts_run *r, uint32_t i)
     return made;
 }
 
-ts_status ts_exec_open(const ts_run *r, uint32_t i)
+ts_status ts_exec_open_inside(const ts_run *r, uint32_t i)
 {
     const ts_exec *e = r->exec;
-    const ts_plan_storage *s = &e->storages[i];
     uint32_t newest = ((const ts_graph_storage *)e->graph->storages.data)[i].newest;
-    if (s->inside || (newest && r->registers[newest - 1]))
+    if (newest && r->registers[newest - 1])
         return TS_OK;
     if (!r->storages[i]) {
         if (!(r->storages[i] = new_storage(r, i)))
@@ -62,6 +61,11 @@ ts_status ts_exec_open(const ts_run *r, uint32_t i)
         next = v->before;
     }
     return TS_OK;
+}
+
+ts_status ts_exec_open(const ts_run *r, uint32_t i)
+{
+    return r->exec->storages[i].inside ? TS_OK : ts_exec_open_inside(r, i);
 }
 
 /** After the last step that touches a storage. */
@@ -172,7 +176,7 @@ ts_status ts_exec_steps(const ts_run *r)
         const ts_step *s = &e->steps[k];
         while (opened < s->opens)
             TS_TRY(ts_exec_open(r, e->opens[opened++]));
-        TS_TRY(s->fused ? ts_tile_run(r, s) : ts_exec_call(r, e->order[s->first]));
+        TS_TRY(s->fused ? ts_group_run(r, s) : ts_exec_call(r, e->order[s->first]));
         while (closed < s->closes)
             ts_exec_close(r, e->closes[closed++]);
     }
@@ -196,7 +200,8 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     if (!block)
         return ts_fail_memory("registers of a compiled call", (int64_t)bytes);
     memset(block, 0, bytes);
-    ts_run r = {.exec = e, .numbers = l->numbers.data, .sites = l->sites.data, .thread = thread};
+    ts_run r = {.compiled = l->compiled, .exec = e, .numbers = l->numbers.data,
+                .sites = l->sites.data, .thread = thread};
     r.registers = (ts_tensor **)block;
     r.lists = r.registers + g->values.count;
     r.storages = (ts_storage **)(r.lists + g->widest);

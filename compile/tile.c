@@ -11,7 +11,6 @@
 #include "core/float_env.h"
 #include "core/parallel.h"
 #include "dispatch/entries.h"
-#include "ops/ops.h"
 
 #include <string.h>
 
@@ -56,81 +55,6 @@ typedef struct tiles {
     _Atomic int workers, failed;
 } tiles;
 
-/* ---------------------------------------------------------------------- what can be fused ---- */
-
-static void header_of(const ts_graph *g, const ts_graph_value *v, ts_tensor *t)
-{
-    static ts_storage nowhere = {.refs = 1};
-    const int64_t *sizes = ts_graph_ints_at(g, v->ints);
-    ts_tensor_init(t);
-    t->keys = TS_KEYSET(TS_KEY_CPU);
-    t->storage = &nowhere;
-    t->data = (char *)&nowhere;
-    t->kind = ts_kind_of((ts_dtype)v->dtype, v->ndim, v->device);
-    t->numel = 1;
-    for (int d = 0; d < v->ndim; d++) {
-        t->numel *= t->sizes[d] = sizes[d];
-        t->strides[d] = sizes[v->ndim + d];
-    }
-    t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS : 0;
-}
-
-/** Whether the plan of f, for a result like t, is one that a tile can be given. */
-static bool is_tileable(const ts_frame *f, const ts_tensor *t)
-{
-    const ts_plan *p = f->plan;
-    uint16_t takes = f->table->accepts[TS_KEY_CPU].dtypes;
-    for (int i = 0; i < f->nargs; i++)
-        if ((p->cast >> i & 1) && f->args[i].tag == TS_TAG_TENSOR &&
-            f->args[i].t->dtype != p->compute)
-            return false;
-    bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* fail at zeros */
-    return p->pointwise && (takes >> p->compute & 1) && p->ret[0].dtype == t->dtype &&
-           (!p->converts || (takes >> t->dtype & 1)) &&
-           !(divides && !ts_dtype_is_float((ts_dtype)p->compute));
-}
-
-bool ts_tile_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)
-{
-    const ts_op_table *table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
-    const ts_graph_arg *a = ts_graph_args_of(g, n);
-    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS] = {ts_value_none()};
-    ts_tensor tensors[TS_MAX_ARGS + 1];
-    if (n->nrets != 1 || !n->rets[0] || (n->flags & TS_NODE_RANDOM) || table->written ||
-        (table->flags & TS_OP_RUNTIME) || table->slot[TS_KEY_CPU] != ts_enter_fill)
-        return false;
-    ts_run r = {.exec = &(ts_exec){.graph = (ts_graph *)g}, .numbers = numbers};
-    for (int i = 0; i < n->nargs; i++) {
-        if (a[i].tag == TS_TAG_TENSORS || (a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE))
-            return false; /* a seed: element i is drawn by its place in the whole tensor */
-        if (a[i].tag != TS_TAG_TENSOR)
-            continue;
-        header_of(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
-        if (tensors[i].device.backend != TS_KEY_CPU)
-            return false;
-    }
-    ts_tensor *result = &tensors[TS_MAX_ARGS];
-    header_of(g, ts_graph_value_at(g, n->rets[0]), result);
-    if (result->device.backend != TS_KEY_CPU || !result->numel)
-        return false;
-    ts_run_unbox(&r, n, args);
-    for (int i = 0; i < n->nargs; i++)
-        if (a[i].tag == TS_TAG_TENSOR)
-            args[i].t = &tensors[i];
-    rets[0] = ts_value_tensor(result);
-    ts_plan plan;
-    ts_frame f = {.table = table, .args = args, .rets = rets, .thread = ts_thread_self(),
-                  .op = n->op, .nargs = n->nargs, .nrets = 1, .want = 1,
-                  .keys = TS_KEYSET(TS_KEY_CPU), .key = TS_KEY_CPU};
-    ts_plan_open(&f, &plan);
-    ts_error before = *f.thread->error;
-    if (table->infer(&f) != TS_OK) {
-        *f.thread->error = before;
-        return false;
-    }
-    return is_tileable(&f, result);
-}
-
 /* ------------------------------------------------------------------------------- set-up ---- */
 
 /** The place of value `id` in the group, + 1; it is added if it is new. */
@@ -144,7 +68,7 @@ static uint16_t value_of(tiles *w, ts_id id)
         const ts_graph_value *v = ts_graph_value_at(r->exec->graph, id);
         const ts_tensor *there = r->registers[number];
         tile_value *t = &w->values[w->nvalues++];
-        header_of(r->exec->graph, v, &t->t);
+        ts_group_header(r->exec->graph, v, &t->t);
         t->number = number;
         t->base = there ? there->data : NULL;
         t->buffer = -1;
@@ -305,7 +229,7 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
         c->f.args = c->args;
         c->f.rets = c->rets;
         ts_plan_open(&c->f, &c->plan);
-        if (c->f.table->infer(&c->f) != TS_OK || !is_tileable(&c->f, c->rets[0].t))
+        if (c->f.table->infer(&c->f) != TS_OK || !ts_group_plans(&c->f, c->rets[0].t))
             return false;
         ts_fill_space(&c->f);
         c->operands = 1;

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
 #include "backends/cuda/capture.h"
+#include "backends/cuda/fuse.h"
 
 #include <stdatomic.h>
 
@@ -26,6 +27,18 @@ static ts_status install(void *state, ts_key key)
             TS_TRY(ts_register_kernel_ex(kernel->op, key, kernel->kernel, &opts, NULL));
         }
     return TS_OK;
+}
+
+bool ts_cuda_describes(ts_kernel kernel)
+{
+    static const ts_cuda_family *const families[] = {
+        &ts_cuda_activation, &ts_cuda_compare, &ts_cuda_copy, &ts_cuda_factory,
+        &ts_cuda_pointwise, &ts_cuda_random, &ts_cuda_unary};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (int k = 0; k < families[i]->count; k++)
+            if (families[i]->kernels[k].kernel == kernel)
+                return true;
+    return false;
 }
 
 static int device_count(void *state)
@@ -273,5 +286,7 @@ static const ts_backend backend = {
     .capture_end = ts_cuda_capture_end,
     .capture_replay = ts_cuda_capture_replay,
     .capture_free = ts_cuda_capture_free,
+    .group_takes = ts_cuda_group_takes,
+    .group_run = ts_cuda_group_run,
 };
 TS_BACKEND_ENTRY(&backend)

@@ -1,6 +1,7 @@
 /** @file copy.cu  Copies and conversions between dtypes. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/copy.cuh"
+#include "backends/cuda/copy_fn.cuh"
 #include "backends/cuda/loops.cuh"
 #include "backends/cuda/transpose.cuh"
 
@@ -21,46 +22,6 @@ template <class F> static ts_status with_type(ts_dtype dtype, F &&f)
     }
 }
 
-/** Elements that keep their bits. */
-struct same {
-    template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
-};
-
-/** A float without its fraction; out of range and NaN become the most
- * negative integer, as on the CPU. */
-template <class I> __device__ __forceinline__ I truncated(double x)
-{
-    constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
-    bool fits = sizeof(I) == 8 ? x >= -end && x < end : x > -end - 1 && x < end;
-    return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
-}
-
-/** From any dtype to R; u8 is the last byte of i64. */
-template <class R> struct convert {
-    template <class A> __device__ __forceinline__ auto operator()(A x) const
-    {
-        if constexpr (std::is_same_v<R, bool>)
-            return x != 0;
-        else if constexpr (std::is_same_v<wide_t<R>, float> && std::is_same_v<A, double> &&
-                           !std::is_same_v<R, float>)
-            return odd(x);
-        else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>)
-            return (R)truncated<std::conditional_t<std::is_same_v<R, int32_t>, int32_t, int64_t>>(
-                x);
-        else
-            return (wide_t<R>)x;
-    }
-    /** A float that rounds to the same half as the double: the last bit says
-     * that something was cut. */
-    static __device__ __forceinline__ float odd(double x)
-    {
-        float y = __double2float_rz(x);
-        if ((double)y != x && x == x)
-            y = __uint_as_float(__float_as_uint(y) | 1);
-        return y;
-    }
-};
-
 enum { LARGE = 1 << 20 /* bytes from which CUDA's own copy is faster than a kernel */ };
 
 ts_status ts::copy_space(ts_frame *f, const ts_space &space)
@@ -70,14 +31,14 @@ ts_status ts::copy_space(ts_frame *f, const ts_space &space)
     int64_t item = (int64_t)ts_dtype_size(to), bytes = space.numel * item;
     const ts_operand &out = space.operand[0], &in = space.operand[1];
     if (to == from && space.ndim == 1 && !in.host && out.strides[0] == item &&
-        in.strides[0] == item && bytes >= LARGE)
+        in.strides[0] == item && bytes >= LARGE && !ts_cuda_describing())
         return on_device(f, [&](const call &c) {
             return cudaMemcpyAsync(out.data, in.data, (size_t)bytes, cudaMemcpyDeviceToDevice,
                                    c.stream);
         });
     auto move = [&]<class E>() {
         return turns(space, &a, &b) ? turn<E>(f, space, a, b)
-                                    : loop_run<same, E, E>(f, space, same{});
+                                    : loop_run<fn::same_fn, E, E>(f, space, fn::same_fn{});
     };
     if (to == from)
         switch (ts_dtype_size(to)) {
@@ -87,8 +48,9 @@ ts_status ts::copy_space(ts_frame *f, const ts_space &space)
         default: return move.template operator()<int8_t>();
         }
     return with_type(to, [&]<class R>() {
-        return with_type(
-            from, [&]<class A>() { return loop_run<convert<R>, R, A>(f, space, convert<R>{}); });
+        return with_type(from, [&]<class A>() {
+            return loop_run<fn::convert_fn<R>, R, A>(f, space, fn::convert_fn<R>{});
+        });
     });
 }
 

@@ -1,5 +1,6 @@
 /** @file factory.cu  Fills. */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/copy_fn.cuh"
 #include "backends/cuda/loops.cuh"
 
 using namespace ts;
@@ -10,17 +11,13 @@ static ts_status empty(ts_frame *f)
     return TS_OK;
 }
 
-struct same {
-    template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
-};
-
 static ts_status run(ts_frame *f, const ts_space &space)
 {
     switch (ts_dtype_size(space.operand[0].dtype)) {
-    case 8: return loop_run<same, int64_t, int64_t>(f, space, same{});
-    case 4: return loop_run<same, int32_t, int32_t>(f, space, same{});
-    case 2: return loop_run<same, int16_t, int16_t>(f, space, same{});
-    default: return loop_run<same, int8_t, int8_t>(f, space, same{});
+    case 8: return loop_run<fn::same_fn, int64_t, int64_t>(f, space, fn::same_fn{});
+    case 4: return loop_run<fn::same_fn, int32_t, int32_t>(f, space, fn::same_fn{});
+    case 2: return loop_run<fn::same_fn, int16_t, int16_t>(f, space, fn::same_fn{});
+    default: return loop_run<fn::same_fn, int8_t, int8_t>(f, space, fn::same_fn{});
     }
 }
 

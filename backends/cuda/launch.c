@@ -2,6 +2,7 @@
  * launch. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
+#include "backends/cuda/fuse.h"
 #include "backends/cuda/launch.h"
 
 #include <cuda.h>
@@ -204,4 +205,16 @@ cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, v
                                  cudaStream_t stream)
 {
     return launch_with(kernel, grid, arguments, stream, true);
+}
+
+cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned threads,
+                                    void **arguments, cudaStream_t stream)
+{
+    if (!atomic_load_explicit(&config_launch, memory_order_acquire)) {
+        cudaError_t error = find_driver();
+        if (error != cudaSuccess)
+            return error;
+    }
+    return (cudaError_t)atomic_load_explicit(&plain_launch, memory_order_relaxed)(
+        function, blocks, 1, 1, threads, 1, 1, 0, stream, arguments, NULL);
 }

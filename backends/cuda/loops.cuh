@@ -18,27 +18,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "backends/cuda/frame.cuh"
+#include "backends/cuda/describe.cuh"
 #include "backends/cuda/launch.h"
 #include "backends/cuda/read_once.cuh"
 
 namespace ts {
-
-/** Division by a number that is known before: n / d for n < 2^31, d > 0. */
-struct divisor {
-    uint32_t d, magic, shift;
-    divisor() = default;
-    explicit divisor(uint32_t by) : d(by), magic(0), shift(0)
-    {
-        while ((1ull << shift) < by)
-            shift++;
-        magic = (uint32_t)(((1ull << 32) * ((1ull << shift) - by)) / by + 1);
-    }
-    __device__ __forceinline__ uint32_t of(uint32_t n) const
-    {
-        return (__umulhi(n, magic) + n) >> shift;
-    }
-};
 
 enum access_way : uint8_t { way_array, way_one, way_number };
 
@@ -61,17 +45,6 @@ enum { LOOP_THREADS = 256 };
 /** Accesses of a thread. One of 16 bytes: more in flight on the device
  * than it needs cost the memory's rate 5 %. */
 template <int V> constexpr int loop_unroll = V > 1 ? 1 : 4;
-
-template <class T> __device__ __forceinline__ T bits_as(double bits)
-{
-    T x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
-/** Whether a number among the operands T is one of f32: beside halves it is,
- * a lone operand is an element. */
-template <class T, int N> constexpr bool number_is_wide = is_half<T> && N > 2;
 
 /** A number as V elements, or what stands for it until widened(). */
 template <int K, int V, class T, int N>
@@ -128,10 +101,7 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpa
     wide_t<R> out[V];
 #pragma unroll
     for (int e = 0; e < V; e++)
-        if constexpr (sizeof(R) == 2 && requires { fn.near(x.at[e]...); })
-            out[e] = fn.near(x.at[e]...);
-        else
-            out[e] = static_cast<wide_t<R>>(fn(x.at[e]...));
+        out[e] = apply_fn<R>(fn, x.at[e]...);
     return to_word(pack<R, V>(out));
 }
 
@@ -234,23 +204,6 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** A host operand of `item` bytes as the kernel wants it: in f32 beside halves (wide), to which it
- * is rounded first where the operator says so. */
-__attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_operand &o, int item,
-                                                  bool wide, double *number)
-{
-    float single;
-    if (!wide) {
-        memcpy(number, o.data, item);
-        return;
-    }
-    if (o.wide)
-        ts_scalar_store(&f->args[o.arg], TS_F32, &single);
-    else
-        single = (float)ts_operand_number(&o);
-    memcpy(number, &single, sizeof single);
-}
-
 /** Launches `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses. */
 template <int V, class F, class R, class... T>
 cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, int64_t size,
@@ -350,7 +303,7 @@ ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
     constexpr int V = 16 / widest;
     call c = call_of(f);
     if (!c.device)
-        return ts_error_code();
+        return describe<F, R, T...>(f, space, fn);
     if (space.numel == 0)
         return TS_OK;
     bool wide = loop_is_wide<N>(space, item, V);

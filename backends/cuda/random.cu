@@ -7,6 +7,8 @@
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
+#include "backends/cuda/describe.cuh"
+#include "backends/cuda/dropout_fn.cuh"
 #include "backends/cuda/index.cuh"
 #include "backends/cuda/sampling.cuh"
 
@@ -347,25 +349,20 @@ static ts_status bernoulli(ts_frame *f)
 struct dropped {
     static constexpr int elements = 4;
     static constexpr bool reads = true;
-    uint32_t below;
-    double factor;
-    template <class A> __device__ __forceinline__ A keep(uint32_t word, A x) const
-    {
-        return (word >> 8) >= below ? x * (A)factor : (A)0;
-    }
+    fn::dropout_fn fn;
     template <class R>
     __device__ __forceinline__ void of(const philox_block &b, const R *x, R *y, int64_t) const
     {
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            y[e] = narrow<R>(keep(b.w[e], widen(x[e])));
+            y[e] = narrow<R>(fn(b.w[e], widen(x[e])));
     }
 };
 
 /** Any strides, an element a thread; elements count in row-major order. */
 template <class T>
 static __global__ void __launch_bounds__(DRAW_THREADS)
-    dropout_strided_kernel(const __grid_constant__ ts_space s, dropped fn, ts_rng_state rng)
+    dropout_strided_kernel(const __grid_constant__ ts_space s, fn::dropout_fn fn, ts_rng_state rng)
 {
     int64_t i = (int64_t)blockIdx.x * DRAW_THREADS + threadIdx.x, rest = i, to = 0, from = 0;
     if (i >= s.numel)
@@ -379,7 +376,7 @@ static __global__ void __launch_bounds__(DRAW_THREADS)
     philox_block b(rng.seed, rng.offset + i / 4);
     uint32_t word = i & 2 ? (i & 1 ? b.w[3] : b.w[2]) : (i & 1 ? b.w[1] : b.w[0]);
     T x = *(const T *)((const char *)s.operand[1].data + from);
-    *(T *)((char *)s.operand[0].data + to) = narrow<T>(fn.keep(word, widen(x)));
+    *(T *)((char *)s.operand[0].data + to) = narrow<T>(fn(word, widen(x)));
 }
 
 static ts_status drop(ts_frame *f, ts_rng_state rng)
@@ -387,13 +384,23 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     ts_space s;
     TS_CUDA_TRY(ts_kernel_space(f, &s));
     double p = f->args[1].d;
-    dropped fn = {threshold(p), p < 1 ? 1 / (1 - p) : 0};
+    fn::dropout_fn fn = {threshold(p), p < 1 ? 1 / (1 - p) : 0};
     if (!s.numel)
         return TS_OK;
+    if (ts_cuda_describing()) {
+        fn::dropout_at_fn at = {fn, rng.seed, rng.offset};
+        switch (ts_kernel_dtype(f)) {
+        case TS_F64: return describe<fn::dropout_at_fn, double, double>(f, s, at);
+        case TS_BF16: return describe<fn::dropout_at_fn, bf16, bf16>(f, s, at);
+        case TS_F16: return describe<fn::dropout_at_fn, f16, f16>(f, s, at);
+        default: return describe<fn::dropout_at_fn, float, float>(f, s, at);
+        }
+    }
     return with_float(f, [&]<class T>(const call &c) {
         if (s.ndim == 1 && s.operand[0].strides[0] == sizeof(T) &&
             s.operand[1].strides[0] == sizeof(T))
-            return draw<dropped, T>(c, fn, rng, s.operand[1].data, s.operand[0].data, s.numel);
+            return draw<dropped, T>(c, dropped{fn}, rng, s.operand[1].data, s.operand[0].data,
+                                    s.numel);
         dropout_strided_kernel<T>
             <<<(unsigned)((s.numel + DRAW_THREADS - 1) / DRAW_THREADS), DRAW_THREADS, 0,
                c.stream>>>(s, fn, rng);

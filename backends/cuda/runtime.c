@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/capture.h"
 #include "backends/cuda/current.h"
+#include "backends/cuda/describe.h"
 #include "tessera/program.h"
 
 #include <pthread.h>
@@ -281,6 +282,8 @@ ts_status ts_cuda_check_fault(ts_cuda_device *d)
 
 static __attribute__((noinline)) ts_cuda_device *use_another(int index)
 {
+    if (ts_cuda_describing())
+        return NULL;
     if (index < 0 || index >= TS_CUDA_DEVICES) {
         ts_error_set(TS_ERR_DEVICE, "cuda:%d: expected a device below %d", index, TS_CUDA_DEVICES);
         return NULL;

@@ -1,70 +1,44 @@
 /** @file unary.cu  Elementary functions of one tensor. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/loops.cuh"
+#include "backends/cuda/unary_fn.cuh"
 
 using namespace ts;
 
-/** Kernel `name`: expr of x, an element of the wide type A. */
-#define UNARY(name, dtypes, expr)                                                                  \
-    struct name##_fn {                                                                             \
-        template <class A> __device__ __forceinline__ A operator()(A x) const                      \
-        {                                                                                          \
-            return (A)(expr);                                                                      \
-        }                                                                                          \
-    };                                                                                             \
+#define KERNEL(name, dtypes)                                                                       \
     static ts_status name##_kernel(ts_frame *f)                                                    \
     {                                                                                              \
-        return pointwise<dtypes, 1>(f, name##_fn{});                                               \
+        return pointwise<dtypes, 1>(f, fn::name##_fn{});                                           \
     }
-/** An integer is whole already. */
-#define WHOLE(name, fn)                                                                  \
-    struct name##_fn {                                                                   \
-        template <class A> __device__ __forceinline__ A operator()(A x) const            \
-        {                                                                                \
-            if constexpr (std::is_floating_point_v<A>)                                   \
-                return fn(x);                                                            \
-            return x;                                                                    \
-        }                                                                                \
-    };                                                                                   \
-    static ts_status name##_kernel(ts_frame *f) { return pointwise<numbers, 1>(f, name##_fn{}); }
-
-template <class A> __device__ __forceinline__ A abs_of(A x)
-{
-    if constexpr (std::is_floating_point_v<A>)
-        return fabs(x);
-    else
-        return x < 0 ? -x : x;
-}
-
-UNARY(neg, numbers, -x)
-UNARY(abs, numbers, abs_of(x))
-UNARY(sign, everything, (x > 0) - (x < 0))
-UNARY(square, numbers, x * x)
-WHOLE(floor, floor)
-WHOLE(ceil, ceil)
-WHOLE(round, rint)
-WHOLE(trunc, trunc)
-UNARY(frac, floats, x - trunc(x))
-UNARY(exp, floats, exp(x))
-UNARY(exp2, floats, exp2(x))
-UNARY(expm1, floats, expm1(x))
-UNARY(log, floats, log(x))
-UNARY(log2, floats, log2(x))
-UNARY(log10, floats, log10(x))
-UNARY(log1p, floats, log1p(x))
-UNARY(sqrt, floats, sqrt(x))
-UNARY(rsqrt, floats, rsqrt(x))
-UNARY(reciprocal, floats, 1 / x)
-UNARY(sin, floats, sin(x))
-UNARY(cos, floats, cos(x))
-UNARY(tan, floats, tan(x))
-UNARY(asin, floats, asin(x))
-UNARY(acos, floats, acos(x))
-UNARY(atan, floats, atan(x))
-UNARY(sinh, floats, sinh(x))
-UNARY(cosh, floats, cosh(x))
-UNARY(erf, floats, erf(x))
-UNARY(erfc, floats, erfc(x))
+KERNEL(neg, numbers)
+KERNEL(abs, numbers)
+KERNEL(sign, everything)
+KERNEL(square, numbers)
+KERNEL(floor, numbers)
+KERNEL(ceil, numbers)
+KERNEL(round, numbers)
+KERNEL(trunc, numbers)
+KERNEL(frac, floats)
+KERNEL(exp, floats)
+KERNEL(exp2, floats)
+KERNEL(expm1, floats)
+KERNEL(log, floats)
+KERNEL(log2, floats)
+KERNEL(log10, floats)
+KERNEL(log1p, floats)
+KERNEL(sqrt, floats)
+KERNEL(rsqrt, floats)
+KERNEL(reciprocal, floats)
+KERNEL(sin, floats)
+KERNEL(cos, floats)
+KERNEL(tan, floats)
+KERNEL(asin, floats)
+KERNEL(acos, floats)
+KERNEL(atan, floats)
+KERNEL(sinh, floats)
+KERNEL(cosh, floats)
+KERNEL(erf, floats)
+KERNEL(erfc, floats)
 
 #define ROW(name, dtypes) {#name, name##_kernel, dtypes, true}
 TS_CUDA_FAMILY(unary,

@@ -44,6 +44,24 @@ typedef enum ts_backend_flag {
 typedef struct ts_capture ts_capture;
 
 /**
+ * A call of a fused group: a frame that is ready for its kernel. Calls of a group are pointwise, on
+ * one device, and have results of equal sizes. Arguments and results of the group with equal
+ * addresses are one tensor. A tensor without data (ts_kernel_data() is NULL) is made and read
+ * inside the group alone and needs no memory. A call reads what the calls before it have written.
+ * An argument of another dtype than the kernel takes is cast to ts_kernel_dtype(), as by ts_to().
+ */
+typedef struct ts_group_call {
+    ts_frame *frame;
+    ts_kernel kernel;
+} ts_group_call;
+/** What the backend did to run a group. */
+typedef struct ts_group_report {
+    int64_t launches;  /**< kernels */
+    double compile_ms; /**< to get these kernels; 0: they were there */
+    bool from_disk;    /**< they were compiled by an earlier process */
+} ts_group_report;
+
+/**
  * Functions of a backend. Each gets `state`; `device` is a device's index. Several threads may call
  * them at once. Functions that return ts_status report with ts_error_set(). Slots marked optional
  * may be NULL, with the effect in brackets.
@@ -147,6 +165,15 @@ typedef struct ts_backend {
     ts_status (*capture_replay)(void *state, int device, ts_capture *capture, ts_stream *stream);
     /** Ends a capture, also one that has begun and not ended. Waits for its replays. */
     void (*capture_free)(void *state, int device, ts_capture *capture);
+
+    /** True if the backend can run a pointwise call as a part of a fused group. The frame is as the
+     *  kernel gets it, but for its tensors, which have no memory; the kernel is the one that the
+     *  call would run. (optional: no groups) */
+    bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
+    /** Queues all calls of a group at once. TS_ERR_UNSUPPORTED if it cannot, with the reason: the
+     *  library then runs the calls one by one. (required with group_takes) */
+    ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
+                           ts_stream *stream, ts_group_report *report);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */

@@ -86,6 +86,9 @@ typedef struct ts_compile_stats {
     int64_t replays;    /**< recordings that ran as such a graph */
     int64_t replaced;   /**< calls captured anew for a replay, as a number or an address changed */
     int64_t launches;   /**< of kernels in the newest graph */
+    int64_t kernels;    /**< compiled for groups on other devices than the CPU */
+    int64_t kernels_read; /**< read from disk instead */
+    double kernel_ms;   /**< spent on both */
 } ts_compile_stats;
 /** All zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);

@@ -132,6 +132,57 @@ CALLS(graphs)
     tear_down();
 }
 
+/* A device that runs groups. */
+static void run_flat(const task *t)
+{
+    const float *x = from_handle(t->space.operand[1].data);
+    for (int64_t i = 0; i < t->space.numel; i++)
+        ((float *)from_handle(t->space.operand[0].data))[i] = -x[i];
+}
+static ts_status queue_flat(ts_frame *frame)
+{
+    task t = {.run = run_flat};
+    TS_TRY(ts_kernel_space(frame, &t.space));
+    return queue(ts_kernel_stream(frame), t);
+}
+static ts_status install_flat(void *state, ts_key key)
+{
+    (void)state;
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .strided = true};
+    return ts_register_kernel_ex("neg", key, queue_flat, &opts, NULL);
+}
+
+/** Groups that run, and that the device refuses; call by call, and as a graph. */
+CALLS(groups)
+{
+    static ts_device here;
+    if (!here.backend) {
+        ts_device before = device;
+        has_groups = true;
+        set_up_named("GROUPS", install_flat);
+        here = device;
+        device = before;
+    }
+    TS_SCOPE;
+    ts_tensor *x = ts_arange(0, 40, 1, TS_F32), *out;
+    WATCH(x);
+    for (int how = 0; how < 4; how++) {
+        ts_device before = device;
+        device = here;
+        refuses_groups = how & 1;
+        ts_compiled *c = ts_compile(negated, NULL, TS_OPTS(ts_compile_opts, .graph = how & 2));
+        for (int i = 0; i < 4 && c; i++) {
+            FAULTY(f, ts_compiled_call(c, &x, 1, &out, 1));
+            fault_see(f, ts_to_device(out, TS_DEVICE_CPU));
+        }
+        ts_compiled_free(c);
+        refuses_groups = false;
+        device = before;
+    }
+    ck_assert_int_gt(groups_run, 0);
+    tear_down();
+}
+
 /* ------------------------------------------------------------------- ops with a gradient ---- */
 
 static ts_status rule(ts_frame *frame) { return ts_rule_pointwise(frame, 1, TS_DTYPE_NONE, true); }

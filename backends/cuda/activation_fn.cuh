@@ -1,0 +1,212 @@
+/** @file activation_fn.cuh  Activation functions and their gradients, of an element. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_ACTIVATION_FN_CUH
+#define TS_CUDA_ACTIVATION_FN_CUH
+
+#include "backends/cuda/apply.cuh"
+
+namespace ts::fn {
+
+struct two_numbers {
+    double at[2];
+};
+/* x is an element; in a gradient g is the incoming gradient and x what the rule saved. p and q are
+ * numbers among the arguments. A is the wide type. What follows expr, if anything, is another
+ * member of the functor: TS_NEAR(expr), what halves get. */
+#define TS_FORWARD(name, expr, ...)                                                                \
+    struct name##_fn {                                                                             \
+        two_numbers number;                                                                        \
+        template <class A> __device__ __forceinline__ A operator()(A x) const                      \
+        {                                                                                          \
+            A p = (A)number.at[0], q = (A)number.at[1];                                            \
+            (void)p, (void)q;                                                                      \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+        __VA_ARGS__                                                                                \
+    };
+#define TS_BACKWARD(name, expr, ...)                                                               \
+    struct name##_fn {                                                                             \
+        two_numbers number;                                                                        \
+        template <class A> __device__ __forceinline__ A operator()(A g, A x) const                 \
+        {                                                                                          \
+            A p = (A)number.at[0], q = (A)number.at[1];                                            \
+            (void)p, (void)q;                                                                      \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+        __VA_ARGS__                                                                                \
+    };
+#define TS_NEAR(expr)                                                                              \
+    __device__ __forceinline__ float near(float x) const                                           \
+    {                                                                                              \
+        return expr;                                                                               \
+    }
+#define TS_NEAR_GRADIENT(expr)                                                                     \
+    __device__ __forceinline__ float near(float g, float x) const                                  \
+    {                                                                                              \
+        return expr;                                                                               \
+    }
+
+/* The units for exponentials and reciprocals err by a unit or two in the last place of f32, as good
+ * as a function may be; what their argument loses by rounding is put right where it matters. */
+
+template <class A> __device__ __forceinline__ A sigmoid_at(A x)
+{
+    return reciprocal(1 + exp(-x));
+}
+template <class A> __device__ __forceinline__ A softplus_at(A x)
+{
+    return (x > 0 ? x : (A)0) + log1p(exp(-fabs(x)));
+}
+
+__device__ __forceinline__ double tanh_at(double x)
+{
+    return tanh(x);
+}
+/* a polynomial where 1 - 2 / (1 + exp(2 x)) would cancel */
+__device__ __forceinline__ float tanh_at(float x)
+{
+    float t = fabsf(x), s = x * x;
+    float p = fmaf(
+        fmaf(fmaf(fmaf(-0.005905754129f, s, 0.02080529526f), s, -0.05378665984f), s, 0.13331958f),
+        s, -0.3333329926f);
+    float near = fmaf(p, s * x, x);
+    float far = fmaf(-2, reciprocal_fast(1 + exp2_fast(2.885390082f * t)), 1);
+    return t < 0.55f ? near : copysignf(far, x);
+}
+
+/* far out the slope is 0 or 1: cut there, so that no infinity meets a 0 */
+template <class A> __device__ __forceinline__ A silu_slope(A x)
+{
+    x = x < -80 ? (A)-80 : x > 80 ? (A)80 : x;
+    A e = exp(-x), s = reciprocal(1 + e);
+    return s * (1 + x * (e * s));
+}
+
+/* Upper tail of the normal distribution over exp(-t^2 / 2), t >= 0: a polynomial of 1 / (1 + p t),
+ * fitted to 3e-8 of its value, or for halves (NEAR) to 4e-5. */
+template <bool NEAR> __device__ __forceinline__ float tail_at(float t)
+{
+    constexpr float full[] = {0.1037590543f,  0.1030168393f, 0.1030296541f,
+                              0.05102989615f, 0.1609429611f, -0.1509423238f,
+                              0.2514858854f,  -0.152826411f, 0.03050443205f};
+    constexpr float some[] = {0.151559491f, 0.157820346f, 0.0933813553f, 0.186922337f,
+                              -0.0897017742f};
+    constexpr int last = NEAR ? 4 : 8;
+    float u = reciprocal_fast(fmaf(NEAR ? 0.38076923f : 0.26f, t, 1)),
+          p = NEAR ? some[last] : full[last];
+#pragma unroll
+    for (int i = last - 1; i >= 0; i--)
+        p = fmaf(p, u, NEAR ? some[i] : full[i]);
+    return p * u;
+}
+/* exp(-x^2 / 2) */
+template <bool NEAR> __device__ __forceinline__ float bell_at(float x)
+{
+    const float high = -0.721347511f, low = -9.62981496e-09f; /* of -log2(e) / 2 */
+    float s = x * x, y = s * high, e = exp2_fast(y);
+    if (NEAR)
+        return e;
+    float rest = fmaf(fmaf(x, x, -s), high, fmaf(s, low, fmaf(s, high, -y)));
+    return fmaf(e, rest * 0.69314718f, e);
+}
+
+/* x cdf(x) = max(x, 0) - t tail(t) of t = |x|; cut where no infinity meets a 0 */
+template <bool NEAR> __device__ __forceinline__ float gelu_by(float x)
+{
+    float t = fminf(fabsf(x), 40);
+    return fmaf(-t, bell_at<NEAR>(t) * tail_at<NEAR>(t), x < 0 ? 0 : x);
+}
+/* cdf(x) + x density(x), whose part above 0 is that below subtracted from 1 */
+template <bool NEAR> __device__ __forceinline__ float gelu_slope_by(float x)
+{
+    float t = fminf(fabsf(x), 40),
+          below = bell_at<true>(x) * fmaf(-0.39894228f, t, tail_at<NEAR>(t));
+    return x < 0 ? below : 1 - below;
+}
+__device__ __forceinline__ float gelu_at(float x)
+{
+    return gelu_by<false>(x);
+}
+__device__ __forceinline__ double gelu_at(double x)
+{
+    x = x < -40 ? -40 : x;
+    return x * normcdf(x);
+}
+__device__ __forceinline__ float gelu_slope(float x)
+{
+    return gelu_slope_by<false>(x);
+}
+__device__ __forceinline__ double gelu_slope(double x)
+{
+    x = x < -40 ? -40 : x > 40 ? 40 : x;
+    return normcdf(x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+}
+
+/* (1 + tanh u) / 2 is the logistic function of 2 u, and does not cancel far out */
+template <class A> __device__ __forceinline__ A gelu_tanh_inner(A x)
+{
+    return 2 * (A)0.79788456080286535588 * (x + (A)0.044715 * x * x * x);
+}
+__device__ __forceinline__ double gelu_tanh_part(double x)
+{
+    return sigmoid_at(gelu_tanh_inner(x));
+}
+__device__ __forceinline__ float gelu_tanh_part(float x)
+{
+    return reciprocal_fast(1 + exp2_fast(x * fmaf(-0.10294324f, x * x, -2.3022082f)));
+}
+template <class A> __device__ __forceinline__ A gelu_tanh_at(A x)
+{
+    x = x < -40 ? (A)-40 : x;
+    return x * gelu_tanh_part(x);
+}
+template <class A> __device__ __forceinline__ A gelu_tanh_slope(A x)
+{
+    x = x < -40 ? (A)-40 : x > 40 ? (A)40 : x;
+    A s = gelu_tanh_part(x), rest = sizeof(A) == 8 ? gelu_tanh_part(-x) : 1 - s;
+    A slope = 2 * (A)0.79788456080286535588 * (1 + 3 * (A)0.044715 * x * x);
+    return s + x * s * rest * slope;
+}
+
+/* Halves round at 2^-9 or 2^-12, and do not tell a few units of 2^-15. */
+__device__ __forceinline__ float sigmoid_near(float x)
+{
+    return reciprocal_fast(1 + exp2_fast(-1.44269504f * x));
+}
+__device__ __forceinline__ float silu_slope_near(float x)
+{
+    x = x < -1000 ? -1000 : x > 1000 ? 1000 : x;
+    float s = sigmoid_near(x);
+    return s * fmaf(x, 1 - s, 1);
+}
+
+TS_FORWARD(relu, x < 0 ? 0 : x)
+TS_BACKWARD(threshold_backward, x <= p ? 0 : g)
+TS_FORWARD(leaky_relu, x > 0 ? x : x * p)
+TS_BACKWARD(leaky_relu_backward, x > 0 ? g : g * p)
+TS_FORWARD(elu, x > 0 ? x : p * expm1(x))
+TS_BACKWARD(elu_backward, x > 0 ? g : g * p * exp(x))
+TS_FORWARD(sigmoid, sigmoid_at(x), TS_NEAR(sigmoid_near(x)))
+TS_BACKWARD(sigmoid_backward, g * (1 - x) * x)
+TS_FORWARD(tanh, tanh_at(x))
+TS_BACKWARD(tanh_backward, g * (1 - x * x))
+TS_FORWARD(log_sigmoid, -softplus_at(-x))
+TS_FORWARD(silu, (x < -1000 ? (A)-1000 : x) * sigmoid_at(x),
+           TS_NEAR((x < -1000 ? -1000 : x) * sigmoid_near(x)))
+TS_BACKWARD(silu_backward, g * silu_slope(x), TS_NEAR_GRADIENT(g * silu_slope_near(x)))
+TS_FORWARD(softplus, x * p > q ? x : softplus_at(x * p) / p)
+TS_BACKWARD(softplus_backward, x * p > q ? g : g * sigmoid_at(x * p))
+TS_FORWARD(mish, x * tanh(softplus_at(x)))
+TS_FORWARD(gelu_erf, gelu_at(x), TS_NEAR(gelu_by<true>(x)))
+TS_FORWARD(gelu_tanh, gelu_tanh_at(x))
+TS_BACKWARD(gelu_erf_backward, g * gelu_slope(x), TS_NEAR_GRADIENT(g * gelu_slope_by<true>(x)))
+TS_BACKWARD(gelu_tanh_backward, g * gelu_tanh_slope(x))
+
+#undef TS_FORWARD
+#undef TS_BACKWARD
+#undef TS_NEAR
+#undef TS_NEAR_GRADIENT
+
+} // namespace ts::fn
+
+#endif

@@ -1,0 +1,52 @@
+/** @file copy_fn.cuh  An element as another dtype. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_COPY_FN_CUH
+#define TS_CUDA_COPY_FN_CUH
+
+#include "backends/cuda/apply.cuh"
+
+namespace ts::fn {
+
+/** Elements that keep their bits. */
+struct same_fn {
+    template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
+};
+
+/** A float without its fraction; out of range and NaN become the most
+ * negative integer, as on the CPU. */
+template <class I> __device__ __forceinline__ I truncated(double x)
+{
+    constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
+    bool fits = sizeof(I) == 8 ? x >= -end && x < end : x > -end - 1 && x < end;
+    return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
+}
+
+/** From any dtype to R; u8 is the last byte of i64. */
+template <class R> struct convert_fn {
+    template <class A> __device__ __forceinline__ auto operator()(A x) const
+    {
+        if constexpr (std::is_same_v<R, bool>)
+            return x != 0;
+        else if constexpr (std::is_same_v<wide_t<R>, float> && std::is_same_v<A, double> &&
+                           !std::is_same_v<R, float>)
+            return odd(x);
+        else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>)
+            return (R)truncated<std::conditional_t<std::is_same_v<R, int32_t>, int32_t, int64_t>>(
+                x);
+        else
+            return (wide_t<R>)x;
+    }
+    /** A float that rounds to the same half as the double: the last bit says
+     * that something was cut. */
+    static __device__ __forceinline__ float odd(double x)
+    {
+        float y = __double2float_rz(x);
+        if ((double)y != x && x == x)
+            y = __uint_as_float(__float_as_uint(y) | 1);
+        return y;
+    }
+};
+
+} // namespace ts::fn
+
+#endif

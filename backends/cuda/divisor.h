@@ -1,0 +1,22 @@
+/** @file divisor.h  The numbers by which a kernel divides without a division. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_DIVISOR_H
+#define TS_CUDA_DIVISOR_H
+
+#include <stdint.h>
+
+/** n / d is (high word of n * magic, + n) >> shift, for n < 2^31. */
+typedef struct ts_cuda_divisor {
+    uint32_t d, magic, shift;
+} ts_cuda_divisor;
+
+static inline ts_cuda_divisor ts_cuda_divisor_of(uint32_t d)
+{
+    uint32_t shift = 0;
+    while ((1ull << shift) < d)
+        shift++;
+    ts_cuda_divisor by = {d, (uint32_t)(((1ull << 32) * ((1ull << shift) - d)) / d + 1), shift};
+    return by;
+}
+
+#endif

@@ -1,0 +1,27 @@
+/** @file dropout_fn.cuh  Dropout of an element. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_DROPOUT_FN_CUH
+#define TS_CUDA_DROPOUT_FN_CUH
+
+#include "backends/cuda/apply.cuh"
+#include "backends/cuda/philox.cuh"
+
+namespace ts::fn {
+
+struct dropout_fn {
+    uint32_t below; /* of the upper 24 bits of an element's word: dropped */
+    double factor;
+    template <class A> __device__ __forceinline__ A operator()(uint32_t word, A x) const
+    {
+        return (word >> 8) >= below ? x * (A)factor : (A)0;
+    }
+};
+/** The same with the place of its random words, for a group. */
+struct dropout_at_fn : dropout_fn {
+    static constexpr bool draws = true; /* takes the element's word first */
+    uint64_t seed, offset;
+};
+
+} // namespace ts::fn
+
+#endif

@@ -1,0 +1,480 @@
+/**
+ * @file fuse.c
+ * Fused groups: descriptions of calls, the layout of the group's kernel, kernels that are there,
+ * launches.
+ *
+ * A kernel is found by words that say all that its source says: layout class, dtypes, functors, who
+ * reads whom. Sizes, strides, addresses and numbers are parameters, so other sizes and learning
+ * rates compile nothing. Kernels are kept until the process ends.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/current.h"
+#include "backends/cuda/fuse.h"
+#include "backends/cuda/launch.h"
+
+#include <cuda.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* ------------------------------------------------------------------------- description ---- */
+
+/** What the thread asks a kernel for. */
+typedef struct note {
+    ts_cuda_formula *formula;
+    int given; /* loops that the kernel described */
+} note;
+static _Thread_local note *asked;
+
+bool ts_cuda_describing(void) { return asked != NULL; }
+
+void ts_cuda_describe(const ts_cuda_formula *formula)
+{
+    if (!asked->given++)
+        *asked->formula = *formula;
+}
+
+/** Runs a kernel without a device; false if it is no single loop of a functor that NVRTC knows. */
+static bool describe(ts_frame *f, ts_kernel kernel, ts_cuda_formula *formula)
+{
+    ts_cuda_device *device = ts_cuda_current;
+    note n = {.formula = formula};
+    if (!ts_cuda_describes(kernel))
+        return false;
+    asked = &n;
+    ts_cuda_current = NULL; /* so that ts_cuda_use() asks ts_cuda_describing() */
+    ts_status status = kernel(f);
+    ts_cuda_current = device;
+    asked = NULL;
+    if (status != TS_OK || n.given != 1)
+        return false;
+    const char *functor = strstr(formula->names, "X = ");
+    return functor && (strncmp(functor + 5, "fn::", 4) == 0 ||
+                       strncmp(functor + 5, "ts::fn::", 8) == 0);
+}
+
+/* ------------------------------------------------------------------------------ layout ---- */
+
+static int value_of(ts_cuda_group *g, const ts_tensor *t)
+{
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].tensor == t)
+            return i;
+    ts_dtype dtype = ts_dtype_of(t);
+    g->values[g->nvalues] = (ts_cuda_group_value){.tensor = t, .data = ts_kernel_data(t),
+                                                  .dtype = (uint8_t)dtype,
+                                                  .item = (uint8_t)ts_dtype_size(dtype)};
+    return g->nvalues++;
+}
+
+/** Describes the calls and finds their values. */
+static bool gather(ts_cuda_group *g, const ts_group_call *calls, int count)
+{
+    for (int c = 0; c < count; c++) {
+        ts_cuda_group_call *call = &g->calls[g->ncalls++];
+        ts_cuda_formula *f = &call->formula;
+        if (!describe(calls[c].frame, calls[c].kernel, f))
+            return false;
+        for (int k = 1; k < f->operands; k++) {
+            call->value[k] = -1;
+            if (f->host[k])
+                continue;
+            const ts_value *v = &calls[c].frame->args[f->arg[k]];
+            call->value[k] = (int16_t)value_of(g, v->t);
+            ts_cuda_group_value *operand = &g->values[call->value[k]];
+            operand->read |= operand->data && !operand->written;
+        }
+        call->value[0] = (int16_t)value_of(g, calls[c].frame->rets[0].t);
+        ts_cuda_group_value *result = &g->values[call->value[0]];
+        result->written = result->data != NULL;
+        g->draws |= f->draws;
+        call->compute = (uint8_t)ts_kernel_dtype(calls[c].frame);
+        if (!ts_cuda_group_casts(call, g->values))
+            return false;
+    }
+    return true;
+}
+
+bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
+{
+    (void)state;
+    ts_cuda_group_call call = {0};
+    ts_cuda_group_value values[TS_KERNEL_OPERANDS];
+    const char *why;
+    ts_cuda_group g = {.calls = &call, .values = values};
+    return gather(&g, &(ts_group_call){f, kernel}, 1) && ts_cuda_nvrtc(&why);
+}
+
+/** Byte strides of a tensor along the dims of a result of `ndim` dims, outermost first. */
+static void strides_in(const ts_cuda_group_value *v, int ndim, int64_t *strides)
+{
+    int shift = ndim - ts_ndim(v->tensor);
+    for (int d = 0; d < ndim; d++)
+        strides[d] = d < shift || ts_sizes(v->tensor)[d - shift] == 1
+                         ? 0
+                         : ts_strides(v->tensor)[d - shift] * v->item;
+}
+
+/** Dims in the order of a tensor's strides, so that memory is read and written in order. */
+static void order_dims(const int64_t *strides, int ndim, int *order)
+{
+    for (int d = 0; d < ndim; d++) {
+        int at = d;
+        for (; at > 0 && strides[order[at - 1]] < strides[d] && strides[d]; at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+}
+
+/** The dims that are left when those that all tensors in memory run through evenly are merged. */
+static void collapse(ts_cuda_group *g, const ts_tensor *result)
+{
+    int ndim = ts_ndim(result), order[TS_MAX_DIMS], n = 0;
+    int64_t steps[TS_MAX_DIMS];
+    const ts_cuda_group_value *first = NULL;
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].written && !first)
+            first = &g->values[i];
+    for (int d = 0; d < ndim; d++)
+        order[d] = d;
+    if (first && !g->draws) { /* random words belong to elements by the order of the result */
+        strides_in(first, ndim, steps);
+        order_dims(steps, ndim, order);
+    }
+    for (int d = ndim - 1; d >= 0; d--) {
+        int64_t size = ts_sizes(result)[order[d]];
+        bool merge = n > 0;
+        if (size == 1)
+            continue;
+        for (int i = 0; i < g->nvalues && merge; i++) {
+            ts_cuda_group_value *v = &g->values[i];
+            strides_in(v, ndim, steps);
+            merge = !v->data || steps[order[d]] == v->strides[n - 1] * g->sizes[n - 1];
+        }
+        if (merge) {
+            g->sizes[n - 1] *= size;
+            continue;
+        }
+        g->sizes[n] = size;
+        for (int i = 0; i < g->nvalues; i++) {
+            strides_in(&g->values[i], ndim, steps);
+            g->values[i].strides[n] = steps[order[d]];
+        }
+        n++;
+    }
+    if (!n) /* one element */
+        g->sizes[n++] = 1;
+    g->ndim = n;
+}
+
+/** Elements of an access: as many as fill 16 bytes of the widest tensor, if all allow it. */
+static int width_of(const ts_cuda_group *g)
+{
+    int widest = 1;
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].way == TS_CUDA_ARRAY && g->values[i].item > widest)
+            widest = g->values[i].item;
+    int width = 16 / widest;
+    if (g->sizes[0] < width || (g->ndim > 1 && g->sizes[0] % width))
+        return 1;
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        int64_t bytes = (int64_t)v->item * width;
+        if (v->way == TS_CUDA_STRIDED)
+            return 1;
+        if (v->way != TS_CUDA_ARRAY)
+            continue;
+        if ((uintptr_t)v->data % (uint64_t)bytes)
+            return 1;
+        for (int d = 1; d < g->ndim; d++)
+            if (v->strides[d] % bytes)
+                return 1;
+    }
+    return width;
+}
+
+static void lay_out(ts_cuda_group *g, const ts_tensor *result)
+{
+    g->numel = ts_numel(result);
+    collapse(g, result);
+    for (int i = 0; i < g->nvalues; i++) {
+        ts_cuda_group_value *v = &g->values[i];
+        v->way = !v->data                     ? TS_CUDA_INSIDE
+                 : v->strides[0] == 0         ? TS_CUDA_ONE
+                 : v->strides[0] == v->item   ? TS_CUDA_ARRAY
+                                              : TS_CUDA_STRIDED;
+        if (v->written && v->way == TS_CUDA_ONE) /* of one element */
+            v->way = TS_CUDA_STRIDED;
+    }
+    g->width = width_of(g);
+    g->unroll = g->width > 1 ? 1 : 4;
+    for (int i = 0; i < g->nvalues; i++)
+        g->values[i].strides[0] *= g->width;
+    g->tail = g->numel % g->width != 0;
+    g->large = g->numel / g->width >= ((int64_t)1 << 31) - 4096;
+}
+
+/* ----------------------------------------------------------------------------- kernels ---- */
+
+/** A compiled kernel, or one that cannot be. */
+typedef struct kernel {
+    uint64_t hash;
+    CUfunction function; /* NULL: why */
+    const char *why;     /* NVRTC's message */
+    int nwords;
+    uint64_t words[];
+} kernel;
+
+typedef CUresult (*load_fn)(CUmodule *module, const void *image);
+typedef CUresult (*find_fn)(CUfunction *function, CUmodule module, const char *name);
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static kernel **kernels; /* open addressing */
+static int nkernels, room;
+
+static uint64_t hash_of(const uint64_t *words, int n)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < n; i++)
+        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+    return hash;
+}
+
+/** All that the source says. */
+static int words_of(const ts_cuda_group *g, uint64_t *words)
+{
+    int n = 0;
+    words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
+                 (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
+                 (uint64_t)g->tail << 25 |
+                 (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        words[n++] = v->dtype | (uint64_t)v->way << 8 | (uint64_t)v->read << 16 |
+                     (uint64_t)v->written << 17;
+    }
+    for (int c = 0; c < g->ncalls; c++) {
+        const ts_cuda_group_call *call = &g->calls[c];
+        words[n++] = (uintptr_t)call->formula.names;
+        uint64_t places = 0;
+        for (int k = 0; k < call->formula.operands; k++)
+            places = places << 10 | (uint16_t)(call->value[k] + 1);
+        words[n++] = places;
+        words[n++] = call->compute;
+    }
+    return n;
+}
+
+static kernel **place_of(const uint64_t *words, int n, uint64_t hash)
+{
+    int at = (int)(hash >> 40) & (room - 1);
+    for (kernel *k; (k = kernels[at]); at = (at + 1) & (room - 1))
+        if (k->hash == hash && k->nwords == n && memcmp(k->words, words, (size_t)n * 8) == 0)
+            break;
+    return &kernels[at];
+}
+
+static bool grow(void)
+{
+    if (2 * nkernels < room)
+        return true;
+    kernel **before = kernels, **larger = calloc(room ? 2 * (size_t)room : 64, sizeof *larger);
+    int n = room;
+    if (!larger)
+        return false;
+    kernels = larger;
+    room = n ? 2 * n : 64;
+    for (int i = 0; i < n; i++)
+        if (before[i])
+            *place_of(before[i]->words, before[i]->nwords, before[i]->hash) = before[i];
+    free(before);
+    return true;
+}
+
+/** Loads machine code into the current device, also while the thread captures: a group whose
+ *  tensors have moved to other alignments needs another kernel. */
+static ts_status load(const void *image, CUfunction *function)
+{
+    enum cudaDriverEntryPointQueryResult result;
+    void *loads = NULL, *finds = NULL;
+    CUmodule module;
+    cudaError_t error = cudaGetDriverEntryPointByVersion("cuModuleLoadData", &loads, 12000,
+                                                         cudaEnableDefault, &result);
+    if (error == cudaSuccess)
+        error = cudaGetDriverEntryPointByVersion("cuModuleGetFunction", &finds, 12000,
+                                                 cudaEnableDefault, &result);
+    if (error == cudaSuccess && (!loads || !finds))
+        error = cudaErrorNotSupported;
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    if (error == cudaSuccess)
+        error = cudaThreadExchangeStreamCaptureMode(&mode);
+    if (error == cudaSuccess) {
+        error = (cudaError_t)((load_fn)loads)(&module, image);
+        if (error == cudaSuccess)
+            error = (cudaError_t)((find_fn)finds)(function, module, "group");
+        cudaThreadExchangeStreamCaptureMode(&mode);
+    }
+    return ts_cuda_check(error, "kernel of a group");
+}
+
+/** Compiles and loads a group's kernel. */
+static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_report *report)
+{
+    struct timespec begin, end;
+    int major = 0, minor = 0, device = ts_cuda_current->index;
+    ts_cuda_compiled compiled = {0};
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+                         "cuda:%d", device));
+    TS_TRY(ts_cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
+                         "cuda:%d", device));
+    char *source = ts_cuda_group_source(g);
+    if (!source)
+        return ts_error_set(TS_ERR_MEMORY, "no memory for the source of a group");
+    ts_status status = ts_cuda_compile(source, 10 * major + minor, &compiled);
+    free(source);
+    if (status == TS_OK)
+        status = load(compiled.image, function);
+    free(compiled.image);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    report->from_disk = compiled.from_disk;
+    report->compile_ms = (double)(end.tv_sec - begin.tv_sec) * 1e3 +
+                         (double)(end.tv_nsec - begin.tv_nsec) * 1e-6;
+    return status;
+}
+
+/** The kernel of a group. One that NVRTC refuses is not tried again. */
+static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
+                             CUfunction *function, ts_group_report *report)
+{
+    uint64_t hash = hash_of(words, n);
+    ts_status status = TS_OK;
+    pthread_mutex_lock(&lock);
+    kernel *k = room ? *place_of(words, n, hash) : NULL;
+    if (!k && grow() && (k = malloc(sizeof *k + (size_t)n * sizeof *words))) {
+        *k = (kernel){.hash = hash, .nwords = n};
+        memcpy(k->words, words, (size_t)n * sizeof *words);
+        status = make(g, &k->function, report);
+        if (status == TS_ERR_UNSUPPORTED)
+            k->why = strdup(ts_error_message());
+        if (status == TS_OK || k->why) {
+            *place_of(words, n, hash) = k;
+            nkernels++;
+        } else {
+            free(k);
+        }
+    } else if (!k) {
+        status = ts_error_set(TS_ERR_MEMORY, "no memory for the kernel of a group");
+    } else if (!k->function) {
+        status = ts_error_set(TS_ERR_UNSUPPORTED, "%s", k->why);
+    }
+    if (status == TS_OK)
+        *function = k->function;
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------- launch ---- */
+
+static ts_status launch(const ts_cuda_group *g, CUfunction function, const ts_frame *f,
+                        void **arguments, cudaStream_t stream)
+{
+    ts_cuda_group_space space = {0};
+    int n = 0;
+    for (int d = 0; d < g->ndim; d++) {
+        int64_t size = d ? g->sizes[d] : g->sizes[0] / g->width;
+        space.sizes[d] = (uint64_t)size;
+        if (!g->large)
+            space.by[d] = ts_cuda_divisor_of((uint32_t)size);
+    }
+    space.accesses = (uint64_t)((g->numel + g->width - 1) / g->width);
+    space.tail = (uint32_t)(g->numel % g->width); /* only of one dim */
+    arguments[n++] = &space;
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].way != TS_CUDA_INSIDE)
+            arguments[n++] = &g->values[i].data; /* strides follow it */
+    for (int c = 0; c < g->ncalls; c++) {
+        ts_cuda_formula *of = &g->calls[c].formula;
+        for (int k = 1; k < of->operands; k++)
+            if (of->host[k])
+                arguments[n++] = &of->number[k];
+        if (of->bytes)
+            arguments[n++] = of->members;
+    }
+    uint64_t share = (uint64_t)TS_CUDA_GROUP_THREADS * (uint64_t)g->unroll,
+             blocks = (space.accesses + share - 1) / share;
+    return ts_cuda_launched(
+        f, ts_cuda_launch_function(function, (unsigned)blocks, TS_CUDA_GROUP_THREADS, arguments,
+                                   stream),
+        stream);
+}
+
+/** Room for a group of `count` calls: calls, values, words of the key, addresses of arguments. */
+typedef struct space_of {
+    size_t calls, values, words, arguments;
+} space_of;
+static space_of room_for(int count)
+{
+    size_t n = (size_t)count, operands = TS_KERNEL_OPERANDS;
+    return (space_of){n * sizeof(ts_cuda_group_call), n * operands * sizeof(ts_cuda_group_value),
+                      (1 + n * operands + 3 * n) * sizeof(uint64_t),
+                      (1 + n * (2 * operands + 1)) * sizeof(void *)};
+}
+
+/** Describes a group and lays it out in `block`, which is of ts_scratch_take(). */
+static ts_status prepare(ts_cuda_group *g, char *block, const ts_group_call *calls, int count)
+{
+    space_of bytes = room_for(count);
+    memset(block, 0, bytes.calls + bytes.values);
+    *g = (ts_cuda_group){.calls = (ts_cuda_group_call *)block,
+                         .values = (ts_cuda_group_value *)(block + bytes.calls)};
+    if (!gather(g, calls, count))
+        return ts_error_set(TS_ERR_UNSUPPORTED, "%s is not a loop of a known function",
+                            ts_op_name(calls[g->ncalls - 1].frame->op));
+    lay_out(g, calls[0].frame->rets[0].t);
+    return TS_OK;
+}
+
+ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls, int count,
+                            ts_stream *stream, ts_group_report *report)
+{
+    (void)state;
+    ts_cuda_device *d = ts_cuda_use(device);
+    ts_cuda_group g;
+    CUfunction function = NULL;
+    space_of bytes = room_for(count);
+    int64_t all = (int64_t)(bytes.calls + bytes.values + bytes.words + bytes.arguments);
+    char *block = d ? ts_scratch_take(TS_DEVICE_CPU, all) : NULL;
+    if (!block)
+        return ts_error_code();
+    uint64_t *words = (uint64_t *)(block + bytes.calls + bytes.values);
+    *report = (ts_group_report){.launches = 1};
+    ts_status status = prepare(&g, block, calls, count);
+    if (status == TS_OK && g.numel)
+        status = find_kernel(&g, words, words_of(&g, words), &function, report);
+    if (status == TS_OK && g.numel)
+        status = launch(&g, function, calls[0].frame, (void **)((char *)words + bytes.words),
+                        ts_cuda_stream(d, stream));
+    ts_scratch_give(TS_DEVICE_CPU, block, all);
+    return status;
+}
+
+ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
+                                ts_cuda_compiled *compiled)
+{
+    ts_cuda_group g;
+    space_of bytes = room_for(count);
+    int64_t all = (int64_t)(bytes.calls + bytes.values);
+    char *block = ts_scratch_take(TS_DEVICE_CPU, all), *source = NULL;
+    if (!block)
+        return ts_error_code();
+    ts_status status = prepare(&g, block, calls, count);
+    if (status == TS_OK && !(source = ts_cuda_group_source(&g)))
+        status = ts_error_set(TS_ERR_MEMORY, "no memory for the source of a group");
+    if (status == TS_OK)
+        status = ts_cuda_compile(source, capability, compiled);
+    free(source);
+    ts_scratch_give(TS_DEVICE_CPU, block, all);
+    return status;
+}

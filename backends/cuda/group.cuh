@@ -1,0 +1,192 @@
+/** @file group.cuh  What the generated kernel of a fused group (fuse_source.c) calls. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_GROUP_CUH
+#define TS_CUDA_GROUP_CUH
+
+#include "backends/cuda/activation_fn.cuh"
+#include "backends/cuda/compare_fn.cuh"
+#include "backends/cuda/copy_fn.cuh"
+#include "backends/cuda/dropout_fn.cuh"
+#include "backends/cuda/pointwise_fn.cuh"
+#include "backends/cuda/read_once.cuh"
+#include "backends/cuda/unary_fn.cuh"
+
+namespace ts {
+
+/** A group's iteration space, innermost dim first. The host's is ts_cuda_group_space. */
+struct group_space {
+    uint64_t accesses; /* of V elements, the last one maybe of fewer */
+    uint32_t tail;     /* elements of that one; 0: all */
+    uint32_t none;
+    divisor by[8];     /* sizes in accesses, for 32-bit indices; */
+    uint64_t sizes[8]; /* for 64-bit ones */
+};
+
+/** A tensor in memory: address, and strides in bytes per access. */
+template <int N> struct group_tensor {
+    char *data;
+    int64_t strides[N];
+};
+
+/** Position of an access along each dim. */
+template <int N, class I> struct place {
+    I at[N];
+    __device__ __forceinline__ place(const group_space &s, I i)
+    {
+#pragma unroll
+        for (int d = 0; d < N - 1; d++) {
+            I q;
+            if constexpr (sizeof(I) == 4)
+                q = s.by[d].of(i);
+            else
+                q = i / s.sizes[d];
+            at[d] = i - q * (I)s.sizes[d];
+            i = q;
+        }
+        at[N - 1] = i;
+    }
+    __device__ __forceinline__ char *of(const group_tensor<N> &t) const
+    {
+        char *p = t.data;
+#pragma unroll
+        for (int d = 0; d < N; d++)
+            p += at[d] * t.strides[d];
+        return p;
+    }
+};
+
+/** Loads an access of V elements, or the first `some` of them. */
+template <class T, int V>
+__device__ __forceinline__ vec<T, V> load(const char *p, int some, const read_once &read)
+{
+    using word = word_of<vec<T, V>>;
+    vec<T, V> v;
+    if (V == 1 || some == V) {
+        if constexpr (sizeof(word) == 16)
+            return from_word<vec<T, V>>(read((const word *)p));
+        else
+            return from_word<vec<T, V>>(*(const word *)p);
+    }
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        v.at[e] = e < some ? ((const T *)p)[e] : T();
+    return v;
+}
+/** One element for all V. */
+template <class T, int V> __device__ __forceinline__ vec<T, V> load_one(const char *p)
+{
+    vec<T, V> v;
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        v.at[e] = *(const T *)p;
+    return v;
+}
+template <class T, int V>
+__device__ __forceinline__ void store(char *p, int some, const vec<T, V> &v)
+{
+    if (V == 1 || some == V) {
+        *(word_of<vec<T, V>> *)p = to_word(v);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (e < some)
+            ((T *)p)[e] = v.at[e];
+}
+
+/** The same bits as another type. */
+template <class T, class X> __device__ __forceinline__ T as(X x)
+{
+    static_assert(sizeof(T) == sizeof(X), "the same bits");
+    T y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+
+/**
+ * A value on its way from call to call: of the tensor's dtype, but bf16 in a float, whose upper
+ * half it is. So a result is rounded by one instruction, and read by none.
+ */
+template <class T> struct flying {
+    using type = T;
+};
+template <> struct flying<bf16> {
+    using type = float;
+};
+template <class T> using flying_t = typename flying<T>::type;
+
+template <class T> __device__ __forceinline__ flying_t<T> take_off(T x)
+{
+    if constexpr (std::is_same_v<T, bf16>)
+        return widen(x);
+    else
+        return x;
+}
+template <class T> __device__ __forceinline__ T land(flying_t<T> x)
+{
+    if constexpr (std::is_same_v<T, bf16>)
+        return as<bf16>((uint16_t)(__float_as_uint(x) >> 16));
+    else
+        return x;
+}
+
+/** A value of dtype T as an operand of a loop over X, which is T or moves its bits. */
+template <class X, class T> __device__ __forceinline__ wide_t<X> operand(flying_t<T> x)
+{
+    if constexpr (!std::is_same_v<X, T>)
+        return widen(as<X>(land<T>(x)));
+    else if constexpr (std::is_same_v<T, bf16>)
+        return x;
+    else
+        return widen(x);
+}
+/** The result of a loop over R as a value of dtype T, rounded as in memory. */
+template <class T, class R> __device__ __forceinline__ flying_t<T> result(wide_t<R> x)
+{
+    if constexpr (!std::is_same_v<R, T>)
+        return take_off(as<T>(narrow<R>(x)));
+    else if constexpr (std::is_same_v<T, bf16>)
+        return __uint_as_float(as<uint32_t>(__floats2bfloat162_rn(0, x)));
+    else
+        return narrow<T>(x);
+}
+/** A value as another dtype, rounded as ts_to() does. */
+template <class C, class T> __device__ __forceinline__ flying_t<C> cast(flying_t<T> x)
+{
+    return result<C, C>(apply_fn<C>(fn::convert_fn<C>{}, operand<T, T>(x)));
+}
+/** A number of the host beside N - 1 other operands, as a function takes it. */
+template <class T, int N> __device__ __forceinline__ wide_t<T> number_as(double bits)
+{
+    if constexpr (number_is_wide<T, N>)
+        return bits_as<float>(bits);
+    else
+        return widen(bits_as<T>(bits));
+}
+
+/** Random words of V elements from `first` on, a multiple of V. */
+template <int V> struct draw_words {
+    uint32_t w[V];
+    __device__ __forceinline__ draw_words(uint64_t seed, uint64_t offset, uint64_t first)
+    {
+        if constexpr (V % 4 == 0) {
+#pragma unroll
+            for (int b = 0; b < V / 4; b++) {
+                philox_block block(seed, offset + first / 4 + b);
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    w[b * 4 + e] = block.w[e];
+            }
+        } else {
+            philox_block b(seed, offset + first / 4);
+            uint32_t i = first % 4;
+#pragma unroll
+            for (int e = 0; e < V; e++, i++)
+                w[e] = i & 2 ? (i & 1 ? b.w[3] : b.w[2]) : (i & 1 ? b.w[1] : b.w[0]);
+        }
+    }
+};
+
+} // namespace ts
+
+#endif

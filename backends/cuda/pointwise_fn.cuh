@@ -1,0 +1,159 @@
+/** @file pointwise_fn.cuh  Arithmetic of two and three elements, and bounds. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_POINTWISE_FN_CUH
+#define TS_CUDA_POINTWISE_FN_CUH
+
+#include "backends/cuda/apply.cuh"
+
+namespace ts::fn {
+
+/** Function `name`: expr of a and b, elements of the wide type A. */
+#define TS_BINARY(name, expr)                                                                      \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ A operator()(A a, A b) const                 \
+        {                                                                                          \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+    };
+
+template <class A> __device__ __forceinline__ A larger(A a, A b)
+{
+    if constexpr (real<A>)
+        return a > b || a != a ? a : b; /* NaN wins */
+    else
+        return a > b ? a : b;
+}
+template <class A> __device__ __forceinline__ A smaller(A a, A b)
+{
+    if constexpr (real<A>)
+        return a < b || a != a ? a : b;
+    else
+        return a < b ? a : b;
+}
+
+/** The remainder has the divisor's sign; an integer divided by 0 gives 0,
+ * which by_integer reports. */
+template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
+{
+    if constexpr (real<A>) {
+        A r = fmod(a, b);
+        return r != 0 && (b < 0) != (r < 0) ? r + b : r;
+    } else {
+        A r = b == 0 || b == (A)-1 ? 0 : a % b;
+        return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+    }
+}
+template <class A> __device__ __forceinline__ A floor_of(A a, A b)
+{
+    if constexpr (real<A>) {
+        if (b == 0)
+            return a / b;
+        A r = fmod(a, b), q = (a - r) / b;
+        if (r != 0 && (b < 0) != (r < 0)) /* not b + r above: b may be infinite */
+            q -= 1;
+        return q == 0 ? copysign((A)0, a / b) : rint(q);
+    } else {
+        if (b == 0)
+            return 0;
+        if (std::is_signed_v<A> && b == (A)-1)
+            return (A)(0 - (uint64_t)a);
+        return a / b - (a % b != 0 && (a < 0) != (b < 0));
+    }
+}
+template <class A> __device__ __forceinline__ A power_of(A a, A e)
+{
+    if constexpr (real<A>) {
+        return pow(a, e);
+    } else {
+        if (e < 0)
+            return a == 1 ? 1 : a == (A)-1 ? (e & 1 ? (A)-1 : (A)1) : 0;
+        uint64_t result = 1, base = (uint64_t)a;
+        for (uint64_t left = (uint64_t)e; left; left >>= 1, base *= base)
+            if (left & 1)
+                result *= base;
+        return (A)result;
+    }
+}
+
+/* by the larger one, whose square may overflow; ::hypot() of the largest double is infinite */
+template <class A> __device__ __forceinline__ A length_of(A a, A b)
+{
+    A high = larger(fabs(a), fabs(b)), r = smaller(fabs(a), fabs(b)) / high;
+    return isinf(a) || isinf(b) ? (A)INFINITY : high > 0 ? high * sqrt(1 + r * r) : high;
+}
+
+TS_BINARY(add, a + b)
+TS_BINARY(sub, a - b)
+TS_BINARY(mul, a * b)
+TS_BINARY(div, a / b)
+TS_BINARY(power, power_of(a, b))
+TS_BINARY(power_square, ((void)b, a * a))
+TS_BINARY(power_cube, ((void)b, a * a * a))
+TS_BINARY(power_root, ((void)b, sqrt(a)))
+TS_BINARY(maximum, larger(a, b))
+TS_BINARY(minimum, smaller(a, b))
+TS_BINARY(atan2, ::atan2(a, b))
+TS_BINARY(hypot, length_of(a, b))
+
+#undef TS_BINARY
+
+/* from the nearer end, so that weights 0 and 1 are exact */
+template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
+{
+    return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
+}
+struct lerp_each_fn {
+    template <class A> __device__ __forceinline__ A operator()(A a, A b, A w) const
+    {
+        return lerp_of(a, b, w);
+    }
+};
+struct lerp_by_fn {
+    double weight;
+    template <class A> __device__ __forceinline__ A operator()(A a, A b) const
+    {
+        return lerp_of(a, b, (A)weight);
+    }
+};
+
+struct addcmul_fn {
+    double value;
+    template <class A> __device__ __forceinline__ A operator()(A a, A b, A c) const
+    {
+        return a + (A)value * b * c;
+    }
+};
+struct addcdiv_fn {
+    double value;
+    template <class A> __device__ __forceinline__ A operator()(A a, A b, A c) const
+    {
+        return a + (A)value * b / c;
+    }
+};
+
+/** Bounds for floats and for integers; an absent one is the widest. */
+struct bounds {
+    double low, high;
+    int64_t low_int, high_int;
+};
+struct clamp_fn {
+    bounds b;
+    template <class A> __device__ __forceinline__ A operator()(A x) const
+    {
+        if constexpr (real<A>)
+            return x != x ? x : smaller(larger(x, (A)b.low), (A)b.high);
+        int64_t m = (int64_t)x < b.low_int ? b.low_int : (int64_t)x;
+        return (A)(m > b.high_int ? b.high_int : m);
+    }
+};
+struct inside_fn {
+    bounds b;
+    template <class A> __device__ __forceinline__ A operator()(A g, A x) const
+    {
+        return x >= (A)b.low && x <= (A)b.high ? g : (A)0;
+    }
+};
+
+} // namespace ts::fn
+
+#endif

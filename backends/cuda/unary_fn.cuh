@@ -1,0 +1,102 @@
+/** @file unary_fn.cuh  Elementary functions of an element. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_UNARY_FN_CUH
+#define TS_CUDA_UNARY_FN_CUH
+
+#include "backends/cuda/apply.cuh"
+
+namespace ts::fn {
+
+/** Function `name`: expr of x, an element of the wide type A. */
+#define TS_UNARY(name, expr)                                                                       \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ A operator()(A x) const                      \
+        {                                                                                          \
+            return (A)(expr);                                                                      \
+        }                                                                                          \
+    };
+/** An integer is whole already. */
+#define TS_WHOLE(name, fn)                                                                         \
+    struct name##_fn {                                                                             \
+        template <class A> __device__ __forceinline__ A operator()(A x) const                      \
+        {                                                                                          \
+            if constexpr (real<A>)                                                                 \
+                return fn(x);                                                                      \
+            return x;                                                                              \
+        }                                                                                          \
+    };
+
+template <class A> __device__ __forceinline__ A abs_of(A x)
+{
+    if constexpr (real<A>)
+        return fabs(x);
+    else
+        return x < 0 ? -x : x;
+}
+
+/* arguments of which the reduction below is not exact enough; out of line, since they are rare */
+__device__ __noinline__ float sine_far(float x) { return sinf(x); }
+__device__ __noinline__ float cosine_far(float x) { return cosf(x); }
+
+/**
+ * Sine (quarter 0) or cosine (1), to 1.53 ulp: x less whole quarters of a turn in three steps (Cody
+ * and Waite), then an odd or an even polynomial. The quarters are rounded by adding 1.5 * 2^23,
+ * because conversions to and from integers have an eighth of the rate of sums.
+ */
+__device__ __forceinline__ float circle_at(float x, unsigned quarter)
+{
+    float sum = fmaf(x, 0.636619747f, 0x1.8p23f), n = sum - 0x1.8p23f;
+    float r = fmaf(n, -1.57079601f, x);
+    r = fmaf(n, -3.13916473e-07f, r);
+    r = fmaf(n, -5.39030253e-15f, r);
+    float s = r * r, odd = fmaf(-0.000195152959f, s, 0.00833216087f),
+          even = fmaf(2.44677067e-05f, s, -0.00138877297f);
+    odd = fmaf(fmaf(odd, s, -0.166666546f), fmaf(s, r, 0.0f), r); /* of -0 it is -0 */
+    even = fmaf(fmaf(fmaf(even, s, 0.0416666567f), s, -0.5f), s, 1);
+    unsigned q = __float_as_uint(sum) + quarter;
+    float y = __uint_as_float(__float_as_uint(q & 1 ? even : odd) ^ (q << 30 & 0x80000000u));
+    if (!(fabsf(x) < 105615))
+        y = quarter ? cosine_far(x) : sine_far(x);
+    return y;
+}
+__device__ __forceinline__ float sine_at(float x) { return circle_at(x, 0); }
+__device__ __forceinline__ float cosine_at(float x) { return circle_at(x, 1); }
+__device__ __forceinline__ double sine_at(double x) { return sin(x); }
+__device__ __forceinline__ double cosine_at(double x) { return cos(x); }
+
+TS_UNARY(neg, -x)
+TS_UNARY(abs, abs_of(x))
+TS_UNARY(sign, (x > 0) - (x < 0))
+TS_UNARY(square, x * x)
+TS_WHOLE(floor, floor)
+TS_WHOLE(ceil, ceil)
+TS_WHOLE(round, rint)
+TS_WHOLE(trunc, trunc)
+TS_UNARY(frac, x - trunc(x))
+TS_UNARY(exp, exp(x))
+TS_UNARY(exp2, exp2(x))
+TS_UNARY(expm1, expm1(x))
+TS_UNARY(log, log(x))
+TS_UNARY(log2, log2(x))
+TS_UNARY(log10, log10(x))
+TS_UNARY(log1p, log1p(x))
+TS_UNARY(sqrt, sqrt(x))
+TS_UNARY(rsqrt, rsqrt(x))
+TS_UNARY(reciprocal, 1 / x)
+TS_UNARY(sin, sine_at(x))
+TS_UNARY(cos, cosine_at(x))
+TS_UNARY(tan, tan(x))
+TS_UNARY(asin, asin(x))
+TS_UNARY(acos, acos(x))
+TS_UNARY(atan, atan(x))
+TS_UNARY(sinh, sinh(x))
+TS_UNARY(cosh, cosh(x))
+TS_UNARY(erf, erf(x))
+TS_UNARY(erfc, erfc(x))
+
+#undef TS_UNARY
+#undef TS_WHOLE
+
+} // namespace ts::fn
+
+#endif

@@ -1,0 +1,124 @@
+/**
+ * @file compare_function.c
+ * Functions of calls, written in reverse Polish notation, for bench/compare.py: eager, compiled, or
+ * compiled as a graph.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tessera/tessera.h"
+
+enum { STACK = 16 };
+
+typedef struct compare_function {
+    char *words; /* "x0 x1 add gelu mul:0.5 bf16": inputs, calls, calls with a number, dtypes */
+    ts_compiled *compiled;
+} compare_function;
+
+TS_API compare_function *compare_function_new(const char *words, int compiled, int graph);
+TS_API void compare_function_free(compare_function *f);
+TS_API int compare_function_run(compare_function *f, ts_tensor *const *in, int n, int turns,
+                                ts_tensor **out);
+TS_API void compare_function_stats(const compare_function *f, double *kernel_ms, int64_t *read);
+
+static const struct {
+    const char *name;
+    ts_tensor *(*call)(ts_tensor *);
+} unary[] = {{"cos", ts_cos},   {"sin", ts_sin},         {"exp", ts_exp},   {"tanh", ts_tanh},
+             {"gelu", ts_gelu}, {"sigmoid", ts_sigmoid}, {"relu", ts_relu}, {"silu", ts_silu},
+             {"neg", ts_neg},   {"abs", ts_abs},         {"square", ts_square}};
+static const struct {
+    const char *name;
+    ts_tensor *(*call)(ts_tensor *, ts_tensor *);
+} binary[] = {{"add", ts_add}, {"sub", ts_sub}, {"mul", ts_mul}, {"maximum", ts_maximum},
+              {"minimum", ts_minimum}};
+
+static ts_tensor *call_number(const char *word, size_t length, ts_tensor *t, double x)
+{
+    if (length == 3 && strncmp(word, "add", 3) == 0)
+        return ts_add_scalar(t, x);
+    if (length == 3 && strncmp(word, "mul", 3) == 0)
+        return ts_mul_scalar(t, x);
+    return length == 7 && strncmp(word, "dropout", 7) == 0 ? ts_dropout(t, x, true) : NULL;
+}
+
+/** Runs one word on the stack; false if it failed or is unknown. */
+static bool step(const char *word, ts_tensor *const *in, int n, ts_tensor **stack, int *depth)
+{
+    const char *colon = strchr(word, ':');
+    ts_tensor **top = &stack[*depth - 1];
+    if (word[0] == 'x' && atoi(word + 1) < n && *depth < STACK) {
+        stack[(*depth)++] = in[atoi(word + 1)];
+        return true;
+    }
+    if (*depth < 1)
+        return false;
+    if (colon)
+        return (*top = call_number(word, (size_t)(colon - word), *top, atof(colon + 1))) != NULL;
+    for (ts_dtype d = 0; d < TS_DTYPE_COUNT; d++)
+        if (strcmp(word, ts_dtype_name(d)) == 0)
+            return (*top = ts_to(*top, d)) != NULL;
+    for (size_t i = 0; i < sizeof unary / sizeof *unary; i++)
+        if (strcmp(word, unary[i].name) == 0)
+            return (*top = unary[i].call(*top)) != NULL;
+    for (size_t i = 0; i < sizeof binary / sizeof *binary && *depth > 1; i++)
+        if (strcmp(word, binary[i].name) == 0) {
+            top[-1] = binary[i].call(top[-1], top[0]);
+            return stack[--*depth - 1] != NULL;
+        }
+    return false;
+}
+
+static ts_status interpret(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    const compare_function *f = ctx;
+    ts_tensor *stack[STACK];
+    char text[512], *rest = text;
+    int depth = 0;
+    snprintf(text, sizeof text, "%s", f->words);
+    for (char *word; (word = strtok_r(rest, " ", &rest));)
+        if (!step(word, in, n, stack, &depth))
+            return ts_error_code() != TS_OK ? ts_error_code()
+                                            : ts_error_set(TS_ERR_VALUE, "word '%s'", word);
+    out[m - 1] = stack[0];
+    return TS_OK;
+}
+
+compare_function *compare_function_new(const char *words, int compiled, int graph)
+{
+    compare_function *f = calloc(1, sizeof *f);
+    if (f && (f->words = strdup(words)) && compiled)
+        f->compiled = ts_compile(interpret, f, TS_OPTS(ts_compile_opts, .graph = graph));
+    return f;
+}
+
+void compare_function_free(compare_function *f)
+{
+    ts_compiled_free(f->compiled);
+    free(f->words);
+    free(f);
+}
+
+/** Calls it `turns` times; *out (may be NULL) is the last result, of the innermost scope. */
+int compare_function_run(compare_function *f, ts_tensor *const *in, int n, int turns,
+                         ts_tensor **out)
+{
+    for (int i = 0; i < turns; i++) {
+        TS_SCOPE;
+        ts_tensor *result;
+        TS_TRY(f->compiled ? ts_compiled_call(f->compiled, in, n, &result, 1)
+                           : interpret(f, in, n, &result, 1));
+        if (out && i == turns - 1)
+            *out = ts_keep(result);
+    }
+    return TS_OK;
+}
+
+void compare_function_stats(const compare_function *f, double *kernel_ms, int64_t *read)
+{
+    ts_compile_stats stats = ts_compiled_get_stats(f->compiled);
+    *kernel_ms = stats.kernel_ms;
+    *read = stats.kernels_read;
+}

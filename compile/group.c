@@ -1,0 +1,220 @@
+/**
+ * @file group.c  Fused groups: which calls join one, and how a group runs on its device.
+ *
+ * The CPU runs groups by tiles (tile.c). Another device gets the calls of a group as frames, ready
+ * for their kernels, and runs them at once; a group that it refuses runs call by call.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/cache.h"
+#include "dispatch/entries.h"
+#include "ops/ops.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t)
+{
+    static ts_storage nowhere = {.refs = 1};
+    const int64_t *sizes = ts_graph_ints_at(g, v->ints);
+    ts_tensor_init(t);
+    t->keys = TS_KEYSET(v->device.backend);
+    t->storage = &nowhere;
+    t->data = (char *)&nowhere;
+    t->kind = ts_kind_of((ts_dtype)v->dtype, v->ndim, v->device);
+    t->numel = 1;
+    for (int d = 0; d < v->ndim; d++) {
+        t->numel *= t->sizes[d] = sizes[d];
+        t->strides[d] = sizes[v->ndim + d];
+    }
+    t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS : 0;
+}
+
+bool ts_group_plans(const ts_frame *f, const ts_tensor *t)
+{
+    const ts_plan *p = f->plan;
+    uint16_t takes = f->table->accepts[f->key].dtypes;
+    for (int i = 0; i < f->nargs && f->key == TS_KEY_CPU; i++)
+        if ((p->cast >> i & 1) && f->args[i].tag == TS_TAG_TENSOR &&
+            f->args[i].t->dtype != p->compute)
+            return false; /* the kernels of a tile cast nothing */
+    bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* fail at zeros */
+    return p->pointwise && (takes >> p->compute & 1) && p->ret[0].dtype == t->dtype &&
+           (!p->converts || (takes >> t->dtype & 1)) &&
+           !(divides && !ts_dtype_is_float((ts_dtype)p->compute));
+}
+
+/** The frame of a node's call on a device. */
+static ts_frame frame_of(const ts_graph_node *n, ts_device device, ts_thread *thread)
+{
+    return (ts_frame){
+        .table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
+        .thread = thread, .op = n->op, .nargs = n->nargs, .nrets = 1, .want = 1,
+        .keys = TS_KEYSET(device.backend), .key = device.backend};
+}
+
+/** Whether a device runs groups with a call of this op; *backend: NULL for the CPU. */
+static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend **backend)
+{
+    const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
+    if (n->nrets != 1 || !n->rets[0] || t->written || (t->flags & TS_OP_RUNTIME))
+        return false;
+    *backend = NULL;
+    if (device.backend == TS_KEY_CPU)
+        return !(n->flags & TS_NODE_RANDOM) && t->slot[TS_KEY_CPU] == ts_enter_fill;
+    *backend = ts_backend_of(device);
+    return *backend && (*backend)->group_takes && t->slot[device.backend] == ts_enter_device &&
+           t->info->kind == TS_FILL && t->accepts[device.backend].strided;
+}
+
+bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)
+{
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    const ts_backend *backend;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS] = {ts_value_none()};
+    ts_tensor tensors[TS_MAX_ARGS + 1], *result = &tensors[TS_MAX_ARGS];
+    if (n->nrets != 1 || !n->rets[0])
+        return false;
+    ts_group_header(g, ts_graph_value_at(g, n->rets[0]), result);
+    if (!result->numel || !can_group(n, result->device, &backend))
+        return false;
+    ts_run r = {.exec = &(ts_exec){.graph = (ts_graph *)g}, .numbers = numbers};
+    for (int i = 0; i < n->nargs; i++) {
+        if (a[i].tag == TS_TAG_TENSORS)
+            return false;
+        if (!backend && a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE)
+            return false; /* a seed: a tile does not know where its elements are in the tensor */
+        if (a[i].tag != TS_TAG_TENSOR)
+            continue;
+        ts_group_header(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
+        if (!ts_same_device(tensors[i].device, result->device))
+            return false;
+    }
+    ts_run_unbox(&r, n, args);
+    for (int i = 0; i < n->nargs; i++)
+        if (a[i].tag == TS_TAG_TENSOR)
+            args[i].t = &tensors[i];
+    rets[0] = ts_value_tensor(result);
+    ts_plan plan;
+    ts_frame f = frame_of(n, result->device, ts_thread_self());
+    f.args = args;
+    f.rets = rets;
+    ts_plan_open(&f, &plan);
+    ts_error before = *f.thread->error;
+    bool takes = f.table->infer(&f) == TS_OK && ts_group_plans(&f, result);
+    if (takes && backend) {
+        ts_fill_space(&f);
+        takes = (!backend->supports || backend->supports(backend->state, &f)) &&
+                backend->group_takes(backend->state, &f, f.table->impl[f.key]);
+    }
+    *f.thread->error = before;
+    return takes;
+}
+
+/* ---------------------------------------------------------------------------- on a device ---- */
+
+/** A call of a group on a device. */
+typedef struct device_call {
+    ts_frame f;
+    ts_plan plan;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+} device_call;
+
+/** The header of a value: one for all calls of the group. */
+static ts_tensor *header_in(const ts_run *r, ts_id id, ts_tensor *headers, uint32_t *numbers,
+                            uint32_t *count)
+{
+    uint32_t number = ts_id_index(id), i = 0;
+    while (i < *count && numbers[i] != number)
+        i++;
+    if (i == *count) {
+        const ts_tensor *there = r->registers[number];
+        ts_group_header(r->exec->graph, ts_graph_value_at(r->exec->graph, id), &headers[i]);
+        headers[i].data = there ? there->data : NULL;
+        numbers[(*count)++] = number;
+    }
+    return &headers[i];
+}
+
+/** A node's call, ready for its kernel. */
+static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor *headers,
+                       uint32_t *numbers, uint32_t *count)
+{
+    const ts_graph *g = r->exec->graph;
+    const ts_graph_node *n = ts_graph_node_at(g, node);
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    ts_run_unbox(r, n, c->args);
+    for (int i = 0; i < n->nargs; i++)
+        if (a[i].tag == TS_TAG_TENSOR)
+            c->args[i].t = header_in(r, a[i].id, headers, numbers, count);
+    c->rets[0] = ts_value_tensor(header_in(r, n->rets[0], headers, numbers, count));
+    c->f = frame_of(n, c->rets[0].t->device, r->thread);
+    c->f.site = r->sites[node];
+    c->f.args = c->args;
+    c->f.rets = c->rets;
+    if (n->flags & TS_NODE_RANDOM)
+        c->f.rng = (ts_rng_state){r->numbers[n->rng.offset], r->numbers[n->rng.offset + 1]};
+    ts_plan_open(&c->f, &c->plan);
+    TS_TRY(c->f.table->infer(&c->f));
+    if (!c->f.table->impl[c->f.key] || !ts_group_plans(&c->f, c->rets[0].t))
+        return ts_error_set(TS_ERR_UNSUPPORTED, "%s has another kernel than when it was planned",
+                            ts_op_name(n->op));
+    ts_fill_space(&c->f);
+    return TS_OK;
+}
+
+/** Hands a group to its device. */
+static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report *report)
+{
+    size_t n = s->count, most = n * (TS_MAX_OPERANDS + 1);
+    size_t bytes = n * (sizeof(device_call) + sizeof(ts_group_call)) +
+                   most * (sizeof(ts_tensor) + sizeof(uint32_t));
+    char *block = ts_alloc(r->thread, bytes);
+    if (!block)
+        return ts_fail_memory("a fused group", (int64_t)bytes);
+    device_call *calls = (device_call *)block;
+    ts_group_call *group = (ts_group_call *)(calls + n);
+    ts_tensor *headers = (ts_tensor *)(group + n);
+    uint32_t *numbers = (uint32_t *)(headers + most), count = 0;
+    ts_status status = TS_OK;
+    for (uint32_t k = 0; k < n && status == TS_OK; k++) {
+        status = ready(r, r->exec->order[s->first + k], &calls[k], headers, numbers, &count);
+        group[k] = (ts_group_call){&calls[k].f, calls[k].f.table->impl[calls[k].f.key]};
+    }
+    if (status == TS_OK) {
+        const ts_backend *b = ts_backend_of(s->device);
+        status = b->group_run(b->state, s->device.index, group, (int)n,
+                              ts_stream_current(s->device), report);
+    }
+    ts_free(r->thread, block, bytes);
+    return status;
+}
+
+/** The calls of a group one by one; values of the group alone have memory meanwhile. */
+static ts_status run_apart(const ts_run *r, const ts_step *s)
+{
+    const ts_exec *e = r->exec;
+    uint32_t opened = s == e->steps ? 0 : s[-1].opens;
+    for (; opened < s->opens; opened++)
+        TS_TRY(ts_exec_open_inside(r, e->opens[opened]));
+    for (uint32_t k = 0; k < s->count; k++)
+        TS_TRY(ts_exec_call(r, e->order[s->first + k]));
+    return TS_OK;
+}
+
+ts_status ts_group_run(const ts_run *r, const ts_step *s)
+{
+    if (s->device.backend == TS_KEY_CPU)
+        return ts_tile_run(r, s);
+    ts_group_kernel *k = &r->exec->kernels[s - r->exec->steps];
+    ts_group_report report = {0};
+    ts_error before = *r->thread->error;
+    ts_status status = run_at_once(r, s, &report);
+    if (status == TS_OK && (atomic_load(&k->stage) != TS_KERNEL_READY || report.compile_ms > 0))
+        ts_compiled_kernel(r->compiled, k, &report);
+    if (status != TS_ERR_UNSUPPORTED)
+        return status;
+    if (atomic_load(&k->stage) != TS_KERNEL_REFUSED)
+        ts_compiled_refused(r->compiled, k, ts_error_message());
+    *r->thread->error = before;
+    return run_apart(r, s);
+}

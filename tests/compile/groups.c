@@ -1,0 +1,230 @@
+/** @file groups.c  Groups on a device, against a mock of one that runs them. */
+// SPDX-License-Identifier: MIT
+#include "tests/compile/tape.h"
+
+static float *at(const ts_space *s, int operand, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < s->ndim; d++) {
+        offset += i % s->sizes[d] * s->operand[operand].strides[d];
+        i /= s->sizes[d];
+    }
+    return (float *)((char *)from_handle(s->operand[operand].data) + offset);
+}
+static float read_operand(const task *t, int operand, int64_t i)
+{
+    return t->space.operand[operand].host ? (float)t->numbers[operand - 1]
+                                          : *at(&t->space, operand, i);
+}
+#define POINTWISE(name, formula)                                                                   \
+    static void run_##name(const task *t)                                                          \
+    {                                                                                              \
+        for (int64_t i = 0; i < t->space.numel; i++) {                                             \
+            float x = read_operand(t, 1, i);                                                       \
+            float y __attribute__((unused)) = t->space.operands > 2 ? read_operand(t, 2, i) : 0;   \
+            *at(&t->space, 0, i) = formula;                                                        \
+        }                                                                                          \
+    }                                                                                              \
+    static ts_status name(ts_frame *f) { return pointwise(f, run_##name); }
+
+static ts_status pointwise(ts_frame *f, void (*run)(const task *))
+{
+    task t = {.run = run};
+    TS_TRY(ts_kernel_space(f, &t.space));
+    for (int k = 1; k < t.space.operands; k++)
+        if (t.space.operand[k].host)
+            t.numbers[k - 1] = ts_operand_number(&t.space.operand[k]);
+    return queue(ts_kernel_stream(f), t);
+}
+POINTWISE(add, x + y)
+POINTWISE(mul, x * y)
+POINTWISE(relu, x > 0 ? x : 0)
+POINTWISE(neg, -x)
+
+/** No loop of a group: two tasks. */
+static ts_status square(ts_frame *f)
+{
+    task t = {.run = run_mul};
+    TS_TRY(ts_kernel_space(f, &t.space));
+    t.space.operand[2] = t.space.operand[1];
+    t.space.operands = 3;
+    if (described)
+        return ts_error_set(TS_ERR_UNSUPPORTED, "no loop");
+    return queue(ts_kernel_stream(f), t);
+}
+
+static ts_status install(void *state, ts_key key)
+{
+    (void)state;
+    static const struct {
+        const char *op;
+        ts_kernel kernel;
+    } kernels[] = {{"add", add}, {"mul", mul}, {"relu", relu}, {"neg", neg}, {"square", square}};
+    for (int i = 0; i < 5; i++) {
+        ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32),
+                               .strided = true};
+        TS_TRY(ts_register_kernel_ex(kernels[i].op, key, kernels[i].kernel, &opts, NULL));
+    }
+    return TS_OK;
+}
+
+static void set_up(void)
+{
+    has_groups = true;
+    set_up_with(install);
+}
+#define MOCK .setup = set_up, .teardown = tear_down
+
+static ts_tensor *there(uint64_t seed, const int64_t *sizes, int ndim)
+{
+    return ts_to_device(numbers(seed, sizes, ndim), device);
+}
+static bool same_there(ts_tensor *a, ts_tensor *b)
+{
+    return same(ts_to_device(a, TS_DEVICE_CPU), ts_to_device(b, TS_DEVICE_CPU));
+}
+static bool explains(ts_compiled *c, const char *words)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    OK(ts_explain(c, file));
+    fclose(file);
+    bool is = strstr(text, words) != NULL;
+    if (!is)
+        fprintf(stderr, "expected '%s' in:\n%s", words, text);
+    free(text);
+    return is;
+}
+
+typedef struct weights {
+    ts_tensor *w;
+    double rate;
+} weights;
+
+/** Two groups around a call that joins none; numbers of both groups change from run to run. */
+static ts_status update(TRACED)
+{
+    const weights *p = ctx;
+    ts_tensor *h = ts_relu(ts_add(ts_mul(in[0], p->w), in[1]));
+    h = ts_add_scalar(ts_mul_scalar(h, p->rate), 1 - p->rate);
+    ts_tensor *s = ts_square(h), *g = ts_neg(ts_mul(s, in[1]));
+    TS_TRY(ts_add_(p->w, ts_mul_scalar(g, 2 * p->rate)));
+    out[0] = ts_add(p->w, h);
+    return TS_STATUS_OF(out[1] = ts_transpose(s, 0, 1));
+}
+
+/** Runs it often; how: bit 0 as a graph, bit 1 refused by the device. */
+static ts_compiled *run_often(int how, int calls)
+{
+    weights a = {there(1, TS_SIZES(5, 7)), 0}, b = {there(1, TS_SIZES(5, 7)), 0};
+    ts_compiled *c = ts_compile(update, &a, TS_OPTS(ts_compile_opts, .graph = how & 1));
+    refuses_groups = how & 2;
+    for (int k = 0; k < calls; k++) {
+        TS_SCOPE;
+        ts_tensor *in[] = {there(10 + (uint64_t)k, TS_SIZES(5, 7)), there(3, TS_SIZES(7))};
+        ts_tensor *got[2], *want[2];
+        a.rate = b.rate = 0.01 * (k / 2);
+        OK(ts_compiled_call(c, in, 2, got, 2));
+        OK(update(&b, in, 2, want, 2));
+        ck_assert_msg(same_there(got[0], want[0]) && same_there(a.w, b.w), "call %d differs", k);
+        ck_assert(same_there(ts_contiguous(ts_to_device(got[1], TS_DEVICE_CPU)),
+                             ts_contiguous(ts_to_device(want[1], TS_DEVICE_CPU))));
+    }
+    refuses_groups = false;
+    return c;
+}
+
+TS_TEST(groups_have_the_bits_of_calls, MOCK, .loop = 4)
+{
+    TS_SCOPE;
+    new_kernels = 2;
+    ts_compiled *c = run_often(_i, 12);
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    ck_assert_int_eq(stats.compiles, 1);
+    ck_assert_int_eq(stats.groups, 2);
+    ck_assert_int_eq(stats.fused, 10);
+    ck_assert_int_eq(stats.kernels, _i & 2 ? 0 : 2);
+    ck_assert_int_eq(stats.replays, _i & 1 ? 10 : 0);
+    ck_assert_int_eq(groups_run == 0, _i >> 1);
+    if (_i & 1) /* both groups read numbers, which change every second run */
+        ck_assert_int_gt(stats.replaced, 0);
+    ck_assert(explains(c, "group at step 0, 5 calls over (5, 7): mul add relu mul add"));
+    ck_assert(explains(c, _i & 2 ? "runs call by call: the mock has no kernel"
+                                 : "5 kernels are one, compiled in 1.5 ms"));
+    ts_compiled_free(c);
+}
+
+static ts_status long_chain(TRACED)
+{
+    ts_tensor *h = in[0];
+    for (int i = 0; i < 12; i++)
+        h = ts_add(ts_relu(h), in[0]);
+    return TS_STATUS_OF(out[0] = h);
+}
+
+TS_TEST(values_of_one_group_take_no_memory, MOCK, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *x = there(1, TS_SIZES(1000)), *y, *want;
+    ts_compiled *c = ts_compile(long_chain, NULL, TS_OPTS(ts_compile_opts, .graph = _i));
+    OK(long_chain(NULL, &x, 1, &want, 1));
+    for (int k = 0; k < 6; k++) {
+        TS_SCOPE;
+        int64_t live = memory.live;
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert_int_le(memory.live - live, 4000 + (k == 2 ? 512 : 0)); /* the arena is empty */
+        ck_assert(same_there(y, want));
+    }
+    ck_assert(!_i || explains(c, "graph of 24 launches and 1 bytes"));
+    ts_compiled_free(c);
+}
+
+static ts_status on_both(TRACED)
+{
+    ts_tensor *here = ts_relu(ts_neg(in[0])), *far = ts_relu(ts_neg(in[1]));
+    out[0] = ts_add(here, in[0]);
+    return TS_STATUS_OF(out[1] = ts_add(far, in[1]));
+}
+
+TS_TEST(a_group_is_of_one_device, MOCK)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {numbers(1, TS_SIZES(9)), there(2, TS_SIZES(9))}, *got[2], *want[2];
+    ts_compiled *c = ts_compile(on_both, NULL, NULL);
+    OK(ts_compiled_call(c, in, 2, got, 2));
+    OK(on_both(NULL, in, 2, want, 2));
+    ck_assert(same(got[0], want[0]) && same_there(got[1], want[1]));
+    ck_assert_int_eq(ts_compiled_get_stats(c).groups, 2);
+    ck_assert_int_eq(groups_run, 1);
+    ck_assert_int_eq(calls_run, 3);
+    ts_compiled_free(c);
+}
+
+static ts_status neg_again(ts_frame *f) { return pointwise(f, run_neg); }
+
+TS_TEST(a_kernel_that_is_registered_later_is_that_of_the_group, MOCK, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {there(1, TS_SIZES(5)), there(2, TS_SIZES(5))}, *got[2], *want[2];
+    ts_compiled *c = ts_compile(on_both, NULL, TS_OPTS(ts_compile_opts, .graph = _i));
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .strided = true};
+    for (int k = 0; k < 7; k++) {
+        if (k == 5) /* relu is neg from here on */
+            OK(ts_register_kernel_ex("relu", (ts_key)device.backend, neg_again, &opts, NULL));
+        OK(ts_compiled_call(c, in, 2, got, 2));
+        OK(on_both(NULL, in, 2, want, 2));
+        ck_assert_msg(same_there(got[0], want[0]) && same_there(got[1], want[1]), "call %d", k);
+    }
+    ts_compiled_free(c);
+}
+
+TS_TEST(without_groups_nothing_is_asked, MOCK)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {there(1, TS_SIZES(5)), there(2, TS_SIZES(5))}, *got[2];
+    ts_compiled *c = ts_compile(on_both, NULL, TS_OPTS(ts_compile_opts, .max_groups = -1));
+    OK(ts_compiled_call(c, in, 2, got, 2));
+    ck_assert_int_eq(groups_run, 0);
+    ts_compiled_free(c);
+}
