@@ -45,7 +45,7 @@ template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
         A r = fmod(a, b);
         return r != 0 && (b < 0) != (r < 0) ? r + b : r;
     } else {
-        A r = b == 0 || b == (A)-1 ? 0 : a % b;
+        A r = b == 0 || (std::is_signed_v<A> && b == (A)-1) ? 0 : a % b;
         return r != 0 && (r < 0) != (b < 0) ? r + b : r;
     }
 }
@@ -275,21 +275,21 @@ static ts_status clamp_backward(ts_frame *f)
 }
 
 TS_CUDA_FAMILY(pointwise,
-    {"add", add, everything, true},
-    {"sub", sub, numbers, true},
-    {"mul", mul, everything, true},
-    {"div", div, floats, true},
-    {"floor_divide", floor_divide, numbers, true},
-    {"remainder", remainder, numbers, true},
-    {"pow", pow, numbers, true},
-    {"maximum", maximum, everything, true},
-    {"minimum", minimum, everything, true},
-    {"atan2", atan2, floats, true},
-    {"hypot", hypot, floats, true},
-    {"lerp", lerp, floats, true},
-    {"addcmul", addcmul, floats, true},
-    {"addcdiv", addcdiv, floats, true},
-    {"clamp", clamp, numbers, true},
-    {"hardtanh", clamp, numbers, true},
-    {"clamp_backward", clamp_backward, floats, true},
+    {"add", add, everything, true, true},
+    {"sub", sub, numbers, true, true},
+    {"mul", mul, everything, true, true},
+    {"div", div, floats, true, true},
+    {"floor_divide", floor_divide, numbers, true, true},
+    {"remainder", remainder, numbers, true, true},
+    {"pow", pow, numbers, true, true},
+    {"maximum", maximum, everything, true, true},
+    {"minimum", minimum, everything, true, true},
+    {"atan2", atan2, floats, true, true},
+    {"hypot", hypot, floats, true, true},
+    {"lerp", lerp, floats, true, true},
+    {"addcmul", addcmul, floats, true, true},
+    {"addcdiv", addcdiv, floats, true, true},
+    {"clamp", clamp, numbers, true, true},
+    {"hardtanh", clamp, numbers, true, true},
+    {"clamp_backward", clamp_backward, floats, true, true},
 )

@@ -66,7 +66,7 @@ UNARY(cosh, floats, cosh(x))
 UNARY(erf, floats, erf(x))
 UNARY(erfc, floats, erfc(x))
 
-#define ROW(name, dtypes) {#name, name##_kernel, dtypes, true}
+#define ROW(name, dtypes) {#name, name##_kernel, dtypes, true, true}
 TS_CUDA_FAMILY(unary,
     ROW(neg, numbers), ROW(abs, numbers), ROW(sign, everything), ROW(square, numbers),
     ROW(floor, numbers),
