@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
                 move(i, start + i);
         else if (int c = threadIdx.x & (width - 1); c < n)
 #pragma unroll 4
-            for (int i = threadIdx.x / (unsigned)width; i < count; i += TILE_THREADS / (unsigned)width)
+            for (int i = threadIdx.x / (unsigned)width; i < count; i += TILE_THREADS / width)
                 move(i * width + c, start + i * leap + c);
     };
     bool whole = t.vector && n * count == size;

@@ -407,7 +407,7 @@ ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
     });
 }
 
-/* --------------------------------------------------------------------- elements of any dtype ---- */
+/* ----------------------------------------------------------------- elements of any dtype ---- */
 
 /** A space whose operands have dtypes of their own. */
 template <int N> struct any_space : loop_space<N> {

@@ -135,9 +135,9 @@ struct plain_parts {
 /**
  * Two numbers of a row from those of its parts, EACH of them in each of `width` lanes. Each part's
  * first number becomes f.share(own first, base, own count), where f.base_of() chose the base from
- * the first parts of those lanes; shares are joined by f.join(a, b), and f.whole(joined, base, whole
- * count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole count),
- * where own.x is the share, are added.
+ * the first parts of those lanes; shares are joined by f.join(a, b), and f.whole(joined, base,
+ * whole count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole
+ * count), where own.x is the share, are added.
  */
 template <int EACH, class C, class F>
 __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], C &&own_count,
@@ -180,8 +180,8 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     };
     const float2 one[1] = {own};
     int warp = threadIdx.x % S::width() / 32, lane = threadIdx.x % 32;
-    float2 x = combine(
-        row_lanes_of<S>(), one, [&](int) { return count; }, S::warps == 1 ? (float)n : part_count(warp), f);
+    auto own_count = [&](int) { return count; };
+    float2 x = combine(row_lanes_of<S>(), one, own_count, S::warps == 1 ? n : part_count(warp), f);
     if constexpr (S::warps > 1) {
         if (lane == 0)
             place[warp] = x;

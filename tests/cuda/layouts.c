@@ -200,7 +200,7 @@ TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
         int64_t sizes[] = {outer, n, inner};
         ts_tensor *x = drawn_values(sizes, 3, dtype, true),
                   *w = ts_to(ts_normal(sizes, 3, 0, 1, TS_F32), dtype), *y[4], *g[4];
-        for (int k = 0; k < 4; k++) { /* the CPU in f64; here; here, one element further on; again */
+        for (int k = 0; k < 4; k++) { /* the CPU in f64; here; one element further on; again */
             ts_device there = k ? device : TS_DEVICE_CPU;
             ts_tensor *leaf = ts_to_device(k ? x : ts_to(x, TS_F64), there),
                       *weight = ts_to_device(k ? w : ts_to(w, TS_F64), there);
