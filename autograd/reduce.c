@@ -64,11 +64,13 @@ static ts_tensor *by_length(ts_vjp_call *b, ts_tensor *t, ts_tensor *y)
 RULE(std, READS_X | READS_Y, ts_mul(by_length(b, DEVIATIONS, Y), expand_reduced(b, PER_DEGREE)))
 
 /** g shared evenly among the elements for which `chosen` (bool, like argument 0) holds. Halves do
- * not hold their number. */
+ * not hold their number. Other elements get 0 g, which is NaN where g is not finite. */
 static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
 {
-    ts_tensor *weight = ts_to(chosen, g->dtype == TS_F64 ? TS_F64 : TS_F32);
-    return ts_mul(ts_div(weight, KEPT(sum, weight)), expand_reduced(b, g));
+    ts_dtype wide = g->dtype == TS_F64 ? TS_F64 : TS_F32;
+    ts_tensor *count = ts_reshape(ts_to(KEPT(sum, chosen), wide), g->sizes, g->ndim);
+    ts_tensor *part = ts_to(ts_div(ts_to(g, wide), count), (ts_dtype)g->dtype);
+    return ts_where(chosen, expand_reduced(b, part), expand_reduced(b, ts_mul_scalar(part, 0)));
 }
 RULE(extreme, READS_X | READS_Y, share(b, g, ts_eq(X, expand_reduced(b, Y))))
 

@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+/** Elements of a result from which another pass over a small operand costs little. */
+enum { CAST_BESIDE = 1 << 18 };
+
 /** Copies of arguments for the kernel; released after the call. */
 typedef struct copies {
     ts_value args[TS_MAX_ARGS];
@@ -31,18 +34,31 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
+/** Whether the kernel converts t as it reads it. Of a small tensor beside a large result it would
+ * convert each element many times. */
+static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
+{
+    const ts_meta *m = &f->plan->ret[0];
+    int64_t numel = 1;
+    for (int d = 0; d < m->ndim; d++)
+        numel *= m->sizes[d];
+    return (accepts.takes & TS_TAKES_DTYPES) && t->device.backend == f->key &&
+           (numel < CAST_BESIDE || t->numel >= numel / 8);
+}
+
 /** Casts arguments to the compute dtype if the rule asks, and packs them if the kernel asks. */
 static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
 {
     const ts_plan *plan = f->plan;
     bool packed = f->table->packed >> f->key & 1;
     unsigned as_is = f->table->written | (packed ? 0 : plan->strided);
-    bool packs = !accepts.strided && !plan->pointwise;
+    bool packs = !(accepts.takes & TS_TAKES_STRIDES) && !plan->pointwise;
     for (int i = 0; i < f->nargs; i++) {
         if (f->args[i].tag != TS_TAG_TENSOR)
             continue;
         const ts_tensor *t = f->args[i].t;
-        bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute;
+        bool cast = (plan->cast >> i & 1) && t->dtype != plan->compute &&
+                    !kernel_casts(f, accepts, t);
         bool pack = packs && !(t->flags & TS_TENSOR_CONTIGUOUS) && !(as_is >> i & 1);
         if (TS_UNLIKELY(cast || pack))
             TS_TRY(copy_arg(c, f, i, cast ? plan->compute : (ts_dtype)t->dtype));
@@ -86,8 +102,8 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
                                                          ts_kernel kernel)
 {
     const ts_value *outer = f->args;
-    bool temporaries = false;
-    for (int i = 0; f->given >> i && !accepts.strided && !f->plan->pointwise; i++)
+    bool temporaries = false, packs = !(accepts.takes & TS_TAKES_STRIDES) && !f->plan->pointwise;
+    for (int i = 0; f->given >> i && packs; i++)
         temporaries |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
     copies c;
     c.count = 0;
@@ -171,7 +187,7 @@ ts_status ts_fill_unaccepted(ts_frame *f)
     if (can_widen(f)) {
         if (f->given)
             TS_TRY(ts_check_given(f));
-        return ts_fill_adapted(f, (ts_accepts){TS_DT_ALL, 1}, ts_run_widened);
+        return ts_fill_adapted(f, (ts_accepts){TS_DT_ALL, TS_TAKES_STRIDES}, ts_run_widened);
     }
     const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
     if (b && (b->flags & TS_BACKEND_CPU_FALLBACK))

@@ -91,7 +91,8 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
                            "the range of run-time backends", &key));
     ts_reg.backends[key] = b;
     ts_tables_touch(&ts_fallbacks);
-    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.strided = 1}, NULL, NULL));
+    TS_TRY(ts_kernel_add("to_device", key, ts_transfer, (ts_accepts){.takes = TS_TAKES_STRIDES},
+                         NULL, NULL));
     if (b->flags & TS_BACKEND_CPU_FALLBACK)
         TS_TRY(ts_register_fallback(key, ts_round_trip, NULL));
     if (b->flags & TS_BACKEND_WHOLE_OPS)

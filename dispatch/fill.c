@@ -111,7 +111,7 @@ TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
         return ts_fill_unaccepted(f);
     if (f->given)
         TS_TRY(ts_check_given(f));
-    if (!plan->flat && (plan->cast || !(accepts->strided | plan->pointwise)))
+    if (!plan->flat && (plan->cast || !((accepts->takes & TS_TAKES_STRIDES) | plan->pointwise)))
         return ts_fill_adapted(f, *accepts, kernel);
     if (f->nrets != 1)
         return ts_fill_run(f, kernel);

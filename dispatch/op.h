@@ -140,10 +140,16 @@ typedef struct ts_op_info {
     ts_schema schema;
 } ts_op_info;
 
+/** What a backend kernel accepts as it is. */
+enum ts_takes {
+    TS_TAKES_STRIDES = 1, /* tensors of any strides, else contiguous */
+    TS_TAKES_DTYPES = 4   /* tensors of any dtype on its device, read as the compute dtype */
+};
+
 /** Arguments that a backend kernel accepts without conversion. */
 typedef struct ts_accepts {
     uint16_t dtypes;  /* bit per dtype that compute may be; 0 = all, but never in a table */
-    uint16_t strided; /* any strides, else contiguous; tables are compared as bytes */
+    uint16_t takes;   /* a sum of ts_takes; tables are compared as bytes */
 } ts_accepts;
 
 /** Immutable snapshot of one op's slots; published by a release store (F32). */

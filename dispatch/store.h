@@ -12,7 +12,7 @@
 #include "dispatch/registry.h"
 #include "include/tessera/backend.h"
 
-/** In ts_registration.accepts.strided: contiguous even where the op's rule lets strides pass. */
+/** In ts_registration.accepts.takes: contiguous even where the op's rule lets strides pass. */
 #define TS_STRIDES_PACKED 2
 
 typedef struct ts_op_entry ts_op_entry;

@@ -62,8 +62,8 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
         t->accepts[k] = (ts_accepts){TS_DT_ALL, 0};
         if (own) {
             t->accepts[k] = (ts_accepts){own->accepts.dtypes ? own->accepts.dtypes : TS_DT_ALL,
-                                         own->accepts.strided == 1};
-            t->packed |= (uint16_t)((own->accepts.strided == TS_STRIDES_PACKED) << k);
+                                         own->accepts.takes & (uint16_t)~TS_STRIDES_PACKED};
+            t->packed |= (uint16_t)(((own->accepts.takes & TS_STRIDES_PACKED) != 0) << k);
         }
     }
     if (rule != TS_RULE_NONE)

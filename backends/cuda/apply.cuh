@@ -7,10 +7,12 @@
 #include "backends/cuda/divisor.h"
 #include "backends/cuda/types.cuh"
 
-namespace ts {
+namespace ts
+{
 
 /** Functions of elements: the functors that eager kernels and fused groups apply. */
-namespace fn {
+namespace fn
+{
 template <class T> constexpr bool real = std::is_floating_point_v<T>;
 }
 
@@ -29,6 +31,15 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     T x;
     memcpy(&x, &bits, sizeof x);
     return x;
+}
+
+/** A float that rounds to the same half as the double: the last bit says that something was cut. */
+__device__ __forceinline__ float float_beside(double x)
+{
+    float y = __double2float_rz(x);
+    if ((double)y != x && x == x)
+        y = __uint_as_float(__float_as_uint(y) | 1);
+    return y;
 }
 
 /** Whether a number among the operands T is one of f32: beside halves it is,

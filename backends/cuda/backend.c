@@ -22,8 +22,10 @@ static ts_status install(void *state, ts_key key)
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (int k = 0; k < families[i]->count; k++) {
             const ts_cuda_kernel *kernel = &families[i]->kernels[k];
-            ts_kernel_opts opts = {
-                .size = sizeof opts, .dtypes = kernel->dtypes, .strided = kernel->strided};
+            ts_kernel_opts opts = {.size = sizeof opts,
+                                   .dtypes = kernel->dtypes,
+                                   .strided = kernel->strided,
+                                   .converts = kernel->converts};
             TS_TRY(ts_register_kernel_ex(kernel->op, key, kernel->kernel, &opts, NULL));
         }
     return TS_OK;

@@ -5,7 +5,8 @@
 
 #include "backends/cuda/apply.cuh"
 
-namespace ts::fn {
+namespace ts::fn
+{
 
 /** Elements that keep their bits. */
 struct same_fn {
@@ -29,21 +30,12 @@ template <class R> struct convert_fn {
             return x != 0;
         else if constexpr (std::is_same_v<wide_t<R>, float> && std::is_same_v<A, double> &&
                            !std::is_same_v<R, float>)
-            return odd(x);
+            return float_beside(x);
         else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>)
             return (R)truncated<std::conditional_t<std::is_same_v<R, int32_t>, int32_t, int64_t>>(
                 x);
         else
             return (wide_t<R>)x;
-    }
-    /** A float that rounds to the same half as the double: the last bit says
-     * that something was cut. */
-    static __device__ __forceinline__ float odd(double x)
-    {
-        float y = __double2float_rz(x);
-        if ((double)y != x && x == x)
-            y = __uint_as_float(__float_as_uint(y) | 1);
-        return y;
     }
 };
 

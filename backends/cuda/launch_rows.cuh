@@ -53,6 +53,8 @@ cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f, G &&longer)
     if (!aligned || n % V)
         return rows_dispatch_single<T>(n, f);
     int64_t v = n / V;
+    if (v < 32)
+        return f.template operator()<row_lanes, V>();
     TS_ROW_SHAPE(32, 1, 1)
     TS_ROW_SHAPE(64, 1, 2)
     TS_ROW_SHAPE(96, 1, 3)
@@ -79,8 +81,9 @@ template <class S, int V, class... P, class... A>
 cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, int64_t n, cudaStream_t stream,
                         A... args)
 {
-    ts_cuda_grid grid = {dim3(grid_blocks((rows + S::rows - 1) / S::rows)), dim3(S::block(n / V)),
-                         0, 1};
+    dim3 block = S::block(n / V);
+    int each = S::rows_of(block);
+    ts_cuda_grid grid = {dim3(grid_blocks((rows + each - 1) / each)), block, 0, 1};
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 

@@ -3,11 +3,13 @@
  * Pointwise kernels. A family gives a function of elements;
  * ts::pointwise() runs it over the call's space.
  *
- * There is one kernel per function and dtype, in two widths. Where every operand of the innermost
- * dim is contiguous (or one element for all of it), a thread moves 16 bytes of the widest operand;
- * else four single elements. The other dims are walked by multiplications that stand for divisions.
- * Functions compute in f32 for bf16 and f16, and get numbers beside them in f32;
- * one that has a member near() is asked for what a half does not tell from the result.
+ * Where every operand of the innermost dim is contiguous (or one element for all of it), a thread
+ * moves 16 bytes of the widest operand, by a kernel per function and dtype; else four single
+ * elements, by a kernel per function and type of arithmetic (double, float, int64_t, bool), which
+ * converts elements of any dtype as it loads and stores them. The other dims are walked by
+ * multiplications that stand for divisions. Functions compute in f32 for bf16 and f16, and get
+ * numbers beside them in f32; one that has a member near() is asked for what a half does not tell
+ * from the result.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -22,14 +24,15 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/read_once.cuh"
 
-namespace ts {
+namespace ts
+{
 
 enum access_way : uint8_t { way_array, way_one, way_number };
 
 /** A kernel's iteration space: sizes in accesses, strides in bytes per access. */
 template <int OPERANDS> struct loop_space {
-    uint32_t accesses;   /* of V elements */
-    uint32_t tail;       /* elements behind them; only where ndim is 1 */
+    uint32_t accesses; /* of V elements */
+    uint32_t tail;     /* elements behind them; only where ndim is 1 */
     int ndim;
     divisor sizes[TS_MAX_DIMS];
     int64_t strides[OPERANDS][TS_MAX_DIMS];
@@ -131,20 +134,13 @@ __device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s,
         loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in))...);
 }
 
-template <int V, class F, class R, class... T, int... K>
-__device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,
-                                          std::integer_sequence<int, K...>)
+/** Bytes from the data of each operand to accesses first, first + LOOP_THREADS, ... */
+template <int N, int COUNT>
+__device__ __forceinline__ void loop_offsets(const loop_space<N> &s, uint32_t first,
+                                             int64_t (&offset)[COUNT][N])
 {
-    constexpr int N = sizeof...(T) + 1;
-    constexpr int unroll = loop_unroll<V>;
-    uint32_t first = blockIdx.x * (LOOP_THREADS * unroll) + threadIdx.x;
-    if (V > 1 && s.flat && blockIdx.x < gridDim.x - 1) {
-        loop_flat<V, F, R, T...>(s, fn, first, std::integer_sequence<int, K...>());
-        return;
-    }
-    int64_t offset[unroll][N];
 #pragma unroll
-    for (int u = 0; u < unroll; u++) {
+    for (int u = 0; u < COUNT; u++) {
         uint32_t i = first + u * LOOP_THREADS;
 #pragma unroll
         for (int k = 0; k < N; k++)
@@ -160,6 +156,21 @@ __device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s,
         for (int k = 0; k < N; k++)
             offset[u][k] += i * s.strides[k][s.ndim - 1];
     }
+}
+
+template <int V, class F, class R, class... T, int... K>
+__device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,
+                                          std::integer_sequence<int, K...>)
+{
+    constexpr int N = sizeof...(T) + 1;
+    constexpr int unroll = loop_unroll<V>;
+    uint32_t first = blockIdx.x * (LOOP_THREADS * unroll) + threadIdx.x;
+    if (V > 1 && s.flat && blockIdx.x < gridDim.x - 1) {
+        loop_flat<V, F, R, T...>(s, fn, first, std::integer_sequence<int, K...>());
+        return;
+    }
+    int64_t offset[unroll][N];
+    loop_offsets(s, first, offset);
     std::tuple<word_of<vec<T, V>>...> in[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; u++)
@@ -204,7 +215,40 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** Launches `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses. */
+/** Fills s with `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses.
+ * number(k) is called for a number of the host. Returns the grid. */
+template <int V, int N, class F>
+ts_cuda_grid loop_fill(loop_space<N> &s, const ts_space &space, const int (&item)[N], int64_t from,
+                       int64_t size, F &&number)
+{
+    int last = space.ndim - 1;
+    bool flat = last == 0;
+    s.ndim = space.ndim;
+    s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
+    for (int k = 0; k < N; k++) {
+        const ts_operand &o = space.operand[k];
+        bool array = o.strides[0] == item[k];
+        s.one[k] = o.strides[0];
+        s.strides[k][0] = o.strides[0] * V;
+        if (__builtin_expect(!o.host, 1)) {
+            s.data[k] = (char *)o.data + from * o.strides[last];
+            s.way[k] = array ? way_array : way_one;
+            flat = flat && array;
+        } else {
+            s.data[k] = (char *)o.data;
+            s.way[k] = way_number;
+            flat = flat && N > 2;
+            number(k);
+        }
+    }
+    s.flat = flat;
+    int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
+    s.accesses = (uint32_t)accesses;
+    int64_t per_block = LOOP_THREADS * loop_unroll<V>,
+            blocks = (accesses + per_block - 1) / per_block;
+    return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
+}
+
 template <int V, class F, class R, class... T>
 cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, int64_t size,
                         const F &fn, cudaStream_t stream)
@@ -212,36 +256,10 @@ cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, 
     constexpr int N = sizeof...(T) + 1;
     constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
     constexpr bool wide[N] = {false, number_is_wide<T, N>...};
-    int last = space.ndim - 1;
-    bool flat = last == 0;
     loop_space<N> s;
-    s.ndim = space.ndim;
-    s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
-    auto operand = [&]<int K>() {
-        const ts_operand &o = space.operand[K];
-        bool array = o.strides[0] == item[K];
-        s.one[K] = o.strides[0];
-        s.strides[K][0] = o.strides[0] * V;
-        if (__builtin_expect(!o.host, 1)) {
-            s.data[K] = (char *)o.data + from * o.strides[last];
-            s.way[K] = array ? way_array : way_one;
-            flat = flat && array;
-        } else {
-            s.data[K] = (char *)o.data;
-            s.way[K] = way_number;
-            flat = flat && N > 2;
-            loop_number(f, o, item[K], wide[K], &s.number[K]);
-        }
-    };
-    [&]<int... K>(std::integer_sequence<int, K...>) {
-        (operand.template operator()<K>(), ...);
-    }(std::make_integer_sequence<int, N>());
-    s.flat = flat;
-    int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
-    s.accesses = (uint32_t)accesses;
-    int64_t per_block = LOOP_THREADS * loop_unroll<V>,
-            blocks = (accesses + per_block - 1) / per_block;
-    ts_cuda_grid grid = {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
+    ts_cuda_grid grid = loop_fill<V>(s, space, item, from, size, [&](int k) {
+        loop_number(f, space.operand[k], item[k], wide[k], &s.number[k]);
+    });
     return launch(loop_kernel<V, F, R, T...>, grid, stream, s, fn);
 }
 
@@ -266,65 +284,290 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-template <class F, class R, class... T>
-ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn);
-
-/** Each of the outermost dim by itself, where already one has more accesses than 31 bits count. */
-template <class F, class R, class... T>
-__attribute__((noinline)) ts_status loop_each(ts_frame *f, const ts_space &space, const F &fn)
+/** Runs launch(space, from, size, stream) over parts along the outermost dim whose accesses can be
+ * counted in 31 bits, and over each of that dim by itself where one already has more; without a
+ * device, describe(). */
+template <class F, class D>
+ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describe)
 {
-    int last = space.ndim - 1;
-    ts_space part = space;
-    part.ndim = last;
-    part.numel = space.numel / space.sizes[last];
-    for (int64_t i = 0; i < space.sizes[last]; i++) {
-        for (int k = 0; k < 1 + (int)sizeof...(T); k++)
-            if (!space.operand[k].host)
-                part.operand[k].data =
-                    (char *)space.operand[k].data + i * space.operand[k].strides[last];
-        TS_CUDA_TRY((loop_run<F, R, T...>(f, part, fn)));
-    }
-    return TS_OK;
-}
-
-/** Runs fn over a space: R the result's element, T... the operands'. */
-template <class F, class R, class... T>
-ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
-{
-    constexpr int N = sizeof...(T) + 1;
-    constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
-    constexpr int widest = [] {
-        constexpr int sizes[N] = {(int)sizeof(R), (int)sizeof(T)...};
-        int most = 1;
-        for (int k = 0; k < N; k++)
-            most = sizes[k] > most ? sizes[k] : most;
-        return most;
-    }();
-    constexpr int V = 16 / widest;
     call c = call_of(f);
     if (!c.device)
-        return describe<F, R, T...>(f, space, fn);
+        return describe();
     if (space.numel == 0)
         return TS_OK;
-    bool wide = loop_is_wide<N>(space, item, V);
-    /* parts along the outermost dim whose accesses can be counted in 31 bits */
     int last = space.ndim - 1;
     int64_t whole = space.sizes[last], most = ((int64_t)1 << 31) - 4096, step = whole;
-    if (space.numel > most) {
+    if (__builtin_expect(space.numel > most, 0)) {
         int64_t around = space.numel / whole;
-        if (around > most)
-            return loop_each<F, R, T...>(f, space, fn);
+        if (around > most) {
+            ts_space part = space;
+            part.ndim = last;
+            part.numel = around;
+            for (int64_t i = 0; i < whole; i++) {
+                TS_CUDA_TRY(loop_parts(f, part, launch, describe));
+                for (int k = 0; k < space.operands; k++)
+                    if (!space.operand[k].host)
+                        part.operand[k].data =
+                            (char *)part.operand[k].data + space.operand[k].strides[last];
+            }
+            return TS_OK;
+        }
         step = most / around;
         if (last == 0)
             step = step / 4096 * 4096;
     }
     for (int64_t from = 0; from < whole; from += step) {
         int64_t size = whole - from < step ? whole - from : step;
-        cudaError_t e = wide ? loop_launch<V, F, R, T...>(f, space, from, size, fn, c.stream)
-                             : loop_launch<1, F, R, T...>(f, space, from, size, fn, c.stream);
+        cudaError_t e = launch(space, from, size, c.stream);
         TS_CUDA_TRY(ts_cuda_launched(f, e, c.stream));
     }
     return TS_OK;
+}
+
+/** Elements of an access that are 16 bytes of the widest type. */
+template <class... T>
+constexpr int loop_width = [] {
+    int widest = 1;
+    ((widest = (int)sizeof(T) > widest ? (int)sizeof(T) : widest), ...);
+    return 16 / widest;
+}();
+
+template <class R, class... T> bool loop_is_wide(const ts_space &space)
+{
+    constexpr int item[] = {(int)sizeof(R), (int)sizeof(T)...};
+    return loop_is_wide(space, item, loop_width<R, T...>);
+}
+template <class F, class R, class... T>
+ts_status loop_run_wide(ts_frame *f, const ts_space &space, const F &fn)
+{
+    return loop_parts(
+        f, space,
+        [&](auto &part, int64_t from, int64_t size, cudaStream_t stream) {
+            return loop_launch<loop_width<R, T...>, F, R, T...>(f, part, from, size, fn, stream);
+        },
+        [&] { return describe<F, R, T...>(f, space, fn); });
+}
+/** Runs fn over a space: R the result's element, T... the operands'. */
+template <class F, class R, class... T>
+ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
+{
+    if (loop_is_wide<R, T...>(space))
+        return loop_run_wide<F, R, T...>(f, space, fn);
+    return loop_parts(
+        f, space,
+        [&](auto &part, int64_t from, int64_t size, cudaStream_t stream) {
+            return loop_launch<1, F, R, T...>(f, part, from, size, fn, stream);
+        },
+        [&] { return describe<F, R, T...>(f, space, fn); });
+}
+
+/* ----------------------------------------------------------------- elements of any dtype ---- */
+
+/** A space whose operands have dtypes of their own. */
+template <int N> struct any_space : loop_space<N> {
+    uint8_t dtype[N]; /* ts_dtype; of operands whose numbers are the host's: compute */
+    uint8_t compute;  /* what elements are rounded to before */
+};
+
+/** COUNT elements, whose bits are in `raw`, as A after rounding to the compute dtype. */
+template <class A, int COUNT>
+__device__ __forceinline__ void any_convert(const uint64_t (&raw)[COUNT], int dtype, int compute,
+                                            A (&x)[COUNT])
+{
+#define TS_EACH(expr)                                                                              \
+    _Pragma("unroll") for (int u = 0; u < COUNT; u++)                                              \
+    {                                                                                              \
+        uint64_t bits = raw[u];                                                                    \
+        x[u] = (A)(expr);                                                                          \
+    }                                                                                              \
+    break;
+    switch (dtype) {
+    case TS_I64:
+        TS_EACH((int64_t)bits)
+    case TS_I32:
+        TS_EACH((int32_t)bits)
+    case TS_F64:
+        if constexpr (std::is_same_v<A, float>)
+            if (compute != TS_F32) {
+                TS_EACH(float_beside(__longlong_as_double(bits)))
+            }
+        if constexpr (std::is_floating_point_v<A>) {
+            TS_EACH(__longlong_as_double(bits))
+        }
+        break;
+    case TS_F32:
+        if constexpr (std::is_floating_point_v<A>) {
+            TS_EACH(__uint_as_float((uint32_t)bits))
+        }
+        break;
+    case TS_BF16:
+        if constexpr (std::is_floating_point_v<A>) {
+            TS_EACH(__uint_as_float((uint32_t)bits << 16))
+        }
+        break;
+    case TS_F16:
+        if constexpr (std::is_floating_point_v<A>) {
+            TS_EACH(__half2float(__ushort_as_half((unsigned short)bits)))
+        }
+        break;
+    default:
+        TS_EACH((uint8_t)bits) /* u8 and bool */
+    }
+    if (dtype == compute)
+        return;
+#undef TS_EACH
+#define TS_EACH(expr) _Pragma("unroll") for (int u = 0; u < COUNT; u++) x[u] = (A)(expr);
+    if constexpr (std::is_same_v<A, float>) {
+        if (compute == TS_BF16) {
+            TS_EACH(widen(narrow<bf16>(x[u])))
+        } else if (compute == TS_F16) {
+            TS_EACH(widen(narrow<f16>(x[u])))
+        }
+    } else if constexpr (std::is_same_v<A, int64_t>) {
+        if (compute == TS_I32) {
+            TS_EACH((int32_t)x[u])
+        } else if (compute == TS_U8) {
+            TS_EACH((uint8_t)x[u])
+        }
+    }
+#undef TS_EACH
+}
+
+/** Stores fn's value as an element of a dtype. */
+template <class B> __device__ __forceinline__ void any_store(char *to, int dtype, B x)
+{
+    if constexpr (std::is_same_v<B, bool>) {
+        *reinterpret_cast<bool *>(to) = x;
+    } else if constexpr (std::is_same_v<B, double>) {
+        *reinterpret_cast<double *>(to) = x;
+    } else if constexpr (std::is_same_v<B, float>) {
+        if (dtype == TS_F32)
+            *reinterpret_cast<float *>(to) = x;
+        else if (dtype == TS_BF16)
+            *reinterpret_cast<bf16 *>(to) = narrow<bf16>(x);
+        else
+            *reinterpret_cast<f16 *>(to) = narrow<f16>(x);
+    } else {
+        if (dtype == TS_I64)
+            *reinterpret_cast<int64_t *>(to) = x;
+        else if (dtype == TS_I32)
+            *reinterpret_cast<int32_t *>(to) = (int32_t)x;
+        else
+            *reinterpret_cast<uint8_t *>(to) = dtype == TS_BOOL ? x != 0 : (uint8_t)x;
+    }
+}
+
+template <class A, class F, int N, int... K>
+__device__ __forceinline__ void any_body(const any_space<N> &s, const F &fn,
+                                         std::integer_sequence<int, K...>)
+{
+    constexpr int COUNT = loop_unroll<1>;
+    uint32_t first = blockIdx.x * (LOOP_THREADS * COUNT) + threadIdx.x;
+    int64_t offset[COUNT][N];
+    loop_offsets(s, first, offset);
+    uint64_t raw[N - 1][COUNT];
+    A x[N - 1][COUNT];
+    auto fetch = [&]<int I>() {
+        auto load = [&]<class W>() {
+#pragma unroll
+            for (int u = 0; u < COUNT; u++)
+                raw[I][u] = first + u * LOOP_THREADS < s.accesses
+                                ? *reinterpret_cast<const W *>(s.data[I + 1] + offset[u][I + 1])
+                                : 0;
+        };
+        if (s.way[I + 1] == way_number)
+            return;
+        switch (s.dtype[I + 1]) {
+        case TS_F64:
+        case TS_I64:
+            load.template operator()<uint64_t>();
+            break;
+        case TS_F32:
+        case TS_I32:
+            load.template operator()<uint32_t>();
+            break;
+        case TS_BF16:
+        case TS_F16:
+            load.template operator()<uint16_t>();
+            break;
+        default:
+            load.template operator()<uint8_t>();
+        }
+    };
+    auto convert = [&]<int I>() {
+        if (s.way[I + 1] == way_number) {
+#pragma unroll
+            for (int u = 0; u < COUNT; u++)
+                x[I][u] = bits_as<A>(s.number[I + 1]);
+            return;
+        }
+        any_convert(raw[I], s.dtype[I + 1], s.compute, x[I]);
+    };
+    (fetch.template operator()<K>(), ...);
+    (convert.template operator()<K>(), ...);
+#pragma unroll
+    for (int u = 0; u < COUNT; u++)
+        if (first + u * LOOP_THREADS < s.accesses) {
+            char *to = s.data[0] + offset[u][0];
+            using B = std::conditional_t<std::is_same_v<decltype(fn(x[K][u]...)), bool>, bool, A>;
+            if constexpr (std::is_same_v<A, float> && requires { fn.near(x[K][u]...); })
+                if (s.dtype[0] != TS_F32) {
+                    any_store<B>(to, s.dtype[0], fn.near(x[K][u]...));
+                    continue;
+                }
+            any_store<B>(to, s.dtype[0], fn(x[K][u]...));
+        }
+}
+
+template <class A, class F, int N>
+__global__ void __launch_bounds__(LOOP_THREADS)
+    any_kernel(const __grid_constant__ any_space<N> s, const F fn)
+{
+    any_body<A>(s, fn, std::make_integer_sequence<int, N - 1>());
+}
+
+/** A number of the host as an A, rounded as an element of the compute dtype is; see loop_number().
+ */
+template <class A>
+__attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, bool wide,
+                                          double *number)
+{
+    A x;
+    if constexpr (std::is_floating_point_v<A>) {
+        if (wide && o.wide)
+            ts_scalar_store(&f->args[o.arg], TS_F32, &x);
+        else
+            x = (A)ts_operand_number(&o);
+    } else if (o.dtype == TS_I64) {
+        x = (A) * (const int64_t *)o.data;
+    } else {
+        x = (A)ts_operand_number(&o);
+    }
+    memcpy(number, &x, sizeof x);
+}
+
+/** Runs fn of N - 1 operands in A, whatever the operands' dtypes. */
+template <class A, int N, class F, class D>
+ts_status any_run(ts_frame *f, const ts_space &space, const F &fn, D &&describe)
+{
+    ts_dtype compute = ts_kernel_dtype(f);
+    bool wide = N > 2 && (compute == TS_BF16 || compute == TS_F16);
+    int item[N];
+    any_space<N> s;
+    s.compute = (uint8_t)compute;
+    for (int k = 0; k < N; k++) {
+        s.dtype[k] = (uint8_t)space.operand[k].dtype;
+        item[k] = (int)ts_dtype_size(space.operand[k].dtype);
+    }
+    return loop_parts(
+        f, space,
+        [&](auto &part, int64_t from, int64_t size, cudaStream_t stream) {
+            ts_cuda_grid grid = loop_fill<1>(s, part, item, from, size, [&](int k) {
+                any_number<A>(f, part.operand[k], wide, &s.number[k]);
+            });
+            return launch(any_kernel<A, F, N>, grid, stream, s, fn);
+        },
+        describe);
 }
 
 /** N operands of T. */
@@ -332,7 +575,15 @@ template <class F, class R, class T, int... I>
 ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn,
                     std::integer_sequence<int, I...>)
 {
-    return loop_run<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn);
+    using A = std::conditional_t<!std::is_integral_v<T>, wide_t<T>,
+                                 std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
+    ts_dtype compute = ts_kernel_dtype(f);
+    bool alike = ((space.operand[I + 1].host || space.operand[I + 1].dtype == compute) && ...);
+    return alike && loop_is_wide<R, std::conditional_t<I >= 0, T, T>...>(space)
+               ? loop_run_wide<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn)
+               : any_run<A, sizeof...(I) + 1>(f, space, fn, [&] {
+                     return describe<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn);
+                 });
 }
 
 struct same_as_operands;

@@ -26,9 +26,9 @@ template <class T> struct norm_rows {
  * squares alone. */
 template <bool RMS> struct norm_sums {
     __device__ __forceinline__ float2 none() const { return make_float2(0, 0); }
-    __device__ __forceinline__ float base_of(float mean) const
+    __device__ __forceinline__ float base_of(float mean, int width) const
     {
-        return RMS ? 0 : __shfl_sync(0xffffffffu, mean, 0);
+        return RMS ? 0 : __shfl_sync(0xffffffffu, mean, 0, width);
     }
     __device__ __forceinline__ float share(float mean, float base, float count) const
     {

@@ -39,7 +39,7 @@ template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
         A r = fmod(a, b);
         return r != 0 && (b < 0) != (r < 0) ? r + b : r;
     } else {
-        A r = b == 0 || b == (A)-1 ? 0 : a % b;
+        A r = b == 0 || (std::is_signed_v<A> && b == (A)-1) ? 0 : a % b;
         return r != 0 && (r < 0) != (b < 0) ? r + b : r;
     }
 }

@@ -4,8 +4,26 @@
 
 using namespace ts;
 
-static ts_status sum(ts_frame *f) { return whole<op_add>(f); }
-static ts_status prod(ts_frame *f) { return whole<op_multiply>(f); }
+/** Sums of integers of T, in i64. */
+template <class T> static ts_status sum_integers(ts_frame *f)
+{
+    return reduce<T, int64_t>(f, plain_fold<T, op_add, keep, int64_t>{});
+}
+static ts_status sum(ts_frame *f)
+{
+    if (ts_kernel_dtype(f) != TS_I64)
+        return real<op_add, keep>(f);
+    switch (ts_dtype_size(ts_dtype_of(f->args[0].t))) {
+    case 8: return sum_integers<int64_t>(f);
+    case 4: return sum_integers<int32_t>(f);
+    default: return sum_integers<uint8_t>(f);
+    }
+}
+static ts_status prod(ts_frame *f)
+{
+    return ts_kernel_dtype(f) == TS_I64 ? plain<int64_t, op_multiply, keep>(f, 1, false)
+                                        : real<op_multiply, keep>(f);
+}
 
 /** Of nothing the mean is NaN. */
 static ts_status mean(ts_frame *f)
@@ -23,16 +41,16 @@ static ts_status norm(ts_frame *f)
 }
 
 TS_CUDA_FAMILY(reduce,
-    {"sum_to_size", sum, floats | TS_DTYPE_BIT(TS_I64), false},
-    {"sum", sum, floats | TS_DTYPE_BIT(TS_I64), false},
-    {"mean", mean, floats, false},
-    {"prod", prod, floats | TS_DTYPE_BIT(TS_I64), false},
-    {"amax", reduce_amax, everything, false},
-    {"amin", reduce_amin, everything, false},
-    {"all", reduce_all, everything, false},
-    {"any", reduce_any, everything, false},
-    {"var", reduce_var, floats, false},
-    {"std", reduce_std, floats, false},
-    {"norm", norm, floats, false},
-    {"logsumexp", reduce_logsumexp, floats, false},
+    {"sum_to_size", sum, floats | TS_DTYPE_BIT(TS_I64), true, true},
+    {"sum", sum, floats | TS_DTYPE_BIT(TS_I64), true, true},
+    {"mean", mean, floats, true},
+    {"prod", prod, floats | TS_DTYPE_BIT(TS_I64), true},
+    {"amax", reduce_amax, everything, true},
+    {"amin", reduce_amin, everything, true},
+    {"all", reduce_all, everything, true},
+    {"any", reduce_any, everything, true},
+    {"var", reduce_var, floats, true},
+    {"std", reduce_std, floats, true},
+    {"norm", norm, floats, true},
+    {"logsumexp", reduce_logsumexp, floats, true},
 )

@@ -2,11 +2,11 @@
  * @file reduce.cuh  Reductions over any dims.
  *
  * A fold defines an initial state, adding elements to a state, merging two states, and the result
- * of a state. If the innermost dim is reduced, a group of threads shares the elements of a result;
- * otherwise neighbouring threads own neighbouring results, so that loads are coalesced. A thread
- * loads 16 bytes at a time and has four loads in flight. Long sums for few results are split, and
- * a second launch merges the parts' states. Which thread reads which element depends on the sizes
- * only, not on addresses.
+ * of a state. If the innermost dim in memory is reduced, a group of threads shares the elements of
+ * a result; otherwise neighbouring threads own neighbouring results, so that loads are coalesced.
+ * Where sizes allow, a thread loads 16 bytes at once; elsewhere neighbouring threads load
+ * neighbouring elements. Long sums for few results are split, and a second launch merges the
+ * parts' states. Which thread reads which element depends on sizes and strides, not on addresses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_CUH
@@ -19,19 +19,25 @@
 
 namespace ts {
 
-/** n / d, fast where both fit 31 bits. */
+/** Division of numbers up to `most` by a number that is known before. */
 struct quotient {
-    int64_t d;
+    uint64_t magic;
+    int shift;
     divisor fast;
     bool is_short;
     quotient() = default;
     quotient(int64_t by, int64_t most)
-        : d(by), fast(by < INT32_MAX ? (uint32_t)by : 1), is_short(most < INT32_MAX)
+        : shift(0), fast(by < INT32_MAX ? (uint32_t)by : 1),
+          is_short(most < INT32_MAX && by < INT32_MAX)
     {
+        while ((int64_t)1 << shift < by)
+            shift++;
+        magic = (uint64_t)((((unsigned __int128)1 << 64) * (((uint64_t)1 << shift) - by)) / by + 1);
     }
     __device__ __forceinline__ int64_t of(int64_t n) const
     {
-        return is_short ? (int64_t)fast.of((uint32_t)n) : n / d;
+        return is_short ? (int64_t)fast.of((uint32_t)n)
+                        : (int64_t)((__umul64hi((uint64_t)n, magic) + (uint64_t)n) >> shift);
     }
 };
 
@@ -39,43 +45,90 @@ struct quotient {
 struct reduction {
     int ndim[2];
     int64_t sizes[2][TS_MAX_DIMS], steps[2][TS_MAX_DIMS];
-    int64_t results, count; /* products of the sizes */
-    bool aligned, even;     /* the dim that is read along can be read 16 bytes
-                               at a time; to its end */
-    int64_t pieces;         /* of V elements in the dim that is read along */
-    quotient by_pieces;
-    int64_t share;          /* pieces, or elements, that one block of a result takes */
+    int64_t results, count;       /* products of the sizes */
+    bool scattered;               /* result i lies elsewhere than at element i: */
+    int64_t outs[2][TS_MAX_DIMS]; /* steps of the dims that stay in the call's two results */
+
+    /* set by reduce_into() */
+    quotient by[2][TS_MAX_DIMS];
+    bool vector, aligned; /* units are whole pieces, which can be loaded at once; else elements */
+    int group;            /* threads of a result, or beside each other */
+    int64_t share;        /* units of a result that a block takes */
+    int64_t run;          /* units in the dim that is read along */
+    quotient by_run;
 
     /** Offset of element i of the dims from `first` on. */
-    __device__ __forceinline__ int64_t offset(int which, int first, int64_t i) const
+    __device__ __forceinline__ int64_t offset(int which, int first, int64_t i,
+                                              const int64_t *along) const
     {
         int64_t at = 0;
-        for (int d = first; d < ndim[which]; d++) {
-            int64_t q = i / sizes[which][d];
-            at += (i - q * sizes[which][d]) * steps[which][d];
+#pragma unroll 1
+        for (int d = first; d < ndim[which] - 1; d++) {
+            int64_t q = by[which][d].of(i);
+            at += (i - q * sizes[which][d]) * along[d];
             i = q;
         }
-        return at;
+        return at + i * along[ndim[which] - 1];
+    }
+    /** Where result i is in the call's result k. */
+    __device__ __forceinline__ int64_t place(int k, int64_t i) const
+    {
+        return scattered ? offset(0, 0, i, outs[k]) : i;
     }
 };
 
-inline reduction reduction_of(const ts_tensor *t, int64_t mask)
+/** Reduces the dims in `mask`. ordered: elements keep their order; else the largest step, and a
+ * step of 0, comes last. So do results, but for dims whose step is 0, which stay in front of those
+ * that they were in front of. */
+inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = false)
 {
+    const ts_tensor *t = f->args[0].t;
+    int ndim = ts_ndim(t), order[TS_MAX_DIMS], n = 0;
+    auto rank = [&](int d) {
+        int64_t step = ts_strides(t)[d];
+        return step || !(mask >> d & 1) ? (uint64_t)(step < 0 ? -step : step) : UINT64_MAX;
+    };
+    for (int d = ndim - 1; d >= 0; d--) {
+        if (ts_sizes(t)[d] == 1)
+            continue;
+        int at = n++;
+        bool fixed = mask >> d & 1 ? ordered : !ts_strides(t)[d];
+        for (; !fixed && at > 0 && rank(order[at - 1]) > rank(d); at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
     reduction r = {};
     r.results = r.count = 1;
-    for (int d = ts_ndim(t) - 1; d >= 0; d--) {
-        int which = mask >> d & 1, n = r.ndim[which];
-        int64_t size = ts_sizes(t)[d], step = ts_strides(t)[d];
-        (which ? r.count : r.results) *= size;
-        if (size == 1)
-            continue;
-        if (n && step == r.steps[which][n - 1] * r.sizes[which][n - 1]) {
-            r.sizes[which][n - 1] *= size;
+    for (int d = 0; d < ndim; d++)
+        (mask >> d & 1 ? r.count : r.results) *= ts_sizes(t)[d];
+    int64_t next = 1; /* place of the next result, were they in order */
+    for (int i = 0; i < n; i++) {
+        int d = order[i], which = mask >> d & 1, &k = r.ndim[which], behind = 0;
+        int64_t size = ts_sizes(t)[d], step = ts_strides(t)[d], outs[2] = {};
+        bool joins = k && step == r.steps[which][k - 1] * r.sizes[which][k - 1];
+        for (int e = 0; e < d; e++)
+            behind += mask >> e & 1;
+        for (int o = 0; o < f->nrets && !which; o++) {
+            if (f->rets[o].tag != TS_TAG_TENSOR)
+                continue; /* not wanted */
+            const ts_tensor *y = f->rets[o].t;
+            bool dropped = ts_ndim(y) == ndim - __builtin_popcountll(mask);
+            outs[o] = ts_strides(y)[dropped ? d - behind : d - (ndim - ts_ndim(y))];
+            joins = joins && outs[o] == r.outs[o][k - 1] * r.sizes[0][k - 1];
+            r.scattered = r.scattered || outs[o] != next;
+        }
+        if (!which)
+            next *= size;
+        if (joins) {
+            r.sizes[which][k - 1] *= size;
             continue;
         }
-        r.sizes[which][n] = size;
-        r.steps[which][n] = step;
-        r.ndim[which]++;
+        r.sizes[which][k] = size;
+        r.steps[which][k] = step;
+        if (!which)
+            for (int o = 0; o < 2; o++)
+                r.outs[o][k] = outs[o];
+        k++;
     }
     for (int which = 0; which < 2; which++)
         if (!r.ndim[which]) {
@@ -87,13 +140,16 @@ inline reduction reduction_of(const ts_tensor *t, int64_t mask)
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** n of V neighbours, `step` apart, as the words in which they move: each access would wait
- *  for the one before it, were halves taken apart here. */
+/** Elements of a thread's piece: 16 bytes, of bytes 8. */
+template <class T> constexpr int piece_of = vec16<T> < 8 ? vec16<T> : 8;
+
+/** The first n of V elements, `step` apart, as the words in which they move: each access would
+ *  wait for the one before it, were halves taken apart here. */
 template <class T, int V>
 __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t step, bool aligned,
                                                          int n)
 {
-    if (aligned && n == V)
+    if (aligned)
         return *reinterpret_cast<const word_of<vec<T, V>> *>(from);
     vec<T, V> x = {};
 #pragma unroll
@@ -103,25 +159,16 @@ __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t 
     return to_word(x);
 }
 
-/** n of V elements go into a state: together where all are there. */
-template <class T, int V, class FOLD>
-__device__ __forceinline__ void take_piece(const FOLD &fold, typename FOLD::state &state,
-                                           const vec<T, V> &piece, int n)
+/** x goes into a state; a fold of places gets those of the elements, which are first, first + step,
+ * ... */
+template <class FOLD, class X, int N>
+__device__ __forceinline__ void take(const FOLD &fold, typename FOLD::state &state, const X (&x)[N],
+                                     int64_t first, int64_t step)
 {
-    wide_t<T> x[V];
-#pragma unroll
-    for (int e = 0; e < V; e++)
-        x[e] = widen(piece.at[e]);
-    if (n == V) {
+    if constexpr (requires { fold.take(state, x, first, step); })
+        fold.take(state, x, first, step);
+    else
         fold.take(state, x);
-        return;
-    }
-#pragma unroll
-    for (int e = 0; e < V; e++)
-        if (e < n) {
-            wide_t<T> one[1] = {x[e]};
-            fold.take(state, one);
-        }
 }
 
 template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
@@ -137,183 +184,224 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
     return b;
 }
 
-/** Merges the states of 32 lanes, or of all REDUCE_THREADS;
- * the first thread of a group has the result. */
 enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
-
-template <int GROUP, class FOLD, class A>
-__device__ __forceinline__ A merge_group(const FOLD &fold, A state)
-{
-#pragma unroll
-    for (int lane = 16; lane; lane >>= 1)
-        state = fold.merge(state, state_xor(state, lane));
-    if constexpr (GROUP > 32) {
-        __shared__ A warps[GROUP / 32];
-        if (threadIdx.x % 32 == 0)
-            warps[threadIdx.x / 32] = state;
-        __syncthreads();
-        state = warps[0];
-#pragma unroll
-        for (int w = 1; w < GROUP / 32; w++)
-            state = fold.merge(state, warps[w]);
-    }
-    return state;
-}
 
 /** A state, or what the fold makes of it. */
 template <class R, class FOLD, class A>
-__device__ __forceinline__ void give(const FOLD &fold, const A &state, A *parts, R *y, int64_t at)
+__device__ __forceinline__ void give(const reduction &r, const FOLD &fold, const A &state, A *parts,
+                                     R *y, int64_t result)
 {
     if (parts)
-        parts[at] = state;
+        parts[(int64_t)blockIdx.y * r.results + result] = state;
+    else if constexpr (requires { fold.give(state, result, result); })
+        fold.give(state, r.place(0, result), r.place(1, result));
     else
-        y[at] = narrow<R>(fold.finish(state));
+        y[r.place(0, result)] = narrow<R>(fold.finish(state));
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */
 
-/** GROUP threads a result; pieces lie along the innermost dim that goes.
- * Elements are T, results R. */
-template <class T, class R, class FOLD, int GROUP>
+/** r.group threads a result: 1 to 32, or all. Elements are T, results R. */
+template <class T, class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x,
                         typename FOLD::state *parts, R *y)
 {
-    constexpr int V = vec16<T>, U = IN_FLIGHT;
-    int64_t result = (int64_t)blockIdx.x * (REDUCE_THREADS / GROUP) + threadIdx.x / GROUP;
-    if (result >= r.results)
-        return; /* whole warps; blocks of one group have a result each */
-    const T *from = x + r.offset(0, 0, result);
-    int64_t length = r.sizes[1][0], step = r.steps[1][0], begin = (int64_t)blockIdx.y * r.share,
-            end = begin + r.share;
-    int64_t all = r.count / (length ? length : 1) * r.pieces;
-    end = end < all ? end : all;
-    /* where a piece begins along its run, and in memory */
-    auto first_of = [&](int64_t piece) {
-        return r.ndim[1] > 1 ? (piece - r.by_pieces.of(piece) * r.pieces) * V : piece * V;
+    using A = typename FOLD::state;
+    constexpr int V = piece_of<T>, U = IN_FLIGHT;
+    int group = r.group, lane = threadIdx.x & (group - 1);
+    int64_t result = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) / (unsigned)group;
+    bool some = result < r.results;
+    const T *from = x + (some ? r.offset(0, 0, result, r.steps[0]) : 0);
+    int64_t unit = r.vector ? V : 1, all = r.count / unit, step = r.steps[1][0],
+            begin = (int64_t)blockIdx.y * r.share, end = begin + r.share;
+    end = !some ? begin : end < all ? end : all;
+    auto place_of = [&](int64_t u) {
+        if (r.ndim[1] == 1)
+            return u * unit * step;
+        int64_t q = r.by_run.of(u);
+        return (u - q * r.run) * unit * step + r.offset(1, 1, q, r.steps[1]);
     };
-    auto place_of = [&](int64_t piece) {
-        return r.ndim[1] > 1 ? first_of(piece) * step + r.offset(1, 1, r.by_pieces.of(piece))
-                             : piece * V * step;
-    };
-    typename FOLD::state state = fold.none();
-    int64_t p = begin + threadIdx.x % GROUP;
-    for (; r.even && p + (U - 1) * GROUP < end; p += GROUP * U) {
-        vec<T, V> in[U];
+    /* element e of a thread's piece lies `apart` units behind element 0 */
+    int apart = r.vector ? 0 : group, whole = r.vector ? group : group * V;
+    int64_t between = r.vector ? 1 : apart * step;
+    A state = fold.none();
+    int64_t p = begin + lane, last = (int64_t)apart * (V - 1);
+    bool apiece = r.vector || r.ndim[1] == 1; /* one place for a piece, not one for an element */
+    for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
+        word_of<vec<T, V>> in[U];
 #pragma unroll
         for (int u = 0; u < U; u++)
-            in[u] = *reinterpret_cast<const vec<T, V> *>(from + place_of(p + u * GROUP));
+            in[u] = load_piece<T, V>(from + place_of(p + u * whole), between, r.aligned, V);
 #pragma unroll
         for (int u = 0; u < U; u++)
-            take_piece<T, V>(fold, state, in[u], V);
+            take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
+                 (p + u * whole) * unit, r.vector ? 1 : apart);
     }
-    for (; p < end; p += GROUP) {
-        int64_t left = length - first_of(p);
-        int n = left < V ? (int)left : V;
-        word_of<vec<T, V>> in = load_piece<T, V>(from + place_of(p), step, r.aligned, n);
-        take_piece<T, V>(fold, state, from_word<vec<T, V>>(in), n);
+    for (; p < end; p += whole) {
+        int n = p + last < end ? V : (int)((end - p + apart - 1) / apart);
+        vec<T, V> piece;
+        if (apiece)
+            piece = from_word<vec<T, V>>(
+                load_piece<T, V>(from + place_of(p), between, r.aligned, n));
+        else
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
+        unpacked<T, V> in(piece);
+        if (n == V) {
+            take(fold, state, in.at, p * unit, r.vector ? 1 : apart);
+            continue;
+        }
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (e < n) {
+                wide_t<T> one[1] = {in.at[e]};
+                take(fold, state, one, p + e * apart, 1);
+            }
     }
-    state = merge_group<GROUP>(fold, state);
-    if (threadIdx.x % GROUP == 0)
-        give(fold, state, parts, y, (int64_t)blockIdx.y * r.results + result);
+#pragma unroll 1
+    for (int by = (group < 32 ? group : 32) / 2; by; by /= 2)
+        state = fold.merge(state, state_xor(state, by));
+    if (group > 32) {
+        __shared__ A warps[REDUCE_THREADS / 32];
+        if (threadIdx.x % 32 == 0)
+            warps[threadIdx.x / 32] = state;
+        __syncthreads();
+        state = warps[0];
+#pragma unroll 1
+        for (int w = 1; w < REDUCE_THREADS / 32; w++)
+            state = fold.merge(state, warps[w]);
+    }
+    if (some && lane == 0)
+        give(r, fold, state, parts, y, result);
 }
 
-/** Threads own V neighbouring results each; `across` of them lie side by side,
- * the others share the elements. */
+/** Merges the states of a block's threads, `across` of which lie side by side, into those of the
+ * first ones. */
+template <class FOLD, class A>
+__device__ __forceinline__ void merge_lines(const FOLD &fold, A &state, int across)
+{
+    __shared__ A place[REDUCE_THREADS];
+    if (across == REDUCE_THREADS)
+        return;
+    __syncthreads();
+    place[threadIdx.x] = state;
+#pragma unroll 1
+    for (int half = REDUCE_THREADS / 2; half >= across; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half)
+            place[threadIdx.x] = state = fold.merge(state, place[threadIdx.x + half]);
+    }
+}
+
+/** Threads own V results each; r.group of them lie side by side, the others share the elements. */
 template <class T, class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_beside_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x,
-                         typename FOLD::state *parts, R *y, int across)
+                         typename FOLD::state *parts, R *y)
 {
-    using X = wide_t<T>;
     using A = typename FOLD::state;
-    constexpr int V = vec16<T>, U = IN_FLIGHT;
-    int lane = threadIdx.x % across, line = threadIdx.x / across, lines = REDUCE_THREADS / across;
-    int64_t width = r.sizes[0][0], step = r.steps[0][0],
-            piece = (int64_t)blockIdx.x * across + lane;
-    int64_t row = piece / r.pieces, first = (piece - row * r.pieces) * V,
-            begin = (int64_t)blockIdx.y * r.share;
-    int64_t end = begin + r.share < r.count ? begin + r.share : r.count;
-    int n = row * width >= r.results ? 0 : width - first < V ? (int)(width - first) : V;
+    constexpr int V = piece_of<T>, U = IN_FLIGHT;
+    int across = r.group, lane = threadIdx.x & (across - 1),
+        line = threadIdx.x / (unsigned)across, lines = REDUCE_THREADS / (unsigned)across;
+    /* neighbours where loads are whole vectors, else `across` apart */
+    int apart = r.vector ? 1 : across;
+    int64_t first = r.vector ? ((int64_t)blockIdx.x * across + lane) * V
+                             : (int64_t)blockIdx.x * across * V + lane,
+            begin = (int64_t)blockIdx.y * r.share,
+            end = begin + r.share < r.count ? begin + r.share : r.count;
     A state[V];
-#pragma unroll
-    for (int e = 0; e < V; e++)
-        state[e] = fold.none();
-    if (n) {
-        const T *from = x + first * step + r.offset(0, 1, row);
-        for (int64_t i = begin + line; i < end; i += (int64_t)lines * U) {
-            word_of<vec<T, V>> in[U];
-            bool whole = i + (int64_t)lines * (U - 1) < end;
-#pragma unroll
-            for (int u = 0; u < U; u++) {
-                int64_t at = i + (int64_t)lines * u;
-                if (at < end)
-                    in[u] = load_piece<T, V>(
-                        from + (r.ndim[1] > 1 ? r.offset(1, 0, at) : at * r.steps[1][0]), step,
-                        r.aligned, n);
-            }
-#pragma unroll
-            for (int e = 0; e < V; e++) {
-                if (e >= n)
-                    continue;
-                X column[U];
-#pragma unroll
-                for (int u = 0; u < U; u++)
-                    column[u] = widen(from_word<vec<T, V>>(in[u]).at[e]);
-                if (whole) {
-                    fold.take(state[e], column);
-                } else {
-#pragma unroll
-                    for (int u = 0; u < U; u++)
-                        if (i + (int64_t)lines * u < end) {
-                            X one[1] = {column[u]};
-                            fold.take(state[e], one);
-                        }
-                }
-            }
-        }
-    }
-    __shared__ A place[REDUCE_THREADS];
+    int64_t column[V];
 #pragma unroll
     for (int e = 0; e < V; e++) {
-        __syncthreads();
-        place[threadIdx.x] = state[e];
-        for (int half = lines / 2; half; half /= 2) {
-            __syncthreads();
-            if (line < half)
-                place[threadIdx.x] =
-                    fold.merge(place[threadIdx.x], place[threadIdx.x + half * across]);
+        int64_t result = first + e * apart;
+        state[e] = fold.none();
+        column[e] = 0;
+        if ((e == 0 || !r.vector) && result < r.results)
+            column[e] = r.offset(0, 0, result, r.steps[0]);
+    }
+    if (first >= r.results)
+        end = begin;
+    auto load = [&](int64_t i) {
+        const T *from = x + (r.ndim[1] > 1 ? r.offset(1, 0, i, r.steps[1]) : i * r.steps[1][0]);
+        if (r.vector)
+            return *reinterpret_cast<const word_of<vec<T, V>> *>(from + column[0]);
+        vec<T, V> in;
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            in.at[e] = from[column[e]];
+        return to_word(in);
+    };
+    int64_t i = begin + line;
+    for (; i + (int64_t)lines * (U - 1) < end; i += (int64_t)lines * U) {
+        word_of<vec<T, V>> in[U];
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            in[u] = load(i + (int64_t)lines * u);
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            wide_t<T> of[U];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                of[u] = widen(from_word<vec<T, V>>(in[u]).at[e]);
+            take(fold, state[e], of, i, lines);
         }
-        if (line == 0 && e < n)
-            give(fold, place[threadIdx.x], parts, y,
-                 (int64_t)blockIdx.y * r.results + row * width + first + e);
+    }
+    for (; i < end; i += lines) {
+        vec<T, V> in = from_word<vec<T, V>>(load(i));
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            wide_t<T> one[1] = {widen(in.at[e])};
+            take(fold, state[e], one, i, 1);
+        }
+    }
+#pragma unroll
+    for (int e = 0; e < V; e++) {
+        int64_t result = first + e * apart;
+        merge_lines(fold, state[e], across);
+        if (line == 0 && result < r.results)
+            give(r, fold, state[e], parts, y, result);
     }
 }
 
-/** Merges the shares of a result: a block of threads each,
- * or where there are many results a thread each. */
-template <class R, class FOLD, int GROUP>
+/** Merges the shares of results; r.group results lie side by side in a block. */
+template <class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
-    merge_shares_kernel(FOLD fold, const typename FOLD::state *parts, typename FOLD::state *states,
-                        R *y, int64_t results, int shares)
+    merge_shares_kernel(const __grid_constant__ reduction r, FOLD fold,
+                        const typename FOLD::state *parts, typename FOLD::state *states, R *y,
+                        int shares)
 {
-    int64_t result =
-        GROUP > 1 ? (int64_t)blockIdx.x : (int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x;
-    if (result >= results)
-        return;
+    int across = r.group, line = threadIdx.x / (unsigned)across,
+        lines = REDUCE_THREADS / (unsigned)across;
+    int64_t result = (int64_t)blockIdx.x * across + (threadIdx.x & (across - 1));
     typename FOLD::state state = fold.none();
-    for (int s = GROUP > 1 ? threadIdx.x : 0; s < shares; s += GROUP)
-        state = fold.merge(state, parts[s * results + result]);
-    if constexpr (GROUP > 1)
-        state = merge_group<GROUP>(fold, state);
-    if (GROUP == 1 || threadIdx.x == 0)
-        give(fold, state, states, y, result);
+    if (result < r.results)
+#pragma unroll 4
+        for (int s = line; s < shares; s += lines)
+            state = fold.merge(state, parts[s * r.results + result]);
+    merge_lines(fold, state, across);
+    if (line == 0 && result < r.results)
+        give(r, fold, state, states, y, result);
 }
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
 /** Blocks that keep a device busy: constants, so that the order of sums is the same on all. */
-enum { BUSY = 1024, MANY = 2048 /* results that keep it busy with a warp each */ };
+enum {
+    BUSY = 1024,
+    MANY = 2048, /* results that keep it busy with a warp each */
+    TURNS = 5    /* of a block, that take as long as a second launch */
+};
+
+/** The least power of 2 that is not below n, at most `most`. */
+inline int power_for(int64_t n, int most)
+{
+    int p = 1;
+    while (p < n && p < most)
+        p *= 2;
+    return p;
+}
 
 /** Reduces x: into y, or where they are wanted into states. */
 template <class T, class FOLD, class R>
@@ -321,36 +409,48 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                       typename FOLD::state *states, R *y)
 {
     using A = typename FOLD::state;
-    constexpr int64_t V = vec16<T>;
+    constexpr int64_t V = piece_of<T>;
     if (!r.results)
         return TS_OK;
+    for (int which = 0; which < 2; which++)
+        for (int d = 0; d < r.ndim[which]; d++)
+            r.by[which][d] =
+                quotient(r.sizes[which][d] ? r.sizes[which][d] : 1, which ? r.count : r.results);
     bool beside = r.results > 1 && r.steps[0][0] && r.sizes[0][0] > 1 &&
                   (r.sizes[1][0] == 1 || r.steps[0][0] < r.steps[1][0] || !r.steps[1][0]);
     int read = beside ? 0 : 1; /* the dim that is read along */
-    r.pieces = (r.sizes[read][0] + V - 1) / V;
-    r.aligned = r.steps[read][0] == 1 && ((uintptr_t)x & 15) == 0;
+    r.vector = r.steps[read][0] == 1 && r.sizes[read][0] % V == 0;
     for (int which = 0; which < 2; which++)
         for (int d = which == read; d < r.ndim[which]; d++)
-            r.aligned = r.aligned && (r.sizes[which][d] == 1 || r.steps[which][d] % V == 0);
-    r.even = r.aligned && r.sizes[read][0] % V == 0;
-    int64_t length = r.sizes[1][0] ? r.sizes[1][0] : 1,
-            all = beside ? r.count : r.count / length * r.pieces, blocks, group = 256;
-    r.by_pieces = quotient(r.pieces ? r.pieces : 1, all + 2 * IN_FLIGHT * REDUCE_THREADS);
-    int across = 1;
+            r.vector = r.vector && (r.sizes[which][d] == 1 || r.steps[which][d] % V == 0);
+    r.aligned = r.vector && (uintptr_t)x % (V * sizeof(T)) == 0;
+    int64_t unit = r.vector ? V : 1, all = beside ? r.count : r.count / unit, blocks, least;
+    r.run = r.sizes[read][0] / unit;
+    r.by_run = quotient(r.run ? r.run : 1, r.count);
     if (beside) {
-        int64_t pieces = r.results / r.sizes[0][0] * r.pieces;
-        while (across < 32 && across < pieces)
-            across *= 2;
-        blocks = (pieces + across - 1) / across;
+        /* short runs leave threads to the elements of a result, and so do few results */
+        int turns = power_for((r.count + IN_FLIGHT - 1) / IN_FLIGHT, REDUCE_THREADS),
+            lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1;
+        while (lines < turns && r.results * lines < (int64_t)BUSY * REDUCE_THREADS * V)
+            lines *= 2;
+        r.vector = r.aligned; /* how columns are read does not change the order of sums */
+        lines = lines < turns ? lines : turns;
+        r.group = REDUCE_THREADS / lines;
+        blocks = (r.results + r.group * V - 1) / (r.group * V);
+        least = IN_FLIGHT * lines;
     } else {
-        group = all <= 32 * IN_FLIGHT || r.results >= MANY ? 32 : REDUCE_THREADS;
-        blocks = (r.results + REDUCE_THREADS / group - 1) / (REDUCE_THREADS / group);
+        int64_t pieces = r.vector ? all : (all + V - 1) / V;
+        r.group = pieces <= 32 * IN_FLIGHT || r.results >= MANY ? power_for(pieces, 32)
+                                                                : (int)REDUCE_THREADS;
+        blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
+        least = IN_FLIGHT * r.group * (V / unit);
     }
     /* shares that give every thread a few turns, until there is work for the whole device */
-    int64_t least = IN_FLIGHT * (beside ? REDUCE_THREADS / across : group),
-            shares = blocks < BUSY ? BUSY / blocks : 1;
+    int64_t shares = blocks < BUSY ? BUSY / blocks : 1;
     if (shares > all / least)
-        shares = all / least > 0 ? all / least : 1;
+        shares = all / least;
+    if (all / least <= TURNS)
+        shares = 1;
     r.share = (all + shares - 1) / shares;
     ts_device where = ts_kernel_device(f);
     int64_t bytes = shares > 1 ? shares * r.results * (int64_t)sizeof(A) : 0;
@@ -358,26 +458,19 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     if (bytes && !(parts = (A *)ts_scratch_take(where, bytes)))
         return ts_error_code();
     ts_status status = on_device(f, [&](const call &c) {
-        dim3 grid((unsigned)blocks, (unsigned)shares);
+        ts_cuda_grid grid = {dim3((unsigned)blocks, (unsigned)shares), dim3(REDUCE_THREADS), 0, 1};
         A *to = parts ? parts : states;
-        if (beside)
-            reduce_beside_kernel<T, R, FOLD>
-                <<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y, across);
-        else if (group == 32)
-            reduce_along_kernel<T, R, FOLD, 32>
-                <<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
-        else
-            reduce_along_kernel<T, R, FOLD, REDUCE_THREADS>
-                <<<grid, REDUCE_THREADS, 0, c.stream>>>(r, fold, x, to, y);
-        if (parts && r.results < BUSY)
-            merge_shares_kernel<R, FOLD, REDUCE_THREADS>
-                <<<(unsigned)r.results, REDUCE_THREADS, 0, c.stream>>>(fold, parts, states, y,
-                                                                       r.results, (int)shares);
-        else if (parts)
-            merge_shares_kernel<R, FOLD, 1>
-                <<<(unsigned)((r.results + REDUCE_THREADS - 1) / REDUCE_THREADS), REDUCE_THREADS, 0,
-                   c.stream>>>(fold, parts, states, y, r.results, (int)shares);
-        return cudaPeekAtLastError();
+        cudaError_t e =
+            launch(beside ? reduce_beside_kernel<T, R, FOLD> : reduce_along_kernel<T, R, FOLD>,
+                   grid, c.stream, r, fold, x, to, y);
+        if (!parts || e != cudaSuccess)
+            return e;
+        int lines = REDUCE_THREADS / power_for(r.results, 32),
+            turns = power_for((shares + 1) / 2, REDUCE_THREADS);
+        r.group = REDUCE_THREADS / (lines < turns ? lines : turns);
+        grid.blocks = dim3((unsigned)((r.results + r.group - 1) / r.group));
+        return launch(merge_shares_kernel<R, FOLD>, grid, c.stream, r, fold, (const A *)parts,
+                      states, y, (int)shares);
     });
     if (parts)
         ts_scratch_give(where, parts, bytes);
@@ -387,7 +480,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
 /** Reduces the first argument, of T, over the plan's dims into the first result, of R. */
 template <class T, class R = T, class FOLD> ts_status reduce(ts_frame *f, const FOLD &fold)
 {
-    reduction r = reduction_of(f->args[0].t, ts_kernel_reduced(f));
+    reduction r = reduction_of(f, ts_kernel_reduced(f));
     return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, data_of<R>(f->rets[0]));
 }
 

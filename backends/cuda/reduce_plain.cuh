@@ -10,9 +10,6 @@
 
 namespace ts {
 
-/** What integers of a byte, and bool, are folded in. */
-template <class X> using fold_t = std::conditional_t<(sizeof(X) < 4), int32_t, X>;
-
 struct op_add {
     template <class A> static __device__ __forceinline__ A none() { return 0; }
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return a + b; }
@@ -21,32 +18,12 @@ struct op_multiply {
     template <class A> static __device__ __forceinline__ A none() { return 1; }
     template <class A> static __device__ __forceinline__ A of(A a, A b) { return a * b; }
 };
-template <class A> __device__ __forceinline__ A lowest_of()
-{
-    if constexpr (std::is_floating_point_v<A>)
-        return -(A)INFINITY;
-    else
-        return (A)((A)1 << (sizeof(A) * 8 - 1));
-}
 struct op_largest {
-    template <class A> static __device__ __forceinline__ A none() { return lowest_of<A>(); }
+    template <class A> static __device__ __forceinline__ A none() { return -(A)INFINITY; }
     /* NaN wins */
     template <class A> static __device__ __forceinline__ A of(A a, A b)
     {
         return a > b || a != a ? a : b;
-    }
-};
-struct op_smallest {
-    template <class A> static __device__ __forceinline__ A none()
-    {
-        if constexpr (std::is_floating_point_v<A>)
-            return (A)INFINITY;
-        else
-            return (A)~lowest_of<A>();
-    }
-    template <class A> static __device__ __forceinline__ A of(A a, A b)
-    {
-        return a < b || a != a ? a : b;
     }
 };
 
@@ -61,9 +38,9 @@ struct squared {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x * x; }
 };
 
-/** Elements of X; of floats the whole is scaled, or its root taken, after. */
-template <class X, class OP, class PRE> struct plain_fold {
-    using state = fold_t<X>;
+/** Elements of X in states S; of floats the whole is scaled, or its root taken, after. */
+template <class X, class OP, class PRE, class S = X> struct plain_fold {
+    using state = S;
     double factor;
     bool root;
 
@@ -98,16 +75,6 @@ ts_status real(ts_frame *f, double factor = 1, bool root = false)
     case TS_BF16: return plain<bf16, OP, PRE>(f, factor, root);
     case TS_F16: return plain<f16, OP, PRE>(f, factor, root);
     default: return plain<float, OP, PRE>(f, factor, root);
-    }
-}
-template <class OP> ts_status whole(ts_frame *f)
-{
-    switch (ts_kernel_dtype(f)) {
-    case TS_I64: return plain<int64_t, OP, keep>(f, 1, false);
-    case TS_I32: return plain<int32_t, OP, keep>(f, 1, false);
-    case TS_U8: return plain<uint8_t, OP, keep>(f, 1, false);
-    case TS_BOOL: return plain<bool, OP, keep>(f, 1, false);
-    default: return real<OP, keep>(f);
     }
 }
 

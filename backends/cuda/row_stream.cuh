@@ -163,7 +163,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     template <class F> __device__ __forceinline__ float2 over_warp(const F &f, float2 own) const
     {
         const float2 one[1] = {own};
-        return combine<32>(one, [&](int) { return elements; }, part_count(warp()), f);
+        return combine(32, one, [&](int) { return elements; }, part_count(warp()), f);
     }
     /** Gives the warp's numbers to all warps of the row. */
     __device__ __forceinline__ void send(float2 x)
@@ -196,7 +196,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
 #pragma unroll
         for (int e = 0; e < each; e++)
             share[e] = place->shares[turn & 3][e * width + lane() % width];
-        return combine<width>(
+        return combine(
+            width,
             share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
     }
     /**

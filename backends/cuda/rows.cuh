@@ -24,9 +24,27 @@ struct row_shape {
     static constexpr int most = threads * rows; /* that a block has at most */
     static constexpr bool full = FULL_;         /* the row is as long as the shape can hold */
     static constexpr bool fits = false;         /* a row_fit */
+    static constexpr bool sub = false;          /* row_lanes */
 
     static __device__ __forceinline__ int width() { return threads; }
-    static int block(int64_t) { return most; }
+    static dim3 block(int64_t) { return dim3(most); }
+    static int rows_of(dim3) { return rows; }
+};
+
+/** Rows of at most 32 vectors: each has as many lanes of a warp as it needs, a power of 2. */
+struct row_lanes {
+    static constexpr int warps = 1, vecs = 1, most = 128, rows = most, threads = 32;
+    static constexpr bool full = false, fits = false, sub = true;
+
+    static __device__ __forceinline__ int width() { return blockDim.x; }
+    static dim3 block(int64_t vectors)
+    {
+        int lanes = 1;
+        while (lanes < vectors)
+            lanes *= 2;
+        return dim3(lanes, most / lanes);
+    }
+    static int rows_of(dim3 block) { return block.y; }
 };
 
 /**
@@ -35,17 +53,19 @@ struct row_shape {
  */
 template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
     static constexpr int warps = MOST / 32, vecs = VECS_, rows = 1, most = MOST;
-    static constexpr bool full = FULL_, fits = true;
+    static constexpr bool full = FULL_, fits = true, sub = false;
 
     static __device__ __forceinline__ int width() { return blockDim.x; }
-    static int block(int64_t vectors)
+    static dim3 block(int64_t vectors)
     {
-        return (int)((vectors + 32 * vecs - 1) / (32 * vecs)) * 32;
+        return dim3((unsigned)((vectors + 32 * vecs - 1) / (32 * vecs)) * 32);
     }
+    static int rows_of(dim3) { return 1; }
     /** Whether a row of so many vectors can have this shape. */
     static bool holds(int64_t vectors)
     {
-        return vectors <= most * vecs && vectors >= block(vectors) * (FULL_ ? vecs : vecs - 1);
+        return vectors <= most * vecs &&
+               vectors >= (int64_t)block(vectors).x * (FULL_ ? vecs : vecs - 1);
     }
 };
 
@@ -58,6 +78,15 @@ struct op_max {
     static __device__ __forceinline__ double of(double a, double b) { return fmax(a, b); }
 };
 
+/** Lanes of a warp that share a row. */
+template <class S> __device__ __forceinline__ int row_lanes_of()
+{
+    if constexpr (S::sub)
+        return S::width();
+    else
+        return 32;
+}
+
 /**
  * Reduces COUNT values over the threads of a row; every thread gets the results. `place` is shared
  * memory for the row: 2 * COUNT * 32 numbers, used in turns, so that calls need no barrier between.
@@ -68,7 +97,7 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
 #pragma unroll
     for (int c = 0; c < COUNT; c++)
 #pragma unroll
-        for (int lane = 16; lane; lane >>= 1)
+        for (int lane = row_lanes_of<S>() / 2; lane; lane >>= 1)
             x[c] = OP::of(x[c], __shfl_xor_sync(0xffffffffu, x[c], lane));
     if constexpr (S::warps > 1) {
         A *mine = place + (turn & 1) * COUNT * 32;
@@ -98,23 +127,23 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
 /** First numbers of parts that f.join() joins as they are: what formulas of combine() that need no
  * base begin with. */
 struct plain_parts {
-    __device__ __forceinline__ float base_of(float) const { return 0; }
+    __device__ __forceinline__ float base_of(float, int) const { return 0; }
     __device__ __forceinline__ float share(float own, float, float) const { return own; }
     __device__ __forceinline__ float whole(float joined, float, float) const { return joined; }
 };
 
 /**
- * Two numbers of a row from those of its parts, EACH of them in each of WIDTH lanes. Each part's
+ * Two numbers of a row from those of its parts, EACH of them in each of `width` lanes. Each part's
  * first number becomes f.share(own first, base, own count), where f.base_of() chose the base from
- * the first parts of all lanes; shares are joined by f.join(a, b), and f.whole(joined, base, whole
- * count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole count),
- * where own.x is the share, are added.
+ * the first parts of those lanes; shares are joined by f.join(a, b), and f.whole(joined, base,
+ * whole count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole
+ * count), where own.x is the share, are added.
  */
-template <int WIDTH, int EACH, class C, class F>
-__device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_count,
+template <int EACH, class C, class F>
+__device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], C &&own_count,
                                           float whole_count, const F &f)
 {
-    float share[EACH], base = f.base_of(own[0].x);
+    float share[EACH], base = f.base_of(own[0].x, width);
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         share[e] = f.share(own[e].x, base, own_count(e));
@@ -123,13 +152,13 @@ __device__ __forceinline__ float2 combine(const float2 (&own)[EACH], C &&own_cou
     for (int e = 1; e < EACH; e++)
         x = f.join(x, share[e]);
 #pragma unroll
-    for (int lane = WIDTH / 2; lane; lane >>= 1)
+    for (int lane = width / 2; lane; lane >>= 1)
         x = f.join(x, __shfl_xor_sync(0xffffffffu, x, lane));
 #pragma unroll
     for (int e = 0; e < EACH; e++)
         y += f.adjust(make_float2(share[e], own[e].y), x, own_count(e), whole_count);
 #pragma unroll
-    for (int lane = WIDTH / 2; lane; lane >>= 1)
+    for (int lane = width / 2; lane; lane >>= 1)
         y += __shfl_xor_sync(0xffffffffu, y, lane);
     return make_float2(f.whole(x, base, whole_count), y);
 }
@@ -151,8 +180,8 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     };
     const float2 one[1] = {own};
     int warp = threadIdx.x % S::width() / 32, lane = threadIdx.x % 32;
-    float2 x = combine<32>(
-        one, [&](int) { return count; }, S::warps == 1 ? (float)n : part_count(warp), f);
+    auto own_count = [&](int) { return count; };
+    float2 x = combine(row_lanes_of<S>(), one, own_count, S::warps == 1 ? n : part_count(warp), f);
     if constexpr (S::warps > 1) {
         if (lane == 0)
             place[warp] = x;
@@ -160,13 +189,13 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
         if constexpr (S::fits) {
             bool some = lane < S::width() / 32;
             const float2 part[1] = {some ? place[lane] : f.none()};
-            x = combine<32>(
-                part, [&](int) { return some ? part_count(lane) : 0; }, (float)n, f);
+            x = combine(
+                32, part, [&](int) { return some ? part_count(lane) : 0; }, (float)n, f);
         } else {
             static_assert((S::warps & (S::warps - 1)) == 0, "combine() takes halves of its lanes");
             const float2 part[1] = {place[lane % S::warps]};
-            x = combine<S::warps>(
-                part, [&](int) { return part_count(lane % S::warps); }, (float)n, f);
+            x = combine(
+                S::warps, part, [&](int) { return part_count(lane % S::warps); }, (float)n, f);
         }
     }
     return x;
@@ -208,7 +237,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
 
     static __device__ __forceinline__ int first()
     {
-        return S::rows > 1 ? threadIdx.x % S::width() : threadIdx.x;
+        return S::rows > 1 && !S::sub ? threadIdx.x % S::width() : threadIdx.x;
     }
     static __device__ __forceinline__ int64_t column(int j)
     {
@@ -281,7 +310,9 @@ __device__ __forceinline__ void settled(float &x) { asm volatile("" : "+f"(x)::"
 /** Row that this thread works on, and whether there is one. */
 template <class S> __device__ __forceinline__ int64_t row_index()
 {
-    if constexpr (S::rows > 1)
+    if constexpr (S::sub)
+        return (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    else if constexpr (S::rows > 1)
         return (int64_t)blockIdx.x * S::rows + threadIdx.x / S::width();
     else
         return (int64_t)blockIdx.x;
@@ -290,6 +321,8 @@ template <class S> __device__ __forceinline__ int64_t row_index()
 /** Shared memory of a block for row_reduce(). */
 template <class S, int COUNT, class A> __device__ __forceinline__ A *row_place()
 {
+    if constexpr (S::warps == 1)
+        return nullptr;
     __shared__ A place[S::rows * 2 * COUNT * 32];
     return place + (S::rows > 1 ? threadIdx.x / S::width() : 0) * 2 * COUNT * 32;
 }

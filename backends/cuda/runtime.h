@@ -95,7 +95,7 @@ typedef struct ts_cuda_kernel {
     const char *op;
     ts_kernel kernel;
     uint32_t dtypes;
-    bool strided;
+    bool strided, converts; /* of ts_kernel_opts */
 } ts_cuda_kernel;
 /** Kernels of a family; families.h lists them. Last lines of a kernel file:
  * TS_CUDA_FAMILY(norm, {...}, ...) */

@@ -11,7 +11,7 @@
 #include "backends/cuda/aligned.cuh"
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/frame.cuh"
-#include "backends/cuda/launch_rows.cuh"
+#include "backends/cuda/line_tiles.cuh"
 
 using namespace ts;
 
@@ -245,6 +245,23 @@ static __global__ void __launch_bounds__(X *Y)
         sums[blockIdx.y * s.outer * s.inner + line] = carry;
 }
 
+/* -------------------------------------------------------------------------- short lines ---- */
+
+enum { SHORT = 64 /* elements that a thread adds one by one */ };
+
+template <class T> struct sums_of {
+    bool reverse;
+    __device__ __forceinline__ void operator()(const tile_line<T, 1> &l) const
+    {
+        typename running<T>::type sum = 0;
+        for (int i = 0; i < l.count; i++) {
+            int at = (reverse ? l.count - 1 - i : i) * l.step;
+            sum += l.get(0, at);
+            l.put(at, (wide_t<T>)sum);
+        }
+    }
+};
+
 /* ------------------------------------------------------------------------------- launch ---- */
 
 /** Cuts lines of n elements, which `blocks` blocks walk in chunks, until there are some 512 blocks;
@@ -317,6 +334,11 @@ template <class T> static ts_status run(ts_frame *f)
     T *y = data_of<T>(f->rets[0]);
     if (!ts_numel(f->rets[0].t))
         return TS_OK;
+    line_tiles t;
+    if (s.n <= SHORT && line_tiles_of<T>({s.outer, s.n, s.inner}, t, 1))
+        return on_device(f, [&](const call &c) {
+            return tiles_launch<T, 1>(t, sums_of<T>{s.reverse}, {x}, y, c.stream);
+        });
     if (s.inner > 8)
         return run_columns<T, 32, 16>(f, s, x, y);
     if (s.inner > 1)

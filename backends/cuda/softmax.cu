@@ -1,53 +1,107 @@
 /** @file softmax.cu  softmax and log_softmax over one dim, and their gradients. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/aligned.cuh"
-#include "backends/cuda/lines.cuh"
+#include "backends/cuda/line_tiles.cuh"
 #include "backends/cuda/softmax_rows.cuh"
 
 using namespace ts;
 
-template <class T, int X, int Y, bool LOG>
-static __global__ void __launch_bounds__(X *Y) lines_kernel(lines l, const T *x, T *y)
+/* ---------------------------------------------------------------------------- formulas ---- */
+
+/** A line becomes its softmax. */
+template <class T> struct softmax_of {
+    bool log;
+    template <class L> __device__ __forceinline__ void operator()(const L &l) const
+    {
+        using A = wide_t<T>;
+        A top = minus_infinity<A>(), sum = 0;
+        l.each([&](auto i) { top = op_max::of(top, l.get(0, i)); });
+        top = l.template reduce<op_max>(top);
+        exp_from<T> above(top);
+        l.each([&](auto i) { sum += above(l.get(0, i)); });
+        sum = l.template reduce<op_sum>(sum);
+        A scale = log ? ::log(sum) : 1 / sum;
+        l.each([&](auto i) {
+            A z = l.get(0, i);
+            l.put(i, log ? z - top - scale : above(z) * scale);
+        });
+    }
+};
+
+/** A line of gradients, beside one of results y: g becomes y (g - sum(g y)), of the logarithm
+ * g - exp(y) sum(g). */
+template <class T> struct softmax_gradient_of {
+    bool log;
+    template <class L> __device__ __forceinline__ void operator()(const L &l) const
+    {
+        using A = wide_t<T>;
+        A sum = 0;
+        l.each([&](auto i) { sum += log ? l.get(0, i) : l.get(0, i) * l.get(1, i); });
+        sum = l.template reduce<op_sum>(sum);
+        exp_from<T> exp_of(0);
+        l.each([&](auto i) {
+            A a = l.get(0, i), b = l.get(1, i);
+            l.put(i, log ? a - exp_of(b) * sum : b * (a - sum));
+        });
+    }
+};
+
+/* ------------------------------------------------------------------------------- lines ---- */
+
+/** A line in device memory, which Y threads of a block of X lines work on. */
+template <class T, int INPUTS, int X, int Y> struct block_line {
+    line_place<X, Y> place;
+    int64_t count;
+    const T *const *x;
+    T *y;
+
+    template <class F> __device__ __forceinline__ void each(F &&f) const
+    {
+        if (place.some)
+            for (int64_t i = threadIdx.y; i < count; i += Y)
+                f(place.first + i * place.step);
+    }
+    __device__ __forceinline__ wide_t<T> get(int input, int64_t i) const
+    {
+        return widen(x[input][i]);
+    }
+    __device__ __forceinline__ void put(int64_t i, wide_t<T> value) const
+    {
+        y[i] = narrow<T>(value);
+    }
+    template <class OP, class A> __device__ __forceinline__ A reduce(A value) const
+    {
+        return line_reduce<X, Y, OP>(value);
+    }
+};
+
+template <class T, int INPUTS, class F, int X, int Y>
+static __global__ void __launch_bounds__(X *Y)
+    lines_kernel(const __grid_constant__ tiles_task<T, INPUTS, F> a)
 {
-    using A = wide_t<T>;
-    line_place<X, Y> at(l);
-    A top = minus_infinity<A>(), sum = 0;
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < l.count; i += Y)
-            top = op_max::of(top, widen(x[at.first + i * at.step]));
-    top = line_reduce<X, Y, op_max>(top);
-    exp_from<T> above(top);
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < l.count; i += Y)
-            sum += above(widen(x[at.first + i * at.step]));
-    sum = line_reduce<X, Y, op_sum>(sum);
-    A scale = LOG ? log(sum) : 1 / sum;
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < l.count; i += Y) {
-            A z = widen(x[at.first + i * at.step]);
-            y[at.first + i * at.step] = narrow<T>(LOG ? z - top - scale : above(z) * scale);
-        }
+    a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(a.t.l), a.t.l.count, a.x, a.y});
 }
 
-template <class T, int X, int Y, bool LOG>
-static __global__ void __launch_bounds__(X *Y)
-    lines_backward_kernel(lines l, const T *g, const T *y, T *dx)
+/** Lines of any kind but rows that registers or streams hold. */
+template <class T, int INPUTS, class F>
+static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[INPUTS], T *y,
+                              cudaStream_t stream)
 {
-    using A = wide_t<T>;
-    line_place<X, Y> at(l);
-    A sum = 0;
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < l.count; i += Y) {
-            A a = widen(g[at.first + i * at.step]);
-            sum += LOG ? a : a * widen(y[at.first + i * at.step]);
-        }
-    sum = line_reduce<X, Y, op_sum>(sum);
-    exp_from<T> exp_of(0);
-    if (at.some)
-        for (int64_t i = threadIdx.y; i < l.count; i += Y) {
-            A a = widen(g[at.first + i * at.step]), b = widen(y[at.first + i * at.step]);
-            dx[at.first + i * at.step] = narrow<T>(LOG ? a - exp_of(b) * sum : b * (a - sum));
-        }
+    tiles_task<T, INPUTS, F> a = {{l}, f, {}, y};
+    if (line_tiles_of<T>(l, a.t))
+        return tiles_launch(a.t, f, x, y, stream);
+    for (int k = 0; k < INPUTS; k++)
+        a.x[k] = x[k];
+    lines_dispatch(l, [&]<int X, int Y>(dim3 grid, dim3 block) {
+        lines_kernel<T, INPUTS, F, X, Y><<<grid, block, 0, stream>>>(a);
+    });
+    return cudaPeekAtLastError();
+}
+
+/** Rows that do not fill vectors, and so few elements that a tile has many. */
+template <class T> static bool in_tiles(const ts_rows &r)
+{
+    return r.count % vec16<T> && r.count <= LONGEST_IN_TILE;
 }
 
 template <bool LOG> static ts_status forward(ts_frame *f)
@@ -59,16 +113,12 @@ template <bool LOG> static ts_status forward(ts_frame *f)
         if (!r.outer || !r.count || !r.inner)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8)
-            if (r.inner == 1) {
+            if (r.inner == 1 && !in_tiles<T>(r)) {
                 cudaError_t e = softmax_rows<T, LOG>(x, y, r.outer, r.count, c.device, c.stream);
                 if (e != cudaErrorNotSupported)
                     return e;
             }
-        lines l = {r.outer, r.count, r.inner};
-        lines_dispatch(l, [&]<int X, int Y>(dim3 grid, dim3 block) {
-            lines_kernel<T, X, Y, LOG><<<grid, block, 0, c.stream>>>(l, x, y);
-        });
-        return cudaPeekAtLastError();
+        return over_lines<T, 1>({r.outer, r.count, r.inner}, softmax_of<T>{LOG}, {x}, y, c.stream);
     });
 }
 static ts_status softmax(ts_frame *f) { return forward<false>(f); }
@@ -83,17 +133,14 @@ template <bool LOG> static ts_status backward(ts_frame *f)
         if (!r.outer || !r.count || !r.inner)
             return cudaSuccess;
         if constexpr (sizeof(T) < 8)
-            if (r.inner == 1) {
+            if (r.inner == 1 && !in_tiles<T>(r)) {
                 cudaError_t e =
                     softmax_backward_rows<T, LOG>(g, y, dx, r.outer, r.count, c.device, c.stream);
                 if (e != cudaErrorNotSupported)
                     return e;
             }
-        lines l = {r.outer, r.count, r.inner};
-        lines_dispatch(l, [&]<int X, int Y>(dim3 grid, dim3 block) {
-            lines_backward_kernel<T, X, Y, LOG><<<grid, block, 0, c.stream>>>(l, g, y, dx);
-        });
-        return cudaPeekAtLastError();
+        return over_lines<T, 2>({r.outer, r.count, r.inner}, softmax_gradient_of<T>{LOG}, {g, y},
+                                dx, c.stream);
     });
 }
 static ts_status softmax_backward(ts_frame *f) { return backward<false>(f); }

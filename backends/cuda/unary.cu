@@ -40,7 +40,7 @@ KERNEL(cosh, floats)
 KERNEL(erf, floats)
 KERNEL(erfc, floats)
 
-#define ROW(name, dtypes) {#name, name##_kernel, dtypes, true}
+#define ROW(name, dtypes) {#name, name##_kernel, dtypes, true, true}
 TS_CUDA_FAMILY(unary,
     ROW(neg, numbers), ROW(abs, numbers), ROW(sign, everything), ROW(square, numbers),
     ROW(floor, numbers),

@@ -29,6 +29,9 @@ typedef struct ts_kernel_opts {
     bool strided;       /**< takes tensors of any strides; else they are packed before the call,
                              except for arguments that the op writes and members of lists,
                              which come as they are */
+    bool converts;      /**< reads tensors on its device whose dtype is not the compute dtype, and
+                             rounds their elements to it; else they are cast before the call. A
+                             small tensor beside a large result may be cast all the same */
 } ts_kernel_opts;
 
 /** ts_register_kernel() with options; NULL is all zero.

@@ -410,3 +410,51 @@ TS_TEST(a_kernel_gets_no_result_of_a_dtype_that_it_did_not_declare, .loop = 2)
             }
         }
 }
+
+/* ---------------------------------------------------------------- operands of other dtypes ---- */
+
+static ts_dtype met; /* of the second operand */
+
+static ts_status first_rule(ts_frame *f) { return ts_rule_pointwise(f, 2, TS_DTYPE_NONE, false); }
+
+static ts_status first_kernel(ts_frame *f)
+{
+    ts_space s;
+    TS_TRY(ts_kernel_space(f, &s));
+    met = s.operand[2].dtype;
+    memset(s.operand[0].data, 0, (size_t)s.numel * sizeof(float));
+    return TS_OK;
+}
+
+static ts_dtype met_in(int op, int64_t n, int64_t others)
+{
+    ts_value args[] = {ts_value_tensor(ts_ones(TS_SIZES(n), TS_F32)),
+                       ts_value_tensor(ts_ones(TS_SIZES(others), TS_BF16))},
+             y = ts_value_none();
+    ck_assert_int_eq(ts_call_boxed(op, args, 2, &y, 1), TS_OK);
+    ts_adopt(y.t);
+    return met;
+}
+
+TS_TEST(a_kernel_that_converts_gets_operands_as_they_are)
+{
+    TS_SCOPE;
+    static const char *const schemas[] = {"test.cast(Tensor a, Tensor b) -> Tensor",
+                                          "test.converted(Tensor a, Tensor b) -> Tensor"};
+    static const char *const names[] = {"test.cast", "test.converted"};
+    int ops[2];
+    for (int k = 0; k < 2; k++) {
+        ts_op_opts op = {.size = sizeof op, .rule = first_rule};
+        ts_kernel_opts opts = {
+            .size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .converts = k};
+        ck_assert_int_eq(ts_register_op_ex(schemas[k], &op, &ops[k]), TS_OK);
+        ck_assert_int_eq(ts_register_kernel_ex(names[k], TS_KEY_CPU, first_kernel, &opts, NULL),
+                         TS_OK);
+    }
+    ck_assert_int_eq(met_in(ops[0], 8, 8), TS_F32);
+    ck_assert_int_eq(met_in(ops[1], 8, 8), TS_BF16);
+    ck_assert_int_eq(met_in(ops[1], 8, 1), TS_BF16);
+    /* converted once, not for each element of a large result */
+    ck_assert_int_eq(met_in(ops[1], 1 << 19, 1), TS_F32);
+    ck_assert_int_eq(met_in(ops[1], 1 << 19, 1 << 19), TS_BF16);
+}

@@ -1,0 +1,227 @@
+/** @file layouts.c  Reductions, pointwise ops and short lines of drawn layouts and dtypes: beside
+ * the CPU. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/cuda.h"
+
+#include <math.h>
+
+static uint64_t state;
+
+/** A number below n. */
+static int64_t drawn(int64_t n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((state >> 33) % (uint64_t)n);
+}
+
+/** A size: 1, small, odd or large, with the product below `room`, which it takes its part of. */
+static int64_t drawn_size(int64_t *room)
+{
+    static const int64_t most[] = {1, 4, 9, 40, 300, 3000};
+    int64_t n = 1 + drawn(most[drawn(6)]);
+    n = n < *room ? n : 1;
+    *room /= n;
+    return n;
+}
+
+/** Numbers with many ties, and some that are not finite, as `dtype`. */
+static ts_tensor *drawn_values(const int64_t *sizes, int ndim, ts_dtype dtype, bool finite)
+{
+    ts_tensor *x = ts_round(ts_normal(sizes, ndim, 0, 3, TS_F32));
+    if (!finite) {
+        ts_tensor *rare = ts_uniform(sizes, ndim, 0, 1, TS_F32);
+        x = ts_masked_fill_scalar(x, ts_lt_scalar(rare, 0.0005), NAN);
+        x = ts_masked_fill_scalar(x, ts_gt_scalar(rare, 0.6), -INFINITY);
+    }
+    return ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
+}
+
+/** Views of a and of b, which is the same elsewhere: dims in another order, a part of one, one
+ * expanded. */
+static void lay_out(ts_tensor **a, ts_tensor **b)
+{
+    ts_tensor **both[] = {a, b};
+    int ndim = ts_ndim(*a), where = (int)drawn(ndim), kind = (int)drawn(4);
+    int64_t dims[8], sizes[8], from = drawn(2), step = 1 + drawn(2);
+    for (int d = 0; d < ndim; d++)
+        dims[d] = d;
+    for (int d = ndim - 1; d > 0 && kind; d--) {
+        int64_t e = drawn(d + 1), swap = dims[d];
+        dims[d] = dims[e];
+        dims[e] = swap;
+    }
+    for (int k = 0; k < 2; k++) {
+        ts_tensor *t = ts_permute(*both[k], dims, ndim);
+        int64_t n = ts_sizes(t)[where];
+        if (kind == 2 && n > 3)
+            t = ts_slice(t, where, from, n, step);
+        memcpy(sizes, ts_sizes(t), sizeof *sizes * (size_t)ndim);
+        if (kind == 3 && n == 1) {
+            sizes[where] = 37;
+            t = ts_expand(t, sizes, ndim);
+        }
+        OK(t);
+        *both[k] = t;
+    }
+}
+
+static double *doubles_of(ts_tensor *t)
+{
+    t = ts_to(ts_to_device(ts_contiguous(t), TS_DEVICE_CPU), TS_F64);
+    OK(t);
+    double *values = malloc((size_t)ts_numel(t) * sizeof *values + 1);
+    OK(ts_copy_to(t, values, (size_t)ts_numel(t) * sizeof *values));
+    return values;
+}
+
+/** Elements differ by at most `relative` of the element and `absolute`. */
+static void assert_alike(ts_tensor *got, ts_tensor *want, double relative, double absolute,
+                         const char *what, ts_dtype dtype)
+{
+    OK(got);
+    OK(want);
+    ck_assert_int_eq(ts_numel(got), ts_numel(want));
+    double *a = doubles_of(got), *b = doubles_of(want);
+    for (int64_t i = 0; i < ts_numel(got); i++) {
+        bool alike = a[i] == b[i] || (isnan(a[i]) && isnan(b[i])) ||
+                     fabs(a[i] - b[i]) <= relative * fabs(b[i]) + absolute;
+        ck_assert_msg(alike, "%s of %s, result %lld of %lld: got %.9g, expected %.9g", what,
+                      ts_dtype_name(dtype), (long long)i, (long long)ts_numel(got), a[i], b[i]);
+    }
+    free(a);
+    free(b);
+}
+
+static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I64, TS_I32, TS_U8, TS_BOOL};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+static double unit_of(ts_dtype dtype)
+{
+    return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F16 ? 0x1p-11 : 0x1p-21;
+}
+
+/** Places and values of extremes are those of the CPU; sums differ by rounding. */
+TS_TEST(reductions_of_drawn_layouts_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(77 + _i);
+    ts_manual_seed((uint64_t)_i);
+    for (int turn = 0; turn < 250; turn++) {
+        TS_SCOPE;
+        int ndim = 1 + (int)drawn(5);
+        int64_t sizes[5], dims[5], n = 0, room = 400000;
+        for (int d = 0; d < ndim; d++)
+            sizes[d] = drawn_size(&room);
+        bool finite = turn % 3, keep = drawn(2);
+        ts_tensor *x = drawn_values(sizes, ndim, dtype, finite), *y = ts_to_device(x, device);
+        lay_out(&x, &y);
+        for (int d = 0; d < ndim; d++)
+            if (drawn(2))
+                dims[n++] = d;
+        int dim = (int)drawn(ndim);
+        ts_tensor *at[2];
+#define EXACT(call, a, b) assert_alike(b, a, 0, 0, call, dtype)
+        EXACT("amax", ts_amax_dims(x, dims, (int)n, keep), ts_amax_dims(y, dims, (int)n, keep));
+        EXACT("amin", ts_amin_dims(x, dims, (int)n, keep), ts_amin_dims(y, dims, (int)n, keep));
+        EXACT("any", ts_any_dims(x, dims, (int)n, keep), ts_any_dims(y, dims, (int)n, keep));
+        EXACT("all", ts_all_dims(x, dims, (int)n, keep), ts_all_dims(y, dims, (int)n, keep));
+        EXACT("argmax", ts_argmax(x), ts_argmax(y));
+        EXACT("argmin", ts_argmin_dim(x, dim, keep), ts_argmin_dim(y, dim, keep));
+        EXACT("max_dim", ts_max_dim(x, dim, keep, &at[0]), ts_max_dim(y, dim, keep, &at[1]));
+        EXACT("places", at[0], at[1]);
+        if (!ts_dtype_is_float(dtype)) {
+            EXACT("sum", ts_sum_dims(x, dims, (int)n, keep), ts_sum_dims(y, dims, (int)n, keep));
+            continue;
+        }
+        if (!finite)
+            continue;
+        double unit = unit_of(dtype), many = 1e-6 * sqrt((double)ts_numel(x));
+        ts_tensor *right = ts_to(x, TS_F64);
+#define NEAR(what, op, ...)                                                                \
+    assert_alike(op(y, dims, (int)n, __VA_ARGS__), op(right, dims, (int)n, __VA_ARGS__), unit, \
+                 many * 3, what, dtype)
+        NEAR("sum", ts_sum_dims, keep);
+        NEAR("mean", ts_mean_dims, keep);
+        NEAR("logsumexp", ts_logsumexp_dims, keep);
+        NEAR("var", ts_var_dims, 0, keep);
+    }
+}
+
+typedef ts_tensor *binary(ts_tensor *a, ts_tensor *b);
+
+/** Elements are converted as a cast would, whatever dtypes meet and however they lie. */
+TS_TEST(pointwise_ops_of_two_dtypes_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
+{
+    static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_div};
+    GPU(device);
+    state = (uint64_t)(5 + _i);
+    ts_manual_seed((uint64_t)(40 + _i));
+    for (int turn = 0; turn < 160; turn++) {
+        TS_SCOPE;
+        ts_dtype first = dtypes[_i], second = dtypes[turn % DTYPES];
+        int ndim = 1 + (int)drawn(4);
+        int64_t sizes[4], fewer[4], room = 60000;
+        for (int d = 0; d < ndim; d++) {
+            sizes[d] = drawn_size(&room);
+            fewer[d] = drawn(3) ? sizes[d] : 1;
+        }
+        ts_tensor *a = drawn_values(sizes, ndim, first, true), *b = ts_to_device(a, device),
+                  *c = drawn_values(fewer, drawn(6) ? ndim : 0, second, true),
+                  *d = ts_to_device(c, device);
+        if (drawn(2) && ts_ndim(c) == ndim) { /* the same order of dims on both sides */
+            uint64_t then = state;
+            int64_t order[4];
+            for (int k = 0; k < ndim; k++)
+                order[k] = (k + 1) % ndim;
+            a = ts_permute(a, order, ndim), b = ts_permute(b, order, ndim);
+            c = ts_permute(c, order, ndim), d = ts_permute(d, order, ndim);
+            state = then;
+        }
+        for (int k = 0; k < 4; k++)
+            assert_alike(ops[k](b, d), ops[k](a, c), 0, 0, "op", second);
+        if (!ts_dtype_is_float(first)) {
+            assert_alike(ts_sin(b), ts_sin(a), 1e-6, 1e-6, "sin", first);
+            assert_alike(ts_sqrt(b), ts_sqrt(a), 0, 0, "sqrt", first);
+        }
+    }
+}
+
+/** y and the gradient of sum(y w), and the same bits from a tensor that begins elsewhere. */
+TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(900 + _i);
+    ts_manual_seed((uint64_t)(60 + _i));
+    for (int turn = 0; turn < 120; turn++) {
+        TS_SCOPE;
+        int64_t room = 300000, inner = drawn(2) ? 1 : drawn_size(&room), n = drawn_size(&room),
+                outer = drawn_size(&room), numel = outer * n * inner;
+        int64_t sizes[] = {outer, n, inner};
+        ts_tensor *x = drawn_values(sizes, 3, dtype, true),
+                  *w = ts_to(ts_normal(sizes, 3, 0, 1, TS_F32), dtype), *y[4], *g[4];
+        for (int k = 0; k < 4; k++) { /* the CPU in f64; here; one element further on; again */
+            ts_device there = k ? device : TS_DEVICE_CPU;
+            ts_tensor *leaf = ts_to_device(k ? x : ts_to(x, TS_F64), there),
+                      *weight = ts_to_device(k ? w : ts_to(w, TS_F64), there);
+            if (k == 2) {
+                ts_tensor *wide = ts_empty_on(TS_SIZES(numel + 1), dtype, device);
+                ts_tensor *part = ts_reshape(ts_slice(wide, 0, 1, numel + 1, 1), sizes, 3);
+                leaf = ts_copy_(part, leaf);
+            }
+            leaf = ts_set_requires_grad(ts_detach(leaf), true);
+            y[k] = turn % 3 == 0   ? ts_softmax(leaf, 1)
+                   : turn % 3 == 1 ? ts_log_softmax(leaf, 1)
+                                   : ts_cumsum(leaf, 1);
+            OK(ts_backward(ts_sum(ts_mul(y[k], weight))));
+            g[k] = ts_grad(leaf);
+        }
+        double unit = 2 * unit_of(dtype), most = turn % 3 == 2 ? 4e-6 * (double)n : unit;
+        assert_alike(y[1], y[0], unit, most, "result", dtype);
+        assert_alike(g[1], g[0], 2 * unit, turn % 3 == 2 ? most : 40 * unit, "gradient", dtype);
+        for (int k = 2; k < 4; k++) {
+            assert_alike(y[k], y[1], 0, 0, "result elsewhere", dtype);
+            assert_alike(g[k], g[1], 0, 0, "gradient elsewhere", dtype);
+        }
+    }
+}
