@@ -9,4 +9,7 @@
 /** NULL, or called with the bytes before each system allocation; returning true makes it fail. */
 extern bool (*ts_alloc_fault)(size_t bytes);
 
+/** The share of the usual time that measurements of a machine take; 1. */
+extern double ts_measure_time;
+
 #endif
