@@ -41,7 +41,7 @@ ts_value ts_scalar_load(const void *place, ts_dtype dtype)
     }
 }
 
-/** 1 if dim d is outside of dim e in memory, -1 if inside, 0 if no operand has a stride for both. */
+/** 1 if dim d is outside of dim e in memory, -1 if inside, 0 if no operand decides. */
 static int compare_strides(const ts_iter *it, int operands, int d, int e)
 {
     for (int k = 0; k < operands; k++) {
@@ -147,6 +147,7 @@ void ts_plan_iterate(ts_frame *f)
                 it->strides[d][k] = 0;
         }
     /* loops write memory in order, whatever the result's strides */
-    bool in_order = result->flags & TS_TENSOR_CONTIGUOUS || plan->pointwise == TS_POINTWISE_IN_ORDER;
-    ts_iter_collapse(it, result->sizes, result->ndim, in_order);
+    ts_iter_collapse(it, result->sizes, result->ndim,
+                     result->flags & TS_TENSOR_CONTIGUOUS ||
+                         plan->pointwise == TS_POINTWISE_IN_ORDER);
 }

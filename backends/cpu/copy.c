@@ -228,7 +228,8 @@ static void move(ts_iter *it, int item)
     ts_cpu_run_ragged(it, moves[item], NULL, 2);
 }
 
-void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
+/** Copies operand 1 of the space to operand 0, converted. */
+static void run_copy(ts_iter *it, ts_dtype to, ts_dtype from)
 {
     if (!it->numel)
         return;
@@ -253,13 +254,12 @@ void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dty
         it.strides[d][1] = from_strides[d] * ts_dtype_sizes[from_dtype];
     }
     ts_iter_collapse(&it, sizes, ndim, false);
-    TS_V(ts_cpu_copy_run)(&it, to_dtype, from_dtype);
+    run_copy(&it, to_dtype, from_dtype);
 }
 
 static ts_status copy(ts_frame *f)
 {
-    TS_V(ts_cpu_copy_run)(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype,
-                          (ts_dtype)f->args[0].t->dtype);
+    run_copy(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype, (ts_dtype)f->args[0].t->dtype);
     return TS_OK;
 }
 

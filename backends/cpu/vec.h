@@ -39,8 +39,8 @@
 /** 0, 1 or 2: for #if where a variant deserves its own code. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
-/* Inlined code that no optimizer makes small, or that a sanitizer instruments, takes up to thirty times
- * as long to compile. */
+/* Without an optimizer, or with a sanitizer's checks, inlined code takes up to thirty times as
+ * long to compile. */
 #if !defined __OPTIMIZE__ || defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define VEC_FN static __attribute__((unused))
 #else
