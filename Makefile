@@ -54,7 +54,7 @@ DRAWN_CALLS := build-asan:tests/misuse/misuse
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@tools/run-tests -C build-asan --no-suite slow
 
-# Without lower variants, the sweep of interrupted runs and large samples.
+# Without lower variants, interrupted runs, large samples, and drawn calls, which `make test` makes.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
 	@TS_TEST_SMALL=1 tools/run-tests -C build-asan --no-suite slow --no-suite thorough
 

@@ -1,4 +1,4 @@
-/** @file cache.h  A compiled function: its plans, and what is told about it. */
+/** @file cache.h  A compiled function: its plans and its statistics. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_CACHE_H
 #define TS_COMPILE_CACHE_H

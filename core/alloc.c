@@ -258,7 +258,7 @@ static struct batch *batches;
 static ts_heap *orphans;
 static pthread_mutex_t orphan_lock = PTHREAD_MUTEX_INITIALIZER;
 
-size_t ts_small_class_bytes(int klass)
+static size_t small_class_bytes(int klass)
 {
     if (klass == TS_HEADER_CLASS)
         return TS_HEADER_BYTES;
@@ -319,7 +319,7 @@ static void *small_alloc(ts_heap *heap, int klass)
         heap->free[klass] = *ts_next_free(block);
         return block;
     }
-    size_t bytes = ts_small_class_bytes(klass);
+    size_t bytes = small_class_bytes(klass);
     if ((size_t)(heap->limit[klass] - heap->bump[klass]) < bytes) {
         char *slab = slab_new();
         if (!slab)

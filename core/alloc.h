@@ -46,7 +46,6 @@ TS_INLINE int ts_small_class(size_t bytes)
     int octave = 63 - __builtin_clzll(bytes - 1); /* 9 for 513..1024 */
     return 8 + (octave - 9) * 4 + (int)(((bytes - 1) >> (octave - 2)) & 3);
 }
-size_t ts_small_class_bytes(int klass);
 
 void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass);
 void ts_free_slow(void *block, size_t bytes);

@@ -296,12 +296,10 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     return t;
 }
 
-void ts_tensor_destroy_meta(ts_tensor *t) { ts_above.release_history(t); }
-
 static __attribute__((noinline)) void tensor_end(ts_tensor *t)
 {
     if (t->node || t->grad)
-        ts_tensor_destroy_meta(t);
+        ts_above.release_history(t);
     ts_storage_release(t->storage);
     ts_tensor_mark_dead(t);
     if (ts_scopes_watched)

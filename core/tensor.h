@@ -102,7 +102,6 @@ struct ts_tensor {
 /** Data up to this size lies in the storage's own block. */
 #define TS_INLINE_DATA 1024
 
-TS_COLD void ts_tensor_destroy_meta(ts_tensor *t); /* releases node and grad */
 void ts_storage_destroy(ts_storage *s);
 
 /** Uninitialised storage with one reference; NULL with an error. */

@@ -41,11 +41,50 @@ ts_value ts_scalar_load(const void *place, ts_dtype dtype)
     }
 }
 
-void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
+/** 1 if dim d is outside of dim e in memory, -1 if inside, 0 if no operand decides. */
+static int compare_strides(const ts_iter *it, int operands, int d, int e)
+{
+    for (int k = 0; k < operands; k++) {
+        int64_t outer = it->strides[d][k], inner = it->strides[e][k];
+        if (outer && inner && outer != inner)
+            return outer > inner ? 1 : -1;
+    }
+    return 0;
+}
+
+bool ts_iter_order(const ts_iter *it, int ndim, int operands, uint8_t *order)
+{
+    bool moved = false;
+    for (int d = 0; d < ndim; d++) {
+        int at = d;
+        for (int e = d; e-- > 0;) {
+            int sign = compare_strides(it, operands, d, order[e]);
+            if (sign < 0)
+                break;
+            at = sign > 0 ? e : at;
+        }
+        memmove(order + at + 1, order + at, (size_t)(d - at));
+        order[at] = (uint8_t)d;
+        moved |= at != d;
+    }
+    return moved;
+}
+
+void ts_iter_strides(ts_iter *it, int k, const ts_tensor *t, int ndim, int item)
+{
+    for (int d = 0, s = t->ndim - ndim; d < ndim; d++, s++)
+        it->strides[d][k] = s < 0 || t->sizes[s] == 1 ? 0 : t->strides[s] * item;
+}
+
+void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim, bool in_order)
 {
     int n = 0;
     int64_t steps[TS_MAX_DIMS][TS_MAX_OPERANDS];
-    for (int d = ndim - 1; d >= 0; d--) {
+    uint8_t order[TS_MAX_DIMS];
+    if (!in_order)
+        ts_iter_order(it, ndim, 1, order);
+    for (int at = ndim - 1; at >= 0; at--) {
+        int d = in_order ? at : order[at];
         if (sizes[d] == 1)
             continue;
         bool merge = n > 0;
@@ -64,35 +103,6 @@ void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim)
     }
     it->ndim = n;
     memcpy(it->strides, steps, (size_t)n * sizeof *steps);
-}
-
-/** Sorts dims of t, the one with the largest stride first; those of one element stay in place. */
-static void order_in_memory(const ts_tensor *t, int *order)
-{
-    for (int d = 1; d < t->ndim; d++) {
-        int at = d;
-        for (int e = d; e-- > 0;)
-            if (t->sizes[order[e]] != 1 && t->sizes[d] != 1) {
-                if (t->strides[order[e]] >= t->strides[d])
-                    break;
-                at = e;
-            }
-        memmove(order + at + 1, order + at, (size_t)(d - at) * sizeof *order);
-        order[at] = d;
-    }
-}
-
-/** Strides of operand k: those of t, broadcast to the result's sizes, dims in the given order. */
-static void operand_strides(ts_iter *it, int k, const ts_tensor *t, const ts_tensor *result,
-                            const int *order)
-{
-    int item = ts_dtype_sizes[t->dtype], shift = result->ndim - t->ndim;
-    it->items[k] = (uint8_t)item;
-    for (int d = 0; d < result->ndim; d++) {
-        int s = order[d] - shift;
-        bool broadcast = s < 0 || (t->sizes[s] == 1 && result->sizes[order[d]] != 1);
-        it->strides[d][k] = broadcast ? 0 : t->strides[s] * item;
-    }
 }
 
 void ts_plan_iterate(ts_frame *f)
@@ -128,20 +138,16 @@ void ts_plan_iterate(ts_frame *f)
         return;
     }
     plan->ragged = true;
-    /* loops write memory in order, whatever the result's strides */
-    int order[TS_MAX_DIMS];
-    int64_t sizes[TS_MAX_DIMS];
-    for (int d = 0; d < result->ndim; d++)
-        order[d] = d;
-    if (plan->pointwise != TS_POINTWISE_IN_ORDER)
-        order_in_memory(result, order);
-    for (int d = 0; d < result->ndim; d++)
-        sizes[d] = result->sizes[order[d]];
     for (int k = 0; k < n; k++)
-        if (tensors[k])
-            operand_strides(it, k, tensors[k], result, order);
-        else
+        if (tensors[k]) {
+            it->items[k] = ts_dtype_sizes[tensors[k]->dtype];
+            ts_iter_strides(it, k, tensors[k], result->ndim, it->items[k]);
+        } else {
             for (int d = 0; d < result->ndim; d++)
                 it->strides[d][k] = 0;
-    ts_iter_collapse(it, sizes, result->ndim);
+        }
+    /* loops write memory in order, whatever the result's strides */
+    ts_iter_collapse(it, result->sizes, result->ndim,
+                     result->flags & TS_TENSOR_CONTIGUOUS ||
+                         plan->pointwise == TS_POINTWISE_IN_ORDER);
 }

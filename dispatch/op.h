@@ -204,9 +204,16 @@ ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 TS_COLD ts_status ts_run_widened(ts_frame *f);
 /** Fills plan->iter for the first result and the operands of f. */
 void ts_plan_iterate(ts_frame *f);
-/** Completes a space whose byte strides stand outermost dim first: reverses the dims to
- *  innermost first and merges neighbours that every operand steps through evenly. */
-void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim);
+/** Sets the strides of operand k of a space of ndim dims, outermost first: those of t times item,
+ *  0 for dims that t broadcasts or has one element in. */
+void ts_iter_strides(ts_iter *it, int k, const ts_tensor *t, int ndim, int item);
+/** Sorts the dims of a space, the largest stride first; returns false if they were sorted. The
+ *  first operand with different nonzero strides decides; without one two dims keep their order. */
+bool ts_iter_order(const ts_iter *it, int ndim, int operands, uint8_t *order);
+/** Completes a space whose byte strides are given outermost dim first: sorts the dims by operand
+ *  0's strides, unless in_order; reverses them to innermost first; merges neighbours that every
+ *  operand steps through evenly. */
+void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim, bool in_order);
 
 /** An element as a boxed number: the inverse of ts_scalar_store(). */
 ts_value ts_scalar_load(const void *element, ts_dtype dtype);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "dispatch/record.h"
 #include "core/process.h"
+#include "core/testing.h"
 #include "include/tessera/program.h"
 
 #include <math.h>

@@ -95,8 +95,6 @@ void ts_tally_clear(ts_tally_table *r);
 /** Adds the figures of a thread that ended; false when there was no memory for a row. */
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
 void ts_tally_free(ts_tally_table *r);
-/** Blocks of all threads together; fewer in tests. */
-extern int ts_event_chunks_most;
 /** Begins an event, or a layer of the open one; returns the number that `open` had, for
  *  ts_event_end(), which ends it. `now` is a tick. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);

@@ -102,7 +102,8 @@ static int distance(const char *a, const char *b)
     return row[n];
 }
 
-const char *ts_op_like(const char *name)
+/** The known op whose name is most like this one; NULL if none is near. */
+static const char *nearest_op(const char *name)
 {
     int ops = ts_reg.ops > ts_op_count() ? ts_reg.ops : ts_op_count(), best = 0;
     const char *like = NULL;
@@ -119,7 +120,7 @@ const char *ts_op_like(const char *name)
 ts_status ts_fail_unknown_op(const char *what, const char *name)
 {
     char hint[100] = "";
-    const char *like = ts_op_like(name);
+    const char *like = nearest_op(name);
     if (like)
         snprintf(hint, sizeof hint, "did you mean '%s'?", like);
     return ts_error_set_hint(TS_ERR_REGISTRY, hint,
@@ -132,7 +133,7 @@ ts_status ts_kernels_have_ops(const char *what)
         for (int k = 0; k <= TS_KEY_COUNT && e != &ts_fallbacks && e->op < 0; k++)
             if (e->newest[k] && e->newest[k]->transaction == ts_reg.transaction) {
                 char hint[160];
-                const char *like = ts_op_like(e->name);
+                const char *like = nearest_op(e->name);
                 snprintf(hint, sizeof hint, like ? "did you mean '%s'?" :
                          "register the op in the same install, or ask ts_op_by_name() first", like);
                 return ts_error_set_hint(

@@ -8,8 +8,6 @@
 /** Installs the built-in rows; called once by ops/ before anything else registers. */
 ts_status ts_registry_install(const ts_op_info *rows, int count);
 
-/** The known op whose name is most like this one; NULL when none is near. */
-const char *ts_op_like(const char *name);
 /** TS_ERR_REGISTRY for an argument 'op' that names no op, with the name that is near. */
 ts_status ts_fail_unknown_op(const char *what, const char *name);
 /** Brackets several registrations; see store.h. */

@@ -241,48 +241,23 @@ static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_
                        TS_LIST_TEXT(sizes, ndim), TS_SIZES_TEXT(t));
 }
 
-/** Whether dim d of the operands lies outside of dim e in memory; 0 if no operand says it. */
-static int compare_steps(const ts_tensor *const *operands, int n, int ndim, int d, int e)
-{
-    for (int i = 0; i < n; i++) {
-        const ts_tensor *t = operands[i];
-        int at = d - (ndim - t->ndim), other = e - (ndim - t->ndim);
-        if (at < 0 || other < 0 || t->sizes[at] == 1 || t->sizes[other] == 1)
-            continue;
-        if (t->strides[at] && t->strides[other] && t->strides[at] != t->strides[other])
-            return t->strides[at] > t->strides[other] ? 1 : -1;
-    }
-    return 0;
-}
-
 /**
- * The result lies in memory as the operands do, the first one deciding: dims by falling strides,
- * as PyTorch's TensorIterator sorts them.
+ * The result is in memory as the operands are, the first one deciding: dims by falling strides, as
+ * PyTorch's TensorIterator sorts them.
  */
 static void follow_layouts(ts_plan *plan, const ts_value *args, int nargs)
 {
-    const ts_tensor *operands[TS_MAX_OPERANDS];
     int n = 0, ndim = plan->ret[0].ndim;
     bool contiguous = true;
     for (int i = 0; i < nargs; i++)
-        if (args[i].tag == TS_TAG_TENSOR && args[i].t->numel > 1) {
-            contiguous = contiguous && (args[i].t->flags & TS_TENSOR_CONTIGUOUS);
-            operands[n++] = args[i].t;
-        }
+        contiguous = contiguous && (args[i].tag != TS_TAG_TENSOR || args[i].t->numel <= 1 ||
+                                    args[i].t->flags & TS_TENSOR_CONTIGUOUS);
     if (contiguous)
         return;
-    for (int d = 0; d < ndim; d++) {
-        int at = d;
-        for (int e = d; e-- > 0;) {
-            int steps = compare_steps(operands, n, ndim, d, plan->order[e]);
-            if (steps < 0)
-                break;
-            at = steps > 0 ? e : at;
-        }
-        memmove(plan->order + at + 1, plan->order + at, (size_t)(d - at));
-        plan->order[at] = (uint8_t)d;
-        plan->ordered |= at != d;
-    }
+    for (int i = 0; i < nargs; i++)
+        if (args[i].tag == TS_TAG_TENSOR)
+            ts_iter_strides(&plan->iter, n++, args[i].t, ndim, 1);
+    plan->ordered |= ts_iter_order(&plan->iter, ndim, n, plan->order);
 }
 
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,

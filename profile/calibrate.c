@@ -19,11 +19,14 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/parallel.h"
+#include "core/testing.h"
 #include "dispatch/timers.h"
 #include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "include/tessera/program.h"
 #include "profile/profile.h"
+
+double ts_measure_time = 1;
 
 static double now(void)
 {
@@ -117,7 +120,7 @@ static ts_status measure_products(double *rate)
         TS_TRY(ts_mm_out(out, a, a));
         double begin = now();
         took = 1e30;
-        for (int run = 0; run < 300 && now() - begin < 1; run++) {
+        for (int run = 0; run < 300 && now() - begin < ts_measure_time; run++) {
             double before = now();
             TS_TRY(ts_mm_out(out, a, a));
             took = smaller(took, now() - before);
@@ -173,11 +176,11 @@ static double measure_bandwidth(memory_work *w, double bytes)
             w->repeats *= 2;
         }
         double begin = now();
-        for (int run = 0; run < 2000 && now() - begin < 0.2; run++) {
+        for (int run = 0; run < 2000 && now() - begin < 0.2 * ts_measure_time; run++) {
             double before = now();
             ts_parallel_for(w->threads, 1, run_memory, w);
             double rate = 2 * (double)(w->bytes * w->repeats) / (now() - before);
-            if (half <= PIECE || now() - begin > 0.02) /* the first touch apart */
+            if (half <= PIECE || now() - begin > 0.02 * ts_measure_time) /* the first touch apart */
                 best = larger(best, rate);
             w->at = w->at + 2 * w->bytes <= half ? w->at + w->bytes : 0;
         }

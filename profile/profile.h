@@ -100,8 +100,6 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 /** Advice of the rules that fire, with what they saw; returns how many did. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
 
-/** For tests: ceilings that take the place of measured ones; NULL measures again. */
-void ts_prof_assume(const ts_prof_machine *machine);
 /** Measures what belongs to this process: an empty call, stamps, recording. Resets the timers. */
 ts_status ts_prof_measure_calls(void);
 /** The ceilings, with what ts_prof_measure_calls() found last. */

@@ -198,26 +198,9 @@ TRANSPOSE(uint16_t, VF_LANES, turn_16)
 TRANSPOSE(uint32_t, VF_LANES, turn_32)
 TRANSPOSE(uint64_t, VD_LANES, turn_64)
 
-/** Dims in the order of the destination's strides, so that writes run forward. */
-static void order(ts_iter *it)
-{
-    for (int i = 1; i < it->ndim; i++)
-        for (int d = i; d > 0 && it->strides[d][0] < it->strides[d - 1][0]; d--) {
-            int64_t size = it->sizes[d];
-            it->sizes[d] = it->sizes[d - 1];
-            it->sizes[d - 1] = size;
-            for (int k = 0; k < 2; k++) {
-                int64_t stride = it->strides[d][k];
-                it->strides[d][k] = it->strides[d - 1][k];
-                it->strides[d - 1][k] = stride;
-            }
-        }
-}
-
 static void move(ts_iter *it, int item)
 {
     static const ts_loop moves[9] = {[1] = move_8, [2] = move_16, [4] = move_32, [8] = move_64};
-    order(it);
     bool to = it->strides[0][0] == item, from = it->strides[0][1] == item;
     if (TS_LIKELY(it->ndim == 1 && to && from)) {
         int64_t bytes = it->numel * item;
@@ -245,7 +228,8 @@ static void move(ts_iter *it, int item)
     ts_cpu_run_ragged(it, moves[item], NULL, 2);
 }
 
-void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from)
+/** Copies operand 1 of the space to operand 0, converted. */
+static void run_copy(ts_iter *it, ts_dtype to, ts_dtype from)
 {
     if (!it->numel)
         return;
@@ -269,14 +253,13 @@ void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dty
         it.strides[d][0] = to_strides[d] * ts_dtype_sizes[to_dtype];
         it.strides[d][1] = from_strides[d] * ts_dtype_sizes[from_dtype];
     }
-    ts_iter_collapse(&it, sizes, ndim);
-    TS_V(ts_cpu_copy_run)(&it, to_dtype, from_dtype);
+    ts_iter_collapse(&it, sizes, ndim, false);
+    run_copy(&it, to_dtype, from_dtype);
 }
 
 static ts_status copy(ts_frame *f)
 {
-    TS_V(ts_cpu_copy_run)(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype,
-                          (ts_dtype)f->args[0].t->dtype);
+    run_copy(&f->plan->iter, (ts_dtype)f->rets[0].t->dtype, (ts_dtype)f->args[0].t->dtype);
     return TS_OK;
 }
 

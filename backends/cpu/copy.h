@@ -7,9 +7,7 @@
 
 /** The loop that converts one operand to the result. */
 ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from);
-/** Operand 1 of the space to operand 0, converted. */
-void TS_V(ts_cpu_copy_run)(ts_iter *it, ts_dtype to, ts_dtype from);
-/** The same for memory with strides in elements. */
+/** Copies memory with strides in elements, converted. */
 void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype,
                             const char *from, const int64_t *from_strides, ts_dtype from_dtype,
                             const int64_t *sizes, int ndim);

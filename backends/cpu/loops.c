@@ -70,7 +70,8 @@ TS_INLINE bool is_short_run(const ts_iter *it, int cost)
     return it->ndim == 1 && it->numel * cost < TS_CPU_GRAIN(1);
 }
 
-void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost)
+/** A loop over any iteration space, run by run. */
+static void run_each(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
     if (TS_LIKELY(is_short_run(it, cost)))
         loop(it->data, it->strides[0], it->numel, params);
@@ -230,7 +231,7 @@ static bool has_short_runs(const ts_iter *it)
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
     if (is_short_run(it, cost) || !has_short_runs(it)) {
-        ts_cpu_run(it, loop, params, cost);
+        run_each(it, loop, params, cost);
         return;
     }
     blocks b = {.it = it, .loop = loop, .params = params};
@@ -242,7 +243,7 @@ void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int 
 
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost)
 {
-    (f->plan->ragged ? ts_cpu_run_ragged : ts_cpu_run)(&f->plan->iter, loop, params, cost);
+    (f->plan->ragged ? ts_cpu_run_ragged : run_each)(&f->plan->iter, loop, params, cost);
 }
 
 /* -------------------------------------------------------------- bf16 and f16 by way of f32 ---- */

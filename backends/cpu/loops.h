@@ -28,10 +28,8 @@ void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int c
 /** A loop over a space whose items are set. Operands whose runs are short or strided pass through
  *  contiguous blocks. */
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost);
-/** A loop over any iteration space, run by run. */
-void ts_cpu_run(const ts_iter *it, ts_loop loop, const void *params, int cost);
-
-/** The same on the calling thread only: for loops whose runs write the same elements. */
+/** A loop over any iteration space, run by run, on the calling thread only: for loops whose runs
+ *  write the same elements. */
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params);
 
 /** Elements of work that make a second thread worth while, at `cost` cycles each. */

@@ -39,7 +39,13 @@
 /** 0, 1 or 2: for #if where a variant deserves its own code. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
+/* Without an optimizer, or with a sanitizer's checks, inlined code takes up to thirty times as
+ * long to compile. */
+#if !defined __OPTIMIZE__ || defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define VEC_FN static __attribute__((unused))
+#else
 #define VEC_FN static inline __attribute__((always_inline, unused))
+#endif
 
 #if VEC_ISA == VEC_IS_avx512
 #define VEC_BYTES 64

@@ -113,7 +113,7 @@ TS_TEST(calls_of_layers_are_counted_and_reported_without_a_rebuild)
     OK(ts_timers_enable(false));
     ts_drop(ts_add(w, a));
     ck_assert_uint_eq(ts_timers_get("add", "AUTOGRAD").calls, 7);
-    char text[16384];
+    static char text[16384];
     for (int format = TS_TIMERS_TABLE; format <= TS_TIMERS_JSON; format++) {
         FILE *file = tmpfile();
         OK(ts_timers_write(file, (ts_timers_format)format));

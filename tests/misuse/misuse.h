@@ -35,7 +35,7 @@ typedef struct made_tensor {
     uint32_t version;
 } made_tensor;
 
-/** What the library makes and its caller ends, or what stands for a call in flight. */
+/** Objects that the library makes and its caller ends, and stand-ins for calls in flight. */
 typedef enum object_kind {
     MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
     PROFILE,

@@ -17,7 +17,7 @@ static int64_t draw(dice *d, int64_t n)
 /** A view with the sizes: dims in a drawn order in memory, some broadcast, sliced or with steps. */
 static ts_tensor *drawn_view(dice *d, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
-    int64_t order[TS_MAX_DIMS], inverse[TS_MAX_DIMS], whole[TS_MAX_DIMS], step[TS_MAX_DIMS];
+    int64_t order[TS_MAX_DIMS], inverse[TS_MAX_DIMS], whole[TS_MAX_DIMS] = {0}, step[TS_MAX_DIMS];
     for (int i = 0; i < ndim; i++) {
         int64_t at = draw(d, i + 1);
         order[i] = order[at];

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/testing.h"
 #include "profile/profile.h"
 #include "tests/expect.h"
 

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "core/testing.h"
 #include "dispatch/timers.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"

@@ -24,7 +24,7 @@ static inline void failed(void *ctx, const ts_case *c, const char *text)
     fflush(stdout);
 }
 
-/** What is called, and the arguments that it is called with. */
+/** A case and the arguments of its call. */
 typedef struct call {
     const ts_case *c;
     const ts_made *m;
