@@ -63,7 +63,7 @@ static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend
         return !(n->flags & TS_NODE_RANDOM) && t->slot[TS_KEY_CPU] == ts_enter_fill;
     *backend = ts_backend_of(device);
     return *backend && (*backend)->group_takes && t->slot[device.backend] == ts_enter_device &&
-           t->info->kind == TS_FILL && t->accepts[device.backend].strided;
+           t->info->kind == TS_FILL && (t->accepts[device.backend].takes & TS_TAKES_STRIDES);
 }
 
 bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)
