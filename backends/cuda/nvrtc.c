@@ -140,7 +140,7 @@ static bool read_all(int fd, void *into, size_t bytes)
     char *at = into;
     while (bytes) {
         ssize_t n = read(fd, at, bytes);
-        if (n <= 0 && errno != EINTR)
+        if (n == 0 || (n < 0 && errno != EINTR))
             return false;
         if (n > 0) {
             at += n;
