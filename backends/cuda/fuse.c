@@ -315,7 +315,17 @@ static ts_status load(const void *image, CUfunction *function)
             error = (cudaError_t)((find_fn)finds)(function, module, "group");
         cudaThreadExchangeStreamCaptureMode(&mode);
     }
-    return ts_cuda_check(error, "kernel of a group");
+    switch ((int)error) { /* code that this driver or device does not take */
+    case cudaErrorInvalidKernelImage:
+    case cudaErrorNoKernelImageForDevice:
+    case cudaErrorInvalidPtx:
+    case cudaErrorUnsupportedPtxVersion:
+    case cudaErrorSymbolNotFound:
+    case cudaErrorNotSupported:
+        return ts_error_set(TS_ERR_UNSUPPORTED, "the driver does not load the kernel: %s",
+                            cudaGetErrorString(error));
+    default: return ts_cuda_check(error, "kernel of a group");
+    }
 }
 
 /** Compiles and loads a group's kernel. */
@@ -344,7 +354,7 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
     return status;
 }
 
-/** The kernel of a group. One that NVRTC refuses is not tried again. */
+/** The kernel of a group. One that NVRTC or the driver refuses is not tried again. */
 static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
                              CUfunction *function, ts_group_report *report)
 {

@@ -44,10 +44,9 @@ static struct {
 
 static void *open_library(void)
 {
-    /* of this major version, which is the one that nvcc compiled the eager kernels with; others
-     * may round some functions in another way */
-    static const char *const names[] = {"libnvrtc.so.13", "/usr/local/cuda/lib64/libnvrtc.so.13",
-                                        "libnvrtc.so.12", "/usr/local/cuda/lib64/libnvrtc.so.12"};
+    /* of the major version that compiles the eager kernels; others may round some functions in
+     * another way */
+    static const char *const names[] = {"libnvrtc.so.13", "/usr/local/cuda/lib64/libnvrtc.so.13"};
     const char *named = getenv("TS_CUDA_NVRTC");
     void *library = NULL;
     if (named && strcmp(named, "0") == 0) {
@@ -127,12 +126,10 @@ static bool folder_of(char *folder, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/** A file of another user, or one that others may write, is not believed. */
-static bool is_own(int fd)
+/** A file or folder of another user, or one that others may write, is not believed. */
+static bool is_own(const struct stat *status)
 {
-    struct stat status;
-    return fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid() &&
-           !(status.st_mode & (S_IWGRP | S_IWOTH));
+    return status->st_uid == geteuid() && !(status->st_mode & (S_IWGRP | S_IWOTH));
 }
 
 static bool read_all(int fd, void *into, size_t bytes)
@@ -156,12 +153,14 @@ static bool read_file(const char *path, const head *want, const char *text,
 {
     int fd;
     head h;
+    struct stat status;
     char *all = NULL;
     if (ts_open_file("group", path, O_RDONLY | O_NOFOLLOW, &fd) != TS_OK) {
         ts_error_clear();
         return false;
     }
-    bool good = is_own(fd) && read_all(fd, &h, sizeof h) && memcmp(h.magic, magic, 8) == 0 &&
+    bool good = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && is_own(&status) &&
+                read_all(fd, &h, sizeof h) && memcmp(h.magic, magic, 8) == 0 &&
                 h.capability == want->capability && h.major == want->major &&
                 h.minor == want->minor && h.source == want->source && h.bytes > 0 &&
                 h.bytes < (uint64_t)1 << 30 && (all = malloc(h.source + h.bytes)) &&
@@ -211,8 +210,11 @@ static void keep_file(char *folder, const char *path, const head *want, const ch
     c.h.bytes = compiled->bytes;
     c.h.digest = digest_of(compiled->image, compiled->bytes,
                            digest_of(text, c.h.source, 0xcbf29ce484222325u));
+    struct stat status;
     make_folder(folder);
-    if (ts_replace_file("group", path, write_contents, &c) != TS_OK) {
+    if (stat(folder, &status) != 0 || !is_own(&status))
+        ts_log_write("compile", "a group's kernel is not kept: %s belongs to others too", folder);
+    else if (ts_replace_file("group", path, write_contents, &c) != TS_OK) {
         if (ts_log_on("compile"))
             ts_log_write("compile", "a group's kernel is not kept: %s", ts_error_message());
         ts_error_clear();
@@ -249,7 +251,9 @@ static ts_status compile(const char *text, int capability, ts_cuda_compiled *com
     ts_status status = TS_OK;
     if (result != NVRTC_SUCCESS) {
         first_line(program, line, sizeof line);
-        status = ts_error_set(TS_ERR_UNSUPPORTED, "NVRTC %d.%d for sm_%d: error %d: %s",
+        status = ts_error_set(result == NVRTC_ERROR_OUT_OF_MEMORY ? TS_ERR_MEMORY
+                                                                  : TS_ERR_UNSUPPORTED,
+                              "NVRTC %d.%d for sm_%d: error %d: %s",
                               nvrtc.major, nvrtc.minor, capability, (int)result, line);
     } else if (nvrtc.cubin_size(program, &compiled->bytes) != NVRTC_SUCCESS || !compiled->bytes ||
                !(compiled->image = malloc(compiled->bytes)) ||
