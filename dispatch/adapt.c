@@ -8,7 +8,8 @@
 
 #include <string.h>
 
-/** Elements of a result from which another pass over a small operand costs little. */
+/** A result of so many elements or more takes longer than a pass over an operand that has an eighth
+ *  of them. */
 enum { CAST_BESIDE = 1 << 18 };
 
 /** Copies of arguments for the kernel; released after the call. */

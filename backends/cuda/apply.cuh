@@ -7,8 +7,7 @@
 #include "backends/cuda/divisor.h"
 #include "backends/cuda/types.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** Functions of elements: the functors that eager kernels and fused groups apply. */
 namespace fn

@@ -13,8 +13,7 @@
 #include "backends/cuda/attention.cuh"
 #include "backends/cuda/mma.cuh"
 
-namespace ts
-{
+namespace ts {
 
 /** What kernels of Hopper's know beside windows: nothing, dropout and boolean masks, or a mask that
  * adds. */
@@ -32,8 +31,9 @@ template <int N> struct attention_bits {
     {
         words[n / 8] |= bits << (n % 8 * 4 + e);
     }
-    /** Trades bits with the lane whose number differs in the bit `lane`: the half of each four bits
-     * that `low` has not, for the other lane's that it has, `shift` places away. */
+    /** Two lanes, whose numbers differ in the bit `lane`, exchange halves of each four bits: the
+     * lower lane's bits outside of `low` for the upper lane's bits in it, which move by `shift`.
+     * With low 0x33333333 and shift 2, (ab, cd) and (ef, gh) become (ab, ef) and (cd, gh). */
     __device__ __forceinline__ void trade(int lane, int shift, uint32_t low)
     {
 #pragma unroll

@@ -5,8 +5,9 @@
  *
  * Where every operand of the innermost dim is contiguous (or one element for all of it), a thread
  * moves 16 bytes of the widest operand, by a kernel per function and dtype; else four single
- * elements, by a kernel per function and type of arithmetic (double, float, int64_t, bool), which
- * converts elements of any dtype as it loads and stores them. The other dims are walked by
+ * elements. Functions whose operands have one dtype share a kernel per type of arithmetic (double,
+ * float, int64_t, bool) for the latter, which converts elements of any dtype as it loads and stores
+ * them; copies and choices have one per dtype. The other dims are walked by
  * multiplications that stand for divisions. Functions compute in f32 for bf16 and f16, and get
  * numbers beside them in f32; one that has a member near() is asked for what a half does not tell
  * from the result.
@@ -24,8 +25,7 @@
 #include "backends/cuda/launch.h"
 #include "backends/cuda/read_once.cuh"
 
-namespace ts
-{
+namespace ts {
 
 enum access_way : uint8_t { way_array, way_one, way_number };
 
@@ -45,8 +45,8 @@ template <int OPERANDS> struct loop_space {
 };
 
 enum { LOOP_THREADS = 256 };
-/** Accesses of a thread. One of 16 bytes: more in flight on the device
- * than it needs cost the memory's rate 5 %. */
+/** Accesses of a thread: one of 16 bytes, since more loads in flight make memory 5 % slower, or
+ * four of an element. */
 template <int V> constexpr int loop_unroll = V > 1 ? 1 : 4;
 
 /** A number as V elements, or what stands for it until widened(). */

@@ -6,7 +6,8 @@
  * a result; otherwise neighbouring threads own neighbouring results, so that loads are coalesced.
  * Where sizes allow, a thread loads 16 bytes at once; elsewhere neighbouring threads load
  * neighbouring elements. Long sums for few results are split, and a second launch merges the
- * parts' states. Which thread reads which element depends on sizes and strides, not on addresses.
+ * parts' states. The order in which elements are added depends on sizes and strides, not on
+ * addresses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_CUH

@@ -124,8 +124,8 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
     }
 }
 
-/** First numbers of parts that f.join() joins as they are: what formulas of combine() that need no
- * base begin with. */
+/** Base class of formulas of combine() whose parts need no common base: f.join() takes their first
+ * numbers as they are. */
 struct plain_parts {
     __device__ __forceinline__ float base_of(float, int) const { return 0; }
     __device__ __forceinline__ float share(float own, float, float) const { return own; }
