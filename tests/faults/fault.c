@@ -39,7 +39,6 @@ static struct {
     long count;
 } plan;
 static _Thread_local bool armed __attribute__((tls_model("initial-exec")));
-static atomic_long live; /* blocks */
 
 /* OpenBLAS's small kernels for AVX-512 write to what malloc returned without a look at it. */
 static bool is_cblas(const void *caller)
@@ -81,6 +80,8 @@ void *__libc_calloc(size_t n, size_t bytes);
 void *__libc_realloc(void *block, size_t bytes);
 void *__libc_memalign(size_t align, size_t bytes);
 void __libc_free(void *block);
+
+static atomic_long live; /* blocks */
 
 static void *counted(void *block)
 {
