@@ -2,40 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include "tests/compile/tape.h"
 
-static float *at(const ts_space *s, int operand, int64_t i)
-{
-    int64_t offset = 0;
-    for (int d = 0; d < s->ndim; d++) {
-        offset += i % s->sizes[d] * s->operand[operand].strides[d];
-        i /= s->sizes[d];
-    }
-    return (float *)((char *)from_handle(s->operand[operand].data) + offset);
-}
-static float read_operand(const task *t, int operand, int64_t i)
-{
-    return t->space.operand[operand].host ? (float)t->numbers[operand - 1]
-                                          : *at(&t->space, operand, i);
-}
 #define POINTWISE(name, formula)                                                                   \
-    static void run_##name(const task *t)                                                          \
-    {                                                                                              \
-        for (int64_t i = 0; i < t->space.numel; i++) {                                             \
-            float x = read_operand(t, 1, i);                                                       \
-            float y __attribute__((unused)) = t->space.operands > 2 ? read_operand(t, 2, i) : 0;   \
-            *at(&t->space, 0, i) = formula;                                                        \
-        }                                                                                          \
-    }                                                                                              \
+    FORMULA(name, formula)                                                                         \
     static ts_status name(ts_frame *f) { return pointwise(f, run_##name); }
-
-static ts_status pointwise(ts_frame *f, void (*run)(const task *))
-{
-    task t = {.run = run};
-    TS_TRY(ts_kernel_space(f, &t.space));
-    for (int k = 1; k < t.space.operands; k++)
-        if (t.space.operand[k].host)
-            t.numbers[k - 1] = ts_operand_number(&t.space.operand[k]);
-    return queue(ts_kernel_stream(f), t);
-}
 POINTWISE(add, x + y)
 POINTWISE(mul, x * y)
 POINTWISE(relu, x > 0 ? x : 0)

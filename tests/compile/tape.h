@@ -261,6 +261,41 @@ static ts_status group_run(void *state, int index, const ts_group_call *calls, i
     return TS_OK;
 }
 
+/** Element i of an operand. */
+static inline float *at(const ts_space *s, int operand, int64_t i)
+{
+    int64_t offset = 0;
+    for (int d = 0; d < s->ndim; d++) {
+        offset += i % s->sizes[d] * s->operand[operand].strides[d];
+        i /= s->sizes[d];
+    }
+    return (float *)((char *)from_handle(s->operand[operand].data) + offset);
+}
+static inline float read_operand(const task *t, int operand, int64_t i)
+{
+    return t->space.operand[operand].host ? (float)t->numbers[operand - 1]
+                                          : *at(&t->space, operand, i);
+}
+/** run_NAME(): a task that computes a formula of x and y for each element. */
+#define FORMULA(name, formula)                                                                     \
+    static void run_##name(const task *t)                                                          \
+    {                                                                                              \
+        for (int64_t i = 0; i < t->space.numel; i++) {                                             \
+            float x = read_operand(t, 1, i);                                                       \
+            float y __attribute__((unused)) = t->space.operands > 2 ? read_operand(t, 2, i) : 0;   \
+            *at(&t->space, 0, i) = formula;                                                        \
+        }                                                                                          \
+    }
+/** Queues such a task for a call. */
+static inline ts_status pointwise(ts_frame *f, void (*run)(const task *))
+{
+    task t = {.run = run};
+    TS_TRY(ts_kernel_space(f, &t.space));
+    for (int k = 1; k < t.space.operands; k++)
+        if (t.space.operand[k].host)
+            t.numbers[k - 1] = ts_operand_number(&t.space.operand[k]);
+    return queue(ts_kernel_stream(f), t);
+}
 static ts_device device;
 static bool has_groups; /* the device that is set up next */
 static void set_up_named(const char *name, ts_status (*installs)(void *state, ts_key key))
