@@ -1,7 +1,7 @@
 /**
  * @file fill.c  The generic entry of ops with a shape rule: rule, results, kernel, versions.
  *
- * given.c checks destinations; adapt.c handles what the kernel does not take as it is.
+ * given.c checks destinations; adapt.c casts or packs arguments that the kernel does not take.
  */
 // SPDX-License-Identifier: MIT
 #include "core/float_env.h"

@@ -140,7 +140,8 @@ typedef struct ts_op_info {
     ts_schema schema;
 } ts_op_info;
 
-/** What a backend kernel accepts as it is. Bit 1 is the registry's TS_STRIDES_PACKED. */
+/** Arguments that a backend kernel takes without a copy. Bit 1 is the registry's
+ *  TS_STRIDES_PACKED. */
 enum ts_takes {
     TS_TAKES_STRIDES = 1, /* tensors of any strides, else contiguous */
     TS_TAKES_DTYPES = 4   /* tensors of any dtype on its device, read as the compute dtype */

@@ -11,8 +11,8 @@ struct two_numbers {
     double at[2];
 };
 /* x is an element; in a gradient g is the incoming gradient and x what the rule saved. p and q are
- * numbers among the arguments. A is the wide type. What follows expr, if anything, is another
- * member of the functor: TS_NEAR(expr), what halves get. */
+ * numbers among the arguments. A is the wide type. Another member of the functor may follow expr:
+ * TS_NEAR(expr), for halves. */
 #define TS_FORWARD(name, expr, ...)                                                                \
     struct name##_fn {                                                                             \
         two_numbers number;                                                                        \

@@ -1,8 +1,8 @@
 /**
  * @file attention_wgmma_queries.cuh
  * Gradients of queries on Hopper by themselves, each a sum in a fixed order: a block holds a tile
- * of (q, g) while tiles of (k, v) pass by. What a group of four warps computes is the left operand,
- * in registers, of the product that it adds up.
+ * of (q, g) while tiles of (k, v) pass by. A group of four warps computes the left operand of the
+ * product that it adds up, and keeps it in registers.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(384, 1)
                 wgmma_wait<1>();
                 settle(s);
             }
-            if (i > 0 && thread == 0) /* what was added up of the tiles before is done, too */
+            if (i > 0 && thread == 0) /* the products of earlier tiles are done, too */
                 barrier_arrive(ring.empty(i - 1));
 #pragma unroll
             for (int n = 0; n < WIDE / 8; n++)

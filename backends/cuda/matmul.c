@@ -22,7 +22,7 @@ static ts_cuda_matrix matrix_of(const ts_tensor *t)
     return m;
 }
 
-/** Whether the product takes it as it lies: rows or columns are dense and do not overlap. */
+/** Whether a product reads the matrix in place: rows or columns are dense and do not overlap. */
 static bool is_plain(const ts_cuda_matrix *m)
 {
     return (m->column == 1 && m->row >= m->columns) || (m->row == 1 && m->column >= m->rows);
@@ -51,7 +51,7 @@ static bool is_even(const ts_tensor *t) { return (uintptr_t)ts_kernel_data(t) % 
 
 static ts_tensor *even(ts_tensor *t) { return is_even(t) ? t : ts_clone(t); }
 
-/** An operand as it lies, or a dense copy. */
+/** An operand in place, or a dense copy. */
 static ts_status operand(ts_tensor *t, ts_cuda_matrix *m)
 {
     *m = matrix_of(t);
@@ -126,8 +126,8 @@ static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_mat
 
 static const ts_cuda_epilogue nothing = {0};
 
-/* A transposed operand, as in gradients of weights, is read as it lies;
- * only results are always dense. */
+/* A transposed operand, as in gradients of weights, is read in place; only results are always
+ * dense. */
 static ts_status mm(ts_frame *f)
 {
     TS_SCOPE;

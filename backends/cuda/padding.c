@@ -175,7 +175,7 @@ static void log_padding(const ts_frame *f, const ts_cuda_padding *p)
                  p->c ? " result," : "", call);
 }
 
-/** What a padded product works on: operands as they are multiplied, and scratch memory. */
+/** Operands of a padded product, and its scratch memory. */
 typedef struct padded_product {
     ts_cuda_matrix made[3], end; /* end: the last columns of b, filled up */
     void *bias, *sums;

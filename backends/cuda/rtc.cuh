@@ -37,7 +37,7 @@ template <bool C, class A, class B> using conditional_t = typename conditional<C
 } // namespace std
 
 /* The halves, rounded as by cuda_bf16.h and cuda_fp16.h. Two numbers are converted at a time, also
- * where one is 0: on sm_90 a conversion of one has an eighth of the rate. */
+ * if one is 0: on sm_90 the conversion of a single number has an eighth of the rate. */
 struct __nv_bfloat16 {
     unsigned short bits;
 };

@@ -101,9 +101,8 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
 }
 
 /**
- * WARPS warps walk a row. What a warp adds of one vector a thread is summed in L,
- * the type of the elements; the first warp scans these sums in A; so an element costs two
- * additions and no conversion.
+ * WARPS warps walk a row. A warp sums one vector a thread in L, the type of the elements; the first
+ * warp scans these sums in A; so an element costs two additions and no conversion.
  */
 template <class T, int WARPS, int V>
 static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS))
