@@ -78,9 +78,9 @@ int card_count(const ts_card *card, ts_verdict verdict);
 bool card_is_good(const ts_card *card, bool strict);
 
 /** The short table of totals: ops per dtype and verdict. */
-ts_status card_print_totals(const ts_card *card, FILE *out);
+void card_print_totals(const ts_card *card, FILE *out);
 /** All ops and dtypes. */
-ts_status card_print_ops(const ts_card *card, FILE *out);
+void card_print_ops(const ts_card *card, FILE *out);
 /** A page of ops, dtypes and backends. */
 ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out);
 ts_status cards_write_tsv(ts_card *const *cards, int count, FILE *out);

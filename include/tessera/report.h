@@ -1,6 +1,6 @@
 /**
  * @file report.h
- * Reports of a run: a progress line, a CSV log, SVG charts, tables.
+ * Reports of a run: a progress line, a CSV log, SVG charts.
  *
  * Every object belongs to the thread that uses it; calls on one object from several threads need
  * a lock of the caller's. Strings given to these functions are copied. Numbers are written with a
@@ -173,54 +173,6 @@ TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *se
 TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
 /** NULL-safe. */
 TS_API void ts_chart_free(ts_chart *chart);
-
-/* ---------------------------------------------------------------------------- tables ---- */
-
-/** Rows of text and numbers, printed with aligned columns. */
-typedef struct ts_text_table ts_text_table;
-
-typedef enum ts_align {
-    TS_ALIGN_AUTO, /**< right when the column's first cell is a number, else left */
-    TS_ALIGN_LEFT,
-    TS_ALIGN_RIGHT
-} ts_align;
-
-/** How a column writes its numbers. */
-typedef enum ts_number_format {
-    TS_NUMBER_GENERAL, /**< `digits` significant digits (0: 6), no trailing zeros */
-    TS_NUMBER_FIXED,   /**< `digits` decimals */
-    TS_NUMBER_SI,      /**< `digits` significant digits (0: 3) and a prefix: 1.23 µs, 45.6 k */
-    TS_NUMBER_PERCENT  /**< a fraction times 100, `digits` decimals and "%" */
-} ts_number_format;
-
-/** One column; zero is the default everywhere but for the header. */
-typedef struct ts_column {
-    const char *header;
-    ts_align align;
-    ts_number_format format;
-    int digits;       /**< 0 to 17, see ts_number_format */
-    const char *unit; /**< put behind each number; none */
-} ts_column;
-
-typedef enum ts_text_table_style {
-    TS_TEXT_TABLE_TERMINAL, /**< padded with spaces, a rule below the header */
-    TS_TEXT_TABLE_CSV,      /**< RFC 4180; numbers unscaled, without unit, to 17 digits */
-    TS_TEXT_TABLE_MARKDOWN  /**< a pipe table */
-} ts_text_table_style;
-
-/** @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
-TS_API ts_text_table *ts_text_table_new(const ts_column *columns, int ncolumns);
-/** Appends a cell with text; a row is full after ncolumns cells and the next one begins. */
-TS_API ts_status ts_text_table_text(ts_text_table *table, const char *text);
-/** Appends a cell with a number; NaN is an empty cell. */
-TS_API ts_status ts_text_table_number(ts_text_table *table, double value);
-/** Draws a rule (terminal only) before the next row, e.g. totals. TS_ERR_STATE within a row. */
-TS_API ts_status ts_text_table_rule(ts_text_table *table);
-/** Prints the table; missing cells of the last row are empty. TS_ERR_IO when the stream fails. */
-TS_API ts_status ts_text_table_print(const ts_text_table *table, FILE *stream,
-                                     ts_text_table_style style);
-/** NULL-safe. */
-TS_API void ts_text_table_free(ts_text_table *table);
 
 TS_END_DECLS
 #endif

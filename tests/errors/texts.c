@@ -510,9 +510,6 @@ TS_TEST(registry_and_files_say_what_is_wrong)
           "TS_ERR_NULL: csv_create: argument 'columns[1]': expected a string, got NULL");
     WRONG((ts_csv_create("x", NULL, -2)),
           "TS_ERR_VALUE: csv_create: argument 'ncolumns': expected at least 0, got -2");
-    WRONG((ts_text_table_new(NULL, 0)),
-          "TS_ERR_VALUE: text_table_new: argument 'columns': expected at least one, with digits "
-          "from 0 to 17 and known align and format");
     WRONG((ts_chart_write(NULL, "x")),
           "TS_ERR_NULL: chart_write: argument 'chart': expected a chart, got NULL");
     WRONG((ts_chart_new(TS_OPTS(ts_chart_opts, .width = 10))),

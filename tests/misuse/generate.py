@@ -51,7 +51,7 @@ BY_NAME = {
 # Objects and calls in flight.
 OBJECTS = {
     "ts_module *": "MODULE", "ts_optimizer *": "OPTIMIZER", "ts_grad_scaler *": "SCALER",
-    "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART", "ts_text_table *": "TABLE",
+    "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART",
     "ts_progress *": "PROGRESS", "ts_run *": "RUN", "ts_safetensors *": "SAFETENSORS",
     "ts_checkpoint *": "CHECKPOINT", "ts_graph *": "GRAPH", "ts_compiled *": "COMPILED",
     "ts_named_tensors *": "LIST", "ts_profile *": "PROFILE",
@@ -141,7 +141,7 @@ class Callers:
         if plain in OBJECTS:
             ends = owner.endswith(ENDS) and owner != "ts_named_tensors_free"
             give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
-                                               "CHART", "TABLE", "PROGRESS", "RUN", "SAFETENSORS",
+                                               "CHART", "PROGRESS", "RUN", "SAFETENSORS",
                                                "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
                 return f'new_object(LIST, "{name}")'  # what it held would be lost
@@ -199,7 +199,7 @@ class Callers:
             if kind.endswith("*") and plain in self.shapes and plain + " *" not in PLACES and \
                     plain + " *" not in DRAWN and plain + " *" not in OBJECTS:
                 is_list = counted and \
-                    plain in ("ts_checkpoint_section", "ts_column", "ts_argument")
+                    plain in ("ts_checkpoint_section", "ts_argument")
                 more, value = self.struct(function, i, plain, name, is_list)
                 lines += more
             elif i in counted:

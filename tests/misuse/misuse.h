@@ -37,7 +37,7 @@ typedef struct made_tensor {
 
 /** Objects that the library makes and its caller ends, and stand-ins for calls in flight. */
 typedef enum object_kind {
-    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
+    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
     PROFILE,
     GRAPH, COMPILED, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION,
     LOCALE, FRAME, RULE_CALL, FUNCTION_CALL, KINDS

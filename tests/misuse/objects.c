@@ -228,7 +228,6 @@ static void end_object(object o)
     case CSV: ts_csv_close(o.p); break;
     case CHART: ts_chart_free(o.p); break;
     case PROFILE: ts_profile_free(o.p); break;
-    case TABLE: ts_text_table_free(o.p); break;
     case PROGRESS: ts_progress_free(o.p); break;
     case RUN: ts_run_close(o.p); break;
     case SAFETENSORS: ts_safetensors_close(o.p); break;
@@ -270,7 +269,6 @@ static ts_status small_part(void *ctx, ts_tensor *const *inputs, int n, ts_tenso
 /** An object as a program would make it. */
 static void *make_object(object_kind kind)
 {
-    static const ts_column table_columns[2] = {{.header = "a"}, {.header = "b", .digits = 3}};
     static const ts_group_opts group = {.size = sizeof group, .lr = 0.1};
     ts_module *module;
     ts_tensor *t, *out = NULL;
@@ -303,7 +301,6 @@ static void *make_object(object_kind kind)
         my->used_folder = true;
         write_bytes(in_folder("profile"), small_profile, sizeof small_profile - 1);
         return ts_profile_read(in_folder("profile"));
-    case TABLE: return ts_text_table_new(table_columns, 2);
     case PROGRESS:
         return ts_progress_new(below(20), TS_OPTS(ts_progress_opts, .stream = stream,
                                                   .mode = (ts_progress_mode)below(4)));

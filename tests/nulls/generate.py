@@ -64,7 +64,7 @@ OBJECTS = {
 }
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
-    "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart", "ts_text_table *": "table",
+    "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart",
     "ts_progress *": "progress", "ts_run *": "run_of", "ts_argument *": "NULL",
     "ts_safetensors *": "file",
     "ts_checkpoint *": "checkpoint",
@@ -78,7 +78,7 @@ TYPES = {
     "ts_module **": "&slot", "ts_named_tensors *": "&list", "ts_named_number *": "&named",
     "ts_load_report *": "&report", "ts_schedule *": "&schedule", "ts_training *": "&training",
     "ts_module_type *": "&type", "ts_checkpoint_section *": "&section", "ts_scalar *": "&scalar",
-    "ts_checkpoint **": "&found", "ts_column *": "columns", "ts_function *": "&function",
+    "ts_checkpoint **": "&found", "ts_function *": "&function",
     "ts_function_call *": "call", "ts_vjp_call *": "rule_call", "ts_frame *": "frame",
     "ts_vjp_rule": "rule", "ts_vjp_opts *": "NULL", "ts_value *": "&boxed",
     "ts_operand *": "&operand", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
@@ -98,14 +98,14 @@ TYPES = {
     "ts_mask_guard": "(ts_mask_guard){0, 0}", "ts_status": "TS_OK",
     "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
 }
-ENUMS = ("ts_text_table_style", "ts_autograd_format", "ts_graph_format", "ts_layer_scope",
+ENUMS = ("ts_autograd_format", "ts_graph_format", "ts_layer_scope",
          "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction",
          "ts_profile_format")
 FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
          "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
          "ts_csv *": "ts_csv_close", "ts_run *": "ts_run_close",
-         "ts_text_table *": "ts_text_table_free", "ts_profile *": "ts_profile_free",
+         "ts_profile *": "ts_profile_free",
          "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
 
 

@@ -44,7 +44,6 @@ static ts_chart *chart;
 static ts_profile *profile;
 static ts_prof_machine machine = {.size = sizeof machine};
 static ts_profile_shares shares = {.size = sizeof shares};
-static ts_text_table *table;
 static ts_progress *progress;
 static ts_safetensors *file;
 static ts_checkpoint *checkpoint, *found;
@@ -97,7 +96,6 @@ static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
 /* for functions to come: none has one beside another pointer */
 static const ts_module_type type
     __attribute__((unused)) = {.size = sizeof(ts_module_type), .name = "Plain"};
-static const ts_column columns[2] = {{.header = "a"}, {.header = "b"}};
 static const ts_checkpoint_section section = {"model", names, pair, 2};
 
 static ts_status visit(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
@@ -264,7 +262,6 @@ static void make_objects(void)
     FILE *json = fopen(in_folder("profile.json"), "w");
     MADE(json && fputs(small_profile, json) >= 0 && fclose(json) == 0 ? path : NULL);
     MADE(profile = ts_profile_read(path));
-    MADE(table = ts_text_table_new(columns, 2));
     MADE(progress = ts_progress_new(10, TS_OPTS(ts_progress_opts, .mode = TS_PROGRESS_QUIET)));
     MADE(ts_safetensors_save(in_folder("file"), names, pair, 2, NULL, NULL, 0));
     MADE(file = ts_safetensors_open(path, NULL));
@@ -286,7 +283,6 @@ static void free_objects(void)
     ts_safetensors_close(file);
     ts_run_close(run_of);
     ts_progress_free(progress);
-    ts_text_table_free(table);
     ts_chart_free(chart);
     ts_profile_free(profile);
     ts_csv_close(csv);
