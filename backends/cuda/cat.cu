@@ -80,7 +80,7 @@ static ts_status join(ts_frame *f, bool stack)
     ts_tensor *out = f->rets[0].t;
     if (!ts_numel(out))
         return TS_OK;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)),
             step = elements_behind(out, dim) * item, row = ts_size(out, dim) * step;
     int64_t outer = ts_numel(out) * item / row, at = 0;

@@ -93,7 +93,7 @@ static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
 static ts_status embedding(ts_frame *f) { return select(f, f->args[1].t, 0); }
 static ts_status index_select(ts_frame *f)
 {
-    return select(f, f->args[2].t, (int)ts_kernel_rows(f).dim);
+    return select(f, f->args[2].t, (int)ts_kernel_dim(f));
 }
 
 /** Two places of a row at a time would need even classes;
@@ -209,7 +209,7 @@ static ts_status index_add(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
     ts_tensor *out = f->rets[0].t;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     int64_t n = ts_ndim(self) ? ts_size(self, dim) : 1;
     if (!ts_numel(out))
         return check_alone(f, index, n);
@@ -235,7 +235,7 @@ template <class I, int N> struct led {
         : index(f, f->args[2].t, device),
           space(ts_sizes(f->args[2].t), ts_ndim(f->args[2].t), strides), along(1), bound(1)
     {
-        int dim = (int)ts_kernel_rows(f).dim;
+        int dim = (int)ts_kernel_dim(f);
         if (ts_ndim(self)) {
             along = elements_behind(self, dim);
             bound = ts_size(self, dim);
@@ -274,7 +274,7 @@ static ts_status gather(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
     int64_t n = ts_numel(out), strides[TS_MAX_DIMS];
-    strides_beside(self, (int)ts_kernel_rows(f).dim, strides);
+    strides_beside(self, (int)ts_kernel_dim(f), strides);
     const int64_t *const all[1] = {strides};
     return on_device(f, [&](const call &c) {
         return with_unit((int)item_of(self), [&]<class U>() {
@@ -322,7 +322,7 @@ static ts_status scatter(ts_frame *f)
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t;
     const ts_tensor *src = f->args[3].tag == TS_TAG_TENSOR ? f->args[3].t : nullptr;
     ts_tensor *out = f->rets[0].t;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     int64_t n = ts_numel(index), strides[2][TS_MAX_DIMS] = {};
     char number[8] = {};
     if (!ts_numel(out))
@@ -395,7 +395,7 @@ static ts_status scatter_add(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
     ts_tensor *out = f->rets[0].t;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     if (!ts_numel(out))
         return check_alone(f, index, ts_size(self, dim));
     const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);

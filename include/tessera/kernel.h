@@ -84,19 +84,15 @@ TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
 /** The number of a host operand, rounded to the operand's dtype; a wide one is rounded too. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
-/** A tensor as rows along a dim. */
+/** A contiguous tensor as outer x count x inner elements; an op works along the second. */
 typedef struct ts_rows {
-    int64_t dim;   /**< the dim that the op works along */
-    int64_t outer; /**< elements before it */
-    int64_t count; /**< elements along it */
-    int64_t inner; /**< elements behind it */
+    int64_t outer, count, inner;
 } ts_rows;
-/**
- * The rows of the running op: all members for softmax; outer, count and inner for losses over
- * classes, arg ops and scans; outer and count for norms and multinomial; dim for ops by index, cat
- * and stack. The others have no meaning.
- */
+/** The rows of the running softmax, norm, loss over classes, arg op, scan or multinomial. Norms and
+ *  multinomial work along the last dims: their inner is 1. */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
+/** The dim of the running op by index, cat or stack, from 0 on. */
+TS_API int64_t ts_kernel_dim(const ts_frame *frame);
 /** The dims that the running reduction removes: bit d is set if dim d is one of them. */
 TS_API int64_t ts_kernel_reduced(const ts_frame *frame);
 /** Elements start, start + step, ... of a dim. */
