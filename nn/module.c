@@ -32,16 +32,16 @@ void *ts_nn_alloc(int64_t count, size_t item, const char *what)
 {
     void *block = count < 0 ? NULL : calloc(count ? (size_t)count : 1, item);
     if (!block)
-        ts_error_set(TS_ERR_MEMORY, "out of memory for %s", what);
+        ts_error_memory(what, count * (int64_t)item);
     return block;
 }
 
-bool ts_nn_same_sizes(const ts_tensor *a, const ts_tensor *b)
+char *ts_nn_copy_text(const char *text, const char *what)
 {
-    bool same = ts_ndim(a) == ts_ndim(b);
-    for (int d = 0; same && d < ts_ndim(a); d++)
-        same = ts_sizes(a)[d] == ts_sizes(b)[d];
-    return same;
+    char *copy = strdup(text);
+    if (!copy)
+        ts_error_memory(what, (int64_t)strlen(text) + 1);
+    return copy;
 }
 
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
@@ -70,7 +70,7 @@ ts_module *ts_module_new(const ts_module_type *type)
         size_t bytes = (t.payload + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         m->payload = bytes >= t.payload ? aligned_alloc(ALIGNMENT, bytes) : NULL;
         if (!m->payload) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for a %s", t.name);
+            ts_error_memory("the payload of a module", (int64_t)t.payload);
             free(m);
             return NULL;
         }
@@ -123,18 +123,15 @@ static member *new_member(ts_module *m, const char *function, const char *name)
         int room = m->room ? 2 * m->room : 4;
         member *members = realloc(m->members, (size_t)room * sizeof *members);
         if (!members) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for the members of a %s", m->type.name);
+            ts_error_memory("the members of a module", room * (int64_t)sizeof *members);
             return NULL;
         }
         m->members = members;
         m->room = room;
     }
     member *e = &m->members[m->nmembers];
-    *e = (member){.name = strdup(name)};
-    if (e->name)
-        return e;
-    ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a member");
-    return NULL;
+    *e = (member){.name = ts_nn_copy_text(name, "the name of a member")};
+    return e->name ? e : NULL;
 }
 
 static ts_status add_tensor(ts_module *m, const char *function, const char *name, ts_tensor *t,

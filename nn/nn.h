@@ -9,7 +9,12 @@
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
 /** True in the list of n tensors. */
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
-bool ts_nn_same_sizes(const ts_tensor *a, const ts_tensor *b);
+/** A copy to be freed; NULL with TS_ERR_MEMORY. */
+char *ts_nn_copy_text(const char *text, const char *what);
+/** Sets given[i] to the place of own tensor i among n names, -1 if it is missing. Notes names that
+ *  are missing, unexpected or given twice, and sizes that differ, in a zeroed report. */
+void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
+                 int64_t n, int64_t *given, ts_load_report *report);
 
 /** Adds the member "dropout" if p is not 0, and stores it in *dropout. */
 ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout);
