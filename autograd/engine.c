@@ -17,14 +17,9 @@
 
 /* ---------------------------------------------------------------------------- the tables ---- */
 
-static uint32_t hash(const ts_node *n, uint32_t mask)
-{
-    return (uint32_t)(((uintptr_t)n >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
-}
-
 static void table_insert(ts_run *run, uint32_t index)
 {
-    uint32_t mask = 2 * run->room - 1, at = hash(run->tasks[index].node, mask);
+    uint32_t mask = 2 * run->room - 1, at = ts_hash_pointer(run->tasks[index].node, mask);
     while (run->table[at])
         at = (at + 1) & mask;
     run->table[at] = index + 1;
@@ -72,7 +67,7 @@ static TS_COLD ts_status run_grow(ts_run *run)
     more.room = 4 * run->room;
     more.tasks = ts_alloc(run->thread, block_bytes(more.room));
     if (!more.tasks)
-        return ts_fail_memory("the backward's tables", (int64_t)block_bytes(more.room));
+        return ts_error_memory("the backward's tables", (int64_t)block_bytes(more.room));
     more.heap = (uint32_t *)(more.tasks + more.room);
     more.table = more.heap + more.room;
     memcpy(more.tasks, run->tasks, run->ntasks * sizeof *run->tasks);
@@ -149,7 +144,7 @@ static void run_free(ts_run *run)
 ts_task *ts_run_schedule(ts_run *run, ts_node *node)
 {
     uint32_t mask = 2 * run->room - 1;
-    for (uint32_t at = hash(node, mask); run->table[at]; at = (at + 1) & mask)
+    for (uint32_t at = ts_hash_pointer(node, mask); run->table[at]; at = (at + 1) & mask)
         if (run->tasks[run->table[at] - 1].node == node)
             return &run->tasks[run->table[at] - 1];
     if (run->ntasks == run->room)
@@ -173,7 +168,7 @@ TS_INLINE ts_task *task_for(ts_run *run, ts_node *node)
     size_t bytes = node->nrets * sizeof *t->many;
     t->many = ts_alloc(run->thread, bytes);
     if (!t->many) {
-        ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
+        ts_error_memory("the gradients of a function's results", (int64_t)bytes);
         return NULL;
     }
     memset(t->many, 0, bytes);
@@ -340,7 +335,7 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
         .in = {.node = n, .outer = run->thread->inside}};
     ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
     ts_status status =
-        seen ? TS_OK : ts_fail_memory("the gradients that a hook sees", (int64_t)held.bytes);
+        seen ? TS_OK : ts_error_memory("the gradients that a hook sees", (int64_t)held.bytes);
     run->thread->inside = &held.in;
     for (int k = 0; k < nhooks && status == TS_OK; k++) {
         for (int i = 0; i < all; i++) {
@@ -476,7 +471,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
     if (n->ninputs > FEW) {
         given = list.at = ts_alloc(run->thread, list.bytes);
         if (!given)
-            return ts_fail_memory("the gradients of a list", (int64_t)list.bytes);
+            return ts_error_memory("the gradients of a list", (int64_t)list.bytes);
         memset(given, 0, list.bytes);
     }
     ts_status status;

@@ -99,7 +99,7 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
     size_t had = (size_t)call->nsaved * sizeof(ts_end), bytes = had + (size_t)n * sizeof(ts_end);
     ts_end *saved = ts_alloc(ts_thread_self(), bytes);
     if (!saved)
-        return ts_fail_memory("the list of saved tensors", (int64_t)bytes);
+        return ts_error_memory("the list of saved tensors", (int64_t)bytes);
     if (call->saved) {
         memcpy(saved, call->saved, had);
         ts_free(&ts_tls, call->saved, had);
@@ -294,7 +294,7 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     size_t bytes = (size_t)n * sizeof(ts_tensor *);
     ts_tensor **inputs = ts_alloc(thread, bytes); /* a copy: outputs may be the same array */
     if (!inputs)
-        return ts_fail_memory("a function's inputs", (int64_t)bytes);
+        return ts_error_memory("a function's inputs", (int64_t)bytes);
     for (int i = 0; i < n; i++)
         inputs[i] = given[i];
     memset(outputs, 0, (size_t)m * sizeof *outputs);
@@ -470,7 +470,7 @@ static ts_status rule(ts_vjp_call *b)
     ts_held block TS_HELD = {b->run->thread, NULL, (size_t)n * sizeof *made};
     made = block.at = ts_alloc(b->run->thread, block.bytes);
     if (!made)
-        return ts_fail_memory("a function's gradients", (int64_t)block.bytes);
+        return ts_error_memory("a function's gradients", (int64_t)block.bytes);
     memset(made, 0, block.bytes);
     ts_status status = fill_grads(b, call, grads);
     if (status == TS_OK) {

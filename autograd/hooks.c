@@ -58,7 +58,7 @@ ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook **
     *hooks = *n ? ts_alloc(thread, bytes) : NULL;
     if (*n && !*hooks) {
         *n = 0;
-        status = ts_fail_memory("the hooks of a node", (int64_t)bytes);
+        status = ts_error_memory("the hooks of a node", (int64_t)bytes);
     }
     int k = 0;
     for (ts_hook *h = node->hooks; h && k < *n; h = h->next)
@@ -83,7 +83,7 @@ static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
 {
     ts_hook *h = ts_alloc(ts_thread_self(), sizeof *h);
     if (!h)
-        return ts_fail_memory("a hook", sizeof *h);
+        return ts_error_memory("a hook", sizeof *h);
     *h = hook;
     atomic_init(&h->refs, 1);
     atomic_init(&h->removed, false);

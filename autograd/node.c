@@ -131,7 +131,7 @@ ts_grad_meta *ts_grad_meta_of(ts_tensor *t)
         return m;
     m = ts_alloc(ts_thread_self(), sizeof *m);
     if (!m) {
-        ts_fail_memory("a leaf's gradient record", sizeof *m);
+        ts_error_memory("a leaf's gradient record", sizeof *m);
         return NULL;
     }
     *m = (ts_grad_meta){NULL, NULL};
@@ -153,7 +153,7 @@ ts_node *ts_accumulator_of(ts_tensor *t)
     size_t bytes = sizeof(ts_node);
     n = ts_alloc(ts_thread_self(), bytes);
     if (!n) {
-        ts_fail_memory("a leaf's accumulator", (int64_t)bytes);
+        ts_error_memory("a leaf's accumulator", (int64_t)bytes);
         return NULL;
     }
     *n = (ts_node){

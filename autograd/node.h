@@ -208,7 +208,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
                    (trail ? sizeof(ts_trail) : 0);
     ts_node *n = ts_alloc(thread, bytes);
     if (TS_UNLIKELY(!n)) {
-        ts_fail_memory("a node of the graph", (int64_t)bytes);
+        ts_error_memory("a node of the graph", (int64_t)bytes);
         return NULL;
     }
     atomic_init(&n->refs, 1);

@@ -242,7 +242,7 @@ static ts_tensor *sum_of(const ts_shape *whole, const piece *pieces, int n)
     }
     if (p)
         parts_free(p);
-    ts_fail_memory("the gradients of parts", (int64_t)(bytes + list));
+    ts_error_memory("the gradients of parts", (int64_t)(bytes + list));
     return NULL;
 }
 
@@ -278,7 +278,7 @@ static ts_status grow(ts_thread *thread, ts_pieces *p)
     int room = p->room ? 2 * p->room : 4;
     piece *more = ts_alloc(thread, (size_t)room * sizeof *more);
     if (!more)
-        return ts_fail_memory("the gradients of parts", (int64_t)room * (int64_t)sizeof *more);
+        return ts_error_memory("the gradients of parts", (int64_t)room * (int64_t)sizeof *more);
     if (p->room) {
         memcpy(more, p->list, (size_t)p->n * sizeof *more);
         ts_free(thread, p->list, (size_t)p->room * sizeof *more);
@@ -297,7 +297,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
     if (!p) {
         p = ts_alloc(run->thread, sizeof *p);
         if (!p)
-            return ts_fail_memory("the gradients of parts", sizeof *p);
+            return ts_error_memory("the gradients of parts", sizeof *p);
         *p = (ts_pieces){.next = *all, .output = end->shape.output, .whole = &end->shape};
         *all = p;
     }

@@ -167,7 +167,7 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         sizeof(ts_segment) + (size_t)p->n * sizeof(segment_input) + (size_t)p->m * sizeof(ts_shape);
     ts_segment *s = ts_alloc(thread, bytes);
     if (!s) {
-        ts_fail_memory("a part to compute again", (int64_t)bytes);
+        ts_error_memory("a part to compute again", (int64_t)bytes);
         return NULL;
     }
     *s = (ts_segment){.open = true,
@@ -272,7 +272,7 @@ static ts_status apply(part p, void (*release)(void *))
     size_t bytes = (size_t)(p.n > 0 ? p.n : 0) * sizeof *given;
     p.inputs = status == TS_OK ? ts_alloc(thread, bytes) : NULL; /* outputs may be the same array */
     if (status == TS_OK && !p.inputs)
-        status = ts_fail_memory("a function's inputs", (int64_t)bytes);
+        status = ts_error_memory("a function's inputs", (int64_t)bytes);
     for (int i = 0; i < p.n && p.inputs; i++)
         p.inputs[i] = given[i];
     for (int i = 0; i < p.m && p.outputs; i++)
@@ -425,7 +425,7 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
     ts_held block TS_HELD = {run->thread, ts_alloc(run->thread, bytes), bytes};
     p.inputs = block.at;
     if (!p.inputs)
-        return ts_fail_memory("a part to compute again", (int64_t)bytes);
+        return ts_error_memory("a part to compute again", (int64_t)bytes);
     memset(p.inputs, 0, bytes);
     p.outputs = p.inputs + p.n;
     p.tape = &(ts_tape){.into = c, .inputs = p.inputs, .n = p.n};
@@ -465,7 +465,7 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_saved);
     ts_collected *c = ts_alloc(run->thread, bytes);
     if (!c)
-        return ts_fail_memory("tensors computed again", (int64_t)bytes);
+        return ts_error_memory("tensors computed again", (int64_t)bytes);
     *c = (ts_collected){.segment = segment_ref(s), .left = s->readers, .bytes = bytes};
     memset(c->kept, 0, s->slots * sizeof *c->kept);
     ts_collected *failed __attribute__((cleanup(collected_end))) = c;

@@ -57,7 +57,7 @@ ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *o
     if (!o) {
         o = ts_sys_calloc(sizeof *o);
         if (!o)
-            return ts_registry_end(ts_fail_memory("a gradient rule", sizeof *o));
+            return ts_registry_end(ts_error_memory("a gradient rule", sizeof *o));
         memcpy(&o->vjp, &wanted, sizeof wanted);
         o->next = rules;
         rules = o;

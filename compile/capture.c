@@ -176,7 +176,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     }
     ts_status status = issue(r, k, true, &step);
     if (status == TS_OK && !remember(k, r, l))
-        status = ts_fail_memory("a graph", 0);
+        status = ts_error_memory("a graph", 0);
     if (status != TS_OK) {
         ts_captured_refuse_step(k, r, l, step, ts_error_message());
         return false;
@@ -300,7 +300,7 @@ ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l)
     bool ran = false;
     ts_status status = TS_OK;
     if (atomic_load(&k->stage) == COLD) {
-        status = ts_captured_look(k, r, l) ? TS_OK : ts_fail_memory("a graph", 0);
+        status = ts_captured_look(k, r, l) ? TS_OK : ts_error_memory("a graph", 0);
         if (status == TS_OK && atomic_load(&k->stage) == COLD)
             atomic_store(&k->stage, SEEN);
     } else if (atomic_load(&k->stage) == SEEN) {

@@ -37,7 +37,7 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
     }
     ts_compiled *c = ts_alloc(ts_thread_self(), sizeof *c);
     if (!c) {
-        ts_fail_memory("a compiled function", sizeof *c);
+        ts_error_memory("a compiled function", sizeof *c);
         return NULL;
     }
     memset(c, 0, sizeof *c);
@@ -170,7 +170,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         if (e && !place) {
             ts_exec_free(e);
             e = NULL;
-            ts_fail_memory("a plan", 0);
+            ts_error_memory("a plan", 0);
         }
         if (e) {
             *place = e;

@@ -170,7 +170,7 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
                    most * (sizeof(ts_tensor) + sizeof(uint32_t));
     char *block = ts_alloc(r->thread, bytes);
     if (!block)
-        return ts_fail_memory("a fused group", (int64_t)bytes);
+        return ts_error_memory("a fused group", (int64_t)bytes);
     device_call *calls = (device_call *)block;
     ts_group_call *group = (ts_group_call *)(calls + n);
     ts_tensor *headers = (ts_tensor *)(group + n);

@@ -53,7 +53,7 @@ static bool put_number(ts_lazy *l, uint64_t bits) { return put(l, &l->numbers, b
 
 static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const ts_storage *s)
 {
-    uint32_t at = (uint32_t)(((uintptr_t)s >> 6) * 0x9e3779b97f4a7c15ull >> 40) & (room - 1);
+    uint32_t at = ts_hash_pointer(s, room - 1);
     while (table[at] && storage_at(l, table[at] - 1)->storage != s)
         at = (at + 1) & (room - 1);
     return &table[at];
@@ -254,7 +254,7 @@ static ts_status record(ts_frame *f)
         ok = put_number(l, f->rng.seed) && put_number(l, f->rng.offset);
     if (!ok) {
         l->failed = true;
-        return ts_fail_memory("a recording", 0);
+        return ts_error_memory("a recording", 0);
     }
     *TS_PUSH(l->sites, const void *) = f->site;
     return TS_OK;
@@ -294,7 +294,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
     if (!bytes) /* nothing to promise */
         return ts_tensor_new_unchecked(f->thread, &counted);
     if (bytes > (int64_t)1 << 42) {
-        ts_fail_memory("a tensor", bytes);
+        ts_error_memory("a tensor", bytes);
         return NULL;
     }
     ts_tensor *t = ts_tensor_promise(f->thread, &counted, l->next, l, on_unheld);
@@ -303,7 +303,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
     if (!add_storage(l, t->storage, l->next, false, &at)) {
         t->storage->foreign = NULL;
         ts_tensor_unref(t);
-        ts_fail_memory("a recording", 0);
+        ts_error_memory("a recording", 0);
         return NULL;
     }
     t->storage->id = l->serial << TS_ID_BITS | (at + 1);
@@ -431,7 +431,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
     }
     if (why)
         TS_TRY(ts_compiled_break(l->compiled, why, site));
-    ts_status status = l->failed || !put_end(l) ? ts_fail_memory("a recording", 0) : TS_OK;
+    ts_status status = l->failed || !put_end(l) ? ts_error_memory("a recording", 0) : TS_OK;
     ts_exec *e = NULL;
     if (status == TS_OK && !(e = ts_compiled_plan(l->compiled, l)))
         status = ts_error_code();

@@ -455,7 +455,7 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
         ts_exec_free(e);
     else
         ts_graph_free(r.graph);
-    ts_fail_memory("a plan", 0);
+    ts_error_memory("a plan", 0);
     return NULL;
 }
 

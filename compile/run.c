@@ -198,7 +198,7 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
                    (g->values.count + (size_t)g->widest) * sizeof(ts_tensor *);
     char *block = ts_alloc(thread, bytes + 8);
     if (!block)
-        return ts_fail_memory("registers of a compiled call", (int64_t)bytes);
+        return ts_error_memory("registers of a compiled call", (int64_t)bytes);
     memset(block, 0, bytes);
     ts_run r = {.compiled = l->compiled, .exec = e, .numbers = l->numbers.data,
                 .sites = l->sites.data, .thread = thread};

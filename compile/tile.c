@@ -314,7 +314,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     size_t most = (size_t)s->count * TS_MAX_OPERANDS;
     size_t bytes = most * sizeof(tile_value) + s->count * sizeof(tile_call);
     if (!(w.values = ts_alloc(r->thread, bytes)))
-        return ts_fail_memory("a fused group", (int64_t)bytes);
+        return ts_error_memory("a fused group", (int64_t)bytes);
     w.calls = (tile_call *)(w.values + most);
     gather(&w);
     assign_buffers(&w);
@@ -333,7 +333,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     }
     ts_free(r->thread, w.values, bytes);
     if (!w.room)
-        return ts_fail_memory("a fused group", (int64_t)room);
+        return ts_error_memory("a fused group", (int64_t)room);
     if (w.failed)
         return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
     return TS_OK;

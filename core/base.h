@@ -28,6 +28,12 @@
 #define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
 
+/** Place of an object in a table of mask + 1 = 2^n entries, n <= 24. */
+TS_INLINE uint32_t ts_hash_pointer(const void *object, uint32_t mask)
+{
+    return (uint32_t)(((uintptr_t)object >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
+}
+
 TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }
 TS_INLINE int64_t ts_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

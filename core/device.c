@@ -217,7 +217,7 @@ static ts_status copy_through_host(ts_device to, char *data, ts_device from, con
     size_t piece = (size_t)ts_min64(bytes, PIECE);
     char *host = ts_alloc(thread, piece);
     if (!host)
-        return ts_fail_memory("a copy between devices", (int64_t)piece);
+        return ts_error_memory("a copy between devices", (int64_t)piece);
     ts_status status = TS_OK;
     for (int64_t at = 0; at < bytes && status == TS_OK; at += PIECE) {
         int64_t n = ts_min64(bytes - at, PIECE);
@@ -296,7 +296,7 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
     void *data = b->host_allocate(b->state, device.index, bytes);
     if (!data) {
         if (ts_error_code() != TS_ERR_DEVICE) /* which may be lost */
-            ts_fail_memory("a tensor in pinned memory", bytes);
+            ts_error_memory("a tensor in pinned memory", bytes);
         return NULL;
     }
     void *payload = (void *)((uintptr_t)device.backend << 8 | device.index);

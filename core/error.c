@@ -164,7 +164,7 @@ ts_status ts_fail_null(const char *op, const void *site, const char *argument)
                       "argument '%s': expected a tensor, got NULL", argument);
 }
 
-ts_status ts_fail_memory(const char *what, int64_t bytes)
+ts_status ts_error_memory(const char *what, int64_t bytes)
 {
     ts_memory_stats stats = ts_memory_get_stats();
     return ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch",

@@ -21,8 +21,6 @@ TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, c
 /** The record is kept when it holds a failure already,
  * else NULL becomes a root failure of its own. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
-/** Out of memory for `what`, of `bytes`. */
-TS_COLD ts_status ts_fail_memory(const char *what, int64_t bytes);
 /** Names the op in a record of a failure that did not know it. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
 /** The status of a callback as the code of the record. A failure without a record gets one:

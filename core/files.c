@@ -85,7 +85,7 @@ char *ts_path(const char *format, ...)
     if (path)
         vsnprintf(path, (size_t)length + 1, format, again);
     else
-        ts_fail_memory("a path", length);
+        ts_error_memory("a path", length);
     va_end(again);
     va_end(args);
     return path;
@@ -273,7 +273,7 @@ ts_status ts_replace_file(const char *function, const char *path,
     bool failed = !out || ferror(out);
     failed |= out && fclose(out) != 0; /* glibc also leaves no data, and says nothing */
     if (status == TS_OK && (failed || !w.data))
-        status = ts_fail_memory("what a file will hold", (int64_t)w.size);
+        status = ts_error_memory("what a file will hold", (int64_t)w.size);
     if (status == TS_OK)
         status = ts_file_replace(function, path, write_data, &w);
     free(w.data);

@@ -47,7 +47,7 @@ static bool storage_data(ts_thread *thread, ts_storage *s)
     if (s->device.backend == TS_DEVICE_CPU.backend) {
         s->data = ts_alloc(thread, (size_t)s->bytes);
         if (TS_UNLIKELY(!s->data && s->bytes))
-            ts_fail_memory("a tensor", s->bytes);
+            ts_error_memory("a tensor", s->bytes);
         return s->data || !s->bytes;
     }
     if (!ts_backend_of(s->device))
@@ -63,7 +63,7 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
     size_t block = inside ? block_inside(bytes) : sizeof(ts_storage);
     ts_storage *s = ts_alloc(thread, block);
     if (TS_UNLIKELY(!s)) {
-        ts_fail_memory("a tensor", bytes);
+        ts_error_memory("a tensor", bytes);
         return NULL;
     }
     storage_init(s, device, bytes, block);
@@ -136,7 +136,7 @@ static __attribute__((noinline)) ts_tensor *tensor_new(ts_thread *thread, const 
     if (t)
         ts_free(thread, t, sizeof *t);
     else
-        ts_fail_memory("a tensor header", sizeof *t);
+        ts_error_memory("a tensor header", sizeof *t);
     return NULL;
 }
 
@@ -168,7 +168,7 @@ ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, vo
     if (!s) {
         if (t)
             ts_free(thread, t, sizeof *t);
-        ts_fail_memory("a tensor header", sizeof *t);
+        ts_error_memory("a tensor header", sizeof *t);
         return NULL;
     }
     storage_init(s, m->device, m->numel * ts_dtype_sizes[m->dtype], sizeof *s);
@@ -279,7 +279,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     if (!s) {
         if (t)
             ts_free(thread, t, sizeof *t);
-        ts_fail_memory("a tensor header", sizeof *s);
+        ts_error_memory("a tensor header", sizeof *s);
         return NULL;
     }
     *s = (ts_storage){.device = TS_DEVICE_CPU, .block = sizeof *s, .data = data, .bytes = bytes,

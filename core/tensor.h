@@ -137,7 +137,7 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 {
     ts_tensor *t = ts_header_alloc(thread, sizeof *t);
     if (TS_UNLIKELY(!t)) {
-        ts_fail_memory("a tensor header", sizeof *t);
+        ts_error_memory("a tensor header", sizeof *t);
         return NULL;
     }
     return ts_tensor_init(t);
@@ -294,8 +294,6 @@ TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
 }
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];
-
-TS_INLINE bool ts_is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
 
 /** "(2, 3)", in a buffer of the enclosing block; of a longer list the first 8. */
 #define TS_LIST_TEXT(list, n) \

@@ -131,12 +131,12 @@ static ts_status widen_args(copies *c, const ts_frame *f)
 {
     memcpy(c->args, f->args, f->nargs * sizeof *c->args);
     for (int i = 0; i < f->nargs; i++)
-        if (f->args[i].tag == TS_TAG_TENSOR && ts_is_half(f->args[i].t->dtype))
+        if (f->args[i].tag == TS_TAG_TENSOR && ts_dtype_is_half(f->args[i].t->dtype))
             TS_TRY(copy_arg(c, f, i, TS_F32));
     for (int i = 0; i < f->nargs; i++) {
         ts_value *v = &c->args[i];
         bool number = v->tag >= TS_TAG_BOOL && v->tag <= TS_TAG_FLOAT;
-        if (v->tag == TS_TAG_DTYPE && ts_is_half(v->i)) {
+        if (v->tag == TS_TAG_DTYPE && ts_dtype_is_half(v->i)) {
             v->i = TS_F32;
         } else if (f->plan->pointwise == TS_POINTWISE_ROUNDED && number) {
             uint16_t rounded;
@@ -173,12 +173,12 @@ ts_status ts_run_widened(ts_frame *f)
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
-    if (!ts_is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
+    if (!ts_dtype_is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
         f->plan->converts)
         return false;
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
-            if (ts_is_half(f->args[i].list[k]->dtype))
+            if (ts_dtype_is_half(f->args[i].list[k]->dtype))
                 return false; /* kernels over lists say themselves what they take */
     return true;
 }

@@ -159,7 +159,7 @@ static ts_op_entry *entry_get(const char *name)
     if ((e = entry_find(name)))
         return e;
     if (!(e = ts_sys_calloc(sizeof *e))) {
-        ts_fail_memory("an op's registry entry", sizeof *e);
+        ts_error_memory("an op's registry entry", sizeof *e);
         return NULL;
     }
     strcpy(e->name, name);
@@ -257,7 +257,7 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
     size_t schema_size = strlen(schema) + 1, doc_size = strlen(doc) + 1;
     char *text = ts_sys_alloc(schema_size + doc_size);
     if (!text)
-        return ts_fail_memory("an op's schema", (int64_t)schema_size);
+        return ts_error_memory("an op's schema", (int64_t)schema_size);
     row.schema_text = memcpy(text, schema, schema_size);
     row.doc = memcpy(text + schema_size, doc, doc_size);
     ts_registry_begin();
@@ -370,7 +370,7 @@ static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
     size_t length = schema ? strlen(schema) + 1 : 0;
     ts_registration *r = ts_sys_alloc(sizeof *r + length);
     if (!r) {
-        ts_fail_memory("a kernel's registration", sizeof *r);
+        ts_error_memory("a kernel's registration", sizeof *r);
         return NULL;
     }
     *r = (ts_registration){

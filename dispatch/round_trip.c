@@ -157,7 +157,7 @@ ts_status ts_round_trip(ts_frame *f)
     size_t bytes = room * (sizeof(mirror) + sizeof(ts_tensor *));
     mirror *block = ts_alloc(f->thread, bytes);
     if (!block && bytes)
-        return ts_fail_memory("a round trip over the CPU", (int64_t)bytes);
+        return ts_error_memory("a round trip over the CPU", (int64_t)bytes);
     trip trip = {f->thread, block, (ts_tensor **)(block + room), 0, 0};
 
     count_round_trip(f);

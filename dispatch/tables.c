@@ -75,7 +75,7 @@ static ts_op_table *table_build(const ts_op_entry *e)
 {
     ts_op_table *t = ts_sys_calloc(sizeof *t);
     if (!t) {
-        ts_fail_memory("a dispatch table", sizeof *t);
+        ts_error_memory("a dispatch table", sizeof *t);
         return NULL;
     }
     t->info = &ts_ops[e->op];

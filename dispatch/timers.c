@@ -417,7 +417,7 @@ static ts_status begin_change(const char *function, bool on)
                             function);
     ts_thread *self = ts_thread_self();
     if (on && !timers_of(self))
-        return ts_fail_memory("timers", sizeof(ts_timers));
+        return ts_error_memory("timers", sizeof(ts_timers));
     pthread_mutex_lock(&ts_timing.lock);
     ts_status status = on ? calibrate(self->timers, function) : TS_OK;
     if (status != TS_OK)
@@ -442,7 +442,7 @@ ts_status ts_timers_record(bool on)
     if (on && !ts_timing.steps &&
         !(ts_timing.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *ts_timing.steps))) {
         pthread_mutex_unlock(&ts_timing.lock);
-        return ts_fail_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
+        return ts_error_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
     }
     if (!on && before) {
         ts_timers *own = ts_tls.timers;

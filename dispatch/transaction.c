@@ -52,7 +52,7 @@ ts_status ts_handle_give(ts_registration *r, ts_registration **handle)
         struct holder *grown =
             room >> PLACE_BITS ? NULL : ts_sys_realloc(holders.at, room * sizeof *grown);
         if (!grown)
-            return ts_fail_memory("a registration's handle", (int64_t)(room * sizeof *grown));
+            return ts_error_memory("a registration's handle", (int64_t)(room * sizeof *grown));
         holders.at = grown;
         holders.room = room;
     }

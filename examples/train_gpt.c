@@ -306,7 +306,7 @@ static ts_status draw_timers(run *r)
     int n = 0;
     timed *cells = calloc((size_t)ts_op_count() * TS_KEY_COUNT, sizeof *cells);
     if (!cells)
-        return ts_error_set(TS_ERR_MEMORY, "train_gpt: out of memory for a chart");
+        return ts_error_memory("a chart", ts_op_count() * TS_KEY_COUNT * (int64_t)sizeof *cells);
     for (int op = 0; op < ts_op_count(); op++)
         for (int key = 0; key < TS_KEY_COUNT; key++) {
             timed *c = &cells[n];

@@ -71,7 +71,7 @@ static ts_status prepare(save *s, const char *dir, ts_check_place at)
     s->plans = ts_sys_calloc((size_t)n * sizeof *s->plans);
     s->manifest.files = ts_sys_calloc((size_t)n * sizeof *s->manifest.files);
     if (!s->plans || !s->manifest.files)
-        return ts_fail_memory("a checkpoint", n * (int64_t)sizeof *s->plans);
+        return ts_error_memory("a checkpoint", n * (int64_t)sizeof *s->plans);
     for (; s->planned < n; s->planned++) {
         const ts_checkpoint_section *section = &s->sections[s->planned];
         strcpy(s->manifest.files[s->planned].name, section->name);

@@ -56,7 +56,7 @@ static ts_status add_name(const char *name, void *ctx)
         int64_t room = list->room ? 2 * list->room : 8;
         void *more = ts_sys_realloc(list->folders, (size_t)room * sizeof folder);
         if (!more)
-            return ts_fail_memory("a list of checkpoints", room * (int64_t)sizeof folder);
+            return ts_error_memory("a list of checkpoints", room * (int64_t)sizeof folder);
         list->folders = more;
         list->room = room;
     }
@@ -101,8 +101,8 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
                        path, TS_MANIFEST_MAX, (long long)bytes);
     if (status == TS_OK) {
         text = ts_sys_alloc((size_t)bytes);
-        status =
-            text ? ts_file_read(op, path, fd, text, bytes, 0) : ts_fail_memory("a manifest", bytes);
+        status = text ? ts_file_read(op, path, fd, text, bytes, 0)
+                      : ts_error_memory("a manifest", bytes);
     }
     if (status == TS_OK)
         status = ts_manifest_parse(op, path, text, (size_t)bytes, manifest);
@@ -148,7 +148,7 @@ ts_checkpoint *ts_checkpoint_read(const char *op, const char *path)
         return NULL;
     ts_checkpoint *c = ts_sys_calloc(sizeof *c);
     section *sections = c ? ts_sys_calloc((size_t)manifest.nfiles * sizeof *sections) : NULL;
-    ts_status status = sections ? TS_OK : ts_fail_memory("a checkpoint", sizeof *c);
+    ts_status status = sections ? TS_OK : ts_error_memory("a checkpoint", sizeof *c);
     if (status == TS_OK) {
         c->step = manifest.step;
         c->sections = sections;

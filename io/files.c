@@ -62,7 +62,7 @@ ts_status ts_file_hash(const char *op, const char *path, int fd, int64_t bytes,
 {
     char *data = ts_sys_alloc(CHUNK);
     XXH3_state_t *state = data ? XXH3_createState() : NULL;
-    ts_status status = state ? TS_OK : ts_fail_memory("reading a file", CHUNK);
+    ts_status status = state ? TS_OK : ts_error_memory("reading a file", CHUNK);
     if (status == TS_OK)
         XXH3_128bits_reset(state);
     for (int64_t at = 0; status == TS_OK && at < bytes; at += CHUNK) {
@@ -86,7 +86,7 @@ ts_status ts_writer_open(ts_writer *w, const char *op, const char *path)
     *w = (ts_writer){.op = op, .path = path, .fd = -1};
     w->hash = XXH3_createState();
     if (!w->hash)
-        return ts_fail_memory("the hash of a file", 1);
+        return ts_error_memory("the hash of a file", 1);
     XXH3_128bits_reset(w->hash);
     ts_status status = ts_file_create(op, path, 0666, &w->fd);
     if (status != TS_OK)

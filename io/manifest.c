@@ -27,7 +27,7 @@ bool ts_section_name_ok(const char *name)
            strspn(name, all) == length;
 }
 
-static ts_status out_of_memory(void) { return ts_fail_memory("a manifest", 1); }
+static ts_status out_of_memory(void) { return ts_error_memory("a manifest", 1); }
 
 /* ------------------------------------------------------------------------------ writing ---- */
 

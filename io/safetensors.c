@@ -94,7 +94,7 @@ static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
     void *more =
         ts_mul_size(wanted, (int64_t)item, &bytes) ? ts_sys_realloc(*array, (size_t)bytes) : NULL;
     if (!more)
-        return ts_fail_memory("the index of a file", wanted * (int64_t)item);
+        return ts_error_memory("the index of a file", wanted * (int64_t)item);
     *array = more;
     *room = wanted;
     return TS_OK;
@@ -309,7 +309,7 @@ static ts_status check_names(parser *p)
     ts_safetensors *st = p->st;
     st->by_name = ts_sys_alloc((size_t)st->count * sizeof *st->by_name);
     if (!st->by_name)
-        return ts_fail_memory("the index of a file", st->count * 4);
+        return ts_error_memory("the index of a file", st->count * 4);
     for (int64_t i = 0; i < st->count; i++)
         st->by_name[i] = (uint32_t)i;
     qsort_r(st->by_name, (size_t)st->count, sizeof *st->by_name, compare_name, st);
@@ -346,7 +346,7 @@ static ts_status read_index(parser *p, int64_t file_bytes, int64_t max_header)
     st->data = 8 + p->bytes;
     st->text = ts_sys_alloc((size_t)p->bytes);
     if (!st->text)
-        return ts_fail_memory("a file's header", p->bytes);
+        return ts_error_memory("a file's header", p->bytes);
     TS_TRY(ts_file_read(p->op, st->path, st->fd, st->text, p->bytes, 8));
     if (st->text[0] != '{')
         return BAD(p, "'%s': expected a header that begins with '{', got 0x%02x", st->path,
@@ -364,7 +364,7 @@ ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd,
     ts_safetensors *st = ts_sys_calloc(sizeof *st);
     if (!st) {
         ts_file_close(fd);
-        ts_fail_memory("a file's index", sizeof *st);
+        ts_error_memory("a file's index", sizeof *st);
         return NULL;
     }
     st->fd = fd;

@@ -74,7 +74,7 @@ static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset bac
 {
     ts_tensor **list = ts_alloc(f->thread, v->count * sizeof *list);
     if (!list) {
-        ts_fail_memory("a list of casts", (int64_t)(v->count * sizeof *list));
+        ts_error_memory("a list of casts", (int64_t)(v->count * sizeof *list));
         return NULL;
     }
     for (uint32_t k = 0; k < v->count; k++) {

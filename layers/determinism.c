@@ -135,7 +135,7 @@ static ts_status check(ts_frame *f)
     size_t bytes = (size_t)tensors * sizeof(twin) + (size_t)members * sizeof(ts_tensor *);
     char *block = ts_alloc(f->thread, bytes);
     if (!block)
-        return ts_fail_memory("the determinism checker's copies", (int64_t)bytes);
+        return ts_error_memory("the determinism checker's copies", (int64_t)bytes);
     twins w = {(twin *)block, 0};
     char what[80] = "";
     ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);

@@ -225,14 +225,12 @@ static ts_status make_slots(ts_loader *l)
            bytes = 2 * elements * sizeof(int64_t);
     for (int i = 0; i < SLOTS; i++) {
         if (!(l->slots[i].x = malloc(bytes)))
-            return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a batch needs %zu bytes",
-                                bytes);
+            return ts_error_memory("a batch", (int64_t)bytes);
         l->slots[i].y = l->slots[i].x + elements;
     }
     bytes = ((size_t)l->opts.length + 1) * (size_t)item_size(l->opts.dtype);
     if (!(l->window = malloc(bytes)))
-        return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a sequence needs %zu bytes",
-                            bytes);
+        return ts_error_memory("a sequence", (int64_t)bytes);
     return TS_OK;
 }
 
@@ -284,7 +282,7 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
     char *copy = l ? malloc(strlen(path) + 1) : NULL;
     if (!copy) {
         free(l);
-        ts_error_set(TS_ERR_MEMORY, "loader: out of memory");
+        ts_error_memory("a loader", sizeof *l);
         return NULL;
     }
     l->opts = o;

@@ -162,7 +162,7 @@ ts_run *ts_run_open(const char *dir, const ts_run_opts *opts)
     ts_run *r = calloc(1, sizeof *r);
     if (!r || !(r->dir = strdup(dir))) {
         free(r);
-        ts_error_set(TS_ERR_MEMORY, "run_open: out of memory");
+        ts_error_memory("a run", sizeof *r);
         return NULL;
     }
     r->fd = -1;
@@ -199,7 +199,7 @@ static ts_status check_rows(const ts_run *r, const char *path)
     FILE *file = fdopen(fd, "r");
     if (!file) {
         close(fd);
-        return ts_error_set(TS_ERR_MEMORY, "run_log: out of memory");
+        return ts_error_memory("the stream of a log", BUFSIZ);
     }
     snprintf(id, sizeof id, ",%lld\n", (long long)r->id);
     errno = 0;

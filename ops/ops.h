@@ -238,7 +238,7 @@ TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts
 
 /** f32 for bf16 and f16, else the dtype itself: the dtype in which composites compute and kernels
  * keep statistics for their gradient. */
-TS_INLINE ts_dtype ts_widened_dtype(ts_dtype d) { return ts_is_half(d) ? TS_F32 : d; }
+TS_INLINE ts_dtype ts_widened_dtype(ts_dtype d) { return ts_dtype_is_half(d) ? TS_F32 : d; }
 
 /** A tensor of a struct of options, where NULL in place of its address stands for none. */
 TS_INLINE ts_value ts_value_at(ts_tensor *const *t) { return t ? V_OPT(*t) : ts_value_none(); }

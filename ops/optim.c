@@ -36,7 +36,8 @@ static bool is_expanded(const ts_tensor *t)
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
 {
     return dtype == param ||
-           (arg == 1 ? param == TS_F32 && ts_is_half(dtype) : dtype == TS_F32 && ts_is_half(param));
+           (arg == 1 ? param == TS_F32 && ts_dtype_is_half(dtype)
+                     : dtype == TS_F32 && ts_dtype_is_half(param));
 }
 
 /** Member k of a list: a tensor of floats beside that of the first list. */

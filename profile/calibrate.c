@@ -198,7 +198,7 @@ static ts_status measure_memory(ts_prof_machine *m)
     while (!block && most > 1 << 20)
         block = ts_sys_alloc((size_t)(most /= 4));
     if (!block)
-        return ts_fail_memory("a measurement of bandwidth", (int64_t)most);
+        return ts_error_memory("a measurement of bandwidth", (int64_t)most);
     memset(block, 1, (size_t)most);
     for (int i = 0; i < TS_PROF_CURVE; i++) {
         m->bytes_at[i] = 32768 * (double)(1 << 2 * i);

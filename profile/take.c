@@ -21,7 +21,7 @@ ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
             return p;
     }
     ts_profile_free(p);
-    ts_fail_memory("a profile", (int64_t)(count * (int64_t)sizeof(ts_entry)));
+    ts_error_memory("a profile", (int64_t)(count * (int64_t)sizeof(ts_entry)));
     return NULL;
 }
 
@@ -172,7 +172,7 @@ static bool take_room_for_events(ts_profile *p, const gathering *g)
     p->events = ts_sys_alloc((size_t)(g->events + 1) * sizeof *p->events);
     p->calls = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *p->calls);
     if (!p->events || !p->calls)
-        ts_fail_memory("a trace", g->events * (int64_t)sizeof *p->events);
+        ts_error_memory("a trace", g->events * (int64_t)sizeof *p->events);
     return p->events && p->calls;
 }
 

@@ -52,7 +52,7 @@ static group *make_groups(const ts_profile *p, const char *(*name)(const ts_entr
     if (*count > 1)
         qsort(all, (size_t)*count, sizeof *all, by_time);
     if (!all)
-        ts_fail_memory("a profile's table", p->count * (int64_t)sizeof *all);
+        ts_error_memory("a profile's table", p->count * (int64_t)sizeof *all);
     return all;
 }
 
@@ -134,7 +134,7 @@ static ts_status print_steps(const ts_profile *p, FILE *out)
         return TS_OK;
     double *walls = ts_sys_alloc((size_t)p->nsteps * sizeof *walls);
     if (!walls)
-        return ts_fail_memory("a profile's table", p->nsteps * (int64_t)sizeof *walls);
+        return ts_error_memory("a profile's table", p->nsteps * (int64_t)sizeof *walls);
     for (int64_t i = 0; i < p->nsteps; i++)
         walls[i] = p->steps[i].wall_ns / 1e6;
     double first = walls[0];

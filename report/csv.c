@@ -56,7 +56,7 @@ static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumn
     }
     ts_csv *csv = calloc(1, sizeof *csv);
     if (!csv) {
-        ts_no_memory(function);
+        ts_error_memory("a log", sizeof *csv);
         return NULL;
     }
     csv->fd = -1;
@@ -70,7 +70,7 @@ static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumn
     ts_text_string(&csv->line, "\n");
     if (!ok || csv->line.failed) {
         csv_free(csv);
-        ts_no_memory(function);
+        ts_error_memory("a log", sizeof *csv);
         return NULL;
     }
     return csv;
@@ -194,7 +194,7 @@ ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
         ts_text_string(&csv->line, cell);
     }
     ts_text_string(&csv->line, "\n");
-    TS_TRY(ts_text_status(&csv->line, "csv_row"));
+    TS_TRY(ts_text_status(&csv->line));
     return append_line(csv, "csv_row");
 }
 

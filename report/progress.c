@@ -88,7 +88,7 @@ ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts)
     if (!p || !ts_copy_shown(&p->label, o.label ? o.label : "") ||
         !ts_copy_shown(&p->item_unit, o.item_unit ? o.item_unit : "items")) {
         ts_progress_free(p);
-        ts_no_memory(TS_OP);
+        ts_error_memory("a progress line", sizeof *p);
         return NULL;
     }
     p->stream = o.stream ? o.stream : stderr;
@@ -369,7 +369,7 @@ ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
     bool made = !text.failed && ts_copy_shown(&shown, text.data ? text.data : "");
     ts_text_free(&text);
     if (!made)
-        return ts_no_memory(TS_OP);
+        return ts_error_memory("a message", (int64_t)text.capacity);
     bool redraw = progress->line_open;
     if (redraw)
         fputs(CLEAR_LINE, progress->stream);

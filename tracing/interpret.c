@@ -228,7 +228,7 @@ ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interp
     machine m = {g, registers, NULL, thread, how};
     size_t bytes = g->widest * sizeof *m.lists;
     if (bytes && !(m.lists = ts_alloc(thread, bytes)))
-        return ts_fail_memory("lists of tensors", (int64_t)bytes);
+        return ts_error_memory("lists of tensors", (int64_t)bytes);
     ts_status status = run_all(&m);
     if (bytes)
         ts_free(thread, m.lists, bytes);
@@ -329,7 +329,7 @@ ts_status ts_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts
     for (int i = 0; i < noutputs; i++)
         outputs[i] = NULL; /* here, for it may be the array of inputs too */
     if (bytes && !registers)
-        return ts_fail_memory("registers of a replay", (int64_t)bytes);
+        return ts_error_memory("registers of a replay", (int64_t)bytes);
     ts_interpretation how = {.rng = thread->rng, .exclude = TS_KEYSET(TS_KEY_AUTOCAST)};
     if (g->has_backward)
         how.exclude |= TS_KEYSET(TS_KEY_AUTOGRAD);

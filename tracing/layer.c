@@ -566,7 +566,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
                 .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
                 .base = thread->rng};
     if (!r.graph)
-        return ts_fail_memory("a graph", sizeof *r.graph);
+        return ts_error_memory("a graph", sizeof *r.graph);
     for (int i = 0; i < noutputs; i++)
         outputs[i] = NULL;
     for (int i = 0; i < ninputs; i++)

@@ -156,7 +156,7 @@ ts_status ts_graph_write_dot(const ts_graph *g, FILE *out)
     size_t bytes = (g->values.count + 1) * sizeof(uint32_t);
     uint32_t *writer = ts_alloc(thread, bytes);
     if (!writer)
-        return ts_fail_memory("a table of writers", (int64_t)bytes);
+        return ts_error_memory("a table of writers", (int64_t)bytes);
     memset(writer, 0, bytes);
     fputs("digraph trace {\n  node [fontname=\"monospace\", fontsize=10];\n  edge [fontsize=8];\n",
           out);

@@ -117,7 +117,7 @@ static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, i
     }
     void *scratch = plan.bytes ? ts_alloc(thread, plan.bytes) : NULL;
     if (plan.bytes && !scratch)
-        return ts_fail_memory("a matrix product", (int64_t)plan.bytes);
+        return ts_error_memory("a matrix product", (int64_t)plan.bytes);
     TS_V(ts_sgemm_run)(&plan, scratch);
     if (scratch)
         ts_free(thread, scratch, plan.bytes);
@@ -350,7 +350,7 @@ static ts_status linear_backward(ts_frame *f)
     /* one block for all three, before the first of them is written */
     void *scratch = bytes ? ts_alloc(f->thread, bytes) : NULL;
     if (bytes && !scratch)
-        return ts_fail_memory("gradients of a linear layer", (int64_t)bytes);
+        return ts_error_memory("gradients of a linear layer", (int64_t)bytes);
     for (int i = 0; i < 2; i++) {
         if (own[i])
             TS_V(ts_sgemm_run)(&plan[i], scratch);

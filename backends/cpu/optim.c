@@ -167,7 +167,7 @@ static int64_t *make_starts(ts_frame *f, int64_t unit)
 {
     int64_t *starts = ts_alloc(f->thread, starts_bytes(f));
     if (!starts) {
-        ts_fail_memory("the places of a list's tensors", (int64_t)starts_bytes(f));
+        ts_error_memory("the places of a list's tensors", (int64_t)starts_bytes(f));
         return NULL;
     }
     starts[0] = 0;
@@ -418,7 +418,7 @@ static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n
     ts_dtype dtype = (ts_dtype)j->args[0].list[i]->dtype;
     bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor)
                             : unscale_f64(data[0], n, j->factor);
-    if (dtype == TS_BF16 || dtype == TS_F16) { /* a product that f32 holds may overflow there */
+    if (ts_dtype_is_half(dtype)) { /* a product that f32 holds may overflow there */
         round_to(dtype, data[0], n);
         odd = unscale_f32(data[0], n, 1);
     }
@@ -512,7 +512,7 @@ static ts_status global_norm(ts_frame *f)
         ts_free(f->thread, j.sums, bytes);
     }
     ts_free(f->thread, j.starts, starts_bytes(f));
-    return j.sums ? TS_OK : ts_fail_memory("partial sums of a norm", (int64_t)bytes);
+    return j.sums ? TS_OK : ts_error_memory("partial sums of a norm", (int64_t)bytes);
 }
 
 TS_CPU_FAMILY(optim,

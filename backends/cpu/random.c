@@ -361,7 +361,7 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
     d.threshold = threshold(p);
     d.b = p < 1 ? 1 / (1 - p) : 0;
-    bool half = ts_is_half(f->plan->compute),
+    bool half = ts_dtype_is_half(f->plan->compute),
          plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[0][1] == item;
     d.half = f->plan->compute;
     if (half && !plain)
@@ -489,10 +489,10 @@ static ts_status multinomial(ts_frame *f)
     int64_t *out = (int64_t *)f->rets[0].t->data, bytes;
     TS_TRY(ts_checked(f, check_weights(f, p, replacement)));
     if (!ts_mul_size(f->plan->count, replacement ? sizeof(double) : sizeof(arrival), &bytes))
-        return ts_fail_memory("sums of weights", INT64_MAX);
+        return ts_error_memory("sums of weights", INT64_MAX);
     void *scratch = ts_alloc(f->thread, (size_t)bytes);
     if (!scratch)
-        return ts_fail_memory("sums of weights", bytes);
+        return ts_error_memory("sums of weights", bytes);
     for (int64_t row = 0; row < f->plan->outer; row++, out += f->args[1].i) {
         if (replacement)
             with_replacement(f, p, row, scratch, out);

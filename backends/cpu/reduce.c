@@ -137,7 +137,7 @@ static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];
     r->half = (ts_dtype)t->dtype;
-    r->widen = ts_is_half(r->half);
+    r->widen = ts_dtype_is_half(r->half);
     r->kept = r->reduced = 0;
     r->results = r->length = 1;
     r->width = 0;
@@ -262,7 +262,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     int64_t second = columns * ts_ceil_div(r.parts, r.width ? ROW_BLOCK : RUN_BLOCK) * item;
     char *scratch = ts_alloc(f->thread, (size_t)(first + second));
     if (!scratch)
-        return ts_fail_memory("the parts of a reduction", first + second);
+        return ts_error_memory("the parts of a reduction", first + second);
     char *from = scratch, *to = scratch + first;
     r.out = from;
     run_pass(&r, how, wide);
@@ -481,7 +481,7 @@ static void *results_new(ts_frame *f, int64_t n, size_t *bytes)
     *bytes = (size_t)n * (f->plan->compute == TS_F64 ? 8 : 4);
     void *data = ts_alloc(f->thread, *bytes);
     if (!data)
-        ts_fail_memory("the results of a reduction", (int64_t)*bytes);
+        ts_error_memory("the results of a reduction", (int64_t)*bytes);
     return data;
 }
 
@@ -493,7 +493,7 @@ static bool is_empty(ts_frame *f, fold how, finish last, ts_status *status)
         return true;
     if (f->args[0].t->numel)
         return false;
-    if (ts_is_half(f->args[0].t->dtype))
+    if (ts_dtype_is_half(f->args[0].t->dtype))
         *status = ts_run_widened(f);
     else
         fill_empty(f->rets[0].t, how, last);
@@ -512,7 +512,7 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
         reduce_integers(t, f->plan->reduced, how, out->data);
         return TS_OK;
     }
-    bool half = ts_is_half(t->dtype);
+    bool half = ts_dtype_is_half(t->dtype);
     size_t bytes = 0;
     void *y = half ? results_new(f, out->numel, &bytes) : out->data;
     TS_TRY(y);
@@ -591,7 +591,7 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
     ts_status status;
     if (is_empty(f, second, last, &status))
         return status;
-    bool half = ts_is_half(t->dtype);
+    bool half = ts_dtype_is_half(t->dtype);
     size_t bytes, more = 0;
     bool again = second == FOLD_DEVIATIONS;
     char *params = results_new(f, out->numel << again, &bytes);

@@ -25,7 +25,7 @@ TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int6
     s->bytes = (size_t)threads * s->each;
     s->memory = ts_alloc(f->thread, s->bytes);
     atomic_init(&s->taken, 0);
-    return s->memory ? TS_OK : ts_fail_memory(what, (int64_t)s->bytes);
+    return s->memory ? TS_OK : ts_error_memory(what, (int64_t)s->bytes);
 }
 TS_INLINE void *ts_slot(ts_slots *s)
 {

@@ -43,7 +43,7 @@ static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
 static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][2])
 {
     const ts_plan *plan = f->plan;
-    bool wide = plan->compute == TS_F64, half = ts_is_half(plan->compute);
+    bool wide = plan->compute == TS_F64, half = ts_dtype_is_half(plan->compute);
     job->n = plan->count;
     job->inner = plan->inner;
     if (half && (job->inner != 1 || job->n > TS_ROW_MOST))

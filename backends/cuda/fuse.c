@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
 #include "backends/cuda/fuse.h"
+#include "backends/cuda/hash.h"
 #include "backends/cuda/launch.h"
 
 #include <cuda.h>
@@ -233,14 +234,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, room;
 
-static uint64_t hash_of(const uint64_t *words, int n)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (int i = 0; i < n; i++)
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
-    return hash;
-}
-
 /** All that the source says. */
 static int words_of(const ts_cuda_group *g, uint64_t *words)
 {
@@ -358,7 +351,7 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
 static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
                              CUfunction *function, ts_group_report *report)
 {
-    uint64_t hash = hash_of(words, n);
+    uint64_t hash = ts_cuda_hash(words, (size_t)n);
     ts_status status = TS_OK;
     pthread_mutex_lock(&lock);
     kernel *k = room ? *place_of(words, n, hash) : NULL;

@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/gemm.h"
+#include "backends/cuda/hash.h"
 #include "tessera/program.h"
 
 #include <cublasLt.h>
@@ -203,10 +204,7 @@ static plan *find(_Atomic(plan *) *bucket, const key *k)
 static ts_status plan_of(const ts_frame *f, const key *k, const ts_cuda_epilogue *then, plan **out)
 {
     const uint64_t *words = (const uint64_t *)k;
-    uint64_t hash = 0;
-    for (size_t i = 0; i < sizeof *k / 8; i++)
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 29;
-    _Atomic(plan *) *bucket = &plans[hash % BUCKETS];
+    _Atomic(plan *) *bucket = &plans[ts_cuda_hash(words, sizeof *k / 8) % BUCKETS];
     if (__builtin_expect((*out = find(bucket, k)) != NULL, 1))
         return TS_OK;
     pthread_mutex_lock(&lock);

@@ -551,7 +551,7 @@ template <class A, int N, class F, class D>
 ts_status any_run(ts_frame *f, const ts_space &space, const F &fn, D &&describe)
 {
     ts_dtype compute = ts_kernel_dtype(f);
-    bool wide = N > 2 && (compute == TS_BF16 || compute == TS_F16);
+    bool wide = N > 2 && ts_dtype_is_half(compute);
     int item[N];
     any_space<N> s;
     s.compute = (uint8_t)compute;

@@ -173,7 +173,7 @@ static bool is_half_in_vectors(const ts_frame *f)
 {
     ts_dtype dtype = ts_kernel_dtype(f);
     int64_t columns = ts_size(f->args[1].t, 0), inner = ts_size(f->args[1].t, 1);
-    return (dtype == TS_BF16 || dtype == TS_F16) && columns % 8 == 0 && inner % 8 == 0 && inner;
+    return ts_dtype_is_half(dtype) && columns % 8 == 0 && inner % 8 == 0 && inner;
 }
 
 /* input (..., K), weight (N, K), bias (N), tanh -> gelu (..., N), what it is taken of (..., N) */

@@ -82,6 +82,9 @@ TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
 /** As ts_error_set(), with a remedy. */
 TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/** Records that there is no memory for `what`, of `bytes`. Returns TS_ERR_MEMORY. */
+TS_API ts_status ts_error_memory(const char *what, int64_t bytes)
+    __attribute__((cold, noinline));
 
 /** The status behind a pointer result: TS_OK when not NULL, else the recorded code. */
 TS_API ts_status ts_status_of_pointer(const void *pointer);
@@ -163,6 +166,8 @@ TS_API size_t ts_dtype_size(ts_dtype dtype);
 TS_API const char *ts_dtype_name(ts_dtype dtype);
 /** True for f64, f32, bf16 and f16. */
 TS_API bool ts_dtype_is_float(ts_dtype dtype);
+/** Whether it is bf16 or f16, whose values are computed in f32. */
+static inline bool ts_dtype_is_half(ts_dtype dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
 /** Result dtype of combining two tensor dtypes, as PyTorch's promotion table. */
 TS_API ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b);
 
