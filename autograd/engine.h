@@ -53,6 +53,7 @@ typedef struct ts_run {
     ts_task *now;            /* the task that runs; NULL between two */
     ts_node *root;           /* retained */
     void *timer;
+    uint32_t scope; /* of the profile, around all nodes */
 } ts_run;
 
 /** The argument of a rule. */

@@ -64,6 +64,7 @@ struct ts_node {
     uint8_t nargs, nrets;
     uint32_t ninputs;
     uint16_t needs;         /* bit i: argument i needs a gradient; of calls of an op */
+    uint16_t scope;         /* of the profile, when the call was recorded; 0: none */
     size_t bytes;           /* of this block */
     _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
     bool saves;             /* may hold saved tensors */

@@ -9,6 +9,7 @@
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 #include "dispatch/entries.h"
+#include "dispatch/timers.h"
 #include "include/tessera/ops.h"
 
 #include <string.h>
@@ -361,6 +362,7 @@ ts_status ts_record(ts_frame *f)
     n->vjp = f->table->vjp;
     n->rng = f->rng;
     n->needs = (uint16_t)need.grads;
+    n->scope = (uint16_t)ts_timer_scope(f->thread);
     uint32_t reads = reads_of(n->vjp, need.grads);
     ts_status status = node_connect(n, f, reads);
     if (status == TS_OK) {

@@ -46,6 +46,7 @@ void ts_error_clear(void)
 {
     ts_error *e = record();
     e->code = TS_OK;
+    e->placed = false;
     e->site = NULL;
     e->op[0] = e->hint[0] = e->message[0] = 0;
 }
@@ -118,7 +119,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
-    e->told = false;
+    e->told = e->placed = false;
     e->site = site;
     ts_escape(e->op, sizeof e->op, op ? op : "", true);
     ts_escape(e->hint, sizeof e->hint, advice, true);
@@ -152,6 +153,19 @@ ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format
     ts_status status = fail(code, NULL, NULL, hint, format, args);
     va_end(args);
     return status;
+}
+
+ts_status ts_error_within(const char *place)
+{
+    ts_error *e = record();
+    if (e->code != TS_OK && !e->placed && place) {
+        char shown[256];
+        size_t used = strlen(e->message);
+        snprintf(e->message + used, sizeof e->message - used, " (in %s)",
+                 ts_escape_text(shown, sizeof shown, place));
+        e->placed = true;
+    }
+    return e->code;
 }
 
 ts_status ts_fail_null(const char *op, const void *site, const char *argument)

@@ -8,6 +8,7 @@
 /** The per-thread record. */
 struct ts_error {
     ts_status code;
+    bool placed; /* the message ends with a place, see ts_error_within() */
     bool told; /* a call from outside has failed with it: the next failure is another one */
     const void *site;
     char op[48];

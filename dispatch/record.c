@@ -46,6 +46,30 @@ ts_scope_name ts_scope_get(uint32_t scope)
     return scopes.names[known ? scope : 0];
 }
 
+int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH])
+{
+    uint32_t inner[TS_SCOPE_DEPTH];
+    int depth = 0;
+    for (; scope && depth < TS_SCOPE_DEPTH; scope = ts_scope_get(scope).parent)
+        inner[depth++] = scope;
+    for (int i = 0; i < depth; i++)
+        chain[i] = inner[depth - 1 - i];
+    return depth;
+}
+
+uint32_t ts_scope_below(uint32_t base, uint32_t scope)
+{
+    uint32_t around[TS_SCOPE_DEPTH], chain[TS_SCOPE_DEPTH];
+    int m = ts_scope_chain(ts_scope_get(base).parent, around), n = ts_scope_chain(scope, chain);
+    int i = 0;
+    while (i < m && i < n && chain[i] == around[i])
+        i++;
+    for (; i < n; i++)
+        if (strcmp(ts_scope_get(chain[i]).name, "forward") != 0)
+            base = ts_scope_named(base, ts_scope_get(chain[i]).name);
+    return base;
+}
+
 /* -------------------------------------------------------------------------------- rows ---- */
 
 TS_INLINE uint64_t mix(uint64_t hash, uint64_t word)

@@ -119,6 +119,12 @@ typedef struct ts_scope_name {
 /** The scope `name` inside of `parent`; `parent` when there are too many. */
 uint32_t ts_scope_named(uint32_t parent, const char *name);
 ts_scope_name ts_scope_get(uint32_t scope);
+enum { TS_SCOPE_DEPTH = 16 };
+/** The scopes from the outermost one that TS_SCOPE_DEPTH allows down to `scope`; their number. */
+int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
+/** The scope inside of `base` with the names of `scope`, less those that both have from the
+ *  outermost on, and less "forward". */
+uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
 void ts_record_install(void);
 

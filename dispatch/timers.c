@@ -294,6 +294,27 @@ void ts_timer_leave(ts_thread *thread, void *token)
 
 /* ---------------------------------------------------------------------- scopes and steps ---- */
 
+uint32_t ts_recorded_scope(const ts_thread *thread)
+{
+    const ts_timers *t = thread->timers;
+    return t ? t->record.scope : 0;
+}
+
+void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward)
+{
+    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
+    if (!t)
+        return;
+    if (t->follows != base) {
+        memset(t->following, 0, sizeof t->following);
+        t->follows = base;
+    }
+    uint16_t *known = &t->following[forward % TS_SCOPES_MOST];
+    if (forward && !*known)
+        *known = (uint16_t)ts_scope_below(base, forward);
+    t->record.scope = forward ? *known : base;
+}
+
 /** Goes on in another scope: what runs now continues in its row of that scope. */
 static void change_scope(ts_timers *t, uint32_t scope)
 {

@@ -16,6 +16,19 @@ ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 void *ts_timer_enter(ts_thread *thread);
 void ts_timer_leave(ts_thread *thread, void *token);
 
+/** The number of the innermost scope of the thread's profile; 0: none, or no profile records. */
+uint32_t ts_recorded_scope(const ts_thread *thread);
+TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread)
+{
+    return TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
+                       TS_THREAD_RECORDING)
+               ? ts_recorded_scope(thread)
+               : 0;
+}
+/** Lets a backward rule's calls count in the scope of its forward call, below the scope `base` of
+ *  the backward pass. */
+void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward);
+
 void ts_timers_install(void);
 
 /** Threads that ended keep rows of their own up to this many; the last of these and all that end

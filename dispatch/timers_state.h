@@ -29,6 +29,8 @@ struct ts_timers {
     int64_t reset;   /* the last reset that it knows of; cells of an older one count for nothing */
     int thread_id;
     ts_tally_table record; /* while a profile records, its rows take the place of cells */
+    uint32_t follows;      /* the scope of the backward pass that `following` is for */
+    uint16_t following[TS_SCOPES_MOST]; /* by forward scope: that of backward calls; 0: unknown */
     int64_t wall, stamps; /* of the profile, at its end or that of the thread */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };

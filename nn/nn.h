@@ -5,6 +5,30 @@
 
 #include "tessera/tessera.h"
 
+/** A parameter, a buffer or a child of a module. */
+typedef struct ts_member {
+    char *name;
+    ts_tensor *tensor; /* held; NULL for a child */
+    ts_tensor **tensor_slot;
+    ts_module *child;
+    ts_member_kind kind;
+} ts_member;
+
+struct ts_module {
+    const ts_module_type *given; /* by the module's constructor */
+    ts_module_type type;         /* the same, of this library's size */
+    ts_module *parent;
+    void *payload;
+    ts_member *members;
+    int nmembers, room;
+    struct ts_nn_hook *hooks; /* in the order in which they were added */
+    int running;              /* calls of ts_forward() that have not returned */
+    bool training;
+};
+
+/** Releases the hooks of a module that ends. */
+void ts_nn_free_hooks(ts_module *m);
+
 /** Zeroed memory; NULL with TS_ERR_MEMORY. */
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
 /** True in the list of n tensors. */

@@ -38,14 +38,11 @@ void ts_profile_free(ts_profile *profile)
 
 void ts_scope_path(char *text, size_t size, uint32_t scope)
 {
-    uint32_t path[16];
-    int depth = 0;
-    for (; scope && depth < TS_COUNTOF(path); scope = ts_scope_get(scope).parent)
-        path[depth++] = scope;
+    uint32_t chain[TS_SCOPE_DEPTH];
+    int depth = ts_scope_chain(scope, chain);
     text[0] = 0;
-    for (size_t used = 0; depth > 0 && used + 1 < size; used = strlen(text))
-        snprintf(text + used, size - used, "%s%s", used ? "/" : "",
-                 ts_scope_get(path[--depth]).name);
+    for (size_t i = 0, used = 0; i < (size_t)depth && used + 1 < size; i++, used = strlen(text))
+        snprintf(text + used, size - used, "%s%s", used ? "/" : "", ts_scope_get(chain[i]).name);
 }
 
 static bool is_product(int op)

@@ -82,6 +82,9 @@ TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
 /** As ts_error_set(), with a remedy. */
 TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/** Adds " (in place)" to the message of the recorded failure, unless it has a place already.
+ *  Returns the recorded code. ts_forward() adds the path of the innermost module. */
+TS_API ts_status ts_error_within(const char *place);
 /** Records that there is no memory for `what`, of `bytes`. Returns TS_ERR_MEMORY. */
 TS_API ts_status ts_error_memory(const char *what, int64_t bytes)
     __attribute__((cold, noinline));

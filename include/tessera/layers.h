@@ -62,5 +62,11 @@ TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 
+/** The work counter: switched on, it begins at zero and adds up the least work (ts_op_cost()) of
+ *  the calling thread's calls, backward included. Ops without a cost count as nothing. */
+TS_API ts_status ts_work_counter(bool on);
+/** The sum since the counter was switched on last. */
+TS_API ts_work ts_work_counted(void);
+
 TS_END_DECLS
 #endif

@@ -38,6 +38,7 @@ CALLS(core)
     QUIET(f, ts_error_set(TS_ERR_VALUE, "%s", "text"));
     QUIET(f, ts_error_set_hint(TS_ERR_VALUE, "hint", "%s", "text"));
     QUIET(f, ts_error_memory("a thing", 8));
+    QUIET(f, ts_error_within("a place"));
     QUIET(f, ts_error_code());
     QUIET(f, ts_error_message());
     QUIET(f, ts_error_op());

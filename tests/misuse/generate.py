@@ -43,6 +43,8 @@ BY_NAME = {
     "ts_from_blob release": "blob_release", "ts_activation_new function": "activation",
     "ts_replace_file write": "replace_write", "path": "path", "dir": "path",
     "ts_mlp_opts activation": "activation", "ts_module_type forward": "module_forward",
+    "ts_forward_hook before": "before_forward",
+    "ts_forward_hook after": "after_forward",
     "ts_module_type free": "end_of_context", "ts_function forward": "forward",
     "ts_function backward": "backward", "release": "end_of_context",
     "ts_c_locale_leave previous": "locale", "ts_progress_opts clock": "clock",
@@ -73,18 +75,21 @@ NULL_IS_ANSWER = {"ts_node_leaf", "ts_keep", "ts_adopt", "ts_rule_reduce_to", "t
 WORLD = {
     "ts_set_default_device", "ts_anomaly_enable", "ts_set_deterministic", "ts_timers_enable",
     "ts_timers_reset", "ts_log_set_callback", "ts_set_num_threads", "ts_layers_report_to",
-    "ts_nan_finder", "ts_shape_logger", "ts_determinism_checker", "ts_layer_enable_all",
+    "ts_nan_finder", "ts_work_counter", "ts_shape_logger", "ts_determinism_checker",
+    "ts_layer_enable_all",
     "ts_key_prefer_fallback", "ts_unregister", "ts_backend_load", "ts_backend_open",
     "ts_device_open", "ts_memory_reset_peak", "ts_device_memory_reset_peak", "ts_stream_use",
     "ts_autocast_register", "ts_prof_start", "ts_prof_stop", "ts_prof_step", "ts_prof_enter",
     "ts_prof_leave",
 }
 # Functions that change modes of the thread, which the end of a scope puts back.
-MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|shape_l|determ)")
+MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|work_|shape_l|"
+                   "determ)")
 # Its region is open after an error too, as its header says.
 OPENS = {"ts_autocast_open"}
 # The text of the record is the program's.
-OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_kernel_error", "ts_status_of_pointer",
+OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_error_memory", "ts_error_within",
+            "ts_kernel_error", "ts_status_of_pointer",
             "ts_open_file", "ts_replace_file", "ts_parse_int", "ts_function_apply",
             "ts_program_begin"}
 # Functions beside operators that only read their tensors, so that other threads may use these too.

@@ -218,6 +218,8 @@ const ts_backend *draw_backend(const char *argument);
 typedef void (*blob_release)(void *payload, void *data, int64_t bytes);
 typedef ts_tensor *(*activation)(ts_tensor *x);
 typedef ts_tensor *(*module_forward)(ts_module *m, ts_tensor *x);
+typedef ts_tensor *(*before_forward)(void *payload, ts_module *m, ts_tensor *x);
+typedef ts_tensor *(*after_forward)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
 typedef ts_status (*replace_write)(FILE *out, void *ctx);
 typedef ts_status (*function_forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs,
                                       int n, ts_tensor **outputs, int m);
@@ -227,6 +229,8 @@ typedef uint64_t (*op_reserve)(const ts_frame *frame);
 blob_release draw_blob_release(const char *argument);
 activation draw_activation(const char *argument);
 module_forward draw_module_forward(const char *argument);
+before_forward draw_before_forward(const char *argument);
+after_forward draw_after_forward(const char *argument);
 replace_write draw_replace_write(const char *argument);
 function_forward draw_forward(const char *argument);
 function_forward draw_backward(const char *argument);

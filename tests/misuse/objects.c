@@ -509,6 +509,16 @@ static ts_tensor *odd_module_forward(ts_module *m, ts_tensor *x)
     (void)m;
     return odd_tensor(ts_neg(x));
 }
+static ts_tensor *odd_before(void *payload, ts_module *m, ts_tensor *x)
+{
+    (void)payload, (void)m;
+    return odd_tensor(x);
+}
+static ts_tensor *odd_after(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y)
+{
+    (void)payload, (void)m, (void)x;
+    return odd_tensor(y);
+}
 static ts_status odd_write(FILE *out, void *ctx)
 {
     (void)ctx;
@@ -672,6 +682,8 @@ static ts_status odd_rule(ts_vjp_call *call)
 DRAW_CALLBACK(blob_release, blob_release, release_blob)
 DRAW_CALLBACK(activation, activation, odd_activation)
 DRAW_CALLBACK(module_forward, module_forward, odd_module_forward)
+DRAW_CALLBACK(before_forward, before_forward, odd_before)
+DRAW_CALLBACK(after_forward, after_forward, odd_after)
 DRAW_CALLBACK(replace_write, replace_write, odd_write)
 DRAW_CALLBACK(function_forward, forward, odd_forward)
 DRAW_CALLBACK(function_forward, backward, odd_backward)

@@ -94,6 +94,8 @@ static void *sized(const void *like, size_t size, size_t said)
 
 static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
 /* for functions to come: none has one beside another pointer */
+static const ts_forward_hook forward_hook
+    __attribute__((unused)) = {.size = sizeof(ts_forward_hook)};
 static const ts_module_type type
     __attribute__((unused)) = {.size = sizeof(ts_module_type), .name = "Plain"};
 static const ts_checkpoint_section section = {"model", names, pair, 2};

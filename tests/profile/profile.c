@@ -467,3 +467,39 @@ TS_TEST(nothing_is_kept_alive)
     ck_assert_int_eq(after.in_use, before.in_use);
     OK(ts_prof_stop());
 }
+
+TS_TEST(calls_of_a_module_are_in_its_scope_forward_and_backward)
+{
+    BEGIN;
+    TS_SCOPE;
+    char *text = NULL;
+    size_t size = 0;
+    ts_module *net = ts_sequential_new(), *tail = ts_sequential_new();
+    OK(ts_sequential_add(tail, ts_activation_new("ReLU", ts_relu)));
+    OK(ts_sequential_add(tail, ts_linear_new(3, 2, true)));
+    OK(ts_sequential_add(net, ts_linear_new(4, 3, true)));
+    OK(ts_sequential_add(net, tail));
+    ts_tensor *x = ts_ones(TS_SIZES(5, 4), TS_F32);
+    OK(ts_prof_start(NULL));
+    {
+        TS_PROF_SCOPE("forward");
+        x = ts_forward(net, x);
+    }
+    OK(ts_backward(ts_sum(x)));
+    ts_profile *p = take();
+    sums(p);
+    FILE *out = open_memstream(&text, &size);
+    OK(ts_profile_write(p, out, TS_PROFILE_FOLDED));
+    fclose(out);
+    static const char *const wanted[] = {
+        "forward;Sequential;0;linear",     "backward;Sequential;0;linear_backward",
+        "forward;Sequential;1;0;relu",     "backward;Sequential;1;0;threshold_backward",
+        "forward;Sequential;1;1;linear",   "backward;Sequential;1;1;linear_backward",
+    };
+    for (int i = 0; i < 6; i++)
+        ck_assert_msg(strstr(text, wanted[i]), "no %s in\n%s", wanted[i], text);
+    ck_assert_ptr_null(strstr(text, "backward;forward"));
+    free(text);
+    ts_profile_free(p);
+    ts_module_free(net);
+}

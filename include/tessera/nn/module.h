@@ -29,6 +29,8 @@
 #ifndef TESSERA_NN_MODULE_H
 #define TESSERA_NN_MODULE_H
 
+#include <stdio.h>
+
 #include "../core.h"
 
 TS_BEGIN_DECLS
@@ -73,8 +75,40 @@ TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor 
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
-/** Runs the module. TS_ERR_UNSUPPORTED when it has no forward of one tensor. */
+/**
+ * Runs the module, between its hooks. An error that comes out of it names the innermost module by
+ * its path ("blocks.3.attn.qkv"); a profile counts its calls, those of backward too, in a scope of
+ * that name. TS_ERR_UNSUPPORTED when it has no forward of one tensor.
+ */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
+
+/** Functions around a module's forward; each may be NULL. */
+typedef struct ts_forward_hook {
+    size_t size; /**< sizeof(ts_forward_hook) */
+    /** Returns the argument for the module: x, or a tensor in the caller's scope. NULL fails. */
+    ts_tensor *(*before)(void *payload, ts_module *m, ts_tensor *x);
+    /** Returns the result: y, or a tensor in the caller's scope. NULL fails. */
+    ts_tensor *(*after)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
+    void *payload;
+    void (*release)(void *payload); /**< called when the hook or the module ends */
+} ts_forward_hook;
+/**
+ * Adds a hook behind those that the module has. Hooks run in the order in which they were added.
+ * @param hook  copied
+ * @param id    receives the number for ts_module_remove_forward_hook(); may be NULL
+ * Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
+ */
+TS_API ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, int64_t *id);
+/** Removes a hook. TS_ERR_INDEX without such a hook, TS_ERR_STATE while the module runs. */
+TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
+
+/**
+ * Runs a forward pass of x without recording gradients and prints a line for each module: its path,
+ * type, the sizes of its last result, its own parameters, and the FLOPs of its calls and those of
+ * its children. Work of ops without a cost is not counted.
+ * Errors: those of the pass, TS_ERR_IO, TS_ERR_MEMORY.
+ */
+TS_API ts_status ts_module_summary(ts_module *m, ts_tensor *x, FILE *out);
 
 /** Training mode (dropout works) or evaluation, for the module and all below. */
 TS_API void ts_module_train(ts_module *m, bool train);
