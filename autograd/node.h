@@ -9,18 +9,18 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/** Sizes, dtype and device of a tensor that need not be there any more. */
+/** Sizes, dtype and device of a tensor, which may be freed already. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
-    uint8_t output; /* of an input: which result of its maker it is */
+    uint8_t output; /* of an input: index among its maker's results */
     int64_t sizes[TS_MAX_DIMS];
 } ts_shape;
 
 /** A tensor that a rule will read. */
 typedef struct ts_saved {
     ts_tensor *t;     /* owned; TS_NONE; NULL: not read, packed, or freed after a backward */
-    uint32_t version; /* of the storage when saved; packed: the number in the node's segment */
-    uint16_t op;      /* computed again: of the node that wanted it */
+    uint32_t version; /* of the storage when saved; packed: slot number in the node's segment */
+    uint16_t op;      /* recomputed: op of the node that saved it */
     bool packed;
 } ts_saved;
 
@@ -35,20 +35,20 @@ typedef struct ts_end {
     ts_shape shape;
 } ts_end;
 
-/** When a hook runs: on a gradient that is complete, then before the rule, then after it. */
+/** GRAD and RETAIN hooks run on a complete gradient, PRE hooks before the rule, POST after it. */
 typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
 
 struct ts_hook {
     ts_hook *next;
-    _Atomic int32_t refs; /* the list's, and those of the runs that are about to call it */
+    _Atomic int32_t refs; /* of the list, and of runs that are about to call the hook */
     atomic_bool removed;
-    uint32_t forks; /* of the process, when the hook was made */
+    uint32_t forks; /* fork count of the process when the hook was made */
     union {
         ts_grad_hook grad;
         ts_node_pre_hook pre;
         ts_node_post_hook post;
     };
-    void *payload; /* RETAIN: the tensor, weak; it takes the hook along when it dies */
+    void *payload; /* RETAIN: the tensor, weak; its release removes the hook */
     uint8_t kind;  /* ts_hook_kind */
     uint8_t output;
 };
@@ -63,14 +63,14 @@ struct ts_node {
     uint16_t op;
     uint8_t nargs, nrets;
     uint32_t ninputs;
-    uint16_t needs;         /* bit i: argument i needs a gradient; of calls of an op */
+    uint16_t needs;         /* bit i: argument i needs a gradient; ops only */
     size_t bytes;           /* of this block */
-    _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
+    _Atomic uint32_t owner; /* id + 1 of the thread whose run holds the lock; 0: unlocked */
     bool saves;             /* may hold saved tensors */
-    bool guarded;           /* runs change it: one at a time; never changes */
-    uint16_t freed : 1;     /* saved tensors are gone, or go with the last guest */
-    uint16_t trail : 1;     /* the block ends with a ts_trail */
-    uint16_t guests : 14;   /* runs whose user's code is in the node and leaves it unlocked */
+    bool guarded;           /* a run must hold the lock to run the rule; set at creation */
+    uint16_t freed : 1;     /* saved tensors are freed, or the last guest frees them */
+    uint16_t trail : 1;     /* the block ends with a ts_trail (anomaly mode) */
+    uint16_t guests : 14;   /* runs in user code of the node; they keep `saved`, not the lock */
     uint64_t seq;
     const ts_vjp *vjp; /* NULL: no rule; backward through it is an error */
     union {

@@ -33,7 +33,7 @@ static ts_lazy_storage *storage_at(const ts_lazy *l, uint32_t i)
 
 /* -------------------------------------------------------------------------- the stream ---- */
 
-static bool lose(ts_lazy *l)
+static bool mark_incomplete(ts_lazy *l)
 {
     l->failed = true;
     return false;
@@ -42,14 +42,14 @@ static bool lose(ts_lazy *l)
 static bool put(ts_lazy *l, ts_array *to, uint64_t word)
 {
     if (!ts_array_reserve(to, 1, sizeof word))
-        return lose(l);
+        return mark_incomplete(l);
     *TS_PUSH(*to, uint64_t) = word;
     return true;
 }
 static bool put_word(ts_lazy *l, uint64_t word) { return put(l, &l->words, word); }
 static bool put_number(ts_lazy *l, uint64_t bits) { return put(l, &l->numbers, bits); }
 
-/* ------------------------------------------------------------------------ who is who ---- */
+/* ----------------------------------------------------------------------- storage lookup ---- */
 
 static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const ts_storage *s)
 {
@@ -69,7 +69,7 @@ static uint32_t find_outside(const ts_lazy *l, const ts_storage *s)
 static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outside, uint32_t *at)
 {
     if (!ts_array_reserve(&l->words, 2, sizeof(uint64_t)))
-        return lose(l);
+        return mark_incomplete(l);
     lock();
     bool ok = ts_array_reserve(&l->storages, 1, sizeof(ts_lazy_storage));
     if (ok) {
@@ -77,7 +77,7 @@ static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outsid
         *TS_PUSH(l->storages, ts_lazy_storage) = (ts_lazy_storage){s, base, 0, outside};
     }
     unlock();
-    return (ok || lose(l)) &&
+    return (ok || mark_incomplete(l)) &&
            put_word(l, TS_WORD_STORAGE | (uint64_t)outside << 8 |
                            (uint64_t)s->device.backend << 16 | (uint64_t)s->device.index << 24) &&
            put_word(l, outside ? 0 : (uint64_t)s->bytes);
@@ -89,7 +89,7 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
         ts_array larger = {0};
         uint32_t room = l->table.count ? 2 * l->table.count : 64;
         if (!ts_array_reserve(&larger, room, sizeof(uint32_t)))
-            return lose(l);
+            return mark_incomplete(l);
         memset(larger.data, 0, room * sizeof(uint32_t));
         larger.count = room;
         for (uint32_t i = 0; i < l->storages.count; i++)
@@ -145,7 +145,7 @@ static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
         uint32_t word = l->words.count;
         if (!ts_array_reserve(&l->values, 1, sizeof(ts_lazy_value)) ||
             !ts_array_reserve(&l->words, 2 + 2u * t->ndim, sizeof(uint64_t)))
-            return lose(l);
+            return mark_incomplete(l);
         put_word(l, TS_WORD_VALUE | (uint64_t)t->dtype << 8 | (uint64_t)t->ndim << 16 |
                         (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 24 | (uint64_t)s << 32);
         put_word(l, (uint64_t)ts_tensor_place(t));
@@ -314,7 +314,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
 /* ------------------------------------------------------------------------------ the key ---- */
 
 /** Handles whose memory has come move there; TS_ERR_STATE for what is promised elsewhere. */
-static ts_status settle(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
+static ts_status require_values(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
 {
     if (!(t->keys & LAZY) || ts_tensor_settle(t) || (mine && t->storage->foreign == mine))
         return TS_OK;
@@ -326,14 +326,14 @@ static ts_status settle(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
                       TS_SIZES_TEXT(t));
 }
 
-static ts_status settle_all(const ts_frame *f, const ts_lazy *mine)
+static ts_status require_all_values(const ts_frame *f, const ts_lazy *mine)
 {
     uint32_t n;
     for (int i = 0; i < f->nargs + f->nrets; i++) {
         const ts_value *v = i < f->nargs ? &f->args[i] : &f->rets[i - f->nargs];
         ts_tensor *const *t = ts_value_members(v, &n);
         for (uint32_t k = 0; k < n; k++)
-            TS_TRY(settle(f, t[k], mine));
+            TS_TRY(require_values(f, t[k], mine));
     }
     return TS_OK;
 }
@@ -341,7 +341,7 @@ static ts_status settle_all(const ts_frame *f, const ts_lazy *mine)
 /** The call as it would be without this key. */
 static ts_status run_eagerly(ts_frame *f)
 {
-    TS_TRY(settle_all(f, NULL));
+    TS_TRY(require_all_values(f, NULL));
     return ts_redispatch_new(f, f->args);
 }
 
@@ -352,7 +352,7 @@ static ts_status defer(ts_frame *f)
     const ts_op_info *op = f->table->info;
     if (!l || l->running || !(f->thread->include & LAZY))
         return run_eagerly(f);
-    TS_TRY(settle_all(f, l));
+    TS_TRY(require_all_values(f, l));
     if (op->kind == TS_FILL)
         return ts_enter_deferred(f, promise, record);
     if (op->kind == TS_VIEW)
@@ -368,7 +368,7 @@ static ts_status resolve(ts_tensor *t)
     ts_lazy *l = ts_tls.lazy;
     if (l && !l->running)
         TS_TRY(ts_lazy_flush(l, "a read of values", NULL));
-    return settle(NULL, t, NULL);
+    return require_values(NULL, t, NULL);
 }
 
 static bool holds(const ts_storage *s)

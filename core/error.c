@@ -118,7 +118,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
-    e->told = false;
+    e->reported = false;
     e->site = site;
     ts_escape(e->op, sizeof e->op, op ? op : "", true);
     ts_escape(e->hint, sizeof e->hint, advice, true);
@@ -157,7 +157,7 @@ ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format
 ts_status ts_fail_null(const char *op, const void *site, const char *argument)
 {
     ts_error *e = record();
-    e->told = false;
+    e->reported = false;
     if (e->code != TS_OK)
         return e->code; /* the failure that made the NULL is already on record */
     return ts_fail_op(TS_ERR_NULL, op, site, "pass TS_NONE where an optional tensor is absent",

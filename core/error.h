@@ -8,7 +8,7 @@
 /** The per-thread record. */
 struct ts_error {
     ts_status code;
-    bool told; /* a call from outside has failed with it: the next failure is another one */
+    bool reported; /* the outermost call returned this failure: the next failure replaces it */
     const void *site;
     char op[48];
     char hint[256];

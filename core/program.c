@@ -60,7 +60,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path && *path ? path : "program";
 }
 
-/** A user's text as the terminal may show it. */
+/** A user's text with control characters escaped. */
 #define SHOWN(text) ts_escape_text((char[400]){0}, 400, text)
 
 /** "--steps N", "--resume", "FILE". */
@@ -68,7 +68,10 @@ static void print_form(FILE *out, const ts_argument *a)
 {
     fputs(a->name, out);
     if (is_option(a) && !a->flag)
-        fprintf(out, " %s", a->number ? "N" : a->one_of ? a->one_of : "TEXT");
+        fprintf(out, " %s", a->value    ? a->value
+                            : a->number ? "N"
+                            : a->one_of ? a->one_of
+                                        : "TEXT");
 }
 
 static void print_usage(FILE *out, const char *program, const ts_argument *arguments, int n)

@@ -41,7 +41,7 @@ TS_COLD ts_status ts_call_slow(ts_frame *f);
 /** What is to be said, and released, when a call failed, and when it did not but lacks its first
  *  result: a kernel that fails says why. Returns the call's status. */
 TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
-TS_COLD ts_status ts_call_lacks(ts_frame *f);
+TS_COLD ts_status ts_fail_no_result(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 /** Whether ts_value_refused() made it. */
@@ -151,7 +151,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     if (TS_UNLIKELY(status != TS_OK))
         return ts_call_failed(&f, status);
     if ((want & ~given & 1) && TS_UNLIKELY(!rets[0].t))
-        return ts_call_lacks(&f);
+        return ts_fail_no_result(&f);
     return TS_OK;
 }
 

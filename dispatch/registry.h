@@ -30,6 +30,6 @@ ts_status ts_unsupported_call(ts_frame *f);
 ts_status ts_round_trip(ts_frame *f);
 /** The kernel of the slot TS_KEY_ABSENT: TS_NONE was given where a tensor is required,
  *  or a device that no backend can have. */
-ts_status ts_absent_tensor(ts_frame *f);
+ts_status ts_fail_absent_tensor(ts_frame *f);
 
 #endif

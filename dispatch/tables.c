@@ -27,7 +27,7 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
     ts_kernel kernel = NULL;
     if (k == TS_KEY_ABSENT) {
         rule = TS_RULE_ABSENT;
-        kernel = ts_absent_tensor;
+        kernel = ts_fail_absent_tensor;
     } else if (own) {
         rule = TS_RULE_KERNEL;
         kernel = own->kernel;

@@ -140,15 +140,15 @@ static const char *in_out(run *r, const char *name)
 }
 
 /** The tensor itself, or its copy where the model is. */
-static ts_tensor *there(run *r, ts_tensor *t)
+static ts_tensor *to_model_device(run *r, ts_tensor *t)
 {
     return r->device.backend ? ts_to_device(t, r->device) : t;
 }
 
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
-    ts_tensor *logits = ts_forward(r->state.model, there(r, b->x)); // (B, T, V)
-    return ts_cross_entropy_last(logits, there(r, b->y));
+    ts_tensor *logits = ts_forward(r->state.model, to_model_device(r, b->x)); // (B, T, V)
+    return ts_cross_entropy_last(logits, to_model_device(r, b->y));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */
@@ -270,7 +270,7 @@ static ts_status sample(run *r)
         TS_TRY(unless_interrupted(r));
         int64_t seen = n < T ? n : T;
         ts_tensor *seen_text = ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen));
-        ts_tensor *logits = ts_forward(r->state.model, there(r, seen_text));
+        ts_tensor *logits = ts_forward(r->state.model, to_model_device(r, seen_text));
         ts_tensor *last =
             ts_to_device(ts_select(ts_select(logits, 0, 0), 0, seen - 1), TS_DEVICE_CPU); // (V)
         TS_TRY(ts_item_int(ts_multinomial(ts_softmax(ts_div_scalar(last, 0.8), 0), 1, true),
@@ -437,18 +437,18 @@ int main(int argc, char **argv)
              .state.size = sizeof(ts_training)};
     enum { MOST = 1000000000 };
     const ts_argument arguments[] = {
-        {"--data", "the text", .text = &r.data, .required = true},
-        {"--out", "the run's folder", .text = &r.out},
+        {"--data", "file to train on", .text = &r.data, .required = true, .value = "FILE"},
+        {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
         {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
-        {"--seed", "of weights and order", .number = &r.seed, .most = INT64_MAX},
+        {"--seed", "seed of weights and of the order of batches", .number = &r.seed, .most = INT64_MAX},
         {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
          .most = MOST},
         {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
          .most = MOST},
         {"--compile", "run each step as a compiled function", .flag = &r.compile},
-        {"--resume", "go on with the run in the folder", .flag = &r.resume},
-        {"--overwrite", "remove the run in the folder, then begin anew", .flag = &r.overwrite},
+        {"--resume", "continue the run in the folder", .flag = &r.resume},
+        {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},
     };
     int status;
     if (!ts_program_begin(argc, argv, "Trains a byte-level GPT on one file.", arguments,

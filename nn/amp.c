@@ -32,7 +32,7 @@ struct ts_grad_scaler {
     int64_t grads_room;
 };
 
-/* ---------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 /* its inverse is finite, too */
 static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; }

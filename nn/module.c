@@ -52,7 +52,7 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
     return false;
 }
 
-/* ------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 ts_module *ts_module_new(const ts_module_type *type)
 {
@@ -310,7 +310,7 @@ static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void 
             each_module(m->members[i].child, fn, ctx);
 }
 
-/* ----------------------------------------------------------------------- on all of them ---- */
+/* --------------------------------------------------------------------------- whole tree ---- */
 
 ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
 {

@@ -62,7 +62,7 @@ ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
     return opts;
 }
 
-/* ---------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
 {

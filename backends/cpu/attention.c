@@ -165,7 +165,7 @@ static void describe_mask(attention *s)
         s->mask[4 - t->ndim + d] = t->sizes[d] == 1 ? 0 : t->strides[d];
 }
 
-static void say_path(const ts_frame *f, bool masked)
+static void log_path(const ts_frame *f, bool masked)
 {
     if (!ts_log_on("attention"))
         return;
@@ -206,7 +206,7 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
         s->threshold = (uint32_t)ceil(c->dropout_p * 0x1p24);
         s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
     }
-    say_path(f, s->masked);
+    log_path(f, s->masked);
     return TS_OK;
 }
 

@@ -37,17 +37,17 @@ ts_isa ts_cpu_isa_supported(void)
 #endif
 }
 
-ts_isa ts_isa_choose(const char *wanted)
+ts_isa ts_isa_choose(const char *ts_isa_value)
 {
     ts_isa best = ts_cpu_isa_supported();
-    for (int isa = 0; wanted && *wanted && isa < TS_ISA_COUNT; isa++)
-        if (strcmp(wanted, isa_names[isa]) == 0)
+    for (int isa = 0; ts_isa_value && *ts_isa_value && isa < TS_ISA_COUNT; isa++)
+        if (strcmp(ts_isa_value, isa_names[isa]) == 0)
             return isa < (int)best ? (ts_isa)isa : best;
-    if (wanted && *wanted)
+    if (ts_isa_value && *ts_isa_value)
         ts_log_write("warning",
                      "TS_ISA: expected baseline, avx2 or avx512, got '%.200s', which changes "
                      "nothing",
-                     wanted);
+                     ts_isa_value);
     return best;
 }
 

@@ -21,7 +21,7 @@ using namespace ts;
 enum { PLAIN, MMA, WGMMA, SPLIT }; /* the later the better; SPLIT is forward only */
 
 /** Whether dims of t that are stepped through lie `grain` elements apart, the last one densely. */
-static bool lies_well(const ts_tensor *t, int grain)
+static bool is_aligned(const ts_tensor *t, int grain)
 {
     const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
     if (sizes[3] > 1 && strides[3] != 1)
@@ -42,7 +42,7 @@ static attention_operand operand_of(const ts_tensor *t, bool packed)
 static ts_status read_operand(attention_operand *to, ts_tensor *t, const attention_call &c,
                               int grain)
 {
-    if (!lies_well(t, grain)) {
+    if (!is_aligned(t, grain)) {
         t = ts_clone(t);
         TS_CUDA_TRY(ts_status_of_pointer(t));
     }
@@ -227,7 +227,7 @@ static int grain_of(int path, ts_dtype dtype)
 }
 
 /** Tells those who listen which kernels serve a call. */
-static void say_path(const ts_frame *f, int path, const char *why)
+static void log_path(const ts_frame *f, int path, const char *why)
 {
     static const char *const names[] = {"plain", "mma", "wgmma", "split"};
     if (!ts_log_on("attention"))
@@ -298,14 +298,14 @@ static ts_status forward(ts_frame *f)
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
     int path = best_forward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
-    say_path(f, path, why);
+    log_path(f, path, why);
     const int64_t *sizes = ts_sizes(a.query);
     /* no rows; without columns they have an lse all the same */
     if (!sizes[0] || !sizes[1] || !sizes[2])
         return TS_OK;
 
     result out, lse;
-    TS_CUDA_TRY(begin_result(&out, f->rets[0], lies_well(f->rets[0].t, grain)));
+    TS_CUDA_TRY(begin_result(&out, f->rets[0], is_aligned(f->rets[0].t, grain)));
     TS_CUDA_TRY(begin_result(&lse, f->rets[1],
                              f->rets[1].tag != TS_TAG_TENSOR || ts_is_contiguous(f->rets[1].t)));
     TS_CUDA_TRY(read_operand(&c.q, f->args[0].t, c, grain));
@@ -355,13 +355,14 @@ static ts_status backward(ts_frame *f)
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
     int path = best_backward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
-    say_path(f, path, why);
+    log_path(f, path, why);
 
     result grads[3];
     attention_operand *places[3] = {&c.dq, &c.dk, &c.dv};
     for (int i = 0; i < 3; i++) {
         bool wanted = f->rets[i].tag == TS_TAG_TENSOR;
-        TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], !wanted || lies_well(f->rets[i].t, grain)));
+        bool aligned = !wanted || is_aligned(f->rets[i].t, grain);
+        TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], aligned));
         if (grads[i].made)
             *places[i] = operand_of(grads[i].made, c.q_starts);
     }

@@ -175,7 +175,7 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
     for (int k = 1; k < f->operands; k++)
         now[k] = f->host[k] ? 0 : version[call->value[k]];
     const char *type = types[g->values[to].dtype];
-    put(t, "            const flying_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type, to,
+    put(t, "            const in_register_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type, to,
         ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
@@ -220,14 +220,14 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
     put(t, "#pragma unroll\n        for (int e = 0; e < %d; e++) {\n", g->width);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].read)
-            put(t, "            const flying_t<%s> v%d_0 = take_off(x%d[u].at[e]);\n",
+            put(t, "            const in_register_t<%s> v%d_0 = to_register(x%d[u].at[e]);\n",
                 types[g->values[i].dtype], i, i);
     for (int c = 0; c < g->ncalls; c++)
         put_call(t, g, c, names[c], version);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
-            put(t, "            y%d.at[e] = land<%s>(v%d_%d);\n", i, types[g->values[i].dtype], i,
-                version[i]);
+            put(t, "            y%d.at[e] = from_register<%s>(v%d_%d);\n", i,
+                types[g->values[i].dtype], i, version[i]);
     put(t, "        }\n");
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written) {

@@ -240,8 +240,8 @@ static ts_status prepare(int index)
         return ts_error_set(TS_ERR_DEVICE,
                             "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.%d",
                             index, major, minor);
-    TS_TRY(ts_cuda_check(ts_cuda_code(&code), "cuda:%d: code for compute capability %d.%d", index,
-                         major, minor));
+    TS_TRY(ts_cuda_check(ts_cuda_code_capability(&code),
+                         "cuda:%d: code for compute capability %d.%d", index, major, minor));
     d->clusters = code >= 90;
     d->hopper = code == 90 && major == 9 && minor == 0;
     TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault,

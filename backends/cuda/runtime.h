@@ -54,10 +54,10 @@ ts_cuda_device *ts_cuda_use(int index);
 void ts_cuda_wait_for_all(void);
 /** Whether a kernel that CUDA stopped, or a fork, has made the device unusable. */
 bool ts_cuda_is_lost(int device);
-/** The capability for which the code was compiled that runs on the current device,
- *  10 major + minor: below the device's own where the driver compiled PTX. The kernels of another
- *  capability may be empty in it. */
-cudaError_t ts_cuda_code(int *capability);
+/** Writes the compute capability that the library's code on the current device was compiled for, as
+ *  10 major + minor. The number is below the device's own if the driver compiled PTX. Kernels for
+ *  other capabilities may have empty bodies in this code. */
+cudaError_t ts_cuda_code_capability(int *capability);
 /** A backend's stream as CUDA's: NULL is the device's own. */
 static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_stream *stream)
 {

@@ -83,6 +83,7 @@ typedef struct ts_argument {
     const char **text; /**< receives a text that is not empty, of argv */
     const char *one_of; /**< the texts that are accepted, "bf16|f16|f32"; NULL for any */
     bool required;
+    const char *value;  /**< name of an option's value in --help, "FILE"; NULL: N, one_of or TEXT */
 } ts_argument;
 
 /**

@@ -183,7 +183,7 @@ TS_TEST(parts_inside_parts_give_the_same_gradients)
         }
         ts_backward_opts create = {.size = sizeof create, .create_graph = true};
         OK(ts_grad_of(ts_sum(y), TS_NONE, wrt, 9, g[i], &create));
-        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], g[i][1 + 0] == TS_NONE ? x : ts_sum(g[i][1]))),
+        OK(ts_grad_of(ts_sum(ts_mul(g[i][0], g[i][1] == TS_NONE ? x : ts_sum(g[i][1]))),
                       TS_NONE, &x, 1, &gg[i], NULL));
     }
     for (int k = 0; k < 9; k++)
@@ -196,11 +196,11 @@ TS_TEST(what_changed_between_the_runs_is_named)
     static const struct {
         ts_status status;
         const char *says;
-    } cases[] = {{TS_ERR_STATE, "it called 'sigmoid' where it had called 'tanh'"},
+    } cases[] = {{TS_ERR_STATE, "the second run called 'sigmoid' where the first called 'tanh'"},
                  {TS_ERR_STATE, "saved"},
-                 {TS_ERR_STATE, "saved 6 tensors for backward; at first 5"},
+                 {TS_ERR_STATE, "the second run saved 6 tensors for backward, the first run 5"},
                  {TS_ERR_STATE, "not again"},
-                 {TS_ERR_STATE, "an output is (8, 16) f32; at first it was (8, 16) f64"}};
+                 {TS_ERR_STATE, "an output is (8, 16) f32; in the first run it was (8, 16) f64"}};
     for (int i = 0; i < 5; i++) {
         TS_SCOPE;
         part a = part_new(1, 0);
@@ -208,8 +208,7 @@ TS_TEST(what_changed_between_the_runs_is_named)
         ts_tensor *x = parameter(BATCH, WIDTH), *y;
         OK(ts_recompute(part_run, &a, &x, 1, &y, 1));
         FAILS(cases[i].status, ts_backward(ts_sum(y)));
-        if (i != 2)
-            SAYS(cases[i].says);
+        SAYS(cases[i].says);
         ck_assert_ptr_eq(ts_grad(x), TS_NONE);
         ck_assert(ts_grad_enabled());
     }

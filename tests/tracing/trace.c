@@ -263,7 +263,7 @@ TS_TEST(values_of_the_program_are_constants_that_each_replay_has_anew)
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     ts_graph *graph;
-    OK(ts_trace(sums, NULL, &x, 1, &y, 1, &graph));
+    OK(ts_trace(three_times, NULL, &x, 1, &y, 1, &graph));
     ck_assert_int_eq(ts_graph_get_info(graph).constants, 1);
     ck_assert_int_eq(ts_graph_get_info(graph).captures, 0);
     for (int i = 0; i < 2; i++) {
