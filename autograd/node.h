@@ -100,8 +100,8 @@ struct ts_grad_meta {
 /** Gradient meta of t, made on demand; NULL with an error. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 ts_node *ts_accumulator_of(ts_tensor *t);
-/** The node a gradient of t goes to: t's own, or its leaf's accumulator;
- * borrowed. NULL with an error. */
+/** The node that receives a gradient of t: t's own, or its leaf's accumulator; borrowed. NULL with
+ * an error. */
 TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
 {
     if (t->node)
@@ -118,10 +118,10 @@ ts_status ts_record(ts_frame *f);
 void ts_node_release_history(ts_tensor *t);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
-/** Tensor k of those that a node (of no leaf) may have saved: its inputs', its outputs',
- *  a function's; NULL behind the last. */
+/** Saved tensor k of a node that is no leaf, in the order inputs, outputs, tensors of a function;
+ *  NULL after the last. */
 ts_saved *ts_node_saved(ts_node *node, uint32_t k);
-/** Input of member k of argument `arg` (0: of a tensor); NULL when there is none. */
+/** The input for member k of list argument `arg` (k 0: a tensor argument); NULL if absent. */
 TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 {
     const ts_value *v = &node->args[arg];
@@ -131,17 +131,17 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 }
 
 /**
- * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so
- * that no chain of gradients leads back to the tensor. With history: g's place in the graph too,
- * whose cycles ts_break_cycle() breaks; else no history. NULL with an error.
+ * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so that
+ * no chain of gradients leads back to the tensor. With history, the result keeps g's node, and
+ * ts_break_cycle() breaks cycles; otherwise it has no history. NULL with an error.
  */
 ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
 /**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
  * borrowed. With record, sums are recorded for double backward.
- * @param old  receives what a sum replaced, or NULL; owned. With it a graph may end, so it is given
- *             up where no node is locked.
+ * @param old receives the tensor that a sum replaced, or NULL; owned. Its release may free a graph,
+ *             so release it while no node is locked.
  */
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old);
 
@@ -294,17 +294,17 @@ TS_INLINE void ts_node_unlock(ts_node *node)
 }
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
-/** A copy of a node's list of hooks of a kind (those on gradients: for one output), with a
- *  reference to each of the *n hooks. Adding or removing hooks does not change the copy. */
+/** Copies a node's hooks of one kind (GRAD and RETAIN: for one output) and takes a reference to
+ *  each of the *n hooks. Adding or removing hooks does not change the copy. */
 TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
                                 int *n);
 TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
 TS_COLD void ts_hook_unref(ts_hook *hook);
 /** Called in a forked child: hooks that threads of the parent were in count as left. */
 void ts_hooks_forked(void);
-/** Adds g to what ts_retain_grad() keeps of result `output`. */
+/** Adds g to the gradient that ts_retain_grad() keeps for result `output`. */
 TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);
-/** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */
+/** Moves a tensor's RETAIN hook from one node to another (NULL: the tensor is freed). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 
 /** Makes t the result i of a node that is new. */
@@ -315,7 +315,7 @@ TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
     t->output = (uint8_t)i;
     t->flags |= TS_TENSOR_REQUIRES_GRAD;
     t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-    if (TS_UNLIKELY(before != NULL)) { /* in place: its consumers hold it through edges */
+    if (TS_UNLIKELY(before != NULL)) { /* written in place: its consumers own it through edges */
         if (t->grad)
             ts_hook_move(before, n, t);
         ts_node_unref(before);

@@ -184,7 +184,7 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
             return taken;
     }
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    if (!data && ts_error_code() != TS_ERR_DEVICE) { /* which may be lost */
+    if (!data && ts_error_code() != TS_ERR_DEVICE) { /* if the device is lost, its error stays */
         ts_memory_stats stats;
         char held[80] = "";
         if (b->memory_stats && b->memory_stats(b->state, device.index, &stats) == TS_OK)
@@ -296,7 +296,7 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
     }
     void *data = b->host_allocate(b->state, device.index, bytes);
     if (!data) {
-        if (ts_error_code() != TS_ERR_DEVICE) /* which may be lost */
+        if (ts_error_code() != TS_ERR_DEVICE) /* if the device is lost, its error stays */
             ts_fail_memory("a tensor in pinned memory", bytes);
         return NULL;
     }

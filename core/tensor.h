@@ -302,7 +302,7 @@ TS_INLINE bool ts_is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == T
 /** "(2, 3)", at most 8 sizes, in a buffer of the enclosing block. */
 #define TS_LIST_TEXT(list, n) \
     ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))
-/** The same of a tensor or a shape. */
+/** TS_SIZES_TEXT of a tensor or a shape. */
 #define TS_SIZES_TEXT(t) TS_LIST_TEXT((t)->sizes, (t)->ndim)
 
 #endif
