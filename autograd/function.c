@@ -401,7 +401,7 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
     const char *name = call->fn.name;
     const void *site = b->node->site;
     if (!b->node->inputs[i].next)
-        return TS_OK; /* nobody asked */
+        return TS_OK; /* no gradient requested */
     if (!g)
         return ts_error_code() != TS_OK
                    ? fail_in(call, "backward", TS_ERR_NULL)

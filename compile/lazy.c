@@ -1,11 +1,11 @@
 /**
- * @file lazy.c  The LAZY backend: records calls, with results whose memory is promised.
+ * @file lazy.c  The LAZY backend: records calls, whose results get promised memory.
  *
- * While a thread records, its include mask holds LAZY, which stands above all devices, so each call
- * that AUTOGRAD passes on ends here. The shape rule runs, the results get promised storages, and
- * the call goes into the stream. Views are made at once, as layouts over promised storages.
- * The recording holds no reference to what it promised: a storage that nobody holds any more says
- * so, and its values need not exist outside of the run.
+ * While a thread records, its include mask holds LAZY, whose key is above all devices, so every
+ * call from AUTOGRAD reaches this backend. The shape rule runs, the results get promised storages,
+ * and the call is appended to the stream. Views are made immediately, as layouts over promised
+ * storages. The recording holds no reference to promised storages: a storage reports its last
+ * release, and its values then need no memory outside the run.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -59,13 +59,13 @@ static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const t
     return &table[at];
 }
 
-/** Number of a storage of outside, + 1; 0: not known. */
+/** Index of an outside storage, + 1; 0: unknown. */
 static uint32_t find_outside(const ts_lazy *l, const ts_storage *s)
 {
     return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
 }
 
-/** All or nothing: a storage in the list is one whose end is heard of. */
+/** Adds a storage, or nothing: a storage in the list must report its release. */
 static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outside, uint32_t *at)
 {
     if (!ts_array_reserve(&l->words, 2, sizeof(uint64_t)))
@@ -106,7 +106,7 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
     return true;
 }
 
-/** Whether the record of a value says what t is. */
+/** Whether a value's record has t's dtype, offset, sizes and strides. */
 static bool is_layout(const uint64_t *w, const ts_tensor *t)
 {
     if ((w[0] >> 8 & 0xff) != t->dtype || (w[0] >> 16 & 0xff) != t->ndim ||
@@ -218,7 +218,7 @@ static bool put_arg(ts_lazy *l, const ts_frame *f, int i)
     }
 }
 
-/** Values stand in the stream before the call that first names them. */
+/** Adds records for new values before the call that uses them first. */
 static bool name_values(ts_lazy *l, const ts_frame *f)
 {
     uint32_t value, n;
@@ -271,7 +271,7 @@ static void on_unheld(void *foreign, void *data, int64_t bytes)
         return;
     lock();
     uint32_t low = 0, high = l->storages.count;
-    while (high - low > 1) { /* the last whose address is not above data */
+    while (high - low > 1) { /* the last storage whose address is at most data */
         uint32_t mid = low + (high - low) / 2;
         if (storage_at(l, mid)->base <= (const char *)data)
             low = mid;
@@ -291,7 +291,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
     if (!m->numel && !ts_layout_ok(NULL, NULL, (ts_dtype)m->dtype, m->sizes, m->ndim,
                                    &counted.numel, &bytes))
         return NULL;
-    if (!bytes) /* nothing to promise */
+    if (!bytes) /* no bytes to promise */
         return ts_tensor_new_unchecked(f->thread, &counted);
     if (bytes > (int64_t)1 << 42) {
         ts_fail_memory("a tensor", bytes);
@@ -313,7 +313,8 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
 
 /* ------------------------------------------------------------------------------ the key ---- */
 
-/** Handles whose memory has come move there; TS_ERR_STATE for what is promised elsewhere. */
+/** Points handles to memory that was allocated meanwhile. TS_ERR_STATE if the memory is still
+ *  promised by another recording. */
 static ts_status require_values(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
 {
     if (!(t->keys & LAZY) || ts_tensor_settle(t) || (mine && t->storage->foreign == mine))
@@ -448,7 +449,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
 void ts_lazy_begin(ts_lazy *l, ts_compiled *c)
 {
     static _Atomic uint64_t threads;
-    /* each recording has a range of its own, which comes again after thousands of them */
+    /* each recording has its own address range; ranges repeat after thousands of recordings */
     uint64_t n = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
     *l = (ts_lazy){.compiled = c, .thread = ts_thread_self(), .serial = ts_graph_serial()};
     l->next = (char *)((uintptr_t)TS_PROMISED_TAG << 48 | (n % 15 + 1) << 44);

@@ -1,4 +1,4 @@
-/** @file module.c  Modules: their members, how they are walked, and what is done to all of them. */
+/** @file module.c  Modules: members, walks over the tree, operations on the whole tree. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 

@@ -20,8 +20,8 @@ enum { STATES = 3, MASTER = 2 };
 /** A parameter's name and state. */
 typedef struct record {
     char *name;
-    /* exp_avg and exp_avg_sq, or a momentum buffer; of a bf16 or f16 parameter the f32 values that
-     * are stepped; held, NULL where there is none */
+    /* exp_avg and exp_avg_sq, or a momentum buffer; for a bf16 or f16 parameter also its f32
+     * values; held, or NULL */
     ts_tensor *states[STATES];
     int64_t steps;
 } record;
@@ -32,7 +32,7 @@ typedef struct step_lists {
     int64_t *steps;
 } step_lists;
 
-/* records, params and lists stand in one block, which begins with the records. */
+/* records, params and lists are in one block that begins with the records. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
     double max_norm; /* 0: no clipping */
@@ -175,8 +175,8 @@ static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
     return TS_OK;
 }
 
-/** Names and states of parameters n0 .. n, already laid out;
- * false leaves what was made for the caller to free. */
+/** Makes names and states of parameters n0 .. n. If false, the caller frees the states made so
+ * far. */
 static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
                        ts_tensor *const *params, const ts_group_opts *opts)
 {
