@@ -48,7 +48,7 @@ ts_status card_print_totals(const ts_card *card, FILE *out)
     return status;
 }
 
-/** One row per op that was asked for: a cell per dtype, and whether gradients were judged. */
+/** One row per selected op: a cell per dtype, and whether gradients were tested. */
 static ts_status ops_table(const ts_card *card, FILE *out, ts_text_table_style style,
                            const char *const marks[VERDICT_COUNT])
 {

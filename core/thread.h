@@ -30,16 +30,16 @@ enum {
 /** The thread's modes at a scope's begin, which its end restores. */
 #define TS_THREAD_MODES                                                                            \
     ts_keyset include, exclude;                                                                    \
-    ts_recorder *recorder; /* of a running trace, or NULL */                                \
+    ts_recorder *recorder; /* of a running trace, or NULL */                                       \
     struct ts_lazy *lazy;  /* of a compiled function that records, or
-                              NULL */                             \
-    ts_tape *tape; /* of the running checkpointed function; NULL: nodes save tensors */         \
+                              NULL */                                                              \
+    ts_tape *tape; /* of the running checkpointed function; NULL: nodes save tensors */            \
     struct ts_inside *inside; /* user code that a backward currently runs
-                                 (autograd/engine.h) */      \
+                                 (autograd/engine.h) */                                            \
     ts_autocast_region *region; /* the innermost */                                                \
     uint32_t autocast;          /* ts_autocast_state */                                            \
     bool no_cast_cache;         /* of the autocast
-                                   region */                                               \
+                                   region */                                                       \
     bool casting;   /* the AUTOCAST layer runs a cast of its own; layers below mark it */          \
     uint16_t depth; /* nesting depth of calls */
 typedef struct ts_modes {

@@ -157,7 +157,7 @@ VEC_FN vf vf_log(vf x)
     return vec_log_limits(x, vec_log_sum(m - 1.0f, k));
 }
 
-/** log(1 + x): 2 ulp. What 1 + x loses in rounding is c, brought back after scaling. */
+/** log(1 + x): 2 ulp. c is the rounding error of 1 + x, added back after scaling. */
 VEC_FN vf vf_log1p(vf x)
 {
     vf u = x + 1.0f, back = u - 1.0f;
@@ -193,8 +193,8 @@ VEC_FN vf vf_log10(vf x)
     return vec_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2), 10 + 24 bits
 }
 
-/** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range
- * where it needs no care at the ends. */
+/** Hyperbolic tangent: 3 ulp. Uses e^2|x| - 1, in the range that needs no special cases at the
+ * ends. */
 VEC_FN vf vf_tanh(vf x)
 {
     vf n, e = vec_expm1_rest(vf_min_fast(vf_set1(10.0f), vf_abs(x)) * 2.0f, &n);
