@@ -75,7 +75,7 @@ static const char *const types[] = {
     [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "bf16", [TS_F16] = "f16",
     [TS_I64] = "int64_t", [TS_I32] = "int32_t", [TS_U8] = "uint8_t", [TS_BOOL] = "bool"};
 
-/** Whether a name, as the compiler prints it, is that of a dtype's elements. */
+/** Whether a type name printed by the compiler is the element type of a dtype. */
 static bool is_name_of(const name *n, int dtype)
 {
     static const char *const printed[] = {
@@ -92,8 +92,8 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
     name names[TS_KERNEL_OPERANDS + 1];
     if (!read_names(f->names, names, f->operands + 1))
         return false;
-    /* these move bits, as integers: a copy those of its result's dtype, a choice those of the dtype
-     * that the call computes in */
+    /* these copy bits as integers: a copy the bits of its result's dtype, a selection the bits of
+     * the compute dtype */
     bool copies = strstr(f->names, "::same_fn"), chooses = strstr(f->names, "::choose_fn");
     for (int k = 1; k < f->operands && !copies; k++) {
         if (f->host[k])

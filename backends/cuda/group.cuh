@@ -15,7 +15,7 @@ namespace ts {
 
 /** A group's iteration space, innermost dim first. The host's is ts_cuda_group_space. */
 struct group_space {
-    uint64_t accesses; /* of V elements, the last one maybe of fewer */
+    uint64_t accesses; /* accesses of V elements; the last may be partial */
     uint32_t tail;     /* elements of that one; 0: all */
     uint32_t none;
     divisor by[8];     /* sizes in accesses, for 32-bit indices; */
@@ -94,7 +94,7 @@ __device__ __forceinline__ void store(char *p, int some, const vec<T, V> &v)
             ((T *)p)[e] = v.at[e];
 }
 
-/** The same bits as another type. */
+/** The bits of x as another type. */
 template <class T, class X> __device__ __forceinline__ T as(X x)
 {
     static_assert(sizeof(T) == sizeof(X), "the same bits");
