@@ -1176,7 +1176,7 @@ TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *grad, ts_tensor *result, in
  */
 
 /**
- * Gradients of a layer norm from what it returned. Returns the gradient of self.
+ * Gradients of a layer norm from its saved statistics. Returns the gradient of self.
  * @param dims  number of last dims that were normalised
  * @param dw    receives the gradient of weight; may be NULL
  * @param db    receives the gradient of bias; may be NULL
