@@ -77,7 +77,7 @@ int main(int argc, char **argv)
             printf("step %4d  loss %.6f  scale %g\n", (int)step, loss,
                    ts_grad_scaler_get_scale(scaler));
     }
-    ts_error_print(); // nothing when nothing failed
+    ts_error_print(); // prints nothing without an error
     ts_grad_scaler_free(scaler);
     ts_optimizer_free(optimizer);
     ts_module_free(net);

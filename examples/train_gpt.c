@@ -5,8 +5,8 @@
  *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]
  *               [--resume | --overwrite] ...
  *
- * All files go under DIR, which belongs to one run: a second one is refused unless it is told to
- * overwrite it. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
+ * All files go under DIR, which belongs to one run: a second run is refused without --overwrite.
+ * Ctrl-C saves; --resume continues with the same bits, also after a kill.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -113,8 +113,8 @@ static void interrupt(int number)
         signal(SIGINT, SIG_DFL); // a second Ctrl-C ends the program at once
 }
 
-/** Signals that end a run with a checkpoint, unless the caller ignores them (nohup); and those that
- * would end it without: a closed pipe and a file's limit are errors of the write instead. */
+/** Signals that end a run with a checkpoint, unless the caller ignores them (nohup); SIGPIPE and
+ * SIGXFSZ are ignored: a closed pipe and a file size limit become errors of the write. */
 static void set_signals(void)
 {
     static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
@@ -125,7 +125,7 @@ static void set_signals(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/** Ends what may take long and is not training. */
+/** True if a signal should end work other than training. */
 static ts_status unless_interrupted(run *r)
 {
     r->stopped = interrupted;
@@ -171,8 +171,8 @@ static ts_status validate(run *r, int64_t most, double *mean)
     return TS_OK;
 }
 
-/** Entropy of the validation bytes taken one by one, in nats:
- * what knowing only their counts gives. */
+/** Entropy of single validation bytes, in nats: the loss of a model that knows only byte
+ * frequencies. */
 static ts_status unigram_entropy(run *r)
 {
     double counts[V] = {0}, total = 0;
@@ -190,7 +190,7 @@ static ts_status unigram_entropy(run *r)
     return TS_OK;
 }
 
-/** What a step computes: *out is the loss of tokens in[0] and targets in[1]; parameters change. */
+/** Computes one step: *out is the loss of tokens in[0] and targets in[1]; updates parameters. */
 static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -250,7 +250,7 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
             saved = s->step;
         }
     }
-    ts_error_print(), ts_error_clear(); // of what ended it, before another save
+    ts_error_print(), ts_error_clear(); // the error that ended the run, before another save
     if (saved != s->step)
         saving = ts_training_save(s, r->out);
     r->stopped = interrupted;
@@ -260,7 +260,7 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
     return status != TS_OK ? status : saving;
 }
 
-/** Prints bytes drawn one by one, each from the last T; what a terminal might obey as \xNN. */
+/** Prints bytes drawn one by one, each from the last T; control characters as \xNN. */
 static ts_status sample(run *r)
 {
     TS_NO_GRAD;
