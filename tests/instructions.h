@@ -1,6 +1,6 @@
 /**
- * @file instructions.h
- * Instructions of a call, counted one by one: what it costs, on a busy machine as on a quiet one.
+ * @file instructions.h  Counts the instructions of a call one by one; the count does not depend on
+ * the machine's load.
  *
  *     long before = ts_instructions(call, ctx);
  */

@@ -68,7 +68,8 @@ static void two_parts(part *a, part *b, ts_tensor *x, bool again, uint64_t seed,
     uint64_t offset = ts_rng_get_state().offset;
     ts_backward_opts opts = {.size = sizeof opts, .create_graph = create};
     OK(ts_grad_of(ts_sum(z), TS_NONE, wrt, n, grads, &opts));
-    ck_assert_uint_eq(ts_rng_get_state().offset, offset); /* the stream goes on where it was */
+    ck_assert_uint_eq(ts_rng_get_state().offset, offset); /* the random stream continues from its
+                                                             position */
 }
 
 TS_TEST(gradients_are_bit_for_bit_those_without_it_with_dropout_too)
@@ -134,7 +135,7 @@ TS_TEST(a_retained_graph_computes_again_for_each_backward)
     SAYS("second time");
 }
 
-/** A part of parts: each inner one is computed again inside the outer. */
+/** A part of parts: each inner part is recomputed inside the outer one. */
 typedef struct nest {
     part *parts;
     int n;
@@ -170,7 +171,7 @@ TS_TEST(parts_inside_parts_give_the_same_gradients)
         ts_manual_seed(5);
         if (i) {
             OK(ts_recompute(nest_run, &outer, &x, 1, &y, 1));
-        } else { /* the same by hand, with nothing computed again */
+        } else { /* the same by hand, without recomputation */
             y = ts_sin(x);
             for (int k = 0; k < 2; k++) {
                 ts_tensor *z = ts_sin(y), *w;
@@ -244,7 +245,7 @@ TS_TEST(wrong_use_is_named)
           ts_recompute_ex(part_run, &a, &in, 1, &y, 1, &(ts_recompute_opts){.size = 1}));
     in = NULL;
     FAILS(TS_ERR_NULL, ts_recompute(part_run, &a, &in, 1, &y, 1));
-    /* what is needed again must not be written */
+    /* inputs of the second run must not be written */
     x = ts_normal(TS_SIZES(BATCH, WIDTH), 0, 1, TS_F64);
     OK(ts_recompute(part_run, &a, &x, 1, &y, 1));
     ts_mul_scalar_(x, 2);
@@ -281,7 +282,7 @@ TS_TEST(the_context_ends_with_the_graph_or_at_once)
         ts_tensor *x = parameter(BATCH, WIDTH);
         OK(ts_recompute_ex(part_run, &a, &x, 1, &y, 1, &opts));
         OK(ts_backward(ts_sum(y)));
-        ck_assert_int_eq(released, 1); /* nothing can be computed again: the graph has been freed */
+        ck_assert_int_eq(released, 1); /* recomputation is impossible: the graph has been freed */
         OK(ts_recompute_ex(part_run, &a, &x, 1, &y, 1, &opts));
         ck_assert_int_eq(released, 1);
     }
@@ -320,8 +321,8 @@ TS_TEST(memory_falls_to_the_square_root)
     peak(parts, SEGMENTS, false); /* gradients are there from now on */
     int64_t all = peak(parts, SEGMENTS, false), less = peak(parts, SEGMENTS, true);
     /* 256 layers keep a tensor each; 16 parts of 16 keep 16 inputs and, one at a time, 16 layers.
-     * What a backward works in beside that is the same for both, but for a few tensors
-     * at the border of a part. */
+     * The other memory of a backward is the same for both, except for a few tensors at the border
+     * of a part. */
     int64_t tensor = 512 * WIDTH * (int64_t)sizeof(double), layers = SEGMENTS * SEGMENTS;
     ck_assert_msg(all - less >= (layers - 2 * SEGMENTS - 4) * tensor,
                   "%lld of %lld bytes, %lld a tensor", (long long)less, (long long)all,

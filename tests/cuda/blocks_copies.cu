@@ -166,7 +166,7 @@ int bulk()
     return wrong;
 }
 
-/** Each block adds the same numbers to what is there, twice. */
+/** Each block adds the same numbers to the memory, twice. */
 __global__ void __launch_bounds__(128) add_kernel(const float *x, float *sums)
 {
 #if HOPPER

@@ -108,8 +108,8 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
 
 /* -------------------------------------------------------------------------- first calls ---- */
 
-/** What is chosen or made when it is first needed: the instruction set, tables
- *  of the product's library, the pool, records of threads. */
+/** State that is initialised at its first use: the instruction set, tables of the product's
+ *  library, the pool, records of threads. */
 static bool call_first(int number, void *sums)
 {
     TS_SCOPE;

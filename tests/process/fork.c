@@ -1,4 +1,4 @@
-/** @file fork.c  The process forks while other threads hold what the library guards. */
+/** @file fork.c  The process forks while other threads hold the library's locks. */
 // SPDX-License-Identifier: MIT
 #include "tests/harness.h"
 #include "tests/process/children.h"
@@ -265,8 +265,8 @@ static ts_tensor *square_in(int place, ts_tensor *x)
     return y;
 }
 
-/** Runs the graph as often as it may; 0 when each gradient is right and the run behind the last
- *  one is an error that says why. */
+/** Runs the graph as often as allowed; 0 if each gradient is right and one more run is an error
+ *  with a reason. */
 static void use_up_graph(int unused)
 {
     (void)unused;

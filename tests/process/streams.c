@@ -8,7 +8,7 @@
 
 enum { MASKS = 8 }; /* which of the descriptors 0, 1 and 2 are closed */
 
-/* What a program and its threads print meanwhile. */
+/* Output of a program and its threads meanwhile. */
 static void chatter(void)
 {
     for (int fd = 0; fd <= 2; fd++)

@@ -1,6 +1,5 @@
 /**
- * @file csv.c
- * The CSV log: what it writes, how it is resumed, and that a refused write loses nothing.
+ * @file csv.c  The CSV log: its bytes, resuming, and refused writes, which lose nothing.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/report.h>

@@ -51,7 +51,7 @@ TS_TEST(ops_inside_a_composite_do_not_show)
     ts_graph_free(graph);
 }
 
-/** x², with a backward of its own that reads what forward saved. */
+/** x², with a user-defined backward that reads saved tensors. */
 static ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
                                 ts_tensor **out, int m)
 {
@@ -148,7 +148,7 @@ TS_TEST(casts_of_autocast_are_recorded_marked_and_replayed_as_they_were)
     ck_assert_int_ge(ts_graph_count(graph, "to"), info.casts);
     ts_optimizer_zero_grad(a.optimizer);
     {
-        TS_AUTOCAST(TS_DEVICE_CPU, TS_F16); /* not what was recorded: makes no difference */
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_F16); /* a change after the recording has no effect */
         OK(ts_replay(graph, in, 2, &loss, 1));
     }
     ck_assert(same(loss, want));
