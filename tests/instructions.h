@@ -16,9 +16,9 @@
 #include "tests/harness.h"
 
 /**
- * Instructions between the start of the body and its end in a forked child, with the few
- * of the counting itself, always the same ones; -1 where a process may not trace its child.
- * What the body does but once should be done before.
+ * Instructions between the start of the body and its end in a forked child, with the few of the
+ * counting itself, always the same ones; -1 where a process may not trace its child. Run one-time
+ * initialisation before the count.
  */
 static inline long ts_instructions(void (*body)(void *ctx), void *ctx)
 {

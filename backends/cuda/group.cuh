@@ -1,4 +1,4 @@
-/** @file group.cuh  What the generated kernel of a fused group (fuse_source.c) calls. */
+/** @file group.cuh  Device functions for the generated kernels of fused groups (fuse_source.c). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUP_CUH
 #define TS_CUDA_GROUP_CUH

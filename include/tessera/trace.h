@@ -41,8 +41,8 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
 
 /**
  * Runs fn and records the calls that the calling thread makes meanwhile, in the TRACING layer: with
- * the casts of AUTOCAST, and above AUTOGRAD. What composites and kernels call is not shown;
- * a call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
+ * the casts of AUTOCAST, and above AUTOGRAD. Inner calls of composites and kernels are not
+ * recorded; a call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
  * @param inputs   ninputs tensors that a replay may replace
  * @param outputs  receives noutputs tensors from fn; TS_NONE is allowed
  * @param graph receives the graph, to be given to ts_graph_free(). Also set after an error of fn:
