@@ -140,8 +140,8 @@ ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 /**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
  * borrowed. With record, sums are recorded for double backward.
- * @param old receives the tensor that a sum replaced, or NULL; owned. Its release may free a graph,
- *             so release it while no node is locked.
+ * @param old  receives the tensor that a sum replaced, or NULL; owned. Its release may free a
+ *             graph, so release it while no node is locked.
  */
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old);
 

@@ -186,7 +186,7 @@ static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *a
 
 /**
  * Calls with each tensor in every dtype and in unusual shapes, and each number extreme.
- * @param answers NULL: checks the library's guarantees only; otherwise filled on the CPU and
+ * @param answers  NULL: checks the library's guarantees only; otherwise filled on the CPU and
  *                 compared on other devices
  */
 static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)

@@ -30,7 +30,7 @@ static const char usage[] =
     "for slow checkers\n"
     "  --list            print the selected samples and exit\n"
     "processes\n"
-    "  --isolate         run each operator in a process of its own, so a crash ends only that one;\n"
+    "  --isolate         run each operator in its own process, so a crash ends only that one;\n"
     "                    the default except for CUDA\n"
     "  --no-isolate      run all operators in this process, for debuggers\n"
     "  --jobs N          processes at a time (1); isolated only\n"

@@ -57,7 +57,7 @@ void ts_file_close(int fd);
  * and flushes the folder. The new file has the mode of the old one, or 0666 less the umask. A
  * symbolic link is replaced, not followed. After an error before the rename, path is unchanged and
  * the temporary file is removed.
- * @param write writes the file's data; `temporary` is the path of the temporary file
+ * @param write  writes the file's data; `temporary` is the path of the temporary file
  */
 ts_status ts_file_replace(const char *op, const char *path,
                           ts_status (*write)(int fd, const char *temporary, void *ctx), void *ctx);

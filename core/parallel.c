@@ -278,8 +278,7 @@ static void run_loop(int64_t tasks, int parts, ts_parallel_body body, void *ctx)
     pool.parts = parts;
     pool.round += 2;
     atomic_store_explicit(&pool.pending, (unsigned)(parts - 1), memory_order_relaxed);
-    for (int p = parts - 1; p > 0; p--) // in descending order: a worker's children in the tree get
-    for (int p = parts - 1; p > 0; p--) // their parts before it
+    for (int p = parts - 1; p > 0; p--) // in descending order: a worker's children come before it
         atomic_store(&pool.workers[p].word, pool.round);
 
     inside = true;

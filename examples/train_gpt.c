@@ -441,7 +441,7 @@ int main(int argc, char **argv)
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
         {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
-        {"--seed", "seed of weights and of the order of batches", .number = &r.seed, .most = INT64_MAX},
+        {"--seed", "seed of weights and batches", .number = &r.seed, .most = INT64_MAX},
         {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
          .most = MOST},
         {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,

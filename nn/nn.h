@@ -20,10 +20,10 @@ double ts_nn_initial_lr(const ts_optimizer *o, int group);
 ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
 /**
  * A step without a host sync. The tensors are 0-dim, on the parameters' device, and may be NULL.
- * @param norm norm of the gradients times factor, for clipping; NULL: computed if needed, without
- *                factor
- * @param factor f32: multiplies gradients as they are read, before clipping
- * @param found f32: if not 0, the device skips the step and does not count it
+ * @param norm  norm of the gradients times factor, for clipping; NULL: computed if needed, without
+ *              factor
+ * @param factor  f32: multiplies gradients as they are read, before clipping
+ * @param found   f32: if not 0, the device skips the step and does not count it
  */
 ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found);
 

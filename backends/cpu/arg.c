@@ -28,9 +28,11 @@ typedef struct search {
 } search;
 
 /*
- * T's bodies; !(x WORSE best) is true for a better x and for NaN. _runs a task is a result whose
- *   elements are contiguous _parts a task is a part of the only run _columns a task is a tile of
- *   adjacent results _short a task is a result of few elements; several are searched together
+ * T's bodies; !(x WORSE best) is true for a better x and for NaN.
+ *   _runs     a task is a result whose elements are contiguous
+ *   _parts    a task is a part of the only run
+ *   _columns  a task is a tile of adjacent results
+ *   _short    a task is a result of few elements; several are searched together
  */
 #define SEARCH(T, name, WORSE)                                                                     \
     VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                                 \

@@ -2,10 +2,10 @@
  * Folds of many elements into one value, for one real type: sums, products, extremes. The order of
  * operations depends only on the number of elements:
  *
- *   line 64 bytes of elements: the lanes of a fold, in every variant leaf 8 lines, folded pairwise;
- *   the last leaf of a row: 4, 2, 1 lines and a partial line cascade the leaves, folded pairwise:
- *   two of one level make one of the next value the last line, its upper half onto its lower half
- *   until one element is left
+ *   line     64 bytes of elements: the lanes of a fold, in every variant
+ *   leaf     8 lines, folded pairwise; the last leaf of a row: 4, 2, 1 lines and a partial line
+ *   cascade  the leaves, folded pairwise: two of one level make one of the next
+ *   value    the last line, its upper half folded onto its lower half until one element is left
  *
  * So every variant gives the same bits, and the error of a sum grows with the logarithm of its
  * length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).

@@ -18,8 +18,8 @@ typedef struct ts_gemm {
     int64_t a_row, a_column, b_row, b_column, c_row;
 } ts_gemm;
 
-/** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes nothing
- *  if a size or step exceeds INT_MAX or the process is exiting. */
+/** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes
+ *  nothing if a size or step exceeds INT_MAX or the process is exiting. */
 bool ts_blas_f32(const ts_gemm *g);
 bool ts_blas_f64(const ts_gemm *g);
 /** Sets the CBLAS to one thread. */

@@ -20,7 +20,7 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
  * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE if there is no loop. bf16 and f16 without
  * their own loop use the f32 loop in blocks that fit the first-level cache; numbers among the
  * operands are then f32.
- * @param cost approximate cycles per element; determines when to use threads
+ * @param cost  approximate cycles per element; determines when to use threads
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
 /** One loop over f->plan->iter. */

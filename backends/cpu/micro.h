@@ -29,8 +29,8 @@
  * @param b_row          elements from row to row; whole vectors are read,
  *                       also behind the last column
  * @param bias           NULL, or `columns` elements
- * @param fetch address to prefetch: one cache line per step, fetch_step elements apart. Pass b with
- *                       fetch_step 0 to prefetch nothing new
+ * @param fetch          address to prefetch: one cache line per step, fetch_step elements apart.
+ *                       Pass b with fetch_step 0 to prefetch nothing new
  */
 #define MICRO_PARAMS(T)                                                                            \
     int64_t k, const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_row, T *c,         \

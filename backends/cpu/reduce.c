@@ -6,9 +6,9 @@
  * layout alone, and the next pass folds the parts, until one is left. So the bits are the same on
  * any number of threads, and the error of a sum grows with the depth of the chain, not its length.
  *
- *   inner pass the elements of a result form runs; vectors run along the elements outer pass
- *   adjacent results are contiguous (column sums); vectors run across results turned pass results
- *   of few elements: a tile is transposed into columns of an outer pass
+ *   inner pass   the elements of a result form runs; vectors run along the elements
+ *   outer pass   adjacent results are contiguous (column sums); vectors run across results
+ *   turned pass  results of few elements: a tile is transposed into columns of an outer pass
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"

@@ -25,7 +25,7 @@ typedef struct ts_sgemm_plan {
 
 /**
  * Plans the product g, borrowed until it has run.
- * @param sums receives the sums of the first operand over k, (m); NULL if not requested
+ * @param sums  receives the sums of the first operand over k, (m); NULL if not requested
  * @return false if the CBLAS should compute the product
  */
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *plan, const ts_gemm *g, float *sums);

@@ -175,8 +175,8 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
     for (int k = 1; k < f->operands; k++)
         now[k] = f->host[k] ? 0 : version[call->value[k]];
     const char *type = types[g->values[to].dtype];
-    put(t, "            const in_register_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type, to,
-        ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
+    put(t, "            const in_register_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type,
+        to, ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
     else

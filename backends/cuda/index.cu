@@ -135,8 +135,8 @@ static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_
 
 /**
  * Adds rows of x to rows of out by sorted keys, which fill_keys(sorter, call) makes.
- * @param places upper bound of positions
- * @param every writes every row of out; otherwise adds to the rows of keys that occur
+ * @param places  upper bound of positions
+ * @param every   writes every row of out; otherwise adds to the rows of keys that occur
  */
 template <class T, class F>
 static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out,

@@ -55,7 +55,7 @@ struct indices {
     bool is_short;
     reporter out;
 
-    /** @param what noun for the elements in the error */
+    /** @param what  noun for the elements in the error */
     indices(const ts_frame *f, const ts_tensor *t, ts_cuda_device *device,
             const char *what = "indices")
         : data(ts_kernel_data(t)), is_short(ts_dtype_of(t) == TS_I32),

@@ -32,11 +32,13 @@ struct stream_shape {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /**
- * ARRAYS inputs of (rows, n) elements, read row by row. run() takes a formula with float2
- *   first(stream) the two numbers of a thread's elements base_of(), share(), join(), whole(),
- *   adjust() functions of combine() that compute the row's numbers void second(stream, float2
- *   whole) writes the row A warp waits only for its own data and the other warps' numbers. first()
- *   of a row runs before second() of the previous row, which hides the latency of the exchange.
+ * ARRAYS inputs of (rows, n) elements, read row by row. run() takes a formula with
+ *   float2 first(stream)                      the two numbers of a thread's elements
+ *   base_of(), share(), join(), whole(), adjust()
+ *                                             functions of combine() for the row's numbers
+ *   void second(stream, float2 whole)         writes the row
+ * A warp waits only for its own data and the other warps' numbers. first() of a row runs before
+ * second() of the previous row, which hides the latency of the exchange.
  */
 template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int V = vec16<T>, vecs = S::vecs;

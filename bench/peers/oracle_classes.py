@@ -309,8 +309,7 @@ def _(d):
     low, high = (math.prod(r[k] for r in ranges) for k in (0, 1))
     least_side = min(abs(d.mine), abs(d.other))
     is_small = min(low, least_side) < info.tiny / info.eps
-    same_sign = (d.mine > 0) == (d.other > 0) or least_side <= few  # an element that vanished has
-    same_sign = (d.mine > 0) == (d.other > 0) or least_side <= few  # no sign
+    same_sign = (d.mine > 0) == (d.other > 0) or least_side <= few  # 0 has no sign
     return is_small and same_sign and off <= few * high
 
 

@@ -78,7 +78,7 @@ typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **
 /**
  * Runs after a node's rule, before the gradients are passed on; for a leaf, after its gradient was
  * accumulated.
- * @param input_grads the rule's gradients of its n inputs, TS_NONE for none; the hook may replace
+ * @param input_grads  the rule's gradients of its n inputs, TS_NONE for none; the hook may replace
  *                     entries (same sizes and dtype) or set them to TS_NONE. n is 0 for a leaf.
  * @param grads        gradients of the m results; for a leaf, its whole gradient
  */
@@ -156,8 +156,8 @@ typedef struct ts_function {
 
 /**
  * Applies a function.
- * @param inputs n tensors; TS_NONE for an absent optional tensor; NULL propagates an earlier
- *                 failure
+ * @param inputs  n tensors; TS_NONE for an absent optional tensor; NULL propagates an earlier
+ *                failure
  * @param outputs  receives m tensors (1 to 255), NULL after an error
  *
  * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD

@@ -267,8 +267,8 @@ typedef struct ts_registration ts_registration;
  *                one.
  * @param op      name of the op; it may be registered later, but for a backend's kernels before its
  *                load ends
- * @param schema the schema the kernel was written for; NULL skips the check. A mismatch is an error
- *                now or, if the op is registered later, at that time.
+ * @param schema  the schema the kernel was written for; NULL skips the check. A mismatch is an
+ *                error now or, if the op is registered later, at that time.
  * @param out     receives a handle for ts_unregister(); may be NULL
  */
 TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel,

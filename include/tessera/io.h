@@ -135,7 +135,7 @@ TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
 TS_API ts_status ts_checkpoint_remove_all(const char *dir);
 /**
  * Opens the newest checkpoint under dir that verifies.
- * @param checkpoint receives it, owned by the caller; NULL (with TS_OK) if there is no checkpoint
+ * @param checkpoint  receives it, owned by the caller; NULL (with TS_OK) if there is no checkpoint
  * @return TS_ERR_FORMAT if checkpoints exist and none verifies
  */
 TS_API ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint);

@@ -87,7 +87,8 @@ typedef struct ts_prof_machine {
  * Measures the machine, or reads an earlier measurement from a file: one per host, processor and
  * number of threads in $XDG_CACHE_HOME/tessera (~/.cache/tessera), which must belong to the user.
  * Takes up to ten seconds. A folder that cannot be written is no error. Resets the timers.
- * @param anew measure even if the file exists Errors: TS_ERR_STATE while a profile records,
+ * @param anew  measure even if the file exists
+ * Errors: TS_ERR_STATE while a profile records,
  * TS_ERR_MEMORY, TS_ERR_NULL, TS_ERR_UNSUPPORTED.
  */
 TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);

@@ -91,7 +91,8 @@ typedef struct ts_argument {
  * positional arguments in the order of their rows. --help prints `about` and all arguments; their
  * values before the call are shown as the defaults. A mistake is printed to stderr with the usage.
  * @param about   description of the program, as whole lines
- * @param status receives main()'s result if the program must end: 0 after --help, 2 after a mistake
+ * @param status  receives main()'s result if the program must end: 0 after --help, 2 after a
+ *                mistake
  * @return true if the program continues
  */
 TS_API bool ts_program_begin(int argc, char **argv, const char *about,

@@ -44,8 +44,8 @@ typedef struct ts_progress_opts {
 
 /**
  * Makes a progress line. Honours NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
- * @param total_steps steps of the whole run, including those before start_step; 0: unknown (neither
- *                     bar nor ETA)
+ * @param total_steps  steps of the whole run, including those before start_step; 0: unknown
+ *                     (neither bar nor ETA)
  * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
  */
 TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts);

@@ -45,9 +45,9 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
  * recorded; a call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
  * @param inputs   ninputs tensors that a replay may replace
  * @param outputs  receives noutputs tensors from fn; TS_NONE is allowed
- * @param graph receives the graph, to be given to ts_graph_free(). Also set after an error of fn:
- *                 then the graph is incomplete and has the calls before. NULL if no graph could be
- *                 started.
+ * @param graph    receives the graph, to be given to ts_graph_free(). Also set after an error of
+ *                 fn: then the graph is incomplete and has the calls before. NULL if no graph could
+ *                 be started.
  *
  * Out of memory in the recorder does not disturb fn: the graph says that it is incomplete.
  * Errors: those of fn; TS_ERR_STATE inside another trace or inside a kernel;

@@ -5,8 +5,8 @@
 
 #include "tests/io/run.h"
 
-/** A checkpoint holds the step and a `life`, the number of the process that saved it: 1 for the steps
- *  before, 2 for the save under test, 3 for the save after it. */
+/** A checkpoint holds the step and a `life`, the number of the process that saved it: 1 for the
+ *  steps before, 2 for the save under test, 3 for the save after it. */
 typedef struct scenario {
     const char *name;
     int before[4]; /* steps saved before, life 1, ended by -1 */

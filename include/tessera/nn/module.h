@@ -58,7 +58,7 @@ TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 /**
  * Adds a parameter: holds t and makes it require grad (t must be an f64, f32, bf16 or f16 leaf).
  * @param name  not empty, without '.', unique in the module
- * @param t NULL propagates an earlier failure; TS_NONE: adds nothing, and *slot is TS_NONE
+ * @param t     NULL propagates an earlier failure; TS_NONE: adds nothing, and *slot is TS_NONE
  * @param slot  receives t; may be NULL
  */
 TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t,

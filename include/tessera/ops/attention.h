@@ -75,7 +75,7 @@ TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor
  * @param grad_lse  gradient of lse, (B, H, S), or TS_NONE
  * @param out, lse  results of the forward call
  * @param opts      options of the forward call; with dropout also rng
- * @param grads receive the gradients of query, key and value; NULL for a gradient that is not
+ * @param grads     receive the gradients of query, key and value; NULL for a gradient that is not
  * requested
  */
 TS_API ts_status ts_scaled_dot_product_attention_backward(
