@@ -10,7 +10,7 @@ namespace {
 
 /* ------------------------------------------------------------------------- the copy engine ---- */
 
-/** Tile as it lies, whatever was there before. */
+/** Tile as stored, independent of the previous contents. */
 template <class T, int ROWS, int DEPTH>
 __global__ void __launch_bounds__(128)
     load_kernel(const __grid_constant__ CUtensorMap map, int row, int head, int batch, T *out)

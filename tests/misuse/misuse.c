@@ -121,7 +121,7 @@ void __sanitizer_set_death_callback(void (*callback)(void));
 void __sanitizer_set_report_fd(void *fd);
 static void reported(void) { write_call("sanitizer"); }
 
-/** UBSan calls it before it prints, to the descriptor 2 whatever AddressSanitizer was told. */
+/** UBSan calls it before it prints, to descriptor 2, independent of AddressSanitizer's log_path. */
 void __ubsan_on_report(void);
 void __ubsan_on_report(void)
 {

@@ -304,7 +304,7 @@ static ts_status status; /* of the call */
 static bool says;        /* its result can say that it failed */
 
 static void got(ts_status s) { status = s, says = true; }
-/** NULL may be an answer: a failure is told by the record. */
+/** NULL may be an answer: the record shows a failure. */
 static void got_pointer(const void *p)
 {
     got(p ? TS_OK : ts_error_code());
