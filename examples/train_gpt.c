@@ -439,7 +439,8 @@ int main(int argc, char **argv)
     const ts_argument arguments[] = {
         {"--data", "file to train on", .text = &r.data, .required = true, .value = "FILE"},
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
-        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name},
+        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name,
+         .value = "NAME"},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
         {"--seed", "seed of weights and batches", .number = &r.seed, .most = INT64_MAX},
         {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
