@@ -177,7 +177,7 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_STATUS_OF(*out = ts_keep(*out));
 }
 
-/** From now on the step is a compiled function, with graph a graph of the device. */
+/** From now on the step is a compiled function, with `graph` as a graph of the device. */
 int compare_gpt_compile(compare_gpt *g, bool graph)
 {
     g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph));

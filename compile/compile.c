@@ -101,7 +101,8 @@ static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, uint64_t 
     return NULL;
 }
 
-/** Room for one more plan: that which was not used for longest goes; NULL when all are running. */
+/** Makes room for one more plan: frees the least recently used plan. NULL if all plans are
+ *  running. */
 static ts_exec **room_for_plan(ts_compiled *c)
 {
     if (!c->plans) {
@@ -121,7 +122,7 @@ static ts_exec **room_for_plan(ts_compiled *c)
     return oldest;
 }
 
-/** Says in what the words of a recording differ from those of the newest plan. */
+/** Describes the first difference between a recording's words and the newest plan's. */
 static void find_cause(ts_compiled *c, const ts_array *words)
 {
     const ts_exec *e = c->newest;
@@ -244,8 +245,7 @@ ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
 
 /* -------------------------------------------------------------------------------- calls ---- */
 
-/** The function's own call. What it makes and does not return ends with it: a temporary that lived
- *  on would have to be in memory. */
+/** Calls the function in a scope, which releases its temporaries, so that they need no memory. */
 static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {
@@ -262,7 +262,8 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status;
 }
 
-/** Runs the function, and what it recorded, also after an error: what it called has happened. */
+/** Runs the function, then the recorded calls, also after an error, as eager calls would have
+ *  run. */
 static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {

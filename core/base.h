@@ -11,8 +11,8 @@
 #define TS_COLD __attribute__((cold, noinline))
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-/* In front of a loop. TS_UNROLL(n): n rounds in a row, or all if there are fewer.
- * TS_INDEPENDENT: no round reads what another one writes; clang finds out at run time. */
+/* Placed before a loop. TS_UNROLL(n): unrolls n iterations, or all if there are fewer.
+ * TS_INDEPENDENT: no iteration reads memory that another writes; clang checks this at run time. */
 #define TS_PRAGMA(words) _Pragma(#words)
 #ifdef __clang__
 #define TS_UNROLL(n) TS_PRAGMA(unroll n)

@@ -1,6 +1,6 @@
 /**
- * @file adapt.c  Fits a call to a kernel that does not take it as it is: casts and packs arguments,
- * puts contiguous tensors in the place of strided destinations, computes halves in f32.
+ * @file adapt.c  Adapts calls to kernels with narrower support: casts and packs arguments, replaces
+ * strided destinations by contiguous tensors, computes halves in f32.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
@@ -35,8 +35,8 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
-/** Whether the kernel converts t as it reads it. Of a small tensor beside a large result it would
- * convert each element many times. */
+/** Whether the kernel converts t while reading. A small tensor that is broadcast is cast
+ * beforehand, because the kernel would convert each of its elements many times. */
 static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
 {
     const ts_meta *m = &f->plan->ret[0];
@@ -168,8 +168,8 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or
- * numbers, and the op is not the conversion by which the result gets back to the halves. */
+/** Whether a bf16 or f16 call can run with f32 arguments: all arguments are numbers or tensors that
+ * are only read, and the op is not the conversion that rounds results to halves. */
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
@@ -179,7 +179,7 @@ static bool can_widen(const ts_frame *f)
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
             if (ts_dtype_is_half(f->args[i].list[k]->dtype))
-                return false; /* kernels over lists say themselves what they take */
+                return false; /* kernels over lists check dtypes themselves */
     return true;
 }
 

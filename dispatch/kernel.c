@@ -1,5 +1,4 @@
-/** @file kernel.c  What kernels outside the library see of a call:
- * the public form of frame and plan. */
+/** @file kernel.c  The public view of frame and plan for kernels outside the library. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
 #include "core/device.h"

@@ -24,7 +24,7 @@ struct ts_checkpoint {
 
 /* ----------------------------------------------------------------------- the folder's list ---- */
 
-/* STEP, STEP.old-PID or STEP.tmp-PID with a step as it is written, else false. */
+/* STEP, STEP.old-PID or STEP.tmp-PID with a canonical step number; otherwise false. */
 static bool read_name(const char *name, ts_checkpoint_folder *f)
 {
     const char *at = name;
@@ -112,7 +112,7 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
     return status;
 }
 
-/* The descriptor whose bytes were hashed is the one that is read from later. */
+/* Tensors are read later from the same descriptor that was hashed. */
 static ts_status open_section(const char *op, const char *folder, const ts_manifest_file *f,
                               section *section)
 {
@@ -191,7 +191,7 @@ const char *ts_checkpoint_path(const ts_checkpoint *c) { return c ? c->path : NU
 const char *ts_checkpoint_json(const ts_checkpoint *c) { return c ? c->json : NULL; }
 const char *ts_checkpoint_report(const ts_checkpoint *c) { return c && c->report ? c->report : ""; }
 
-/** The value at keys, in *root's hands; root is for ts_json_done() whatever comes. */
+/** The value at keys, owned by *root. Pass root to ts_json_done() in every case. */
 static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys,
                               int nkeys, json_t **root)
 {
@@ -334,7 +334,7 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
                             root, (long long)tried, report);
     if (status == TS_OK && found) {
         if (report)
-            ts_error_clear(); /* of what was passed over */
+            ts_error_clear(); /* names of skipped checkpoints */
         found->report = report;
         report = NULL;
         *checkpoint = found;

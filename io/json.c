@@ -67,10 +67,10 @@ void ts_io_remove(void)
 }
 
 /*
- * Most that a parser takes for the value at the start of text. Each value and each member stands
- * behind one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes,
- * a member 96 and its share of the buckets 64, all rounded up); strings are kept at most twice,
- * and the buffer of the longest token doubles from 16.
+ * Upper bound of the parser's memory for the value at the start of text. Each value and each member
+ * follows one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes, a
+ * member 96 and its share of the buckets 64, all rounded up); strings are kept at most twice, and
+ * the buffer of the longest token doubles from 16.
  */
 static size_t most_of(const char *text, size_t bytes)
 {
@@ -126,7 +126,7 @@ json_t *ts_json_load(const char *op, const char *path, const char *text, size_t 
         return value;
     }
     ts_json_done(NULL);
-    /* a parser that ran out of memory often says nothing at all */
+    /* a parser that ran out of memory often reports nothing */
     if (!error.text[0] || json_error_code(&error) == json_error_out_of_memory)
         ts_error_memory("a JSON value", 1);
     else

@@ -11,7 +11,7 @@
 
 /* ------------------------------------------------------------------------------ checks ---- */
 
-/* As jansson sees it: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Checks UTF-8 as jansson does: no overlong forms, no surrogates, nothing above U+10FFFF. */
 static bool is_utf8(const char *text)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};

@@ -11,7 +11,7 @@
 
 typedef struct entry {
     ts_tensor *leaf, *cast; /* owned; leaf NULL: free */
-    uint32_t version;       /* of the leaf's storage when it was cast */
+    uint32_t version;       /* version of the leaf's storage when it was cast */
 } entry;
 
 typedef struct cache {

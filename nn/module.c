@@ -1,4 +1,4 @@
-/** @file module.c  Modules: their members, how they are walked, and what is done to all of them. */
+/** @file module.c  Modules: members, walks over the tree, operations on the whole tree. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -34,7 +34,7 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
     return false;
 }
 
-/* ------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 ts_module *ts_module_new(const ts_module_type *type)
 {
@@ -290,7 +290,7 @@ static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void 
             each_module(m->members[i].child, fn, ctx);
 }
 
-/* ----------------------------------------------------------------------- on all of them ---- */
+/* --------------------------------------------------------------------------- whole tree ---- */
 
 static void set_training(ts_module *m, void *ctx) { m->training = *(bool *)ctx; }
 

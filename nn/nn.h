@@ -1,4 +1,4 @@
-/** @file nn.h  What the files of this room share. */
+/** @file nn.h  Declarations shared by the files of this room. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_NN_NN_H
 #define TS_NN_NN_H
@@ -48,12 +48,11 @@ double ts_nn_initial_lr(const ts_optimizer *o, int group);
 /** Norm of all gradients of an optimizer together, as ts_global_norm(); in the caller's scope. */
 ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
 /**
- * A step for which the host does not wait. All are numbers on the parameters'
- * device, and may be NULL.
- * @param norm    of the gradients times factor, for clipping; NULL: taken where needed,
- *                of the gradients as they are
- * @param factor  f32: what gradients are multiplied by as they are read, before they are clipped
- * @param found   f32: unless it is 0, the device leaves the step out, which then does not count
+ * A step without a host sync. The tensors are 0-dim, on the parameters' device, and may be NULL.
+ * @param norm  norm of the gradients times factor, for clipping; NULL: computed if needed, without
+ *              factor
+ * @param factor  f32: multiplies gradients as they are read, before clipping
+ * @param found   f32: if not 0, the device skips the step and does not count it
  */
 ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found);
 

@@ -13,8 +13,8 @@ enum { STATES = 3, MASTER = 2 };
 typedef struct record {
     ts_tensor *param; /* held */
     char *name;
-    /* exp_avg and exp_avg_sq, or a momentum buffer; of a bf16 or f16 parameter the f32 values that
-     * are stepped; held, NULL where there is none */
+    /* exp_avg and exp_avg_sq, or a momentum buffer; for a bf16 or f16 parameter also its f32
+     * values; held, or NULL */
     ts_tensor *states[STATES];
     int64_t steps;
 } record;

@@ -20,7 +20,7 @@ enum { RECORD_BYTES = 45, MOST_PATH = 4096 };
 struct ts_run {
     char *dir;
     int64_t id;
-    int fd; /* of run.json, locked */
+    int fd; /* descriptor of run.json, locked */
     bool resumed;
 };
 
@@ -39,7 +39,7 @@ static bool is_there(const ts_run *r, const char *name)
     return access(in_dir(r, path, name), F_OK) == 0;
 }
 
-/** What run.json says; false when it is empty or not as we write it. */
+/** Reads run.json; false if it is empty or has another format. */
 static bool read_record(const ts_run *r, long long *id, long *pid)
 {
     char text[RECORD_BYTES + 1] = "", again[2 * RECORD_BYTES];
@@ -75,7 +75,7 @@ static ts_status fail_existing_run(const ts_run *r)
         "run_open: '%s' holds an earlier run", r->dir);
 }
 
-/** log.csv or checkpoints, also of a run whose run.json is lost. */
+/** Whether the folder has log.csv or checkpoints, even without run.json. */
 static bool has_results(const ts_run *r)
 {
     return is_there(r, "log.csv") || is_there(r, "checkpoints");
@@ -99,7 +99,7 @@ static ts_status lock(ts_run *r)
                              who);
 }
 
-/** The old run's id goes last: until then what is left of it can be resumed or overwritten. */
+/** Removes the old run's id last, so an interrupted removal can be resumed or overwritten. */
 static ts_status remove_existing_run(const ts_run *r, const ts_run_opts *o)
 {
     char path[MOST_PATH];

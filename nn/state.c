@@ -82,7 +82,7 @@ ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list)
 
 enum { NAMED_MOST = 8 };
 
-/** Appends to the report's text; what does not fit is cut. */
+/** Appends to the report's text and truncates it at the end of the buffer. */
 static void append_to_report(ts_load_report *r, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void append_to_report(ts_load_report *r, const char *format, ...)
@@ -94,7 +94,7 @@ static void append_to_report(ts_load_report *r, const char *format, ...)
     va_end(args);
 }
 
-/** One more of a kind: its name while there are few. */
+/** Counts an entry, and adds its name while there are few. */
 static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name,
                  const char *detail)
 {

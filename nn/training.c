@@ -155,11 +155,10 @@ static void release_section(ts_named_tensors *list)
     free(list->tensors);
 }
 
-/** What a run was before a checkpoint was taken over, to be brought back
- * when a part does not fit. */
+/** State of a run before a checkpoint is loaded, to restore if a part does not fit. */
 typedef struct before {
     ts_named_tensors model;
-    ts_tensor **copies; /* of its tensors; NULL: not yet made */
+    ts_tensor **copies; /* copies of its tensors; NULL: not yet made */
     ts_loader_state place;
     ts_named_number *numbers, scaler[SCALER_NUMBERS];
     int64_t n;
@@ -186,7 +185,7 @@ static ts_status take_snapshot(const ts_training *t, before *b)
     return TS_OK;
 }
 
-/* Nothing here needs memory: what lacks it may be why the run is brought back. */
+/* Restores the run without allocating, because out of memory may be the reason. */
 static void restore_snapshot(ts_training *t, const before *b)
 {
     TS_NO_GRAD;

@@ -120,7 +120,7 @@ static ts_status wrong(const char *path, const char *field, const char *expected
                       expected);
 }
 
-/** What is read from one object. */
+/** Table of the fields read from one object. */
 typedef struct source {
     const char *path;
     json_t *object;

@@ -117,7 +117,7 @@ static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
     p->entries[p->count++] = e;
 }
 
-/** Counts what there is, and finds when the first thread began. */
+/** Counts rows and threads, and finds the start of the first thread. */
 static void survey(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
@@ -126,7 +126,7 @@ static void survey(const ts_thread_record *t, void *ctx)
     g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
 }
 
-/** Copies a thread's events, whose rows are counted on from those of the threads before. */
+/** Copies a thread's events; row numbers continue from the threads before. */
 static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
 {
     ts_profile *p = g->p;

@@ -1,6 +1,5 @@
 /**
- * @file chart.c
- * Collects what a chart shows; svg.c draws it.
+ * @file chart.c  Collects the data of a chart; svg.c draws it.
  */
 // SPDX-License-Identifier: MIT
 #include "report/chart.h"
@@ -127,7 +126,7 @@ ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, cons
 
 /* ------------------------------------------------------------------- lines from CSV ---- */
 
-/* Ends the field at *cursor with NUL, unquoted, and moves on; *more tells if one follows. */
+/* Terminates and unquotes the field at *cursor and advances; *more: another field follows. */
 static char *next_field(char **cursor, bool *more)
 {
     char *field = *cursor, *from = field, *to = field;

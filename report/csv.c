@@ -1,6 +1,6 @@
 /**
- * @file csv.c
- * A log of numbers that survives a kill at any moment and goes on as if nothing had happened.
+ * @file csv.c  A log of numbers that survives a kill at any moment; a resumed log has the same
+ * bytes.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/program.h>
@@ -21,7 +21,7 @@ struct ts_csv {
     int fd;
     int ncolumns;
     char *path;
-    ts_text line; // reused: a row allocates nothing once this has grown
+    ts_text line; // reused, so rows stop allocating after the largest one
     int64_t size; // bytes of whole rows in the file
 };
 
@@ -81,7 +81,7 @@ static ts_status append_line(ts_csv *csv, const char *function)
 {
     if (!ts_write_all(csv->fd, csv->line.data, csv->line.size)) {
         ts_status status = io_error(csv, function, "write");
-        // Best effort: a resume repairs what stays behind.
+        // Best effort: a resume repairs an incomplete row.
         if (ftruncate(csv->fd, csv->size) != 0)
             return status;
         return status;

@@ -177,7 +177,7 @@ static void format_time(char *buffer, size_t size, double seconds)
         ts_format(buffer, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* The parts of a line as text; "" where there is nothing to say. */
+/* The parts of a line as text; "" if a part is absent. */
 typedef struct parts {
     char label[64], step[64], loss[48], rate[96], elapsed[32], eta[40];
 } parts;
@@ -241,7 +241,8 @@ static void add_bar(const ts_progress *p, ts_text *line, int width)
     ts_text_string(line, p->colour ? "\x1b[0m" : p->utf8 ? "" : "]");
 }
 
-/* Drops the least needed part until the line fits into `width` columns; returns what is left. */
+/* Drops the least important parts until the line fits `width` columns; returns the remaining
+   parts. */
 static int fit(parts *out, int width)
 {
     char *const order[] = {out->elapsed, out->rate, out->label, out->eta, out->loss};
@@ -287,7 +288,7 @@ static void draw_line(ts_progress *p, double now)
     const char *gap = "";
 
     make_parts(p, now, &out);
-    // The last column stays free: some terminals wrap as soon as it is written.
+    // Leaves the last column free: some terminals wrap after writing it.
     int left = redrawn ? fit(&out, terminal_width(p) - 1) - 2 - (p->utf8 ? 0 : 2) : 0;
     const char *const after[] = {out.step, out.loss, out.rate, out.elapsed, out.eta};
 

@@ -35,7 +35,7 @@ bool ts_grow(void *array_pointer, size_t count, size_t element)
 {
     void **array = array_pointer;
 
-    // Capacities are 4, 8, 16, ...: the count alone tells when the array is full.
+    // Capacities are 4, 8, 16, ..., so the count shows when the array is full.
     if (count && (count < 4 || (count & (count - 1))))
         return true;
     void *bigger = reallocarray(*array, count ? 2 * count : 4, element);

@@ -59,7 +59,7 @@ ts_status ts_read_whole(const char *path, char **data, size_t *size, const char 
 bool ts_write_all(int fd, const char *data, size_t size);
 /** Duplicate of a string, NULL for NULL; false when out of memory. */
 bool ts_copy_string(char **copy, const char *string);
-/** The same as a terminal shows it: escaped by ts_escape_text(). */
+/** Appends text escaped by ts_escape_text() for a terminal. */
 bool ts_copy_shown(char **copy, const char *string);
 /** Room for one more element of an array of `count`; array_pointer is the pointer's address. The
  *  caller counts the element once it is filled. False when out of memory. */

@@ -26,7 +26,7 @@ static ts_tensor *get(const machine *m, ts_id id) { return m->registers[ts_id_in
 static void put(const machine *m, ts_id id, ts_tensor *t)
 {
     ts_tensor **place = &m->registers[ts_id_index(id)], *before = *place;
-    if (!is_result(m->graph, id)) { /* a call that returns what it was given */
+    if (!is_result(m->graph, id)) { /* a call that returns an argument */
         ts_tensor_unref(t);
         return;
     }
@@ -78,7 +78,8 @@ static ts_status run_call(const machine *m, const ts_graph_node *n)
 {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     ts_thread *thread = m->thread;
-    int nrets = n->nrets <= TS_MAX_RETS ? n->nrets : TS_MAX_RETS; /* for the compiler: it is */
+    int nrets = n->nrets <= TS_MAX_RETS ? n->nrets : TS_MAX_RETS; /* always initialised; the
+                                                                     compiler cannot prove it */
     unbox(m, n, args);
     for (int i = 0; i < nrets; i++)
         rets[i] = n->given >> i & 1 ? ts_value_tensor(get(m, n->rets[i])) : ts_value_none();

@@ -17,7 +17,7 @@ static json_t *ints(const int64_t *list, uint32_t n)
     return a;
 }
 
-/** JSON has no NaN and no infinities: those are strings. */
+/** JSON has no NaN and no infinities; they are written as strings. */
 static json_t *number(double d)
 {
     return isnan(d)   ? json_string("nan")

@@ -37,7 +37,7 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
         begin += n;
         if (begin == end)
             return;
-        /* to the start of the next run; the first may have begun in the middle of one */
+        /* to the start of the next run; the first run may start in the middle */
         for (int k = 0; k < it->operands; k++)
             data[k] -= at[0] * inner[k];
         at[0] = 0;

@@ -21,7 +21,8 @@ typedef struct norm_job {
     int64_t rows, n, chunks;
     double eps;
     bool rms;
-    ts_dtype half;                     /* of x and y where they are halves; all else is f32 */
+    ts_dtype half;                     /* dtype of x and y if they are halves; other operands are
+                                          f32 */
     ts_slots *slots;                   /* for rows of halves */
 } norm_job;
 
@@ -127,7 +128,7 @@ static ts_status backward(ts_frame *f, norm_job *job)
         ts_parallel_for(2 * job->n, TS_CPU_GRAIN(1) / job->chunks + 1,
                         wide ? norm_combine_f64 : norm_combine_f32, job);
         ts_free(f->thread, job->parts, bytes);
-    } else { /* no rows: sums of nothing */
+    } else { /* no rows: the sums are 0 */
         if (job->dw)
             memset(job->dw, 0, (size_t)job->n * item);
         if (job->db)

@@ -17,7 +17,7 @@ VEC_FN uint64_t word64(const uint32_t *w, int64_t i)
     return ts_philox_join(w[2 * i], w[2 * i + 1]);
 }
 
-/** One draw: what each group's words are turned into. */
+/** One draw: the conversion of each group's random words. */
 typedef struct draw {
     ts_rng_state rng;
     int64_t numel, share; /* elements in all, and of a group */
@@ -27,8 +27,8 @@ typedef struct draw {
     int64_t low;
     uint64_t range;
     uint32_t threshold;
-    ts_dtype half;       /* of uniform and dropout: the dtype */
-    const ts_iter *iter; /* of dropout */
+    ts_dtype half;       /* dtype, for uniform and dropout */
+    const ts_iter *iter; /* for dropout */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
 } draw;
 
@@ -195,7 +195,7 @@ static ts_status randint(ts_frame *f)
     return run(&d, true, 3);
 }
 
-/* Fisher-Yates from the end: element i changes places with one of 0 .. i, drawn by number i. */
+/* Fisher-Yates from the end: swaps element i with one of 0 .. i, chosen by random number i. */
 #define SHUFFLE(T, name)                                                              \
     static void name(T *out, int64_t n, ts_rng_state rng)                             \
     {                                                                                 \
@@ -416,7 +416,7 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
     return TS_OK;
 }
 
-/** Inverse of the cumulated weights, which stand in scratch. */
+/** Samples by the inverse of the cumulative weights, which are in scratch. */
 static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated,
                              int64_t *out)
 {

@@ -8,7 +8,7 @@ typedef struct softmax_job {
     void *y;
     int64_t n, inner;
     bool log;
-    ts_dtype half;              /* of halves: the dtype, */
+    ts_dtype half;              /* dtype if halves, */
     ts_parallel_body single;    /* the rows of f32, */
     ts_slots *slots;            /* and place for them */
 } softmax_job;

@@ -1,12 +1,12 @@
 /**
- * @file wgmma.cuh
- * What Hopper (sm_90a) adds: tiles that the copy engine brings (TMA) and products of four warps
- * together straight from shared memory (PTX ISA: cp.async.bulk.tensor, wgmma, setmaxnreg).
+ * @file wgmma.cuh  Hopper's instructions (sm_90a): tile copies by the copy engine (TMA), and
+ * products by four warps that read operands from shared memory (PTX ISA: cp.async.bulk.tensor,
+ * wgmma, setmaxnreg).
  *
- * A tile of R rows lies as slabs of 64 columns of 2 bytes, R rows of 128 bytes each, as the copy
- * engine writes it with its 128-byte swizzle: chunk c of 16 bytes of row r is at place c xor
- * (r mod 8). Slabs begin at multiples of 1,024 bytes. The same tile serves as an operand either
- * way: with its columns as the depth of the product, or with its rows.
+ * A tile of R rows consists of slabs of 64 columns of 2 bytes, R rows of 128 bytes each, in the
+ * copy engine's 128-byte swizzle: the 16-byte chunk c of row r is at position c xor (r mod 8).
+ * Slabs start at multiples of 1,024 bytes. Either the columns or the rows of a tile can be the
+ * depth of the product.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WGMMA_CUH
@@ -21,7 +21,7 @@ namespace ts {
 
 /* ----------------------------------------------------------------- turns and copies ---- */
 
-/** Barriers by number: waits with, or tells, `threads` threads. */
+/** Named barriers: bar.sync (waits) and bar.arrive (does not wait) for `threads` threads. */
 __device__ __forceinline__ void turn_wait(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -31,8 +31,8 @@ __device__ __forceinline__ void turn_give(int number, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/** Copies a box of the map's tensor at (column, row, head, batch);
- * what lies outside of the tensor is zero. */
+/** Copies a box of the map's tensor at (column, row, head, batch); elements outside the tensor are
+ * zero. */
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
                                          int head, int batch, uint32_t barrier)
 {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *ma
         tma_load(to + slab * ROWS * 128, map, slab * 64, row, head, batch, barrier);
 }
 
-/** What the threads wrote to shared memory becomes visible to the copy engine; before they meet. */
+/** Makes the threads' shared-memory stores visible to TMA. Call before the barrier. */
 __device__ __forceinline__ void tma_sees_shared()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -69,7 +69,7 @@ __device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap 
                      : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/** Waits until this thread's stores have read what they store. */
+/** Waits until this thread's bulk stores have read their source in shared memory. */
 __device__ __forceinline__ void tma_stores_wait()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -87,7 +87,7 @@ template <int COUNT> __device__ __forceinline__ void registers_shrink()
 
 /* ---------------------------------------------------------------------------- products ---- */
 
-/** Before the first product that touches registers which were written since. */
+/** Call before the first product that uses registers written since the last products. */
 __device__ __forceinline__ void wgmma_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -96,7 +96,8 @@ __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/** Waits until all but the last LEFT groups of products are done; then settle() what they gave. */
+/** Waits until all but the last LEFT groups of products are done. Call settle() on their
+ *  accumulators afterwards. */
 template <int LEFT> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
@@ -111,8 +112,8 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4])
             asm volatile("" : "+f"(d[n][e])::"memory");
 }
 
-/** Tells the compiler that what accumulators held is of no use,
- * before products that overwrite them. */
+/** Tells the compiler that the accumulators' old values are unused, before products that overwrite
+ * them. */
 template <int N> __device__ __forceinline__ void forget(float (&d)[N][4])
 {
 #pragma unroll

@@ -26,7 +26,7 @@ typedef enum ts_progress_mode {
     TS_PROGRESS_AUTO, /**< BAR on a terminal, unless TERM is dumb or unset; else PLAIN */
     TS_PROGRESS_BAR,  /**< one line, redrawn in place */
     TS_PROGRESS_PLAIN, /**< whole lines for logs: each interval, and each 5 % if not too soon */
-    TS_PROGRESS_QUIET  /**< nothing; rates are still counted */
+    TS_PROGRESS_QUIET  /**< prints nothing; rates are still counted */
 } ts_progress_mode;
 
 /** Options of ts_progress_new(); zero is the default everywhere. */
@@ -44,8 +44,8 @@ typedef struct ts_progress_opts {
 
 /**
  * Makes a progress line. Honours NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
- * @param total_steps  steps of the whole run, those before start_step included; 0 when unknown
- *                     (then there is neither bar nor ETA)
+ * @param total_steps  steps of the whole run, including those before start_step; 0: unknown
+ *                     (neither bar nor ETA)
  * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
  */
 TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts);
@@ -71,7 +71,7 @@ TS_API double ts_progress_items_per_second(const ts_progress *progress);
  * Later steps are TS_ERR_STATE; a second end is TS_OK and does nothing.
  */
 TS_API ts_status ts_progress_end(ts_progress *progress);
-/** Frees; a line that was not ended stays as it is, closed by a newline. NULL-safe. */
+/** Frees; a line that was not ended stays, with a newline. NULL-safe. */
 TS_API void ts_progress_free(ts_progress *progress);
 
 /* ------------------------------------------------------------------------- folders ---- */
@@ -92,10 +92,10 @@ typedef struct ts_csv ts_csv;
  */
 TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns);
 /**
- * Opens a log to go on after `last_step`: everything from the first row whose first column
- * exceeds last_step is cut off, and so is a last line without newline, as a kill leaves it.
- * A log resumed this way is byte-equal to one that was never interrupted. A missing or empty file
- * is created. The file is changed only after all of it was checked.
+ * Opens a log to continue after `last_step`: removes all rows from the first whose first column
+ * exceeds last_step, and an incomplete last line, as left by a kill. A log resumed this way is
+ * byte-equal to one that was never interrupted. A missing or empty file is created. The file is
+ * checked completely before it is changed.
  * @return NULL with TS_ERR_FORMAT when the header differs or a first column is no integer
  */
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
@@ -119,7 +119,7 @@ typedef struct ts_chart ts_chart;
 typedef struct ts_chart_opts {
     size_t size;         /**< sizeof(ts_chart_opts) */
     const char *title;   /**< none */
-    const char *x_title; /**< axis title, with its unit; of a bar chart: what the bars measure */
+    const char *x_title; /**< axis title with unit; in a bar chart, the quantity of the bars */
     const char *y_title; /**< axis title, with its unit */
     int width;           /**< pixels, 200 to 10,000; 860 */
     int height;          /**< pixels, 150 to 10,000; 480, and for bars whatever they need */
@@ -157,8 +157,8 @@ TS_API ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char
 /** Adds a dashed horizontal line at y with its name, e.g. "unigram entropy". */
 TS_API ts_status ts_chart_reference(ts_chart *chart, const char *name, double y);
 /**
- * Adds a horizontal bar from 0 to `value`. Bars of one label stand together, one per series;
- * labels and series appear in the order of their first bar. A chart has lines or bars.
+ * Adds a horizontal bar from 0 to `value`. Bars of one label are grouped, one per series; labels
+ * and series appear in the order of their first bar. A chart has lines or bars.
  * @param label   text left of the bar
  * @param series  name in the legend, deciding the colour; NULL when there is only one
  * @param value   finite and not negative

@@ -1,7 +1,6 @@
 /**
- * @file texts.c
- * What wrong calls say, word for word: op, argument, what was expected, what came.
- * A text that changes changes here too, and is read again. TS_ERRORS=print prints the rows anew.
+ * @file texts.c  Texts of wrong calls, word for word: op, argument, expected and actual value. A
+ * changed text must be changed here too, and reviewed. TS_ERRORS=print prints the rows anew.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>

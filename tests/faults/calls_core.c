@@ -140,7 +140,7 @@ static ts_status nothing(ts_frame *frame)
     return TS_OK;
 }
 
-/* They run inside of what is swept. */
+/* They run inside the swept body. */
 static ts_status go_on(ts_frame *frame)
 {
     FAULT_TEXT(ts_redispatch(frame));

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: MIT
 """The code in docs/ works: test_docs.py BUILD SOURCE OP_SAMPLES yes|no (whether programs may run).
 
-Comments in the pages say what a block of code is:
+Comments in the pages declare the kind of a block of code:
 
-    <!-- FILE, before TEXT -->     add-an-op.md: goes in front of (`after`: behind) the line of FILE
-                                   that holds TEXT; what is put together so compiles
-    <!-- from FILE -->             stands in FILE, but for indentation; a line `...` leaves out some
-    <!-- program NAME=VALUE -->    a whole program; it compiles without warnings and ends with 0 in
-                                   an environment with the variable, which may be left out
-    <!-- output -->                what the program above prints
+    <!-- FILE, before TEXT --> add-an-op.md: goes in front of (`after`: behind) the line of FILE
+                                   that holds TEXT; the combined code compiles <!-- from FILE -->
+                                   stands in FILE, but for indentation; a line `...` leaves out some
+                                   <!-- program NAME=VALUE --> a whole program; it compiles without
+                                   warnings and ends with 0 in an environment with the variable,
+                                   which may be left out <!-- output --> output of the program above
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
 when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a

@@ -306,7 +306,7 @@ char *draw_string(const char *argument)
     say("text %.20s", text ? text : "NULL");
     return (char *)text;
 }
-/** What a program prints by a format; never NULL. */
+/** Formats a text; never NULL. */
 char *draw_letters(const char *argument)
 {
     (void)argument;

@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from headers import declared, plain_text, structs  # noqa: E402
 
-# Of a parameter's type less const: what draws it.
+# Parameter type without const -> function that draws it.
 DRAWN = {
     "ts_tensor *": "tensor", "ts_tensor *const *": "tensors", "ts_tensor **": "places",
     "int64_t *": "ints", "double *": "doubles", "int *": "int_place", "ts_scalar *": "scalar_place",
@@ -30,7 +30,7 @@ DRAWN = {
     "ts_layer_report_fn": "report_fn", "ts_log_fn": "log_fn", "ts_kernel": "kernel",
     "ts_vjp_rule": "rule", "...": "letters", "ts_tensor ***": "place_list",
 }
-# Places for what a call writes, which is not looked at.
+# Buffers for results of a call, which are not checked.
 PLACES = {"ts_batch *", "ts_load_report *", "ts_backend_stats *", "ts_memory_stats *", "ts_key *",
           "ts_device *", "ts_named_number *", "ts_space *", "bool *", "char **", "ts_module **",
           "ts_work *"}
@@ -66,12 +66,12 @@ IN_FLIGHT = {"FRAME", "RULE_CALL", "FUNCTION_CALL"}
 GIVEN = {"ts_module_add child": "MODULE", "ts_sequential_add child": "MODULE",
          "ts_release t": "KEPT", "ts_adopt t": "KEPT", "ts_node_release node": "KEPT_NODE"}
 ENDS = ("_free", "_close")
-# What a call makes for its caller. Others that give objects lend them.
+# Functions that create objects for the caller; other functions return borrowed objects.
 MAKES = {"ts_retain": "KEPT", "ts_node_retain": "KEPT_NODE", "ts_c_locale_enter": "LOCALE"}
 LENDS = {"ts_module_child", "ts_checkpoint_section_of"}
-# NULL is an answer there, or what NULL-safe functions hand through.
+# Functions for which NULL is a valid result, or that are NULL-safe and pass it on.
 NULL_IS_ANSWER = {"ts_node_leaf", "ts_keep", "ts_adopt", "ts_rule_reduce_to", "ts_rule_grad"}
-# What is the process's own, or the thread's beyond its scopes: called in a process of its own.
+# Functions that change the process, or the thread beyond its scopes: called in a separate process.
 WORLD = {
     "ts_set_default_device", "ts_anomaly_enable", "ts_set_deterministic", "ts_timers_enable",
     "ts_timers_reset", "ts_log_set_callback", "ts_set_num_threads", "ts_layers_report_to",
@@ -102,7 +102,7 @@ READS = {
     "ts_safetensors_save", "ts_npy_save",
 }
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
-# What is not called with drawn arguments, by function.
+# Functions that are not called with drawn arguments, with the reason.
 SKIPPED = {
     "ts_call_boxed": "misuse.c calls it, from the table of operators",
     "ts_call_for": "odd_kernel() in objects.c calls it, with the arguments of a frame",
@@ -149,7 +149,7 @@ class Callers:
                                                "CHART", "PROGRESS", "RUN", "SAFETENSORS",
                                                "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
-                return f'new_object(LIST, "{name}")'  # what it held would be lost
+                return f'new_object(LIST, "{name}")'  # the memory that it held would leak
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
         if plain in PLACES:
             return f'draw_buffer("{name}")'

@@ -2,8 +2,7 @@
  * @file objects.c
  * Objects of the library, files, and callbacks that misbehave.
  *
- * All files are in one folder of the process. What the library is asked to write elsewhere is a
- * finding, and does not happen.
+ * All files are in one folder of the process. A write elsewhere is a finding and is prevented.
  */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
@@ -373,7 +372,7 @@ ts_scope *draw_scope(const char *argument)
 }
 void *give_object(object_kind kind, const char *argument)
 {
-    /* a callback ends nothing that the call around it may use */
+    /* a callback frees nothing that the enclosing call may use */
     int first = my->nesting ? my->nobjects : my->nlent;
     void *p = draw_from(kind, argument, first);
     for (int i = first; p && i < my->nobjects; i++)
@@ -428,7 +427,7 @@ void make_shared_objects(void)
 
 /* ----------------------------------------------------------------------------- callbacks ---- */
 
-/** What a callback does beside its work: mostly nothing. */
+/** Side effects of a callback: usually none. */
 static void misbehave(void)
 {
     if (!one_in(3))

@@ -5,7 +5,8 @@
 For each function that the headers declare: NULL in the place of each pointer, a list whose entries
 are NULL, a count below 0, structs that say their size with another one. All other arguments are
 objects of nulls.c. A function whose parameters have no such object is an error, so a new function
-joins. ALLOWED has the pointers that may be NULL, one a line: FUNCTION PARAMETER what NULL means."""
+joins. ALLOWED has the pointers that may be NULL, one per line: FUNCTION PARAMETER meaning of
+NULL."""
 import pathlib
 import sys
 
@@ -21,7 +22,7 @@ COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nm
 # Of a struct that begins with its size: none, no multiple of 8, too large.
 SIZES = ["0", "1", "7", "9", "sizeof({}) - 1", "sizeof({}) + 1", "sizeof({}) + 8", "4096",
          "INT64_MAX", "INT64_MAX - 7", "SIZE_MAX", "SIZE_MAX - 7"]
-# What the library makes and lends for the time of a callback: the call stands in one.
+# Objects that the library lends during a callback: the call is made inside one.
 IN_FLIGHT = {"ts_function_call *": "IN_FUNCTION", "ts_vjp_call *": "IN_GRADIENT",
              "ts_frame *": "IN_KERNEL"}
 LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
@@ -41,7 +42,7 @@ SKIPPED = {
     "ts_numel": "the same", "ts_dtype_of": "the same", "ts_device_of": "the same",
     "ts_is_contiguous": "the same", "ts_version": "the same", "ts_keys_of": "the same",
 }
-# What an argument is: by its type and name, else by its type alone, less const.
+# Valid arguments by type and name, or by type only, without const.
 OBJECTS = {
     "ts_module * child": "give(&child)", "ts_tensor * loss": "loss", "ts_tensor * root": "loss",
     "ts_tensor * output": "loss", "char * path": "path", "char * dir": "path",
@@ -127,7 +128,7 @@ def argument(function, kind, name):
 
 
 def wrong(function, params, allowed, sized):
-    """(index, what stands there, what is expected) of each wrong call of a function."""
+    """(index, wrong value, expected result) of each wrong call of a function."""
     for i, (kind, name) in enumerate(params):
         plain = kind.removeprefix("const ")
         if plain in ("ts_frame *", "ts_vjp_call *"):

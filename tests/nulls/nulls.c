@@ -1,6 +1,6 @@
 // Wrong pointers, counts and sizes: NULL in the place of each pointer of the public functions,
-// lists of NULL entries, counts below 0, structs that say another size. The calls are made by
-// generate.py from the headers; here is what the other arguments are, and what is expected.
+// lists of NULL entries, counts below 0, structs that say another size. generate.py generates the
+// calls from the headers; this file has the other arguments and the checks.
 // SPDX-License-Identifier: MIT
 #include <ftw.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "tests/harness.h"
 #include "tests/profile/small.h"
 
-/** What a call must do. Where its result cannot say that it failed, it must not crash. */
+/** Required outcome of a call. If its result cannot express failure, it must not crash. */
 typedef enum expectation {
     REFUSED, /* TS_ERR_NULL, in a message that names the argument */
     SIZE,    /* TS_ERR_VALUE, in a message that names the argument */
@@ -30,7 +30,7 @@ typedef struct wrong_call {
     enum { NOWHERE, IN_FUNCTION, IN_GRADIENT, IN_KERNEL, IN_RULE } place; /* of the call */
 } wrong_call;
 
-/* -------------------------------------------------------------------- what arguments are ---- */
+/* ----------------------------------------------------------------------------- arguments ---- */
 
 static char folder[64], path[96], text[64];
 static const char *names[] = {"a", "b"}, *keys[] = {"loader", "epoch"}, *missing_names[2];
@@ -181,7 +181,7 @@ static void make_operator(void)
     ck_assert_int_eq(ts_register_kernel("nulls.around", TS_KEY_CPU, kernel, NULL, NULL), TS_OK);
     ck_assert_int_eq(ts_register_vjp("nulls.around", rule, NULL), TS_OK);
 }
-/** What the call said is kept: what follows may fail too. */
+/** Saves the call's record, because later code may fail too. */
 static void call_operator(const wrong_call *c)
 {
     ts_value self = ts_value_tensor(x), y = ts_value_none();
@@ -302,7 +302,7 @@ static ts_status status; /* of the call */
 static bool says;        /* its result can say that it failed */
 
 static void got(ts_status s) { status = s, says = true; }
-/** NULL may be an answer: a failure is told by the record. */
+/** NULL may be an answer: the record shows a failure. */
 static void got_pointer(const void *p)
 {
     got(p ? TS_OK : ts_error_code());
@@ -311,7 +311,7 @@ static void got_nothing(void) { says = false; }
 
 #include "calls.inc"
 
-/** Whether the call did what is expected of it. */
+/** Whether the call had the expected outcome. */
 static bool holds(const wrong_call *c)
 {
     char quoted[64];

@@ -129,7 +129,7 @@ TS_TEST(numbers_have_a_point_in_every_locale, .loop = 2, IN_FOLDER)
         TS_SKIP(TS_NO_COMMA_LOCALE);
     locale_t own = (locale_t)0;
     if (_i) {
-        own = duplocale(LC_GLOBAL_LOCALE); /* newlocale() leaks what it makes of LOCPATH */
+        own = duplocale(LC_GLOBAL_LOCALE); /* newlocale() leaks its copy of LOCPATH */
         setlocale(LC_ALL, "C");
         uselocale(own);
     }

@@ -79,7 +79,7 @@ TS_TEST(calls_have_rows_by_shape_with_their_work)
     ts_profile_free(p);
 }
 
-/** The work of what a call is made of is counted once. */
+/** The work of a composite's inner calls is counted once. */
 TS_TEST(composites_and_calls_inside_calls_count_once)
 {
     BEGIN;
@@ -167,7 +167,7 @@ TS_TEST(steps_end_by_themselves_or_where_the_program_says)
     BEGIN;
     OK(ts_prof_start(NULL));
     train(7, false);
-    OK(ts_ones(TS_SIZES(1), TS_F32)); /* what follows the last update */
+    OK(ts_ones(TS_SIZES(1), TS_F32)); /* time after the last update */
     ts_profile *p = take();
     ck_assert_int_eq(p->nsteps, 7);
     double sum = 0;
@@ -206,7 +206,7 @@ TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
     FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = -1)));
 }
 
-/** What runs after the last step, timed by the program, is no part of the profile. */
+/** Calls after the last step, timed by the program, are not part of the profile. */
 TS_TEST(a_profile_ends_although_the_timers_go_on)
 {
     BEGIN;

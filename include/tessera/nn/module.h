@@ -45,8 +45,8 @@ typedef struct ts_module_type {
     /** Result in the caller's scope, NULL on failure.
      * NULL for modules whose forward is another function. */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
-    void (*free)(void *payload); /**< optional: frees what the payload owns
-                                      beside members of the module */
+    void (*free)(void *payload); /**< optional: frees what the payload owns besides the module's
+                                      members */
 } ts_module_type;
 
 /** A module without members, in training mode. Owned by the caller. */
@@ -60,7 +60,7 @@ TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 /**
  * Adds a parameter: holds t and makes it require grad (t must be an f64, f32, bf16 or f16 leaf).
  * @param name  not empty, without '.', unique in the module
- * @param t     NULL passes a failure on; TS_NONE: nothing is added, and *slot is TS_NONE
+ * @param t     NULL propagates an earlier failure; TS_NONE: adds nothing, and *slot is TS_NONE
  * @param slot  receives t; may be NULL
  */
 TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t,
@@ -120,8 +120,8 @@ TS_API void ts_module_zero_grad(ts_module *m);
 /** Elements of all parameters; a shared parameter counts once. */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
- * Converts parameters and buffers of floating dtypes. They become new tensors (slots follow), so
- * optimizers are made afterwards. On failure nothing has changed.
+ * Converts parameters and buffers of floating dtypes. They become new tensors (slots are updated),
+ * so make optimizers afterwards. On failure nothing changes.
  */
 TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 
@@ -173,9 +173,9 @@ typedef struct ts_load_report {
 } ts_load_report;
 
 /**
- * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict`
- * so must the names, else missing and unexpected ones are only reported. On TS_ERR_VALUE,
- * whose message is the report, nothing has been copied.
+ * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict`,
+ * names must match too; otherwise missing and unexpected names are only reported. On TS_ERR_VALUE,
+ * whose message is the report, nothing is copied.
  * @param report  may be NULL
  */
 TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
