@@ -1,4 +1,4 @@
-/** @file activation.c  Rules of the activation functions: one fused call each. */
+/** @file activation.c  Gradient rules of the activation functions; each is one fused op. */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
@@ -14,8 +14,8 @@ RULE(gelu, READS_X, ts_gelu_backward(g, X, INT(1)))
 RULE(silu, READS_X, ts_silu_backward(g, X))
 RULE(softplus, READS_X, ts_softplus_backward(g, X, NUM(1), NUM(2)))
 
-/* Gradients of gradients: argument 0 is the upstream gradient, argument 1 the point of the
- * derivative. Piecewise constant derivatives have the gradient 0. */
+/* Second gradients. Argument 0 of each op is the upstream gradient; argument 1 is the saved input
+ * or result. Where the derivative is piecewise constant, the gradient of argument 1 is 0. */
 RULES(threshold_backward, (0, READS(1), ts_threshold_backward(g, ARG(1), NUM(2))),
       (1, 0, ts_zeros_like(g)))
 RULES(leaky_relu_backward, (0, READS(1), ts_leaky_relu_backward(g, ARG(1), NUM(2))),

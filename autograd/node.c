@@ -41,8 +41,8 @@ void ts_node_free_saved(ts_node *node)
     }
 }
 
-/* Nodes and gradients whose last reference was dropped while another node is being released. The
- * list replaces recursion along a chain. */
+/* Nodes and gradients whose last reference was dropped while another node is being released. These
+ * lists replace recursion along a chain of nodes. */
 static _Thread_local ts_node *garbage __attribute__((tls_model("initial-exec")));
 static _Thread_local ts_tensor *gradients __attribute__((tls_model("initial-exec")));
 static _Thread_local bool sweeping __attribute__((tls_model("initial-exec")));
@@ -86,17 +86,18 @@ void ts_node_unref(ts_node *node)
     release_pending();
 }
 
-/** A gradient may have a gradient, and so on. */
+/** Drops a reference to a gradient. Uses the list too, because a gradient may have a gradient. */
 static void gradient_unref(ts_tensor *t)
 {
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
         return;
-    t->next = gradients; /* it is in no scope, which would hold a reference */
+    t->next = gradients; /* `next` is free: a tensor in a scope's list would have a reference */
     gradients = t;
     release_pending();
 }
 
-/** A dying leaf: a run in another thread may be about to put a gradient into it. */
+/** Removes the leaf from its accumulator node, under the node's lock: a backward pass in another
+ * thread may be about to store a gradient. */
 static void detach_accumulator(ts_node *n)
 {
     bool mine = ts_node_lock(n, ts_node_self(&ts_tls));
@@ -172,8 +173,7 @@ ts_node *ts_accumulator_of(ts_tensor *t)
 
 void ts_back_off(long tries)
 {
-    /* rare and as long as a rule of another thread: first let it run,
-     * then look less and less often */
+    /* the owner runs one gradient rule: yield first, then sleep, 1 µs to 0.5 ms */
     if (tries < 64)
         sched_yield();
     else
@@ -186,7 +186,7 @@ static void clear_owner(ts_thread *thread, void *owner)
         *(uint32_t *)owner = 0;
 }
 
-/** Whether the thread that owns a node is another process's: the parent's, when it forked. */
+/** True if no live thread of this process has the id `owner`, for example after a fork. */
 static bool is_gone(uint32_t owner)
 {
     ts_thread_walk(clear_owner, &owner);

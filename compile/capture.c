@@ -1,14 +1,14 @@
 /**
- * @file capture.c  Plans as graphs of a device: captured once, replayed as one launch.
+ * @file capture.c  Captures a plan as a device graph (CUDA graph) and replays it as one launch.
  *
  * A plan runs call by call twice: the first run readies libraries and kernels, the second measures
- * what its calls allocate. The backend captures the third, each step as a part. Intermediates
- * live in an arena, which the graph owns. Results that outlive the call are allocated for each run,
- * so a later run never overwrites them.
+ * what its calls allocate. The backend captures the third, each step as a part. Intermediates live
+ * in an arena, which the graph owns. Results that outlive the call are allocated for each run, so
+ * a later run never overwrites them.
  *
- * A graph contains the numbers and addresses of its capture. Before a replay, steps with a changed
- * number or address are captured again, and the backend replaces the old ones. The rest of the
- * graph is unchanged.
+ * A graph contains the scalar arguments and addresses of its capture. Before a replay, steps with
+ * a changed scalar or address are captured again, and the backend replaces the old ones. The rest
+ * of the graph is unchanged.
  *
  * Calls that reach another device, such as the copy of a batch from the host, run before or after
  * the graph if the order of calls allows it.
@@ -24,8 +24,8 @@ enum { MOST_CAPTURES = 8 };
 
 static uint64_t *words_of(const ts_array *a) { return a->data; }
 
-/** Copies n words; the array has room from then on. */
-static bool keep(ts_array *a, const void *words, uint32_t n)
+/** Replaces the contents of `a` by n words; false if out of memory. */
+static bool copy_words(ts_array *a, const void *words, uint32_t n)
 {
     a->count = 0;
     if (n && !ts_array_reserve(a, n, sizeof(uint64_t)))
@@ -84,7 +84,7 @@ static ts_status run_step(const ts_run *r, const ts_captured *k, uint32_t step)
     return s->fused ? ts_group_run(r, s) : ts_exec_call(r, r->exec->order[s->first]);
 }
 
-/** Runs the steps beside the graph. */
+/** Runs the steps that are not in the graph: those before it, or those after it. */
 static ts_status run_beside(const ts_run *r, const ts_captured *k, where w)
 {
     const part *p = k->parts.data;
@@ -94,8 +94,8 @@ static ts_status run_beside(const ts_run *r, const ts_captured *k, where w)
     return TS_OK;
 }
 
-/** Captures all steps, or those marked `anew`. *step: the step that failed. */
-static ts_status issue(ts_run *r, ts_captured *k, bool all, uint32_t *step)
+/** Captures all steps, or those marked `anew`. On failure *step is the step that failed. */
+static ts_status capture_steps(ts_run *r, ts_captured *k, bool all, uint32_t *step)
 {
     const ts_exec *e = r->exec;
     const part *p = k->parts.data;
@@ -136,8 +136,8 @@ static const void *table_of(const ts_exec *e, uint32_t node)
 /** Stores the numbers, addresses and tables of the capture. */
 static bool remember(ts_captured *k, const ts_run *r, const ts_lazy *l)
 {
-    bool ok = keep(&k->numbers, l->numbers.data, l->numbers.count) &&
-              keep(&k->sites, l->sites.data, l->sites.count) &&
+    bool ok = copy_words(&k->numbers, l->numbers.data, l->numbers.count) &&
+              copy_words(&k->sites, l->sites.data, l->sites.count) &&
               ts_array_reserve(&k->addresses, r->exec->nstorages + 1, sizeof(void *)) &&
               ts_array_reserve(&k->tables, r->exec->graph->nodes.count, sizeof(void *));
     for (uint32_t i = 0; i < r->exec->nstorages && ok; i++)
@@ -148,8 +148,8 @@ static bool remember(ts_captured *k, const ts_run *r, const ts_lazy *l)
     return ok;
 }
 
-/** Memory for results, which are held after the call. */
-static ts_status fulfil(const ts_run *r)
+/** Allocates the results that outlive the call. */
+static ts_status allocate_results(const ts_run *r)
 {
     const ts_exec *e = r->exec;
     for (uint32_t i = 0; i < e->nstorages; i++) {
@@ -157,7 +157,7 @@ static ts_status fulfil(const ts_run *r)
         ts_storage **made = &r->storages[i];
         if (!s->held || s->outside || s->first == UINT32_MAX)
             continue;
-        if (!*made) /* another thread let go of it just now */
+        if (!*made) /* another thread has released it in the meantime */
             TS_TRY(*made = ts_storage_new(r->thread, s->device, s->bytes));
         if (ts_is_promised((*made)->data) && !ts_storage_fulfil(r->thread, *made))
             return ts_error_code();
@@ -165,7 +165,7 @@ static ts_status fulfil(const ts_run *r)
     return TS_OK;
 }
 
-/** Captures all of a plan; on failure it is refused. */
+/** Captures a whole plan. On failure the plan is marked REFUSED and false returned. */
 static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     uint32_t step = 0;
@@ -174,7 +174,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
         ts_captured_refuse(k, l, "its calls choose other kernels from run to run");
         return false;
     }
-    ts_status status = issue(r, k, true, &step);
+    ts_status status = capture_steps(r, k, true, &step);
     if (status == TS_OK && !remember(k, r, l))
         status = ts_error_memory("a graph", 0);
     if (status != TS_OK) {
@@ -189,7 +189,8 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     return true;
 }
 
-/** Marks the steps of which something has changed; how many. */
+/** Sets `anew` of the steps whose scalars, call sites, kernels or addresses have changed; returns
+ * their number. */
 static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     const ts_exec *e = r->exec;
@@ -215,7 +216,7 @@ static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
     return changed;
 }
 
-/** Takes the arena; false, with an error, without memory. */
+/** Allocates the arena if there is none; false, with an error, if out of memory. */
 static bool take_arena(ts_run *r, ts_captured *k)
 {
     int64_t bytes = k->planned + k->scratch;
@@ -226,13 +227,14 @@ static bool take_arena(ts_run *r, ts_captured *k)
     return true;
 }
 
-/** Captures and replays; *ran: the plan has run, else it is to run call by call. */
+/** Captures if necessary, and replays. If *ran stays false, the caller runs the plan call by call.
+ */
 static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
 {
     uint32_t changed = 0, step;
     ts_stream *stream = ts_stream_current(k->device);
     bool fresh = atomic_load(&k->stage) != CAPTURED || k->deterministic != ts_deterministic();
-    TS_TRY(fulfil(r));
+    TS_TRY(allocate_results(r));
     if (!take_arena(r, k)) {
         ts_captured_refuse(k, l, ts_error_message());
         return TS_OK;
@@ -242,7 +244,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     k->stream = stream;
     TS_TRY(run_beside(r, k, BEFORE));
     if (!fresh && (changed = find_changed(r, k, l)) != 0)
-        fresh = issue(r, k, false, &step) != TS_OK || !remember(k, r, l);
+        fresh = capture_steps(r, k, false, &step) != TS_OK || !remember(k, r, l);
     if (fresh && !capture(r, k, l))
         return TS_OK;
     ts_status status =
@@ -262,14 +264,14 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     return run_beside(r, k, AFTER);
 }
 
-/** Runs call by call and measures the allocations. */
+/** Runs the plan call by call and measures the scratch memory of its calls. */
 static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     ts_workspace workspace = {.device = k->device};
     r->workspace = &workspace;
     ts_status status = ts_exec_steps(r);
     r->workspace = NULL;
-    k->scratch = ts_max64(workspace.most, 1); /* a workspace without bytes would only measure */
+    k->scratch = ts_max64(workspace.most, 1); /* a workspace of 0 bytes means measuring */
     if (workspace.live)
         ts_captured_refuse(k, l, "memory of a call outlives it");
     else if (status == TS_OK && ts_captured_place(k, r->exec))
@@ -277,7 +279,7 @@ static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
     return status;
 }
 
-/** A plan without a graph: call by call, or an error where all must be one graph. */
+/** Runs a plan without a graph, call by call; with fullgraph a refused plan is an error. */
 static ts_status run_without(const ts_run *r, const ts_captured *k, const ts_lazy *l)
 {
     const ts_compiled *c = l->compiled;

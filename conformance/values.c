@@ -1,4 +1,5 @@
-/** @file values.c  Runs samples over the matrix and compares values, devices and threads. */
+/** @file values.c  Runs samples in all dtypes, sizes and layouts, and compares their results with
+ * the references, META with the CPU, and two threads with one. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
@@ -8,7 +9,7 @@
 
 /* ---------------------------------------------------------------------------- judgment ---- */
 
-/** How many times the allowed error g is off; infinite values are never near others. */
+/** Error of g as a multiple of `allowed`; 0 within it. INFINITY if one value is infinite. */
 static double excess(double g, double want, double allowed)
 {
     double off = fabs(g - want);
@@ -18,8 +19,9 @@ static double excess(double g, double want, double allowed)
                                          : INFINITY;
 }
 
-/** The least size that errors are measured by: where a rounding grows no smaller,
- * or a large case's largest. */
+/** Lower bound of the magnitude that scales the tolerance: the smallest normal number of bf16 and
+ * f16, below which rounding errors do not shrink; in a large case the largest |value| of the
+ * result. */
 static double least_size(const ts_case *c, const ts_ref_arg *want, ts_dtype dtype)
 {
     double least = dtype == TS_BF16 ? 0x1p-126 : dtype == TS_F16 ? 0x1p-14 : 0;
@@ -45,7 +47,7 @@ static bool judge(const ts_case *c, const ts_ref *r, int i, const ts_tensor *y)
 {
     const ts_sample *s = c->s;
     const ts_ref_arg *want = &r->ret[i];
-    if (!y && want->tag == TS_TAG_NONE) /* as the last results of a split */
+    if (!y && want->tag == TS_TAG_NONE) /* for example a result that split did not make */
         return true;
     if (!y || want->tag != TS_TAG_TENSOR) {
         sample_failed(c, "result %d is %s", i, y ? "unknown to the reference" : "missing");
@@ -141,7 +143,7 @@ static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n
 
 /* -------------------------------------------------------------------------- the matrix ---- */
 
-/** One point of the matrix with all its forms. */
+/** Runs one case (dtype, size, layout) with every destination. */
 static void run_case(ts_case c)
 {
     TS_SCOPE;
@@ -177,7 +179,7 @@ static void run_case(ts_case c)
         sample_forms(c, out, n);
 }
 
-/** A large case on another device, held against the reference. */
+/** Runs a large case on a device other than the CPU and compares it with the reference. */
 static void run_large(ts_case c)
 {
     TS_SCOPE;
@@ -199,7 +201,7 @@ static void run_large(ts_case c)
     made_free(&m);
 }
 
-/** A large case on one thread and on two: the same bits. */
+/** Runs a large case with one thread and with two; the results must have the same bits. */
 static void run_threads(ts_case c)
 {
     TS_SCOPE;
@@ -267,7 +269,7 @@ void ts_samples_values(const ts_sample_family *family)
                     continue;
                 for (int l = 0; l < (s->no_layouts ? 1 : LAYOUT_COUNT); l++) {
                     c.layout = (ts_layout)l;
-                    /* halves run by way of f32: of the layouts, one and all */
+                    /* halves are computed in f32, which runs in every layout: two suffice */
                     bool all = !(DT_HALVES >> d & 1) || l == LAYOUT_CONTIGUOUS || l == LAYOUT_MIXED;
                     if (all && chosen(c.sweep, c.layout, sweep))
                         run_case(c);

@@ -14,7 +14,7 @@ ts_tensor *const TS_NONE = &none;
 
 /* ----------------------------------------------------------------------------- storage ---- */
 
-_Static_assert(sizeof(ts_storage) < 64, "a storage header with data behind it is told by its size");
+_Static_assert(sizeof(ts_storage) < 64, "a block of sizeof(ts_storage) means: no data inside");
 
 /** Bytes of a storage header and its data, which starts at the next cache line. */
 TS_INLINE size_t block_inside(int64_t bytes) { return 64 + (size_t)bytes; }
@@ -41,7 +41,7 @@ TS_INLINE ts_storage *storage_init(ts_storage *s, ts_device device, int64_t byte
     return s;
 }
 
-/** Allocates a storage's data outside the header's block; false with an error. */
+/** Allocates a storage's data outside the header's block; on failure false, with an error. */
 static bool storage_data(ts_thread *thread, ts_storage *s)
 {
     if (s->device.backend == TS_DEVICE_CPU.backend) {
@@ -51,7 +51,7 @@ static bool storage_data(ts_thread *thread, ts_storage *s)
         return s->data || !s->bytes;
     }
     if (!ts_backend_of(s->device))
-        return true; /* META and keys without a struct have sizes but no memory */
+        return true; /* META, and backend keys without a ts_backend, have no memory */
     if (ts_device_check(s->device, "new tensor") != TS_OK)
         return false;
     return !s->bytes || (s->data = ts_device_allocate(s->device, s->bytes, "a tensor")) != NULL;
@@ -140,7 +140,7 @@ static __attribute__((noinline)) ts_tensor *tensor_new(ts_thread *thread, const 
     return NULL;
 }
 
-/* The fast path makes no call, so it saves no registers. */
+/* The fast path contains no call, so its prologue saves no registers. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
 {
     int64_t bytes = m->numel * ts_dtype_sizes[m->dtype];
@@ -248,7 +248,8 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     return t;
 }
 
-/* Release function of memory that the caller keeps; without one the library would free it. */
+/* Release function of memory that the caller owns: a storage without a release function frees its
+ * data. */
 static void release_nothing(void *foreign, void *data, int64_t bytes)
 {
     (void)foreign, (void)data, (void)bytes;

@@ -1,4 +1,5 @@
-/** @file refuse.c  Errors of calls that cannot run: op, argument, expected, got, remedy. */
+/** @file refuse.c  Error messages of calls that cannot run: op, argument, expected and actual
+ * value, hint. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/invoke.h"
@@ -8,7 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* --------------------------------------------------------------------- the call in words ---- */
+/* ---------------------------------------------------------------------- call as text ---- */
 
 static __attribute__((format(printf, 4, 5))) int put(char *buffer, size_t size, int used,
                                                      const char *format, ...)
@@ -137,7 +138,7 @@ ts_status ts_fail_absent_tensor(ts_frame *f)
                       "argument '%s': expected a tensor, got TS_NONE", name);
 }
 
-/** Layers and backend that the call passes, from the top, as "NAN, AUTOGRAD, CPU". */
+/** Writes the keys of the call from the highest down to the backend, as "NAN, AUTOGRAD, CPU". */
 static const char *name_visited(const ts_frame *f, char *text, size_t size)
 {
     int used = 0;
@@ -182,17 +183,18 @@ ts_status ts_missing_kernel(ts_frame *f)
 {
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    bool goes = false; /* the call itself asks for the device: moving tensors is no remedy */
+    bool names_device = false; /* a device argument names the backend: moving is no remedy */
     for (int i = 0; i < f->nargs; i++)
-        goes |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
+        names_device |= f->args[i].tag == TS_TAG_DEVICE && f->args[i].device.backend == f->key;
     bool loaded =
         f->key == TS_KEY_CPU || f->key == TS_KEY_META || ts_backend_of((ts_device){f->key, 0});
     return ts_fail_op(
         TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-        goes && !loaded ? "load the device's backend with ts_backend_load()"
-        : goes ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
-               : "move the tensors with ts_to_device(), or register a kernel or a fallback for "
-                 "this backend",
+        names_device && !loaded ? "load the device's backend with ts_backend_load()"
+        : names_device
+            ? "make the tensor on the CPU, or register a kernel or a fallback for this backend"
+            : "move the tensors with ts_to_device(), or register a kernel or a fallback for "
+              "this backend",
         "no kernel for %s; called as %s", ts_key_name(f->key), call);
 }
 

@@ -1,15 +1,15 @@
 /**
- * @file timers.c  Attributes the ticks of a thread.
+ * @file timers.c  Attributes a thread's time, in clock ticks, to cells (one per op and layer).
  *
- * A thread always has one running cell. At a stamp the ticks since the last stamp go to it,
- * less the stamp's own calibrated cost, which goes to the timers' own row; then another cell runs.
- * So every tick lands in exactly one place: layers, the timers, or the unattributed cell that runs
- * outside calls. Nothing is a remainder and nothing is clamped.
+ * A thread always has one running cell. A stamp adds the ticks since the last stamp to the running
+ * cell, less the calibrated cost of a stamp, which it adds to the timers' own row; then it makes
+ * another cell the running one. So every tick is counted in exactly one cell: a layer's, the
+ * timers', or the unattributed one, which runs outside calls. No cell is computed as a remainder.
  *
- * A thread's counters are written by itself alone; others may read them at any time, so each is
- * atomic, without order and without read-modify-write. Counters of a running thread are of slightly
- * different moments. After a reset a thread clears its cells at its next stamp. The order of locks
- * is state, then the list of threads.
+ * Only the thread itself writes its counters; other threads may read them at any time. So each is
+ * atomic, with relaxed loads and stores and no read-modify-write, and counters read from a running
+ * thread may be of slightly different times. After a reset a thread clears its cells at its next
+ * stamp. Lock order: ts_timing.lock, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers_state.h"
@@ -49,7 +49,7 @@ static inline ts_tally_row *row_of(ts_timers *t, cell *c)
     return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
 }
 
-/** The cell that receives the ticks: rows of a profile that has ended do not change. */
+/** The cell to add to: c, or if c is a row of a profile that has ended, the thread's own cell. */
 static inline cell *counted(ts_timers *t, cell *c)
 {
     if (TS_LIKELY(atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)))
@@ -70,13 +70,13 @@ static inline cell *stamp(ts_timers *t, cell *next)
     return before;
 }
 
-/** A moment by both clocks. */
+/** One point in time on both clocks. */
 typedef struct moment {
     int64_t ticks, ns;
 } moment;
 
-/** Uses the closest of several readings, because the thread may be preempted between the two
- *  clocks. */
+/** Reads both clocks. Of several readings it uses the one with the fewest ticks between the clocks,
+ *  because the thread may be preempted between them. */
 static moment moment_now(void)
 {
     moment m = {0};
@@ -91,11 +91,11 @@ static moment moment_now(void)
     return m;
 }
 
-/** Cost of a stamp: minimum over batches, in ticks; ns per tick over 5 ms.
- *  Nothing has been timed yet, so t can be stamped for it and begin anew. */
+/** Measures the cost of a stamp (minimum over batches, in ticks) and ns per tick (over 5 ms), once
+ *  per process. The stamps are made on t, which has no data yet; its period is reset afterwards. */
 static ts_status calibrate(ts_timers *t, const char *function)
 {
-    enum { READINGS = 10000000 }; /* retries before a clock that does not advance is accepted */
+    enum { READINGS = 10000000 }; /* after so many readings the clock counts as stopped */
     if (ts_timing.ns_per_tick > 0)
         return TS_OK;
     moment from = moment_now(), to;
@@ -221,8 +221,9 @@ static TS_COLD void mark_step(ts_timers *t)
         ts_timers_record(false);
 }
 
-/** Like ts_timed_hop(), for a row of the profile and with the work of the call. The row is looked
- *  up before the first stamp and the work counted after the last, so a kernel's time is its own. */
+/** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
+ * looked up before the first stamp and the work is counted after the last, so neither is part of
+ * the kernel's time. */
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
@@ -355,7 +356,8 @@ static void switch_thread(ts_thread *thread, void *ctx)
     atomic_fetch_and(&thread->state, bits | ~(uint32_t)SWITCHED);
 }
 
-/** Switches timers or a profile, under the lock. Threads stamp while either is on. */
+/** Switches timers and profile recording on or off; the lock is held. Threads stamp while either is
+ *  on. */
 static void switch_to(bool timers, bool recording)
 {
     bool before = running(), now = timers || recording;
@@ -370,7 +372,7 @@ static void switch_to(bool timers, bool recording)
     ts_thread_walk(switch_thread, &bits);
 }
 
-/** Adds the counters of one ended thread to those of another. */
+/** Adds the counters of an ended thread, t, to those of another. */
 static void merge(ts_timers *to, const ts_timers *t)
 {
     for (int i = 0; i < CELLS; i++) {
@@ -393,7 +395,7 @@ static void free_timers(ts_timers *t)
     ts_sys_free(t);
 }
 
-/** Records the sum of a thread's profile rows. */
+/** Stores the wall time that a thread's profile rows cover, and the ticks spent on stamps. */
 static void end_profile(ts_thread *thread, void *ctx)
 {
     ts_timers *t = ctx ? ctx : __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
@@ -403,8 +405,8 @@ static void end_profile(ts_thread *thread, void *ctx)
     }
 }
 
-/** Keeps the cells of a thread that ends. The first such threads have their own rows; later ones
- *  share one row. */
+/** Keeps the cells of a thread that ends: separately for the first TS_TIMERS_ENDED threads, then
+ *  merged into the newest of these. */
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
@@ -433,7 +435,7 @@ void ts_timers_install(void)
     ts_fork_guard(&ts_timing.lock);
 }
 
-/** Timers of the calling thread, calibrated; with the lock held if TS_OK. */
+/** Makes and calibrates the calling thread's timers. If TS_OK, ts_timing.lock is held. */
 static ts_status begin_change(const char *function, bool on)
 {
     if (on && !TS_TIMERS)
@@ -455,7 +457,7 @@ ts_status ts_timers_enable(bool on)
     switch_to(on, atomic_load_explicit(&ts_timing.recording, memory_order_relaxed));
     pthread_mutex_unlock(&ts_timing.lock);
     if (on)
-        timers_of(ts_thread_self()); /* records from now on */
+        timers_of(ts_thread_self()); /* starts this thread's period now, not at its next call */
     return TS_OK;
 }
 

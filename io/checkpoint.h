@@ -8,10 +8,10 @@
 
 #define TS_MANIFEST "manifest.json"
 
-/** Kinds of folders by name. The order is that in which folders of one step are preferred. */
+/** Kinds of checkpoint folders, told by the name. For one step, readers prefer the lowest kind. */
 typedef enum ts_checkpoint_kind {
-    TS_CHECKPOINT_WHOLE, /* STEP */
-    TS_CHECKPOINT_ASIDE, /* STEP.old-PID: whole, about to be replaced by another of this step */
+    TS_CHECKPOINT_WHOLE, /* STEP: complete */
+    TS_CHECKPOINT_ASIDE, /* STEP.old-PID: complete; a newer one of the step replaces it */
     TS_CHECKPOINT_LITTER /* STEP.tmp-PID: unfinished or being removed */
 } ts_checkpoint_kind;
 
@@ -21,14 +21,15 @@ typedef struct ts_checkpoint_folder {
     ts_checkpoint_kind kind;
 } ts_checkpoint_folder;
 
-/** Checkpoint folders under root, newest first; other names are left out. */
+/** The checkpoint folders in a root folder: highest step first, then by kind. */
 typedef struct ts_checkpoint_list {
     ts_checkpoint_folder *folders; // count
     int64_t count, room;
 } ts_checkpoint_list;
 
-/** A missing root gives an empty list. Free the list with ts_checkpoint_list_free(), also after a
- * failure. */
+/** Lists the checkpoint folders in `root`; a missing root gives an empty list. The caller frees the
+ * list with ts_checkpoint_list_free(), also after a failure. Errors, which name `op`: TS_ERR_IO,
+ * TS_ERR_MEMORY. */
 ts_status ts_checkpoint_list_make(const char *op, const char *root, ts_checkpoint_list *list);
 void ts_checkpoint_list_free(ts_checkpoint_list *list);
 

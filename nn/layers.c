@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** Frees a module after a failed construction. */
-static ts_module *built(ts_module *m, ts_status status)
+/** Returns m, or frees it and returns NULL if its construction failed. */
+static ts_module *free_unless_ok(ts_module *m, ts_status status)
 {
     if (status == TS_OK)
         return m;
@@ -47,7 +47,7 @@ ts_module *ts_linear_new(int64_t in, int64_t out, bool bias)
     TS_TRY_NULL(TS_CHECK_VALUE(in, in >= 1, "at least 1"));
     TS_TRY_NULL(TS_CHECK_VALUE(out, out >= 1, "at least 1"));
     ts_module *m = ts_module_new(&linear_type);
-    return m ? built(m, linear_build(m, in, out, bias)) : NULL;
+    return m ? free_unless_ok(m, linear_build(m, in, out, bias)) : NULL;
 }
 
 /* ---------------------------------------------------------------------------- embedding ---- */
@@ -68,9 +68,8 @@ ts_module *ts_embedding_new(int64_t count, int64_t width)
     if (!m)
         return NULL;
     TS_SCOPE;
-    return built(m, ts_module_add_parameter(m, "weight",
-                                            ts_normal(TS_SIZES(count, width), 0, 1, TS_F32),
-                                            ts_module_payload(m)));
+    ts_tensor *weight = ts_normal(TS_SIZES(count, width), 0, 1, TS_F32);
+    return free_unless_ok(m, ts_module_add_parameter(m, "weight", weight, ts_module_payload(m)));
 }
 
 /* -------------------------------------------------------------------------------- norms ---- */
@@ -109,7 +108,7 @@ static ts_module *norm_new(const ts_module_type *type, int64_t width, double eps
     if (status == TS_OK)
         status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE,
                                          &n->bias);
-    return built(m, status);
+    return free_unless_ok(m, status);
 }
 
 ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias)
@@ -150,7 +149,7 @@ ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout)
     return p != 0 ? ts_module_add(m, "dropout", ts_dropout_new(p), dropout) : TS_OK;
 }
 
-/* The type is the module's own, for its name. */
+/* Each activation module has its own ts_module_type, because the type holds the name. */
 typedef struct activation {
     ts_module_type type;
     ts_tensor *(*function)(ts_tensor *x);
@@ -219,7 +218,7 @@ ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
     ts_mlp_opts o;
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     ts_module *m = ts_module_new(&mlp_type);
-    return m ? built(m, mlp_build(m, width, hidden, &o)) : NULL;
+    return m ? free_unless_ok(m, mlp_build(m, width, hidden, &o)) : NULL;
 }
 
 /* --------------------------------------------------------------------------- sequential ---- */

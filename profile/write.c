@@ -1,4 +1,4 @@
-/** @file write.c  A profile for people: verdict, tables, CSV, folded stacks. */
+/** @file write.c  Writes a profile as text: verdict, tables, CSV, folded stacks. */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static const char *layer_name(const ts_entry *e) { return e->layer[0] == '-' ? e
 static const char *scope_name(const ts_entry *e) { return e->scope[0] ? e->scope : "(program)"; }
 static const char *call_name(const ts_entry *e) { return e->kernel ? e->call : NULL; }
 
-/** The regime in which a group spends most. */
+/** The regime in which a group spends most of its time. */
 static ts_regime regime_of(const group *g)
 {
     int most = 0;
@@ -74,7 +74,7 @@ static ts_regime regime_of(const group *g)
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-/** "12.3", or "-" if a group has no value. */
+/** Prints amount per ns as "12.34", or "-" if there is none. */
 static void print_rate(FILE *out, double amount, double ns)
 {
     if (amount > 0 && ns > 0)
@@ -127,7 +127,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Median, 95th percentile and maximum of the steps, and the first beside the median. */
+/** Prints median, 95th percentile and maximum of the step times, and the time of the first step. */
 static ts_status print_steps(const ts_profile *p, FILE *out)
 {
     if (!p->nsteps)
@@ -147,6 +147,7 @@ static ts_status print_steps(const ts_profile *p, FILE *out)
     return TS_OK;
 }
 
+/** Prints how complete the profile is: known work, sum of rows, cost of the profiler, lost data. */
 static void print_trust(const ts_profile *p, FILE *out)
 {
     double kernels = 0, known = 0, calls = 0;
@@ -171,8 +172,8 @@ static void print_trust(const ts_profile *p, FILE *out)
     for (int64_t i = 0; i < p->count; i++)
         if (p->entries[i].regime == TS_REGIME_ERROR)
             fprintf(out,
-                    "ERROR: %s: %.0f%% of a measured ceiling; its cost is wrong, or the ceiling: "
-                    "ts-prof calibrate\n",
+                    "ERROR: %s: %.0f%% of a measured ceiling: the op's cost or the ceiling is "
+                    "wrong; measure again with ts-prof calibrate\n",
                     p->entries[i].call,
                     percent(p->entries[i].roof_ns, p->entries[i].self_ns));
 }
@@ -223,7 +224,7 @@ ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
 
 /* ------------------------------------------------------------------------- other formats ---- */
 
-/** A field as RFC 4180 quotes it. */
+/** Prints a CSV field with quotes (RFC 4180). */
 static void print_quoted(FILE *out, const char *text)
 {
     fputc('"', out);

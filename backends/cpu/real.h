@@ -1,6 +1,6 @@
 /*
- * One body of code for both real types. A kernel file defines TS_REAL as 32 or 64 and includes its
- * body, which includes this header first and is written in the names of real_names.h.
+ * One source for f32 and f64 kernels. A kernel file defines TS_REAL as 32 or 64 and includes a body
+ * (`*_real.h`). The body includes this header and uses the names of real_names.h: T, V, F(), S().
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/vmath.h"
@@ -9,11 +9,12 @@
 #define REAL_BITS TS_REAL
 #include "backends/cpu/real_names.h"
 
-/** First n of LANES elements when fewer are left, the other lanes `other`. */
+/** Loads min(left, LANES) elements; the other lanes are `other`. */
 VEC_FN V S(load_some)(const T *p, int64_t left, V other)
 {
     return left >= LANES ? F(load)(p) : F(load_n_or)(p, left, other);
 }
+/** Stores the first min(left, LANES) lanes. */
 VEC_FN void S(store_some)(T *p, V v, int64_t left)
 {
     if (left >= LANES)
@@ -22,5 +23,5 @@ VEC_FN void S(store_some)(T *p, V v, int64_t left)
         F(store_n)(p, v, left);
 }
 
-/** Logarithm of one number by the vectors' formula. */
+/** Logarithm of one number, with the bits of the vector function. */
 VEC_FN T S(log_of)(T x) { return F(log)(F(set1)(x))[0]; }

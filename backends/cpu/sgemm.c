@@ -1,17 +1,17 @@
 /**
- * @file sgemm.c  Products of f32 matrices on the micro-kernels.
+ * @file sgemm.c  f32 matrix products c (m, n) = a (m, k) b (k, n), made of the micro-kernels.
  *
- * The depth k is cut evenly into slices, and the second operand into panels of two vectors'
- * columns. The panel of a slice is packed and stays in the first cache while it is multiplied with
- * the rows of the first operand, which are read in place if they are dense, else from a packed
- * copy. An element of the result is one chain of fused multiply-adds per slice, and the sums of
- * slices are added in order, so the division of tiles among threads changes no bit.
+ * k is divided evenly into slices, and b into panels as wide as two vectors. A panel of a slice is
+ * packed and stays in the L1 cache while it is multiplied with rows of a. The kernel reads a in
+ * place, or from a packed copy if columns of a are dense and several panels use it. An element of
+ * the result is one chain of fused multiply-adds per slice, and the sums of slices are added in
+ * order, so the division of tiles among threads changes no bit.
  *
- * If the first operand is dense, a few slices of the second are packed in advance. If both are
- * packed, as for gradients of weights, each thread computes a tile of the result, or of its sum
- * over one half of k, and packs its own operands: the first product that uses an operand copies
- * it. Later products prefetch the next cache lines, because gradients are larger than the second
- * cache and waiting for their lines would cost as much as packing.
+ * If a is read in place, AT_A_TIME slices of b are packed before they are multiplied. If both
+ * operands are packed, as for gradients of weights, each thread computes a tile of the result (or
+ * of its sum over one half of k) and packs its own operands: the first micro-kernel that uses an
+ * operand copies it. Later micro-kernels prefetch the cache lines to be packed next, because the
+ * operands of such products exceed the L2 cache and cache misses would cost as much as packing.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/sgemm.h"
@@ -20,11 +20,11 @@
 #include "core/parallel.h"
 
 #define DEPTH 256    /* most rows of a slice */
-#define AT_A_TIME 2  /* slices of the second operand that are packed together */
-#define LINE (64 / (int64_t)sizeof(float))
+#define AT_A_TIME 2  /* slices of b that are packed before they are multiplied */
+#define LINE (64 / (int64_t)sizeof(float)) /* floats of a cache line */
 #define PANEL MICRO_COLUMNS_F
-#define TOGETHER 4   /* blocks of rows that use a panel while it is in the first cache */
-#define PACKED_TOGETHER 16 /* the same for packed rows */
+#define TOGETHER 4   /* blocks of rows that use a panel while it is in the L1 cache */
+#define PACKED_TOGETHER 16 /* the same if the rows are packed */
 #define TILE_WORK (1 << 20)    /* a tile of more multiply-adds is halved */
 #define PARTED_DEPTH (4 * DEPTH) /* least k for two parts */
 #define PARTED_RESULTS (1 << 16) /* most results for two parts */
@@ -47,14 +47,14 @@ typedef struct product {
     float *b;                 /* packed panels of `depth` rows; NULL: the second operand is read in
                                  place */
     int64_t first;            /* first column of the packed part */
-    int64_t panels, group;    /* panels of this part, and panels of a task */
+    int64_t panels, group;    /* panels of the packed part; panels of a task */
     int64_t blocks, slices;   /* blocks of rows, slices of k */
     shares rows, steps;       /* rows of a block, steps of a slice */
     int64_t slice, last;      /* first and one past the last packed slice */
-    int64_t start, depth;     /* and the range of their rows */
+    int64_t start, depth;     /* first row of b in the packed slices; number of rows */
 } product;
 
-/** Width of the panel at a column: one vector where that is enough. */
+/** Width of the panel at `column`: one vector if the columns left fit in it, else two. */
 TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
 {
     return g->n - column > VF_LANES ? PANEL : VF_LANES;
@@ -64,7 +64,7 @@ TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
 
 #define PACK_ROWS 16 /* rows of a task that copies rows */
 
-/** Rows begin to end of the second operand into all panels: memory is read in its order. */
+/** Packs groups of PACK_ROWS rows of b, begin to end, into all panels. Reads b in memory order. */
 static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
@@ -93,7 +93,7 @@ static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
 
 /* ------------------------------------------------------------------------- multiplying ---- */
 
-/** Blocks of rows begin to end times panels from to, over the slices that are packed. */
+/** Multiplies blocks of rows [begin, end) with panels [from, to) over the packed slices. */
 static void run_part(const product *r, int64_t begin, int64_t end, int64_t from, int64_t to)
 {
     const ts_gemm *g = r->g;
@@ -108,7 +108,7 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
             const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
             const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
             float *c = (float *)g->c + row * g->c_row + column;
-            /* end of this call's blocks */
+            /* in the first panel, block i prefetches the rows of block i + TOGETHER */
             int64_t fetched = j == from && g->a_column == 1 ? r->blocks - TOGETHER : 0;
             for (int64_t i = begin; i < end; i++) {
                 int64_t rows = r->rows.each + (i < r->rows.more);
@@ -126,8 +126,8 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
     }
 }
 
-/* Tasks are blocks of rows, for one group of panels after the other. Blocks go through the panels
- * together as far as they stay in the second cache, while a panel stays in the first. */
+/* A task is one block of rows times one group of panels. TOGETHER blocks, which stay in the L2
+ * cache, are multiplied with a panel while it is in the L1 cache. */
 static void run_blocks(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
@@ -149,9 +149,9 @@ static int64_t cut(product *r, int64_t *part)
     r->steps = split_evenly(g->k, r->slices);
     r->rows = split_evenly(g->m, r->blocks);
     int64_t panels = ts_ceil_div(g->n, PANEL), most = ts_min64(AT_A_TIME * DEPTH, g->k);
-    bool b_stands = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
-    *part = b_stands ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
-    return b_stands ? 0 : *part * PANEL * most;
+    bool b_in_place = r->blocks <= 2 && g->b_column == 1 && g->n % VF_LANES == 0;
+    *part = b_in_place ? panels : ts_max64(1, ts_min64(panels, PACKED_BYTES / (PANEL * 4) / most));
+    return b_in_place ? 0 : *part * PANEL * most;
 }
 
 /** Computes the product; `packed` has room for the packed operand. */
@@ -185,7 +185,7 @@ static void multiply(const ts_gemm *g, float *packed)
 
 /* ------------------------------------------------------------------------ both packed ---- */
 
-/** How a product is cut that packs both operands. */
+/** Division of a product that packs both operands. */
 typedef struct packing {
     int64_t slices, depth; /* slices of k, and the largest number of rows of a slice */
     int64_t blocks, group; /* blocks of rows: total, and packed together */
@@ -202,7 +202,7 @@ static packing cut_both(const ts_gemm *g)
     c.steps = split_evenly(g->k, c.slices);
     c.rows = split_evenly(g->m, c.blocks);
     c.group = ts_min64(c.blocks, PACKED_TOGETHER);
-    /* a panel meets all blocks, then the next one takes its place */
+    /* if one group has all blocks, a panel is used once and the next panel can overwrite it */
     bool once = c.group == c.blocks;
     c.part = once ? c.panels : ts_min64(c.panels, PACKED_BYTES / (PANEL * 4) / c.depth);
     c.kept = once ? 1 : c.part;
@@ -233,7 +233,7 @@ static bool is_small(const ts_gemm *g)
            g->m * g->n * g->k <= SMALL_WORK;
 }
 
-/** Sums of some lanes of the first operand's columns. */
+/** Sums `lanes` rows of a, from `row` on, over k into sums. Columns of a are dense. */
 VEC_FN void sum_lanes(const ts_gemm *g, int64_t row, int64_t lanes, float *sums)
 {
     const float *a = (const float *)g->a + row;
@@ -262,12 +262,12 @@ static void multiply_small(const ts_gemm *g, float *sums)
     if (sums)
         sum_columns(g, sums);
     float packed[SMALL_DEPTH * PANEL];
-    bool stands = g->b_column == 1 && g->n % VF_LANES == 0;
+    bool in_place = g->b_column == 1 && g->n % VF_LANES == 0;
     for (int64_t column = 0; column < g->n; column += PANEL) {
-        int64_t width = panel_width(g, column), b_row = stands ? g->b_row : width, rows;
-        const float *b = stands ? (const float *)g->b + column : packed;
+        int64_t width = panel_width(g, column), b_row = in_place ? g->b_row : width, rows;
+        const float *b = in_place ? (const float *)g->b + column : packed;
         const float *bias = g->bias ? (const float *)g->bias + column : NULL;
-        if (!stands)
+        if (!in_place)
             pack_panel(g, 0, g->k, column, packed);
         for (int64_t row = 0; row < g->m; row += rows) {
             rows = ts_min64(MICRO_ROWS, g->m - row);
@@ -279,16 +279,17 @@ static void multiply_small(const ts_gemm *g, float *sums)
     }
 }
 
-/** Columns of lines that the next group of blocks, or the next slice, is made of. */
+/** Cache lines to prefetch: the operands of the next group of blocks, or of the next slice. A
+ * "line" here is a column of cache lines, one per step of k. */
 typedef struct ahead {
     const float *a, *b;
-    int64_t a_lines, b_lines; /* not prefetched yet */
+    int64_t a_lines, b_lines; /* lines that are not prefetched yet */
 } ahead;
 
 static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                         int64_t begin)
 {
-    bool last = begin + c->group >= c->blocks; /* length of the slice */
+    bool last = begin + c->group >= c->blocks; /* last group: the next one is in the next slice */
     int64_t block = last ? 0 : begin + c->group;
     slice += last;
     if (slice == c->slices)
@@ -303,7 +304,7 @@ static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64
                    .b_lines = ts_ceil_div(columns, LINE)};
 }
 
-/** Start and step of the next column of cache lines; `idle` and 0 if none are left. */
+/** Address and step of the next cache lines to prefetch; `idle` and step 0 if none are left. */
 static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle, int64_t *step)
 {
     if (next->a_lines) {
@@ -321,9 +322,10 @@ static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle,
 }
 
 /**
- * A slice of the group of blocks at `begin` times the part of the panels at `first`. A block
- * is copied on its way to the first panel; a panel on its way to the first block when it is
- * dense and full, else before.
+ * Multiplies the group of blocks at `begin` with the part of the panels at `first`, over one
+ * slice. The micro-kernel of the first panel also packs the block. The micro-kernel of the first
+ * block also packs the panel if rows of b are dense and the panel is full; other panels are packed
+ * before.
  */
 static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                       int64_t begin, float *sums, float *packed)
@@ -368,7 +370,7 @@ static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t
 }
 
 /**
- * A product on one thread that packs both operands on the way.
+ * Computes a product on one thread and packs both operands during it.
  * @param sums  of the first operand over k, (m); NULL when not wanted
  */
 static void multiply_both(const ts_gemm *g, float *sums, float *packed)
@@ -410,7 +412,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Adds the second part's results to rows begin to end of the result; row m means the sums. */
+/** Adds `rest`, the result of the second part, to rows [begin, end) of c; row m means the sums. */
 static void add_rest(void *ctx, int64_t begin, int64_t end)
 {
     const ts_sgemm_plan *t = ctx;
@@ -429,7 +431,8 @@ static void add_rest(void *ctx, int64_t begin, int64_t end)
  * Divides g into one tile per thread, or a few more. Each thread packs its operands into its own
  * caches, because packing some panels twice costs less than waiting for another thread. The number
  * of tiles changes no bit of the result. The number of parts does, so it depends on the shape
- * alone: two for few results and a long k, where tiles would pack as much as they multiply.
+ * alone: two for a small result and a long k, where tiles would spend as much time on packing as on
+ * multiplying.
  */
 static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 {
@@ -462,7 +465,7 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
     *t = (ts_sgemm_plan){
         .g = g, .sums = sums, .rows = g->m, .columns = g->n, .across = 1, .parts = 1, .count = 1};
     t->alone = ts_in_parallel() || ts_num_threads() == 1;
-    /* packing the first operand pays when several panels meet it */
+    /* packing a is worth its time if several panels use it */
     t->a_packed = a_columns && (sums || (g->n > PANEL && g->m > MICRO_ROWS));
     if (t->a_packed)
         cut_tiles(t, g);

@@ -36,7 +36,7 @@
 #define VEC_IS_baseline 0
 #define VEC_IS_avx2 1
 #define VEC_IS_avx512 2
-/** 0, 1 or 2: for #if where a variant deserves its own code. */
+/** 0, 1 or 2: for #if around code of one variant. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
 /* Without optimization, or with a sanitizer, inlined code takes up to thirty times as long to
@@ -77,7 +77,7 @@ typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
 
 /* ----------------------------------------------------------------------------- shuffles ---- */
 
-/** lane(0, a), lane(1, a), ... of n lanes: the indices that __builtin_shufflevector() takes. */
+/** lane(0, a), ..., lane(n - 1, a): indices for __builtin_shufflevector(). */
 #define VEC_INDICES(n, lane, a) TS_V_PASTE(VEC_INDICES, n)(lane, a)
 #define VEC_INDICES_2(lane, a) lane(0, a), lane(1, a)
 #define VEC_INDICES_4(lane, a) VEC_INDICES_2(lane, a), lane(2, a), lane(3, a)
@@ -138,7 +138,7 @@ VEC_FN vi vf_trunc_to_vi(vf v) { return __builtin_convertvector(v, vi); }
 VEC_FN vi vi_shr_logical(vi v, int n) { return (vi)((vu)v >> (uint32_t)n); }
 
 /*
- * The rest needs the instruction set; each of the four files defines the same names:
+ * The other primitives depend on the instruction set. Each of the four files defines these names:
  *   masks        vm_first_n vm_and vm_or vm_xor vm_not vm_bits, the same with vdm_
  *   compare      v{f,d}_{eq,ne,lt,le,gt,ge}, vi_{eq,lt,gt}; NaN compares as in C
  *   select       v{f,d,i}_select(m, a, b): a where m is set, else b
@@ -200,7 +200,8 @@ VEC_FN vdm vdm_load_bool_n(const uint8_t *p, int64_t n)
 
 /* ------------------------------------------------------------- derived: min, max, tails ---- */
 
-/** Maximum and minimum in which NaN wins, as torch.maximum and torch.minimum. */
+/** Maximum and minimum that return NaN if an operand is NaN, like torch.maximum and
+ * torch.minimum. */
 VEC_FN vf vf_max(vf a, vf b) { return vf_select(vf_isnan(a), a, vf_max_fast(a, b)); }
 VEC_FN vf vf_min(vf a, vf b) { return vf_select(vf_isnan(a), a, vf_min_fast(a, b)); }
 VEC_FN vd vd_max(vd a, vd b) { return vd_select(vd_isnan(a), a, vd_max_fast(a, b)); }
@@ -211,8 +212,8 @@ VEC_FN float vf_hmin(vf v) { return vm_any(vf_isnan(v)) ? (float)NAN : vf_hmin_f
 VEC_FN double vd_hmax(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmax_fast(v); }
 VEC_FN double vd_hmin(vd v) { return vdm_any(vd_isnan(v)) ? (double)NAN : vd_hmin_fast(v); }
 
-/** Whether the compiler sees that n is all lanes: one source then serves whole vectors and tails
- * at no cost. */
+/** True if n is a compile-time constant equal to `lanes`. Whole vectors then use the same source as
+ * tails at no cost. */
 #define VEC_WHOLE(n, lanes) (__builtin_constant_p(n) && (n) == (lanes))
 
 /** First n elements, the other lanes 0. */
@@ -244,7 +245,8 @@ VEC_FN void vi_store_n(int32_t *p, vi v, int64_t n) { vf_store_n((float *)p, (vf
 
 /* -------------------------------------------------------- derived: bf16 and f16 memory ---- */
 
-/** bf16 is the upper half of an f32: to nearest even, every NaN becomes 0x7fc0. */
+/** bf16 is the upper half of an f32. Conversion to bf16 rounds to nearest even; every NaN becomes
+ * 0x7fc0. */
 VEC_FN vf vh_to_vf_bf16(vh h) { return (vf)(vh_to_vu(h) << 16); }
 VEC_FN vh vf_to_vh_bf16(vf v)
 {

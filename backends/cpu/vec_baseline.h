@@ -1,4 +1,4 @@
-// The portable primitives of vec.h, which lists their meaning: any architecture, 16-byte vectors.
+// The primitives that vec.h lists, in portable C with 16-byte vectors.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_BASELINE_H
 #define TS_BACKENDS_CPU_VEC_BASELINE_H
@@ -43,8 +43,8 @@ VEC_FN vd vd_sqrt(vd a)
         a[i] = __builtin_sqrt(a[i]);
     return a;
 }
-/* Adding and taking away 2^23 (2^52) leaves no room for a fraction; larger values, Inf and NaN are
- * integers already. The sign is put back for -0. */
+/* Adding and subtracting 2^23 (f64: 2^52) rounds the fraction away. Values from there on, Inf and
+ * NaN are returned unchanged. vf_copysign() restores the sign of -0. */
 VEC_FN vf vf_rint(vf a)
 {
     vf magic = vf_copysign(vf_set1(0x1p23f), a);
@@ -87,8 +87,8 @@ VEC_FN vf vf_narrow(vd lo, vd hi)
 VEC_FN vu vh_to_vu(vh h) { return __builtin_convertvector(h, vu); }
 VEC_FN vh vu_to_vh(vu v) { return __builtin_convertvector(v, vh); }
 
-/* f16 to f32: the fields moved to f32's places give the value times 2^-112, denormals included.
- * 65536 and more can only come from the exponent of Inf and NaN. */
+/* f16 to f32: exponent and mantissa at f32's bit positions are the value times 2^-112, also for
+ * denormals. A result of 65536 or more has the exponent of Inf or NaN. */
 VEC_FN vf vh_to_vf_f16(vh h)
 {
     vu bits = vh_to_vu(h);
@@ -96,8 +96,8 @@ VEC_FN vf vh_to_vf_f16(vh h)
     vi special = vf_ge(magnitude, vf_set1(65536.0f)) & 0x7f800000;
     return (vf)((vi)magnitude | special | (vi)((bits & 0x8000u) << 16));
 }
-/* f32 to f16, to nearest even: normals by adding just under half a unit to the bits; below 2^-14 by
- * adding 0.5, whose last bit is worth 2^-24, as in f16, so the hardware rounds. */
+/* f32 to f16, to nearest even. Normal numbers: add 0xfff plus the last kept bit, then shift. Below
+ * 2^-14: add 0.5, whose last bit is 2^-24 like that of an f16 denormal, so the addition rounds. */
 VEC_FN vh vf_to_vh_f16(vf v)
 {
     vi a = (vi)vf_abs(v);

@@ -1,4 +1,4 @@
-// Masks as integer lanes of 0 or -1, for baseline and AVX2.
+// Masks as integer lanes of 0 or -1, for baseline, NEON and AVX2.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_LANEMASK_H
 #define TS_BACKENDS_CPU_VEC_LANEMASK_H
@@ -62,8 +62,8 @@ VEC_FN void vdm_store_bool(uint8_t *p, vdm m)
     memcpy(p, &bytes, sizeof bytes);
 }
 
-/* 2^n in two factors, because n may leave the exponent range on either side; the first product is
- * exact, so only the second one rounds. */
+/* Multiplies by 2^n in two factors, because 2^n alone may overflow or underflow. The first product
+ * is exact, so only the second one rounds. */
 VEC_FN vf vf_ldexp_fast(vf x, vf n)
 {
     vi whole = vf_trunc_to_vi(n);

@@ -1,10 +1,11 @@
-/** @file attention_plain.cu  Launches of attention_plain.cuh. */
+/** @file attention_plain.cu  Launches the kernels of attention_plain.cuh, forward and backward. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention_plain.cuh"
 #include "backends/cuda/attention_launch.cuh"
 
 namespace ts {
 
+/** Number of blocks, SLICE columns each, that divide the columns of a result. */
 static int slices_of(int columns) { return columns > SLICE ? (columns + SLICE - 1) / SLICE : 1; }
 
 template <class A> cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream)
@@ -14,8 +15,9 @@ template <class A> cudaError_t attention_plain_forward(const attention_call &c, 
                             c.rows, SIDE, PLAIN_THREADS, 0, stream, c, slices);
 }
 
+/** Launches the gradients of key and value (KEYS), or of query. */
 template <class A, bool KEYS>
-static cudaError_t launch(const attention_call &c, cudaStream_t stream)
+static cudaError_t launch_backward(const attention_call &c, cudaStream_t stream)
 {
     int slices = slices_of(KEYS && c.value_depth > c.depth ? c.value_depth : c.depth);
     int64_t heads = (int64_t)c.batches * (KEYS ? c.heads / c.share : c.heads);
@@ -30,9 +32,9 @@ cudaError_t attention_plain_backward(const attention_call &c, cudaStream_t strea
                                      (c.q_starts ? 1 : c.batches) * c.heads * c.pair_rows, 8,
                                      PLAIN_THREADS, 0, stream, c);
     if (e == cudaSuccess && (c.dk.data || c.dv.data))
-        e = launch<A, true>(c, stream);
+        e = launch_backward<A, true>(c, stream);
     if (e == cudaSuccess && c.dq.data)
-        e = launch<A, false>(c, stream);
+        e = launch_backward<A, false>(c, stream);
     return e;
 }
 

@@ -229,8 +229,8 @@ static ts_status copy_operands(ts_frame *f, const padded_product *w, const ts_cu
     return n ? ts_cuda_copy_strips(f, in, n) : TS_OK;
 }
 
-/** The products. The columns of b that fill no vector are multiplied apart if only they were
- * copied. */
+/** Computes the padded product. If only the last columns of b were copied (fewer than GRAIN), a
+ * second product computes them. */
 static ts_status multiply(ts_frame *f, ts_dtype dtype, const padded_product *w, int64_t columns,
                           int64_t batches, const ts_cuda_epilogue *then, const ts_cuda_padding *p)
 {

@@ -1,4 +1,4 @@
-/** @file pointwise_fn.cuh  Arithmetic of two and three elements, and bounds. */
+/** @file pointwise_fn.cuh  Binary and ternary arithmetic and clamp, applied per element. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_POINTWISE_FN_CUH
 #define TS_CUDA_POINTWISE_FN_CUH
@@ -7,7 +7,7 @@
 
 namespace ts::fn {
 
-/** Function `name`: expr of a and b, elements of the wide type A. */
+/** Defines the functor name##_fn: `expr` of a and b, in the compute type A. */
 #define TS_BINARY(name, expr)                                                                      \
     struct name##_fn {                                                                             \
         template <class A> __device__ __forceinline__ A operator()(A a, A b) const                 \
@@ -31,8 +31,8 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
         return a < b ? a : b;
 }
 
-/** The remainder has the divisor's sign; an integer divided by 0 gives 0,
- * which by_integer reports. */
+/** Remainder with the divisor's sign. For integers a divisor of 0 gives 0; the functor by_integer
+ * (pointwise.cu) reports it. */
 template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
 {
     if constexpr (real<A>) {
@@ -75,8 +75,8 @@ template <class A> __device__ __forceinline__ A power_of(A a, A e)
     }
 }
 
-/* divided by the larger operand, whose square may overflow; ::hypot() of the largest double is
-   infinite */
+/* hypot: dividing by the larger operand keeps its square from overflowing. ::hypot() is not used,
+   because it returns infinity for the largest double. */
 template <class A> __device__ __forceinline__ A length_of(A a, A b)
 {
     A high = larger(fabs(a), fabs(b)), r = smaller(fabs(a), fabs(b)) / high;
@@ -98,7 +98,7 @@ TS_BINARY(hypot, length_of(a, b))
 
 #undef TS_BINARY
 
-/* computed from the nearer end, so that weights 0 and 1 are exact */
+/* starts from the nearer end, so weights 0 and 1 return a and b exactly */
 template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
 {
     return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);
@@ -132,7 +132,7 @@ struct addcdiv_fn {
     }
 };
 
-/** Bounds for floats and for integers; an absent one is the widest. */
+/** Bounds for floats and for integers; an absent bound is the limit of the type. */
 struct bounds {
     double low, high;
     int64_t low_int, high_int;
@@ -147,6 +147,7 @@ struct clamp_fn {
         return (A)(m > b.high_int ? b.high_int : m);
     }
 };
+/** Gradient of clamp: g where x is within the bounds, else 0. */
 struct inside_fn {
     bounds b;
     template <class A> __device__ __forceinline__ A operator()(A g, A x) const

@@ -1,4 +1,4 @@
-/** @file tma.h  Descriptions of tensors for Hopper's copy engine; the driver makes them. */
+/** @file tma.h  TMA descriptors (CUtensorMap), which Hopper's bulk tensor copies take. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TMA_H
 #define TS_CUDA_TMA_H
@@ -32,8 +32,9 @@ inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
 template <class T> constexpr CUtensorMapDataType tma_type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <> inline constexpr CUtensorMapDataType tma_type<f16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 
-/** (batches, heads, rows, columns) of x in boxes of 64 columns and box_rows rows, swizzled;
- * false: it cannot be described. */
+/** Makes the descriptor of x, (batches, heads, rows, columns) of bf16 or f16, for boxes of box_rows
+ * rows and 64 columns with 128-byte swizzle. False if the driver refuses, for example a step that
+ * is no multiple of 16 bytes. */
 template <class T>
 bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows, int heads,
              int batches, int box_rows)

@@ -4,16 +4,17 @@
 
 #include <math.h>
 
-/* Errors of a product grow with the sum of magnitudes of its terms, which the scales contain. */
+/* The error of a product is proportional to the sum of its terms' magnitudes; `scale` holds that
+ * sum. */
 
-/** y (m, n) += a (m, k) * b, b read as (k, n) or, turned, as (n, k). */
+/** y (m, n) += a (m, k) b; b is (k, n), or (n, k) if transposed. scale += |a| |b|. */
 static void product(const double *a, const double *b, double *y, double *scale, int64_t m,
-                    int64_t n, int64_t k, bool turned)
+                    int64_t n, int64_t k, bool transposed)
 {
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++)
             for (int64_t p = 0; p < k; p++) {
-                double term = a[i * k + p] * (turned ? b[j * k + p] : b[p * n + j]);
+                double term = a[i * k + p] * (transposed ? b[j * k + p] : b[p * n + j]);
                 y[i * n + j] += term;
                 scale[i * n + j] += fabs(term);
             }
@@ -69,7 +70,7 @@ static void ref_linear(ts_ref *r)
     }
 }
 
-/** Errors of the linear part go through gelu, whose slope is at most 1.13. */
+/** gelu's slope is at most 1.13, so the error of the linear part sets the scale of both results. */
 static void ref_linear_gelu(ts_ref *r)
 {
     ref_linear(r);
@@ -105,9 +106,7 @@ static void ref_linear_backward(ts_ref *r)
         }
 }
 
-/* c covers a chain of √depth rounding errors of the terms' magnitudes */
-/** Vectors, matrices, lists of matrices: each operand as one with batch dims,
- * matrices by broadcast. */
+/** Vectors, matrices and batches of matrices. Batch dims broadcast; a vector has none. */
 static void ref_matmul(ts_ref *r)
 {
     const ts_ref_arg *a = &r->a[0], *b = &r->a[1];

@@ -14,8 +14,8 @@
  * expected a pointer, got NULL".
  *
  * An object or a tensor comes from a call that may have failed: NULL in its place passes that
- * failure on, and is TS_ERR_NULL when none is recorded. Strings, arrays, callbacks and places for
- * results are the caller's own: NULL is always a new TS_ERR_NULL.
+ * failure on, and is TS_ERR_NULL if no failure is recorded. Strings, arrays, callbacks and result
+ * pointers come from the caller: NULL is always a new TS_ERR_NULL.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CHECK_H
@@ -25,42 +25,44 @@
 
 TS_BEGIN_DECLS
 
-/** Place of a check: the function, and its return address. */
+/** Location of a check: the function, and the address to which it returns. */
 typedef struct ts_check_place {
     const char *function;
     const void *site;
 } ts_check_place;
 
-/** TS_ERR_NULL for entry `index` of the names "a, b, c"; an object passes an earlier failure on. */
+/** Reports that argument number `index` of the list `names` ("a, b, c") is NULL: TS_ERR_NULL. If it
+ *  is an object, an earlier failure is returned instead. */
 TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object);
-/** The first of n tensors of the names "a, b, c" that is NULL, which passes an earlier failure on,
- *  or TS_NONE (TS_ERR_NULL), or was released (TS_ERR_STATE). */
+/** Checks n tensors, called "a, b, c" in `names`. The first invalid one decides the error: NULL
+ *  returns an earlier failure, or TS_ERR_NULL; TS_NONE is TS_ERR_NULL; a released tensor is
+ *  TS_ERR_STATE. */
 TS_API ts_status ts_check_tensors(ts_check_place at, const char *names,
                                   const ts_tensor *const *tensors, int n);
 /** TS_ERR_VALUE for n < 0, TS_ERR_NULL for a NULL list of n > 0 entries. */
 TS_API ts_status ts_check_list(ts_check_place at, const char *list_name, const char *n_name,
                                const void *list, int64_t n);
-/** The same, and TS_ERR_NULL for a NULL entry. */
+/** Like ts_check_list(), and TS_ERR_NULL for a NULL entry. */
 TS_API ts_status ts_check_strings(ts_check_place at, const char *list_name, const char *n_name,
                                   const char *const *list, int64_t n);
 /** Like TS_CHECK_LIST for a list of tensors; checks entries like ts_check_tensors(). */
 TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const char *n_name,
                                       ts_tensor *const *list, int64_t n);
 /**
- * The rule for names: 1 to `most` printable ASCII characters, none a blank or one of `without`.
- * Errors: "__metadata__", which files reserve, and the words of `reserved`, separated by spaces.
- * TS_ERR_NULL, or TS_ERR_VALUE with the name.
+ * Checks a name: 1 to `most` printable ASCII characters, no blank and none of `without`, not
+ * "__metadata__" (reserved by files) and no word of `reserved`, which spaces separate.
+ * Errors: TS_ERR_NULL, or TS_ERR_VALUE, whose message has the name.
  */
 TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
                                const char *without, const char *reserved);
-/** TS_ERR_VALUE for an argument that is not as expected. */
+/** Records and returns TS_ERR_VALUE: argument `name` is `got`, not as `expected`. */
 TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected,
                                  ts_scalar got);
-/** Copies the options of a caller, as many bytes as its size, over zeros. */
+/** Slow path of ts_check_opts(): options of another size, or NULL. */
 TS_API ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
                                      const void *opts);
 
-/** The first NULL of n pointers, as ts_check_null() says. */
+/** Calls ts_check_null() for the first NULL of n pointers. */
 static inline ts_status ts_check_pointers(ts_check_place at, const char *names,
                                           const void *const *pointers, int n, bool objects)
 {
@@ -81,7 +83,7 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
 }
 
 #ifndef __cplusplus
-/** The place in which it is written. */
+/** The location of the macro's use. */
 #define TS_CHECK_HERE ((ts_check_place){__func__, __builtin_return_address(0)})
 #define TS_CHECK_COUNT_(type, ...) ((int)(sizeof((type[]){__VA_ARGS__}) / sizeof(type)))
 
@@ -89,7 +91,7 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
 #define TS_CHECK_OBJECTS(...)                                                                      \
     ts_check_pointers(TS_CHECK_HERE, #__VA_ARGS__, (const void *const[]){__VA_ARGS__},             \
                       TS_CHECK_COUNT_(const void *, __VA_ARGS__), true)
-/** Strings, callbacks and places for results. */
+/** Strings, callbacks and result pointers. NULL is TS_ERR_NULL. */
 #define TS_CHECK_POINTERS(...)                                                                     \
     ts_check_pointers(TS_CHECK_HERE, #__VA_ARGS__, (const void *const[]){__VA_ARGS__},             \
                       TS_CHECK_COUNT_(const void *, __VA_ARGS__), false)
@@ -106,13 +108,13 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
 /** A name; see ts_check_name(). */
 #define TS_CHECK_NAME(name, most, without, reserved)                                               \
     ts_check_name(TS_CHECK_HERE, #name, name, most, without, reserved)
-/** A number: TS_ERR_VALUE unless the condition holds, with what was expected and its value. */
+/** A number: TS_ERR_VALUE unless `condition` holds; the message has `expected` and the value. */
 #define TS_CHECK_VALUE(x, condition, expected)                                                     \
     ((condition) ? TS_OK : ts_check_refuse(TS_CHECK_HERE, #x, expected, TS_SCALAR(x)))
 /**
- * Options, by the rule in core.h: reads *opts into *copy, a struct of the same type whose address
- * is given, with zero in the fields that the caller does not know; all zero for NULL. The size of
- * the copy is the library's own. TS_ERR_VALUE for a size of 0 or above that.
+ * Options, by the rule in core.h: copies *opts to *copy, a struct of the same type. Members that
+ * the caller's older version lacks are 0; for NULL all members are 0. copy->size becomes the
+ * library's size. Errors: TS_ERR_VALUE for a size of 0, above the library's, or no multiple of 8.
  */
 #define TS_CHECK_OPTS(copy, opts)                                                                  \
     ts_check_opts(TS_CHECK_HERE, #opts, copy, sizeof *(copy), 1 ? (opts) : (copy))

@@ -21,35 +21,37 @@ typedef struct ts_attention_opts {
     size_t size;  /**< sizeof(ts_attention_opts); options of later versions
                        are zero for older callers */
     double scale; /**< 0 means 1 / sqrt(D) */
-    bool causal;  /**< a row sees its own key and earlier ones, as with
-                       window_right = 0; the last row sees all */
+    bool causal;  /**< row i sees keys up to its own, i + Sk - Sq, as with window_right = 0;
+                       the last row sees all keys */
     /**
-     * bool: true for visible pairs. Else numbers that are added to the scores, of the query's
-     * dtype, or f32 beside bf16 or f16. 0 to 4 dims that broadcast to (B, H, Sq, Sk).
-     * No gradient.
+     * Address of a mask that broadcasts to (B, H, Sq, Sk), 0 to 4 dims; NULL: none. A bool mask is
+     * true for visible pairs. Any other mask is added to the scores; its dtype is the query's, or
+     * f32 if the query is bf16 or f16. The mask has no gradient.
      */
     ts_tensor *const *mask;
     /**
-     * Packed sequences of different lengths: two tensors, for query and for key and value, each
-     * (B + 1) i32, from 0, never falling, up to the number of tokens. Sequence b has the tokens
-     * from element b up to, not including, element b + 1. Query is (1, H, tokens, D), such as the
+     * Packed sequences of different lengths: an array of two tensors, the first for query, the
+     * second for key and value; NULL: not packed. Each tensor is (B + 1) i32, starts at 0, never
+     * decreases and ends at the number of tokens. Sequence b has the tokens [element b, element
+     * b + 1). Query is (1, H, tokens, D), such as the
      * transpose of (1, tokens, H, D); key and value likewise.
      */
     ts_tensor *const *cu_seqlens;
     int64_t max_seqlen_q, max_seqlen_k; /**< largest lengths, Sq and Sk of mask and dropout;
                                              only with cu_seqlens */
-    bool window;                        /**< window_left and window_right apply */
+    bool window;                        /**< use window_left and window_right */
     int64_t window_left, window_right;  /**< number of keys before and after
                                              its own that a row sees; -1: all */
     double softcap;                     /**< scores become softcap · tanh(score / softcap);
                                              0: none */
     double dropout_p;                   /**< probability with which a weight is dropped;
                                              the others grow by 1 / (1 - p) */
-    ts_rng_state rng;                   /**< backward with dropout: ts_rng_get_state()
-                                             before the forward call */
+    ts_rng_state rng;                   /**< only for backward with dropout: the result of
+                                             ts_rng_get_state() before the forward call */
 } ts_attention_opts;
 
 /**
+ * Attention without mask, window or dropout. H is the number of query heads, G of key heads.
  * @param query  (B, H, S, D)
  * @param key    (B, G, T, D); H is a multiple of G, and H / G heads of queries share one of keys
  * @param value  (B, G, T, E)
@@ -60,9 +62,11 @@ typedef struct ts_attention_opts {
 TS_API ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *key,
                                                   ts_tensor *value);
 /**
- * ts_attention() with options.
+ * Like ts_scaled_dot_product_attention(), with options. The arguments and the result have the same
+ * shapes.
  * @param lse   receives the natural logarithm of each row's sum of exponentials, (B, H, S),
- *              -Inf for rows that see no key; f32 for bf16 and f16; without dropout; may be NULL
+ *              -Inf for rows that see no key; f32 for bf16 and f16; not changed by dropout;
+ *              may be NULL
  * @param opts  NULL for defaults
  */
 TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key,
@@ -75,8 +79,8 @@ TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor
  * @param grad_lse  gradient of lse, (B, H, S), or TS_NONE
  * @param out, lse  results of the forward call
  * @param opts      options of the forward call; with dropout also rng
- * @param grads     receive the gradients of query, key and value; NULL for a gradient that is not
- * requested
+ * @param grads     addresses that receive the gradients of query, key and value; NULL for a
+ *                  gradient that is not requested
  */
 TS_API ts_status ts_scaled_dot_product_attention_backward(
     ts_tensor *grad, ts_tensor *grad_lse, ts_tensor *query, ts_tensor *key, ts_tensor *value,
