@@ -53,6 +53,7 @@ struct reduction {
     /* set by reduce_into() */
     quotient by[2][TS_MAX_DIMS];
     bool vector, aligned; /* units are whole pieces, which can be loaded at once; else elements */
+    bool chunked;         /* units are what a group loads of a run, of one piece a thread */
     int group;            /* threads of a result, or beside each other */
     int64_t share;        /* units of a result that a block takes */
     int64_t run;          /* units in the dim that is read along */
@@ -213,8 +214,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int64_t result = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) / (unsigned)group;
     bool some = result < r.results;
     const T *from = x + (some ? r.offset(0, 0, result, r.steps[0]) : 0);
-    int64_t unit = r.vector ? V : 1, all = r.count / unit, step = r.steps[1][0],
-            begin = (int64_t)blockIdx.y * r.share, end = begin + r.share;
+    int64_t unit = r.vector ? V : 1, length = r.sizes[1][0], step = r.steps[1][0],
+            begin = (int64_t)blockIdx.y * r.share, end = begin + r.share,
+            all = r.chunked ? r.count / length * r.run : r.count / unit;
     end = !some ? begin : end < all ? end : all;
     auto place_of = [&](int64_t u) {
         if (r.ndim[1] == 1)
@@ -226,7 +228,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int apart = r.vector ? 0 : group, whole = r.vector ? group : group * V;
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
-    int64_t p = begin + lane, last = (int64_t)apart * (V - 1);
+    int64_t p = r.chunked ? begin : begin + lane, last = (int64_t)apart * (V - 1);
     bool apiece = r.vector || r.ndim[1] == 1; /* one place for a piece, not one for an element */
     for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
         word_of<vec<T, V>> in[U];
@@ -238,26 +240,34 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
                  (p + u * whole) * unit, r.vector ? 1 : apart);
     }
-    for (; p < end; p += whole) {
-        int n = p + last < end ? V : (int)((end - p + apart - 1) / apart);
+    for (int64_t next = r.chunked ? 1 : whole; p < end; p += next) {
+        int64_t first = p * unit, left = end - p, at; /* left: from a thread's first element on */
+        if (r.chunked) {
+            int64_t q = r.by_run.of(p), i = (p - q * r.run) * whole + lane;
+            first = q * length + i;
+            left = length - i;
+            at = i * step + r.offset(1, 1, q, r.steps[1]);
+        } else {
+            at = place_of(p);
+        }
+        int n = last < left ? V : left > 0 ? (int)((left + apart - 1) / apart) : 0;
         vec<T, V> piece;
-        if (apiece)
-            piece = from_word<vec<T, V>>(
-                load_piece<T, V>(from + place_of(p), between, r.aligned, n));
+        if (apiece || r.chunked)
+            piece = from_word<vec<T, V>>(load_piece<T, V>(from + at, between, r.aligned, n));
         else
 #pragma unroll
             for (int e = 0; e < V; e++)
                 piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
         unpacked<T, V> in(piece);
         if (n == V) {
-            take(fold, state, in.at, p * unit, r.vector ? 1 : apart);
+            take(fold, state, in.at, first, r.vector ? 1 : apart);
             continue;
         }
 #pragma unroll
         for (int e = 0; e < V; e++)
             if (e < n) {
                 wide_t<T> one[1] = {in.at[e]};
-                take(fold, state, one, p + e * apart, 1);
+                take(fold, state, one, first + e * apart, 1);
             }
     }
 #pragma unroll 1
@@ -444,6 +454,14 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                                                                 : (int)REDUCE_THREADS;
         blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
         least = IN_FLIGHT * r.group * (V / unit);
+        int64_t chunk = r.group * V;
+        r.chunked = !r.vector && r.ndim[1] > 1 && r.run >= chunk / 2;
+        if (r.chunked) {
+            r.run = (r.run + chunk - 1) / chunk;
+            r.by_run = quotient(r.run, r.count);
+            all = r.count / r.sizes[1][0] * r.run;
+            least = IN_FLIGHT;
+        }
     }
     /* shares that leave each thread a few iterations, up to enough blocks for the device */
     int64_t shares = blocks < BUSY ? BUSY / blocks : 1;
