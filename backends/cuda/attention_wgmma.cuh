@@ -346,12 +346,15 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             added.fetch(c, span, told[round % 4].batch, told[round % 4].head, first + mine,
                         from + lane % 4 * 2, from);
     };
-    /* which pairs of tile i of the rows dropout keeps and a mask shows; beside products */
-    auto draw_bits = [&](int i) {
+    constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a loop of its own */
+    constexpr std::bool_constant<!APART> BESIDE;
+    /* which pairs of tile i of the rows dropout keeps, if it `draws`, and a mask shows; beside
+     * products */
+    auto draw_bits = [&](int i, auto draws) {
         if constexpr (RULES == BITS) {
             attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
             int from = (last_tile(first) - i) * WIDE, row = first + mine - lane / 4;
-            if (c.dropout)
+            if (draws && c.dropout)
                 kept = rules.template kept_of_rows<WIDE / 8>(row, from);
             if (c.mask_type == MASK_BOOL)
                 shown = rules.template shown_of_rows<WIDE / 8>(row, from);
@@ -396,7 +399,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         wgmma_commit();
     };
     /* of tile i of the rows, whose scores are done; whether sums are to shrink */
-    auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2]) {
+    auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2], auto draws) {
         settle(s);
         release(keys.empty(passed));
         int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
@@ -407,7 +410,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
             attention_mask(s, span, first + mine, from);
         bool shrinks = attention_softmax<RULES == ADDED>(s, of_top, of_sum, shrink, c.raw_to_log2);
-        if (RULES == BITS && c.dropout)
+        if (RULES == BITS && draws && c.dropout)
             drop_weights(s, kept);
         return shrinks;
     };
@@ -418,22 +421,32 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         pack_left<T>(p, s);
         passed++;
     };
+    auto clear_sums = [&] {
+#pragma unroll
+        for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[n][e] = 0;
+    };
+    auto shrink_sums = [&] {
+#pragma unroll
+        for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[n][e] *= shrink[e / 2];
+    };
     /* what comes of tile i of the rows, and of the sums beside it, when both have started */
     auto step = [&](int i) {
-        draw_bits(i);
+        draw_bits(i, BESIDE);
         wgmma_wait<1>();
-        bool shrinks = probabilities(i, top, sum);
+        bool shrinks = probabilities(i, top, sum, BESIDE);
         end_sums();
         if (shrinks)
-#pragma unroll
-            for (int n = 0; n < DEPTH / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    o[n][e] *= shrink[e / 2];
+            shrink_sums();
     };
-    /* writes the rows before those of `round`, and goes on with these if there are more */
-    auto finish = [&](bool more) {
-        attention_rows r = told[(round - 1) % 4];
+    /* writes the rows of a round, and goes on with the next ones if there are more */
+    auto finish = [&](int of, bool more) {
+        attention_rows r = told[of % 4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float total = sum[half];
@@ -459,13 +472,44 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64,
                                       r.head, r.batch);
         if (more)
-#pragma unroll
-            for (int n = 0; n < DEPTH / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    o[n][e] = 0;
+            clear_sums();
     };
 
+    /* Beside dropout's bits, products take little time, but unrolled code of more than the
+     * instruction cache holds takes much: each step is here once. The bits of a tile are drawn
+     * while its scores and the sums of the tile before are computed. */
+    if (APART && c.dropout) {
+        for (;; round++) {
+            meet_rows();
+            if (!tiles)
+                break;
+            top[0] = top[1] = -INFINITY;
+            sum[0] = sum[1] = 0;
+            clear_sums();
+#pragma unroll 1
+            for (int i = 0; i < tiles; i++) {
+                keys.wait_full(passed);
+                start_scores();
+                draw_bits(i, std::true_type());
+                wgmma_wait<0>();
+                settle(o);
+                if (i)
+                    release(values.empty(passed - 1));
+                if (probabilities(i, top, sum, std::true_type()))
+                    shrink_sums();
+                pack_left<T>(p, s);
+                passed++;
+                start_sums();
+            }
+            wgmma_wait<0>();
+            settle(o);
+            release(values.empty(passed - 1));
+            finish(round, false);
+        }
+        if (thread == 0)
+            tma_stores_wait();
+        return;
+    }
     if (turns && group == S::groups - 1)
         turn_give(1, turn);
     meet_rows();
@@ -474,9 +518,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     fetch_added(last_tile(first) * WIDE);
     keys.wait_full(passed);
     start_scores();
-    draw_bits(0);
+    draw_bits(0, BESIDE);
     wgmma_wait<0>();
-    probabilities(0, top, sum);
+    probabilities(0, top, sum, BESIDE);
     pack_left<T>(p, s);
     passed++;
     while (true) {
@@ -487,11 +531,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             take_turn();
             start_scores();
             give_turn();
-            finish(true);
+            finish(round - 1, true);
             start_sums();
             step(i++);
         } else if (round) {
-            finish(true);
+            finish(round - 1, true);
         }
         for (; i < tiles; i++) {
             take_turn();
@@ -509,17 +553,17 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         start_scores();
         start_sums();
         give_turn();
-        draw_bits(0);
+        draw_bits(0, BESIDE);
         wgmma_wait<1>();
         next_top[0] = next_top[1] = -INFINITY;
         next_sum[0] = next_sum[1] = 0;
-        probabilities(0, next_top, next_sum);
+        probabilities(0, next_top, next_sum, BESIDE);
         end_sums();
     }
     start_sums();
     wgmma_wait<0>();
     settle(o);
-    finish(false);
+    finish(round - 1, false);
     if (thread == 0)
         tma_stores_wait();
 #endif
