@@ -374,6 +374,7 @@ static ts_status backward(ts_frame *f)
     const void *lse;
     TS_CUDA_TRY(read_statistic(&lse, f->args[6], dtype));
     c.lse = (void *)lse;
+    c.early = device->clusters;
 
     /* kernels on Hopper copy pairs of whole tiles of rows */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;

@@ -86,14 +86,14 @@ template <class T, bool KEYS> static cudaError_t backward(attention_call c, cuda
             if (!c.rules)
                 kernel = attention_mma_backward_kernel<T, DEPTH, KEYS, false>;
         int stages = S::bytes(2) <= c.shared ? 2 : 1;
-        return attention_launch(kernel, heads * c.splits, length, S::rows, S::threads,
-                                S::bytes(stages), stream, c, stages);
+        return attention_launch_as(c.early, kernel, heads * c.splits, length, S::rows, S::threads,
+                                   S::bytes(stages), stream, c, stages);
     });
     if (e != cudaSuccess || c.splits < 2)
         return e;
     int64_t columns = KEYS ? c.depth + c.value_depth : c.depth;
-    return attention_launch(attention_mma_merge_kernel<T, KEYS>, 1, heads * length * columns / 4,
-                            128, 128, 0, stream, c);
+    return attention_launch_as(c.early, attention_mma_merge_kernel<T, KEYS>, 1,
+                               heads * length * columns / 4, 128, 128, 0, stream, c);
 }
 template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream)

@@ -17,6 +17,7 @@
 #define TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
 
 #include "backends/cuda/attention_mma.cuh"
+#include "backends/cuda/early.cuh"
 
 namespace ts {
 
@@ -59,6 +60,8 @@ static __global__ void __launch_bounds__(256, 1)
 {
     using S = attention_mma_backward_shape<T, DEPTH, KEYS>;
     constexpr int WIDE = S::wide, OWN = S::own, COLUMNS = DEPTH / S::parts;
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     extern __shared__ __align__(128) char shared[];
     using tile = attention_tile<T, DEPTH>;
     tile held1{shared_address(shared)}, held2{held1.base + S::held};
@@ -246,6 +249,8 @@ template <class T, bool KEYS>
 static __global__ void __launch_bounds__(128)
     attention_mma_merge_kernel(const __grid_constant__ attention_call c)
 {
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     int columns = KEYS ? c.depth + c.value_depth : c.depth, length = KEYS ? c.keys : c.rows,
         heads = KEYS ? c.heads / c.share : c.heads;
     int64_t fours = (int64_t)c.batches * heads * length * (columns / 4),

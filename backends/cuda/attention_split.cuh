@@ -14,6 +14,7 @@
 #define TS_CUDA_ATTENTION_SPLIT_CUH
 
 #include "backends/cuda/attention_mma.cuh"
+#include "backends/cuda/early.cuh"
 
 namespace ts {
 
@@ -42,21 +43,6 @@ __device__ __forceinline__ attention_split_row split_row_of(const attention_call
                                                             int r)
 {
     return {group * c.share + r / c.rows, r % c.rows};
-}
-
-/** Lets the next kernel begin, if its launch is early. */
-__device__ __forceinline__ void begin_next_kernel()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-/** Waits for the results of the kernel in front. */
-__device__ __forceinline__ void wait_for_kernel_in_front()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 /** Begins to copy a tile by one warp; rows past `rows` and columns past `columns` become zero. */
