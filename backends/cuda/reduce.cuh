@@ -228,40 +228,14 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int apart = r.vector ? 0 : group, whole = r.vector ? group : group * V;
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
-    int64_t p = r.chunked ? begin : begin + lane, last = (int64_t)apart * (V - 1);
+    int64_t p = begin + lane, last = (int64_t)apart * (V - 1);
     bool apiece = r.vector || r.ndim[1] == 1; /* one place for a piece, not one for an element */
-    for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
-        word_of<vec<T, V>> in[U];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            in[u] = load_piece<T, V>(from + place_of(p + u * whole), between, r.aligned, V);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
-                 (p + u * whole) * unit, r.vector ? 1 : apart);
-    }
-    for (int64_t next = r.chunked ? 1 : whole; p < end; p += next) {
-        int64_t first = p * unit, left = end - p, at; /* left: from a thread's first element on */
-        if (r.chunked) {
-            int64_t q = r.by_run.of(p), i = (p - q * r.run) * whole + lane;
-            first = q * length + i;
-            left = length - i;
-            at = i * step + r.offset(1, 1, q, r.steps[1]);
-        } else {
-            at = place_of(p);
-        }
-        int n = last < left ? V : left > 0 ? (int)((left + apart - 1) / apart) : 0;
-        vec<T, V> piece;
-        if (apiece || r.chunked)
-            piece = from_word<vec<T, V>>(load_piece<T, V>(from + at, between, r.aligned, n));
-        else
-#pragma unroll
-            for (int e = 0; e < V; e++)
-                piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
+    /* the first n elements of a piece */
+    auto take_some = [&](const vec<T, V> &piece, int n, int64_t first) {
         unpacked<T, V> in(piece);
         if (n == V) {
             take(fold, state, in.at, first, r.vector ? 1 : apart);
-            continue;
+            return;
         }
 #pragma unroll
         for (int e = 0; e < V; e++)
@@ -269,6 +243,38 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
                 wide_t<T> one[1] = {in.at[e]};
                 take(fold, state, one, first + e * apart, 1);
             }
+    };
+    if (r.chunked) {
+        for (p = begin; p < end; p++) {
+            int64_t q = r.by_run.of(p), i = (p - q * r.run) * whole + lane, left = length - i;
+            int n = last < left ? V : left > 0 ? (int)((left + apart - 1) / apart) : 0;
+            const T *at = from + i * step + r.offset(1, 1, q, r.steps[1]);
+            take_some(from_word<vec<T, V>>(load_piece<T, V>(at, between, false, n)), n,
+                      q * length + i);
+        }
+    } else {
+        for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
+            word_of<vec<T, V>> in[U];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                in[u] = load_piece<T, V>(from + place_of(p + u * whole), between, r.aligned, V);
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
+                     (p + u * whole) * unit, r.vector ? 1 : apart);
+        }
+        for (; p < end; p += whole) {
+            int n = p + last < end ? V : (int)((end - p + apart - 1) / apart);
+            vec<T, V> piece;
+            if (apiece)
+                piece = from_word<vec<T, V>>(
+                    load_piece<T, V>(from + place_of(p), between, r.aligned, n));
+            else
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
+            take_some(piece, n, p * unit);
+        }
     }
 #pragma unroll 1
     for (int by = (group < 32 ? group : 32) / 2; by; by /= 2)
