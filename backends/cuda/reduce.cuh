@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/loops.cuh"
 
@@ -210,6 +211,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 {
     using A = typename FOLD::state;
     constexpr int V = piece_of<T>, U = IN_FLIGHT;
+    begin_next_kernel();
     int group = r.group, lane = threadIdx.x & (group - 1);
     int64_t result = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) / (unsigned)group;
     bool some = result < r.results;
@@ -293,21 +295,37 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         give(r, fold, state, parts, y, result);
 }
 
-/** Merges the states of a block's threads, of which `across` are adjacent results, into the states
- * of the first threads. */
-template <class FOLD, class A>
-__device__ __forceinline__ void merge_lines(const FOLD &fold, A &state, int across)
+/** Merges the states of a block's threads, of which `across` are adjacent and have N results each,
+ * and calls done(lane, n, state) for the state of result n of lane 0 to across - 1. */
+template <int N, class FOLD, class A, class F>
+__device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int across, F &&done)
 {
-    __shared__ A place[REDUCE_THREADS];
-    if (across == REDUCE_THREADS)
-        return;
-    __syncthreads();
-    place[threadIdx.x] = state;
+    static_assert(N * REDUCE_THREADS * sizeof(A) <= 32768, "several blocks share a multiprocessor");
+    __shared__ A place[N][REDUCE_THREADS];
 #pragma unroll 1
-    for (int half = REDUCE_THREADS / 2; half >= across; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half)
-            place[threadIdx.x] = state = fold.merge(state, place[threadIdx.x + half]);
+    for (int by = 16; by >= across; by /= 2)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            state[n] = fold.merge(state[n], state_xor(state[n], by));
+    int wide = across < 32 ? 32 : across;
+    if (wide == REDUCE_THREADS) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            done((int)threadIdx.x, n, state[n]);
+        return;
+    }
+    if (((int)threadIdx.x & (wide - 1)) < across)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            place[n][threadIdx.x] = state[n];
+    __syncthreads();
+    for (int i = threadIdx.x; i < across * N; i += REDUCE_THREADS) {
+        int n = i / (unsigned)across, lane = i & (across - 1);
+        A sum = place[n][lane];
+#pragma unroll 1
+        for (int from = lane + wide; from < REDUCE_THREADS; from += wide)
+            sum = fold.merge(sum, place[n][from]);
+        done(lane, n, sum);
     }
 }
 
@@ -319,12 +337,13 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 {
     using A = typename FOLD::state;
     constexpr int V = piece_of<T>, U = IN_FLIGHT;
+    begin_next_kernel();
     int across = r.group, lane = threadIdx.x & (across - 1),
         line = threadIdx.x / (unsigned)across, lines = REDUCE_THREADS / (unsigned)across;
     /* neighbours where loads are whole vectors, else `across` apart */
     int apart = r.vector ? 1 : across;
-    int64_t first = r.vector ? ((int64_t)blockIdx.x * across + lane) * V
-                             : (int64_t)blockIdx.x * across * V + lane,
+    int64_t first_of_all = (int64_t)blockIdx.x * across * V,
+            first = first_of_all + lane * (r.vector ? V : 1),
             begin = (int64_t)blockIdx.y * r.share,
             end = begin + r.share < r.count ? begin + r.share : r.count;
     A state[V];
@@ -372,13 +391,11 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             take(fold, state[e], one, i, 1);
         }
     }
-#pragma unroll
-    for (int e = 0; e < V; e++) {
-        int64_t result = first + e * apart;
-        merge_lines(fold, state[e], across);
-        if (line == 0 && result < r.results)
-            give(r, fold, state[e], parts, y, result);
-    }
+    merge_lines(fold, state, across, [&](int beside, int e, const A &sum) {
+        int64_t result = first_of_all + beside * (r.vector ? V : 1) + e * apart;
+        if (result < r.results)
+            give(r, fold, sum, parts, y, result);
+    });
 }
 
 /** Merges the shares of results; r.group results lie side by side in a block. */
@@ -391,14 +408,18 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int across = r.group, line = threadIdx.x / (unsigned)across,
         lines = REDUCE_THREADS / (unsigned)across;
     int64_t result = (int64_t)blockIdx.x * across + (threadIdx.x & (across - 1));
-    typename FOLD::state state = fold.none();
+    using A = typename FOLD::state;
+    A state[1] = {fold.none()};
+    wait_for_kernel_in_front();
     if (result < r.results)
 #pragma unroll 4
         for (int s = line; s < shares; s += lines)
-            state = fold.merge(state, parts[s * r.results + result]);
-    merge_lines(fold, state, across);
-    if (line == 0 && result < r.results)
-        give(r, fold, state, states, y, result);
+            state[0] = fold.merge(state[0], parts[s * r.results + result]);
+    merge_lines(fold, state, across, [&](int beside, int, const A &sum) {
+        int64_t to = (int64_t)blockIdx.x * across + beside;
+        if (to < r.results)
+            give(r, fold, sum, states, y, to);
+    });
 }
 
 /* -------------------------------------------------------------------------------- launch ---- */
@@ -406,8 +427,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 /** Blocks that keep a device busy: constants, so that the order of sums is the same on all. */
 enum {
     BUSY = 1024,
-    MANY = 2048, /* results that keep it busy with a warp each */
-    TURNS = 5    /* accesses of a block that take as long as a second launch */
+    MANY = 2048,     /* results that keep it busy with a warp each */
+    TURNS = 5,       /* accesses of a block that take as long as a second launch */
+    LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */
 };
 
 /** The least power of 2 that is not below n, at most `most`. */
@@ -444,10 +466,14 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     r.run = r.sizes[read][0] / unit;
     r.by_run = quotient(r.run ? r.run : 1, r.count);
     if (beside) {
-        /* short runs leave threads to the elements of a result, and so do few results */
+        /* short runs leave threads to the elements of a result, and so do few results; but
+         * neighbouring threads load whole cache lines, or of little that is read half of one */
         int turns = power_for((r.count + IN_FLIGHT - 1) / IN_FLIGHT, REDUCE_THREADS),
-            lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1;
-        while (lines < turns && r.results * lines < (int64_t)BUSY * REDUCE_THREADS * V)
+            lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1,
+            few = r.results * r.count * (int64_t)sizeof(T) < LITTLE ? 2 : 1,
+            most = (r.vector ? 32 : 8) * few;
+        while (lines < turns && lines < most &&
+               r.results * lines < (int64_t)BUSY * REDUCE_THREADS * V)
             lines *= 2;
         r.vector = r.aligned; /* how columns are read does not change the order of sums */
         lines = lines < turns ? lines : turns;
@@ -476,6 +502,10 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     if (all / least <= TURNS)
         shares = 1;
     r.share = (all + shares - 1) / shares;
+    if (shares > 1) { /* whole turns, so that only the last share has elements behind them */
+        r.share = (r.share + least - 1) / least * least;
+        shares = (all + r.share - 1) / r.share;
+    }
     ts_device where = ts_kernel_device(f);
     int64_t bytes = shares > 1 ? shares * r.results * (int64_t)sizeof(A) : 0;
     A *parts = nullptr;
@@ -493,8 +523,11 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
             turns = power_for((shares + 1) / 2, REDUCE_THREADS);
         r.group = REDUCE_THREADS / (lines < turns ? lines : turns);
         grid.blocks = dim3((unsigned)((r.results + r.group - 1) / r.group));
-        return launch(merge_shares_kernel<R, FOLD>, grid, c.stream, r, fold, (const A *)parts,
-                      states, y, (int)shares);
+        auto merge = merge_shares_kernel<R, FOLD>;
+        return c.device->clusters ? launch_early(merge, grid, c.stream, r, fold, (const A *)parts,
+                                                 states, y, (int)shares)
+                                  : launch(merge, grid, c.stream, r, fold, (const A *)parts, states,
+                                           y, (int)shares);
     });
     if (parts)
         ts_scratch_give(where, parts, bytes);
