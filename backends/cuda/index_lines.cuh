@@ -3,8 +3,9 @@
  * line can have the same target. A block holds a line of the result in shared memory, lets the
  * line's indices write there, and stores it, so that self, index, source and result cross the bus
  * once each. Adjacent lines share sectors of 32 bytes; their blocks run at the same time, so the
- * sectors are shared in the second-level cache. If there are many short lines, a thread takes one
- * each. If there are few long lines, they are divided into shares, whose sums are added in order.
+ * sectors are shared in the second-level cache. If there are many short lines, or lines have few
+ * indices, a thread takes one each. If there are few long lines, they are divided into shares, whose
+ * sums are added in order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -23,7 +24,8 @@ enum {
     LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
     LINE_LENGTH = 32 * 1024,     /* longest line, if there are few lines */
     LINE_FEW = 512,              /* places so few that lanes of a warp often meet */
-    LINE_SHORT = 64,             /* longest line for one thread */
+    LINE_LEAST = 8,              /* longest line for one thread, however few there are */
+    LINE_SHORT = 64,             /* longest one of many */
     LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
 };
 
@@ -31,6 +33,7 @@ enum {
  * and source: steps count elements. */
 struct line_shape {
     bool fits;
+    bool sums;          /* else the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
     int64_t count;      /* lines */
     int64_t shares;     /* of each, and elements of one */
@@ -41,9 +44,11 @@ struct line_shape {
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
                const ts_tensor *src, int dim, int bytes, bool sums);
-    bool brief() const
+    /** Whether a thread adds a whole line. halves: their sums have to be rounded once. */
+    bool brief(bool halves = false) const
     {
-        return length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY;
+        return fits && (is_least(length) || (!halves && length <= LINE_SHORT &&
+                                             n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY));
     }
     unsigned threads() const
     {
@@ -52,6 +57,9 @@ struct line_shape {
             few *= 2;
         return few;
     }
+
+  private:
+    bool is_least(int64_t along) const { return along <= (sums ? LINE_LEAST : 1); }
 };
 
 /** Whether a block can hold a line, with `bytes` an element,
@@ -59,7 +67,7 @@ struct line_shape {
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
-    : fits(false), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1),
+    : fits(false), sums(sums), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1),
       along_src(1), along_index(1), lines(nullptr, 0, {})
 {
     int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS],
@@ -82,7 +90,8 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     }
     const int64_t most = ((int64_t)1 << 31) - 1, *const strides[3] = {steps[0], steps[1], steps[2]};
     int room = device->shared < LINE_SHARED ? device->shared : LINE_SHARED;
-    if (along > most || count > most || bound > room / bytes - 8)
+    if (along > most || count > most || bound > most ||
+        (!is_least(along) && bound > room / bytes - 8))
         return;
     lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
     length = (uint32_t)along;
@@ -96,7 +105,8 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     share = (uint32_t)((along + shares - 1) / shares);
     shares = (along + share - 1) / share;
     /* a long line of which little is written is better left where it is */
-    fits = (count * shares >= LINE_MANY || share <= LINE_LENGTH) && bound <= 8 * along + 4096;
+    fits = is_least(along) || ((count * shares >= LINE_MANY || share <= LINE_LENGTH) &&
+                               bound <= 8 * along + 4096);
 }
 
 /** Elements with room to the next multiple of 8. */
@@ -245,7 +255,8 @@ __global__ void __launch_bounds__(256)
     out[place] = narrow<T>(sum);
 }
 
-/** out already holds self. The few elements are added one after another, in T. */
+/** out already holds self. The few elements of a line are added one after another, in T; if T is a
+ * half, those with the same target are added before the sum is rounded. */
 template <class T>
 __global__ void __launch_bounds__(256)
     lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)
@@ -254,12 +265,25 @@ __global__ void __launch_bounds__(256)
     if (line >= l.count)
         return;
     line_at at(l, line);
+    auto place_of = [&](uint32_t k) { return index.checked(at.index + k * l.along_index, l.n); };
 #pragma unroll 4
     for (uint32_t k = 0; k < l.length; k++) {
-        int64_t to = index.checked(at.index + k * l.along_index, l.n);
+        int64_t to = place_of(k);
         T *place = &out[at.self + to * l.along_self];
-        if (to >= 0)
-            *place = narrow<T>(widen(*place) + widen(src[at.src + k * l.along_src]));
+        bool first = to >= 0;
+        uint32_t end = k + 1;
+        if constexpr (!std::is_same_v<T, wide_t<T>>) {
+            for (uint32_t i = 0; i < k; i++)
+                first = first && place_of(i) != to;
+            end = l.length;
+        }
+        if (!first)
+            continue;
+        wide_t<T> sum = widen(*place);
+        for (uint32_t i = k; i < end; i++)
+            if (i == k || place_of(i) == to)
+                sum += widen(src[at.src + i * l.along_src]);
+        *place = narrow<T>(sum);
     }
 }
 
