@@ -10,6 +10,6 @@ static ts_tensor *scattered(ts_vjp_call *b, ts_tensor *g)
         g = ts_unsqueeze(g, DIM(1));
         index = ts_unsqueeze(index, DIM(1));
     }
-    return ts_scatter_add(ts_rule_zeros(m), DIM(1), index, g);
+    return ts_scatter_add_(ts_rule_zeros(m), DIM(1), index, g);
 }
 RULE(extreme_dim, READS_RET(1), scattered(b, g))

@@ -20,9 +20,9 @@ static ts_tensor *rows(ts_vjp_call *b, ts_tensor *gg)
 }
 RULE(embedding_backward, READS(1), rows(b, g))
 
-RULE(index_select, READS(2), ts_index_add(ZEROS, DIM(1), ARG(2), g))
+RULE(index_select, READS(2), ts_index_add_(ZEROS, DIM(1), ARG(2), g))
 RULES(index_add, (0, 0, g), (3, READS(2), ts_index_select(g, DIM(1), ARG(2))))
-RULE(gather, READS(2), ts_scatter_add(ZEROS, DIM(1), ARG(2), g))
+RULE(gather, READS(2), ts_scatter_add_(ZEROS, DIM(1), ARG(2), g))
 
 /** The elements of g at the written positions, in src's sizes; src may be larger than index. */
 static ts_tensor *read_back(ts_vjp_call *b, ts_tensor *g)

@@ -56,7 +56,7 @@ static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta li
 {
     like.sizes = &n;
     like.ndim = 1;
-    return ts_index_add(ts_rule_zeros(like), 0, index, ts_reshape(src, (int64_t[]){-1}, 1));
+    return ts_index_add_(ts_rule_zeros(like), 0, index, ts_reshape(src, (int64_t[]){-1}, 1));
 }
 
 /**

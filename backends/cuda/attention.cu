@@ -202,7 +202,7 @@ static int best_forward_path(const attention_call &c, const ts_attention &a, ts_
         *why = "too little shared memory for the depth";
         return PLAIN;
     }
-    if (path == PLAIN || dtype == TS_F32 || allowed_path() < WGMMA || !attention_splits(c))
+    if (path == PLAIN || allowed_path() < WGMMA || !attention_splits(c))
         return path;
     *why = nullptr;
     return SPLIT;
@@ -240,9 +240,10 @@ static void log_path(const ts_frame *f, int path, const char *why)
 template <class T>
 static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t stream)
 {
-    cudaError_t e = path == WGMMA   ? attention_wgmma_forward<T>(c, stream)
-                    : path == SPLIT ? attention_split_forward<T>(c, stream)
-                                    : cudaErrorNotSupported;
+    cudaError_t e = path == SPLIT ? attention_split_forward<T>(c, stream) : cudaErrorNotSupported;
+    if constexpr (sizeof(T) == 2)
+        if (path == WGMMA)
+            e = attention_wgmma_forward<T>(c, stream);
     if (path == WGMMA && e == cudaErrorNotSupported)
         ts_log_write("attention",
                      "cuda, mma kernels after all: the copy engine does not take these operands");
@@ -326,10 +327,9 @@ static ts_status forward(ts_frame *f)
         if (path == PLAIN)
             return dtype == TS_F64 ? attention_plain_forward<double>(c, on.stream)
                                    : attention_plain_forward<float>(c, on.stream);
-        if (dtype == TS_F32)
-            return attention_mma_forward<float>(c, on.stream);
-        return dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream)
-                                : run_forward<f16>(c, path, on.stream);
+        return dtype == TS_F32    ? run_forward<float>(c, path, on.stream)
+               : dtype == TS_BF16 ? run_forward<bf16>(c, path, on.stream)
+                                  : run_forward<f16>(c, path, on.stream);
     });
     if (c.taken)
         ts_scratch_give(where, c.taken, sizeof *c.taken);
@@ -374,6 +374,7 @@ static ts_status backward(ts_frame *f)
     const void *lse;
     TS_CUDA_TRY(read_statistic(&lse, f->args[6], dtype));
     c.lse = (void *)lse;
+    c.early = device->clusters;
 
     /* kernels on Hopper copy pairs of whole tiles of rows */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;

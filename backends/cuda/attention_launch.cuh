@@ -8,11 +8,12 @@
 
 namespace ts {
 
-/** Launches a kernel of `rows` rows a block on all rows of `heads` heads,
- * with as much shared memory as it wants. */
+/** Launches a kernel of `rows` rows a block on all rows of `heads` heads, with as much shared
+ * memory as it wants. early: it waits for the kernel in front by itself (early.cuh). */
 template <class... P, class... X>
-cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length, int rows,
-                             int threads, int bytes, cudaStream_t stream, const X &...x)
+cudaError_t attention_launch_as(bool early, void (*kernel)(P...), int64_t heads, int64_t length,
+                                int rows, int threads, int bytes, cudaStream_t stream,
+                                const X &...x)
 {
     int64_t blocks = heads * ((length + rows - 1) / rows);
     if (!blocks)
@@ -20,7 +21,13 @@ cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length
     if (blocks > INT32_MAX)
         return cudaErrorInvalidConfiguration;
     ts_cuda_grid grid = {dim3((unsigned)blocks), dim3(threads), (unsigned)bytes, 1};
-    return launch(kernel, grid, stream, x...);
+    return early ? launch_early(kernel, grid, stream, x...) : launch(kernel, grid, stream, x...);
+}
+template <class... P, class... X>
+cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length, int rows,
+                             int threads, int bytes, cudaStream_t stream, const X &...x)
+{
+    return attention_launch_as(false, kernel, heads, length, rows, threads, bytes, stream, x...);
 }
 
 } // namespace ts

@@ -19,29 +19,19 @@ namespace ts {
 /** A tile of DEPTH columns of T. */
 template <class T, int DEPTH> using attention_tile = mma_tile<DEPTH * (int)sizeof(T) / 2>;
 
-/** products() of f32, added to s. */
-template <int DEPTH, int TALL, int TILES>
-__device__ __forceinline__ void products_f32(float (&s)[TALL][TILES][4],
-                                             attention_tile<float, DEPTH> a,
-                                             attention_tile<float, DEPTH> b, int depth)
+/** d0, d1 += a times the first and the last 8 columns of b: fragments of 32 bytes of depth. */
+template <class T>
+__device__ __forceinline__ void mma_pair(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4],
+                                         const uint32_t (&b)[4])
 {
-#pragma unroll
-    for (int k = 0; k < DEPTH / 8; k++) {
-        if (k / 4 * 32 >= depth)
-            continue;
-#pragma unroll
-        for (int m = 0; m < TALL; m++) {
-            uint32_t x[4], y[4];
-            a.left(x, 16 * m, k);
-            const split_f32 left[4] = {split_f32(x[0]), split_f32(x[1]), split_f32(x[2]),
-                                       split_f32(x[3])};
-#pragma unroll
-            for (int n = 0; n < TILES / 2; n++) {
-                b.right(y, 16 * n, k);
-                mma_f32(s[m][2 * n], left, split_f32(y[0]), split_f32(y[1]));
-                mma_f32(s[m][2 * n + 1], left, split_f32(y[2]), split_f32(y[3]));
-            }
-        }
+    if constexpr (sizeof(T) == 4) {
+        const split_f32 left[4] = {split_f32(a[0]), split_f32(a[1]), split_f32(a[2]),
+                                   split_f32(a[3])};
+        mma_f32(d0, left, split_f32(b[0]), split_f32(b[1]));
+        mma_f32(d1, left, split_f32(b[2]), split_f32(b[3]));
+    } else {
+        mma<T>(d0, a, b[0], b[1]);
+        mma<T>(d1, a, b[2], b[3]);
     }
 }
 /** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over `depth` of DEPTH columns,
@@ -57,26 +47,20 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attentio
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 s[m][n][e] = 0;
-    if constexpr (sizeof(T) == 4) {
-        products_f32<DEPTH>(s, a, b, depth);
-    } else {
 #pragma unroll
-        for (int k = 0; k < DEPTH / 16; k++) {
-            if (k / 2 * 32 >= depth)
-                continue;
-            uint32_t left[TALL][4], right[4];
+    for (int k = 0; k < DEPTH * (int)sizeof(T) / 32; k++) {
+        if (k / (int)sizeof(T) * 32 >= depth) /* as many fragments as T has bytes */
+            continue;
+        uint32_t left[TALL][4], right[4];
+#pragma unroll
+        for (int m = 0; m < TALL; m++)
+            a.left(left[m], 16 * m, k);
+#pragma unroll
+        for (int n = 0; n < WIDE / 16; n++) {
+            b.right(right, 16 * n, k);
 #pragma unroll
             for (int m = 0; m < TALL; m++)
-                a.left(left[m], 16 * m, k);
-#pragma unroll
-            for (int n = 0; n < WIDE / 16; n++) {
-                b.right(right, 16 * n, k);
-#pragma unroll
-                for (int m = 0; m < TALL; m++) {
-                    mma<T>(s[m][2 * n], left[m], right[0], right[1]);
-                    mma<T>(s[m][2 * n + 1], left[m], right[2], right[3]);
-                }
-            }
+                mma_pair<T>(s[m][2 * n], s[m][2 * n + 1], left[m], right);
         }
     }
 }
@@ -113,10 +97,10 @@ __device__ __forceinline__ void accumulate_operand(float (&sum)[TALL][DEPTH / PA
 }
 
 /** accumulate() of f32. */
-template <int DEPTH, int TALL, int TILES>
-__device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / 8][4],
+template <int DEPTH, int PARTS, int TALL, int TILES>
+__device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / PARTS / 8][4],
                                                const float (&p)[TALL][TILES][4],
-                                               attention_tile<float, DEPTH> b, int depth)
+                                               attention_tile<float, DEPTH> b, int depth, int part)
 {
     /* of eight rows of b a lane has 2 quad and 2 quad + 1: where p has them */
     int lane = threadIdx.x % 32;
@@ -124,34 +108,34 @@ __device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / 8][4],
     for (int k = 0; k < TILES; k++)
 #pragma unroll
         for (int m = 0; m < TALL; m++) {
-            auto of = [&](int e) {
-                return split_f32(__builtin_bit_cast(uint32_t, p[m][k][e]));
-            };
+            auto of = [&](int e) { return split_f32(__builtin_bit_cast(uint32_t, p[m][k][e])); };
             const split_f32 left[4] = {of(0), of(2), of(1), of(3)};
 #pragma unroll
-            for (int n = 0; n < DEPTH / 8; n++) {
-                if (n / 4 * 32 >= depth)
+            for (int n = 0; n < DEPTH / PARTS / 8; n++) {
+                int run = n / 4 * PARTS + part;
+                if (run * 32 >= depth)
                     continue;
                 uint32_t x[2];
 #pragma unroll
                 for (int i = 0; i < 2; i++)
-                    asm volatile("ld.shared.b32 %0, [%1];"
-                                 : "=r"(x[i])
-                                 : "r"(b.at(8 * k + lane % 4 * 2 + i, 2 * n + lane / 16) +
-                                       lane / 4 % 4 * 4)
-                                 : "memory");
+                    asm volatile(
+                        "ld.shared.b32 %0, [%1];"
+                        : "=r"(x[i])
+                        : "r"(b.at(8 * k + lane % 4 * 2 + i, run * 8 + n % 4 * 2 + lane / 16) +
+                              lane / 4 % 4 * 4)
+                        : "memory");
                 mma_f32(sum[m][n], left, split_f32(x[0]), split_f32(x[1]));
             }
         }
 }
 /** The operand from p in registers, rounded to T. */
-template <class T, int DEPTH, int TALL, int WIDE>
-__device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / 8][4],
+template <class T, int DEPTH, int TALL, int WIDE, int PARTS = 1>
+__device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / PARTS / 8][4],
                                            const float (&p)[TALL][WIDE / 8][4],
-                                           attention_tile<T, DEPTH> b, int depth)
+                                           attention_tile<T, DEPTH> b, int depth, int part = 0)
 {
     if constexpr (sizeof(T) == 4) {
-        accumulate_f32<DEPTH>(sum, p, b, depth);
+        accumulate_f32<DEPTH, PARTS>(sum, p, b, depth, part);
     } else {
         auto operand = [&](uint32_t(&left)[4], int m, int k) {
 #pragma unroll
@@ -159,7 +143,7 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / 8][4],
                 left[i] =
                     pack2<T>(p[m][2 * k + i / 2][i % 2 * 2], p[m][2 * k + i / 2][i % 2 * 2 + 1]);
         };
-        accumulate_operand<T, DEPTH, TALL, WIDE>(sum, operand, b, depth);
+        accumulate_operand<T, DEPTH, TALL, WIDE, PARTS>(sum, operand, b, depth, part);
     }
 }
 
@@ -178,11 +162,11 @@ __device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
 #pragma unroll
             for (int half = 0; half < 2; half++) {
                 float factor = half ? high : low;
-                asm volatile(
-                    "st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
-                        tile.at(row + lane / 4 + 8 * half, 2 * n + lane % 4 / 2) + lane % 2 * 8),
-                    "f"(x[n][2 * half] * factor), "f"(x[n][2 * half + 1] * factor)
-                    : "memory");
+                int chunk = (n / 4 * parts + part) * 8 + n % 4 * 2 + lane % 4 / 2;
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(
+                                 tile.at(row + lane / 4 + 8 * half, chunk) + lane % 2 * 8),
+                             "f"(x[n][2 * half] * factor), "f"(x[n][2 * half + 1] * factor)
+                             : "memory");
             }
     } else {
 #pragma unroll

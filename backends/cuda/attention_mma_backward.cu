@@ -7,14 +7,13 @@
 
 namespace ts {
 
-/** Calls f.operator()<DEPTH>() for the tiles that serve a call of T. */
-template <class T, class F> static auto with_depth(const attention_call &c, F &&f)
+/** Calls f.operator()<DEPTH>() for the tiles that serve a call. */
+template <class F> static auto with_depth(const attention_call &c, F &&f)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
-    if constexpr (sizeof(T) == 2)
-        if (depth > 128)
-            return f.template operator()<256>();
-    return depth > 64 ? f.template operator()<128>() : f.template operator()<64>();
+    return depth > 128  ? f.template operator()<256>()
+           : depth > 64 ? f.template operator()<128>()
+                        : f.template operator()<64>();
 }
 /** Calls f.operator()<T>() with an element of the size of the call's. */
 template <class F> static auto with_size(const attention_call &c, F &&f)
@@ -30,10 +29,8 @@ bool attention_mma_holds(const attention_call &c, bool backward)
             return (deep ? attention_mma_shape<T, 256, true>::bytes
                          : attention_mma_shape<T, 128, true>::bytes) <= c.shared;
         });
-    if (c.type == ATTENTION_F32 && (c.depth > 128 || c.value_depth > 128))
-        return false;
     return with_size(c, [&]<class T>() {
-        return with_depth<T>(c, [&]<int DEPTH>() {
+        return with_depth(c, [&]<int DEPTH>() {
             return attention_mma_backward_shape<T, DEPTH, true>::bytes(1) <= c.shared &&
                    attention_mma_backward_shape<T, DEPTH, false>::bytes(1) <= c.shared;
         });
@@ -47,7 +44,7 @@ int attention_mma_runs(const attention_call &c, bool keys)
     int64_t length = keys ? c.keys : c.rows, rows = 0, tiles = 0,
             heads = (int64_t)c.batches * (keys ? c.heads / c.share : c.heads);
     with_size(c, [&]<class T>() {
-        return with_depth<T>(c, [&]<int DEPTH>() {
+        return with_depth(c, [&]<int DEPTH>() {
             using K = attention_mma_backward_shape<T, DEPTH, true>;
             using Q = attention_mma_backward_shape<T, DEPTH, false>;
             rows = keys ? K::rows : Q::rows;
@@ -82,21 +79,21 @@ template <class T, bool KEYS> static cudaError_t backward(attention_call c, cuda
     c.splits = c.parts ? attention_mma_runs(c, KEYS) : 1;
     int64_t heads = (int64_t)c.batches * (KEYS ? c.heads / c.share : c.heads),
             length = KEYS ? c.keys : c.rows;
-    cudaError_t e = with_depth<T>(c, [&]<int DEPTH>() {
+    cudaError_t e = with_depth(c, [&]<int DEPTH>() {
         using S = attention_mma_backward_shape<T, DEPTH, KEYS>;
         auto kernel = attention_mma_backward_kernel<T, DEPTH, KEYS, true>;
         if constexpr (DEPTH <= 128 && sizeof(T) == 2)
             if (!c.rules)
                 kernel = attention_mma_backward_kernel<T, DEPTH, KEYS, false>;
         int stages = S::bytes(2) <= c.shared ? 2 : 1;
-        return attention_launch(kernel, heads * c.splits, length, S::rows, S::threads,
-                                S::bytes(stages), stream, c, stages);
+        return attention_launch_as(c.early, kernel, heads * c.splits, length, S::rows, S::threads,
+                                   S::bytes(stages), stream, c, stages);
     });
     if (e != cudaSuccess || c.splits < 2)
         return e;
     int64_t columns = KEYS ? c.depth + c.value_depth : c.depth;
-    return attention_launch(attention_mma_merge_kernel<T, KEYS>, 1, heads * length * columns / 4,
-                            128, 128, 0, stream, c);
+    return attention_launch_as(c.early, attention_mma_merge_kernel<T, KEYS>, 1,
+                               heads * length * columns / 4, 128, 128, 0, stream, c);
 }
 template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream)

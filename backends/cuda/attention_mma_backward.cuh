@@ -7,27 +7,30 @@
  * A block holds a pair of tiles: (q, g) in the pass over queries, (k, v) in the one over keys.
  * The other pair passes by. In either pass s = (first of the pair held) (first of the pair
  * passing)T and dp is the same of the seconds, so that what a warp computes is at once the left
- * operand of the products it adds up. Beyond 128 columns two warps share 16 rows: each works out
- * half of p and ds, which meet in shared memory, and adds up half of the columns.
- * Where there are too few blocks, several share the tiles that pass, and a second kernel adds up
- * what they leave.
+ * operand of the products it adds up. Beyond 128 columns two warps share 16 rows, and each adds up
+ * half of the columns. Of halves each works out half of p and ds, which meet in shared memory; of
+ * f32, whose tiles fill it, both work out all of them. Where there are too few blocks, several
+ * share the tiles that pass, and a second kernel adds up what they leave.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
 #define TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
 
 #include "backends/cuda/attention_mma.cuh"
+#include "backends/cuda/early.cuh"
 
 namespace ts {
 
-/** Sizes of a block. PARTS warps share 16 rows. */
+/** Sizes of a block. PARTS warps share 16 rows, of which a warp works out the scores of `own`
+ * others of each tile that passes. */
 template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     static constexpr int depth = DEPTH_, parts = depth > 128 ? 2 : 1;
     static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / parts,
                          wide = (KEYS && depth == 128) || sizeof(T) == 4 ? 32 : 64,
-                         own = wide / parts;
+                         own = sizeof(T) == 4 ? wide : wide / parts;
+    static constexpr bool meets = own < wide;
     static constexpr int held = rows * depth * (int)sizeof(T), tile = wide * depth * (int)sizeof(T),
-                         pair = 2 * tile, slab = parts > 1 ? rows * wide * 2 : 0;
+                         pair = 2 * tile, slab = meets ? rows * wide * 2 : 0;
     static constexpr int bytes(int stages)
     {
         return 2 * held + (KEYS ? 2 : 1) * slab + stages * (pair + wide * (int)sizeof(float2));
@@ -57,6 +60,8 @@ static __global__ void __launch_bounds__(256, 1)
 {
     using S = attention_mma_backward_shape<T, DEPTH, KEYS>;
     constexpr int WIDE = S::wide, OWN = S::own, COLUMNS = DEPTH / S::parts;
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     extern __shared__ __align__(128) char shared[];
     using tile = attention_tile<T, DEPTH>;
     tile held1{shared_address(shared)}, held2{held1.base + S::held};
@@ -75,7 +80,7 @@ static __global__ void __launch_bounds__(256, 1)
     if (held <= 0)
         return;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, mine = warp / S::parts * 16,
-        part = warp % S::parts;
+        part = warp % S::parts, piece = S::meets ? part * OWN : 0;
 
     const attention_operand &own1 = KEYS ? c.k : c.q, &own2 = KEYS ? c.v : c.g,
                             &other1 = KEYS ? c.q : c.k, &other2 = KEYS ? c.g : c.v;
@@ -127,7 +132,7 @@ static __global__ void __launch_bounds__(256, 1)
             }
     }
     for (int i = start; i < end; i++) {
-        int stage = i % stages, from = (begin + i % tiles) * WIDE + part * OWN;
+        int stage = i % stages, from = (begin + i % tiles) * WIDE + piece;
         attention_head rules{c, span, batch, KEYS ? first_head + i / tiles : head};
         attention_bits<OWN / 8> kept = {}, shown = {};
         if (RULES && c.dropout) {
@@ -149,8 +154,8 @@ static __global__ void __launch_bounds__(256, 1)
         tile passing1{passing + stage * S::pair}, passing2{passing1.base + S::tile};
 
         float s[1][OWN / 8][4], dp[1][OWN / 8][4];
-        products<T, DEPTH, 1, OWN>(s, held1.from(mine), passing1.from(part * OWN), c.depth);
-        products<T, DEPTH, 1, OWN>(dp, held2.from(mine), passing2.from(part * OWN), c.value_depth);
+        products<T, DEPTH, 1, OWN>(s, held1.from(mine), passing1.from(piece), c.depth);
+        products<T, DEPTH, 1, OWN>(dp, held2.from(mine), passing2.from(piece), c.value_depth);
         bool whole = KEYS ? sees_all(span, from, from + OWN, first, first + held)
                           : sees_all(span, first, first + held, from, from + OWN);
 #pragma unroll
@@ -159,7 +164,7 @@ static __global__ void __launch_bounds__(256, 1)
             for (int e = 0; e < 4; e++) {
                 int own = first + mine + lane / 4 + e / 2 * 8, place = n * 8 + lane % 4 * 2 + e % 2,
                     other = from + place;
-                float2 pair = KEYS ? pairs[stage * WIDE + part * OWN + place] : own_pairs[e / 2];
+                float2 pair = KEYS ? pairs[stage * WIDE + piece + place] : own_pairs[e / 2];
                 int row = KEYS ? other : own, key = KEYS ? own : other;
                 /* rows and keys past the end, which a whole tile may have, are never written */
                 bool visible = whole || sees(span, row, key);
@@ -179,7 +184,7 @@ static __global__ void __launch_bounds__(256, 1)
                 }
                 dp[0][n][e] = RULES ? p * (change - pair.y) * slope : p * (change - pair.y);
             }
-        if constexpr (S::parts > 1) {
+        if constexpr (S::meets) {
             put<T, 64, OWN>(ds_slab, mine, dp[0], 1, 1, 2, part);
             if (KEYS)
                 put<T, 64, OWN>(p_slab, mine, s[0], 1, 1, 2, part);
@@ -193,8 +198,8 @@ static __global__ void __launch_bounds__(256, 1)
                 passing1, c.depth, part);
         } else {
             if constexpr (KEYS)
-                accumulate<T, DEPTH, 1, WIDE>(sum2, s, passing2, c.value_depth);
-            accumulate<T, DEPTH, 1, WIDE>(sum1, dp, passing1, c.depth);
+                accumulate<T, DEPTH, 1, WIDE, S::parts>(sum2, s, passing2, c.value_depth, part);
+            accumulate<T, DEPTH, 1, WIDE, S::parts>(sum1, dp, passing1, c.depth, part);
         }
         if (stages == 1 && i + 1 < end) {
             __syncthreads();
@@ -217,9 +222,9 @@ static __global__ void __launch_bounds__(256, 1)
                     *(float2 *)(to + column) = {sum1[0][n][2 * half] * scale,
                                                 sum1[0][n][2 * half + 1] * scale};
                 if (KEYS && column < c.value_depth)
-                    *(float2 *)(to + c.depth + column) = {
-                        sum2[0][KEYS ? n : 0][2 * half] * grow,
-                        sum2[0][KEYS ? n : 0][2 * half + 1] * grow};
+                    *(float2 *)(to + c.depth +
+                                column) = {sum2[0][KEYS ? n : 0][2 * half] * grow,
+                                           sum2[0][KEYS ? n : 0][2 * half + 1] * grow};
             }
         }
         return;
@@ -244,6 +249,8 @@ template <class T, bool KEYS>
 static __global__ void __launch_bounds__(128)
     attention_mma_merge_kernel(const __grid_constant__ attention_call c)
 {
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     int columns = KEYS ? c.depth + c.value_depth : c.depth, length = KEYS ? c.keys : c.rows,
         heads = KEYS ? c.heads / c.share : c.heads;
     int64_t fours = (int64_t)c.batches * heads * length * (columns / 4),

@@ -5,6 +5,7 @@
 #define TS_CUDA_ATTENTION_PAIRS_CUH
 
 #include "backends/cuda/attention.cuh"
+#include "backends/cuda/early.cuh"
 
 namespace ts {
 
@@ -19,6 +20,7 @@ static __global__ void __launch_bounds__(256)
     attention_pairs_kernel(const __grid_constant__ attention_call c)
 {
     constexpr int ROWS = 256 / LANES;
+    begin_next_kernel();
     uint32_t blocks = (uint32_t)((c.pair_rows + ROWS - 1) / ROWS), heads = blockIdx.x / blocks;
     int64_t row = (int64_t)(blockIdx.x % blocks) * ROWS + threadIdx.x / LANES,
             index = heads * c.pair_rows + row;

@@ -5,17 +5,21 @@
 
 namespace ts {
 
-/** Calls f.operator()<DEPTH, TALL>() for the tiles that serve a call. */
+/** Calls f.operator()<T, DEPTH, TALL>() for the tiles that serve a call, T of its element's size.
+ */
 template <class F> static auto with_split_shape(const attention_call &c, F &&f)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
+    if (c.type == ATTENTION_F32)
+        return depth > 64 ? f.template operator()<float, 128, 1>()
+                          : f.template operator()<float, 64, 1>();
     /* rules need the registers of a second tile */
     bool tall = (int64_t)c.share * c.rows > 16 && !c.rules;
     if (depth > 128)
-        return f.template operator()<256, 1>();
+        return f.template operator()<bf16, 256, 1>();
     if (depth > 64)
-        return tall ? f.template operator()<128, 2>() : f.template operator()<128, 1>();
-    return tall ? f.template operator()<64, 2>() : f.template operator()<64, 1>();
+        return tall ? f.template operator()<bf16, 128, 2>() : f.template operator()<bf16, 128, 1>();
+    return tall ? f.template operator()<bf16, 64, 2>() : f.template operator()<bf16, 64, 1>();
 }
 
 /** Blocks without regard to splits: a tile of rows of a key head. */
@@ -28,7 +32,11 @@ template <class S> static int64_t tiles_of(const attention_call &c)
 bool attention_splits(const attention_call &c)
 {
     int64_t packed = (int64_t)c.share * c.rows;
-    int depth = c.depth > c.value_depth ? c.depth : c.value_depth, tall = depth > 128 ? 16 : 32;
+    bool wide = c.type == ATTENTION_F32;
+    int depth = c.depth > c.value_depth ? c.depth : c.value_depth,
+        tall = wide || depth > 128 ? 16 : 32;
+    if (wide && depth > 128) /* registers do not hold queries and results */
+        return false;
     /* two tiles read keys and values twice, other kernels once per head; but those leave
      * multiprocessors idle if there are few heads */
     /* one tile of keys: Hopper's kernels, which have no warps to add up, end earlier */
@@ -38,18 +46,17 @@ bool attention_splits(const attention_call &c)
     int64_t blocks = (int64_t)c.batches * c.heads * ((c.rows + 127) / 128);
     if (packed <= 512 && blocks <= 16 && c.keys >= 4096)
         return true;
-    return c.keys && (packed <= tall ||
-                      (packed <= 2 * tall && c.keys >= 1024 &&
-                       (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
+    return c.keys && (packed <= tall || (packed <= 2 * tall && c.keys >= 1024 &&
+                                         (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
 }
 
 /* The costs are in halves of the time that a block takes for a unit of keys. A block begins with
  * empty rings, which costs about a unit; the second kernel costs three halves. */
 int attention_split_count(const attention_call &c)
 {
-    return with_split_shape(c, [&]<int DEPTH, int TALL>() {
-        using S = attention_split_shape<DEPTH, TALL>;
-        constexpr int64_t slots = 132 * (DEPTH > 128 ? 1 : 2); /* blocks at once, of an H200 */
+    return with_split_shape(c, [&]<class T, int DEPTH, int TALL>() {
+        using S = attention_split_shape<T, DEPTH, TALL>;
+        constexpr int64_t slots = 132 * S::blocks; /* blocks at once, of an H200 */
         int64_t tiles = tiles_of<S>(c), window = (int64_t)c.left + c.right + c.rows,
                 seen = window < c.keys ? window : c.keys, units = (seen + S::unit - 1) / S::unit;
         int64_t best = 1, least = INT64_MAX;
@@ -68,38 +75,48 @@ int attention_split_count(const attention_call &c)
 
 int64_t attention_split_bytes(const attention_call &c)
 {
-    return with_split_shape(c, [&]<int DEPTH, int TALL>() {
+    return with_split_shape(c, [&]<class, int DEPTH, int>() {
         return c.splits < 2 ? (int64_t)0
                             : (int64_t)c.batches * c.heads * c.rows * c.splits *
                                   attention_part_floats(DEPTH) * (int64_t)sizeof(float);
     });
 }
 
+template <class T, int DEPTH, int TALL>
+static cudaError_t launch_split(const attention_call &c, cudaStream_t stream)
+{
+    using S = attention_split_shape<T, DEPTH, TALL>;
+    int64_t blocks = tiles_of<S>(c) * c.splits;
+    if (S::bytes > c.shared || blocks > INT32_MAX)
+        return cudaErrorNotSupported;
+    ts_cuda_grid grid = {dim3((unsigned)blocks), dim3(S::threads), S::bytes, 1};
+    auto kernel = attention_split_kernel<T, DEPTH, TALL, TALL == 1>;
+    if constexpr (sizeof(T) == 2)
+        if (!c.rules)
+            kernel = attention_split_kernel<T, DEPTH, TALL, false>;
+    cudaError_t e = launch(kernel, grid, stream, c);
+    if (e != cudaSuccess || c.splits < 2)
+        return e;
+    int64_t rows = (int64_t)c.batches * c.heads * c.rows;
+    bool many = c.splits >= merge_many;
+    auto merge =
+        many ? attention_merge_kernel<T, DEPTH, 1024> : attention_merge_kernel<T, DEPTH, 256>;
+    grid = {dim3((unsigned)rows), dim3(many ? 1024 : 256), 0, 1};
+    return c.early ? launch_early(merge, grid, stream, c) : launch(merge, grid, stream, c);
+}
+
 template <class T> cudaError_t attention_split_forward(const attention_call &c, cudaStream_t stream)
 {
-    return with_split_shape(c, [&]<int DEPTH, int TALL>() {
-        using S = attention_split_shape<DEPTH, TALL>;
-        int64_t blocks = tiles_of<S>(c) * c.splits;
-        if (S::bytes > c.shared || blocks > INT32_MAX)
+    return with_split_shape(c, [&]<class SIZED, int DEPTH, int TALL>() {
+        if constexpr (sizeof(SIZED) == sizeof(T))
+            return launch_split<T, DEPTH, TALL>(c, stream);
+        else
             return cudaErrorNotSupported;
-        ts_cuda_grid grid = {dim3((unsigned)blocks), dim3(S::threads), S::bytes, 1};
-        auto kernel = attention_split_kernel<T, DEPTH, TALL, false>;
-        if constexpr (TALL == 1)
-            if (c.rules)
-                kernel = attention_split_kernel<T, DEPTH, TALL, true>;
-        cudaError_t e = launch(kernel, grid, stream, c);
-        if (e != cudaSuccess || c.splits < 2)
-            return e;
-        int64_t rows = (int64_t)c.batches * c.heads * c.rows;
-        bool many = c.splits >= merge_many;
-        auto merge =
-            many ? attention_merge_kernel<T, DEPTH, 1024> : attention_merge_kernel<T, DEPTH, 256>;
-        grid = {dim3((unsigned)rows), dim3(many ? 1024 : 256), 0, 1};
-        return c.early ? launch_early(merge, grid, stream, c) : launch(merge, grid, stream, c);
     });
 }
 
 template cudaError_t attention_split_forward<bf16>(const attention_call &, cudaStream_t);
 template cudaError_t attention_split_forward<f16>(const attention_call &, cudaStream_t);
+template cudaError_t attention_split_forward<float>(const attention_call &, cudaStream_t);
 
 } // namespace ts

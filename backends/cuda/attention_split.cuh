@@ -14,16 +14,19 @@
 #define TS_CUDA_ATTENTION_SPLIT_CUH
 
 #include "backends/cuda/attention_mma.cuh"
+#include "backends/cuda/early.cuh"
 
 namespace ts {
 
 /** Sizes of a block. TALL: 16 rows each. */
-template <int DEPTH_, int TALL_> struct attention_split_shape {
+template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static constexpr int depth = DEPTH_, tall = TALL_, rows = 16 * tall, warps = 4,
                          threads = 32 * warps, stages = 3;
-    static constexpr int keys = depth > 64 ? 16 : 32; /* of a warp's tile */
-    static constexpr int tile = keys * depth * 2, ring = 2 * stages * tile;
-    static constexpr int unit = keys * warps; /* keys of a run are a multiple */
+    static constexpr int row_bytes = depth * (int)sizeof(T),
+                         keys = row_bytes > 128 ? 16 : 32; /* of a warp's tile */
+    static constexpr int tile = keys * row_bytes, ring = 2 * stages * tile,
+                         blocks = row_bytes > 256 ? 1 : 2; /* of a multiprocessor */
+    static constexpr int unit = keys * warps;              /* keys of a run are a multiple */
     static constexpr int bytes = warps * ring;
     static_assert(bytes >= warps * rows * (depth + 2) * 4, "the ring later holds f32 results");
 };
@@ -42,34 +45,29 @@ __device__ __forceinline__ attention_split_row split_row_of(const attention_call
     return {group * c.share + r / c.rows, r % c.rows};
 }
 
-/** Lets the next kernel begin, if its launch is early. */
-__device__ __forceinline__ void begin_next_kernel()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-/** Waits for the results of the kernel in front. */
-__device__ __forceinline__ void wait_for_kernel_in_front()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 /** Begins to copy a tile by one warp; rows past `rows` and columns past `columns` become zero. */
-template <int ROWS, int DEPTH, class T>
-__device__ __forceinline__ void load_by_warp(mma_tile<DEPTH> tile, const T *from, int64_t step,
+template <int ROWS, int HALVES, class T>
+__device__ __forceinline__ void load_by_warp(mma_tile<HALVES> tile, const T *from, int64_t step,
                                              int rows, int columns, int lane)
 {
-    constexpr int chunks = DEPTH / 8, across = chunks < 32 ? chunks : 32, down = 32 / across;
+    constexpr int wide = 16 / sizeof(T), chunks = HALVES / 8, across = chunks < 32 ? chunks : 32,
+                  down = 32 / across;
     int chunk = lane % across, first = lane / across;
 #pragma unroll
     for (int i = 0; i < ROWS / down; i++) {
         int row = first + i * down;
-        bool some = row < rows && chunk * 8 < columns;
-        copy16(tile.at(row, chunk), some ? from + row * step + chunk * 8 : from, some);
+        bool some = row < rows && chunk * wide < columns;
+        copy16(tile.at(row, chunk), some ? from + row * step + chunk * wide : from, some);
     }
+}
+
+/** Writes two neighbours of a row, rounded to T. */
+template <class T> __device__ __forceinline__ void write_two(T *to, float first, float second)
+{
+    if constexpr (sizeof(T) == 4)
+        *(float2 *)to = {first, second};
+    else
+        *(uint32_t *)to = pack2<T>(first, second);
 }
 
 /** The run of keys of a block. */
@@ -83,11 +81,12 @@ __device__ __forceinline__ attention_range split_run(const attention_range &seen
 }
 
 template <class T, int DEPTH, int TALL, bool RULES>
-static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
+static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TALL>::blocks)
     attention_split_kernel(const __grid_constant__ attention_call c)
 {
-    using S = attention_split_shape<DEPTH, TALL>;
-    constexpr int KEYS = S::keys, STAGES = S::stages, STEPS = DEPTH / 16;
+    using S = attention_split_shape<T, DEPTH, TALL>;
+    using tile = attention_tile<T, DEPTH>;
+    constexpr int KEYS = S::keys, STAGES = S::stages, STEPS = S::row_bytes / 32;
     extern __shared__ __align__(128) char shared[];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4;
     int groups = c.heads / c.share, packed = c.share * c.rows,
@@ -101,16 +100,16 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
     const T *keys = c.k.of<const T>(batch, group, span.first_key),
             *values = c.v.of<const T>(batch, group, span.first_key);
     uint32_t ring = shared_address(shared) + (uint32_t)(warp * S::ring);
-    auto key_tile = [&](int stage) { return mma_tile<DEPTH>{ring + 2 * stage * S::tile}; };
-    auto value_tile = [&](int stage) { return mma_tile<DEPTH>{ring + (2 * stage + 1) * S::tile}; };
+    auto key_tile = [&](int stage) { return tile{ring + 2 * stage * S::tile}; };
+    auto value_tile = [&](int stage) { return tile{ring + (2 * stage + 1) * S::tile}; };
 
     int count = max(0, run.end - run.first), all = (count + KEYS - 1) / KEYS,
         mine = all > warp ? (all - warp + S::warps - 1) / S::warps : 0;
     auto load = [&](int i) {
         if (i < mine) {
             int from = run.first + (i * S::warps + warp) * KEYS;
-            load_by_warp<KEYS>(key_tile(i % STAGES), keys + from * c.k.row, c.k.row,
-                               run.end - from, c.depth, lane);
+            load_by_warp<KEYS>(key_tile(i % STAGES), keys + from * c.k.row, c.k.row, run.end - from,
+                               c.depth, lane);
             load_by_warp<KEYS>(value_tile(i % STAGES), values + from * c.v.row, c.v.row,
                                run.end - from, c.value_depth, lane);
         }
@@ -137,7 +136,7 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
             for (int k = 0; k < STEPS; k++)
 #pragma unroll
                 for (int side = 0; side < 2; side++) {
-                    int column = 16 * k + 8 * side + 2 * quad;
+                    int column = (8 * k + 4 * side + quad) * 4 / (int)sizeof(T);
                     q[m][k][2 * side + half] =
                         there && column < c.depth ? *(const uint32_t *)(from + column) : 0;
                 }
@@ -170,7 +169,7 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
         __syncwarp();
         load(i + STAGES - 1); /* over the tiles of the last turn */
         int from = run.first + (i * S::warps + warp) * KEYS;
-        mma_tile<DEPTH> k_tile = key_tile(i % STAGES), v_tile = value_tile(i % STAGES);
+        tile k_tile = key_tile(i % STAGES), v_tile = value_tile(i % STAGES);
 
         float s[TALL][KEYS / 8][4] = {};
 #pragma unroll
@@ -180,10 +179,8 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
                 uint32_t right[4];
                 k_tile.right(right, 16 * n, k);
 #pragma unroll
-                for (int m = 0; m < TALL; m++) {
-                    mma<T>(s[m][2 * n], q[m][k], right[0], right[1]);
-                    mma<T>(s[m][2 * n + 1], q[m][k], right[2], right[3]);
-                }
+                for (int m = 0; m < TALL; m++)
+                    mma_pair<T>(s[m][2 * n], s[m][2 * n + 1], q[m][k], right);
             }
 
         bool whole = from + KEYS <= run.end && sees_all(span, 0, span.rows, from, from + KEYS);
@@ -301,9 +298,11 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
         if (to.row >= span.rows)
             continue;
         float inverse = total == 0 ? 0 : 1 / total;
-        if (column < c.value_depth)
-            *(uint2 *)(c.out.of<T>(batch, to.head, span.first_row + to.row) + column) = {
-                pack2<T>(x[0] * inverse, x[1] * inverse), pack2<T>(x[2] * inverse, x[3] * inverse)};
+        if (column < c.value_depth) {
+            T *at = c.out.of<T>(batch, to.head, span.first_row + to.row) + column;
+            write_two(at, x[0] * inverse, x[1] * inverse);
+            write_two(at + 2, x[2] * inverse, x[3] * inverse);
+        }
         if (c.lse && column == 0)
             ((float *)c.lse)[statistic_of(c, span, to.head, to.row)] =
                 total == 0 ? -INFINITY : most * ln_2 + logf(total);
@@ -377,8 +376,8 @@ static __global__ void __launch_bounds__(THREADS)
     }
     float inverse = total == 0 ? 0 : 1 / total;
     if (column < c.value_depth)
-        *(uint32_t *)(c.out.of<T>(batch, to.head, span.first_row + to.row) + column) =
-            pack2<T>(x[0] * inverse, x[1] * inverse);
+        write_two(c.out.of<T>(batch, to.head, span.first_row + to.row) + column, x[0] * inverse,
+                  x[1] * inverse);
     if (c.lse && column == 0)
         ((float *)c.lse)[statistic_of(c, span, to.head, to.row)] =
             total == 0 ? -INFINITY : most * ln_2 + logf(total);

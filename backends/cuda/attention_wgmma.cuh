@@ -123,6 +123,95 @@ __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention
     }
 }
 
+/** max(x, least), and min(x, most), where NaN stays. */
+__device__ __forceinline__ float at_least(float x, float least)
+{
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
+    return x;
+}
+__device__ __forceinline__ float at_most(float x, float most)
+{
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(most));
+    return x;
+}
+
+/**
+ * What a mask adds to a lane's elements of N tiles of 16 x 8 (add_mask() of attention_head) in two
+ * steps: fetch() loads the words of a tile ahead of time, add() uses them.
+ */
+template <class T, int N> struct attention_addends {
+    /* of an element, or where a mask of T is loaded in twos, of those in a row */
+    uint32_t words[N][4];
+    bool two; /* neighbouring keys are loaded at once */
+
+    /** row, key: of element 0 of tile 0; from: the first key of the tiles. */
+    __device__ __forceinline__ void fetch(const attention_call &c, const attention_span &span,
+                                          int batch, int head, int row, int key, int from)
+    {
+        if (c.mask_type == MASK_OWN)
+            fetch_of<uint16_t>(c, span, batch, head, row, key, from);
+        else
+            fetch_of<uint32_t>(c, span, batch, head, row, key, from);
+    }
+    __device__ __forceinline__ void add(const attention_call &c, float (&s)[N][4]) const
+    {
+        if (c.mask_type != MASK_OWN)
+            add_each(c, s, [&](int n, int e) { return __uint_as_float(words[n][e]); });
+        else if (two)
+            add_each(c, s, [&](int n, int e) { return half_of(words[n][e / 2] >> e % 2 * 16); });
+        else
+            add_each(c, s, [&](int n, int e) { return half_of(words[n][e]); });
+    }
+
+  private:
+    static __device__ __forceinline__ float half_of(uint32_t bits)
+    {
+        return widen(__builtin_bit_cast(T, (uint16_t)bits));
+    }
+    template <class W>
+    __device__ __forceinline__ void fetch_of(const attention_call &c, const attention_span &span,
+                                             int batch, int head, int row, int key, int from)
+    {
+        constexpr int WORDS = 4 / sizeof(W); /* elements of a word */
+        const W *mask = (const W *)c.mask + batch * c.mask_steps[0] + head * c.mask_steps[1];
+        two = c.mask_steps[3] == 1 && from + 8 * N <= span.keys && c.mask_steps[2] % 2 == 0 &&
+              (uintptr_t)mask % (2 * sizeof(W)) == 0;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const W *line = mask + (int64_t)min(row + 8 * half, span.rows - 1) * c.mask_steps[2];
+            if (two) {
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    if constexpr (WORDS == 2) {
+                        words[n][half] = *(const uint32_t *)(line + key + 8 * n);
+                    } else {
+                        uint2 x = *(const uint2 *)(line + key + 8 * n);
+                        words[n][2 * half] = x.x, words[n][2 * half + 1] = x.y;
+                    }
+                continue;
+            }
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    words[n][2 * half + e] =
+                        line[(int64_t)min(key + 8 * n + e, span.keys - 1) * (int)c.mask_steps[3]];
+        }
+    }
+    template <class F>
+    static __device__ __forceinline__ void add_each(const attention_call &c, float (&s)[N][4],
+                                                    F &&addend)
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float x = addend(n, e), y = at_most(at_least(x * c.by_scale, -1e37f), 1e37f);
+                s[n][e] = x == -INFINITY ? x : s[n][e] + y;
+            }
+    }
+};
+
 template <class T, int DEPTH, int GROUPS, int RULES>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RULES>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c,
@@ -250,25 +339,41 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         tiles = told[round % 4].tiles;
     };
     attention_bits<WIDE / 8> kept = {}, shown = {};
-    /* which pairs of tile i of the rows dropout keeps and a mask shows; beside products */
-    auto draw_bits = [&](int i) {
-        if constexpr (RULES) {
+    constexpr bool FETCHES = RULES == ADDED && DEPTH <= 192; /* registers are left to hold them */
+    attention_addends<T, FETCHES ? WIDE / 8 : 1> added; /* of the next tile */
+    auto fetch_added = [&](int from) {
+        if constexpr (FETCHES)
+            added.fetch(c, span, told[round % 4].batch, told[round % 4].head, first + mine,
+                        from + lane % 4 * 2, from);
+    };
+    constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a loop of its own */
+    constexpr std::bool_constant<!APART> BESIDE;
+    /* which pairs of tile i of the rows dropout keeps, if it `draws`, and a mask shows; beside
+     * products */
+    auto draw_bits = [&](int i, auto draws) {
+        if constexpr (RULES == BITS) {
             attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
             int from = (last_tile(first) - i) * WIDE, row = first + mine - lane / 4;
-            if (RULES == BITS && c.dropout)
+            if (draws && c.dropout)
                 kept = rules.template kept_of_rows<WIDE / 8>(row, from);
-            if (RULES == BITS && c.mask_type == MASK_BOOL)
+            if (c.mask_type == MASK_BOOL)
                 shown = rules.template shown_of_rows<WIDE / 8>(row, from);
         }
     };
-    auto mask_scores = [&](int from) {
-        attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
-        if (RULES == BITS && c.mask_type == MASK_BOOL)
-            hide_scores(s, shown);
-        else if (RULES == ADDED)
+    /* of tile i, whose keys begin at `from` */
+    auto mask_scores = [&](int i, int from) {
+        if constexpr (RULES == ADDED && FETCHES) {
+            added.add(c, s);
+            if (i + 1 < tiles)
+                fetch_added(from - WIDE);
+        } else if constexpr (RULES == ADDED) {
+            attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
             rules.template add_mask<T>(s, [&](int n, int e) {
                 return make_int2(first + mine + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
             });
+        } else if (c.mask_type == MASK_BOOL) {
+            hide_scores(s, shown);
+        }
     };
     auto take_turn = [&] {
         keys.wait_full(passed);
@@ -294,18 +399,18 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         wgmma_commit();
     };
     /* of tile i of the rows, whose scores are done; whether sums are to shrink */
-    auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2]) {
+    auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2], auto draws) {
         settle(s);
         release(keys.empty(passed));
         int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
         if constexpr (RULES)
-            mask_scores(from);
+            mask_scores(i, from);
         if (i == tiles - 1)
             release(rows.empty(round));
         if (!sees_all(span, begin, min(begin + 64, c.rows), from, from + WIDE))
             attention_mask(s, span, first + mine, from);
         bool shrinks = attention_softmax<RULES == ADDED>(s, of_top, of_sum, shrink, c.raw_to_log2);
-        if (RULES == BITS && c.dropout)
+        if (RULES == BITS && draws && c.dropout)
             drop_weights(s, kept);
         return shrinks;
     };
@@ -316,22 +421,32 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         pack_left<T>(p, s);
         passed++;
     };
+    auto clear_sums = [&] {
+#pragma unroll
+        for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[n][e] = 0;
+    };
+    auto shrink_sums = [&] {
+#pragma unroll
+        for (int n = 0; n < DEPTH / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[n][e] *= shrink[e / 2];
+    };
     /* what comes of tile i of the rows, and of the sums beside it, when both have started */
     auto step = [&](int i) {
-        draw_bits(i);
+        draw_bits(i, BESIDE);
         wgmma_wait<1>();
-        bool shrinks = probabilities(i, top, sum);
+        bool shrinks = probabilities(i, top, sum, BESIDE);
         end_sums();
         if (shrinks)
-#pragma unroll
-            for (int n = 0; n < DEPTH / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    o[n][e] *= shrink[e / 2];
+            shrink_sums();
     };
-    /* writes the rows before those of `round`, and goes on with these if there are more */
-    auto finish = [&](bool more) {
-        attention_rows r = told[(round - 1) % 4];
+    /* writes the rows of a round, and goes on with the next ones if there are more */
+    auto finish = [&](int of, bool more) {
+        attention_rows r = told[of % 4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float total = sum[half];
@@ -357,23 +472,55 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             tma_store_tile<64, DEPTH>(out + group * 64 * DEPTH * 2, &out_map, r.first + group * 64,
                                       r.head, r.batch);
         if (more)
-#pragma unroll
-            for (int n = 0; n < DEPTH / 8; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-                    o[n][e] = 0;
+            clear_sums();
     };
 
+    /* Beside dropout's bits, products take little time, but unrolled code of more than the
+     * instruction cache holds takes much: each step is here once. The bits of a tile are drawn
+     * while its scores and the sums of the tile before are computed. */
+    if (APART && c.dropout) {
+        for (;; round++) {
+            meet_rows();
+            if (!tiles)
+                break;
+            top[0] = top[1] = -INFINITY;
+            sum[0] = sum[1] = 0;
+            clear_sums();
+#pragma unroll 1
+            for (int i = 0; i < tiles; i++) {
+                keys.wait_full(passed);
+                start_scores();
+                draw_bits(i, std::true_type());
+                wgmma_wait<0>();
+                settle(o);
+                if (i)
+                    release(values.empty(passed - 1));
+                if (probabilities(i, top, sum, std::true_type()))
+                    shrink_sums();
+                pack_left<T>(p, s);
+                passed++;
+                start_sums();
+            }
+            wgmma_wait<0>();
+            settle(o);
+            release(values.empty(passed - 1));
+            finish(round, false);
+        }
+        if (thread == 0)
+            tma_stores_wait();
+        return;
+    }
     if (turns && group == S::groups - 1)
         turn_give(1, turn);
     meet_rows();
     if (!tiles)
         return;
+    fetch_added(last_tile(first) * WIDE);
     keys.wait_full(passed);
     start_scores();
-    draw_bits(0);
+    draw_bits(0, BESIDE);
     wgmma_wait<0>();
-    probabilities(0, top, sum);
+    probabilities(0, top, sum, BESIDE);
     pack_left<T>(p, s);
     passed++;
     while (true) {
@@ -384,11 +531,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             take_turn();
             start_scores();
             give_turn();
-            finish(true);
+            finish(round - 1, true);
             start_sums();
             step(i++);
         } else if (round) {
-            finish(true);
+            finish(round - 1, true);
         }
         for (; i < tiles; i++) {
             take_turn();
@@ -401,21 +548,22 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         meet_rows();
         if (!tiles)
             break;
+        fetch_added(last_tile(first) * WIDE);
         take_turn();
         start_scores();
         start_sums();
         give_turn();
-        draw_bits(0);
+        draw_bits(0, BESIDE);
         wgmma_wait<1>();
         next_top[0] = next_top[1] = -INFINITY;
         next_sum[0] = next_sum[1] = 0;
-        probabilities(0, next_top, next_sum);
+        probabilities(0, next_top, next_sum, BESIDE);
         end_sums();
     }
     start_sums();
     wgmma_wait<0>();
     settle(o);
-    finish(false);
+    finish(round - 1, false);
     if (thread == 0)
         tma_stores_wait();
 #endif

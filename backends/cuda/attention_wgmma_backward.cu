@@ -37,14 +37,14 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
     /* attention_pairs_kernel made it 0 */
     unsigned *counter = blocks > c.processors ? c.taken : nullptr;
     cudaError_t e =
-        attention_launch(attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>, 1,
-                         blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes,
-                         stream, c, maps.k, maps.v, maps.q, maps.g, together, counter);
+        attention_launch_as(c.early, attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>, 1,
+                            blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes,
+                            stream, c, maps.k, maps.v, maps.q, maps.g, together, counter);
     if constexpr (SUMS)
         if (e == cudaSuccess)
-            e = attention_launch(attention_wgmma_sums_kernel<T, DEPTH>,
-                                 (int64_t)c.batches * c.heads, c.pair_rows * DEPTH / 4096, 2, 256,
-                                 0, stream, c);
+            e = attention_launch_as(c.early, attention_wgmma_sums_kernel<T, DEPTH>,
+                                    (int64_t)c.batches * c.heads, c.pair_rows * DEPTH / 4096, 2,
+                                    256, 0, stream, c);
     return e;
 }
 template <class T, int DEPTH, int RULES>
@@ -55,9 +55,10 @@ static cudaError_t launch_queries(const attention_call &c, cudaStream_t stream)
     if (!maps.make<T>(c, S::rows, S::wide))
         return cudaErrorNotSupported;
     int64_t heads = (int64_t)c.batches * c.heads;
-    return attention_launch(attention_wgmma_queries_kernel<T, DEPTH, RULES>, heads, c.rows, S::rows,
-                            S::threads, S::bytes, stream, c, maps.q, maps.g, maps.k, maps.v,
-                            attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads));
+    return attention_launch_as(c.early, attention_wgmma_queries_kernel<T, DEPTH, RULES>, heads,
+                               c.rows, S::rows, S::threads, S::bytes, stream, c, maps.q, maps.g,
+                               maps.k, maps.v,
+                               attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads));
 }
 template <class T, int DEPTH, int RULES>
 static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t stream)

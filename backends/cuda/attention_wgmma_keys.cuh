@@ -15,6 +15,7 @@
 
 #include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace ts {
@@ -83,6 +84,8 @@ static __global__ void __launch_bounds__(384, 1)
         ring.init(S::groups);
         barriers_ready();
     }
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     __syncthreads();
 
     /* tiles of rows, and of keys, so far */
@@ -326,6 +329,8 @@ static __global__ void __launch_bounds__(256)
     attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)
 {
     constexpr int ROWS = attention_wgmma_keys_shape<DEPTH>::rows;
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     uint32_t parts = (uint32_t)(c.pair_rows * DEPTH / 4096), blocks = parts / 2,
              heads = blockIdx.x / blocks;
     int part = blockIdx.x % blocks * 2 + threadIdx.x / 128, head = (int)(heads % c.heads),

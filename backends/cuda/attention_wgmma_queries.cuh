@@ -10,6 +10,7 @@
 
 #include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/wgmma.cuh"
 
 namespace ts {
@@ -55,6 +56,8 @@ static __global__ void __launch_bounds__(384, 1)
         ring.init(S::groups);
         barriers_ready();
     }
+    begin_next_kernel();
+    wait_for_kernel_in_front();
     __syncthreads();
 
     int group = threadIdx.x / 128 - 1;

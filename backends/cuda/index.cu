@@ -404,8 +404,7 @@ static ts_status scatter_add(ts_frame *f)
     return with_number(ts_kernel_dtype(f), [&]<class T>() {
         line_shape lines(device, self, index, src, dim,
                          (int)sizeof(wide_t<T>) + (int)sizeof(uint32_t), true);
-        /* halves would be rounded at each step */
-        bool brief = lines.fits && lines.brief() && std::is_same_v<T, wide_t<T>>;
+        bool brief = lines.brief(!std::is_same_v<T, wide_t<T>>);
         bool held = lines.fits && !brief;
         if (!held || !lines.all)
             TS_CUDA_TRY(

@@ -1,11 +1,11 @@
 /**
- * @file index_lines.cuh  Scatters along lines. A line has all elements along the indexed dim at
- * one position of the other dims; only elements of the same line can have the same target. One
- * block processes a line: shared memory holds the line's sums (scatter_add), or for each target
- * the number of the last element that writes it (scatter). So the kernel reads self, index and
- * source and writes the result once each. Adjacent lines share sectors of 32 bytes; their blocks
- * run at the same time, so the sectors stay in the L2 cache. For many short lines a thread
- * processes a whole line. Few long lines are divided into shares, whose sums are added in order.
+ * @file index_lines.cuh  Scatters line by line along the indexed dim: only elements of the same
+ * line can have the same target. A block holds a line of the result in shared memory, lets the
+ * line's indices write there, and stores it, so that self, index, source and result cross the bus
+ * once each. Adjacent lines share sectors of 32 bytes; their blocks run at the same time, so the
+ * sectors are shared in the second-level cache. If there are many short lines, or lines have few
+ * indices, a thread takes one each. If there are few long lines, they are divided into shares, whose
+ * sums are added in order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -20,32 +20,35 @@ namespace ts {
 enum {
     LINE_SHARED = 200 * 1024,    /* bytes of shared memory at most, where the device has so much */
     LINE_THREADS = 512,          /* of a block at most */
-    LINE_ROWS = 4,               /* elements that a thread loads at a time */
-    LINE_MANY = 64,              /* with so many blocks, lines of any length are fast enough */
+    LINE_ROWS = 4,               /* elements of a thread at a time */
+    LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
     LINE_LENGTH = 32 * 1024,     /* longest line, if there are few lines */
-    LINE_FEW = 512,              /* with fewer targets, lanes of a warp often have the same one */
-    LINE_SHORT = 64,             /* longest line for one thread */
-    LINE_SHORT_MANY = 8 * 1024   /* fewest lines for one thread per line */
+    LINE_FEW = 512,              /* places so few that lanes of a warp often meet */
+    LINE_LEAST = 8,              /* longest line for one thread, however few there are */
+    LINE_SHORT = 64,             /* longest one of many */
+    LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
 };
 
-/** The lines of the index, and their addresses in self (and result) and source. Strides count
- * elements. */
+/** Lines of the index, and where the same lines are in self (and result)
+ * and source: steps count elements. */
 struct line_shape {
-    bool fits;          /* the line kernels can run and are expected to be faster */
+    bool fits;
+    bool sums;          /* else the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
-    int64_t count;      /* number of lines */
-    int64_t shares;     /* shares per line */
-    uint32_t share;     /* elements per share */
-    uint32_t length, n; /* elements of a line of the index; of a line of self */
-    int64_t along_self, along_src, along_index; /* strides along a line */
+    int64_t count;      /* lines */
+    int64_t shares;     /* of each, and elements of one */
+    uint32_t share;
+    uint32_t length, n; /* elements of one; of one of self */
+    int64_t along_self, along_src, along_index;
     walk<uint32_t, 3> lines; /* self, source, index */
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
                const ts_tensor *src, int dim, int bytes, bool sums);
-    /** True if a thread should process a whole line. */
-    bool brief() const
+    /** Whether a thread adds a whole line. halves: their sums have to be rounded once. */
+    bool brief(bool halves = false) const
     {
-        return length <= LINE_SHORT && n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY;
+        return fits && (is_least(length) || (!halves && length <= LINE_SHORT &&
+                                             n <= 2 * LINE_SHORT && count >= LINE_SHORT_MANY));
     }
     unsigned threads() const
     {
@@ -54,15 +57,17 @@ struct line_shape {
             few *= 2;
         return few;
     }
+
+  private:
+    bool is_least(int64_t along) const { return along <= (sums ? LINE_LEAST : 1); }
 };
 
-/** Describes the lines. `fits` is set if a line of self, at `bytes` per element, fits in shared
- * memory, and there are many blocks or their lines are short. With `sums` a line may be divided
- * into shares. */
+/** Whether a block can hold a line, with `bytes` an element,
+ * and blocks are enough or have little to do; sums can be cut. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
-    : fits(false), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1),
+    : fits(false), sums(sums), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1),
       along_src(1), along_index(1), lines(nullptr, 0, {})
 {
     int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS],
@@ -85,13 +90,13 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     }
     const int64_t most = ((int64_t)1 << 31) - 1, *const strides[3] = {steps[0], steps[1], steps[2]};
     int room = device->shared < LINE_SHARED ? device->shared : LINE_SHARED;
-    if (along > most || count > most || bound > room / bytes - 8)
+    if (along > most || count > most || bound > most ||
+        (!is_least(along) && bound > room / bytes - 8))
         return;
     lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
     length = (uint32_t)along;
     n = (uint32_t)bound;
-    /* about 512 blocks; a share has at least four times the elements of the line that its block
-     * initializes and stores */
+    /* some 512 blocks, each of which has four times the work of beginning and ending */
     if (sums && count < LINE_MANY) {
         shares =
             along / (4 * bound + 4096) < 512 / count ? along / (4 * bound + 4096) : 512 / count;
@@ -99,14 +104,15 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     }
     share = (uint32_t)((along + shares - 1) / shares);
     shares = (along + share - 1) / share;
-    /* if the index writes few elements of a long line, updating them in place is faster */
-    fits = (count * shares >= LINE_MANY || share <= LINE_LENGTH) && bound <= 8 * along + 4096;
+    /* a long line of which little is written is better left where it is */
+    fits = is_least(along) || ((count * shares >= LINE_MANY || share <= LINE_LENGTH) &&
+                               bound <= 8 * along + 4096);
 }
 
-/** n rounded up to a multiple of 8. */
+/** Elements with room to the next multiple of 8. */
 static inline __host__ __device__ int64_t line_padded(int64_t n) { return (n + 7) / 8 * 8; }
 
-/** Offsets of a line's first element in self, source and index. */
+/** A line of this block or thread: where it begins in self, source and index. */
 struct line_at {
     int64_t self, src, index;
     __device__ __forceinline__ line_at(const line_shape &l, uint32_t line)
@@ -144,10 +150,10 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * Sums in the order of the index: the block processes LINE_ROWS · blockDim.x elements at a time,
- * and elements with the same target take turns, lowest first. If there are few targets, the first
- * lane of each group of equal indices in a warp first adds the group's elements, lane after lane.
- * With `sums` the line starts at zero and is written to sums[share][line].
+ * Sums in the order of the index: the block processes LINE_ROWS widths of the index at a time, and
+ * elements with the same target take turns, lowest first. If there are few targets, the first lane
+ * of each group of equal indices in a warp first adds the group's elements, lane after lane. With
+ * `sums` the line starts at zero and is written to sums[share][line].
  */
 template <class T>
 __global__ void __launch_bounds__(LINE_THREADS)
@@ -189,7 +195,7 @@ __global__ void __launch_bounds__(LINE_THREADS)
             to[r] = next[r];
             value[r] = widen(coming[r]);
         }
-        fetch(begin + LINE_ROWS * blockDim.x); /* prefetch: overlaps with the additions */
+        fetch(begin + LINE_ROWS * blockDim.x); /* on its way while these are added */
 #pragma unroll
         for (int r = 0; r < LINE_ROWS; r++) {
             bool own = to[r] >= 0;
@@ -249,7 +255,8 @@ __global__ void __launch_bounds__(256)
     out[place] = narrow<T>(sum);
 }
 
-/** One thread per line. out already holds self; each addition is rounded to T. */
+/** out already holds self. The few elements of a line are added one after another, in T; if T is a
+ * half, those with the same target are added before the sum is rounded. */
 template <class T>
 __global__ void __launch_bounds__(256)
     lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)
@@ -258,12 +265,25 @@ __global__ void __launch_bounds__(256)
     if (line >= l.count)
         return;
     line_at at(l, line);
+    auto place_of = [&](uint32_t k) { return index.checked(at.index + k * l.along_index, l.n); };
 #pragma unroll 4
     for (uint32_t k = 0; k < l.length; k++) {
-        int64_t to = index.checked(at.index + k * l.along_index, l.n);
+        int64_t to = place_of(k);
         T *place = &out[at.self + to * l.along_self];
-        if (to >= 0)
-            *place = narrow<T>(widen(*place) + widen(src[at.src + k * l.along_src]));
+        bool first = to >= 0;
+        uint32_t end = k + 1;
+        if constexpr (!std::is_same_v<T, wide_t<T>>) {
+            for (uint32_t i = 0; i < k; i++)
+                first = first && place_of(i) != to;
+            end = l.length;
+        }
+        if (!first)
+            continue;
+        wide_t<T> sum = widen(*place);
+        for (uint32_t i = k; i < end; i++)
+            if (i == k || place_of(i) == to)
+                sum += widen(src[at.src + i * l.along_src]);
+        *place = narrow<T>(sum);
     }
 }
 
@@ -276,7 +296,7 @@ cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, 
     return launch(lines_set_kernel<U>, grid, stream, l, index, self, src, out);
 }
 
-/** Bytes of scratch for the sums of shares; 0 if lines are not divided. */
+/** Bytes of scratch for the sums of shares; 0 where lines are whole. */
 template <class T> int64_t lines_bytes(const line_shape &l)
 {
     return l.shares > 1 ? l.shares * l.count * l.n * (int64_t)sizeof(wide_t<T>) : 0;

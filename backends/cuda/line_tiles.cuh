@@ -3,7 +3,8 @@
  *
  * Element i of line (o, j) is at (o * count + i) * inner + j. A tile is some whole `outer`, which
  * lie in memory without gaps, or where `inner` is large `width` neighbouring lines of one. Threads
- * load a tile together, in 16 bytes where it begins there, and then `lanes` of them work on a line.
+ * load a tile together, 16 bytes at a time where sizes allow, and then `lanes` of them work on a
+ * line.
  * Everything follows from the shape alone.
  */
 // SPDX-License-Identifier: MIT
@@ -15,13 +16,19 @@
 
 namespace ts {
 
-enum { TILE_THREADS = 256, TILE_BYTES = 16384, LONGEST_IN_TILE = 512 };
+enum {
+    TILE_THREADS = 256,
+    TILE_BYTES = 16384,
+    LONGEST_IN_TILE = 512,
+    TILES = 512 /* that keep a device busy: for fewer, tiles become smaller */
+};
 
 struct line_tiles {
     lines l;
     int outers;       /* of a tile; 0: a tile has `width` lines of one */
     int width, lanes; /* adjacent lines; threads per line */
-    bool vector;      /* tiles are whole vectors */
+    int shift;        /* without outers: log2 of width */
+    bool vector;      /* contiguous pieces are whole vectors */
     divisor by_width;
 
     int64_t tiles() const
@@ -42,20 +49,23 @@ template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_la
     if (l.count > LONGEST_IN_TILE)
         return false;
     if (block <= most) {
-        int64_t outers = most / block;
-        outers = outers < l.outer ? outers : l.outer;
-        t.outers = (int)(outers > V ? outers / V * V : outers);
+        int64_t outers = most / block, few = (l.outer + TILES - 1) / TILES;
+        outers = outers < few ? outers : few;
+        t.outers = (int)(outers >= V ? outers / V * V : outers);
+        if (few < V && V * block <= most && (few * block) % V)
+            t.outers = (int)V; /* so that tiles begin at vectors */
         t.width = (int)l.inner;
         lines = t.outers * l.inner;
     } else {
         if (l.inner < 32 || l.count > most / 32)
             return false;
-        t.width = TILE_THREADS;
-        while (t.width * l.count > most)
-            t.width /= 2;
-        lines = t.width;
+        t.shift = 5;
+        while ((l.count << (t.shift + 1)) <= most && (int64_t)1 << t.shift < l.inner &&
+               (l.outer * l.inner >> t.shift) > TILES)
+            t.shift++;
+        lines = t.width = 1 << t.shift;
     }
-    t.vector = t.outers && t.outers * block % V == 0;
+    t.vector = (t.outers ? t.outers * block : l.inner) % V == 0;
     t.by_width = divisor((uint32_t)t.width);
     t.lanes = 1;
     while (t.lanes < most_lanes && t.lanes < l.count &&
@@ -115,27 +125,29 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         n = (int)(leap - j < width ? leap - j : width);
         size = width * count;
     }
-    auto each_element = [&](auto &&move) { /* of tile and tensor */
-        if (t.outers)
-            for (int i = threadIdx.x; i < n * count; i += TILE_THREADS)
-                move(i, start + i);
-        else if (int c = threadIdx.x & (width - 1); c < n)
+    /* of `unit` elements: where in the tile, and where in the tensor */
+    auto each_piece = [&](int unit, auto &&move) {
+        int step = TILE_THREADS * unit, last = t.outers ? n * count : size;
 #pragma unroll 4
-            for (int i = threadIdx.x / (unsigned)width; i < count; i += TILE_THREADS / width)
-                move(i * width + c, start + i * leap + c);
+        for (int i = threadIdx.x * unit; i < last; i += step) {
+            int row = t.outers ? 0 : i >> t.shift, c = t.outers ? i : i & (width - 1);
+            if (t.outers || c < n)
+                move(i, start + row * leap + c);
+        }
     };
-    bool whole = t.vector && n * count == size;
-    auto vector = [](const void *p) { return ((uintptr_t)p & 15) == 0; };
+    auto vector = [&](const void *p) {
+        return t.vector && (!t.outers || n * count % V == 0) && ((uintptr_t)p & 15) == 0;
+    };
 #pragma unroll
     for (int k = 0; k < INPUTS; k++) {
         const T *x = a.x[k];
         T *to = tile + k * size;
-        if (whole && vector(x))
-#pragma unroll 4
-            for (int i = threadIdx.x; i < size / V; i += TILE_THREADS)
-                reinterpret_cast<uint4 *>(to)[i] = reinterpret_cast<const uint4 *>(x + start)[i];
+        if (vector(x))
+            each_piece(V, [&](int i, int64_t from) {
+                *reinterpret_cast<uint4 *>(to + i) = *reinterpret_cast<const uint4 *>(x + from);
+            });
         else
-            each_element([&](int i, int64_t from) { to[i] = x[from]; });
+            each_piece(1, [&](int i, int64_t from) { to[i] = x[from]; });
     }
     __syncthreads();
     int lanes = t.lanes, each = TILE_THREADS / (unsigned)lanes;
@@ -154,12 +166,12 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     }
     __syncthreads();
     T *y = a.y;
-    if (whole && vector(y))
-#pragma unroll 4
-        for (int i = threadIdx.x; i < size / V; i += TILE_THREADS)
-            reinterpret_cast<uint4 *>(y + start)[i] = reinterpret_cast<const uint4 *>(tile)[i];
+    if (vector(y))
+        each_piece(V, [&](int i, int64_t to) {
+            *reinterpret_cast<uint4 *>(y + to) = *reinterpret_cast<const uint4 *>(tile + i);
+        });
     else
-        each_element([&](int i, int64_t to) { y[to] = tile[i]; });
+        each_piece(1, [&](int i, int64_t to) { y[to] = tile[i]; });
 }
 
 template <class T, int INPUTS, class F>

@@ -36,7 +36,7 @@ template <int OPERANDS> struct loop_space {
     uint32_t tail;     /* elements behind them; only where ndim is 1 */
     int ndim;
     divisor sizes[TS_MAX_DIMS];
-    int64_t strides[OPERANDS][TS_MAX_DIMS];
+    int32_t strides[OPERANDS][TS_MAX_DIMS];
     int64_t one[OPERANDS]; /* bytes of one element's step, for the tail */
     char *data[OPERANDS];
     double number[OPERANDS]; /* bits of a number that the host gave,
@@ -150,12 +150,12 @@ __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, uint32_t fi
             uint32_t q = s.sizes[d].of(i), r = i - q * s.sizes[d].d;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                offset[u][k] += r * s.strides[k][d];
+                offset[u][k] += (int64_t)(int32_t)r * s.strides[k][d];
             i = q;
         }
 #pragma unroll
         for (int k = 0; k < N; k++)
-            offset[u][k] += i * s.strides[k][s.ndim - 1];
+            offset[u][k] += (int64_t)(int32_t)i * s.strides[k][s.ndim - 1];
     }
 }
 
@@ -212,7 +212,7 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     }
     for (int k = 0; k < N; k++)
         for (int d = 1; d <= last; d++)
-            s.strides[k][d] = space.operand[k].strides[d];
+            s.strides[k][d] = (int32_t)space.operand[k].strides[d];
     return accesses;
 }
 
@@ -230,7 +230,7 @@ ts_cuda_grid loop_fill(loop_space<N> &s, const ts_space &space, const int (&item
         const ts_operand &o = space.operand[k];
         bool array = o.strides[0] == item[k];
         s.one[k] = o.strides[0];
-        s.strides[k][0] = o.strides[0] * V;
+        s.strides[k][0] = (int32_t)(o.strides[0] * V);
         if (__builtin_expect(!o.host, 1)) {
             s.data[k] = (char *)o.data + from * o.strides[last];
             s.way[k] = array ? way_array : way_one;
@@ -285,9 +285,20 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
+/** The outermost dim along which an operand's stride exceeds 31 bits; -1 if there is none. */
+inline int loop_far_dim(const ts_space &space)
+{
+    int d = space.ndim - 1;
+    for (; d >= 0; d--)
+        for (int k = 0; k < space.operands; k++)
+            if (space.operand[k].strides[d] > INT32_MAX)
+                return d;
+    return d;
+}
+
 /** Runs launch(space, from, size, stream) over parts along the outermost dim with fewer than 2^31
- * accesses each; if one index of that dim has more accesses, over each index separately. Without a
- * device, calls describe(). */
+ * accesses each; over each index of a dim separately if one index has more accesses, or if a stride
+ * of the dim exceeds 31 bits. Without a device, calls describe(). */
 template <class F, class D>
 ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describe)
 {
@@ -296,26 +307,37 @@ ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describ
         return describe();
     if (space.numel == 0)
         return TS_OK;
-    int last = space.ndim - 1;
+    int last = space.ndim - 1, each = loop_far_dim(space);
     int64_t whole = space.sizes[last], most = ((int64_t)1 << 31) - 4096, step = whole;
     if (__builtin_expect(space.numel > most, 0)) {
         int64_t around = space.numel / whole;
-        if (around > most) {
-            ts_space part = space;
-            part.ndim = last;
-            part.numel = around;
-            for (int64_t i = 0; i < whole; i++) {
-                TS_CUDA_TRY(loop_parts(f, part, launch, describe));
-                for (int k = 0; k < space.operands; k++)
-                    if (!space.operand[k].host)
-                        part.operand[k].data =
-                            (char *)part.operand[k].data + space.operand[k].strides[last];
-            }
-            return TS_OK;
-        }
+        if (around > most && each < 0)
+            each = last;
         step = most / around;
         if (last == 0)
             step = step / 4096 * 4096;
+    }
+    if (__builtin_expect(each >= 0, 0)) {
+        ts_space part = space;
+        int64_t size = space.sizes[each];
+        part.numel /= size;
+        part.ndim = last > 0 ? last : 1;
+        part.sizes[each] = 1;
+        for (int d = each; d < last; d++)
+            part.sizes[d] = space.sizes[d + 1];
+        for (int k = 0; k < space.operands; k++) {
+            part.operand[k].strides[each] = 0;
+            for (int d = each; d < last; d++)
+                part.operand[k].strides[d] = space.operand[k].strides[d + 1];
+        }
+        for (int64_t i = 0; i < size; i++) {
+            TS_CUDA_TRY(loop_parts(f, part, launch, describe));
+            for (int k = 0; k < space.operands; k++)
+                if (!space.operand[k].host)
+                    part.operand[k].data =
+                        (char *)part.operand[k].data + space.operand[k].strides[each];
+        }
+        return TS_OK;
     }
     for (int64_t from = 0; from < whole; from += step) {
         int64_t size = whole - from < step ? whole - from : step;

@@ -15,6 +15,7 @@
 
 #include <string.h>
 
+#include "backends/cuda/early.cuh"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/loops.cuh"
 
@@ -53,6 +54,7 @@ struct reduction {
     /* set by reduce_into() */
     quotient by[2][TS_MAX_DIMS];
     bool vector, aligned; /* units are whole pieces, which can be loaded at once; else elements */
+    bool chunked;         /* units are what a group loads of a run, of one piece a thread */
     int group;            /* threads of a result, or beside each other */
     int64_t share;        /* units of a result that a block takes */
     int64_t run;          /* units in the dim that is read along */
@@ -209,12 +211,14 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 {
     using A = typename FOLD::state;
     constexpr int V = piece_of<T>, U = IN_FLIGHT;
+    begin_next_kernel();
     int group = r.group, lane = threadIdx.x & (group - 1);
     int64_t result = ((int64_t)blockIdx.x * REDUCE_THREADS + threadIdx.x) / (unsigned)group;
     bool some = result < r.results;
     const T *from = x + (some ? r.offset(0, 0, result, r.steps[0]) : 0);
-    int64_t unit = r.vector ? V : 1, all = r.count / unit, step = r.steps[1][0],
-            begin = (int64_t)blockIdx.y * r.share, end = begin + r.share;
+    int64_t unit = r.vector ? V : 1, length = r.sizes[1][0], step = r.steps[1][0],
+            begin = (int64_t)blockIdx.y * r.share, end = begin + r.share,
+            all = r.chunked ? r.count / length * r.run : r.count / unit;
     end = !some ? begin : end < all ? end : all;
     auto place_of = [&](int64_t u) {
         if (r.ndim[1] == 1)
@@ -228,37 +232,51 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     A state = fold.none();
     int64_t p = begin + lane, last = (int64_t)apart * (V - 1);
     bool apiece = r.vector || r.ndim[1] == 1; /* one place for a piece, not one for an element */
-    for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
-        word_of<vec<T, V>> in[U];
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            in[u] = load_piece<T, V>(from + place_of(p + u * whole), between, r.aligned, V);
-#pragma unroll
-        for (int u = 0; u < U; u++)
-            take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
-                 (p + u * whole) * unit, r.vector ? 1 : apart);
-    }
-    for (; p < end; p += whole) {
-        int n = p + last < end ? V : (int)((end - p + apart - 1) / apart);
-        vec<T, V> piece;
-        if (apiece)
-            piece = from_word<vec<T, V>>(
-                load_piece<T, V>(from + place_of(p), between, r.aligned, n));
-        else
-#pragma unroll
-            for (int e = 0; e < V; e++)
-                piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
+    /* the first n elements of a piece */
+    auto take_some = [&](const vec<T, V> &piece, int n, int64_t first) {
         unpacked<T, V> in(piece);
         if (n == V) {
-            take(fold, state, in.at, p * unit, r.vector ? 1 : apart);
-            continue;
+            take(fold, state, in.at, first, r.vector ? 1 : apart);
+            return;
         }
 #pragma unroll
         for (int e = 0; e < V; e++)
             if (e < n) {
                 wide_t<T> one[1] = {in.at[e]};
-                take(fold, state, one, p + e * apart, 1);
+                take(fold, state, one, first + e * apart, 1);
             }
+    };
+    if (r.chunked) {
+        for (p = begin; p < end; p++) {
+            int64_t q = r.by_run.of(p), i = (p - q * r.run) * whole + lane, left = length - i;
+            int n = last < left ? V : left > 0 ? (int)((left + apart - 1) / apart) : 0;
+            const T *at = from + i * step + r.offset(1, 1, q, r.steps[1]);
+            take_some(from_word<vec<T, V>>(load_piece<T, V>(at, between, false, n)), n,
+                      q * length + i);
+        }
+    } else {
+        for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
+            word_of<vec<T, V>> in[U];
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                in[u] = load_piece<T, V>(from + place_of(p + u * whole), between, r.aligned, V);
+#pragma unroll
+            for (int u = 0; u < U; u++)
+                take(fold, state, unpacked<T, V>(from_word<vec<T, V>>(in[u])).at,
+                     (p + u * whole) * unit, r.vector ? 1 : apart);
+        }
+        for (; p < end; p += whole) {
+            int n = p + last < end ? V : (int)((end - p + apart - 1) / apart);
+            vec<T, V> piece;
+            if (apiece)
+                piece = from_word<vec<T, V>>(
+                    load_piece<T, V>(from + place_of(p), between, r.aligned, n));
+            else
+#pragma unroll
+                for (int e = 0; e < V; e++)
+                    piece.at[e] = e < n ? from[place_of(p + e * apart)] : T();
+            take_some(piece, n, p * unit);
+        }
     }
 #pragma unroll 1
     for (int by = (group < 32 ? group : 32) / 2; by; by /= 2)
@@ -277,21 +295,37 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         give(r, fold, state, parts, y, result);
 }
 
-/** Merges the states of a block's threads, of which `across` are adjacent results, into the states
- * of the first threads. */
-template <class FOLD, class A>
-__device__ __forceinline__ void merge_lines(const FOLD &fold, A &state, int across)
+/** Merges the states of a block's threads, of which `across` are adjacent and have N results each,
+ * and calls done(lane, n, state) for the state of result n of lane 0 to across - 1. */
+template <int N, class FOLD, class A, class F>
+__device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int across, F &&done)
 {
-    __shared__ A place[REDUCE_THREADS];
-    if (across == REDUCE_THREADS)
-        return;
-    __syncthreads();
-    place[threadIdx.x] = state;
+    static_assert(N * REDUCE_THREADS * sizeof(A) <= 32768, "several blocks share a multiprocessor");
+    __shared__ A place[N][REDUCE_THREADS];
 #pragma unroll 1
-    for (int half = REDUCE_THREADS / 2; half >= across; half /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < half)
-            place[threadIdx.x] = state = fold.merge(state, place[threadIdx.x + half]);
+    for (int by = 16; by >= across; by /= 2)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            state[n] = fold.merge(state[n], state_xor(state[n], by));
+    int wide = across < 32 ? 32 : across;
+    if (wide == REDUCE_THREADS) {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            done((int)threadIdx.x, n, state[n]);
+        return;
+    }
+    if (((int)threadIdx.x & (wide - 1)) < across)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            place[n][threadIdx.x] = state[n];
+    __syncthreads();
+    for (int i = threadIdx.x; i < across * N; i += REDUCE_THREADS) {
+        int n = i / (unsigned)across, lane = i & (across - 1);
+        A sum = place[n][lane];
+#pragma unroll 1
+        for (int from = lane + wide; from < REDUCE_THREADS; from += wide)
+            sum = fold.merge(sum, place[n][from]);
+        done(lane, n, sum);
     }
 }
 
@@ -303,12 +337,13 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 {
     using A = typename FOLD::state;
     constexpr int V = piece_of<T>, U = IN_FLIGHT;
+    begin_next_kernel();
     int across = r.group, lane = threadIdx.x & (across - 1),
         line = threadIdx.x / (unsigned)across, lines = REDUCE_THREADS / (unsigned)across;
     /* neighbours where loads are whole vectors, else `across` apart */
     int apart = r.vector ? 1 : across;
-    int64_t first = r.vector ? ((int64_t)blockIdx.x * across + lane) * V
-                             : (int64_t)blockIdx.x * across * V + lane,
+    int64_t first_of_all = (int64_t)blockIdx.x * across * V,
+            first = first_of_all + lane * (r.vector ? V : 1),
             begin = (int64_t)blockIdx.y * r.share,
             end = begin + r.share < r.count ? begin + r.share : r.count;
     A state[V];
@@ -356,13 +391,11 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             take(fold, state[e], one, i, 1);
         }
     }
-#pragma unroll
-    for (int e = 0; e < V; e++) {
-        int64_t result = first + e * apart;
-        merge_lines(fold, state[e], across);
-        if (line == 0 && result < r.results)
-            give(r, fold, state[e], parts, y, result);
-    }
+    merge_lines(fold, state, across, [&](int beside, int e, const A &sum) {
+        int64_t result = first_of_all + beside * (r.vector ? V : 1) + e * apart;
+        if (result < r.results)
+            give(r, fold, sum, parts, y, result);
+    });
 }
 
 /** Merges the shares of results; r.group results lie side by side in a block. */
@@ -375,14 +408,18 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int across = r.group, line = threadIdx.x / (unsigned)across,
         lines = REDUCE_THREADS / (unsigned)across;
     int64_t result = (int64_t)blockIdx.x * across + (threadIdx.x & (across - 1));
-    typename FOLD::state state = fold.none();
+    using A = typename FOLD::state;
+    A state[1] = {fold.none()};
+    wait_for_kernel_in_front();
     if (result < r.results)
 #pragma unroll 4
         for (int s = line; s < shares; s += lines)
-            state = fold.merge(state, parts[s * r.results + result]);
-    merge_lines(fold, state, across);
-    if (line == 0 && result < r.results)
-        give(r, fold, state, states, y, result);
+            state[0] = fold.merge(state[0], parts[s * r.results + result]);
+    merge_lines(fold, state, across, [&](int beside, int, const A &sum) {
+        int64_t to = (int64_t)blockIdx.x * across + beside;
+        if (to < r.results)
+            give(r, fold, sum, states, y, to);
+    });
 }
 
 /* -------------------------------------------------------------------------------- launch ---- */
@@ -390,8 +427,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 /** Blocks that keep a device busy: constants, so that the order of sums is the same on all. */
 enum {
     BUSY = 1024,
-    MANY = 2048, /* results that keep it busy with a warp each */
-    TURNS = 5    /* accesses of a block that take as long as a second launch */
+    MANY = 2048,     /* results that keep it busy with a warp each */
+    TURNS = 5,       /* accesses of a block that take as long as a second launch */
+    LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */
 };
 
 /** The least power of 2 that is not below n, at most `most`. */
@@ -428,10 +466,14 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     r.run = r.sizes[read][0] / unit;
     r.by_run = quotient(r.run ? r.run : 1, r.count);
     if (beside) {
-        /* short runs leave threads to the elements of a result, and so do few results */
+        /* short runs leave threads to the elements of a result, and so do few results; but
+         * neighbouring threads load whole cache lines, or of little that is read half of one */
         int turns = power_for((r.count + IN_FLIGHT - 1) / IN_FLIGHT, REDUCE_THREADS),
-            lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1;
-        while (lines < turns && r.results * lines < (int64_t)BUSY * REDUCE_THREADS * V)
+            lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1,
+            few = r.results * r.count * (int64_t)sizeof(T) < LITTLE ? 2 : 1,
+            most = (r.vector ? 32 : 8) * few;
+        while (lines < turns && lines < most &&
+               r.results * lines < (int64_t)BUSY * REDUCE_THREADS * V)
             lines *= 2;
         r.vector = r.aligned; /* how columns are read does not change the order of sums */
         lines = lines < turns ? lines : turns;
@@ -444,6 +486,14 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                                                                 : (int)REDUCE_THREADS;
         blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
         least = IN_FLIGHT * r.group * (V / unit);
+        int64_t chunk = r.group * V;
+        r.chunked = !r.vector && r.ndim[1] > 1 && r.run >= chunk / 2;
+        if (r.chunked) {
+            r.run = (r.run + chunk - 1) / chunk;
+            r.by_run = quotient(r.run, r.count);
+            all = r.count / r.sizes[1][0] * r.run;
+            least = IN_FLIGHT;
+        }
     }
     /* shares that leave each thread a few iterations, up to enough blocks for the device */
     int64_t shares = blocks < BUSY ? BUSY / blocks : 1;
@@ -452,6 +502,10 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     if (all / least <= TURNS)
         shares = 1;
     r.share = (all + shares - 1) / shares;
+    if (shares > 1) { /* whole turns, so that only the last share has elements behind them */
+        r.share = (r.share + least - 1) / least * least;
+        shares = (all + r.share - 1) / r.share;
+    }
     ts_device where = ts_kernel_device(f);
     int64_t bytes = shares > 1 ? shares * r.results * (int64_t)sizeof(A) : 0;
     A *parts = nullptr;
@@ -469,8 +523,11 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
             turns = power_for((shares + 1) / 2, REDUCE_THREADS);
         r.group = REDUCE_THREADS / (lines < turns ? lines : turns);
         grid.blocks = dim3((unsigned)((r.results + r.group - 1) / r.group));
-        return launch(merge_shares_kernel<R, FOLD>, grid, c.stream, r, fold, (const A *)parts,
-                      states, y, (int)shares);
+        auto merge = merge_shares_kernel<R, FOLD>;
+        return c.device->clusters ? launch_early(merge, grid, c.stream, r, fold, (const A *)parts,
+                                                 states, y, (int)shares)
+                                  : launch(merge, grid, c.stream, r, fold, (const A *)parts, states,
+                                           y, (int)shares);
     });
     if (parts)
         ts_scratch_give(where, parts, bytes);

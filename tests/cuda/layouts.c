@@ -225,3 +225,27 @@ TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
         }
     }
 }
+
+/** Up to 12 places of each line, some of them equal: sums are rounded once, in the CPU's order. */
+TS_TEST(sums_at_few_places_of_a_line_are_those_of_the_CPU, .loop = DTYPES - 1, .timeout = 60)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(300 + _i);
+    ts_manual_seed((uint64_t)(80 + _i));
+    for (int turn = 0; turn < 60; turn++) {
+        TS_SCOPE;
+        int ndim = 1 + (int)drawn(4), dim = (int)drawn(ndim);
+        int64_t sizes[4], few[4], room = 200000;
+        for (int d = 0; d < ndim; d++)
+            few[d] = sizes[d] = drawn_size(&room);
+        few[dim] = 1 + drawn(12);
+        ts_tensor *x = ts_normal(sizes, ndim, 0, 9, TS_F32), *y = ts_normal(few, ndim, 0, 9, TS_F32),
+                  *index = ts_randint(few, ndim, 0, sizes[dim]);
+        x = ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
+        y = ts_to(ts_dtype_is_float(dtype) ? y : ts_abs(y), dtype);
+        assert_alike(ts_scatter_add(ts_to_device(x, device), dim, ts_to_device(index, device),
+                                    ts_to_device(y, device)),
+                     ts_scatter_add(x, dim, index, y), 0, 0, "scatter_add", dtype);
+    }
+}
