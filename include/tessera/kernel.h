@@ -130,6 +130,25 @@ typedef struct ts_attention {
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
+ * A decoded call of convolution or its backward. A convolution reads the wide side x (batch,
+ * channels, size) and makes the narrow side y (batch, features, places): y[p] sums weight[k] times
+ * x[p stride - padding + k dilation], without what lies outside. A transposed convolution reads y
+ * and makes x. weight is (features, channels / groups, kernel) either way. Spatial dims are always
+ * three; those that tensors lack come first and have size 1.
+ */
+typedef struct ts_convolution {
+    bool transposed;           /**< the input is y, the result x */
+    int dims;                  /**< spatial dims of the tensors, 1 to 3 */
+    int64_t batch, groups;
+    int64_t channels, features; /**< of x and y */
+    int64_t size[3], places[3]; /**< of x and y */
+    int64_t kernel[3], stride[3], dilation[3];
+    int64_t padding[3];         /**< in front of x */
+} ts_convolution;
+/** The running call of convolution or convolution_backward, decoded; of no other op. */
+TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
+
+/**
  * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape
  * rule and those whose sizes depend on values (nonzero, masked_select: arguments are checked but
  * neither cast nor packed); a given result must fit and is kept.

@@ -1,0 +1,679 @@
+/**
+ * @file convolution.c  Convolutions as products of matrices.
+ *
+ * All three directions gather windows of a tensor into the rows of a matrix, chunk by chunk, and
+ * multiply it. The result y gathers windows of x. The gradient of x gathers from y what each
+ * element of x went to: elements whose positions have one remainder by the stride have windows of
+ * one form, so there is one product for each remainder, and nothing is added up in memory. The
+ * gradient of the weight multiplies the windows of x with y. Chunks are cut by shape alone, so
+ * results do not depend on the number of threads.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "backends/cpu/sgemm.h"
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "include/tessera/ops.h"
+#include "ops/kernel.h"
+
+#define CHUNK (1 << 18)     /* most elements of a matrix of windows, if there are enough rows */
+#define CHUNK_ROWS 64       /* least windows of a chunk */
+#define SMALL_IMAGE 256     /* images of fewer positions share chunks */
+#define WEIGHT_CHUNK (1 << 20) /* the same of the gradient of the weight, which is added up */
+
+/** A tensor as (batch, channels, three spatial dims), steps in elements. */
+typedef struct image {
+    char *data;
+    int64_t n, c, at[3], size[3];
+} image;
+
+static image image_of(const ts_tensor *t, const int64_t *size, int dims)
+{
+    image v = {.data = t->data, .n = t->strides[0], .c = t->strides[1],
+               .size = {size[0], size[1], size[2]}};
+    for (int d = 0; d < dims; d++)
+        v.at[3 - dims + d] = t->strides[2 + d];
+    return v;
+}
+
+/**
+ * A dim of the windows: window i is that of position start + i step of the tensor that is made, and
+ * has `taps` elements, tap j of which is the kernel's element first + j every, and reads position
+ * i move + base + j shift.
+ */
+typedef struct axis {
+    int64_t count, start, step;
+    int64_t taps, first, every;
+    int64_t move, base, shift;
+} axis;
+
+static axis axis_of_result(const ts_convolution *c, int d)
+{
+    return (axis){c->places[d], 0, 1, c->kernel[d], 0, 1, c->stride[d], -c->padding[d],
+                  c->dilation[d]};
+}
+
+/* Positions r, r + stride, ... of x. Element k of the kernel takes x[i] to y[j] where
+ * i + padding = j stride + k dilation. */
+static axis axis_of_remainder(const ts_convolution *c, int d, int64_t r)
+{
+    int64_t stride = c->stride[d], at = r + c->padding[d], k = 0, common = stride;
+    for (int64_t rest = c->dilation[d] % stride; rest;) { /* greatest divisor of both */
+        int64_t last = common % rest;
+        common = rest;
+        rest = last;
+    }
+    axis a = {.count = (c->size[d] - r - 1) / stride + 1, .start = r, .step = stride, .move = 1,
+              .every = stride / common};
+    int64_t most = ts_min64(a.every, c->kernel[d]);
+    while (k < most && (at - k * c->dilation[d]) % stride)
+        k++;
+    if (k == most)
+        return a;
+    a.first = k;
+    a.taps = (c->kernel[d] - 1 - k) / a.every + 1;
+    a.base = (at - k * c->dilation[d]) / stride;
+    a.shift = -(c->dilation[d] / common);
+    return a;
+}
+
+/* ------------------------------------------------------------------------------ copying ---- */
+
+#define COPY_STEPS(T)                                                                              \
+    for (int64_t i = 0; i < n; i++)                                                                \
+        ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
+
+/** n elements of `item` bytes, steps in elements. */
+static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
+                     int item)
+{
+    if ((to_step == 1 && from_step == 1) || n == 1)
+        memcpy(to, from, (size_t)(n * item));
+    else if (item == 4)
+        COPY_STEPS(uint32_t)
+    else
+        COPY_STEPS(uint64_t)
+}
+
+/** The windows first to first + count of a group's channels, as a matrix. */
+typedef struct windows {
+    image from;
+    axis axis[3];
+    int64_t channels, first, count;
+    bool by_window; /* rows are windows, of (taps, channels); else rows are (channels, taps), of
+                       windows */
+    int item;
+    char *to;
+} windows;
+
+/** Position of a window in the batch. */
+typedef struct place {
+    int64_t n, i[3];
+} place;
+
+static place place_of(const axis *a, int64_t at)
+{
+    place p;
+    for (int d = 2; d >= 0; d--) {
+        p.i[d] = at % a[d].count;
+        at /= a[d].count;
+    }
+    p.n = at;
+    return p;
+}
+
+static void next_place(place *p, const axis *a, int64_t run)
+{
+    p->i[2] += run;
+    for (int d = 2; d > 0 && p->i[d] >= a[d].count; d--) {
+        p->i[d] = 0;
+        p->i[d - 1]++;
+    }
+    if (p->i[0] >= a[0].count) {
+        p->i[0] = 0;
+        p->n++;
+    }
+}
+
+/** Address of the channels that taps j of the window at p read; NULL outside of the image. */
+static const char *tap_at(const windows *w, const place *p, const int64_t *j)
+{
+    const char *at = w->from.data + p->n * w->from.n * w->item;
+    for (int d = 0; d < 3; d++) {
+        const axis *a = &w->axis[d];
+        int64_t i = p->i[d] * a->move + a->base + j[d] * a->shift;
+        if (i < 0 || i >= w->from.size[d])
+            return NULL;
+        at += i * w->from.at[d] * w->item;
+    }
+    return at;
+}
+
+/** Windows begin to end, one after the other. */
+static void gather_by_window(void *ctx, int64_t begin, int64_t end)
+{
+    const windows *w = ctx;
+    const axis *a = w->axis;
+    int64_t bytes = w->channels * w->item;
+    char *to = w->to + begin * a[0].taps * a[1].taps * a[2].taps * bytes;
+    place p = place_of(a, w->first + begin);
+    for (; begin < end; begin++, next_place(&p, a, 1))
+        for (int64_t j0 = 0; j0 < a[0].taps; j0++)
+            for (int64_t j1 = 0; j1 < a[1].taps; j1++)
+                for (int64_t j2 = 0; j2 < a[2].taps; j2++, to += bytes) {
+                    const char *from = tap_at(w, &p, (int64_t[]){j0, j1, j2});
+                    if (from)
+                        copy_run(to, 1, from, w->from.c, w->channels, w->item);
+                    else
+                        memset(to, 0, (size_t)bytes);
+                }
+}
+
+/** A run of windows along the last dim, of one tap and channel. */
+static void gather_run(const windows *w, char *to, const place *p, const int64_t *j,
+                       const char *channel, int64_t run)
+{
+    const axis *a = &w->axis[2];
+    int64_t offset = a->base + j[2] * a->shift, size = w->from.size[2];
+    /* the first window at or behind 0, and the first one behind the end */
+    int64_t low = offset < 0 ? ts_ceil_div(-offset, a->move) : 0,
+            high = offset < size ? (size - offset - 1) / a->move + 1 : 0;
+    low = ts_min64(ts_max64(low - p->i[2], 0), run);
+    high = ts_min64(ts_max64(high - p->i[2], low), run);
+    memset(to, 0, (size_t)(low * w->item));
+    memset(to + high * w->item, 0, (size_t)((run - high) * w->item));
+    const char *from = channel + ((p->i[2] + low) * a->move + offset) * w->from.at[2] * w->item;
+    if (high > low)
+        copy_run(to + low * w->item, 1, from, a->move * w->from.at[2], high - low, w->item);
+}
+
+/** Rows begin to end of the matrix whose rows are (channels, taps). */
+static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
+{
+    const windows *w = ctx;
+    const axis *a = w->axis;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t j[3], left = row, run;
+        for (int d = 2; d >= 0; d--) {
+            j[d] = left % a[d].taps;
+            left /= a[d].taps;
+        }
+        char *to = w->to + row * w->count * w->item;
+        place p = place_of(a, w->first);
+        for (int64_t done = 0; done < w->count; done += run, next_place(&p, a, run)) {
+            run = ts_min64(a[2].count - p.i[2], w->count - done);
+            const char *at = w->from.data + (left * w->from.c + p.n * w->from.n) * w->item;
+            bool inside = true;
+            for (int d = 0; d < 2; d++) {
+                int64_t i = p.i[d] * a[d].move + a[d].base + j[d] * a[d].shift;
+                inside = inside && i >= 0 && i < w->from.size[d];
+                at += i * w->from.at[d] * w->item;
+            }
+            if (inside)
+                gather_run(w, to, &p, j, at, run);
+            else
+                memset(to, 0, (size_t)(run * w->item));
+            to += run * w->item;
+        }
+    }
+}
+
+static void gather(windows *w, int64_t first, int64_t count)
+{
+    const axis *a = w->axis;
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps;
+    w->first = first;
+    w->count = count;
+    if (w->by_window)
+        ts_parallel_for(count, 1 + 16384 / (taps * w->channels + 1), gather_by_window, w);
+    else
+        ts_parallel_for(taps * w->channels, 1 + 16384 / (count + 1), gather_by_tap, w);
+}
+
+/** Copies a matrix of one element a channel and position between scratch and an image. */
+typedef struct strips {
+    image image;
+    const axis *axis;
+    int64_t channels, first, count;
+    int64_t channel_step, position_step; /* of the matrix */
+    int item;
+    char *matrix;
+    bool back; /* into the image */
+} strips;
+
+static void copy_strips(void *ctx, int64_t begin, int64_t end)
+{
+    const strips *s = ctx;
+    const axis *a = s->axis;
+    const image *v = &s->image;
+    int64_t run, step = a[2].step * v->at[2];
+    place p = place_of(a, s->first + begin);
+    for (int64_t q = begin; q < end; q += run, next_place(&p, a, run)) {
+        run = ts_min64(a[2].count - p.i[2], end - q);
+        char *at = v->data + p.n * v->n * s->item, *m = s->matrix + q * s->position_step * s->item;
+        for (int d = 0; d < 3; d++)
+            at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * s->item;
+        bool by_channel = s->position_step == 1;
+        for (int64_t i = 0; i < (by_channel ? s->channels : run); i++) {
+            char *to = at + i * (by_channel ? v->c : step) * s->item,
+                 *from = m + i * (by_channel ? s->channel_step : s->position_step) * s->item;
+            int64_t n = by_channel ? run : s->channels,
+                    to_step = by_channel ? step : v->c;
+            if (s->back)
+                copy_run(to, to_step, from, 1, n, s->item);
+            else
+                copy_run(from, 1, to, to_step, n, s->item);
+        }
+    }
+}
+
+static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
+{
+    s->first = first;
+    s->count = count;
+    s->back = back;
+    if (s->position_step == 1)
+        s->channel_step = count;
+    ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
+}
+
+/** Positions that step evenly through the image: those of the batch, of each image, or 0. */
+static int64_t even_positions(const image *v, const axis *a, int64_t batch, int64_t *step)
+{
+    const int64_t counts[4] = {batch, a[0].count, a[1].count, a[2].count};
+    const int64_t steps[4] = {v->n, a[0].step * v->at[0], a[1].step * v->at[1],
+                              a[2].step * v->at[2]};
+    int64_t positions = 1;
+    *step = 1;
+    for (int d = 3; d >= 0; d--) {
+        if (counts[d] == 1)
+            continue;
+        if (positions == 1)
+            *step = steps[d];
+        else if (steps[d] != *step * positions)
+            return d == 0 ? positions : 0;
+        positions *= counts[d];
+    }
+    return positions;
+}
+
+/* ------------------------------------------------------------------------------ weights ---- */
+
+/** A group's part of the weight or of its gradient as a dense matrix (rows, taps and columns). */
+typedef struct weights {
+    char *data, *matrix;       /* a row of the matrix: (taps, columns), or (columns, taps) */
+    int64_t row, column, at[3]; /* steps of the tensor */
+    int64_t rows, columns;
+    const axis *axis;
+    bool by_window, back;
+    int item;
+} weights;
+
+static void copy_weights(void *ctx, int64_t begin, int64_t end)
+{
+    const weights *w = ctx;
+    const axis *a = w->axis;
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps;
+    for (int64_t row = begin; row < end; row++) {
+        char *m = w->matrix + row * taps * w->columns * w->item;
+        for (int64_t t = 0; t < taps; t++) {
+            int64_t j[3] = {t / a[2].taps / a[1].taps, t / a[2].taps % a[1].taps, t % a[2].taps};
+            char *at = w->data + row * w->row * w->item;
+            for (int d = 0; d < 3; d++)
+                at += (a[d].first + j[d] * a[d].every) * w->at[d] * w->item;
+            char *to = m + (w->by_window ? t * w->columns : t) * w->item;
+            int64_t step = w->by_window ? 1 : taps;
+            if (w->back)
+                copy_run(at, w->column, to, step, w->columns, w->item);
+            else
+                copy_run(to, step, at, w->column, w->columns, w->item);
+        }
+    }
+}
+
+/** Whether the tensor's own memory is such a matrix, which w then has. */
+static bool weights_in_place(weights *w)
+{
+    const axis *a = w->axis;
+    const int64_t counts[4] = {a[2].taps, a[1].taps, a[0].taps, w->columns};
+    const int64_t steps[4] = {w->at[2], w->at[1], w->at[0], w->column};
+    int64_t expected = 1;
+    for (int i = 0; i < 4; i++) { /* from the inner dim on */
+        int k = w->by_window ? (i + 3) % 4 : i;
+        if (counts[k] > 1 && steps[k] != expected)
+            return false;
+        expected *= counts[k];
+    }
+    for (int d = 0; d < 3; d++)
+        if (a[d].every != 1 && a[d].taps > 1)
+            return false;
+    if (w->rows > 1 && w->row != expected)
+        return false;
+    w->matrix = w->data;
+    for (int d = 0; d < 3; d++)
+        w->matrix += a[d].first * w->at[d] * w->item;
+    return true;
+}
+
+static void move_weights(weights *w, bool back)
+{
+    w->back = back;
+    ts_parallel_for(w->rows, 1 + 8192 / (w->axis[0].taps * w->axis[1].taps * w->axis[2].taps *
+                                         w->columns + 1), copy_weights, w);
+}
+
+/* ----------------------------------------------------------------------------- products ---- */
+
+/** What a call of either op needs. */
+typedef struct job {
+    ts_convolution c;
+    image x, y;
+    const ts_tensor *weight; /* or its gradient */
+    const ts_tensor *bias;
+    bool last; /* the image that is made is planned with its channels innermost */
+    ts_dtype dtype;
+    int item;
+} job;
+
+static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x, bool by_window)
+{
+    const ts_convolution *c = &b->c;
+    const ts_tensor *t = b->weight;
+    int64_t features = c->features / c->groups, channels = c->channels / c->groups;
+    weights w = {.data = (char *)t->data + group * features * t->strides[0] * b->item,
+                 .row = to_x ? t->strides[1] : t->strides[0],
+                 .column = to_x ? t->strides[0] : t->strides[1],
+                 .rows = to_x ? channels : features, .columns = to_x ? features : channels,
+                 .axis = a, .by_window = by_window, .item = b->item};
+    for (int d = 0; d < c->dims; d++)
+        w.at[3 - c->dims + d] = t->strides[2 + d];
+    return w;
+}
+
+/** Scratch of a product: what it holds, and where. Filled twice: for the sizes, and for the work. */
+typedef struct scratch {
+    bool there; /* else only `most` is wanted */
+    char *base;
+    size_t used, most;
+} scratch;
+
+static char *take(scratch *s, int64_t bytes)
+{
+    char *at = s->there ? s->base + s->used : NULL;
+    s->used += ((size_t)bytes + 63) / 64 * 64;
+    s->most = s->used > s->most ? s->used : s->most;
+    return at;
+}
+
+/** A product; only its scratch if there is none yet. */
+static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
+{
+    size_t used = s->used;
+    char *at = take(s, (int64_t)TS_V(ts_product_bytes)(g, dtype));
+    if (s->there)
+        TS_V(ts_product)(g, dtype, at);
+    s->used = used;
+}
+
+/** Address of the first position of a chunk. */
+static char *position_at(const image *v, const axis *a, int64_t first, int item)
+{
+    place p = place_of(a, first);
+    char *at = v->data + p.n * v->n * item;
+    for (int d = 0; d < 3; d++)
+        at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * item;
+    return at;
+}
+
+/** How positions are cut into chunks, by shape and planned layout alone. */
+typedef struct cuts {
+    int64_t all;   /* positions */
+    int64_t whole; /* positions that no chunk reaches beyond: all, or those of an image */
+    int64_t most;  /* of a chunk */
+} cuts;
+
+/** last: channels are innermost, so positions of all images are rows of one matrix. Other images
+ *  are matrices by themselves if they are large enough, else they are put together in scratch. */
+static cuts cut(const axis *a, int64_t batch, bool last, int64_t wanted)
+{
+    int64_t each = a[0].count * a[1].count * a[2].count;
+    cuts c = {.all = each * batch, .whole = last || each < SMALL_IMAGE ? each * batch : each};
+    int64_t parts = ts_ceil_div(c.whole, ts_max64(CHUNK_ROWS, wanted));
+    c.most = parts ? ts_ceil_div(c.whole, parts) : 0;
+    return c;
+}
+
+static int64_t chunk_at(const cuts *c, int64_t first)
+{
+    return ts_min64(c->most, c->whole - first % c->whole);
+}
+
+/** Whether a group's channels at the positions of each chunk are a matrix in memory. */
+static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t channels, bool last,
+                      const cuts *c, int64_t *step)
+{
+    return even_positions(v, a, batch, step) >= c->whole &&
+           (last ? (v->c == 1 || channels == 1) && *step >= channels
+                 : *step == 1 && v->c >= c->whole);
+}
+
+/** The elements of one group of y, or of x, whose windows are those of `axis`. */
+static void make_images(const job *b, int64_t group, const axis *a, bool to_x, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    image from = to_x ? b->y : b->x, to = to_x ? b->x : b->y;
+    int64_t rows = (to_x ? c->channels : c->features) / c->groups;
+    int64_t channels = (to_x ? c->features : c->channels) / c->groups;
+    int64_t k = a[0].taps * a[1].taps * a[2].taps * channels, step;
+    bool last = b->last || rows == 1;
+    cuts chunks = cut(a, c->batch, last, CHUNK / ts_max64(k, 1));
+    size_t used = s->used;
+    if (!chunks.all || !rows)
+        return;
+    from.data += group * channels * from.c * b->item;
+    to.data += group * rows * to.c * b->item;
+    windows w = {.from = from, .axis = {a[0], a[1], a[2]}, .channels = channels,
+                 .item = b->item, .by_window = from.c == 1};
+    weights m = weights_of(b, group, a, to_x, w.by_window);
+    if (!weights_in_place(&m)) {
+        m.matrix = take(s, rows * k * b->item);
+        if (s->there)
+            move_weights(&m, false);
+    }
+    bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
+    w.to = take(s, chunks.most * k * b->item);
+    strips out = {.image = to, .axis = a, .channels = rows, .item = b->item,
+                  .position_step = last ? rows : 1, .channel_step = 1,
+                  .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
+    const char *bias = b->bias ? (const char *)b->bias->data + group * rows * b->item : NULL;
+    for (int64_t first = 0, count; first < chunks.all; first += count) {
+        count = chunk_at(&chunks, first);
+        ts_gemm g = {.k = k, .c = direct ? position_at(&to, a, first, b->item) : out.matrix};
+        if (last) { /* windows times weights */
+            g.m = count;
+            g.n = rows;
+            g.a = w.to;
+            g.a_row = w.by_window ? k : 1;
+            g.a_column = w.by_window ? 1 : count;
+            g.b = m.matrix;
+            g.b_row = 1;
+            g.b_column = k;
+            g.c_row = direct ? step : rows;
+            g.bias = bias;
+        } else { /* weights times windows */
+            g.m = rows;
+            g.n = count;
+            g.a = m.matrix;
+            g.a_row = k;
+            g.a_column = 1;
+            g.b = w.to;
+            g.b_row = w.by_window ? 1 : count;
+            g.b_column = w.by_window ? k : 1;
+            g.c_row = direct ? to.c : count;
+            g.add = bias != NULL;
+        }
+        if (s->there) {
+            gather(&w, first, count);
+            for (int64_t i = 0; g.add && i < rows; i++)
+                copy_run((char *)g.c + i * g.c_row * b->item, 1, bias + i * b->item, 0, count,
+                         b->item);
+        }
+        multiply(&g, b->dtype, s);
+        if (s->there && !direct)
+            copy_matrix(&out, first, count, true);
+    }
+    s->used = used;
+}
+
+/** The gradient of one group's weight: y's channels times x's windows. */
+static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    image x = b->x, y = b->y;
+    int64_t rows = c->features / c->groups, channels = c->channels / c->groups;
+    int64_t k = a[0].taps * a[1].taps * a[2].taps * channels, step;
+    bool last = y.c == 1 || rows == 1;
+    size_t used = s->used;
+    if (!k)
+        return;
+    cuts chunks = cut(a, c->batch, last, WEIGHT_CHUNK / k);
+    x.data += group * channels * x.c * b->item;
+    y.data += group * rows * y.c * b->item;
+    windows w = {.from = x, .axis = {a[0], a[1], a[2]}, .channels = channels, .item = b->item,
+                 .by_window = x.c == 1};
+    weights m = weights_of(b, group, a, false, w.by_window);
+    bool in_place = weights_in_place(&m);
+    if (!in_place)
+        m.matrix = take(s, rows * k * b->item);
+    bool direct = is_matrix(&y, a, c->batch, rows, last, &chunks, &step);
+    w.to = take(s, chunks.most * k * b->item);
+    strips in = {.image = y, .axis = a, .channels = rows, .item = b->item,
+                 .position_step = last ? rows : 1, .channel_step = 1,
+                 .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
+    ts_gemm g = {.m = rows, .n = k, .c = m.matrix, .c_row = k};
+    if (!chunks.all) /* zeros */
+        multiply(&g, b->dtype, s);
+    for (int64_t first = 0; first < chunks.all; first += g.k) {
+        g.k = chunk_at(&chunks, first);
+        g.a = direct ? position_at(&y, a, first, b->item) : in.matrix;
+        g.a_row = last ? 1 : direct ? y.c : g.k;
+        g.a_column = !last ? 1 : direct ? step : rows;
+        g.b = w.to;
+        g.b_row = w.by_window ? k : 1;
+        g.b_column = w.by_window ? 1 : g.k;
+        g.add = first > 0;
+        if (s->there) {
+            gather(&w, first, g.k);
+            if (!direct)
+                copy_matrix(&in, first, g.k, false);
+        }
+        multiply(&g, b->dtype, s);
+    }
+    if (s->there && !in_place)
+        move_weights(&m, true);
+    s->used = used;
+}
+
+/* ------------------------------------------------------------------------------ kernels ---- */
+
+static void make_y(const job *b, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    const axis a[3] = {axis_of_result(c, 0), axis_of_result(c, 1), axis_of_result(c, 2)};
+    for (int64_t group = 0; group < c->groups; group++)
+        make_images(b, group, a, false, s);
+}
+
+static void make_x(const job *b, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    int64_t forms[3];
+    for (int d = 0; d < 3; d++)
+        forms[d] = ts_min64(c->stride[d], c->size[d]);
+    for (int64_t r = 0; r < forms[0] * forms[1] * forms[2]; r++) {
+        const axis a[3] = {axis_of_remainder(c, 0, r / forms[2] / forms[1]),
+                           axis_of_remainder(c, 1, r / forms[2] % forms[1]),
+                           axis_of_remainder(c, 2, r % forms[2])};
+        for (int64_t group = 0; group < c->groups; group++)
+            make_images(b, group, a, true, s);
+    }
+}
+
+static void make_w(const job *b, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    const axis a[3] = {axis_of_result(c, 0), axis_of_result(c, 1), axis_of_result(c, 2)};
+    for (int64_t group = 0; group < c->groups; group++)
+        make_weight(b, group, a, s);
+}
+
+/** A job between input and output; either may be absent. */
+static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *output,
+                  const ts_tensor *weight)
+{
+    job b = {.c = ts_kernel_convolution(f), .weight = weight, .dtype = f->plan->compute,
+             .last = f->plan->ordered & 1,
+             .item = ts_dtype_sizes[f->plan->compute]};
+    const ts_tensor *x = b.c.transposed ? output : input, *y = b.c.transposed ? input : output;
+    if (x)
+        b.x = image_of(x, b.c.size, b.c.dims);
+    if (y)
+        b.y = image_of(y, b.c.places, b.c.dims);
+    return b;
+}
+
+typedef void (*maker)(const job *b, scratch *s);
+
+/** Runs the makers that are not NULL, of one scratch. sums: of the gradient, which come first,
+ *  since only they may fail. */
+static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
+{
+    static const int64_t dims[] = {0, 2, 3, 4};
+    scratch s = {0};
+    for (int i = 0; i < n; i++)
+        if (makers[i])
+            makers[i](&jobs[i], &s);
+    size_t bytes = s.most;
+    if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
+        return ts_fail_memory("windows of a convolution", (int64_t)bytes);
+    s.there = true;
+    ts_tensor *grad = f->args[0].t;
+    ts_status status = TS_OK;
+    if (sums)
+        status = TS_STATUS_OF(ts_sum_out(sums, grad, dims, grad->ndim - 1, false));
+    for (int i = 0; i < n && status == TS_OK; i++)
+        if (makers[i])
+            makers[i](&jobs[i], &s);
+    if (bytes)
+        ts_free(f->thread, s.base, bytes);
+    return status;
+}
+
+static ts_status convolution(ts_frame *f)
+{
+    job b = job_of(f, f->args[0].t, f->rets[0].t, f->args[1].t);
+    ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
+    TS_SCOPE;
+    if (bias && !(bias->flags & TS_TENSOR_CONTIGUOUS))
+        TS_TRY(bias = ts_clone(bias));
+    b.bias = bias;
+    return run(f, &b, (const maker[]){b.c.transposed ? make_x : make_y}, 1, NULL);
+}
+
+/* grad, input, weight, ... -> gradients of input, weight and bias */
+static ts_status convolution_backward(ts_frame *f)
+{
+    const ts_tensor *grad = f->args[0].t;
+    bool wants[3];
+    for (int i = 0; i < 3; i++)
+        wants[i] = f->rets[i].tag == TS_TAG_TENSOR;
+    job jobs[2] = {job_of(f, wants[0] ? f->rets[0].t : NULL, grad, f->args[2].t),
+                   job_of(f, f->args[1].t, grad, f->rets[1].t)};
+    maker makers[2] = {wants[0] ? jobs[0].c.transposed ? make_y : make_x : NULL,
+                       wants[1] ? make_w : NULL};
+    return run(f, jobs, makers, 2, wants[2] ? f->rets[2].t : NULL);
+}
+
+TS_CPU_FAMILY(convolution,
+    {TS_OP_convolution, convolution, {TS_DT_FLOATS, TS_TAKES_STRIDES}},
+    {TS_OP_convolution_backward, convolution_backward, {TS_DT_FLOATS, TS_TAKES_STRIDES}})
