@@ -64,6 +64,61 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
     return c;
 }
 
+/* ------------------------------------------------------------------------------- windows ---- */
+
+static ts_window_axis axis_of_place(const ts_convolution *c, int d)
+{
+    return (ts_window_axis){.count = c->places[d], .step = 1, .taps = c->kernel[d], .every = 1,
+                            .move = c->stride[d], .base = -c->padding[d],
+                            .shift = c->dilation[d]};
+}
+
+/* Positions r, r + stride, ... of x. Element k of the kernel takes x[i] to y[j] where
+ * i + padding = j stride + k dilation. */
+static ts_window_axis axis_of_remainder(const ts_convolution *c, int d, int64_t r)
+{
+    int64_t stride = c->stride[d], at = r + c->padding[d], k = 0, common = stride;
+    for (int64_t rest = c->dilation[d] % stride; rest;) { /* greatest divisor of both */
+        int64_t last = common % rest;
+        common = rest;
+        rest = last;
+    }
+    ts_window_axis a = {.count = (c->size[d] - r - 1) / stride + 1, .start = r, .step = stride,
+                        .move = 1, .every = stride / common};
+    int64_t most = ts_min64(a.every, c->kernel[d]);
+    while (k < most && (at - k * c->dilation[d]) % stride)
+        k++;
+    if (k == most)
+        return a;
+    a.first = k;
+    a.taps = (c->kernel[d] - 1 - k) / a.every + 1;
+    a.base = (at - k * c->dilation[d]) / stride;
+    a.shift = -(c->dilation[d] / common);
+    return a;
+}
+
+static int64_t forms_of(const ts_convolution *c, int d)
+{
+    return ts_min64(c->stride[d], c->size[d]);
+}
+
+int64_t ts_kernel_window_forms(const ts_frame *f)
+{
+    ts_convolution c = ts_kernel_convolution(f);
+    return forms_of(&c, 0) * forms_of(&c, 1) * forms_of(&c, 2);
+}
+
+void ts_kernel_windows(const ts_frame *f, int64_t form, ts_window_axis axis[3])
+{
+    ts_convolution c = ts_kernel_convolution(f);
+    int64_t left = form;
+    for (int d = TS_MAX_SPATIAL - 1; d >= 0; d--) {
+        axis[d] = form < 0 ? axis_of_place(&c, d)
+                           : axis_of_remainder(&c, d, left % forms_of(&c, d));
+        left /= forms_of(&c, d);
+    }
+}
+
 /* --------------------------------------------------------------------------------- rules ---- */
 
 static ts_status check_numbers(ts_frame *f, const places *at, int n)

@@ -36,46 +36,7 @@ static image image_of(const ts_tensor *t, const int64_t *size, int dims)
     return v;
 }
 
-/**
- * A dim of the windows: window i is that of position start + i step of the tensor that is made, and
- * has `taps` elements, tap j of which is the kernel's element first + j every, and reads position
- * i move + base + j shift.
- */
-typedef struct axis {
-    int64_t count, start, step;
-    int64_t taps, first, every;
-    int64_t move, base, shift;
-} axis;
-
-static axis axis_of_result(const ts_convolution *c, int d)
-{
-    return (axis){c->places[d], 0, 1, c->kernel[d], 0, 1, c->stride[d], -c->padding[d],
-                  c->dilation[d]};
-}
-
-/* Positions r, r + stride, ... of x. Element k of the kernel takes x[i] to y[j] where
- * i + padding = j stride + k dilation. */
-static axis axis_of_remainder(const ts_convolution *c, int d, int64_t r)
-{
-    int64_t stride = c->stride[d], at = r + c->padding[d], k = 0, common = stride;
-    for (int64_t rest = c->dilation[d] % stride; rest;) { /* greatest divisor of both */
-        int64_t last = common % rest;
-        common = rest;
-        rest = last;
-    }
-    axis a = {.count = (c->size[d] - r - 1) / stride + 1, .start = r, .step = stride, .move = 1,
-              .every = stride / common};
-    int64_t most = ts_min64(a.every, c->kernel[d]);
-    while (k < most && (at - k * c->dilation[d]) % stride)
-        k++;
-    if (k == most)
-        return a;
-    a.first = k;
-    a.taps = (c->kernel[d] - 1 - k) / a.every + 1;
-    a.base = (at - k * c->dilation[d]) / stride;
-    a.shift = -(c->dilation[d] / common);
-    return a;
-}
+typedef ts_window_axis axis;
 
 /* ------------------------------------------------------------------------------ copying ---- */
 
@@ -366,6 +327,7 @@ static void move_weights(weights *w, bool back)
 
 /** What a call of either op needs. */
 typedef struct job {
+    const ts_frame *frame;
     ts_convolution c;
     image x, y;
     const ts_tensor *weight; /* or its gradient */
@@ -390,7 +352,7 @@ static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x,
     return w;
 }
 
-/** Scratch of a product: what it holds, and where. Filled twice: for the sizes, and for the work. */
+/** Scratch of a product. Functions run twice: for its size, and for the work. */
 typedef struct scratch {
     bool there; /* else only `most` is wanted */
     char *base;
@@ -579,7 +541,8 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
 static void make_y(const job *b, scratch *s)
 {
     const ts_convolution *c = &b->c;
-    const axis a[3] = {axis_of_result(c, 0), axis_of_result(c, 1), axis_of_result(c, 2)};
+    axis a[3];
+    ts_kernel_windows(b->frame, -1, a);
     for (int64_t group = 0; group < c->groups; group++)
         make_images(b, group, a, false, s);
 }
@@ -587,13 +550,10 @@ static void make_y(const job *b, scratch *s)
 static void make_x(const job *b, scratch *s)
 {
     const ts_convolution *c = &b->c;
-    int64_t forms[3];
-    for (int d = 0; d < 3; d++)
-        forms[d] = ts_min64(c->stride[d], c->size[d]);
-    for (int64_t r = 0; r < forms[0] * forms[1] * forms[2]; r++) {
-        const axis a[3] = {axis_of_remainder(c, 0, r / forms[2] / forms[1]),
-                           axis_of_remainder(c, 1, r / forms[2] % forms[1]),
-                           axis_of_remainder(c, 2, r % forms[2])};
+    axis a[3];
+    int64_t forms = ts_kernel_window_forms(b->frame);
+    for (int64_t form = 0; form < forms; form++) {
+        ts_kernel_windows(b->frame, form, a);
         for (int64_t group = 0; group < c->groups; group++)
             make_images(b, group, a, true, s);
     }
@@ -602,7 +562,8 @@ static void make_x(const job *b, scratch *s)
 static void make_w(const job *b, scratch *s)
 {
     const ts_convolution *c = &b->c;
-    const axis a[3] = {axis_of_result(c, 0), axis_of_result(c, 1), axis_of_result(c, 2)};
+    axis a[3];
+    ts_kernel_windows(b->frame, -1, a);
     for (int64_t group = 0; group < c->groups; group++)
         make_weight(b, group, a, s);
 }
@@ -611,7 +572,7 @@ static void make_w(const job *b, scratch *s)
 static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *output,
                   const ts_tensor *weight)
 {
-    job b = {.c = ts_kernel_convolution(f), .weight = weight, .dtype = f->plan->compute,
+    job b = {.frame = f, .c = ts_kernel_convolution(f), .weight = weight, .dtype = f->plan->compute,
              .last = f->plan->ordered & 1,
              .item = ts_dtype_sizes[f->plan->compute]};
     const ts_tensor *x = b.c.transposed ? output : input, *y = b.c.transposed ? input : output;

@@ -114,6 +114,8 @@ SKIPPED = {
     "ts_check_tensors": "the same; TS_CHECK_TENSORS is in most functions that are drawn",
     "ts_check_other_opts": "the same, of TS_CHECK_OPTS, which counts the bytes of a struct",
     "ts_kernel_attention": "reads a call of attention alone, as its header says",
+    "ts_kernel_convolution": "the same of convolution", "ts_kernel_windows": "the same",
+    "ts_kernel_window_forms": "the same",
     "ts_prof_calibrate": "measures for seconds; tests/profile/ calls it",
     "ts_profile_take": "the same",
     "ts_kernel_data": "reads a tensor that the dispatcher checked; there is no error to tell",
