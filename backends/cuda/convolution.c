@@ -128,12 +128,19 @@ static ts_status multiply(product *p, ts_tensor *to, int64_t first, int64_t coun
     if (groups == 1)
         return ts_status_of_pointer(ts_linear_out(
             to, windows, ts_view(weight, (int64_t[]){rows, p->depth}, 2), bias ? bias : TS_NONE));
-    windows = ts_transpose(ts_view(windows, (int64_t[]){count, groups, p->depth}, 3), 0, 1);
-    weight = ts_transpose(ts_view(weight, (int64_t[]){groups, rows, p->depth}, 3), 1, 2);
-    ts_tensor *y = ts_transpose(ts_bmm(windows, weight), 0, 1); /* (count, groups, rows) */
-    if (bias)
-        y = ts_add(y, ts_view(bias, (int64_t[]){groups, rows}, 2));
-    return ts_status_of_pointer(ts_copy_(ts_view(to, (int64_t[]){count, groups, rows}, 3), y));
+    windows = ts_view(windows, (int64_t[]){count, groups, p->depth}, 3);
+    weight = ts_view(weight, (int64_t[]){groups, rows, p->depth}, 3);
+    to = ts_view(to, (int64_t[]){count, groups, rows}, 3);
+    if (!bias) {
+        ts_tensor *y = ts_bmm(ts_transpose(windows, 0, 1), ts_transpose(weight, 1, 2));
+        return ts_status_of_pointer(ts_copy_(to, ts_transpose(y, 0, 1)));
+    }
+    for (int64_t g = 0; g < groups; g++) { /* a bias that came later would be rounded once more */
+        ts_tensor *y = ts_linear(ts_select(windows, 1, g), ts_select(weight, 0, g),
+                                 ts_narrow(bias, 0, g * rows, rows));
+        TS_TRY(ts_copy_(ts_select(to, 1, g), y));
+    }
+    return TS_OK;
 }
 
 /** Where the elements that the windows make are in the result, (N, ..., C). */

@@ -13,82 +13,128 @@ namespace ts {
 
 enum { WINDOW_THREADS = 256 };
 
-/** Image and batch position of a window. */
-struct window_at {
-    int64_t n, i[3];
+/** The numbers of windows in the type that a kernel computes with: 32 bits where all fit. */
+template <class I> struct window_axis {
+    I count, taps, move, base, shift, size;
+};
+template <class I> struct window_set {
+    window_axis<I> axis[3];
+    I channels, groups, each, taps; /* each: channels of a group */
+    const void *image;
 };
 
-static __device__ __forceinline__ window_at window_of(const ts_cuda_windows &w, int64_t at)
+template <class I> static window_set<I> set_of(const ts_cuda_windows &w)
 {
-    window_at p;
+    window_set<I> s = {};
+    s.taps = 1;
+    for (int d = 0; d < 3; d++) {
+        const ts_window_axis &a = w.axis[d];
+        s.axis[d] = {(I)a.count, (I)a.taps, (I)a.move, (I)a.base, (I)a.shift, (I)w.size[d]};
+        s.taps *= (I)a.taps;
+    }
+    s.channels = (I)w.channels;
+    s.groups = (I)w.groups;
+    s.each = (I)(w.channels / w.groups);
+    s.image = w.image;
+    return s;
+}
+
+/** Whether places, and elements of the image, of a matrix of `all` elements fit 31 bits. */
+static bool is_small(const ts_cuda_windows &w, int64_t all)
+{
+    int64_t windows = 1, pixels = w.channels;
+    for (int d = 0; d < 3; d++) {
+        const ts_window_axis &a = w.axis[d];
+        windows *= a.count;
+        pixels *= w.size[d];
+        if (a.count * a.move + a.taps * (a.shift < 0 ? -a.shift : a.shift) +
+                (a.base < 0 ? -a.base : a.base) > INT32_MAX)
+            return false;
+    }
+    int64_t batch = (w.first + w.count + windows - 1) / windows;
+    return all <= INT32_MAX && w.first + w.count <= INT32_MAX && batch * pixels <= INT32_MAX;
+}
+
+/** Batch position and position of a window. */
+template <class I> struct window_at {
+    I n, i[3];
+};
+
+template <class I>
+static __device__ __forceinline__ window_at<I> window_of(const window_set<I> &w, I at)
+{
+    using U = std::make_unsigned_t<I>;
+    window_at<I> p;
 #pragma unroll
     for (int d = 2; d >= 0; d--) {
-        p.i[d] = at % w.axis[d].count;
-        at /= w.axis[d].count;
+        U next = (U)at / (U)w.axis[d].count;
+        p.i[d] = at - (I)next * w.axis[d].count;
+        at = (I)next;
     }
     p.n = at;
     return p;
 }
 
 /** The pixel that tap (j0, j1, j2) of a window reads, or -1 outside of the image. */
-static __device__ __forceinline__ int64_t pixel_of(const ts_cuda_windows &w, const window_at &p,
-                                                   int64_t j0, int64_t j1, int64_t j2)
+template <class I>
+static __device__ __forceinline__ I pixel_of(const window_set<I> &w, const window_at<I> &p, I j0,
+                                             I j1, I j2)
 {
-    const int64_t j[3] = {j0, j1, j2};
-    int64_t pixel = p.n;
+    const I j[3] = {j0, j1, j2};
+    I pixel = p.n;
     bool inside = true;
 #pragma unroll
     for (int d = 0; d < 3; d++) {
-        const ts_window_axis &a = w.axis[d];
-        int64_t i = p.i[d] * a.move + a.base + j[d] * a.shift;
-        inside = inside && i >= 0 && i < w.size[d];
-        pixel = pixel * w.size[d] + i;
+        const window_axis<I> &a = w.axis[d];
+        I i = p.i[d] * a.move + a.base + j[d] * a.shift;
+        inside = inside && i >= 0 && i < a.size;
+        pixel = pixel * a.size + i;
     }
     return inside ? pixel : -1;
 }
 
 /** A thread copies a piece of type V of one tap and group. `pieces` of them are a group's
  *  channels. */
-template <class V>
+template <class V, class I>
 static __global__ void __launch_bounds__(WINDOW_THREADS)
-    gather_kernel(const __grid_constant__ ts_cuda_windows w, V *to, int64_t pieces, int64_t all)
+    gather_kernel(const __grid_constant__ window_set<I> w, V *to, I first, I pieces, int64_t all)
 {
-    uint32_t taps = (uint32_t)(w.axis[0].taps * w.axis[1].taps * w.axis[2].taps);
-    uint32_t row = taps * (uint32_t)(w.groups * pieces);
+    using U = std::make_unsigned_t<I>;
+    U row = (U)(w.taps * w.groups * pieces), t1 = (U)w.axis[1].taps, t2 = (U)w.axis[2].taps;
     for (int64_t e = (int64_t)blockIdx.x * WINDOW_THREADS + threadIdx.x; e < all;
          e += (int64_t)gridDim.x * WINDOW_THREADS) {
-        window_at p = window_of(w, w.first + e / row);
-        uint32_t left = (uint32_t)(e % row), piece = left % (uint32_t)pieces;
-        left /= (uint32_t)pieces;
-        uint32_t tap = left % taps, group = left / taps;
-        uint32_t t1 = (uint32_t)w.axis[1].taps, t2 = (uint32_t)w.axis[2].taps;
-        int64_t pixel = pixel_of(w, p, tap / t2 / t1, tap / t2 % t1, tap % t2);
+        U q = (U)e / row, left = (U)e - q * row, rest = left / (U)pieces;
+        I piece = (I)(left - rest * (U)pieces);
+        U group = rest / (U)w.taps, tap = rest - group * (U)w.taps, plane = tap / t2;
+        window_at<I> p = window_of(w, (I)(first + (I)q));
+        I pixel = pixel_of(w, p, (I)(plane / t1), (I)(plane % t1), (I)(tap - plane * t2));
         V x{};
         if (pixel >= 0)
-            x = ((const V *)w.image)[(pixel * w.groups + group) * pieces + piece];
+            x = ((const V *)w.image)[(pixel * w.groups + (I)group) * pieces + piece];
         to[e] = x;
     }
 }
 
 /** A thread sums one element: neighbouring threads have neighbouring rows and groups. */
-template <class T>
+template <class T, class I>
 static __global__ void __launch_bounds__(WINDOW_THREADS)
-    sum_kernel(const __grid_constant__ ts_cuda_windows w, const T *weight, const T *bias,
-               int64_t rows, T *to, int64_t all)
+    sum_kernel(const __grid_constant__ window_set<I> w, const T *weight, const T *bias, I first,
+               I rows, T *to, int64_t all)
 {
-    int64_t channels = w.channels / w.groups, line = w.groups * rows;
+    using U = std::make_unsigned_t<I>;
+    U line = (U)(w.groups * rows);
     for (int64_t e = (int64_t)blockIdx.x * WINDOW_THREADS + threadIdx.x; e < all;
          e += (int64_t)gridDim.x * WINDOW_THREADS) {
-        int64_t q = e / line, row = e % line, group = row / rows;
-        window_at p = window_of(w, w.first + q);
-        const T *image = (const T *)w.image + group * channels;
-        const T *k = weight + row * w.axis[0].taps * w.axis[1].taps * w.axis[2].taps * channels;
+        U q = (U)e / line, row = (U)e - q * line;
+        window_at<I> p = window_of(w, (I)(first + (I)q));
+        const T *image = (const T *)w.image + (I)(row / (U)rows) * w.each;
+        const T *k = weight + (I)row * w.taps * w.each;
         wide_t<T> sum = bias ? widen(bias[row]) : 0;
-        for (int64_t j0 = 0; j0 < w.axis[0].taps; j0++)
-            for (int64_t j1 = 0; j1 < w.axis[1].taps; j1++)
-                for (int64_t j2 = 0; j2 < w.axis[2].taps; j2++, k += channels) {
-                    int64_t pixel = pixel_of(w, p, j0, j1, j2);
-                    for (int64_t c = 0; pixel >= 0 && c < channels; c++)
+        for (I j0 = 0; j0 < w.axis[0].taps; j0++)
+            for (I j1 = 0; j1 < w.axis[1].taps; j1++)
+                for (I j2 = 0; j2 < w.axis[2].taps; j2++, k += w.each) {
+                    I pixel = pixel_of(w, p, j0, j1, j2);
+                    for (I c = 0; pixel >= 0 && c < w.each; c++)
                         sum += widen(image[pixel * w.channels + c]) * widen(k[c]);
                 }
         to[e] = narrow<T>(sum);
@@ -96,31 +142,29 @@ static __global__ void __launch_bounds__(WINDOW_THREADS)
 }
 
 /**
- * A warp sums the products of one tap for 32 rows of weight, over a part of the windows; the warps
- * of a block share the part, and their sums are added in order.
+ * A warp sums the products of one tap for 32 elements of the weight, over a part of the windows; the
+ * warps of a block share the part, and their sums are added in order.
  */
-template <class T>
+template <class T, class I>
 static __global__ void __launch_bounds__(WINDOW_THREADS)
-    weigh_kernel(const __grid_constant__ ts_cuda_windows w, const T *y, int64_t rows, wide_t<T> *to)
+    weigh_kernel(const __grid_constant__ window_set<I> w, const T *y, I rows, int64_t count,
+                 wide_t<T> *to)
 {
     using A = wide_t<T>;
     enum { WARPS = WINDOW_THREADS / 32 };
     __shared__ A sums[WARPS][32];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    int64_t channels = w.channels / w.groups, line = w.groups * rows * channels;
-    int64_t taps = w.axis[0].taps * w.axis[1].taps * w.axis[2].taps;
-    int64_t tap = blockIdx.y, part = blockIdx.z, parts = gridDim.z;
-    int64_t begin = w.count * part / parts, end = w.count * (part + 1) / parts;
-    int64_t j[3] = {tap / w.axis[2].taps / w.axis[1].taps, tap / w.axis[2].taps % w.axis[1].taps,
-                    tap % w.axis[2].taps};
-    for (int64_t block = blockIdx.x; block * 32 < line; block += gridDim.x) {
-        /* row and channel of the weight */
-        int64_t e = block * 32 + lane, row = e / channels, c = e % channels, group = row / rows;
+    I line = w.groups * rows * w.each, t1 = w.axis[1].taps, t2 = w.axis[2].taps;
+    I tap = (I)blockIdx.y, part = (I)blockIdx.z;
+    I begin = (I)(count * part / gridDim.z), end = (I)(count * (part + 1) / gridDim.z);
+    I j0 = tap / t2 / t1, j1 = tap / t2 % t1, j2 = tap % t2;
+    for (I block = (I)blockIdx.x; block * 32 < line; block += (I)gridDim.x) {
+        I e = block * 32 + lane, row = e / w.each, c = e % w.each, group = row / rows;
         A sum = 0;
-        for (int64_t q = begin + warp; q < end && e < line; q += WARPS) {
-            int64_t pixel = pixel_of(w, window_of(w, q), j[0], j[1], j[2]);
+        for (I q = begin + warp; q < end && e < line; q += WARPS) {
+            I pixel = pixel_of(w, window_of(w, q), j0, j1, j2);
             if (pixel >= 0)
-                sum += widen(((const T *)w.image)[pixel * w.channels + group * channels + c]) *
+                sum += widen(((const T *)w.image)[pixel * w.channels + group * w.each + c]) *
                        widen(y[q * w.groups * rows + row]);
         }
         sums[warp][lane] = sum;
@@ -128,7 +172,7 @@ static __global__ void __launch_bounds__(WINDOW_THREADS)
         if (!warp && e < line) {
             for (int k = 1; k < WARPS; k++)
                 sum += sums[k][lane];
-            to[((part * w.groups * rows + row) * taps + tap) * channels + c] = sum;
+            to[((part * w.groups * rows + row) * w.taps + tap) * w.each + c] = sum;
         }
         __syncthreads();
     }
@@ -140,13 +184,23 @@ static ts_cuda_grid grid_of(int64_t all)
     return {dim3((unsigned)(blocks < 65536 ? blocks : 65536)), dim3(WINDOW_THREADS), 0, 1};
 }
 
+/** Runs launch.operator()<I>() for the type of numbers that suits `all` elements. */
+template <class F> static cudaError_t with_numbers(const ts_cuda_windows &w, int64_t all, F &&launch)
+{
+    return is_small(w, all) ? launch.template operator()<int32_t>()
+                            : launch.template operator()<int64_t>();
+}
+
 template <class V>
 static cudaError_t gather(const ts_cuda_windows &w, void *to, int64_t bytes, cudaStream_t stream)
 {
     const ts_window_axis *a = w.axis;
     int64_t pieces = bytes / (int64_t)sizeof(V);
     int64_t all = w.count * a[0].taps * a[1].taps * a[2].taps * w.groups * pieces;
-    return launch(gather_kernel<V>, grid_of(all), stream, w, (V *)to, pieces, all);
+    return with_numbers(w, all, [&]<class I>() {
+        return launch(gather_kernel<V, I>, grid_of(all), stream, set_of<I>(w), (V *)to,
+                      (I)w.first, (I)pieces, all);
+    });
 }
 
 } // namespace ts
@@ -170,8 +224,10 @@ ts_status ts_cuda_sum_windows(ts_frame *f, const ts_cuda_windows *w, const void 
 {
     return with_float(f, [&]<class T>(const call &at) {
         int64_t all = w->count * w->groups * rows;
-        return launch(sum_kernel<T>, grid_of(all), at.stream, *w, (const T *)weight,
-                      (const T *)bias, rows, (T *)to, all);
+        return with_numbers(*w, all, [&]<class I>() {
+            return launch(sum_kernel<T, I>, grid_of(all), at.stream, set_of<I>(*w),
+                          (const T *)weight, (const T *)bias, (I)w->first, (I)rows, (T *)to, all);
+        });
     });
 }
 
@@ -180,11 +236,15 @@ ts_status ts_cuda_weigh_windows(ts_frame *f, const ts_cuda_windows *w, const voi
 {
     return with_float(f, [&]<class T>(const call &at) {
         const ts_window_axis *a = w->axis;
-        int64_t taps = a[0].taps * a[1].taps * a[2].taps,
-                blocks = (w->channels * rows + 31) / 32;
+        int64_t taps = a[0].taps * a[1].taps * a[2].taps, line = w->channels * rows,
+                blocks = (line + 31) / 32, all = w->count * w->groups * rows;
+        all = all > line * taps * parts ? all : line * taps * parts;
         ts_cuda_grid grid = {dim3((unsigned)(blocks < 65536 ? blocks : 65536), (unsigned)taps,
                                   (unsigned)parts),
                              dim3(WINDOW_THREADS), 0, 1};
-        return launch(weigh_kernel<T>, grid, at.stream, *w, (const T *)y, rows, (wide_t<T> *)to);
+        return with_numbers(*w, all, [&]<class I>() {
+            return launch(weigh_kernel<T, I>, grid, at.stream, set_of<I>(*w), (const T *)y,
+                          (I)rows, w->count, (wide_t<T> *)to);
+        });
     });
 }
