@@ -134,6 +134,9 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     to.data += group * rows * to.c * b->item;
     windows w = {.from = from, .axis = {a[0], a[1], a[2]}, .channels = channels,
                  .item = b->item, .by_window = from.c == 1};
+    int64_t pixel;
+    bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
+                                                     &chunks, &pixel);
     weights m = weights_of(b, group, a, to_x, w.by_window);
     if (!weights_in_place(&m)) {
         m.matrix = take(s, rows * k * b->item);
@@ -141,7 +144,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
             move_weights(&m, false);
     }
     bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
-    w.to = take(s, chunks.most * k * b->item);
+    w.to = there ? NULL : take(s, chunks.most * k * b->item);
     strips out = {.image = to, .axis = a, .channels = rows, .item = b->item,
                   .position_step = last ? rows : 1, .channel_step = 1,
                   .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
@@ -149,12 +152,15 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     for (int64_t first = 0, count; first < chunks.all; first += count) {
         count = chunk_at(&chunks, first);
         ts_gemm g = {.k = k, .c = direct ? position_at(&to, a, first, b->item) : out.matrix};
+        const char *matrix = there ? position_at(&from, a, first, b->item) : w.to;
+        int64_t window_step = !w.by_window ? 1 : there ? pixel : k;
+        int64_t tap_step = w.by_window ? 1 : there ? from.c : count;
         if (last) { /* windows times weights */
             g.m = count;
             g.n = rows;
-            g.a = w.to;
-            g.a_row = w.by_window ? k : 1;
-            g.a_column = w.by_window ? 1 : count;
+            g.a = matrix;
+            g.a_row = window_step;
+            g.a_column = tap_step;
             g.b = m.matrix;
             g.b_row = 1;
             g.b_column = k;
@@ -166,14 +172,15 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
             g.a = m.matrix;
             g.a_row = k;
             g.a_column = 1;
-            g.b = w.to;
-            g.b_row = w.by_window ? 1 : count;
-            g.b_column = w.by_window ? k : 1;
+            g.b = matrix;
+            g.b_row = tap_step;
+            g.b_column = window_step;
             g.c_row = direct ? to.c : count;
             g.add = bias != NULL;
         }
         if (s->there) {
-            gather(&w, first, count);
+            if (!there)
+                gather(&w, first, count);
             for (int64_t i = 0; g.add && i < rows; i++)
                 copy_run((char *)g.c + i * g.c_row * b->item, 1, bias + i * b->item, 0, count,
                          b->item);
@@ -203,10 +210,13 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
                  .by_window = x.c == 1};
     weights m = weights_of(b, group, a, false, w.by_window);
     bool in_place = weights_in_place(&m);
+    int64_t pixel;
+    bool there = windows_are_pixels(&w) && is_matrix(&x, a, c->batch, channels, w.by_window,
+                                                     &chunks, &pixel);
     if (!in_place)
         m.matrix = take(s, rows * k * b->item);
     bool direct = is_matrix(&y, a, c->batch, rows, last, &chunks, &step);
-    w.to = take(s, chunks.most * k * b->item);
+    w.to = there ? NULL : take(s, chunks.most * k * b->item);
     strips in = {.image = y, .axis = a, .channels = rows, .item = b->item,
                  .position_step = last ? rows : 1, .channel_step = 1,
                  .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
@@ -218,12 +228,13 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
         g.a = direct ? position_at(&y, a, first, b->item) : in.matrix;
         g.a_row = last ? 1 : direct ? y.c : g.k;
         g.a_column = !last ? 1 : direct ? step : rows;
-        g.b = w.to;
-        g.b_row = w.by_window ? k : 1;
-        g.b_column = w.by_window ? 1 : g.k;
+        g.b = there ? position_at(&x, a, first, b->item) : w.to;
+        g.b_row = !w.by_window ? 1 : there ? pixel : k;
+        g.b_column = w.by_window ? 1 : there ? x.c : g.k;
         g.add = first > 0;
         if (s->there) {
-            gather(&w, first, g.k);
+            if (!there)
+                gather(&w, first, g.k);
             if (!direct)
                 copy_matrix(&in, first, g.k, false);
         }
@@ -234,6 +245,241 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
     s->used = used;
 }
 
+/* ---------------------------------------------------------------------------- depthwise ---- */
+
+/** A channel of y belongs to each channel of x: products would be of one column. */
+static bool is_depthwise(const ts_convolution *c)
+{
+    return c->groups > 1 && c->channels == c->groups && c->features == c->groups;
+}
+
+enum { LANES = 16 }; /* channels, or positions of a line, that are summed side by side */
+
+/** Sums over windows, channel by channel. */
+typedef struct depthwise {
+    windows w;        /* of all channels */
+    image to;         /* that is made, or y beside the gradient of the weight */
+    char *weight;     /* (taps, channels), or its gradient (channels, taps) */
+    const char *bias; /* (channels), or NULL */
+    int64_t channels, batch, taps;
+    bool last;        /* channels are innermost in both images */
+} depthwise;
+
+/* Positions begin to end of images whose channels are innermost. */
+#define DEEP_LAST(T, name)                                                                         \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t n = d->channels, step = line->shift * d->w.from.at[2];                             \
+        place p = place_of(a, begin);                                                              \
+        for (int64_t q = begin; q < end; q++, next_place(&p, a, 1)) {                              \
+            T *restrict to = (T *)position_at(&d->to, a, q, sizeof(T));                            \
+            const T *weight = (const T *)d->weight;                                                \
+            int64_t first = p.i[2] * line->move + line->base, low, high;                           \
+            inside_of(first, line->shift, d->w.from.size[2], line->taps, &low, &high);             \
+            for (int64_t c = 0; c < n; c++)                                                        \
+                to[c] = d->bias ? ((const T *)d->bias)[c] : 0;                                     \
+            for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
+                for (int64_t j1 = 0; j1 < a[1].taps; j1++, weight += line->taps * n) {             \
+                    const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
+                    for (int64_t j = low; from && j < high; j++) {                                 \
+                        const T *x = from + first * d->w.from.at[2] + j * step;                    \
+                        const T *k = weight + j * n;                                               \
+                        for (int64_t c = 0; c < n; c++)                                            \
+                            to[c] += x[c] * k[c];                                                  \
+                    }                                                                              \
+                }                                                                                  \
+        }                                                                                          \
+    }
+DEEP_LAST(float, deep_last_f32)
+DEEP_LAST(double, deep_last_f64)
+
+/* Planes begin to end of a batch of channels, line by line. */
+#define DEEP_PLANES(T, name)                                                                       \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t to_step = line->step * d->to.at[2], step = line->move * d->w.from.at[2];           \
+        int64_t lines = a[0].count * a[1].count;                                                   \
+        for (int64_t q = begin * lines; q < end * lines; q++) {                                    \
+            int64_t c = q / lines % d->channels;                                                   \
+            place p = {q / lines / d->channels, {q % lines / a[1].count, q % a[1].count, 0}};      \
+            T *to = (T *)d->to.data + p.n * d->to.n + c * d->to.c + line->start * d->to.at[2] +    \
+                    (a[0].start + p.i[0] * a[0].step) * d->to.at[0] +                              \
+                    (a[1].start + p.i[1] * a[1].step) * d->to.at[1];                               \
+            const T *weight = (const T *)d->weight + c;                                            \
+            for (int64_t i = 0; i < line->count; i++)                                              \
+                to[i * to_step] = d->bias ? ((const T *)d->bias)[c] : 0;                           \
+            for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
+                for (int64_t j1 = 0; j1 < a[1].taps; j1++) {                                       \
+                    const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
+                    for (int64_t j = 0; j < line->taps; j++, weight += d->channels) {              \
+                        int64_t offset = line->base + j * line->shift, low, high;                  \
+                        T k = *weight;                                                             \
+                        if (!from)                                                                 \
+                            continue;                                                              \
+                        inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);\
+                        const T *x = from + c * d->w.from.c + offset * d->w.from.at[2];            \
+                        if (step == 1 && to_step == 1) {                                           \
+                            TS_INDEPENDENT                                                         \
+                            for (int64_t i = low; i < high; i++)                                   \
+                                to[i] += x[i] * k;                                                 \
+                        } else {                                                                   \
+                            for (int64_t i = low; i < high; i++)                                   \
+                                to[i * to_step] += x[i * step] * k;                                \
+                        }                                                                          \
+                    }                                                                              \
+                }                                                                                  \
+        }                                                                                          \
+    }
+DEEP_PLANES(float, deep_planes_f32)
+DEEP_PLANES(double, deep_planes_f64)
+
+/* Gradients of the weight, (channels, taps): blocks begin to end of LANES channels. Products of a
+ * line are added up first. */
+#define WEIGH_LAST(T, name)                                                                        \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t step = d->w.from.at[2], lines = d->batch * a[0].count * a[1].count;                \
+        for (int64_t c = begin * LANES; c < ts_min64(end * LANES, d->channels); c += LANES)        \
+            for (int64_t t = 0; t < d->taps; t++) {                                                \
+                int64_t j0 = t / line->taps / a[1].taps, j1 = t / line->taps % a[1].taps;          \
+                int64_t offset = line->base + t % line->taps * line->shift, low, high;             \
+                int64_t n = ts_min64(LANES, d->channels - c);                                      \
+                T sum[LANES] = {0};                                                                \
+                inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);        \
+                for (int64_t q = 0; q < lines; q++) {                                              \
+                    place p = place_of(a, q * line->count);                                        \
+                    const T *x = (const T *)line_at(&d->w, &p, j0, j1);                            \
+                    const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T)) + c;\
+                    T part[LANES] = {0};                                                           \
+                    if (!x)                                                                        \
+                        continue;                                                                  \
+                    x += c + offset * step;                                                        \
+                    for (int64_t i = low; i < high; i++) {                                         \
+                        const T *u = x + i * line->move * step, *v = y + i * d->to.at[2];          \
+                        if (n == LANES)                                                            \
+                            for (int l = 0; l < LANES; l++)                                        \
+                                part[l] += u[l] * v[l];                                            \
+                        else                                                                       \
+                            for (int l = 0; l < n; l++)                                            \
+                                part[l] += u[l] * v[l];                                            \
+                    }                                                                              \
+                    for (int l = 0; l < LANES; l++)                                                \
+                        sum[l] += part[l];                                                         \
+                }                                                                                  \
+                for (int l = 0; l < n; l++)                                                        \
+                    ((T *)d->weight)[(c + l) * d->taps + t] = sum[l];                              \
+            }                                                                                      \
+    }
+WEIGH_LAST(float, weigh_last_f32)
+WEIGH_LAST(double, weigh_last_f64)
+
+/* The same of images in any layout: channels begin to end. */
+#define WEIGH_PLANES(T, name)                                                                      \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t step = line->move * d->w.from.at[2], y_step = d->to.at[2];                         \
+        int64_t lines = d->batch * a[0].count * a[1].count;                                        \
+        for (int64_t c = begin; c < end; c++)                                                      \
+            for (int64_t t = 0; t < d->taps; t++) {                                                \
+                int64_t j0 = t / line->taps / a[1].taps, j1 = t / line->taps % a[1].taps;          \
+                int64_t offset = line->base + t % line->taps * line->shift, low, high;             \
+                T sum[LANES] = {0}, all = 0;                                                       \
+                inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);        \
+                for (int64_t q = 0; q < lines; q++) {                                              \
+                    place p = place_of(a, q * line->count);                                        \
+                    const T *x = (const T *)line_at(&d->w, &p, j0, j1);                            \
+                    const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T));    \
+                    if (!x)                                                                        \
+                        continue;                                                                  \
+                    x += c * d->w.from.c + offset * d->w.from.at[2];                               \
+                    y += c * d->to.c;                                                              \
+                    int64_t i = low;                                                               \
+                    for (; i + LANES <= high && step == 1 && y_step == 1; i += LANES)              \
+                        for (int l = 0; l < LANES; l++)                                            \
+                            sum[l] += x[i + l] * y[i + l];                                         \
+                    for (; i < high; i++)                                                          \
+                        sum[(i - low) % LANES] += x[i * step] * y[i * y_step];                     \
+                }                                                                                  \
+                for (int l = 0; l < LANES; l++)                                                    \
+                    all += sum[l];                                                                 \
+                ((T *)d->weight)[c * d->taps + t] = all;                                           \
+            }                                                                                      \
+    }
+WEIGH_PLANES(float, weigh_planes_f32)
+WEIGH_PLANES(double, weigh_planes_f64)
+
+static depthwise depthwise_of(const job *b, const axis *a, image from, image to)
+{
+    depthwise d = {.w = {.from = from, .axis = {a[0], a[1], a[2]}, .item = b->item}, .to = to,
+                   .channels = b->c.groups, .batch = b->c.batch,
+                   .taps = a[0].taps * a[1].taps * a[2].taps};
+    d.last = from.c == 1 && to.c == 1;
+    return d;
+}
+
+/** All channels of the weight, or of its gradient, as a matrix (channels, taps). */
+static weights depthwise_weights(const job *b, const axis *a)
+{
+    weights w = weights_of(b, 0, a, false, false);
+    w.rows = b->c.groups;
+    w.row = b->weight->strides[0];
+    return w;
+}
+
+/** The elements of y, or of x, whose windows are those of `axis`. */
+static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
+{
+    depthwise d = depthwise_of(b, a, to_x ? b->y : b->x, to_x ? b->x : b->y);
+    weights w = depthwise_weights(b, a);
+    size_t used = s->used;
+    w.columns = w.rows; /* (one row of taps, then channels) */
+    w.column = w.row;
+    w.rows = 1;
+    w.by_window = true;
+    d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
+    d.bias = b->bias ? b->bias->data : NULL;
+    s->used = used;
+    int64_t positions = a[0].count * a[1].count * a[2].count;
+    if (!s->there || !positions || !d.batch)
+        return;
+    move_weights(&w, false);
+    bool wide = b->dtype == TS_F64;
+    if (d.last)
+        ts_parallel_for(d.batch * positions, 1 + 16384 / (d.taps * d.channels + 1),
+                        wide ? deep_last_f64 : deep_last_f32, &d);
+    else
+        ts_parallel_for(d.batch * d.channels, 1 + 16384 / (d.taps * positions + 1),
+                        wide ? deep_planes_f64 : deep_planes_f32, &d);
+}
+
+static void weigh_depthwise(const job *b, const axis *a, scratch *s)
+{
+    depthwise d = depthwise_of(b, a, b->x, b->y);
+    weights w = depthwise_weights(b, a);
+    size_t used = s->used;
+    d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
+    s->used = used;
+    if (!s->there)
+        return;
+    bool wide = b->dtype == TS_F64;
+    int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps;
+    if (d.last)
+        ts_parallel_for(ts_ceil_div(d.channels, LANES), 1 + 16384 / (LANES * each + 1),
+                        wide ? weigh_last_f64 : weigh_last_f32, &d);
+    else
+        ts_parallel_for(d.channels, 1 + 16384 / (each + 1),
+                        wide ? weigh_planes_f64 : weigh_planes_f32, &d);
+    move_weights(&w, true);
+}
+
 /* ------------------------------------------------------------------------------ kernels ---- */
 
 static void make_y(const job *b, scratch *s)
@@ -241,6 +487,10 @@ static void make_y(const job *b, scratch *s)
     const ts_convolution *c = &b->c;
     axis a[3];
     ts_kernel_windows(b->frame, -1, a);
+    if (is_depthwise(c)) {
+        make_depthwise(b, a, false, s);
+        return;
+    }
     for (int64_t group = 0; group < c->groups; group++)
         make_images(b, group, a, false, s);
 }
@@ -252,6 +502,10 @@ static void make_x(const job *b, scratch *s)
     int64_t forms = ts_kernel_window_forms(b->frame);
     for (int64_t form = 0; form < forms; form++) {
         ts_kernel_windows(b->frame, form, a);
+        if (is_depthwise(c)) {
+            make_depthwise(b, a, true, s);
+            continue;
+        }
         for (int64_t group = 0; group < c->groups; group++)
             make_images(b, group, a, true, s);
     }
@@ -262,6 +516,10 @@ static void make_w(const job *b, scratch *s)
     const ts_convolution *c = &b->c;
     axis a[3];
     ts_kernel_windows(b->frame, -1, a);
+    if (is_depthwise(c)) {
+        weigh_depthwise(b, a, s);
+        return;
+    }
     for (int64_t group = 0; group < c->groups; group++)
         make_weight(b, group, a, s);
 }

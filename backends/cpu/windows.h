@@ -186,6 +186,18 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** Whether the windows are the pixels of the image. */
+static bool windows_are_pixels(const windows *w)
+{
+    for (int d = 0; d < 3; d++) {
+        const axis *a = &w->axis[d];
+        if (a->taps != 1 || a->count != w->from.size[d] || a->base ||
+            (a->move != 1 && a->count != 1) || a->step != 1)
+            return false;
+    }
+    return true;
+}
+
 static void gather(windows *w, int64_t first, int64_t count)
 {
     const axis *a = w->axis;
