@@ -503,7 +503,7 @@ class GpuSuite(ToolCase):
         self.assertTrue(all("force=1 " in call for call in calls[:many + 1]))
         self.assertFalse(any("force=1 " in call for call in calls[many + 1:]))
         self.assertIn("--no-isolate --op op force=1", calls[many])
-        self.assertIn("--family attention,matmul force= ", calls[many + 1])
+        self.assertIn("--family attention,convolution,matmul force= ", calls[many + 1])
 
     def test_what_the_driver_compiles_lies_in_one_folder_that_goes_away(self):
         self.suite("--only", "ptx80")

@@ -102,6 +102,10 @@ READS = {
     "ts_safetensors_save", "ts_npy_save",
 }
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
+# Fields that are arrays, and their lengths; most draws leave numbers that are valid.
+ARRAYS = {f"ts_conv_opts {field}": 3
+          for field in ("stride", "padding", "dilation", "output_padding")}
+
 # Functions that are not called with drawn arguments, with the reason.
 SKIPPED = {
     "ts_call_boxed": "misuse.c calls it, from the table of operators",
@@ -178,7 +182,10 @@ class Callers:
             value = self.value(plain, kind, field)
             if value is None:
                 sys.exit(f"generate.py: {function}: nothing draws '{kind}' of {plain}.{field}")
-            if field.startswith("saves_for"):
+            if f"{plain} {field}" in ARRAYS:
+                for k in range(ARRAYS[f"{plain} {field}"]):
+                    lines.append(f"a{i}_room->{field}[{k}] = one_in(4) ? {value} : {k == 0:d};")
+            elif field.startswith("saves_for"):
                 lines.append(f"a{i}_room->{field}[0] = (uint32_t){value};")
             elif is_count(kind, field):
                 lines.append(f"a{i}_room->{field} = one_in(4) ? ({kind}){value} : 2;")
