@@ -253,7 +253,10 @@ static bool is_depthwise(const ts_convolution *c)
     return c->groups > 1 && c->channels == c->groups && c->features == c->groups;
 }
 
-enum { LANES = 16 }; /* channels, or positions of a line, that are summed side by side */
+enum {
+    LANES = 16, /* channels, or positions of a line, that are summed side by side */
+    TAPS = 32   /* of a window that are listed at a time */
+};
 
 /** Sums over windows, channel by channel. */
 typedef struct depthwise {
@@ -265,38 +268,93 @@ typedef struct depthwise {
     bool last;        /* channels are innermost in both images */
 } depthwise;
 
-/* Positions begin to end of images whose channels are innermost. */
+/* Positions begin to end of images whose channels are innermost. The taps of a position that lie in
+ * the image are listed, TAPS at a time, and summed for LANES channels in registers. */
 #define DEEP_LAST(T, name)                                                                         \
+    static void name##_taps(const depthwise *d, T *to, const T *const *x, const T *const *k,       \
+                            int64_t taps)                                                          \
+    {                                                                                              \
+        int64_t c = 0;                                                                             \
+        for (; c + LANES <= d->channels; c += LANES) {                                             \
+            T sum[LANES];                                                                          \
+            for (int l = 0; l < LANES; l++)                                                        \
+                sum[l] = to[c + l];                                                                \
+            for (int64_t t = 0; t < taps; t++)                                                     \
+                for (int l = 0; l < LANES; l++)                                                    \
+                    sum[l] += x[t][c + l] * k[t][c + l];                                           \
+            for (int l = 0; l < LANES; l++)                                                        \
+                to[c + l] = sum[l];                                                                \
+        }                                                                                          \
+        for (; c < d->channels; c++)                                                               \
+            for (int64_t t = 0; t < taps; t++)                                                     \
+                to[c] += x[t][c] * k[t][c];                                                        \
+    }                                                                                              \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
         const depthwise *d = ctx;                                                                  \
         const axis *a = d->w.axis, *line = &a[2];                                                  \
-        int64_t n = d->channels, step = line->shift * d->w.from.at[2];                             \
+        int64_t step = line->shift * d->w.from.at[2];                                              \
         place p = place_of(a, begin);                                                              \
         for (int64_t q = begin; q < end; q++, next_place(&p, a, 1)) {                              \
-            T *restrict to = (T *)position_at(&d->to, a, q, sizeof(T));                            \
-            const T *weight = (const T *)d->weight;                                                \
-            int64_t first = p.i[2] * line->move + line->base, low, high;                           \
+            T *to = (T *)position_at(&d->to, a, q, sizeof(T));                                     \
+            const T *weight = (const T *)d->weight, *x[TAPS], *k[TAPS];                            \
+            int64_t first = p.i[2] * line->move + line->base, low, high, taps = 0;                 \
             inside_of(first, line->shift, d->w.from.size[2], line->taps, &low, &high);             \
-            for (int64_t c = 0; c < n; c++)                                                        \
+            for (int64_t c = 0; c < d->channels; c++)                                              \
                 to[c] = d->bias ? ((const T *)d->bias)[c] : 0;                                     \
             for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
-                for (int64_t j1 = 0; j1 < a[1].taps; j1++, weight += line->taps * n) {             \
+                for (int64_t j1 = 0; j1 < a[1].taps; j1++, weight += line->taps * d->channels) {   \
                     const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
                     for (int64_t j = low; from && j < high; j++) {                                 \
-                        const T *x = from + first * d->w.from.at[2] + j * step;                    \
-                        const T *k = weight + j * n;                                               \
-                        for (int64_t c = 0; c < n; c++)                                            \
-                            to[c] += x[c] * k[c];                                                  \
+                        x[taps] = from + first * d->w.from.at[2] + j * step;                       \
+                        k[taps++] = weight + j * d->channels;                                      \
+                        if (taps == TAPS) {                                                        \
+                            name##_taps(d, to, x, k, taps);                                        \
+                            taps = 0;                                                              \
+                        }                                                                          \
                     }                                                                              \
                 }                                                                                  \
+            name##_taps(d, to, x, k, taps);                                                        \
         }                                                                                          \
     }
 DEEP_LAST(float, deep_last_f32)
 DEEP_LAST(double, deep_last_f64)
 
-/* Planes begin to end of a batch of channels, line by line. */
+/* Planes begin to end of a batch of channels, line by line. The taps of a line are listed, TAPS at a
+ * time; where all of them lie in the image, LANES positions are summed in registers. */
 #define DEEP_PLANES(T, name)                                                                       \
+    typedef struct name##_tap {                                                                    \
+        const T *x; /* of the line's first position */                                             \
+        T k;                                                                                       \
+        int64_t low, high; /* positions that lie in the image */                                   \
+    } name##_tap;                                                                                  \
+    static void name##_line(T *to, int64_t to_step, int64_t step, int64_t count,                   \
+                            const name##_tap *taps, int64_t n)                                     \
+    {                                                                                              \
+        int64_t low = 0, high = count;                                                             \
+        for (int64_t t = 0; t < n; t++) {                                                          \
+            low = ts_max64(low, taps[t].low);                                                      \
+            high = ts_min64(high, taps[t].high);                                                   \
+        }                                                                                          \
+        high = step == 1 && to_step == 1 && high > low ? low + (high - low) / LANES * LANES : low; \
+        for (int64_t i = low; i < high; i += LANES) {                                              \
+            T sum[LANES];                                                                          \
+            for (int l = 0; l < LANES; l++)                                                        \
+                sum[l] = to[i + l];                                                                \
+            for (int64_t t = 0; t < n; t++)                                                        \
+                for (int l = 0; l < LANES; l++)                                                    \
+                    sum[l] += taps[t].x[i + l] * taps[t].k;                                        \
+            for (int l = 0; l < LANES; l++)                                                        \
+                to[i + l] = sum[l];                                                                \
+        }                                                                                          \
+        for (int64_t t = 0; t < n; t++) {                                                          \
+            const name##_tap *tap = &taps[t];                                                      \
+            for (int64_t i = tap->low; i < ts_min64(tap->high, low); i++)                          \
+                to[i * to_step] += tap->x[i * step] * tap->k;                                      \
+            for (int64_t i = ts_max64(tap->low, high); i < tap->high; i++)                         \
+                to[i * to_step] += tap->x[i * step] * tap->k;                                      \
+        }                                                                                          \
+    }                                                                                              \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
         const depthwise *d = ctx;                                                                  \
@@ -304,7 +362,8 @@ DEEP_LAST(double, deep_last_f64)
         int64_t to_step = line->step * d->to.at[2], step = line->move * d->w.from.at[2];           \
         int64_t lines = a[0].count * a[1].count;                                                   \
         for (int64_t q = begin * lines; q < end * lines; q++) {                                    \
-            int64_t c = q / lines % d->channels;                                                   \
+            name##_tap taps[TAPS];                                                                 \
+            int64_t c = q / lines % d->channels, n = 0;                                            \
             place p = {q / lines / d->channels, {q % lines / a[1].count, q % a[1].count, 0}};      \
             T *to = (T *)d->to.data + p.n * d->to.n + c * d->to.c + line->start * d->to.at[2] +    \
                     (a[0].start + p.i[0] * a[0].step) * d->to.at[0] +                              \
@@ -316,22 +375,21 @@ DEEP_LAST(double, deep_last_f64)
                 for (int64_t j1 = 0; j1 < a[1].taps; j1++) {                                       \
                     const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
                     for (int64_t j = 0; j < line->taps; j++, weight += d->channels) {              \
-                        int64_t offset = line->base + j * line->shift, low, high;                  \
-                        T k = *weight;                                                             \
+                        int64_t offset = line->base + j * line->shift;                             \
                         if (!from)                                                                 \
                             continue;                                                              \
-                        inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);\
-                        const T *x = from + c * d->w.from.c + offset * d->w.from.at[2];            \
-                        if (step == 1 && to_step == 1) {                                           \
-                            TS_INDEPENDENT                                                         \
-                            for (int64_t i = low; i < high; i++)                                   \
-                                to[i] += x[i] * k;                                                 \
-                        } else {                                                                   \
-                            for (int64_t i = low; i < high; i++)                                   \
-                                to[i * to_step] += x[i * step] * k;                                \
+                        name##_tap *tap = &taps[n++];                                              \
+                        tap->x = from + c * d->w.from.c + offset * d->w.from.at[2];                \
+                        tap->k = *weight;                                                          \
+                        inside_of(offset, line->move, d->w.from.size[2], line->count, &tap->low,   \
+                                  &tap->high);                                                     \
+                        if (n == TAPS) {                                                           \
+                            name##_line(to, to_step, step, line->count, taps, n);                  \
+                            n = 0;                                                                 \
                         }                                                                          \
                     }                                                                              \
                 }                                                                                  \
+            name##_line(to, to_step, step, line->count, taps, n);                                  \
         }                                                                                          \
     }
 DEEP_PLANES(float, deep_planes_f32)

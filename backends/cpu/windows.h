@@ -293,42 +293,35 @@ typedef struct weights {
 
 enum { WEIGHT_ROWS = 16 }; /* of a task */
 
-/** Element (row, column, tap j) of the tensor, and its place in the matrix. */
-static char *weight_at(const weights *w, int64_t row, int64_t column, const int64_t *j)
-{
-    char *at = w->data + (row * w->row + column * w->column) * w->item;
-    for (int d = 0; d < 3; d++)
-        at += (w->axis[d].first + j[d] * w->axis[d].every) * w->at[d] * w->item;
-    return at;
-}
-
 /* The tensor is read in the order of its memory, as far as a task goes. */
 static void copy_weights(void *ctx, int64_t begin, int64_t end)
 {
     const weights *w = ctx;
     const axis *a = w->axis;
-    int64_t taps = a[0].taps * a[1].taps * a[2].taps, first = begin * WEIGHT_ROWS,
-            last = ts_min64(end * WEIGHT_ROWS, w->rows);
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps, last = ts_min64(end * WEIGHT_ROWS, w->rows);
     int64_t tap_step = w->by_window ? w->columns : 1, column_step = w->by_window ? 1 : taps;
     bool by_column = w->column > w->row;
-    for (int64_t block = first; block < last; block += WEIGHT_ROWS) {
-        int64_t rows = ts_min64(WEIGHT_ROWS, last - block), k[2];
+    for (int64_t block = begin * WEIGHT_ROWS; block < last; block += WEIGHT_ROWS) {
+        int64_t rows = ts_min64(WEIGHT_ROWS, last - block);
         int64_t outer = by_column ? w->columns : rows, inner = by_column ? rows : w->columns;
-        for (k[0] = 0; k[0] < outer; k[0]++)
-            for (k[1] = 0; k[1] < inner; k[1]++) {
-                int64_t row = block + k[by_column], column = k[!by_column];
-                char *m = w->matrix + (row * taps * w->columns + column * column_step) * w->item;
-                for (int64_t j0 = 0; j0 < a[0].taps; j0++)
-                    for (int64_t j1 = 0; j1 < a[1].taps; j1++) {
-                        char *at = weight_at(w, row, column, (int64_t[]){j0, j1, 0});
-                        int64_t step = a[2].every * w->at[2];
-                        if (w->back)
-                            copy_run(at, step, m, tap_step, a[2].taps, w->item);
-                        else
-                            copy_run(m, tap_step, at, step, a[2].taps, w->item);
-                        m += a[2].taps * tap_step * w->item;
-                    }
+        int64_t step = by_column ? w->row : w->column,
+                to_step = by_column ? taps * w->columns : column_step;
+        for (int64_t k = 0; k < outer; k++) {
+            int64_t row = by_column ? block : block + k, column = by_column ? k : 0;
+            char *m = w->matrix + (row * taps * w->columns + column * column_step) * w->item;
+            char *at = w->data + (row * w->row + column * w->column) * w->item;
+            for (int64_t t = 0; t < taps; t++, m += tap_step * w->item) {
+                const int64_t j[3] = {t / a[2].taps / a[1].taps, t / a[2].taps % a[1].taps,
+                                      t % a[2].taps};
+                int64_t offset = 0;
+                for (int d = 0; d < 3; d++)
+                    offset += (a[d].first + j[d] * a[d].every) * w->at[d];
+                if (w->back)
+                    copy_run(at + offset * w->item, step, m, to_step, inner, w->item);
+                else
+                    copy_run(m, to_step, at + offset * w->item, step, inner, w->item);
             }
+        }
     }
 }
 
