@@ -17,9 +17,9 @@
 #include "ops/kernel.h"
 
 #define CHUNK (1 << 18)     /* most elements of a matrix of windows, if there are enough rows */
-#define CHUNK_ROWS 64       /* least windows of a chunk */
+#define CHUNK_ROWS 512      /* least windows of a chunk, each of which packs the weight */
 #define SMALL_IMAGE 256     /* images of fewer positions share chunks */
-#define WEIGHT_CHUNK (1 << 20) /* the same of the gradient of the weight, which is added up */
+#define WEIGHT_CHUNK (1 << 22) /* the same of the gradient of the weight, which is added up */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
