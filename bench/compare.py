@@ -302,7 +302,8 @@ def compare_on_gpu(options, torch, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--suite',
-                        choices=['cpu', 'images', 'cuda', 'attention', 'compile', 'steps', 'oracle'],
+                        choices=['cpu', 'images', 'cuda', 'attention', 'compile', 'steps',
+                                 'oracle'],
                         required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')

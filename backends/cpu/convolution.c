@@ -11,7 +11,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "backends/cpu/sgemm.h"
-#include "backends/cpu/windows.h"
+#include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
 #include "include/tessera/ops.h"
 #include "ops/kernel.h"
@@ -75,16 +75,6 @@ static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
     s->used = used;
 }
 
-/** Address of the first position of a chunk. */
-static char *position_at(const image *v, const axis *a, int64_t first, int item)
-{
-    place p = place_of(a, first);
-    char *at = v->data + p.n * v->n * item;
-    for (int d = 0; d < 3; d++)
-        at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * item;
-    return at;
-}
-
 /** How positions are cut into chunks, by shape and planned layout alone. */
 typedef struct cuts {
     int64_t all;   /* positions */
@@ -117,6 +107,12 @@ static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t chan
                  : *step == 1 && v->c >= c->whole);
 }
 
+/** Whether tiles of windows are multiplied, by dtype, shape and planned layout. */
+static bool suits_tiles(const job *b, bool last, int64_t rows, int64_t k)
+{
+    return VEC_ISA != VEC_IS_baseline && b->dtype == TS_F32 && last && k >= 8 && rows >= 4;
+}
+
 /** The elements of one group of y, or of x, whose windows are those of `axis`. */
 static void make_images(const job *b, int64_t group, const axis *a, bool to_x, scratch *s)
 {
@@ -144,6 +140,17 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
             move_weights(&m, false);
     }
     bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
+    if (!there && suits_tiles(b, last, rows, k)) {
+        tiles t = {.w = w, .to = to, .weight = (float *)m.matrix, .rows = rows, .depth = k,
+                   .bias = b->bias ? (const float *)b->bias->data + group * rows : NULL,
+                   .all = chunks.all, .step = step, .direct = direct};
+        t.packed = (float *)take(s, plan_tiles(&t) * b->item);
+        t.scratch = (float *)take(s, t.lanes * t.lane * b->item);
+        if (s->there)
+            run_tiles(&t);
+        s->used = used;
+        return;
+    }
     w.to = there ? NULL : take(s, chunks.most * k * b->item);
     strips out = {.image = to, .axis = a, .channels = rows, .item = b->item,
                   .position_step = last ? rows : 1, .channel_step = 1,
@@ -320,8 +327,8 @@ typedef struct depthwise {
 DEEP_LAST(float, deep_last_f32)
 DEEP_LAST(double, deep_last_f64)
 
-/* Planes begin to end of a batch of channels, line by line. The taps of a line are listed, TAPS at a
- * time; where all of them lie in the image, LANES positions are summed in registers. */
+/* Planes begin to end of a batch of channels, line by line. The taps of a line are listed, TAPS at
+ * a time; where all of them lie in the image, LANES positions are summed in registers. */
 #define DEEP_PLANES(T, name)                                                                       \
     typedef struct name##_tap {                                                                    \
         const T *x; /* of the line's first position */                                             \

@@ -52,6 +52,7 @@ typedef struct windows {
     image from;
     axis axis[3];
     int64_t channels, first, count;
+    int64_t row;    /* by taps: elements from row to row; at least count */
     bool by_window; /* rows are windows, of (taps, channels); else rows are (channels, taps), of
                        windows */
     int item;
@@ -172,7 +173,7 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
             j[d] = left % a[d].taps;
             left /= a[d].taps;
         }
-        char *to = w->to + row * w->count * w->item;
+        char *to = w->to + row * w->row * w->item;
         place p = place_of(a, w->first);
         for (int64_t done = 0; done < w->count; done += run, next_place(&p, a, run)) {
             run = ts_min64(a[2].count - p.i[2], w->count - done);
@@ -203,7 +204,7 @@ static void gather(windows *w, int64_t first, int64_t count)
     const axis *a = w->axis;
     int64_t taps = a[0].taps * a[1].taps * a[2].taps;
     w->first = first;
-    w->count = count;
+    w->count = w->row = count;
     if (!taps)
         return;
     if (w->by_window)
@@ -257,6 +258,16 @@ static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
     if (s->position_step == 1)
         s->channel_step = count;
     ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
+}
+
+/** Address of a position's element of the first channel. */
+static char *position_at(const image *v, const axis *a, int64_t first, int item)
+{
+    place p = place_of(a, first);
+    char *at = v->data + p.n * v->n * item;
+    for (int d = 0; d < 3; d++)
+        at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * item;
+    return at;
 }
 
 /** Positions that step evenly through the image: those of the batch, of each image, or 0. */

@@ -142,8 +142,8 @@ static __global__ void __launch_bounds__(WINDOW_THREADS)
 }
 
 /**
- * A warp sums the products of one tap for 32 elements of the weight, over a part of the windows; the
- * warps of a block share the part, and their sums are added in order.
+ * A warp sums the products of one tap for 32 elements of the weight, over a part of the windows;
+ * the warps of a block share the part, and their sums are added in order.
  */
 template <class T, class I>
 static __global__ void __launch_bounds__(WINDOW_THREADS)
@@ -185,7 +185,8 @@ static ts_cuda_grid grid_of(int64_t all)
 }
 
 /** Runs launch.operator()<I>() for the type of numbers that suits `all` elements. */
-template <class F> static cudaError_t with_numbers(const ts_cuda_windows &w, int64_t all, F &&launch)
+template <class F>
+static cudaError_t with_numbers(const ts_cuda_windows &w, int64_t all, F &&launch)
 {
     return is_small(w, all) ? launch.template operator()<int32_t>()
                             : launch.template operator()<int64_t>();

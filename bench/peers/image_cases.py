@@ -1,6 +1,6 @@
 """
-What bench/compare.py measures of operators over images on the CPU: the convolutions of ResNet-50 and
-of a U-Net of 31 M parameters, contiguous and channels-last, forward and backward.
+What bench/compare.py measures of operators over images on the CPU: the convolutions of ResNet-50
+and of a U-Net of 31 M parameters, contiguous and channels-last, forward and backward.
 """
 # SPDX-License-Identifier: MIT
 from functools import partial
@@ -50,7 +50,8 @@ def convolution(n, c, side, o, k, stride, last, groups=1, transposed=False):
     def backward():
         x, w, b = tensors()
         grad = torch.randn_like(aten.convolution(x, w, b, *numbers))
-        return Case([('convolution_backward', [grad, x, w, list(x.shape), list(w.shape), *numbers])],
+        sizes = list(x.shape), list(w.shape)
+        return Case([('convolution_backward', [grad, x, w, *sizes, *numbers])],
                     partial(aten.convolution_backward, grad, x, w, [o], *numbers, [True] * 3),
                     same=3)
 

@@ -142,7 +142,8 @@ static void ref_backward(ts_ref *r)
 /* output_padding and groups come last */
 #define PLAIN INTS(1), INTS(0), INTS(1), BOOL(false), INTS(0), INT(1)
 #define FORWARD(name, ...) {"convolution", name, __VA_ARGS__, ref_forward, .c = 4, .depth = 9
-#define BACKWARD(name, ...) {"convolution_backward", name, __VA_ARGS__, ref_backward, .c = 4, .depth = 9
+#define BACKWARD(name, ...) {"convolution_backward", name, __VA_ARGS__, ref_backward, .c = 4, \
+    .depth = 9
 
 static const ts_sample samples[] = {
     FORWARD("1d", {T(2, 3, SWEEP), T(4, 3, 1), T(4), PLAIN}),

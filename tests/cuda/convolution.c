@@ -89,8 +89,8 @@ static double item(ts_tensor *t)
     return value;
 }
 
-/** Of halves, cuBLASLt rounds some sums before it adds a bias, and partial sums of others: an error of
- *  a unit of the largest element. */
+/** Of halves, cuBLASLt rounds some sums before it adds a bias, and partial sums of others: an error
+ *  of a unit of the largest element. */
 static void assert_alike(ts_tensor *got, ts_tensor *want, ts_dtype dtype, const char *what,
                          int turn)
 {

@@ -115,7 +115,7 @@ TS_TEST(convolutions_take_their_dims_from_the_kernel)
     ts_module_free(m);
 }
 
-/* as torch.nn.init.kaiming_uniform_(weight, a=sqrt(5)) with the inputs of the weight's second dim */
+/* as torch.nn.init.kaiming_uniform_(weight, a=sqrt(5)): inputs are those of the second dim */
 TS_TEST(convolutions_begin_within_their_bound)
 {
     ts_manual_seed(6);

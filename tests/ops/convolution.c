@@ -185,6 +185,39 @@ TS_TEST(elements_are_sums_over_windows, .loop = TS_COUNTOF(shapes))
     }
 }
 
+/** y and the gradients of x and w, in f32. */
+static void results_of(const shape *s, int layout, int threads, ts_tensor **results)
+{
+    int64_t groups = or_one(s->opts.groups);
+    const int64_t sizes[] = {s->batch, s->channels, s->size[0], s->size[1]};
+    const int64_t w_sizes[] = {s->transposed ? s->channels : s->features,
+                               (s->transposed ? s->features : s->channels) / groups, s->kernel[0],
+                               s->kernel[1]};
+    ts_tensor *x = ts_set_requires_grad(filled(1, TS_F32, sizes, layout & 1), true),
+              *w = ts_set_requires_grad(filled(2, TS_F32, w_sizes, layout & 2), true);
+    OK(ts_set_num_threads(threads));
+    ts_tensor *y = s->transposed ? ts_conv_transpose2d(x, w, TS_NONE, &s->opts)
+                                 : ts_conv2d(x, w, TS_NONE, &s->opts);
+    OK(y);
+    OK(ts_backward(ts_sum(ts_mul(y, y))));
+    results[0] = y;
+    results[1] = ts_grad(x);
+    results[2] = ts_grad(w);
+}
+
+TS_TEST(threads_change_no_bit, .loop = TS_COUNTOF(shapes))
+{
+    for (int layout = 0; layout < 4; layout++) {
+        TS_SCOPE;
+        ts_tensor *one[3], *three[3];
+        results_of(&shapes[_i], layout, 1, one);
+        results_of(&shapes[_i], layout, 3, three);
+        for (int i = 0; i < 3; i++)
+            ck_assert_msg(memcmp(one[i]->data, three[i]->data, (size_t)one[i]->numel * 4) == 0,
+                          "shape %d, layout %d, result %d", _i, layout, i);
+    }
+}
+
 TS_TEST(same_keeps_the_sizes)
 {
     TS_SCOPE;
