@@ -363,7 +363,10 @@ static ts_tensor *convolve(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
     lists l;
     ts_value y = ts_value_none();
     TS_TRY_NULL(ts_check_tensors(at, "input, weight", (const ts_tensor *[]){input, weight}, 2));
-    TS_TRY_NULL(bias ? TS_OK : ts_check_null(at, "bias", 0, true));
+    if (!bias) {
+        ts_fail_null(at.function + 3, at.site, "bias");
+        return NULL;
+    }
     TS_TRY_NULL(ts_check_opts(at, "opts", &o, sizeof o, opts));
     TS_TRY_NULL(read_opts(&l, &o, weight, n, transposed, at));
     if (input->ndim != n + 1 && input->ndim != n + 2) {

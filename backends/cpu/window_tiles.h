@@ -4,8 +4,8 @@
  * gathers the windows of a tile into scratch of its own and multiplies them while they are in its
  * caches. For convolution.c alone.
  *
- * An element is one chain of fused multiply-adds per slice of the window, and the sums of slices are
- * added in order, so neither tiles nor threads change a bit.
+ * An element is one chain of fused multiply-adds per slice of the window, and the sums of slices
+ * are added in order, so neither tiles nor threads change a bit.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOW_TILES_H
