@@ -2,7 +2,7 @@
 """
 Our kernels beside PyTorch's, in one process and on the same memory.
 
-    bench/compare.py --suite cpu [--threads 1,2] [--only REGEX] [--out FILE]
+    bench/compare.py --suite cpu|images [--threads 1,2] [--only REGEX] [--out FILE]
     bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
                      [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
@@ -302,7 +302,8 @@ def compare_on_gpu(options, torch, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--suite',
-                        choices=['cpu', 'cuda', 'attention', 'compile', 'steps', 'oracle'],
+                        choices=['cpu', 'images', 'cuda', 'attention', 'compile', 'steps',
+                                 'oracle'],
                         required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')
@@ -359,15 +360,16 @@ def main():
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
     if options.random or options.case:
         return sweep_of(options, torch, out)
-    if options.suite != 'cpu':
+    if options.suite not in ('cpu', 'images'):
         return compare_on_gpu(options, torch, out)
-    from peers import cpu_cases, tessera
+    from peers import cpu_cases, image_cases, tessera
+    cases = image_cases.CASES if options.suite == 'images' else cpu_cases.CASES
     try:
         library = tessera.Library(options.build)
     except OSError as error:
         sys.exit(f'compare.py: {error}; build first: ninja -C build')
     write_head(head(torch, options), out)
-    failures = run_suite(options, torch, library, cpu_cases.CASES, writer(out))
+    failures = run_suite(options, torch, library, cases, writer(out))
     for failure in failures:
         print(failure, file=sys.stderr)
     return 1 if failures else 0

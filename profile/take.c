@@ -52,6 +52,8 @@ static bool is_product(int op)
     case TS_OP_bmm:
     case TS_OP_matmul:
     case TS_OP_addmm:
+    case TS_OP_convolution:
+    case TS_OP_convolution_backward:
     case TS_OP_linear:
     case TS_OP_linear_gelu:
     case TS_OP_linear_backward:

@@ -67,7 +67,7 @@ static bool enter(const ts_gemm *g)
         if (!enter(g))                                                                             \
             return false;                                                                          \
         T *c = g->c;                                                                               \
-        for (int64_t i = 0; i < g->m && (g->bias || !g->k); i++) {                                 \
+        for (int64_t i = 0; i < g->m && !g->add && (g->bias || !g->k); i++) {                      \
             if (g->bias)                                                                           \
                 memcpy(c + i * g->c_row, g->bias, (size_t)g->n * sizeof(T));                       \
             else                                                                                   \
@@ -78,7 +78,7 @@ static bool enter(const ts_gemm *g)
         CBLAS_TRANSPOSE tb = layout(g->k, g->n, g->b_row, g->b_column, &ldb);                      \
         if (g->m && g->n && g->k)                                                                  \
             gemm(CblasRowMajor, ta, tb, (int)g->m, (int)g->n, (int)g->k, 1, g->a, lda, g->b, ldb,  \
-                 g->bias ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                               \
+                 g->bias || g->add ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                     \
         atomic_fetch_sub(&active_calls, 1);                                                        \
         return true;                                                                               \
     }

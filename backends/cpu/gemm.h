@@ -9,13 +9,15 @@
  * c (m, n) = a (m, k) b (k, n) + bias (n elements, or NULL). All operands have one dtype, f32 or
  * f64. Steps are in elements: a_row is the distance between rows of a, a_column that between
  * columns. c is row-major with dense rows. Each operand has a step of 1 in one dim, and the other
- * step is at least the size of that dim. The step of a dim of size 1 is ignored.
+ * step is at least the size of that dim. The step of a dim of size 1 is ignored. With `add`,
+ * and without a bias, the product is added to c.
  */
 typedef struct ts_gemm {
     int64_t m, n, k;
     const void *a, *b, *bias;
     void *c;
     int64_t a_row, a_column, b_row, b_column, c_row;
+    bool add;
 } ts_gemm;
 
 /** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes

@@ -16,7 +16,7 @@
         const T *a = g->a, *b = g->b, *bias = g->bias;                                             \
         T *c = g->c;                                                                               \
         for (int64_t i = 0; i < g->m; i++) {                                                       \
-            for (int64_t j = 0; j < g->n; j++)                                                     \
+            for (int64_t j = 0; j < g->n && !g->add; j++)                                          \
                 c[i * g->c_row + j] = bias ? bias[j] : 0;                                          \
             for (int64_t p = 0; p < g->k; p++) {                                                   \
                 U x = (U)a[i * g->a_row + p * g->a_column];                                        \
@@ -122,6 +122,21 @@ static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, i
     if (scratch)
         ts_free(thread, scratch, plan.bytes);
     return TS_OK;
+}
+
+size_t TS_V(ts_product_bytes)(const ts_gemm *g, ts_dtype dtype)
+{
+    ts_sgemm_plan plan;
+    return dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan, g, NULL) ? plan.bytes : 0;
+}
+
+void TS_V(ts_product)(const ts_gemm *g, ts_dtype dtype, void *scratch)
+{
+    ts_sgemm_plan plan;
+    if (dtype == TS_F32 && TS_V(ts_sgemm_cut)(&plan, g, NULL))
+        TS_V(ts_sgemm_run)(&plan, scratch);
+    else
+        multiply_tiles(g, dtype, 1, 0, 0, 0);
 }
 
 /** Steps of the last two dims. */

@@ -118,7 +118,8 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
                                               : b;
                 TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, g->a_row, g->a_column, b,
                                                            b_row, c, g->c_row, columns, bias,
-                                                           slice > 0, fetch, fetching ? LINE : 0);
+                                                           slice > 0 || g->add, fetch,
+                                                           fetching ? LINE : 0);
                 a += rows * g->a_row;
                 c += rows * g->c_row;
             }
@@ -274,7 +275,7 @@ static void multiply_small(const ts_gemm *g, float *sums)
             TS_V(ts_micro_f32)[rows][width > VF_LANES](
                 g->k, (const float *)g->a + row * g->a_row, g->a_row, g->a_column, b, b_row,
                 (float *)g->c + row * g->c_row + column, g->c_row, ts_min64(PANEL, g->n - column),
-                bias, false, b, 0);
+                bias, g->add, b, 0);
         }
     }
 }
@@ -356,14 +357,15 @@ static void run_group(const ts_gemm *g, const packing *c, int64_t slice, int64_t
                     b_row = copied ? width : g->b_row, fetch_step;
             if (new_block || !copied) {
                 TS_V(ts_micro_copy_f32)[rows][width > VF_LANES](
-                    depth, a, 1, a_step, b, b_row, to, g->c_row, columns, bias, slice > 0, b, 0,
+                    depth, a, 1, a_step, b, b_row, to, g->c_row, columns, bias,
+                    slice > 0 || g->add, b, 0,
                     new_block ? block : NULL, copied ? NULL : panel,
                     sums && !j ? sums + row : NULL);
             } else {
                 const float *fetch = take_lines(&next, g, b, &fetch_step);
                 TS_V(ts_micro_f32)[rows][width > VF_LANES](depth, a, 1, a_step, b, b_row, to,
-                                                           g->c_row, columns, bias, slice > 0,
-                                                           fetch, fetch_step);
+                                                           g->c_row, columns, bias,
+                                                           slice > 0 || g->add, fetch, fetch_step);
             }
         }
     }
@@ -399,6 +401,7 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
             g.c = t->rest;
             g.c_row = g.n;
             g.bias = NULL;
+            g.add = false;
             sums = sums ? t->rest + g.m * g.n : NULL;
         }
         g.k = share(steps, part + 1) - k;

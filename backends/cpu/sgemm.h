@@ -1,10 +1,11 @@
-/** @file sgemm.h  The own product of f32 matrices. */
+/** @file sgemm.h  The own product of f32 matrices, and products of any kind for other families. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SGEMM_H
 #define TS_BACKENDS_CPU_SGEMM_H
 
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/vec.h"
+#include "core/tensor.h"
 
 /** Division of a product into tiles that each pack their own operands, and the memory needed. */
 typedef struct ts_sgemm_plan {
@@ -31,5 +32,10 @@ typedef struct ts_sgemm_plan {
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *plan, const ts_gemm *g, float *sums);
 /** The whole product, on the pool, with plan->bytes of scratch. */
 void TS_V(ts_sgemm_run)(ts_sgemm_plan *plan, void *scratch);
+
+/** Bytes of scratch that the product g of f32 or f64 takes. */
+size_t TS_V(ts_product_bytes)(const ts_gemm *g, ts_dtype dtype);
+/** The product g, on the pool, by the way that suits its shape. */
+void TS_V(ts_product)(const ts_gemm *g, ts_dtype dtype, void *scratch);
 
 #endif

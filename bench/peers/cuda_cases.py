@@ -213,6 +213,35 @@ def linear(m, k, n):
         lambda g, x: [('mm', [g, x])], flops=2 * m * k * n, compiles=False)
 
 
+# ---------------------------------------------------------------------------- convolutions ----
+
+def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
+    """Channels-last; padding keeps the side, and a transposed one has none."""
+    dtype, last = torch.bfloat16, torch.channels_last
+    padding = 0 if transposed else k // 2
+    numbers = [[stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups]
+    out = side * stride if transposed else (side - 1) // stride + 1
+    flops = 2 * n * (side if transposed else out) ** 2 * c * o // groups * k * k
+    shape = f'{n}x{c}x{side} -> {o}, {k}x{k} by {stride}' + (f' in {groups}' if groups > 1 else '')
+    name = 'conv_transpose' if transposed else 'conv'
+
+    def make():
+        first = (c, o // groups) if transposed else (o, c // groups)
+        return (normal(n, c, side, side, dtype=dtype).contiguous(memory_format=last),
+                normal(*first, k, k, dtype=dtype).contiguous(memory_format=last),
+                normal(n, o, out, out, dtype=dtype).contiguous(memory_format=last))
+
+    CASES[name, shape, 'bf16'] = Case(
+        make, lambda x, w, g: aten.convolution(x, w, None, *numbers),
+        lambda x, w, g: [('convolution', [x, w, None, *numbers])], flops=flops, compiles=False)
+    CASES[name + '_backward', shape, 'bf16'] = Case(
+        make, lambda x, w, g: aten.convolution_backward(g, x, w, None, *numbers,
+                                                        [True, True, False])[:2],
+        lambda x, w, g: [('convolution_backward', [g, x, w, list(x.shape), list(w.shape),
+                                                   *numbers])],
+        flops=2 * flops, same=2, compiles=False)
+
+
 def add_widths(widths):
     """Cases of rows of so many columns, where COLUMNS has them not."""
     for width in set(widths) - set(COLUMNS):
@@ -228,3 +257,8 @@ loss(torch.bfloat16, 8192, 50304)
 adamw()
 for k_, n_ in (768, 2304), (768, 768), (768, 3072), (3072, 768), (768, 50304):
     linear(8192, k_, n_)
+for case_ in ((32, 3, 224, 64, 7, 2), (32, 64, 56, 64, 3, 1), (32, 256, 56, 64, 1, 1),
+              (32, 128, 56, 128, 3, 2), (32, 256, 14, 256, 3, 1), (32, 512, 7, 512, 3, 1),
+              (16, 64, 256, 64, 3, 1), (16, 256, 64, 256, 3, 1), (16, 1024, 16, 1024, 3, 1),
+              (32, 96, 56, 96, 3, 1, 96), (16, 128, 128, 64, 2, 2, 1, True)):
+    convolution(*case_)

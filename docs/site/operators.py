@@ -15,6 +15,10 @@ WORK = {  # ts_cost_...() in ops/, in words
     "addmm": "2 m n k + 3 m n operations, m n of the result and k of the sum",
     "linear_backward": "2 m n k operations for each of the two products that is wanted, and m n "
                        "for the bias",
+    "convolution": "2 operations for each pair of an element of the narrow side and a window's "
+                   "element",
+    "convolution_backward": "as many for each of the two products that is wanted, and an addition "
+                            "an element of grad for the bias",
     "gathered": "no operations; of the first argument only what the result holds is read",
     "scaled_dot_product_attention": "2 products over the pairs of a query and a key that sees it",
     "scaled_dot_product_attention_backward": "5 products over the pairs of a query and a key that "

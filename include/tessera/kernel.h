@@ -130,6 +130,46 @@ typedef struct ts_attention {
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
+ * A decoded call of convolution or its backward. A convolution reads the wide side x (batch,
+ * channels, size) and makes the narrow side y (batch, features, places): y[p] sums weight[k] times
+ * x[p stride - padding + k dilation], without what lies outside. A transposed convolution reads y
+ * and makes x. weight is (features, channels / groups, kernel) either way. Spatial dims are always
+ * three; those that tensors lack come first and have size 1.
+ */
+typedef struct ts_convolution {
+    bool transposed;           /**< the input is y, the result x */
+    int dims;                  /**< spatial dims of the tensors, 1 to 3 */
+    int64_t batch, groups;
+    int64_t channels, features; /**< of x and y */
+    int64_t size[3], places[3]; /**< of x and y */
+    int64_t kernel[3], stride[3], dilation[3];
+    int64_t padding[3];         /**< in front of x */
+} ts_convolution;
+/** The running call of convolution or convolution_backward, decoded; of no other op. */
+TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
+
+/**
+ * A dim of windows that are gathered as rows of a matrix. Window i is that of position start + i
+ * step of the side that is made. It has `taps` elements; tap j multiplies the kernel's element
+ * first + j every, and reads position i move + base + j shift of the other side, 0 outside of it.
+ */
+typedef struct ts_window_axis {
+    int64_t count, start, step;
+    int64_t taps, first, every;
+    int64_t move, base, shift;
+} ts_window_axis;
+/**
+ * The windows of the running call of convolution or convolution_backward. With form -1 those of x
+ * whose weighted sums are y; the gradient of the weight multiplies them with y. Else windows of y
+ * whose weighted sums are elements of x: positions of x that are a multiple of the stride apart
+ * have windows of one form, which may be empty. Each form is a product of its own.
+ * @param form  -1, or 0 to ts_kernel_window_forms() - 1
+ */
+TS_API void ts_kernel_windows(const ts_frame *frame, int64_t form, ts_window_axis axis[3]);
+/** Number of forms: the product of the strides, or of x's size where that is smaller. */
+TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
+
+/**
  * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape
  * rule and those whose sizes depend on values (nonzero, masked_select: arguments are checked but
  * neither cast nor packed); a given result must fit and is kept.

@@ -5,6 +5,7 @@
 #define TESSERA_OPS_H
 
 #include "ops/attention.h"
+#include "ops/convolution.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
 #include "ops/index.h"

@@ -422,6 +422,14 @@ TS_TEST(products_and_layers_say_what_is_wrong)
                              "9223372036854775807 for dtype i64, got -1");
     WRONG((ts_linear_new(0, 3, true)),
           "TS_ERR_VALUE: linear_new: argument 'in': expected at least 1, got 0");
+    WRONG((ts_conv_new(4, 6, TS_SIZES(3, 0), true, NULL)),
+          "TS_ERR_VALUE: conv_new: argument 'kernel[d]': expected at least 1, got 0");
+    WRONG((ts_conv_transpose_new(4, 6, TS_SIZES(3, 3, 3, 3), true, NULL)),
+          "TS_ERR_VALUE: conv_transpose_new: argument 'nkernel': expected 1 to 3, got 4");
+    WRONG((ts_conv_new(3, 6, TS_SIZES(3), true, &(ts_conv_opts){.size = sizeof(ts_conv_opts),
+                                                                .groups = 2})),
+          "TS_ERR_VALUE: conv_new: argument 'in': expected a multiple of the number of groups, got "
+          "3");
     WRONG((ts_layer_norm_new(-1, 0, true)),
           "TS_ERR_VALUE: layer_norm_new: argument 'width': expected at least 1, got -1");
     WRONG((ts_dropout_new(2)),

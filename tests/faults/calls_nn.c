@@ -58,6 +58,8 @@ CALLS(modules)
     ts_multihead_opts heads = {.size = sizeof heads, .causal = true, .dropout = 0.5};
     WATCH(x, rows, sequence);
     MODULE(x, ts_linear_new(4, 3, true));
+    MODULE(sequence, ts_conv_new(3, 2, TS_SIZES(2), true, NULL));
+    MODULE(sequence, ts_conv_transpose_new(3, 2, TS_SIZES(2), true, NULL));
     MODULE(rows, ts_embedding_new(2, 3));
     MODULE(x, ts_layer_norm_new(4, 0, true));
     MODULE(x, ts_rms_norm_new(4, 0));

@@ -457,6 +457,25 @@ CALLS(matmul_and_norm)
     NEW(ts_##name##_backward(one, p, b, TS_REDUCTION_SUM, &dtarget)); \
     fault_see(f, dtarget)
 
+CALLS(convolution)
+{
+    TS_SCOPE;
+    ts_tensor *x[3] = {ts_ones(TS_SIZES(4, 5), TS_F32), ts_ones(TS_SIZES(2, 4, 5, 4), TS_F32),
+                       ts_ones(TS_SIZES(2, 4, 2, 4, 3), TS_F32)};
+    ts_tensor *w[3] = {ts_ones(TS_SIZES(4, 2, 3), TS_F32), ts_ones(TS_SIZES(4, 2, 3, 2), TS_F32),
+                       ts_ones(TS_SIZES(4, 2, 2, 2, 2), TS_F32)};
+    ts_tensor *bias = ts_ones(TS_SIZES(4), TS_F32);
+    ts_conv_opts opts = {.size = sizeof opts, .stride = {2}, .padding = {1}, .groups = 2},
+                 same = {.size = sizeof same, .same = true, .groups = 2};
+    WATCH(x[0], x[1], x[2], w[0], w[1], w[2], bias);
+    NEW(ts_conv1d(x[0], w[0], bias, &opts));
+    NEW(ts_conv2d(x[1], w[1], bias, &same));
+    NEW(ts_conv3d(x[2], w[2], TS_NONE, &opts));
+    NEW(ts_conv_transpose1d(x[0], w[0], bias, &opts));
+    NEW(ts_conv_transpose2d(x[1], w[1], bias, &opts));
+    NEW(ts_conv_transpose3d(x[2], w[2], TS_NONE, &opts));
+}
+
 CALLS(loss)
 {
     OPERANDS;

@@ -210,6 +210,7 @@ static void replay_file(const char *name)
 TS_TEST(numpy_agrees) { replay_file("numpy.json"); }
 TS_TEST(torch_agrees) { replay_file("torch.json"); }
 TS_TEST(torch_agrees_with_each_row) { replay_file("rows.json"); }
+TS_TEST(torch_agrees_on_convolutions) { replay_file("convolution.json"); }
 
 /* --------------------------------------------------------------------------- higher orders ---- */
 

@@ -255,8 +255,11 @@ class Corpora(unittest.TestCase):
             self.assertRegex(os.path.basename(path), r"^[a-z][a-z0-9_]{1,39}$")
 
     def test_a_seed_of_a_call_begins_with_the_name_of_an_operator(self):
-        with open(os.path.join(os.path.dirname(TOOLS), "ops", "ops.def"), encoding="utf-8") as file:
-            operators = set(re.findall(r"^TS_OP\((\w+),", file.read(), re.M))
+        operators = set()
+        for table in ("ops.def", "images.def"):
+            path = os.path.join(os.path.dirname(TOOLS), "ops", table)
+            with open(path, encoding="utf-8") as file:
+                operators |= set(re.findall(r"^TS_OP\((\w+),", file.read(), re.M))
         seeds = [path for path in self.files() if path.split(os.sep)[-2] == "opcall"]
         self.assertGreater(len(seeds), 20)
         for path in seeds:
@@ -500,7 +503,7 @@ class GpuSuite(ToolCase):
         self.assertTrue(all("force=1 " in call for call in calls[:many + 1]))
         self.assertFalse(any("force=1 " in call for call in calls[many + 1:]))
         self.assertIn("--no-isolate --op op force=1", calls[many])
-        self.assertIn("--family attention,matmul force= ", calls[many + 1])
+        self.assertIn("--family attention,convolution,matmul force= ", calls[many + 1])
 
     def test_what_the_driver_compiles_lies_in_one_folder_that_goes_away(self):
         self.suite("--only", "ptx80")

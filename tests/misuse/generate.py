@@ -102,6 +102,10 @@ READS = {
     "ts_safetensors_save", "ts_npy_save",
 }
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
+# Fields that are arrays, and their lengths; most draws leave numbers that are valid.
+ARRAYS = {f"ts_conv_opts {field}": 3
+          for field in ("stride", "padding", "dilation", "output_padding")}
+
 # Functions that are not called with drawn arguments, with the reason.
 SKIPPED = {
     "ts_call_boxed": "misuse.c calls it, from the table of operators",
@@ -114,6 +118,8 @@ SKIPPED = {
     "ts_check_tensors": "the same; TS_CHECK_TENSORS is in most functions that are drawn",
     "ts_check_other_opts": "the same, of TS_CHECK_OPTS, which counts the bytes of a struct",
     "ts_kernel_attention": "reads a call of attention alone, as its header says",
+    "ts_kernel_convolution": "the same of convolution", "ts_kernel_windows": "the same",
+    "ts_kernel_window_forms": "the same",
     "ts_prof_calibrate": "measures for seconds; tests/profile/ calls it",
     "ts_profile_take": "the same",
     "ts_kernel_data": "reads a tensor that the dispatcher checked; there is no error to tell",
@@ -176,7 +182,10 @@ class Callers:
             value = self.value(plain, kind, field)
             if value is None:
                 sys.exit(f"generate.py: {function}: nothing draws '{kind}' of {plain}.{field}")
-            if field.startswith("saves_for"):
+            if f"{plain} {field}" in ARRAYS:
+                for k in range(ARRAYS[f"{plain} {field}"]):
+                    lines.append(f"a{i}_room->{field}[{k}] = one_in(4) ? {value} : {k == 0:d};")
+            elif field.startswith("saves_for"):
                 lines.append(f"a{i}_room->{field}[0] = (uint32_t){value};")
             elif is_count(kind, field):
                 lines.append(f"a{i}_room->{field} = one_in(4) ? ({kind}){value} : 2;")

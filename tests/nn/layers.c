@@ -84,6 +84,58 @@ TS_TEST(linear_multiplies_and_adds)
     ts_module_free(plain);
 }
 
+static const ts_conv_opts conv_opts = {.size = sizeof conv_opts, .stride = {2}, .padding = {1}};
+
+static ts_tensor *conv(ts_module *m, ts_tensor *x)
+{
+    return ts_conv1d(x, param(m, "weight"), param(m, "bias"), &conv_opts);
+}
+static ts_tensor *conv_transpose(ts_module *m, ts_tensor *x)
+{
+    return ts_conv_transpose1d(x, param(m, "weight"), param(m, "bias"), &conv_opts);
+}
+
+TS_TEST(convolutions_take_their_dims_from_the_kernel)
+{
+    assert_composed(ts_conv_new(B, 6, TS_SIZES(3), true, &conv_opts), conv);
+    assert_composed(ts_conv_transpose_new(B, 6, TS_SIZES(3), true, &conv_opts), conv_transpose);
+    TS_SCOPE;
+    ts_conv_opts groups = {.size = sizeof groups, .same = true, .groups = 2};
+    ts_module *m = ts_conv_new(4, 6, TS_SIZES(3, 2), true, &groups);
+    ts_tensor *y = ts_forward(m, ts_ones(TS_SIZES(2, 4, 5, 7), TS_F32));
+    ck_assert_ptr_nonnull(y);
+    ck_assert_mem_eq(ts_sizes(y), ((int64_t[]){2, 6, 5, 7}), 4 * sizeof(int64_t));
+    ck_assert_int_eq(ts_module_num_parameters(m), 6 * 2 * 6 + 6);
+    ck_assert_str_eq(ts_module_type_of(m)->name, "Conv2d");
+    ts_module_free(m);
+    m = ts_conv_transpose_new(4, 6, TS_SIZES(2, 2, 2), true, NULL);
+    y = ts_forward(m, ts_ones(TS_SIZES(4, 2, 3, 4), TS_F32));
+    ck_assert_ptr_nonnull(y);
+    ck_assert_mem_eq(ts_sizes(y), ((int64_t[]){6, 3, 4, 5}), 4 * sizeof(int64_t));
+    ts_module_free(m);
+}
+
+/* as torch.nn.init.kaiming_uniform_(weight, a=sqrt(5)): inputs are those of the second dim */
+TS_TEST(convolutions_begin_within_their_bound)
+{
+    ts_manual_seed(6);
+    for (int transposed = 0; transposed < 2; transposed++) {
+        ts_module *m = transposed ? ts_conv_transpose_new(20, 40, TS_SIZES(3, 5), true, NULL)
+                                  : ts_conv_new(20, 40, TS_SIZES(3, 5), true, NULL);
+        double bound = 1 / sqrt((transposed ? 40 : 20) * 15), most = 0, squares = 0;
+        const ts_tensor *w = param(m, "weight"), *bias = param(m, "bias");
+        for (int64_t i = 0; i < ts_numel(w); i++) {
+            most = fmax(most, fabs(at(w, i)));
+            squares += at(w, i) * at(w, i) / (double)ts_numel(w);
+        }
+        ck_assert(most <= bound && most > 0.99 * bound);
+        ck_assert_double_eq_tol(sqrt(squares), bound / sqrt(3), 0.02 * bound);
+        for (int i = 0; i < 40; i++)
+            ck_assert(fabs(at(bias, i)) <= bound);
+        ts_module_free(m);
+    }
+}
+
 TS_TEST(linear_begins_within_its_bound)
 {
     ts_manual_seed(5);

@@ -8,6 +8,7 @@
 #ifndef TESSERA_NN_LAYERS_H
 #define TESSERA_NN_LAYERS_H
 
+#include "../ops/convolution.h"
 #include "module.h"
 
 TS_BEGIN_DECLS
@@ -17,6 +18,20 @@ TS_BEGIN_DECLS
  * uniform within 1 / sqrt(in), as torch.nn.Linear.
  */
 TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
+
+/**
+ * Convolution over as many dims as kernel has numbers, 1 to 3, which TS_SIZES() gives:
+ * ts_conv_new(64, 128, TS_SIZES(3, 3), true, &opts). (N, in, spatial dims) -> (N, out, ...), or one
+ * sample without N. Parameters "weight" (out, in / groups, kernel) and "bias" (out), uniform within
+ * 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
+ * @param opts  NULL for stride 1, no padding and one group
+ */
+TS_API ts_module *ts_conv_new(int64_t in, int64_t out, const int64_t *kernel, int nkernel,
+                              bool bias, const ts_conv_opts *opts);
+/** Transposed convolution. "weight" (in, out / groups, kernel) and "bias" (out), uniform within
+ *  1 / sqrt(out / groups · elements of the kernel), as torch.nn.ConvTranspose2d. */
+TS_API ts_module *ts_conv_transpose_new(int64_t in, int64_t out, const int64_t *kernel,
+                                        int nkernel, bool bias, const ts_conv_opts *opts);
 
 /**
  * Rows of a table: indices of any sizes, i64 or i32, -> (..., width). Parameter "weight" (count,

@@ -1,0 +1,661 @@
+/**
+ * @file convolution.c  Convolutions as products of matrices.
+ *
+ * All three directions gather windows of a tensor into the rows of a matrix, chunk by chunk, and
+ * multiply it. The result y gathers windows of x. The gradient of x gathers from y what each
+ * element of x went to: elements whose positions have one remainder by the stride have windows of
+ * one form, so there is one product for each remainder, and nothing is added up in memory. The
+ * gradient of the weight multiplies the windows of x with y. Chunks are cut by shape alone, so
+ * results do not depend on the number of threads.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "backends/cpu/sgemm.h"
+#include "backends/cpu/window_tiles.h"
+#include "core/alloc.h"
+#include "include/tessera/ops.h"
+#include "ops/kernel.h"
+
+#define CHUNK (1 << 18)     /* most elements of a matrix of windows, if there are enough rows */
+#define CHUNK_ROWS 512      /* least windows of a chunk, each of which packs the weight */
+#define SMALL_IMAGE 256     /* images of fewer positions share chunks */
+#define WEIGHT_CHUNK (1 << 22) /* the same of the gradient of the weight, which is added up */
+
+/* ----------------------------------------------------------------------------- products ---- */
+
+/** What a call of either op needs. */
+typedef struct job {
+    const ts_frame *frame;
+    ts_convolution c;
+    image x, y;
+    const ts_tensor *weight; /* or its gradient */
+    const ts_tensor *bias;
+    bool last; /* the image that is made is planned with its channels innermost */
+    ts_dtype dtype;
+    int item;
+} job;
+
+static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x, bool by_window)
+{
+    const ts_convolution *c = &b->c;
+    const ts_tensor *t = b->weight;
+    int64_t features = c->features / c->groups, channels = c->channels / c->groups;
+    weights w = {.data = (char *)t->data + group * features * t->strides[0] * b->item,
+                 .row = to_x ? t->strides[1] : t->strides[0],
+                 .column = to_x ? t->strides[0] : t->strides[1],
+                 .rows = to_x ? channels : features, .columns = to_x ? features : channels,
+                 .axis = a, .by_window = by_window, .item = b->item};
+    for (int d = 0; d < c->dims; d++)
+        w.at[3 - c->dims + d] = t->strides[2 + d];
+    return w;
+}
+
+/** Scratch of a product. Functions run twice: for its size, and for the work. */
+typedef struct scratch {
+    bool there; /* else only `most` is wanted */
+    char *base;
+    size_t used, most;
+} scratch;
+
+static char *take(scratch *s, int64_t bytes)
+{
+    char *at = s->there ? s->base + s->used : NULL;
+    s->used += ((size_t)bytes + 63) / 64 * 64;
+    s->most = s->used > s->most ? s->used : s->most;
+    return at;
+}
+
+/** A product; only its scratch if there is none yet. */
+static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
+{
+    size_t used = s->used;
+    char *at = take(s, (int64_t)TS_V(ts_product_bytes)(g, dtype));
+    if (s->there)
+        TS_V(ts_product)(g, dtype, at);
+    s->used = used;
+}
+
+/** How positions are cut into chunks, by shape and planned layout alone. */
+typedef struct cuts {
+    int64_t all;   /* positions */
+    int64_t whole; /* positions that no chunk reaches beyond: all, or those of an image */
+    int64_t most;  /* of a chunk */
+} cuts;
+
+/** last: channels are innermost, so positions of all images are rows of one matrix. Other images
+ *  are matrices by themselves if they are large enough, else they are put together in scratch. */
+static cuts cut(const axis *a, int64_t batch, bool last, int64_t wanted)
+{
+    int64_t each = a[0].count * a[1].count * a[2].count;
+    cuts c = {.all = each * batch, .whole = last || each < SMALL_IMAGE ? each * batch : each};
+    int64_t parts = ts_ceil_div(c.whole, ts_max64(CHUNK_ROWS, wanted));
+    c.most = parts ? ts_ceil_div(c.whole, parts) : 0;
+    return c;
+}
+
+static int64_t chunk_at(const cuts *c, int64_t first)
+{
+    return ts_min64(c->most, c->whole - first % c->whole);
+}
+
+/** Whether a group's channels at the positions of each chunk are a matrix in memory. */
+static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t channels, bool last,
+                      const cuts *c, int64_t *step)
+{
+    return even_positions(v, a, batch, step) >= c->whole &&
+           (last ? (v->c == 1 || channels == 1) && *step >= channels
+                 : *step == 1 && v->c >= c->whole);
+}
+
+/** Whether tiles of windows are multiplied, by dtype, shape and planned layout. */
+static bool suits_tiles(const job *b, bool last, int64_t rows, int64_t k)
+{
+    return VEC_ISA != VEC_IS_baseline && b->dtype == TS_F32 && last && k >= 8 && rows >= 4;
+}
+
+/** The elements of one group of y, or of x, whose windows are those of `axis`. */
+static void make_images(const job *b, int64_t group, const axis *a, bool to_x, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    image from = to_x ? b->y : b->x, to = to_x ? b->x : b->y;
+    int64_t rows = (to_x ? c->channels : c->features) / c->groups;
+    int64_t channels = (to_x ? c->features : c->channels) / c->groups;
+    int64_t k = a[0].taps * a[1].taps * a[2].taps * channels, step;
+    bool last = b->last || rows == 1;
+    cuts chunks = cut(a, c->batch, last, CHUNK / ts_max64(k, 1));
+    size_t used = s->used;
+    if (!chunks.all || !rows)
+        return;
+    from.data += group * channels * from.c * b->item;
+    to.data += group * rows * to.c * b->item;
+    windows w = {.from = from, .axis = {a[0], a[1], a[2]}, .channels = channels,
+                 .item = b->item, .by_window = from.c == 1};
+    int64_t pixel;
+    bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
+                                                     &chunks, &pixel);
+    weights m = weights_of(b, group, a, to_x, w.by_window);
+    if (!weights_in_place(&m)) {
+        m.matrix = take(s, rows * k * b->item);
+        if (s->there)
+            move_weights(&m, false);
+    }
+    bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
+    if (!there && suits_tiles(b, last, rows, k)) {
+        tiles t = {.w = w, .to = to, .weight = (float *)m.matrix, .rows = rows, .depth = k,
+                   .bias = b->bias ? (const float *)b->bias->data + group * rows : NULL,
+                   .all = chunks.all, .step = step, .direct = direct};
+        t.packed = (float *)take(s, plan_tiles(&t) * b->item);
+        t.scratch = (float *)take(s, t.lanes * t.lane * b->item);
+        if (s->there)
+            run_tiles(&t);
+        s->used = used;
+        return;
+    }
+    w.to = there ? NULL : take(s, chunks.most * k * b->item);
+    strips out = {.image = to, .axis = a, .channels = rows, .item = b->item,
+                  .position_step = last ? rows : 1, .channel_step = 1,
+                  .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
+    const char *bias = b->bias ? (const char *)b->bias->data + group * rows * b->item : NULL;
+    for (int64_t first = 0, count; first < chunks.all; first += count) {
+        count = chunk_at(&chunks, first);
+        ts_gemm g = {.k = k, .c = direct ? position_at(&to, a, first, b->item) : out.matrix};
+        const char *matrix = there ? position_at(&from, a, first, b->item) : w.to;
+        int64_t window_step = !w.by_window ? 1 : there ? pixel : k;
+        int64_t tap_step = w.by_window ? 1 : there ? from.c : count;
+        if (last) { /* windows times weights */
+            g.m = count;
+            g.n = rows;
+            g.a = matrix;
+            g.a_row = window_step;
+            g.a_column = tap_step;
+            g.b = m.matrix;
+            g.b_row = 1;
+            g.b_column = k;
+            g.c_row = direct ? step : rows;
+            g.bias = bias;
+        } else { /* weights times windows */
+            g.m = rows;
+            g.n = count;
+            g.a = m.matrix;
+            g.a_row = k;
+            g.a_column = 1;
+            g.b = matrix;
+            g.b_row = tap_step;
+            g.b_column = window_step;
+            g.c_row = direct ? to.c : count;
+            g.add = bias != NULL;
+        }
+        if (s->there) {
+            if (!there)
+                gather(&w, first, count);
+            for (int64_t i = 0; g.add && i < rows; i++)
+                copy_run((char *)g.c + i * g.c_row * b->item, 1, bias + i * b->item, 0, count,
+                         b->item);
+        }
+        multiply(&g, b->dtype, s);
+        if (s->there && !direct)
+            copy_matrix(&out, first, count, true);
+    }
+    s->used = used;
+}
+
+/** The gradient of one group's weight: y's channels times x's windows. */
+static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    image x = b->x, y = b->y;
+    int64_t rows = c->features / c->groups, channels = c->channels / c->groups;
+    int64_t k = a[0].taps * a[1].taps * a[2].taps * channels, step;
+    bool last = y.c == 1 || rows == 1;
+    size_t used = s->used;
+    if (!k)
+        return;
+    cuts chunks = cut(a, c->batch, last, WEIGHT_CHUNK / k);
+    x.data += group * channels * x.c * b->item;
+    y.data += group * rows * y.c * b->item;
+    windows w = {.from = x, .axis = {a[0], a[1], a[2]}, .channels = channels, .item = b->item,
+                 .by_window = x.c == 1};
+    weights m = weights_of(b, group, a, false, w.by_window);
+    bool in_place = weights_in_place(&m);
+    int64_t pixel;
+    bool there = windows_are_pixels(&w) && is_matrix(&x, a, c->batch, channels, w.by_window,
+                                                     &chunks, &pixel);
+    if (!in_place)
+        m.matrix = take(s, rows * k * b->item);
+    bool direct = is_matrix(&y, a, c->batch, rows, last, &chunks, &step);
+    w.to = there ? NULL : take(s, chunks.most * k * b->item);
+    strips in = {.image = y, .axis = a, .channels = rows, .item = b->item,
+                 .position_step = last ? rows : 1, .channel_step = 1,
+                 .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
+    ts_gemm g = {.m = rows, .n = k, .c = m.matrix, .c_row = k};
+    if (!chunks.all) /* zeros */
+        multiply(&g, b->dtype, s);
+    for (int64_t first = 0; first < chunks.all; first += g.k) {
+        g.k = chunk_at(&chunks, first);
+        g.a = direct ? position_at(&y, a, first, b->item) : in.matrix;
+        g.a_row = last ? 1 : direct ? y.c : g.k;
+        g.a_column = !last ? 1 : direct ? step : rows;
+        g.b = there ? position_at(&x, a, first, b->item) : w.to;
+        g.b_row = !w.by_window ? 1 : there ? pixel : k;
+        g.b_column = w.by_window ? 1 : there ? x.c : g.k;
+        g.add = first > 0;
+        if (s->there) {
+            if (!there)
+                gather(&w, first, g.k);
+            if (!direct)
+                copy_matrix(&in, first, g.k, false);
+        }
+        multiply(&g, b->dtype, s);
+    }
+    if (s->there && !in_place)
+        move_weights(&m, true);
+    s->used = used;
+}
+
+/* ---------------------------------------------------------------------------- depthwise ---- */
+
+/** A channel of y belongs to each channel of x: products would be of one column. */
+static bool is_depthwise(const ts_convolution *c)
+{
+    return c->groups > 1 && c->channels == c->groups && c->features == c->groups;
+}
+
+enum {
+    LANES = 16, /* channels, or positions of a line, that are summed side by side */
+    TAPS = 32   /* of a window that are listed at a time */
+};
+
+/** Sums over windows, channel by channel. */
+typedef struct depthwise {
+    windows w;        /* of all channels */
+    image to;         /* that is made, or y beside the gradient of the weight */
+    char *weight;     /* (taps, channels), or its gradient (channels, taps) */
+    const char *bias; /* (channels), or NULL */
+    int64_t channels, batch, taps;
+    bool last;        /* channels are innermost in both images */
+} depthwise;
+
+/* Positions begin to end of images whose channels are innermost. The taps of a position that lie in
+ * the image are listed, TAPS at a time, and summed for LANES channels in registers. */
+#define DEEP_LAST(T, name)                                                                         \
+    static void name##_taps(const depthwise *d, T *to, const T *const *x, const T *const *k,       \
+                            int64_t taps)                                                          \
+    {                                                                                              \
+        int64_t c = 0;                                                                             \
+        for (; c + LANES <= d->channels; c += LANES) {                                             \
+            T sum[LANES];                                                                          \
+            for (int l = 0; l < LANES; l++)                                                        \
+                sum[l] = to[c + l];                                                                \
+            for (int64_t t = 0; t < taps; t++)                                                     \
+                for (int l = 0; l < LANES; l++)                                                    \
+                    sum[l] += x[t][c + l] * k[t][c + l];                                           \
+            for (int l = 0; l < LANES; l++)                                                        \
+                to[c + l] = sum[l];                                                                \
+        }                                                                                          \
+        for (; c < d->channels; c++)                                                               \
+            for (int64_t t = 0; t < taps; t++)                                                     \
+                to[c] += x[t][c] * k[t][c];                                                        \
+    }                                                                                              \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t step = line->shift * d->w.from.at[2];                                              \
+        place p = place_of(a, begin);                                                              \
+        for (int64_t q = begin; q < end; q++, next_place(&p, a, 1)) {                              \
+            T *to = (T *)position_at(&d->to, a, q, sizeof(T));                                     \
+            const T *weight = (const T *)d->weight, *x[TAPS], *k[TAPS];                            \
+            int64_t first = p.i[2] * line->move + line->base, low, high, taps = 0;                 \
+            inside_of(first, line->shift, d->w.from.size[2], line->taps, &low, &high);             \
+            for (int64_t c = 0; c < d->channels; c++)                                              \
+                to[c] = d->bias ? ((const T *)d->bias)[c] : 0;                                     \
+            for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
+                for (int64_t j1 = 0; j1 < a[1].taps; j1++, weight += line->taps * d->channels) {   \
+                    const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
+                    for (int64_t j = low; from && j < high; j++) {                                 \
+                        x[taps] = from + first * d->w.from.at[2] + j * step;                       \
+                        k[taps++] = weight + j * d->channels;                                      \
+                        if (taps == TAPS) {                                                        \
+                            name##_taps(d, to, x, k, taps);                                        \
+                            taps = 0;                                                              \
+                        }                                                                          \
+                    }                                                                              \
+                }                                                                                  \
+            name##_taps(d, to, x, k, taps);                                                        \
+        }                                                                                          \
+    }
+DEEP_LAST(float, deep_last_f32)
+DEEP_LAST(double, deep_last_f64)
+
+/* Planes begin to end of a batch of channels, line by line. The taps of a line are listed, TAPS at
+ * a time; where all of them lie in the image, LANES positions are summed in registers. */
+#define DEEP_PLANES(T, name)                                                                       \
+    typedef struct name##_tap {                                                                    \
+        const T *x; /* of the line's first position */                                             \
+        T k;                                                                                       \
+        int64_t low, high; /* positions that lie in the image */                                   \
+    } name##_tap;                                                                                  \
+    static void name##_line(T *to, int64_t to_step, int64_t step, int64_t count,                   \
+                            const name##_tap *taps, int64_t n)                                     \
+    {                                                                                              \
+        int64_t low = 0, high = count;                                                             \
+        for (int64_t t = 0; t < n; t++) {                                                          \
+            low = ts_max64(low, taps[t].low);                                                      \
+            high = ts_min64(high, taps[t].high);                                                   \
+        }                                                                                          \
+        high = step == 1 && to_step == 1 && high > low ? low + (high - low) / LANES * LANES : low; \
+        for (int64_t i = low; i < high; i += LANES) {                                              \
+            T sum[LANES];                                                                          \
+            for (int l = 0; l < LANES; l++)                                                        \
+                sum[l] = to[i + l];                                                                \
+            for (int64_t t = 0; t < n; t++)                                                        \
+                for (int l = 0; l < LANES; l++)                                                    \
+                    sum[l] += taps[t].x[i + l] * taps[t].k;                                        \
+            for (int l = 0; l < LANES; l++)                                                        \
+                to[i + l] = sum[l];                                                                \
+        }                                                                                          \
+        for (int64_t t = 0; t < n; t++) {                                                          \
+            const name##_tap *tap = &taps[t];                                                      \
+            for (int64_t i = tap->low; i < ts_min64(tap->high, low); i++)                          \
+                to[i * to_step] += tap->x[i * step] * tap->k;                                      \
+            for (int64_t i = ts_max64(tap->low, high); i < tap->high; i++)                         \
+                to[i * to_step] += tap->x[i * step] * tap->k;                                      \
+        }                                                                                          \
+    }                                                                                              \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t to_step = line->step * d->to.at[2], step = line->move * d->w.from.at[2];           \
+        int64_t lines = a[0].count * a[1].count;                                                   \
+        for (int64_t q = begin * lines; q < end * lines; q++) {                                    \
+            name##_tap taps[TAPS];                                                                 \
+            int64_t c = q / lines % d->channels, n = 0;                                            \
+            place p = {q / lines / d->channels, {q % lines / a[1].count, q % a[1].count, 0}};      \
+            T *to = (T *)d->to.data + p.n * d->to.n + c * d->to.c + line->start * d->to.at[2] +    \
+                    (a[0].start + p.i[0] * a[0].step) * d->to.at[0] +                              \
+                    (a[1].start + p.i[1] * a[1].step) * d->to.at[1];                               \
+            const T *weight = (const T *)d->weight + c;                                            \
+            for (int64_t i = 0; i < line->count; i++)                                              \
+                to[i * to_step] = d->bias ? ((const T *)d->bias)[c] : 0;                           \
+            for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
+                for (int64_t j1 = 0; j1 < a[1].taps; j1++) {                                       \
+                    const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
+                    for (int64_t j = 0; j < line->taps; j++, weight += d->channels) {              \
+                        int64_t offset = line->base + j * line->shift;                             \
+                        if (!from)                                                                 \
+                            continue;                                                              \
+                        name##_tap *tap = &taps[n++];                                              \
+                        tap->x = from + c * d->w.from.c + offset * d->w.from.at[2];                \
+                        tap->k = *weight;                                                          \
+                        inside_of(offset, line->move, d->w.from.size[2], line->count, &tap->low,   \
+                                  &tap->high);                                                     \
+                        if (n == TAPS) {                                                           \
+                            name##_line(to, to_step, step, line->count, taps, n);                  \
+                            n = 0;                                                                 \
+                        }                                                                          \
+                    }                                                                              \
+                }                                                                                  \
+            name##_line(to, to_step, step, line->count, taps, n);                                  \
+        }                                                                                          \
+    }
+DEEP_PLANES(float, deep_planes_f32)
+DEEP_PLANES(double, deep_planes_f64)
+
+/* Gradients of the weight, (channels, taps): blocks begin to end of LANES channels. Products of a
+ * line are added up first. */
+#define WEIGH_LAST(T, name)                                                                        \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t step = d->w.from.at[2], lines = d->batch * a[0].count * a[1].count;                \
+        for (int64_t c = begin * LANES; c < ts_min64(end * LANES, d->channels); c += LANES)        \
+            for (int64_t t = 0; t < d->taps; t++) {                                                \
+                int64_t j0 = t / line->taps / a[1].taps, j1 = t / line->taps % a[1].taps;          \
+                int64_t offset = line->base + t % line->taps * line->shift, low, high;             \
+                int64_t n = ts_min64(LANES, d->channels - c);                                      \
+                T sum[LANES] = {0};                                                                \
+                inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);        \
+                for (int64_t q = 0; q < lines; q++) {                                              \
+                    place p = place_of(a, q * line->count);                                        \
+                    const T *x = (const T *)line_at(&d->w, &p, j0, j1);                            \
+                    const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T)) + c;\
+                    T part[LANES] = {0};                                                           \
+                    if (!x)                                                                        \
+                        continue;                                                                  \
+                    x += c + offset * step;                                                        \
+                    for (int64_t i = low; i < high; i++) {                                         \
+                        const T *u = x + i * line->move * step, *v = y + i * d->to.at[2];          \
+                        if (n == LANES)                                                            \
+                            for (int l = 0; l < LANES; l++)                                        \
+                                part[l] += u[l] * v[l];                                            \
+                        else                                                                       \
+                            for (int l = 0; l < n; l++)                                            \
+                                part[l] += u[l] * v[l];                                            \
+                    }                                                                              \
+                    for (int l = 0; l < LANES; l++)                                                \
+                        sum[l] += part[l];                                                         \
+                }                                                                                  \
+                for (int l = 0; l < n; l++)                                                        \
+                    ((T *)d->weight)[(c + l) * d->taps + t] = sum[l];                              \
+            }                                                                                      \
+    }
+WEIGH_LAST(float, weigh_last_f32)
+WEIGH_LAST(double, weigh_last_f64)
+
+/* The same of images in any layout: channels begin to end. */
+#define WEIGH_PLANES(T, name)                                                                      \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        const depthwise *d = ctx;                                                                  \
+        const axis *a = d->w.axis, *line = &a[2];                                                  \
+        int64_t step = line->move * d->w.from.at[2], y_step = d->to.at[2];                         \
+        int64_t lines = d->batch * a[0].count * a[1].count;                                        \
+        for (int64_t c = begin; c < end; c++)                                                      \
+            for (int64_t t = 0; t < d->taps; t++) {                                                \
+                int64_t j0 = t / line->taps / a[1].taps, j1 = t / line->taps % a[1].taps;          \
+                int64_t offset = line->base + t % line->taps * line->shift, low, high;             \
+                T sum[LANES] = {0}, all = 0;                                                       \
+                inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);        \
+                for (int64_t q = 0; q < lines; q++) {                                              \
+                    place p = place_of(a, q * line->count);                                        \
+                    const T *x = (const T *)line_at(&d->w, &p, j0, j1);                            \
+                    const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T));    \
+                    if (!x)                                                                        \
+                        continue;                                                                  \
+                    x += c * d->w.from.c + offset * d->w.from.at[2];                               \
+                    y += c * d->to.c;                                                              \
+                    int64_t i = low;                                                               \
+                    for (; i + LANES <= high && step == 1 && y_step == 1; i += LANES)              \
+                        for (int l = 0; l < LANES; l++)                                            \
+                            sum[l] += x[i + l] * y[i + l];                                         \
+                    for (; i < high; i++)                                                          \
+                        sum[(i - low) % LANES] += x[i * step] * y[i * y_step];                     \
+                }                                                                                  \
+                for (int l = 0; l < LANES; l++)                                                    \
+                    all += sum[l];                                                                 \
+                ((T *)d->weight)[c * d->taps + t] = all;                                           \
+            }                                                                                      \
+    }
+WEIGH_PLANES(float, weigh_planes_f32)
+WEIGH_PLANES(double, weigh_planes_f64)
+
+static depthwise depthwise_of(const job *b, const axis *a, image from, image to)
+{
+    depthwise d = {.w = {.from = from, .axis = {a[0], a[1], a[2]}, .item = b->item}, .to = to,
+                   .channels = b->c.groups, .batch = b->c.batch,
+                   .taps = a[0].taps * a[1].taps * a[2].taps};
+    d.last = from.c == 1 && to.c == 1;
+    return d;
+}
+
+/** All channels of the weight, or of its gradient, as a matrix (channels, taps). */
+static weights depthwise_weights(const job *b, const axis *a)
+{
+    weights w = weights_of(b, 0, a, false, false);
+    w.rows = b->c.groups;
+    w.row = b->weight->strides[0];
+    return w;
+}
+
+/** The elements of y, or of x, whose windows are those of `axis`. */
+static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
+{
+    depthwise d = depthwise_of(b, a, to_x ? b->y : b->x, to_x ? b->x : b->y);
+    weights w = depthwise_weights(b, a);
+    size_t used = s->used;
+    w.columns = w.rows; /* (one row of taps, then channels) */
+    w.column = w.row;
+    w.rows = 1;
+    w.by_window = true;
+    d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
+    d.bias = b->bias ? b->bias->data : NULL;
+    s->used = used;
+    int64_t positions = a[0].count * a[1].count * a[2].count;
+    if (!s->there || !positions || !d.batch)
+        return;
+    move_weights(&w, false);
+    bool wide = b->dtype == TS_F64;
+    if (d.last)
+        ts_parallel_for(d.batch * positions, 1 + 16384 / (d.taps * d.channels + 1),
+                        wide ? deep_last_f64 : deep_last_f32, &d);
+    else
+        ts_parallel_for(d.batch * d.channels, 1 + 16384 / (d.taps * positions + 1),
+                        wide ? deep_planes_f64 : deep_planes_f32, &d);
+}
+
+static void weigh_depthwise(const job *b, const axis *a, scratch *s)
+{
+    depthwise d = depthwise_of(b, a, b->x, b->y);
+    weights w = depthwise_weights(b, a);
+    size_t used = s->used;
+    d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
+    s->used = used;
+    if (!s->there)
+        return;
+    bool wide = b->dtype == TS_F64;
+    int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps;
+    if (d.last)
+        ts_parallel_for(ts_ceil_div(d.channels, LANES), 1 + 16384 / (LANES * each + 1),
+                        wide ? weigh_last_f64 : weigh_last_f32, &d);
+    else
+        ts_parallel_for(d.channels, 1 + 16384 / (each + 1),
+                        wide ? weigh_planes_f64 : weigh_planes_f32, &d);
+    move_weights(&w, true);
+}
+
+/* ------------------------------------------------------------------------------ kernels ---- */
+
+static void make_y(const job *b, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    axis a[3];
+    ts_kernel_windows(b->frame, -1, a);
+    if (is_depthwise(c)) {
+        make_depthwise(b, a, false, s);
+        return;
+    }
+    for (int64_t group = 0; group < c->groups; group++)
+        make_images(b, group, a, false, s);
+}
+
+static void make_x(const job *b, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    axis a[3];
+    int64_t forms = ts_kernel_window_forms(b->frame);
+    for (int64_t form = 0; form < forms; form++) {
+        ts_kernel_windows(b->frame, form, a);
+        if (is_depthwise(c)) {
+            make_depthwise(b, a, true, s);
+            continue;
+        }
+        for (int64_t group = 0; group < c->groups; group++)
+            make_images(b, group, a, true, s);
+    }
+}
+
+static void make_w(const job *b, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    axis a[3];
+    ts_kernel_windows(b->frame, -1, a);
+    if (is_depthwise(c)) {
+        weigh_depthwise(b, a, s);
+        return;
+    }
+    for (int64_t group = 0; group < c->groups; group++)
+        make_weight(b, group, a, s);
+}
+
+/** A job between input and output; either may be absent. */
+static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *output,
+                  const ts_tensor *weight)
+{
+    job b = {.frame = f, .c = ts_kernel_convolution(f), .weight = weight, .dtype = f->plan->compute,
+             .last = f->plan->ordered & 1,
+             .item = ts_dtype_sizes[f->plan->compute]};
+    const ts_tensor *x = b.c.transposed ? output : input, *y = b.c.transposed ? input : output;
+    if (x)
+        b.x = image_of(x, b.c.size, b.c.dims);
+    if (y)
+        b.y = image_of(y, b.c.places, b.c.dims);
+    return b;
+}
+
+typedef void (*maker)(const job *b, scratch *s);
+
+/** Runs the makers that are not NULL, of one scratch. sums: of the gradient, which come first,
+ *  since only they may fail. */
+static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
+{
+    static const int64_t dims[] = {0, 2, 3, 4};
+    scratch s = {0};
+    for (int i = 0; i < n; i++)
+        if (makers[i])
+            makers[i](&jobs[i], &s);
+    size_t bytes = s.most;
+    if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
+        return ts_fail_memory("windows of a convolution", (int64_t)bytes);
+    s.there = true;
+    ts_tensor *grad = f->args[0].t;
+    ts_status status = TS_OK;
+    if (sums)
+        status = TS_STATUS_OF(ts_sum_out(sums, grad, dims, grad->ndim - 1, false));
+    for (int i = 0; i < n && status == TS_OK; i++)
+        if (makers[i])
+            makers[i](&jobs[i], &s);
+    if (bytes)
+        ts_free(f->thread, s.base, bytes);
+    return status;
+}
+
+static ts_status convolution(ts_frame *f)
+{
+    job b = job_of(f, f->args[0].t, f->rets[0].t, f->args[1].t);
+    ts_tensor *bias = f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
+    TS_SCOPE;
+    if (bias && !(bias->flags & TS_TENSOR_CONTIGUOUS))
+        TS_TRY(bias = ts_clone(bias));
+    b.bias = bias;
+    return run(f, &b, (const maker[]){b.c.transposed ? make_x : make_y}, 1, NULL);
+}
+
+/* grad, input, weight, ... -> gradients of input, weight and bias */
+static ts_status convolution_backward(ts_frame *f)
+{
+    const ts_tensor *grad = f->args[0].t;
+    bool wants[3];
+    for (int i = 0; i < 3; i++)
+        wants[i] = f->rets[i].tag == TS_TAG_TENSOR;
+    job jobs[2] = {job_of(f, wants[0] ? f->rets[0].t : NULL, grad, f->args[2].t),
+                   job_of(f, f->args[1].t, grad, f->rets[1].t)};
+    maker makers[2] = {wants[0] ? jobs[0].c.transposed ? make_y : make_x : NULL,
+                       wants[1] ? make_w : NULL};
+    return run(f, jobs, makers, 2, wants[2] ? f->rets[2].t : NULL);
+}
+
+TS_CPU_FAMILY(convolution,
+    {TS_OP_convolution, convolution, {TS_DT_FLOATS, TS_TAKES_STRIDES}},
+    {TS_OP_convolution_backward, convolution_backward, {TS_DT_FLOATS, TS_TAKES_STRIDES}})

@@ -1,0 +1,126 @@
+/**
+ * @file window_tiles.h
+ * Products of windows and weights in f32, for results whose channels are innermost: each thread
+ * gathers the windows of a tile into scratch of its own and multiplies them while they are in its
+ * caches. For convolution.c alone.
+ *
+ * An element is one chain of fused multiply-adds per slice of the window, and the sums of slices
+ * are added in order, so neither tiles nor threads change a bit.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_WINDOW_TILES_H
+#define TS_BACKENDS_CPU_WINDOW_TILES_H
+
+#include "backends/cpu/pack.h"
+#include "backends/cpu/windows.h"
+
+enum {
+    TILE_DEPTH = 256,  /* most elements of a slice of a window */
+    TILE_BLOCKS = 4,   /* blocks of windows that meet a panel of weights while it is near */
+    TILE_WINDOWS = TILE_BLOCKS * MICRO_ROWS,
+    TILE_PANEL = MICRO_COLUMNS_F
+};
+
+/** The windows of one group times its weights. */
+typedef struct tiles {
+    windows w;
+    image to;
+    const float *weight; /* (rows, depth), dense */
+    const float *bias;   /* (rows), or NULL */
+    float *packed;       /* the weight in panels of (depth, TILE_PANEL) columns */
+    float *scratch;      /* of each lane: windows, then their results if these are apart */
+    int64_t lane, result; /* floats of a lane; of them in front of the results */
+    int64_t rows, depth;
+    int64_t all, count;  /* windows; tiles of them */
+    int64_t step;        /* from window to window in `to` */
+    int64_t lanes;
+    bool direct;         /* windows of `to` are rows of a matrix, which results go to at once */
+} tiles;
+
+TS_INLINE int64_t tile_width(int64_t columns) { return columns > VF_LANES ? TILE_PANEL : VF_LANES; }
+
+/** Floats of the packed weight, and of a lane, whose parts are then known. */
+static int64_t plan_tiles(tiles *t)
+{
+    t->count = ts_ceil_div(t->all, TILE_WINDOWS);
+    t->lanes = ts_min64(ts_num_threads(), t->count);
+    t->result = ts_ceil_div(TILE_WINDOWS * t->depth, VF_LANES) * VF_LANES;
+    t->lane = t->result + (t->direct ? 0 : TILE_WINDOWS * t->rows);
+    t->lane = ts_ceil_div(t->lane, VF_LANES) * VF_LANES;
+    return ts_ceil_div(t->rows, TILE_PANEL) * TILE_PANEL * t->depth;
+}
+
+static void pack_weight(void *ctx, int64_t begin, int64_t end)
+{
+    const tiles *t = ctx;
+    for (int64_t j = begin; j < end; j++) {
+        int64_t columns = ts_min64(TILE_PANEL, t->rows - j * TILE_PANEL);
+        vf_pack_transposed(t->packed + j * TILE_PANEL * t->depth, tile_width(columns),
+                           t->weight + j * TILE_PANEL * t->depth, t->depth, columns, t->depth);
+    }
+}
+
+/** Windows (count, depth), or (depth, count) `step` apart, times panels of weights. */
+static void multiply_rows(const tiles *t, const float *windows, int64_t row, int64_t step,
+                          int64_t count, float *to, int64_t to_row)
+{
+    int64_t blocks = ts_ceil_div(count, MICRO_ROWS);
+    for (int64_t p = 0, depth; p < t->depth; p += depth) {
+        depth = ts_min64(TILE_DEPTH, t->depth - p);
+        for (int64_t column = 0; column < t->rows; column += TILE_PANEL) {
+            int64_t columns = ts_min64(TILE_PANEL, t->rows - column), width = tile_width(columns);
+            const float *b = t->packed + column * t->depth + p * width;
+            for (int64_t i = 0; i < blocks; i++) {
+                int64_t first = count * i / blocks, n = count * (i + 1) / blocks - first;
+                TS_V(ts_micro_f32)[n][width > VF_LANES](
+                    depth, windows + first * row + p * step, row, step, b, width,
+                    to + first * to_row + column, to_row, columns,
+                    t->bias && !p ? t->bias + column : NULL, p > 0, b, 0);
+            }
+        }
+    }
+}
+
+static void run_tile(const tiles *t, int64_t first, int64_t count, float *scratch)
+{
+    windows w = t->w;
+    float *result = scratch + t->result;
+    float *to = t->direct ? (float *)position_at(&t->to, w.axis, first, sizeof(float)) : result;
+    int64_t to_row = t->direct ? t->step : t->rows;
+    w.to = (char *)scratch;
+    w.first = first;
+    w.count = w.row = count;
+    if (w.by_window)
+        gather_by_window(&w, 0, count);
+    else
+        gather_by_tap(&w, 0, t->depth);
+    multiply_rows(t, scratch, w.by_window ? t->depth : 1, w.by_window ? 1 : count, count, to,
+                  to_row);
+    if (t->direct)
+        return;
+    strips out = {.image = t->to, .axis = t->w.axis, .channels = t->rows, .item = sizeof(float),
+                  .first = first, .count = count, .channel_step = 1, .position_step = t->rows,
+                  .matrix = (char *)result, .back = true};
+    copy_strips(&out, 0, count);
+}
+
+/** Lanes begin to end: each has the same number of tiles, up to one. */
+static void run_lanes(void *ctx, int64_t begin, int64_t end)
+{
+    const tiles *t = ctx;
+    for (int64_t lane = begin; lane < end; lane++)
+        for (int64_t i = t->count * lane / t->lanes; i < t->count * (lane + 1) / t->lanes; i++) {
+            int64_t first = t->all * i / t->count;
+            run_tile(t, first, t->all * (i + 1) / t->count - first, t->scratch + lane * t->lane);
+        }
+}
+
+static void run_tiles(tiles *t)
+{
+    ts_parallel_for(ts_ceil_div(t->rows, TILE_PANEL), 1 + 65536 / (TILE_PANEL * t->depth),
+                    pack_weight, t);
+    double work = (double)t->all * (double)t->rows * (double)t->depth;
+    ts_parallel_for(t->lanes, work > 1 << 18 ? 1 : t->lanes, run_lanes, t);
+}
+
+#endif

@@ -1,0 +1,371 @@
+/**
+ * @file windows.h  Images and weights of convolutions as matrices, and back: copies alone.
+ * For one file, which is compiled once per variant.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_WINDOWS_H
+#define TS_BACKENDS_CPU_WINDOWS_H
+
+#include "core/parallel.h"
+#include "core/tensor.h"
+#include "include/tessera/kernel.h"
+
+#include <string.h>
+
+/** A tensor as (batch, channels, three spatial dims), steps in elements. */
+typedef struct image {
+    char *data;
+    int64_t n, c, at[3], size[3];
+} image;
+
+static image image_of(const ts_tensor *t, const int64_t *size, int dims)
+{
+    image v = {.data = t->data, .n = t->strides[0], .c = t->strides[1],
+               .size = {size[0], size[1], size[2]}};
+    for (int d = 0; d < dims; d++)
+        v.at[3 - dims + d] = t->strides[2 + d];
+    return v;
+}
+
+typedef ts_window_axis axis;
+
+/* ------------------------------------------------------------------------------ copying ---- */
+
+#define COPY_STEPS(T)                                                                              \
+    for (int64_t i = 0; i < n; i++)                                                                \
+        ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
+
+/** n elements of `item` bytes, steps in elements. */
+static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
+                     int item)
+{
+    if (to_step == 1 && from_step == 1 && n * item >= 128)
+        memcpy(to, from, (size_t)(n * item));
+    else if (item == 4)
+        COPY_STEPS(uint32_t)
+    else
+        COPY_STEPS(uint64_t)
+}
+
+/** The windows first to first + count of a group's channels, as a matrix. */
+typedef struct windows {
+    image from;
+    axis axis[3];
+    int64_t channels, first, count;
+    int64_t row;    /* by taps: elements from row to row; at least count */
+    bool by_window; /* rows are windows, of (taps, channels); else rows are (channels, taps), of
+                       windows */
+    int item;
+    char *to;
+} windows;
+
+/** Position of a window in the batch. */
+typedef struct place {
+    int64_t n, i[3];
+} place;
+
+static place place_of(const axis *a, int64_t at)
+{
+    place p;
+    for (int d = 2; d >= 0; d--) {
+        p.i[d] = at % a[d].count;
+        at /= a[d].count;
+    }
+    p.n = at;
+    return p;
+}
+
+static void next_place(place *p, const axis *a, int64_t run)
+{
+    p->i[2] += run;
+    for (int d = 2; d > 0 && p->i[d] >= a[d].count; d--) {
+        p->i[d] = 0;
+        p->i[d - 1]++;
+    }
+    if (p->i[0] >= a[0].count) {
+        p->i[0] = 0;
+        p->n++;
+    }
+}
+
+/** First and last but one of the n numbers at, at + step, ... that lie in 0 to size. */
+static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t *low,
+                      int64_t *high)
+{
+    if (step < 0) { /* the same numbers from the other end */
+        inside_of(at + (n - 1) * step, -step, size, n, high, low);
+        *low = n - *low;
+        *high = n - *high;
+        return;
+    }
+    *low = at < 0 ? ts_ceil_div(-at, step) : 0;
+    *high = at < size ? (size - at - 1) / step + 1 : 0;
+    *low = ts_min64(*low, n);
+    *high = ts_min64(ts_max64(*high, *low), n);
+}
+
+/** Address of the channels of the first two dims' taps at p; NULL outside of the image. */
+static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t j1)
+{
+    const char *at = w->from.data + p->n * w->from.n * w->item;
+    const int64_t j[2] = {j0, j1};
+    for (int d = 0; d < 2; d++) {
+        const axis *a = &w->axis[d];
+        int64_t i = p->i[d] * a->move + a->base + j[d] * a->shift;
+        if (i < 0 || i >= w->from.size[d])
+            return NULL;
+        at += i * w->from.at[d] * w->item;
+    }
+    return at;
+}
+
+/** Windows begin to end, one after the other. */
+static void gather_by_window(void *ctx, int64_t begin, int64_t end)
+{
+    const windows *w = ctx;
+    const axis *a = w->axis, *last = &a[2];
+    int64_t bytes = w->channels * w->item, line = last->taps * bytes, step = w->from.at[2];
+    bool dense = last->shift * step == w->channels && w->from.c == 1;
+    char *to = w->to + begin * a[0].taps * a[1].taps * line;
+    place p = place_of(a, w->first + begin);
+    for (; begin < end; begin++, next_place(&p, a, 1)) {
+        int64_t first = p.i[2] * last->move + last->base, low, high;
+        inside_of(first, last->shift, w->from.size[2], last->taps, &low, &high);
+        for (int64_t j0 = 0; j0 < a[0].taps; j0++)
+            for (int64_t j1 = 0; j1 < a[1].taps; j1++, to += line) {
+                const char *from = line_at(w, &p, j0, j1);
+                int64_t end_of_line = from ? high : 0, begin_of_line = from ? low : 0;
+                memset(to, 0, (size_t)(begin_of_line * bytes));
+                memset(to + end_of_line * bytes, 0, (size_t)(line - end_of_line * bytes));
+                if (end_of_line == begin_of_line)
+                    continue;
+                from += (first + low * last->shift) * step * w->item;
+                if (dense)
+                    copy_run(to + low * bytes, 1, from, 1, (high - low) * w->channels, w->item);
+                for (int64_t j = low; j < high && !dense; j++, from += last->shift * step * w->item)
+                    copy_run(to + j * bytes, 1, from, w->from.c, w->channels, w->item);
+            }
+    }
+}
+
+/** A run of windows along the last dim, of one tap and channel. */
+static void gather_run(const windows *w, char *to, const place *p, const int64_t *j,
+                       const char *channel, int64_t run)
+{
+    const axis *a = &w->axis[2];
+    int64_t offset = a->base + j[2] * a->shift, low, high;
+    inside_of(p->i[2] * a->move + offset, a->move, w->from.size[2], run, &low, &high);
+    memset(to, 0, (size_t)(low * w->item));
+    memset(to + high * w->item, 0, (size_t)((run - high) * w->item));
+    const char *from = channel + ((p->i[2] + low) * a->move + offset) * w->from.at[2] * w->item;
+    if (high > low)
+        copy_run(to + low * w->item, 1, from, a->move * w->from.at[2], high - low, w->item);
+}
+
+/** Rows begin to end of the matrix whose rows are (channels, taps). */
+static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
+{
+    const windows *w = ctx;
+    const axis *a = w->axis;
+    for (int64_t row = begin; row < end; row++) {
+        int64_t j[3], left = row, run;
+        for (int d = 2; d >= 0; d--) {
+            j[d] = left % a[d].taps;
+            left /= a[d].taps;
+        }
+        char *to = w->to + row * w->row * w->item;
+        place p = place_of(a, w->first);
+        for (int64_t done = 0; done < w->count; done += run, next_place(&p, a, run)) {
+            run = ts_min64(a[2].count - p.i[2], w->count - done);
+            const char *at = line_at(w, &p, j[0], j[1]);
+            if (at)
+                gather_run(w, to, &p, j, at + left * w->from.c * w->item, run);
+            else
+                memset(to, 0, (size_t)(run * w->item));
+            to += run * w->item;
+        }
+    }
+}
+
+/** Whether the windows are the pixels of the image. */
+static bool windows_are_pixels(const windows *w)
+{
+    for (int d = 0; d < 3; d++) {
+        const axis *a = &w->axis[d];
+        if (a->taps != 1 || a->count != w->from.size[d] || a->base ||
+            (a->move != 1 && a->count != 1) || a->step != 1)
+            return false;
+    }
+    return true;
+}
+
+static void gather(windows *w, int64_t first, int64_t count)
+{
+    const axis *a = w->axis;
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps;
+    w->first = first;
+    w->count = w->row = count;
+    if (!taps)
+        return;
+    if (w->by_window)
+        ts_parallel_for(count, 1 + 16384 / (taps * w->channels + 1), gather_by_window, w);
+    else
+        ts_parallel_for(taps * w->channels, 1 + 16384 / (count + 1), gather_by_tap, w);
+}
+
+/** Copies a matrix of one element a channel and position between scratch and an image. */
+typedef struct strips {
+    image image;
+    const axis *axis;
+    int64_t channels, first, count;
+    int64_t channel_step, position_step; /* of the matrix */
+    int item;
+    char *matrix;
+    bool back; /* into the image */
+} strips;
+
+static void copy_strips(void *ctx, int64_t begin, int64_t end)
+{
+    const strips *s = ctx;
+    const axis *a = s->axis;
+    const image *v = &s->image;
+    int64_t run, step = a[2].step * v->at[2];
+    place p = place_of(a, s->first + begin);
+    for (int64_t q = begin; q < end; q += run, next_place(&p, a, run)) {
+        run = ts_min64(a[2].count - p.i[2], end - q);
+        char *at = v->data + p.n * v->n * s->item, *m = s->matrix + q * s->position_step * s->item;
+        for (int d = 0; d < 3; d++)
+            at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * s->item;
+        bool by_channel = s->position_step == 1;
+        for (int64_t i = 0; i < (by_channel ? s->channels : run); i++) {
+            char *to = at + i * (by_channel ? v->c : step) * s->item,
+                 *from = m + i * (by_channel ? s->channel_step : s->position_step) * s->item;
+            int64_t n = by_channel ? run : s->channels,
+                    to_step = by_channel ? step : v->c;
+            if (s->back)
+                copy_run(to, to_step, from, 1, n, s->item);
+            else
+                copy_run(from, 1, to, to_step, n, s->item);
+        }
+    }
+}
+
+static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
+{
+    s->first = first;
+    s->count = count;
+    s->back = back;
+    if (s->position_step == 1)
+        s->channel_step = count;
+    ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
+}
+
+/** Address of a position's element of the first channel. */
+static char *position_at(const image *v, const axis *a, int64_t first, int item)
+{
+    place p = place_of(a, first);
+    char *at = v->data + p.n * v->n * item;
+    for (int d = 0; d < 3; d++)
+        at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * item;
+    return at;
+}
+
+/** Positions that step evenly through the image: those of the batch, of each image, or 0. */
+static int64_t even_positions(const image *v, const axis *a, int64_t batch, int64_t *step)
+{
+    const int64_t counts[4] = {batch, a[0].count, a[1].count, a[2].count};
+    const int64_t steps[4] = {v->n, a[0].step * v->at[0], a[1].step * v->at[1],
+                              a[2].step * v->at[2]};
+    int64_t positions = 1;
+    *step = 1;
+    for (int d = 3; d >= 0; d--) {
+        if (counts[d] == 1)
+            continue;
+        if (positions == 1)
+            *step = steps[d];
+        else if (steps[d] != *step * positions)
+            return d == 0 ? positions : 0;
+        positions *= counts[d];
+    }
+    return positions;
+}
+
+/* ------------------------------------------------------------------------------ weights ---- */
+
+/** A group's part of the weight or of its gradient as a dense matrix (rows, taps and columns). */
+typedef struct weights {
+    char *data, *matrix;       /* a row of the matrix: (taps, columns), or (columns, taps) */
+    int64_t row, column, at[3]; /* steps of the tensor */
+    int64_t rows, columns;
+    const axis *axis;
+    bool by_window, back;
+    int item;
+} weights;
+
+enum { WEIGHT_ROWS = 16 }; /* of a task */
+
+/* The tensor is read in the order of its memory, as far as a task goes. */
+static void copy_weights(void *ctx, int64_t begin, int64_t end)
+{
+    const weights *w = ctx;
+    const axis *a = w->axis;
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps, last = ts_min64(end * WEIGHT_ROWS, w->rows);
+    int64_t tap_step = w->by_window ? w->columns : 1, column_step = w->by_window ? 1 : taps;
+    bool by_column = w->column > w->row;
+    for (int64_t block = begin * WEIGHT_ROWS; block < last; block += WEIGHT_ROWS) {
+        int64_t rows = ts_min64(WEIGHT_ROWS, last - block);
+        int64_t outer = by_column ? w->columns : rows, inner = by_column ? rows : w->columns;
+        int64_t step = by_column ? w->row : w->column,
+                to_step = by_column ? taps * w->columns : column_step;
+        for (int64_t k = 0; k < outer; k++) {
+            int64_t row = by_column ? block : block + k, column = by_column ? k : 0;
+            char *m = w->matrix + (row * taps * w->columns + column * column_step) * w->item;
+            char *at = w->data + (row * w->row + column * w->column) * w->item;
+            for (int64_t t = 0; t < taps; t++, m += tap_step * w->item) {
+                const int64_t j[3] = {t / a[2].taps / a[1].taps, t / a[2].taps % a[1].taps,
+                                      t % a[2].taps};
+                int64_t offset = 0;
+                for (int d = 0; d < 3; d++)
+                    offset += (a[d].first + j[d] * a[d].every) * w->at[d];
+                if (w->back)
+                    copy_run(at + offset * w->item, step, m, to_step, inner, w->item);
+                else
+                    copy_run(m, to_step, at + offset * w->item, step, inner, w->item);
+            }
+        }
+    }
+}
+
+/** Whether the tensor's own memory is such a matrix, which w then has. */
+static bool weights_in_place(weights *w)
+{
+    const axis *a = w->axis;
+    const int64_t counts[4] = {a[2].taps, a[1].taps, a[0].taps, w->columns};
+    const int64_t steps[4] = {w->at[2], w->at[1], w->at[0], w->column};
+    int64_t expected = 1;
+    for (int i = 0; i < 4; i++) { /* from the inner dim on */
+        int k = w->by_window ? (i + 3) % 4 : i;
+        if (counts[k] > 1 && steps[k] != expected)
+            return false;
+        expected *= counts[k];
+    }
+    for (int d = 0; d < 3; d++)
+        if (a[d].every != 1 && a[d].taps > 1)
+            return false;
+    if (w->rows > 1 && w->row != expected)
+        return false;
+    w->matrix = w->data;
+    for (int d = 0; d < 3; d++)
+        w->matrix += a[d].first * w->at[d] * w->item;
+    return true;
+}
+
+static void move_weights(weights *w, bool back)
+{
+    int64_t each = w->axis[0].taps * w->axis[1].taps * w->axis[2].taps * w->columns;
+    w->back = back;
+    ts_parallel_for(ts_ceil_div(w->rows, WEIGHT_ROWS), 1 + 8192 / (WEIGHT_ROWS * each + 1),
+                    copy_weights, w);
+}
+
+#endif

@@ -1,0 +1,315 @@
+/**
+ * @file convolution.c
+ * Convolutions: windows gathered into matrices, chunk by chunk, and multiplied.
+ *
+ * Images have their channels innermost here; others are transposed first, and results after. The
+ * elements of the gradient of x are sums over windows of y, so nothing is added up in memory but
+ * the chunks of a weight's gradient.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/windows.h"
+
+#include "tessera/ops.h"
+
+enum {
+    FEW_CHANNELS = 4,     /* of a group: more are products */
+    PART = 8192,          /* windows that are added up before a part's sums go to memory */
+    PARTS = 64,           /* most of them */
+    MOST_TAPS = 65535     /* of the kernel without a matrix */
+};
+#define CHUNK_BYTES ((int64_t)256 << 20) /* of gathered windows, if a window has fewer */
+
+/** A product over windows of an image. */
+typedef struct product {
+    ts_frame *f;
+    ts_convolution c;
+    ts_cuda_windows windows;
+    ts_tensor *image; /* (N, ..., C), dense */
+    int64_t all;      /* windows */
+    int64_t taps, depth; /* of a window; elements of a window in a group */
+} product;
+
+/** (N, C, ...) as (N, ..., C). */
+static ts_tensor *last_view(ts_tensor *t)
+{
+    int64_t order[5] = {0};
+    int n = ts_ndim(t);
+    for (int d = 1; d < n; d++)
+        order[d] = d + 1;
+    order[n - 1] = 1;
+    return ts_permute(t, order, n);
+}
+
+static ts_tensor *dense(ts_tensor *t) { return t ? ts_contiguous(t) : NULL; }
+
+/** Windows of x for y (form -1), or of y for x. */
+static ts_status open_product(product *p, ts_frame *f, ts_tensor *from, int64_t form)
+{
+    ts_convolution c = ts_kernel_convolution(f);
+    *p = (product){.f = f, .c = c, .image = dense(last_view(from))};
+    TS_TRY(p->image);
+    ts_cuda_windows *w = &p->windows;
+    ts_kernel_windows(f, form, w->axis);
+    w->image = ts_kernel_data(p->image);
+    w->groups = c.groups;
+    w->channels = form < 0 ? c.channels : c.features;
+    w->item = (int)ts_dtype_size(ts_kernel_dtype(f));
+    p->all = c.batch;
+    p->taps = 1;
+    for (int d = 0; d < 3; d++) {
+        w->size[d] = form < 0 ? c.size[d] : c.places[d];
+        p->all *= w->axis[d].count;
+        p->taps *= w->axis[d].taps;
+    }
+    p->depth = p->taps * (w->channels / c.groups);
+    if (p->depth > INT32_MAX / c.groups)
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "%s: expected windows of at most %d elements, got %lld",
+                            ts_op_name(f->op), INT32_MAX, (long long)(p->depth * c.groups));
+    return TS_OK;
+}
+
+/** Windows that are gathered at a time. */
+static int64_t chunk_of(const product *p)
+{
+    int64_t bytes = p->depth * p->c.groups * p->windows.item;
+    int64_t most = bytes ? CHUNK_BYTES / bytes : p->all;
+    return most < 1 ? 1 : most < p->all ? most : p->all;
+}
+
+/** Whether the windows are the pixels of the image. */
+static bool windows_are_pixels(const product *p)
+{
+    bool same = p->taps == 1;
+    for (int d = 0; d < 3; d++) {
+        const ts_window_axis *a = &p->windows.axis[d];
+        same = same && a->count == p->windows.size[d] && a->base == 0 &&
+               (a->move == 1 || a->count == 1);
+    }
+    return same;
+}
+
+/** `count` windows from `first` on as a matrix (count, groups * depth). */
+static ts_tensor *gathered(product *p, int64_t first, int64_t count)
+{
+    int64_t sizes[] = {count, p->c.groups * p->depth};
+    if (windows_are_pixels(p))
+        return ts_narrow(ts_view(p->image, (int64_t[]){p->all, sizes[1]}, 2), 0, first, count);
+    ts_tensor *to = ts_empty_on(sizes, 2, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+    p->windows.first = first;
+    p->windows.count = count;
+    return to && ts_cuda_gather_windows(p->f, &p->windows, ts_kernel_data(to)) == TS_OK ? to : NULL;
+}
+
+/** The weight as (groups, rows, taps of the windows, channels of a group of the image). */
+static ts_tensor *weight_matrix(const product *p, ts_tensor *weight, bool to_x)
+{
+    const ts_convolution *c = &p->c;
+    ts_tensor *w = ts_unflatten(weight, 0, (int64_t[]){c->groups, c->features / c->groups}, 2);
+    int64_t order[6] = {0, to_x ? 2 : 1};
+    for (int d = 0; d < c->dims; d++) {
+        const ts_window_axis *a = &p->windows.axis[3 - c->dims + d];
+        w = ts_slice(w, 3 + d, a->first, a->first + (a->taps - 1) * a->every + 1, a->every);
+        order[2 + d] = 3 + d;
+    }
+    order[2 + c->dims] = to_x ? 1 : 2;
+    return dense(ts_permute(w, order, 3 + c->dims));
+}
+
+/* -------------------------------------------------------------------------------- images ---- */
+
+/** to (count, groups rows) = windows from `first` on times weight (groups, rows, depth). */
+static ts_status multiply(product *p, ts_tensor *to, int64_t first, int64_t count,
+                          ts_tensor *weight, ts_tensor *bias)
+{
+    TS_SCOPE;
+    int64_t groups = p->c.groups, rows = ts_size(to, 1) / groups;
+    ts_tensor *windows = gathered(p, first, count);
+    if (groups == 1)
+        return ts_status_of_pointer(ts_linear_out(
+            to, windows, ts_view(weight, (int64_t[]){rows, p->depth}, 2), bias ? bias : TS_NONE));
+    windows = ts_view(windows, (int64_t[]){count, groups, p->depth}, 3);
+    weight = ts_view(weight, (int64_t[]){groups, rows, p->depth}, 3);
+    to = ts_view(to, (int64_t[]){count, groups, rows}, 3);
+    if (!bias) {
+        ts_tensor *y = ts_bmm(ts_transpose(windows, 0, 1), ts_transpose(weight, 1, 2));
+        return ts_status_of_pointer(ts_copy_(to, ts_transpose(y, 0, 1)));
+    }
+    for (int64_t g = 0; g < groups; g++) { /* a bias that came later would be rounded once more */
+        ts_tensor *y = ts_linear(ts_select(windows, 1, g), ts_select(weight, 0, g),
+                                 ts_narrow(bias, 0, g * rows, rows));
+        TS_TRY(ts_copy_(ts_select(to, 1, g), y));
+    }
+    return TS_OK;
+}
+
+/** Where the elements that the windows make are in the result, (N, ..., C). */
+static ts_tensor *positions(const product *p, ts_tensor *result)
+{
+    const ts_convolution *c = &p->c;
+    ts_tensor *v = last_view(result);
+    for (int d = 0; d < c->dims && v; d++) {
+        const ts_window_axis *a = &p->windows.axis[3 - c->dims + d];
+        if (a->step != 1)
+            v = ts_slice(v, 1 + d, a->start, ts_size(v, 1 + d), a->step);
+    }
+    return v;
+}
+
+/** The elements of y (form -1), or those of one form of x. */
+static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
+                            ts_tensor *bias, int64_t form)
+{
+    TS_SCOPE;
+    product p;
+    TS_TRY(open_product(&p, f, from, form));
+    bool to_x = form >= 0;
+    ts_tensor *to = positions(&p, result);
+    TS_TRY(to);
+    if (!ts_numel(to))
+        return TS_OK;
+    if (!p.depth) { /* sums of nothing */
+        if (bias)
+            return ts_status_of_pointer(ts_copy_(to, bias));
+        return ts_status_of_pointer((ts_fill_)(to, ts_scalar_int(0)));
+    }
+    TS_TRY(weight = weight_matrix(&p, weight, to_x));
+    bool direct = ts_is_contiguous(to);
+    int64_t channels = ts_size(result, 1), sizes[] = {p.all, channels};
+    ts_tensor *matrix = direct ? ts_view(to, sizes, 2)
+                               : ts_empty_on(sizes, 2, ts_kernel_dtype(f), ts_kernel_device(f));
+    TS_TRY(matrix);
+    if (p.c.groups > 1 && p.windows.channels / p.c.groups <= FEW_CHANNELS) {
+        p.windows.count = p.all;
+        if (bias)
+            TS_TRY(bias = dense(bias));
+        TS_TRY(ts_cuda_sum_windows(f, &p.windows, ts_kernel_data(weight),
+                                   bias ? ts_kernel_data(bias) : NULL, channels / p.c.groups,
+                                   ts_kernel_data(matrix)));
+    } else {
+        int64_t most = chunk_of(&p);
+        for (int64_t first = 0, count; first < p.all; first += count) {
+            count = most < p.all - first ? most : p.all - first;
+            TS_TRY(multiply(&p, ts_narrow(matrix, 0, first, count), first, count, weight, bias));
+        }
+    }
+    return direct ? TS_OK
+                  : ts_status_of_pointer(
+                        ts_copy_(to, ts_view(matrix, ts_sizes(to), ts_ndim(to))));
+}
+
+/** y, or x form by form. */
+static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
+                             ts_tensor *bias, bool to_x)
+{
+    if (!to_x)
+        return make_image(f, result, from, weight, bias, -1);
+    int64_t forms = ts_kernel_window_forms(f);
+    for (int64_t form = 0; form < forms; form++)
+        TS_TRY(make_image(f, result, from, weight, bias, form));
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------- weights ---- */
+
+/** (groups, rows, depth): elements of y (count, groups rows) times windows from `first` on. */
+static ts_tensor *weigh(product *p, ts_tensor *y, int64_t first, int64_t count)
+{
+    TS_SCOPE;
+    int64_t groups = p->c.groups, rows = p->c.features / groups;
+    ts_tensor *windows = gathered(p, first, count), *w = NULL;
+    y = ts_narrow(y, 0, first, count);
+    if (groups == 1) {
+        TS_TRY_NULL(ts_linear_backward(y, windows, TS_NONE, NULL, &w, NULL));
+        return ts_keep(ts_view(w, (int64_t[]){1, rows, p->depth}, 3));
+    }
+    const int64_t order[] = {1, 2, 0};
+    y = ts_permute(ts_view(y, (int64_t[]){count, groups, rows}, 3), order, 3);
+    windows = ts_transpose(ts_view(windows, (int64_t[]){count, groups, p->depth}, 3), 0, 1);
+    return ts_keep(ts_bmm(y, windows));
+}
+
+/** The same of all windows, for groups of few channels. */
+static ts_tensor *weigh_few(product *p, ts_tensor *y)
+{
+    int64_t parts = (p->all + PART - 1) / PART, rows = p->c.features / p->c.groups;
+    parts = parts < PARTS ? parts : PARTS;
+    ts_dtype wide = ts_kernel_dtype(p->f) == TS_F64 ? TS_F64 : TS_F32;
+    int64_t sizes[] = {parts, p->c.groups, rows, p->depth};
+    ts_tensor *sums = ts_empty_on(sizes, 4, wide, ts_kernel_device(p->f));
+    p->windows.count = p->all;
+    if (!sums || ts_cuda_weigh_windows(p->f, &p->windows, ts_kernel_data(y), rows, parts,
+                                       ts_kernel_data(sums)) != TS_OK)
+        return NULL;
+    return ts_sum_dim(sums, 0, false);
+}
+
+static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y)
+{
+    TS_SCOPE;
+    product p;
+    TS_TRY(open_product(&p, f, x, -1));
+    if (!ts_numel(result))
+        return TS_OK;
+    if (!p.all)
+        return ts_status_of_pointer((ts_fill_)(result, ts_scalar_int(0)));
+    const ts_convolution *c = &p.c;
+    int64_t channels = c->channels / c->groups;
+    ts_tensor *w = NULL;
+    TS_TRY(y = ts_view(dense(last_view(y)), (int64_t[]){p.all, c->features}, 2));
+    if (c->groups > 1 && channels <= FEW_CHANNELS && p.taps <= MOST_TAPS) {
+        w = weigh_few(&p, y);
+    } else {
+        int64_t most = chunk_of(&p);
+        for (int64_t first = 0, count; first < p.all; first += count) {
+            count = most < p.all - first ? most : p.all - first;
+            ts_tensor *part = weigh(&p, y, first, count);
+            if (most < p.all && ts_kernel_dtype(f) != TS_F64)
+                part = ts_to(part, TS_F32);
+            TS_TRY(w = first ? ts_add_(w, part) : part);
+        }
+    }
+    int64_t sizes[5] = {c->features}, order[5] = {0, c->dims + 1};
+    for (int d = 0; d < c->dims; d++) {
+        sizes[1 + d] = c->kernel[3 - c->dims + d];
+        order[2 + d] = 1 + d;
+    }
+    sizes[1 + c->dims] = channels;
+    w = ts_permute(ts_view(w, sizes, c->dims + 2), order, c->dims + 2);
+    return ts_status_of_pointer(ts_copy_(result, w));
+}
+
+/* ------------------------------------------------------------------------------- kernels ---- */
+
+static ts_tensor *tensor_of(ts_value v) { return v.tag == TS_TAG_TENSOR ? v.t : NULL; }
+
+/* input, weight, bias, ... -> output */
+static ts_status convolution(ts_frame *f)
+{
+    return make_images(f, f->rets[0].t, f->args[0].t, f->args[1].t, tensor_of(f->args[2]),
+                       f->args[6].i);
+}
+
+/* grad, input, weight, ... -> gradients of input, weight and bias */
+static ts_status convolution_backward(ts_frame *f)
+{
+    static const int64_t dims[] = {0, 2, 3, 4};
+    ts_tensor *grad = f->args[0].t, *input = tensor_of(f->args[1]), *of[3];
+    bool transposed = ts_kernel_convolution(f).transposed;
+    for (int i = 0; i < 3; i++)
+        of[i] = tensor_of(f->rets[i]);
+    if (of[0])
+        TS_TRY(make_images(f, of[0], grad, f->args[2].t, NULL, !transposed));
+    if (of[1])
+        TS_TRY(make_weight(f, of[1], transposed ? grad : input, transposed ? input : grad));
+    return of[2] ? ts_status_of_pointer(ts_sum_out(of[2], grad, dims, ts_ndim(grad) - 1, false))
+                 : TS_OK;
+}
+
+#define FLOATS                                                                                     \
+    (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
+static const ts_cuda_kernel kernels[] = {
+    {"convolution", convolution, FLOATS, true, false},
+    {"convolution_backward", convolution_backward, FLOATS, true, false},
+};
+const ts_cuda_family ts_cuda_convolution = {kernels, sizeof kernels / sizeof *kernels};

@@ -1,0 +1,73 @@
+/**
+ * @file convolution.h
+ * Convolutions over 1 to 3 spatial dims, with groups, and transposed convolutions, as PyTorch's.
+ * f64, f32, bf16 and f16 (summed in f32, rounded once); input, weight and bias have one dtype. The
+ * result is channels-last, (N, spatial dims, C) in memory, if input or weight is, else contiguous.
+ * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TESSERA_OPS_CONVOLUTION_H
+#define TESSERA_OPS_CONVOLUTION_H
+
+#include "../core.h"
+
+TS_BEGIN_DECLS
+
+/**
+ * Options of convolutions; zero is default. Lists have a number per spatial dim, in the order of
+ * the tensor's dims; those behind the last spatial dim are 0.
+ */
+typedef struct ts_conv_opts {
+    size_t size;               /**< sizeof(ts_conv_opts) */
+    int64_t stride[3];         /**< step of the window; 0 is 1 */
+    int64_t padding[3];        /**< zeros at both ends of a dim; of a transposed convolution,
+                                    elements of the result that are left out at both ends */
+    int64_t dilation[3];       /**< distance of the window's elements; 0 is 1 */
+    int64_t output_padding[3]; /**< transposed: elements that the result is longer at the end,
+                                    fewer than stride or dilation */
+    int64_t groups;            /**< parts of the channels, each convolved by itself; 0 is 1 */
+    bool same;                 /**< the result has the input's spatial sizes: padding follows from
+                                    the window, with one more at the end if it is odd in total;
+                                    needs stride 1, and is for convolutions that are not
+                                    transposed */
+} ts_conv_opts;
+
+/**
+ * Sums over windows: y[n, o, p] = bias[o] + sum of weight[o, c, k] x[n, c, p stride - padding + k
+ * dilation] over the channels c of o's group and the places k of the window.
+ * @param input   (N, C, L), or (C, L) for one sample, which the result then is, too
+ * @param weight  (O, C / groups, K)
+ * @param bias    (O), or TS_NONE
+ * @param opts    NULL for defaults
+ * @return (N, O, (L + 2 padding - dilation (K - 1) - 1) / stride + 1)
+ */
+TS_API ts_tensor *ts_conv1d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                            const ts_conv_opts *opts);
+/** The same over two dims: (N, C, H, W) or (C, H, W), weight (O, C / groups, KH, KW). */
+TS_API ts_tensor *ts_conv2d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                            const ts_conv_opts *opts);
+/** The same over three dims: (N, C, D, H, W) or (C, D, H, W), weight (O, C / groups, KD, KH, KW).
+ */
+TS_API ts_tensor *ts_conv3d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                            const ts_conv_opts *opts);
+
+/**
+ * Transposed convolution, the gradient of a convolution with regard to its input: each element of
+ * the input adds its window, weighted, to the result.
+ * @param input   (N, C, L), or (C, L) for one sample
+ * @param weight  (C, O / groups, K)
+ * @param bias    (O), or TS_NONE
+ * @param opts    NULL for defaults
+ * @return (N, O, (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1)
+ */
+TS_API ts_tensor *ts_conv_transpose1d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                                      const ts_conv_opts *opts);
+/** The same over two dims. */
+TS_API ts_tensor *ts_conv_transpose2d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                                      const ts_conv_opts *opts);
+/** The same over three dims. */
+TS_API ts_tensor *ts_conv_transpose3d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
+                                      const ts_conv_opts *opts);
+
+TS_END_DECLS
+#endif

@@ -1,0 +1,158 @@
+/** @file convolution.c  Convolutions of drawn sizes, layouts and dtypes: beside the CPU in f64. */
+// SPDX-License-Identifier: MIT
+#include "tests/cuda/cuda.h"
+
+#include <math.h>
+
+static uint64_t state;
+
+/** A number from low to high. */
+static int64_t drawn(int64_t low, int64_t high)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return low + (int64_t)((state >> 33) % (uint64_t)(high - low + 1));
+}
+
+/** A drawn call; its tensors are f64 on the CPU. */
+typedef struct problem {
+    int dims;
+    bool transposed;
+    ts_conv_opts opts;
+    ts_tensor *x, *w, *b, *g;
+} problem;
+
+static ts_tensor *convolve(const problem *p, ts_tensor *x, ts_tensor *w, ts_tensor *b)
+{
+    if (p->transposed)
+        return p->dims == 1   ? ts_conv_transpose1d(x, w, b, &p->opts)
+               : p->dims == 2 ? ts_conv_transpose2d(x, w, b, &p->opts)
+                              : ts_conv_transpose3d(x, w, b, &p->opts);
+    return p->dims == 1   ? ts_conv1d(x, w, b, &p->opts)
+           : p->dims == 2 ? ts_conv2d(x, w, b, &p->opts)
+                          : ts_conv3d(x, w, b, &p->opts);
+}
+
+/** Numbers that the dtype holds, with channels innermost in every second tensor. */
+static ts_tensor *numbers(const int64_t *sizes, int ndim, ts_dtype dtype)
+{
+    ts_tensor *t = ts_to(ts_to(ts_normal(sizes, ndim, 0, 1, TS_F32), dtype), TS_F64);
+    return drawn(0, 1) && ndim > 1 ? ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1) : t;
+}
+
+static void draw(problem *p, ts_dtype dtype, int turn)
+{
+    static const int64_t widths[] = {1, 2, 3, 4, 8, 16, 24, 40};
+    int64_t groups = turn % 3 ? 1 : drawn(2, 5);
+    *p = (problem){.dims = 1 + turn % 3, .transposed = turn / 3 % 2,
+                   .opts = {.size = sizeof p->opts, .groups = groups}};
+    int64_t in = groups * widths[drawn(0, turn % 2 ? 3 : 7)],
+            out = groups * widths[drawn(0, turn % 4 < 2 ? 2 : 7)];
+    int64_t x_sizes[5] = {drawn(1, 3), in}, w_sizes[5];
+    w_sizes[0] = p->transposed ? in : out;
+    w_sizes[1] = (p->transposed ? out : in) / groups;
+    for (int d = 0; d < p->dims; d++) {
+        int64_t kernel = w_sizes[2 + d] = drawn(1, 4), stride = p->opts.stride[d] = drawn(1, 3);
+        int64_t dilation = p->opts.dilation[d] = drawn(1, 2), extent = dilation * (kernel - 1) + 1;
+        p->opts.padding[d] = drawn(0, extent / 2);
+        int64_t most = (stride > dilation ? stride : dilation) - 1;
+        p->opts.output_padding[d] = p->transposed ? drawn(0, most) : 0;
+        x_sizes[2 + d] = extent + drawn(0, p->dims == 1 ? 300 : p->dims == 2 ? 20 : 6);
+    }
+    p->x = numbers(x_sizes, p->dims + 2, dtype);
+    p->w = numbers(w_sizes, p->dims + 2, dtype);
+    p->b = drawn(0, 1) ? numbers(&out, 1, dtype) : TS_NONE;
+    ts_tensor *y = convolve(p, p->x, p->w, p->b);
+    OK(y);
+    p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
+}
+
+/** y, and the gradients of x, w and b. */
+static void run(const problem *p, ts_device device, ts_dtype dtype, ts_tensor **results)
+{
+    ts_tensor *in[3] = {p->x, p->w, p->b};
+    for (int i = 0; i < 3; i++)
+        if (in[i] != TS_NONE)
+            in[i] = ts_set_requires_grad(
+                ts_detach(ts_to_device(ts_to(in[i], dtype), device)), true);
+    results[0] = convolve(p, in[0], in[1], in[2]);
+    OK(results[0]);
+    ts_tensor *g = ts_to_device(ts_to(p->g, dtype), device);
+    OK(ts_backward(ts_sum(ts_mul(results[0], g))));
+    for (int i = 0; i < 3; i++)
+        results[1 + i] = in[i] == TS_NONE ? NULL : ts_grad(in[i]);
+}
+
+static double item(ts_tensor *t)
+{
+    double value;
+    OK(ts_item(t, &value));
+    return value;
+}
+
+/** Of halves, cuBLASLt rounds some sums before it adds a bias, and partial sums of others: an error
+ *  of a unit of the largest element. */
+static void assert_alike(ts_tensor *got, ts_tensor *want, ts_dtype dtype, const char *what,
+                         int turn)
+{
+    double unit = dtype == TS_BF16  ? 0x1p-8
+                  : dtype == TS_F16 ? 0x1p-10
+                  : dtype == TS_F32 ? 0x1p-20
+                                    : 0x1p-48;
+    double sums = dtype == TS_F64 ? 0x1p-46 : dtype == TS_F32 ? 0x1p-17 : unit;
+    got = ts_to(ts_to_device(got, TS_DEVICE_CPU), TS_F64);
+    OK(got);
+    double largest = item(ts_amax(ts_abs(want)));
+    ts_tensor *allowed = ts_add_scalar(ts_mul_scalar(ts_abs(want), unit), sums * (largest + 1e-3));
+    double worst = item(ts_amax(ts_sub(ts_abs(ts_sub(got, want)), allowed)));
+    ck_assert_msg(worst <= 0, "%s of %s, turn %d: %g too far from what the CPU says, of %g", what,
+                  ts_dtype_name(dtype), turn, worst, largest);
+}
+
+static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64};
+
+TS_TEST(convolutions_are_those_of_the_CPU, .loop = 4, .timeout = 240)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(3 + _i);
+    ts_manual_seed((uint64_t)_i);
+    static const char *const names[] = {"y", "gradient of x", "gradient of w", "gradient of b"};
+    for (int turn = 0; turn < 96; turn++) {
+        TS_SCOPE;
+        problem p;
+        ts_tensor *want[4], *got[4];
+        draw(&p, dtype, turn);
+        run(&p, TS_DEVICE_CPU, TS_F64, want);
+        run(&p, device, dtype, got);
+        for (int i = 0; i < 4; i++)
+            if (want[i])
+                assert_alike(got[i], want[i], dtype, names[i], turn);
+        if (ts_is_contiguous(want[0]) != ts_is_contiguous(got[0]))
+            ck_abort_msg("the layout of the result is not the CPU's");
+    }
+}
+
+/* windows of 302 MiB, which are gathered in parts */
+TS_TEST(large_batches_are_cut)
+{
+    GPU(device);
+    TS_SCOPE;
+    ts_manual_seed(1);
+    ts_conv_opts opts = {.size = sizeof opts, .padding = {1, 1}};
+    ts_tensor *x = ts_normal_on(TS_SIZES(8, 64, 128, 128), 0, 1, TS_F32, device),
+              *w = ts_normal_on(TS_SIZES(32, 64, 3, 3), 0, 1, TS_F32, device);
+    ts_set_requires_grad(w, true);
+    ts_tensor *y = ts_conv2d(x, w, TS_NONE, &opts);
+    OK(ts_backward(ts_sum(ts_mul(y, y))));
+    ts_tensor *all = ts_clone(ts_grad(w)), *sum = NULL;
+    for (int part = 0; part < 4; part++) {
+        ts_zero_grad(w);
+        ts_tensor *one = ts_conv2d(ts_narrow(x, 0, 2 * part, 2), w, TS_NONE, &opts);
+        OK(ts_backward(ts_sum(ts_mul(one, one))));
+        assert_alike(ts_narrow(y, 0, 2 * part, 2),
+                     ts_to(ts_to_device(ts_detach(one), TS_DEVICE_CPU), TS_F64), TS_F32, "y", part);
+        ts_tensor *grad = ts_to(ts_to_device(ts_grad(w), TS_DEVICE_CPU), TS_F64);
+        sum = sum ? ts_add(sum, grad) : grad;
+    }
+    assert_alike(all, sum, TS_F32, "gradient of w", 0);
+}

@@ -1,0 +1,297 @@
+/**
+ * @file convolution.c
+ * Convolutions and their gradients against sums over windows, in every layout; public forms.
+ */
+// SPDX-License-Identifier: MIT
+#include "tests/expect.h"
+#include "tests/harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/tensor.h"
+
+/** A convolution over two dims; transposed ones make x of y. */
+typedef struct shape {
+    int64_t batch, channels, size[2], features, kernel[2];
+    ts_conv_opts opts;
+    bool transposed;
+} shape;
+
+#define OPTS(...) {.size = sizeof(ts_conv_opts), __VA_ARGS__}
+static const shape shapes[] = {
+    {2, 3, {9, 11}, 5, {3, 3}, OPTS(.padding = {1, 1}), false},
+    {3, 40, {37, 41}, 24, {3, 3}, OPTS(.padding = {1, 1}), false},
+    {2, 3, {45, 38}, 33, {7, 7}, OPTS(.padding = {3, 3}, .stride = {2, 2}), false},
+    {5, 64, {7, 7}, 96, {1, 1}, OPTS(.stride = {0}), false},
+    {2, 64, {33, 20}, 48, {1, 1}, OPTS(.stride = {2, 2}), false},
+    {2, 17, {25, 19}, 31, {2, 5}, OPTS(.padding = {0, 4}, .dilation = {3, 2}), false},
+    {2, 24, {18, 23}, 24, {3, 3}, OPTS(.padding = {1, 1}, .groups = 24), false},
+    {1, 24, {18, 23}, 48, {3, 3}, OPTS(.stride = {1, 2}, .groups = 12), false},
+    {4, 128, {14, 14}, 128, {3, 3}, OPTS(.padding = {1, 1}, .groups = 4), false},
+    {1, 1, {200, 300}, 1, {5, 5}, OPTS(.padding = {2, 2}), false},
+    {2, 32, {20, 21}, 40, {2, 2}, OPTS(.stride = {2, 2}), true},
+    {2, 20, {9, 10}, 30, {4, 3}, OPTS(.stride = {3, 2}, .padding = {2, 1}, .dilation = {1, 3},
+                                     .output_padding = {1, 2}, .groups = 2), true},
+};
+
+static double value(uint32_t seed, int64_t i)
+{
+    uint32_t x = (uint32_t)i * 2654435761u ^ seed * 40503u;
+    x ^= x >> 15;
+    x *= 2246822519u;
+    x ^= x >> 13;
+    return (double)(x % 4096) / 2048 - 1;
+}
+
+/** (a, b, c, d) of a dtype; last: with dim 1 innermost in memory. */
+static ts_tensor *filled(uint32_t seed, ts_dtype dtype, const int64_t *sizes, bool last)
+{
+    const int64_t inside_out[] = {0, 3, 1, 2};
+    ts_tensor *t = last ? ts_permute(ts_empty(TS_SIZES(sizes[0], sizes[2], sizes[3], sizes[1]),
+                                              dtype), inside_out, 4)
+                        : ts_empty(sizes, 4, dtype);
+    ck_assert_ptr_nonnull(t);
+    for (int64_t i = 0; i < t->numel; i++)
+        if (dtype == TS_F32)
+            ((float *)t->data)[i] = (float)value(seed, i);
+        else
+            ((double *)t->data)[i] = value(seed, i);
+    return t;
+}
+
+static double at(const ts_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    int64_t i = a * t->strides[0] + b * t->strides[1] + c * t->strides[2] + d * t->strides[3];
+    return t->dtype == TS_F32 ? ((const float *)t->data)[i] : ((const double *)t->data)[i];
+}
+
+static int64_t or_one(int64_t n) { return n ? n : 1; }
+
+/** The tensors of a call: the wide side x, the narrow side y, and w. */
+typedef struct sides {
+    const shape *s;
+    const ts_tensor *x, *y, *w;
+    int64_t groups, channels, features; /* of a group */
+} sides;
+
+/** The sum of products of the two tensors that are not `of` ('x', 'y' or 'w') over the pairs that
+ *  belong to element e of `of`, and of their magnitudes. */
+static double sum_of(const sides *v, char of, const int64_t *e, double *size)
+{
+    const ts_conv_opts *o = &v->s->opts;
+    const ts_tensor *x = v->x, *y = v->y, *w = v->w;
+    double sum = 0;
+    *size = 0;
+    for (int64_t n = of == 'w' ? 0 : e[0]; n < (of == 'w' ? x->sizes[0] : e[0] + 1); n++)
+        for (int64_t i = of == 'y' ? e[2] : 0; i < (of == 'y' ? e[2] + 1 : y->sizes[2]); i++)
+            for (int64_t j = of == 'y' ? e[3] : 0; j < (of == 'y' ? e[3] + 1 : y->sizes[3]); j++)
+                for (int64_t k = 0; k < w->sizes[2] * w->sizes[3]; k++) {
+                    int64_t k0 = k / w->sizes[3], k1 = k % w->sizes[3];
+                    int64_t p = i * or_one(o->stride[0]) - o->padding[0] +
+                                k0 * or_one(o->dilation[0]);
+                    int64_t q = j * or_one(o->stride[1]) - o->padding[1] +
+                                k1 * or_one(o->dilation[1]);
+                    if (p < 0 || p >= x->sizes[2] || q < 0 || q >= x->sizes[3] ||
+                        (of == 'x' && (p != e[2] || q != e[3])) ||
+                        (of == 'w' && (k0 != e[2] || k1 != e[3])))
+                        continue;
+                    int64_t group = of == 'x' ? e[1] / v->channels
+                                              : (of == 'y' ? e[1] : e[0]) / v->features;
+                    int64_t terms = of == 'x' ? v->features : of == 'y' ? v->channels : 1;
+                    for (int64_t t = 0; t < terms; t++) {
+                        int64_t f = of == 'x' ? group * v->features + t : of == 'y' ? e[1] : e[0];
+                        int64_t c = of == 'x' ? e[1] % v->channels : of == 'y' ? t : e[1];
+                        double product =
+                            (of == 'x' ? 1 : at(x, n, group * v->channels + c, p, q)) *
+                            (of == 'y' ? 1 : at(y, n, f, i, j)) *
+                            (of == 'w' ? 1 : at(w, f, c, k0, k1));
+                        sum += product;
+                        *size += fabs(product);
+                    }
+                }
+    return sum;
+}
+
+/** Compares some elements of `got` with their sums, and a bias of got's dim 1 that is added. */
+static void compare(const sides *v, char of, const ts_tensor *got, const ts_tensor *bias,
+                    int index)
+{
+    double eps = got->dtype == TS_F32 ? 0x1p-23 : 0x1p-52;
+    for (int k = 0; k < 60; k++) {
+        int64_t left = (int64_t)(value((uint32_t)(k + index * 100), 7) * 1e6 + 1e6), e[4];
+        left = k == 0 ? 0 : k == 1 ? got->numel - 1 : left % got->numel;
+        for (int d = 3; d >= 0; d--) {
+            e[d] = left % got->sizes[d];
+            left /= got->sizes[d];
+        }
+        double size, want = sum_of(v, of, e, &size), found = at(got, e[0], e[1], e[2], e[3]);
+        if (bias)
+            want += bias->dtype == TS_F32 ? ((const float *)bias->data)[e[1]]
+                                          : ((const double *)bias->data)[e[1]];
+        ck_assert_msg(fabs(found - want) <= 8 * eps * (size + 4),
+                      "shape %d: %c (%lld, %lld, %lld, %lld): %.9g, expected %.9g", index, of,
+                      (long long)e[0], (long long)e[1], (long long)e[2], (long long)e[3], found,
+                      want);
+    }
+}
+
+static bool is_last(ts_tensor *t) { return ts_is_contiguous(ts_movedim(t, 1, -1)); }
+
+/** Largest difference of two tensors. */
+static double distance(ts_tensor *a, ts_tensor *b)
+{
+    double largest;
+    OK(ts_item(ts_amax(ts_abs(ts_sub(a, b))), &largest));
+    return largest;
+}
+
+/* layout bit 0: of the input; bit 1: of the weight; bit 2: of the result's gradient */
+static void run_shape(int index, ts_dtype dtype, int layout)
+{
+    TS_SCOPE;
+    const shape *s = &shapes[index];
+    int64_t groups = or_one(s->opts.groups), in = s->channels, out = s->features;
+    const int64_t sizes[] = {s->batch, in, s->size[0], s->size[1]};
+    const int64_t w_sizes[] = {s->transposed ? in : out, (s->transposed ? out : in) / groups,
+                               s->kernel[0], s->kernel[1]};
+    ts_tensor *x = ts_set_requires_grad(filled(1, dtype, sizes, layout & 1), true),
+              *w = ts_set_requires_grad(filled(2, dtype, w_sizes, layout & 2), true);
+    ts_tensor *b = ts_set_requires_grad(
+        ts_flatten(filled(3, dtype, (int64_t[]){out, 1, 1, 1}, false), 0, 3), true);
+    ts_tensor *y = s->transposed ? ts_conv_transpose2d(x, w, b, &s->opts)
+                                 : ts_conv2d(x, w, b, &s->opts);
+    OK(y);
+    if (in > 1 && out > 1)
+        ck_assert(layout & 3 ? is_last(y) : ts_is_contiguous(y));
+    ts_tensor *g = filled(4, dtype, y->sizes, layout & 4);
+    OK(ts_backward(ts_sum(ts_mul(y, g))));
+    sides v = {s, s->transposed ? y : x, s->transposed ? x : y, w, groups,
+               (s->transposed ? out : in) / groups, (s->transposed ? in : out) / groups};
+    compare(&v, s->transposed ? 'x' : 'y', y, b, index);
+    *(s->transposed ? &v.x : &v.y) = g;
+    compare(&v, s->transposed ? 'y' : 'x', ts_grad(x), NULL, index);
+    compare(&v, 'w', ts_grad(w), NULL, index);
+    ts_tensor *sums = ts_sum_dims(g, (int64_t[]){0, 2, 3}, 3, false);
+    ck_assert(distance(ts_grad(b), sums) < 1e-3);
+}
+
+TS_TEST(elements_are_sums_over_windows, .loop = TS_COUNTOF(shapes))
+{
+    for (int layout = 0; layout < 8; layout++) {
+        run_shape(_i, TS_F32, layout);
+        if (layout % 3 == 0)
+            run_shape(_i, TS_F64, layout);
+    }
+}
+
+/** y and the gradients of x and w, in f32. */
+static void results_of(const shape *s, int layout, int threads, ts_tensor **results)
+{
+    int64_t groups = or_one(s->opts.groups);
+    const int64_t sizes[] = {s->batch, s->channels, s->size[0], s->size[1]};
+    const int64_t w_sizes[] = {s->transposed ? s->channels : s->features,
+                               (s->transposed ? s->features : s->channels) / groups, s->kernel[0],
+                               s->kernel[1]};
+    ts_tensor *x = ts_set_requires_grad(filled(1, TS_F32, sizes, layout & 1), true),
+              *w = ts_set_requires_grad(filled(2, TS_F32, w_sizes, layout & 2), true);
+    OK(ts_set_num_threads(threads));
+    ts_tensor *y = s->transposed ? ts_conv_transpose2d(x, w, TS_NONE, &s->opts)
+                                 : ts_conv2d(x, w, TS_NONE, &s->opts);
+    OK(y);
+    OK(ts_backward(ts_sum(ts_mul(y, y))));
+    results[0] = y;
+    results[1] = ts_grad(x);
+    results[2] = ts_grad(w);
+}
+
+TS_TEST(threads_change_no_bit, .loop = TS_COUNTOF(shapes))
+{
+    for (int layout = 0; layout < 4; layout++) {
+        TS_SCOPE;
+        ts_tensor *one[3], *three[3];
+        results_of(&shapes[_i], layout, 1, one);
+        results_of(&shapes[_i], layout, 3, three);
+        for (int i = 0; i < 3; i++)
+            ck_assert_msg(memcmp(one[i]->data, three[i]->data, (size_t)one[i]->numel * 4) == 0,
+                          "shape %d, layout %d, result %d", _i, layout, i);
+    }
+}
+
+TS_TEST(same_keeps_the_sizes)
+{
+    TS_SCOPE;
+    ts_conv_opts same = {.size = sizeof same, .same = true, .dilation = {2, 1}};
+    ts_tensor *x = filled(1, TS_F64, (int64_t[]){2, 3, 9, 8}, false),
+              *w = filled(2, TS_F64, (int64_t[]){4, 3, 3, 4}, false);
+    ts_tensor *y = ts_conv2d(x, w, TS_NONE, &same);
+    OK(y);
+    ck_assert(ts_size(y, 2) == 9 && ts_size(y, 3) == 8);
+    /* 2 rows at both ends; 1 column in front and 2 behind */
+    ts_conv_opts wide = {.size = sizeof wide, .padding = {2, 2}, .dilation = {2, 1}};
+    ts_tensor *all = ts_conv2d(x, w, TS_NONE, &wide); /* one more column in front */
+    ck_assert(distance(y, ts_narrow(all, 3, 1, 8)) < 1e-12);
+    same.stride[1] = 2;
+    FAILS(TS_ERR_VALUE, ts_conv2d(x, w, TS_NONE, &same));
+    SAYS("conv2d: argument 'stride': expected 1 beside opts.same, got 2");
+    same.stride[1] = 0;
+    same.padding[0] = 1;
+    FAILS(TS_ERR_VALUE, ts_conv2d(x, w, TS_NONE, &same));
+    SAYS("0 beside opts.same");
+    same.padding[0] = 0;
+    FAILS(TS_ERR_VALUE, ts_conv_transpose2d(x, w, TS_NONE, &same));
+    SAYS("false for a transposed convolution");
+}
+
+TS_TEST(one_sample_needs_no_batch)
+{
+    TS_SCOPE;
+    ts_tensor *x = filled(1, TS_F64, (int64_t[]){1, 3, 5, 8}, false),
+              *w = filled(2, TS_F64, (int64_t[]){4, 3, 3, 2}, false);
+    ts_tensor *y = ts_conv2d(ts_select(x, 0, 0), w, TS_NONE, NULL);
+    OK(y);
+    ck_assert_int_eq(ts_ndim(y), 3);
+    ck_assert(distance(ts_unsqueeze(y, 0), ts_conv2d(x, w, TS_NONE, NULL)) == 0);
+    x = ts_flatten(x, 2, 3);
+    w = ts_select(w, 2, 0);
+    ck_assert(distance(ts_conv1d(ts_select(x, 0, 0), w, TS_NONE, NULL),
+                       ts_select(ts_conv1d(x, w, TS_NONE, NULL), 0, 0)) == 0);
+}
+
+TS_TEST(a_line_is_an_image_of_one_row)
+{
+    TS_SCOPE;
+    ts_tensor *x = filled(1, TS_F64, (int64_t[]){2, 3, 1, 30}, false),
+              *w = filled(2, TS_F64, (int64_t[]){4, 3, 1, 5}, false);
+    ts_conv_opts one = {.size = sizeof one, .stride = {2}, .padding = {3}},
+                 two = {.size = sizeof two, .stride = {1, 2}, .padding = {0, 3}},
+                 three = {.size = sizeof three, .stride = {1, 1, 2}, .padding = {0, 0, 3}};
+    ts_tensor *y = ts_conv2d(x, w, TS_NONE, &two);
+    OK(y);
+    ck_assert(distance(ts_conv1d(ts_select(x, 2, 0), ts_select(w, 2, 0), TS_NONE, &one),
+                       ts_select(y, 2, 0)) == 0);
+    ck_assert(distance(ts_conv3d(ts_unsqueeze(x, 2), ts_unsqueeze(w, 2), TS_NONE, &three),
+                       ts_unsqueeze(y, 2)) == 0);
+    one.padding[1] = 1;
+    FAILS(TS_ERR_VALUE, ts_conv1d(ts_select(x, 2, 0), ts_select(w, 2, 0), TS_NONE, &one));
+    SAYS("conv1d: argument 'opts': expected 0 in lists behind the last spatial dim, got 1");
+    FAILS(TS_ERR_SHAPE, ts_conv3d(x, w, TS_NONE, NULL));
+    SAYS("expected 5 dims as argument 'input'");
+    FAILS(TS_ERR_SHAPE, ts_conv1d(x, w, TS_NONE, NULL));
+    SAYS("conv1d: argument 'input': expected 3 dims, or 2 for one sample, got sizes (2, 3, 1, 30)");
+}
+
+/* PyTorch's rule for sizes that leave the order of dims open */
+TS_TEST(channels_last_is_told_from_contiguous)
+{
+    TS_SCOPE;
+    ts_tensor *w = ts_ones(TS_SIZES(4, 3, 1, 1), TS_F32),
+              *w_last = ts_movedim(ts_ones(TS_SIZES(4, 2, 2, 3), TS_F32), -1, 1);
+    ts_tensor *x = ts_ones(TS_SIZES(2, 3, 5, 5), TS_F32), *one = ts_narrow(x, 1, 0, 1),
+              *last = ts_movedim(ts_ones(TS_SIZES(2, 5, 5, 3), TS_F32), -1, 1);
+    ck_assert(ts_is_contiguous(ts_conv2d(x, w, TS_NONE, NULL)));
+    ck_assert(is_last(ts_conv2d(x, w_last, TS_NONE, NULL)));
+    ck_assert(is_last(ts_conv2d(last, w, TS_NONE, NULL)));
+    /* one channel, apart as in a contiguous tensor */
+    ck_assert(ts_is_contiguous(ts_conv2d(one, ts_narrow(w, 1, 0, 1), TS_NONE, NULL)));
+}
