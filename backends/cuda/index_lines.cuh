@@ -4,8 +4,8 @@
  * line's indices write there, and stores it, so that self, index, source and result cross the bus
  * once each. Adjacent lines share sectors of 32 bytes; their blocks run at the same time, so the
  * sectors are shared in the second-level cache. If there are many short lines, or lines have few
- * indices, a thread takes one each. If there are few long lines, they are divided into shares, whose
- * sums are added in order.
+ * indices, a thread processes a whole line. Few long lines are divided into shares, whose sums are
+ * added in order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -67,8 +67,8 @@ struct line_shape {
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
-    : fits(false), sums(sums), all(false), count(0), shares(1), share(0), length(0), n(0), along_self(1),
-      along_src(1), along_index(1), lines(nullptr, 0, {})
+    : fits(false), sums(sums), all(false), count(0), shares(1), share(0), length(0), n(0),
+      along_self(1), along_src(1), along_index(1), lines(nullptr, 0, {})
 {
     int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS],
         along = ts_ndim(self) ? ts_size(index, dim) : 1;

@@ -240,7 +240,8 @@ TS_TEST(sums_at_few_places_of_a_line_are_those_of_the_CPU, .loop = DTYPES - 1, .
         for (int d = 0; d < ndim; d++)
             few[d] = sizes[d] = drawn_size(&room);
         few[dim] = 1 + drawn(12);
-        ts_tensor *x = ts_normal(sizes, ndim, 0, 9, TS_F32), *y = ts_normal(few, ndim, 0, 9, TS_F32),
+        ts_tensor *x = ts_normal(sizes, ndim, 0, 9, TS_F32),
+                  *y = ts_normal(few, ndim, 0, 9, TS_F32),
                   *index = ts_randint(few, ndim, 0, sizes[dim]);
         x = ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
         y = ts_to(ts_dtype_is_float(dtype) ? y : ts_abs(y), dtype);
