@@ -617,7 +617,7 @@ static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, t
             makers[i](&jobs[i], &s);
     size_t bytes = s.most;
     if (bytes && !(s.base = ts_alloc(f->thread, bytes)))
-        return ts_fail_memory("windows of a convolution", (int64_t)bytes);
+        return ts_error_memory("windows of a convolution", (int64_t)bytes);
     s.there = true;
     ts_tensor *grad = f->args[0].t;
     ts_status status = TS_OK;
