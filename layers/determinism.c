@@ -87,7 +87,7 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     return TS_OK;
 }
 
-/** Runs the call over the copies, then f, and describes the first difference; "" if there is none. */
+/** Runs the call over the copies, then f, and describes the first difference; "" for none. */
 static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, char *what,
                            size_t size)
 {
