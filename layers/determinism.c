@@ -2,8 +2,9 @@
  * @file determinism.c  The determinism checker: runs each call twice, over copies of the tensors
  * that it writes, and compares the bits.
  *
- * The second call uses the same frame: the same random numbers, the same keys. The program gets the
- * results of the first call; results of the second are compared and released.
+ * Both calls use the same frame: the same random numbers, the same keys. The call over copies runs
+ * first, so that one that runs out of memory has written nothing of the program's. Its results are
+ * compared and released.
  */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
@@ -62,6 +63,13 @@ static ts_status copy_written(const ts_frame *f, twins *w)
     return TS_OK;
 }
 
+/** t, or a contiguous copy on the CPU. */
+static ts_tensor *readable(ts_tensor *t)
+{
+    bool there = t->device.backend == TS_KEY_CPU && (t->flags & TS_TENSOR_CONTIGUOUS);
+    return there ? t : ts_contiguous(ts_to_device(t, TS_DEVICE_CPU));
+}
+
 /** Whether a and b have the same sizes, dtype and bits. */
 static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
 {
@@ -70,8 +78,7 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     if (!*same || !ts_has_values(a) || !ts_has_values(b))
         return TS_OK;
     TS_SCOPE;
-    ts_tensor *x = ts_contiguous(ts_to_device(a, TS_DEVICE_CPU)),
-              *y = ts_contiguous(ts_to_device(b, TS_DEVICE_CPU));
+    ts_tensor *x = readable(a), *y = readable(b);
     TS_TRY(x);
     TS_TRY(y);
     TS_TRY(ts_resolve(x));
@@ -80,8 +87,8 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     return TS_OK;
 }
 
-/** Runs the call again over the copies and describes the first difference; "" if there is none. */
-static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, char *what,
+/** Runs the call over the copies, then f, and describes the first difference; "" for none. */
+static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, char *what,
                            size_t size)
 {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
@@ -102,9 +109,9 @@ static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, cha
     for (int i = 0; i < f->nrets; i++)
         rets[i] = f->given >> i & 1 ? ts_value_tensor(copy_of(w, f->rets[i].t)) : ts_value_none();
     TS_TRY(ts_redispatch(&again));
+    ts_status status = ts_redispatch(f);
 
     ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);
-    ts_status status = TS_OK;
     bool same = true;
     for (int i = 0; i < f->nrets && same && status == TS_OK; i++)
         if (f->rets[i].tag == TS_TAG_TENSOR && rets[i].tag == TS_TAG_TENSOR) {
@@ -141,10 +148,8 @@ static ts_status check(ts_frame *f)
     ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);
     ts_status status = copy_written(f, &w);
     ts_mask_pop(masks);
-    if (status == TS_OK)
-        status = ts_redispatch(f);
     if (status == TS_OK) {
-        status = run_again(f, &w, (ts_tensor **)(w.list + tensors), what, sizeof what);
+        status = run_twice(f, &w, (ts_tensor **)(w.list + tensors), what, sizeof what);
         if (status == TS_OK && what[0]) {
             char call[700];
             ts_watcher_report(&ts_watch_determinism, f, what);
