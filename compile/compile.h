@@ -35,6 +35,7 @@ typedef struct ts_lazy_storage {
                             of outside: one reference */
     const char *base;    /* promised address; of outside: that of the next promised one */
     uint32_t newest;     /* value, + 1 */
+    uint32_t version;    /* of outside: when a call first named it */
     bool outside;
 } ts_lazy_storage;
 
@@ -53,12 +54,16 @@ typedef struct ts_lazy {
     ts_array words, numbers, storages, values, sites;
     ts_array table;     /* storage of outside -> its place; open addressing */
     uint32_t outside;   /* of these */
+    ts_keyset keys;     /* of all tensors that calls named */
+    struct ts_notes *notes; /* for a replay (replay.h); NULL: there will be none */
     bool failed;        /* out of memory: the recording is lost */
     bool running;       /* its calls are being run */
 } ts_lazy;
 
 /** Runs what was recorded and begins anew; `why` names a break, NULL at the end of a call. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
+/** Number of a storage of outside in the recording, + 1; 0: no call has named it. */
+uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
 /** Begins and ends recording in a thread. */
 void ts_lazy_begin(ts_lazy *l, struct ts_compiled *c);
 void ts_lazy_end(ts_lazy *l);
@@ -109,6 +114,7 @@ typedef struct ts_exec {
     uint64_t hash, used;   /* used: when a run last wanted it */
     uint32_t runs;         /* that are under way */
     struct ts_captured *captured; /* capture.c; NULL without */
+    struct ts_repeat *replay;     /* replay.h; NULL without */
 } ts_exec;
 
 /** The plan of a recorded stream; NULL with an error. */

@@ -27,9 +27,12 @@ struct ts_recorder {
     /** The gradient of a leaf is about to be read; has got another handle, or NULL. */
     void (*grad_read)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
     void (*grad_set)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
+    /** The gradient of a leaf, of which there is none, was asked for or removed. */
+    void (*grad_absent)(ts_recorder *r, ts_tensor *leaf);
     /** Calls that are made now, until the thread's exclude mask is put back,
      * stand before the call in flight. */
     void (*before)(ts_recorder *r);
+    bool compiles; /* a compiled call's, and no trace's */
 };
 
 /** Tells the thread's recorder, if there is one. */

@@ -83,6 +83,7 @@ void ts_module_free(ts_module *m)
 {
     if (!m || m->parent)
         return;
+    ts_state_changed();
     if (m->type.free && m->payload)
         m->type.free(m->payload);
     for (int i = 0; i < m->nmembers; i++) {
@@ -131,6 +132,7 @@ static member *new_member(ts_module *m, const char *function, const char *name)
     }
     member *e = &m->members[m->nmembers];
     *e = (member){.name = strdup(name)};
+    ts_state_changed();
     if (e->name)
         return e;
     ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a member");
@@ -326,7 +328,13 @@ ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
     return y;
 }
 
-static void set_training(ts_module *m, void *ctx) { m->training = *(bool *)ctx; }
+static void set_training(ts_module *m, void *ctx)
+{
+    bool train = *(bool *)ctx;
+    if (m->training != train)
+        ts_state_changed();
+    m->training = train;
+}
 
 void ts_module_train(ts_module *m, bool train)
 {
@@ -437,6 +445,7 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
     x.made = x.old + x.room;
     ts_status status = ts_module_each(m, convert_tensor, &x);
     if (status == TS_OK) {
+        ts_state_changed();
         for (int64_t i = 0; i < x.n; i++)
             ts_retain(x.old[i]); /* keeps addresses apart until all are replaced */
         each_module(m, replace_tensors, &x);
