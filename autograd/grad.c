@@ -25,9 +25,8 @@ ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
                    "argument 't': expected a leaf, got a result of '%s'", ts_node_name(t->node));
         return NULL;
     }
-    if (on != ts_requires_grad(t) && atomic_load_explicit(&ts_replays, memory_order_relaxed) &&
-        ts_above.holds(t->storage))
-        ts_epoch_ends();
+    if (on != ts_requires_grad(t))
+        ts_epoch_ends_for(t->storage);
     if (on) {
         t->flags |= TS_TENSOR_REQUIRES_GRAD;
         t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);

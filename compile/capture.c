@@ -8,7 +8,8 @@
  *
  * A graph holds the numbers and addresses that its calls were captured with. Before a replay, the
  * steps of which a number or an address has changed are captured again, and the backend puts them
- * in the place of the old ones. The rest of the graph stays as it is.
+ * in the place of the old ones. The rest of the graph stays as it is. A run without its function
+ * knows most numbers of the next one, and captures them while the device works.
  *
  * Calls that reach another device, such as the copy of a batch from the host, run before or after
  * the graph if the order of calls allows it.
@@ -226,6 +227,23 @@ static bool take_arena(ts_run *r, ts_captured *k)
     return true;
 }
 
+/** While the device works: captures the steps that the next run will change, as far as its numbers
+ *  are known. A graph's changes are for later launches. */
+static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
+{
+    ts_lazy next = *l;
+    uint32_t changed, step;
+    next.numbers = *l->ahead;
+    r->numbers = next.numbers.data;
+    changed = find_changed(r, k, &next);
+    if (changed && (issue(r, k, false, &step) != TS_OK || !remember(k, r, &next))) {
+        ts_captured_drop(k); /* part of it may have changed: the next run captures all */
+        atomic_store(&k->stage, READY);
+    }
+    r->numbers = l->numbers.data;
+    return changed;
+}
+
 /** Captures and replays; *ran: the plan has run, else it is to run call by call. */
 static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
 {
@@ -252,6 +270,9 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         return TS_OK;
     }
     *ran = true;
+    status = run_beside(r, k, AFTER);
+    if (status == TS_OK && l->ahead)
+        changed += look_ahead(r, k, l);
     pthread_mutex_lock(&l->compiled->lock);
     ts_compile_stats *stats = &l->compiled->stats;
     stats->captures += fresh;
@@ -259,7 +280,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     stats->replaced += fresh ? 0 : changed;
     stats->launches = k->launches;
     pthread_mutex_unlock(&l->compiled->lock);
-    return run_beside(r, k, AFTER);
+    return status;
 }
 
 /** Runs call by call, and sees what calls allocate. */

@@ -56,6 +56,7 @@ typedef struct ts_lazy {
     uint32_t outside;   /* of these */
     ts_keyset keys;     /* of all tensors that calls named */
     struct ts_notes *notes; /* for a replay (replay.h); NULL: there will be none */
+    const ts_array *ahead;  /* numbers that the next run will probably have; NULL: unknown */
     bool failed;        /* out of memory: the recording is lost */
     bool running;       /* its calls are being run */
 } ts_lazy;

@@ -237,7 +237,7 @@ void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first)
         c.at = first + c.member;
         taken++;
         if (c.member >= count) {
-            ts_notes_refuse(n, "declared sources that are more than the numbers of a call", f->site);
+            ts_notes_refuse(n, "more declared sources than a call has numbers", f->site);
         } else if (!ts_array_reserve(&n->cells, 1, sizeof c)) {
             n->failed = true;
         } else {
@@ -246,5 +246,5 @@ void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first)
     }
     n->waiting.count = left;
     if (taken && taken != count)
-        ts_notes_refuse(n, "declared sources that are fewer than the numbers of a call", f->site);
+        ts_notes_refuse(n, "fewer declared sources than a call has numbers", f->site);
 }

@@ -378,10 +378,13 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
     ts_repeat *p = e->replay;
     ts_thread *thread = ts_thread_self();
     ts_lazy l = {.compiled = c, .thread = thread, .numbers = p->numbers, .storages = p->storages,
-                 .sites = p->sites};
+                 .sites = p->sites, .ahead = &p->predicted};
     ts_status status = prepare(p, e, thread, inputs);
     if (status == TS_OK) {
         take_numbers(p, p->numbers.data, thread->rng);
+        take_numbers(p, p->predicted.data,
+                     (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
+        undo_counts(p);
         status = ts_exec_run(e, &l);
         if (status == TS_OK)
             leave_state(p, e, inputs, outputs, thread);

@@ -434,7 +434,7 @@ ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e)
               add_outputs(p, l, handles.data) && add_inputs(p, l) && add_numbers(p, l, e) &&
               copy_array(&p->dependencies, &n->dependencies, sizeof(ts_dependency)) &&
               copy_array(&p->copies, &n->copies, 1) && ts_replay_add_fixed(p) &&
-              zeroed(&p->predicted, l->numbers.count, sizeof(uint64_t)) &&
+              copy_array(&p->predicted, &l->numbers, sizeof(uint64_t)) &&
               zeroed(&p->storages, l->storages.count, sizeof(ts_lazy_storage)) &&
               zeroed(&p->made, p->leaves.count + p->outputs.count, sizeof(ts_tensor *));
     if (ok) {

@@ -45,13 +45,19 @@ typedef struct ts_hooks {
 extern ts_hooks ts_above;
 
 /** Counts changes of what calls depend on besides arguments, modes and values: kernels and layers
- *  that are registered, whether tensors require grad, the state of modules and optimizers. */
+ *  that are registered, requires_grad and hooks of tensors, the state of modules and optimizers. */
 extern _Atomic uint64_t ts_epoch;
 /** Replays that hold storages. */
 extern _Atomic int32_t ts_replays;
 TS_INLINE void ts_epoch_ends(void)
 {
     atomic_fetch_add_explicit(&ts_epoch, 1, memory_order_relaxed);
+}
+/** The same for a change of a tensor on s, if a replay depends on it. */
+TS_INLINE void ts_epoch_ends_for(const ts_storage *s)
+{
+    if (TS_UNLIKELY(atomic_load_explicit(&ts_replays, memory_order_relaxed)) && ts_above.holds(s))
+        ts_epoch_ends();
 }
 /** Tells the compiled call of the calling thread, if there is one. */
 TS_INLINE void ts_tell_unrepeatable(const char *what)

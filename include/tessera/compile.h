@@ -104,8 +104,9 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
 
 /**
  * In a compiled function: the calling thread's next call of `op` with a floating-point number as
- * `argument` takes it from *cell, which replays read. The function must not change *cell. The cell must stay valid as long
- * as the compiled function is called, or until ts_state_changed(). Elsewhere it does nothing.
+ * `argument` takes it from *cell, which replays read. The function must not change *cell. The cell
+ * must stay valid as long as the compiled function is called, or until ts_state_changed().
+ * Elsewhere it does nothing.
  * @param op, argument  names of the operators' page, such as "mul" and "other"
  * Errors: TS_ERR_NULL; TS_ERR_VALUE for unknown names; TS_ERR_MEMORY.
  */
