@@ -78,9 +78,11 @@ static bool leaves_agree(const ts_repeat *a, const ts_repeat *b)
 {
     for (uint32_t i = 0; i < b->leaves.count; i++) {
         const ts_leaf_rule *x = AT(a->leaves, ts_leaf_rule, i), *y = AT(b->leaves, ts_leaf_rule, i);
-        if ((x->input != y->input || (!y->input && x->leaf != y->leaf)) || x->had != y->had ||
-            x->alone != y->alone || x->read != y->read || x->after != y->after ||
-            x->holder != y->holder || memcmp(&x->before, &y->before, sizeof x->before) != 0 ||
+        bool same = y->input ? x->input == y->input
+                             : !x->input && x->leaf == y->leaf && x->slot == y->slot;
+        if (!same || x->had != y->had || x->alone != y->alone || x->read != y->read ||
+            x->after != y->after || x->holder != y->holder ||
+            memcmp(&x->before, &y->before, sizeof x->before) != 0 ||
             memcmp(&x->now, &y->now, sizeof x->now) != 0)
             return false;
     }

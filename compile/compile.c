@@ -287,6 +287,10 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     thread->include |= TS_KEYSET(TS_KEY_LAZY);
     thread->lazy = &lazy;
     ts_status status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
+    if (lazy.notes && status != TS_OK) { /* its outputs are no tensors */
+        notes.failed = true;
+        ts_notes_refuse(&notes, "an error", NULL);
+    }
     ts_above.forget_casts();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);

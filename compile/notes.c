@@ -47,20 +47,21 @@ static bool add_leaf(ts_notes *n, ts_leaf leaf)
         n->failed = true;
         return false;
     }
-    ts_tensor_ref(leaf.leaf);
+    if (leaf.leaf)
+        ts_tensor_ref(leaf.leaf);
     n->last_leaf = n->leaves.count;
     *TS_PUSH(n->leaves, ts_leaf) = leaf;
     return true;
 }
 
 /** Events come leaf by leaf in one order: the next is often the one behind the last. */
-static bool is_known(ts_notes *n, const ts_tensor *leaf)
+static bool is_known(ts_notes *n, const ts_tensor *leaf, ts_tensor **slot)
 {
     const ts_leaf *all = n->leaves.data;
     uint32_t count = n->leaves.count;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t at = (n->last_leaf + i) % count;
-        if (all[at].leaf == leaf) {
+        if (all[at].leaf == leaf && all[at].slot == slot) {
             n->last_leaf = (at + 1) % count;
             return true;
         }
@@ -68,18 +69,21 @@ static bool is_known(ts_notes *n, const ts_tensor *leaf)
     return false;
 }
 
-static void note(ts_recorder *r, ts_tensor *leaf, ts_tensor *before)
+static bool note_tensor(ts_notes *n, ts_tensor *leaf, ts_tensor **slot, ts_tensor *before)
 {
-    ts_notes *n = (ts_notes *)r;
-    if (n->thread->lazy->running || is_known(n, leaf))
-        return;
-    ts_leaf l = {.leaf = leaf, .before = before};
+    if (n->thread->lazy->running || is_known(n, leaf, slot))
+        return true;
+    ts_leaf l = {.leaf = leaf, .slot = slot, .before = before};
     if (before) {
         l.memory = before->storage;
         ts_layout_of(&l.layout, before);
-        l.alone = atomic_load(&before->refs) == 1 && !ts_storage_shared(before->storage);
+        l.alone = leaf && atomic_load(&before->refs) == 1 && !ts_storage_shared(before->storage);
     }
-    add_leaf(n, l);
+    return add_leaf(n, l);
+}
+static void note(ts_recorder *r, ts_tensor *leaf, ts_tensor *before)
+{
+    note_tensor((ts_notes *)r, leaf, NULL, before);
 }
 static void grad_read(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad) { note(r, leaf, grad); }
 static void grad_absent(ts_recorder *r, ts_tensor *leaf) { note(r, leaf, NULL); }
@@ -126,7 +130,8 @@ void ts_notes_begin(ts_notes *n, ts_thread *thread, ts_tensor *const *inputs, in
 void ts_notes_end(ts_notes *n)
 {
     for (uint32_t i = 0; i < n->leaves.count; i++)
-        ts_tensor_unref(((ts_leaf *)n->leaves.data)[i].leaf);
+        if (((ts_leaf *)n->leaves.data)[i].leaf)
+            ts_tensor_unref(((ts_leaf *)n->leaves.data)[i].leaf);
     ts_array_free(&n->leaves, sizeof(ts_leaf));
     ts_array_free(&n->waiting, sizeof(ts_cell));
     ts_array_free(&n->cells, sizeof(ts_cell));
@@ -208,6 +213,11 @@ ts_status ts_depends_on(const void *memory, size_t bytes)
     ts_notes *n = notes_now();
     if (!n)
         return TS_OK;
+    for (uint32_t i = 0; i < n->dependencies.count; i++) { /* the first one tells the begin */
+        const ts_dependency *d = (const ts_dependency *)n->dependencies.data + i;
+        if (d->memory == memory && d->bytes == bytes)
+            return TS_OK;
+    }
     if (bytes > UINT32_MAX / 4 || !ts_array_reserve(&n->copies, (uint32_t)bytes, 1) ||
         !ts_array_reserve(&n->dependencies, 1, sizeof(ts_dependency)))
         return ts_fail_memory("a copy of declared memory", (int64_t)bytes);
@@ -215,6 +225,19 @@ ts_status ts_depends_on(const void *memory, size_t bytes)
     *TS_PUSH(n->dependencies, ts_dependency) = (ts_dependency){memory, bytes, n->copies.count};
     n->copies.count += (uint32_t)bytes;
     return TS_OK;
+}
+
+ts_status ts_replaces(ts_tensor **variable)
+{
+    const ts_check_place at = {"replaces", __builtin_return_address(0)};
+    TS_TRY(ts_check_pointers(at, "variable", (const void *[]){variable}, 1, false));
+    ts_notes *n = notes_now();
+    if (!n)
+        return TS_OK;
+    ts_tensor *t = *variable == TS_NONE ? NULL : *variable;
+    return note_tensor(n, NULL, variable, t)
+               ? TS_OK
+               : ts_fail_memory("a declared variable", (int64_t)sizeof(ts_leaf));
 }
 
 void ts_state_changed(void) { ts_epoch_ends(); }

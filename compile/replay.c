@@ -77,14 +77,15 @@ static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
 {
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        const ts_tensor *leaf = leaf_of(r, inputs), *g = leaf->grad ? leaf->grad->grad : NULL;
-        if (!r->input && atomic_load_explicit(&leaf->refs, memory_order_relaxed) == 1)
+        ts_tensor *leaf = leaf_of(r, inputs), *g = ts_leaf_tensor(r, leaf);
+        if (leaf && !r->input && atomic_load_explicit(&leaf->refs, memory_order_relaxed) == 1)
             return "the program has released a parameter";
         if (r->had != (g != NULL))
-            return r->had ? "a gradient is missing" : "a gradient is there already";
+            return r->had ? "a gradient or declared tensor is missing"
+                          : "a gradient or declared tensor is there already";
         if (!r->read)
             continue;
-        bool alone = atomic_load_explicit(&g->refs, memory_order_relaxed) == 1 &&
+        bool alone = leaf && atomic_load_explicit(&g->refs, memory_order_relaxed) == 1 &&
                      atomic_load_explicit(&g->storage->refs, memory_order_relaxed) == 1;
         if (alone != r->alone || !has_layout(&r->before, g) || ts_is_promised(g->storage->data))
             return "a gradient has other holders or another layout";
@@ -232,7 +233,7 @@ ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_stat
         equal = ts_replay_agrees(e, before, call, &varies, why, sizeof why);
     else if (!call)
         snprintf(why, sizeof why, "%s", l->notes->why);
-    if (status == TS_OK)
+    if (status == TS_OK && !l->notes->failed)
         judge(c, e, equal, why);
     for (int64_t i = 0; i < c->nplans; i++)
         if (c->plans[i]->replay)
@@ -286,7 +287,7 @@ static ts_storage *storage_at(const ts_repeat *p, ts_tensor *const *inputs, uint
     case TS_ORIGIN_INPUT: return inputs[h->at]->storage;
     case TS_ORIGIN_GRADIENT:
         leaf = AT(p->leaves, ts_leaf_rule, h->at);
-        return leaf_of(leaf, inputs)->grad->grad->storage;
+        return ts_leaf_tensor(leaf, leaf_of(leaf, inputs))->storage;
     default: return run_storages(p)[i].storage;
     }
 }
@@ -298,7 +299,8 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
     ts_lazy_storage *storages = run_storages(p);
     ts_tensor **made = p->made.data;
     memset(storages, 0, e->nstorages * sizeof *storages);
-    memset(made, 0, (p->leaves.count + p->outputs.count) * sizeof *made);
+    for (uint32_t i = 0; i < p->made.count; i++)
+        made[i] = NULL;
     for (uint32_t i = 0; i < e->nstorages; i++) {
         const ts_plan_storage *s = &e->storages[i];
         if (s->outside)
@@ -310,7 +312,8 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
         if (r->after != TS_GRADIENT_NEW)
             continue;
-        TS_TRY(ts_grad_meta_of(leaf_of(r, inputs)));
+        if (!r->slot)
+            TS_TRY(ts_grad_meta_of(leaf_of(r, inputs)));
         TS_TRY(made[i] = handle_on(thread, storage_at(p, inputs, r->holder), &r->now));
     }
     made += p->leaves.count;
@@ -349,14 +352,13 @@ static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *
     }
     for (uint32_t i = 0; i < p->leaves.count; i++) {
         const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        ts_tensor *leaf = leaf_of(r, inputs);
-        if (r->after == TS_GRADIENT_KEPT || (r->after == TS_GRADIENT_NONE && !leaf->grad))
+        ts_tensor **slot = ts_leaf_slot(r, leaf_of(r, inputs));
+        if (r->after == TS_GRADIENT_KEPT || !slot)
             continue;
-        ts_tensor *old = leaf->grad->grad;
-        leaf->grad->grad = made[i];
+        ts_tensor *old = *slot;
+        *slot = made[i];
         made[i] = NULL;
-        if (old)
-            ts_tensor_unref(old);
+        ts_release(old);
     }
     thread->rng.offset += p->drawn;
 }

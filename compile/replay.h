@@ -58,10 +58,12 @@ typedef struct ts_dependency {
     size_t bytes, at; /* at: of the copy */
 } ts_dependency;
 
-/** A leaf whose gradient the function reads, adds to, sets or removes. */
+/** A leaf whose gradient the function reads, adds to, sets or removes, or a declared variable that
+ *  owns a tensor. */
 typedef struct ts_leaf {
-    ts_tensor *leaf;    /* one reference */
-    ts_tensor *before;  /* handle of its gradient at the begin, borrowed; NULL: none */
+    ts_tensor *leaf;    /* one reference; NULL: a variable */
+    ts_tensor **slot;   /* the variable */
+    ts_tensor *before;  /* the tensor there at the begin, borrowed; NULL: none */
     ts_storage *memory; /* of that */
     bool alone;         /* nobody else held it */
     ts_layout layout;
@@ -81,7 +83,7 @@ typedef struct ts_notes {
         ts_device device;
         bool no_cast_cache, deterministic;
     } modes;
-    bool failed;        /* out of memory */
+    bool failed;        /* the function, or the notes for want of memory: the call shows nothing */
     char why[240];      /* there is no replay; "" */
     uint32_t last_leaf;
     ts_array waiting, cells;       /* ts_cell */
@@ -126,13 +128,14 @@ typedef struct ts_input_guard {
 } ts_input_guard;
 
 typedef enum ts_gradient_kind {
-    TS_GRADIENT_KEPT, /* the handle stays */
+    TS_GRADIENT_KEPT, /* the tensor stays */
     TS_GRADIENT_NONE,
     TS_GRADIENT_NEW
 } ts_gradient_kind;
 
 typedef struct ts_leaf_rule {
-    ts_tensor *leaf; /* one reference */
+    ts_tensor *leaf;  /* one reference; NULL: */
+    ts_tensor **slot; /* the variable */
     uint32_t input;  /* + 1: the leaf is this input; 0: it is `leaf` in each call */
     bool had, alone, read; /* a gradient at the begin; read: its memory is touched */
     uint8_t after;         /* a ts_gradient_kind */
@@ -179,6 +182,16 @@ typedef struct ts_repeat {
  *  replayed, and notes say why. */
 ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e);
 void ts_replay_free(ts_repeat *p);
+/** The tensor of a rule: the gradient of its leaf, or that of its variable; NULL: none. */
+TS_INLINE ts_tensor **ts_leaf_slot(const ts_leaf_rule *r, ts_tensor *leaf)
+{
+    return r->slot ? r->slot : leaf->grad ? &leaf->grad->grad : NULL;
+}
+TS_INLINE ts_tensor *ts_leaf_tensor(const ts_leaf_rule *r, ts_tensor *leaf)
+{
+    ts_tensor **slot = ts_leaf_slot(r, leaf);
+    return slot && *slot != TS_NONE ? *slot : NULL;
+}
 /** Says why there is no replay: of which call a number is; which call first touches a storage. */
 void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_number_rule *r,
                              const void *site, const char *what);

@@ -240,9 +240,10 @@ static bool add_leaves(ts_repeat *p, const ts_lazy *l, uint32_t *handles)
     for (uint32_t i = 0; i < n->leaves.count; i++) {
         const ts_leaf *noted = AT(n->leaves, ts_leaf, i);
         ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
-        const ts_tensor *now = noted->leaf->grad ? noted->leaf->grad->grad : NULL;
-        r->leaf = ts_tensor_ref(noted->leaf);
-        for (int k = 0; k < n->ninputs && !r->input; k++)
+        r->slot = noted->slot;
+        r->leaf = noted->leaf ? ts_tensor_ref(noted->leaf) : NULL;
+        const ts_tensor *now = ts_leaf_tensor(r, noted->leaf);
+        for (int k = 0; k < n->ninputs && !r->input && r->leaf; k++)
             r->input = n->inputs[k] == noted->leaf ? (uint32_t)k + 1 : 0;
         r->had = noted->before != NULL;
         r->alone = noted->alone;
@@ -251,7 +252,9 @@ static bool add_leaves(ts_repeat *p, const ts_lazy *l, uint32_t *handles)
         r->before = noted->layout;
         bool fresh = now && now->storage->id >> TS_ID_BITS == l->serial;
         if (!now) {
-            r->after = TS_GRADIENT_NONE;
+            r->after = r->slot ? TS_GRADIENT_KEPT : TS_GRADIENT_NONE;
+            if (r->slot && r->had)
+                ts_notes_refuse(l->notes, "a declared variable that loses its tensor", NULL);
         } else if (now == noted->before && !fresh) {
             r->after = TS_GRADIENT_KEPT;
         } else {
@@ -262,7 +265,8 @@ static bool add_leaves(ts_repeat *p, const ts_lazy *l, uint32_t *handles)
             if (fresh)
                 handles[r->holder] += atomic_load(&now->refs) == 1 ? 1 : UINT16_MAX;
             if (now->node)
-                ts_notes_refuse(l->notes, "a gradient that is recorded", NULL);
+                ts_notes_refuse(l->notes, "a gradient or a declared variable with a history",
+                                NULL);
         }
     }
     return true;
@@ -291,7 +295,7 @@ static bool add_outputs(ts_repeat *p, const ts_lazy *l, uint32_t *handles)
                 *r = (ts_output_rule){.kind = TS_OUTPUT_SAME, .at = (uint32_t)k};
         for (uint32_t k = 0; k < p->leaves.count && r->kind == TS_OUTPUT_NONE; k++) {
             const ts_leaf_rule *leaf = AT(p->leaves, ts_leaf_rule, k);
-            if (leaf->after == TS_GRADIENT_NEW && leaf->leaf->grad->grad == t)
+            if (leaf->after == TS_GRADIENT_NEW && ts_leaf_tensor(leaf, leaf->leaf) == t)
                 *r = (ts_output_rule){.kind = TS_OUTPUT_GRADIENT, .at = k};
         }
         if (r->kind != TS_OUTPUT_NONE)
@@ -401,6 +405,17 @@ bool ts_replay_add_fixed(ts_repeat *p)
     return true;
 }
 
+/** The function must not change what it depends on: replays would not. */
+static void find_changed_memory(const ts_lazy *l)
+{
+    ts_notes *n = l->notes;
+    for (uint32_t i = 0; i < n->dependencies.count; i++) {
+        const ts_dependency *d = AT(n->dependencies, ts_dependency, i);
+        if (memcmp(d->memory, (const char *)n->copies.data + d->at, d->bytes) != 0)
+            ts_notes_refuse(n, "a change of memory that ts_depends_on() declares", NULL);
+    }
+}
+
 /** A layer of the user that runs for calls of the function would not run for a replay. */
 static void find_layers(const ts_lazy *l)
 {
@@ -440,9 +455,11 @@ ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e)
     if (ok) {
         find_kept(l, e, handles.data);
         find_layers(l);
+        find_changed_memory(l);
         if (thread->rng.seed != n->rng.seed)
             ts_notes_refuse(n, "a new state of the generator", NULL);
     } else if (!n->why[0]) {
+        n->failed = true;
         snprintf(n->why, sizeof n->why, "out of memory for what a replay needs");
     }
     ts_array_free(&handles, sizeof(uint32_t));

@@ -120,6 +120,13 @@ TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *c
 /** In a compiled function: its calls depend on these bytes, so a replay needs them as they are now.
  *  Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
+/**
+ * In a compiled function, before it changes *variable: the variable owns a tensor or is NULL, and
+ * the function may release that tensor and put another one there, of ts_retain(). Replays do the
+ * same. The variable stays valid as a cell does. Without it a kept tensor forbids replays.
+ * Errors: TS_ERR_NULL, TS_ERR_MEMORY.
+ */
+TS_API ts_status ts_replaces(ts_tensor **variable);
 /** Tells that state has changed on which compiled functions depend: each runs its function in its
  *  next call. Modules and optimizers of the library call it. Cells that were declared before are
  *  not read again. */

@@ -93,7 +93,7 @@ CALLS(compiled_functions)
 typedef struct declared {
     double factor;
     int64_t steps, *counts[1];
-    ts_tensor *w;
+    ts_tensor *w, *kept;
 } declared;
 
 /** Calls with numbers from elsewhere, a gradient that stays, and an output. */
@@ -115,7 +115,11 @@ static ts_status declare(void *ctx, ts_tensor *const *in, int n, ts_tensor **out
         ts_tensor *copy = ts_clone(d->w), *grads[] = {ts_grad(d->w)};
         TS_TRY(ts_sgd_(&copy, grads, NULL, &d->steps, 1,
                        &(ts_sgd_rule){.lr = 0.5, .momentum = 0}));
+        TS_TRY(ts_replaces(&d->kept));
         TS_TRY(out[0] = ts_keep(ts_add(copy, ts_detach(t))));
+        TS_TRY(copy = ts_neg(copy));
+        ts_release(d->kept);
+        d->kept = ts_retain(copy);
     }
     return TS_OK;
 }
@@ -139,6 +143,7 @@ CALLS(replays)
     fclose(file);
     ts_compiled_free(c);
     QUIET(f, ts_state_changed());
+    ts_release(d.kept);
     ts_zero_grad(w);
 }
 
