@@ -88,6 +88,8 @@ CALLS(compiled_functions)
     FAULTY(f, ts_explain(c, file));
     fclose(file);
     QUIET(f, ts_compiled_free(c));
+    FAULTY(f, c = ts_step_graph(chain, NULL));
+    ts_compiled_free(c);
 }
 
 typedef struct declared {
