@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
-# What a user sets is text: neither make nor the shell looks into it.
+# Values of user settings are literal text: neither make nor the shell expands them.
 SETTINGS := ARCHS DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
@@ -12,15 +12,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' \
 	    $(firstword $(MAKEFILE_LIST))
 
-setup: ## install what is missing to build, test, document and package (Debian 12)
+setup: ## install missing packages to build, test, document and package (Debian 12)
 	@tools/setup build test docs package
 
 build: build/build.ninja ## build the library, examples and benchmarks (release) in build/
 	@ninja -C build
 
-# A run that goes on needs the text that it began with, not that of today. The default folder is for
-# trying things out, so a new run takes the place of an old one there; a folder that was named keeps
-# its run unless OVERWRITE=1.
+# A resumed run needs its original training text, so the text is kept. The default folder is for
+# trials, so a new run replaces the old one there; a named folder keeps its run unless
+# OVERWRITE=1.
 train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda COMPILE=1 RESUME=1 OVERWRITE=1
 	@ninja -C build trainer
 	@if [ -z "$$DATA" ] && ! { [ -n "$$RESUME" ] && [ -f build/corpus.txt ]; }; then \
@@ -40,15 +40,15 @@ test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarc
 	@$(MAKE) --no-print-directory sanitize tsan aarch64 compile-cuda
 
 # gcc 12 takes "&thread_local == NULL" from the flags of an add that the linker turns into a lea,
-# which sets none: in programs that link the library's objects UBSan then sees NULL where none is.
-# AddressSanitizer reports what is read or written through NULL all the same.
+# which sets none: in programs that link the library's objects UBSan then reports false NULLs.
+# AddressSanitizer still reports accesses through NULL.
 NO_FALSE_NULL := -fno-sanitize=null
 
 # Places in traces need line numbers alone; with all of -g, and at -O2, a sanitizer's code takes two and a
 # half times as long to compile.
 CHECKED := -Doptimization=1 -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
 
-# What `make test` takes from there: 100,000 drawn calls, of a program that is built alone.
+# `make test` runs one program of that build: 100,000 drawn calls.
 DRAWN_CALLS := build-asan:tests/misuse/misuse
 
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
@@ -62,7 +62,7 @@ build-asan/build.ninja:
 	@tools/setup build test
 	@meson setup build-asan $(CHECKED) -Db_sanitize=address,undefined -Dc_args='-g1 $(NO_FALSE_NULL)'
 
-tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsan/
+tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan/
 	@tools/setup build test
 	@test -f build-tsan/build.ninja || meson setup build-tsan $(CHECKED) -Db_sanitize=thread -Dc_args=-g1 \
 	    -Dexamples=false
@@ -70,7 +70,7 @@ tsan: ## run the cases in which threads meet under ThreadSanitizer, in build-tsa
 
 aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/
 aarch64-quick: ARM_TESTS := samples attention softmax norm loss ## run the part that .ci/run runs
-# The bits that this machine computes must come out there too.
+# The emulated code must compute the same bits as this machine.
 aarch64 aarch64-quick: build-for-tests
 	@tools/setup build test aarch64
 	@test -f build-aarch64/build.ninja || meson setup build-aarch64 --cross-file tools/aarch64.ini \
@@ -85,7 +85,7 @@ compile-cuda: build/build.ninja ## compile the CUDA backend without a GPU; ARCHS
 FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined \
     -Db_lundef=false -Dcuda=disabled -Dexamples=false -Dbench=false
 
-fuzz: ## search for inputs that break us, in build-fuzz/; SECONDS=n each, HARNESS=name
+fuzz: ## run the fuzzers, in build-fuzz/; SECONDS=n each, HARNESS=name
 	@tools/setup build test fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup build-fuzz -Dfuzz=true $(FUZZ_FLAGS)
 	@ninja -C build-fuzz harnesses
@@ -100,7 +100,7 @@ budgets: build-for-tests ## compare instructions per call with bench/budgets.tsv
 	@ninja -C build
 	@tools/budgets
 
-rooms: ## print which room includes which; fail on what the house forbids
+rooms: ## print the include graph of the rooms; fail on a forbidden include or call
 	@tools/rooms
 
 docs: ## build the site in build/docs/html; a warning or a dead link is an error
@@ -114,7 +114,7 @@ build/build.ninja:
 	@tools/setup build
 	@meson setup build
 
-# A build folder that was configured before the test library was there has no tests yet.
+# Reconfigures a build folder that was set up before the test library was installed.
 .PHONY: build-for-tests
 build-for-tests:
 	@tools/setup build test

@@ -14,8 +14,8 @@ RULE(gelu, READS_X, ts_gelu_backward(g, X, INT(1)))
 RULE(silu, READS_X, ts_silu_backward(g, X))
 RULE(softplus, READS_X, ts_softplus_backward(g, X, NUM(1), NUM(2)))
 
-/* Gradients of gradients: argument 0 is the gradient that came, argument 1 the point at which
- * the derivative is taken. Derivatives that are constant by pieces have the gradient 0. */
+/* Gradients of gradients: argument 0 is the upstream gradient, argument 1 the point of the
+ * derivative. Piecewise constant derivatives have the gradient 0. */
 RULES(threshold_backward, (0, READS(1), ts_threshold_backward(g, ARG(1), NUM(2))),
       (1, 0, ts_zeros_like(g)))
 RULES(leaky_relu_backward, (0, READS(1), ts_leaky_relu_backward(g, ARG(1), NUM(2))),

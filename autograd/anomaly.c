@@ -1,5 +1,4 @@
-/** @file anomaly.c  The mode that looks at every gradient and remembers
- * where each call came from. */
+/** @file anomaly.c  Anomaly mode: checks every gradient and records the call stack of each node. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 #include "dispatch/store.h"
@@ -54,7 +53,7 @@ static void put_call(const ts_node *node, char *text, size_t size)
 
 /* ------------------------------------------------------------------------------- checks ---- */
 
-/** "NaN", "Inf", or NULL for a tensor of finite numbers; an error goes to *status. */
+/** "NaN", "Inf", or NULL if all elements are finite. *status receives an error of the check. */
 static const char *not_finite(ts_tensor *t, ts_status *status)
 {
     if (!ts_dtype_is_float((ts_dtype)t->dtype) ||

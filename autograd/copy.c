@@ -2,6 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
-/* For all ops that broadcast or convert at most, which ts_rule_give() undoes. */
+/* The rule of ops that only broadcast or convert; ts_rule_give() undoes both. */
 VIEW_RULE(copy, g)
 RULE(to_device, 0, ts_to_device(g, ts_rule_arg_meta(b, 0).device))

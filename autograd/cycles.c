@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/** Gradients whose history a walk visits, too. */
+/** The walk also visits the history of these gradients. */
 typedef struct roots {
     ts_tensor **grads; /* owned */
     uint32_t n, room;
@@ -79,7 +79,7 @@ static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number
     return TS_OK;
 }
 
-/** Without memory the cycle stays, until ts_zero_grad(): no reason for an error. */
+/** If out of memory, the cycle stays until ts_zero_grad(), which is not an error. */
 static void walk(ts_thread *thread, ts_node *root, roots *more)
 {
     ts_error before = *thread->error;

@@ -1,10 +1,9 @@
 /**
- * @file engine.c  Runs rules in reverse.
+ * @file engine.c  The backward engine: runs gradient rules from the root to the leaves.
  *
- * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes
- * up all its consumers have run and its gradients are complete: no counts are needed. Leaves
- * run behind all others.
- * Buffers live in the run, so runs over a shared graph do not see each other.
+ * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes up all
+ * its consumers have run and its gradients are complete: no counts are needed. Leaves run last.
+ * Gradient buffers belong to the run, so runs over a shared graph are independent.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
@@ -17,14 +16,9 @@
 
 /* ---------------------------------------------------------------------------- the tables ---- */
 
-static uint32_t hash(const ts_node *n, uint32_t mask)
-{
-    return (uint32_t)(((uintptr_t)n >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
-}
-
 static void table_insert(ts_run *run, uint32_t index)
 {
-    uint32_t mask = 2 * run->room - 1, at = hash(run->tasks[index].node, mask);
+    uint32_t mask = 2 * run->room - 1, at = ts_hash_pointer(run->tasks[index].node, mask);
     while (run->table[at])
         at = (at + 1) & mask;
     run->table[at] = index + 1;
@@ -72,7 +66,7 @@ static TS_COLD ts_status run_grow(ts_run *run)
     more.room = 4 * run->room;
     more.tasks = ts_alloc(run->thread, block_bytes(more.room));
     if (!more.tasks)
-        return ts_fail_memory("the backward's tables", (int64_t)block_bytes(more.room));
+        return ts_error_memory("the backward's tables", (int64_t)block_bytes(more.room));
     more.heap = (uint32_t *)(more.tasks + more.room);
     more.table = more.heap + more.room;
     memcpy(more.tasks, run->tasks, run->ntasks * sizeof *run->tasks);
@@ -149,7 +143,7 @@ static void run_free(ts_run *run)
 ts_task *ts_run_schedule(ts_run *run, ts_node *node)
 {
     uint32_t mask = 2 * run->room - 1;
-    for (uint32_t at = hash(node, mask); run->table[at]; at = (at + 1) & mask)
+    for (uint32_t at = ts_hash_pointer(node, mask); run->table[at]; at = (at + 1) & mask)
         if (run->tasks[run->table[at] - 1].node == node)
             return &run->tasks[run->table[at] - 1];
     if (run->ntasks == run->room)
@@ -173,7 +167,7 @@ TS_INLINE ts_task *task_for(ts_run *run, ts_node *node)
     size_t bytes = node->nrets * sizeof *t->many;
     t->many = ts_alloc(run->thread, bytes);
     if (!t->many) {
-        ts_fail_memory("the gradients of a function's results", (int64_t)bytes);
+        ts_error_memory("the gradients of a function's results", (int64_t)bytes);
         return NULL;
     }
     memset(t->many, 0, bytes);
@@ -239,7 +233,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
 {
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
-        return TS_OK; /* the leaf is gone */
+        return TS_OK; /* the leaf was freed */
     /* it holds n; other threads that record the leaf's use may still try to set it */
     ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
@@ -264,7 +258,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-/** What a hook gave for a gradient must fit it. */
+/** Checks that a hook's replacement has the gradient's sizes, dtype and device. */
 static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_tensor *g)
 {
     if (!g)
@@ -287,13 +281,14 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
     return TS_OK;
 }
 
-/** Calls a hook with the gradients that it may replace, and, behind the rule, those of the results.
+/** Calls a hook with the gradients that it may replace and, for a POST hook, the gradients of the
+ *  results.
  */
 static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
                            ts_tensor **grads)
 {
     if (atomic_load(&h->removed))
-        return TS_OK; /* by one that ran before */
+        return TS_OK; /* removed by a hook that ran before */
     if (h->kind == TS_HOOK_PRE)
         return h->pre(h->payload, n, seen, count);
     if (h->kind == TS_HOOK_POST)
@@ -304,7 +299,7 @@ static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int c
     return TS_OK;
 }
 
-/** What a run of hooks holds, also when one of them ends it by an exception. */
+/** References held while hooks run; released also if a hook throws an exception. */
 typedef struct hooks_held {
     ts_run *run;
     ts_hook **hooks;
@@ -322,7 +317,7 @@ static void hooks_end(hooks_held *h)
 }
 
 /**
- * Runs the hooks of one kind, those on gradients for one output.
+ * Runs the hooks of one kind; GRAD and RETAIN hooks for one output.
  * @param edited  gradients that the hooks may replace: the run's own, or those that a rule made,
  *                which are in the caller's scope as all that the hooks make
  * @param grads   gradients of the results, for hooks after the rule; NULL for others
@@ -340,7 +335,7 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
         .in = {.node = n, .outer = run->thread->inside}};
     ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
     ts_status status =
-        seen ? TS_OK : ts_fail_memory("the gradients that a hook sees", (int64_t)held.bytes);
+        seen ? TS_OK : ts_error_memory("the gradients that a hook sees", (int64_t)held.bytes);
     run->thread->inside = &held.in;
     for (int k = 0; k < nhooks && status == TS_OK; k++) {
         for (int i = 0; i < all; i++) {
@@ -365,7 +360,8 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
     return status;
 }
 
-/** Hooks on single gradients; ts_retain_grad() sees what the others made of it. */
+/** Runs hooks on single gradients, then ts_retain_grad(), which keeps the result of the other
+ *  hooks. */
 static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
 {
     TS_SCOPE;
@@ -423,6 +419,8 @@ TS_INLINE ts_status call_rule(ts_vjp_call *b)
         return ts_fail_op(
             TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
             "backward runs a second time through a graph whose saved tensors are freed");
+    if (TS_UNLIKELY(run->timer != NULL))
+        ts_timer_follow(run->thread, run->scope, n->scope);
     ts_status status = n->vjp->rule(b);
     if (TS_UNLIKELY(n->segment != NULL))
         ts_collected_done(run, n);
@@ -440,7 +438,7 @@ static TS_COLD ts_status fail_reentered(const ts_node *n)
         "the node's own backward, or a hook on it, started a backward through it");
 }
 
-/** What the rule gave, with the hooks behind it. */
+/** Passes on the rule's gradients after running POST hooks. */
 static TS_COLD ts_status check_rule_results(ts_vjp_call *b, bool hooked)
 {
     ts_node *n = b->node;
@@ -462,7 +460,7 @@ static ts_status call_locked(ts_vjp_call *b)
     return call_rule(b);
 }
 
-/** Runs one rule and sends what it gives. */
+/** Runs one rule and passes on its gradients. */
 static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooked)
 {
     if (TS_UNLIKELY(!n->vjp))
@@ -476,7 +474,7 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
     if (n->ninputs > FEW) {
         given = list.at = ts_alloc(run->thread, list.bytes);
         if (!given)
-            return ts_fail_memory("the gradients of a list", (int64_t)list.bytes);
+            return ts_error_memory("the gradients of a list", (int64_t)list.bytes);
         memset(given, 0, list.bytes);
     }
     ts_status status;
@@ -566,7 +564,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
     if (TS_UNLIKELY(t->pieces != NULL)) {
         TS_TRY(ts_pieces_end(run, n, t->pieces, grads));
         if (!has_gradient(n, grads))
-            return TS_OK; /* all have gone on */
+            return TS_OK; /* all gradients were passed on */
     }
     if (TS_UNLIKELY(run->around != NULL) && is_around(run->around, n))
         return fail_reentered(n);
@@ -580,7 +578,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
             c->grad = ts_tensor_ref(grads[c->output]);
     }
     if (run->captures && n->seq <= run->floor)
-        return TS_OK; /* a captured leaf or node; nothing below it is asked for */
+        return TS_OK; /* a captured leaf or node; no gradient below it is requested */
     if (hooked) {
         bool on;
         TS_TRY(run_hooks_before(run, n, grads, &on));
@@ -591,7 +589,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
                                  : run_rule(run, n, grads, hooked);
 }
 
-/** Ends a run, also one that the user's code left by an exception. */
+/** Ends a run, also after an exception in user code. */
 static void run_end(ts_run *run)
 {
     if (TS_UNLIKELY(run->now != NULL))
@@ -618,6 +616,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
                                                     .root = root,
                                                     .timer = ts_timer_enter(thread)};
     run_begin(&run, &few);
+    run.scope = ts_timer_scope(thread);
     run.self = ts_node_self(thread);
     run.anomaly = ts_anomaly_enabled();
     run.around = thread->inside;

@@ -20,10 +20,11 @@ typedef struct ts_pieces ts_pieces;
 /** A node of a run with the gradients that have arrived for its results (owned). */
 typedef struct ts_task {
     ts_node *node;
-    ts_pieces *pieces; /* owned; NULL while there are none */
+    ts_pieces *pieces; /* owned, or NULL */
     union {
         ts_tensor *few[TS_MAX_RETS];
-        ts_tensor **many; /* of a node with more results; NULL until the first arrives */
+        ts_tensor **many; /* for a node with several results; NULL until the first gradient
+                             arrives */
     };
 } ts_task;
 
@@ -42,24 +43,25 @@ typedef struct ts_run {
     uint32_t *heap;               /* indices of waiting tasks, largest seq first; no leaves */
     uint32_t *table;              /* open addressing: node -> task index + 1 */
     uint32_t ntasks, nheap, room; /* room: of tasks and heap; table has 2 * room */
-    uint32_t nleaves;             /* tasks below this one that are leaves have run */
+    uint32_t nleaves;             /* leaves among the tasks below this index have run */
     uint32_t self;                /* of ts_node_lock() */
     bool record, retain, anomaly;
     const ts_inside *around; /* the user's code that started the run */
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;          /* seq below which nothing is captured */
-    ts_collected *collected; /* what checkpoints have computed again */
+    ts_collected *collected; /* tensors recomputed for checkpoints */
     ts_task *now;            /* the task that runs; NULL between two */
     ts_node *root;           /* retained */
     void *timer;
+    uint32_t scope; /* of the profile, around all nodes */
 } ts_run;
 
 /** The argument of a rule. */
 struct ts_vjp_call {
     ts_run *run;
     ts_node *node;
-    ts_tensor *const *grads; /* of the results; NULL where none arrived */
+    ts_tensor *const *grads; /* gradients of the results; NULL if none arrived */
     ts_tensor **given;       /* per input, borrowed from the rule's scope */
 };
 
@@ -71,8 +73,8 @@ struct ts_vjp_call {
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
                         ts_tensor *g, const ts_places *at);
 /**
- * Ends what waits for the results of node n: goes on to the argument of a view as parts of that,
- * or else is added to `grads`. So a view of a view costs its own size and not that of the view
+ * Finishes the pending parts of node n's results: passes them on as parts of a view's argument, or
+ * adds them to `grads`. A view of a view therefore costs its own size, not the size of the view
  * between.
  */
 ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads);
@@ -91,25 +93,25 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
                         ts_capture *captures, int ncaptures);
 
 /**
- * Around code of the user in a node's rule: other runs may enter the node meanwhile. What it has
- * saved stays until the last of its guests has run the rule.
+ * Enclose user code in a node's rule. Other runs may enter the node meanwhile; its saved tensors
+ * stay until the last guest has run the rule.
  */
 TS_COLD void ts_inside_enter(ts_run *run, ts_inside *in);
 TS_COLD void ts_inside_leave(ts_inside *in);
-/** The user's code runs in the rest of the block, which may end by an exception too. */
+/** User code runs in the rest of the block. The end of the block, also by an exception, leaves. */
 #define TS_INSIDE(run, ...)                                                                        \
     ts_inside inside_ __attribute__((cleanup(ts_inside_leave))) = {__VA_ARGS__};                   \
     ts_inside_enter(run, &inside_)
 
-/** A saved tensor, computed again when need be; NULL with an error that says `what` when it was not
- *  saved at all or was written since. */
+/** A saved tensor, recomputed if needed. NULL with an error that names `what` if the tensor was not
+ *  saved or was written in place since. */
 ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what);
 /** When the rule is recorded: t with its history, result `output` of maker,
  * in the rule's scope; else t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
-/** The task of a node, whose place in run->tasks is its number in the order of discovery; a new one
- *  waits from now on. NULL with an error. */
+/** The task of a node; a new task is added to the heap. Its index in run->tasks is the order of
+ *  discovery. NULL with an error. */
 ts_task *ts_run_schedule(ts_run *run, ts_node *node);
 /**
  * Visits root and each node that visit schedules, once, consumers before makers; anything but TS_OK
@@ -121,15 +123,15 @@ ts_status ts_engine_walk(ts_node *root,
                          void *ctx);
 
 /**
- * A gradient's history may have saved the tensor whose gradient it is, and then neither would end.
- * The nodes get aliases instead, with the same place in the graph: below `history`, and behind
- * a recorded run in its graph and in the histories of the gradients that its leaves, and tensors
- * of ts_retain_grad(), have now.
+ * The history of a gradient may have saved the tensor that owns the gradient, which is a reference
+ * cycle. This function replaces the saved tensors by aliases with the same node in the graph: below
+ * `history`, and behind a recorded run in its graph and in the histories of the gradients that its
+ * leaves, and tensors of ts_retain_grad(), have now.
  */
 void ts_break_cycle(ts_node *history);
 TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);
 
-/** Checks the gradients of a rule or of a backward's start; an error if one is not finite. */
+/** Checks the gradients of a rule or of the start of a backward; an error if one is not finite. */
 TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,
                                    const char *what);
 /** Adds the node's forward call to the error on record. */

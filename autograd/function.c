@@ -14,7 +14,7 @@ static ts_status once_only(ts_vjp_call *b);
 static const ts_vjp function_vjp = {.rule = rule};
 static const ts_vjp once_vjp = {.rule = once_only};
 
-/** Names the function in an error of its own code, or makes one when there is none. */
+/** Adds the function's name to the error of its callback, or records an error if there is none. */
 static ts_status fail_in(const ts_function_call *call, const char *where, ts_status status)
 {
     const char *name = call->fn.name;
@@ -99,7 +99,7 @@ ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, in
     size_t had = (size_t)call->nsaved * sizeof(ts_end), bytes = had + (size_t)n * sizeof(ts_end);
     ts_end *saved = ts_alloc(ts_thread_self(), bytes);
     if (!saved)
-        return ts_fail_memory("the list of saved tensors", (int64_t)bytes);
+        return ts_error_memory("the list of saved tensors", (int64_t)bytes);
     if (call->saved) {
         memcpy(saved, call->saved, had);
         ts_free(&ts_tls, call->saved, had);
@@ -177,7 +177,7 @@ static int find(ts_tensor *const *list, int n, const ts_tensor *t)
     return -1;
 }
 
-/** What forward must not have done. */
+/** Checks that forward kept its contract. */
 static ts_status check_forward(const ts_function_call *call, ts_tensor *const *inputs,
                                ts_tensor *const *outputs)
 {
@@ -226,7 +226,8 @@ static ts_tensor *alias_of(const ts_tensor *t)
     return alias;
 }
 
-/** Says which saved tensor is what. A dirty one must not hold the node that holds it. */
+/** Classifies each saved tensor as input, output or other. A dirty tensor must not hold its own
+ *  node. */
 static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
                             ts_tensor *const *outputs)
 {
@@ -294,7 +295,7 @@ static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts
     size_t bytes = (size_t)n * sizeof(ts_tensor *);
     ts_tensor **inputs = ts_alloc(thread, bytes); /* a copy: outputs may be the same array */
     if (!inputs)
-        return ts_fail_memory("a function's inputs", (int64_t)bytes);
+        return ts_error_memory("a function's inputs", (int64_t)bytes);
     for (int i = 0; i < n; i++)
         inputs[i] = given[i];
     memset(outputs, 0, (size_t)m * sizeof *outputs);
@@ -334,7 +335,7 @@ ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_t
     return TS_OK;
 }
 
-/** An error for what cannot be applied. */
+/** Errors for functions that cannot be applied. */
 static ts_status check_apply(const ts_function *fn, ts_tensor *const *inputs, int n,
                              ts_tensor **outputs, int m, const void *site)
 {
@@ -370,7 +371,7 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
     status = run_forward(ts_function_of(node), inputs, outputs);
     for (int k = 0; k < m && status != TS_OK; k++)
         outputs[k] = NULL;
-    ts_node_unref(node); /* from here on only results hold it */
+    ts_node_unref(node); /* from here on only the results own the node */
     return status;
 }
 
@@ -393,14 +394,14 @@ static ts_status fill_grads(const ts_vjp_call *b, const ts_function_call *call, 
     return TS_OK;
 }
 
-/** What backward gave for input i. */
+/** Takes the gradient that backward gave for input i. */
 static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_tensor *g)
 {
     const ts_shape *s = &b->node->inputs[i].shape;
     const char *name = call->fn.name;
     const void *site = b->node->site;
     if (!b->node->inputs[i].next)
-        return TS_OK; /* nobody asked */
+        return TS_OK; /* no gradient requested */
     if (!g)
         return ts_error_code() != TS_OK
                    ? fail_in(call, "backward", TS_ERR_NULL)
@@ -470,7 +471,7 @@ static ts_status rule(ts_vjp_call *b)
     ts_held block TS_HELD = {b->run->thread, NULL, (size_t)n * sizeof *made};
     made = block.at = ts_alloc(b->run->thread, block.bytes);
     if (!made)
-        return ts_fail_memory("a function's gradients", (int64_t)block.bytes);
+        return ts_error_memory("a function's gradients", (int64_t)block.bytes);
     memset(made, 0, block.bytes);
     ts_status status = fill_grads(b, call, grads);
     if (status == TS_OK) {

@@ -9,8 +9,8 @@
 struct ts_function_call {
     ts_function fn;
     void *ctx;
-    ts_node *node;        /* whose block this is part of */
-    ts_tensor **inputs;   /* in forward */
+    ts_node *node;        /* the node whose block contains this struct */
+    ts_tensor **inputs;   /* forward is running */
     ts_end *saved; /* next: weak, the maker of an input or the node itself of an output */
     int nsaved;
     bool records;

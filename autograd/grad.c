@@ -107,8 +107,8 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 /* ------------------------------------------------------------------------------ backward ---- */
 
 /**
- * What a run starts with: the root's node, and its gradient, owned.
- * One that is made here is the run's alone, which may hand it to a leaf.
+ * Start of a run: the root's node and its gradient, owned. A gradient that is made here has no
+ * other owner, so the run may give it to a leaf.
  */
 static ts_status start(const char *name, const void *site, ts_tensor *root, ts_tensor *given,
                        ts_node **node, ts_tensor **gradient)
@@ -136,8 +136,8 @@ static ts_status start(const char *name, const void *site, ts_tensor *root, ts_t
     return TS_OK;
 }
 
-/** Runs the graph of root; gradients of `captures` are returned, or all of them accumulated.
- *  For a recorder it is one call, whose parts are the rules' ops. */
+/** Runs the graph of root; gradients of `captures` are returned, or all of them accumulated. A
+ *  recorder sees one call whose parts are the rules' ops. */
 static ts_status run(const char *name, const void *site, ts_tensor *root, ts_tensor *gradient,
                      const ts_backward_opts *opts, ts_capture *captures, int n)
 {
@@ -175,7 +175,7 @@ static ts_tensor *adopt_captured(ts_tensor *c)
 {
     if (!c->link)
         return ts_scope_adopt(ts_thread_self(), c);
-    /* it is in a scope already; an alias keeps the history that create_graph asked for */
+    /* the tensor is in a scope already; an alias keeps the history for create_graph */
     TS_ENABLE_GRAD;
     ts_tensor *alias = ts_invoke(TS_OP_alias, (ts_value[]){V_T(c)}, 1, 1);
     ts_tensor_unref(c);

@@ -48,7 +48,7 @@ const char *ts_shape_text(char *buffer, size_t size, const int64_t *sizes, int n
 
 int ts_node_describe(const ts_node *n, char *buffer, size_t size)
 {
-    size = buffer ? size : 0; /* only the length is asked for */
+    size = buffer ? size : 0; /* only the length is requested */
     if (!n || n->op == TS_NODE_LEAF) {
         const ts_tensor *t = ts_node_leaf(n);
         if (!t)

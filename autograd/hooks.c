@@ -13,7 +13,7 @@ static void append(ts_node *node, ts_hook *h)
     ts_hook **place = &node->hooks;
     while (*place)
         place = &(*place)->next;
-    /* a run looks whether there are hooks before it locks */
+    /* a run tests for hooks before it locks */
     __atomic_store_n(place, h, __ATOMIC_RELEASE);
     if (mine)
         ts_node_unlock(node);
@@ -24,7 +24,7 @@ static bool keeps(const ts_hook *h, const ts_tensor *t)
     return t && h->kind == TS_HOOK_RETAIN && h->payload == t;
 }
 
-/** Takes a hook, or the one that keeps t's gradient, out of the list; NULL when it is not there. */
+/** Removes a hook, or the RETAIN hook of t, from the list; NULL if it is not in the list. */
 static ts_hook *take_out(ts_node *node, const ts_hook *hook, const ts_tensor *t)
 {
     bool mine = ts_node_lock(node, ts_node_self(ts_thread_self()));
@@ -58,7 +58,7 @@ ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook **
     *hooks = *n ? ts_alloc(thread, bytes) : NULL;
     if (*n && !*hooks) {
         *n = 0;
-        status = ts_fail_memory("the hooks of a node", (int64_t)bytes);
+        status = ts_error_memory("the hooks of a node", (int64_t)bytes);
     }
     int k = 0;
     for (ts_hook *h = node->hooks; h && k < *n; h = h->next)
@@ -83,7 +83,7 @@ static ts_status add(ts_node *node, ts_hook hook, ts_hook **out)
 {
     ts_hook *h = ts_alloc(ts_thread_self(), sizeof *h);
     if (!h)
-        return ts_fail_memory("a hook", sizeof *h);
+        return ts_error_memory("a hook", sizeof *h);
     *h = hook;
     atomic_init(&h->refs, 1);
     atomic_init(&h->removed, false);
@@ -179,7 +179,7 @@ ts_status ts_retain_grad(ts_tensor *t)
         ts_node_unlock(t->node);
     if (h)
         return TS_OK;
-    /* also the sign by which a dying tensor knows that a hook points to it */
+    /* also marks, for the release of the tensor, that a hook points to it */
     TS_TRY(ts_grad_meta_of(t));
     return add(t->node, (ts_hook){.payload = t, .kind = TS_HOOK_RETAIN, .output = t->output}, NULL);
 }
@@ -206,7 +206,7 @@ void ts_node_hook_remove(ts_node *node, ts_hook *hook)
     if (!h)
         return;
     atomic_store(&h->removed, true);
-    /* what it points to may end now; inside of a hook, waiting for another one may have no end */
+    /* the payload may be freed now; waiting for another hook inside a hook could deadlock */
     for (long tries = 0; !ts_tls.inside && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
         ts_back_off(tries);
     ts_hook_unref(h);

@@ -8,7 +8,7 @@
 
 RULE(embedding, READS(1), ts_embedding_backward(g, ARG(1), ts_rule_arg_meta(b, 0).sizes[0], INT(2)))
 
-/** Rows of the second gradient; the padding row passed nothing on. */
+/** Rows of the second gradient; the padding row has no gradient. */
 static ts_tensor *rows(ts_vjp_call *b, ts_tensor *gg)
 {
     int64_t padding = INT(3);
@@ -24,7 +24,7 @@ RULE(index_select, READS(2), ts_index_add(ZEROS, DIM(1), ARG(2), g))
 RULES(index_add, (0, 0, g), (3, READS(2), ts_index_select(g, DIM(1), ARG(2))))
 RULE(gather, READS(2), ts_scatter_add(ZEROS, DIM(1), ARG(2), g))
 
-/** What the written places of g hold, in src's sizes: src may be larger than index. */
+/** The elements of g at the written positions, in src's sizes; src may be larger than index. */
 static ts_tensor *read_back(ts_vjp_call *b, ts_tensor *g)
 {
     ts_meta m = ts_rule_arg_meta(b, 3);

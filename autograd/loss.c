@@ -16,7 +16,7 @@ static ts_status cross_entropy(ts_vjp_call *b)
             ts_mul(ts_softmax_as(x, dim, (ts_dtype)lse->dtype), ts_unsqueeze(g_lse, dim));
         dx = dx ? ts_add(dx, part) : part;
     }
-    return ts_rule_give(b, 0, dx); /* of halves lse is f32 */
+    return ts_rule_give(b, 0, dx); /* lse is f32 for halves */
 }
 const ts_vjp ts_vjp_cross_entropy = {
     .rule = cross_entropy, .always = READS_X | READS(1) | READS_RET(1)};
@@ -34,7 +34,7 @@ static ts_tensor *loss_of(ts_vjp_call *b, ts_tensor *u)
 }
 RULES(nll_loss_backward, (0, READS(2), loss_of(b, g)), (1, 0, ts_zeros_like(g)))
 
-/** A loss whose gradient op gives those of both arguments. */
+/** A loss whose gradient op computes both gradients. */
 #define PAIR(name, ...)                                                                            \
     static ts_status name(ts_vjp_call *b)                                                          \
     {                                                                                              \

@@ -46,8 +46,8 @@ static ts_status addmm(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_addmm = {.rule = addmm, .saves = {[1] = READS(2), [2] = READS(1)}};
 
-/* y (…, n) = x (…, k) wᵀ + bias, whose gradient is g: all gradients in one call,
- * which shares what it reads */
+/* y (…, n) = x (…, k) wᵀ + bias, with upstream gradient g: one call computes all gradients and
+ * shares loads */
 static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
 {
     bool needs[] = {ts_rule_needs(b, 0), ts_rule_needs(b, 1), ts_rule_needs(b, 2)};
@@ -63,7 +63,7 @@ static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
 static ts_status linear(ts_vjp_call *b) { return give_linear(b, GRAD(0)); }
 const ts_vjp ts_vjp_linear = {.rule = linear, .saves = {[0] = READS(1), [1] = READS(0)}};
 
-/* gelu's gradient, plus that of the linear result if it is used too. */
+/* The gradient of gelu, plus the gradient of the linear result if that has one. */
 static ts_status linear_gelu(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0), *g_linear = GRAD(1);
@@ -78,8 +78,8 @@ const ts_vjp ts_vjp_linear_gelu = {.rule = linear_gelu,
                                    .always = READS_RET(1)};
 
 /*
- * dx = g w, dw = gᵀ x, db = sum of g over all but its last dim. With gradients hx, hw, hb of these:
- * of g: hx wᵀ + x hwᵀ + hb; of x: g hw; of w: gᵀ hx
+ * dx = g w, dw = gᵀ x, db = sum of g over all but its last dim. With upstream gradients hx, hw, hb
+ * of these, the gradient of g is hx wᵀ + x hwᵀ + hb, of x is g hw, of w is gᵀ hx
  */
 static ts_tensor *of_g(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
 {

@@ -1,4 +1,4 @@
-/** @file node.c  Life and end of nodes; what a rule reads from them. */
+/** @file node.c  Creation and release of nodes; saved tensors. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 
@@ -41,8 +41,8 @@ void ts_node_free_saved(ts_node *node)
     }
 }
 
-/* Nodes, and gradients of tensors, whose last reference went while another is being released;
- * a chain never recurses. */
+/* Nodes and gradients whose last reference was dropped while another node is being released. The
+ * list replaces recursion along a chain. */
 static _Thread_local ts_node *garbage __attribute__((tls_model("initial-exec")));
 static _Thread_local ts_tensor *gradients __attribute__((tls_model("initial-exec")));
 static _Thread_local bool sweeping __attribute__((tls_model("initial-exec")));
@@ -131,7 +131,7 @@ ts_grad_meta *ts_grad_meta_of(ts_tensor *t)
         return m;
     m = ts_alloc(ts_thread_self(), sizeof *m);
     if (!m) {
-        ts_fail_memory("a leaf's gradient record", sizeof *m);
+        ts_error_memory("a leaf's gradient record", sizeof *m);
         return NULL;
     }
     *m = (ts_grad_meta){NULL, NULL};
@@ -153,7 +153,7 @@ ts_node *ts_accumulator_of(ts_tensor *t)
     size_t bytes = sizeof(ts_node);
     n = ts_alloc(ts_thread_self(), bytes);
     if (!n) {
-        ts_fail_memory("a leaf's accumulator", (int64_t)bytes);
+        ts_error_memory("a leaf's accumulator", (int64_t)bytes);
         return NULL;
     }
     *n = (ts_node){
@@ -199,7 +199,8 @@ bool ts_node_wait(ts_node *node, uint32_t self)
         uint32_t owner = atomic_load_explicit(&node->owner, memory_order_relaxed);
         if (owner == self)
             return false;
-        /* from one that is gone the node is taken: what it left half done has whole pointers */
+        /* take over the lock of a thread that no longer exists: its unfinished changes have valid
+           pointers */
         if (owner && ((tries & 63) != 63 || !is_gone(owner)))
             owner = 0;
         if (atomic_compare_exchange_weak_explicit(&node->owner, &owner, self, memory_order_acquire,

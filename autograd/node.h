@@ -9,18 +9,18 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/** Sizes, dtype and device of a tensor that need not be there any more. */
+/** Sizes, dtype and device of a tensor, which may be freed already. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
-    uint8_t output; /* of an input: which result of its maker it is */
+    uint8_t output; /* of an input: index among its maker's results */
     int64_t sizes[TS_MAX_DIMS];
 } ts_shape;
 
 /** A tensor that a rule will read. */
 typedef struct ts_saved {
     ts_tensor *t;     /* owned; TS_NONE; NULL: not read, packed, or freed after a backward */
-    uint32_t version; /* of the storage when saved; packed: the number in the node's segment */
-    uint16_t op;      /* computed again: of the node that wanted it */
+    uint32_t version; /* of the storage when saved; packed: slot number in the node's segment */
+    uint16_t op;      /* recomputed: op of the node that saved it */
     bool packed;
 } ts_saved;
 
@@ -35,20 +35,20 @@ typedef struct ts_end {
     ts_shape shape;
 } ts_end;
 
-/** When a hook runs: on a gradient that is complete, then before the rule, then after it. */
+/** GRAD and RETAIN hooks run on a complete gradient, PRE hooks before the rule, POST after it. */
 typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_POST } ts_hook_kind;
 
 struct ts_hook {
     ts_hook *next;
-    _Atomic int32_t refs; /* the list's, and those of the runs that are about to call it */
+    _Atomic int32_t refs; /* of the list, and of runs that are about to call the hook */
     atomic_bool removed;
-    uint32_t forks; /* of the process, when the hook was made */
+    uint32_t forks; /* fork count of the process when the hook was made */
     union {
         ts_grad_hook grad;
         ts_node_pre_hook pre;
         ts_node_post_hook post;
     };
-    void *payload; /* RETAIN: the tensor, weak; it takes the hook along when it dies */
+    void *payload; /* RETAIN: the tensor, weak; its release removes the hook */
     uint8_t kind;  /* ts_hook_kind */
     uint8_t output;
 };
@@ -63,14 +63,15 @@ struct ts_node {
     uint16_t op;
     uint8_t nargs, nrets;
     uint32_t ninputs;
-    uint16_t needs;         /* bit i: argument i needs a gradient; of calls of an op */
+    uint16_t needs;         /* bit i: argument i needs a gradient; ops only */
+    uint16_t scope;         /* of the profile, when the call was recorded; 0: none */
     size_t bytes;           /* of this block */
-    _Atomic uint32_t owner; /* the thread (its id + 1) whose run is in this node; 0: none */
+    _Atomic uint32_t owner; /* id + 1 of the thread whose run holds the lock; 0: unlocked */
     bool saves;             /* may hold saved tensors */
-    bool guarded;           /* runs change it: one at a time; never changes */
-    uint16_t freed : 1;     /* saved tensors are gone, or go with the last guest */
-    uint16_t trail : 1;     /* the block ends with a ts_trail */
-    uint16_t guests : 14;   /* runs whose user's code is in the node and leaves it unlocked */
+    bool guarded;           /* a run must hold the lock to run the rule; set at creation */
+    uint16_t freed : 1;     /* saved tensors are freed, or the last guest frees them */
+    uint16_t trail : 1;     /* the block ends with a ts_trail (anomaly mode) */
+    uint16_t guests : 14;   /* runs in user code of the node; they keep `saved`, not the lock */
     uint64_t seq;
     const ts_vjp *vjp; /* NULL: no rule; backward through it is an error */
     union {
@@ -100,8 +101,8 @@ struct ts_grad_meta {
 /** Gradient meta of t, made on demand; NULL with an error. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 ts_node *ts_accumulator_of(ts_tensor *t);
-/** The node a gradient of t goes to: t's own, or its leaf's accumulator;
- * borrowed. NULL with an error. */
+/** The node that receives a gradient of t: t's own, or its leaf's accumulator; borrowed. NULL with
+ * an error. */
 TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
 {
     if (t->node)
@@ -118,10 +119,10 @@ ts_status ts_record(ts_frame *f);
 void ts_node_release_history(ts_tensor *t);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
-/** Tensor k of those that a node (of no leaf) may have saved: its inputs', its outputs',
- *  a function's; NULL behind the last. */
+/** Saved tensor k of a node that is no leaf, in the order inputs, outputs, tensors of a function;
+ *  NULL after the last. */
 ts_saved *ts_node_saved(ts_node *node, uint32_t k);
-/** Input of member k of argument `arg` (0: of a tensor); NULL when there is none. */
+/** The input for member k of list argument `arg` (k 0: a tensor argument); NULL if absent. */
 TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 {
     const ts_value *v = &node->args[arg];
@@ -131,17 +132,17 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 }
 
 /**
- * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so
- * that no chain of gradients leads back to the tensor. With history: g's place in the graph too,
- * whose cycles ts_break_cycle() breaks; else no history. NULL with an error.
+ * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so that
+ * no chain of gradients leads back to the tensor. With history, the result keeps g's node, and
+ * ts_break_cycle() breaks cycles; otherwise it has no history. NULL with an error.
  */
 ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
 /**
  * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
  * borrowed. With record, sums are recorded for double backward.
- * @param old  receives what a sum replaced, or NULL; owned. With it a graph may end, so it is given
- *             up where no node is locked.
+ * @param old  receives the tensor that a sum replaced, or NULL; owned. Its release may free a
+ *             graph, so release it while no node is locked.
  */
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old);
 
@@ -208,7 +209,7 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
                    (trail ? sizeof(ts_trail) : 0);
     ts_node *n = ts_alloc(thread, bytes);
     if (TS_UNLIKELY(!n)) {
-        ts_fail_memory("a node of the graph", (int64_t)bytes);
+        ts_error_memory("a node of the graph", (int64_t)bytes);
         return NULL;
     }
     atomic_init(&n->refs, 1);
@@ -294,17 +295,17 @@ TS_INLINE void ts_node_unlock(ts_node *node)
 }
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
-/** A copy of a node's list of hooks of a kind (those on gradients: for one output), with a
- *  reference to each of the *n hooks. Adding or removing hooks does not change the copy. */
+/** Copies a node's hooks of one kind (GRAD and RETAIN: for one output) and takes a reference to
+ *  each of the *n hooks. Adding or removing hooks does not change the copy. */
 TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
                                 int *n);
 TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
 TS_COLD void ts_hook_unref(ts_hook *hook);
 /** Called in a forked child: hooks that threads of the parent were in count as left. */
 void ts_hooks_forked(void);
-/** Adds g to what ts_retain_grad() keeps of result `output`. */
+/** Adds g to the gradient that ts_retain_grad() keeps for result `output`. */
 TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);
-/** Takes a tensor's ts_retain_grad() from one of its nodes to the next (NULL: it dies). */
+/** Moves a tensor's RETAIN hook from one node to another (NULL: the tensor is freed). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 
 /** Makes t the result i of a node that is new. */
@@ -315,7 +316,7 @@ TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
     t->output = (uint8_t)i;
     t->flags |= TS_TENSOR_REQUIRES_GRAD;
     t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
-    if (TS_UNLIKELY(before != NULL)) { /* in place: its consumers hold it through edges */
+    if (TS_UNLIKELY(before != NULL)) { /* written in place: its consumers own it through edges */
         if (t->grad)
             ts_hook_move(before, n, t);
         ts_node_unref(before);

@@ -3,8 +3,8 @@
 #include "autograd/rule.h"
 
 /**
- * dx with what came for the statistics: d mean = 1 / n, d rstd = -rstd^3 (x - mean) / n.
- * Both arrive if the statistics are used beside the result, as in the parts of a second gradient.
+ * dx from the gradients of the statistics: d mean = 1 / n, d rstd = -rstd^3 (x - mean) / n. Both
+ * arrive if the statistics are used beside the result, as in the parts of a second gradient.
  */
 static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, ts_tensor *mean,
                                 ts_tensor *g_mean, ts_tensor *rstd, ts_tensor *g_rstd)
@@ -30,8 +30,9 @@ static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, t
 }
 
 /**
- * Gives weight and bias, and puts the gradient of x, which was normalised, into *dx; NULL when none
- * arrived. Arguments and results of add_layer_norm come `at` = 1 later than those of layer_norm.
+ * Gives the gradients of weight and bias, and writes the gradient of x, the normalised tensor, to
+ * *dx; NULL if none arrived. Arguments and results of add_layer_norm are shifted by `at` = 1 than
+ * those of layer_norm.
  */
 static ts_status undo_layer_norm(ts_vjp_call *b, int at, ts_tensor *x, ts_tensor **dx)
 {
@@ -52,13 +53,13 @@ static ts_status layer_norm(ts_vjp_call *b)
     ts_tensor *dx;
     TS_TRY(undo_layer_norm(b, 0, X, &dx));
     if (dx)
-        GIVE(0, dx); /* of halves the statistics are f32 */
+        GIVE(0, dx); /* statistics are f32 for halves */
     return TS_OK;
 }
 const ts_vjp ts_vjp_layer_norm = {
     .rule = layer_norm, .always = READS(0) | READS(2) | READS_RET(1) | READS_RET(2)};
 
-/** Of the sum; both terms have its gradient. */
+/** The gradient of the sum, which both terms receive. */
 static ts_status add_layer_norm(ts_vjp_call *b)
 {
     ts_tensor *dx, *g_sum = GRAD(1);

@@ -13,9 +13,9 @@ typedef struct piece {
 } piece;
 
 struct ts_pieces {
-    ts_pieces *next; /* of another result of the same node */
+    ts_pieces *next; /* pieces of another result of the same node */
     int output, n, room;
-    const ts_shape *whole; /* of the tensor; in a node of the run's graph */
+    const ts_shape *whole; /* sizes of the tensor; owned by a node of the run's graph */
     int64_t waiting;       /* elements of the gradients, and one for each */
     piece *list;
 };
@@ -124,7 +124,7 @@ static bool move_places(const ts_shape *s, const ts_places *view, const ts_tenso
     return true;
 }
 
-/** A slice of one dim or an index of it, which is what most parts are. */
+/** A part that is a slice or an index of one dim, the most frequent case. */
 typedef struct slice_at {
     int dim;
     int64_t start, end, step;
@@ -242,7 +242,7 @@ static ts_tensor *sum_of(const ts_shape *whole, const piece *pieces, int n)
     }
     if (p)
         parts_free(p);
-    ts_fail_memory("the gradients of parts", (int64_t)(bytes + list));
+    ts_error_memory("the gradients of parts", (int64_t)(bytes + list));
     return NULL;
 }
 
@@ -278,7 +278,7 @@ static ts_status grow(ts_thread *thread, ts_pieces *p)
     int room = p->room ? 2 * p->room : 4;
     piece *more = ts_alloc(thread, (size_t)room * sizeof *more);
     if (!more)
-        return ts_fail_memory("the gradients of parts", (int64_t)room * (int64_t)sizeof *more);
+        return ts_error_memory("the gradients of parts", (int64_t)room * (int64_t)sizeof *more);
     if (p->room) {
         memcpy(more, p->list, (size_t)p->n * sizeof *more);
         ts_free(thread, p->list, (size_t)p->room * sizeof *more);
@@ -297,7 +297,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
     if (!p) {
         p = ts_alloc(run->thread, sizeof *p);
         if (!p)
-            return ts_fail_memory("the gradients of parts", sizeof *p);
+            return ts_error_memory("the gradients of parts", sizeof *p);
         *p = (ts_pieces){.next = *all, .output = end->shape.output, .whole = &end->shape};
         *all = p;
     }
@@ -305,7 +305,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
         TS_TRY(grow(run->thread, p));
     p->list[p->n++] = (piece){ts_tensor_ref(g), *at};
     p->waiting += g->numel + 1;
-    /* parts that overlap may be many times their tensor: what waits stays linear in it */
+    /* overlapping parts may exceed their tensor many times: limit pending parts to its size */
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 
@@ -320,7 +320,7 @@ static bool passes(const ts_run *run, const ts_node *n)
     return view;
 }
 
-/** Sends what waits for a result of a view to the view's argument, as far as it has places there.
+/** Passes the pending parts of a view's result to the view's argument, for elements that are in it.
  */
 static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
 {

@@ -20,7 +20,7 @@ RULES(add, (0, 0, g), (1, 0, g))
 RULES(sub, (0, 0, g), (1, 0, ts_neg(ts_rule_reduce_to(b, 1, g))))
 RULES(mul, (0, READS(1), WITH(mul, g, 1)), (1, READS(0), WITH(mul, g, 0)))
 
-/* -g a / b^2; the second b is constant along what is summed */
+/* -g a / b^2; the second b is constant along the summed dims */
 RULES_OF(div, WITH(div, GRAD(0), 1), (0, READS(1), g),
          (1, BOTH, ts_neg(ts_div(ts_rule_reduce_to(b, 1, WITH(mul, g, 0)), ARG(1)))))
 
@@ -58,7 +58,7 @@ static ts_status pow_rule(ts_vjp_call *b)
             ts_tensor *x = ARG(0);
             flat = ts_logical_and(ts_eq_scalar(x, 0), flat);
             slope = ts_masked_fill_scalar(ts_mul(Y, ts_log(x)), flat, 0);
-        } else { /* the dtype of a half would round a number near 1 to 1, whose logarithm is 0 */
+        } else { /* a half would round a number near 1 to 1, whose logarithm is 0 */
             double number = ts_value_number(base);
             slope = ts_mul_scalar(Y, log(number));
             slope = number == 0 ? ts_masked_fill_scalar(slope, flat, 0) : slope;

@@ -1,5 +1,5 @@
-/** @file recompute.c  Activation checkpoints: forward on a tape,
- * and again for what a backward reads. */
+/** @file recompute.c  Activation checkpoints: the forward pass of a part saves slot
+ * numbers instead of tensors, and a backward runs the part again to get the tensors. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 #include "include/tessera/check.h"
@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
-/** A function with what one run of it gets. */
+/** A function and the arguments of one run. */
 typedef struct part {
     ts_recompute_fn fn;
     void *ctx;
@@ -22,7 +22,7 @@ typedef struct segment_input {
     ts_saved saved;
     ts_shape shape;
     bool requires_grad;
-    uint32_t version; /* before the function ran, as the maker */
+    uint32_t version; /* version and maker before the function ran */
     const ts_node *maker;
 } segment_input;
 
@@ -45,11 +45,11 @@ struct ts_segment {
     segment_input inputs[];
 };
 
-/** What a run has computed again of one segment. */
+/** Tensors recomputed for one segment in one backward. */
 struct ts_collected {
     ts_collected *next;
     ts_segment *segment; /* owned */
-    uint32_t count;      /* tensors that came */
+    uint32_t count;      /* tensors collected */
     uint32_t left;       /* readers that have not run */
     size_t bytes;
     ts_saved kept[]; /* segment->slots */
@@ -57,7 +57,7 @@ struct ts_collected {
 
 static const char op_name[] = "recompute";
 
-/** The second run did something else. */
+/** Error: the second run differs from the first. */
 #define fail_other(s, format, ...)                                                                 \
     ts_fail_op(TS_ERR_STATE, op_name, (s)->part.site,                                              \
                "the function must do the same each time it runs", "run again, " format,            \
@@ -66,7 +66,7 @@ static const char op_name[] = "recompute";
 static ts_status fail_shape(const ts_segment *s, const char *what, const ts_shape *expected,
                             const ts_tensor *t)
 {
-    return fail_other(s, "%s is %s; at first it was %s", what, TS_SHAPE_TEXT(t),
+    return fail_other(s, "%s is %s; in the first run it was %s", what, TS_SHAPE_TEXT(t),
                       TS_SHAPE_TEXT(expected));
 }
 
@@ -96,9 +96,9 @@ static ts_segment *segment_ref(ts_segment *s)
     return s;
 }
 
-/** A leaf that requires grad outlives the graph with its owner, so a node may hold it;
- *  its version is checked then. Inputs are known by number alone: the function gets other
- *  handles when it runs again. */
+/** Whether nodes may save t itself: t is a leaf that requires grad, which its owner keeps alive and
+ *  whose version is checked. Inputs of the part always get slot numbers, because the second run
+ *  gets other handles for them. */
 static bool is_held(const ts_tape *tape, const ts_tensor *t)
 {
     if (t->node || !(t->flags & TS_TENSOR_REQUIRES_GRAD))
@@ -109,8 +109,8 @@ static bool is_held(const ts_tape *tape, const ts_tensor *t)
     return true;
 }
 
-/** Numbers t, or collects it, for a node of op. */
-static void put(ts_tape *tape, ts_tensor *t, uint16_t op, ts_saved *s)
+/** First run: gives t a slot number. Second run: collects t. op: of the node that saves t. */
+static void pack_or_collect(ts_tape *tape, ts_tensor *t, uint16_t op, ts_saved *s)
 {
     ts_collected *c = tape->into;
     s->packed = true;
@@ -124,7 +124,7 @@ bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s)
 {
     if (is_held(tape, t))
         return false;
-    put(tape, t, node->op, s);
+    pack_or_collect(tape, t, node->op, s);
     if (tape->segment && !node->segment) {
         node->segment = segment_ref(tape->segment);
         tape->segment->readers++;
@@ -134,7 +134,7 @@ bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s)
 
 /* ------------------------------------------------------------------------------- forward ---- */
 
-/** Runs the function with its tape; results go to the caller's scope. */
+/** Runs the function with its tape and keeps the results in the caller's scope. */
 static ts_status run_part(void *ctx)
 {
     const part *p = ctx;
@@ -167,7 +167,7 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         sizeof(ts_segment) + (size_t)p->n * sizeof(segment_input) + (size_t)p->m * sizeof(ts_shape);
     ts_segment *s = ts_alloc(thread, bytes);
     if (!s) {
-        ts_fail_memory("a part to compute again", (int64_t)bytes);
+        ts_error_memory("a part to compute again", (int64_t)bytes);
         return NULL;
     }
     *s = (ts_segment){.open = true,
@@ -192,7 +192,8 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         in->version = in->saved.version = t->storage->version;
         in->requires_grad = t->flags & TS_TENSOR_REQUIRES_GRAD;
         if (!outer || is_held(outer, t)) {
-            /* an alias: its gradient's history may hold the part, and not the leaf with it */
+            /* an alias: the history of the leaf's gradient may hold the part; holding the leaf
+               itself would be a cycle */
             in->saved.t = in->requires_grad && !t->node ? ts_whole_alias(thread, t)
                                                         : ts_tensor_ref(t);
             if (in->saved.t)
@@ -203,7 +204,7 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
             return NULL;
         }
         in->saved.t = NULL;
-        put(outer, t, TS_NODE_FUNCTION, &in->saved);
+        pack_or_collect(outer, t, TS_NODE_FUNCTION, &in->saved);
         if (!s->outer) {
             s->outer = segment_ref(outer->segment);
             outer->segment->readers++;
@@ -212,7 +213,7 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
     return s;
 }
 
-/** The function must not have written to its inputs: their values are needed again. */
+/** Error if the function wrote to its inputs, whose values the second run needs. */
 static ts_status check_inputs(const ts_segment *s, const part *p)
 {
     for (int i = 0; i < p->n; i++) {
@@ -225,7 +226,7 @@ static ts_status check_inputs(const ts_segment *s, const part *p)
     return TS_OK;
 }
 
-/** The first run; the segment takes ctx over. */
+/** The first run; the segment owns ctx from here on. */
 static ts_status forward(part *p, void (*release)(void *))
 {
     ts_segment *s = segment_new(p, release);
@@ -246,18 +247,18 @@ static ts_status forward(part *p, void (*release)(void *))
     s->open = false;
     s->broken = status != TS_OK;
     if (s->broken)
-        /* one that was written has a node of this segment, which would hold itself */
+        /* a written input would keep its own segment alive */
         drop_inputs(s);
     ts_segment_unref(s);
     return status;
 }
 
-/** A run inside a part that is computed again: nothing reads what it would save. */
+/** Runs a part inside a part that is recomputed: saves nothing, because nothing would read it. */
 static ts_status run_inside(part *p, ts_tape *tape)
 {
     for (int i = 0; i < p->n; i++) /* in the order in which segment_new() packed them */
         if (p->inputs[i] != TS_NONE && !is_held(tape, p->inputs[i]))
-            put(tape, p->inputs[i], TS_NODE_FUNCTION, &(ts_saved){0});
+            pack_or_collect(tape, p->inputs[i], TS_NODE_FUNCTION, &(ts_saved){0});
     p->tape = &(ts_tape){.inputs = p->inputs, .n = p->n};
     return run_part(p);
 }
@@ -272,7 +273,7 @@ static ts_status apply(part p, void (*release)(void *))
     size_t bytes = (size_t)(p.n > 0 ? p.n : 0) * sizeof *given;
     p.inputs = status == TS_OK ? ts_alloc(thread, bytes) : NULL; /* outputs may be the same array */
     if (status == TS_OK && !p.inputs)
-        status = ts_fail_memory("a function's inputs", (int64_t)bytes);
+        status = ts_error_memory("a function's inputs", (int64_t)bytes);
     for (int i = 0; i < p.n && p.inputs; i++)
         p.inputs[i] = given[i];
     for (int i = 0; i < p.m && p.outputs; i++)
@@ -309,11 +310,11 @@ ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *input
     return apply((part){fn, ctx, (ts_tensor **)inputs, outputs, n, m, site, NULL}, o.release);
 }
 
-/* --------------------------------------------------------------------------------- again ---- */
+/* --------------------------------------------------------------------------- recomputation ---- */
 
 static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out);
 
-/** Input i for another run: the first one's values and requirement, without its history. */
+/** Makes input i of the second run: the values and requires_grad of the first, without history. */
 static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *outer,
                              ts_tensor **out)
 {
@@ -326,7 +327,7 @@ static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *ou
     }
     if (!t)
         return ts_fail_op(TS_ERR_INTERNAL, op_name, s->part.site, NULL,
-                          "input %d of an inner part is gone", i);
+                          "input %d of an inner part was already freed", i);
     if (!ts_shape_fits(&in->shape, t))
         return fail_shape(s, "an input of an inner part", &in->shape, t);
     if (t->storage->version != saved->version) {
@@ -347,7 +348,7 @@ static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *ou
     return TS_OK;
 }
 
-/** The collection takes away from its tensors what only their making needed. */
+/** Drops the history of collected tensors. */
 static ts_status drop_history(ts_run *run, ts_collected *c)
 {
     for (uint32_t i = 0; i < c->count; i++) {
@@ -362,15 +363,14 @@ static ts_status drop_history(ts_run *run, ts_collected *c)
     return TS_OK;
 }
 
-/** Runs the function as the first time, with the thread's state of then,
- * and puts that of now back. */
+/** Runs the function again with the saved thread state, then restores the current state. */
 static ts_status run_again(ts_run *run, const ts_segment *s, part *p)
 {
     ts_thread *thread = run->thread;
     ts_rng_state rng = thread->rng;
     ts_device device = thread->device;
     ts_mask_guard masks = ts_mask_get();
-    ts_keyset tracing = TS_KEYSET(TS_KEY_TRACING); /* looks on and changes nothing: as it is now */
+    ts_keyset tracing = TS_KEYSET(TS_KEY_TRACING); /* tracing keeps its current state */
     thread->rng = s->rng;
     thread->device = s->device;
     thread->include = (s->masks.include & ~tracing) | (masks.include & tracing);
@@ -404,7 +404,7 @@ static ts_collected **find(ts_run *run, const ts_segment *s)
     return place;
 }
 
-/** A reader of a segment is through: its tensors go, and with the last reader all. */
+/** Frees the tensors of the segment after its last reader. */
 static void reader_done(ts_run *run, const ts_segment *s)
 {
     ts_collected **place = find(run, s), *c = *place;
@@ -414,7 +414,7 @@ static void reader_done(ts_run *run, const ts_segment *s)
     }
 }
 
-static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
+static ts_status recompute_segment(ts_run *run, ts_segment *s, ts_collected *c)
 {
     TS_SCOPE;
     ts_collected *outer = NULL;
@@ -425,7 +425,7 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
     ts_held block TS_HELD = {run->thread, ts_alloc(run->thread, bytes), bytes};
     p.inputs = block.at;
     if (!p.inputs)
-        return ts_fail_memory("a part to compute again", (int64_t)bytes);
+        return ts_error_memory("a part to compute again", (int64_t)bytes);
     memset(p.inputs, 0, bytes);
     p.outputs = p.inputs + p.n;
     p.tape = &(ts_tape){.into = c, .inputs = p.inputs, .n = p.n};
@@ -438,7 +438,8 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
         if (!ts_shape_fits(&s->outputs[i], p.outputs[i]))
             status = fail_shape(s, "an output", &s->outputs[i], p.outputs[i]);
     if (status == TS_OK && c->count != s->slots)
-        status = fail_other(s, "it saved %u tensors for backward; at first %u", c->count, s->slots);
+        status = fail_other(s, "the second run saved %u tensors for backward, the first run %u",
+                            c->count, s->slots);
     if (status == TS_OK)
         status = drop_history(run, c);
     for (int i = 0; i < p.n && status == TS_OK && outer; i++)
@@ -449,7 +450,7 @@ static ts_status fill(ts_run *run, ts_segment *s, ts_collected *c)
     return status;
 }
 
-/** What the run has of s, computed now if it has nothing. */
+/** Writes the run's collection of s to *out; computes it at the first call. */
 static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
 {
     *out = *find(run, s);
@@ -465,11 +466,11 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
     size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_saved);
     ts_collected *c = ts_alloc(run->thread, bytes);
     if (!c)
-        return ts_fail_memory("tensors computed again", (int64_t)bytes);
+        return ts_error_memory("tensors computed again", (int64_t)bytes);
     *c = (ts_collected){.segment = segment_ref(s), .left = s->readers, .bytes = bytes};
     memset(c->kept, 0, s->slots * sizeof *c->kept);
     ts_collected *failed __attribute__((cleanup(collected_end))) = c;
-    TS_TRY(fill(run, s, c));
+    TS_TRY(recompute_segment(run, s, c));
     failed = NULL;
     c->next = run->collected;
     run->collected = c;
@@ -493,7 +494,7 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packe
     }
     const ts_saved *k = &c->kept[packed->saved.version];
     if (k->op != node->op)
-        fail_other(s, "it called '%s' where it had called '%s'",
+        fail_other(s, "the second run called '%s' where the first called '%s'",
                    k->op == TS_NODE_FUNCTION ? "a function" : ts_op_name(k->op),
                    ts_node_name(node));
     else if (!ts_shape_fits(&packed->shape, k->t))

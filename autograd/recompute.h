@@ -1,10 +1,10 @@
 /**
- * @file recompute.h  Graphs that save nothing and compute again what their rules read.
+ * @file recompute.h  Graphs that save slot numbers and recompute the tensors that rules read.
  *
- * While a checkpointed function runs forward, its thread records on a tape: nodes get their edges
- * as always, but instead of tensors they keep numbers of a segment. The first rule that reads one
- * runs the function again on a tape that collects what nodes would have saved, in the same order.
- * The graph is the first one throughout, so leaves, hooks and double backward do not know of it.
+ * While a checkpointed function runs forward, its thread records on a tape: nodes get edges as
+ * usual, but slot numbers of a segment instead of tensors. The first rule that reads a slot runs
+ * the function again on a tape that collects the tensors in the same order. The graph of the first
+ * run is the only one, so leaves, hooks and double backward work unchanged.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RECOMPUTE_H

@@ -1,14 +1,15 @@
 /**
- * @file record.c  The AUTOGRAD layer: redispatches, then attaches a node
- * that keeps what the rule needs.
+ * @file record.c  The AUTOGRAD layer: redispatches, then attaches a node with the tensors that the
+ * rule reads.
  *
- * One kernel serves all ops: it is the fallback of the AUTOGRAD key. Everything that can fail is
- * done before the call goes on, so a failed recording never leaves a written tensor behind.
+ * One kernel serves all ops: it is the fallback of the AUTOGRAD key. Everything that can fail runs
+ * before redispatch, so a failed recording never follows a write.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
 #include "core/recorder.h"
 #include "dispatch/entries.h"
+#include "dispatch/timers.h"
 #include "include/tessera/ops.h"
 
 #include <string.h>
@@ -70,7 +71,7 @@ static ts_status check_writes(const ts_frame *f, bool records)
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-/** What a call's arguments ask of its node. */
+/** Which arguments need gradients, and whether the call needs a node. */
 typedef struct need {
     uint32_t inputs; /* tensors, members of lists included */
     uint32_t grads;  /* bit i: argument i requires grad */
@@ -113,7 +114,7 @@ TS_INLINE uint32_t reads_of(const ts_vjp *vjp, uint32_t grads)
     return reads;
 }
 
-/** The node's own copy of what a plain argument points to. */
+/** Copies the list or text of a plain argument into the node. */
 static char *keep_plain(ts_value *v, char *p)
 {
     size_t bytes = tail_bytes(v);
@@ -127,8 +128,8 @@ static char *keep_plain(ts_value *v, char *p)
     return p + bytes;
 }
 
-/** The value, with its history, of what the call is about to overwrite; one reference.
- *  NULL with an error. */
+/** A copy, with history, of the tensor that the call is about to overwrite; one reference. NULL
+ *  with an error. */
 static TS_COLD ts_tensor *old_value(const ts_frame *f, const ts_tensor *t)
 {
     ts_thread *thread = f->thread;
@@ -188,8 +189,8 @@ static __attribute__((noinline)) ts_status connect_list(ts_node *n, const ts_fra
     return TS_OK;
 }
 
-/** Copies of the arguments, edges to the makers of the tensors, and what the rule reads and is
- *  there before the call. May fail. */
+/** Copies arguments, adds edges to the tensors' nodes, and saves the arguments that the rule reads.
+ *  May fail. */
 TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
 {
     const ts_value *v = f->args;
@@ -211,8 +212,7 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
         }
     }
     f->thread->seq = ++n->seq;
-    /* in place nothing may fail behind the write, so the alias
-     * of the result is made in front of it */
+    /* an in-place call must not fail after the write, so the result's alias is made before */
     for (int i = 0; f->given >> i; i++)
         if ((f->given >> i & 1) && (reads & TS_SAVE_RET(i)) && !f->thread->tape &&
             !(n->outputs[i].saved.t = ts_whole_alias(f->thread, f->rets[i].t)))
@@ -220,8 +220,8 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
     return TS_OK;
 }
 
-/** Keeps the results that the rule reads; those that only it wanted leave the call.
- * The alias of a new one may fail. */
+/** Saves the results that the rule reads, and removes results that only the rule requested from the
+ * call. Making the alias of a new result may fail. */
 static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_frame *f,
                                                              uint32_t reads)
 {
@@ -265,8 +265,8 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
     return TS_OK;
 }
 
-/** The composite of what the arguments were; its results go into the given destinations,
- *  with their history. */
+/** Runs the composite with the arguments' old values and copies its results, with their history, to
+ *  the given destinations. */
 static TS_COLD ts_status parts_in_place(ts_frame *f)
 {
     TS_SCOPE;
@@ -361,6 +361,7 @@ ts_status ts_record(ts_frame *f)
     n->vjp = f->table->vjp;
     n->rng = f->rng;
     n->needs = (uint16_t)need.grads;
+    n->scope = (uint16_t)ts_timer_scope(f->thread);
     uint32_t reads = reads_of(n->vjp, need.grads);
     ts_status status = node_connect(n, f, reads);
     if (status == TS_OK) {

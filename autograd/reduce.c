@@ -1,4 +1,4 @@
-/** @file reduce.c  Rules of reductions: gradients of results spread over what was reduced. */
+/** @file reduce.c  Rules of reductions: broadcast the results' gradients over the reduced dims. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
@@ -59,7 +59,7 @@ static ts_tensor *by_length(ts_vjp_call *b, ts_tensor *t, ts_tensor *y)
     return ts_div(t, expand_reduced(b, ts_masked_fill_scalar(y, ts_eq_scalar(y, 0), INFINITY)));
 }
 
-/* d std / dx = (x - mean) / ((n - correction) std), and 0 where nothing deviates */
+/* d std / dx = (x - mean) / ((n - correction) std), and 0 if std is 0 */
 #define PER_DEGREE ts_mul_scalar(g, 1 / reduced_count(b, NUM(3)))
 RULE(std, READS_X | READS_Y, ts_mul(by_length(b, DEVIATIONS, Y), expand_reduced(b, PER_DEGREE)))
 
@@ -74,7 +74,7 @@ static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
 }
 RULE(extreme, READS_X | READS_Y, share(b, g, ts_eq(X, expand_reduced(b, Y))))
 
-/** exp(x - y) g; where all is -Inf, so is y, and 0 stands for it. */
+/** exp(x - y) g; if all elements are -Inf, y is -Inf too and is replaced by 0. */
 static ts_tensor *softmax_of(ts_vjp_call *b, ts_tensor *y)
 {
     y = ts_masked_fill_scalar(y, ts_eq_scalar(y, -INFINITY), 0);
@@ -93,7 +93,7 @@ static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
 }
 RULE(norm, READS_X | READS_Y, of_norm(b, g, NUM(3)))
 
-/** Products of the elements before each one of the last dim, or behind it, in log2(n) steps. */
+/** Products of the elements before (or after) each element of the last dim, in log2(n) steps. */
 static ts_tensor *running_product(ts_tensor *x, bool behind)
 {
     int last = x->ndim - 1;
@@ -111,9 +111,8 @@ static ts_tensor *running_product(ts_tensor *x, bool behind)
 }
 
 /**
- * The product of the others without a division: a quotient says nothing of how the product
- * of an element's others changes while one of them is 0. Takes log2(n) times the memory,
- * so only a recorded backward does this.
+ * The product of all other elements without division, because the derivative of a quotient is wrong
+ * if an element is 0. Needs log2(n) times the memory, so only a recorded backward uses it.
  */
 static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
 {

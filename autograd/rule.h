@@ -45,7 +45,7 @@
 
 /** A rule for argument 0 alone, as an expression of g, the result's gradient. */
 #define RULE(name, reads, expr) RULE_WITH(name, expr, .saves = {[0] = reads})
-/** The same of a view: the elements of g stay, in other places. */
+/** Rule of a view: g's elements are kept and reordered. */
 #define VIEW_RULE(name, expr) RULE_WITH(name, expr, .view = true)
 #define RULE_WITH(name, expr, ...)                                                                 \
     static ts_status name##_rule(ts_vjp_call *b)                                                   \
@@ -57,7 +57,7 @@
 
 /** A rule for up to three arguments: (argument, tensors read, expression of g) for each. */
 #define RULES(name, ...) RULES_OF(name, GRAD(0), __VA_ARGS__)
-/** The same with another g, which all of them need. */
+/** The same rule with a modified g, which all gradients use. */
 #define RULES_OF(name, shared, ...)                                                                \
     static ts_status name##_rule(ts_vjp_call *b)                                                   \
     {                                                                                              \

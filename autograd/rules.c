@@ -1,4 +1,4 @@
-/** @file rules.c  The rules that rows of ops.def name, and those registered at run time. */
+/** @file rules.c  The rules named in ops.def, and rules registered at run time. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
 #include "autograd/rule.h"
@@ -32,8 +32,8 @@ ts_status ts_autograd_install(void)
     return ts_register_fallback(TS_KEY_AUTOGRAD, ts_record, NULL);
 }
 
-/** A rule with its place in the list of all, which end with the library: nodes point at them.
- * Those that are registered again are there already. */
+/** A registered rule in the list of all such rules. Rules live until the library unloads, because
+ * nodes point to them. Registering an equal rule again reuses the entry. */
 typedef struct owned_rule {
     ts_vjp vjp;
     struct owned_rule *next;
@@ -57,7 +57,7 @@ ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *o
     if (!o) {
         o = ts_sys_calloc(sizeof *o);
         if (!o)
-            return ts_registry_end(ts_fail_memory("a gradient rule", sizeof *o));
+            return ts_registry_end(ts_error_memory("a gradient rule", sizeof *o));
         memcpy(&o->vjp, &wanted, sizeof wanted);
         o->next = rules;
         rules = o;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
-/** Of slices, selected elements and diagonals. */
+/** Rule of slices, selected elements and diagonals. */
 static ts_status part(ts_vjp_call *b) { return ts_rule_give_part(b, 0, GRAD(0)); }
 const ts_vjp ts_vjp_part = {.rule = part, .view = true};
 

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/** For all ops that keep the order of the elements. */
+/** Rule of ops that keep the order of the elements. */
 VIEW_RULE(reshape, ts_reshape(g, SIZES(0)))
 VIEW_RULE(transpose, ts_transpose(g, DIM(1), DIM(2)))
 
@@ -20,14 +20,14 @@ VIEW_RULE(permute, permute_back(g, ts_rule_arg(b, 1)))
 
 /* ------------------------------------------------------------------------- any strides ---- */
 
-/** Where elements lie in the storage. */
+/** Strides and offset of elements in the storage. */
 typedef struct place {
     int64_t strides[TS_MAX_DIMS], offset;
     const int64_t *sizes;
     int ndim;
 } place;
 
-/** One more than the last element's place, 0 when there is none. */
+/** One more than the last element's position; 0 without elements. */
 static int64_t place_end(const place *p)
 {
     int64_t last = p->offset;
@@ -61,8 +61,9 @@ static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta li
 
 /**
  * The result is a part of an argument in row-major order if its elements are distinct and all in
- * the argument. Else the gradient is summed where the result's elements lie in the storage and read
- * where the argument's do. Elements of the argument that lie in one place share what is there.
+ * the argument. Otherwise the gradient is summed into a buffer with the storage's layout at the
+ * positions of the result's elements, and read at the positions of the argument's. Elements of the
+ * argument at the same position share the sum.
  */
 static ts_status as_strided(ts_vjp_call *b)
 {

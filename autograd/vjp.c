@@ -1,4 +1,4 @@
-/** @file vjp.c  What a rule reads and gives. */
+/** @file vjp.c  Functions that gradient rules call to read saved values and to give gradients. */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
 #include "include/tessera/ops.h"
@@ -59,7 +59,7 @@ static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
     snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
     in = in ? in : &nothing;
     ts_tensor *t = ts_saved_read(b, in, what);
-    /* one that was saved itself has its history */
+    /* a tensor that was saved itself has its history */
     return in->saved.packed ? ts_relink(b, t, in->next, in->shape.output) : t;
 }
 
@@ -134,7 +134,7 @@ static ts_tensor *reduce_to(const ts_shape *s, ts_tensor *g)
     return ts_shape_sizes_fit(s, g) ? g : ts_sum_to_size(g, s->sizes, s->ndim);
 }
 
-/** A gradient that does not fit as it is: it was broadcast or promoted, or the rule is wrong. */
+/** Fits a gradient to its input: undoes broadcasting and promotion, or reports a wrong rule. */
 static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, const ts_end *in,
                                                       ts_tensor *grad)
 {
@@ -154,7 +154,7 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, con
                       TS_SHAPE_TEXT(s));
 }
 
-/** A rule could not make what it was to give. */
+/** The error of a rule that could not compute a gradient. */
 static TS_COLD ts_status fail_given(const ts_vjp_call *b)
 {
     return ts_fail_null(ts_node_name(b->node), b->node->site, "grad");

@@ -1,4 +1,4 @@
-/** @file vjp.h  A gradient rule of the library; gradient.h says how one is written. */
+/** @file vjp.h  A gradient rule of the library; gradient.h explains how to write rules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_VJP_H
 #define TS_AUTOGRAD_VJP_H
@@ -10,10 +10,10 @@ struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
     uint32_t saves[TS_MAX_ARGS]; /* tensors that the rule reads if argument i needs a gradient */
     uint32_t always;             /* tensors that it reads in any case */
-    bool view;                   /* says of a view's gradient no more than where it lies */
+    bool view;                   /* the rule of a view only maps positions */
 };
 
-/** Where the elements of a part lie in a tensor whose own are in row-major order. */
+/** Positions of a part's elements in a row-major tensor. */
 typedef struct ts_places {
     int64_t offset, strides[TS_MAX_DIMS]; /* none below 0; of dims of size 1 it may be any */
 } ts_places;
@@ -27,14 +27,14 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
- * Gives argument 0 of a view a gradient that is 0 outside of its result `output`, whose gradient
- * is grad, or outside of distinct places: many parts of one tensor cost no more than the tensor.
- * May be called again for another part.
+ * Gives argument 0 the gradient grad for a part of its elements and 0 elsewhere. The part is the
+ * view's result `output`, or a set of distinct positions. Many parts of one tensor cost no more
+ * than the tensor. May be called once per part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *at);
-/** Argument i of a pointwise call as its kernel had it: a tensor of the dtype of result 0, which is
- * what its gradient has; a plain number is a tensor without dims. */
+/** Argument i of a pointwise call in the kernel's dtype, that of result 0, which its gradient has
+ * too. A plain number becomes a 0-dim tensor. */
 ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);
 /** A new tensor that is filled with a number, or with zeros. */
 ts_tensor *ts_rule_full(ts_meta m, ts_value value);

@@ -1,8 +1,7 @@
 /**
- * @file bench_cuda_launch.cu
- * What a call costs the host before a kernel of one element is in the stream's queue,
- * beside a launch by hand in the same process. Batches of all cases take turns; a batch ends
- * before the queue is full.
+ * @file bench_cuda_launch.cu  Host time of a call until its one-element kernel is queued, compared
+ * with a manual launch in the same process. Batches of all cases take turns; a batch ends before
+ * the queue is full.
  */
 // SPDX-License-Identifier: MIT
 #include <algorithm>
@@ -34,7 +33,7 @@ static cudaStream_t stream;
 
 static void raw_empty() { nothing<<<1, 256, 0, stream>>>(); }
 static void raw() { add<<<1, 256, 0, stream>>>(r, p, q); }
-/* what the driver takes by itself */
+/* host time of the driver alone */
 static CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                           unsigned, CUstream, void **, void **);
 static cudaFunction_t function;

@@ -6,74 +6,32 @@
  *   bench_cuda_matmul M N K [LAYOUT] ... each product; LAYOUT: nn (default), nt, tn, tt, or
  *                                        linear, backward (with bias, weight (N, K))
  *
- * Calls are queued behind a long product, so the host's time is not part of the figure. Each line
- * is the median of seven batches. TS_CUDA_MATMUL chooses between padded copies and none.
+ * TS_CUDA_MATMUL chooses between padded copies and none.
  */
 // SPDX-License-Identifier: MIT
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tessera/tessera.h"
-
-enum { BATCHES = 7 };
-
-static ts_device device;
-static ts_event *begin, *end;
-static ts_tensor *plug;
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static ts_tensor *drawn(int64_t rows, int64_t columns)
-{
-    return ts_to(ts_normal_on(TS_SIZES(rows, columns), 0, 1, TS_F32, device), TS_BF16);
-}
+#include "cuda_clock.h"
 
 typedef struct subject {
     ts_tensor *a, *b, *bias, *grad;
     bool linear, backward;
 } subject;
 
-static ts_status run(const subject *s)
+static ts_status run(void *ctx, int i)
 {
+    (void)i;
     TS_SCOPE;
+    const subject *s = ctx;
     ts_tensor *d[3];
     if (s->backward)
         return ts_linear_backward(s->grad, s->a, s->b, &d[0], &d[1], &d[2]);
     return ts_status_of_pointer(s->linear ? ts_linear(s->a, s->b, s->bias) : ts_mm(s->a, s->b));
 }
 
-/** Microseconds of one call; the median. */
-static ts_status measure(const subject *s, double flops, double *us)
-{
-    double times[BATCHES];
-    int calls = (int)(2e-3 / (flops / 400e12 + 4e-6)) + 2;
-    for (int i = -1; i < BATCHES; i++) {
-        TS_SCOPE;
-        TS_TRY(ts_mm(plug, plug));
-        TS_TRY(ts_event_record(device, begin));
-        for (int k = 0; k < calls; k++)
-            TS_TRY(run(s));
-        TS_TRY(ts_event_record(device, end));
-        TS_TRY(ts_event_synchronize(device, end));
-        double ms;
-        TS_TRY(ts_event_elapsed(device, begin, end, &ms));
-        if (i >= 0)
-            times[i] = ms * 1e3 / calls;
-    }
-    qsort(times, BATCHES, sizeof *times, by_value);
-    *us = times[BATCHES / 2];
-    return TS_OK;
-}
-
 static ts_status product(int64_t m, int64_t n, int64_t k, const char *layout)
 {
     TS_SCOPE;
-    TS_NO_GRAD;
     subject s = {.linear = strcmp(layout, "linear") == 0,
                  .backward = strcmp(layout, "backward") == 0};
     bool layer = s.linear || s.backward;
@@ -82,16 +40,18 @@ static ts_status product(int64_t m, int64_t n, int64_t k, const char *layout)
                 layout);
         return TS_ERR_VALUE;
     }
-    s.a = layer || layout[0] == 'n' ? drawn(m, k) : ts_t(drawn(k, m));
-    s.b = layer ? drawn(n, k) : layout[1] == 'n' ? drawn(k, n) : ts_t(drawn(n, k));
+    s.a = layer || layout[0] == 'n' ? drawn(TS_SIZES(m, k)) : ts_t(drawn(TS_SIZES(k, m)));
+    s.b = layer              ? drawn(TS_SIZES(n, k))
+          : layout[1] == 'n' ? drawn(TS_SIZES(k, n))
+                             : ts_t(drawn(TS_SIZES(n, k)));
     if (layer)
-        TS_TRY(s.bias = ts_view(drawn(1, n), TS_SIZES(n)));
+        TS_TRY(s.bias = drawn(TS_SIZES(n)));
     if (s.backward)
-        TS_TRY(s.grad = drawn(m, n));
+        TS_TRY(s.grad = drawn(TS_SIZES(m, n)));
     TS_TRY(s.a);
     TS_TRY(s.b);
     double flops = 2.0 * (double)m * (double)n * (double)k * (s.backward ? 2 : 1), us;
-    TS_TRY(measure(&s, flops, &us));
+    TS_TRY(clock_median(run, &s, (int)(2e-3 / (flops / 400e12 + 4e-6)) + 2, &us));
     printf("%lld\t%lld\t%lld\t%s\t%.1f\t%.0f\n", (long long)m, (long long)n, (long long)k, layout,
            us, flops / us * 1e-6);
     return TS_OK;
@@ -126,22 +86,9 @@ static ts_status each(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    TS_SCOPE;
     if (argc < 2) {
         fprintf(stderr, "usage: bench_cuda_matmul stairs | M N K [LAYOUT] ...\n");
         return 2;
     }
-    if (ts_device_open("cuda", &device, NULL, 0) != TS_OK ||
-        ts_event_new(device, &begin) != TS_OK || ts_event_new(device, &end) != TS_OK ||
-        !(plug = drawn(8192, 8192))) {
-        ts_error_print();
-        return 1;
-    }
-    printf("M\tN\tK\tlayout\tus\tTFLOP/s\n");
-    ts_status status = each(argc, argv);
-    if (status != TS_OK)
-        ts_error_print();
-    ts_event_free(device, begin);
-    ts_event_free(device, end);
-    return status != TS_OK;
+    return clock_main("M\tN\tK\tlayout\tus\tTFLOP/s", each, argc, argv);
 }

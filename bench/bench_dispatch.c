@@ -1,6 +1,6 @@
 /**
- * @file bench_dispatch.c
- * What a call costs the host: nanoseconds, minima over short batches, and mallocs of each case.
+ * @file bench_dispatch.c  Host cost of calls: nanoseconds (minimum over short batches) and mallocs
+ * of each case.
  *
  *     bench_dispatch                        all cases: key<TAB>value<TAB>unit
  *     bench_dispatch --only NAME            one case
@@ -117,7 +117,7 @@ static void mlp_step(void)
     ts_optimizer_zero_grad(sgd);
 }
 
-/* A trace holds so many calls; what it costs to begin and end it is spread over them. */
+/* Number of calls in a trace; they share the cost of starting and ending it. */
 enum { TRACED = 1000 };
 static ts_status many_adds(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
 {

@@ -78,7 +78,7 @@ def turns_for(measure):
 
 
 def verify(torch, library, sequence, case):
-    """'' when both sides agree, else what differs."""
+    """'' if both sides agree, else the difference."""
     if case.after:
         library.run(sequence, 1)
         case.theirs()
@@ -263,7 +263,7 @@ def machines(torch, device):
 
 
 def sweep_of(options, torch, out):
-    """Drawn cases; peers/sweep.py says which, and what is made of their times."""
+    """Drawn cases: peers/sweep.py draws them and evaluates the times."""
     from peers import sweep, sweep_sides, tessera
     device = options.device or ('cpu' if options.suite == 'cpu' else 'cuda')
     try:

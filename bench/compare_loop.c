@@ -1,7 +1,6 @@
 /**
- * @file compare_loop.c
- * Runs calls of ops in a loop and times them, for bench/compare.py: what a binding costs per call
- * stays out of the figure.
+ * @file compare_loop.c  Runs calls of ops in a loop and times them, for bench/compare.py: so the
+ * figure excludes the cost of a Python binding.
  */
 // SPDX-License-Identifier: MIT
 #include <time.h>

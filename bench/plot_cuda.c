@@ -15,7 +15,7 @@
 
 enum { MOST = 64, SIDES = 3 };
 
-/** What the charts of a suite have in common. */
+/** Common settings of a suite's charts. */
 typedef struct suite {
     const char *sides[SIDES];
     const char *x_title, *y_title;
@@ -52,8 +52,8 @@ static bool is(const char *text, const char *word)
     return strncmp(text, word, n) == 0 && text[n] == '\t';
 }
 
-/** Takes the line when it is one of op and dtype: op, shape, dtype, the time of each side,
- *  what y goes by; x is the last size of the shape. */
+/** Takes the line when it is one of op and dtype: op, shape, dtype, the time of each side, the unit
+ *  of y; x is the last size of the shape. */
 static void take(points *p, const suite *of, const char *line, const char *op, const char *dtype)
 {
     char shape[64];

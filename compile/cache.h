@@ -7,7 +7,7 @@
 
 #include "compile/compile.h"
 
-/** A break and how often it came. */
+/** A break and its count. */
 typedef struct ts_break {
     char what[48];
     const void *site;
@@ -16,7 +16,7 @@ typedef struct ts_break {
 enum { TS_MAX_BREAKS = 16 };
 
 struct ts_compiled {
-    pthread_mutex_t lock;  /* of all that follows the name */
+    pthread_mutex_t lock;  /* hash of all fields after the name */
     ts_trace_fn fn;
     void *ctx;
     ts_compile_opts opts;
@@ -25,7 +25,7 @@ struct ts_compiled {
     int64_t nplans;
     uint64_t clock;
     const ts_exec *newest;
-    char cause[192];       /* of the newest plan: in what it differs from the last */
+    char cause[192];       /* difference between the newest plan and the one before */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     char replay_why[320];  /* the function ran last; "" */

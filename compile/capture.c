@@ -6,10 +6,10 @@
  * live in an arena, which the graph owns. Results that outlive the call are allocated for each run,
  * so a later run never overwrites them.
  *
- * A graph holds the numbers and addresses that its calls were captured with. Before a replay, the
- * steps of which a number or an address has changed are captured again, and the backend puts them
- * in the place of the old ones. The rest of the graph stays as it is. A run without its function
- * knows most numbers of the next one, and captures them while the device works.
+ * A graph contains the numbers and addresses of its capture. Before a replay, steps with a changed
+ * number or address are captured again, and the backend replaces the old ones. The rest of the
+ * graph is unchanged. A run without its function knows most numbers of the next run and captures
+ * them while the device works.
  *
  * Calls that reach another device, such as the copy of a batch from the host, run before or after
  * the graph if the order of calls allows it.
@@ -95,7 +95,7 @@ static ts_status run_beside(const ts_run *r, const ts_captured *k, where w)
     return TS_OK;
 }
 
-/** Captures steps, all or those marked anew. *step: where it failed. */
+/** Captures all steps, or those marked `anew`. *step: the step that failed. */
 static ts_status issue(ts_run *r, ts_captured *k, bool all, uint32_t *step)
 {
     const ts_exec *e = r->exec;
@@ -127,14 +127,14 @@ static ts_status issue(ts_run *r, ts_captured *k, bool all, uint32_t *step)
     return status;
 }
 
-/** The kernels of a node's op, another table when one is registered. */
+/** The dispatch table of a node's op, which changes when a kernel is registered. */
 static const void *table_of(const ts_exec *e, uint32_t node)
 {
     const ts_graph_node *n = ts_graph_node_at(e->graph, node);
     return atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
 }
 
-/** Remembers what the graph was captured with. */
+/** Stores the numbers, addresses and tables of the capture. */
 static bool remember(ts_captured *k, const ts_run *r, const ts_lazy *l)
 {
     bool ok = keep(&k->numbers, l->numbers.data, l->numbers.count) &&
@@ -177,7 +177,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     }
     ts_status status = issue(r, k, true, &step);
     if (status == TS_OK && !remember(k, r, l))
-        status = ts_fail_memory("a graph", 0);
+        status = ts_error_memory("a graph", 0);
     if (status != TS_OK) {
         ts_captured_refuse_step(k, r, l, step, ts_error_message());
         return false;
@@ -283,7 +283,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     return status;
 }
 
-/** Runs call by call, and sees what calls allocate. */
+/** Runs call by call and measures the allocations. */
 static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     ts_workspace workspace = {.device = k->device};
@@ -321,7 +321,7 @@ ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l)
     bool ran = false;
     ts_status status = TS_OK;
     if (atomic_load(&k->stage) == COLD) {
-        status = ts_captured_look(k, r, l) ? TS_OK : ts_fail_memory("a graph", 0);
+        status = ts_captured_look(k, r, l) ? TS_OK : ts_error_memory("a graph", 0);
         if (status == TS_OK && atomic_load(&k->stage) == COLD)
             atomic_store(&k->stage, SEEN);
     } else if (atomic_load(&k->stage) == SEEN) {
@@ -333,7 +333,7 @@ ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l)
         for (uint32_t i = 0; i < e->nstorages && !ran; i++)
             ts_exec_close(r, i);
         r->arena = NULL;
-        if (status == TS_OK) /* why there is no graph is no error of the call */
+        if (status == TS_OK) /* a failed capture is not an error of the call */
             *r->thread->error = before;
     }
     atomic_flag_clear(&k->busy);

@@ -5,17 +5,17 @@
 
 #include "compile/cache.h"
 
-/** What a plan does next. */
+/** State of a plan's capture. */
 typedef enum stage { COLD, SEEN, READY, CAPTURED, REFUSED } stage;
 
-/** Where a step runs. */
+/** Whether a step runs in the graph, before it or after it. */
 typedef enum where { INSIDE, BEFORE, AFTER } where;
 
-/** What a step was captured with. */
+/** The storages and numbers of a step, and its position. */
 typedef struct part {
     uint32_t first_touch, touches; /* in the list of touches */
-    uint32_t first_number, last_number; /* excluded; between the numbers of a group may stand
-                                           those of other calls */
+    uint32_t first_number, last_number; /* half-open; the range may include numbers of other
+                                           calls */
     uint8_t where;
     bool anew;
 } part;
@@ -31,7 +31,7 @@ typedef struct ts_captured {
     atomic_flag busy; /* one run at a time uses the graph; others run call by call */
     ts_device device;
     const ts_backend *backend;
-    ts_stream *stream; /* of the last replay */
+    ts_stream *stream; /* stream of the last replay */
     bool calls_beside; /* some steps run before or after */
     ts_capture *capture;
     char *arena;
@@ -41,9 +41,9 @@ typedef struct ts_captured {
     bool deterministic;
     char why[256];            /* REFUSED */
     ts_array parts, touches;
-    ts_array places;          /* in the arena, by storage; -1: not there */
-    ts_array numbers, sites;  /* as captured, by number and node */
-    ts_array addresses, tables; /* by storage and node */
+    ts_array places;          /* offset in the arena per storage; -1: not in the arena */
+    ts_array numbers, sites;  /* captured values, per number and node */
+    ts_array addresses, tables; /* captured values, per storage and node */
 } ts_captured;
 
 static inline const touch *touches_of(const ts_captured *k, const part *p)
@@ -58,12 +58,12 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
  *  step to its last. The plan has run, so its groups have kernels or are refused. False without
  *  memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
-/** Gives graph and memory back: the plan runs call by call from now on. */
+/** Frees graph and memory; the plan runs call by call from now on. */
 void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why);
-/** The same with a step's op and call site. */
+/** Like ts_captured_refuse(), with a step's op and call site. */
 void ts_captured_refuse_step(ts_captured *k, const ts_run *r, const ts_lazy *l, uint32_t step,
                              const char *why);
-/** Gives back the graph, and with it the memory. */
+/** Frees the graph and its memory. */
 void ts_captured_drop(ts_captured *k);
 void ts_captured_release(ts_captured *k);
 

@@ -37,7 +37,7 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
     }
     ts_compiled *c = ts_alloc(ts_thread_self(), sizeof *c);
     if (!c) {
-        ts_fail_memory("a compiled function", sizeof *c);
+        ts_error_memory("a compiled function", sizeof *c);
         return NULL;
     }
     memset(c, 0, sizeof *c);
@@ -107,7 +107,8 @@ static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, uint64_t 
     return NULL;
 }
 
-/** Room for one more plan: that which was not used for longest goes; NULL when all are running. */
+/** Makes room for one more plan: frees the least recently used plan. NULL if all plans are
+ *  running. */
 static ts_exec **room_for_plan(ts_compiled *c)
 {
     if (!c->plans) {
@@ -127,7 +128,7 @@ static ts_exec **room_for_plan(ts_compiled *c)
     return oldest;
 }
 
-/** Says in what the words of a recording differ from those of the newest plan. */
+/** Describes the first difference between a recording's words and the newest plan's. */
 static void find_cause(ts_compiled *c, const ts_array *words)
 {
     const ts_exec *e = c->newest;
@@ -176,7 +177,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         if (e && !place) {
             ts_exec_free(e);
             e = NULL;
-            ts_fail_memory("a plan", 0);
+            ts_error_memory("a plan", 0);
         }
         if (e) {
             *place = e;
@@ -250,8 +251,7 @@ ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
 
 /* -------------------------------------------------------------------------------- calls ---- */
 
-/** The function's own call. What it makes and does not return ends with it: a temporary that lived
- *  on would have to be in memory. */
+/** Calls the function in a scope, which releases its temporaries, so that they need no memory. */
 static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {
@@ -268,7 +268,8 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status;
 }
 
-/** Runs the function, and what it recorded, also after an error: what it called has happened. */
+/** Runs the function, then the recorded calls, also after an error, as eager calls would have
+ *  run. */
 static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {

@@ -1,4 +1,4 @@
-/** @file explain.c  What became of a compiled function, in words. */
+/** @file explain.c  Text reports about a compiled function. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 #include "include/tessera/program.h"

@@ -36,7 +36,7 @@ bool ts_group_plans(const ts_frame *f, const ts_tensor *t)
     for (int i = 0; i < f->nargs && f->key == TS_KEY_CPU; i++)
         if ((p->cast >> i & 1) && f->args[i].tag == TS_TAG_TENSOR &&
             f->args[i].t->dtype != p->compute)
-            return false; /* the kernels of a tile cast nothing */
+            return false; /* kernels on tiles do not cast */
     bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* fail at zeros */
     return p->pointwise && (takes >> p->compute & 1) && p->ret[0].dtype == t->dtype &&
            (!p->converts || (takes >> t->dtype & 1)) &&
@@ -170,7 +170,7 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
                    most * (sizeof(ts_tensor) + sizeof(uint32_t));
     char *block = ts_alloc(r->thread, bytes);
     if (!block)
-        return ts_fail_memory("a fused group", (int64_t)bytes);
+        return ts_error_memory("a fused group", (int64_t)bytes);
     device_call *calls = (device_call *)block;
     ts_group_call *group = (ts_group_call *)(calls + n);
     ts_tensor *headers = (ts_tensor *)(group + n);

@@ -1,11 +1,11 @@
 /**
- * @file lazy.c  The LAZY backend: records calls, with results whose memory is promised.
+ * @file lazy.c  The LAZY backend: records calls, whose results get promised memory.
  *
- * While a thread records, its include mask holds LAZY, which stands above all devices, so each call
- * that AUTOGRAD passes on ends here. The shape rule runs, the results get promised storages, and
- * the call goes into the stream. Views are made at once, as layouts over promised storages.
- * The recording holds no reference to what it promised: a storage that nobody holds any more says
- * so, and its values need not exist outside of the run.
+ * While a thread records, its include mask holds LAZY, whose key is above all devices, so every
+ * call from AUTOGRAD reaches this backend. The shape rule runs, the results get promised storages,
+ * and the call is appended to the stream. Views are made immediately, as layouts over promised
+ * storages. The recording holds no reference to promised storages: a storage reports its last
+ * release, and its values then need no memory outside the run.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -33,7 +33,7 @@ static ts_lazy_storage *storage_at(const ts_lazy *l, uint32_t i)
 
 /* -------------------------------------------------------------------------- the stream ---- */
 
-static bool lose(ts_lazy *l)
+static bool mark_incomplete(ts_lazy *l)
 {
     l->failed = true;
     return false;
@@ -42,18 +42,18 @@ static bool lose(ts_lazy *l)
 static bool put(ts_lazy *l, ts_array *to, uint64_t word)
 {
     if (!ts_array_reserve(to, 1, sizeof word))
-        return lose(l);
+        return mark_incomplete(l);
     *TS_PUSH(*to, uint64_t) = word;
     return true;
 }
 static bool put_word(ts_lazy *l, uint64_t word) { return put(l, &l->words, word); }
 static bool put_number(ts_lazy *l, uint64_t bits) { return put(l, &l->numbers, bits); }
 
-/* ------------------------------------------------------------------------ who is who ---- */
+/* ----------------------------------------------------------------------- storage lookup ---- */
 
 static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const ts_storage *s)
 {
-    uint32_t at = (uint32_t)(((uintptr_t)s >> 6) * 0x9e3779b97f4a7c15ull >> 40) & (room - 1);
+    uint32_t at = ts_hash_pointer(s, room - 1);
     while (table[at] && storage_at(l, table[at] - 1)->storage != s)
         at = (at + 1) & (room - 1);
     return &table[at];
@@ -64,11 +64,11 @@ uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s)
     return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
 }
 
-/** All or nothing: a storage in the list is one whose end is heard of. */
+/** Adds a storage, or nothing: a storage in the list must report its release. */
 static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outside, uint32_t *at)
 {
     if (!ts_array_reserve(&l->words, 2, sizeof(uint64_t)))
-        return lose(l);
+        return mark_incomplete(l);
     lock();
     bool ok = ts_array_reserve(&l->storages, 1, sizeof(ts_lazy_storage));
     if (ok) {
@@ -77,7 +77,7 @@ static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outsid
             .storage = s, .base = base, .version = s->version, .outside = outside};
     }
     unlock();
-    return (ok || lose(l)) &&
+    return (ok || mark_incomplete(l)) &&
            put_word(l, TS_WORD_STORAGE | (uint64_t)outside << 8 |
                            (uint64_t)s->device.backend << 16 | (uint64_t)s->device.index << 24) &&
            put_word(l, outside ? 0 : (uint64_t)s->bytes);
@@ -89,7 +89,7 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
         ts_array larger = {0};
         uint32_t room = l->table.count ? 2 * l->table.count : 64;
         if (!ts_array_reserve(&larger, room, sizeof(uint32_t)))
-            return lose(l);
+            return mark_incomplete(l);
         memset(larger.data, 0, room * sizeof(uint32_t));
         larger.count = room;
         for (uint32_t i = 0; i < l->storages.count; i++)
@@ -106,7 +106,7 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
     return true;
 }
 
-/** Whether the record of a value says what t is. */
+/** Whether a value's record has t's dtype, offset, sizes and strides. */
 static bool is_layout(const uint64_t *w, const ts_tensor *t)
 {
     if ((w[0] >> 8 & 0xff) != t->dtype || (w[0] >> 16 & 0xff) != t->ndim ||
@@ -146,7 +146,7 @@ static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
         uint32_t word = l->words.count;
         if (!ts_array_reserve(&l->values, 1, sizeof(ts_lazy_value)) ||
             !ts_array_reserve(&l->words, 2 + 2u * t->ndim, sizeof(uint64_t)))
-            return lose(l);
+            return mark_incomplete(l);
         put_word(l, TS_WORD_VALUE | (uint64_t)t->dtype << 8 | (uint64_t)t->ndim << 16 |
                         (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 24 | (uint64_t)s << 32);
         put_word(l, (uint64_t)ts_tensor_place(t));
@@ -219,7 +219,7 @@ static bool put_arg(ts_lazy *l, const ts_frame *f, int i)
     }
 }
 
-/** Values stand in the stream before the call that first names them. */
+/** Adds records for new values before the call that uses them first. */
 static bool name_values(ts_lazy *l, const ts_frame *f)
 {
     uint32_t value, n;
@@ -259,7 +259,7 @@ static ts_status record(ts_frame *f)
         ok = put_number(l, f->rng.seed) && put_number(l, f->rng.offset);
     if (!ok) {
         l->failed = true;
-        return ts_fail_memory("a recording", 0);
+        return ts_error_memory("a recording", 0);
     }
     *TS_PUSH(l->sites, const void *) = f->site;
     return TS_OK;
@@ -276,7 +276,7 @@ static void on_unheld(void *foreign, void *data, int64_t bytes)
         return;
     lock();
     uint32_t low = 0, high = l->storages.count;
-    while (high - low > 1) { /* the last whose address is not above data */
+    while (high - low > 1) { /* the last storage whose address is at most data */
         uint32_t mid = low + (high - low) / 2;
         if (storage_at(l, mid)->base <= (const char *)data)
             low = mid;
@@ -296,10 +296,10 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
     if (!m->numel && !ts_layout_ok(NULL, NULL, (ts_dtype)m->dtype, m->sizes, m->ndim,
                                    &counted.numel, &bytes))
         return NULL;
-    if (!bytes) /* nothing to promise */
+    if (!bytes) /* no bytes to promise */
         return ts_tensor_new_unchecked(f->thread, &counted);
     if (bytes > (int64_t)1 << 42) {
-        ts_fail_memory("a tensor", bytes);
+        ts_error_memory("a tensor", bytes);
         return NULL;
     }
     ts_tensor *t = ts_tensor_promise(f->thread, &counted, l->next, l, on_unheld);
@@ -308,7 +308,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
     if (!add_storage(l, t->storage, l->next, false, &at)) {
         t->storage->foreign = NULL;
         ts_tensor_unref(t);
-        ts_fail_memory("a recording", 0);
+        ts_error_memory("a recording", 0);
         return NULL;
     }
     t->storage->id = l->serial << TS_ID_BITS | (at + 1);
@@ -318,8 +318,9 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
 
 /* ------------------------------------------------------------------------------ the key ---- */
 
-/** Handles whose memory has come move there; TS_ERR_STATE for what is promised elsewhere. */
-static ts_status settle(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
+/** Points handles to memory that was allocated meanwhile. TS_ERR_STATE if the memory is still
+ *  promised by another recording. */
+static ts_status require_values(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
 {
     if (!(t->keys & LAZY) || ts_tensor_settle(t) || (mine && t->storage->foreign == mine))
         return TS_OK;
@@ -331,14 +332,14 @@ static ts_status settle(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
                       TS_SIZES_TEXT(t));
 }
 
-static ts_status settle_all(const ts_frame *f, const ts_lazy *mine)
+static ts_status require_all_values(const ts_frame *f, const ts_lazy *mine)
 {
     uint32_t n;
     for (int i = 0; i < f->nargs + f->nrets; i++) {
         const ts_value *v = i < f->nargs ? &f->args[i] : &f->rets[i - f->nargs];
         ts_tensor *const *t = ts_value_members(v, &n);
         for (uint32_t k = 0; k < n; k++)
-            TS_TRY(settle(f, t[k], mine));
+            TS_TRY(require_values(f, t[k], mine));
     }
     return TS_OK;
 }
@@ -346,7 +347,7 @@ static ts_status settle_all(const ts_frame *f, const ts_lazy *mine)
 /** The call as it would be without this key. */
 static ts_status run_eagerly(ts_frame *f)
 {
-    TS_TRY(settle_all(f, NULL));
+    TS_TRY(require_all_values(f, NULL));
     return ts_redispatch_new(f, f->args);
 }
 
@@ -357,7 +358,7 @@ static ts_status defer(ts_frame *f)
     const ts_op_info *op = f->table->info;
     if (!l || l->running || !(f->thread->include & LAZY))
         return run_eagerly(f);
-    TS_TRY(settle_all(f, l));
+    TS_TRY(require_all_values(f, l));
     if (op->kind == TS_FILL)
         return ts_enter_deferred(f, promise, record);
     if (op->kind == TS_VIEW)
@@ -373,7 +374,7 @@ static ts_status resolve(ts_tensor *t, const void *site)
     ts_lazy *l = ts_tls.lazy;
     if (l && !l->running)
         TS_TRY(ts_lazy_flush(l, "a read of values", site));
-    return settle(NULL, t, NULL);
+    return require_values(NULL, t, NULL);
 }
 
 static int32_t holds(const ts_storage *s)
@@ -439,7 +440,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
     }
     if (why)
         TS_TRY(ts_compiled_break(l->compiled, why, site));
-    ts_status status = l->failed || !put_end(l) ? ts_fail_memory("a recording", 0) : TS_OK;
+    ts_status status = l->failed || !put_end(l) ? ts_error_memory("a recording", 0) : TS_OK;
     ts_exec *e = NULL;
     if (status == TS_OK && !(e = ts_compiled_plan(l->compiled, l)))
         status = ts_error_code();
@@ -459,7 +460,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
 void ts_lazy_begin(ts_lazy *l, ts_compiled *c)
 {
     static _Atomic uint64_t threads;
-    /* each recording has a range of its own, which comes again after thousands of them */
+    /* each recording has its own address range; ranges repeat after thousands of recordings */
     uint64_t n = atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed);
     *l = (ts_lazy){.compiled = c, .thread = ts_thread_self(), .serial = ts_graph_serial()};
     l->next = (char *)((uintptr_t)TS_PROMISED_TAG << 48 | (n % 15 + 1) << 44);

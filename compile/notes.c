@@ -177,7 +177,7 @@ static ts_status declare(ts_check_place at, ts_cell like, const char *op, const 
         return ts_error_code();
     if (count > UINT32_MAX / 2 ||
         !ts_array_reserve(&n->waiting, (uint32_t)count, sizeof(ts_cell)))
-        return ts_fail_memory("declared numbers", count * (int64_t)sizeof(ts_cell));
+        return ts_error_memory("declared numbers", count * (int64_t)sizeof(ts_cell));
     like.op = (uint16_t)number;
     like.arg = (uint8_t)arg;
     for (like.member = 0; like.member < count; like.member++) {
@@ -220,7 +220,7 @@ ts_status ts_depends_on(const void *memory, size_t bytes)
     }
     if (bytes > UINT32_MAX / 4 || !ts_array_reserve(&n->copies, (uint32_t)bytes, 1) ||
         !ts_array_reserve(&n->dependencies, 1, sizeof(ts_dependency)))
-        return ts_fail_memory("a copy of declared memory", (int64_t)bytes);
+        return ts_error_memory("a copy of declared memory", (int64_t)bytes);
     memcpy((char *)n->copies.data + n->copies.count, memory, bytes);
     *TS_PUSH(n->dependencies, ts_dependency) = (ts_dependency){memory, bytes, n->copies.count};
     n->copies.count += (uint32_t)bytes;
@@ -237,7 +237,7 @@ ts_status ts_replaces(ts_tensor **variable)
     ts_tensor *t = *variable == TS_NONE ? NULL : *variable;
     return note_tensor(n, NULL, variable, t)
                ? TS_OK
-               : ts_fail_memory("a declared variable", (int64_t)sizeof(ts_leaf));
+               : ts_error_memory("a declared variable", (int64_t)sizeof(ts_leaf));
 }
 
 void ts_state_changed(void) { ts_epoch_ends(); }

@@ -1,5 +1,6 @@
 /**
- * @file parts.c  What a plan consists of as a graph: parts, calls beside it, places of values.
+ * @file parts.c  Divides a plan for a graph: parts, calls outside the graph, positions in the
+ * arena.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/capture.h"
@@ -29,7 +30,7 @@ static void add_numbers(part *p, uint32_t at, uint32_t n)
         p->last_number = at + n;
 }
 
-/** What a call touches, and which numbers of a run it reads. */
+/** Adds the storages that a call reads or writes, and the numbers of a run that it reads. */
 static bool add_call(ts_captured *k, part *p, const ts_graph *g, const ts_graph_node *n)
 {
     const ts_graph_arg *a = ts_graph_args_of(g, n);
@@ -78,7 +79,7 @@ static bool is_placed(const ts_captured *k, const ts_exec *e, const ts_plan_stor
            !(s->inside && atomic_load(&e->kernels[s->first].stage) == TS_KERNEL_READY);
 }
 
-/** Places that are not shared, for what steps beside the graph touch. */
+/** Unshared positions for storages that steps outside the graph use. */
 static void place_apart(ts_captured *k, const ts_exec *e)
 {
     const part *p = k->parts.data;
@@ -130,8 +131,8 @@ bool ts_captured_place(ts_captured *k, const ts_exec *e)
     return ok;
 }
 
-/** Whether a step may run before all that is not BEFORE, or after all that is not AFTER: no such
- *  step in front of it (behind it) touches what it writes, or writes what it touches. */
+/** Whether a step may move before all steps that are not BEFORE (or after all that are not AFTER):
+ *  no step in between uses a storage that it writes, or writes one that it uses. */
 static bool is_movable(const ts_captured *k, const ts_exec *e, uint32_t step, where to)
 {
     const part *p = k->parts.data;
@@ -146,7 +147,7 @@ static bool is_movable(const ts_captured *k, const ts_exec *e, uint32_t step, wh
     return true;
 }
 
-/** The first device that can capture, among those that the plan works on. */
+/** The plan's first device that can capture. */
 static bool find_device(ts_captured *k, const ts_exec *e)
 {
     const touch *t = k->touches.data;
@@ -176,7 +177,8 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l)
         return true;
     }
     part *p = k->parts.data;
-    for (int turn = 0; turn < 2; turn++) /* from the end, for steps that move there together */
+    for (int turn = 0; turn < 2; turn++) /* backwards, so that steps that depend on each other move
+                                            together */
         for (uint32_t i = 0; i < e->nsteps; i++) {
             uint32_t s = turn ? e->nsteps - 1 - i : i, t = 0;
             while (t < p[s].touches && ts_same_device(k->device, e->storages[

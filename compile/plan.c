@@ -1,10 +1,10 @@
 /**
- * @file plan.c  From a recorded stream to steps: the graph, dead calls, fused groups.
+ * @file plan.c  Makes a plan from a recorded stream: the graph, dead calls, fused groups.
  *
- * Steps are made in one pass. A call joins an earlier group if nothing that it depends on comes
- * after that group; so an order of steps keeps each order of two calls that matters. Within a group
- * two calls may meet at a storage that one of them writes only through the same layout, since a
- * group runs all its calls on one tile before it begins the next.
+ * Steps are made in one pass. A call joins an earlier group if no call that it depends on comes
+ * after that group, so the steps preserve all dependences. Two calls of a group may share a written
+ * storage only through the same layout, because a group runs all its calls on one tile before the
+ * next tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
@@ -109,7 +109,7 @@ static bool read_arg(reader *r, ts_graph_arg *a)
     }
 }
 
-/** A call; `name` is the place of its record, for who wants to say where two streams differ. */
+/** Reads a call; `name` is the index of its record, for messages about differing streams. */
 static bool read_call(reader *r, uint64_t head)
 {
     ts_graph_node n = {.name = r->at - 1, .op = (uint16_t)(head >> 8), .kind = TS_NODE_CALL,
@@ -131,7 +131,7 @@ static bool read_call(reader *r, uint64_t head)
             ts_graph_value_at(r->graph, n.rets[i])->slot = r->graph->nodes.count;
     }
     if (n.flags & TS_NODE_RANDOM) {
-        n.rng.offset = r->numbers; /* where seed and offset stand */
+        n.rng.offset = r->numbers; /* index of seed and offset */
         r->numbers += 2;
     }
     return ts_graph_add_node(r->graph, &n, NULL);
@@ -159,7 +159,7 @@ static bool read_stream(reader *r)
 
 /* -------------------------------------------------------------------------------- steps ---- */
 
-/** What a node touches: storage, value, and whether it writes. */
+/** A storage and value that a node uses, and whether the node writes it. */
 typedef struct touch {
     uint32_t storage, value;
     bool writes, fresh; /* fresh: writes all of a promised storage, which is new */
@@ -168,9 +168,9 @@ typedef struct touch {
 typedef struct maker {
     ts_exec *exec;
     ts_graph *graph;
-    ts_array touches;  /* of all nodes */
-    uint32_t *begin;   /* of each node's, and the end */
-    uint32_t *step_of; /* of each node; UINT32_MAX: dead */
+    ts_array touches;  /* touches of all nodes */
+    uint32_t *begin;   /* index of each node's first touch, and the end */
+    uint32_t *step_of; /* step of each node; UINT32_MAX: dead */
     const uint64_t *numbers;
     int64_t max_groups;
 } maker;
@@ -208,7 +208,7 @@ static bool find_touches(maker *m)
     return true;
 }
 
-/** Marks the nodes whose results nobody reads. */
+/** Marks nodes whose results are not read. */
 static void drop_dead(maker *m)
 {
     ts_plan_storage *s = m->exec->storages;
@@ -310,7 +310,7 @@ static void add_node(maker *m, uint32_t i)
     }
 }
 
-/** Lines the nodes up by steps; a group of one is a call. */
+/** Orders the nodes by steps; a group with one node becomes a call. */
 static void order_nodes(maker *m)
 {
     ts_exec *e = m->exec;
@@ -455,7 +455,7 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
         ts_exec_free(e);
     else
         ts_graph_free(r.graph);
-    ts_fail_memory("a plan", 0);
+    ts_error_memory("a plan", 0);
     return NULL;
 }
 

@@ -85,7 +85,7 @@ void ts_exec_close(const ts_run *r, uint32_t i)
     }
 }
 
-/** NULL for a value inside of a group, and where there are no registers. */
+/** The tensor of a value; NULL for a value inside a group, or without registers. */
 static ts_tensor *get(const ts_run *r, ts_id id)
 {
     return r->registers ? r->registers[ts_id_index(id)] : NULL;
@@ -148,7 +148,7 @@ ts_status ts_exec_call(const ts_run *r, uint32_t node)
         rets[i] = n->rets[i] && (given || there) ? ts_value_tensor(get(r, n->rets[i]))
                                                  : ts_value_none();
         if (!given && rets[i].tag == TS_TAG_TENSOR)
-            ts_tensor_ref(rets[i].t); /* the call's, as that of a result that it makes */
+            ts_tensor_ref(rets[i].t); /* a reference for the call, as for a new result */
     }
     if (n->flags & TS_NODE_RANDOM)
         r->thread->rng = (ts_rng_state){r->numbers[n->rng.offset], r->numbers[n->rng.offset + 1]};
@@ -198,7 +198,7 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
                    (g->values.count + (size_t)g->widest) * sizeof(ts_tensor *);
     char *block = ts_alloc(thread, bytes + 8);
     if (!block)
-        return ts_fail_memory("registers of a compiled call", (int64_t)bytes);
+        return ts_error_memory("registers of a compiled call", (int64_t)bytes);
     memset(block, 0, bytes);
     ts_run r = {.compiled = l->compiled, .exec = e, .numbers = l->numbers.data,
                 .sites = l->sites.data, .thread = thread};

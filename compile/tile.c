@@ -1,10 +1,10 @@
 /**
  * @file tile.c  Fused groups on the CPU: all calls of a group on one tile, then the next tile.
  *
- * A tile is a part of the group's space that fits the first cache. The operations are the eager
- * kernels themselves: each call has a plan of its shape rule for one tile, of which a tile changes
- * the addresses alone. So a group computes bit for bit what its calls compute one by one. Values
- * that only the group reads live in buffers of one tile.
+ * A tile is a part of the group's space that fits the first cache. The calls run the eager kernels.
+ * The shape rule makes each call's plan for one tile once; for each tile only the addresses change.
+ * So a group gives the same bits as its calls one by one. Values that only the group reads live in
+ * buffers of one tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -19,7 +19,7 @@ enum { TILE_BYTES = 32768, TILE_LEAST = 512, TILE_MOST = 8192, WORK = 16384 };
 /** A value of a group. */
 typedef struct tile_value {
     ts_tensor t;               /* one tile of it */
-    char *base;                /* of its memory; NULL: it has a buffer */
+    char *base;                /* address of its memory; NULL: it has a buffer */
     int64_t step[TS_MAX_DIMS]; /* bytes along the space's dims; 0 where it is broadcast */
     uint32_t number;           /* in the graph */
     int32_t buffer;            /* -1: none */
@@ -45,7 +45,7 @@ typedef struct tiles {
     tile_value *values; /* as the first worker's begin */
     tile_call *calls;
     uint32_t nvalues, ncalls, nbuffers;
-    int ndim, split;    /* dim of the space that is cut; those before it go one by one */
+    int ndim, split;    /* dim of the space that is divided; outer dims advance by 1 */
     int64_t sizes[TS_MAX_DIMS];
     int64_t chunk, along, outer; /* elements of the split dim a tile; tiles along it; around it */
     int64_t buffer;     /* bytes */
@@ -76,7 +76,8 @@ static uint16_t value_of(tiles *w, ts_id id)
     return (uint16_t)(i + 1);
 }
 
-/** Buffers for the values without memory; one comes free after the last call that reads it. */
+/** Assigns buffers to values without memory. A buffer is reused after the last call that reads its
+ *  value. */
 static void assign_buffers(tiles *w)
 {
     uint32_t last[TS_MAX_OPERANDS * 64 + 1] = {0};
@@ -134,7 +135,7 @@ static void lay_out(tiles *w)
     }
 }
 
-/** Where the space is cut, so that a tile's values fit the first cache. */
+/** Chooses the dim and size of tiles so that a tile's values fit the first-level cache. */
 static void cut(tiles *w)
 {
     int64_t item = 1, values = w->nbuffers, inner = 1, n;
@@ -314,7 +315,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     size_t most = (size_t)s->count * TS_MAX_OPERANDS;
     size_t bytes = most * sizeof(tile_value) + s->count * sizeof(tile_call);
     if (!(w.values = ts_alloc(r->thread, bytes)))
-        return ts_fail_memory("a fused group", (int64_t)bytes);
+        return ts_error_memory("a fused group", (int64_t)bytes);
     w.calls = (tile_call *)(w.values + most);
     gather(&w);
     assign_buffers(&w);
@@ -333,7 +334,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     }
     ts_free(r->thread, w.values, bytes);
     if (!w.room)
-        return ts_fail_memory("a fused group", (int64_t)room);
+        return ts_error_memory("a fused group", (int64_t)room);
     if (w.failed)
         return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
     return TS_OK;

@@ -18,8 +18,8 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     for (int i = 0; i < TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
     memcpy(changed.args, args, sizeof changed.args);
-    /* what only values make wrong, a device may report when it is waited for:
-     * this call's error, and no other's */
+    /* a device may report wrong values only at a synchronization: this call's error, and no
+     * other's */
     bool late = !on_cpu(c->device) && !on_meta(c->device);
     if (late)
         ts_synchronize(c->device);
@@ -27,7 +27,7 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     return status == TS_OK && late ? ts_synchronize(c->device) : status;
 }
 
-/** What the CPU said to the calls of a sweep, in order. */
+/** The CPU's answers to the calls of a sweep, in order. */
 typedef struct ts_answers {
     ts_status *codes;
     int count, room, at;
@@ -91,7 +91,7 @@ static void sweep_null(ts_case *c, const ts_made *m)
                 sample_passed(c);
             args[i] = ts_value_tensors(NULL, 0);
             c->form = "an empty list";
-            call(c, m, args); /* must return; there is nothing to compare */
+            call(c, m, args); /* the call must return; nothing is compared */
         }
     }
 }
@@ -141,8 +141,8 @@ static void note(ts_answers *a, ts_status status)
 }
 
 /**
- * META has no kernels: it may accept what only values make wrong, or only the lack of a kernel.
- * And how much memory there is, is a matter of the device.
+ * META may accept calls whose error depends on values or on a missing kernel. Out of memory depends
+ * on the device.
  */
 static bool may_differ(const ts_case *c, ts_status want, ts_status got)
 {
@@ -178,16 +178,16 @@ static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *a
                           status == TS_OK ? "no error" : ts_error_message());
         return;
     }
-    /* another op may refuse: then there is no name to compare */
+    /* an inner op may record the error: then the name is not compared */
     bool elsewhere = status == TS_ERR_MEMORY || status == TS_ERR_AUTOGRAD || c->info->composite;
     if (status != TS_OK && !elsewhere)
         expect(c, status, status, NULL, NULL);
 }
 
 /**
- * Each tensor in every dtype and in odd shapes; each number extreme.
- * @param answers  NULL to judge by what the library promises;
- *                 else filled on the CPU, compared elsewhere
+ * Calls with each tensor in every dtype and in unusual shapes, and each number extreme.
+ * @param answers  NULL: checks the library's guarantees only; otherwise filled on the CPU and
+ *                 compared on other devices
  */
 static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
 {
@@ -281,7 +281,7 @@ static void listed(ts_case *c, const ts_made *m)
         if (status != bad->code && sample_is_refusal(c, status))
             sample_refused(c);
         else if (status == bad->code && !on_cpu(c->device) && c->info->composite)
-            sample_passed(c); /* one of its parts refused */
+            sample_passed(c); /* one of its inner ops failed */
         else if (status == bad->code || !may_differ(c, bad->code, status))
             expect(c, status, bad->code, NULL, bad->text);
         made_free(&o);

@@ -1,7 +1,6 @@
 /**
- * @file card.h
- * The score card: what samples said, per op and dtype. It lies in memory that forked children share
- * with their parent, so that their findings outlive them.
+ * @file card.h  The score card: results of the samples per op and dtype. It is in memory shared
+ * with forked children, so results survive a crash of a child.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_CARD_H
@@ -25,7 +24,7 @@ typedef struct ts_cell {
     atomic_int round_trips; /* calls that went to the CPU and back */
 } ts_cell;
 
-/** In falling order of precedence, but for NOT_LISTED: no sample has this dtype. */
+/** In falling order of precedence, except NOT_LISTED: no sample has this dtype. */
 typedef enum ts_verdict {
     NOT_LISTED,
     FAIL,
@@ -46,8 +45,8 @@ typedef struct ts_failure {
 } ts_failure;
 
 typedef struct ts_op_row {
-    const char *family; /* NULL: no sample of this op was asked for */
-    uint16_t listed;    /* bit per dtype that its samples have, of those asked for */
+    const char *family; /* NULL: no sample of this op was selected */
+    uint16_t listed;    /* one bit per selected dtype of its samples */
     uint8_t rule;       /* ts_slot_rule of the backend's slot */
     atomic_int failures; /* texts kept */
     ts_cell cells[TS_DTYPE_COUNT];
@@ -74,13 +73,14 @@ const char *verdict_name(ts_verdict verdict);
 const char *part_name(ts_part part);
 /** Number of (op, dtype) with a verdict. */
 int card_count(const ts_card *card, ts_verdict verdict);
-/** True when nothing failed; strict: and nothing was unsupported or left to the CPU. */
+/** True if nothing failed and, with strict, nothing was unsupported or ran on the CPU as
+ *  fallback. */
 bool card_is_good(const ts_card *card, bool strict);
 
 /** The short table of totals: ops per dtype and verdict. */
-ts_status card_print_totals(const ts_card *card, FILE *out);
+void card_print_totals(const ts_card *card, FILE *out);
 /** All ops and dtypes. */
-ts_status card_print_ops(const ts_card *card, FILE *out);
+void card_print_ops(const ts_card *card, FILE *out);
 /** A page of ops, dtypes and backends. */
 ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out);
 ts_status cards_write_tsv(ts_card *const *cards, int count, FILE *out);

@@ -1,4 +1,4 @@
-/** @file case.c  A case of a sample: its text, its call, and what is said about it. */
+/** @file case.c  A case of a sample: its text, its call, and its messages. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 

@@ -2,10 +2,10 @@
  * @file drive.h
  * Common types of the samples' driver: the run, cases, made arguments, failures.
  *
- * A run has one device, the candidate. On the CPU results are judged by the references,
- * gradients in f64 by differences. On another device results are judged by the same references,
- * and gradients by those of the CPU in f64; tensors get there and back by ts_to_device() alone.
- * META is judged by the sizes and strides of the CPU's results.
+ * A run has one device, the candidate. On the CPU results are judged by the references, gradients
+ * in f64 by differences. On another device results are judged by the same references, and gradients
+ * by those of the CPU in f64; ts_to_device() moves all tensors. META is judged by the sizes and
+ * strides of the CPU's results.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_DRIVE_H
@@ -35,7 +35,7 @@ typedef struct ts_case {
     int64_t sweep;
     ts_device device;
     bool large;       /* see LARGE_FACTOR */
-    const char *form; /* for complaints */
+    const char *form; /* for messages */
 } ts_case;
 
 /**
@@ -52,8 +52,7 @@ typedef struct ts_sample_run {
     uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
     bool brief;       /* values in one size and two layouts, beside large cases:
                          for checkers that are slow */
-    bool small;       /* no large cases: for variants of kernels that differ in nothing there, and
-                         for emulators */
+    bool small;       /* skips large cases, for lower kernel variants and emulators */
     void *ctx;
     /** NULL, or called whenever arguments are made for a case. */
     void (*begins)(void *ctx, const ts_case *c);
@@ -70,8 +69,7 @@ extern ts_sample_run sample_run;
 /** Counts a sample. */
 void sample_passed(const ts_case *c);
 void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** The same of a result that is not what it should be, or that cannot be read:
- * then the record says why. */
+/** Reports a wrong result, or one that cannot be read; the error record has the reason. */
 void sample_differs(const ts_case *c, int i, const char *how);
 /** Counts a call that should have succeeded: unsupported when the device says so, else failed. */
 void sample_refused(const ts_case *c);
@@ -101,8 +99,8 @@ typedef struct ts_made {
 } ts_made;
 
 /**
- * Makes the arguments of a case in the innermost scope.
- * False after a complaint: nothing is held then.
+ * Makes the arguments of a case in the innermost scope. False after a reported failure; nothing is
+ * held then.
  * @param values  NULL, or for each tensor the values to use instead of generated ones
  */
 bool made_build(ts_made *m, const ts_case *c, double *const *values);
@@ -141,8 +139,8 @@ const char *meta_text(const ts_tensor *t);
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
 /** Results of a call: rets, then arguments that were written. Returns how many. */
 int sample_results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor **out);
-/** Runs the other forms of a call whose n results are known, as far as they apply;
- * that on META alone. */
+/** Runs the other forms of a call with n known results, if they apply. The second function runs
+ * META only. */
 void sample_forms(ts_case c, ts_tensor *const *out, int n);
 void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n);
 bool sample_is_differentiable(const ts_op_description *info);

@@ -1,7 +1,6 @@
 /**
- * @file gradient.c
- * Gradients against central differences in f64, and in f32 and the halves against f64;
- * those of other devices against the CPU's in f64.
+ * @file gradient.c  Gradients against central differences in f64, and in f32 and the halves against
+ * f64; gradients of other devices against the CPU's in f64.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -203,9 +202,9 @@ static void check_f64(ts_case c, ts_layout weights_layout)
 }
 
 /**
- * The same values in a dtype on the run's device, and in f64 on the CPU.
- * Weights of an expanded layout are equal along the expanded dim in both. On META there are sizes
- * and dtypes to judge alone.
+ * Makes the same values in a dtype on the run's device and in f64 on the CPU. Weights of an
+ * expanded layout are equal along the expanded dim in both. On META only sizes and dtypes are
+ * compared.
  */
 static void check_narrow(ts_case c, ts_dtype dtype, ts_layout weights_layout)
 {

@@ -25,8 +25,8 @@ double random_normal(uint64_t *state)
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
-/* f64 and f32: the distance of 1 to the next number;
- * halves, whose results are f32's rounded once: half of it */
+/* eps: for f64 and f32 the distance from 1 to the next number; for halves, which are rounded once
+ * from f32, half of it */
 double dtype_eps(ts_dtype dtype)
 {
     switch (dtype) {
@@ -60,8 +60,8 @@ static double on_grid(double x, int bits, int least)
     return scaled(rint(scaled(x, bits - e)), e - bits);
 }
 
-/** Of a number on f16's grid: in units of its binade,
- * whose leading bit adds one to the exponent. */
+/** Bits of a number on f16's grid, in units of its binade; the leading bit adds one to the
+ * exponent. */
 static uint16_t f16_bits(double x)
 {
     int sign = signbit(x) ? 0x8000 : 0, e;
@@ -223,7 +223,7 @@ static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int
 }
 
 typedef struct filling {
-    char *data; /* of element 0 */
+    char *data; /* offset of element 0 */
     double *values;
     ts_dtype dtype;
 } filling;
@@ -258,7 +258,7 @@ static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *siz
     if (values) {
         filling f = {bytes + (size_t)offset * item, values, dtype};
         visit(sizes, strides ? strides : row_major, ndim, fill_one, &f);
-        if (expanded) /* elements of one address are what was written last */
+        if (expanded) /* elements with the same address have the last written value */
             visit(sizes, strides, ndim, read_one, &f);
     }
     ts_tensor *b = strides ? ts_from_array(bytes, dtype, &length, 1)
@@ -390,7 +390,7 @@ static double bound(int64_t top, int64_t i, int64_t n)
     return n > 1 ? (double)(top * i / (n - 1)) : 0;
 }
 
-/** What the numbers of an argument follow from, and as many of them as were drawn so far. */
+/** Generator of an argument's numbers: seed and count drawn so far. */
 typedef struct drawn {
     uint64_t seed, state;
     double low, high;

@@ -1,8 +1,7 @@
 /**
- * @file judge.c
- * Runs the samples on one backend. Isolated, each op gets a process of its own,
- * which opens the backend itself: a backend's threads do not live on in a forked child,
- * and a crash ends one op alone.
+ * @file judge.c  Runs the samples on one backend. In isolated mode each op runs in its own process,
+ * which opens the backend itself, because a backend's threads do not exist in a forked child. A
+ * crash ends one op only.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/judge.h"
@@ -61,11 +60,11 @@ static void units_list(ts_card *card, const ts_unit *units, int n, const ts_judg
 
 /* ------------------------------------------------------------------------------- worker ---- */
 
-/** What one process does, where its parent can see it. */
+/** State of one process in memory shared with its parent. */
 typedef struct ts_post {
     bool begun, finished;
     ts_part part;
-    ts_case at; /* pointers in it are those of the parent too: a fork has the same addresses */
+    ts_case at; /* pointers in it are valid in the parent, because a fork has the same addresses */
 } ts_post;
 
 /** The process's own work. */
@@ -98,7 +97,7 @@ static void calls(void *ctx, const ts_case *c, bool after)
 {
     (void)ctx;
     uint64_t now = round_trips();
-    /* not what is wrong on purpose */
+    /* without the intended errors of invalid calls */
     if (after && now != mine.round_trips && mine.post->part == PART_VALUES)
         atomic_fetch_add(&cell_of(c)->round_trips, 1);
     mine.round_trips = now;
@@ -161,7 +160,7 @@ static ts_status candidate_open(const ts_candidate *candidate, ts_card *card, ts
     return TS_OK;
 }
 
-/** Opens; the reason of a failure goes to the card. */
+/** Opens the backend; the card receives the reason of a failure. */
 static bool opened(const ts_candidate *candidate, ts_card *card, ts_device *device)
 {
     ts_error_clear();
@@ -254,7 +253,7 @@ static _Noreturn void child(ts_card *card, ts_post *post, const ts_candidate *ca
     _exit(0);
 }
 
-/** Opens the backend in a process of its own, to know its name and whether it is there at all. */
+/** Opens the backend in a separate process to learn its name and whether it exists. */
 static bool probe(ts_card *card, ts_post *post, const ts_candidate *candidate,
                   const ts_judge_opts *opts)
 {

@@ -24,7 +24,7 @@ typedef struct ts_judge_opts {
     uint16_t dtypes;  /* bit per dtype; 0 is all */
     uint8_t parts;    /* bit per ts_part; 0 is all */
     bool brief;       /* as in drive.h */
-    bool isolate;     /* each op in a process of its own */
+    bool isolate;     /* run each op in its own process */
     int jobs;         /* processes at a time, when isolated */
     int timeout;      /* seconds per op, when isolated */
     /** NULL, or called when ops are done. */
@@ -32,7 +32,7 @@ typedef struct ts_judge_opts {
     void *ctx;
 } ts_judge_opts;
 
-/** Rows of one op that stand together in a family. */
+/** Adjacent rows of one op in a family. */
 typedef struct ts_unit {
     const ts_sample_family *family;
     int first, count;

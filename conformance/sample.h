@@ -49,7 +49,8 @@ typedef enum ts_gen {
 typedef struct ts_sample_arg {
     uint8_t tag;   /* ts_tag; 0 is an absent optional */
     uint8_t gen;
-    uint8_t dtype; /* of a tensor or a dtype argument: 0 the run's, else 1 + dtype */
+    uint8_t dtype; /* dtype of a tensor or a dtype argument: 0: the run's dtype, otherwise 1 +
+                      dtype */
     bool nograd;   /* not differentiable although floating */
     int ndim;      /* dims of a tensor, or number of ints */
     int64_t sizes[TS_MAX_DIMS];

@@ -15,13 +15,13 @@ static const double step = 1e-6, absolute = 1e-5, relative = 1e-3;
 
 enum { LEAVES_MOST = MADE_MOST + TS_MAX_RETS };
 
-/** What Q depends on: the differentiable arguments, then the weights of results. */
+/** Variables of Q: the differentiable arguments, then the weights of results. */
 typedef struct leaves {
     int n, narguments;
     double *values[LEAVES_MOST]; /* borrowed for arguments, owned for weights */
     int64_t numel[LEAVES_MOST];
     double *u[MADE_MOST];        /* owned; per argument */
-    int arg[MADE_MOST];          /* which argument of the op */
+    int arg[MADE_MOST];          /* index of the op's argument */
 } leaves;
 
 static double *numbers(int64_t n, uint64_t *seed)

@@ -152,7 +152,7 @@ static void run_case(ts_case c)
     ts_value rets[TS_MAX_RETS];
     for (int i = 0; i < TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
-    ts_case model = c; /* what META is held against */
+    ts_case model = c; /* the CPU's results, for comparison with META */
     if (meta)
         model.device = TS_DEVICE_CPU;
     if (!made_build(&m, &model, NULL))

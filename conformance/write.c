@@ -7,88 +7,97 @@
 
 /* ----------------------------------------------------------------------------- tables ---- */
 
-ts_status card_print_totals(const ts_card *card, FILE *out)
+void card_print_totals(const ts_card *card, FILE *out)
 {
     static const ts_verdict shown[] = {PASS, FALLBACK, UNSUPPORTED, SKIPPED, FAIL};
-    const ts_column columns[] = {{.header = "dtype", .align = TS_ALIGN_LEFT}, {.header = "pass"},
-                                 {.header = "fallback"},
-                                 {.header = "unsupported"}, {.header = "skipped"},
-                                 {.header = "fail"},
-                                 {.header = "samples"}};
-    ts_text_table *table = ts_text_table_new(columns, TS_COUNTOF(columns));
-    TS_TRY(table);
-    int64_t sums[TS_COUNTOF(columns)] = {0};
+    enum { SAMPLES = TS_COUNTOF(shown), COLUMNS };
+    static const char heads[] =
+        "dtype      pass  fallback  unsupported  skipped      fail   samples";
+    static const int widths[COLUMNS] = {9, 10, 13, 9, 10, 10};
+    int64_t sums[COLUMNS] = {0};
+    char plugin[4 * sizeof card->plugin];
+    fprintf(out, "%s%s%s: ops per dtype\n%s\n", card->device, card->plugin[0] ? ", from " : "",
+            ts_escape_text(plugin, sizeof plugin, card->plugin), heads);
     for (int d = 0; d <= TS_DTYPE_COUNT; d++) {
-        int64_t row[TS_COUNTOF(columns)] = {0}, any = 0;
+        int64_t row[COLUMNS] = {0}, any = 0;
         for (int op = 0; d < TS_DTYPE_COUNT && op < card->nops; op++) {
             ts_verdict v = card_verdict(card, op, (ts_dtype)d);
             for (int k = 0; k < TS_COUNTOF(shown); k++)
                 any += row[k] += v == shown[k];
             for (int p = 0; p < PART_COUNT; p++) {
                 const ts_score *s = &card->ops[op].cells[d].parts[p];
-                row[TS_COUNTOF(shown)] += s->passed + s->failed + s->unsupported;
+                row[SAMPLES] += s->passed + s->failed + s->unsupported;
             }
         }
         bool total = d == TS_DTYPE_COUNT;
         if (!total && !any)
             continue;
-        if (total)
-            ts_text_table_rule(table);
-        ts_text_table_text(table, total ? "all" : ts_dtype_name((ts_dtype)d));
-        for (int k = 0; k <= TS_COUNTOF(shown); k++) {
-            ts_text_table_number(table, (double)(total ? sums[k] : row[k]));
+        fprintf(out, "%-6s", total ? "all" : ts_dtype_name((ts_dtype)d));
+        for (int k = 0; k < COLUMNS; k++) {
+            fprintf(out, "%*lld", widths[k], (long long)(total ? sums[k] : row[k]));
             sums[k] += row[k];
         }
+        fprintf(out, "\n");
     }
-    char plugin[4 * sizeof card->plugin];
-    fprintf(out, "%s%s%s: ops per dtype\n", card->device, card->plugin[0] ? ", from " : "",
-            ts_escape_text(plugin, sizeof plugin, card->plugin));
-    ts_status status = ts_text_table_print(table, out, TS_TEXT_TABLE_TERMINAL);
-    ts_text_table_free(table);
-    return status;
 }
 
-/** One row per op that was asked for: a cell per dtype, and whether gradients were judged. */
-static ts_status ops_table(const ts_card *card, FILE *out, ts_text_table_style style,
-                           const char *const marks[VERDICT_COUNT])
+/** The verdict of an op's gradients, over all dtypes. */
+static ts_verdict gradient_verdict(const ts_card *card, int op)
 {
-    ts_column columns[TS_DTYPE_COUNT + 2] = {{.header = "op", .align = TS_ALIGN_LEFT}};
-    for (int d = 0; d < TS_DTYPE_COUNT; d++)
-        columns[1 + d] = (ts_column){.header = ts_dtype_name((ts_dtype)d), .align = TS_ALIGN_LEFT};
-    columns[TS_DTYPE_COUNT + 1] = (ts_column){.header = "gradient", .align = TS_ALIGN_LEFT};
-    ts_text_table *table = ts_text_table_new(columns, TS_COUNTOF(columns));
-    TS_TRY(table);
-    for (int op = 0; op < card->nops; op++) {
-        const ts_op_row *row = &card->ops[op];
-        if (!row->family)
-            continue;
-        int judged = 0, wrong = 0, lacking = 0;
-        ts_text_table_text(table, ts_op_name(op));
-        for (int d = 0; d < TS_DTYPE_COUNT; d++) {
-            const ts_score *gradients = &row->cells[d].parts[PART_GRADIENTS];
-            ts_text_table_text(table, marks[card_verdict(card, op, (ts_dtype)d)]);
-            judged += gradients->passed;
-            wrong += gradients->failed;
-            lacking += gradients->unsupported;
-        }
-        ts_op_description about = {.size = sizeof about};
-        bool differentiable =
-            ts_op_describe(op, &about) == TS_OK && sample_is_differentiable(&about);
-        ts_text_table_text(table, marks[!differentiable ? NOT_LISTED
-                                   : wrong         ? FAIL
-                                   : judged        ? PASS
-                                   : lacking       ? UNSUPPORTED
-                                                   : NOT_LISTED]);
+    ts_op_description about = {.size = sizeof about};
+    int judged = 0, wrong = 0, lacking = 0;
+    if (ts_op_describe(op, &about) != TS_OK || !sample_is_differentiable(&about))
+        return NOT_LISTED;
+    for (int d = 0; d < TS_DTYPE_COUNT; d++) {
+        const ts_score *gradients = &card->ops[op].cells[d].parts[PART_GRADIENTS];
+        judged += gradients->passed;
+        wrong += gradients->failed;
+        lacking += gradients->unsupported;
     }
-    ts_status status = ts_text_table_print(table, out, style);
-    ts_text_table_free(table);
-    return status;
+    return wrong ? FAIL : judged ? PASS : lacking ? UNSUPPORTED : NOT_LISTED;
 }
 
-ts_status card_print_ops(const ts_card *card, FILE *out)
+/** Prints a row of the table of ops: the op, a cell per dtype, the last cell. */
+static void print_row(FILE *out, bool markdown, int width, const char *op,
+                      const char *const cells[TS_DTYPE_COUNT + 1])
+{
+    fprintf(out, "%s%-*s", markdown ? "| " : "", width, op);
+    for (int d = 0; d <= TS_DTYPE_COUNT; d++)
+        fprintf(out, markdown ? " | %s" : "  %-8s", cells[d]);
+    fprintf(out, markdown ? " |\n" : "\n");
+}
+
+/** A row per op that was asked for: the verdict per dtype, and that of its gradients. */
+static void print_ops(const ts_card *card, FILE *out, bool markdown,
+                      const char *const marks[VERDICT_COUNT])
+{
+    const char *cells[TS_DTYPE_COUNT + 1] = {[TS_DTYPE_COUNT] = "gradient"};
+    int width = 0;
+    for (int d = 0; d < TS_DTYPE_COUNT; d++)
+        cells[d] = ts_dtype_name((ts_dtype)d);
+    for (int op = 0; op < card->nops && !markdown; op++)
+        if (card->ops[op].family && (int)strlen(ts_op_name(op)) > width)
+            width = (int)strlen(ts_op_name(op));
+    print_row(out, markdown, width, "op", cells);
+    if (markdown) {
+        for (int d = 0; d < TS_DTYPE_COUNT + 2; d++)
+            fprintf(out, "|:--");
+        fprintf(out, "|\n");
+    }
+    for (int op = 0; op < card->nops; op++) {
+        if (!card->ops[op].family)
+            continue;
+        for (int d = 0; d < TS_DTYPE_COUNT; d++)
+            cells[d] = marks[card_verdict(card, op, (ts_dtype)d)];
+        cells[TS_DTYPE_COUNT] = marks[gradient_verdict(card, op)];
+        print_row(out, markdown, width, ts_op_name(op), cells);
+    }
+}
+
+void card_print_ops(const ts_card *card, FILE *out)
 {
     static const char *const marks[] = {"", "FAIL", "unsupp.", "fallback", "pass", "skipped"};
-    return ops_table(card, out, TS_TEXT_TABLE_TERMINAL, marks);
+    print_ops(card, out, false, marks);
 }
 
 ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out)
@@ -100,7 +109,7 @@ ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out)
                  "dtype.\n");
     for (int k = 0; k < count; k++) {
         fprintf(out, "\n## %s\n\n", cards[k]->backend);
-        TS_TRY(ops_table(cards[k], out, TS_TEXT_TABLE_MARKDOWN, marks));
+        print_ops(cards[k], out, true, marks);
     }
     return TS_OK;
 }

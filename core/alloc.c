@@ -1,4 +1,4 @@
-/** @file alloc.c  The host allocator. See alloc.h for the shape of it. */
+/** @file alloc.c  The host allocator. alloc.h describes its structure. */
 // SPDX-License-Identifier: MIT
 #include "core/alloc.h"
 #include "core/testing.h"
@@ -30,7 +30,7 @@ static void account(int64_t delta)
         ;
 }
 
-/* ------------------------------------------------------------------- the system's side ---- */
+/* -------------------------------------------------------------- memory from the system ---- */
 
 static bool refused(size_t bytes)
 {
@@ -49,13 +49,13 @@ void ts_sys_free(void *block) { free(block); }
 /* --------------------------------------------------------------------- the large region ---- */
 
 /*
- * One reserved range of addresses that grows at its end. Blocks lie side by side, each behind a
- * 64-byte header that knows its neighbours' sizes, so freed blocks merge both ways and the range's
+ * One reserved range of addresses that grows at its end. Blocks are adjacent. Each has a 64-byte
+ * header with the sizes of both neighbours, so a freed block merges with either and the range's
  * high-water mark stays near the largest sum of live blocks.
  */
 typedef struct block {
     size_t size;          /* header included, multiple of 64 */
-    size_t before;        /* size of the block in front; 0 for the first */
+    size_t before;        /* size of the block before this one; 0 for the first */
     bool used;
     struct block *next, **link; /* free list of the bin */
 } block;
@@ -69,7 +69,7 @@ static struct {
     pthread_mutex_t lock;
     char *base;
     size_t reserved; /* bytes of addresses */
-    size_t limit;   /* of them, the most that are used */
+    size_t limit;   /* the most bytes that may be used */
     size_t mapped;  /* bytes readable and writable */
     size_t end;     /* bytes carved into blocks */
     size_t last;    /* size of the block before end */
@@ -77,7 +77,7 @@ static struct {
     uint64_t filled[(BINS + 63) / 64];
 } region = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/** Four bins an octave: all blocks of a bin are within 25 %. */
+/** Four bins per octave: sizes in a bin differ by at most 25 %. */
 static int bin_of(size_t size)
 {
     int octave = 63 - __builtin_clzll(size);
@@ -115,7 +115,7 @@ static bool region_reserve(void)
     for (; ask >= ((size_t)64 << 20); ask >>= 1) {
         void *p = mmap(NULL, ask, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p != MAP_FAILED) {
-            /* never promise more than the machine has: a refusal is better than the OOM killer */
+            /* limit to physical memory: an error is better than the OOM killer */
             long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
             size_t physical = pages > 0 ? (size_t)pages * (size_t)page : ask;
             region.base = p;
@@ -153,7 +153,7 @@ static block *block_after(block *b)
     return p < region.base + region.end ? (block *)p : NULL;
 }
 
-/** Cuts b down to size and gives the rest back to the bins. */
+/** Shrinks b to size and returns the rest to the bins. */
 static void block_split(block *b, size_t size)
 {
     size_t rest = b->size - size;
@@ -198,7 +198,7 @@ static void *large_alloc(size_t bytes)
     pthread_mutex_lock(&region.lock);
     block *b = NULL;
     if (region_reserve() && !(b = find_fit(size))) {
-        /* a free block at the end grows in place; else a new one begins there */
+        /* a free block at the end grows in place; otherwise a new block starts at the end */
         block *tail = region.last ? (block *)(region.base + region.end - region.last) : NULL;
         size_t start = tail && !tail->used ? region.end - region.last : region.end;
         if (region_grow(start + size)) {
@@ -268,14 +268,16 @@ static size_t small_class_bytes(int klass)
     return ((size_t)512 << octave) + (size_t)(quarter + 1) * ((size_t)128 << octave);
 }
 
-/** A mapping that slabs are cut from, described behind the last: aligning them leaves a page. */
+/** A mapping that is divided into slabs. Its descriptor is behind the last slab, in the page that
+ *  the alignment of the slabs leaves free. */
 typedef struct batch {
     struct batch *next;
     void *base;
 } batch;
 enum { BATCH_BYTES = 16 * TS_SLAB_BYTES, BATCH_MAPPED = BATCH_BYTES + TS_SLAB_BYTES };
 
-/** A 64-KiB slab aligned to its size; taken from the system sixteen at a time and kept. */
+/** A 64-KiB slab aligned to its size. The system provides sixteen at a time; they are never
+ *  returned. */
 static char *slab_new(void)
 {
     pthread_mutex_lock(&slab_lock);
@@ -337,7 +339,7 @@ void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass)
 {
     if (TS_UNLIKELY(ts_alloc_system)) {
         void *p = NULL;
-        if (thread->heap) /* a thread with a heap frees into it */
+        if (thread->heap) /* a thread that has a heap frees into its own list */
             ts_heap_abandon(thread->heap);
         thread->heap = NULL;
         if (refused(bytes) || posix_memalign(&p, 64, bytes ? bytes : 1) != 0)

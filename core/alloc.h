@@ -3,7 +3,7 @@
  * one coalescing region for the rest.
  *
  * Blocks are 64-byte aligned. Frees name the size, so blocks carry no header of their own class.
- * A block freed by another thread goes home through its heap's lock-free list.
+ * Another thread frees a block by pushing it to the lock-free list of the block's heap.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_ALLOC_H
@@ -13,14 +13,14 @@
 
 #define TS_SMALL_MAX 8192
 #define TS_SMALL_CLASSES 25
-/** Headers of tensors lie in slabs of their own: a dead handle never leads to other data. */
+/** Headers of tensors have slabs of their own, so a dead handle always points to a header. */
 #define TS_HEADER_CLASS 24
 #define TS_HEADER_BYTES 256
 #define TS_SLAB_BYTES 65536
 
 struct ts_heap {
     void *free[TS_SMALL_CLASSES];
-    char *bump[TS_SMALL_CLASSES];  /* uncarved rest of the class's newest slab */
+    char *bump[TS_SMALL_CLASSES];  /* unused rest of the class's newest slab */
     char *limit[TS_SMALL_CLASSES];
     _Atomic(void *) remote;        /* blocks freed by other threads */
     ts_heap *next;                 /* list of heaps without a thread */
@@ -36,7 +36,7 @@ typedef struct ts_slab {
 extern bool ts_alloc_system;
 void ts_alloc_from_environment(void); /* TS_ALLOC */
 void ts_alloc_guard_forks(void);
-/** Gives all mappings back; no block is left, and no thread comes. */
+/** Unmaps everything. No block may be in use and no other thread may call. */
 void ts_alloc_remove(void);
 
 TS_INLINE int ts_small_class(size_t bytes)
@@ -50,7 +50,8 @@ TS_INLINE int ts_small_class(size_t bytes)
 void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass);
 void ts_free_slow(void *block, size_t bytes);
 
-/** Free blocks are linked by their second word: the first of a dead header are its keys. */
+/** Free blocks are linked by their second word, because the first word of a dead header holds its
+ *  keys. */
 TS_INLINE void **ts_next_free(void *block) { return (void **)block + 1; }
 
 /** A block from a free list; NULL when the list is empty. */
@@ -72,7 +73,7 @@ TS_INLINE void *ts_alloc(ts_thread *thread, size_t bytes)
         block = ts_heap_take(thread->heap, klass);
     return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes, klass);
 }
-/** Memory of a tensor's header, of at most TS_HEADER_BYTES; ts_free() takes it back. */
+/** Memory for a tensor's header of at most TS_HEADER_BYTES, to be freed by ts_free(). */
 TS_INLINE void *ts_header_alloc(ts_thread *thread, size_t bytes)
 {
     void *block = thread->heap ? ts_heap_take(thread->heap, TS_HEADER_CLASS) : NULL;
@@ -91,14 +92,14 @@ TS_INLINE void ts_heap_put(ts_heap *heap, void *block)
     *list = block;
 }
 
-/** The same of a header. */
+/** Puts a header of this heap into its free list. */
 TS_INLINE void ts_heap_put_header(ts_heap *heap, void *block)
 {
     *ts_next_free(block) = heap->free[TS_HEADER_CLASS];
     heap->free[TS_HEADER_CLASS] = block;
 }
 
-/** Gives back a block of ts_alloc(); bytes as asked for. */
+/** Frees a block of ts_alloc(); bytes: the size passed to ts_alloc(). */
 TS_INLINE void ts_free(ts_thread *thread, void *block, size_t bytes)
 {
     ts_heap *heap = thread->heap; /* NULL while blocks come from malloc */
@@ -113,13 +114,13 @@ ts_heap *ts_heap_acquire(void);
 /** Makes the heap an orphan that a later thread takes over. */
 void ts_heap_abandon(ts_heap *heap);
 
-/** malloc and friends, counted, and the place where faults are injected. */
+/** malloc, calloc, realloc and free, counted; tests inject faults here. */
 void *ts_sys_alloc(size_t bytes);
 void *ts_sys_calloc(size_t bytes);
 void *ts_sys_realloc(void *block, size_t bytes);
 void ts_sys_free(void *block);
 
-/** A block that its C block gives back, also when an exception ends that. */
+/** Memory that is freed at the end of the C block, also when an exception ends the block. */
 typedef struct ts_held {
     ts_thread *thread;
     void *at; /* NULL: none */

@@ -11,8 +11,8 @@
 #define TS_COLD __attribute__((cold, noinline))
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-/* In front of a loop. TS_UNROLL(n): n rounds in a row, or all if there are fewer.
- * TS_INDEPENDENT: no round reads what another one writes; clang finds out at run time. */
+/* Placed before a loop. TS_UNROLL(n): unrolls n iterations, or all if there are fewer.
+ * TS_INDEPENDENT: no iteration reads memory that another writes; clang checks this at run time. */
 #define TS_PRAGMA(words) _Pragma(#words)
 #ifdef __clang__
 #define TS_UNROLL(n) TS_PRAGMA(unroll n)
@@ -27,6 +27,12 @@
 #define TS_DT_FLOATS (TS_DT(TS_F32) | TS_DT(TS_F64))
 #define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
+
+/** Place of an object in a table of mask + 1 = 2^n entries, n <= 24. */
+TS_INLINE uint32_t ts_hash_pointer(const void *object, uint32_t mask)
+{
+    return (uint32_t)(((uintptr_t)object >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
+}
 
 TS_INLINE int64_t ts_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 TS_INLINE int64_t ts_max64(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -1,4 +1,4 @@
-/** @file check.c  Checks of arguments, in one wording. */
+/** @file check.c  Checks of arguments, with the same wording for all functions. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
@@ -8,7 +8,7 @@
 
 #include "core/tensor.h"
 
-/** The function's name as messages have it. */
+/** The function's name without "ts_", as messages show it. */
 static const char *op_of(ts_check_place at)
 {
     return strncmp(at.function, "ts_", 3) == 0 ? at.function + 3 : at.function;
@@ -33,7 +33,7 @@ static bool is_among(const char *word, const char *list)
     return false;
 }
 
-/** What an argument is, by its name: the library calls the same things the same. */
+/** The noun for an argument ("a path"), derived from its name; equal names mean equal things. */
 static const char *noun_of(const char *name, bool object)
 {
     static const struct {
@@ -96,7 +96,7 @@ ts_status ts_check_null(ts_check_place at, const char *names, int index, bool ob
     return fail_null(at, name, noun_of(name, object), object);
 }
 
-/** The error of what is no tensor: NULL, TS_NONE or one that was released. */
+/** The error for NULL, TS_NONE or a released tensor. */
 static ts_status refuse_tensor(ts_check_place at, const char *name, const ts_tensor *t)
 {
     if (!t)
@@ -107,7 +107,7 @@ static ts_status refuse_tensor(ts_check_place at, const char *name, const ts_ten
                       "argument '%s': expected a tensor, got TS_NONE", name);
 }
 
-/** Whether t is a tensor: keys of TS_NONE, and of what was released, say that it is absent. */
+/** True if t is a live tensor. TS_NONE and released tensors have the bit TS_KEY_ABSENT. */
 static bool is_tensor(const ts_tensor *t) { return TS_LIKELY(t && !(t->keys >> TS_KEY_ABSENT)); }
 
 ts_status ts_check_tensors(ts_check_place at, const char *names, const ts_tensor *const *tensors,
@@ -164,7 +164,8 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
         return fail_null(at, name, "a name", false);
     size_t length = strlen(text);
     bool good = length && length <= (size_t)most;
-    for (const char *p = text; *p; p++) /* what files, messages and variables can hold */
+    for (const char *p = text; *p; p++) /* printable ASCII, which files, messages and variables can
+                                           hold */
         good &= *p > ' ' && *p < 0x7f && !strchr(without, *p);
     if (!good)
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
@@ -180,7 +181,7 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
 
 ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected, ts_scalar got)
 {
-    const char *dot = strrchr(name, '.'); /* a field of options goes by its own name */
+    const char *dot = strrchr(name, '.'); /* messages name a field of options without its struct */
     char text[32];
     TS_C_LOCALE;
     if (got.kind == TS_SCALAR_FLOAT)
@@ -195,7 +196,7 @@ ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, s
                               const void *opts)
 {
     size_t given = opts ? *(const size_t *)opts : size;
-    /* the structs of all versions end at a multiple of their first field's size */
+    /* in every version the struct's size is a multiple of sizeof(size_t) */
     if (given < sizeof given || given > size || given % sizeof given)
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site,
                           "set .size to the size of the struct, or use TS_OPTS()",

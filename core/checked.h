@@ -1,5 +1,4 @@
-/** @file checked.h  The one place where sizes from outside are multiplied
- * and added (invariant 8). */
+/** @file checked.h  Checked multiplication and addition of sizes from outside (invariant 8). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CHECKED_H
 #define TS_CORE_CHECKED_H
@@ -27,8 +26,8 @@ TS_INLINE bool ts_product(const int64_t *sizes, int ndim, int64_t *out)
     return true;
 }
 /**
- * Elements and bytes of a tensor of these sizes; false when either does not fit 63 bits.
- * A zero dimension does not hide an overflow of the others: strides must fit too.
+ * Elements and bytes of a tensor of these sizes; false when either does not fit 63 bits. A dim of
+ * size 0 does not hide an overflow of the other dims, because strides must fit too.
  */
 TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *numel,
                                int64_t *bytes)
@@ -42,7 +41,7 @@ TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int6
     return ts_mul_size(span, (int64_t)item, bytes) && ts_mul_size(n, (int64_t)item, bytes);
 }
 
-/** Reads a whole number that is all of text, from least to most; see ts_parse_int(). */
+/** Reads an integer from least to most that fills the whole text; see ts_parse_int(). */
 bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value);
 
 #endif

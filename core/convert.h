@@ -1,5 +1,5 @@
-/** @file convert.h  One value from a dtype to another: the rounding
- * that scalars and copies share. */
+/** @file convert.h  Converts one value between dtypes, with the rounding that scalars and copies
+ * share. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CONVERT_H
 #define TS_CORE_CONVERT_H
@@ -26,8 +26,8 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
 }
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
-    /* exponent and fraction at f32's places are the value times 2^-112;
-     * from 65,536 on Inf or NaN */
+    /* exponent and fraction shifted to f32's bits: the value times 2^-112; Inf or NaN from
+     * 65,536 */
     uint32_t bits = (uint32_t)(h & 0x7fff) << 13, special = h & 0x3ff ? 0x7fc00000 : 0x7f800000;
     float x;
     memcpy(&x, &bits, 4);
@@ -43,7 +43,7 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
     uint32_t bits, magnitude, small;
     memcpy(&bits, &x, 4);
     magnitude = bits & 0x7fffffff;
-    /* below 2^-14: the sum with 0.5, whose last bit is worth 2^-24 as f16's there */
+    /* below 2^-14: adding 0.5 rounds to multiples of 2^-24, as f16 does there */
     float sum = (x < 0 ? -x : x) + 0.5f;
     memcpy(&small, &sum, 4);
     small -= 0x3f000000;
@@ -55,8 +55,8 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
 }
 
 /**
- * f32 on the way to bf16 or f16: what f32 cannot hold is kept in its last bit (rounding to odd),
- * so that the second rounding gives what one rounding would have given.
+ * f32 as an intermediate for bf16 or f16, rounded to odd: a lost bit sets the last bit, so the
+ * second rounding gives the result of a single rounding.
  */
 TS_INLINE float ts_odd_f32(double x)
 {
@@ -65,13 +65,13 @@ TS_INLINE float ts_odd_f32(double x)
     memcpy(&bits, &f, 4);
     if ((double)f == x || x != x)
         return f;
-    /* towards 0; of Inf the largest number */
+    /* towards 0; Inf becomes the largest number */
     bits -= (f < 0 ? -(double)f : (double)f) > (x < 0 ? -x : x);
     bits |= 1;
     memcpy(&f, &bits, 4);
     return f;
 }
-/** The same for an integer: bits below the 53rd are or-ed into the last of them. */
+/** Integer to f64, rounded to odd: bits below the 53rd are or-ed into the 53rd. */
 TS_INLINE float ts_odd_f32_of(int64_t i)
 {
     bool large = i > INT64_C(1) << 53 || i < -(INT64_C(1) << 53);

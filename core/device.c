@@ -1,4 +1,5 @@
-/** @file device.c  Streams, events and copies of devices, by what their backends offer. */
+/** @file device.c  Memory, copies, streams and events of devices, through their backends'
+ *  structs. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/tensor.h"
@@ -46,14 +47,14 @@ ts_status ts_set_default_device(ts_device device)
         return ts_error_set(TS_ERR_DEVICE,
                             "set_default_device: expected a known backend, got key %d",
                             device.backend);
-    /* a key with a name alone has kernels that know its devices */
+    /* a key without a struct has kernels that check its devices themselves */
     if (ts_device_count(device.backend))
         TS_TRY(ts_device_check(device, "set_default_device"));
     ts_thread_self()->device = device;
     return TS_OK;
 }
 
-/** An error of the backend, or one of ours when it recorded none. */
+/** The backend's error, or a new one if the backend recorded none. */
 static ts_status reported(ts_status status, ts_device device, const char *what)
 {
     if (status == TS_OK || ts_error_code() != TS_OK)
@@ -72,8 +73,8 @@ int ts_device_count(uint8_t backend)
     return n < 0 ? 0 : n > 256 ? 256 : n;
 }
 
-/* Devices that a backend was seen to have: they neither come nor go,
- * so it is asked until there are enough. */
+/* Number of devices that each backend last reported. Devices do not disappear, so the backend is
+ * called again only for a larger index. */
 static _Atomic int counted[16];
 
 ts_status ts_device_check(ts_device device, const char *what)
@@ -96,7 +97,7 @@ ts_status ts_device_check(ts_device device, const char *what)
                             ts_device_name((ts_device){device.backend, (uint8_t)(count - 1)}),
                             ts_device_name(device));
     const ts_backend *b = ts_backend_of(device);
-    if (b) { /* it may say why it has none */
+    if (b) { /* the backend may record why it has no device */
         ts_error_clear();
         b->device_count(b->state);
         if (ts_error_code() == TS_OK)
@@ -154,7 +155,7 @@ ts_status ts_device_memory_reset_peak(ts_device device)
 
 /* ------------------------------------------------------------------------------ memory ---- */
 
-/** Whether the thread's calls are being captured, so that nothing they queue runs. */
+/** Whether the thread's calls are being captured, so queued work does not run. */
 static bool is_captured(void) { return ts_tls.workspace && ts_tls.workspace->base; }
 
 /** Memory of the thread's workspace; NULL with an error, or without one if it only measures. */
@@ -183,7 +184,7 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
             return taken;
     }
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    if (!data && ts_error_code() != TS_ERR_DEVICE) { /* which may be lost */
+    if (!data && ts_error_code() != TS_ERR_DEVICE) { /* if the device is lost, its error stays */
         ts_memory_stats stats;
         char held[80] = "";
         if (b->memory_stats && b->memory_stats(b->state, device.index, &stats) == TS_OK)
@@ -208,7 +209,7 @@ void ts_device_release(ts_device device, void *data, int64_t bytes)
     b->free(b->state, device.index, data, bytes);
 }
 
-/** Between devices that cannot reach each other, in pieces through the host. */
+/** Copies in pieces through the host, for devices without peer access. */
 static ts_status copy_through_host(ts_device to, char *data, ts_device from, const char *source,
                                    int64_t bytes)
 {
@@ -217,7 +218,7 @@ static ts_status copy_through_host(ts_device to, char *data, ts_device from, con
     size_t piece = (size_t)ts_min64(bytes, PIECE);
     char *host = ts_alloc(thread, piece);
     if (!host)
-        return ts_fail_memory("a copy between devices", (int64_t)piece);
+        return ts_error_memory("a copy between devices", (int64_t)piece);
     ts_status status = TS_OK;
     for (int64_t at = 0; at < bytes && status == TS_OK; at += PIECE) {
         int64_t n = ts_min64(bytes - at, PIECE);
@@ -295,8 +296,8 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
     }
     void *data = b->host_allocate(b->state, device.index, bytes);
     if (!data) {
-        if (ts_error_code() != TS_ERR_DEVICE) /* which may be lost */
-            ts_fail_memory("a tensor in pinned memory", bytes);
+        if (ts_error_code() != TS_ERR_DEVICE) /* if the device is lost, its error stays */
+            ts_error_memory("a tensor in pinned memory", bytes);
         return NULL;
     }
     void *payload = (void *)((uintptr_t)device.backend << 8 | device.index);
@@ -308,13 +309,13 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
 
 /* ----------------------------------------------------------------------------- streams ---- */
 
-/* A thread's streams other than the devices' own; few devices are in use at a time. */
+/* The thread's current streams, except default streams. Few devices are in use at a time. */
 enum { MOST = 8 };
 static _Thread_local struct {
     ts_device device;
-    ts_stream *stream; /* NULL: the place is free */
+    ts_stream *stream; /* NULL: the entry is free */
 } current[MOST];
-static _Thread_local int used; /* places behind these are free */
+static _Thread_local int used; /* entries from this index on are free */
 
 ts_stream *ts_stream_current(ts_device device)
 {
@@ -350,7 +351,7 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
     return TS_OK;
 }
 
-/** After a backend gave none: the device is lost, which is on record, or there is no room. */
+/** The error after a backend returned NULL: the recorded loss of the device, or out of memory. */
 static ts_status fail_allocation(ts_device device, const char *what)
 {
     if (ts_error_code() == TS_ERR_DEVICE)
@@ -436,7 +437,7 @@ void ts_event_free(ts_device device, ts_event *event)
         b->event_free(b->state, device.index, event);
 }
 
-/** A device without events has none: what is not NULL belongs to another. */
+/** An error if event is not NULL and the device has no events. */
 static ts_status check_event(ts_device device, const ts_backend *b, const ts_event *event,
                              const char *op)
 {
@@ -481,7 +482,7 @@ ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, dou
     TS_TRY(ts_device_check(device, "event_elapsed"));
     const ts_backend *b = ts_backend_of(device);
     TS_TRY(TS_CHECK_POINTERS(ms));
-    if (!b || !b->event_elapsed || !start || !end) /* events of such a device are NULL */
+    if (!b || !b->event_elapsed || !start || !end) /* a device without events uses NULL events */
         return ts_error_set(TS_ERR_UNSUPPORTED,
                             "event_elapsed: expected two events of a device that measures, got "
                             "%s and %s of %s",

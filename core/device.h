@@ -1,5 +1,4 @@
-/** @file device.h  Devices as the library's own code reaches them,
- * through their backends' structs. */
+/** @file device.h  Internal access to devices through their backends' structs. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_DEVICE_H
 #define TS_CORE_DEVICE_H
@@ -9,8 +8,8 @@
 #include "core/base.h"
 #include "include/tessera/backend.h"
 
-/** The backend of each key; NULL for the CPU, META and keys with a name alone.
- * Set once, by dispatch/. */
+/** The backend of each key; NULL for the CPU, META and keys without a struct. dispatch/ sets each
+ * once. */
 extern _Atomic(const ts_backend *) ts_devices[16];
 /** Names of keys, which dispatch/ publishes; NULL where there is none. */
 extern _Atomic(const char *) ts_key_names[];
@@ -30,7 +29,7 @@ TS_INLINE const ts_backend *ts_backend_of(ts_device device)
 
 /** Checks that the device exists. META and the CPU have one each. */
 ts_status ts_device_check(ts_device device, const char *what);
-/** False for cpu:1, which no backend could have; of the others ts_device_check() tells more. */
+/** False for cpu:1 and meta:1, which cannot exist. ts_device_check() checks other devices. */
 TS_INLINE bool ts_device_exists(ts_device device)
 {
     return TS_LIKELY(!device.index) ||
@@ -40,26 +39,26 @@ TS_INLINE bool ts_device_exists(ts_device device)
 const char *ts_move_hint(ts_device got, ts_device expected);
 /**
  * Device memory for the temporaries of a thread's calls while a plan is captured
- * (compile/capture.c). Each call begins at `base` again, so a call that is captured anew gets the
- * same addresses. Without a base the workspace only measures.
+ * (compile/capture.c). Each call starts at `base` again, so a repeated capture gets the same
+ * addresses. With base NULL the workspace only measures sizes.
  */
 typedef struct ts_workspace {
     ts_device device;
     char *base;
-    int64_t bytes, used, most; /* of one call; of it, taken, and most that were */
-    int64_t live;              /* allocations that were not given back */
+    int64_t bytes, used, most; /* capacity; used by the current call; maximum of `used` */
+    int64_t live;              /* allocations that were not freed */
 } ts_workspace;
 
 /** Memory of a device with a backend; NULL with an error. bytes > 0. */
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);
 void ts_device_release(ts_device device, void *data, int64_t bytes);
 /**
- * Copies bytes between any two devices that have memory. From a device to the host it waits for the
- * values; all else is queued on the current stream of the destination.
+ * Copies bytes between any two devices that have memory. A copy from a device to the host waits for
+ * the values; other copies are queued on the current stream of the destination.
  */
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);
-/** Applies what ts_set_deterministic() said last. */
+/** Applies the last ts_set_deterministic() to all backends. */
 ts_status ts_device_tell(const ts_backend *backend);
 
 #endif

@@ -27,7 +27,7 @@ ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b)
         return a;
     if ((a == TS_BF16 && b == TS_F16) || (a == TS_F16 && b == TS_BF16))
         return TS_F32;
-    /* the enum runs from strongest to weakest, except for the pair above */
+    /* the enum is ordered from strongest to weakest, except for bf16 and f16 above */
     return a < b ? a : b;
 }
 

@@ -46,6 +46,7 @@ void ts_error_clear(void)
 {
     ts_error *e = record();
     e->code = TS_OK;
+    e->placed = false;
     e->site = NULL;
     e->op[0] = e->hint[0] = e->message[0] = 0;
 }
@@ -63,7 +64,7 @@ void ts_error_print(void)
         fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
 }
 
-/** Whether a terminal shows the character itself and nothing else happens. */
+/** Whether a terminal shows the character and does not interpret it. */
 static bool is_shown(uint32_t c, bool lines)
 {
     if (c < 0x20)
@@ -111,14 +112,14 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
 {
     ts_error *e = record();
     TS_C_LOCALE;
-    /* arguments may point into the record itself, so the text is made before anything is cleared */
+    /* arguments may point into the record, so the text is formatted before the record is cleared */
     char text[sizeof e->message];
     int used = op ? snprintf(text, sizeof text, "%s: ", op) : 0;
     vsnprintf(text + used, sizeof text - (size_t)used, format ? format : "?", args);
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
-    e->told = false;
+    e->reported = e->placed = false;
     e->site = site;
     ts_escape(e->op, sizeof e->op, op ? op : "", true);
     ts_escape(e->hint, sizeof e->hint, advice, true);
@@ -154,17 +155,30 @@ ts_status ts_error_set_hint(ts_status code, const char *hint, const char *format
     return status;
 }
 
+ts_status ts_error_within(const char *place)
+{
+    ts_error *e = record();
+    if (e->code != TS_OK && !e->placed && place) {
+        char shown[256];
+        size_t used = strlen(e->message);
+        snprintf(e->message + used, sizeof e->message - used, " (in %s)",
+                 ts_escape_text(shown, sizeof shown, place));
+        e->placed = true;
+    }
+    return e->code;
+}
+
 ts_status ts_fail_null(const char *op, const void *site, const char *argument)
 {
     ts_error *e = record();
-    e->told = false;
+    e->reported = false;
     if (e->code != TS_OK)
-        return e->code; /* the failure that made the NULL is already on record */
+        return e->code; /* the record already holds the failure that caused the NULL */
     return ts_fail_op(TS_ERR_NULL, op, site, "pass TS_NONE where an optional tensor is absent",
                       "argument '%s': expected a tensor, got NULL", argument);
 }
 
-ts_status ts_fail_memory(const char *what, int64_t bytes)
+ts_status ts_error_memory(const char *what, int64_t bytes)
 {
     ts_memory_stats stats = ts_memory_get_stats();
     return ts_error_set_hint(TS_ERR_MEMORY, "release tensors or use a smaller batch",
@@ -218,9 +232,10 @@ const char *ts_format_site(char *buffer, size_t size, const void *site)
         return buffer;
     }
     const char *slash = strrchr(info.dli_fname, '/');
-    char file[256]; /* a file may have any name */
+    char file[256]; /* escaped, because a file name may hold any byte */
     ts_escape(file, sizeof file, slash ? slash + 1 : info.dli_fname, false);
-    const ElfW(Ehdr) *image = info.dli_fbase; /* one that does not move is named by addresses */
+    const ElfW(Ehdr) *image = info.dli_fbase; /* a fixed-address image: addr2line takes absolute
+                                                 addresses */
     const char *base = image->e_type == ET_EXEC ? NULL : info.dli_fbase;
     if (info.dli_sname)
         snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname,

@@ -16,7 +16,7 @@
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
 
-/** The only place that makes a descriptor. */
+/** The only function that opens a descriptor. */
 static int system_open(const char *path, int flags, mode_t mode)
 {
     /* without O_NONBLOCK a FIFO would wait for its writer */
@@ -85,7 +85,7 @@ char *ts_path(const char *format, ...)
     if (path)
         vsnprintf(path, (size_t)length + 1, format, again);
     else
-        ts_fail_memory("a path", length);
+        ts_error_memory("a path", length);
     va_end(again);
     va_end(args);
     return path;
@@ -103,7 +103,7 @@ char *ts_folder_of(const char *path)
 
 /* -------------------------------------------------------------------------- opening ---- */
 
-/** Opens what must be a regular file, or with O_DIRECTORY a folder. */
+/** Opens a regular file, or with O_DIRECTORY a folder; other kinds are errors. */
 static ts_status open_checked(const char *op, const char *what, const char *path, int flags,
                               mode_t mode, int *fd, struct stat *status)
 {
@@ -111,7 +111,8 @@ static ts_status open_checked(const char *op, const char *what, const char *path
         *fd = ts_files.open(path, flags, mode);
     while (*fd < 0 && errno == EINTR);
     if (*fd < 0) {
-        int error = errno; /* of a FIFO without a reader, a socket, a device without a driver */
+        int error = errno; /* errors of a FIFO without a reader, a socket, a device without a
+                              driver */
         if ((error == ENXIO || error == EISDIR || error == ENODEV) &&
             ts_files.stat(path, status) == 0 && !S_ISREG(status->st_mode))
             return not_regular(op, path, status->st_mode);
@@ -119,7 +120,7 @@ static ts_status open_checked(const char *op, const char *what, const char *path
         return ts_file_refused(op, what, path);
     }
     if (flags & (O_EXCL | O_DIRECTORY))
-        return TS_OK; /* the system saw to it */
+        return TS_OK; /* the flags guarantee the kind of file */
     ts_status result = TS_OK;
     if (ts_files.fstat(*fd, status) != 0)
         result = ts_file_refused(op, "examine", path);
@@ -163,7 +164,7 @@ ts_status ts_file_write(const char *op, const char *path, int fd, const void *da
         if (n < 0 && errno == EINTR)
             continue;
         if (n == 0)
-            errno = ENOSPC; /* no progress and no reason given: there is no more room */
+            errno = ENOSPC; /* no progress and no error: treated as a full disk */
         if (n <= 0)
             return ts_file_refused(op, "write", path);
         done += n;
@@ -201,7 +202,7 @@ static ts_status write_beside(const char *op, const char *temporary, const struc
 {
     int fd;
     mode_t mode = old ? old->st_mode & 07777 : 0666;
-    /* From its first byte the new file is readable by nobody who may not read the old one. */
+    /* The new file never has more permissions than the old one. */
     TS_TRY(ts_file_create(op, temporary, mode & 0777, &fd));
     ts_status status = TS_OK;
     if (old && ts_files.fchmod(fd, mode) != 0)
@@ -211,7 +212,7 @@ static ts_status write_beside(const char *op, const char *temporary, const struc
     /* A failed flush is never repeated: the system may have dropped the pages and forgotten it. */
     if (status == TS_OK && ts_files.fsync(fd) != 0)
         status = ts_file_refused(op, "flush", temporary);
-    /* After EINTR the descriptor is gone on Linux, and the data is on disk by the flush. */
+    /* On Linux, close() frees the descriptor even with EINTR; the flush already wrote the data. */
     if (ts_files.close(fd) != 0 && errno != EINTR && status == TS_OK)
         status = ts_file_refused(op, "close", temporary);
     return status;
@@ -220,13 +221,13 @@ static ts_status write_beside(const char *op, const char *temporary, const struc
 ts_status ts_file_replace(const char *op, const char *path,
                           ts_status (*write)(int fd, const char *temporary, void *ctx), void *ctx)
 {
-    static atomic_uint counter; /* threads that write to one folder need names of their own */
+    static atomic_uint counter; /* threads that write to one folder need different names */
     struct stat old;
     bool there = ts_files.stat(path, &old) == 0;
-    /* Renaming over a device or a folder would lose it. */
+    /* Renaming over a device or a folder would destroy it. */
     if (there && !S_ISREG(old.st_mode))
         return not_regular(op, path, old.st_mode);
-    if (!there && (errno != ENOENT || !*path)) /* beside "" is the working folder */
+    if (!there && (errno != ENOENT || !*path)) /* a path without a slash is in the working folder */
         return ts_file_refused(op, "examine", path);
     char *folder = ts_folder_of(path);
     char *temporary =
@@ -249,7 +250,7 @@ ts_status ts_file_replace(const char *op, const char *path,
     return status;
 }
 
-/** What a stream was given to write. */
+/** The text written to a memory stream. */
 typedef struct written {
     const char *op;
     char *data;
@@ -267,13 +268,13 @@ ts_status ts_replace_file(const char *function, const char *path,
 {
     TS_TRY(TS_CHECK_POINTERS(function, path, write));
     written w = {.op = function};
-    /* A stream in memory: of one on the file it would be unknown why an earlier write failed. */
+    /* A stream in memory: a stream on the file would lose the errno of an earlier write. */
     FILE *out = open_memstream(&w.data, &w.size);
     ts_status status = out ? ts_fail_callback(write(out, ctx), function, NULL, "write") : TS_OK;
     bool failed = !out || ferror(out);
-    failed |= out && fclose(out) != 0; /* glibc also leaves no data, and says nothing */
+    failed |= out && fclose(out) != 0; /* glibc may also leave data NULL without an error */
     if (status == TS_OK && (failed || !w.data))
-        status = ts_fail_memory("what a file will hold", (int64_t)w.size);
+        status = ts_error_memory("what a file will hold", (int64_t)w.size);
     if (status == TS_OK)
         status = ts_file_replace(function, path, write_data, &w);
     free(w.data);

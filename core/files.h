@@ -1,10 +1,10 @@
 /**
- * @file files.h
- * All that the library asks of the file system, through one table in which tests plant faults.
+ * @file files.h  All file system calls of the library, through one table in which tests inject
+ * faults.
  *
- * `op` is the public function on whose behalf a helper works; errors begin with it. Only regular
- * files are opened, and folders where a helper says so; no descriptor is 0, 1 or 2, which belong to
- * the program's standard streams even while they are closed; all are closed on exec.
+ * `op` names the public function that calls a helper; errors begin with this name. Helpers open
+ * regular files only, and folders where stated. Descriptors are never 0, 1 or 2, which belong to
+ * the program's standard streams even while these are closed. All are closed on exec.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_FILES_H
@@ -16,7 +16,7 @@
 
 #include "core/error.h"
 
-/** As the system calls of these names: a negative value or NULL is a failure with errno. */
+/** Like the system calls of these names: a negative value or NULL is a failure that sets errno. */
 typedef struct ts_file_table {
     int (*open)(const char *path, int flags, mode_t mode);
     int (*close)(int fd);
@@ -38,32 +38,33 @@ typedef struct ts_file_table {
 
 extern ts_file_table ts_files;
 
-/** A path from a format, to be freed by ts_sys_free(); NULL with TS_ERR_MEMORY. */
+/** Formats a path, to be freed by ts_sys_free(). On failure NULL with TS_ERR_MEMORY. */
 char *ts_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/** "cannot WHAT 'path': " and the reason that errno has. */
+/** "cannot WHAT 'path': " and the reason in errno. */
 ts_status ts_file_refused(const char *op, const char *what, const char *path);
 
 /** Opens a regular file for reading. */
 ts_status ts_file_open(const char *op, const char *path, int *fd, int64_t *bytes);
-/** Makes a file for writing; it must not be there yet. */
+/** Creates a file for writing. An existing file is an error. */
 ts_status ts_file_create(const char *op, const char *path, mode_t mode, int *fd);
 /** Writes all of the data; `path` is for the error. */
 ts_status ts_file_write(const char *op, const char *path, int fd, const void *data, int64_t bytes);
-/** Keeps errno. A negative fd is nothing. */
+/** Closes fd and keeps errno. A negative fd is ignored. */
 void ts_file_close(int fd);
 
 /**
- * Puts a new file in the place of path: written beside it, flushed, renamed, folder flushed. The
- * file has the mode of the one that it replaces, else 0666 less the umask. A link is replaced
- * itself. After an error before the rename, path is as it was and the new file is gone.
- * @param write  fills the file; `temporary` is its path meanwhile
+ * Replaces path by a new file: writes a temporary file in the same folder, flushes it, renames it
+ * and flushes the folder. The new file has the mode of the old one, or 0666 less the umask. A
+ * symbolic link is replaced, not followed. After an error before the rename, path is unchanged and
+ * the temporary file is removed.
+ * @param write  writes the file's data; `temporary` is the path of the temporary file
  */
 ts_status ts_file_replace(const char *op, const char *path,
                           ts_status (*write)(int fd, const char *temporary, void *ctx), void *ctx);
 
 /** A descriptor for ts_folder_sync(). */
 ts_status ts_folder_open(const char *op, const char *path, int *fd);
-/** Flushes the names in a folder; a file system that knows no such thing is no error. */
+/** Flushes the names in a folder; no error if the file system does not support it. */
 ts_status ts_folder_sync(const char *op, const char *path, int fd);
 /** The folder of a path, for ts_sys_free(). */
 char *ts_folder_of(const char *path);

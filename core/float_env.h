@@ -1,7 +1,7 @@
 /**
  * @file float_env.h  The floating-point environment that kernels compute in.
  *
- * A program may round upwards or flush subnormal numbers; the library's results are the same.
+ * Results do not depend on the program's rounding mode or flush-to-zero setting.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_FLOAT_ENV_H
@@ -37,10 +37,10 @@ TS_INLINE ts_float_control ts_float_control_get(void) { return fegetround(); }
 TS_INLINE void ts_float_control_set(ts_float_control c) { fesetround(c); }
 #endif
 
-/** Whether numbers are rounded to nearest and subnormal ones kept. */
+/** Whether the mode is round to nearest with subnormal numbers. */
 TS_INLINE bool ts_float_env_is_plain(void) { return !(ts_float_control_get() & TS_FLOAT_BITS); }
 
-/** Exceptions that were raised in between stay raised. */
+/** Restores the mode; exception flags raised in between stay set. */
 TS_INLINE void ts_float_env_restore(const ts_float_control *before)
 {
     ts_float_control now = ts_float_control_get();

@@ -1,8 +1,9 @@
 /**
- * @file hooks.h  What rooms below need and only rooms above can do.
+ * @file hooks.h  Functions that lower rooms call and upper rooms install.
  *
- * Each room's install function sets its own members; init.c calls these before the first use of
- * the library. Where installing failed there are no operators either, and no call gets here.
+ * Each room's install function sets its own members. init.c calls the install functions before the
+ * first use of the library. If one fails, no operators are registered, so no call reaches a NULL
+ * member.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_HOOKS_H
@@ -15,7 +16,7 @@
 typedef struct ts_storage ts_storage;
 
 typedef struct ts_hooks {
-    /** dispatch/: a thread ends; its heap is still there. */
+    /** dispatch/: called when a thread ends, before its heap is released. */
     void (*thread_ended)(ts_thread *thread);
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
      *  NULL on failure. */
@@ -23,8 +24,8 @@ typedef struct ts_hooks {
     /** ops/copy.c: copies values between tensors of the same sizes, of any dtypes and devices;
      *  counts as a write of op. */
     ts_status (*copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
-    /** ops/copy.c: a call whose argument `arg` (nargs: a given result) is on another device than
-     *  its kernel. */
+    /** ops/copy.c: runs a call whose argument `arg` (nargs: a given result) is not on the kernel's
+     *  device. */
     ts_status (*across)(ts_frame *f, int arg);
     /** autograd/node.c: releases a tensor's node and gradient. */
     void (*release_history)(ts_tensor *t);

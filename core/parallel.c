@@ -23,9 +23,9 @@
 #include "core/checked.h"
 #include "tessera/core.h"
 
-/* Long enough to stay awake between the ops of a training step, short enough not to be seen. */
+/* Workers spin this long between loops: longer than the gap between the ops of a training step. */
 #define SPIN_NS 100000
-#define SPIN_MOST 100000 /* turns, of 10 ns or more */
+#define SPIN_MOST 100000 /* iterations of at least 10 ns */
 
 /*
  * A worker's word. Odd: nothing to do. Even: a part of the current loop waits, and the thread that
@@ -42,14 +42,14 @@ static struct pool {
     atomic_bool busy;     // held by the user thread whose loop runs; after shutdown forever
     atomic_bool stopping;
     atomic_bool spin;     // false when there are more threads than processors
-    int started;          // workers that run; busy guards this and what follows, up to parts
+    int started;          // running workers; `busy` guards the fields from here to `parts`
     int refused_at;       // the system refused a worker beyond this many; 0 means it did not
     unsigned round;       // even value of the current loop
     ts_parallel_body body;
     void *ctx;
     int64_t tasks;
     int parts;
-    _Alignas(64) atomic_uint pending; // parts in the workers' words that are not done
+    _Alignas(64) atomic_uint pending; // parts offered to workers that are not done
     atomic_bool owner_asleep;
     worker workers[TS_PARALLEL_MAX]; // part p is offered to workers[p]; workers[0] stays unused
 } pool;
@@ -238,7 +238,7 @@ void ts_parallel_forked(void)
     atomic_store(&pool.busy, atomic_load(&pool.stopping));
 }
 
-/* Starts workers until there are `wanted`, or as many as the system gives. */
+/* Starts workers until `wanted` run or the system refuses one. */
 static void start_workers(int wanted)
 {
     if (pool.refused_at && wanted > pool.refused_at)
@@ -278,7 +278,7 @@ static void run_loop(int64_t tasks, int parts, ts_parallel_body body, void *ctx)
     pool.parts = parts;
     pool.round += 2;
     atomic_store_explicit(&pool.pending, (unsigned)(parts - 1), memory_order_relaxed);
-    for (int p = parts - 1; p > 0; p--) // those that a worker wakes come before it
+    for (int p = parts - 1; p > 0; p--) // in descending order: a worker's children come before it
         atomic_store(&pool.workers[p].word, pool.round);
 
     inside = true;

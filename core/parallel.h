@@ -1,9 +1,9 @@
 /*
  * The thread pool of the host: loops over independent tasks.
  *
- * Only kernels run in the workers: a body must not call an op, allocate, or fail, and needs no
- * channel for errors. A body gets ranges of tasks, and which ranges depends on the number of
- * threads, so a result must be a function of the task alone (split reductions by shape).
+ * Only kernels run in the workers: a body must not call an op, allocate, or fail, and has no way to
+ * report errors. A body gets ranges of tasks, and which ranges depends on the number of threads, so
+ * a result must be a function of the task alone (split reductions by shape).
  *
  * One user thread at a time has the pool. A call from another thread meanwhile, and a call from
  * inside a body, runs the whole range inline, so calls are safe from everywhere and never wait for
@@ -36,9 +36,9 @@ typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
  */
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 
-/** Ends the workers: the library unloads. */
+/** Ends the workers when the library unloads. */
 void ts_parallel_stop(void);
-/** In a child, which has none of the threads, whatever state the pool was in. */
+/** Resets the pool in a forked child, which has no workers. */
 void ts_parallel_forked(void);
 
 /** True inside a body, where further loops run inline. */

@@ -31,7 +31,7 @@ typedef struct ts_philox_block {
     uint32_t w[4];
 } ts_philox_block;
 
-/** Ten rounds on a whole counter and key; ts_philox() is what draws use. */
+/** Ten rounds on a whole counter and key. Draws use ts_philox(). */
 static inline ts_philox_block ts_philox_raw(ts_philox_block c, uint32_t k0, uint32_t k1)
 {
     for (int round = 0; round < 10; round++) {

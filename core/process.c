@@ -5,11 +5,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define MOST 16 /* a room has one or two of either */
+#define MOST 16 /* a room has at most two locks and two hooks */
 
 static struct {
     pthread_mutex_t *lock;
-    pthread_mutex_t unlocked; /* what the lock is in a child: there its owner has another number */
+    pthread_mutex_t unlocked; /* initial state, for a child: the owner's thread id differs there */
 } guards[MOST];
 typedef struct hook_list {
     void (*hooks[MOST])(void);
@@ -72,14 +72,14 @@ static void note_end(void)
 
 /*
  * exit() calls the handlers that were set after the program had begun, and then the destructors of
- * libraries; dlclose() calls a library's destructors before its handlers. So a destructor finds
- * `ends` set when the process ends. A handler that was set while the program was being loaded comes
- * after the destructors: hence the second call, when a second thread appears.
+ * libraries; dlclose() calls a library's destructors before its handlers. So `ends` is set when a
+ * destructor runs at process exit. A handler that is set while the program loads runs after the
+ * destructors, so the first use by a second thread sets it again.
  */
 void ts_process_watch_end(void)
 {
     if (atexit(note_end) != 0)
-        note_end(); /* no handler is accepted any more */
+        note_end(); /* exit() has begun and accepts no handler */
 }
 
 void ts_process_at_end(void (*hook)(void)) { add_hook(&at_end, hook); }

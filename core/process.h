@@ -1,4 +1,4 @@
-/** @file process.h  What becomes of threads and locks when the process forks or ends. */
+/** @file process.h  Locks and threads across forks and the end of the process. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PROCESS_H
 #define TS_CORE_PROCESS_H
@@ -14,15 +14,15 @@ void ts_process_install(void);
  * from the top down, as calls do.
  */
 void ts_fork_guard(pthread_mutex_t *lock);
-/** Called in every child, after the locks are free again; it has the forking thread alone. */
+/** Called in every child after the locks are released. The child has only the forking thread. */
 void ts_fork_in_child(void (*hook)(void));
 
-/** To be called when the library is loaded, and when a second thread begins to use it: threads that
- * run on while the process ends are others than the one that ends it. */
+/** Registers the handler that notes the end of the process. Call it when the library loads and when
+ * a second thread begins to use the library. */
 void ts_process_watch_end(void);
-/** Called once the process ends, before libraries that this one uses come down. */
+/** Registers a hook that runs at process end, before the destructors of other libraries. */
 void ts_process_at_end(void (*hook)(void));
-/** Whether the process ends, which frees nothing, rather than the library being unloaded. */
+/** True during process exit, which frees nothing; false while the library is unloaded. */
 bool ts_process_ends(void);
 
 #endif

@@ -25,7 +25,7 @@ bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value)
     bool minus = *text == '-';
     int64_t n = 0;
     const char *at = text + minus;
-    for (; *at >= '0' && *at <= '9'; at++) /* below zero, where there is one number more */
+    for (; *at >= '0' && *at <= '9'; at++) /* negative: the range has one number more */
         if (__builtin_mul_overflow(n, 10, &n) || __builtin_sub_overflow(n, *at - '0', &n))
             return false;
     if (*at || at == text + minus || (!minus && n == INT64_MIN))
@@ -60,7 +60,7 @@ static const char *base_name(const char *path)
     return slash ? slash + 1 : path && *path ? path : "program";
 }
 
-/** A user's text as the terminal may show it. */
+/** A user's text with control characters escaped. */
 #define SHOWN(text) ts_escape_text((char[400]){0}, 400, text)
 
 /** "--steps N", "--resume", "FILE". */
@@ -68,7 +68,10 @@ static void print_form(FILE *out, const ts_argument *a)
 {
     fputs(a->name, out);
     if (is_option(a) && !a->flag)
-        fprintf(out, " %s", a->number ? "N" : a->one_of ? a->one_of : "TEXT");
+        fprintf(out, " %s", a->value    ? a->value
+                            : a->number ? "N"
+                            : a->one_of ? a->one_of
+                                        : "TEXT");
 }
 
 static void print_usage(FILE *out, const char *program, const ts_argument *arguments, int n)
@@ -142,7 +145,7 @@ static ts_status set(const ts_argument *a, const char *value)
     return TS_OK;
 }
 
-/** The row of an option that is written as word, or NULL; *value is what follows "=", or NULL. */
+/** The row of the option in `word`, or NULL. *value: the text after "=", or NULL. */
 static const ts_argument *find(const char *word, const ts_argument *arguments, int n,
                                const char **value)
 {
@@ -155,7 +158,7 @@ static const ts_argument *find(const char *word, const ts_argument *arguments, i
     return NULL;
 }
 
-/** The next row of a word that stands by itself, from *at on. */
+/** The next row of a positional argument, from *at on. */
 static const ts_argument *next_word(const ts_argument *arguments, int n, int *at)
 {
     while (*at < n && is_option(&arguments[*at]))

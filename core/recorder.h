@@ -1,6 +1,6 @@
 /**
- * @file recorder.h  What a recorder of calls above wants to know from the rooms below, besides the
- * calls themselves: which calls belong together, and what changes tensors without being a call.
+ * @file recorder.h  Events that lower rooms report to a recorder of calls (tracing/): groups of
+ * calls, and changes of tensors that are not calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_RECORDER_H
@@ -10,32 +10,32 @@
 
 #define TS_NO_REGION UINT32_MAX
 
-/** First member of a recorder's own struct. Hears only of the thread whose recorder it is. */
+/** First member of a recorder's own struct. Receives the events of its own thread only. */
 struct ts_recorder {
-    /** Calls until leave() are parts of `name`; TS_NO_REGION when they are not recorded. */
+    /** Starts the region `name`, which ends with leave(). TS_NO_REGION if its calls are not
+     *  recorded. */
     uint32_t (*enter)(ts_recorder *r, const char *name, const void *site);
     void (*leave)(ts_recorder *r, uint32_t region);
-    /** The call in flight is about to run its composite with the layers on:
-     * its calls are parts of it. */
+    /** The current call is about to run its composite with layers enabled; the composite's calls
+     * are its parts. */
     uint32_t (*parts)(ts_recorder *r, const ts_frame *f);
     void (*parts_end)(ts_recorder *r, uint32_t region, const ts_frame *f);
-    /** Result i of the call in flight was made although the caller does
-     * not want it, and is kept. */
+    /** The current call made result i, which the caller did not request, and keeps it. */
     void (*extra)(ts_recorder *r, int i, ts_tensor *t);
-    /** A tensor was made from values of the program. */
+    /** A tensor was created from host values. */
     void (*constant)(ts_recorder *r, ts_tensor *t);
-    /** The gradient of a leaf is about to be read; has got another handle, or NULL. */
+    /** grad_read: a leaf's gradient is about to be read. grad_set: the gradient has a new handle,
+     *  or NULL. */
     void (*grad_read)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
     void (*grad_set)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
-    /** The gradient of a leaf, of which there is none, was asked for or removed. */
+    /** The gradient of a leaf that has none was read or removed. */
     void (*grad_absent)(ts_recorder *r, ts_tensor *leaf);
-    /** Calls that are made now, until the thread's exclude mask is put back,
-     * stand before the call in flight. */
+    /** Calls from now until the exclude mask is restored are recorded before the current call. */
     void (*before)(ts_recorder *r);
     bool compiles; /* a compiled call's, and no trace's */
 };
 
-/** Tells the thread's recorder, if there is one. */
+/** Reports an event to the thread's recorder, if there is one. */
 #define TS_TELL(thread, event, ...)                                       \
     do {                                                                  \
         ts_recorder *ts_told = (thread)->recorder;                        \

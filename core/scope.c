@@ -1,8 +1,8 @@
 /**
- * @file scope.c  Who owns a tensor and until when: scopes, references, handles that are dead.
+ * @file scope.c  Ownership of tensors: scopes, references, detection of dead handles.
  *
- * Blocks stand in an array of the thread, not on the stack of the caller: one whose function was
- * left by longjmp(), an exception or pthread_exit() is still there for the block around it to end.
+ * The blocks of open scopes are in an array of the thread, not on the C stack. If longjmp(), an
+ * exception or pthread_exit() skips the end of a scope, the enclosing scope ends its block.
  */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** Takes t, whose scope has it, out of the list. */
+/** Removes t from its scope's list. */
 TS_INLINE void unlink_tensor(ts_tensor *t)
 {
     *t->link = t->next;
@@ -30,7 +30,7 @@ ts_tensor *ts_scope_disown(ts_tensor *t)
 
 /* ------------------------------------------------------------------------------ blocks ---- */
 
-/** Block of a thread, by its bytes from the first. */
+/** The block at this byte offset from the thread's first block. */
 TS_INLINE ts_block *block_at(const ts_thread *thread, int64_t at)
 {
     return (ts_block *)((char *)thread->blocks + at);
@@ -40,7 +40,7 @@ TS_INLINE int64_t innermost(const ts_thread *thread)
     return (char *)thread->scope - (char *)thread->blocks;
 }
 
-/** Room for one more block; false when there is no memory. */
+/** Makes room for one more block; false if out of memory. */
 static TS_COLD bool grow(ts_thread *thread)
 {
     int64_t room = thread->room < 16 * (int64_t)sizeof(ts_block) ? 16 * (int64_t)sizeof(ts_block)
@@ -55,13 +55,14 @@ static TS_COLD bool grow(ts_thread *thread)
     thread->blocks = blocks;
     thread->scope = block_at(thread, last);
     thread->room = room;
-    for (ts_block *b = blocks; b <= thread->scope; b++) /* its first tensor points back at it */
+    for (ts_block *b = blocks; b <= thread->scope; b++) /* the block's first tensor points back at
+                                                           the block */
         if (b->first)
             b->first->link = &b->first;
     return true;
 }
 
-/** First serial of a thread: no other thread has those that follow. */
+/** First serial number of a thread; ranges of threads do not overlap. */
 static uint64_t first_serial(const ts_thread *thread) { return ((uint64_t)thread->id + 1) << 40; }
 
 void ts_blocks_begin(ts_thread *thread)
@@ -72,7 +73,7 @@ void ts_blocks_begin(ts_thread *thread)
     thread->room = sizeof thread->root;
 }
 
-/** Ends the innermost block, and what is made while its tensors end. */
+/** Ends the innermost block and releases tensors that are created meanwhile. */
 TS_INLINE void end_block(ts_thread *thread)
 {
     thread->scope->serial = 0;
@@ -95,7 +96,7 @@ void ts_blocks_end(ts_thread *thread)
 static TS_COLD int enter_with_more_blocks(ts_scope *scope, const char *place)
 {
     ts_thread *thread = ts_thread_self();
-    *scope = (ts_scope){0}; /* without memory its temporaries go to the scope around it */
+    *scope = (ts_scope){0}; /* if out of memory, the enclosing scope owns the temporaries */
     return grow(thread) ? ts_scope_enter(scope, place) : 0;
 }
 
@@ -103,7 +104,7 @@ int ts_scope_enter(ts_scope *scope, const char *place)
 {
     ts_thread *thread = &ts_tls;
     int64_t at = innermost(thread) + (int64_t)sizeof(ts_block);
-    if (TS_UNLIKELY(at >= thread->room)) /* of a thread without blocks too */
+    if (TS_UNLIKELY(at >= thread->room)) /* also true for a thread without blocks */
         return enter_with_more_blocks(scope, place);
     ts_block *b = ++thread->scope;
     b->first = NULL;
@@ -137,7 +138,7 @@ void ts_scope_leave(ts_scope *scope)
             refuse_leave(scope);
         return;
     }
-    while (TS_UNLIKELY(innermost(thread) > scope->at)) /* a jump passed over them */
+    while (TS_UNLIKELY(innermost(thread) > scope->at)) /* inner scopes that a jump skipped */
         end_block(thread);
     thread->modes = thread->scope->modes;
     end_block(thread);
@@ -176,8 +177,7 @@ ts_tensor *ts_keep(ts_tensor *t)
     }
     if (own == thread->blocks || !t->link)
         return t;
-    /* what an outer scope owns lives long enough; results stand near the front,
-     * so the walk is short */
+    /* a tensor of an outer scope lives long enough; recent results are near the list's front */
     const ts_tensor *member = own->first;
     while (member && member != t)
         member = member->next;
@@ -189,7 +189,7 @@ ts_tensor *ts_keep(ts_tensor *t)
 
 void ts_drop(ts_tensor *t)
 {
-    if (!t || !t->link) { /* TS_NONE has no scope either */
+    if (!t || !t->link) { /* TS_NONE has no scope */
         if (t && ts_tensor_is_dead(t))
             ts_fail_dead("drop", __builtin_return_address(0), "t", t);
         return;
@@ -231,17 +231,18 @@ ts_tensor *ts_adopt(ts_tensor *t)
         ts_fail_dead("adopt", __builtin_return_address(0), "t", t);
         return NULL;
     }
-    if (t->link) { /* a handle stands in one scope at most, and this one keeps it */
+    if (t->link) { /* a handle is in at most one scope, which keeps it */
         ts_tensor_unref(t);
         return t;
     }
     return ts_scope_adopt(ts_thread_self(), t);
 }
 
-/* ---------------------------------------------------------------------------- the dead ---- */
+/* ------------------------------------------------------------------------ dead handles ---- */
 
-/* A header that ended is taken again by the next tensor, and a handle to it is that tensor's. While
- * scopes are watched, the last of them wait here first; data says where they ended. */
+/* A new tensor may reuse a freed header, and a stale handle then refers to the new tensor. With
+ * TS_DEBUG=scopes the last freed headers wait here; their `data` names the scope that released
+ * them. */
 enum { QUARANTINED = 1 << 16 };
 bool ts_scopes_watched;
 static _Atomic(ts_tensor *) *quarantine;
@@ -249,7 +250,7 @@ static _Atomic uint32_t quarantine_next;
 
 void ts_scope_quarantine(ts_tensor *t)
 {
-    const ts_block *b = ts_tls.scope; /* of which the end may be the cause */
+    const ts_block *b = ts_tls.scope; /* the scope whose end may have released t */
     t->data = b && !b->serial ? (char *)(b->place ? b->place : "an unknown place") : NULL;
     uint32_t i = atomic_fetch_add_explicit(&quarantine_next, 1, memory_order_relaxed) % QUARANTINED;
     t = atomic_exchange_explicit(&quarantine[i], t, memory_order_acq_rel);
@@ -275,7 +276,7 @@ void ts_scopes_from_environment(void)
         return;
     quarantine = ts_sys_calloc(QUARANTINED * sizeof *quarantine);
     ts_scopes_watched = quarantine != NULL;
-    ts_alloc_system |= ts_scopes_watched; /* the way on which tensors end that this file sees */
+    ts_alloc_system |= ts_scopes_watched; /* with malloc, every release passes through this file */
 }
 
 void ts_scopes_remove(void)

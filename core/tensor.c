@@ -1,4 +1,4 @@
-/** @file tensor.c  Making, reading and ending tensors. */
+/** @file tensor.c  Creating, reading and freeing tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 #include "include/tessera/check.h"
@@ -16,16 +16,16 @@ ts_tensor *const TS_NONE = &none;
 
 _Static_assert(sizeof(ts_storage) < 64, "a storage header with data behind it is told by its size");
 
-/** Bytes of a header with data behind it, which starts at the next cache line. */
+/** Bytes of a storage header and its data, which starts at the next cache line. */
 TS_INLINE size_t block_inside(int64_t bytes) { return 64 + (size_t)bytes; }
 
-/** Whether data of so many bytes lies behind its storage's header. */
+/** Whether data of this size is stored behind the header, in the same block. */
 TS_INLINE bool is_inside(ts_device device, int64_t bytes)
 {
     return (uint64_t)bytes <= TS_INLINE_DATA && device.backend == TS_DEVICE_CPU.backend;
 }
 
-/** What data outside needs to go, release and foreign, is written by those who make it. */
+/** Initialises a header. Callers that wrap foreign memory set `release` and `foreign`. */
 TS_INLINE ts_storage *storage_init(ts_storage *s, ts_device device, int64_t bytes, size_t block)
 {
     atomic_init(&s->refs, 1);
@@ -41,17 +41,17 @@ TS_INLINE ts_storage *storage_init(ts_storage *s, ts_device device, int64_t byte
     return s;
 }
 
-/** data of a storage that has it elsewhere; false with an error. */
+/** Allocates a storage's data outside the header's block; false with an error. */
 static bool storage_data(ts_thread *thread, ts_storage *s)
 {
     if (s->device.backend == TS_DEVICE_CPU.backend) {
         s->data = ts_alloc(thread, (size_t)s->bytes);
         if (TS_UNLIKELY(!s->data && s->bytes))
-            ts_fail_memory("a tensor", s->bytes);
+            ts_error_memory("a tensor", s->bytes);
         return s->data || !s->bytes;
     }
     if (!ts_backend_of(s->device))
-        return true; /* META and keys with a name alone: sizes without memory */
+        return true; /* META and keys without a struct have sizes but no memory */
     if (ts_device_check(s->device, "new tensor") != TS_OK)
         return false;
     return !s->bytes || (s->data = ts_device_allocate(s->device, s->bytes, "a tensor")) != NULL;
@@ -63,7 +63,7 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
     size_t block = inside ? block_inside(bytes) : sizeof(ts_storage);
     ts_storage *s = ts_alloc(thread, block);
     if (TS_UNLIKELY(!s)) {
-        ts_fail_memory("a tensor", bytes);
+        ts_error_memory("a tensor", bytes);
         return NULL;
     }
     storage_init(s, device, bytes, block);
@@ -76,7 +76,7 @@ ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
 void ts_storage_destroy(ts_storage *s)
 {
     ts_thread *thread = &ts_tls;
-    if (s->block == sizeof *s) { /* nothing lies behind the header */
+    if (s->block == sizeof *s) { /* the header has no data behind it */
         if (s->release)
             s->release(s->foreign, s->data, s->bytes);
         else if (s->data && s->device.backend == TS_DEVICE_CPU.backend)
@@ -136,11 +136,11 @@ static __attribute__((noinline)) ts_tensor *tensor_new(ts_thread *thread, const 
     if (t)
         ts_free(thread, t, sizeof *t);
     else
-        ts_fail_memory("a tensor header", sizeof *t);
+        ts_error_memory("a tensor header", sizeof *t);
     return NULL;
 }
 
-/* With blocks at hand there is no call, and so no register that has to be saved. */
+/* The fast path makes no call, so it saves no registers. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m)
 {
     int64_t bytes = m->numel * ts_dtype_sizes[m->dtype];
@@ -168,7 +168,7 @@ ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, vo
     if (!s) {
         if (t)
             ts_free(thread, t, sizeof *t);
-        ts_fail_memory("a tensor header", sizeof *t);
+        ts_error_memory("a tensor header", sizeof *t);
         return NULL;
     }
     storage_init(s, m->device, m->numel * ts_dtype_sizes[m->dtype], sizeof *s);
@@ -251,7 +251,7 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     return t;
 }
 
-/* For memory that the caller keeps: the library would free a storage without a release function. */
+/* Release function of memory that the caller keeps; without one the library would free it. */
 static void release_nothing(void *foreign, void *data, int64_t bytes)
 {
     (void)foreign, (void)data, (void)bytes;
@@ -282,7 +282,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     if (!s) {
         if (t)
             ts_free(thread, t, sizeof *t);
-        ts_fail_memory("a tensor header", sizeof *s);
+        ts_error_memory("a tensor header", sizeof *s);
         return NULL;
     }
     *s = (ts_storage){.device = TS_DEVICE_CPU, .block = sizeof *s, .data = data, .bytes = bytes,
@@ -317,7 +317,7 @@ void ts_tensor_unref_shared(ts_tensor *t)
         ts_tensor_destroy(t);
 }
 
-/* Without history, and with blocks of the thread's own, there is no call. */
+/* The fast path, without history and with blocks of this thread, makes no call. */
 void ts_tensor_destroy(ts_tensor *t)
 {
     ts_storage *s = t->storage;
@@ -343,7 +343,7 @@ ts_dtype ts_dtype_of(const ts_tensor *t) { return t ? (ts_dtype)t->dtype : TS_DT
 ts_device ts_device_of(const ts_tensor *t) { return t ? t->device : TS_DEVICE_CPU; }
 bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
 
-/** Whether t has a storage, as neither TS_NONE has nor what was released. */
+/** Whether t has a storage. TS_NONE and released tensors have none. */
 TS_INLINE bool is_here(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
 
 uint32_t ts_version(const ts_tensor *t) { return is_here(t) ? t->storage->version : 0; }

@@ -15,8 +15,8 @@ typedef struct ts_grad_meta ts_grad_meta;
 /**
  * Promised memory: a call was recorded instead of run, and its results have no memory until the
  * recording runs (compile/). Their storages then have addresses that no processor maps, each its
- * own range, so code that computes with addresses (views, overlaps) needs no case for them. When a
- * plan has allocated the memory, the storage keeps the promised address in `foreign`. A handle has
+ * own range, so code that computes with addresses (views, overlaps) works unchanged. When a plan
+ * has allocated the memory, the storage keeps the promised address in `foreign`. A handle has
  * TS_KEY_LAZY until the next call or read that uses it moves it to the memory.
  */
 #define TS_PROMISED_TAG 0xa5
@@ -49,10 +49,10 @@ TS_INLINE ts_kind ts_kind_of(ts_dtype dtype, int ndim, ts_device device)
     return (ts_kind){{(uint8_t)dtype, (uint8_t)ndim, device}};
 }
 
-/** Shape, dtype and device of a tensor that may be still to be made; sizes are borrowed. */
+/** Shape, dtype and device of a tensor that may not exist yet; sizes are borrowed. */
 typedef struct ts_meta {
     const int64_t *sizes;
-    int64_t numel; /* 0: not counted yet, and the sizes are to be checked */
+    int64_t numel; /* 0: not computed; sizes not yet checked */
     TS_KIND_MEMBERS;
 } ts_meta;
 
@@ -62,23 +62,23 @@ TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device dev
     return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
 }
 
-/** Memory that tensors share. Written to ⇒ version up (invariant 4). */
+/** Memory that tensors share. Each write increments the version (invariant 4). */
 typedef struct ts_storage {
     _Atomic int32_t refs;
     uint32_t version;
-    uint16_t writer;   /* op that wrote last */
+    uint16_t writer;   /* op of the last write */
     ts_device device;
     uint32_t block;    /* bytes of this header's block; small data lies behind the header */
     void *data;
     int64_t bytes;
-    uint64_t id;       /* in the graph whose call made it; 0: in none */
-    void *foreign;     /* for memory that came from outside: see release */
+    uint64_t id;       /* id in the graph whose call made it; 0: none */
+    void *foreign;     /* argument of release, for foreign memory */
     void (*release)(void *foreign, void *data, int64_t bytes);
 } ts_storage;
 
 enum {
     TS_TENSOR_CONTIGUOUS = 1,
-    TS_TENSOR_REQUIRES_GRAD = 2, /* leaf asked for, or result of a recorded op */
+    TS_TENSOR_REQUIRES_GRAD = 2, /* requested for a leaf, or the result of a recorded op */
     TS_TENSOR_VIEW = 4,          /* made by a view op */
     TS_TENSOR_NONE = 8           /* the TS_NONE constant */
 };
@@ -90,16 +90,16 @@ struct ts_tensor {
     int64_t numel;
     _Atomic int32_t refs;
     TS_KIND_MEMBERS;       /* device: the storage's */
-    uint8_t flags, output; /* output: which result of node this is */
+    uint8_t flags, output; /* output: index among the results of node */
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
-    uint64_t id;         /* in the graph that recorded it; 0: in none (tracing/graph.h) */
-    ts_tensor *next, **link; /* place in its scope's list; outside scopes link is NULL */
+    uint64_t id;         /* id in the graph that recorded it; 0: none (tracing/graph.h) */
+    ts_tensor *next, **link; /* position in the scope's list; link is NULL outside scopes */
     int64_t sizes[TS_MAX_DIMS];
     int64_t strides[TS_MAX_DIMS]; /* elements */
 };
 
-/** Data up to this size lies in the storage's own block. */
+/** Data of at most this size is in the storage's own block. */
 #define TS_INLINE_DATA 1024
 
 void ts_storage_destroy(ts_storage *s);
@@ -131,33 +131,34 @@ TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
     return t;
 }
 
-/** A tensor header with one reference and no scope;
- * sizes and strides are for the caller to fill. */
+/** A tensor header with one reference and no scope. The caller fills sizes and strides. */
 TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 {
     ts_tensor *t = ts_header_alloc(thread, sizeof *t);
     if (TS_UNLIKELY(!t)) {
-        ts_fail_memory("a tensor header", sizeof *t);
+        ts_error_memory("a tensor header", sizeof *t);
         return NULL;
     }
     return ts_tensor_init(t);
 }
 
-/** What a tensor of these sizes holds; false with an error that names the argument of `op`. */
+/** Computes elements and bytes of a tensor of these sizes; false with an error that names the
+ *  argument of `op`. */
 bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
                   int64_t *numel, int64_t *bytes);
 /** Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error. */
 ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes, int ndim,
                          ts_device device);
-/** As above without checks, for sizes that are known to fit. */
+/** Like ts_tensor_new(), without checks, for sizes that are known to be valid. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
-/** As above with promised memory at `data`, of which release(foreign, ...) hears if nobody holds it
- *  any more before it comes; NULL with an error. */
+/** As above with promised memory at `data`, at which no memory exists yet. If the last reference
+ *  goes before a plan provides the memory, release(foreign, ...) is called. NULL with an error. */
 ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, void *foreign,
                              void (*release)(void *foreign, void *data, int64_t bytes));
-/** Memory for a promised storage; false with an error, and the storage is as it was. */
+/** Allocates the memory of a promised storage; on failure false, an error, and an unchanged
+ *  storage. */
 bool ts_storage_fulfil(ts_thread *thread, ts_storage *s);
-/** Moves a handle to the memory that its storage has got; false while that is promised. */
+/** Points a handle to the memory of its storage; false while the memory is only promised. */
 TS_INLINE bool ts_tensor_settle(ts_tensor *t)
 {
     const ts_storage *s = t->storage;
@@ -168,14 +169,14 @@ TS_INLINE bool ts_tensor_settle(ts_tensor *t)
     t->keys &= ~TS_KEYSET(TS_KEY_LAZY);
     return true;
 }
-/** Bytes between the first of its storage and t's first element. */
+/** Byte offset of t's first element in its storage. */
 TS_INLINE int64_t ts_tensor_place(const ts_tensor *t)
 {
     const ts_storage *s = t->storage;
     bool moved = TS_UNLIKELY(ts_is_promised(t->data)) && !ts_is_promised(s->data);
     return t->data ? t->data - (char *)(moved ? s->foreign : s->data) : 0;
 }
-/** Makes the values of t be in memory, for a reader or writer that is no call. */
+/** Computes recorded values of t, for a reader or writer outside of ops. */
 TS_COLD ts_status ts_resolve_lazy(const ts_tensor *t, const void *site);
 TS_INLINE ts_status ts_resolve(const ts_tensor *t)
 {
@@ -209,10 +210,10 @@ TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
     return t;
 }
 
-/** An owned reference to t: its scope's, which lets go of it, or a new one. */
+/** An owned reference to t: takes over the scope's reference, or adds one. */
 ts_tensor *ts_scope_disown(ts_tensor *t);
 
-/** Puts an owned reference in front of the block's list. */
+/** Adds an owned reference at the front of the block's list. */
 TS_INLINE ts_tensor *ts_block_put(ts_block *b, ts_tensor *t)
 {
     t->next = b->first;
@@ -222,7 +223,7 @@ TS_INLINE ts_tensor *ts_block_put(ts_block *b, ts_tensor *t)
     b->first = t;
     return t;
 }
-/** Puts an owned reference into the thread's innermost scope. */
+/** Gives an owned reference to the thread's innermost scope. */
 TS_INLINE ts_tensor *ts_scope_adopt(ts_thread *thread, ts_tensor *t)
 {
     return ts_block_put(thread->scope, t);
@@ -230,24 +231,25 @@ TS_INLINE ts_tensor *ts_scope_adopt(ts_thread *thread, ts_tensor *t)
 
 TS_INLINE bool ts_is_none(const ts_tensor *t) { return t == TS_NONE; }
 
-/** Marks a header that is given back: a call that gets it ends in the slot of TS_KEY_ABSENT. */
+/** Marks a freed header, so that a call with it reaches the slot of TS_KEY_ABSENT. */
 TS_INLINE void ts_tensor_mark_dead(ts_tensor *t)
 {
     ((uint8_t *)&t->keys)[__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 7 : 0] |= 0x80;
 }
-/** Whether t was given back and its header not taken again. */
+/** Whether t was freed and its header is not reused. */
 TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
 {
     return TS_UNLIKELY(t->keys >> TS_KEY_ABSENT) && t != TS_NONE;
 }
-/** TS_ERR_STATE of an argument that is dead. */
+/** Records TS_ERR_STATE for a dead argument. */
 TS_COLD ts_status ts_fail_dead(const char *op, const void *site, const char *argument,
                                const ts_tensor *t);
-/** After a callback, `what`: ends the scopes that it entered and did not leave, inside the one with
- *  this serial number. Returns `status`, or TS_ERR_STATE if there were any and status is TS_OK. */
+/** After the callback `what`: ends scopes that the callback entered and did not leave, inside the
+ *  scope with this serial number. Returns `status`, or TS_ERR_STATE if there were such scopes and
+ *  status is TS_OK. */
 ts_status ts_end_open_scopes(ts_status status, uint64_t serial, const char *op, const void *site,
                              const char *what);
-/** Keeps the header of a tensor that ended from being taken again, while TS_DEBUG=scopes. */
+/** With TS_DEBUG=scopes, delays the reuse of a freed header. */
 TS_COLD void ts_scope_quarantine(ts_tensor *t);
 extern bool ts_scopes_watched;
 
@@ -297,12 +299,10 @@ TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];
 
-TS_INLINE bool ts_is_half(int64_t dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
-
-/** "(2, 3)", in a buffer of the enclosing block; of a longer list the first 8. */
+/** "(2, 3)", at most 8 sizes, in a buffer of the enclosing block. */
 #define TS_LIST_TEXT(list, n) \
     ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))
-/** The same of a tensor or a shape. */
+/** TS_SIZES_TEXT of a tensor or a shape. */
 #define TS_SIZES_TEXT(t) TS_LIST_TEXT((t)->sizes, (t)->ndim)
 
 #endif

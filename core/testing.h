@@ -1,4 +1,4 @@
-/** @file testing.h  Hooks that the library has for its tests alone. */
+/** @file testing.h  Hooks for the library's own tests. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_TESTING_H
 #define TS_CORE_TESTING_H
@@ -9,10 +9,10 @@
 /** NULL, or called with the bytes before each system allocation; returning true makes it fail. */
 extern bool (*ts_alloc_fault)(size_t bytes);
 
-/** The share of the usual time that measurements of a machine take; 1. */
+/** Scales the time of measurements of the machine; default 1. */
 extern double ts_measure_time;
 struct ts_prof_machine;
-/** Sets ceilings in the place of measured ones; NULL: the next profile measures again. */
+/** Replaces the measured ceilings; NULL: the next profile measures again. */
 void ts_prof_assume(const struct ts_prof_machine *machine);
 
 /** The most blocks of events of all threads together. */

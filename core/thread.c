@@ -1,4 +1,4 @@
-/** @file thread.c  Birth, list and end of per-thread state. */
+/** @file thread.c  Creation, list and end of per-thread state. */
 // SPDX-License-Identifier: MIT
 #include "core/alloc.h"
 #include "core/error.h"
@@ -25,7 +25,7 @@ static struct {
     bool has_key;
 } threads = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Where errors go when even the record of a thread could not be allocated. */
+/* Shared record for threads whose own record could not be allocated. */
 static ts_error emergency;
 
 static void thread_exit(void *arg)
@@ -43,7 +43,7 @@ static void thread_exit(void *arg)
         ts_heap_abandon(t->heap);
     if (t->error != &emergency)
         ts_sys_free(t->error);
-    *t = (ts_thread){0}; /* a later destructor that calls the library starts afresh */
+    *t = (ts_thread){0}; /* a later destructor that calls the library gets new state */
 }
 
 void ts_thread_init(ts_thread *t)
@@ -72,7 +72,7 @@ void ts_thread_init(ts_thread *t)
     pthread_mutex_unlock(&threads.lock);
     if (has_key)
         pthread_setspecific(threads.key, t);
-    if (t->id <= 1) /* the first may not be the one that loaded the library */
+    if (t->id <= 1) /* the first thread here may not be the one that loaded the library */
         ts_process_watch_end();
 }
 
@@ -103,9 +103,9 @@ void ts_rng_set_state(ts_rng_state state)
     ts_tell_unrepeatable("a new state of the generator");
 }
 
-/* ------------------------------------------------------------------------- up and down ---- */
+/* ------------------------------------------------------------------ install and remove ---- */
 
-/** The parent's other threads do not live on, and the memory of their state may be taken again. */
+/** The parent's other threads do not exist in the child; their state is dropped. */
 static void keep_only_this_thread(void)
 {
     ts_thread *self = &ts_tls;
@@ -129,11 +129,11 @@ void ts_core_install(void)
     ts_log_from_environment();
 }
 
-/* Threads that live on do so without the library: what it holds for them is given back. */
+/* Frees the state of threads that outlive the library. */
 void ts_core_remove(void)
 {
     ts_parallel_stop();
-    while (threads.first) /* others are idle, or the program breaks the rules of dlclose() */
+    while (threads.first) /* other threads must be idle when dlclose() unloads the library */
         thread_exit(threads.first);
     if (threads.has_key)
         pthread_key_delete(threads.key);

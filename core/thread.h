@@ -20,25 +20,28 @@ typedef struct ts_tape ts_tape;
 enum {
     TS_THREAD_READY = 1,
     TS_THREAD_TIMING = 2,
-    TS_THREAD_RECORDING = 4 /* a profile gets rows; only beside TIMING */
+    TS_THREAD_RECORDING = 4 /* a profile records; only together with TIMING */
 };
 
-/** Calls nested deeper than this are taken for a recursion without end.
- * A power of two: the depth reaches its bit first. */
+/** Deeper nesting of calls is an error (endless recursion). A power of two, so one bit test detects
+ * it. */
 #define TS_MAX_DEPTH 256
 
 /** The thread's modes at a scope's begin, which its end restores. */
 #define TS_THREAD_MODES                                                                            \
     ts_keyset include, exclude;                                                                    \
-    ts_recorder *recorder; /* of a trace that is under way; NULL */                                \
-    struct ts_lazy *lazy;  /* of a compiled call that records; NULL */                             \
-    ts_tape *tape; /* of the checkpointed function that runs; NULL: nodes save tensors */         \
-    struct ts_inside *inside; /* the user's code that a backward is in (autograd/engine.h) */      \
+    ts_recorder *recorder; /* of a running trace, or NULL */                                       \
+    struct ts_lazy *lazy;  /* of a compiled function that records, or
+                              NULL */                                                              \
+    ts_tape *tape; /* of the running checkpointed function; NULL: nodes save tensors */            \
+    struct ts_inside *inside; /* user code that a backward currently runs
+                                 (autograd/engine.h) */                                            \
     ts_autocast_region *region; /* the innermost */                                                \
     uint32_t autocast;          /* ts_autocast_state */                                            \
-    bool no_cast_cache;         /* of that region */                                               \
+    bool no_cast_cache;         /* of the autocast
+                                   region */                                                       \
     bool casting;   /* the AUTOCAST layer runs a cast of its own; layers below mark it */          \
-    uint16_t depth; /* of calls inside calls */
+    uint16_t depth; /* nesting depth of calls */
 typedef struct ts_modes {
     TS_THREAD_MODES
 } ts_modes;
@@ -46,7 +49,7 @@ typedef struct ts_modes {
 /** A scope that is open. */
 typedef struct ts_block {
     ts_tensor *first; /* list of its temporaries */
-    uint64_t serial;  /* of this entering; 0: not open */
+    uint64_t serial;  /* serial number of this entry; 0: not open */
     const char *place;
     ts_modes modes;
 } ts_block;
@@ -59,18 +62,18 @@ struct ts_thread {
         };
     };
     _Atomic ts_keyset include_all; /* set by ts_layer_enable_all() from any thread */
-    _Atomic uint32_t state;        /* written by others only to switch timers */
+    _Atomic uint32_t state;        /* other threads write it only to switch timers */
     ts_block *scope; /* innermost of blocks */
     ts_heap *heap;
     ts_timers *timers;
     uint64_t seq; /* Lamport clock of autograd nodes */
     ts_rng_state rng;
     ts_device device; /* of factories */
-    struct ts_workspace *workspace; /* memory for calls that are captured (core/device.h); NULL */
+    struct ts_workspace *workspace; /* memory for captured calls (core/device.h), or NULL */
     ts_error *error;
-    ts_block *blocks; /* this many; the first holds results made outside of scopes */
+    ts_block *blocks; /* number of blocks; the first owns results made outside scopes */
     int64_t room;
-    uint64_t serial; /* of the scope that was entered last */
+    uint64_t serial; /* serial number of the last scope entered */
     ts_block root;
     ts_thread *next, **link; /* list of live threads */
     int id;
@@ -78,12 +81,13 @@ struct ts_thread {
 
 extern _Thread_local ts_thread ts_tls __attribute__((tls_model("initial-exec")));
 
-/** Rest of the block may change the thread's modes: its end, however it comes, puts them back. */
+/** Restores the thread's modes at the end of the block, also after an exception. */
 TS_INLINE void ts_modes_restore(const ts_modes *modes) { ts_tls.modes = *modes; }
 #define TS_KEEP_MODES                                                                              \
     const ts_modes modes_before __attribute__((cleanup(ts_modes_restore), unused)) = ts_tls.modes
 
-/** First use of the library in a thread: heap, error record, root scope, place in the list. */
+/** First use of the library in a thread: creates heap, error record and root scope, and adds the
+ *  thread to the list. */
 void ts_thread_init(ts_thread *thread);
 /** The calling thread's state, ready for use. */
 TS_INLINE ts_thread *ts_thread_self(void)
@@ -93,14 +97,14 @@ TS_INLINE ts_thread *ts_thread_self(void)
         ts_thread_init(thread);
     return thread;
 }
-/** Opens the block of a thread outside scopes; ends all that are open. */
+/** Opens the root block of a thread; ends all open blocks. */
 void ts_blocks_begin(ts_thread *thread);
 void ts_blocks_end(ts_thread *thread);
 void ts_scopes_from_environment(void); /* TS_DEBUG */
 void ts_scopes_remove(void);
 /** Calls visit for each live thread under the list's lock. */
 void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx);
-/** Makes future threads start with these bits; used with a walk over present ones. */
+/** Sets bits that new threads start with; combine with ts_thread_walk() for running threads. */
 void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t state_set,
                         uint32_t state_clear);
 

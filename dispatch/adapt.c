@@ -1,6 +1,6 @@
 /**
- * @file adapt.c  Fits a call to a kernel that does not take it as it is: casts and packs arguments,
- * puts contiguous tensors in the place of strided destinations, computes halves in f32.
+ * @file adapt.c  Adapts calls to kernels with narrower support: casts and packs arguments, replaces
+ * strided destinations by contiguous tensors, computes halves in f32.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
@@ -35,8 +35,8 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
-/** Whether the kernel converts t as it reads it. Of a small tensor beside a large result it would
- * convert each element many times. */
+/** Whether the kernel converts t while reading. A small tensor that is broadcast is cast
+ * beforehand, because the kernel would convert each of its elements many times. */
 static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
 {
     const ts_meta *m = &f->plan->ret[0];
@@ -131,12 +131,12 @@ static ts_status widen_args(copies *c, const ts_frame *f)
 {
     memcpy(c->args, f->args, f->nargs * sizeof *c->args);
     for (int i = 0; i < f->nargs; i++)
-        if (f->args[i].tag == TS_TAG_TENSOR && ts_is_half(f->args[i].t->dtype))
+        if (f->args[i].tag == TS_TAG_TENSOR && ts_dtype_is_half(f->args[i].t->dtype))
             TS_TRY(copy_arg(c, f, i, TS_F32));
     for (int i = 0; i < f->nargs; i++) {
         ts_value *v = &c->args[i];
         bool number = v->tag >= TS_TAG_BOOL && v->tag <= TS_TAG_FLOAT;
-        if (v->tag == TS_TAG_DTYPE && ts_is_half(v->i)) {
+        if (v->tag == TS_TAG_DTYPE && ts_dtype_is_half(v->i)) {
             v->i = TS_F32;
         } else if (f->plan->pointwise == TS_POINTWISE_ROUNDED && number) {
             uint16_t rounded;
@@ -168,18 +168,18 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** A call in bf16 or f16 whose kernel takes f32: all arguments are tensors that are read, or
- * numbers, and the op is not the conversion by which the result gets back to the halves. */
+/** Whether a bf16 or f16 call can run with f32 arguments: all arguments are numbers or tensors that
+ * are only read, and the op is not the conversion that rounds results to halves. */
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
-    if (!ts_is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
+    if (!ts_dtype_is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
         f->plan->converts)
         return false;
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
-            if (ts_is_half(f->args[i].list[k]->dtype))
-                return false; /* kernels over lists say themselves what they take */
+            if (ts_dtype_is_half(f->args[i].list[k]->dtype))
+                return false; /* kernels over lists check dtypes themselves */
     return true;
 }
 

@@ -41,7 +41,7 @@ ts_status ts_transfer(ts_frame *f)
 
 /* ------------------------------------------------------------------------ registration ---- */
 
-/** Checks what can be known without calling into the backend. what: "backend_load: 'path'". */
+/** Checks a backend's struct without calling its functions. what: "backend_load: 'path'". */
 static ts_status check(const ts_backend *b, const char *what)
 {
     if (!b)
@@ -81,7 +81,7 @@ static ts_status check(const ts_backend *b, const char *what)
     return TS_OK;
 }
 
-/** All of a backend's registrations. In a transaction. */
+/** Makes all of a backend's registrations. In a transaction. */
 static ts_status add(const ts_backend *b, const char *what, ts_key *out)
 {
     ts_key key = TS_KEY_CUDA;
@@ -157,7 +157,7 @@ ts_status ts_backend_load(const char *path, ts_key *key)
     ts_registry_begin();
     ts_status status = ts_registry_end(add_library(library, what, &taken));
     if (status != TS_OK) {
-        dlclose(library); /* nothing of it is left in the registry */
+        dlclose(library); /* the registry has no entry of the backend any more */
         return status;
     }
     if (key)

@@ -7,7 +7,7 @@
 
 /* ----------------------------------------------------------------------- the way down ---- */
 
-/** What descend() changes. */
+/** Thread state that descend() changes, for restoring it. */
 typedef struct place {
     ts_frame *f;
     ts_keyset keys, exclude;
@@ -29,7 +29,7 @@ TS_INLINE ts_status run_lower_layers(ts_frame *f, ts_keyset keys)
     if (TS_UNLIKELY(below == 0))
         return ts_fail_no_keys(f);
     const place before __attribute__((cleanup(restore), unused)) = {f, f->keys, exclude, f->key};
-    /* the running key and all above, but for the one that refuses TS_NONE */
+    /* the running key and all above, except the key that refuses TS_NONE */
     thread->exclude = exclude | (lower ^ (TS_KEYSET(TS_KEY_ABSENT) - 1));
     f->keys = below;
     f->key = ts_highest_key(below);

@@ -1,4 +1,4 @@
-/** @file describe.c  What programs may ask about an op. */
+/** @file describe.c  Public queries about an op. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/registry.h"
 #include "include/tessera/check.h"

@@ -44,7 +44,7 @@ ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
     return status;
 }
 
-/** Composites know nothing of destinations: their results are made anew. */
+/** Composites do not write to destinations: they make new results, which the entry copies. */
 static TS_COLD ts_status whole_into(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];
@@ -108,8 +108,8 @@ ts_status ts_enter_foreign(ts_frame *f)
 /* ----------------------------------------------------------------------------- devices ---- */
 
 /**
- * Whether a kernel of key may be handed t: on its device, or one number on the CPU,
- * which it reads there. *index is that of the first tensor of the key, -1 before it is seen.
+ * Whether a kernel of key may take t: t is on the key's device, or is a 0-dim CPU tensor. *index:
+ * device index of the key's first tensor, -1 before one is found.
  */
 static bool is_near(const ts_tensor *t, ts_key key, int *index)
 {
@@ -149,7 +149,7 @@ ts_status ts_enter_device(ts_frame *f)
     int far = ts_find_far(f);
     if (TS_UNLIKELY(far >= 0))
         return ts_above.across(f, far);
-    bool own = f->table->impl[f->key] != ts_transfer; /* which is the library's */
+    bool own = f->table->impl[f->key] != ts_transfer; /* the library's own composite */
     if (own && b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);
     ts_op_kind kind = f->table->info->kind;

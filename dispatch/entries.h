@@ -21,17 +21,17 @@ ts_status ts_check_given(const ts_frame *f);
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
- * Gives f the results of another run of its call, with their references: copies to destinations and
- * to results of another dtype, and counts those writes; the others take the places of f's own.
+ * Gives f the results of another run of its call, and takes over their references. Results with a
+ * destination or another dtype are copied, and those writes counted; other results replace f's.
  */
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status);
 
 /** Makes a result of f; NULL with an error. */
 typedef ts_tensor *(*ts_make)(ts_frame *f, const ts_meta *m);
-/** ts_enter_fill() with results from `make` and `record` in the place of the kernel, which gets
- *  arguments and destinations as they came. */
+/** ts_enter_fill() with `make` to create results and `record` in place of the kernel. `record` gets
+ *  arguments and destinations unadapted. */
 ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record);
-/** Fills in the iteration space of a pointwise op, whose result is there. */
+/** Completes the iteration space of a pointwise op after its result was allocated. */
 void ts_fill_space(ts_frame *f);
 /** ts_enter_whole() of `kernel`, whatever the table holds. */
 ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);

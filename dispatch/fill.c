@@ -7,7 +7,7 @@
 #include "core/float_env.h"
 #include "dispatch/entries.h"
 
-/** Gives a fresh tensor dense strides whose dims lie in memory in the given order. */
+/** Gives a new tensor dense strides with the dims in memory in the given order. */
 static __attribute__((noinline)) void order_dims(ts_tensor *t, const uint8_t *order)
 {
     int64_t step = 1;
@@ -102,7 +102,7 @@ ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
     return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
 }
 
-/** What follows the shape rule. */
+/** The steps after the shape rule. */
 TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
 {
     const ts_accepts *accepts = &f->table->accepts[f->key];

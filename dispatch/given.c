@@ -46,7 +46,7 @@ static TS_COLD const char *same_as(const ts_frame *f, const ts_tensor *out)
 /** "argument '%s%s" of a destination, which is `self` or no argument. */
 #define NAMED(self) self ? self : "out", self ? "', written in place" : "'"
 
-/** Says what does not fit; TS_OK for a destination that fits but is not contiguous. */
+/** Records the error of a destination that does not fit; TS_OK if it is only not contiguous. */
 static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, const ts_meta *m)
 {
     char want[192], got[192];
@@ -115,7 +115,8 @@ static __attribute__((noinline)) ts_status check_each(const ts_frame *f)
     return TS_OK;
 }
 
-/** The one destination fits, and no argument lies in its storage but an operand that is it. */
+/** Whether the single destination fits, and no argument shares its storage, except an operand that
+ *  is the same tensor. */
 TS_INLINE bool is_plain(const ts_frame *f)
 {
     const ts_tensor *out = f->rets[0].t;

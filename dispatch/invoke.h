@@ -22,7 +22,7 @@
 #define V_DT(d) ts_value_dtype(d)
 #define V_DEV(d) ts_value_device(d)
 
-/** Lists whose count the caller has checked. */
+/** Boxes lists whose count the caller has checked. */
 TS_INLINE ts_value ts_box_tensors(ts_tensor *const *list, uint32_t count)
 {
     ts_value v = {TS_TAG_TENSORS, 0, 0, count, {0}};
@@ -38,10 +38,10 @@ TS_INLINE ts_value ts_box_ints(const int64_t *ints, uint32_t count)
 
 /** Rare things before the first slot: thread set-up, timers, random counters, depth. */
 TS_COLD ts_status ts_call_slow(ts_frame *f);
-/** What is to be said, and released, when a call failed, and when it did not but lacks its first
- *  result: a kernel that fails says why. Returns the call's status. */
+/** Error paths of a call: after a failure, releases results and records an error if the kernel
+ *  recorded none; after TS_OK without a first result, records that. Return the call's status. */
 TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
-TS_COLD ts_status ts_call_lacks(ts_frame *f);
+TS_COLD ts_status ts_fail_no_result(ts_frame *f);
 /** Error paths of boxing. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 /** Whether ts_value_refused() made it. */
@@ -56,15 +56,14 @@ TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
-/** The key of a device; what is no backend's number ends in the slot
- * of TS_KEY_ABSENT, which says so. */
+/** The key of a device. An invalid backend number gives TS_KEY_ABSENT, whose slot reports it. */
 TS_INLINE ts_keyset ts_device_keys(ts_device device)
 {
     return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
 }
 
-/** Adds the keys that arguments and given results carry. Where a tensor or a list is NULL,
- *  its error; nothing behind this function looks again. */
+/** Adds the keys of arguments and given results. A NULL tensor or list is an error here; later code
+ *  does not check again. */
 TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, const ts_value *rets,
                                     int nrets, int given, const void *site, ts_keyset *keys)
 {
@@ -93,8 +92,8 @@ TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, con
     return TS_OK;
 }
 
-/** Those of them that a call visits: with what the thread includes, without what it excludes,
- *  and with a slot in the table. */
+/** The keys that a call visits: adds the thread's included keys, removes its excluded keys and keys
+ *  without a slot in the table. */
 TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
                                     const ts_op_table *table)
 {
@@ -116,8 +115,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
 {
     ts_thread *thread = &ts_tls;
     ts_keyset keys = 0;
-    /* before the acquire load: the compiler folds the kinds away
-     * while nothing can have changed them */
+    /* before the acquire load, so that the compiler can fold the constant kinds */
     ts_status status = ts_keys_collect(op, args, nargs, rets, nrets, given, site, &keys);
     if (TS_UNLIKELY(status != TS_OK))
         return status;
@@ -151,7 +149,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     if (TS_UNLIKELY(status != TS_OK))
         return ts_call_failed(&f, status);
     if ((want & ~given & 1) && TS_UNLIKELY(!rets[0].t))
-        return ts_call_lacks(&f);
+        return ts_fail_no_result(&f);
     return TS_OK;
 }
 
@@ -168,7 +166,7 @@ TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nret
     return ts_scope_adopt(&ts_tls, rets[0].t);
 }
 
-/** As ts_invoke, with the first result given: in-place and out= forms. Returns out. */
+/** Like ts_invoke, with the first result given: in-place and out= forms. Returns out. */
 TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int nrets,
                                    ts_tensor *out)
 {
@@ -225,8 +223,8 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
     return ts_scope_adopt(thread, rets[0].t);
 }
 
-/* The same of an op with n results of which the caller gets the first, or those whose places stand
- * in outs, an array of n pointers; a NULL there is a result that is not wanted. */
+/* Like ts_invoke for an op with n results. The caller gets the first, or, through outs, an array of
+ * n addresses, each result whose address is not NULL. */
 #define TS_INVOKE_FIRST(n, op, ...)                               \
     ({                                                            \
         const ts_value args_[] = {__VA_ARGS__};                   \

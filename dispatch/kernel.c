@@ -1,5 +1,4 @@
-/** @file kernel.c  What kernels outside the library see of a call:
- * the public form of frame and plan. */
+/** @file kernel.c  The public view of frame and plan for kernels outside the library. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
 #include "core/device.h"
@@ -47,7 +46,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     const uint32_t which = plan->operands;
     const bool may_be_host = f->key != TS_KEY_CPU;
     const bool wide = plan->pointwise == TS_POINTWISE &&
-                      ts_is_half(plan->compute);
+                      ts_dtype_is_half(plan->compute);
     space->ndim = ndim;
     space->numel = it->numel;
     for (int d = 0; d < ndim; d++)
@@ -87,8 +86,10 @@ double ts_operand_number(const ts_operand *o)
 ts_rows ts_kernel_rows(const ts_frame *f)
 {
     const ts_plan *p = f->plan;
-    return p ? (ts_rows){p->dim, p->outer, p->count, p->inner} : (ts_rows){0, 0, 0, 0};
+    return p ? (ts_rows){p->outer, p->count, p->inner} : (ts_rows){0, 0, 0};
 }
+
+int64_t ts_kernel_dim(const ts_frame *f) { return f->plan ? f->plan->dim : 0; }
 
 int64_t ts_kernel_reduced(const ts_frame *f) { return f->plan ? f->plan->reduced : 0; }
 
@@ -178,7 +179,7 @@ void *ts_scratch_take(ts_device device, int64_t bytes)
         return ts_device_allocate(device, bytes, "scratch");
     void *data = ts_alloc(ts_thread_self(), (size_t)bytes);
     if (!data)
-        ts_fail_memory("scratch", bytes);
+        ts_error_memory("scratch", bytes);
     return data;
 }
 
@@ -198,7 +199,6 @@ void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)
 
 void ts_rule_rows(ts_frame *f, ts_rows rows)
 {
-    f->plan->dim = rows.dim;
     f->plan->outer = rows.outer;
     f->plan->count = rows.count;
     f->plan->inner = rows.inner;

@@ -3,8 +3,9 @@
 #include "dispatch/op.h"
 
 /**
- * Keys that a caller's mask may hold. Backend keys stay as the tensors have them: another backend's
- * kernel would read their memory. Without the key of TS_NONE a kernel would get what is no tensor.
+ * Keys that a caller's mask may hold. Backend keys are left out, because another backend's kernel
+ * would read the tensors' memory; TS_KEY_ABSENT is left out, because a kernel would get a handle
+ * that is no tensor.
  */
 #define LAYERS (~(TS_BACKEND_KEYS | TS_KEYSET(TS_KEY_ABSENT)))
 
@@ -26,7 +27,7 @@ ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude)
 void ts_mask_pop(ts_mask_guard guard)
 {
     ts_thread *t = ts_thread_self();
-    /* a backend that redispatches has keys of its own in exclude, which descend() restores */
+    /* if a backend redispatches, `exclude` holds its keys, which descend() restores */
     t->include = (t->include & ~LAYERS) | (guard.include & LAYERS);
     t->exclude = (t->exclude & ~LAYERS) | (guard.exclude & LAYERS);
 }
@@ -50,7 +51,7 @@ ts_status ts_layer_enable(ts_key key, bool on)
     return TS_OK;
 }
 
-/** ctx: a ts_mask_guard of the keys that come to those that all threads include, and that go. */
+/** ctx: a ts_mask_guard; include: keys to add to all threads' masks, exclude: keys to remove. */
 static void apply(ts_thread *t, void *ctx)
 {
     const ts_mask_guard *g = ctx;

@@ -1,5 +1,5 @@
 /**
- * @file op.h  What is known about an op, and the plan that its infer function writes.
+ * @file op.h  Description of an op, and the plan that its infer function writes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_OP_H
@@ -58,7 +58,7 @@ typedef struct ts_iter {
     uint8_t items[TS_MAX_OPERANDS]; /* bytes of an element of a tensor; set if the plan is ragged */
 } ts_iter;
 
-/** Whether the generic entry makes an iteration space, and what numbers beside halves are there. */
+/** Whether the generic entry makes an iteration space, and the dtype of numbers beside halves. */
 enum ts_pointwise {
     TS_POINTWISE = 1,    /* f32, which the result alone rounds */
     TS_POINTWISE_ROUNDED, /* rounded to the half, as elements are */
@@ -81,7 +81,7 @@ struct ts_plan {
     uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
                                and has counted that */
     uint8_t compute;        /* dtype in which the kernel works */
-    bool converts;          /* to the dtype of its result, which is to be declared as well */
+    bool converts;          /* converts to the dtype of its result, which must be declared too */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* the dim that the op works along */
@@ -105,7 +105,8 @@ struct ts_plan {
     } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype */
 };
 
-/** For a kernel that refuses its arguments before it writes: no destination's version goes up. */
+/** Set by a kernel that fails before its first write, so that no destination's version is
+ *  incremented. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
 /** The status of a kernel's check of its arguments. */
 TS_INLINE ts_status ts_checked(const ts_frame *f, ts_status status)
@@ -135,7 +136,7 @@ typedef struct ts_op_info {
     ts_kernel composite;
     uint64_t (*reserve)(const ts_frame *f); /* Philox counters of a random op, else NULL */
     ts_cost cost;   /* NULL: not known */
-    float each;     /* of ts_cost_each(): operations an element */
+    float each;     /* of ts_cost_each(): operations per element */
     const void *site; /* of the registration */
     ts_schema schema;
 } ts_op_info;
@@ -155,7 +156,7 @@ typedef struct ts_accepts {
 
 /** Immutable snapshot of one op's slots; published by a release store (F32). */
 struct ts_op_table {
-    ts_keyset mask;    /* keys that have a slot; others fall through */
+    ts_keyset mask;    /* keys that have a slot; the call skips other keys */
     uint32_t flags;    /* TS_OP_RANDOM: calls take the slow way in */
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
@@ -188,32 +189,32 @@ ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
 /** ts_enter_whole() for kernels from outside, which may fail after they have made results. */
 ts_status ts_enter_foreign(ts_frame *f);
-/** In front of the three where a backend has memory of its own: asks it,
- * and checks where tensors lie. */
+/** Runs before the other entries for a backend with its own memory: calls `supports` and checks the
+ * devices of tensors. */
 ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
 /** Takes back the results of a call that failed; returns status. */
 TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
-/** Runs an op by its composite. The shape rule, where there is one, checks first,
- * and its plan stays for the composite. */
+/** Runs an op's composite. If the op has a shape rule, the rule runs first, and the composite may
+ * read its plan. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 /**
- * As a kernel, of bf16 or f16: runs the call in f32 on copies and rounds the results once.
- * It stands in for kernels that do not take the halves; one that does may call it for what
- * it has no fast way to do.
+ * A kernel for bf16 and f16: runs the call in f32 on copies and rounds the results once. It
+ * replaces kernels without halves; a kernel with halves may call it for layouts without a fast
+ * path.
  */
 TS_COLD ts_status ts_run_widened(ts_frame *f);
 /** Fills plan->iter for the first result and the operands of f. */
 void ts_plan_iterate(ts_frame *f);
-/** Sets the strides of operand k of a space of ndim dims, outermost first: those of t times item,
- *  0 for dims that t broadcasts or has one element in. */
+/** Sets the strides of operand k of a space of ndim dims, outermost first: the strides of t times
+ *  item, 0 for dims in which t is broadcast or has size 1. */
 void ts_iter_strides(ts_iter *it, int k, const ts_tensor *t, int ndim, int item);
 /** Sorts the dims of a space, the largest stride first; returns false if they were sorted. The
  *  first operand with different nonzero strides decides; without one two dims keep their order. */
 bool ts_iter_order(const ts_iter *it, int ndim, int operands, uint8_t *order);
 /** Completes a space whose byte strides are given outermost dim first: sorts the dims by operand
- *  0's strides, unless in_order; reverses them to innermost first; merges neighbours that every
- *  operand steps through evenly. */
+ *  0's strides, unless in_order; reverses them to innermost first; merges adjacent dims that are
+ *  contiguous in every operand. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim, bool in_order);
 
 /** An element as a boxed number: the inverse of ts_scalar_store(). */
@@ -222,7 +223,7 @@ ts_value ts_scalar_load(const void *element, ts_dtype dtype);
 /** ts_frame_describe() for any name and values. */
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size);
 
-/** Result i and what it is to be, as a kernel or a rule says by a function of kernel.h. */
+/** Sets the sizes and dtype of result i, as the function of kernel.h does for kernels and rules. */
 ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
                           int ndim, ts_dtype dtype);
 /** Argument error of the running op: names op and argument. */

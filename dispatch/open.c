@@ -20,8 +20,8 @@
 
 enum { PATH_MOST = 4096 };
 
-/** What comes with the library: name, the variable that refuses it or names its file,
- * and the file's name. */
+/** Backends that come with the library: name, environment variable that disables the backend or
+ * names its file, file name. */
 static const struct {
     const char *name, *variable, *file;
 } bundled = {"CUDA", "TS_CUDA", "libtessera_cuda.so.0"};
@@ -37,8 +37,8 @@ static ts_key loaded(const char *name)
 }
 
 /**
- * Where the file is: what the variable says; beside this library; below it,
- * as the build folder has it; else its name alone, which the dynamic linker searches for.
+ * Places of the file, in this order: the variable's path; the folder of this library; a folder
+ * below it, as in the build folder; the search path of the dynamic linker.
  */
 static const char *path_of(const char *given, char path[static PATH_MOST])
 {
@@ -63,7 +63,7 @@ static const char *path_of(const char *given, char path[static PATH_MOST])
 static ts_status load(const char *path, ts_key *key)
 {
     ts_status status = ts_backend_load(path, key);
-    char absent[64]; /* what the linker says of the file itself, not of one that it needs */
+    char absent[64]; /* the linker's message about the file itself, not about a dependency */
     snprintf(absent, sizeof absent, "opened: %s:", bundled.file);
     if (status == TS_ERR_IO && path == bundled.file && strstr(ts_error_message(), absent))
         return ts_error_set_hint(
@@ -86,7 +86,7 @@ static ts_status open_absent(const char *name, ts_key *key)
     return load(path_of(given, path), key);
 }
 
-/* For two threads that open one backend. */
+/* Serialises threads that open the same backend. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void ts_open_install(void) { ts_fork_guard(&lock); }

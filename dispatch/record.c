@@ -22,7 +22,7 @@ uint32_t ts_scope_named(uint32_t parent, const char *name)
 {
     char cut[sizeof scopes.names[0].name];
     ts_escape_text(cut, sizeof cut, name);
-    for (char *c = cut; *c; c++) /* which folded stacks use */
+    for (char *c = cut; *c; c++) /* folded stacks use these characters as separators */
         *c = *c == ';' || *c == '/' ? '_' : *c;
     pthread_mutex_lock(&scopes.lock);
     uint32_t found = 1, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
@@ -46,6 +46,30 @@ ts_scope_name ts_scope_get(uint32_t scope)
     return scopes.names[known ? scope : 0];
 }
 
+int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH])
+{
+    uint32_t inner[TS_SCOPE_DEPTH];
+    int depth = 0;
+    for (; scope && depth < TS_SCOPE_DEPTH; scope = ts_scope_get(scope).parent)
+        inner[depth++] = scope;
+    for (int i = 0; i < depth; i++)
+        chain[i] = inner[depth - 1 - i];
+    return depth;
+}
+
+uint32_t ts_scope_below(uint32_t base, uint32_t scope)
+{
+    uint32_t around[TS_SCOPE_DEPTH], chain[TS_SCOPE_DEPTH];
+    int m = ts_scope_chain(ts_scope_get(base).parent, around), n = ts_scope_chain(scope, chain);
+    int i = 0;
+    while (i < m && i < n && chain[i] == around[i])
+        i++;
+    for (; i < n; i++)
+        if (strcmp(ts_scope_get(chain[i]).name, "forward") != 0)
+            base = ts_scope_named(base, ts_scope_get(chain[i]).name);
+    return base;
+}
+
 /* -------------------------------------------------------------------------------- rows ---- */
 
 TS_INLINE uint64_t mix(uint64_t hash, uint64_t word)
@@ -62,8 +86,8 @@ TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
     return hash;
 }
 
-/** Of a list the first and the last tensor stand for all. Numbers do not count, as they may be
- *  different in each step; flags do. */
+/** The class uses the first and the last tensor of a list, and flags. It ignores numbers, which may
+ *  differ in each step. */
 static uint64_t hash_call(const ts_frame *f, uint64_t hash)
 {
     for (int i = 0; i < f->nargs; i++) {
@@ -220,7 +244,7 @@ void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, doub
                    double bytes)
 {
     if (f->key >= TS_KEY_LAZY || f->table->rule[f->key] == TS_RULE_COMPOSITE)
-        return; /* nothing was computed, or the calls inside have done it */
+        return; /* no work of its own: nothing was computed, or inner calls did the work */
     ts_cost cost = f->table->info->cost;
     ts_work all = cost ? cost(f) : (ts_work){NAN, NAN},
             own = {all.flops - (r->flops - flops), all.bytes - (r->bytes - bytes)};

@@ -1,9 +1,9 @@
 /**
  * @file record.h  Rows of a profile: the calls of one op, layer, scope and class of shapes.
  *
- * Each thread has a table of its own that it alone changes. Rows stay at their address and live as
- * long as the thread's timers, so a call in flight may hold one across a reset. A row begins with a
- * cell, to which timers.c gives ticks.
+ * Each thread has its own table and is the only writer of it. Rows stay at their address and live
+ * as long as the thread's timers, so a call in flight may hold one across a reset. A row begins
+ * with a cell, to which timers.c gives ticks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_RECORD_H
@@ -11,7 +11,8 @@
 
 #include "dispatch/op.h"
 
-/** Calls and self time. Only the owner writes; readers see figures of different moments. */
+/** Calls and self time. Only the owner writes; readers may see counters of slightly different
+ *  moments. */
 typedef struct ts_cell {
     _Atomic int64_t calls, ticks;
 } ts_cell;
@@ -19,13 +20,13 @@ typedef struct ts_cell {
 /** Ticks go to the cell, work to the rest. */
 typedef struct ts_tally_row {
     ts_cell cell;
-    _Atomic double flops, bytes;  /* of the calls, less those of calls inside them */
-    _Atomic int64_t unknown;      /* calls whose work is not known */
+    _Atomic double flops, bytes;  /* of the calls, less the work of inner calls */
+    _Atomic int64_t unknown;      /* calls without a known cost */
     uint64_t hash;
     uint32_t scope;
     uint16_t op;
     uint8_t key;
-    uint8_t dtype;                /* of the first tensor; TS_DTYPE_NONE without one */
+    uint8_t dtype;                /* of the first tensor, or TS_DTYPE_NONE */
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 
@@ -46,11 +47,11 @@ enum { TS_EVENT_LAYERS = 4 };
  *  shifted right by `shift` in calls of more than 2^32 ticks. */
 typedef struct ts_event {
     int64_t begin;
-    uint32_t enter[TS_EVENT_LAYERS - 1]; /* of the layers from the second on */
+    uint32_t enter[TS_EVENT_LAYERS - 1]; /* layers of the call from the second on */
     uint32_t leave[TS_EVENT_LAYERS];
-    uint32_t row; /* of the lowest layer, whose row has the shapes */
+    uint32_t row; /* row of the lowest layer, which has the shapes */
     uint32_t scope;
-    uint32_t parent; /* number of the event + 1 of the call that this one is inside of */
+    uint32_t parent; /* number of the enclosing call's event + 1 */
     uint16_t op;
     uint16_t depth;
     uint8_t layers, shift, failed;
@@ -72,7 +73,8 @@ typedef struct ts_tally_table {
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost */
     _Atomic int64_t shared; /* calls that found no room for their class of shapes */
-    double flops, bytes;    /* of all calls so far: what calls inside a call add */
+    double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
+                               calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
     _Atomic int64_t nevents, lost_events;
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
@@ -81,11 +83,11 @@ typedef struct ts_tally_table {
 
 /** The row of the running hop of f; NULL without memory. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
-/** The row of what is no call: op and key say which. */
+/** The row for time outside of calls; op and key identify it. */
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
 /** The row that another scope has instead of `row`. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
-/** Adds the work of a call that has ended. flops and bytes: those of r when it began. */
+/** Adds the work of a call that has ended. flops and bytes: r's counters when the call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes);
 /** Adds the ticks of all rows by part; rows of the op `beside` are no calls. */
@@ -116,9 +118,15 @@ typedef struct ts_scope_name {
     uint32_t parent;
 } ts_scope_name;
 
-/** The scope `name` inside of `parent`; `parent` when there are too many. */
+/** The scope `name` inside of `parent`; `parent` if there are too many scopes. */
 uint32_t ts_scope_named(uint32_t parent, const char *name);
 ts_scope_name ts_scope_get(uint32_t scope);
+enum { TS_SCOPE_DEPTH = 16 };
+/** The scopes from the outermost one that TS_SCOPE_DEPTH allows down to `scope`; their number. */
+int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
+/** The scope inside of `base` with the names of `scope`, less those that both have from the
+ *  outermost on, and less "forward". */
+uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
 void ts_record_install(void);
 

@@ -108,7 +108,7 @@ ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site
                       (long long)number);
 }
 
-ts_status ts_absent_tensor(ts_frame *f)
+ts_status ts_fail_absent_tensor(ts_frame *f)
 {
     const char *name = "out";
     const ts_tensor *dead = NULL;
@@ -121,7 +121,7 @@ ts_status ts_absent_tensor(ts_frame *f)
             return ts_fail_refused(f->op, i, v, f->site);
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
             return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
-                                    "ts_device_from_name() knows the devices that there are",
+                                    "ts_device_from_name() lists the devices",
                                     "expected a device, got backend number %d", v->device.backend);
         uint32_t n;
         ts_tensor *const *t = ts_value_members(v, &n);
@@ -153,15 +153,15 @@ ts_status ts_call_failed(ts_frame *f, ts_status status)
 {
     char keys[200] = "";
     ts_error *e = f->thread->error;
-    if (e->code == TS_OK || e->told)
+    if (e->code == TS_OK || e->reported)
         ts_fail_op(status, ts_op_name(f->op), f->site, "record why with ts_error_set()",
                    "failed without saying why; the call passes %s",
                    name_visited(f, keys, sizeof keys));
-    e->told = f->thread->depth == 0;
-    return ts_drop_results(f, e->code); /* a kernel may give another after a call of its own */
+    e->reported = f->thread->depth == 0;
+    return ts_drop_results(f, e->code); /* the kernel's status may differ from the record */
 }
 
-ts_status ts_call_lacks(ts_frame *f)
+ts_status ts_fail_no_result(ts_frame *f)
 {
     char keys[200] = "";
     return ts_call_failed(

@@ -61,7 +61,7 @@ static ts_op_entry **hash_bucket(const char *name)
     return &chains[hash % TS_COUNTOF(chains)];
 }
 
-/** The entry for a name; NULL when there is none. Lock held. */
+/** The entry for a name, or NULL. Lock held. */
 static ts_op_entry *entry_find(const char *name)
 {
     ts_op_entry *e = *hash_bucket(name);
@@ -102,7 +102,7 @@ static int distance(const char *a, const char *b)
     return row[n];
 }
 
-/** The known op whose name is most like this one; NULL if none is near. */
+/** The op with the most similar name, or NULL if none is similar. */
 static const char *nearest_op(const char *name)
 {
     int ops = ts_reg.ops > ts_op_count() ? ts_reg.ops : ts_op_count(), best = 0;
@@ -159,7 +159,7 @@ static ts_op_entry *entry_get(const char *name)
     if ((e = entry_find(name)))
         return e;
     if (!(e = ts_sys_calloc(sizeof *e))) {
-        ts_fail_memory("an op's registry entry", sizeof *e);
+        ts_error_memory("an op's registry entry", sizeof *e);
         return NULL;
     }
     strcpy(e->name, name);
@@ -257,14 +257,14 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
     size_t schema_size = strlen(schema) + 1, doc_size = strlen(doc) + 1;
     char *text = ts_sys_alloc(schema_size + doc_size);
     if (!text)
-        return ts_fail_memory("an op's schema", (int64_t)schema_size);
+        return ts_error_memory("an op's schema", (int64_t)schema_size);
     row.schema_text = memcpy(text, schema, schema_size);
     row.doc = memcpy(text + schema_size, doc, doc_size);
     ts_registry_begin();
     int number = ts_reg.ops;
     ts_status status = op_define(&row);
     if (status != TS_OK)
-        ts_sys_free(text); /* from here on it belongs to the row, whose end frees it */
+        ts_sys_free(text); /* the row owns it from here on */
     status = ts_registry_end(status);
     if (status == TS_OK && op)
         *op = number;
@@ -289,8 +289,8 @@ ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op)
 
 enum { NAME_BYTES = 24 };
 
-/** A copy of a key's name that never changes: readers take no lock, and may hold the name
- *  of a key whose transaction failed since. NULL when there were too many such names. */
+/** A copy of a key's name that never changes: readers take no lock and may still hold the name of a
+ *  key whose transaction failed. NULL if there are too many names. */
 static const char *name_keep(const char *name)
 {
     static char names[4 * TS_KEY_COUNT][NAME_BYTES];
@@ -370,7 +370,7 @@ static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
     size_t length = schema ? strlen(schema) + 1 : 0;
     ts_registration *r = ts_sys_alloc(sizeof *r + length);
     if (!r) {
-        ts_fail_memory("a kernel's registration", sizeof *r);
+        ts_error_memory("a kernel's registration", sizeof *r);
         return NULL;
     }
     *r = (ts_registration){
@@ -414,7 +414,7 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
     if (!out && newest && !newest->handle && newest->kernel == kernel &&
         memcmp(&newest->accepts, &accepts, sizeof accepts) == 0 &&
         (schema ? newest->schema && strcmp(newest->schema, schema) == 0 : !newest->schema))
-        return TS_OK; /* again, and as little to be removed */
+        return TS_OK; /* a second registration, which cannot be removed either */
     ts_registration *r = push(e, key, schema, out);
     TS_TRY(r);
     r->kernel = kernel;

@@ -1,10 +1,9 @@
 /**
- * @file round_trip.c  A call on the CPU in the place of a kernel that a backend lacks.
+ * @file round_trip.c  Runs a call on the CPU if a backend lacks the kernel.
  *
- * Whole storages are copied to the host, once each, and the call sees tensors of the same
- * layout over them: strides, overlaps and in-place forms mean the same as on the device,
- * and the device needs no kernel for any of it. What was written goes back, results are moved
- * with the layout they have.
+ * Whole storages are copied to the host, once each, and the call sees tensors of the same layout
+ * over them: strides, overlaps and in-place forms work as on the device, and the device needs no
+ * kernel for layouts. Written storages are copied back; results are moved with their layout.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
@@ -20,12 +19,12 @@ typedef struct mirror {
 typedef struct trip {
     ts_thread *thread;
     mirror *mirrors;
-    ts_tensor **tensors; /* owned: what the CPU sees of arguments and given results */
+    ts_tensor **tensors; /* owned: the CPU's arguments and given results */
     int nmirrors, ntensors;
 } trip;
 
-/** The mirror of a storage, made with its values when it is first asked for;
- *  device: where the other half is. NULL with an error. */
+/** The mirror of a storage; the first request copies the storage to `device`. NULL with an
+ *  error. */
 static mirror *mirror_of(trip *trip, ts_storage *s, ts_device device)
 {
     for (mirror *m = trip->mirrors; m < trip->mirrors + trip->nmirrors; m++)
@@ -61,7 +60,7 @@ static ts_tensor *mirror_view(trip *trip, const ts_tensor *t, ts_device device, 
     return view;
 }
 
-/** Notes what the CPU is to see of a tensor: itself where it is on the host. */
+/** Adds the CPU's version of a tensor: the tensor itself if it is on the host. */
 static ts_status add_host_tensor(trip *trip, ts_tensor *t, bool written)
 {
     bool host = !ts_is_none(t) && t->storage->device.backend == TS_KEY_CPU;
@@ -73,7 +72,7 @@ static ts_status add_host_tensor(trip *trip, ts_tensor *t, bool written)
     return TS_OK;
 }
 
-/** Arguments and given results as the CPU is to see them. */
+/** Makes the CPU's version of arguments and given results. */
 static ts_status add_host_arguments(trip *trip, const ts_frame *f, ts_value *args, ts_value *rets)
 {
     for (int i = 0; i < f->nargs; i++) {
@@ -100,7 +99,7 @@ static ts_status add_host_arguments(trip *trip, const ts_frame *f, ts_value *arg
     return TS_OK;
 }
 
-/** Writes go back to where they belong; results of the CPU are replaced by the device's. */
+/** Copies written storages back and replaces CPU results by device tensors. */
 static ts_status copy_back(trip *trip, ts_frame *f, ts_value *rets)
 {
     ts_device device = ts_kernel_device(f);
@@ -157,7 +156,7 @@ ts_status ts_round_trip(ts_frame *f)
     size_t bytes = room * (sizeof(mirror) + sizeof(ts_tensor *));
     mirror *block = ts_alloc(f->thread, bytes);
     if (!block && bytes)
-        return ts_fail_memory("a round trip over the CPU", (int64_t)bytes);
+        return ts_error_memory("a round trip over the CPU", (int64_t)bytes);
     trip trip = {f->thread, block, (ts_tensor **)(block + room), 0, 0};
 
     count_round_trip(f);

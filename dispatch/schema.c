@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* isalnum() would ask the program's locale */
+/* isalnum() depends on the program's locale */
 static const char in_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
 
 /** Characters of the name that text begins with; 0 without one. */
@@ -132,10 +132,10 @@ ts_status ts_schema_parse(const char *text, ts_schema *s)
     } else if (take(&c, "(")) {
         if (!take(&c, ")")) {
             do {
-                char name[24]; /* for those who write the function; a call goes by place */
+                char name[24]; /* a name is documentation; calls pass arguments by position */
                 if (!take(&c, "Tensor"))
                     return malformed(&c, "Tensor");
-                take(&c, "?"); /* a result that some calls do not have; the first is always there */
+                take(&c, "?"); /* an optional result; the first result is never optional */
                 identifier(&c, name, sizeof name);
                 if (s->nrets == TS_MAX_RETS)
                     return malformed(&c, "at most 4 results");

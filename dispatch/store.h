@@ -1,9 +1,9 @@
 /**
- * @file store.h  What the registry holds, shared by the files that keep, build and undo it.
+ * @file store.h  Data of the registry, for the files that change, build and restore it.
  *
  * One lock serialises every change. A change is a transaction: ts_registry_begin(), edits, and
- * ts_registry_end(), which publishes new tables for the changed ops or restores everything. They
- * nest, so that a plugin's whole load is one transaction around those of its registrations.
+ * ts_registry_end(), which publishes new tables for the changed ops or restores everything.
+ * Transactions nest: loading a plugin is one transaction around those of its registrations.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_STORE_H
@@ -12,7 +12,8 @@
 #include "dispatch/registry.h"
 #include "include/tessera/backend.h"
 
-/** In ts_registration.accepts.takes: contiguous even where the op's rule lets strides pass. */
+/** In ts_registration.accepts.takes: the kernel needs contiguous tensors even if the op's rule
+ *  accepts strides. */
 #define TS_STRIDES_PACKED 2
 
 typedef struct ts_op_entry ts_op_entry;
@@ -21,44 +22,45 @@ typedef struct ts_op_entry ts_op_entry;
 struct ts_registration {
     ts_op_entry *entry;
     uint8_t slot;    /* of the entry */
-    uint32_t handle; /* its place in the list of handles; 0: it cannot be removed */
+    uint32_t handle; /* index in the list of handles; 0: cannot be removed */
     ts_accepts accepts;
     ts_kernel kernel;
     const ts_vjp *vjp;      /* of a gradient rule */
-    const char *schema;     /* behind the struct; NULL when unchecked */
-    uint64_t transaction;   /* that added it */
-    ts_registration *older; /* same entry and slot */
+    const char *schema;     /* stored behind the struct; NULL: not checked */
+    uint64_t transaction;   /* transaction that added it */
+    ts_registration *older; /* next registration of the same entry and slot */
 };
 
 /** All that is registered for one op name, whether the op is known yet or not. Entries stay. */
 struct ts_op_entry {
-    char name[48]; /* "": of the fallbacks, which are for all ops */
+    char name[48]; /* "": the entry of fallbacks, which apply to all ops */
     int op;        /* -1 while undefined */
     bool dirty;    /* touched in the open transaction */
-    ts_op_entry *next, *next_dirty, *next_alike; /* alike: in the hash of the name */
-    ts_registration *newest[TS_KEY_COUNT + 1];   /* by key; behind them the gradient rule */
+    ts_op_entry *next, *next_dirty, *next_alike; /* next entry with the same hash */
+    ts_registration *newest[TS_KEY_COUNT + 1];   /* per key; the last slot is the gradient rule */
 };
 
 /** State that a failed transaction restores by value. */
 typedef struct ts_registry {
-    int depth;            /* of open transactions */
-    uint64_t transaction; /* number of the latest */
+    int depth;            /* nesting depth of transactions */
+    uint64_t transaction; /* number of the latest transaction */
     ts_keyset prefer_fallback, named;
-    const ts_backend *backends[16]; /* that keys belong to; NULL for keys with a name alone */
-    int ops;                        /* defined; those past ts_op_count() are not published yet */
+    const ts_backend *backends[16]; /* backend of each key; NULL for keys without a struct */
+    int ops;                        /* defined ops; ops from ts_op_count() on are not published
+                                       yet */
 } ts_registry;
 
 extern ts_registry ts_reg;
 extern _Atomic int ts_ops_published;
-extern ts_op_entry ts_fallbacks, *ts_entries; /* the last of all, and the first */
+extern ts_op_entry ts_fallbacks, *ts_entries; /* newest and oldest registration */
 
-/** The op is to get a new table at the end of the transaction; the fallbacks: all ops are. */
+/** Marks the op for a new table at the end of the transaction; for the fallbacks, marks all ops. */
 void ts_tables_touch(ts_op_entry *e);
-/** New tables for the changed ops; all or nothing. */
+/** Publishes new tables for all changed ops, or none. */
 ts_status ts_tables_publish(void);
 void ts_tables_forget(void);
 
-/** Gives r a handle for the user: a number, so that it can be told when nothing of r is left. */
+/** Gives r a handle for the user. The handle is a number, so that a stale one is detected. */
 ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
 /** The registration of a handle; NULL if it was removed. */
 ts_registration *ts_handle_find(const ts_registration *handle);

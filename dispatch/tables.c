@@ -1,5 +1,6 @@
 /**
- * @file tables.c  What stands in each slot of an op, and why: builds, publishes and prints tables.
+ * @file tables.c  Builds, publishes and prints the tables of ops: the kernel in each slot and the
+ * reason.
  *
  * Calls read a table through one acquire load; a replaced table lives until the library unloads.
  */
@@ -27,7 +28,7 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
     ts_kernel kernel = NULL;
     if (k == TS_KEY_ABSENT) {
         rule = TS_RULE_ABSENT;
-        kernel = ts_absent_tensor;
+        kernel = ts_fail_absent_tensor;
     } else if (own) {
         rule = TS_RULE_KERNEL;
         kernel = own->kernel;
@@ -53,10 +54,9 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
     } else if (rule == TS_RULE_MISSING) {
         t->slot[k] = ts_missing_kernel;
     } else if (!backend) {
-        t->slot[k] = kernel; /* layers are called as they are */
+        t->slot[k] = kernel; /* layers need no entry */
     } else {
-        /* a struct of functions means memory of its own: who calls is checked
-         * before the kernel sees it */
+        /* a backend with a struct has its own memory: ts_enter_device checks arguments first */
         t->slot[k] = own && ts_reg.backends[k] ? ts_enter_device : entry;
         t->impl[k] = kernel;
         t->accepts[k] = (ts_accepts){TS_DT_ALL, 0};
@@ -75,7 +75,7 @@ static ts_op_table *table_build(const ts_op_entry *e)
 {
     ts_op_table *t = ts_sys_calloc(sizeof *t);
     if (!t) {
-        ts_fail_memory("a dispatch table", sizeof *t);
+        ts_error_memory("a dispatch table", sizeof *t);
         return NULL;
     }
     t->info = &ts_ops[e->op];
@@ -112,9 +112,9 @@ void ts_tables_forget(void)
 }
 
 /**
- * A table of t's content out of those that it is to replace, or t. A call may still run through any
- * of them, so none is freed; one that comes again is the same one, and kernels that come and go
- * without end need no more tables than there are ways for them to stand.
+ * Returns an older table with t's content, or t. Old tables are never freed, because a call may
+ * still use them. Reusing equal tables bounds their number when kernels are registered and removed
+ * repeatedly.
  */
 static ts_op_table *take_equal(ts_op_table *t)
 {

@@ -1,5 +1,5 @@
 /**
- * @file timers.c  Where the ticks of a thread go.
+ * @file timers.c  Attributes the ticks of a thread.
  *
  * A thread always has one running cell. At a stamp the ticks since the last stamp go to it,
  * less the stamp's own calibrated cost, which goes to the timers' own row; then another cell runs.
@@ -7,9 +7,9 @@
  * outside calls. Nothing is a remainder and nothing is clamped.
  *
  * A thread's counters are written by itself alone; others may read them at any time, so each is
- * atomic, without order and without read-modify-write. Figures of a thread that is running are of
- * slightly different moments. After a reset a thread clears its cells at its next stamp. The order
- * of locks is state, then the list of threads.
+ * atomic, without order and without read-modify-write. Counters of a running thread are of slightly
+ * different moments. After a reset a thread clears its cells at its next stamp. The order of locks
+ * is state, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers_state.h"
@@ -42,14 +42,14 @@ static inline int64_t ticks(void)
 #endif
 }
 
-/** The row that begins with a cell; NULL for one of t's own. */
+/** The profile row that begins with this cell; NULL for a cell of t's table. */
 static inline ts_tally_row *row_of(ts_timers *t, cell *c)
 {
     uintptr_t at = (uintptr_t)c - (uintptr_t)t->cells;
     return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
 }
 
-/** What gets the ticks of a cell: once a profile has ended, its rows change no more. */
+/** The cell that receives the ticks: rows of a profile that has ended do not change. */
 static inline cell *counted(ts_timers *t, cell *c)
 {
     if (TS_LIKELY(atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)))
@@ -75,7 +75,8 @@ typedef struct moment {
     int64_t ticks, ns;
 } moment;
 
-/** Of some readings the closest: a thread may be set aside between the two clocks. */
+/** Uses the closest of several readings, because the thread may be preempted between the two
+ *  clocks. */
 static moment moment_now(void)
 {
     moment m = {0};
@@ -94,7 +95,7 @@ static moment moment_now(void)
  *  Nothing has been timed yet, so t can be stamped for it and begin anew. */
 static ts_status calibrate(ts_timers *t, const char *function)
 {
-    enum { READINGS = 10000000 }; /* of a clock that stands, until it is believed */
+    enum { READINGS = 10000000 }; /* retries before a clock that does not advance is accepted */
     if (ts_timing.ns_per_tick > 0)
         return TS_OK;
     moment from = moment_now(), to;
@@ -140,7 +141,7 @@ static inline bool is_recording(const ts_thread *thread)
     return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_RECORDING;
 }
 
-/** The cell of what is no call; that of the thread's scope while a profile records. */
+/** The cell for time outside of calls; while a profile records, the row of the thread's scope. */
 static cell *other(ts_timers *t, int which)
 {
     ts_tally_row *row = NULL;
@@ -150,7 +151,7 @@ static cell *other(ts_timers *t, int which)
     return row ? &row->cell : &t->cells[which];
 }
 
-/** A thread's first stamp in a period: what lies between periods counts for nothing. */
+/** A thread's first stamp in a period. Time between periods is not counted. */
 static TS_COLD void begin_period(ts_timers *t)
 {
     pthread_mutex_lock(&ts_timing.lock);
@@ -174,7 +175,7 @@ static TS_COLD void begin_period(ts_timers *t)
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
-/** The calling thread's timers; NULL when there is no memory for them. */
+/** The calling thread's timers, or NULL if out of memory. */
 static ts_timers *timers_of(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
@@ -190,7 +191,7 @@ static ts_timers *timers_of(ts_thread *thread)
     return t;
 }
 
-/** Notes what the thread has spent so far. A profile's steps are those of one thread. */
+/** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 static TS_COLD void mark_step(ts_timers *t)
 {
     bool restart = false, stop = false;
@@ -220,8 +221,8 @@ static TS_COLD void mark_step(ts_timers *t)
         ts_timers_record(false);
 }
 
-/** As ts_timed_hop() into a row of the profile, with the work of the call. The row is looked up
- *  before the first stamp and the work counted after the last, so a kernel's time is its own. */
+/** Like ts_timed_hop(), for a row of the profile and with the work of the call. The row is looked
+ *  up before the first stamp and the work counted after the last, so a kernel's time is its own. */
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
@@ -229,7 +230,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
         r->updated = !r->updated;
         if (!r->updated && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed)) {
             mark_step(t);
-            if (!is_recording(f->thread)) /* that was the last one to be recorded */
+            if (!is_recording(f->thread)) /* the last step to be recorded has ended */
                 return is_timing(f->thread) ? ts_timed_hop(f, kernel) : kernel(f);
         }
     }
@@ -294,7 +295,28 @@ void ts_timer_leave(ts_thread *thread, void *token)
 
 /* ---------------------------------------------------------------------- scopes and steps ---- */
 
-/** Goes on in another scope: what runs now continues in its row of that scope. */
+uint32_t ts_recorded_scope(const ts_thread *thread)
+{
+    const ts_timers *t = thread->timers;
+    return t ? t->record.scope : 0;
+}
+
+void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward)
+{
+    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
+    if (!t)
+        return;
+    if (t->follows != base) {
+        memset(t->following, 0, sizeof t->following);
+        t->follows = base;
+    }
+    uint16_t *known = &t->following[forward % TS_SCOPES_MOST];
+    if (forward && !*known)
+        *known = (uint16_t)ts_scope_below(base, forward);
+    t->record.scope = forward ? *known : base;
+}
+
+/** Switches to another scope: the running cell becomes its row in that scope. */
 static void change_scope(ts_timers *t, uint32_t scope)
 {
     t->record.scope = scope;
@@ -348,7 +370,7 @@ static void switch_to(bool timers, bool recording)
     ts_thread_walk(switch_thread, &bits);
 }
 
-/** Adds the figures of a thread to those of another; both have ended. */
+/** Adds the counters of one ended thread to those of another. */
 static void merge(ts_timers *to, const ts_timers *t)
 {
     for (int i = 0; i < CELLS; i++) {
@@ -371,7 +393,7 @@ static void free_timers(ts_timers *t)
     ts_sys_free(t);
 }
 
-/** Notes what the profile's rows of a thread sum to. */
+/** Records the sum of a thread's profile rows. */
 static void end_profile(ts_thread *thread, void *ctx)
 {
     ts_timers *t = ctx ? ctx : __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
@@ -381,7 +403,8 @@ static void end_profile(ts_thread *thread, void *ctx)
     }
 }
 
-/** Keeps the cells of a thread that ends: of the first ones by themselves, of later ones as one. */
+/** Keeps the cells of a thread that ends. The first such threads have their own rows; later ones
+ *  share one row. */
 static void thread_ended(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
@@ -399,7 +422,8 @@ static void thread_ended(ts_thread *thread)
     } else {
         free_timers(t);
     }
-    __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader finds it in one place */
+    __atomic_store_n(&thread->timers, NULL, __ATOMIC_RELEASE); /* a reader must find the thread in
+                                                                  exactly one list */
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
@@ -417,7 +441,7 @@ static ts_status begin_change(const char *function, bool on)
                             function);
     ts_thread *self = ts_thread_self();
     if (on && !timers_of(self))
-        return ts_fail_memory("timers", sizeof(ts_timers));
+        return ts_error_memory("timers", sizeof(ts_timers));
     pthread_mutex_lock(&ts_timing.lock);
     ts_status status = on ? calibrate(self->timers, function) : TS_OK;
     if (status != TS_OK)
@@ -431,7 +455,7 @@ ts_status ts_timers_enable(bool on)
     switch_to(on, atomic_load_explicit(&ts_timing.recording, memory_order_relaxed));
     pthread_mutex_unlock(&ts_timing.lock);
     if (on)
-        timers_of(ts_thread_self()); /* takes part from now on */
+        timers_of(ts_thread_self()); /* records from now on */
     return TS_OK;
 }
 
@@ -442,11 +466,12 @@ ts_status ts_timers_record(bool on)
     if (on && !ts_timing.steps &&
         !(ts_timing.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *ts_timing.steps))) {
         pthread_mutex_unlock(&ts_timing.lock);
-        return ts_fail_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
+        return ts_error_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
     }
     if (!on && before) {
         ts_timers *own = ts_tls.timers;
-        if (own && own->period == get(&ts_timing.period)) /* from here on it is no profile's time */
+        if (own && own->period == get(&ts_timing.period)) /* time from here on belongs to no
+                                                             profile */
             stamp(own, own->running);
         ts_thread_walk(end_profile, NULL);
     }
@@ -457,7 +482,7 @@ ts_status ts_timers_record(bool on)
     switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), on);
     pthread_mutex_unlock(&ts_timing.lock);
     if (on && !before)
-        ts_timers_reset(); /* each thread begins with a row of its own at its next stamp */
+        ts_timers_reset(); /* at its next stamp each thread starts a new row */
     return TS_OK;
 }
 
@@ -478,7 +503,8 @@ bool ts_timers_recording(void)
 void ts_timers_mark_updates(const int *ops, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!ts_timing.updates[ops[i]]) /* later profiles find it, and other threads may read */
+        if (!ts_timing.updates[ops[i]]) /* kept: later profiles reuse it and other threads may read
+                                           it */
             ts_timing.updates[ops[i]] = 1;
 }
 

@@ -16,6 +16,19 @@ ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 void *ts_timer_enter(ts_thread *thread);
 void ts_timer_leave(ts_thread *thread, void *token);
 
+/** The number of the innermost scope of the thread's profile; 0: none, or no profile records. */
+uint32_t ts_recorded_scope(const ts_thread *thread);
+TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread)
+{
+    return TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
+                       TS_THREAD_RECORDING)
+               ? ts_recorded_scope(thread)
+               : 0;
+}
+/** Lets a backward rule's calls count in the scope of its forward call, below the scope `base` of
+ *  the backward pass. */
+void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward);
+
 void ts_timers_install(void);
 
 /** Threads that ended keep rows of their own up to this many; the last of these and all that end
@@ -29,20 +42,20 @@ typedef struct ts_timer_row {
     double self_ns;
     int thread;
 } ts_timer_row;
-/** Rows of all threads, those that ended included. */
+/** Rows of all threads, including ended ones. */
 typedef struct ts_timer_rows {
-    ts_timer_row *items; /* to be given to ts_sys_free() */
+    ts_timer_row *items; /* free with ts_sys_free() */
     int count, room;
-    bool failed; /* no memory for the rest */
+    bool failed; /* true: out of memory, some rows are missing */
 } ts_timer_rows;
-/** Adds the rows of now; none in a build without timers. */
+/** Adds the current rows; none in a build without timers. */
 void ts_timers_rows(ts_timer_rows *rows);
 /** The calibrated cost of a time stamp. */
 double ts_timers_stamp_ns(void);
 
 /* ----------------------------------------------------------------------------- profiles ---- */
 
-/** What a thread had spent at the end of a step, in ticks since the profile began. */
+/** A thread's totals at the end of a step, in ticks since the profile began. */
 typedef struct ts_step {
     int64_t wall, stamps;
     int64_t parts[TS_PART_COUNT];
@@ -52,15 +65,15 @@ typedef struct ts_step {
  *  profile records, whatever ts_timers_enable() says. */
 ts_status ts_timers_record(bool on);
 bool ts_timers_recording(void);
-/** Ends a step of the program, which from now on marks its steps itself. Else a step ends where
- *  another call comes after one of an op that updates parameters. */
+/** Ends a step explicitly. If the program never calls this, a step ends at the first call after an
+ *  op that updates parameters. */
 void ts_timers_step(void);
 void ts_timers_mark_updates(const int *ops, int n);
 /** Enters a scope; NULL leaves the innermost. */
 void ts_timers_scope(const char *name);
-/** What a recorded call of a backend costs beyond its stamps; the timers' own row gets it. */
+/** Cost of recording a backend's call beyond its stamps, attributed to the timers' own row. */
 void ts_timers_record_cost(double ns);
-/** What a thread has recorded. A row of ts_tally_row.op TS_MAX_OPS - 1 is no call. */
+/** The rows that a thread has recorded. op TS_MAX_OPS - 1 marks time outside of calls. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
     int thread;

@@ -21,7 +21,7 @@ static void visit_live(ts_thread *thread, void *ctx)
 static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
 {
     visit v = {fn, ctx};
-    /* no thread moves to the ended ones, which would be seen twice */
+    /* under the lock, so that no thread ends meanwhile and is counted twice */
     pthread_mutex_lock(&ts_timing.lock);
     ts_thread_walk(visit_live, &v);
     for (ts_timers *t = ts_timing.ended; t; t = t->next)

@@ -10,13 +10,14 @@
 
 typedef ts_cell cell;
 
-/* No op has the last number: its cells hold time that no call of an op takes. */
+/* The last op number is unused: its cells hold time outside of calls. */
 enum {
     CELLS = TS_MAX_OPS * TS_KEY_COUNT,
     ENGINE = CELLS - TS_KEY_COUNT, /* the backward engine between rules */
-    STAMPS,                        /* what stamps cost */
+    STAMPS,                        /* cost of stamps */
     OUTSIDE,                       /* no call is running */
-    BESIDE = TS_MAX_OPS - 1        /* the number of no op, whose keys are ENGINE and so on */
+    BESIDE = TS_MAX_OPS - 1        /* op number for time outside of calls; the keys are ENGINE and
+                                      so on */
 };
 _Static_assert(ENGINE == BESIDE * TS_KEY_COUNT, "rows of a profile name these by op and key");
 
@@ -26,16 +27,18 @@ struct ts_timers {
     _Atomic int64_t begun;
     ts_timers *next; /* of threads that ended */
     int64_t period;  /* the last period of timing it took part in; 0: none since the reset */
-    int64_t reset;   /* the last reset that it knows of; cells of an older one count for nothing */
+    int64_t reset;   /* number of the last reset seen; cells of an older reset are ignored */
     int thread_id;
     ts_tally_table record; /* while a profile records, its rows take the place of cells */
-    int64_t wall, stamps; /* of the profile, at its end or that of the thread */
+    uint32_t follows;      /* the scope of the backward pass that `following` is for */
+    uint16_t following[TS_SCOPES_MOST]; /* by forward scope: that of backward calls; 0: unknown */
+    int64_t wall, stamps; /* rows of the profile, kept at its end or at the thread's end */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
 struct ts_timing_state {
     pthread_mutex_t lock;
-    ts_timers *ended; /* those of threads that ended, the last one first */
+    ts_timers *ended; /* timers of ended threads, newest first */
     int nended;
     _Atomic double ns_per_tick;
     _Atomic int64_t stamp_cost; /* ticks */
@@ -45,8 +48,8 @@ struct ts_timing_state {
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
-    int64_t all_steps, first_step, last_step; /* since recording began; those that are kept */
-    int step_thread; /* the one that marks steps; -1: none yet */
+    int64_t all_steps, first_step, last_step; /* steps since recording began; steps kept */
+    int step_thread; /* the thread that marks steps; -1: none yet */
     atomic_bool marked; /* the program marks its steps itself */
     uint8_t updates[TS_MAX_OPS]; /* ops that update parameters */
     _Atomic int64_t period; /* times switched on or reset */
@@ -74,7 +77,7 @@ static inline void set(_Atomic int64_t *place, int64_t value)
 }
 static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
 
-/** Brings a thread's own figures up to now, or to the moment when timing was switched off. */
+/** Updates a thread's own counters to now, or to the moment when timing was switched off. */
 void ts_timers_close(ts_timers *t);
 
 #endif

@@ -67,7 +67,7 @@ static ts_status write_rows(FILE *out, ts_timers_format format, int most)
     ts_timer_totals totals = ts_timers_totals();
     if (all.failed) {
         ts_sys_free(all.items);
-        return ts_fail_memory("the timers' report", 0);
+        return ts_error_memory("the timers' report", 0);
     }
     if (all.count)
         qsort(all.items, (size_t)all.count, sizeof *all.items, by_time);

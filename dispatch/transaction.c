@@ -1,4 +1,4 @@
-/** @file transaction.c  Changes to the registry come about whole or not at all. */
+/** @file transaction.c  Transactions of the registry. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/store.h"
 #include "core/device.h"
@@ -13,14 +13,15 @@ ts_registry ts_reg;
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static ts_registry before; /* the open transaction */
 
-/* A handle is a place here and, above PLACE_BITS, the serial number of who has it. */
+/* A handle is an index into this table and, above PLACE_BITS, the serial number of its
+   registration. */
 enum { PLACE_BITS = 20 };
 static struct {
     struct holder {
         ts_registration *r; /* NULL: free */
         uint64_t serial;
         uint32_t next_free;
-    } *at; /* the first stays free: 0 is no place */
+    } *at; /* entry 0 is unused: 0 is no handle */
     uint32_t count, room, first_free;
     uint64_t serial;
 } holders = {.count = 1};
@@ -52,7 +53,7 @@ ts_status ts_handle_give(ts_registration *r, ts_registration **handle)
         struct holder *grown =
             room >> PLACE_BITS ? NULL : ts_sys_realloc(holders.at, room * sizeof *grown);
         if (!grown)
-            return ts_fail_memory("a registration's handle", (int64_t)(room * sizeof *grown));
+            return ts_error_memory("a registration's handle", (int64_t)(room * sizeof *grown));
         holders.at = grown;
         holders.room = room;
     }
@@ -83,7 +84,7 @@ void ts_registration_free(ts_registration *r)
     ts_sys_free(r);
 }
 
-/** Takes away what the open transaction added. Nothing of it was ever visible to a call. */
+/** Removes the registrations of the open transaction. No call has seen them. */
 static void roll_back(void)
 {
     ts_tables_forget();

@@ -3,8 +3,8 @@
  *
  *     build/examples/mlp [--plugin path] [steps]
  *
- * Prints the loss as it falls. With a plugin, a backend's shared library, everything happens on its
- * device: nothing below names one. Exit status 0 when the network has learned.
+ * Prints the loss as it falls. With a plugin, a backend's shared library, everything runs on its
+ * device; the code below names no device. Exit status 0 when the network has learned.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -81,7 +81,7 @@ int main(int argc, char **argv)
         ts_backend_get_stats(device.backend, &stats) == TS_OK)
         printf("%llu calls had no kernel there and went over the CPU\n",
                (unsigned long long)stats.round_trips);
-    ts_error_print(); // nothing when nothing failed
+    ts_error_print(); // prints nothing without an error
     ts_optimizer_free(optimizer);
     ts_module_free(net);
     return ts_program_end(ts_error_code() == TS_OK && loss < 0.001 ? 0 : EXIT_FAILURE);

@@ -38,7 +38,7 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_sca
         error = ts_mse_loss(ts_forward(net, x), y);
     }
     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, error)));
-    // unscales and clips; left out when a gradient is not finite
+    // unscales and clips; skips the step if a gradient is not finite
     TS_TRY(ts_grad_scaler_step(scaler, optimizer));
     TS_TRY(ts_grad_scaler_update(scaler));
     ts_optimizer_zero_grad(optimizer);
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     int64_t steps = 1000;
     int status;
     const ts_argument arguments[] = {
-        {"DTYPE", "of products", .text = &name, .one_of = "bf16|f16|f32"},
+        {"DTYPE", "dtype of matrix products", .text = &name, .one_of = "bf16|f16|f32"},
         {"STEPS", "steps of training", .number = &steps, .least = 1, .most = 1000000000},
     };
     if (!ts_program_begin(argc, argv, "Trains a small network in mixed precision.", arguments, 2,
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
             printf("step %4d  loss %.6f  scale %g\n", (int)step, loss,
                    ts_grad_scaler_get_scale(scaler));
     }
-    ts_error_print(); // nothing when nothing failed
+    ts_error_print(); // prints nothing without an error
     ts_grad_scaler_free(scaler);
     ts_optimizer_free(optimizer);
     ts_module_free(net);

@@ -3,9 +3,8 @@
  *
  *     build/examples/my_layer
  *
- * The layer stands above AUTOGRAD and below TRACING: it sees calls as the program makes them,
- * with the casts of AUTOCAST, and those that gradient rules make in backward.
- * Exit status 0 when all is as expected.
+ * The layer is above AUTOGRAD and below TRACING: it sees the program's calls with the casts of
+ * AUTOCAST, and the calls of gradient rules in backward. Exit status 0 when all is as expected.
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
@@ -16,7 +15,7 @@
 
 static _Atomic int calls;
 
-/** The whole layer: say what comes, go on below, pass the status up. */
+/** The whole layer: prints the call, redispatches, returns the status. */
 static ts_status log_shapes(ts_frame *f)
 {
     char call[256];
@@ -84,6 +83,6 @@ int main(int argc, char **argv)
     if (!ts_program_begin(argc, argv, about, NULL, 0, &ended))
         return ended;
     ts_status status = run();
-    ts_error_print(); // nothing when nothing failed
+    ts_error_print(); // prints nothing without an error
     return ts_program_end(status == TS_OK ? EXIT_SUCCESS : EXIT_FAILURE);
 }

@@ -4,10 +4,10 @@
  *
  *     build/examples/my_op
  *
- * softsign_gate(x, g) = x / (1 + |x|) * g. From the shape rule it has broadcasting,
- * promotion, META and destinations; from the kernel the CPU; from the gradient rule backward,
- * and since the rule is written with ordinary ops, backward of backward. Exit status 0 when
- * gradients agree with differences.
+ * softsign_gate(x, g) = x / (1 + |x|) * g. The shape rule provides broadcasting, promotion, META
+ * and destinations; the kernel provides the CPU; the gradient rule provides backward and, because
+ * it is written with ordinary ops, second gradients. Exit status 0 when gradients agree with
+ * differences.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -111,6 +111,6 @@ int main(int argc, char **argv)
     if (!ts_program_begin(argc, argv, about, NULL, 0, &ended))
         return ended;
     ts_status status = run();
-    ts_error_print(); // nothing when nothing failed
+    ts_error_print(); // prints nothing without an error
     return ts_program_end(status == TS_OK ? EXIT_SUCCESS : EXIT_FAILURE);
 }

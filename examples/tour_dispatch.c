@@ -1,7 +1,6 @@
 /**
- * @file tour_dispatch.c
- * Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and says
- * what each station does and what it costs.
+ * @file tour_dispatch.c  Follows one ts_add() under {CPU, AUTOGRAD, TRACING} and prints each
+ * station's work and cost.
  *
  * Layers of its own, which only look, stand above and below each station. A time stamp costs about
  * as much as a layer, so costs come from differences: the same call with and without the station,
@@ -96,7 +95,7 @@ static void add_recorded(void) { ts_drop(ts_add(w, b)); }
 
 enum { CALLS = 200 };
 
-/** ctx: the call; what it costs to begin and end the trace is spread over the calls. */
+/** ctx: the call. The cost of starting and ending the trace is divided by the number of calls. */
 static ts_status many(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
 {
     (void)inputs, (void)n, (void)outputs, (void)m;

@@ -5,8 +5,8 @@
  *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]
  *               [--resume | --overwrite] ...
  *
- * All files go under DIR, which belongs to one run: a second one is refused unless it is told to
- * overwrite it. Ctrl-C saves; --resume goes on bit for bit, also after a kill.
+ * All files go under DIR, which belongs to one run: a second run is refused without --overwrite.
+ * Ctrl-C saves; --resume continues with the same bits, also after a kill.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -113,8 +113,8 @@ static void interrupt(int number)
         signal(SIGINT, SIG_DFL); // a second Ctrl-C ends the program at once
 }
 
-/** Signals that end a run with a checkpoint, unless the caller ignores them (nohup); and those that
- * would end it without: a closed pipe and a file's limit are errors of the write instead. */
+/** Signals that end a run with a checkpoint, unless the caller ignores them (nohup); SIGPIPE and
+ * SIGXFSZ are ignored: a closed pipe and a file size limit become errors of the write. */
 static void set_signals(void)
 {
     static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
@@ -125,7 +125,7 @@ static void set_signals(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/** Ends what may take long and is not training. */
+/** True if a signal should end work other than training. */
 static ts_status unless_interrupted(run *r)
 {
     r->stopped = interrupted;
@@ -140,15 +140,15 @@ static const char *in_out(run *r, const char *name)
 }
 
 /** The tensor itself, or its copy where the model is. */
-static ts_tensor *there(run *r, ts_tensor *t)
+static ts_tensor *to_model_device(run *r, ts_tensor *t)
 {
     return r->device.backend ? ts_to_device(t, r->device) : t;
 }
 
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
-    ts_tensor *logits = ts_forward(r->state.model, there(r, b->x)); // (B, T, V)
-    return ts_cross_entropy_last(logits, there(r, b->y));
+    ts_tensor *logits = ts_forward(r->state.model, to_model_device(r, b->x)); // (B, T, V)
+    return ts_cross_entropy_last(logits, to_model_device(r, b->y));
 }
 
 /** Mean loss over at most `most` batches of the validation text, always the same ones. */
@@ -171,8 +171,8 @@ static ts_status validate(run *r, int64_t most, double *mean)
     return TS_OK;
 }
 
-/** Entropy of the validation bytes taken one by one, in nats:
- * what knowing only their counts gives. */
+/** Entropy of single validation bytes, in nats: the loss of a model that knows only byte
+ * frequencies. */
 static ts_status unigram_entropy(run *r)
 {
     double counts[V] = {0}, total = 0;
@@ -190,7 +190,7 @@ static ts_status unigram_entropy(run *r)
     return TS_OK;
 }
 
-/** What a step computes: *out is the loss of tokens in[0] and targets in[1]; parameters change. */
+/** Computes one step: *out is the loss of tokens in[0] and targets in[1]; updates parameters. */
 static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -250,7 +250,7 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
             saved = s->step;
         }
     }
-    ts_error_print(), ts_error_clear(); // of what ended it, before another save
+    ts_error_print(), ts_error_clear(); // the error that ended the run, before another save
     if (saved != s->step)
         saving = ts_training_save(s, r->out);
     r->stopped = interrupted;
@@ -260,7 +260,7 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
     return status != TS_OK ? status : saving;
 }
 
-/** Prints bytes drawn one by one, each from the last T; what a terminal might obey as \xNN. */
+/** Prints bytes drawn one by one, each from the last T; control characters as \xNN. */
 static ts_status sample(run *r)
 {
     TS_NO_GRAD;
@@ -270,7 +270,7 @@ static ts_status sample(run *r)
         TS_TRY(unless_interrupted(r));
         int64_t seen = n < T ? n : T;
         ts_tensor *seen_text = ts_from_array(text + n - seen, TS_I64, TS_SIZES(1, seen));
-        ts_tensor *logits = ts_forward(r->state.model, there(r, seen_text));
+        ts_tensor *logits = ts_forward(r->state.model, to_model_device(r, seen_text));
         ts_tensor *last =
             ts_to_device(ts_select(ts_select(logits, 0, 0), 0, seen - 1), TS_DEVICE_CPU); // (V)
         TS_TRY(ts_item_int(ts_multinomial(ts_softmax(ts_div_scalar(last, 0.8), 0), 1, true),
@@ -306,7 +306,7 @@ static ts_status draw_timers(run *r)
     int n = 0;
     timed *cells = calloc((size_t)ts_op_count() * TS_KEY_COUNT, sizeof *cells);
     if (!cells)
-        return ts_error_set(TS_ERR_MEMORY, "train_gpt: out of memory for a chart");
+        return ts_error_memory("a chart", ts_op_count() * TS_KEY_COUNT * (int64_t)sizeof *cells);
     for (int op = 0; op < ts_op_count(); op++)
         for (int key = 0; key < TS_KEY_COUNT; key++) {
             timed *c = &cells[n];
@@ -438,18 +438,19 @@ int main(int argc, char **argv)
              .state.size = sizeof(ts_training)};
     enum { MOST = 1000000000 };
     const ts_argument arguments[] = {
-        {"--data", "the text", .text = &r.data, .required = true},
-        {"--out", "the run's folder", .text = &r.out},
-        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name},
+        {"--data", "file to train on", .text = &r.data, .required = true, .value = "FILE"},
+        {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
+        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name,
+         .value = "NAME"},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
-        {"--seed", "of weights and order", .number = &r.seed, .most = INT64_MAX},
+        {"--seed", "seed of weights and batches", .number = &r.seed, .most = INT64_MAX},
         {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
          .most = MOST},
         {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
          .most = MOST},
         {"--compile", "run each step as a compiled function", .flag = &r.compile},
-        {"--resume", "go on with the run in the folder", .flag = &r.resume},
-        {"--overwrite", "remove the run in the folder, then begin anew", .flag = &r.overwrite},
+        {"--resume", "continue the run in the folder", .flag = &r.resume},
+        {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},
     };
     int status;
     if (!ts_program_begin(argc, argv, "Trains a byte-level GPT on one file.", arguments,

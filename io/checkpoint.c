@@ -1,10 +1,9 @@
 /**
- * @file checkpoint.c
- * Saving a checkpoint: all of it or nothing, whenever the process or the machine stops.
+ * @file checkpoint.c  Saving a checkpoint: atomic even if the process or the machine stops.
  *
- * The order of the calls is the guarantee: files, then the manifest, in a folder of another name;
- * everything flushed and read back; only then the folder gets its name, and only after that name is
- * flushed older checkpoints go. One of the same step steps aside under a name that readers know.
+ * The order of the calls is the guarantee: files, then the manifest, in a folder with a temporary
+ * name; flush and read back everything; rename the folder; flush the rename; remove older
+ * checkpoints. An older checkpoint of the same step is renamed to a name that readers know.
  */
 // SPDX-License-Identifier: MIT
 #include "io/checkpoint.h"
@@ -71,7 +70,7 @@ static ts_status prepare(save *s, const char *dir, ts_check_place at)
     s->plans = ts_sys_calloc((size_t)n * sizeof *s->plans);
     s->manifest.files = ts_sys_calloc((size_t)n * sizeof *s->manifest.files);
     if (!s->plans || !s->manifest.files)
-        return ts_fail_memory("a checkpoint", n * (int64_t)sizeof *s->plans);
+        return ts_error_memory("a checkpoint", n * (int64_t)sizeof *s->plans);
     for (; s->planned < n; s->planned++) {
         const ts_checkpoint_section *section = &s->sections[s->planned];
         strcpy(s->manifest.files[s->planned].name, section->name);
@@ -226,8 +225,7 @@ static bool discard(const save *s, const ts_checkpoint_folder *f)
     return gone;
 }
 
-/* The new checkpoint is safe: what goes wrong from here on is logged
- * and mended by the next save. */
+/* The new checkpoint is safe. Later failures are logged, and the next save repairs them. */
 static void prune(const save *s, int keep)
 {
     ts_checkpoint_list list;
@@ -314,7 +312,7 @@ ts_status ts_checkpoint_remove_all(const char *dir)
         status = lock(&s, remove_all);
         if (status == TS_OK)
             status = ts_checkpoint_list_make(remove_all, s.root, &list);
-        /* from the oldest on, so that after a kill the newest state is still there */
+        /* oldest first, so that the newest state survives a kill */
         for (int64_t i = list.count - 1; status == TS_OK && i >= 0; i--)
             if (!discard(&s, &list.folders[i]))
                 status = ts_file_refused(remove_all, "remove all checkpoints in", s.root);

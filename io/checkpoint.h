@@ -27,12 +27,12 @@ typedef struct ts_checkpoint_list {
     int64_t count, room;
 } ts_checkpoint_list;
 
-/** A root that is not there is empty. The list is for ts_checkpoint_list_free(),
- * also after a failure. */
+/** A missing root gives an empty list. Free the list with ts_checkpoint_list_free(), also after a
+ * failure. */
 ts_status ts_checkpoint_list_make(const char *op, const char *root, ts_checkpoint_list *list);
 void ts_checkpoint_list_free(ts_checkpoint_list *list);
 
-/** As ts_checkpoint_open() for another caller. */
+/** Like ts_checkpoint_open(); errors name `op`. */
 ts_checkpoint *ts_checkpoint_read(const char *op, const char *path);
 
 #endif

@@ -24,7 +24,7 @@ struct ts_checkpoint {
 
 /* ----------------------------------------------------------------------- the folder's list ---- */
 
-/* STEP, STEP.old-PID or STEP.tmp-PID with a step as it is written, else false. */
+/* STEP, STEP.old-PID or STEP.tmp-PID with a canonical step number; otherwise false. */
 static bool read_name(const char *name, ts_checkpoint_folder *f)
 {
     const char *at = name;
@@ -56,7 +56,7 @@ static ts_status add_name(const char *name, void *ctx)
         int64_t room = list->room ? 2 * list->room : 8;
         void *more = ts_sys_realloc(list->folders, (size_t)room * sizeof folder);
         if (!more)
-            return ts_fail_memory("a list of checkpoints", room * (int64_t)sizeof folder);
+            return ts_error_memory("a list of checkpoints", room * (int64_t)sizeof folder);
         list->folders = more;
         list->room = room;
     }
@@ -101,8 +101,8 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
                        path, TS_MANIFEST_MAX, (long long)bytes);
     if (status == TS_OK) {
         text = ts_sys_alloc((size_t)bytes);
-        status =
-            text ? ts_file_read(op, path, fd, text, bytes, 0) : ts_fail_memory("a manifest", bytes);
+        status = text ? ts_file_read(op, path, fd, text, bytes, 0)
+                      : ts_error_memory("a manifest", bytes);
     }
     if (status == TS_OK)
         status = ts_manifest_parse(op, path, text, (size_t)bytes, manifest);
@@ -112,7 +112,7 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
     return status;
 }
 
-/* The descriptor whose bytes were hashed is the one that is read from later. */
+/* Tensors are read later from the same descriptor that was hashed. */
 static ts_status open_section(const char *op, const char *folder, const ts_manifest_file *f,
                               section *section)
 {
@@ -148,7 +148,7 @@ ts_checkpoint *ts_checkpoint_read(const char *op, const char *path)
         return NULL;
     ts_checkpoint *c = ts_sys_calloc(sizeof *c);
     section *sections = c ? ts_sys_calloc((size_t)manifest.nfiles * sizeof *sections) : NULL;
-    ts_status status = sections ? TS_OK : ts_fail_memory("a checkpoint", sizeof *c);
+    ts_status status = sections ? TS_OK : ts_error_memory("a checkpoint", sizeof *c);
     if (status == TS_OK) {
         c->step = manifest.step;
         c->sections = sections;
@@ -191,7 +191,7 @@ const char *ts_checkpoint_path(const ts_checkpoint *c) { return c ? c->path : NU
 const char *ts_checkpoint_json(const ts_checkpoint *c) { return c ? c->json : NULL; }
 const char *ts_checkpoint_report(const ts_checkpoint *c) { return c && c->report ? c->report : ""; }
 
-/** The value at keys, in *root's hands; root is for ts_json_done() whatever comes. */
+/** The value at keys, owned by *root. Pass root to ts_json_done() in every case. */
 static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys,
                               int nkeys, json_t **root)
 {
@@ -334,7 +334,7 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
                             root, (long long)tried, report);
     if (status == TS_OK && found) {
         if (report)
-            ts_error_clear(); /* of what was passed over */
+            ts_error_clear(); /* names of skipped checkpoints */
         found->report = report;
         report = NULL;
         *checkpoint = found;

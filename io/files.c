@@ -62,7 +62,7 @@ ts_status ts_file_hash(const char *op, const char *path, int fd, int64_t bytes,
 {
     char *data = ts_sys_alloc(CHUNK);
     XXH3_state_t *state = data ? XXH3_createState() : NULL;
-    ts_status status = state ? TS_OK : ts_fail_memory("reading a file", CHUNK);
+    ts_status status = state ? TS_OK : ts_error_memory("reading a file", CHUNK);
     if (status == TS_OK)
         XXH3_128bits_reset(state);
     for (int64_t at = 0; status == TS_OK && at < bytes; at += CHUNK) {
@@ -86,7 +86,7 @@ ts_status ts_writer_open(ts_writer *w, const char *op, const char *path)
     *w = (ts_writer){.op = op, .path = path, .fd = -1};
     w->hash = XXH3_createState();
     if (!w->hash)
-        return ts_fail_memory("the hash of a file", 1);
+        return ts_error_memory("the hash of a file", 1);
     XXH3_128bits_reset(w->hash);
     ts_status status = ts_file_create(op, path, 0666, &w->fd);
     if (status != TS_OK)
@@ -115,7 +115,7 @@ ts_status ts_writer_finish(ts_writer *w, char text[TS_HASH_TEXT])
         status = ts_file_refused(w->op, "flush", w->path);
     int closed = ts_files.close(w->fd);
     w->fd = -1;
-    /* After EINTR the descriptor is gone on Linux, and the data is on disk by the flush. */
+    /* On Linux, close() frees the descriptor even with EINTR; the flush already wrote the data. */
     if (closed != 0 && errno != EINTR && status == TS_OK)
         status = ts_file_refused(w->op, "close", w->path);
     if (text && status == TS_OK)
@@ -133,7 +133,7 @@ void ts_writer_abandon(ts_writer *w)
     w->hash = NULL;
 }
 
-/** What ts_writer_replace() was given. */
+/** Arguments of ts_writer_replace(). */
 typedef struct replacing {
     const char *op;
     ts_status (*write)(ts_writer *w, void *ctx);
@@ -203,7 +203,7 @@ ts_status ts_folder_each(const char *op, const char *path,
 
 bool ts_folder_remove(const char *path)
 {
-    /* a link to a folder is a file of its own here: what it leads to is not ours to empty */
+    /* a link to a folder is removed as a file; its target is not emptied */
     if (ts_files.unlink(path) == 0)
         return true;
     DIR *dir = ts_files.opendir(path);

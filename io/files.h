@@ -54,10 +54,10 @@ ts_status ts_writer_replace(const char *op, const char *path,
 
 /* -------------------------------------------------------------------------- folders ---- */
 
-/** Makes a folder and flushes its name; one that is there already is no error. */
+/** Makes a folder and flushes its name. An existing folder is no error. */
 ts_status ts_folder_make(const char *op, const char *path);
-/** Removes a folder and the files in it as far as possible;
- * records no error. True when it is gone. */
+/** Removes a folder and the files in it as far as possible; records no error. True if it no longer
+ * exists. */
 bool ts_folder_remove(const char *path);
 /**
  * Calls visit with each name in a folder, except "." and "..", until it returns a failure.

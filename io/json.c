@@ -67,10 +67,10 @@ void ts_io_remove(void)
 }
 
 /*
- * Most that a parser takes for the value at the start of text. Each value and each member stands
- * behind one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes,
- * a member 96 and its share of the buckets 64, all rounded up); strings are kept at most twice,
- * and the buffer of the longest token doubles from 16.
+ * Upper bound of the parser's memory for the value at the start of text. Each value and each member
+ * follows one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes, a
+ * member 96 and its share of the buckets 64, all rounded up); strings are kept at most twice, and
+ * the buffer of the longest token doubles from 16.
  */
 static size_t most_of(const char *text, size_t bytes)
 {
@@ -111,7 +111,7 @@ json_t *ts_json_load(const char *op, const char *path, const char *text, size_t 
         ts_json_done(NULL);
         block.base = ts_sys_alloc(most);
         if (!block.base) {
-            ts_fail_memory("a JSON value", (int64_t)most);
+            ts_error_memory("a JSON value", (int64_t)most);
             return NULL;
         }
         block.size = most;
@@ -126,9 +126,9 @@ json_t *ts_json_load(const char *op, const char *path, const char *text, size_t 
         return value;
     }
     ts_json_done(NULL);
-    /* a parser that ran out of memory often says nothing at all */
+    /* a parser that ran out of memory often reports nothing */
     if (!error.text[0] || json_error_code(&error) == json_error_out_of_memory)
-        ts_fail_memory("a JSON value", 1);
+        ts_error_memory("a JSON value", 1);
     else
         ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%s': expected JSON, got byte %lld: %s", path,
                    (long long)(at + error.position), ts_quote(error.text));
@@ -148,7 +148,7 @@ char *ts_json_text(const json_t *value, size_t flags, size_t *bytes)
     char *text = size ? ts_sys_alloc(size + 1) : NULL;
     if (!text || json_dumpb(value, text, size, flags) != size) {
         ts_sys_free(text);
-        ts_fail_memory("a JSON text", (int64_t)size);
+        ts_error_memory("a JSON text", (int64_t)size);
         return NULL;
     }
     text[size] = 0;

@@ -8,8 +8,8 @@
 #include "core/error.h"
 
 /**
- * Before any other use of jansson: its memory then comes from ts_sys_alloc(), where it is counted
- * and where faults are planted, unless the program has chosen an allocator for jansson already.
+ * Call before any other use of jansson. Directs jansson's memory to ts_sys_alloc(), which counts it
+ * and injects faults, unless the program already set an allocator for jansson.
  */
 void ts_json_ready(void);
 /**

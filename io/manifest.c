@@ -27,7 +27,7 @@ bool ts_section_name_ok(const char *name)
            strspn(name, all) == length;
 }
 
-static ts_status out_of_memory(void) { return ts_fail_memory("a manifest", 1); }
+static ts_status out_of_memory(void) { return ts_error_memory("a manifest", 1); }
 
 /* ------------------------------------------------------------------------------ writing ---- */
 
@@ -47,7 +47,7 @@ static json_t *describe_files(const ts_manifest *manifest)
     return files;
 }
 
-/* The hash of root as it stands. */
+/* The hash of the current content of root. */
 static ts_status hash_of(const json_t *root, char hash[TS_HASH_TEXT])
 {
     size_t bytes;
@@ -96,7 +96,7 @@ ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **t
 
 /* ------------------------------------------------------------------------------ reading ---- */
 
-/* The hash comes off the root, which is then as it was when the hash was taken. */
+/* Removes the hash entry, so that root is as it was when it was hashed. */
 static ts_status check_hash(const char *op, const char *path, json_t *root)
 {
     char stated[TS_HASH_TEXT], real[TS_HASH_TEXT];

@@ -13,7 +13,7 @@
 
 /** One section's file, NAME.safetensors. */
 typedef struct ts_manifest_file {
-    char name[TS_SECTION_NAME]; /* of the section */
+    char name[TS_SECTION_NAME]; /* name of the section */
     char hash[TS_HASH_TEXT];
     int64_t bytes;
 } ts_manifest_file;
@@ -30,7 +30,8 @@ bool ts_section_name_ok(const char *name);
 
 /** Text by ts_sys_alloc(); json may be NULL. TS_ERR_FORMAT when it is not one JSON object. */
 ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **text, size_t *bytes);
-/** Checks all of a text that came from path; on TS_OK the result is for ts_manifest_free(). */
+/** Parses and checks the text of path. On TS_OK the caller frees the result with
+ *  ts_manifest_free(). */
 ts_status ts_manifest_parse(const char *op, const char *path, const char *text, size_t bytes,
                             ts_manifest *manifest);
 void ts_manifest_free(ts_manifest *manifest);

@@ -1,7 +1,6 @@
 /**
- * @file npy.c
- * NumPy's npy files. The header is a literal of Python with exactly three keys, read by hand:
- * nothing is evaluated, and what NumPy itself would not write is refused.
+ * @file npy.c  NumPy's npy files. The header is a literal of Python with exactly three keys, read
+ * by hand: nothing is evaluated, and a header that NumPy would not write is an error.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -213,7 +212,7 @@ static ts_status check_bools(const header *h, unsigned char *bytes, int64_t n)
     return TS_OK;
 }
 
-/* Data in Fortran order is that of the reversed shape in C order. */
+/* Fortran order equals the reversed shape in C order. */
 static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
 {
     ts_thread *thread = ts_thread_self();

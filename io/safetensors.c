@@ -2,9 +2,9 @@
  * @file safetensors.c
  * Reading safetensors: the header becomes an index, checked in full, before any tensor is made.
  *
- * The header's outer object is walked here and each name and description handed to jansson on its
- * own: so the memory is the header plus a small index whatever the header holds, and names stand
- * in the header's own memory, decoded in place.
+ * This file parses the header's outer object and passes each name and description to jansson
+ * separately. So memory is the header plus a small index for any header, and names are decoded in
+ * place in the header's memory.
  */
 // SPDX-License-Identifier: MIT
 #include "io/safetensors.h"
@@ -28,7 +28,7 @@ const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT] = {
 typedef struct parser {
     const char *op;
     ts_safetensors *st;
-    int64_t bytes; /* of the header */
+    int64_t bytes; /* position in the header */
     int64_t at;
     int64_t max_tensors;
     int64_t entry_room, pair_room;
@@ -47,8 +47,7 @@ static void skip_space(parser *p)
         p->at++;
 }
 
-/* The byte at hand after white space; 0 at the end (a zero byte is wrong
- * wherever this is asked). */
+/* The next byte after white space; 0 at the end (a zero byte is invalid everywhere). */
 static char peek(parser *p)
 {
     skip_space(p);
@@ -94,13 +93,13 @@ static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
     void *more =
         ts_mul_size(wanted, (int64_t)item, &bytes) ? ts_sys_realloc(*array, (size_t)bytes) : NULL;
     if (!more)
-        return ts_fail_memory("the index of a file", wanted * (int64_t)item);
+        return ts_error_memory("the index of a file", wanted * (int64_t)item);
     *array = more;
     *room = wanted;
     return TS_OK;
 }
 
-/* ---------------------------------------------------------------- what an entry may hold ---- */
+/* -------------------------------------------------------------------- fields of an entry ---- */
 
 static ts_status check_dtype(parser *p, const char *name, const json_t *value, ts_st_entry *e)
 {
@@ -259,7 +258,7 @@ static int compare_begin(const void *a, const void *b)
     const ts_st_entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* tensors without elements lie before the one that begins in the same place */
+    /* an empty tensor sorts before a tensor with the same start */
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
@@ -276,7 +275,7 @@ static int compare_key(const void *a, const void *b, void *ctx)
     return strcmp(text + ((const ts_st_pair *)a)->key, text + ((const ts_st_pair *)b)->key);
 }
 
-/* Data fills the file from end to end: no hole, no overlap, nothing behind it. */
+/* Checks that data fills the file: no gap, no overlap, no bytes at the end. */
 static ts_status check_layout(parser *p, int64_t data_bytes)
 {
     ts_safetensors *st = p->st;
@@ -292,7 +291,7 @@ static ts_status check_layout(parser *p, int64_t data_bytes)
             return ENTRY_BAD(p, st->text + e->name,
                              "data_offsets: expected begin %lld, got %lld (%s)", (long long)next,
                              (long long)e->begin, e->begin > next ? "a hole" : "an overlap");
-        /* both are at most 2^63-1 and neither is negative, but their sum came from outside */
+        /* both are from 0 to 2^63-1, but their sum may overflow */
         if (!ts_add_size(next, e->bytes, &next) || next > data_bytes)
             return ENTRY_BAD(p, st->text + e->name,
                              "expected data of at most %lld bytes, got an end at %lld",
@@ -309,7 +308,7 @@ static ts_status check_names(parser *p)
     ts_safetensors *st = p->st;
     st->by_name = ts_sys_alloc((size_t)st->count * sizeof *st->by_name);
     if (!st->by_name)
-        return ts_fail_memory("the index of a file", st->count * 4);
+        return ts_error_memory("the index of a file", st->count * 4);
     for (int64_t i = 0; i < st->count; i++)
         st->by_name[i] = (uint32_t)i;
     qsort_r(st->by_name, (size_t)st->count, sizeof *st->by_name, compare_name, st);
@@ -346,7 +345,7 @@ static ts_status read_index(parser *p, int64_t file_bytes, int64_t max_header)
     st->data = 8 + p->bytes;
     st->text = ts_sys_alloc((size_t)p->bytes);
     if (!st->text)
-        return ts_fail_memory("a file's header", p->bytes);
+        return ts_error_memory("a file's header", p->bytes);
     TS_TRY(ts_file_read(p->op, st->path, st->fd, st->text, p->bytes, 8));
     if (st->text[0] != '{')
         return BAD(p, "'%s': expected a header that begins with '{', got 0x%02x", st->path,
@@ -364,7 +363,7 @@ ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd,
     ts_safetensors *st = ts_sys_calloc(sizeof *st);
     if (!st) {
         ts_file_close(fd);
-        ts_fail_memory("a file's index", sizeof *st);
+        ts_error_memory("a file's index", sizeof *st);
         return NULL;
     }
     st->fd = fd;

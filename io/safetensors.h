@@ -18,7 +18,7 @@ extern const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT];
 
 /** One tensor of an opened file. */
 typedef struct ts_st_entry {
-    int64_t begin, bytes; /* of the data, from its start */
+    int64_t begin, bytes; /* offsets relative to the start of the data */
     int64_t sizes[TS_MAX_DIMS];
     uint32_t name; /* position in text */
     uint8_t dtype, ndim;
@@ -40,8 +40,8 @@ struct ts_safetensors {
     int64_t count, nmetadata;
 };
 
-/** As ts_safetensors_open() on a file that is open, with options of this library's size; the result
- * owns fd, also after a failure. */
+/** Like ts_safetensors_open() for an open file, with options of this library's size. Takes
+ * ownership of fd, also after a failure. */
 ts_safetensors *ts_safetensors_open_fd(const char *op, const char *path, int fd, int64_t bytes,
                                        const ts_safetensors_opts *opts);
 
@@ -55,7 +55,7 @@ typedef struct ts_st_plan {
     size_t header_bytes;
 } ts_st_plan;
 
-/** where: the file or section for messages. After a failure there is nothing to free. */
+/** where: file or section for messages. After a failure the caller frees nothing. */
 ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
                           const char *const *names, ts_tensor *const *tensors, int64_t n,
                           const char *const *keys, const char *const *values, int64_t nmetadata);

@@ -1,4 +1,4 @@
-/** @file safetensors_read.c  What an opened safetensors file says, and its tensors. */
+/** @file safetensors_read.c  Queries of an open safetensors file, and reading of its tensors. */
 // SPDX-License-Identifier: MIT
 #include <string.h>
 

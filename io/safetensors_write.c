@@ -11,7 +11,7 @@
 
 /* ------------------------------------------------------------------------------ checks ---- */
 
-/* As jansson sees it: no overlong forms, no surrogates, nothing above U+10FFFF. */
+/* Checks UTF-8 as jansson does: no overlong forms, no surrogates, nothing above U+10FFFF. */
 static bool is_utf8(const char *text)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -40,7 +40,7 @@ static json_t *json_text_of(const char *op, const char *where, const char *what,
     }
     json_t *value = json_string(text);
     if (!value)
-        ts_fail_memory("a file's header", 1);
+        ts_error_memory("a file's header", 1);
     return value;
 }
 
@@ -97,7 +97,7 @@ static int64_t *numbers(int64_t n)
     for (int64_t i = 0; order && i < n; i++)
         order[i] = i;
     if (!order)
-        ts_fail_memory("a file's header", n * (int64_t)sizeof *order);
+        ts_error_memory("a file's header", n * (int64_t)sizeof *order);
     return order;
 }
 
@@ -113,7 +113,7 @@ static ts_status put(const char *op, const char *where, json_t *object, const ch
                           "'%s': expected distinct names, got '%s' twice", where, ts_quote(key));
     }
     if (!value || json_object_set_new_nocheck(object, key, value) != 0)
-        return ts_fail_memory("a file's header", 1);
+        return ts_error_memory("a file's header", 1);
     return TS_OK;
 }
 
@@ -187,7 +187,7 @@ static ts_status make_header(ts_st_plan *plan, const char *where, const json_t *
                        where, TS_ST_MAX_HEADER, padded);
     plan->header = status == TS_OK ? ts_sys_alloc(8 + padded) : NULL;
     if (status == TS_OK && !plan->header)
-        status = ts_fail_memory("a file's header", (int64_t)padded);
+        status = ts_error_memory("a file's header", (int64_t)padded);
     if (status == TS_OK) {
         for (int i = 0; i < 8; i++)
             plan->header[i] = (char)((uint64_t)padded >> (8 * i) & 0xff);
@@ -210,7 +210,7 @@ static ts_status fill_plan(ts_st_plan *plan, const char *where, const char *cons
     if (plan->count)
         qsort_r(plan->order, (size_t)plan->count, sizeof *plan->order, compare_tensors, &all);
     json_t *root = json_object();
-    ts_status status = root ? TS_OK : ts_fail_memory("a file's header", 1);
+    ts_status status = root ? TS_OK : ts_error_memory("a file's header", 1);
     if (status == TS_OK && nmetadata)
         status = put_metadata(root, plan->op, where, keys, values, nmetadata);
     if (status == TS_OK)

@@ -1,10 +1,10 @@
 /**
- * @file autocast.c  The AUTOCAST layer: casts arguments, then calls on
- * with a new frame that holds them.
+ * @file autocast.c  The AUTOCAST layer: casts arguments and redispatches with a new frame.
  *
  * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
- * seen by TRACING. A kernel per policy serves all ops whose rows name it; the rest never
- * come here. What a region says is one number per thread, two bits a kind of device.
+ * seen by TRACING. One kernel per policy serves all ops whose rows in ops.def name the policy;
+ * other ops skip the layer. The state of a region is one number per thread, two bits per kind of
+ * device.
  */
 // SPDX-License-Identifier: MIT
 #include "core/thread.h"
@@ -20,7 +20,7 @@
 
 #include <string.h>
 
-/** What two bits of a state say. FAILED: a region that could not be opened as it was asked for. */
+/** Values of two bits of a state. FAILED: the region's dtype or device was invalid. */
 enum { OFF, LOWER_BF16, LOWER_F16, FAILED };
 static const ts_dtype lower[] = {TS_DTYPE_NONE, TS_BF16, TS_F16, TS_DTYPE_NONE};
 
@@ -33,7 +33,7 @@ static unsigned mode_of(ts_autocast_state state, unsigned backend)
 
 /* -------------------------------------------------------------------------------- casts ---- */
 
-/** Floating, not f64, and on the device whose region it is. */
+/** Whether t is floating, not f64, and on the region's device. */
 static bool is_eligible(const ts_tensor *t, ts_keyset backend)
 {
     ts_dtype dtype = ts_keys_of(t) & backend ? ts_dtype_of(t) : TS_DTYPE_NONE;
@@ -53,7 +53,7 @@ static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
     ts_tensor *known = keep ? ts_cast_cache_find(t, dtype) : NULL;
     if (known && (ts_requires_grad(known) || !ts_grad_enabled())) {
         stats.hits++;
-        return ts_adopt(ts_retain(known)); /* what runs underneath may empty the cache */
+        return ts_adopt(ts_retain(known)); /* the cast below may empty the cache */
     }
     ts_value args[] = {ts_value_tensor(t), ts_value_dtype(dtype)}, ret = ts_value_none();
     bool casting = f->thread->casting;
@@ -74,7 +74,7 @@ static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset bac
 {
     ts_tensor **list = ts_alloc(f->thread, v->count * sizeof *list);
     if (!list) {
-        ts_fail_memory("a list of casts", (int64_t)(v->count * sizeof *list));
+        ts_error_memory("a list of casts", (int64_t)(v->count * sizeof *list));
         return NULL;
     }
     for (uint32_t k = 0; k < v->count; k++) {
@@ -133,8 +133,8 @@ static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
 
 /* ----------------------------------------------------------------------------- policies ---- */
 
-/** The kind of device that a call runs on, as a key set, and its mode;
- * OFF for what is left alone. */
+/** The kind of device that a call runs on, as a key set, and its mode; OFF if autocast does not
+ * apply. */
 static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
 {
     /* LAZY only defers calls to a device */
@@ -168,7 +168,7 @@ static ts_status run_f32(ts_frame *f)
     unsigned mode = mode_here(f, &backend);
     for (int i = 0; i < f->nargs; i++)
         if (f->args[i].tag == TS_TAG_DTYPE)
-            mode = mode == FAILED ? FAILED : OFF; /* the caller has said what it computes in */
+            mode = mode == FAILED ? FAILED : OFF; /* the caller chose the dtype */
     return mode == OFF      ? ts_redispatch(f)
            : mode == FAILED ? fail_region(f)
                             : call_on(f, backend, TS_F32);
@@ -198,7 +198,7 @@ static ts_status run_widest(ts_frame *f)
     return widest == TS_DTYPE_NONE ? ts_redispatch(f) : call_on(f, backend, widest);
 }
 
-/** The way down excludes this layer for all calls underneath; more is not asked for. */
+/** Redispatches; the exclude mask already disables this layer for all calls below. */
 static ts_status run_keep(ts_frame *f)
 {
     ts_keyset backend = 0;
@@ -221,7 +221,7 @@ ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_reg
     return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
 }
 
-/** Policies of the table's operators; NONE is that of ops which never come here. */
+/** Policies of the operators in ops.def; ops with NONE skip the layer. */
 #define NONE -1
 static const struct {
     const char *op;
@@ -234,7 +234,7 @@ static const struct {
 #undef TS_OP
 };
 
-/** Runs body in a region of its own, so that casts of leaves are kept until it ends. */
+/** Runs body in a separate region, so that casts of leaves are cached until the body ends. */
 static ts_status run_under(ts_autocast_state state, ts_status (*body)(void *ctx), void *ctx)
 {
     ts_autocast_region region;

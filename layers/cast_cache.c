@@ -11,7 +11,7 @@
 
 typedef struct entry {
     ts_tensor *leaf, *cast; /* owned; leaf NULL: free */
-    uint32_t version;       /* of the leaf's storage when it was cast */
+    uint32_t version;       /* version of the leaf's storage when it was cast */
 } entry;
 
 typedef struct cache {
@@ -24,8 +24,7 @@ static _Thread_local cache casts __attribute__((tls_model("initial-exec")));
 /** The leaf's entry, or the free one where it belongs. */
 static entry *place_of(const cache *c, const ts_tensor *leaf)
 {
-    uint32_t mask = c->room - 1,
-             at = (uint32_t)(((uintptr_t)leaf >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;
+    uint32_t mask = c->room - 1, at = ts_hash_pointer(leaf, mask);
     while (c->entries[at].leaf && c->entries[at].leaf != leaf)
         at = (at + 1) & mask;
     return &c->entries[at];

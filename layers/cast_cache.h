@@ -5,9 +5,9 @@
 
 #include "include/tessera/core.h"
 
-/** The cast of t to dtype, borrowed; NULL when there is none or t was written since. */
+/** The cast of t to dtype, borrowed; NULL if there is no cast or t was written since. */
 ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype);
-/** Keeps a cast of t, and t. Out of memory: does nothing. */
+/** Caches a cast of t and holds t. Does nothing if out of memory. */
 void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast);
 /** Number of casts kept. */
 int64_t ts_cast_cache_count(void);

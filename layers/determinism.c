@@ -1,9 +1,9 @@
 /**
- * @file determinism.c  The determinism checker: each call twice, over copies
- * of what it writes, bit for bit.
+ * @file determinism.c  The determinism checker: runs each call twice, over copies of the tensors
+ * that it writes, and compares the bits.
  *
- * The second call goes down with the same frame: the same random numbers, the same keys.
- * What the first one wrote is the program's; the second's is compared and dropped.
+ * The second call uses the same frame: the same random numbers, the same keys. The program gets the
+ * results of the first call; results of the second are compared and released.
  */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
@@ -22,8 +22,8 @@ typedef struct twins {
     int count;
 } twins;
 
-/** The copy that stands for t, which may be another handle of the same elements;
- * t itself when unwritten. */
+/** The copy that replaces t, or another handle of the same elements; t itself if the call does not
+ * write it. */
 static ts_tensor *copy_of(const twins *w, ts_tensor *t)
 {
     for (int i = 0; i < w->count; i++)
@@ -80,7 +80,7 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     return TS_OK;
 }
 
-/** Runs the call again over the copies, and says what differs: "" when nothing does. */
+/** Runs the call again over the copies and describes the first difference; "" if there is none. */
 static ts_status run_again(ts_frame *f, const twins *w, ts_tensor **members, char *what,
                            size_t size)
 {
@@ -135,7 +135,7 @@ static ts_status check(ts_frame *f)
     size_t bytes = (size_t)tensors * sizeof(twin) + (size_t)members * sizeof(ts_tensor *);
     char *block = ts_alloc(f->thread, bytes);
     if (!block)
-        return ts_fail_memory("the determinism checker's copies", (int64_t)bytes);
+        return ts_error_memory("the determinism checker's copies", (int64_t)bytes);
     twins w = {(twin *)block, 0};
     char what[80] = "";
     ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);

@@ -11,8 +11,8 @@ static _Atomic bool found;
 
 void ts_nan_finder_reset(void) { atomic_store(&found, false); }
 
-/** Whether t holds NaN or infinity, by ops of its own device;
- * false with *status set when that fails. */
+/** Whether t holds NaN or infinity, computed on t's device. On failure false, and *status is
+ * set. */
 static bool has_bad(ts_tensor *t, ts_status *status)
 {
     if (*status != TS_OK || !ts_has_values(t) || !ts_dtype_is_float((ts_dtype)t->dtype))
@@ -23,7 +23,7 @@ static bool has_bad(ts_tensor *t, ts_status *status)
     return *status == TS_OK && !finite;
 }
 
-/** The same of a value: a tensor, a list or a number. */
+/** Whether a value (tensor, list or number) holds NaN or infinity. */
 static bool is_bad(const ts_value *v, ts_status *status)
 {
     if (v->tag == TS_TAG_TENSOR)
@@ -34,7 +34,7 @@ static bool is_bad(const ts_value *v, ts_status *status)
     return v->tag == TS_TAG_FLOAT && !isfinite(v->d);
 }
 
-/** What the call made or wrote that is not finite, by name; NULL: nothing. */
+/** Name of the first result or written argument that is not finite, or NULL. */
 static const char *bad_output(const ts_frame *f, ts_status *status)
 {
     static const char *const results[TS_MAX_RETS] = {"result 0", "result 1", "result 2",
@@ -53,11 +53,11 @@ static ts_status find_nans(ts_frame *f)
     bool look = !atomic_load_explicit(&found, memory_order_relaxed) &&
                 strcmp(f->table->info->name, "empty") != 0;
     ts_status status = TS_OK;
-    bool had = false; /* a value that was not finite came in: this op is not where it began */
+    bool had = false; /* an argument was not finite, so this op is not the origin */
     ts_keyset layers = ~TS_BACKEND_KEYS;
     if (look && (f->given || f->table->written)) {
         ts_mask_guard masks = ts_mask_push(0, layers);
-        /* before the call: what it overwrites is gone after it */
+        /* checked before the call, which may overwrite arguments */
         for (int i = 0; i < f->nargs && !had; i++)
             had = is_bad(&f->args[i], &status);
         ts_mask_pop(masks);

@@ -1,4 +1,4 @@
-/** @file watch.c  Where watching layers stand, who hears them, TS_LAYERS. */
+/** @file watch.c  Watching layers: their position, the callback for reports, TS_LAYERS. */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
 #include "core/process.h"

@@ -1,4 +1,4 @@
-/** @file watch.h  What layers that watch calls share: their place, their switch, their reports. */
+/** @file watch.h  Common functions of watching layers: position, switch, reports. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_LAYERS_WATCH_H
 #define TS_LAYERS_WATCH_H
@@ -7,10 +7,10 @@
 #include "dispatch/op.h"
 #include "include/tessera/layers.h"
 
-/** A watching layer; its key is taken when it is first switched on. */
+/** A watching layer; its key is registered when the layer is first enabled. */
 typedef struct ts_watcher {
     const char *name;  /* in reports and TS_LAYERS */
-    const char *layer; /* of the key */
+    const char *layer; /* name of the key */
     ts_kernel kernel;
     ts_key key;
     bool placed;

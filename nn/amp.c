@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** What has happened to an optimizer since the last update. */
+/** State of an optimizer since the last update. */
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
 
 typedef struct watched {
@@ -22,8 +22,8 @@ enum { SCALE, TRACKER, SKIPPED, CHANGING };
 /* all doubles, so that checkpoints know one kind of number */
 struct ts_grad_scaler {
     double scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped;
-    /* Held: scale, growth_tracker and skipped once a device has them, f32 without dims,
-     * which stand for those above; a change makes others. NULL before. */
+    /* Held: scale, growth_tracker and skipped as 0-dim f32 tensors on the device, which replace the
+     * fields above. Each change makes new tensors. NULL before the first use. */
     ts_tensor *there[CHANGING];
     bool disabled;
     watched *list; /* optimizers seen since the last update */
@@ -32,7 +32,7 @@ struct ts_grad_scaler {
     int64_t grads_room;
 };
 
-/* ---------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 /* its inverse is finite, too */
 static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; }
@@ -71,8 +71,8 @@ static double *place_of(const ts_grad_scaler *s, int k)
     return (double *)((char *)s + numbers[k].offset);
 }
 
-/** A number as the device has it, for which this waits;
- * as it was last known when the device fails. */
+/** Reads a number from the device and waits for it. If the device fails, returns the last known
+ * value. */
 static double number_of(const ts_grad_scaler *s, int k)
 {
     double x = *place_of(s, k);
@@ -258,8 +258,8 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
     return TS_OK;
 }
 
-/** What a step by gradients that are still scaled takes: one over the scale, and the norm
- *  of gradients times it, which also tells whether all are finite. They are only read. */
+/** For a step with scaled gradients: computes 1 / scale and the norm of the unscaled gradients,
+ *  which also shows whether all are finite. Gradients are not written. */
 static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_tensor **norm,
                            ts_tensor **inverse)
 {
@@ -309,7 +309,7 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
             "grad_scaler_step: this optimizer was stepped already since the last update");
     TS_SCOPE;
     TS_NO_GRAD;
-    /* of gradients that were unscaled there is nothing to know */
+    /* unscaled gradients need neither norm nor inverse */
     ts_tensor *norm = NULL, *inverse = NULL;
     if (w->stage == READY)
         TS_TRY(find_norm(s, w, o, &norm, &inverse));
@@ -340,7 +340,7 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
         return ts_error_set_hint(
             TS_ERR_STATE, "call ts_grad_scaler_step() first",
             "grad_scaler_update: no gradients were unscaled since the last update");
-    /* one choice, made where the numbers are: the host does not know what was found */
+    /* selected on the device, because the host does not know `found` */
     ts_tensor *odd = ts_gt_scalar(found, 0), *scale = s->there[SCALE],
               *steps = ts_add_scalar(s->there[TRACKER], 1);
     ts_tensor *due = ts_ge_scalar(steps, s->growth_interval),

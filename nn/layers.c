@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** Frees a module whose construction failed. */
+/** Frees a module after a failed construction. */
 static ts_module *built(ts_module *m, ts_status status)
 {
     if (status == TS_OK)

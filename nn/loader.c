@@ -27,20 +27,20 @@ struct ts_loader {
     ts_loader_opts opts;
     char *path;
     int fd;
-    char *window; /* T + 1 tokens as the file has them; of who prepares */
-    int64_t first, tokens; /* of the range, in tokens */
+    char *window; /* T + 1 tokens of the file; used by the preparing thread */
+    int64_t first, tokens; /* start and length of the range, in tokens */
     int64_t batches;
-    ts_loader_state next;  /* to be returned */
+    ts_loader_state next;  /* state of the batch to return next */
     slot slots[SLOTS];
     /* the thread's side: slots head .. head + filled - 1 are ready */
     pthread_t thread;
     bool threaded;
-    pid_t process;         /* that the thread runs in */
+    pid_t process;         /* process of the thread */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ts_loader_state ahead; /* to be prepared */
+    ts_loader_state ahead; /* state of the batch to prepare next */
     int head, filled;
-    uint64_t turn;         /* changes when the state is set: what is under way is stale */
+    uint64_t turn;         /* incremented when the state is set: batches in preparation are stale */
     bool stop;
 };
 
@@ -154,7 +154,7 @@ static void *work(void *arg)
     ts_loader *l = arg;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->filled == SLOTS - 1) { /* the last slot is what the caller may be reading */
+        if (l->filled == SLOTS - 1) { /* the caller may be reading the last slot */
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
@@ -225,14 +225,12 @@ static ts_status make_slots(ts_loader *l)
            bytes = 2 * elements * sizeof(int64_t);
     for (int i = 0; i < SLOTS; i++) {
         if (!(l->slots[i].x = malloc(bytes)))
-            return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a batch needs %zu bytes",
-                                bytes);
+            return ts_error_memory("a batch", (int64_t)bytes);
         l->slots[i].y = l->slots[i].x + elements;
     }
     bytes = ((size_t)l->opts.length + 1) * (size_t)item_size(l->opts.dtype);
     if (!(l->window = malloc(bytes)))
-        return ts_error_set(TS_ERR_MEMORY, "loader: out of memory: a sequence needs %zu bytes",
-                            bytes);
+        return ts_error_memory("a sequence", (int64_t)bytes);
     return TS_OK;
 }
 
@@ -260,8 +258,8 @@ static void make_lock(ts_loader *l)
     pthread_condattr_destroy(&monotonic);
 }
 
-/** A forked child has no such thread, and the lock may be one that it held: there batches are made
- * in the caller's. */
+/** A forked child has no such thread, and the thread may have held the lock. A child therefore
+ * prepares batches in the caller's thread. */
 static void detach_after_fork(ts_loader *l)
 {
     if (!l->threaded || l->process == getpid())
@@ -284,7 +282,7 @@ ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
     char *copy = l ? malloc(strlen(path) + 1) : NULL;
     if (!copy) {
         free(l);
-        ts_error_set(TS_ERR_MEMORY, "loader: out of memory");
+        ts_error_memory("a loader", sizeof *l);
         return NULL;
     }
     l->opts = o;

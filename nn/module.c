@@ -1,4 +1,4 @@
-/** @file module.c  Modules: their members, how they are walked, and what is done to all of them. */
+/** @file module.c  Modules: members, walks over the tree, operations on the whole tree. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -10,38 +10,20 @@ enum {
     ALIGNMENT = 64
 };
 
-typedef struct member {
-    char *name;
-    ts_tensor *tensor; /* held; NULL for a child */
-    ts_tensor **tensor_slot;
-    ts_module *child;
-    ts_member_kind kind;
-} member;
-
-struct ts_module {
-    const ts_module_type *given; /* by the module's constructor */
-    ts_module_type type;         /* the same, of this library's size */
-    ts_module *parent;
-    void *payload;
-    member *members;
-    int nmembers, room;
-    bool training;
-};
-
 void *ts_nn_alloc(int64_t count, size_t item, const char *what)
 {
     void *block = count < 0 ? NULL : calloc(count ? (size_t)count : 1, item);
     if (!block)
-        ts_error_set(TS_ERR_MEMORY, "out of memory for %s", what);
+        ts_error_memory(what, count * (int64_t)item);
     return block;
 }
 
-bool ts_nn_same_sizes(const ts_tensor *a, const ts_tensor *b)
+char *ts_nn_copy_text(const char *text, const char *what)
 {
-    bool same = ts_ndim(a) == ts_ndim(b);
-    for (int d = 0; same && d < ts_ndim(a); d++)
-        same = ts_sizes(a)[d] == ts_sizes(b)[d];
-    return same;
+    char *copy = strdup(text);
+    if (!copy)
+        ts_error_memory(what, (int64_t)strlen(text) + 1);
+    return copy;
 }
 
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
@@ -52,7 +34,7 @@ bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t)
     return false;
 }
 
-/* ------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 ts_module *ts_module_new(const ts_module_type *type)
 {
@@ -70,7 +52,7 @@ ts_module *ts_module_new(const ts_module_type *type)
         size_t bytes = (t.payload + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         m->payload = bytes >= t.payload ? aligned_alloc(ALIGNMENT, bytes) : NULL;
         if (!m->payload) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for a %s", t.name);
+            ts_error_memory("the payload of a module", (int64_t)t.payload);
             free(m);
             return NULL;
         }
@@ -87,7 +69,7 @@ void ts_module_free(ts_module *m)
     if (m->type.free && m->payload)
         m->type.free(m->payload);
     for (int i = 0; i < m->nmembers; i++) {
-        member *e = &m->members[i];
+        ts_member *e = &m->members[i];
         ts_release(e->tensor);
         if (e->child) {
             e->child->parent = NULL;
@@ -95,6 +77,7 @@ void ts_module_free(ts_module *m)
         }
         free(e->name);
     }
+    ts_nn_free_hooks(m);
     free(m->members);
     free(m->payload);
     free(m);
@@ -110,7 +93,7 @@ const ts_module_type *ts_module_type_of(const ts_module *m)
 
 /** A new member under a checked name, or NULL with an error;
  * nmembers is raised by the caller's success. */
-static member *new_member(ts_module *m, const char *function, const char *name)
+static ts_member *new_member(ts_module *m, const char *function, const char *name)
 {
     const ts_check_place at = {function, __builtin_return_address(0)};
     TS_TRY_NULL(ts_check_name(at, "name", name, NAME_MOST - 1, ".", ""));
@@ -122,21 +105,18 @@ static member *new_member(ts_module *m, const char *function, const char *name)
         }
     if (m->nmembers == m->room) {
         int room = m->room ? 2 * m->room : 4;
-        member *members = realloc(m->members, (size_t)room * sizeof *members);
+        ts_member *members = realloc(m->members, (size_t)room * sizeof *members);
         if (!members) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for the members of a %s", m->type.name);
+            ts_error_memory("the members of a module", room * (int64_t)sizeof *members);
             return NULL;
         }
         m->members = members;
         m->room = room;
     }
-    member *e = &m->members[m->nmembers];
-    *e = (member){.name = strdup(name)};
+    ts_member *e = &m->members[m->nmembers];
+    *e = (ts_member){.name = ts_nn_copy_text(name, "the name of a member")};
     ts_state_changed();
-    if (e->name)
-        return e;
-    ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a member");
-    return NULL;
+    return e->name ? e : NULL;
 }
 
 static ts_status add_tensor(ts_module *m, const char *function, const char *name, ts_tensor *t,
@@ -151,7 +131,7 @@ static ts_status add_tensor(ts_module *m, const char *function, const char *name
         return ts_error_set_hint(
             TS_ERR_AUTOGRAD, "make it under TS_NO_GRAD, or pass ts_detach() of it",
             "%s: argument 't': expected a leaf as '%s', got the result of an op", function, name);
-    member *e = new_member(m, function, name);
+    ts_member *e = new_member(m, function, name);
     if (!e)
         return ts_error_code();
     if (kind == TS_MEMBER_PARAMETER && !ts_set_requires_grad(t, true)) {
@@ -204,7 +184,7 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
             child->type.name);
     if (status == TS_OK)
         status = TS_CHECK_POINTERS(name);
-    member *e = status == TS_OK ? new_member(m, "module_add", name) : NULL;
+    ts_member *e = status == TS_OK ? new_member(m, "module_add", name) : NULL;
     if (!e) {
         ts_module_free(child);
         return ts_error_code();
@@ -227,7 +207,7 @@ int ts_module_num_children(const ts_module *m)
     return n;
 }
 
-static const member *child_at(const ts_module *m, int index)
+static const ts_member *child_at(const ts_module *m, int index)
 {
     for (int i = 0; m && index >= 0 && i < m->nmembers; i++)
         if (m->members[i].child && index-- == 0)
@@ -237,13 +217,13 @@ static const member *child_at(const ts_module *m, int index)
 
 ts_module *ts_module_child(const ts_module *m, int index)
 {
-    const member *e = child_at(m, index);
+    const ts_member *e = child_at(m, index);
     return e ? e->child : NULL;
 }
 
 const char *ts_module_child_name(const ts_module *m, int index)
 {
-    const member *e = child_at(m, index);
+    const ts_member *e = child_at(m, index);
     return e ? e->name : NULL;
 }
 
@@ -252,7 +232,7 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
                       void *ctx)
 {
     for (int i = 0; i < m->nmembers; i++) {
-        const member *e = &m->members[i];
+        const ts_member *e = &m->members[i];
         size_t n = strlen(e->name);
         if (length + n + 2 > NAME_MOST)
             return ts_error_set(
@@ -290,7 +270,7 @@ ts_tensor *ts_module_tensor(const ts_module *m, const char *name)
     const char *rest = name;
     for (const ts_module *at = m; at && rest;) {
         size_t n = strcspn(rest, ".");
-        const member *e = NULL;
+        const ts_member *e = NULL;
         for (int i = 0; i < at->nmembers && !e; i++)
             if (strncmp(at->members[i].name, rest, n) == 0 && !at->members[i].name[n])
                 e = &at->members[i];
@@ -312,21 +292,7 @@ static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void 
             each_module(m->members[i].child, fn, ctx);
 }
 
-/* ----------------------------------------------------------------------- on all of them ---- */
-
-ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
-{
-    TS_TRY_NULL(TS_CHECK_OBJECTS(m, x));
-    if (!m->type.forward) {
-        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor",
-                     m->type.name);
-        return NULL;
-    }
-    ts_tensor *y = m->type.forward(m, x);
-    if (!y && ts_error_code() == TS_OK)
-        ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
-    return y;
-}
+/* --------------------------------------------------------------------------- whole tree ---- */
 
 static void set_training(ts_module *m, void *ctx)
 {
@@ -418,7 +384,7 @@ static void replace_tensors(ts_module *m, void *ctx)
 {
     const exchange *x = ctx;
     for (int i = 0; i < m->nmembers; i++) {
-        member *e = &m->members[i];
+        ts_member *e = &m->members[i];
         for (int64_t k = 0; e->tensor && k < x->n; k++) {
             if (e->tensor != x->old[k])
                 continue;

@@ -1,15 +1,44 @@
-/** @file nn.h  What the files of this room share. */
+/** @file nn.h  Declarations shared by the files of this room. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_NN_NN_H
 #define TS_NN_NN_H
 
 #include "tessera/tessera.h"
 
+/** A parameter, a buffer or a child of a module. */
+typedef struct ts_member {
+    char *name;
+    ts_tensor *tensor; /* held; NULL for a child */
+    ts_tensor **tensor_slot;
+    ts_module *child;
+    ts_member_kind kind;
+} ts_member;
+
+struct ts_module {
+    const ts_module_type *given; /* by the module's constructor */
+    ts_module_type type;         /* the same, of this library's size */
+    ts_module *parent;
+    void *payload;
+    ts_member *members;
+    int nmembers, room;
+    struct ts_nn_hook *hooks; /* in the order in which they were added */
+    int running;              /* calls of ts_forward() that have not returned */
+    bool training;
+};
+
+/** Releases the hooks of a module that ends. */
+void ts_nn_free_hooks(ts_module *m);
+
 /** Zeroed memory; NULL with TS_ERR_MEMORY. */
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
 /** True in the list of n tensors. */
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
-bool ts_nn_same_sizes(const ts_tensor *a, const ts_tensor *b);
+/** A copy to be freed; NULL with TS_ERR_MEMORY. */
+char *ts_nn_copy_text(const char *text, const char *what);
+/** Sets given[i] to the place of own tensor i among n names, -1 if it is missing. Notes names that
+ *  are missing, unexpected or given twice, and sizes that differ, in a zeroed report. */
+void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
+                 int64_t n, int64_t *given, ts_load_report *report);
 
 /** Adds the member "dropout" if p is not 0, and stores it in *dropout. */
 ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout);
@@ -19,12 +48,11 @@ double ts_nn_initial_lr(const ts_optimizer *o, int group);
 /** Norm of all gradients of an optimizer together, as ts_global_norm(); in the caller's scope. */
 ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
 /**
- * A step for which the host does not wait. All are numbers on the parameters'
- * device, and may be NULL.
- * @param norm    of the gradients times factor, for clipping; NULL: taken where needed,
- *                of the gradients as they are
- * @param factor  f32: what gradients are multiplied by as they are read, before they are clipped
- * @param found   f32: unless it is 0, the device leaves the step out, which then does not count
+ * A step without a host sync. The tensors are 0-dim, on the parameters' device, and may be NULL.
+ * @param norm  norm of the gradients times factor, for clipping; NULL: computed if needed, without
+ *              factor
+ * @param factor  f32: multiplies gradients as they are read, before clipping
+ * @param found   f32: if not 0, the device skips the step and does not count it
  */
 ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found);
 

@@ -7,24 +7,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { STATES = 3, MASTER = 2 };
+
+/** A parameter and its state. */
+typedef struct record {
+    ts_tensor *param; /* held */
+    char *name;
+    /* exp_avg and exp_avg_sq, or a momentum buffer; for a bf16 or f16 parameter also its f32
+     * values; held, or NULL */
+    ts_tensor *states[STATES];
+    int64_t steps;
+} record;
+
 typedef struct group {
     ts_group_opts opts;
     double initial_lr;
     int64_t first, n; /* its parameters among all */
+    record *records;  /* n */
     ts_tensor *skipped; /* (n) f32 on their device: counted steps that the device
                            skipped; NULL: none */
 } group;
-
-enum { STATES = 3, MASTER = 2 };
-
-/** A parameter's name and state. */
-typedef struct record {
-    char *name;
-    /* exp_avg and exp_avg_sq, or a momentum buffer; of a bf16 or f16 parameter the f32 values that
-     * are stepped; held, NULL where there is none */
-    ts_tensor *states[STATES];
-    int64_t steps;
-} record;
 
 /** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
 typedef struct step_lists {
@@ -32,15 +34,14 @@ typedef struct step_lists {
     int64_t *steps, **counts; /* counts: where the steps are kept */
 } step_lists;
 
-/* records, params and lists stand in one block, which begins with the records. */
+/* params and lists are one block, which begins with params. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
     double max_norm; /* 0: no clipping */
     group *groups;
     int ngroups;
     int64_t n;
-    record *records;    /* n */
-    ts_tensor **params; /* n, held; ts_optimizer_params() returns this list */
+    ts_tensor **params; /* n, those of the records; ts_optimizer_params() returns this list */
     step_lists lists;
 };
 
@@ -62,7 +63,7 @@ ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
     return opts;
 }
 
-/* ---------------------------------------------------------------------- coming and going ---- */
+/* ---------------------------------------------------------------------- create and free ---- */
 
 ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
 {
@@ -74,12 +75,16 @@ ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
     return o;
 }
 
-static void release_param(ts_optimizer *o, int64_t i)
+static void free_group(group *g)
 {
-    ts_release(o->params[i]);
-    for (int k = 0; k < STATES; k++)
-        ts_release(o->records[i].states[k]);
-    free(o->records[i].name);
+    for (record *r = g->records; r && r < g->records + g->n; r++) {
+        ts_release(r->param);
+        for (int k = 0; k < STATES; k++)
+            ts_release(r->states[k]);
+        free(r->name);
+    }
+    ts_release(g->skipped);
+    free(g->records);
 }
 
 void ts_optimizer_free(ts_optimizer *o)
@@ -87,11 +92,9 @@ void ts_optimizer_free(ts_optimizer *o)
     if (!o)
         return;
     ts_state_changed();
-    for (int64_t i = 0; i < o->n; i++)
-        release_param(o, i);
     for (int i = 0; i < o->ngroups; i++)
-        ts_release(o->groups[i].skipped);
-    free(o->records);
+        free_group(&o->groups[i]);
+    free(o->params);
     free(o->groups);
     free(o);
 }
@@ -115,13 +118,14 @@ ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_gr
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
-enum { BYTES_PER_PARAM = sizeof(record) + 7 * sizeof(ts_tensor *) + sizeof(int64_t) };
-
-/** Lays the arrays of n parameters out in a block. */
-static void lay_out(ts_optimizer *o, void *block, int64_t n)
+/** Gives params and lists room for n parameters; those in params stay. */
+static ts_status reserve(ts_optimizer *o, int64_t n)
 {
-    o->records = block;
-    o->params = (ts_tensor **)(void *)(o->records + n);
+    enum { BYTES = 7 * sizeof(ts_tensor *) + sizeof(int64_t) };
+    void *block = realloc(o->params, (size_t)(n ? n : 1) * BYTES);
+    if (!block)
+        return ts_error_memory("the lists of an optimizer", n * BYTES);
+    o->params = block;
     o->lists.values = o->params + n;
     o->lists.grads = o->lists.values + n;
     o->lists.first = o->lists.grads + n;
@@ -129,6 +133,17 @@ static void lay_out(ts_optimizer *o, void *block, int64_t n)
     o->lists.skipped = o->lists.second + n;
     o->lists.counts = (int64_t **)(void *)(o->lists.skipped + n);
     o->lists.steps = (int64_t *)(void *)(o->lists.counts + n);
+    return TS_OK;
+}
+
+/** Whether a parameter of the optimizer has this name. */
+static bool has_name(const ts_optimizer *o, const char *name)
+{
+    for (const group *g = o->groups; g < o->groups + o->ngroups; g++)
+        for (const record *r = g->records; r < g->records + g->n; r++)
+            if (strcmp(r->name, name) == 0)
+                return true;
+    return false;
 }
 
 static ts_status check_param(const ts_optimizer *o, const char *const *names,
@@ -141,9 +156,8 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
         return ts_error_set(
             TS_ERR_VALUE, "optimizer_add_group: parameter '%s': expected a leaf that requires grad",
             name);
-    bool twice = ts_nn_contains(o->params, o->n, params[i]) || ts_nn_contains(params, i, params[i]);
-    for (int64_t k = 0; k < o->n && !twice; k++)
-        twice = strcmp(o->records[k].name, name) == 0;
+    bool twice = ts_nn_contains(o->params, o->n, params[i]) ||
+                 ts_nn_contains(params, i, params[i]) || has_name(o, name);
     for (int64_t k = 0; k < i && !twice; k++)
         twice = strcmp(names[k], name) == 0;
     if (twice)
@@ -177,31 +191,26 @@ static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
     return TS_OK;
 }
 
-/** Names and states of parameters n0 .. n, already laid out;
- * false leaves what was made for the caller to free. */
-static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
-                       ts_tensor *const *params, const ts_group_opts *opts)
+/** Makes the records of a group; an error leaves those made to free_group(). */
+static ts_status fill_group(const ts_optimizer *o, group *g, const char *const *names,
+                            ts_tensor *const *params)
 {
-    int states = o->kind == TS_SGD ? opts->momentum != 0 : 2;
+    int states = o->kind == TS_SGD ? g->opts.momentum != 0 : 2;
     TS_SCOPE;
     TS_NO_GRAD;
-    for (int64_t i = n0; i < o->n; i++) {
-        o->params[i] = ts_retain(params[i - n0]);
-        record *r = &o->records[i];
-        r->name = strdup(names[i - n0]);
-        if (!r->name) {
-            ts_error_set(TS_ERR_MEMORY, "out of memory for the name of a parameter");
-            return false;
-        }
-        ts_dtype dtype = ts_dtype_of(params[i - n0]);
-        bool half = dtype == TS_BF16 || dtype == TS_F16;
-        ts_tensor *like = half ? ts_to(params[i - n0], TS_F32) : params[i - n0];
-        if (!like)
-            return false;
+    if (!(g->records = ts_nn_alloc(g->n, sizeof *g->records, "a parameter group")))
+        return TS_ERR_MEMORY;
+    for (int64_t i = 0; i < g->n; i++) {
+        record *r = &g->records[i];
+        r->param = ts_retain(params[i]);
+        if (!(r->name = ts_nn_copy_text(names[i], "the name of a parameter")))
+            return TS_ERR_MEMORY;
+        bool half = ts_dtype_is_half(ts_dtype_of(r->param));
+        ts_tensor *like = half ? ts_to(r->param, TS_F32) : r->param;
+        TS_TRY(like);
         for (int k = 0; k < states; k++) {
             ts_tensor *state = ts_zeros_like(like);
-            if (!state)
-                return false;
+            TS_TRY(state);
             r->states[k] = ts_retain(state);
             ts_drop(state);
         }
@@ -210,7 +219,7 @@ static bool fill_group(ts_optimizer *o, int64_t n0, const char *const *names,
             ts_drop(like);
         }
     }
-    return true;
+    return TS_OK;
 }
 
 ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
@@ -227,35 +236,23 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
     for (int64_t i = 0; i < n; i++)
         TS_TRY(check_param(o, names, params, i));
 
-    ts_optimizer before = *o;
-    int64_t total = o->n + n;
-    void *block = ts_nn_alloc(total, BYTES_PER_PARAM, "the state of an optimizer");
-    group *groups = block ? ts_nn_alloc(o->ngroups + 1, sizeof *groups, "a parameter group") : NULL;
-    if (!groups) {
-        free(block);
-        return TS_ERR_MEMORY;
-    }
-    lay_out(o, block, total);
-    o->n = total;
-    if (before.n) {
-        memcpy(o->records, before.records, (size_t)before.n * sizeof *o->records);
-        memcpy(o->params, before.params, (size_t)before.n * sizeof *o->params);
-    }
-    if (!fill_group(o, before.n, names, params, &p)) {
-        for (int64_t i = before.n; i < total; i++)
-            release_param(o, i);
-        *o = before;
-        free(block);
-        free(groups);
-        return ts_error_code();
-    }
-    if (before.ngroups)
-        memcpy(groups, before.groups, (size_t)before.ngroups * sizeof *groups);
-    groups[o->ngroups++] = (group){p, p.lr, before.n, n, NULL};
+    group *groups = realloc(o->groups, (size_t)(o->ngroups + 1) * sizeof *groups);
+    if (!groups)
+        return ts_error_memory("a parameter group", sizeof *groups);
     o->groups = groups;
+    TS_TRY(reserve(o, o->n + n));
+    group *g = &groups[o->ngroups];
+    *g = (group){.opts = p, .initial_lr = p.lr, .first = o->n, .n = n};
+    ts_status status = fill_group(o, g, names, params);
+    if (status != TS_OK) {
+        free_group(g);
+        return status;
+    }
+    if (n)
+        memcpy(o->params + o->n, params, (size_t)n * sizeof *params);
+    o->n += n;
+    o->ngroups++;
     ts_state_changed();
-    free(before.records);
-    free(before.groups);
     return TS_OK;
 }
 
@@ -306,35 +303,40 @@ static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
     TS_SCOPE;
     if (o->n)
         memset(steps, 0, (size_t)o->n * sizeof *steps);
-    for (int i = 0; i < o->ngroups; i++) {
-        const group *g = &o->groups[i];
+    for (const group *g = o->groups; g < o->groups + o->ngroups; g++) {
         if (g->skipped)
             TS_TRY(ts_copy_to(ts_to(g->skipped, TS_I64), steps + g->first,
                               (size_t)g->n * sizeof *steps));
+        for (int64_t i = 0; i < g->n; i++)
+            steps[g->first + i] = g->records[i].steps - steps[g->first + i];
     }
-    for (int64_t i = 0; i < o->n; i++)
-        steps[i] = o->records[i].steps - steps[i];
     return TS_OK;
 }
 
 static void set_steps(ts_optimizer *o, const int64_t *steps)
 {
     ts_state_changed();
-    for (int64_t i = 0; i < o->n; i++)
-        o->records[i].steps = steps[i];
-    for (int i = 0; i < o->ngroups; i++) {
-        ts_release(o->groups[i].skipped);
-        o->groups[i].skipped = NULL;
+    for (group *g = o->groups; g < o->groups + o->ngroups; g++) {
+        for (int64_t i = 0; i < g->n; i++)
+            g->records[i].steps = steps[g->first + i];
+        ts_release(g->skipped);
+        g->skipped = NULL;
     }
+}
+
+/** Lists the gradients of those parameters that have one, and returns how many. */
+static int64_t collect_grads(ts_tensor *const *params, int64_t n, ts_tensor **grads)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (ts_grad(params[i]) != TS_NONE)
+            grads[count++] = ts_grad(params[i]);
+    return count;
 }
 
 ts_tensor *ts_nn_grad_norm(ts_optimizer *o)
 {
-    int64_t n = 0;
-    for (int64_t i = 0; i < o->n; i++)
-        if (ts_grad(o->params[i]) != TS_NONE)
-            o->lists.grads[n++] = ts_grad(o->params[i]);
-    return ts_global_norm(o->lists.grads, n);
+    return ts_global_norm(o->lists.grads, collect_grads(o->params, o->n, o->lists.grads));
 }
 
 /** min(1, max_norm / (norm + 1e-6)), in f32; a norm that is NaN shows. */
@@ -380,18 +382,18 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
     const ts_step_guard guard = {found, l->skipped}, *guarded = found ? &guard : NULL;
     ts_tensor *const *scale = factor ? &factor : NULL;
     int64_t n = 0;
-    for (int64_t i = g->first; i < g->first + g->n; i++) {
-        const record *r = &o->records[i];
-        ts_tensor *grad = ts_grad(o->params[i]);
+    for (int64_t i = 0; i < g->n; i++) {
+        const record *r = &g->records[i];
+        ts_tensor *grad = ts_grad(r->param);
         if (grad == TS_NONE)
             continue;
-        l->values[n] = r->states[MASTER] ? r->states[MASTER] : o->params[i];
+        l->values[n] = r->states[MASTER] ? r->states[MASTER] : r->param;
         l->grads[n] = grad;
         l->first[n] = r->states[0];
         l->second[n] = r->states[1];
         if (found)
-            TS_TRY(l->skipped[n] = ts_select(g->skipped, 0, i - g->first));
-        l->counts[n] = &o->records[i].steps;
+            TS_TRY(l->skipped[n] = ts_select(g->skipped, 0, i));
+        l->counts[n] = &g->records[i].steps;
         l->steps[n++] = r->steps + 1;
     }
     TS_TRY(declare_numbers(o, g, n));
@@ -403,12 +405,12 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
         TS_TRY(ts_adamw_(l->values, l->grads, l->first, l->second, l->steps, n,
                          &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay,
                                           o->kind == TS_ADAMW, guarded, scale}));
-    for (int64_t i = g->first; i < g->first + g->n; i++) {
-        if (ts_grad(o->params[i]) == TS_NONE)
+    for (record *r = g->records; r < g->records + g->n; r++) {
+        if (ts_grad(r->param) == TS_NONE)
             continue;
-        o->records[i].steps++;
-        if (o->records[i].states[MASTER])
-            TS_TRY(ts_copy_(o->params[i], o->records[i].states[MASTER]));
+        r->steps++;
+        if (r->states[MASTER])
+            TS_TRY(ts_copy_(r->param, r->states[MASTER]));
     }
     return TS_OK;
 }
@@ -457,12 +459,13 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
     *list = (ts_named_tensors){0};
     int64_t count = 1, at = 0;
     size_t bytes = sizeof "steps";
-    for (int64_t i = 0; i < o->n; i++)
-        for (int k = 0; k < STATES; k++)
-            if (o->records[i].states[k]) {
-                count++;
-                bytes += strlen(state_names[o->kind][k]) + strlen(o->records[i].name) + 2;
-            }
+    for (const group *g = o->groups; g < o->groups + o->ngroups; g++)
+        for (const record *r = g->records; r < g->records + g->n; r++)
+            for (int k = 0; k < STATES; k++)
+                if (r->states[k]) {
+                    count++;
+                    bytes += strlen(state_names[o->kind][k]) + strlen(r->name) + 2;
+                }
     TS_SCOPE;
     TS_TRY(count_steps(o, o->lists.steps));
     ts_tensor *steps = ts_from_array(o->lists.steps, TS_I64, &o->n, 1);
@@ -475,14 +478,14 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
                                (ts_tensor **)(void *)block + count};
     char *text = block + (size_t)count * 2 * sizeof(void *);
     for (int k = 0; k < STATES; k++)
-        for (int64_t i = 0; i < o->n; i++) {
-            const record *r = &o->records[i];
-            if (!r->states[k])
-                continue;
-            list->names[at] = text;
-            list->tensors[at++] = ts_retain(r->states[k]);
-            text += sprintf(text, "%s.%s", state_names[o->kind][k], r->name) + 1;
-        }
+        for (const group *g = o->groups; g < o->groups + o->ngroups; g++)
+            for (const record *r = g->records; r < g->records + g->n; r++) {
+                if (!r->states[k])
+                    continue;
+                list->names[at] = text;
+                list->tensors[at++] = ts_retain(r->states[k]);
+                text += sprintf(text, "%s.%s", state_names[o->kind][k], r->name) + 1;
+            }
     list->names[at] = strcpy(text, "steps");
     list->tensors[at] = ts_retain(steps);
     return TS_OK;
@@ -492,37 +495,16 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
 static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const char *const *names,
                             ts_tensor *const *tensors, int64_t n, int64_t *given)
 {
+    ts_load_report r = {0};
+    ts_nn_match(own, names, tensors, n, given, &r);
+    if (r.missing || r.unexpected || r.mismatched)
+        return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: %s", r.text);
     for (int64_t i = 0; i < own->n; i++) {
-        given[i] = -1;
-        for (int64_t k = 0; k < n; k++)
-            if (strcmp(names[k], own->names[i]) == 0)
-                given[i] = k;
-        if (given[i] < 0)
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: '%s' is missing",
-                                own->names[i]);
-        const ts_tensor *mine = own->tensors[i], *t = tensors[given[i]];
-        char wanted[80], got[80];
-        if (!ts_nn_same_sizes(mine, t))
-            return ts_error_set(
-                TS_ERR_VALUE, "optimizer_load_state: '%s': expected sizes %s, got %s",
-                own->names[i],
-                ts_format_sizes(wanted, sizeof wanted, ts_sizes(mine), ts_ndim(mine)),
-                ts_format_sizes(got, sizeof got, ts_sizes(t), ts_ndim(t)));
-        if (ts_dtype_of(t) != ts_dtype_of(mine))
+        ts_dtype mine = ts_dtype_of(own->tensors[i]), got = ts_dtype_of(tensors[given[i]]);
+        if (got != mine)
             return ts_error_set(TS_ERR_VALUE,
                                 "optimizer_load_state: '%s': expected dtype %s, got %s",
-                                own->names[i], ts_dtype_name(ts_dtype_of(mine)),
-                                ts_dtype_name(ts_dtype_of(t)));
-    }
-    for (int64_t k = 0; k < n; k++) {
-        bool known = false;
-        for (int64_t i = 0; i < own->n && !known; i++)
-            known = given[i] == k;
-        if (!known)
-            return ts_error_set(
-                TS_ERR_VALUE,
-                "optimizer_load_state: '%s' is unexpected: expected each name of the state once",
-                names[k]);
+                                own->names[i], ts_dtype_name(mine), ts_dtype_name(got));
     }
     TS_NO_GRAD;
     size_t bytes = (size_t)o->n * sizeof *o->lists.steps;
@@ -607,13 +589,10 @@ ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm
 {
     enum { ON_STACK = 512 };
     ts_tensor *few[ON_STACK], **grads = few;
-    int64_t count = 0;
     TS_TRY(TS_CHECK_TENSOR_LIST(params, n));
     if (n > ON_STACK && !(grads = ts_nn_alloc(n, sizeof *grads, "a list of gradients")))
         return TS_ERR_MEMORY;
-    for (int64_t i = 0; i < n; i++)
-        if (ts_grad(params[i]) != TS_NONE)
-            grads[count++] = ts_grad(params[i]);
+    int64_t count = collect_grads(params, n, grads);
     TS_NO_GRAD;
     ts_tensor *total = ts_global_norm(grads, count);
     ts_status status = total ? ts_clip_norm_(grads, count, total, max_norm) : ts_error_code();

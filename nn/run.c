@@ -20,7 +20,7 @@ enum { RECORD_BYTES = 45, MOST_PATH = 4096 };
 struct ts_run {
     char *dir;
     int64_t id;
-    int fd; /* of run.json, locked */
+    int fd; /* descriptor of run.json, locked */
     bool resumed;
 };
 
@@ -39,7 +39,7 @@ static bool is_there(const ts_run *r, const char *name)
     return access(in_dir(r, path, name), F_OK) == 0;
 }
 
-/** What run.json says; false when it is empty or not as we write it. */
+/** Reads run.json; false if it is empty or has another format. */
 static bool read_record(const ts_run *r, long long *id, long *pid)
 {
     char text[RECORD_BYTES + 1] = "", again[2 * RECORD_BYTES];
@@ -75,7 +75,7 @@ static ts_status fail_existing_run(const ts_run *r)
         "run_open: '%s' holds an earlier run", r->dir);
 }
 
-/** log.csv or checkpoints, also of a run whose run.json is lost. */
+/** Whether the folder has log.csv or checkpoints, even without run.json. */
 static bool has_results(const ts_run *r)
 {
     return is_there(r, "log.csv") || is_there(r, "checkpoints");
@@ -99,7 +99,7 @@ static ts_status lock(ts_run *r)
                              who);
 }
 
-/** The old run's id goes last: until then what is left of it can be resumed or overwritten. */
+/** Removes the old run's id last, so an interrupted removal can be resumed or overwritten. */
 static ts_status remove_existing_run(const ts_run *r, const ts_run_opts *o)
 {
     char path[MOST_PATH];
@@ -162,7 +162,7 @@ ts_run *ts_run_open(const char *dir, const ts_run_opts *opts)
     ts_run *r = calloc(1, sizeof *r);
     if (!r || !(r->dir = strdup(dir))) {
         free(r);
-        ts_error_set(TS_ERR_MEMORY, "run_open: out of memory");
+        ts_error_memory("a run", sizeof *r);
         return NULL;
     }
     r->fd = -1;
@@ -199,7 +199,7 @@ static ts_status check_rows(const ts_run *r, const char *path)
     FILE *file = fdopen(fd, "r");
     if (!file) {
         close(fd);
-        return ts_error_set(TS_ERR_MEMORY, "run_log: out of memory");
+        return ts_error_memory("the stream of a log", BUFSIZ);
     }
     snprintf(id, sizeof id, ",%lld\n", (long long)r->id);
     errno = 0;

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/** How far `step` lies between two others, from 0 to 1. No difference of doubles overflows. */
+/** Position of `step` between two steps, from 0 to 1, computed without overflow. */
 static double progress(double step, double from, double to)
 {
     if (step >= to)

@@ -46,8 +46,7 @@ static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tenso
     TS_TRY(ts_module_each(m, collect, &c));
     char *block = malloc((size_t)c.room * 2 * sizeof(void *) + c.bytes + 1);
     if (!block)
-        return ts_error_set(TS_ERR_MEMORY, "out of memory for a list of %lld tensors",
-                            (long long)c.room);
+        return ts_error_memory("a list of tensors", c.room * 2 * (int64_t)sizeof(void *));
     c.names = (const char **)(void *)block;
     c.tensors = (ts_tensor **)(void *)(c.names + c.room);
     c.text = (char *)(c.tensors + c.room);
@@ -83,7 +82,7 @@ ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list)
 
 enum { NAMED_MOST = 8 };
 
-/** Appends to the report's text; what does not fit is cut. */
+/** Appends to the report's text and truncates it at the end of the buffer. */
 static void append_to_report(ts_load_report *r, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 static void append_to_report(ts_load_report *r, const char *format, ...)
@@ -95,7 +94,7 @@ static void append_to_report(ts_load_report *r, const char *format, ...)
     va_end(args);
 }
 
-/** One more of a kind: its name while there are few. */
+/** Counts an entry, and adds its name while there are few. */
 static void note(ts_load_report *r, int64_t *count, const char *kind, const char *name,
                  const char *detail)
 {
@@ -123,9 +122,14 @@ static const char *sizes_of(const ts_tensor *t, char *text, size_t size)
     return ts_format_sizes(text, size, ts_sizes(t), ts_ndim(t));
 }
 
-/** given[i]: place of the module's tensor i among the names, -1 when missing. Fills the report. */
-static void match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
-                  int64_t n, int64_t *given, ts_load_report *r)
+static bool same_sizes(const ts_tensor *a, const ts_tensor *b)
+{
+    size_t bytes = (size_t)ts_ndim(a) * sizeof(int64_t);
+    return ts_ndim(a) == ts_ndim(b) && (!bytes || memcmp(ts_sizes(a), ts_sizes(b), bytes) == 0);
+}
+
+void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
+                 int64_t n, int64_t *given, ts_load_report *r)
 {
     for (int64_t i = 0; i < own->n; i++)
         given[i] = -1;
@@ -144,7 +148,7 @@ static void match(const ts_named_tensors *own, const char *const *names, ts_tens
     }
     for (int64_t i = 0; i < own->n; i++) {
         char detail[200], wanted[80], got[80];
-        if (given[i] < 0 || ts_nn_same_sizes(own->tensors[i], tensors[given[i]]))
+        if (given[i] < 0 || same_sizes(own->tensors[i], tensors[given[i]]))
             continue;
         snprintf(detail, sizeof detail, " expected %s got %s",
                  sizes_of(own->tensors[i], wanted, sizeof wanted),
@@ -157,7 +161,7 @@ static ts_status load(const ts_named_tensors *own, const char *const *names,
                       ts_tensor *const *tensors, int64_t n, bool strict, int64_t *given,
                       ts_load_report *r)
 {
-    match(own, names, tensors, n, given, r);
+    ts_nn_match(own, names, tensors, n, given, r);
     if (r->mismatched || (strict && (r->missing || r->unexpected)))
         return ts_error_set(TS_ERR_VALUE, "module_load_state_dict: %s", r->text);
     TS_NO_GRAD;

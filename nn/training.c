@@ -141,8 +141,7 @@ static ts_status read_section(const ts_checkpoint *c, const char *section, ts_na
     list->names = calloc((size_t)n + 1, sizeof *list->names);
     list->tensors = calloc((size_t)n + 1, sizeof *list->tensors);
     if (!list->names || !list->tensors)
-        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld names",
-                            (long long)n);
+        return ts_error_memory("the names of a checkpoint", n * (int64_t)sizeof *list->names);
     TS_TRY(ts_safetensors_load_all(file, list->tensors));
     for (int64_t i = 0; i < n; i++)
         list->names[i] = ts_safetensors_name(file, i);
@@ -156,11 +155,10 @@ static void release_section(ts_named_tensors *list)
     free(list->tensors);
 }
 
-/** What a run was before a checkpoint was taken over, to be brought back
- * when a part does not fit. */
+/** State of a run before a checkpoint is loaded, to restore if a part does not fit. */
 typedef struct before {
     ts_named_tensors model;
-    ts_tensor **copies; /* of its tensors; NULL: not yet made */
+    ts_tensor **copies; /* copies of its tensors; NULL: not yet made */
     ts_loader_state place;
     ts_named_number *numbers, scaler[SCALER_NUMBERS];
     int64_t n;
@@ -171,8 +169,7 @@ static ts_status take_snapshot(const ts_training *t, before *b)
     TS_TRY(ts_module_state_dict(t->model, &b->model));
     b->copies = calloc((size_t)b->model.n + 1, sizeof *b->copies);
     if (!b->copies)
-        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld tensors",
-                            (long long)b->model.n);
+        return ts_error_memory("the tensors of a model", b->model.n * (int64_t)sizeof *b->copies);
     for (int64_t i = 0; i < b->model.n; i++) {
         b->copies[i] = ts_retain(ts_clone(ts_detach(b->model.tensors[i])));
         TS_TRY(b->copies[i]);
@@ -182,14 +179,13 @@ static ts_status take_snapshot(const ts_training *t, before *b)
     b->n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
     b->numbers = calloc((size_t)b->n + 1, sizeof *b->numbers);
     if (!b->numbers)
-        return ts_error_set(TS_ERR_MEMORY, "training_resume: out of memory for %lld numbers",
-                            (long long)b->n);
+        return ts_error_memory("the numbers of a run", b->n * (int64_t)sizeof *b->numbers);
     if (t->optimizer)
         ts_optimizer_numbers(t->optimizer, b->numbers, b->n);
     return TS_OK;
 }
 
-/* Nothing here needs memory: what lacks it may be why the run is brought back. */
+/* Restores the run without allocating, because out of memory may be the reason. */
 static void restore_snapshot(ts_training *t, const before *b)
 {
     TS_NO_GRAD;
@@ -272,8 +268,7 @@ ts_status ts_training_save(const ts_training *training, const char *dir)
         status = ts_optimizer_state(t.optimizer, &state);
     char *text = status == TS_OK ? describe(&t) : NULL;
     if (status == TS_OK && !text)
-        status =
-            ts_error_set(TS_ERR_MEMORY, "training_save: out of memory for the numbers of the run");
+        status = ts_error_memory("the numbers of a run", 0);
     ts_checkpoint_section sections[] = {{"model", model.names, model.tensors, model.n},
                                         {"state", state.names, state.tensors, state.n}};
     if (status == TS_OK)

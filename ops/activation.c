@@ -36,8 +36,8 @@ ts_status ts_composite_elu_backward(ts_frame *f)
 {
     TS_SCOPE;
     ts_tensor *g = operand(f, 0), *x = operand(f, 1);
-    /* e^min(x, 0): the branch that is not taken must stay finite in its own gradient. alpha comes
-     * to g: a denormal power would lose digits by it */
+    /* e^min(x, 0): clamped so that the unused branch has a finite gradient. alpha multiplies g,
+     * because a denormal power would lose digits */
     ts_tensor *low = ts_mul_scalar(g, f->args[2].d);
     return result(f, ts_mul(ts_where(ts_gt_scalar(x, 0), g, low), ts_exp(ts_clamp_max(x, 0))));
 }

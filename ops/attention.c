@@ -8,12 +8,12 @@
 #include <math.h>
 #include <string.h>
 
-/** Where a call's arguments are: query, key, value from `first` on, options from `mask` on. */
+/** Indices of a call's arguments: query, key, value from `first` on, options from `mask` on. */
 typedef struct places {
     int first, mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p;
 } places;
 static const places forward = {0, 3, 4, 5, 6, 7, 8, 9}, backward = {2, 7, 8, 9, 10, 11, 12, 13};
-enum { SEED = 14, OFFSET = 15 }; /* of backward alone */
+enum { SEED = 14, OFFSET = 15 }; /* backward only */
 
 static bool is_backward(const ts_frame *f)
 {
@@ -321,7 +321,7 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
     return all;
 }
 
-/** What dropout multiplies the weights by, in their shape. */
+/** The dropout factors of the weights, in the shape of the weights. */
 static ts_tensor *kept(const ts_attention *c, ts_dtype dtype)
 {
     int64_t sizes[] = {c->batch, c->heads, c->rows, c->keys};
@@ -337,8 +337,8 @@ static ts_tensor *zeros(const ts_meta *m)
 }
 
 /*
- * The whole matrix of scores, S T numbers a head, stands in memory here, several times over;
- * docs/attention.md has the formulas.
+ * The composite stores several matrices of scores, each S × T numbers per head. docs/attention.md
+ * has the formulas.
  */
 ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
 {
@@ -349,7 +349,8 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     ts_tensor *results[3] = {NULL, NULL, NULL}, *in[7] = {NULL};
     padding rows = {0}, keys = {0};
     bool packed = c.cu_seqlens_q != NULL;
-    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token to stand in a padding */
+    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token exists to fill a
+                                                                 padding */
         for (int i = 0; i < 3; i++)
             if (f->want >> i & 1)
                 TS_TRY(results[i] = zeros(&f->plan->ret[i]));
@@ -435,7 +436,7 @@ ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { retur
 
 enum { OPTIONS = 7 }; /* arguments that both ops take behind their tensors */
 
-/** What boxed options point to. */
+/** Storage for boxed options. */
 typedef struct boxes {
     int64_t max_seqlens[2], window[2];
 } boxes;

@@ -5,11 +5,11 @@
 
 #include <string.h>
 
-/** An empty 1-dim tensor counts as nothing, as in PyTorch. */
+/** An empty 1-dim tensor is ignored, as in PyTorch. */
 static bool skipped(const ts_tensor *t) { return t->ndim == 1 && t->sizes[0] == 0; }
 
-/** Checks what cat and stack share; *like is the member that gives the sizes,
- * *dtype the promoted one. */
+/** Common checks of cat and stack. *like: the member that determines the sizes; *dtype: the
+ * promoted dtype. */
 static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, ts_dtype *dtype)
 {
     const ts_value *v = &f->args[0];

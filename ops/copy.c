@@ -19,7 +19,7 @@ static void plan_one(ts_frame *f)
     ts_plan_like(f->plan, f->args[0].t);
 }
 
-/** A kernel that converts is one of both dtypes: the one that it does not take is the call's. */
+/** A converting kernel must support both dtypes; the call's dtype is the unsupported one. */
 static void compute_in_both(ts_frame *f)
 {
     uint8_t result = f->plan->ret[0].dtype;
@@ -28,7 +28,7 @@ static void compute_in_both(ts_frame *f)
         f->plan->compute = result;
 }
 
-/** META takes sizes and has nothing to give. */
+/** A copy to META copies sizes only; a copy from META is an error. */
 static ts_status check_values(ts_frame *f, ts_device to)
 {
     if (f->args[0].t->storage->device.backend != TS_KEY_META || to.backend == TS_KEY_META)
@@ -69,7 +69,7 @@ ts_status ts_infer_to_device(ts_frame *f)
     return TS_OK;
 }
 
-/* ------------------------------------------------------- what the generic entry asks for ---- */
+/* ------------------------------------------------------- functions for the generic entry ---- */
 
 static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
 {
@@ -88,7 +88,7 @@ static ts_status copy_into(ts_tensor *destination, ts_tensor *source, uint16_t o
     return TS_OK;
 }
 
-/** Copies and moves go between devices; nothing else does. */
+/** Only copies and moves may have tensors on different devices. */
 static ts_status across(ts_frame *f, int arg)
 {
     if (f->op == TS_OP_to_device)

@@ -21,7 +21,7 @@ static double bytes_of(const ts_tensor *t)
     return distinct(t) * (double)ts_dtype_sizes[t->dtype];
 }
 
-/** Bytes and largest number of elements of what a value holds. */
+/** Bytes and largest number of elements of a value's tensors. */
 static double value_bytes(const ts_value *v, double *elements)
 {
     double bytes = 0;

@@ -64,8 +64,8 @@ ts_status ts_infer_embedding_backward(ts_frame *f)
     return TS_OK;
 }
 
-/** Checks dim and index, a list of places along dim of self;
- * sizes of what stands at these places. */
+/** Checks dim and index, a list of positions along dim of self; computes the sizes of the
+ * selection. */
 static ts_status places_along(ts_frame *f, int64_t *dim, int64_t *sizes)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
@@ -108,7 +108,7 @@ ts_status ts_infer_index_add(ts_frame *f)
     return TS_OK;
 }
 
-/** What gather and the scatters share: args are self, dim, index, ... */
+/** Common shape rule of gather and the scatters: args are self, dim, index, ... */
 static ts_status check_lines(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;

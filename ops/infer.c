@@ -15,7 +15,8 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
-    const ts_tensor *first = NULL; /* that decides: a number on the CPU only among such */
+    const ts_tensor *first = NULL; /* the operand that determines the device: a CPU number only if
+                                      all operands are such */
     int first_arg = 0;
     bool first_number = false;
     for (int i = 0; i < f->nargs; i++) {

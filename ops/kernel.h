@@ -1,4 +1,4 @@
-/** @file kernel.h  What a backend's kernels may know of the operators: their numbers and plans. */
+/** @file kernel.h  Numbers and plans of operators, for kernels of backends. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_KERNEL_H
 #define TS_OPS_KERNEL_H

@@ -87,7 +87,7 @@ ts_status ts_infer_classes_backward(ts_frame *f)
     TS_TRY(ts_check_sizes(f, 0, sizes, f->args[arg].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0));
     if (arg == 4)
         TS_TRY(ts_check_sizes(f, 3, sizes, x->ndim - 1));
-    /* of halves it is f32, and stays so */
+    /* f32 for halves, and not rounded */
     bool lse = arg == 4 && ts_widened_dtype(f->plan->compute) == f->plan->compute;
     f->plan->cast = lse ? 1 | 1 << 3 : 1;
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
@@ -156,7 +156,7 @@ ts_status ts_composite_cross_entropy_backward(ts_frame *f)
     ts_tensor *target = args[2].t, *counted = ts_ne_scalar(target, args[5].i),
               *g = ts_as(args[0].t, dtype);
     int dim = args[1].t->ndim > 1;
-    if (args[4].i == TS_REDUCTION_MEAN) /* where nothing counts, no g is used */
+    if (args[4].i == TS_REDUCTION_MEAN) /* without counted elements g is unused */
         g = ts_div(g, ts_as(ts_clamp_min(ts_sum(counted), 1), dtype));
     g = ts_unsqueeze(ts_where_scalar(counted, g, 0), dim);
     ts_tensor *index = ts_unsqueeze(ts_where_scalar(counted, target, 0), dim);
@@ -183,7 +183,7 @@ ts_status ts_composite_cross_entropy_grad(ts_frame *f)
     return ts_parts_give(f, results, 2);
 }
 
-/** What the slopes of a pair are made of; NULLs travel on to the results. */
+/** Terms of the slopes of a pair loss; a NULL propagates to the results. */
 typedef struct pair_parts {
     ts_tensor *g, *x, *t, *d; /* gradient of an element's loss, self, target, self - target */
 } pair_parts;

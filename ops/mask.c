@@ -44,7 +44,7 @@ ts_status ts_infer_masked_scatter(ts_frame *f)
     TS_TRY(ts_check_dtype(f, 2, (ts_dtype)t->dtype));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 3; /* self and mask, which the kernel broadcasts */
-    f->plan->operands = 1; /* in place on self, of which the kernel makes a copy */
+    f->plan->operands = 1; /* in place on self; the kernel copies self first */
     ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }

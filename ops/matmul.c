@@ -6,8 +6,9 @@
 /* ------------------------------------------------------------------------------- rules ---- */
 
 /**
- * True when a backend can read the last two dims (rows, columns) as they stand: one of the two is
- * dense and the other steps over it. A leading dim is free. Anything else is copied first.
+ * True if a backend can read the last two dims (rows, columns) without a copy: one dim has step 1
+ * and the other steps at least over its size. The leading step is arbitrary. Other layouts are
+ * copied first.
  */
 static bool matrix_readable(const ts_tensor *t)
 {
@@ -25,7 +26,7 @@ static bool rows_readable(const ts_tensor *t)
         return true;
     if (t->sizes[last] > 1 && t->strides[last] != 1)
         return false;
-    int64_t expected = -1; /* step of the dim outside, once one is known */
+    int64_t expected = -1; /* step of the outer dim, once known */
     for (int d = last - 1; d >= 0; d--) {
         if (t->sizes[d] == 1)
             continue;
@@ -120,7 +121,7 @@ ts_status ts_infer_linear(ts_frame *f)
     return TS_OK;
 }
 
-/* As linear -> (…, N), (…, N) */
+/* Like linear -> (…, N), (…, N) */
 ts_status ts_infer_linear_gelu(ts_frame *f)
 {
     TS_TRY(ts_check_float(f, 0));
@@ -130,8 +131,9 @@ ts_status ts_infer_linear_gelu(ts_frame *f)
 }
 
 /*
- * grad (…, N), input (…, K), weight (N, K) -> (…, K), (N, K), (N). What a wanted result does not
- * read may be absent: the first reads grad and weight, the second grad and input, the third grad.
+ * grad (…, N), input (…, K), weight (N, K) -> (…, K), (N, K), (N). Arguments that the requested
+ * results do not read may be absent: the first reads grad and weight, the second grad and input,
+ * the third grad.
  */
 ts_status ts_infer_linear_backward(ts_frame *f)
 {

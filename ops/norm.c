@@ -26,8 +26,8 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
                              t->storage->device, t->ndim, 0);
 }
 
-/** (self, what is added to it, dims, affine ...) -> (result, sums,
- * statistics ...); terms is 1 where nothing is added */
+/** (self, residual, dims, affine ...) -> (result, sums, statistics ...); terms is 1 without a
+ * residual */
 static ts_status infer_norm(ts_frame *f, int terms, int affine)
 {
     const ts_tensor *t = f->args[0].t;
@@ -70,7 +70,7 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(check_dims(f, 2 + statistics, 1, t->ndim - (int)last, (int)last));
     TS_TRY(ts_check_one_device(f));
     ts_plan_like(f->plan, t);
-    /* of halves the statistics are f32, and stay so */
+    /* statistics are f32 for halves, and not rounded */
     f->plan->cast = ts_widened_dtype(f->plan->compute) == f->plan->compute
                         ? (uint16_t)((1u << (2 + statistics)) - 1)
                         : 3;
@@ -136,7 +136,7 @@ ts_status ts_composite_group_norm(ts_frame *f)
     return ts_parts_give(f, &y, 1);
 }
 
-/** The norm of the sum as it is rounded. */
+/** The norm of the rounded sum. */
 ts_status ts_composite_add_layer_norm(ts_frame *f)
 {
     TS_SCOPE;
@@ -155,8 +155,8 @@ static ts_tensor *row_mean(ts_tensor *t, int dims)
 }
 
 /**
- * With hat = (x - mean) rstd and gw = g w: dx = rstd (gw - mean(gw) - hat mean(gw hat)),
- * dw = sum(g hat), db = sum(g). Without mean, for RMS normalisation, its terms are left out.
+ * With hat = (x - mean) rstd and gw = g w: dx = rstd (gw - mean(gw) - hat mean(gw hat)), dw = sum(g
+ * hat), db = sum(g). RMS normalisation has no mean and leaves these terms out.
  */
 static ts_status backward_parts(ts_frame *f, int rstd_arg)
 {
@@ -186,7 +186,7 @@ ts_status ts_composite_rms_norm_backward(ts_frame *f) { return backward_parts(f,
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-/** Dims of an affine argument, which say what is normalised; 1 when there is none. */
+/** Number of normalised dims, given by the affine argument; 1 without one. */
 TS_INLINE int affine_dims(const ts_tensor *weight, const ts_tensor *bias)
 {
     if (weight && !ts_is_none(weight))

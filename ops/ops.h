@@ -1,4 +1,4 @@
-/** @file ops.h  What the families of operators share. */
+/** @file ops.h  Functions shared by the families of operators. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_OPS_H
 #define TS_OPS_OPS_H
@@ -20,7 +20,7 @@ TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_
 {
     plan->ret[i] = ts_meta_of(t->sizes, dtype, t->storage->device, t->ndim, t->numel);
 }
-/** t's dtype is that of the kernel and of result 0, which has t's sizes. */
+/** Plans a result 0 with t's sizes and dtype; the kernel has t's dtype too. */
 TS_INLINE void ts_plan_like(ts_plan *plan, const ts_tensor *t)
 {
     plan->compute = t->dtype;
@@ -33,15 +33,15 @@ TS_INLINE void ts_plan_split(ts_plan *plan, const ts_tensor *t, int64_t first, i
     for (int d = 0; d < t->ndim; d++)
         *(d < first ? &plan->outer : d < last ? &plan->count : &plan->inner) *= t->sizes[d];
 }
-/** Whether every tensor is on the CPU: no other backend's key came or went. */
+/** Whether every tensor is on the CPU. */
 TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 {
     return f->keys == TS_KEYSET(TS_KEY_CPU) && !(f->thread->exclude & TS_BACKEND_KEYS);
 }
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
- * All tensor arguments must be on one device, which is returned through *device.
- * Pointwise ops let a 0-dim CPU tensor stand beside another device: pass scalars_ok.
+ * All tensor arguments must be on one device, which is returned through *device. scalars_ok: 0-dim
+ * CPU tensors are allowed, as in pointwise ops.
  */
 TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
@@ -198,7 +198,7 @@ TS_INLINE bool ts_list_ok(ts_tensor *const *list, int n, const char *op, const c
     ts_fail_list(n, op, name, site);
     return false;
 }
-/** A tensor whose sizes, dtype or device the function reads is there. */
+/** Error if a tensor is absent whose sizes, dtype or device the function reads. */
 TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name, const void *site)
 {
     if (TS_LIKELY(t && !(t->keys >> TS_KEY_ABSENT)))
@@ -217,7 +217,7 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
         ts_invoke_status(op, args_, TS_N(args_)) == TS_OK ? t : NULL;       \
     })
 
-/** Op whose results are all optional: result i goes to *outs[i] where that is not NULL. */
+/** Calls an op whose results are all optional: result i goes to *outs[i] if outs[i] is not NULL. */
 TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts_tensor ***outs,
                                      int nrets, const void *site)
 {
@@ -238,9 +238,9 @@ TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts
 
 /** f32 for bf16 and f16, else the dtype itself: the dtype in which composites compute and kernels
  * keep statistics for their gradient. */
-TS_INLINE ts_dtype ts_widened_dtype(ts_dtype d) { return ts_is_half(d) ? TS_F32 : d; }
+TS_INLINE ts_dtype ts_widened_dtype(ts_dtype d) { return ts_dtype_is_half(d) ? TS_F32 : d; }
 
-/** A tensor of a struct of options, where NULL in place of its address stands for none. */
+/** A tensor in a struct of options, given by address; a NULL address means none. */
 TS_INLINE ts_value ts_value_at(ts_tensor *const *t) { return t ? V_OPT(*t) : ts_value_none(); }
 
 /** Bytes that a call moves at least, and elements of its largest tensor. */

@@ -36,10 +36,11 @@ static bool is_expanded(const ts_tensor *t)
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
 {
     return dtype == param ||
-           (arg == 1 ? param == TS_F32 && ts_is_half(dtype) : dtype == TS_F32 && ts_is_half(param));
+           (arg == 1 ? param == TS_F32 && ts_dtype_is_half(dtype)
+                     : dtype == TS_F32 && ts_dtype_is_half(param));
 }
 
-/** Member k of a list: a tensor of floats beside that of the first list. */
+/** Checks member k of a list: a floating tensor with the sizes and device of the first list's. */
 static __attribute__((noinline)) ts_status check_member(ts_frame *f, int arg, uint32_t k)
 {
     const ts_tensor *p = f->args[0].list[k], *t = f->args[arg].list[k];
@@ -105,8 +106,8 @@ static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_d
     return TS_OK;
 }
 
-/** What may leave a step out: a number, and a number for each tensor, or neither;
- *  then what gradients are multiplied by, if anything. */
+/** Checks the optional skip flags (one number, one per tensor) and the optional factor of the
+ *  gradients. */
 static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
 {
     const ts_value *found = &f->args[arg], *skipped = &f->args[arg + 1];
@@ -186,7 +187,7 @@ ts_status ts_infer_global_norm(ts_frame *f)
     return TS_OK;
 }
 
-/** A factor or norm that comes as a tensor. */
+/** A factor or norm given as a tensor. */
 static ts_status check_number(ts_frame *f, int arg)
 {
     if (f->args[arg].tag != TS_TAG_TENSOR)

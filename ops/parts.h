@@ -1,9 +1,9 @@
 /**
- * @file parts.h  What composites share: the dtype they compute in and the way out.
+ * @file parts.h  Functions shared by composites: compute dtype and return of results.
  *
  * A composite may run on a backend without the op's kernel, or with AUTOGRAD on instead of a fused
- * kernel (BY_PARTS). Its arguments have passed the op's shape rule, whose plan it may read;
- * it holds its results in a scope of its own until all of them are there.
+ * kernel (BY_PARTS). Its arguments have passed the op's shape rule, whose plan it may read; it
+ * keeps results in its own scope until all are complete.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_PARTS_H

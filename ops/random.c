@@ -9,7 +9,7 @@
 
 /* ------------------------------------------------------------------ counters of a call ---- */
 
-/* These run before infer has seen the arguments: what is invalid reserves nothing. */
+/* These run before infer checks the arguments; invalid arguments reserve nothing. */
 
 static uint64_t elements(const ts_value *sizes)
 {

@@ -112,7 +112,7 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     return TS_OK;
 }
 
-/** unreduce(self, sizes, dims): a view of what a reduction left, over what was reduced. */
+/** unreduce(self, sizes, dims): a view of a reduced tensor, broadcast over the reduced dims. */
 ts_status ts_infer_unreduce(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;

@@ -29,7 +29,7 @@ static ts_status slice_range(ts_frame *f, int arg, const int64_t *tensor_sizes, 
     at->start = start;
     at->length = end > start ? (end - start - 1) / at->step + 1 : 0;
     if (at->length < 2)
-        at->step = 1; /* it counts for nothing, and strides times a huge one overflow */
+        at->step = 1; /* the step is unused, and strides times a huge step overflow */
     return TS_OK;
 }
 

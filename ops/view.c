@@ -248,7 +248,7 @@ ts_status ts_infer_as_strided(ts_frame *f)
             (long long)room, TS_LIST_TEXT(strides->ints, strides->count),
             TS_LIST_TEXT(sizes->ints, sizes->count), (long long)offset);
     }
-    /* a stride that no two elements are apart counts for nothing, and its bytes may not fit */
+    /* the stride of a dim of size 1 is unused, and its bytes may overflow */
     int64_t kept[TS_MAX_DIMS];
     for (uint32_t d = 0; d < strides->count; d++)
         kept[d] = ts_min64(strides->ints[d], room);

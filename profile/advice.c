@@ -1,7 +1,7 @@
 /**
- * @file advice.c  What to change: rules with a trigger, evidence and a ceiling of the gain.
+ * @file advice.c  Advice: rules with a trigger, evidence and an upper bound of the gain.
  *
- * A gain is a ceiling: the share of the wall time that the change could save at most.
+ * The gain is the largest share of the wall time that the change can save.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>

@@ -1,10 +1,9 @@
 /**
- * @file calibrate.c  What this machine can do, measured once and kept in a file.
+ * @file calibrate.c  Ceilings of this machine, measured once and stored in a file.
  *
- * Ceilings are the best of several runs, on as many threads as ops use. Memory is measured by
- * loops of the C library, which has them for each processor: the better one of a copy and a
- * comparison, which reads alone. The result depends on no kernel that is judged by it, but for the
- * matrix product.
+ * Ceilings are the best of several runs, on as many threads as ops use. Memory bandwidth is the
+ * better of the C library's memcpy() and memcmp(), which only reads. Except for the matrix product,
+ * no measured kernel determines a ceiling.
  */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -155,9 +154,9 @@ static void run_memory(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Bytes a second of reads and writes of `bytes`, half of them in each buffer. Large buffers are
- *  passed through in pieces, round and round, of which the fastest counts: by the time that a piece
- *  comes again the others have taken its place in the caches. */
+/** Bytes per second of reads and writes of `bytes`, half in each buffer. Large buffers are
+ *  processed in pieces, repeatedly, and the fastest piece counts: when a piece is repeated, the
+ *  other pieces have evicted it from the caches. */
 static double measure_bandwidth(memory_work *w, double bytes)
 {
     enum { PIECE = 4 << 20 };
@@ -198,7 +197,7 @@ static ts_status measure_memory(ts_prof_machine *m)
     while (!block && most > 1 << 20)
         block = ts_sys_alloc((size_t)(most /= 4));
     if (!block)
-        return ts_fail_memory("a measurement of bandwidth", (int64_t)most);
+        return ts_error_memory("a measurement of bandwidth", (int64_t)most);
     memset(block, 1, (size_t)most);
     for (int i = 0; i < TS_PROF_CURVE; i++) {
         m->bytes_at[i] = 32768 * (double)(1 << 2 * i);
@@ -217,7 +216,7 @@ double ts_machine_bandwidth(const ts_prof_machine *m, double bytes)
     int i = TS_PROF_CURVE - 1;
     while (bytes > 0 && i > 0 && bytes < m->bytes_at[i])
         i--;
-    double best = 0; /* a cache is never slower than what is behind it */
+    double best = 0; /* a cache is at least as fast as the next level */
     for (; i < TS_PROF_CURVE; i++)
         best = larger(best, m->bandwidth[i]);
     return bytes > 0 ? best : m->bandwidth[TS_PROF_CURVE - 1];
@@ -239,7 +238,7 @@ static double time_calls(ts_tensor *out, ts_tensor *one)
     return best;
 }
 
-static ts_prof_machine calls; /* of its fields those that end in _ns */
+static ts_prof_machine calls; /* reads the fields that end in _ns */
 
 ts_status ts_prof_measure_calls(void)
 {
@@ -292,7 +291,7 @@ static uint64_t hash_text(const char *text, uint64_t hash)
     return hash;
 }
 
-/** Path of the file, for ts_sys_free(); NULL where there is no home or no memory. */
+/** Path of the file, to be freed by ts_sys_free(); NULL without a home folder or memory. */
 static char *cache_path(const ts_prof_machine *m, char **folder)
 {
     char host[256] = "";
@@ -315,7 +314,7 @@ static char *cache_path(const ts_prof_machine *m, char **folder)
 
 #define FILE_FORMAT "tessera-machine 1\n"
 
-/** Reads what ts_prof_machine_write() wrote; false for anything else. */
+/** Reads a file of ts_prof_machine_write(); false for other content. */
 static bool parse_machine(const char *text, ts_prof_machine *m)
 {
     TS_C_LOCALE;
@@ -352,7 +351,7 @@ static ts_status print_machine(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** A file of another user, or one that others may write, is not believed. */
+/** Rejects a file that another user owns or may write. */
 static bool read_machine(const char *path, ts_prof_machine *m)
 {
     int fd;
@@ -370,12 +369,12 @@ static bool read_machine(const char *path, ts_prof_machine *m)
     return n > 0 && parse_machine(text, m);
 }
 
-/** What cannot be kept is measured again next time. */
+/** If the file cannot be written, the next profile measures again. */
 static void keep_machine(const char *folder, const char *path, ts_prof_machine *m)
 {
     char *parent = ts_folder_of(folder);
     if (parent) {
-        ts_files.mkdir(parent, 0700); /* there already: fine; what fails, fails below */
+        ts_files.mkdir(parent, 0700); /* an existing folder is fine; other failures show below */
         ts_files.mkdir(folder, 0700);
         mode_t mask = umask(0077);
         if (ts_replace_file("prof_calibrate", path, print_machine, m) != TS_OK)

@@ -58,7 +58,7 @@ ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out)
         at += p->steps[i].wall_ns;
     }
     for (int64_t i = 0; i < p->nevents; i++) {
-        if (p->events[i].event.inside) /* in flight when recording ended */
+        if (p->events[i].event.inside) /* calls still running when recording ended */
             continue;
         fputs(",\n", out);
         print_call(p, &p->events[i], out);

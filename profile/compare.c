@@ -55,7 +55,7 @@ ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, 
     TS_C_LOCALE;
     pair *all = ts_sys_calloc((size_t)(before->count + after->count + 1) * sizeof *all);
     if (!all)
-        return ts_fail_memory("a comparison", before->count + after->count);
+        return ts_error_memory("a comparison", before->count + after->count);
     bool steps = before->nsteps && after->nsteps;
     int64_t count = 0;
     add(all, &count, before, 0, steps ? 1 / (double)before->nsteps : 1);

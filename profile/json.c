@@ -120,7 +120,7 @@ static ts_status wrong(const char *path, const char *field, const char *expected
                       expected);
 }
 
-/** What is read from one object. */
+/** Table of the fields read from one object. */
 typedef struct source {
     const char *path;
     json_t *object;
@@ -298,7 +298,7 @@ static ts_status read_text(const char *path, char **text, size_t *bytes)
         status = ts_fail_op(TS_ERR_FORMAT, op, NULL, NULL, "'%.200s': longer than %d bytes", path,
                             MOST);
     else if (!(*text = ts_sys_alloc((size_t)size + 1)))
-        status = ts_fail_memory("a profile's text", size);
+        status = ts_error_memory("a profile's text", size);
     while (status == TS_OK && (int64_t)*bytes < size) {
         ssize_t n = ts_files.pread(fd, *text + *bytes, (size_t)size - *bytes, (off_t)*bytes);
         if (n < 0)

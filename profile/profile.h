@@ -1,4 +1,4 @@
-/** @file profile.h  What the files of this room share: a profile in memory. */
+/** @file profile.h  A profile in memory, for the files of this room. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_PROFILE_H
 #define TS_PROFILE_PROFILE_H
@@ -6,14 +6,14 @@
 #include "dispatch/record.h"
 #include "include/tessera/profile.h"
 
-#define TS_PROFILE_SCHEMA 1 /* of profile.json; a reader refuses another */
+#define TS_PROFILE_SCHEMA 1 /* version of profile.json; a reader refuses other versions */
 
 /** Rates above this multiple of a measured ceiling are errors of a count, not of the clock: the
  *  ceilings of a CPU move with its clock and its neighbours. */
 #define TS_ROOF_TOLERANCE 1.25
-#define TS_ROOF_REACHED 0.6 /* of a ceiling; below it a row is inefficient */
+#define TS_ROOF_REACHED 0.6 /* share of a ceiling below which a row is inefficient */
 
-/** What a row's time goes to. */
+/** Regime: the limit of a row's time. */
 typedef enum ts_regime {
     TS_REGIME_NONE, /* no time */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, or calls hardly larger than an empty one */
@@ -43,7 +43,7 @@ typedef struct ts_entry {
     /* by ts_profile_judge() */
     ts_regime regime;
     double roof_ns;     /* least time by the ceilings; 0 without */
-    double overhead_ns; /* of self_ns: what as many empty calls take */
+    double overhead_ns; /* part of self_ns that the same number of empty calls takes */
 } ts_entry;
 
 /** A step: the same parts as the wall time. */
@@ -73,7 +73,7 @@ struct ts_profile {
     int64_t nsteps, first_step, lost_steps, shared_calls;
     double wall_ns, profiler_ns; /* wall: summed over threads */
     int threads;
-    double own_share; /* of the rows' sum: what is missing in the wall; 0 but for a bug */
+    double own_share; /* wall time minus the rows' sum; 0 unless there is a bug */
     ts_profile_shares shares; /* by ts_profile_judge() */
 };
 
@@ -94,15 +94,15 @@ ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
 void ts_scope_path(char *text, size_t size, uint32_t scope);
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
 ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
-/** One paragraph: the regime, the shares, what it was measured against. */
+/** One paragraph: the regime, the shares, the ceilings. */
 void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 
-/** Advice of the rules that fire, with what they saw; returns how many did. */
+/** Advice of the rules that apply, with evidence; returns their number. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
 
-/** Measures what belongs to this process: an empty call, stamps, recording. Resets the timers. */
+/** Measures this process's costs of an empty call, stamps and recording. Resets the timers. */
 ts_status ts_prof_measure_calls(void);
-/** The ceilings, with what ts_prof_measure_calls() found last. */
+/** The ceilings, with the last result of ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);
 
 #endif

@@ -21,7 +21,7 @@ ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
             return p;
     }
     ts_profile_free(p);
-    ts_fail_memory("a profile", (int64_t)(count * (int64_t)sizeof(ts_entry)));
+    ts_error_memory("a profile", (int64_t)(count * (int64_t)sizeof(ts_entry)));
     return NULL;
 }
 
@@ -38,14 +38,11 @@ void ts_profile_free(ts_profile *profile)
 
 void ts_scope_path(char *text, size_t size, uint32_t scope)
 {
-    uint32_t path[16];
-    int depth = 0;
-    for (; scope && depth < TS_COUNTOF(path); scope = ts_scope_get(scope).parent)
-        path[depth++] = scope;
+    uint32_t chain[TS_SCOPE_DEPTH];
+    int depth = ts_scope_chain(scope, chain);
     text[0] = 0;
-    for (size_t used = 0; depth > 0 && used + 1 < size; used = strlen(text))
-        snprintf(text + used, size - used, "%s%s", used ? "/" : "",
-                 ts_scope_get(path[--depth]).name);
+    for (size_t i = 0, used = 0; i < (size_t)depth && used + 1 < size; i++, used = strlen(text))
+        snprintf(text + used, size - used, "%s%s", used ? "/" : "", ts_scope_get(chain[i]).name);
 }
 
 static bool is_product(int op)
@@ -120,7 +117,7 @@ static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
     p->entries[p->count++] = e;
 }
 
-/** Counts what there is, and finds when the first thread began. */
+/** Counts rows and threads, and finds the start of the first thread. */
 static void survey(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
@@ -129,7 +126,7 @@ static void survey(const ts_thread_record *t, void *ctx)
     g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
 }
 
-/** Copies a thread's events, whose rows are counted on from those of the threads before. */
+/** Copies a thread's events; row numbers continue from the threads before. */
 static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
 {
     ts_profile *p = g->p;
@@ -172,7 +169,7 @@ static bool take_room_for_events(ts_profile *p, const gathering *g)
     p->events = ts_sys_alloc((size_t)(g->events + 1) * sizeof *p->events);
     p->calls = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *p->calls);
     if (!p->events || !p->calls)
-        ts_fail_memory("a trace", g->events * (int64_t)sizeof *p->events);
+        ts_error_memory("a trace", g->events * (int64_t)sizeof *p->events);
     return p->events && p->calls;
 }
 

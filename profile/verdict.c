@@ -3,8 +3,8 @@
  *
  * A call's work takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
  * reaches 60 % of that is bound by the larger of the two; a slower one is inefficient. The time of
- * as many empty calls is overhead, and so are layers and the engine. Faster than a ceiling is an
- * error of a count.
+ * as many empty calls is overhead, and so are layers and the engine. An entry faster than a ceiling
+ * shows a wrong count.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -91,7 +91,7 @@ static const char *choose_word(const parts *s, double wall, double missing)
 void ts_profile_judge(ts_profile *p)
 {
     parts s = {{[PROFILER] = p->profiler_ns}, 0};
-    double entered = 0; /* calls whose boxing lies outside of calls */
+    double entered = 0; /* calls whose boxing is outside the timed part */
     int64_t errors = 0;
     for (int64_t i = 0; i < p->count; i++) {
         ts_entry *e = &p->entries[i];

@@ -24,8 +24,8 @@ static int by_time(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/** Groups by the text that `name` gives, largest first; entries without one are left out. For
- *  ts_sys_free(); NULL without memory. */
+/** Groups entries by the text of `name`, largest first; skips entries without one. Free with
+ *  ts_sys_free(); NULL if out of memory. */
 static group *make_groups(const ts_profile *p, const char *(*name)(const ts_entry *e), int *count)
 {
     group *all = ts_sys_calloc((size_t)(p->count + 1) * sizeof *all);
@@ -52,7 +52,7 @@ static group *make_groups(const ts_profile *p, const char *(*name)(const ts_entr
     if (*count > 1)
         qsort(all, (size_t)*count, sizeof *all, by_time);
     if (!all)
-        ts_fail_memory("a profile's table", p->count * (int64_t)sizeof *all);
+        ts_error_memory("a profile's table", p->count * (int64_t)sizeof *all);
     return all;
 }
 
@@ -74,7 +74,7 @@ static ts_regime regime_of(const group *g)
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
-/** "12.3" or "-" of what a group does not have. */
+/** "12.3", or "-" if a group has no value. */
 static void print_rate(FILE *out, double amount, double ns)
 {
     if (amount > 0 && ns > 0)
@@ -134,7 +134,7 @@ static ts_status print_steps(const ts_profile *p, FILE *out)
         return TS_OK;
     double *walls = ts_sys_alloc((size_t)p->nsteps * sizeof *walls);
     if (!walls)
-        return ts_fail_memory("a profile's table", p->nsteps * (int64_t)sizeof *walls);
+        return ts_error_memory("a profile's table", p->nsteps * (int64_t)sizeof *walls);
     for (int64_t i = 0; i < p->nsteps; i++)
         walls[i] = p->steps[i].wall_ns / 1e6;
     double first = walls[0];

@@ -1,6 +1,5 @@
 /**
- * @file chart.c
- * Collects what a chart shows; svg.c draws it.
+ * @file chart.c  Collects the data of a chart; svg.c draws it.
  */
 // SPDX-License-Identifier: MIT
 #include "report/chart.h"
@@ -34,7 +33,7 @@ ts_chart *ts_chart_new(const ts_chart_opts *opts)
             return chart;
     }
     ts_chart_free(chart);
-    ts_no_memory(TS_OP);
+    ts_error_memory("a chart", sizeof *chart);
     return NULL;
 }
 
@@ -94,7 +93,7 @@ static ts_status add_line(ts_chart *chart, const char *name, const double *x, co
                             function, name, n, opts->smoothing);
     if (__builtin_mul_overflow((size_t)n, sizeof(double), &bytes) ||
         !ts_grow(&chart->series, chart->nseries, sizeof *chart->series))
-        return ts_no_memory(function);
+        return ts_error_memory("a series of a chart", INT64_MAX);
     ts_chart_series *s = &chart->series[chart->nseries];
     *s = (ts_chart_series){.n = n, .bridge_gaps = opts->bridge_gaps, .markers = opts->markers};
     s->x = malloc(bytes + 1);
@@ -102,7 +101,7 @@ static ts_status add_line(ts_chart *chart, const char *name, const double *x, co
     s->smooth = opts->smoothing > 0 ? malloc(bytes + 1) : NULL;
     if (!s->x || !s->y || (opts->smoothing > 0 && !s->smooth) || !ts_copy_string(&s->name, name)) {
         free_series(s);
-        return ts_no_memory(function);
+        return ts_error_memory("a series of a chart", 2 * (int64_t)bytes);
     }
     for (int64_t i = 0; i < n; i++) {
         s->x[i] = x ? x[i] : (double)i;
@@ -127,7 +126,7 @@ ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, cons
 
 /* ------------------------------------------------------------------- lines from CSV ---- */
 
-/* Ends the field at *cursor with NUL, unquoted, and moves on; *more tells if one follows. */
+/* Terminates and unquotes the field at *cursor and advances; *more: another field follows. */
 static char *next_field(char **cursor, bool *more)
 {
     char *field = *cursor, *from = field, *to = field;
@@ -241,7 +240,8 @@ ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
         lines += data[i] == '\n';
     points p = {calloc(lines, sizeof(double)), calloc(lines, sizeof(double)), 0};
     ts_status status =
-        p.x && p.y ? parse_rows(data, path, x_column, y_column, &p) : ts_no_memory(TS_OP);
+        p.x && p.y ? parse_rows(data, path, x_column, y_column, &p)
+                   : ts_error_memory("the points of a log", (int64_t)(2 * lines * sizeof(double)));
     if (status == TS_OK)
         status = add_line(chart, name, p.x, p.y, p.n, &o, TS_OP);
     free(p.x);
@@ -260,10 +260,10 @@ ts_status ts_chart_reference(ts_chart *chart, const char *name, double y)
         return ts_error_set(TS_ERR_STATE, "chart_reference: the chart already has bars");
     TS_TRY(TS_CHECK_VALUE(y, isfinite(y), "a finite number"));
     if (!ts_grow(&chart->references, chart->nreferences, sizeof *chart->references))
-        return ts_no_memory(TS_OP);
+        return ts_error_memory("a line of a chart", sizeof *chart->references);
     ts_chart_reference_line *added = &chart->references[chart->nreferences];
     if (!ts_copy_string(&added->name, name))
-        return ts_no_memory(TS_OP);
+        return ts_error_memory("a line of a chart", sizeof *chart->references);
     added->y = y;
     chart->nreferences++;
     return TS_OK;
@@ -303,14 +303,14 @@ ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series, d
     TS_TRY(TS_CHECK_VALUE(value, isfinite(value) && value >= 0, "a finite number of at least 0"));
     // Room first: a label or series must not appear without its bar.
     if (!ts_grow(&chart->bars, chart->nbars, sizeof *chart->bars))
-        return ts_no_memory(TS_OP);
+        return ts_error_memory("a bar of a chart", sizeof *chart->bars);
     int before = chart->nlabels;
     int at = label_index(chart, label);
     int s = at < 0 ? -1 : series_index(chart, series ? series : "");
     if (s < 0) {
         if (chart->nlabels > before)
             free(chart->labels[--chart->nlabels]);
-        return ts_no_memory(TS_OP);
+        return ts_error_memory("a bar of a chart", sizeof *chart->bars);
     }
     chart->bars[chart->nbars++] = (ts_chart_bar_value){at, s, value};
     return TS_OK;
@@ -330,7 +330,7 @@ ts_status ts_chart_write(const ts_chart *chart, const char *path)
     TS_TRY(TS_CHECK_OBJECTS(chart));
     TS_TRY(TS_CHECK_POINTERS(path));
     ts_chart_draw(chart, &svg);
-    ts_status status = ts_text_status(&svg, TS_OP);
+    ts_status status = ts_text_status(&svg);
     if (status == TS_OK)
         status = ts_replace_file(TS_OP, path, print_svg, &svg);
     ts_text_free(&svg);

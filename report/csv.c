@@ -1,6 +1,6 @@
 /**
- * @file csv.c
- * A log of numbers that survives a kill at any moment and goes on as if nothing had happened.
+ * @file csv.c  A log of numbers that survives a kill at any moment; a resumed log has the same
+ * bytes.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/program.h>
@@ -21,7 +21,7 @@ struct ts_csv {
     int fd;
     int ncolumns;
     char *path;
-    ts_text line; // reused: a row allocates nothing once this has grown
+    ts_text line; // reused, so rows stop allocating after the largest one
     int64_t size; // bytes of whole rows in the file
 };
 
@@ -56,7 +56,7 @@ static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumn
     }
     ts_csv *csv = calloc(1, sizeof *csv);
     if (!csv) {
-        ts_no_memory(function);
+        ts_error_memory("a log", sizeof *csv);
         return NULL;
     }
     csv->fd = -1;
@@ -70,7 +70,7 @@ static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumn
     ts_text_string(&csv->line, "\n");
     if (!ok || csv->line.failed) {
         csv_free(csv);
-        ts_no_memory(function);
+        ts_error_memory("a log", sizeof *csv);
         return NULL;
     }
     return csv;
@@ -81,7 +81,7 @@ static ts_status append_line(ts_csv *csv, const char *function)
 {
     if (!ts_write_all(csv->fd, csv->line.data, csv->line.size)) {
         ts_status status = io_error(csv, function, "write");
-        // Best effort: a resume repairs what stays behind.
+        // Best effort: a resume repairs an incomplete row.
         if (ftruncate(csv->fd, csv->size) != 0)
             return status;
         return status;
@@ -194,7 +194,7 @@ ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns)
         ts_text_string(&csv->line, cell);
     }
     ts_text_string(&csv->line, "\n");
-    TS_TRY(ts_text_status(&csv->line, "csv_row"));
+    TS_TRY(ts_text_status(&csv->line));
     return append_line(csv, "csv_row");
 }
 

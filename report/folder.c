@@ -1,4 +1,4 @@
-/** @file folder.c  Folders for what a run writes. */
+/** @file folder.c  Folders for the output of a run. */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
 #include <string.h>

@@ -88,7 +88,7 @@ ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts)
     if (!p || !ts_copy_shown(&p->label, o.label ? o.label : "") ||
         !ts_copy_shown(&p->item_unit, o.item_unit ? o.item_unit : "items")) {
         ts_progress_free(p);
-        ts_no_memory(TS_OP);
+        ts_error_memory("a progress line", sizeof *p);
         return NULL;
     }
     p->stream = o.stream ? o.stream : stderr;
@@ -177,7 +177,7 @@ static void format_time(char *buffer, size_t size, double seconds)
         ts_format(buffer, size, "%d:%02d", (int)(s / 60), (int)(s % 60));
 }
 
-/* The parts of a line as text; "" where there is nothing to say. */
+/* The parts of a line as text; "" if a part is absent. */
 typedef struct parts {
     char label[64], step[64], loss[48], rate[96], elapsed[32], eta[40];
 } parts;
@@ -241,7 +241,8 @@ static void add_bar(const ts_progress *p, ts_text *line, int width)
     ts_text_string(line, p->colour ? "\x1b[0m" : p->utf8 ? "" : "]");
 }
 
-/* Drops the least needed part until the line fits into `width` columns; returns what is left. */
+/* Drops the least important parts until the line fits `width` columns; returns the remaining
+   parts. */
 static int fit(parts *out, int width)
 {
     char *const order[] = {out->elapsed, out->rate, out->label, out->eta, out->loss};
@@ -287,7 +288,7 @@ static void draw_line(ts_progress *p, double now)
     const char *gap = "";
 
     make_parts(p, now, &out);
-    // The last column stays free: some terminals wrap as soon as it is written.
+    // Leaves the last column free: some terminals wrap after writing it.
     int left = redrawn ? fit(&out, terminal_width(p) - 1) - 2 - (p->utf8 ? 0 : 2) : 0;
     const char *const after[] = {out.step, out.loss, out.rate, out.elapsed, out.eta};
 
@@ -369,7 +370,7 @@ ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
     bool made = !text.failed && ts_copy_shown(&shown, text.data ? text.data : "");
     ts_text_free(&text);
     if (!made)
-        return ts_no_memory(TS_OP);
+        return ts_error_memory("a message", (int64_t)text.capacity);
     bool redraw = progress->line_open;
     if (redraw)
         fputs(CLEAR_LINE, progress->stream);

@@ -18,7 +18,7 @@ enum {
     LEGEND_ROW = 20,
 };
 
-/* Where things are while drawing; the plot is the rectangle of the data. */
+/* Positions while drawing; the plot is the rectangle of the data. */
 typedef struct canvas {
     const ts_chart *chart;
     ts_text *out;
@@ -313,7 +313,7 @@ static void draw_references(canvas *c)
         put_line(c, "r", c->left, y, c->right, y);
         format_value(value, sizeof value, r->y);
         ts_text_printf(&label, "%s%s%s", r->name, separator, value);
-        // Two labels at nearly one height: the second goes below its line.
+        // If two labels have nearly the same height, the second is below its line.
         bool crowded = fabs(y - previous) < 16 || y - 16 < c->top - 10;
         if (label.failed)
             c->out->failed = true;
@@ -330,7 +330,7 @@ static void widen(double *low, double *high, double value)
     *high = fmax(*high, value);
 }
 
-/* Ranges of all that can be drawn; NaN when there is nothing. */
+/* Ranges of all drawable values; NaN if there are none. */
 static bool measure_lines(const canvas *c, double x[2], double y[2])
 {
     bool any = false;

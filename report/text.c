@@ -17,11 +17,6 @@
 #include <string.h>
 #include <unistd.h>
 
-ts_status ts_no_memory(const char *function)
-{
-    return ts_error_set(TS_ERR_MEMORY, "%s: out of memory", function);
-}
-
 bool ts_copy_string(char **copy, const char *string)
 {
     *copy = string ? strdup(string) : NULL;
@@ -40,7 +35,7 @@ bool ts_grow(void *array_pointer, size_t count, size_t element)
 {
     void **array = array_pointer;
 
-    // Capacities are 4, 8, 16, ...: the count alone tells when the array is full.
+    // Capacities are 4, 8, 16, ..., so the count shows when the array is full.
     if (count && (count < 4 || (count & (count - 1))))
         return true;
     void *bigger = reallocarray(*array, count ? 2 * count : 4, element);
@@ -159,9 +154,9 @@ void ts_text_csv(ts_text *text, const char *string)
     ts_text_append(text, "\"", 1);
 }
 
-ts_status ts_text_status(const ts_text *text, const char *function)
+ts_status ts_text_status(const ts_text *text)
 {
-    return text->failed ? ts_no_memory(function) : TS_OK;
+    return text->failed ? ts_error_memory("a text", (int64_t)text->capacity) : TS_OK;
 }
 
 void ts_text_free(ts_text *text)
@@ -334,7 +329,7 @@ ts_status ts_read_whole(const char *path, char **data, size_t *size, const char 
         ts_text_free(&text);
         return error ? ts_error_set(TS_ERR_IO, "%s: cannot read '%s': %s", function, path,
                                     strerror(error))
-                     : ts_no_memory(function);
+                     : ts_error_memory("a file", (int64_t)text.size);
     }
     text.data[text.size] = '\0';
     *data = text.data;

@@ -32,7 +32,7 @@ void ts_text_vprintf(ts_text *text, const char *format, va_list args)
 void ts_text_xml(ts_text *text, const char *string);
 /** A CSV field by RFC 4180, quoted only where needed. */
 void ts_text_csv(ts_text *text, const char *string);
-ts_status ts_text_status(const ts_text *text, const char *function);
+ts_status ts_text_status(const ts_text *text);
 void ts_text_free(ts_text *text);
 
 /** snprintf in the C locale. */
@@ -59,12 +59,11 @@ ts_status ts_read_whole(const char *path, char **data, size_t *size, const char 
 bool ts_write_all(int fd, const char *data, size_t size);
 /** Duplicate of a string, NULL for NULL; false when out of memory. */
 bool ts_copy_string(char **copy, const char *string);
-/** The same as a terminal shows it: escaped by ts_escape_text(). */
+/** Appends text escaped by ts_escape_text() for a terminal. */
 bool ts_copy_shown(char **copy, const char *string);
 /** Room for one more element of an array of `count`; array_pointer is the pointer's address. The
  *  caller counts the element once it is filled. False when out of memory. */
 bool ts_grow(void *array_pointer, size_t count, size_t element);
 /** TS_ERR_MEMORY naming the function. */
-ts_status ts_no_memory(const char *function);
 
 #endif

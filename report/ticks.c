@@ -77,7 +77,7 @@ static void log_ticks(ts_axis *axis, int wanted, bool snap)
     axis->decimals = 0;
     axis->divisor = 1;
     axis->suffix = "";
-    // Ticks stand at multiples of the stride, so that zooming does not shift them.
+    // Ticks are at multiples of the stride, so zooming does not shift them.
     for (int k = bottom - (bottom % stride + stride) % stride; k <= top; k += stride) {
         for (int i = 0; i < ndigits && axis->nticks < TS_MOST_TICKS; i++) {
             double tick = digits[i] * pow(10, k);
@@ -100,7 +100,7 @@ ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap)
     axis.high = fmin(fmax(axis.high, log ? 1e-280 : -1e300), 1e300);
     double largest = fmax(fabs(axis.low), fabs(axis.high));
     if (!(axis.high - axis.low > fmax(1e-12 * largest, log ? 0 : 1e-280))) {
-        // One value, or so close that ticks could not be told apart.
+        // One value, or values so close that ticks would be indistinguishable.
         double room = largest < 1e-280 ? 1 : largest * 0.1;
         axis.low = log ? axis.low / 2 : axis.low - room;
         axis.high = log ? axis.high * 2 : axis.high + room;

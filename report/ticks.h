@@ -1,6 +1,5 @@
 /**
- * @file ticks.h
- * Axes: from data to pixels, and where the ticks stand.
+ * @file ticks.h  Axes: mapping from data to pixels, and positions of ticks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_REPORT_TICKS_H
@@ -19,7 +18,7 @@ typedef struct ts_axis {
     double ticks[TS_MOST_TICKS];
     int decimals; /**< of a linear axis' labels after scaling by `divisor` */
     double divisor;
-    const char *suffix; /**< prefix that stands for the divisor, "" or "k", "M", ... */
+    const char *suffix; /**< SI prefix of the divisor, "", "k", "M", ... */
 } ts_axis;
 
 /**

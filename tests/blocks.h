@@ -1,7 +1,6 @@
 /**
- * @file blocks.h
- * Where a case's blocks come from. A block must end in the way it began, so the way is chosen
- * before the first one: at the start of a case, which has a process of its own.
+ * @file blocks.h  Choice of a case's allocator. A block must be freed by the allocator that made
+ * it, so the choice is made at the start of a case, which has its own process.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_BLOCKS_H

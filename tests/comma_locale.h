@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/** False when the machine has neither such a locale nor what one is made of. `folder` takes it. */
+/** False if the machine has neither such a locale nor the sources to make one in `folder`. */
 static inline bool ts_comma_locale(const char *folder)
 {
     char command[512];

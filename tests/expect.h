@@ -1,4 +1,4 @@
-/** @file expect.h  Calls that must succeed or fail, and what an error must say. */
+/** @file expect.h  Calls that must succeed or fail, and checks of error texts. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_EXPECT_H
 #define TESSERA_TESTS_EXPECT_H

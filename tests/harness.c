@@ -86,7 +86,8 @@ static long samples_counted(void)
     return shared->passed + shared->failed + shared->skipped;
 }
 
-/* Cases run one after another, so what the counters gain during a body are its own samples. */
+/* Cases run one after another, so the counters' increase during a body is the number of its
+   samples. */
 void ts_test_run_body(const ts_test_case *test, int _i)
 {
     long samples = samples_counted();
@@ -104,7 +105,7 @@ void ts_test_run_body(const ts_test_case *test, int _i)
     if (failed > 0)
         shared->sampled_failed++;
     if (failed + failed_checks > 0)
-        fflush(stdout); /* what the checks said: the child ends at once */
+        fflush(stdout); /* result of the checks: the child ends immediately */
     if (failed > 0)
         ck_abort_msg("%ld of %ld samples failed", failed, samples);
     if (failed_checks > 0)
@@ -163,8 +164,8 @@ static bool write_tally(const char *path, const char *name, long passed, long fa
 }
 
 /**
- * Without fork, cases would see what earlier ones left in the process (layers, kernels, timers),
- * so each gets a fresh one, in which it runs alone. Adds its counts.
+ * Without fork, cases would see state that earlier cases left in the process (layers, kernels,
+ * timers), so each case runs alone in a new process. Adds its counts.
  */
 static void run_apart(const ts_test_case *test, const char *program, long counts[3])
 {

@@ -65,7 +65,7 @@ void ts_test_register(ts_test_case *test);
 void ts_test_run_body(const ts_test_case *test, int _i);
 void ts_test_note_skip(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/** What a tally counts beside test cases; the sums of a run give each kind a number of its own. */
+/** Kinds of checks that a tally counts besides test cases; a run prints one sum per kind. */
 typedef enum ts_count_kind {
     TS_COUNT_SAMPLES,      /* calls whose results were compared with expected ones */
     TS_COUNT_GRADIENTS,    /* gradients compared with differences or with another dtype's */

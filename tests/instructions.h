@@ -1,6 +1,6 @@
 /**
- * @file instructions.h
- * Instructions of a call, counted one by one: what it costs, on a busy machine as on a quiet one.
+ * @file instructions.h  Counts the instructions of a call one by one; the count does not depend on
+ * the machine's load.
  *
  *     long before = ts_instructions(call, ctx);
  */
@@ -16,9 +16,9 @@
 #include "tests/harness.h"
 
 /**
- * Instructions between the start of the body and its end in a forked child, with the few
- * of the counting itself, always the same ones; -1 where a process may not trace its child.
- * What the body does but once should be done before.
+ * Instructions between the start of the body and its end in a forked child, with the few of the
+ * counting itself, always the same ones; -1 where a process may not trace its child. Run one-time
+ * initialisation before the count.
  */
 static inline long ts_instructions(void (*body)(void *ctx), void *ctx)
 {

@@ -1,6 +1,6 @@
 /**
  * @file threads.h
- * A body that begins in several threads at once.
+ * Runs a function in several threads that start at the same moment.
  *
  *     static bool use(int number, void *ctx) { return ts_add(ctx, ctx) != NULL; }
  *     ck_assert_int_eq(ts_together(4, use, tensor), 4);
@@ -14,8 +14,7 @@
 
 #include "tests/harness.h"
 
-/** Runs in the thread `number`, from 0. An assertion belongs
- * to the case's own thread: false fails. */
+/** Runs in thread `number`, from 0. Do not assert here; return false to fail. */
 typedef bool (*ts_thread_body)(int number, void *ctx);
 
 typedef struct ts_together_thread {
@@ -35,7 +34,8 @@ static inline void *ts_together_run(void *arg)
     return NULL;
 }
 
-/** Starts the body in all threads at the same moment and waits for them: number that gave true. */
+/** Starts body in all threads at the same moment, waits for them, and returns how many returned
+ * true. */
 static inline int ts_together(int threads, ts_thread_body body, void *ctx)
 {
     enum { MOST = 16 };

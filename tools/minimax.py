@@ -5,9 +5,9 @@
     tools/minimax.py            lists the names
     tools/minimax.py exp log    prints the coefficients of these, lowest power first
 
-Each entry is a function g on an interval, a degree, and a weight that turns an error of the
-polynomial into a relative error of what vmath.h computes from it. Remez' exchange algorithm runs on
-a dense grid in multiple precision; the coefficients are then rounded to their type. Needs mpmath
+Each entry is a function g on an interval, a degree, and a weight that converts an error of the
+polynomial to a relative error of the function in vmath.h. Remez' exchange algorithm runs on a dense
+grid in multiple precision; the coefficients are then rounded to their type. Needs mpmath
 (python3-mpmath).
 """
 import struct

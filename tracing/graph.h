@@ -2,11 +2,11 @@
  * @file graph.h
  * The graph of calls: one type for all recorders, one interpreter.
  *
- * Everything stands in growing arrays and refers to the rest by index, so recording is a few stores
- * and a graph is freed at once. A value stands for a tensor handle, not for one state of its
- * memory: calls write in place as they were called, and a pass that wants pure values makes them.
- * Calls stand in the order they ran; a region (backward, an op by parts) comes before its parts,
- * which follow it without a gap, and does nothing itself.
+ * All data is in growing arrays with references by index, so recording is a few stores and freeing
+ * is cheap. A value represents a tensor handle, not one state of its memory: in-place calls stay in
+ * place, and a pass that needs pure values creates them. Calls are in the order in which they ran.
+ * A region (backward, an op by parts) precedes its parts, which follow without a gap; the region
+ * itself does nothing.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TRACING_GRAPH_H
@@ -15,8 +15,8 @@
 #include "dispatch/op.h"
 #include "include/tessera/trace.h"
 
-/** Of a tensor or storage: serial number of the graph in the high bits,
- * index + 1 in the low; 0 is none. */
+/** Id of a tensor or storage: serial number of the graph in the high bits, index + 1 in the low; 0
+ * is none. */
 typedef uint64_t ts_id;
 #define TS_ID_BITS 28
 
@@ -26,7 +26,7 @@ typedef struct ts_array {
     uint32_t count, room;
 } ts_array;
 
-/** Room for n more items; false, and the array as before, when there is no memory. */
+/** Makes room for n more items. If out of memory, false and an unchanged array. */
 bool ts_array_reserve(ts_array *a, uint32_t n, size_t item);
 void ts_array_free(ts_array *a, size_t item);
 /** The next of an array of items for which room was reserved. */
@@ -38,12 +38,12 @@ typedef struct ts_graph_value {
     uint8_t source, dtype, ndim;
     uint8_t requires_grad;
     ts_device device;
-    uint32_t slot;    /* which input or capture; of a result: its node */
-    uint32_t storage; /* which storage */
+    uint32_t slot;    /* index of the input or capture; for a result, its node */
+    uint32_t storage; /* index of its storage */
     uint32_t before;  /* value of the same storage before this one, + 1; 0: none */
     uint32_t ints;    /* place of sizes, then strides */
-    uint32_t last;    /* last node that uses it, + 1; 0: none; UINT32_MAX: an output.
-                         Of finished graphs */
+    uint32_t last;    /* last node that uses the value, + 1; 0: none; UINT32_MAX: an output. Set in
+                         finished graphs */
     int64_t offset;   /* bytes from the storage's begin */
 } ts_graph_value;
 
@@ -60,7 +60,7 @@ typedef enum ts_role {
     TS_ROLE_PLAIN,
     TS_ROLE_SEED,
     TS_ROLE_OFFSET, /* of random numbers drawn in the graph */
-    TS_ROLE_VALUE   /* stands among the numbers of a run, at `at` */
+    TS_ROLE_VALUE   /* passed at run time, in the run's numbers at index `at` */
 } ts_role;
 
 typedef struct ts_graph_arg {
@@ -98,8 +98,8 @@ enum {
 
 typedef struct ts_graph_node {
     const void *site;
-    ts_rng_state rng;     /* of the thread at the call: offset from the trace's begin,
-                             or all of it when absolute */
+    ts_rng_state rng;     /* generator state at the call: offset from the start of the trace, or the
+                             whole state if absolute */
     ts_id rets[TS_MAX_RETS];
     uint32_t args;        /* first of nargs */
     uint32_t parent;      /* region, + 1; 0: none */
@@ -128,8 +128,7 @@ struct ts_graph {
 
 /** A serial number that no graph has. */
 uint64_t ts_graph_serial(void);
-/** An empty graph with a serial number of its own; NULL when out
- * of memory (no error is recorded). */
+/** An empty graph with a serial number of its own; NULL if out of memory (records no error). */
 ts_graph *ts_graph_new(void);
 
 /** Functions that allocate return false when memory runs out; the graph is then incomplete. */
@@ -146,7 +145,7 @@ bool ts_graph_add_ints(ts_graph *g, const int64_t *ints, uint32_t n, uint32_t *a
 bool ts_graph_add_text(ts_graph *g, const char *text, uint32_t *at);
 bool ts_graph_add_id(ts_graph *g, ts_array *ids, ts_id id);
 bool ts_graph_add_capture(ts_graph *g, ts_tensor *t, uint32_t *slot);
-/** The value on the same memory as t with the same layout; NULL when there is none. */
+/** The value with the same memory and layout as t, or NULL. */
 const ts_graph_value *ts_graph_find_layout(const ts_graph *g, uint32_t storage, const ts_tensor *t);
 /** Computes the interpreter's tables; the graph does not change afterwards. */
 void ts_graph_finish(ts_graph *g);
@@ -158,7 +157,7 @@ TS_INLINE ts_id ts_id_make(const ts_graph *g, uint32_t index)
 {
     return g->serial << TS_ID_BITS | (index + 1);
 }
-/** True for an id that this graph gave. */
+/** True for an id of this graph. */
 TS_INLINE bool ts_id_of(const ts_graph *g, ts_id id) { return id >> TS_ID_BITS == g->serial; }
 TS_INLINE ts_graph_value *ts_graph_value_at(const ts_graph *g, ts_id id)
 {
@@ -201,9 +200,8 @@ typedef struct ts_interpretation {
     ts_rng_state rng;        /* where the graph's stream of random numbers begins */
 } ts_interpretation;
 /**
- * The one interpreter: runs nodes in order. registers[i] is the tensor of value i:
- * inputs and captures borrowed, results owned; those that are there already and not made
- * by a chosen node are read.
+ * The one interpreter: runs nodes in order. registers[i] is the tensor of value i: inputs and
+ * captures borrowed, results owned; values that no chosen node makes must be present.
  */
 ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interpretation *how);
 /** Gives up the results that registers hold. */

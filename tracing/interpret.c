@@ -26,7 +26,7 @@ static ts_tensor *get(const machine *m, ts_id id) { return m->registers[ts_id_in
 static void put(const machine *m, ts_id id, ts_tensor *t)
 {
     ts_tensor **place = &m->registers[ts_id_index(id)], *before = *place;
-    if (!is_result(m->graph, id)) { /* a call that returns what it was given */
+    if (!is_result(m->graph, id)) { /* a call that returns an argument */
         ts_tensor_unref(t);
         return;
     }
@@ -78,7 +78,8 @@ static ts_status run_call(const machine *m, const ts_graph_node *n)
 {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     ts_thread *thread = m->thread;
-    int nrets = n->nrets <= TS_MAX_RETS ? n->nrets : TS_MAX_RETS; /* for the compiler: it is */
+    int nrets = n->nrets <= TS_MAX_RETS ? n->nrets : TS_MAX_RETS; /* always initialised; the
+                                                                     compiler cannot prove it */
     unbox(m, n, args);
     for (int i = 0; i < nrets; i++)
         rets[i] = n->given >> i & 1 ? ts_value_tensor(get(m, n->rets[i])) : ts_value_none();
@@ -228,7 +229,7 @@ ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interp
     machine m = {g, registers, NULL, thread, how};
     size_t bytes = g->widest * sizeof *m.lists;
     if (bytes && !(m.lists = ts_alloc(thread, bytes)))
-        return ts_fail_memory("lists of tensors", (int64_t)bytes);
+        return ts_error_memory("lists of tensors", (int64_t)bytes);
     ts_status status = run_all(&m);
     if (bytes)
         ts_free(thread, m.lists, bytes);
@@ -329,7 +330,7 @@ ts_status ts_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts
     for (int i = 0; i < noutputs; i++)
         outputs[i] = NULL; /* here, for it may be the array of inputs too */
     if (bytes && !registers)
-        return ts_fail_memory("registers of a replay", (int64_t)bytes);
+        return ts_error_memory("registers of a replay", (int64_t)bytes);
     ts_interpretation how = {.rng = thread->rng, .exclude = TS_KEYSET(TS_KEY_AUTOCAST)};
     if (g->has_backward)
         how.exclude |= TS_KEYSET(TS_KEY_AUTOGRAD);

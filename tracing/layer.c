@@ -1,11 +1,10 @@
 /**
  * @file layer.c  The TRACING layer and ts_trace(): redispatches, then records the call.
  *
- * Who is who: a result carries the graph's id in its handle and in its storage, for both are
- * new and belong to this thread. A tensor from outside may be shared with other threads,
- * so nothing is written to it: the recorder keeps a reference, which keeps the address its own,
- * and finds it in a table. A handle that neither knows but whose storage is known is an alias that
- * was made without a call.
+ * Identifying tensors: the handle and storage of a result are new and belong to this thread, so the
+ * layer writes the graph's id to both. A tensor from outside may be shared with other threads and
+ * is not written; a table maps its address to its id, and a reference keeps the address from being
+ * reused. An unknown handle with a known storage is an alias that was made without a call.
  */
 // SPDX-License-Identifier: MIT
 #include "core/recorder.h"
@@ -33,7 +32,7 @@ typedef struct flight {
     bool kept, parts;
     uint32_t outer_parent; /* while parts are recorded */
     int32_t outer_depth;
-    ts_id rets[TS_MAX_RETS]; /* given ones, and those that AUTOGRAD keeps */
+    ts_id rets[TS_MAX_RETS]; /* given results, and results that AUTOGRAD keeps */
 } flight;
 
 typedef struct tracer {
@@ -44,7 +43,7 @@ typedef struct tracer {
     uint32_t used, room;
     flight *flight;
     uint32_t parent;   /* region, + 1 */
-    int32_t depth;     /* of calls around the function */
+    int32_t depth;     /* nesting depth of calls around the function */
     bool random;       /* a random op was called */
     ts_rng_state base;
 } tracer;
@@ -109,7 +108,7 @@ static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
     return (ts_graph_storage *)r->graph->storages.data + i;
 }
 
-/** A tensor that is held by a reference for as long as the trace goes on. */
+/** Holds a reference to a tensor until the trace ends. */
 static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -133,7 +132,7 @@ static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
         *id = t->id;
         return true;
     }
-    /* what is new has one owner, and needs no search */
+    /* a new tensor has one owner and cannot be known */
     if (atomic_load_explicit(&t->refs, memory_order_relaxed) > 1 && (e = find(r, t)) != NULL) {
         *id = ts_id_make(g, e->index);
         return true;
@@ -150,7 +149,7 @@ static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
     return true;
 }
 
-/** Place of t in the memory of a value that was made in the graph, or came as an input. */
+/** Records t as an alias of a value of the graph that has the same storage. */
 static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -175,7 +174,7 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
                                                  .kind = TS_NODE_ALIAS}, NULL);
 }
 
-/** The id of an argument. What nobody knows is captured. */
+/** The id of an argument. An unknown tensor becomes a capture. */
 static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -225,7 +224,7 @@ static void link_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args
 static bool put_list(tracer *r, const ts_value *v, uint32_t *at)
 {
     ts_id id;
-    /* first, for this may add values, whose sizes stand among the ints */
+    /* first, because this may add values, whose sizes go to the same array of integers */
     for (uint32_t k = 0; k < v->count; k++)
         if (!id_of(r, v->list[k], &id))
             return false;
@@ -260,7 +259,7 @@ static bool put_arg(tracer *r, const ts_value *v, uint32_t at)
     return ok;
 }
 
-/** Before the call: who the arguments and given results are. */
+/** Before the call: records the ids of arguments and given results. */
 static bool begin(tracer *r, const ts_frame *f, flight *call)
 {
     ts_graph *g = r->graph;
@@ -439,7 +438,7 @@ static void constant(ts_recorder *events, ts_tensor *t)
     ts_id source, id;
     if (!is_visible(r) || !ts_graph_add_args(g, 1, &at))
         return;
-    ts_error before = *r->thread->error; /* running out of memory is told by the graph alone */
+    ts_error before = *r->thread->error; /* only the graph's status reports out of memory */
     ts_tensor *copy =
         ts_tensor_new(r->thread, (ts_dtype)t->dtype, t->sizes, t->ndim, TS_DEVICE_CPU);
     if (!copy) {
@@ -464,7 +463,7 @@ static void constant(ts_recorder *events, ts_tensor *t)
     ts_tensor_unref(copy);
 }
 
-/** args[0] = leaf, args[1] = grad or none; returns where they stand. */
+/** args[0] = leaf, args[1] = grad or none; returns their index. */
 static bool grad_args(tracer *r, ts_tensor *leaf, ts_tensor *grad, uint32_t *at)
 {
     ts_id leaf_id, grad_id = 0;
@@ -568,7 +567,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
                 .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
                 .base = thread->rng};
     if (!r.graph)
-        return ts_fail_memory("a graph", sizeof *r.graph);
+        return ts_error_memory("a graph", sizeof *r.graph);
     for (int i = 0; i < noutputs; i++)
         outputs[i] = NULL;
     for (int i = 0; i < ninputs; i++)
@@ -587,7 +586,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
                                         "the function");
     status = ts_end_open_scopes(status, scope, "trace", site, "the function");
     for (int i = 0; i < noutputs && status == TS_OK; i++)
-        if (!outputs[i]) /* NULL travels: what made it is in the record */
+        if (!outputs[i]) /* NULL propagates an earlier failure, which is on record */
             status = ts_error_code() != TS_OK ? ts_error_code()
                                               : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
                                                            "the function left output %d NULL", i);

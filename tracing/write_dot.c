@@ -78,7 +78,7 @@ static void put_box(FILE *out, const ts_graph *g, const ts_graph_node *n, uint32
     fputs(n->flags & TS_NODE_INSERTED ? ", style=dashed];\n" : "];\n", out);
 }
 
-/** From now on what n writes comes from it. */
+/** Makes n the producer of the values that n writes. */
 static void note_writes(const ts_graph *g, const ts_graph_node *n, uint32_t i, uint32_t *writer)
 {
     const ts_graph_arg *args = ts_graph_args_of(g, n);
@@ -114,7 +114,7 @@ static void put_outside(FILE *out, const ts_graph *g)
 
 static void put_nodes(FILE *out, const ts_graph *g, uint32_t *writer)
 {
-    /* boxes stand in their clusters; arrows come after, so that they belong to none */
+    /* nodes are written inside clusters, edges after all clusters */
     uint32_t ends[TS_MAX_DEPTH], open = 0;
     for (uint32_t i = 0; i <= g->nodes.count; i++) {
         for (; open && ends[open - 1] <= i; open--)
@@ -156,7 +156,7 @@ ts_status ts_graph_write_dot(const ts_graph *g, FILE *out)
     size_t bytes = (g->values.count + 1) * sizeof(uint32_t);
     uint32_t *writer = ts_alloc(thread, bytes);
     if (!writer)
-        return ts_fail_memory("a table of writers", (int64_t)bytes);
+        return ts_error_memory("a table of writers", (int64_t)bytes);
     memset(writer, 0, bytes);
     fputs("digraph trace {\n  node [fontname=\"monospace\", fontsize=10];\n  edge [fontsize=8];\n",
           out);

@@ -17,7 +17,7 @@ static json_t *ints(const int64_t *list, uint32_t n)
     return a;
 }
 
-/** JSON has no NaN and no infinities: those are strings. */
+/** JSON has no NaN and no infinities; they are written as strings. */
 static json_t *number(double d)
 {
     return isnan(d)   ? json_string("nan")
@@ -148,7 +148,7 @@ ts_status ts_graph_write_json(const ts_graph *g, FILE *out)
         ids(g->outputs.data, g->outputs.count), "tensors", list(g, g->values.count, value_json),
         "calls", list(g, g->nodes.count, node_json));
     if (!root)
-        return ts_fail_memory("a graph as JSON", (int64_t)(g->nodes.count * 1024));
+        return ts_error_memory("a graph as JSON", (int64_t)(g->nodes.count * 1024));
     bool ok = json_dumpf(root, out, JSON_INDENT(1)) == 0 && fputc('\n', out) != EOF;
     json_decref(root);
     return ok ? TS_OK : ts_error_set(TS_ERR_IO, "graph_write: the stream refused a write");

@@ -4,7 +4,7 @@
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
-/* x is an element; in a gradient a is the incoming gradient and b what the rule saved. */
+/* x is an element; in a gradient a is the upstream gradient and b the saved tensor. */
 #define FORWARD(name, f32_expr, f64_expr) \
     TS_LOOP1(vf, name##_f32, f32_expr)    \
     TS_LOOP1(vd, name##_f64, f64_expr)

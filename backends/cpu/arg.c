@@ -24,15 +24,15 @@ typedef struct search {
     int64_t *indices; /* (outer, inner), or NULL */
     int64_t n, inner;
     int64_t parts, tiles;
-    int64_t places[PARTS]; /* outer = inner = 1: what each part found */
+    int64_t places[PARTS]; /* for outer = inner = 1: the result of each part */
 } search;
 
 /*
- * T's bodies; !(x WORSE best) is true of a better x and of NaN.
- *   _runs     a task is a result whose elements are neighbours
+ * T's bodies; !(x WORSE best) is true for a better x and for NaN.
+ *   _runs     a task is a result whose elements are contiguous
  *   _parts    a task is a part of the only run
- *   _columns  a task is a tile of results that are neighbours
- *   _short    a task is a result of few elements; several are searched side by side
+ *   _columns  a task is a tile of adjacent results
+ *   _short    a task is a result of few elements; several are searched together
  */
 #define SEARCH(T, name, WORSE)                                                                     \
     VEC_FN int64_t name##_in(const T *x, int64_t from, int64_t to)                                 \
@@ -144,7 +144,7 @@ static const bodies all[TS_DTYPE_COUNT][2] = {
     [TS_U8] = {BODIES(max_u8), BODIES(min_u8)},    [TS_BOOL] = {BODIES(max_u8), BODIES(min_u8)},
 };
 
-/** The plan's outer, count and inner are what self is seen as. */
+/** self is treated as (outer, count, inner) of the plan. */
 static void find(const ts_frame *f, bool smallest, ts_tensor *values, ts_tensor *indices)
 {
     const ts_tensor *t = f->args[0].t;

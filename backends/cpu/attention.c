@@ -3,7 +3,7 @@
  *
  * Forward keeps a running maximum and sum a row (Milakov and Gimelshein, Online normalizer
  * calculation for softmax, 2018) while it goes through the keys tile by tile (Dao et al.,
- * FlashAttention, 2022); backward computes the probabilities again from the logarithm of the sum.
+ * FlashAttention, 2022); backward recomputes the probabilities from the logarithm of the sum.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -16,36 +16,37 @@
 #define FORWARD_ROWS 128 /* most rows of a forward task */
 #define BACKWARD_ROWS 64 /* rows of a backward tile */
 #define BACKWARD_KEYS 64
-#define MOST_KEYS 256 /* of any tile */
+#define MOST_KEYS 256 /* largest number of keys in a tile */
 
 /** A (batch, head, row, depth) operand whose depth is dense; steps in elements. */
 typedef struct operand {
-    void *data; /* NULL: not wanted */
+    void *data; /* NULL: not requested */
     int64_t batch, head, row;
 } operand;
 
 typedef struct attention {
-    ts_attention c; /* the call; c.rows and c.keys are those of mask and dropout */
+    ts_attention c; /* the call; c.rows and c.keys index mask and dropout */
     operand q, k, v, out, g, dq, dk, dv;
     void *lse;             /* (query's batch, heads, tokens); NULL when forward need not give it */
     const void *saved_lse; /* backward's */
     const void *g_lse;     /* its gradient, or NULL */
     int64_t heads, share;  /* heads of the queries; how many share one head of the keys */
-    int64_t rows, keys;    /* of the longest part */
+    int64_t rows, keys;    /* largest numbers of rows and keys of a part */
     int64_t depth, value_depth;
     int64_t depth_room, value_room; /* rounded up to whole panels */
     int64_t tile;                   /* keys that are worked on together */
     int64_t mask[4];                /* steps of c.mask by part, head, row and key;
                                        0 where it is broadcast */
-    uint32_t threshold;             /* of dropout: numbers of 24 bits below it drop */
-    double grown;                   /* and what the other weights are multiplied by */
-    bool masked;                   /* scores get more than a right end of what they see */
-    bool zeroed;                    /* results of backward are 0 to begin with,
-                                       for not every tile may reach them */
+    uint32_t threshold;             /* dropout drops a weight whose 24-bit number is below the
+                                       threshold */
+    double grown;                   /* dropout's factor of kept weights */
+    bool masked;                   /* scores have a mask, softcap or window beyond a right bound */
+    bool zeroed;                    /* backward zeroes its results first, because tiles may not
+                                       cover them */
     ts_slots slots;
 } attention;
 
-/** A problem of its own: one of the batch, or one packed sequence. */
+/** An independent problem: one of the batch, or one packed sequence. */
 typedef struct part {
     int64_t index; /* among the parts */
     int64_t batch; /* its place in the tensors */
@@ -101,7 +102,7 @@ VEC_FN vd exp_f64(vd x)
     return x;
 }
 
-/* As vf_pack_transposed(). */
+/* Like vf_pack_transposed(). */
 VEC_FN void transpose_f64(double *to, int64_t width, const double *from, int64_t row,
                           int64_t columns, int64_t k)
 {
@@ -165,7 +166,7 @@ static void describe_mask(attention *s)
         s->mask[4 - t->ndim + d] = t->sizes[d] == 1 ? 0 : t->strides[d];
 }
 
-static void say_path(const ts_frame *f, bool masked)
+static void log_path(const ts_frame *f, bool masked)
 {
     if (!ts_log_on("attention"))
         return;
@@ -175,7 +176,7 @@ static void say_path(const ts_frame *f, bool masked)
                  masked ? ", scores masked or capped" : "", call);
 }
 
-/** What forward and backward share; qkv: the three arguments query, key and value. */
+/** Common setup of forward and backward; qkv: the three arguments query, key and value. */
 static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
 {
     const ts_attention *c = &s->c;
@@ -206,7 +207,7 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
         s->threshold = (uint32_t)ceil(c->dropout_p * 0x1p24);
         s->grown = c->dropout_p < 1 ? 1 / (1 - c->dropout_p) : 0;
     }
-    say_path(f, s->masked);
+    log_path(f, s->masked);
     return TS_OK;
 }
 

@@ -22,8 +22,8 @@ static int64_t A_(blocks)(int64_t n) { return ts_ceil_div(n, MICRO_ROWS); }
 /* ------------------------------------------------------------------------------ products ---- */
 
 /**
- * to = panels of (k, width): `columns` columns of k rows of a matrix, times scale;
- * zeros fill the last panel. Returns whether all of it is finite.
+ * to = panels of (k, width): `columns` columns of k rows of a matrix, times scale; zeros fill the
+ * last panel. Returns whether all elements are finite.
  */
 static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns, A_T scale)
 {
@@ -43,8 +43,8 @@ static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t c
     return A_P(hsum)(odd) == 0;
 }
 
-/** The same of a transposed matrix: `columns` rows of k elements.
- * What is not finite stays in its column. */
+/** Packs a transposed matrix: `columns` rows of k elements. A non-finite element affects its own
+ * column only. */
 static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns,
                                 A_T scale)
 {
@@ -70,7 +70,7 @@ static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t 
     }
 }
 
-/** multiply() by weights a. Where b is not all finite, a weight of 0 leaves its row of b out. */
+/** multiply() by weights a. If b has non-finite elements, rows of b with weight 0 are skipped. */
 static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row, int64_t a_step,
                       const A_T *b, int64_t depth, bool finite, A_T *c, int64_t c_row, bool add)
 {
@@ -124,7 +124,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         bool finite = A_(pack)(v, v_all + key * s->v.row, s->v.row, keys, s->value_depth, 1);
         for (int64_t b = 0; b < blocks; b++) {
             int64_t row = count * b / blocks, rows = count * (b + 1) / blocks - row;
-            /* of the last row, which sees most */
+            /* visible keys of the last row, which sees most */
             int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
             if (!most)
                 continue;
@@ -258,7 +258,7 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     finite_g = A_(pack)(g, g_from, s->g.row, count, s->value_depth, 1);
                 for (int64_t b = 0; b < key_blocks; b++) {
                     int64_t row = keys * b / key_blocks, rows = keys * (b + 1) / key_blocks - row;
-                    /* the first row of the chunk that sees one of these keys */
+                    /* first row of the chunk that sees one of these keys */
                     int64_t from =
                         ts_min64(count, ts_max64(0, diagonal + row - s->c.right - first));
                     if (s->dv.data)

@@ -1,7 +1,6 @@
 /*
- * What happens to a row of scores on its way to weights, for one element type;
- * attention_loops.h includes this file. Hidden pairs become -Inf, whatever they were; n scores
- * stand in x, which has room for whole vectors.
+ * Converts a row of scores to weights, for one element type; attention_loops.h includes this file.
+ * Hidden pairs become -Inf. x holds n scores and has room for whole vectors.
  */
 // SPDX-License-Identifier: MIT
 
@@ -12,7 +11,7 @@ TS_INLINE int64_t A_(visible)(const attention *s, const part *at, int64_t i, int
     return ts_max64(0, ts_min64(keys, i + at->keys - at->rows + s->c.right + 1 - first));
 }
 
-/** Of n keys from `first` on, how many at their beginning are left of row i's window. */
+/** Of n keys from `first` on, the number that is left of row i's window. */
 TS_INLINE int64_t A_(passed)(const attention *s, const part *at, int64_t i, int64_t first,
                              int64_t n)
 {
@@ -60,7 +59,7 @@ static void A_(mask_scores)(const attention *s, const part *at, int64_t head, in
         x[j] = -(A_T)INFINITY;
 }
 
-/** What dropout multiplies n weights of row i by, for keys from `key` on. */
+/** Dropout's factors of n weights of row i, for keys from `key` on. */
 static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
                      A_T *factor, int64_t n)
 {
@@ -95,8 +94,8 @@ typedef struct A_(row_state) {
 } A_(row_state);
 
 /**
- * n scores become exponentials under the largest score so far, zeros up to the end of a vector;
- * the sum follows. Returns the factor for what was summed before.
+ * Online softmax: replaces n scores by exponentials relative to the running maximum, fills the last
+ * vector with zeros, and updates the running sum. Returns the factor for earlier sums.
  */
 static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 {
@@ -111,7 +110,7 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
     for (; j < whole; j += A_L)
         most = A_P(max)(most, A_P(load)(x + j));
     A_T now = A_P(hmax)(most);
-    A_T factor = 1; /* the first tile has nothing to scale: no call of exp(-Inf), which is slow */
+    A_T factor = 1; /* the first tile has no earlier sum: avoid exp(-Inf), which is slow */
     if (state->most != now)
         factor = state->most == -(A_T)INFINITY ? 0 : (A_T)exp((double)(state->most - now));
     /* all hidden so far: e^-Inf is 0 */
@@ -129,8 +128,8 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 /* ---------------------------------------------------------------------------- backward ---- */
 
 /**
- * With p = exp(score - lse) and d = grad · out - grad of lse, a row at a time: p and p (dp - d)
- * over the n visible of `keys` scores, zeros over the rest.
+ * With p = exp(score - lse) and d = grad · out - grad of lse, row by row: writes p and p (dp - d)
+ * for the n visible scores of `keys`, zeros for the rest.
  */
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {
@@ -150,8 +149,8 @@ static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, 
     }
 }
 
-/** The same with options: p receives the weights as dropout left them,
- * and hidden pairs are 0 whatever dp is. */
+/** Like the function above with mask, softcap and dropout: p receives the weights after dropout,
+ * and hidden pairs are 0 for any dp. */
 static void A_(masked_gradient)(const attention *s, const part *at, int64_t head, int64_t i,
                                  int64_t key, A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse,
                                  A_T d)

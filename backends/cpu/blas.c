@@ -1,4 +1,5 @@
-/** @file blas.c  The CBLAS behind products of matrices: always one thread, the pool is ours. */
+/** @file blas.c  Matrix products by the CBLAS, which runs each call on one thread;
+ * Tessera's pool parallelizes. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
 #include "core/process.h"
@@ -13,8 +14,8 @@
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 
 /**
- * Row-major transpose flag and leading dim of an operand with these steps. A single row or column
- * has a step that means nothing and may be too small for the CBLAS.
+ * Row-major transpose flag and leading dim of an operand with these steps. The step of a
+ * single row or column is unused, and may be too small for the CBLAS.
  */
 static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_t column,
                               int *leading)
@@ -30,36 +31,36 @@ static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_
 
 /* ------------------------------------------------------------------ the end of the process ---- */
 
-static atomic_int inside; /* threads that the CBLAS computes for */
+static atomic_int active_calls; /* threads that are in the CBLAS */
 static atomic_bool closed;
 
-/** The CBLAS gives its buffers back in a destructor: no thread may be in it by then. */
+/** Waits for running calls: the CBLAS frees its buffers in a destructor. */
 static void close_blas(void)
 {
     enum { PATIENCE = 5000 }; /* ms */
     atomic_store(&closed, true);
-    for (int ms = 0; atomic_load(&inside) && ms < PATIENCE; ms++)
+    for (int ms = 0; atomic_load(&active_calls) && ms < PATIENCE; ms++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
-/** A child has none of the threads that were inside. */
-static void forget_threads(void) { atomic_store(&inside, 0); }
+/** A forked child has none of the parent's threads. */
+static void reset_active_calls(void) { atomic_store(&active_calls, 0); }
 
 static bool enter(const ts_gemm *g)
 {
     int64_t steps = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
     if (ts_max64(ts_max64(steps, g->c_row), ts_max64(g->k, g->n)) > INT_MAX)
         return false;
-    atomic_fetch_add(&inside, 1);
+    atomic_fetch_add(&active_calls, 1);
     if (!atomic_load(&closed))
         return true;
-    atomic_fetch_sub(&inside, 1);
+    atomic_fetch_sub(&active_calls, 1);
     return false;
 }
 
 /* ------------------------------------------------------------------------------- products ---- */
 
-/* Rows start as the bias, so that the product is added to what is in the cache. */
+/* Rows of c are set to the bias (or to 0 for k = 0), and the product is added to them. */
 #define BLAS(T, name, gemm)                                                                        \
     bool name(const ts_gemm *g)                                                                    \
     {                                                                                              \
@@ -78,7 +79,7 @@ static bool enter(const ts_gemm *g)
         if (g->m && g->n && g->k)                                                                  \
             gemm(CblasRowMajor, ta, tb, (int)g->m, (int)g->n, (int)g->k, 1, g->a, lda, g->b, ldb,  \
                  g->bias ? 1 : 0, c, (int)ts_max64(g->c_row, g->n));                               \
-        atomic_fetch_sub(&inside, 1);                                                              \
+        atomic_fetch_sub(&active_calls, 1);                                                        \
         return true;                                                                               \
     }
 BLAS(float, ts_blas_f32, cblas_sgemm)
@@ -89,5 +90,5 @@ void ts_blas_install(void)
     if (openblas_set_num_threads)
         openblas_set_num_threads(1);
     ts_process_at_end(close_blas);
-    ts_fork_in_child(forget_threads);
+    ts_fork_in_child(reset_active_calls);
 }

@@ -18,7 +18,7 @@ static ts_status cat(ts_frame *f)
     for (uint32_t i = 0; i < list->count; i++) {
         const ts_tensor *t = list->list[i];
         if (t->ndim != out->ndim || !t->numel)
-            continue; /* counts as nothing */
+            continue; /* ignored */
         put(out, to, out->strides, t);
         to += t->sizes[dim] * step;
     }

@@ -69,7 +69,7 @@ KERNEL(bitwise_not, [TS_I64] = bitwise_not_i64, [TS_I32] = bitwise_not_i32,
 
 /* ----------------------------------------------------------------------------- choices ---- */
 
-/* Elements move unread, so a size is all there is to a dtype: operands condition, a, b. */
+/* Elements are copied as bits, so only the dtype's size matters. Operands: condition, a, b. */
 #define CHOOSE(name, A, B)                             \
     TS_INDEPENDENT                                     \
     for (int64_t i = 0; i < n; i++) {                  \

@@ -13,7 +13,7 @@
 #define PAIR(from, S, decode, to, R, encode)                                                       \
     TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
-/* single: what f32 makes of the value on the way to a half without a second rounding */
+/* single: f32 rounded to odd, so the conversion to a half rounds once */
 #define FROM_FLOAT(from, S, decode, single)                              \
     PAIR(from, S, decode, f64, double, KEEP)                             \
     PAIR(from, S, decode, f32, float, KEEP)                              \
@@ -188,7 +188,7 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
         }                                                                                         \
     }
 
-/** A space whose source is contiguous along another dim than its destination. */
+/** Copies in a space whose source and destination are contiguous along different dims. */
 typedef struct turn {
     const ts_iter *it;
     int dim;

@@ -1,11 +1,11 @@
 /*
- * Folds of many elements into one value, for one real type: sums, products, extremes. The order in
- * which elements meet is a function of their number alone:
+ * Folds of many elements into one value, for one real type: sums, products, extremes. The order of
+ * operations depends only on the number of elements:
  *
  *   line     64 bytes of elements: the lanes of a fold, in every variant
- *   leaf     8 lines, folded pairwise; the last one of a row: 4, 2, 1 and a part of one, in turn
- *   cascade  the leaves, folded pairwise as they come: two of one level make one of the next
- *   value    the last line, its upper half onto its lower half until one element is left
+ *   leaf     8 lines, folded pairwise; the last leaf of a row: 4, 2, 1 lines and a partial line
+ *   cascade  the leaves, folded pairwise: two of one level make one of the next
+ *   value    the last line, its upper half folded onto its lower half until one element is left
  *
  * So every variant gives the same bits, and the error of a sum grows with the logarithm of its
  * length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
@@ -24,7 +24,7 @@ typedef enum fold {
     FOLDS
 #undef FOLD
     FOLD_COUNT,
-    FOLD_TOP = FOLD_COUNT, /* a maximum that may pass over NaN, for rows whose sum shows it */
+    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN, for rows whose sum detects it */
     FOLD_DOT               /* the sum of the products with a second row */
 } fold;
 
@@ -104,8 +104,8 @@ VEC_FN S(line) S(identity_line)(fold how)
         line.v[i] = S(identity)(how);
     return line;
 }
-/** What an element contributes; p belongs to its result: a mean, or the largest element. For a
- * dot product p is the other factor. */
+/** Contribution of an element. p is a number of its result: a mean, or the largest element; for a
+ * dot product the other factor. */
 VEC_FN V S(map)(fold how, V x, V p)
 {
     switch (how) {
@@ -185,7 +185,7 @@ VEC_FN T S(cascade_value)(fold how, const S(cascade) *c)
     return S(fold_lanes)(how, line);
 }
 
-/** Some lines; of a dot product those of y are the other factors. */
+/** Folds some lines; for a dot product y has the other factors. */
 VEC_FN S(line) S(leaf)(fold how, const T *x, const T *y, int lines, V p)
 {
     S(line) leaf;
@@ -198,7 +198,7 @@ VEC_FN S(line) S(leaf)(fold how, const T *x, const T *y, int lines, V p)
     return leaf;
 }
 
-/** The same of fewer elements than a leaf has, none among them: 4 lines, 2, 1 and a part of one. */
+/** Folds fewer elements than a leaf has, possibly none: 4 lines, 2, 1 and a partial line. */
 VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
 {
     int64_t at = 0;
@@ -247,7 +247,7 @@ VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, i
     return at;
 }
 
-/** n contiguous elements: their leaves, and what is left as one more. */
+/** Folds n contiguous elements: whole leaves, and the rest as one more leaf. */
 VEC_FN void S(fold_run)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
 {
     int64_t at = S(fold_leaves)(how, c, x, y, n, p);

@@ -1,4 +1,4 @@
-/** @file gemm.h  A product of matrices as the kernels see it. */
+/** @file gemm.h  A matrix product by the CBLAS. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_GEMM_H
 #define TS_BACKENDS_CPU_GEMM_H
@@ -6,22 +6,23 @@
 #include "core/base.h"
 
 /**
- * c (m, n) = a (m, k) b (k, n) + bias (n). Steps are in elements; rows of c are dense. Of each
- * operand one step is 1, or irrelevant because there is one row or column only, and the other steps
- * over a whole row or column.
+ * c (m, n) = a (m, k) b (k, n) + bias (n elements, or NULL). All operands have one dtype, f32 or
+ * f64. Steps are in elements: a_row is the distance between rows of a, a_column that between
+ * columns. c is row-major with dense rows. Each operand has a step of 1 in one dim, and the other
+ * step is at least the size of that dim. The step of a dim of size 1 is ignored.
  */
 typedef struct ts_gemm {
     int64_t m, n, k;
-    const void *a, *b, *bias; /* bias may be NULL */
+    const void *a, *b, *bias;
     void *c;
     int64_t a_row, a_column, b_row, b_column, c_row;
 } ts_gemm;
 
-/** One tile or the whole, by the CBLAS, on the calling thread. False, with nothing written, when
- * that cannot be: it counts in int, and it comes down while the process ends. */
+/** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes
+ *  nothing if a size or step exceeds INT_MAX or the process is exiting. */
 bool ts_blas_f32(const ts_gemm *g);
 bool ts_blas_f64(const ts_gemm *g);
-/** Takes the CBLAS its threads: the pool is ours. */
+/** Sets the CBLAS to one thread. */
 void ts_blas_install(void);
 
 #endif

@@ -41,7 +41,7 @@ static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor 
                        ts_format_sizes(text, sizeof text, position, t->ndim));
 }
 
-/** All indices must be within [0, bound); nothing is written before. */
+/** Checks that all indices are in [0, bound), before any write. */
 static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
 {
     const ts_tensor *t = f->args[arg].t;
@@ -69,7 +69,7 @@ typedef struct rows {
     const char *from;
     indices index;
     int64_t outer, n, count, inner, bytes;
-    int64_t skip;   /* an index that contributes nothing, or -1 */
+    int64_t skip;   /* an index to skip, or -1 */
     bool zero;      /* index_add: the destination starts at zero */
 } rows;
 
@@ -243,7 +243,7 @@ typedef struct lines {
     char *indexed;       /* self of gather, result of the scatters */
     char *plain;         /* result of gather, src of the scatters */
     indices index;
-    int ndim;            /* of the lines: all dims but the indexed one, innermost first */
+    int ndim;            /* of lines: all dims except the indexed one, innermost first */
     int64_t length;      /* of a line */
     int64_t sizes[TS_MAX_DIMS];
     int64_t to_indexed[TS_MAX_DIMS], to_plain[TS_MAX_DIMS], to_index[TS_MAX_DIMS]; /* strides */
@@ -268,7 +268,7 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
     return b;
 }
 
-/* do: what happens to *p, the place that the index names, and *q, its partner */
+/* do: the operation on *p, the indexed element, and *q, its partner */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \

@@ -23,8 +23,8 @@ ts_isa ts_cpu_isa_supported(void)
 #if TS_WIDE_VARIANTS
     unsigned a, b, c, d;
     __builtin_cpu_init();
-    /* __builtin_cpu_supports includes the operating system's part (XCR0) for the AVX families;
-     * F16C is no name that every compiler knows there. */
+    /* __builtin_cpu_supports includes the operating system's part (XCR0) for the AVX families; not
+     * every compiler accepts F16C there. */
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_F16C) || !__builtin_cpu_supports("avx2") ||
         !__builtin_cpu_supports("fma"))
         return TS_ISA_BASELINE;
@@ -37,17 +37,17 @@ ts_isa ts_cpu_isa_supported(void)
 #endif
 }
 
-ts_isa ts_isa_choose(const char *wanted)
+ts_isa ts_isa_choose(const char *ts_isa_value)
 {
     ts_isa best = ts_cpu_isa_supported();
-    for (int isa = 0; wanted && *wanted && isa < TS_ISA_COUNT; isa++)
-        if (strcmp(wanted, isa_names[isa]) == 0)
+    for (int isa = 0; ts_isa_value && *ts_isa_value && isa < TS_ISA_COUNT; isa++)
+        if (strcmp(ts_isa_value, isa_names[isa]) == 0)
             return isa < (int)best ? (ts_isa)isa : best;
-    if (wanted && *wanted)
+    if (ts_isa_value && *ts_isa_value)
         ts_log_write("warning",
                      "TS_ISA: expected baseline, avx2 or avx512, got '%.200s', which changes "
                      "nothing",
-                     wanted);
+                     ts_isa_value);
     return best;
 }
 

@@ -1,5 +1,5 @@
 /*
- * Which of the compiled variants of the CPU kernels runs on this machine.
+ * Chooses the variant of the CPU kernels (baseline, AVX2, AVX-512) that runs on this machine.
  *
  * A kernel file exports one symbol per variant (TS_V in vec.h). The registration code declares all
  * of them with TS_ISA_DECLARE and takes the one to use with TS_ISA_PICK:
@@ -17,12 +17,12 @@ typedef enum ts_isa { TS_ISA_BASELINE, TS_ISA_AVX2, TS_ISA_AVX512, TS_ISA_COUNT 
 ts_isa ts_cpu_isa_supported(void);
 /**
  * The variant in use, fixed at the first call: the best supported one, or a lower one named by the
- * environment variable TS_ISA (baseline, avx2, avx512). Other values, and variants above what the
- * machine has, leave the choice as it is.
+ * environment variable TS_ISA (baseline, avx2, avx512). Other values, and variants that the
+ * machine does not support, have no effect.
  */
 ts_isa ts_cpu_isa(void);
-/** The choice of ts_cpu_isa() if TS_ISA has this value (NULL: unset). */
-ts_isa ts_isa_choose(const char *wanted);
+/** The variant that ts_cpu_isa() chooses if TS_ISA has this value (NULL: unset). */
+ts_isa ts_isa_choose(const char *ts_isa_value);
 /** "baseline", "avx2", "avx512"; "?" for anything else. */
 const char *ts_isa_name(ts_isa isa);
 

@@ -37,7 +37,7 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
         begin += n;
         if (begin == end)
             return;
-        /* to the start of the next run; the first may have begun in the middle of one */
+        /* to the start of the next run; the first run may start in the middle */
         for (int k = 0; k < it->operands; k++)
             data[k] -= at[0] * inner[k];
         at[0] = 0;
@@ -315,7 +315,7 @@ static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_l
         ts_cpu_run_space(f, loops[compute], params, cost);
         return TS_OK;
     }
-    if ((compute == TS_BF16 || compute == TS_F16) && loops[TS_F32]) {
+    if (ts_dtype_is_half(compute) && loops[TS_F32]) {
         run_halves(f, loops[TS_F32], params, cost);
         return TS_OK;
     }

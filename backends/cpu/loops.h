@@ -13,23 +13,23 @@
 
 #include "dispatch/op.h"
 
-/** n elements; data[0] is the result. params comes from the kernel. */
+/** Computes n elements; data[0] is the result. params: passed through from the kernel. */
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**
- * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE when there is none. bf16 and f16
- * without a loop of their own pass through that of f32 in blocks that stay in the first cache;
- * a number among the operands then is an f32.
- * @param cost  rough cycles an element takes; decides when threads are worth it
+ * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE if there is no loop. bf16 and f16 without
+ * their own loop use the f32 loop in blocks that fit the first-level cache; numbers among the
+ * operands are then f32.
+ * @param cost  approximate cycles per element; determines when to use threads
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
 /** One loop over f->plan->iter. */
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost);
-/** A loop over a space whose items are set. Operands whose runs are short or strided pass through
- *  contiguous blocks. */
+/** Runs a loop over a space whose item sizes are set. Operands whose runs are short or strided pass
+ *  through contiguous blocks. */
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost);
-/** A loop over any iteration space, run by run, on the calling thread only: for loops whose runs
- *  write the same elements. */
+/** Runs a loop over any iteration space, run by run, on the calling thread only, for loops whose
+ *  runs write the same elements. */
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params);
 
 /** Elements of work that make a second thread worth while, at `cost` cycles each. */
@@ -168,7 +168,7 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The same of two operands a and b. */
+/** The loop of a function of two operands a and b. */
 #define TS_LOOP2(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, const void *params) { (void)params; return expr; }           \
     static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
@@ -183,7 +183,7 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         else                                                                                  \
             name##_run(d, s, n, params);                                                      \
     }
-/** The same of three operands a, b and c. */
+/** The loop of a function of three operands a, b and c. */
 #define TS_LOOP3(p, name, expr)                                                               \
     VEC_FN p name##_fn(p a, p b, p c, const void *params) { (void)params; return expr; }      \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
@@ -220,7 +220,7 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
             *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
         }                                                                                     \
     }
-/** The same of operands a and b, of which one may be broadcast in the vectorised case. */
+/** The loop of two operands a and b; its vectorised case allows one broadcast operand. */
 #define TS_SCALAR_LOOP2(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \
     {                                                                                         \

@@ -99,7 +99,7 @@ static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body b
     size_t bytes = (size_t)job->positions * (wide ? 8 : 4);
     job->losses = ts_alloc(f->thread, bytes);
     if (!job->losses)
-        return ts_fail_memory("the losses of positions", (int64_t)bytes);
+        return ts_error_memory("the losses of positions", (int64_t)bytes);
     run_classes(f, job, body, cost);
     double factor = reduction == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
     (wide ? total_f64 : total_f32)(job->losses, job->positions, factor, out->data);
@@ -164,7 +164,7 @@ static ts_status cross_entropy_grad(ts_frame *f)
     size_t bytes = (size_t)job.positions * (wide ? 8 : 4);
     char *sums = ts_alloc(f->thread, 2 * bytes);
     if (!sums)
-        return ts_fail_memory("the sums of positions", 2 * (int64_t)bytes);
+        return ts_error_memory("the sums of positions", 2 * (int64_t)bytes);
     job.lse = sums;
     job.losses = each && loss ? loss : sums + bytes;
     run_classes(f, &job, wide ? cross_entropy_grad_rows_f64 : cross_entropy_grad_rows_f32, 8);
@@ -214,7 +214,7 @@ static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
     int64_t blocks = ts_ceil_div(job.n, PAIR_BLOCK);
     size_t bytes = !job.each && blocks > 1 ? (size_t)blocks * (wide ? 8 : 4) : 0;
     if (bytes && !(job.parts = ts_alloc(f->thread, bytes)))
-        return ts_fail_memory("the parts of a loss", (int64_t)bytes);
+        return ts_error_memory("the parts of a loss", (int64_t)bytes);
     run_pairs(f, &job, kind, false);
     if (!job.each)
         (wide ? total_f64 : total_f32)(job.parts, blocks, pair_factor(x, f->args[2].i), job.out);

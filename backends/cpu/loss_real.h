@@ -115,8 +115,8 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
 
 static const T S(one) = 1;
 
-/** cross_entropy_grad: a position's gradient while its logits,
- * whose place it may take, are in a cache. */
+/** cross_entropy_grad: computes a position's gradient while its logits are cached; the gradient may
+ * overwrite them. */
 static void S(cross_entropy_grad_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;

@@ -79,8 +79,8 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** count products whose operands lie a_step, b_step, c_step elements apart,
- * by other means than ts_sgemm_run(). */
+/** Computes `count` products whose operands are a_step, b_step, c_step elements apart, without
+ * ts_sgemm_run(). */
 static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int64_t a_step,
                            int64_t b_step, int64_t c_step)
 {
@@ -105,8 +105,8 @@ static void multiply_tiles(const ts_gemm *g, ts_dtype dtype, int64_t count, int6
                     &r);
 }
 
-/** As above, by whatever suits the product best. Scratch that cannot be had is an error:
- * another way has other bits. */
+/** Computes `count` products by the fastest method. Failure to allocate scratch is an error,
+ * because another method would change the bits. */
 static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, int64_t count,
                           int64_t a_step, int64_t b_step, int64_t c_step)
 {
@@ -117,7 +117,7 @@ static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, i
     }
     void *scratch = plan.bytes ? ts_alloc(thread, plan.bytes) : NULL;
     if (plan.bytes && !scratch)
-        return ts_fail_memory("a matrix product", (int64_t)plan.bytes);
+        return ts_error_memory("a matrix product", (int64_t)plan.bytes);
     TS_V(ts_sgemm_run)(&plan, scratch);
     if (scratch)
         ts_free(thread, scratch, plan.bytes);
@@ -204,7 +204,7 @@ static ts_status addmm(ts_frame *f)
     g.c_row = g.n;
     bool plain =
         s.alpha_d == 1 && (s.beta_d == 0 || (s.beta_d == 1 && !s.x_row && s.x_column == 1));
-    if (plain && s.beta_d == 1) /* a row is what linear calls a bias */
+    if (plain && s.beta_d == 1) /* linear's bias is a row */
         g.bias = x->data;
     TS_TRY(multiply(f->thread, &g, f->plan->compute, 1, 0, 0, 0));
     if (!plain)
@@ -350,7 +350,7 @@ static ts_status linear_backward(ts_frame *f)
     /* one block for all three, before the first of them is written */
     void *scratch = bytes ? ts_alloc(f->thread, bytes) : NULL;
     if (bytes && !scratch)
-        return ts_fail_memory("gradients of a linear layer", (int64_t)bytes);
+        return ts_error_memory("gradients of a linear layer", (int64_t)bytes);
     for (int i = 0; i < 2; i++) {
         if (own[i])
             TS_V(ts_sgemm_run)(&plan[i], scratch);

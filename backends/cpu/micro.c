@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/micro.h"
 
-#define MICRO_AHEAD 12 /* steps from a load of what is copied to its prefetch */
+#define MICRO_AHEAD 12 /* steps between the prefetch and the load of copied data */
 
 /* Three pointers five rows apart reach all rows with scaled addresses; a pointer a row would not
  * leave enough registers for addresses. */

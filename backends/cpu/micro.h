@@ -2,9 +2,8 @@
  * @file micro.h  Small products that keep their whole result in registers:
  * the core of GEMM and attention.
  *
- * Every element of a result is one chain of fused multiply-adds in the order of k,
- * whatever the tile it stands in. So results depend neither on how a product is cut into tiles
- * nor on who computes them.
+ * Every element of a result is one chain of fused multiply-adds in the order of k, independent of
+ * its tile. So results depend neither on the division into tiles nor on the thread.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_MICRO_H
@@ -30,9 +29,8 @@
  * @param b_row          elements from row to row; whole vectors are read,
  *                       also behind the last column
  * @param bias           NULL, or `columns` elements
- * @param fetch          of what comes next: a line of it is asked for at each step,
- *                       fetch_step elements apart. Anything readable will do: b with steps
- *                       of 0 asks for nothing new
+ * @param fetch          address to prefetch: one cache line per step, fetch_step elements apart.
+ *                       Pass b with fetch_step 0 to prefetch nothing new
  */
 #define MICRO_PARAMS(T)                                                                            \
     int64_t k, const T *a, int64_t a_row, int64_t a_step, const T *b, int64_t b_row, T *c,         \
@@ -41,14 +39,13 @@
 typedef void (*ts_micro_f32)(MICRO_PARAMS(float));
 typedef void (*ts_micro_f64)(MICRO_PARAMS(double));
 
-/** [rows][vectors - 1]: of 1 to MICRO_ROWS rows, one or two vectors of columns. */
+/** [rows][vectors - 1]: kernels for 1 to MICRO_ROWS rows and one or two vectors of columns. */
 extern const ts_micro_f32 TS_V(ts_micro_f32)[MICRO_ROWS + 1][2];
 extern const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2];
 
 /**
- * The same product of operands that are on their way into the caches, with copies for
- * the products that follow: the copying hides behind the multiplying. a_row is 1; exactly `rows`
- * elements of a step are read.
+ * The same product, which also packs its operands for later products. The copies overlap with the
+ * multiplications. a_row is 1; exactly `rows` elements of a step are read.
  * @param a_to  NULL, or receives a: (k, MICRO_BLOCK), zeros behind the rows
  * @param b_to  NULL, or receives b: (k, vectors)
  * @param sums  NULL, or receives the sums of a over k, (rows); with `add` they are added to it

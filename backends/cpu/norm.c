@@ -21,7 +21,8 @@ typedef struct norm_job {
     int64_t rows, n, chunks;
     double eps;
     bool rms;
-    ts_dtype half;                     /* of x and y where they are halves; all else is f32 */
+    ts_dtype half;                     /* dtype of x and y if they are halves; other operands are
+                                          f32 */
     ts_slots *slots;                   /* for rows of halves */
 } norm_job;
 
@@ -85,7 +86,7 @@ static ts_status forward(ts_frame *f, norm_job *job)
     job->y = data_of(&f->rets[0]);
     job->rows = f->plan->outer;
     job->n = f->plan->count;
-    if (ts_is_half(f->plan->compute))
+    if (ts_dtype_is_half(f->plan->compute))
         return forward_half(f, job);
     ts_parallel_for(job->rows, TS_CPU_GRAIN(1) / ts_max64(job->n, 1) + 1,
                     f->plan->compute == TS_F64 ? norm_forward_f64 : norm_forward_f32, job);
@@ -120,14 +121,14 @@ static ts_status backward(ts_frame *f, norm_job *job)
     job->chunks = ts_ceil_div(job->rows, ROWS_PER_CHUNK);
     size_t bytes = (job->dw || job->db) ? (size_t)job->chunks * 2 * (size_t)job->n * item : 0;
     if (bytes && !(job->parts = ts_alloc(f->thread, bytes)))
-        return ts_fail_memory("the parts of a norm's gradient", (int64_t)bytes);
+        return ts_error_memory("the parts of a norm's gradient", (int64_t)bytes);
     ts_parallel_for(job->chunks, TS_CPU_GRAIN(1) / ts_max64(job->n * ROWS_PER_CHUNK, 1) + 1,
                     wide ? norm_backward_f64 : norm_backward_f32, job);
     if (bytes) {
         ts_parallel_for(2 * job->n, TS_CPU_GRAIN(1) / job->chunks + 1,
                         wide ? norm_combine_f64 : norm_combine_f32, job);
         ts_free(f->thread, job->parts, bytes);
-    } else { /* no rows: sums of nothing */
+    } else { /* no rows: the sums are 0 */
         if (job->dw)
             memset(job->dw, 0, (size_t)job->n * item);
         if (job->db)

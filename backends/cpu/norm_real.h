@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** Elements so near to their mean that its rounding counts: moves it by the mean of the distances
- * from it. Of equal elements it then is one of them. */
+/** Recomputes the mean if elements are so close to it that its rounding error matters: adds the
+ * mean of the differences. The mean of equal elements is then exact. */
 FOLD_FN T S(close_deviations)(const T *x, int64_t n, T *mean)
 {
     V m = F(set1)(*mean);

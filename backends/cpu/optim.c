@@ -1,9 +1,9 @@
 /**
  * @file optim.c  Update rules over lists of tensors.
  *
- * All elements of a list are one range that threads share out evenly; a tensor ends where it ends.
- * Elements of tensors that are not contiguous, and halves, whose arithmetic is f32, pass through
- * small buffers, in row-major order, so the arithmetic is the same for every layout.
+ * All elements of a list form one range that is divided evenly among threads, independent of tensor
+ * boundaries. Elements of non-contiguous tensors, and halves, which compute in f32, are copied
+ * through small buffers in row-major order, so the arithmetic is the same for every layout.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
@@ -20,7 +20,7 @@ enum {
     BLOCK = 8192   /* elements that one partial sum of a norm covers */
 };
 
-/** An update over lists: list k is args[k]; those of `written` are stored back. */
+/** An update over lists: list k is args[k]; `written` lists are stored back. */
 typedef struct job {
     const ts_value *args;
     int lists;
@@ -28,13 +28,13 @@ typedef struct job {
     int64_t n;
     int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
     const int64_t *steps;
-    const ts_value *skipped; /* of steps, per tensor; none: 0 */
+    const ts_value *skipped; /* step numbers per tensor; 0 without steps */
     /** elements at data[k], all f64 where tensor i is, else f32; contiguous */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
     double lr, beta1, beta2, eps, decay, momentum, dampening;
-    double factor;       /* of each element, or of gradients in a step */
+    double factor;       /* cost per element, or factor of gradients */
     bool decoupled, nesterov;
-    double *sums;        /* of a norm: one a block */
+    double *sums;        /* partial sums of a norm, one per block */
     bool *found;         /* set if a product is not finite, in any order of threads */
 } job;
 
@@ -161,13 +161,12 @@ static size_t starts_bytes(const ts_frame *f)
     return ((size_t)f->args[0].count + 1) * sizeof(int64_t);
 }
 
-/** Where tensors begin, in elements or in blocks of them;
- * freed by the caller. NULL with an error. */
+/** Start of each tensor, in elements or in blocks; freed by the caller. NULL with an error. */
 static int64_t *make_starts(ts_frame *f, int64_t unit)
 {
     int64_t *starts = ts_alloc(f->thread, starts_bytes(f));
     if (!starts) {
-        ts_fail_memory("the places of a list's tensors", (int64_t)starts_bytes(f));
+        ts_error_memory("the places of a list's tensors", (int64_t)starts_bytes(f));
         return NULL;
     }
     starts[0] = 0;
@@ -217,8 +216,8 @@ static double grad_scale(const ts_frame *f, int arg)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
 
-/* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. The average
- * of gradients moves from its nearer end, as lerp does. */
+/* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. The average of
+ * gradients is interpolated from the nearer end, like lerp. */
 #define ADAMW(T, V, p, L, name)                                                               \
     VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
                              bool decoupled)                                                  \
@@ -227,7 +226,7 @@ static double grad_scale(const ts_frame *f, int arg)
         V a = p##_load_n(m, n), b = p##_load_n(v, n);                                         \
         if (decoupled)                                                                        \
             x = x * p##_set1(c[0]);                                                           \
-        else if (c[0] != 0) /* which must not read an infinite x */                           \
+        else if (c[0] != 0) /* must not read x, which may be infinite */                      \
             g = p##_fma(p##_set1(c[0]), x, g);                                                \
         a = c[1] < (T)0.5 ? p##_fma(p##_set1(c[1]), g - a, a)                                 \
                           : p##_fma(p##_set1(c[8]), a - g, g);                                \
@@ -295,7 +294,7 @@ static ts_status adamw(ts_frame *f)
     {                                                                                              \
         V x = p##_load_n(param, n);                                                                \
         V g = p##_set1(c[4]) * p##_load_n(grad, n);                                                \
-        if (c[0] != 0) /* which must not read an infinite x */                                     \
+        if (c[0] != 0) /* must not read x, which may be infinite */                                \
             g = p##_fma(p##_set1(c[0]), x, g);                                                     \
         if (buffer) {                                                                              \
             V b = g;                                                                               \
@@ -418,7 +417,7 @@ static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n
     ts_dtype dtype = (ts_dtype)j->args[0].list[i]->dtype;
     bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor)
                             : unscale_f64(data[0], n, j->factor);
-    if (dtype == TS_BF16 || dtype == TS_F16) { /* a product that f32 holds may overflow there */
+    if (ts_dtype_is_half(dtype)) { /* a product that f32 holds may overflow there */
         round_to(dtype, data[0], n);
         odd = unscale_f32(data[0], n, 1);
     }
@@ -512,7 +511,7 @@ static ts_status global_norm(ts_frame *f)
         ts_free(f->thread, j.sums, bytes);
     }
     ts_free(f->thread, j.starts, starts_bytes(f));
-    return j.sums ? TS_OK : ts_fail_memory("partial sums of a norm", (int64_t)bytes);
+    return j.sums ? TS_OK : ts_error_memory("partial sums of a norm", (int64_t)bytes);
 }
 
 TS_CPU_FAMILY(optim,

@@ -30,8 +30,8 @@ VEC_FN void vf_transpose(vf r[VF_LANES])
 }
 
 /**
- * to (k, width) = from transposed: `columns` rows of k elements, the rest of the width zero.
- * width is a multiple of VF_LANES.
+ * Packs the transpose of `from` into to (k, width): `columns` rows of k elements, the rest of the
+ * width zero. width is a multiple of VF_LANES.
  */
 VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row,
                                int64_t columns, int64_t k)
@@ -60,7 +60,7 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
     }
 }
 
-/** to (k, width) = the first `columns` of k rows, the rest of the width zero. */
+/** Packs the first `columns` of k rows into to (k, width), the rest of the width zero. */
 VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns,
                          int64_t k)
 {

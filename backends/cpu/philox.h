@@ -43,8 +43,7 @@ VEC_FN void philox_store(uint32_t *w, philox_lanes c)
     memcpy(w + 2 * VD_LANES, &second, sizeof second);
 }
 
-/** Words of the blocks position .. position+15, in order;
- * the rounds are those of ts_philox_raw(). */
+/** Words of the blocks position .. position+15, in order, equal to those of ts_philox_raw(). */
 static inline void philox_group(uint64_t seed, uint64_t position, uint32_t *w)
 {
     /* two chains hide each other's latency */

@@ -51,9 +51,9 @@ KERNEL(div, 2, FLOAT_LOOPS(div))
 /* ----------------------------------------------------- division with the divisor's sign ---- */
 
 /*
- * a - trunc(a / b) b is exact in one fused step while the quotient is below EXACT: the rounded
- * quotient is then the right integer or, next to one, the integer above, which the remainder's sign
- * tells. Lanes with larger quotients, and all lanes without fused steps, ask the C library.
+ * a - trunc(a / b) b is exact in one fused multiply-add if the quotient is below EXACT: the rounded
+ * quotient is then the right integer or the next larger one, which the sign of the remainder shows.
+ * Lanes with larger quotients, and all lanes without FMA, call the C library.
  */
 #if VEC_ISA == VEC_IS_baseline && !defined __FP_FAST_FMA
 #define FUSES 0
@@ -233,7 +233,7 @@ KERNEL(hypot, 10, FLOAT_LOOPS(hypot))
 #define NUMBER_F vf_set1((float)*(const double *)params)
 #define NUMBER_D vd_set1(*(const double *)params)
 
-/* from the nearer end, so that weights 0 and 1 are exact */
+/* computed from the nearer end, so that weights 0 and 1 are exact */
 VEC_FN vf lerp_vf(vf a, vf b, vf w)
 {
     return vf_select(vf_lt(vf_abs(w), vf_set1(0.5f)), a + w * (b - a), b - (b - a) * (1.0f - w));
@@ -335,11 +335,11 @@ static ts_status clamp_kernel(ts_frame *f)
 TS_LOOP2(vf, inside_f32, vf_select(vm_and(vf_ge(b, LOW_F), vf_le(b, HIGH_F)), a, vf_zero()))
 TS_LOOP2(vd, inside_f64, vd_select(vdm_and(vd_ge(b, LOW_D), vd_le(b, HIGH_D)), a, vd_zero()))
 
-/** The first number inside of a bound that is outside itself, going to `to`. */
+/** The nearest representable number inside an exclusive bound, in the direction of `to`. */
 static double inner(const ts_frame *f, double bound, double to)
 {
     if (bound == to)
-        return NAN; /* nothing is inside */
+        return NAN; /* no number is inside */
     return f->plan->compute == TS_F64 ? nextafter(bound, to) : nextafterf((float)bound, (float)to);
 }
 

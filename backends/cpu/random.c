@@ -17,7 +17,7 @@ VEC_FN uint64_t word64(const uint32_t *w, int64_t i)
     return ts_philox_join(w[2 * i], w[2 * i + 1]);
 }
 
-/** One draw: what each group's words are turned into. */
+/** One draw: the conversion of each group's random words. */
 typedef struct draw {
     ts_rng_state rng;
     int64_t numel, share; /* elements in all, and of a group */
@@ -27,8 +27,8 @@ typedef struct draw {
     int64_t low;
     uint64_t range;
     uint32_t threshold;
-    ts_dtype half;       /* of uniform and dropout: the dtype */
-    const ts_iter *iter; /* of dropout */
+    ts_dtype half;       /* dtype, for uniform and dropout */
+    const ts_iter *iter; /* for dropout */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
 } draw;
 
@@ -195,7 +195,7 @@ static ts_status randint(ts_frame *f)
     return run(&d, true, 3);
 }
 
-/* Fisher-Yates from the end: element i changes places with one of 0 .. i, drawn by number i. */
+/* Fisher-Yates from the end: swaps element i with one of 0 .. i, chosen by random number i. */
 #define SHUFFLE(T, name)                                                              \
     static void name(T *out, int64_t n, ts_rng_state rng)                             \
     {                                                                                 \
@@ -361,7 +361,7 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
     draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
     d.threshold = threshold(p);
     d.b = p < 1 ? 1 / (1 - p) : 0;
-    bool half = ts_is_half(f->plan->compute),
+    bool half = ts_dtype_is_half(f->plan->compute),
          plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[0][1] == item;
     d.half = f->plan->compute;
     if (half && !plain)
@@ -416,7 +416,7 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
     return TS_OK;
 }
 
-/** Inverse of the cumulated weights, which stand in scratch. */
+/** Samples by the inverse of the cumulative weights, which are in scratch. */
 static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated,
                              int64_t *out)
 {
@@ -489,10 +489,10 @@ static ts_status multinomial(ts_frame *f)
     int64_t *out = (int64_t *)f->rets[0].t->data, bytes;
     TS_TRY(ts_checked(f, check_weights(f, p, replacement)));
     if (!ts_mul_size(f->plan->count, replacement ? sizeof(double) : sizeof(arrival), &bytes))
-        return ts_fail_memory("sums of weights", INT64_MAX);
+        return ts_error_memory("sums of weights", INT64_MAX);
     void *scratch = ts_alloc(f->thread, (size_t)bytes);
     if (!scratch)
-        return ts_fail_memory("sums of weights", bytes);
+        return ts_error_memory("sums of weights", bytes);
     for (int64_t row = 0; row < f->plan->outer; row++, out += f->args[1].i) {
         if (replacement)
             with_replacement(f, p, row, scratch, out);

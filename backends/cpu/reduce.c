@@ -6,9 +6,9 @@
  * layout alone, and the next pass folds the parts, until one is left. So the bits are the same on
  * any number of threads, and the error of a sum grows with the depth of the chain, not its length.
  *
- *   inner pass  the elements of a result form runs: vectors along the run
- *   outer pass  neighbouring results lie side by side (column sums): vectors across results
- *   turned pass results of few elements: a tile of them is turned into columns of an outer pass
+ *   inner pass   the elements of a result form runs; vectors run along the elements
+ *   outer pass   adjacent results are contiguous (column sums); vectors run across results
+ *   turned pass  results of few elements: a tile is transposed into columns of an outer pass
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"
@@ -21,7 +21,7 @@
 enum {
     RUN_BLOCK = 4096, /* elements of a part in an inner pass */
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
-    ROW_LEVELS = 4,   /* of their cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
+    ROW_LEVELS = 4,   /* levels of the cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
     NARROW = 128,     /* columns of halves that are widened at a time */
     SHORT = 32,       /* elements of a result in a turned pass, at most */
@@ -31,11 +31,11 @@ enum {
 
 typedef enum finish {
     FINISH_NONE,
-    FINISH_DIVIDE,      /* by the length */
+    FINISH_DIVIDE,      /* divide by the length */
     FINISH_ROOT,
     FINISH_DIVIDE_ROOT,
     FINISH_LOG,         /* log(y) + parameter */
-    FINISH_FINITE       /* infinities become 0: what logsumexp may subtract */
+    FINISH_FINITE       /* infinities become 0, so that logsumexp can subtract the value */
 } finish;
 
 /** One pass: dims innermost first, steps in bytes. */
@@ -74,7 +74,7 @@ VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64
     w.offset = 0;
     for (int d = 0; d < n; d++) {
         w.at[d] = index;
-        /* the last dim takes what is left: most have one, and it needs no division */
+        /* the last dim takes the rest without division; most reductions have one dim */
         if (d + 1 < n) {
             w.at[d] = index % sizes[d];
             index /= sizes[d];
@@ -137,7 +137,7 @@ static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
 {
     int64_t item = ts_dtype_sizes[t->dtype];
     r->half = (ts_dtype)t->dtype;
-    r->widen = ts_is_half(r->half);
+    r->widen = ts_dtype_is_half(r->half);
     r->kept = r->reduced = 0;
     r->results = r->length = 1;
     r->width = 0;
@@ -231,7 +231,7 @@ static void run_pass(reduction *r, fold how, bool wide)
     ts_parallel_for(tasks, TS_CPU_GRAIN(cost) / work + 1, body[r->width != 0], r);
 }
 
-/** Later passes fold what the first one mapped. */
+/** Later passes fold the mapped values of the first pass. */
 static fold fold_of_parts(fold how)
 {
     return how == FOLD_ABSMAX ? FOLD_MAX : how >= FOLD_SQUARES ? FOLD_SUM : how;
@@ -262,7 +262,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     int64_t second = columns * ts_ceil_div(r.parts, r.width ? ROW_BLOCK : RUN_BLOCK) * item;
     char *scratch = ts_alloc(f->thread, (size_t)(first + second));
     if (!scratch)
-        return ts_fail_memory("the parts of a reduction", first + second);
+        return ts_error_memory("the parts of a reduction", first + second);
     char *from = scratch, *to = scratch + first;
     r.out = from;
     run_pass(&r, how, wide);
@@ -310,8 +310,8 @@ static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *res
     r->out = results;
 }
 
-/** Whether tasks of a whole pass fold results side by side: those of runs that are short or
- * strided, if there are enough of them in a row. */
+/** Whether tasks of a whole pass fold several results together: results with short or strided runs,
+ * if enough are adjacent. */
 static bool is_across(const reduction *r, int64_t item)
 {
     return (r->steps[0] != item || r->sizes[0] * item < 128) && r->kept && r->kept_sizes[0] >= 8;
@@ -403,7 +403,7 @@ static void reduce_integers(const ts_tensor *t, int64_t mask, fold how, void *re
 
 typedef struct truth_job {
     const reduction *r;
-    uint64_t bits; /* of an element that count: not the sign of a float */
+    uint64_t bits; /* bits of an element to test: without the sign of a float */
     bool all;      /* a zero is looked for, else an element that is none */
 } truth_job;
 
@@ -458,7 +458,7 @@ FOLD_TRUTH(uint8_t, truth_1)
 
 /* ---------------------------------------------------------------------- kernels ----------- */
 
-/** Results of reducing nothing. */
+/** Results of reductions over no elements. */
 static void fill_empty(ts_tensor *out, fold how, finish last)
 {
     double value = last == FINISH_DIVIDE || last == FINISH_DIVIDE_ROOT ? NAN
@@ -481,7 +481,7 @@ static void *results_new(ts_frame *f, int64_t n, size_t *bytes)
     *bytes = (size_t)n * (f->plan->compute == TS_F64 ? 8 : 4);
     void *data = ts_alloc(f->thread, *bytes);
     if (!data)
-        ts_fail_memory("the results of a reduction", (int64_t)*bytes);
+        ts_error_memory("the results of a reduction", (int64_t)*bytes);
     return data;
 }
 
@@ -493,7 +493,7 @@ static bool is_empty(ts_frame *f, fold how, finish last, ts_status *status)
         return true;
     if (f->args[0].t->numel)
         return false;
-    if (ts_is_half(f->args[0].t->dtype))
+    if (ts_dtype_is_half(f->args[0].t->dtype))
         *status = ts_run_widened(f);
     else
         fill_empty(f->rets[0].t, how, last);
@@ -512,7 +512,7 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
         reduce_integers(t, f->plan->reduced, how, out->data);
         return TS_OK;
     }
-    bool half = ts_is_half(t->dtype);
+    bool half = ts_dtype_is_half(t->dtype);
     size_t bytes = 0;
     void *y = half ? results_new(f, out->numel, &bytes) : out->data;
     TS_TRY(y);
@@ -566,8 +566,8 @@ static ts_status truth(ts_frame *f, bool all)
 static ts_status all(ts_frame *f) { return truth(f, true); }
 static ts_status any(ts_frame *f) { return truth(f, false); }
 
-/** Folds the deviations from means into y once more where the means were not exact enough.
- * distances has room for as many as there are means. */
+/** Folds the deviations into y again for results whose mean was not accurate enough. distances has
+ * room for one number per mean. */
 static ts_status deviate_again(ts_frame *f, void *means, void *distances, void *y)
 {
     const ts_tensor *t = f->args[0].t;
@@ -591,7 +591,7 @@ static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold secon
     ts_status status;
     if (is_empty(f, second, last, &status))
         return status;
-    bool half = ts_is_half(t->dtype);
+    bool half = ts_dtype_is_half(t->dtype);
     size_t bytes, more = 0;
     bool again = second == FOLD_DEVIATIONS;
     char *params = results_new(f, out->numel << again, &bytes);

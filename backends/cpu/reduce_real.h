@@ -41,7 +41,7 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     bool gather = r->widen || step != sizeof(T) ||
                   (r->all_runs > 1 && r->sizes[0] < S(LINE) * LEAF_LINES);
     bool lone = !gather && how != FOLD_EXP && r->parts == 1 && r->all_runs == 1;
-    T block[TERMS]; /* whole leaves, so that they are those of the part */
+    T block[TERMS]; /* whole leaves, so that the leaves equal those of the part */
     for (int64_t task = begin; task < end; task++) {
         T p = r->params ? ((const T *)r->params)[task / r->parts] : 0;
         int64_t from = part % r->pieces * RUN_BLOCK, n = ts_min64(RUN_BLOCK, r->sizes[0] - from);
@@ -93,7 +93,7 @@ VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j
     S(store_some)(out + j, y, left);
 }
 
-/** The same of all columns of a tile. */
+/** The fold of all columns of a tile. */
 VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t columns,
                            const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
@@ -167,7 +167,7 @@ VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Turned pass: task = a tile of results, whose elements are gathered as rows of columns. */
+/** Transposed pass: a task is a tile of results, whose elements are gathered as rows of columns. */
 static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
 {
     const turned_job *job = ctx;
@@ -234,9 +234,9 @@ static void S(finish)(finish how, void *results, const void *params, int64_t n, 
     }
 }
 
-/** Where squares of distances from a mean are so small that its rounding counts: moves it by the
- * mean of the distances, if they are given. Of equal elements it then is one of them. Returns
- * whether there is such a mean. */
+/** Corrects means whose rounding error matters, because the squared deviations are small: adds the
+ * mean of the deviations, if given. The mean of equal elements is then exact. Returns whether such
+ * a mean exists. */
 static bool S(close_means)(void *means, const void *squares, const void *distances, int64_t n,
                            double length)
 {

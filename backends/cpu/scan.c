@@ -1,5 +1,5 @@
-/** @file scan.c  Running sums along a dim; those of f32 are kept in f64.
- * A sum runs in one thread. */
+/** @file scan.c  Running sums along a dim, accumulated in f64 for f32. One thread computes a whole
+ * line. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "core/parallel.h"
@@ -12,7 +12,7 @@ typedef struct scan {
     const void *x;
     void *out;
     int64_t n, inner, tiles;
-    int64_t first, step; /* of the walk along n, either way */
+    int64_t first, step; /* direction of the walk along n */
 } scan;
 
 /* Bodies over T that add in A: a task is one sum, or a tile of sums that are neighbours. */
@@ -48,7 +48,7 @@ SCAN(float, double, f32)
 SCAN(double, double, f64)
 SCAN(int64_t, uint64_t, i64) /* wraps, as sums do */
 
-/** The plan's outer, count and inner are what self is seen as. */
+/** self is treated as (outer, count, inner) of the plan. */
 static ts_status cumsum(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;

@@ -39,19 +39,19 @@ typedef struct shares {
 
 TS_INLINE shares split_evenly(int64_t n, int64_t parts) { return (shares){n / parts, n % parts}; }
 
-/** Where part i begins. */
+/** Start of part i. */
 TS_INLINE int64_t share(shares s, int64_t i) { return s.each * i + ts_min64(i, s.more); }
 
 typedef struct product {
     const ts_gemm *g;
-    float *b;                 /* packed: panels of `depth` rows; NULL:
-                                 the second operand as it stands */
-    int64_t first;            /* column where the part begins that is packed */
-    int64_t panels, group;    /* of this part, and of a task */
-    int64_t blocks, slices;   /* of rows, of k */
-    shares rows, steps;       /* of a block, of a slice */
-    int64_t slice, last;      /* those that are packed */
-    int64_t start, depth;     /* and their rows */
+    float *b;                 /* packed panels of `depth` rows; NULL: the second operand is read in
+                                 place */
+    int64_t first;            /* first column of the packed part */
+    int64_t panels, group;    /* panels of this part, and panels of a task */
+    int64_t blocks, slices;   /* blocks of rows, slices of k */
+    shares rows, steps;       /* rows of a block, steps of a slice */
+    int64_t slice, last;      /* first and one past the last packed slice */
+    int64_t start, depth;     /* and the range of their rows */
 } product;
 
 /** Width of the panel at a column: one vector where that is enough. */
@@ -62,7 +62,7 @@ TS_INLINE int64_t panel_width(const ts_gemm *g, int64_t column)
 
 /* ----------------------------------------------------------------------------- packing ---- */
 
-#define PACK_ROWS 16 /* of a task, when rows are copied */
+#define PACK_ROWS 16 /* rows of a task that copies rows */
 
 /** Rows begin to end of the second operand into all panels: memory is read in its order. */
 static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
@@ -78,7 +78,7 @@ static void pack_b_rows(void *ctx, int64_t begin, int64_t end)
         }
 }
 
-/** Panels begin to end of a second operand whose columns are dense. */
+/** Packs panels begin to end of a second operand with dense columns. */
 static void pack_b_columns(void *ctx, int64_t begin, int64_t end)
 {
     const product *r = ctx;
@@ -108,7 +108,7 @@ static void run_part(const product *r, int64_t begin, int64_t end, int64_t from,
             const float *bias = g->bias && !slice ? (const float *)g->bias + column : NULL;
             const float *a = (const float *)g->a + row * g->a_row + p * g->a_column;
             float *c = (float *)g->c + row * g->c_row + column;
-            /* the blocks that come after those of this call */
+            /* end of this call's blocks */
             int64_t fetched = j == from && g->a_column == 1 ? r->blocks - TOGETHER : 0;
             for (int64_t i = begin; i < end; i++) {
                 int64_t rows = r->rows.each + (i < r->rows.more);
@@ -139,8 +139,8 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** How a product is cut whose first operand stays in place,
- * and the floats that the second one takes. */
+/** Divides a product whose first operand is read in place. Returns the floats that the packed
+ * second operand needs. */
 static int64_t cut(product *r, int64_t *part)
 {
     const ts_gemm *g = r->g;
@@ -154,19 +154,19 @@ static int64_t cut(product *r, int64_t *part)
     return b_stands ? 0 : *part * PANEL * most;
 }
 
-/** The product with room for what is packed. */
+/** Computes the product; `packed` has room for the packed operand. */
 static void multiply(const ts_gemm *g, float *packed)
 {
     product r = {.g = g};
     int64_t part, panels = ts_ceil_div(g->n, PANEL);
-    /* of a block of rows, a panel and a row of it, in multiply-adds of vectors */
+    /* work of a block, a panel and one row of k, in vector multiply-adds */
     int64_t work = 2 * MICRO_ROWS;
     r.b = cut(&r, &part) ? packed : NULL;
     bool b_rows = g->b_column == 1 || g->n == 1;
     for (int64_t j = 0; j < panels; j += part) {
         r.first = j * PANEL;
         r.panels = ts_min64(part, panels - j);
-        /* panels are shared out only where there are too few rows to share */
+        /* tasks divide panels only if there are too few blocks of rows */
         r.group = r.blocks >= 32 ? 32 : ts_max64(1, r.panels * r.blocks / 32);
         for (r.slice = 0; r.slice < r.slices; r.slice = r.last) {
             r.last = ts_min64(r.slice + AT_A_TIME, r.slices);
@@ -187,11 +187,11 @@ static void multiply(const ts_gemm *g, float *packed)
 
 /** How a product is cut that packs both operands. */
 typedef struct packing {
-    int64_t slices, depth; /* of k, and most rows of one */
-    int64_t blocks, group; /* of rows: in all, and packed at a time */
-    int64_t panels, part;  /* in all, and in a row before blocks are packed again */
+    int64_t slices, depth; /* slices of k, and the largest number of rows of a slice */
+    int64_t blocks, group; /* blocks of rows: total, and packed together */
+    int64_t panels, part;  /* panels: total, and processed before blocks are packed again */
     int64_t kept;          /* panels that are packed at a time */
-    shares rows, steps;    /* of a block, of a slice */
+    shares rows, steps;    /* rows of a block, steps of a slice */
 } packing;
 
 static packing cut_both(const ts_gemm *g)
@@ -253,8 +253,8 @@ static void sum_columns(const ts_gemm *g, float *sums)
 }
 
 /**
- * A product whose operands the first cache holds. What other products gain by a plan, tasks and
- * scratch would take longer here than the product itself.
+ * A product whose operands fit the first-level cache. It uses no plan, tasks or scratch, because
+ * their overhead would exceed the product's time.
  * @param sums  of the first operand, whose columns are dense, over k, (m); NULL when not wanted
  */
 static void multiply_small(const ts_gemm *g, float *sums)
@@ -288,7 +288,7 @@ typedef struct ahead {
 static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64_t first,
                         int64_t begin)
 {
-    bool last = begin + c->group >= c->blocks; /* of the slice */
+    bool last = begin + c->group >= c->blocks; /* length of the slice */
     int64_t block = last ? 0 : begin + c->group;
     slice += last;
     if (slice == c->slices)
@@ -303,7 +303,7 @@ static ahead look_ahead(const ts_gemm *g, const packing *c, int64_t slice, int64
                    .b_lines = ts_ceil_div(columns, LINE)};
 }
 
-/** Where the next column of lines begins, and its step; `idle` and 0 when all are taken. */
+/** Start and step of the next column of cache lines; `idle` and 0 if none are left. */
 static const float *take_lines(ahead *next, const ts_gemm *g, const float *idle, int64_t *step)
 {
     if (next->a_lines) {
@@ -382,7 +382,7 @@ static void multiply_both(const ts_gemm *g, float *sums, float *packed)
 
 /* ------------------------------------------------------------------------------- tiles ---- */
 
-/** Tiles of a product whose operands are both packed. */
+/** Computes tiles of a product with both operands packed. */
 static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
     const ts_sgemm_plan *t = ctx;
@@ -426,10 +426,10 @@ static void add_rest(void *ctx, int64_t begin, int64_t end)
 }
 
 /**
- * Cuts g into as many tiles as there are threads, or a few more. Each thread packs its operands
- * into its own caches: packing some panels twice costs less than waiting for another thread. The
- * number of tiles changes no bit of the result. The number of parts does, so it depends on the
- * shape alone: two for few results and a long k, where tiles would pack as much as they multiply.
+ * Divides g into one tile per thread, or a few more. Each thread packs its operands into its own
+ * caches, because packing some panels twice costs less than waiting for another thread. The number
+ * of tiles changes no bit of the result. The number of parts does, so it depends on the shape
+ * alone: two for few results and a long k, where tiles would pack as much as they multiply.
  */
 static void cut_tiles(ts_sgemm_plan *t, const ts_gemm *g)
 {
@@ -477,7 +477,8 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *t, const ts_gemm *g, float *sums)
     } else {
         floats = cut(&(product){.g = &one}, &part);
     }
-    t->packed_floats = floats * (t->alone ? 1 : t->count); /* alone, tasks share what they pack */
+    t->packed_floats = floats * (t->alone ? 1 : t->count); /* tasks of a single tile share the
+                                                              packed operands */
     t->floats = t->alone ? 0 : floats;
     t->bytes = (size_t)(t->packed_floats + (t->parts > 1 ? g->m * (g->n + 1) : 0)) * sizeof(float);
     return true;

@@ -19,8 +19,8 @@ typedef struct rest {
     int64_t start, length, step;
 } rest;
 
-/** Returns part i of the positions along dim that the slice does not cover: those before it, those
- * behind it, then one part for each gap of the step. A part may have length 0. */
+/** Returns part i of the positions along dim outside the slice: the positions before the slice, the
+ * positions after it, then one part per gap of the step. A part may have length 0. */
 static rest rest_of(const ts_plan *plan, int64_t n, int64_t length, int64_t i)
 {
     int64_t start = plan->start, step = plan->step,

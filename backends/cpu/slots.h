@@ -12,11 +12,12 @@
 
 typedef struct ts_slots {
     char *memory;
-    size_t each, bytes; /* of a slot, of all */
+    size_t each, bytes; /* bytes of a slot, of all slots */
     atomic_int taken;
 } ts_slots;
 
-/** Slots for a loop over one task or more, each at a cache line; `what` is for the error. */
+/** Allocates slots for a loop over at least one task, each aligned to a cache line; `what` names
+ *  them in an error. */
 TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int64_t bytes,
                                    const char *what)
 {
@@ -25,7 +26,7 @@ TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int6
     s->bytes = (size_t)threads * s->each;
     s->memory = ts_alloc(f->thread, s->bytes);
     atomic_init(&s->taken, 0);
-    return s->memory ? TS_OK : ts_fail_memory(what, (int64_t)s->bytes);
+    return s->memory ? TS_OK : ts_error_memory(what, (int64_t)s->bytes);
 }
 TS_INLINE void *ts_slot(ts_slots *s)
 {

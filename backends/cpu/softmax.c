@@ -8,7 +8,7 @@ typedef struct softmax_job {
     void *y;
     int64_t n, inner;
     bool log;
-    ts_dtype half;              /* of halves: the dtype, */
+    ts_dtype half;              /* dtype if halves, */
     ts_parallel_body single;    /* the rows of f32, */
     ts_slots *slots;            /* and place for them */
 } softmax_job;
@@ -43,7 +43,7 @@ static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
 static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][2])
 {
     const ts_plan *plan = f->plan;
-    bool wide = plan->compute == TS_F64, half = ts_is_half(plan->compute);
+    bool wide = plan->compute == TS_F64, half = ts_dtype_is_half(plan->compute);
     job->n = plan->count;
     job->inner = plan->inner;
     if (half && (job->inner != 1 || job->n > TS_ROW_MOST))

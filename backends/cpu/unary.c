@@ -22,7 +22,7 @@
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
 #define INT_LOOPS(name) [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8
 
-/* ------------------------------------------------------------- dtype stays what it is ---- */
+/* ---------------------------------------------------------------------- dtype is kept ---- */
 
 FLOATS(neg, vf_neg(x), vd_neg(x))
 INTS(neg, (int64_t)-(uint64_t)x, (int32_t)-(uint32_t)x, (uint8_t)-x)

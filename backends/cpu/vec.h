@@ -39,8 +39,8 @@
 /** 0, 1 or 2: for #if where a variant deserves its own code. */
 #define VEC_ISA TS_V_PASTE(VEC_IS, TS_VARIANT)
 
-/* Without an optimizer, or with a sanitizer's checks, inlined code takes up to thirty times as
- * long to compile. */
+/* Without optimization, or with a sanitizer, inlined code takes up to thirty times as long to
+ * compile. */
 #if !defined __OPTIMIZE__ || defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define VEC_FN static __attribute__((unused))
 #else
@@ -87,7 +87,7 @@ typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
     VEC_INDICES_8(lane, a), lane(8, a), lane(9, a), lane(10, a), lane(11, a), lane(12, a),      \
         lane(13, a), lane(14, a), lane(15, a)
 
-/** Of vectors of n lanes: those of a and of b in turn, from the lower or the upper halves. */
+/** Interleaves lanes of a and b (vectors of n lanes) from the lower or the upper halves. */
 #define VEC_ZIP_LOW(a, b, n) __builtin_shufflevector(a, b, VEC_INDICES(n, VEC_LOW_LANE, n))
 #define VEC_ZIP_HIGH(a, b, n) __builtin_shufflevector(a, b, VEC_INDICES(n, VEC_HIGH_LANE, n))
 #define VEC_LOW_LANE(i, n) ((i) / 2 + (i) % 2 * (n))

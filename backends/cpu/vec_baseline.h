@@ -96,8 +96,8 @@ VEC_FN vf vh_to_vf_f16(vh h)
     vi special = vf_ge(magnitude, vf_set1(65536.0f)) & 0x7f800000;
     return (vf)((vi)magnitude | special | (vi)((bits & 0x8000u) << 16));
 }
-/* f32 to f16, to nearest even: normals by adding just under half a unit to the bits; below 2^-14
- * adding 0.5, whose last bit is worth 2^-24 as f16's is there, rounds in hardware. */
+/* f32 to f16, to nearest even: normals by adding just under half a unit to the bits; below 2^-14 by
+ * adding 0.5, whose last bit is worth 2^-24, as in f16, so the hardware rounds. */
 VEC_FN vh vf_to_vh_f16(vf v)
 {
     vi a = (vi)vf_abs(v);

@@ -1,8 +1,8 @@
 /*
  * Elementary and activation functions on vectors of f32: polynomials after a range reduction, the
  * same formulas in every variant, so eager and fused kernels give the same bits. A lane's result
- * depends on nothing but its argument. vmath_d.h has the same for f64, vmath_real.h what both types
- * have in common.
+ * depends on nothing but its argument. vmath_real.h has the formulas that f32 and f64 share; this
+ * file has the polynomials and range reductions of f32, vmath_d.h those of f64.
  *
  * Bounds in units in the last place (ulp) are asserted by tests/cpu/vmath.c over all of f32. They
  * hold with FMA instructions; a baseline without them gets one ulp more. Below the normal range
@@ -18,12 +18,6 @@
 
 #include "backends/cpu/vmath_d.h"
 
-#define VEC_LOG2E 0x1.715476p+0f
-/* ln 2 in two parts (Cody and Waite's reduction): the first has 16 bits, so that its products with
- * exponents are exact without FMA, too. */
-#define VEC_LN2_HI 0x1.62e4p-1f
-#define VEC_LN2_LO 0x1.7f7d1cp-20f
-
 /** c[0] + c[1] x + ... + c[n-1] x^(n-1), highest power first. */
 VEC_FN vf vec_horner(vf x, const float *c, int n)
 {
@@ -35,92 +29,43 @@ VEC_FN vf vec_horner(vf x, const float *c, int n)
 #define VEC_POLY(x, ...)                                                                        \
     vec_horner(x, (const float[]){__VA_ARGS__}, (int)(sizeof((float[]){__VA_ARGS__}) / 4))
 
-/** max(lo, min(hi, x)) in which NaN stays. */
-VEC_FN vf vf_clamp(vf x, float lo, float hi)
-{
-    return vf_max_fast(vf_set1(lo), vf_min_fast(vf_set1(hi), x));
-}
+/* ------------------------------------------------------- what vmath_real.h asks of f32 ---- */
 
-/* ------------------------------------------------------------------------ exponentials ---- */
+/* 2^n for whole n in [-126, 127]. */
+VEC_FN vf vf_power(vf n) { return (vf)(((vu)vf_trunc_to_vi(n) + 127u) << 23); }
 
-/* 2^n e^r, |r| <= ln(2)/2 and a little. */
-VEC_FN vf vec_exp_reduced(vf r, vf n)
-{
-    /* minimax.py exp */
-    vf q = VEC_POLY(r, 0.49999994f, 0.166665211f, 0.041668389f, 0.0083687352f,
-                    0.00138145592f);
-    return vf_ldexp_fast(vf_fma(r * r, q, r) + 1.0f, n);
-}
+/* x without its last 12 bits: products of two such numbers are exact. */
+VEC_FN vf vf_short(vf x) { return (vf)((vi)x & ~0xfff); }
 
-/* x - n ln 2 */
-VEC_FN vf vec_exp_reduce(vf x, vf n)
+/* x - n ln 2, in two parts (Cody and Waite's reduction): the first has 16 bits, so that its
+ * products with exponents are exact without FMA, too. */
+#define VEC_LN2_HI 0x1.62e4p-1f
+#define VEC_LN2_LO 0x1.7f7d1cp-20f
+VEC_FN vf vf_exp_reduce(vf x, vf n)
 {
     return vf_fma(n, vf_set1(-VEC_LN2_LO), vf_fma(n, vf_set1(-VEC_LN2_HI), x));
 }
 
-/** e^x: 1 ulp. */
-VEC_FN vf vf_exp(vf x)
+VEC_FN vf vf_exp_poly(vf r)
 {
-    x = vf_clamp(x, -104.0f, 89.0f);
-    vf n = vf_rint(x * VEC_LOG2E);
-    return vec_exp_reduced(vec_exp_reduce(x, n), n);
+    /* minimax.py exp */
+    return VEC_POLY(r, 0.49999994f, 0.166665211f, 0.041668389f, 0.0083687352f, 0.00138145592f);
 }
-
-/** e^x / 2, which is finite where sinh and cosh are: 1 ulp. */
-VEC_FN vf vf_exp_half(vf x)
+VEC_FN vf vf_expm1_poly(vf r)
 {
-    x = vf_clamp(x, -104.0f, 90.0f);
-    vf n = vf_rint(x * VEC_LOG2E);
-    return vec_exp_reduced(vec_exp_reduce(x, n), n - 1.0f);
-}
-
-/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is summed from an exact part and a rest, since exp
- * makes a relative error of its argument's absolute one. */
-VEC_FN vf vf_exp_square(vf a, float s)
-{
-    vf coarse = (vf)((vi)a & ~0xfff);
-    vf x = vf_max_fast(vf_set1(-104.0f), coarse * coarse * -s);
-    vf tail = (a - coarse) * (a + coarse) * -s;
-    vf n = vf_rint((x + tail) * VEC_LOG2E);
-    return vec_exp_reduced(vec_exp_reduce(x, n) + tail, n);
-}
-
-/** 2^x: 1 ulp. */
-VEC_FN vf vf_exp2(vf x)
-{
-    x = vf_clamp(x, -151.0f, 129.0f);
-    vf n = vf_rint(x);
-    vf r = x - n;
-    /* minimax.py exp2 */
-    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f,
-                    0.00133988739f, 0.000153533634f);
-    return vf_ldexp_fast(vf_fma(r, q, vf_set1(1.0f)), n);
-}
-
-/* e^r - 1, x = n ln 2 + r with the nearest n. */
-VEC_FN vf vec_expm1_rest(vf x, vf *n)
-{
-    *n = vf_rint(x * VEC_LOG2E);
-    vf r = vec_exp_reduce(x, *n);
     /* minimax.py expm1 */
-    vf q = VEC_POLY(r, 0.5f, 0.166666657f, 0.0416663624f, 0.00833338965f,
-                    0.00139406545f, 0.000198458787f);
-    return vf_fma(r * r, q, r);
+    return VEC_POLY(r, 0.5f, 0.166666657f, 0.0416663624f, 0.00833338965f, 0.00139406545f,
+                    0.000198458787f);
 }
-
-/** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
-VEC_FN vf vf_expm1(vf x)
+VEC_FN vf vf_exp2_poly(vf r)
 {
-    vf n, e = vec_expm1_rest(vf_clamp(x, -18.0f, 89.0f), &n);
-    vf half = (vf)(((vu)vf_trunc_to_vi(n) + 126u) << 23);
-    vf y = vf_fma(half, e, half - 0.5f) * 2.0f;
-    return vf_copysign(vf_select(vf_eq(n, vf_zero()), e, y), x);
+    /* minimax.py exp2 */
+    return VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f,
+                    0.00133988739f, 0.000153533634f);
 }
-
-/* -------------------------------------------------------------------------- logarithms ---- */
 
 /* x = m 2^k with m in [2/3, 4/3); returns m. Denormals are scaled first. */
-VEC_FN vf vec_split(vf x, vf *k)
+VEC_FN vf vf_split(vf x, vf *k)
 {
     vm tiny = vf_lt(x, vf_set1(0x1p-126f));
     vu bits = (vu)vf_select(tiny, x * 0x1p23f, x);
@@ -129,19 +74,8 @@ VEC_FN vf vec_split(vf x, vf *k)
     return (vf)(bits - e);
 }
 
-/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and of NaN */
-VEC_FN vf vec_log_limits(vf x, vf y)
-{
-    vm inside = vm_and(vf_gt(x, vf_zero()), vf_lt(x, vf_set1(INFINITY)));
-    if (__builtin_expect(vm_all(inside), 1))
-        return y;
-    vf limit = vf_select(vf_gt(x, vf_zero()), x, vf_set1(NAN));
-    limit = vf_select(vf_eq(x, vf_zero()), vf_set1(-INFINITY), limit);
-    return vf_select(inside, y, limit);
-}
-
 /* k ln 2 + log(1 + f), f in [-1/3, 1/3] */
-VEC_FN vf vec_log_sum(vf f, vf k)
+VEC_FN vf vf_log_sum(vf f, vf k)
 {
     /* minimax.py log */
     vf q = VEC_POLY(f, 0.333332151f, -0.249997973f, 0.200104058f, -0.16680488f,
@@ -149,89 +83,6 @@ VEC_FN vf vec_log_sum(vf f, vf k)
     vf r = vf_fma(f * f, vf_fma(f, q, vf_set1(-0.5f)), k * VEC_LN2_LO);
     return vf_fma(k, vf_set1(VEC_LN2_HI), r + f);
 }
-
-/** Natural logarithm: 1 ulp. */
-VEC_FN vf vf_log(vf x)
-{
-    vf k, m = vec_split(x, &k);
-    return vec_log_limits(x, vec_log_sum(m - 1.0f, k));
-}
-
-/** log(1 + x): 2 ulp. What 1 + x loses in rounding is c, brought back after scaling. */
-VEC_FN vf vf_log1p(vf x)
-{
-    vf u = x + 1.0f, back = u - 1.0f;
-    vf c = (x - back) + (1.0f - (u - back));
-    vf k, m = vec_split(u, &k);
-    vi biased = 127 - vf_trunc_to_vi(k);
-    vf scale = (vf)((vu)vi_select(vi_gt(biased, vi_zero()), biased, vi_zero()) << 23);
-    vf f = (m - 1.0f) + c * scale;
-    return vf_copysign(vec_log_limits(u, vec_log_sum(f, k)), x);
-}
-
-/** Base 2: 2 ulp. The factor log2(e) of the linear term has two parts. */
-VEC_FN vf vf_log2(vf x)
-{
-    vf k, f = vec_split(x, &k) - 1.0f;
-    /* minimax.py log2 */
-    vf q = VEC_POLY(f, -0.721347511f, 0.480896533f, -0.360669672f, 0.288694054f,
-                    -0.240674794f, 0.201994061f, -0.175534904f, 0.202045888f, -0.186814174f);
-    vf r = vf_fma(f, vf_set1(0x1.4ae0cp-26f), f * f * q);
-    return vec_log_limits(x, vf_fma(f, vf_set1(VEC_LOG2E), r) + k);
-}
-
-/** Base 10: 2 ulp. */
-VEC_FN vf vf_log10(vf x)
-{
-    vf k, f = vec_split(x, &k) - 1.0f;
-    /* minimax.py log10 */
-    vf q = VEC_POLY(f, -0.217147246f, 0.144764289f, -0.108572394f, 0.0869055688f,
-                    -0.0724503323f, 0.0608062707f, -0.0528412722f, 0.0608218722f, -0.0562366731f);
-    vf r = vf_fma(f, vf_set1(-0x1.5b235ep-27f), f * f * q);
-    r = vf_fma(k, vf_set1(0x1.3509f8p-18f), r);
-    r = vf_fma(f, vf_set1(0x1.bcb7b2p-2f), r);
-    return vec_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2), 10 + 24 bits
-}
-
-/** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range
- * where it needs no care at the ends. */
-VEC_FN vf vf_tanh(vf x)
-{
-    vf n, e = vec_expm1_rest(vf_min_fast(vf_set1(10.0f), vf_abs(x)) * 2.0f, &n);
-    vf scale = (vf)(((vu)vf_trunc_to_vi(n) + 127u) << 23);
-    vf y = vf_fma(scale, e, scale - 1.0f);
-    return vf_copysign(y / (y + 2.0f), x);
-}
-
-/* -------------------------------------------------------------------- erf, normal --------- */
-
-/** Error function: 2 ulp. x + x g(x^2) up to 1, then 1 - exp(-x (1 + g(x))). */
-VEC_FN vf vf_erf(vf x)
-{
-    vf a = vf_min_fast(vf_set1(4.0f), vf_abs(x));
-    /* minimax.py erf */
-    vf p = VEC_POLY(x * x, 0.128379166f, -0.37612626f, 0.112835854f, -0.0268538129f,
-                    0.00518832775f, -0.000801019429f, 7.85386292e-05f);
-    /* minimax.py erfc */
-    vf q = VEC_POLY(a, 0.128488988f, 0.635978341f, 0.104414709f, -0.0215389952f,
-                    0.00200403086f, 0.000421880919f, -0.000191806685f, 3.01978853e-05f,
-                    -1.86071907e-06f);
-    vf large = 1.0f - vf_exp(vf_neg(vf_fma(a, q, a)));
-    return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
-}
-
-/* Phi(-t) for t in [0, 15] with its own relative accuracy; bell is exp(-t^2/2). */
-VEC_FN vf vf_normal_tail(vf t, vf bell)
-{
-    vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
-    /* minimax.py normal_tail */
-    vf g = VEC_POLY(u - 0.625f, 0.378244728f, 0.339008003f, 0.00401609577f,
-                    -0.134642199f, 0.0469938666f, 0.0538239144f, -0.0702407882f, 0.0226599313f,
-                    0.0363606066f, -0.0718368292f, 0.0170000996f, 0.0681116283f);
-    return bell * u * g;
-}
-
-/* ------------------------------------------------------------------------ sin and cos ----- */
 
 /* x - n pi/2 with the nearest n, in f64: pi/2 is a 33-bit part and a rest, exact for |n| < 2^20. */
 VEC_FN vd vec_reduce_d(vd x, vd *n)
@@ -241,11 +92,9 @@ VEC_FN vd vec_reduce_d(vd x, vd *n)
     return r - *n * 0x1.0b4611a626331p-34;
 }
 
-#define VEC_TRIG_LIMIT 0x1p20f
-
 /* Sine and cosine of the reduced argument, swapped in odd quadrants, and the quadrant of x: its low
  * two bits. */
-VEC_FN vu vec_trig(vf x, vf *sine, vf *cosine)
+VEC_FN vu vf_trig(vf x, vf *sine, vf *cosine)
 {
     vd n_lo, n_hi;
     vd lo = vec_reduce_d(vf_widen_lo(x), &n_lo), hi = vec_reduce_d(vf_widen_hi(x), &n_hi);
@@ -263,43 +112,6 @@ VEC_FN vu vec_trig(vf x, vf *sine, vf *cosine)
     return n;
 }
 
-/* y, except where |x| is beyond the reduction: there libm's function in f64, lane by lane. */
-VEC_FN vf vec_trig_far(vf x, vf y, double (*function)(double))
-{
-    if (__builtin_expect(vm_all(vf_lt(vf_abs(x), vf_set1(VEC_TRIG_LIMIT))), 1))
-        return y;
-    for (int i = 0; i < VF_LANES; i++)
-        if (!(fabsf(x[i]) < VEC_TRIG_LIMIT))
-            y[i] = (float)function((double)x[i]);
-    return y;
-}
-
-/** Sine: 2 ulp. */
-VEC_FN vf vf_sin(vf x)
-{
-    vf s, c;
-    vu n = vec_trig(x, &s, &c);
-    s = (vf)((vu)s ^ (n & 2u) << 30);
-    return vec_trig_far(x, vf_select(vf_eq(x, vf_zero()), x, s), sin); /* -0 */
-}
-
-/** Cosine: 2 ulp. */
-VEC_FN vf vf_cos(vf x)
-{
-    vf s, c;
-    vu n = vec_trig(x, &s, &c);
-    return vec_trig_far(x, (vf)((vu)c ^ ((n + 1u) & 2u) << 30), cos);
-}
-
-/** Tangent: 4 ulp. */
-VEC_FN vf vf_tan(vf x)
-{
-    vf s, c;
-    vu n = vec_trig(x, &s, &c);
-    vf y = (vf)((vu)(s / c) ^ n << 31);
-    return vec_trig_far(x, vf_select(vf_eq(x, vf_zero()), x, y), tan);
-}
-
 /* asin(x) = x + x z g(z), z = x^2 <= 1/4, and atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
 VEC_FN vf vf_asin_rest(vf z)
 {
@@ -312,7 +124,61 @@ VEC_FN vf vf_atan_rest(vf z)
     return VEC_POLY(z, -0.333329558f, 0.199779257f, -0.138798505f, 0.0806031004f);
 }
 
-/* ------------------------------------------------------------------------ powers ---------- */
+/* Phi(-t) for t in [0, 15] with its own relative accuracy; bell is exp(-t^2/2). */
+VEC_FN vf vf_normal_tail(vf t, vf bell)
+{
+    vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
+    /* minimax.py normal_tail */
+    vf g = VEC_POLY(u - 0.625f, 0.378244728f, 0.339008003f, 0.00401609577f,
+                    -0.134642199f, 0.0469938666f, 0.0538239144f, -0.0702407882f, 0.0226599313f,
+                    0.0363606066f, -0.0718368292f, 0.0170000996f, 0.0681116283f);
+    return bell * u * g;
+}
+
+#define REAL_BITS 32
+#include "backends/cpu/vmath_real.h"
+#undef REAL_BITS
+
+/* ----------------------------------------------------------- formulas of f32 alone ---- */
+
+/** Base 2: 2 ulp. The factor log2(e) of the linear term has two parts. */
+VEC_FN vf vf_log2(vf x)
+{
+    vf k, f = vf_split(x, &k) - 1.0f;
+    /* minimax.py log2 */
+    vf q = VEC_POLY(f, -0.721347511f, 0.480896533f, -0.360669672f, 0.288694054f,
+                    -0.240674794f, 0.201994061f, -0.175534904f, 0.202045888f, -0.186814174f);
+    vf r = vf_fma(f, vf_set1(0x1.4ae0cp-26f), f * f * q);
+    return vf_log_limits(x, vf_fma(f, vf_set1(0x1.715476p+0f), r) + k);
+}
+
+/** Base 10: 2 ulp. */
+VEC_FN vf vf_log10(vf x)
+{
+    vf k, f = vf_split(x, &k) - 1.0f;
+    /* minimax.py log10 */
+    vf q = VEC_POLY(f, -0.217147246f, 0.144764289f, -0.108572394f, 0.0869055688f,
+                    -0.0724503323f, 0.0608062707f, -0.0528412722f, 0.0608218722f, -0.0562366731f);
+    vf r = vf_fma(f, vf_set1(-0x1.5b235ep-27f), f * f * q);
+    r = vf_fma(k, vf_set1(0x1.3509f8p-18f), r);
+    r = vf_fma(f, vf_set1(0x1.bcb7b2p-2f), r);
+    return vf_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2), 10 + 24 bits
+}
+
+/** Error function: 2 ulp. x + x g(x^2) up to 1, then 1 - exp(-x (1 + g(x))). */
+VEC_FN vf vf_erf(vf x)
+{
+    vf a = vf_min_fast(vf_set1(4.0f), vf_abs(x));
+    /* minimax.py erf */
+    vf p = VEC_POLY(x * x, 0.128379166f, -0.37612626f, 0.112835854f, -0.0268538129f,
+                    0.00518832775f, -0.000801019429f, 7.85386292e-05f);
+    /* minimax.py erfc */
+    vf q = VEC_POLY(a, 0.128488988f, 0.635978341f, 0.104414709f, -0.0215389952f,
+                    0.00200403086f, 0.000421880919f, -0.000191806685f, 3.01978853e-05f,
+                    -1.86071907e-06f);
+    vf large = 1.0f - vf_exp(vf_neg(vf_fma(a, q, a)));
+    return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
+}
 
 /* y log2(x) in f64 for the lanes of one vd: m in [2/3, 4/3), k its exponent. */
 VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
@@ -331,16 +197,13 @@ VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
 /** x^y as C's pow: 2 ulp. Zeros, infinities and NaN go to libm, lane by lane. */
 VEC_FN vf vf_pow(vf x, vf y)
 {
-    vf k, m = vec_split(vf_abs(x), &k);
+    vf k, m = vf_split(vf_abs(x), &k);
     vd lo = vec_pow_log2(vf_widen_lo(m), vf_widen_lo(k), vf_widen_lo(y));
     vd hi = vec_pow_log2(vf_widen_hi(m), vf_widen_hi(k), vf_widen_hi(y));
     vd n_lo = vd_rint(lo), n_hi = vd_rint(hi);
     vf n = vf_clamp(vf_narrow(n_lo, n_hi), -160.0f, 129.0f);
     vf r = vf_narrow(lo - n_lo, hi - n_hi);
-    /* minimax.py exp2 */
-    vf q = VEC_POLY(r, 0.693147182f, 0.240226477f, 0.0555033237f, 0.00961843692f,
-                    0.00133988739f, 0.000153533634f);
-    vf p = vf_fma(r, q, vf_set1(1.0f));
+    vf p = vf_fma(r, vf_exp2_poly(r), vf_set1(1.0f));
     vf result = vf_ldexp_fast(p, n);
 
     /* A negative base: NaN unless y is an integer, negative when that is odd. */
@@ -361,12 +224,5 @@ VEC_FN vf vf_pow(vf x, vf y)
             result[i] = powf(x[i], y[i]);
     return result;
 }
-
-#define REAL_BITS 32
-#include "backends/cpu/vmath_real.h"
-#undef REAL_BITS
-#define REAL_BITS 64
-#include "backends/cpu/vmath_real.h"
-#undef REAL_BITS
 
 #endif

@@ -21,110 +21,55 @@ VEC_FN vd vec_horner_d(vd x, const double *c, int n)
 #define VEC_POLY_D(x, ...)                                                                      \
     vec_horner_d(x, (const double[]){__VA_ARGS__}, (int)(sizeof((double[]){__VA_ARGS__}) / 8))
 
-/** max(lo, min(hi, x)) in which NaN stays. */
-VEC_FN vd vd_clamp(vd x, double lo, double hi)
-{
-    return vd_max_fast(vd_set1(lo), vd_min_fast(vd_set1(hi), x));
-}
+/* ------------------------------------------------------- what vmath_real.h asks of f64 ---- */
 
 /* 2^n for whole n in [-1022, 1023]. The sum's low bits are the biased exponent. */
-VEC_FN vd vec_power_d(vd n) { return (vd)((vul)(n + (0x1.8p52 + 1023)) << 52); }
+VEC_FN vd vd_power(vd n) { return (vd)((vul)(n + (0x1.8p52 + 1023)) << 52); }
 
 /* x 2^n for x in [0.5, 2), whole n in [-1100, 1026]: two exact factors, one rounding. */
-VEC_FN vd vec_ldexp_d(vd x, vd n)
+VEC_FN vd vd_ldexp_fast(vd x, vd n)
 {
     vd half = vd_rint(n * 0.5);
-    return x * vec_power_d(half) * vec_power_d(n - half);
+    return x * vd_power(half) * vd_power(n - half);
 }
 
 /* x without its last 27 bits: products of two such numbers are exact. */
-VEC_FN vd vec_short_d(vd x) { return (vd)((vl)x & ~INT64_C(0x7ffffff)); }
-
-/* ------------------------------------------------------------------------ exponentials ---- */
-
-/* 2^n e^r, |r| <= ln(2)/2 and a little. */
-VEC_FN vd vec_exp_reduced_d(vd r, vd n)
-{
-    /* minimax.py exp_d */
-    vd q = VEC_POLY_D(r, 0.50000000000000111, 0.16666666666666413, 0.041666666666529871,
-                      0.00833333333349481, 0.001388888894371597, 0.00019841269506027924,
-                      2.4801493000213903e-05, 2.7557586676062859e-06, 2.7630286644853791e-07,
-                      2.5000027435882775e-08);
-    return vec_ldexp_d(vd_fma(r * r, q, r) + 1.0, n);
-}
+VEC_FN vd vd_short(vd x) { return (vd)((vl)x & ~INT64_C(0x7ffffff)); }
 
 /* x - n ln 2; the first part of ln 2 has 41 bits, so its products with n are exact. */
-VEC_FN vd vec_exp_reduce_d(vd x, vd n)
+VEC_FN vd vd_exp_reduce(vd x, vd n)
 {
     vd r = vd_fma(n, vd_set1(-0x1.62e42fefa3p-1), x);
     return vd_fma(n, vd_set1(-0x1.3de6af278ece6p-42), r);
 }
 
-/** e^x: 1 ulp. */
-VEC_FN vd vd_exp(vd x)
+VEC_FN vd vd_exp_poly(vd r)
 {
-    x = vd_clamp(x, -746.0, 710.0);
-    vd n = vd_rint(x * 0x1.71547652b82fep+0);
-    return vec_exp_reduced_d(vec_exp_reduce_d(x, n), n);
+    /* minimax.py exp_d */
+    return VEC_POLY_D(r, 0.50000000000000111, 0.16666666666666413, 0.041666666666529871,
+                      0.00833333333349481, 0.001388888894371597, 0.00019841269506027924,
+                      2.4801493000213903e-05, 2.7557586676062859e-06, 2.7630286644853791e-07,
+                      2.5000027435882775e-08);
 }
-
-/** e^x / 2, which is finite where sinh and cosh are: 1 ulp. */
-VEC_FN vd vd_exp_half(vd x)
+VEC_FN vd vd_expm1_poly(vd r)
 {
-    x = vd_clamp(x, -746.0, 711.0);
-    vd n = vd_rint(x * 0x1.71547652b82fep+0);
-    return vec_exp_reduced_d(vec_exp_reduce_d(x, n), n - 1.0);
+    /* minimax.py expm1_d */
+    return VEC_POLY_D(r, 0.5, 0.16666666666666677, 0.041666666666666512,
+                      0.0083333333333216672, 0.001388888888896252, 0.00019841269886037229,
+                      2.4801587172347316e-05, 2.7557244294626245e-06, 2.755740272018602e-07,
+                      2.5109009099220903e-08, 2.0875332294065263e-09);
 }
-
-/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is an exact part and a rest. */
-VEC_FN vd vd_exp_square(vd a, double s)
+VEC_FN vd vd_exp2_poly(vd r)
 {
-    vd coarse = vec_short_d(a);
-    vd x = vd_max_fast(vd_set1(-746.0), coarse * coarse * -s);
-    vd tail = (a - coarse) * (a + coarse) * -s;
-    vd n = vd_rint((x + tail) * 0x1.71547652b82fep+0);
-    return vec_exp_reduced_d(vec_exp_reduce_d(x, n) + tail, n);
-}
-
-/** 2^x: 1 ulp. */
-VEC_FN vd vd_exp2(vd x)
-{
-    x = vd_clamp(x, -1076.0, 1025.0);
-    vd n = vd_rint(x), r = x - n;
     /* minimax.py exp2_d */
-    vd q = VEC_POLY_D(r, 0.69314718055994529, 0.24022650695910072, 0.055504108664821687,
+    return VEC_POLY_D(r, 0.69314718055994529, 0.24022650695910072, 0.055504108664821687,
                       0.0096181291076283294, 0.0013333558146392691, 0.0001540353039364072,
                       1.5252733854318436e-05, 1.3215486594914396e-06, 1.0178051941929791e-07,
                       7.0549744770552931e-09, 4.4565705107098272e-10, 2.5625422887287152e-11);
-    return vec_ldexp_d(vd_fma(r, q, vd_set1(1.0)), n);
 }
-
-/** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
-VEC_FN vd vd_expm1(vd y)
-{
-    vd x = vd_clamp(y, -40.0, 710.0), n = vd_rint(x * 0x1.71547652b82fep+0);
-    vd r = vec_exp_reduce_d(x, n);
-    /* minimax.py expm1_d */
-    vd q = VEC_POLY_D(r, 0.5, 0.16666666666666677, 0.041666666666666512, 0.0083333333333216672,
-                      0.001388888888896252, 0.00019841269886037229, 2.4801587172347316e-05,
-                      2.7557244294626245e-06, 2.755740272018602e-07, 2.5109009099220903e-08,
-                      2.0875332294065263e-09);
-    vd e = vd_fma(r * r, q, r), half = vec_power_d(n - 1.0);
-    vd sum = vd_fma(half, e, half - 0.5) * 2.0;
-    return vd_copysign(vd_select(vd_eq(n, vd_zero()), e, sum), y);
-}
-
-/** Hyperbolic tangent: 3 ulp. */
-VEC_FN vd vd_tanh(vd x)
-{
-    vd e = vd_expm1(vd_min_fast(vd_set1(20.0), vd_abs(x)) * 2.0);
-    return vd_copysign(e / (e + 2.0), x);
-}
-
-/* -------------------------------------------------------------------------- logarithms ---- */
 
 /* x = m 2^k with m in [sqrt(1/2), sqrt(2)); returns m. Denormals are scaled first. */
-VEC_FN vd vec_split_d(vd x, vd *k)
+VEC_FN vd vd_split(vd x, vd *k)
 {
     vdm tiny = vd_lt(x, vd_set1(0x1p-1022));
     vul bits = (vul)vd_select(tiny, x * 0x1p54, x);
@@ -134,19 +79,8 @@ VEC_FN vd vec_split_d(vd x, vd *k)
     return (vd)(bits - e);
 }
 
-/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and of NaN */
-VEC_FN vd vec_log_limits_d(vd x, vd y)
-{
-    vdm inside = vdm_and(vd_gt(x, vd_zero()), vd_lt(x, vd_set1(INFINITY)));
-    if (__builtin_expect(vdm_all(inside), 1))
-        return y;
-    vd limit = vd_select(vd_gt(x, vd_zero()), x, vd_set1(NAN));
-    limit = vd_select(vd_eq(x, vd_zero()), vd_set1(-INFINITY), limit);
-    return vd_select(inside, y, limit);
-}
-
 /* k ln 2 + log(1 + f) = k ln 2 + f - (f^2/2 - s (f^2/2 + s z g(z))), s = f / (2 + f), z = s^2 */
-VEC_FN vd vec_log_sum_d(vd f, vd k)
+VEC_FN vd vd_log_sum(vd f, vd k)
 {
     vd s = f / (f + 2.0), z = s * s, half = f * f * 0.5;
     /* minimax.py log_d */
@@ -156,42 +90,6 @@ VEC_FN vd vec_log_sum_d(vd f, vd k)
     vd r = vd_fma(s, vd_fma(z, g, half), k * 0x1.3de6af278ece6p-42);
     return vd_fma(k, vd_set1(0x1.62e42fefa3p-1), f - (half - r));
 }
-
-/** Natural logarithm: 1 ulp. */
-VEC_FN vd vd_log(vd x)
-{
-    vd k, m = vec_split_d(x, &k);
-    return vec_log_limits_d(x, vec_log_sum_d(m - 1.0, k));
-}
-
-/** log(1 + x): 2 ulp. The rounding error of 1 + x is c, added after scaling. */
-VEC_FN vd vd_log1p(vd x)
-{
-    vd u = x + 1.0, back = u - 1.0;
-    vd c = (x - back) + (1.0 - (u - back));
-    vd k, m = vec_split_d(u, &k);
-    vd scale = vec_power_d(vd_max_fast(vd_set1(-1022.0), vd_neg(k)));
-    vd f = (m - 1.0) + c * scale;
-    return vd_copysign(vec_log_limits_d(u, vec_log_sum_d(f, k)), x);
-}
-
-/** Base 2: 2 ulp. The factor log2(e) has two parts. */
-VEC_FN vd vd_log2(vd x)
-{
-    vd k, f = vec_split_d(x, &k) - 1.0, y = vec_log_sum_d(f, vd_zero());
-    vd r = vd_fma(y, vd_set1(0x1.777d0ffda0d24p-56), y * 0x1.71547652b82fep+0);
-    return vec_log_limits_d(x, k + r);
-}
-
-/** Base 10: 2 ulp. */
-VEC_FN vd vd_log10(vd x)
-{
-    vd k, f = vec_split_d(x, &k) - 1.0, y = vec_log_sum_d(f, vd_zero());
-    vd r = vd_fma(k, vd_set1(0x1.3fde623e2566bp-43), y * 0x1.bcb7b1526e50ep-2);
-    return vec_log_limits_d(x, vd_fma(k, vd_set1(0x1.34413509f7p-2), r));
-}
-
-/* -------------------------------------------------------------------- trigonometric ------- */
 
 /* x - n pi/2 with the nearest n for |x| <= 2^20, and the rest to *tail. Three parts of pi/2 have 33
  * bits, so their products with n are exact; so are the differences, or their errors are kept. */
@@ -208,11 +106,9 @@ VEC_FN vd vec_trig_reduce_d(vd x, vd *n, vd *tail)
     return r;
 }
 
-#define VEC_TRIG_LIMIT_D 0x1p20
-
 /* Sine and cosine of the reduced argument, swapped in odd quadrants, and the quadrant of x: its low
  * two bits. */
-VEC_FN vul vec_trig_d(vd x, vd *sine, vd *cosine)
+VEC_FN vul vd_trig(vd x, vd *sine, vd *cosine)
 {
     vd n, tail, r = vec_trig_reduce_d(x, &n, &tail), z = r * r;
     /* minimax.py sin_d */
@@ -230,43 +126,6 @@ VEC_FN vul vec_trig_d(vd x, vd *sine, vd *cosine)
     *sine = vd_select(swap, c, s);
     *cosine = vd_select(swap, s, c);
     return quadrant;
-}
-
-/* y, except where |x| is beyond the reduction: there libm's function, lane by lane. */
-VEC_FN vd vec_trig_far_d(vd x, vd y, double (*function)(double))
-{
-    if (__builtin_expect(vdm_all(vd_lt(vd_abs(x), vd_set1(VEC_TRIG_LIMIT_D))), 1))
-        return y;
-    for (int i = 0; i < VD_LANES; i++)
-        if (!(fabs(x[i]) < VEC_TRIG_LIMIT_D))
-            y[i] = function(x[i]);
-    return y;
-}
-
-/** Sine: 1 ulp. */
-VEC_FN vd vd_sin(vd x)
-{
-    vd s, c;
-    vul quadrant = vec_trig_d(x, &s, &c);
-    s = (vd)((vul)s ^ (quadrant & 2u) << 62);
-    return vec_trig_far_d(x, vd_select(vd_eq(x, vd_zero()), x, s), sin); /* -0 */
-}
-
-/** Cosine: 1 ulp. */
-VEC_FN vd vd_cos(vd x)
-{
-    vd s, c;
-    vul quadrant = vec_trig_d(x, &s, &c);
-    return vec_trig_far_d(x, (vd)((vul)c ^ ((quadrant + 1u) & 2u) << 62), cos);
-}
-
-/** Tangent: 3 ulp. */
-VEC_FN vd vd_tan(vd x)
-{
-    vd s, c;
-    vul quadrant = vec_trig_d(x, &s, &c);
-    vd y = (vd)((vul)(s / c) ^ (quadrant & 1u) << 63);
-    return vec_trig_far_d(x, vd_select(vd_eq(x, vd_zero()), x, y), tan);
 }
 
 /* asin(x) = x + x z g(z), z = x^2 <= 1/4, and atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
@@ -287,8 +146,6 @@ VEC_FN vd vd_atan_rest(vd z)
                       0.021280149153956526);
 }
 
-/* -------------------------------------------------------------------- normal distribution -- */
-
 /* erf(x) = x + x g(x^2), |x| <= 1 */
 VEC_FN vd vec_erf_near_d(vd x)
 {
@@ -305,7 +162,7 @@ VEC_FN vd vec_erf_near_d(vd x)
  * the relative error of u by 3, so u is a short number and a rest; numbers near 0 take erf. */
 VEC_FN vd vd_normal_tail(vd t, vd bell)
 {
-    vd w = t + 5.0, inverse = 1.0 / w, u = vec_short_d(inverse * 5.0), coarse = vec_short_d(w);
+    vd w = t + 5.0, inverse = 1.0 / w, u = vd_short(inverse * 5.0), coarse = vd_short(w);
     vd rest = ((5.0 - u * coarse) - u * (w - coarse)) - u * (t - (w - 5.0));
     rest *= inverse;
     /* minimax.py normal_tail_d */
@@ -321,6 +178,28 @@ VEC_FN vd vd_normal_tail(vd t, vd bell)
     return vd_select(vd_lt(t, vd_set1(0.75)), near, bell * vd_fma(u, g, rest * g));
 }
 
+#define REAL_BITS 64
+#include "backends/cpu/vmath_real.h"
+#undef REAL_BITS
+
+/* ----------------------------------------------------------- formulas of f64 alone ---- */
+
+/** Base 2: 2 ulp. The factor log2(e) has two parts. */
+VEC_FN vd vd_log2(vd x)
+{
+    vd k, f = vd_split(x, &k) - 1.0, y = vd_log_sum(f, vd_zero());
+    vd r = vd_fma(y, vd_set1(0x1.777d0ffda0d24p-56), y * 0x1.71547652b82fep+0);
+    return vd_log_limits(x, k + r);
+}
+
+/** Base 10: 2 ulp. */
+VEC_FN vd vd_log10(vd x)
+{
+    vd k, f = vd_split(x, &k) - 1.0, y = vd_log_sum(f, vd_zero());
+    vd r = vd_fma(k, vd_set1(0x1.3fde623e2566bp-43), y * 0x1.bcb7b1526e50ep-2);
+    return vd_log_limits(x, vd_fma(k, vd_set1(0x1.34413509f7p-2), r));
+}
+
 /** Error function: 2 ulp. */
 VEC_FN vd vd_erf(vd x)
 {
@@ -328,8 +207,6 @@ VEC_FN vd vd_erf(vd x)
     vd large = 1.0 - vd_normal_tail(a * 0x1.6a09e667f3bcdp+0, vd_exp_square(a, 1.0)) * 2.0;
     return vd_select(vd_lt(a, vd_set1(1.0)), vec_erf_near_d(x), vd_copysign(large, x));
 }
-
-/* -------------------------------------------------------------------- powers -------------- */
 
 /** x^y as C's pow, lane by lane. */
 VEC_FN vd vd_pow(vd x, vd y)

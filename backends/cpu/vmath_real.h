@@ -1,30 +1,190 @@
 /*
- * Functions whose formula is the same for f32 and f64, over the functions of vmath.h and vmath_d.h.
- * vmath.h includes this file once for each type. Bounds are for both types unless a line says
- * otherwise.
+ * Functions whose formula is the same for f32 and f64. vmath.h and vmath_d.h define, each for its
+ * type, polynomials and range reductions, and then include this file. Bounds are for both types
+ * unless a line says otherwise.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
 
-/* NORMAL_END: beyond it Phi is 0 or 1. HALF_PI_LOW: pi/2 less its nearest number. HUGE_SUM: the
- * sum of two numbers up to it is finite. */
+/* EXP_LOW, EXP_HIGH: beyond them e^x is 0 or Inf; EXP2_LOW and EXP2_HIGH likewise. EXPM1_LOW, and
+ * TANH_END: the result is -1, or 1, beyond. LEAST_POWER: of F(power). NORMAL_END: beyond it Phi is
+ * 0 or 1. HALF_PI_LOW: pi/2 less its nearest number. HUGE_SUM: the sum of two numbers up to it is
+ * finite. TRIG_LIMIT: of F(trig)'s reduction. */
 #if REAL_BITS == 32
 #define NORMAL_END 15
 #define ERFC_END 10.5
 #define HALF_PI_LOW -0x1.777a5cp-25
 #define HUGE_SUM 0x1p125
+#define EXP_LOW -104
+#define EXP_HIGH 89
+#define EXP2_LOW -151
+#define EXP2_HIGH 129
+#define EXPM1_LOW -18
+#define TANH_END 10
+#define LEAST_POWER -126
+#define BITS vu
 #else
 #define NORMAL_END 40
 #define ERFC_END 27.5
 #define HALF_PI_LOW 0x1.1a62633145c07p-54
 #define HUGE_SUM 0x1p1021
+#define EXP_LOW -746
+#define EXP_HIGH 710
+#define EXP2_LOW -1076
+#define EXP2_HIGH 1025
+#define EXPM1_LOW -40
+#define TANH_END 20
+#define LEAST_POWER -1022
+#define BITS vul
 #endif
+#define LOG2E 0x1.71547652b82fep+0
+#define TRIG_LIMIT 0x1p20
 #define HALF_PI 0x1.921fb54442d18p+0
+
+/** max(lo, min(hi, x)) in which NaN stays. */
+VEC_FN V F(clamp)(V x, T lo, T hi) { return F(max_fast)(K(lo), F(min_fast)(K(hi), x)); }
+
+/* ------------------------------------------------------------------------ exponentials ---- */
+
+/* 2^n e^r, |r| <= ln(2)/2 and a little. */
+VEC_FN V F(exp_reduced)(V r, V n)
+{
+    return F(ldexp_fast)(F(fma)(r * r, F(exp_poly)(r), r) + K(1), n);
+}
+
+/** e^x: 1 ulp. */
+VEC_FN V F(exp)(V x)
+{
+    x = F(clamp)(x, EXP_LOW, EXP_HIGH);
+    V n = F(rint)(x * K(LOG2E));
+    return F(exp_reduced)(F(exp_reduce)(x, n), n);
+}
+
+/** e^x / 2, which is finite where sinh and cosh are: 1 ulp. */
+VEC_FN V F(exp_half)(V x)
+{
+    x = F(clamp)(x, EXP_LOW, EXP_HIGH + 1);
+    V n = F(rint)(x * K(LOG2E));
+    return F(exp_reduced)(F(exp_reduce)(x, n), n - K(1));
+}
+
+/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is summed from an exact part and a rest, since exp
+ * makes a relative error of its argument's absolute one. */
+VEC_FN V F(exp_square)(V a, T s)
+{
+    V coarse = F(short)(a);
+    V x = F(max_fast)(K(EXP_LOW), coarse * coarse * -s);
+    V tail = (a - coarse) * (a + coarse) * -s;
+    V n = F(rint)((x + tail) * K(LOG2E));
+    return F(exp_reduced)(F(exp_reduce)(x, n) + tail, n);
+}
+
+/** 2^x: 1 ulp. */
+VEC_FN V F(exp2)(V x)
+{
+    x = F(clamp)(x, EXP2_LOW, EXP2_HIGH);
+    V n = F(rint)(x), r = x - n;
+    return F(ldexp_fast)(F(fma)(r, F(exp2_poly)(r), K(1)), n);
+}
+
+/* e^r - 1, x = n ln 2 + r with the nearest n. */
+VEC_FN V F(expm1_rest)(V x, V *n)
+{
+    *n = F(rint)(x * K(LOG2E));
+    V r = F(exp_reduce)(x, *n);
+    return F(fma)(r * r, F(expm1_poly)(r), r);
+}
+
+/** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
+VEC_FN V F(expm1)(V x)
+{
+    V n, e = F(expm1_rest)(F(clamp)(x, EXPM1_LOW, EXP_HIGH), &n), half = F(power)(n - K(1));
+    V y = F(fma)(half, e, half - K(0.5)) * K(2);
+    return F(copysign)(F(select)(F(eq)(n, F(zero)()), e, y), x);
+}
+
+/** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range where it needs no care at the
+ * ends. */
+VEC_FN V F(tanh)(V x)
+{
+    V n, e = F(expm1_rest)(F(min_fast)(K(TANH_END), F(abs)(x)) * K(2), &n), scale = F(power)(n);
+    V y = F(fma)(scale, e, scale - K(1));
+    return F(copysign)(y / (y + K(2)), x);
+}
+
+/* -------------------------------------------------------------------------- logarithms ---- */
+
+/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and of NaN */
+VEC_FN V F(log_limits)(V x, V y)
+{
+    VM inside = M(and)(F(gt)(x, F(zero)()), F(lt)(x, K(INFINITY)));
+    if (__builtin_expect(M(all)(inside), 1))
+        return y;
+    V limit = F(select)(F(gt)(x, F(zero)()), x, K(NAN));
+    limit = F(select)(F(eq)(x, F(zero)()), K(-INFINITY), limit);
+    return F(select)(inside, y, limit);
+}
+
+/** Natural logarithm: 1 ulp. */
+VEC_FN V F(log)(V x)
+{
+    V k, m = F(split)(x, &k);
+    return F(log_limits)(x, F(log_sum)(m - K(1), k));
+}
+
+/** log(1 + x): 2 ulp. The rounding error of 1 + x is c, added after scaling. */
+VEC_FN V F(log1p)(V x)
+{
+    V u = x + K(1), back = u - K(1);
+    V c = (x - back) + (K(1) - (u - back));
+    V k, m = F(split)(u, &k);
+    V f = (m - K(1)) + c * F(power)(F(max_fast)(K(LEAST_POWER), F(neg)(k)));
+    return F(copysign)(F(log_limits)(u, F(log_sum)(f, k)), x);
+}
+
+/* ------------------------------------------------------------------ sin, cos and tan ---- */
+
+/* y, except where |x| is beyond the reduction: there libm's function in f64, lane by lane. */
+VEC_FN V F(trig_far)(V x, V y, double (*function)(double))
+{
+    if (__builtin_expect(M(all)(F(lt)(F(abs)(x), K(TRIG_LIMIT))), 1))
+        return y;
+    for (int i = 0; i < LANES; i++)
+        if (!(fabs((double)x[i]) < TRIG_LIMIT))
+            y[i] = (T)function((double)x[i]);
+    return y;
+}
+
+/** Sine: 2 ulp (f64: 1). */
+VEC_FN V F(sin)(V x)
+{
+    V s, c;
+    BITS quadrant = F(trig)(x, &s, &c);
+    s = (V)((BITS)s ^ (quadrant & 2u) << (REAL_BITS - 2));
+    return F(trig_far)(x, F(select)(F(eq)(x, F(zero)()), x, s), sin); /* -0 */
+}
+
+/** Cosine: 2 ulp (f64: 1). */
+VEC_FN V F(cos)(V x)
+{
+    V s, c;
+    BITS quadrant = F(trig)(x, &s, &c);
+    return F(trig_far)(x, (V)((BITS)c ^ ((quadrant + 1u) & 2u) << (REAL_BITS - 2)), cos);
+}
+
+/** Tangent: 4 ulp (f64: 3). */
+VEC_FN V F(tan)(V x)
+{
+    V s, c;
+    BITS quadrant = F(trig)(x, &s, &c);
+    V y = (V)((BITS)(s / c) ^ (quadrant & 1u) << (REAL_BITS - 1));
+    return F(trig_far)(x, F(select)(F(eq)(x, F(zero)()), x, y), tan);
+}
+
+/* -------------------------------------------------------------------- sigmoid and kin ----- */
 
 /** 1 / sqrt(x): 2 ulp. */
 VEC_FN V F(rsqrt)(V x) { return K(1) / F(sqrt)(x); }
-
-/* -------------------------------------------------------------------- sigmoid and kin ----- */
 
 /** 1 / (1 + e^-x): 3 ulp. */
 VEC_FN V F(sigmoid)(V x)
@@ -191,6 +351,16 @@ VEC_FN V F(atan2)(V y, V x)
 }
 
 #undef NORMAL_END
+#undef EXP_LOW
+#undef EXP_HIGH
+#undef EXP2_LOW
+#undef EXP2_HIGH
+#undef EXPM1_LOW
+#undef TANH_END
+#undef LEAST_POWER
+#undef BITS
+#undef LOG2E
+#undef TRIG_LIMIT
 #undef ERFC_END
 #undef HALF_PI_LOW
 #undef HUGE_SUM

@@ -10,7 +10,7 @@ namespace ts::fn {
 struct two_numbers {
     double at[2];
 };
-/* x is an element; in a gradient g is the incoming gradient and x what the rule saved. p and q are
+/* x is an element; in a gradient g is the upstream gradient and x the saved tensor. p and q are
  * numbers among the arguments. A is the wide type. Another member of the functor may follow expr:
  * TS_NEAR(expr), for halves. */
 #define TS_FORWARD(name, expr, ...)                                                                \
@@ -46,8 +46,8 @@ struct two_numbers {
         return expr;                                                                               \
     }
 
-/* The units for exponentials and reciprocals err by a unit or two in the last place of f32, as good
- * as a function may be; what their argument loses by rounding is put right where it matters. */
+/* The hardware instructions for exponentials and reciprocals err by 1 to 2 ulp of f32, which is
+ * accurate enough; the rounding error of their argument is corrected where it matters. */
 
 template <class A> __device__ __forceinline__ A sigmoid_at(A x)
 {
@@ -116,7 +116,7 @@ template <bool NEAR> __device__ __forceinline__ float gelu_by(float x)
     float t = fminf(fabsf(x), 40);
     return fmaf(-t, bell_at<NEAR>(t) * tail_at<NEAR>(t), x < 0 ? 0 : x);
 }
-/* cdf(x) + x density(x), whose part above 0 is that below subtracted from 1 */
+/* cdf(x) + x density(x); for x > 0 it is 1 minus the value at -x */
 template <bool NEAR> __device__ __forceinline__ float gelu_slope_by(float x)
 {
     float t = fminf(fabsf(x), 40),

@@ -46,7 +46,8 @@ inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
     });
 }
 
-/** A kernel of rows whose tensors begin at 16 bytes where rows fill whole vectors. */
+/** A kernel over rows whose tensors start at multiples of 16 bytes and whose rows fill whole
+ *  vectors. */
 template <ts_kernel KERNEL> ts_status on_aligned(ts_frame *f)
 {
     bool copies = false;

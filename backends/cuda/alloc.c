@@ -1,12 +1,12 @@
 /**
- * @file alloc.c  Device memory that is kept for the next call.
+ * @file alloc.c  A caching allocator for device memory.
  *
- * Memory comes from cudaMalloc in segments and is handed out in blocks of multiples of 512 bytes. A
- * block belongs to the stream it was asked for: given back, it serves the same stream at once,
- * since the stream's order keeps its users apart. A block that other streams used waits for events
- * of theirs. Free blocks stand in bins, four to each power of two; neighbours that are free are
- * one block. Blocks of up to 16 KiB stay apart after their use, ready for the next request of that
- * size; they are joined with their neighbours before a further segment is taken.
+ * Memory comes from cudaMalloc in segments and is divided into blocks of multiples of 512 bytes. A
+ * block belongs to the stream of its request. A freed block can serve the same stream at once,
+ * because the stream orders its uses. A block that other streams used first waits for their events.
+ * Free blocks are in bins, four per power of two; adjacent free blocks are merged. Blocks of up to
+ * 16 KiB stay separate after use, for the next request of that size; they are merged with their
+ * neighbours before another segment is allocated.
  *
  * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB;
  * larger ones have segments of their own size. When the device is full, everything unused
@@ -26,17 +26,18 @@
 enum {
     ROUND = 512,
     BINS = 48 * 4,
-    STREAMS = 32,   /* whose blocks are kept; those of further ones come straight from the device */
+    STREAMS = 32,   /* streams whose blocks are cached; blocks of further streams come directly from
+                       the device */
     USERS = 4,      /* other streams that a block remembers */
-    READY = 32      /* sizes, in units of ROUND, whose blocks stay apart */
+    READY = 32      /* sizes, in units of ROUND, whose blocks stay separate */
 };
 static const int64_t small_request = 1 << 20, small_segment = 2 << 20, middle_request = 10 << 20,
                      middle_segment = 20 << 20, large_round = 2 << 20;
 
 typedef struct block {
     struct block *before, *after; /* neighbours by address in the segment */
-    struct block *next, **link;   /* place in a bin, in the table of taken blocks,
-                                     or among those that wait */
+    struct block *next, **link;   /* position in a bin, in the table of used blocks, or in the list
+                                     of waiting blocks */
     char *data;
     int64_t bytes;
     struct pool *pool;
@@ -50,16 +51,16 @@ typedef struct block {
 typedef struct pool {
     cudaStream_t stream; /* NULL: it has ended, and another may have the blocks */
     bool small;
-    uint64_t some[BINS / 64]; /* which bins hold blocks */
+    uint64_t some[BINS / 64]; /* bit per bin that holds blocks */
     block *bins[BINS];
-    block *ready[READY]; /* by size; these count as taken for their neighbours */
+    block *ready[READY]; /* by size; not merged with their neighbours */
 } pool;
 
 typedef struct heap {
     atomic_flag lock;
     pool pools[2 * STREAMS];
     int npools;
-    block **taken; /* by address */
+    block **taken; /* used blocks, by address */
     int64_t buckets, ntaken;
     block *waiting; /* given back, used by other streams */
     block *spare;   /* headers without memory */
@@ -245,7 +246,7 @@ static bool join(heap *h, pool *p)
     return any;
 }
 
-/** Gives blocks free whose users are done; all of them when told to wait. */
+/** Frees blocks whose events have completed; with wait, waits for all events. */
 static void poll(heap *h, bool wait)
 {
     for (block *b = h->waiting, *next; b; b = next) {
@@ -338,7 +339,7 @@ static cudaError_t from_device(heap *h, void **data, int64_t bytes)
     return e;
 }
 
-/** From a device that is full, a second time when everything unused has gone back to it. */
+/** cudaMalloc; if the device is full, frees all unused segments and tries again. */
 static cudaError_t from_device_or_flush(heap *h, void **data, int64_t bytes)
 {
     cudaError_t e = from_device(h, data, bytes);
@@ -460,7 +461,7 @@ static void wait_for_users(heap *h, block *b)
         if (event)
             cudaEventDestroy(event);
         cudaStreamSynchronize(b->users[i]);
-        cudaGetLastError(); /* of a stream that the program ended itself */
+        cudaGetLastError(); /* the program destroyed the stream itself */
     }
     b->nusers = users;
     if (users)

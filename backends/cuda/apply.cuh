@@ -41,8 +41,8 @@ __device__ __forceinline__ float float_beside(double x)
     return y;
 }
 
-/** Whether a number among the operands T is one of f32: beside halves it is,
- * a lone operand is an element. */
+/** Whether a number among the operands T is f32: true beside halves. A single operand is always an
+ * element. */
 template <class T, int N> constexpr bool number_is_wide = is_half<T> &&N > 2;
 
 /** fn of one element of each operand, for a result of R. */

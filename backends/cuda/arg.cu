@@ -1,4 +1,5 @@
-/** @file arg.cu  Places and values of extremes along a dim: reductions whose state has a place. */
+/** @file arg.cu  Positions and values of extremes along a dim: reductions whose state has a
+ *  position. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/extremes.cuh"
 #include "tessera/dispatch.h"
@@ -6,8 +7,9 @@
 
 using namespace ts;
 
-/** The largest element, turned, and its place: the first of equal ones, the first NaN before all
- * numbers. A state without a place stands for lowest elements only, of which the first is meant. */
+/** The largest transformed element and its position: the first among equal elements; the first NaN
+ * precedes all numbers. A state without a position means that all elements are the lowest number,
+ * and the first is chosen. */
 template <class T> struct place_fold {
     using A = ranked_t<T>;
     struct state {

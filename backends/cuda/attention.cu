@@ -1,10 +1,10 @@
 /**
- * @file attention.cu
- * Scaled dot-product attention and its gradients: what a call is, and which kernels serve it.
+ * @file attention.cu  Scaled dot-product attention and its gradients: description of a call, and
+ * selection of its kernels.
  *
- * Depths that are multiples of 8 up to 256 go to tensor cores: halves on Hopper by wgmma, unless
- * an option or the depth forbids it; else, like f32, by mma. Few rows of halves take kernels that
- * split the keys. Everything else, f64 among it, goes to plain kernels.
+ * Depths that are multiples of 8 up to 256 use tensor cores: halves on Hopper use wgmma, unless an
+ * option or the depth forbids it; other halves, and f32, use mma. Halves with few rows use kernels
+ * that split the keys. All other calls, such as f64, use plain kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention.cuh"
@@ -21,7 +21,7 @@ using namespace ts;
 enum { PLAIN, MMA, WGMMA, SPLIT }; /* the later the better; SPLIT is forward only */
 
 /** Whether dims of t that are stepped through lie `grain` elements apart, the last one densely. */
-static bool lies_well(const ts_tensor *t, int grain)
+static bool is_aligned(const ts_tensor *t, int grain)
 {
     const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
     if (sizes[3] > 1 && strides[3] != 1)
@@ -42,15 +42,14 @@ static attention_operand operand_of(const ts_tensor *t, bool packed)
 static ts_status read_operand(attention_operand *to, ts_tensor *t, const attention_call &c,
                               int grain)
 {
-    if (!lies_well(t, grain)) {
+    if (!is_aligned(t, grain)) {
         t = ts_clone(t);
         TS_CUDA_TRY(ts_status_of_pointer(t));
     }
     *to = operand_of(t, c.q_starts);
     return TS_OK;
 }
-/** Statistics are read densely, of halves in f32, as which they may not have come;
- * NULL for one that is absent. */
+/** Makes statistics dense, and f32 for halves; NULL if absent. */
 static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dtype)
 {
     *to = nullptr;
@@ -88,7 +87,7 @@ static bool takes_tensor_cores(const ts_attention &a, ts_dtype dtype)
            a.value_depth % 8 == 0 && most <= 256;
 }
 
-/** What is the same forward and backward; operands come later. */
+/** Describes what forward and backward share; operands are added later. */
 static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
                           const ts_cuda_device *device, attention_call *c)
 {
@@ -138,7 +137,7 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
     c->grow_half = (float)c->grow;
     c->seed = a.rng.seed;
     c->offset = a.rng.offset;
-    /* the maximum of raw scores is that of scaled ones only if the scale is a positive number */
+    /* the maximum of raw scores gives the maximum of scaled scores only if the scale is positive */
     c->bent = c->mask_type > MASK_BOOL || c->softcap > 0 || !(a.scale > 0) || isinf(a.scale);
     c->rules = c->bent || c->mask_type != NO_MASK || c->dropout;
     c->raw_to_log2 = (float)(a.scale * log2_e);
@@ -220,14 +219,14 @@ static int best_backward_path(const attention_call &c, const ts_attention &a, ts
     return PLAIN;
 }
 
-/** Elements of which the steps of operands are multiples: those of 16 bytes. */
+/** Required multiple of operands' steps in elements: 16 bytes. */
 static int grain_of(int path, ts_dtype dtype)
 {
     return path == PLAIN ? 1 : dtype == TS_F32 ? 4 : 8;
 }
 
-/** Tells those who listen which kernels serve a call. */
-static void say_path(const ts_frame *f, int path, const char *why)
+/** Logs the kernels of a call. */
+static void log_path(const ts_frame *f, int path, const char *why)
 {
     static const char *const names[] = {"plain", "mma", "wgmma", "split"};
     if (!ts_log_on("attention"))
@@ -298,14 +297,14 @@ static ts_status forward(ts_frame *f)
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
     int path = best_forward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
-    say_path(f, path, why);
+    log_path(f, path, why);
     const int64_t *sizes = ts_sizes(a.query);
     /* no rows; without columns they have an lse all the same */
     if (!sizes[0] || !sizes[1] || !sizes[2])
         return TS_OK;
 
     result out, lse;
-    TS_CUDA_TRY(begin_result(&out, f->rets[0], lies_well(f->rets[0].t, grain)));
+    TS_CUDA_TRY(begin_result(&out, f->rets[0], is_aligned(f->rets[0].t, grain)));
     TS_CUDA_TRY(begin_result(&lse, f->rets[1],
                              f->rets[1].tag != TS_TAG_TENSOR || ts_is_contiguous(f->rets[1].t)));
     TS_CUDA_TRY(read_operand(&c.q, f->args[0].t, c, grain));
@@ -355,13 +354,14 @@ static ts_status backward(ts_frame *f)
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
     int path = best_backward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
-    say_path(f, path, why);
+    log_path(f, path, why);
 
     result grads[3];
     attention_operand *places[3] = {&c.dq, &c.dk, &c.dv};
     for (int i = 0; i < 3; i++) {
         bool wanted = f->rets[i].tag == TS_TAG_TENSOR;
-        TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], !wanted || lies_well(f->rets[i].t, grain)));
+        bool aligned = !wanted || is_aligned(f->rets[i].t, grain);
+        TS_CUDA_TRY(begin_result(&grads[i], f->rets[i], aligned));
         if (grads[i].made)
             *places[i] = operand_of(grads[i].made, c.q_starts);
     }

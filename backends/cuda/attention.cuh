@@ -1,7 +1,6 @@
 /**
- * @file attention.cuh
- * What a call of attention is to its kernels, and what they share;
- * docs/attention.md has the formulas.
+ * @file attention.cuh  Description of an attention call for its kernels, and their common
+ * functions. docs/attention.md has the formulas.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_CUH
@@ -39,13 +38,14 @@ struct attention_call {
                           from attention_pairs_kernel() or its like */
     int64_t pair_rows; /* rows of a head there */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
-    float *parts; /* what each run of keys or rows gives: forward of few rows, backward by mma */
+    float *parts; /* partial results of each run of keys or rows: forward with few rows, backward by
+                     mma */
     int splits;   /* runs there */
     bool early;        /* sm_90 and later: a kernel may begin before the one in front has ended */
     unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
     double scale;      /* of the scores */
-    float to_log2;     /* what makes a power of two of a raw score,
-                          or of one that rules have worked on */
+    float to_log2;     /* factor that converts a raw score (a score after the rules) to an exponent
+                          of 2 */
     float raw_to_log2; /* of a raw score in any case */
     float by_scale;    /* 1 / scale */
     int batches, heads, share; /* share: heads of queries to one of keys */
@@ -164,8 +164,8 @@ __device__ __forceinline__ double tanh_of(double x)
     return tanh(x);
 }
 
-/** What scale, softcap and a mask that adds `added` make of a raw score; `slope` is the derivative
- * by the scaled score. */
+/** Applies scale, softcap and the additive mask value `added` to a raw score. `slope` is the
+ * derivative by the scaled score. */
 template <class A>
 __device__ __forceinline__ A attention_score(const attention_call &c, A raw, A added, A &slope)
 {
@@ -178,12 +178,13 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, A a
     }
     if (added == (A)-INFINITY)
         return added;
-    /* the lowest numbers would overflow as powers of two, and a row of nothing else has weights */
+    /* the lowest numbers would overflow as exponents of 2, and a row with only such scores has
+       weights */
     x += added;
     return x < (A)-2e38 ? (A)-2e38 : x;
 }
 
-/** What the mask adds to the score of a pair; own(i): element i of a mask of the query's dtype. */
+/** The mask's addend to the score of a pair; own(i): element i of a mask with the query's dtype. */
 template <class A, class F>
 __device__ __forceinline__ A attention_added(const attention_call &c, int batch, int head, int row,
                                              int key, F &&own)
@@ -196,7 +197,7 @@ __device__ __forceinline__ A attention_added(const attention_call &c, int batch,
                                       : (A)((const float *)c.mask)[at];
 }
 
-/** What dropout multiplies a pair's weight by. */
+/** Dropout's factor of a pair's weight. */
 template <class A>
 __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row,
                                             int key)

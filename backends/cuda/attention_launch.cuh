@@ -1,4 +1,4 @@
-/** @file attention_launch.cuh  What launches of attention's kernels have in common. */
+/** @file attention_launch.cuh  Common code of attention's launches. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_LAUNCH_CUH
 #define TS_CUDA_ATTENTION_LAUNCH_CUH

@@ -144,7 +144,7 @@ __device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / 8][4],
             }
         }
 }
-/** The same of p in registers, rounded to T. */
+/** The operand from p in registers, rounded to T. */
 template <class T, int DEPTH, int TALL, int WIDE>
 __device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / 8][4],
                                            const float (&p)[TALL][WIDE / 8][4],
@@ -322,9 +322,10 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
                 top[m][half] = now;
-                /* rows that have seen nothing yet */
+                /* rows without a visible key so far */
                 float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
-                /* of lowest numbers that a mask adds, the product alone would be rounded too far */
+                /* for the lowest numbers, which a mask may add, the product's rounding error would
+                   be too large */
                 auto power = [&](float x) {
                     return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);
                 };

@@ -1,5 +1,5 @@
-/** @file attention_mma_backward.cu  Launches of attention_mma_backward.cuh
- * and of what comes before it. */
+/** @file attention_mma_backward.cu  Launches of attention_mma_backward.cuh and of its preparation
+ * kernels. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention_launch.cuh"
 #include "backends/cuda/attention_mma_backward.cuh"

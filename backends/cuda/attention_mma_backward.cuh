@@ -42,7 +42,7 @@ inline int64_t attention_mma_passing(const attention_call &c, bool keys, int wid
     return keys ? tiles * c.share : tiles;
 }
 
-/** Where a block leaves the f32 sums of a row of dk and dv, or of dq, for the second kernel. */
+/** Position of a block's f32 sums of a row of dk and dv, or of dq, for the second kernel. */
 __device__ __forceinline__ float *attention_part(const attention_call &c, bool keys, int run,
                                                  int batch, int head, int row)
 {
@@ -239,7 +239,7 @@ static __global__ void __launch_bounds__(256, 1)
                                  c.value_depth, (int)threadIdx.x);
 }
 
-/** Adds up what the blocks left: four columns of a row a thread, run by run. */
+/** Adds the blocks' sums run by run: a thread handles four columns of a row. */
 template <class T, bool KEYS>
 static __global__ void __launch_bounds__(128)
     attention_mma_merge_kernel(const __grid_constant__ attention_call c)

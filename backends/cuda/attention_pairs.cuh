@@ -1,5 +1,5 @@
-/** @file attention_pairs.cuh  What both backward passes on tensor cores read of a row: its lse and
- * its delta. */
+/** @file attention_pairs.cuh  lse and delta of each row, for both backward passes on tensor
+ * cores. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_PAIRS_CUH
 #define TS_CUDA_ATTENTION_PAIRS_CUH
@@ -10,9 +10,9 @@ namespace ts {
 
 /**
  * lse as a power of two, and delta = the sum of g out, less g_lse; LANES lanes a row of the
- * tensors, 8 columns each. Rows that see nothing get a power of 0, for their scores are -Inf; rows
- * that only fill up a head get +Inf, so that all their probabilities are 0. Where dq is to be added
- * up, the sums begin as zeros, and so does the count of keys that blocks have taken.
+ * tensors, 8 columns each. Rows without visible keys get the exponent 0, because their scores are
+ * -Inf; padding rows get +Inf, so that all their probabilities are 0. If dq is accumulated, the
+ * kernel also zeroes its sums and the counter of key tiles.
  */
 template <class T, int LANES>
 static __global__ void __launch_bounds__(256)

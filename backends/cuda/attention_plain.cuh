@@ -1,8 +1,7 @@
 /**
- * @file attention_plain.cuh
- * Attention in plain arithmetic, in f32 or f64, for what the tensor cores do not take: f32 and f64,
- * depths that are not multiples of 8 or above 256. Any depth; tiles of SIDE x SIDE scores,
- * and no more memory than that.
+ * @file attention_plain.cuh  Attention in plain arithmetic, in f32 or f64, for calls that the
+ * tensor cores do not support: f64, and depths above 256 or not a multiple of 8. Any depth; tiles
+ * of SIDE x SIDE scores, and no more memory than that.
  *
  * A block of 16 x 16 threads owns SIDE rows and a slice of SLICE columns of what it adds up;
  * blocks of other slices compute the same scores. A thread holds rows y, y + 16 and
@@ -60,7 +59,7 @@ struct plain_matrix {
     }
 };
 
-/** Rows row to row + SIDE - 1, columns column to column + SIDE - 1; zeros where there are none. */
+/** Rows row to row + SIDE - 1, columns column to column + SIDE - 1; zeros outside the tensor. */
 template <class A>
 __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A> &to,
                                            const plain_matrix &m, int row, int column)
@@ -214,8 +213,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             sum[threadIdx.x] == 0 ? (A)-INFINITY : top[threadIdx.x] + log(sum[threadIdx.x]);
 }
 
-/** A row's lse, 0 where it sees nothing, and delta = the sum of g out, less g_lse;
- * a warp a row of the tensors. */
+/** A row's lse, 0 without visible keys, and delta = the sum of g out, less g_lse; a warp a row of
+ * the tensors. */
 template <class A>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_pairs_kernel(const __grid_constant__ attention_call c)
@@ -240,7 +239,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     }
 }
 
-/** As attention_mma_backward_kernel(): of keys, or of queries. */
+/** Like attention_mma_backward_kernel(): the pass over keys, or over queries. */
 template <class A, bool KEYS>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_backward_kernel(const __grid_constant__ attention_call c, int slices)

@@ -1,10 +1,9 @@
 /**
- * @file attention_rules.cuh
- * What a mask and dropout make of a tile of scores on tensor cores.
+ * @file attention_rules.cuh  Applies mask and dropout to a tile of scores on tensor cores.
  *
- * Whether a boolean mask shows a pair and whether dropout keeps it are bits. A lane works out the
- * bits of consecutive keys, so that one Philox block serves four pairs; lanes then exchange them,
- * until each has those of its own elements of the tile, in registers.
+ * One bit per pair says whether a boolean mask shows the pair and dropout keeps it. A lane computes
+ * the bits of consecutive keys, because one Philox block serves four pairs. Lanes then exchange
+ * bits, so that each lane holds the bits of its own elements in registers.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_RULES_CUH
@@ -15,8 +14,8 @@
 
 namespace ts {
 
-/** What kernels of Hopper's know beside windows: nothing, dropout and boolean masks, or a mask that
- * adds. */
+/** Rules of Hopper's kernels beside windows: none, dropout and boolean masks, or an additive
+ * mask. */
 enum attention_hopper_rules { NO_RULES, BITS, ADDED };
 
 /** Bits of a lane's elements of N tiles of 16 x 8: element e of tile n is bit 4 n + e. */
@@ -45,7 +44,8 @@ template <int N> struct attention_bits {
     }
 };
 
-/** Of a warp that has 16 rows and 8 N keys. chunk(row, key): bits of 2 N keys from `key` on. */
+/** The bits of a warp that has 16 rows and 8 N keys. chunk(row, key): bits of 2 N keys from `key`
+ *  on. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
 {
@@ -66,7 +66,7 @@ __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
     return bits;
 }
 
-/** Of a warp that has 16 keys and 8 N rows. chunk(row): bits of the 16 keys. */
+/** The bits of a warp that has 16 keys and 8 N rows. chunk(row): bits of the 16 keys. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_keys(F &&chunk)
 {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void mark_dropped(float (&p)[N][4], const attention_b
         for (int e = 0; e < 4; e++)
             p[n][e] = kept.has(n, e) ? p[n][e] : -p[n][e];
 }
-/** Marked probabilities, rounded, as a left operand; 0 for those that are dropped. */
+/** Marked probabilities, rounded, as a left operand; 0 for dropped pairs. */
 template <class T, int N>
 __device__ __forceinline__ void pack_kept(uint32_t (&to)[N / 2][4], const float (&p)[N][4])
 {
@@ -150,8 +150,8 @@ struct attention_head {
     int batch, head;
 
     /**
-     * Which pairs of a warp's 16 rows from `row` on and 8 N keys from `key` on dropout keeps; none
-     * of those that the rows do not see. A lane draws a block of four keys for each tile.
+     * The pairs that dropout keeps among a warp's 16 rows from `row` on and 8 N keys from `key` on;
+     * hidden pairs have bit 0. A lane draws a block of four keys for each tile.
      */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_rows(int row, int key) const
@@ -167,7 +167,8 @@ struct attention_head {
         bits.trade(1, 2, 0x33333333);
         return bits;
     }
-    /** The same of a warp's 16 keys from `key` on and 8 N rows from `row` on. */
+    /** The pairs that dropout keeps among a warp's 16 keys from `key` on and 8 N rows from `row`
+     *  on. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_keys(int row, int key) const
     {
@@ -196,8 +197,8 @@ struct attention_head {
         return attention_bits_of_keys<N>([&](int r) { return shown<16>(row + r, key); });
     }
 
-    /** What the mask adds to the score of a pair; of any pair for one outside of the sequence, so
-     * that loads have no condition and many run at once. */
+    /** The mask's addend to the score of a pair. A pair outside the sequence reads the value of
+     * another pair, so that loads are unconditional and overlap. */
     template <class T> __device__ __forceinline__ float added(int row, int key) const
     {
         int64_t at = mask_place(min(row, span.rows - 1), min(key, span.keys - 1));
@@ -213,8 +214,8 @@ struct attention_head {
     }
 
     /**
-     * Adds what the mask has to a lane's raw scores, which a scale multiplies later. Large numbers
-     * stay finite, so that a row of nothing else still has weights.
+     * Adds the mask to a lane's raw scores, which the scale multiplies later. Large numbers are
+     * limited to finite ones, so that a row with only such scores still has weights.
      * @param place  place(n, e): (row, key) of element e of tile n
      * Steps of the mask's rows and keys are below 2^31.
      */
@@ -306,8 +307,8 @@ struct attention_head {
             bits |= (uint32_t)(b.w[i] > highest_dropped) << i;
         return bits;
     }
-    /** Of each of N tiles a block, `step` from tile to tile; none for tiles outside of the places
-     * `first` to `end` - 1, of which a tile has eight. */
+    /** Draws one block for each of N tiles, `step` apart; none for tiles outside positions `first`
+     * to `end` - 1. A tile has eight positions. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_tiles(uint64_t block, uint32_t step,
                                                                int first, int end) const

@@ -29,7 +29,7 @@ bool attention_splits(const attention_call &c)
 {
     int64_t packed = (int64_t)c.share * c.rows;
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, tall = depth > 128 ? 16 : 32;
-    /* two tiles read keys and values twice, other kernels once for each head; those also leave
+    /* two tiles read keys and values twice, other kernels once per head; but those leave
      * multiprocessors idle if there are few heads */
     /* one tile of keys: Hopper's kernels, which have no warps to add up, end earlier */
     if (c.keys <= 64 && c.share == 1 && depth <= 128 && !c.q_starts && !c.bent)

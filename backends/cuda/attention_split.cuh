@@ -28,8 +28,8 @@ template <int DEPTH_, int TALL_> struct attention_split_shape {
     static_assert(bytes >= warps * rows * (depth + 2) * 4, "the ring later holds f32 results");
 };
 
-/** What a block leaves for the second kernel: per row, its results before division, the maximum in
- * powers of two, the sum. */
+/** A block's partial results for the second kernel: per row, results before division, the maximum
+ * as an exponent of 2, the sum. */
 constexpr int attention_part_floats(int depth) { return depth + 2; }
 
 /** Row r of a tile: head and row of the query. */
@@ -149,7 +149,7 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
         top[m][0] = top[m][1] = -INFINITY;
 #pragma unroll 1
     for (int i = 0; i < mine; i++) {
-        /* of some pair for one that is not there, so that all loads run at once */
+        /* a missing pair reads the value of another pair, so that all loads overlap */
         float added[RULES ? TALL : 1][KEYS / 8][4] = {};
         if (RULES && c.mask_type != NO_MASK)
 #pragma unroll
@@ -215,7 +215,7 @@ static __global__ void __launch_bounds__(128, DEPTH > 128 ? 1 : 2)
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
                 top[m][half] = now;
                 grown = grown || now != before;
-                /* rows that have seen nothing yet */
+                /* rows without a visible key so far */
                 float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
                 auto power = [&](float x) { /* as in attention_mma_kernel() */
                     return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);

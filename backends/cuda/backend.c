@@ -107,8 +107,7 @@ static void enable_peer_access(int device, int other)
     cudaGetLastError(); /* without peer access, copies are only slower */
 }
 
-/* The source was made on a stream of its own device, which may use its memory again
- * as soon as it is released. */
+/* The source device's stream may reuse the source's memory as soon as the source is freed. */
 static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from,
                               int64_t bytes, ts_stream *stream)
 {
@@ -142,7 +141,7 @@ static void *host_allocate(void *state, int device, int64_t bytes)
         return NULL;
     return data;
 }
-/** For what cannot fail: a device that is lost has nothing left to give back. */
+/** For functions that cannot fail: a lost device has nothing to free. */
 static bool use_quietly(int device) { return !ts_cuda_is_lost(device) && ts_cuda_use(device); }
 
 static void host_free(void *state, int device, void *data, int64_t bytes)
@@ -247,8 +246,8 @@ static ts_status event_elapsed(void *state, int device, ts_event *start, ts_even
     return TS_OK;
 }
 
-/* Kernels that can do without a fixed order of sums ask ts_deterministic()
- * at each call: nothing is to be told. */
+/* Kernels with a faster nondeterministic variant call ts_deterministic() at each call, so there is
+ * nothing to set. */
 static ts_status set_deterministic(void *state, bool on)
 {
     (void)state, (void)on;

@@ -1,8 +1,7 @@
 /**
- * @file barrier.cuh
- * Barriers in shared memory that count arrivals and bytes, copies whose bytes they count, and
- * blocks of a cluster that reach into each other's shared memory (PTX ISA: mbarrier, cp.async.bulk,
- * mapa, st.async). For sm_90 and later.
+ * @file barrier.cuh  Barriers in shared memory that count arrivals and bytes, bulk copies that
+ * report to them, and accesses to the shared memory of other blocks of a cluster (PTX ISA:
+ * mbarrier, cp.async.bulk, mapa, st.async). For sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BARRIER_CUH
@@ -50,7 +49,7 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/** The same with a policy of the second-level cache. */
+/** Like the copy above, with a policy of the second-level cache. */
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
                                           uint32_t barrier, uint64_t policy)
 {
@@ -88,7 +87,7 @@ __device__ __forceinline__ void peer_store(uint32_t to, float2 x, uint32_t barri
                  "f"(x.x), "f"(x.y), "r"(barrier)
                  : "memory");
 }
-/** Like barrier_wait(), for what other blocks of the cluster wrote. */
+/** Like barrier_wait(), for data that other blocks of the cluster wrote. */
 __device__ __forceinline__ void barrier_wait_peers(uint32_t barrier, int parity)
 {
     asm volatile("{\n\t.reg .pred done;\n\t"

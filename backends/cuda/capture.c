@@ -2,9 +2,9 @@
  * @file capture.c  Graphs of launches: captured from a stream, changed in part, launched as one.
  *
  * A capture has a stream of its own, on which a thread queues work while it is captured: launches
- * of this backend and of cuBLASLt alike become nodes of a graph, one after the other. Parts of it
- * are captured anew into a second graph, whose nodes give their parameters to those of the first;
- * the executable graph is changed in place, which costs a microsecond a node.
+ * of this backend and of cuBLASLt alike become nodes of a graph, one after the other. Changed parts
+ * are captured into a second graph, and the parameters of its nodes are copied to the nodes of the
+ * first. The executable graph is updated in place, which costs a microsecond per node.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/capture.h"
@@ -32,8 +32,8 @@ struct ts_capture {
     cudaStream_t stream;
     cudaGraph_t graph; /* owns the nodes of kept */
     cudaGraphExec_t exec;
-    units kept, fresh; /* of the graph, and of the capture that is under way */
-    int *parts;        /* captured now; those without a launch too */
+    units kept, fresh; /* numbers of parts: of the graph, and of the current capture */
+    int *parts;        /* parts captured now, including parts without a launch */
     int nparts, room;
     bool capturing;
     cudaGraphNode_t last;
@@ -42,8 +42,8 @@ struct ts_capture {
 typedef CUresult (*get_fn)(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters);
 typedef CUresult (*set_fn)(CUgraphExec exec, CUgraphNode node,
                            const CUDA_KERNEL_NODE_PARAMS *parameters);
-/* The driver's functions, as in launch.c: the runtime's do not know kernels of other libraries.
- * The second one is set last. */
+/* The driver's functions, as in launch.c: the runtime's functions reject kernels of other
+ * libraries. The second pointer is set last. */
 static _Atomic(get_fn) get_parameters;
 static _Atomic(set_fn) set_parameters;
 
@@ -274,7 +274,7 @@ ts_status ts_cuda_capture_end(void *state, int device, ts_capture *c, int64_t *l
         return ts_error_code();
     ts_status status = c->nparts ? collect(c, c->parts[c->nparts - 1]) : TS_OK;
     cudaError_t error = stop(c, &graph);
-    ts_cuda_waited(device, c->stream, ts_cuda_launches()); /* nothing was launched there */
+    ts_cuda_waited(device, c->stream, ts_cuda_launches()); /* the part launched nothing */
     if (status == TS_OK)
         status = ts_cuda_check(error, "cuda:%d: end of a capture", device);
     if (status == TS_OK && c->exec) {

@@ -15,9 +15,9 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /* runtime.c */
 
-/** Waits for the current device. CUDA forbids that while a stream of it captures, in any thread:
- *  the call waits for the end of captures, and captures wait for its end. Without `patient` it
- *  gives up if a stream captures: cudaErrorNotReady. */
+/** Waits for the current device. CUDA forbids this while any thread captures a stream of the
+ *  device, so the call and captures exclude each other. With `patient` the call waits for captures
+ *  to end; otherwise it returns cudaErrorNotReady during a capture. */
 cudaError_t ts_cuda_wait_for_device(bool patient);
 /** Around a capture, in one thread. */
 void ts_cuda_capture_enter(void);

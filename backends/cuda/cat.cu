@@ -55,11 +55,11 @@ static __global__ void __launch_bounds__(UNITS_THREADS)
     }
 }
 
-/** What a member is to the result: where it begins, and its length along dim. */
+/** A member's start and length along dim in the result. */
 struct part {
     const ts_tensor *t;
     int64_t at, length;
-    bool packed; /* goes with others */
+    bool packed; /* copied together with other members */
 };
 
 /** A member of any strides and dtype. */
@@ -80,7 +80,7 @@ static ts_status join(ts_frame *f, bool stack)
     ts_tensor *out = f->rets[0].t;
     if (!ts_numel(out))
         return TS_OK;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)),
             step = elements_behind(out, dim) * item, row = ts_size(out, dim) * step;
     int64_t outer = ts_numel(out) * item / row, at = 0;
@@ -88,7 +88,7 @@ static ts_status join(ts_frame *f, bool stack)
         const ts_tensor *t = list->list[i];
         part p = {t, begin, 0, false};
         if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
-            return p; /* counts as nothing */
+            return p; /* ignored */
         p.length = stack ? 1 : ts_size(t, dim);
         p.packed = ts_is_contiguous(t) && ts_dtype_of(t) == ts_dtype_of(out) &&
                    outer * p.length * step < (int64_t)1 << 31;

@@ -44,7 +44,7 @@ static ts_status bitwise_not_kernel(ts_frame *f)
     return pointwise<integers | booleans, 1>(f, fn::bitwise_not_fn{});
 }
 
-/** Operands condition, a, b stand at these places of the space. */
+/** Indices of the operands condition, a, b in the space. */
 static ts_status choose_from(ts_frame *f, int condition, int a, int b)
 {
     ts_space space, order;

@@ -64,7 +64,7 @@ struct bitwise_not_fn {
     }
 };
 
-/* Elements move unread, so a size is all there is to a dtype. */
+/* Elements are copied as bits, so only the dtype's size matters. */
 struct choose_fn {
     template <class A> __device__ __forceinline__ A operator()(bool c, A a, A b) const
     {

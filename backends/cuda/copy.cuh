@@ -16,7 +16,7 @@ struct layout {
 
 /** Copies operand 1 of a space to operand 0, converting between dtypes; any strides. */
 ts_status copy_space(ts_frame *f, const ts_space &space);
-/** The same for `ndim` sizes; `from` may have strides of 0. */
+/** Copies a space of `ndim` sizes; `from` may have strides of 0. */
 ts_status copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes,
                     int ndim);
 

@@ -22,7 +22,7 @@ template <class I> __device__ __forceinline__ I truncated(double x)
     return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
 }
 
-/** From any dtype to R; u8 is the last byte of i64. */
+/** Converts any dtype to R; u8 gets the low byte of the i64. */
 template <class R> struct convert_fn {
     template <class A> __device__ __forceinline__ auto operator()(A x) const
     {

@@ -32,8 +32,8 @@ __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_op
 /** C++ names of types, the same text at the same address for the same types. */
 template <class... X> const char *names_of() { return __PRETTY_FUNCTION__; }
 
-/** Hands fn, with R the result's element and T... the operands', to the group that asks. Without
- * one, the call has no device, which is an error already. */
+/** Gives fn, with result type R and operand types T..., to the group that is being described. If
+ * none is, the call has no device, and the error is already recorded. */
 template <class F, class R, class... T>
 __attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &space, const F &fn)
 {

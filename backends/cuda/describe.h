@@ -13,7 +13,7 @@ enum { TS_CUDA_FORMULA_BYTES = 48 };
 typedef struct ts_cuda_formula {
     const char *names; /* types of functor, result and operands: "... [with X = {F, R, T...}]" */
     int operands;      /* result included */
-    int bytes;         /* of the functor's members; 0: none */
+    int bytes;         /* bytes of the functor's members; 0: none */
     bool draws;        /* the functor takes the random word of its element first */
     double members[TS_CUDA_FORMULA_BYTES / 8]; /* bytes of the functor */
     int8_t arg[TS_KERNEL_OPERANDS];      /* place among the arguments */

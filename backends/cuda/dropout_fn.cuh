@@ -9,14 +9,15 @@
 namespace ts::fn {
 
 struct dropout_fn {
-    uint32_t below; /* of the upper 24 bits of an element's word: dropped */
+    uint32_t below; /* an element is dropped if the upper 24 bits of its word are below the
+                       threshold */
     double factor;
     template <class A> __device__ __forceinline__ A operator()(uint32_t word, A x) const
     {
         return (word >> 8) >= below ? x * (A)factor : (A)0;
     }
 };
-/** The same with the place of its random words, for a group. */
+/** dropout with the position of its random words, for a group. */
 struct dropout_at_fn : dropout_fn {
     static constexpr bool draws = true; /* takes the element's word first */
     uint64_t seed, offset;

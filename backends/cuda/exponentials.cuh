@@ -18,7 +18,7 @@ template <class T> struct exponentials_fold {
     using X = wide_t<T>;
     using state = exponentials<X>;
 
-    /** What exponents are relative to: infinities would give NaN. */
+    /** Base that is subtracted from exponents: 0 instead of an infinity, which would give NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
     static __device__ __forceinline__ X moved(const state &s, X to)
     {

@@ -7,7 +7,7 @@
 
 namespace ts {
 
-/** What elements of T are compared in. */
+/** The type in which elements of T are compared. */
 template <class T>
 using ranked_t = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 4, int32_t, wide_t<T>>;
 
@@ -19,8 +19,8 @@ template <class A> constexpr A lowest_of()
         return (A)((A)1 << (sizeof(A) * 8 - 1));
 }
 
-/** Turns the order of all numbers around where the smallest is wanted: another sign of floats, all
- * other bits of integers. Twice is nothing. */
+/** Reverses the order of numbers if the smallest is wanted: negates floats, inverts the bits of
+ * integers. Applying it twice restores the number. */
 template <class A> struct turning {
     using word = std::conditional_t<sizeof(A) == 8, int64_t, int32_t>;
     word bits;

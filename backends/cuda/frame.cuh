@@ -1,5 +1,4 @@
-/** @file frame.cuh  What launchers have in common: device, stream, data,
- * the element type of a call. */
+/** @file frame.cuh  Common code of launchers: device, stream, data, element type of a call. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FRAME_CUH
 #define TS_CUDA_FRAME_CUH
@@ -29,19 +28,20 @@ enum : uint32_t {
 
 /** A boxed number. */
 inline double number_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
-/** Elements of a boxed tensor; NULL for one that is absent or not wanted. */
+/** Elements of a boxed tensor; NULL if absent or not requested. */
 template <class T> T *data_of(const ts_value &v)
 {
     return v.tag == TS_TAG_TENSOR ? (T *)ts_kernel_data(v.t) : nullptr;
 }
 
-/** Where a call runs. */
+/** Device and stream of a call. */
 struct call {
     ts_cuda_device *device;
     cudaStream_t stream;
 };
 
-/** Of a frame; without a device where that cannot be used, which is an error then. */
+/** The device and stream of a frame. If the device cannot be used, device is NULL and an error is
+ *  recorded. */
 inline call call_of(const ts_frame *f)
 {
     ts_device where = ts_kernel_device(f);

@@ -1,15 +1,15 @@
 /**
- * @file fuse.c
- * Fused groups: descriptions of calls, the layout of the group's kernel, kernels that are there,
- * launches.
+ * @file fuse.c  Fused groups: descriptions of calls, the layout of the group's kernel, compiled
+ * kernels, launches.
  *
- * A kernel is found by words that say all that its source says: layout class, dtypes, functors, who
- * reads whom. Sizes, strides, addresses and numbers are parameters, so other sizes and learning
- * rates compile nothing. Kernels are kept until the process ends.
+ * The key of a kernel is a list of words that determines its source: layout class, dtypes,
+ * functors, data flow. Sizes, strides, addresses and numbers are parameters, so other sizes and
+ * learning rates compile nothing. Kernels are kept until the process ends.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
 #include "backends/cuda/fuse.h"
+#include "backends/cuda/hash.h"
 #include "backends/cuda/launch.h"
 
 #include <cuda.h>
@@ -20,7 +20,7 @@
 
 /* ------------------------------------------------------------------------- description ---- */
 
-/** What the thread asks a kernel for. */
+/** The description that the thread requests from a kernel. */
 typedef struct note {
     ts_cuda_formula *formula;
     int given; /* loops that the kernel described */
@@ -35,7 +35,8 @@ void ts_cuda_describe(const ts_cuda_formula *formula)
         *asked->formula = *formula;
 }
 
-/** Runs a kernel without a device; false if it is no single loop of a functor that NVRTC knows. */
+/** Runs a kernel in describing mode, without a device. False if the kernel is not a single loop of
+ *  a functor that NVRTC can compile. */
 static bool describe(ts_frame *f, ts_kernel kernel, ts_cuda_formula *formula)
 {
     ts_cuda_device *device = ts_cuda_current;
@@ -127,7 +128,7 @@ static void order_dims(const int64_t *strides, int ndim, int *order)
     }
 }
 
-/** The dims that are left when those that all tensors in memory run through evenly are merged. */
+/** Merges dims that are contiguous in all tensors in memory, and returns the remaining dims. */
 static void collapse(ts_cuda_group *g, const ts_tensor *result)
 {
     int ndim = ts_ndim(result), order[TS_MAX_DIMS], n = 0;
@@ -217,7 +218,7 @@ static void lay_out(ts_cuda_group *g, const ts_tensor *result)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-/** A compiled kernel, or one that cannot be. */
+/** A compiled kernel, or the record of a refused one. */
 typedef struct kernel {
     uint64_t hash;
     CUfunction function; /* NULL: why */
@@ -232,14 +233,6 @@ typedef CUresult (*find_fn)(CUfunction *function, CUmodule module, const char *n
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, room;
-
-static uint64_t hash_of(const uint64_t *words, int n)
-{
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (int i = 0; i < n; i++)
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
-    return hash;
-}
 
 /** All that the source says. */
 static int words_of(const ts_cuda_group *g, uint64_t *words)
@@ -292,8 +285,8 @@ static bool grow(void)
     return true;
 }
 
-/** Loads machine code into the current device, also while the thread captures: a group whose
- *  tensors have moved to other alignments needs another kernel. */
+/** Loads machine code into the current device. This may happen during a capture, if a group's
+ *  tensors have moved to other alignments and need another kernel. */
 static ts_status load(const void *image, CUfunction *function)
 {
     enum cudaDriverEntryPointQueryResult result;
@@ -354,11 +347,11 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
     return status;
 }
 
-/** The kernel of a group. One that NVRTC or the driver refuses is not tried again. */
+/** The kernel of a group. After NVRTC or the driver refuses a kernel, it is not compiled again. */
 static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
                              CUfunction *function, ts_group_report *report)
 {
-    uint64_t hash = hash_of(words, n);
+    uint64_t hash = ts_cuda_hash(words, (size_t)n);
     ts_status status = TS_OK;
     pthread_mutex_lock(&lock);
     kernel *k = room ? *place_of(words, n, hash) : NULL;

@@ -15,8 +15,8 @@
 
 TS_BEGIN_DECLS
 
-/** Whether a kernel is of the families whose loops describe themselves. Others, such as a plugin's,
- *  would launch (backend.c). */
+/** Whether a kernel belongs to the families whose loops can be described. Other kernels, such as a
+ *  plugin's, would launch (backend.c). */
 bool ts_cuda_describes(ts_kernel kernel);
 
 /* ------------------------------------------------------------------------------- group ---- */
@@ -29,7 +29,7 @@ typedef struct ts_cuda_group_space {
     uint64_t sizes[TS_MAX_DIMS];
 } ts_cuda_group_space;
 
-/** How a tensor lies along the innermost dim. */
+/** Layout of a tensor along the innermost dim. */
 enum { TS_CUDA_INSIDE /* not in memory */, TS_CUDA_ARRAY, TS_CUDA_ONE, TS_CUDA_STRIDED };
 
 /** A tensor of a group. */
@@ -43,7 +43,8 @@ typedef struct ts_cuda_group_value {
 
 typedef struct ts_cuda_group_call {
     ts_cuda_formula formula;
-    int16_t value[TS_KERNEL_OPERANDS]; /* of the result, then of the operands; -1: a number */
+    int16_t value[TS_KERNEL_OPERANDS]; /* indices of the result, then of the operands; -1: a
+                                          number */
     uint8_t compute;                   /* dtype that operands are cast to */
     bool cast[TS_KERNEL_OPERANDS];
 } ts_cuda_group_call;
@@ -64,8 +65,8 @@ typedef struct ts_cuda_group {
 
 enum { TS_CUDA_GROUP_THREADS = 256 };
 
-/** Says which operands of a call are to be cast: those for which the functor takes the dtype that
- *  the call computes in, and gets another. False if the functor takes neither. */
+/** Determines the operands of a call to cast: those whose dtype differs from the functor's type, if
+ *  that is the compute dtype. False if the functor accepts neither. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
 /** The kernel's source, without the formulas, to be freed; NULL without memory or where a name
  *  cannot be read. Its parameters: the space, a group_tensor for each value in memory, a double for
@@ -80,7 +81,7 @@ cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned th
 
 /** Whether NVRTC can be opened; if not, *why says so. Exported for tests. */
 TS_API bool ts_cuda_nvrtc(const char **why);
-/** What a compilation was. */
+/** Result of a compilation. */
 typedef struct ts_cuda_compiled {
     void *image; /* cubin, to be freed */
     size_t bytes;

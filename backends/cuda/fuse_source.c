@@ -75,7 +75,7 @@ static const char *const types[] = {
     [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "bf16", [TS_F16] = "f16",
     [TS_I64] = "int64_t", [TS_I32] = "int32_t", [TS_U8] = "uint8_t", [TS_BOOL] = "bool"};
 
-/** Whether a name, as the compiler prints it, is that of a dtype's elements. */
+/** Whether a type name printed by the compiler is the element type of a dtype. */
 static bool is_name_of(const name *n, int dtype)
 {
     static const char *const printed[] = {
@@ -92,8 +92,8 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
     name names[TS_KERNEL_OPERANDS + 1];
     if (!read_names(f->names, names, f->operands + 1))
         return false;
-    /* these move bits, as integers: a copy those of its result's dtype, a choice those of the dtype
-     * that the call computes in */
+    /* these copy bits as integers: a copy the bits of its result's dtype, a selection the bits of
+     * the compute dtype */
     bool copies = strstr(f->names, "::same_fn"), chooses = strstr(f->names, "::choose_fn");
     for (int k = 1; k < f->operands && !copies; k++) {
         if (f->host[k])
@@ -175,8 +175,8 @@ static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, 
     for (int k = 1; k < f->operands; k++)
         now[k] = f->host[k] ? 0 : version[call->value[k]];
     const char *type = types[g->values[to].dtype];
-    put(t, "            const flying_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type, to,
-        ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
+    put(t, "            const in_register_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type,
+        to, ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
     else
@@ -220,14 +220,14 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
     put(t, "#pragma unroll\n        for (int e = 0; e < %d; e++) {\n", g->width);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].read)
-            put(t, "            const flying_t<%s> v%d_0 = take_off(x%d[u].at[e]);\n",
+            put(t, "            const in_register_t<%s> v%d_0 = to_register(x%d[u].at[e]);\n",
                 types[g->values[i].dtype], i, i);
     for (int c = 0; c < g->ncalls; c++)
         put_call(t, g, c, names[c], version);
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written)
-            put(t, "            y%d.at[e] = land<%s>(v%d_%d);\n", i, types[g->values[i].dtype], i,
-                version[i]);
+            put(t, "            y%d.at[e] = from_register<%s>(v%d_%d);\n", i,
+                types[g->values[i].dtype], i, version[i]);
     put(t, "        }\n");
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].written) {

@@ -1,13 +1,14 @@
 /**
  * @file gemm.c  cuBLASLt: handles, plans, workspace.
  *
- * cuBLASLt thinks in columns, tensors here in rows: c = a b by rows is c' = b' a' by columns,
- * so b is its first operand and a its second. What a product needs beside pointers (layouts,
- * an algorithm) is found once for its shape and kept, for the first PLANS shapes; a call looks it
- * up, takes workspace and launches.
+ * cuBLASLt is column-major, tensors are row-major: c = a b by rows equals c' = b' a' by columns, so
+ * b is cuBLASLt's first operand and a its second. The layouts and the algorithm of a product are
+ * determined once per shape and cached for the first PLANS shapes. A call looks up the plan, takes
+ * workspace and launches.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/gemm.h"
+#include "backends/cuda/hash.h"
 #include "tessera/program.h"
 
 #include <cublasLt.h>
@@ -33,20 +34,20 @@ typedef struct plan {
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulAlgo_t algo;
     size_t workspace;
-    bool missing; /* there is no algorithm */
-    bool kept;    /* else it is the caller's, who drops it */
+    bool missing; /* cuBLASLt has no algorithm */
+    bool kept;    /* false: the caller owns the plan and frees it */
 } plan;
 
 static cublasLtHandle_t handles[TS_CUDA_DEVICES];
 static _Atomic(plan *) plans[BUCKETS];
 static int nplans;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* for what is written */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the fields that are written */
 
 static ts_status check(cublasStatus_t status, const ts_frame *f)
 {
     if (status == CUBLAS_STATUS_SUCCESS)
         return TS_OK;
-    /* of an earlier kernel, perhaps */
+    /* the error may belong to an earlier kernel */
     TS_TRY(ts_cuda_check(cudaPeekAtLastError(), "%s", ts_op_name(f->op)));
     return ts_error_set(status == CUBLAS_STATUS_ALLOC_FAILED ? TS_ERR_MEMORY : TS_ERR_DEVICE,
                         "%s: cuBLASLt reports %s", ts_op_name(f->op),
@@ -64,7 +65,7 @@ static cudaDataType_t type_of(ts_dtype dtype)
 /** TS_CUDA_TF32=1: f32 products on tensor cores, of operands with 10 bits of mantissa. */
 static bool tf32(void)
 {
-    static _Atomic int known; /* 0 not asked, 1 no, 2 yes */
+    static _Atomic int known; /* 0 unknown, 1 no, 2 yes */
     int is = atomic_load_explicit(&known, memory_order_relaxed);
     if (!is) {
         atomic_store(&known, is = ts_variable_choice("TS_CUDA_TF32", "1|0") == 0 ? 2 : 1);
@@ -131,7 +132,7 @@ static void drop(plan *p)
     free(p);
 }
 
-/** k->m ... are those of the column view: (m, k) (k, n). then: of the call that asks first */
+/** k->m ... are those of the column view: (m, k) (k, n). then: epilogue of the first call */
 static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **out)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -203,10 +204,7 @@ static plan *find(_Atomic(plan *) *bucket, const key *k)
 static ts_status plan_of(const ts_frame *f, const key *k, const ts_cuda_epilogue *then, plan **out)
 {
     const uint64_t *words = (const uint64_t *)k;
-    uint64_t hash = 0;
-    for (size_t i = 0; i < sizeof *k / 8; i++)
-        hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15ull, hash ^= hash >> 29;
-    _Atomic(plan *) *bucket = &plans[hash % BUCKETS];
+    _Atomic(plan *) *bucket = &plans[ts_cuda_hash(words, sizeof *k / 8) % BUCKETS];
     if (__builtin_expect((*out = find(bucket, k)) != NULL, 1))
         return TS_OK;
     pthread_mutex_lock(&lock);
@@ -243,7 +241,7 @@ static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
     k.n = c->rows;
     k.k = a->columns;
     k.batches = batches;
-    /* an operand whose columns are dense is one of rows seen transposed */
+    /* an operand with dense columns is the transpose of a row-major one */
     k.transposed_a = b->column != 1;
     k.transposed_b = a->column != 1;
     k.lda = k.transposed_a ? b->column : b->row;

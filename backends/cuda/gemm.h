@@ -18,16 +18,16 @@ typedef struct ts_cuda_matrix {
 /** The epilogue of a product, applied before it is rounded and stored; zero is none. */
 typedef struct ts_cuda_epilogue {
     const void *bias; /* a row of c's columns, which is added; NULL: none */
-    bool gelu;        /* then gelu in its tanh form; c's columns are a multiple of 8,
-                         and there is one batch */
+    bool gelu;        /* followed by gelu in its tanh form; requires one batch and a multiple of 8
+                         columns of c */
     void *linear;     /* receives gelu's argument, laid out as c; NULL: not wanted */
     void *sums;       /* without the others: receives the sums of a's rows; NULL: not wanted */
 } ts_cuda_epilogue;
 
 /**
- * c = a b and then what follows, in batches. c has rows that are dense; all data lie
- * at multiples of 16 bytes, so that a shape has one algorithm. Halves and f32 accumulate in f32;
- * f32 is rounded to TF32 first where TS_CUDA_TF32=1 says so.
+ * c = a b with an epilogue, in batches. Rows of c are dense. All data must be at multiples of 16
+ * bytes, so that each shape has one algorithm. Halves and f32 accumulate in f32; with
+ * TS_CUDA_TF32=1, f32 is rounded to TF32 first.
  */
 ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,

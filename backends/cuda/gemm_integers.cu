@@ -5,11 +5,11 @@
  * Each result is a row of a times a column of b, so by itself it would fetch all k elements of
  * both. A block makes a tile of SIDE x SIDE results and goes along k in steps of DEPTH: its threads
  * bring the pieces of SIDE rows and SIDE columns that a step needs into shared memory, wait for
- * each other, and take from there. An element comes from memory once for SIDE results. A thread has
- * OWN x OWN of them in registers, and reads 2 OWN elements from shared memory for OWN * OWN
+ * each other, and take from there. An element is loaded from memory once per SIDE results. A thread
+ * keeps OWN x OWN results in registers, and reads 2 OWN elements from shared memory for OWN * OWN
  * products.
  *
- * Sums wrap around, and those have one value in whichever order they are added.
+ * Sums wrap around, so their value does not depend on the order of additions.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/frame.cuh"

@@ -1,4 +1,4 @@
-/** @file group.cuh  What the generated kernel of a fused group (fuse_source.c) calls. */
+/** @file group.cuh  Device functions for the generated kernels of fused groups (fuse_source.c). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUP_CUH
 #define TS_CUDA_GROUP_CUH
@@ -15,7 +15,7 @@ namespace ts {
 
 /** A group's iteration space, innermost dim first. The host's is ts_cuda_group_space. */
 struct group_space {
-    uint64_t accesses; /* of V elements, the last one maybe of fewer */
+    uint64_t accesses; /* accesses of V elements; the last may be partial */
     uint32_t tail;     /* elements of that one; 0: all */
     uint32_t none;
     divisor by[8];     /* sizes in accesses, for 32-bit indices; */
@@ -94,7 +94,7 @@ __device__ __forceinline__ void store(char *p, int some, const vec<T, V> &v)
             ((T *)p)[e] = v.at[e];
 }
 
-/** The same bits as another type. */
+/** The bits of x as another type. */
 template <class T, class X> __device__ __forceinline__ T as(X x)
 {
     static_assert(sizeof(T) == sizeof(X), "the same bits");
@@ -104,25 +104,25 @@ template <class T, class X> __device__ __forceinline__ T as(X x)
 }
 
 /**
- * A value on its way from call to call: of the tensor's dtype, but bf16 in a float, whose upper
- * half it is. So a result is rounded by one instruction, and read by none.
+ * A value kept in a register between fused calls. bf16 is kept as the f32 with the same value:
+ * rounding costs one instruction, reading none.
  */
-template <class T> struct flying {
+template <class T> struct in_register {
     using type = T;
 };
-template <> struct flying<bf16> {
+template <> struct in_register<bf16> {
     using type = float;
 };
-template <class T> using flying_t = typename flying<T>::type;
+template <class T> using in_register_t = typename in_register<T>::type;
 
-template <class T> __device__ __forceinline__ flying_t<T> take_off(T x)
+template <class T> __device__ __forceinline__ in_register_t<T> to_register(T x)
 {
     if constexpr (std::is_same_v<T, bf16>)
         return widen(x);
     else
         return x;
 }
-template <class T> __device__ __forceinline__ T land(flying_t<T> x)
+template <class T> __device__ __forceinline__ T from_register(in_register_t<T> x)
 {
     if constexpr (std::is_same_v<T, bf16>)
         return as<bf16>((uint16_t)(__float_as_uint(x) >> 16));
@@ -131,27 +131,27 @@ template <class T> __device__ __forceinline__ T land(flying_t<T> x)
 }
 
 /** A value of dtype T as an operand of a loop over X, which is T or moves its bits. */
-template <class X, class T> __device__ __forceinline__ wide_t<X> operand(flying_t<T> x)
+template <class X, class T> __device__ __forceinline__ wide_t<X> operand(in_register_t<T> x)
 {
     if constexpr (!std::is_same_v<X, T>)
-        return widen(as<X>(land<T>(x)));
+        return widen(as<X>(from_register<T>(x)));
     else if constexpr (std::is_same_v<T, bf16>)
         return x;
     else
         return widen(x);
 }
 /** The result of a loop over R as a value of dtype T, rounded as in memory. */
-template <class T, class R> __device__ __forceinline__ flying_t<T> result(wide_t<R> x)
+template <class T, class R> __device__ __forceinline__ in_register_t<T> result(wide_t<R> x)
 {
     if constexpr (!std::is_same_v<R, T>)
-        return take_off(as<T>(narrow<R>(x)));
+        return to_register(as<T>(narrow<R>(x)));
     else if constexpr (std::is_same_v<T, bf16>)
         return __uint_as_float(as<uint32_t>(__floats2bfloat162_rn(0, x)));
     else
         return narrow<T>(x);
 }
 /** A value as another dtype, rounded as ts_to() does. */
-template <class C, class T> __device__ __forceinline__ flying_t<C> cast(flying_t<T> x)
+template <class C, class T> __device__ __forceinline__ in_register_t<C> cast(in_register_t<T> x)
 {
     return result<C, C>(apply_fn<C>(fn::convert_fn<C>{}, operand<T, T>(x)));
 }

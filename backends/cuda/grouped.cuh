@@ -1,14 +1,12 @@
 /**
- * @file grouped.cuh
- * Sums of rows that have the same key, in the order in which they stand: what the gradient
- * of an embedding, index_add and scatter_add are. Keys are sorted with the rows' places (sort.cuh);
- * then one group of threads owns a key and adds its rows, so there are no atomic additions
- * and the bits are always the same.
+ * @file grouped.cuh  Sums of rows with equal keys, in the order of the rows, for the gradient of an
+ * embedding, index_add and scatter_add. Keys are sorted with the rows' positions (sort.cuh); then
+ * one group of threads owns a key and adds its rows, so there are no atomic additions and the bits
+ * are always the same.
  *
- * A key that many rows have would keep one group busy for long. So SPAN sorted rows that
- * all have one key are added by a group of their own before, then SPAN of these sums,
- * and the owner takes the largest that fit: a chain is SPAN * SPAN times shorter. Which rows these
- * are depends on the keys alone.
+ * A frequent key would keep one group busy for long. So other groups first add SPAN sorted rows
+ * that have one key, then SPAN of these sums, and the owner uses the largest sums that fit. A chain
+ * is SPAN * SPAN times shorter. The division depends only on the keys.
  *
  * Bytes for `count` rows of `inner` elements: each row once, each result that has rows once
  * (every result, where all are written), and about a thirty-second of the rows at most for sums
@@ -25,13 +23,13 @@ namespace ts {
 
 enum { SPAN = 32 };
 
-/** Rows of (outer, count, inner) are added to rows of (outer, bound, inner);
- * keys from bound on count as nothing. */
+/** Rows of (outer, count, inner) are added to rows of (outer, bound, inner); keys from bound on are
+ * ignored. */
 struct grouping {
     int64_t outer, count, inner, bound;
 };
 
-/** Where pairs lie after the sort. */
+/** Positions of pairs after the sort. */
 template <class I> struct sorted {
     const I *keys, *places;
 };
@@ -125,8 +123,8 @@ static __global__ void __launch_bounds__(256)
         }
 }
 
-/** With `first` every key's row is written; else only those with rows are,
- * and what is there is added to. */
+/** With `first` the kernel writes the row of every key; otherwise it adds to the rows of keys that
+ * occur. */
 template <class T, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
     grouped_kernel(grouping g, sorted<I> s, const I *first, const T *__restrict__ x,

@@ -23,7 +23,7 @@ static cudaError_t start_from(ts_tensor *out, const ts_tensor *self, cudaStream_
                            cudaMemcpyDeviceToDevice, stream);
 }
 
-/** Where there is nothing to read or write, indices may be wrong all the same. */
+/** Checks indices even if no element is read or written. */
 static __global__ void range_kernel(indices index, int64_t n, int64_t bound)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
@@ -93,7 +93,7 @@ static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
 static ts_status embedding(ts_frame *f) { return select(f, f->args[1].t, 0); }
 static ts_status index_select(ts_frame *f)
 {
-    return select(f, f->args[2].t, (int)ts_kernel_rows(f).dim);
+    return select(f, f->args[2].t, (int)ts_kernel_dim(f));
 }
 
 /** Two places of a row at a time would need even classes;
@@ -121,7 +121,7 @@ static ts_status one_hot(ts_frame *f)
 
 /* --------------------------------------------------------------------------- sums of rows ---- */
 
-/** Keys are the indices; what is out of range, or skipped, gets the key behind all rows. */
+/** Keys are the indices; an index that is out of range or skipped gets the key after all rows. */
 template <class I>
 static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_t skip, I *keys,
                                        I *places)
@@ -135,8 +135,8 @@ static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_
 
 /**
  * Adds rows of x to rows of out by sorted keys, which fill_keys(sorter, call) makes.
- * @param places  places are below it
- * @param every   every row of out is written, else what has rows is added to
+ * @param places  upper bound of positions
+ * @param every   writes every row of out; otherwise adds to the rows of keys that occur
  */
 template <class T, class F>
 static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out,
@@ -209,7 +209,7 @@ static ts_status index_add(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
     ts_tensor *out = f->rets[0].t;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     int64_t n = ts_ndim(self) ? ts_size(self, dim) : 1;
     if (!ts_numel(out))
         return check_alone(f, index, n);
@@ -223,8 +223,8 @@ static ts_status index_add(ts_frame *f)
 
 /* ----------------------------------------------------------------------- elements by index ---- */
 
-/** Where element i of the index leads in the indexed tensor,
- * and where its partner is in N - 1 others. */
+/** Position that element i of the index selects in the indexed tensor, and positions of its partner
+ * in N - 1 other tensors. */
 template <class I, int N> struct led {
     indices index;
     walk<I, N> space;
@@ -235,7 +235,7 @@ template <class I, int N> struct led {
         : index(f, f->args[2].t, device),
           space(ts_sizes(f->args[2].t), ts_ndim(f->args[2].t), strides), along(1), bound(1)
     {
-        int dim = (int)ts_kernel_rows(f).dim;
+        int dim = (int)ts_kernel_dim(f);
         if (ts_ndim(self)) {
             along = elements_behind(self, dim);
             bound = ts_size(self, dim);
@@ -274,7 +274,7 @@ static ts_status gather(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
     int64_t n = ts_numel(out), strides[TS_MAX_DIMS];
-    strides_beside(self, (int)ts_kernel_rows(f).dim, strides);
+    strides_beside(self, (int)ts_kernel_dim(f), strides);
     const int64_t *const all[1] = {strides};
     return on_device(f, [&](const call &c) {
         return with_unit((int)item_of(self), [&]<class U>() {
@@ -322,7 +322,7 @@ static ts_status scatter(ts_frame *f)
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t;
     const ts_tensor *src = f->args[3].tag == TS_TAG_TENSOR ? f->args[3].t : nullptr;
     ts_tensor *out = f->rets[0].t;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     int64_t n = ts_numel(index), strides[2][TS_MAX_DIMS] = {};
     char number[8] = {};
     if (!ts_numel(out))
@@ -379,7 +379,7 @@ static ts_status scatter(ts_frame *f)
     });
 }
 
-/** Keys are places in self, places those in src. */
+/** Keys are positions in self, places are positions in src. */
 template <class I>
 static __global__ void element_keys_kernel(const __grid_constant__ led<I, 2> to, I n, I bound,
                                            I *keys, I *places)
@@ -395,7 +395,7 @@ static ts_status scatter_add(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
     ts_tensor *out = f->rets[0].t;
-    int dim = (int)ts_kernel_rows(f).dim;
+    int dim = (int)ts_kernel_dim(f);
     if (!ts_numel(out))
         return check_alone(f, index, ts_size(self, dim));
     const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);

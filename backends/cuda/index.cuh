@@ -8,7 +8,7 @@
 
 namespace ts {
 
-/** Where kernels report wrong elements of one argument. */
+/** Target of kernels' reports about invalid elements of one argument. */
 struct reporter {
     ts_cuda_caller caller;
     const char *expected; /* the host's; never read here */
@@ -55,7 +55,7 @@ struct indices {
     bool is_short;
     reporter out;
 
-    /** @param what  what the error calls them */
+    /** @param what  noun for the elements in the error */
     indices(const ts_frame *f, const ts_tensor *t, ts_cuda_device *device,
             const char *what = "indices")
         : data(ts_kernel_data(t)), is_short(ts_dtype_of(t) == TS_I32),

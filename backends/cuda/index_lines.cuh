@@ -1,11 +1,10 @@
 /**
- * @file index_lines.cuh
- * Scatters line by line along the indexed dim: only elements of one line can meet in one place.
- * A block holds a line of the result in shared memory, lets the line's indices write there,
- * and stores it, so that self, index, source and result cross the bus once each.
- * Lines side by side share sectors of 32 bytes; they belong to blocks that run at the same time,
- * and meet in the second cache. Of many short lines, a thread takes one each; long lines of few are
- * cut in shares, whose sums are added in order.
+ * @file index_lines.cuh  Scatters line by line along the indexed dim: only elements of the same
+ * line can have the same target. A block holds a line of the result in shared memory, lets the
+ * line's indices write there, and stores it, so that self, index, source and result cross the bus
+ * once each. Adjacent lines share sectors of 32 bytes; their blocks run at the same time, so the
+ * sectors are shared in the second-level cache. If there are many short lines, a thread takes one
+ * each. If there are few long lines, they are divided into shares, whose sums are added in order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -22,7 +21,7 @@ enum {
     LINE_THREADS = 512,          /* of a block at most */
     LINE_ROWS = 4,               /* elements of a thread at a time */
     LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
-    LINE_LENGTH = 32 * 1024,     /* longest line, where there are fewer */
+    LINE_LENGTH = 32 * 1024,     /* longest line, if there are few lines */
     LINE_FEW = 512,              /* places so few that lanes of a warp often meet */
     LINE_SHORT = 64,             /* longest line for one thread */
     LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
@@ -141,10 +140,10 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * Sums in the order of the index: it is taken LINE_ROWS widths of the block at a time,
- * and elements that meet in one place take turns, lowest first. Where places are few,
- * the first of a warp's equal indices adds for all of them before, lane after lane.
- * With `sums` the line begins at zero and goes there: [share][line].
+ * Sums in the order of the index: the block processes LINE_ROWS widths of the index at a time, and
+ * elements with the same target take turns, lowest first. If there are few targets, the first lane
+ * of each group of equal indices in a warp first adds the group's elements, lane after lane. With
+ * `sums` the line starts at zero and is written to sums[share][line].
  */
 template <class T>
 __global__ void __launch_bounds__(LINE_THREADS)
@@ -246,7 +245,7 @@ __global__ void __launch_bounds__(256)
     out[place] = narrow<T>(sum);
 }
 
-/** out holds self already. Elements are added one after the other, and in T: there are few. */
+/** out already holds self. The few elements are added one after another, in T. */
 template <class T>
 __global__ void __launch_bounds__(256)
     lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)

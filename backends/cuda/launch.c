@@ -1,5 +1,5 @@
-/** @file launch.c  Functions of kernels and what they are allowed, found once, and the driver's
- * launch. */
+/** @file launch.c  Handles and attributes of kernels, looked up once, and launches by the
+ * driver. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
 #include "backends/cuda/fuse.h"
@@ -15,8 +15,8 @@ typedef CUresult (*plain_fn)(CUfunction function, unsigned bx, unsigned by, unsi
 typedef CUresult (*config_fn)(const CUlaunchConfig *config, CUfunction function, void **arguments,
                               void **extra);
 
-/* The driver's functions, which the runtime finds, so that nothing here links to libcuda.
- * The second one is set last. */
+/* The driver's functions, which the runtime finds, so that the library does not link to libcuda.
+ * The second pointer is set last. */
 static _Atomic(plain_fn) plain_launch;
 static _Atomic(config_fn) config_launch;
 
@@ -36,18 +36,18 @@ static cudaError_t find_driver(void)
     return cudaSuccess;
 }
 
-/* What is known of a kernel on a device. A function of the device's context is launched sooner
- * than the kernel that stands for those of all contexts, and what a kernel is allowed is so in one
- * context alone. */
+/* Handle and attributes of a kernel on a device. Launching the function of the device's context is
+ * faster than launching the context-independent kernel, and attributes apply to one context
+ * only. */
 typedef struct place {
     _Atomic uint64_t key; /* set last, and once */
     CUfunction function;
     _Atomic unsigned shared; /* bytes of dynamic shared memory that it is allowed */
-    _Atomic int clusters;    /* that fit on the device at once, and 1; 0: not asked */
+    _Atomic int clusters;    /* clusters that fit on the device at once, + 1; 0: unknown */
 } place;
 
-/* A kernel of a device stands in one of PROBES places; where these are taken by others, it is
- * looked up each time. */
+/* Hash table with PROBES entries per kernel and device. If other kernels occupy them, each launch
+ * looks the function up. */
 enum { PLACES = 1 << 13, PROBES = 8 };
 static place places[PLACES];
 
@@ -57,7 +57,7 @@ static uint64_t key_of(const void *kernel)
     return (uint64_t)(uintptr_t)kernel << 4 | (uint64_t)ts_cuda_current->index;
 }
 
-/** The place with a key (0: an empty one) among those where `wanted` may stand; NULL: none. */
+/** The entry with this key (0: an empty entry) among the PROBES entries of `wanted`, or NULL. */
 static inline place *find(uint64_t wanted, uint64_t key)
 {
     _Static_assert(PLACES == 1 << (64 - 51), "the hash's upper bits are the place");
@@ -91,8 +91,8 @@ static cudaError_t allow_shared(const void *kernel, place *p, unsigned shared)
 }
 
 /**
- * Finds a kernel's function on the thread's device and allows it what a grid needs. *found receives
- * its place, `spare` when all are taken, and NULL when there is no function.
+ * Looks up a kernel's function on the thread's device and sets the attributes that a grid needs.
+ * *found receives its entry, `spare` if the table is full, NULL if there is no function.
  */
 static __attribute__((noinline)) cudaError_t prepare(const void *kernel, const ts_cuda_grid *grid,
                                                      uint64_t key, place *spare, place **found)
@@ -148,7 +148,7 @@ int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
         return known - 1;
     cudaError_t error = prepare(kernel, grid, key, &spare, &p);
     int fit = error == cudaSuccess ? count_clusters(kernel, grid) : 0;
-    cudaGetLastError(); /* of a GPU with less shared memory, where none fit */
+    cudaGetLastError(); /* the GPU has too little shared memory */
     if (p && (error == cudaSuccess || error == cudaErrorInvalidValue)) /* not for want of memory */
         atomic_store_explicit(&p->clusters, fit + 1, memory_order_relaxed);
     return fit;

@@ -1,9 +1,9 @@
 /**
  * @file launch.h  Launches of kernels by the driver's own function.
  *
- * <<<>>> stacks and unstacks its configuration and looks the kernel up among thousands,
- * each time; the driver takes a handle, which is found at a kernel's first launch.
- * bench_cuda_launch shows what that saves.
+ * <<<>>> pushes and pops its configuration and looks up the kernel in a large table at each launch.
+ * The driver takes a handle, which is looked up at the first launch. bench_cuda_launch measures the
+ * difference.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_H
@@ -19,18 +19,19 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks of a cluster, along x; 1 without */
 } ts_cuda_grid;
 
-/** Launches on the calling thread's device, where a kernel is allowed at its first launch what its
+/** Launches on the calling thread's device. The first launch sets the attributes that the kernel's
  * grid needs. arguments: an address for each of the kernel's parameters. */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 
-/** The same for a kernel whose blocks may begin before the kernel in front has ended, and wait for
- * its results by griddepcontrol.wait: on sm_90 and later, without clusters. */
+/** Launches a kernel whose blocks may start before the previous kernel has ended and wait for its
+ * results by griddepcontrol.wait: on sm_90 and later, without clusters. */
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 
-/** How many clusters of a grid (blocks where `cluster` is 1) the calling thread's device runs at
- * once: asked once for a kernel, whose grids differ in `blocks` alone. 0: it cannot run one. */
+/** Number of clusters of a grid (blocks if `cluster` is 1) that the calling thread's device runs at
+ * once. Queried once per kernel, so grids of a kernel may differ in `blocks` only. 0: it cannot run
+ * one. */
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid);
 
 TS_END_DECLS
@@ -40,8 +41,8 @@ TS_END_DECLS
 
 namespace ts {
 
-/** The same with the arguments themselves, which must be of the parameters' types:
- * nothing is copied here. */
+/** Launches with the arguments themselves, which must have the parameters' types; nothing is
+ * copied. */
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
                    const A &...args)

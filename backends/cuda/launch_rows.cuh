@@ -33,19 +33,19 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
         return f.template operator()<row_shape<WARPS, VECS, true>, V>(); \
     if (v < length)                                                       \
         return f.template operator()<row_shape<WARPS, VECS>, V>();
-/** A row_fit for rows of up to `length` vectors; what follows has those that it does not hold, or
- * that f does not support. */
+/** A row_fit for rows of up to `length` vectors; the code after the macro handles longer rows and
+ * shapes that f does not support. */
 #define TS_ROW_FIT(length, ...)                                                  \
     if (v <= (length) && row_fit<__VA_ARGS__>::holds(v)) {                       \
         cudaError_t fit = f.template operator()<row_fit<__VA_ARGS__>, V>();      \
         if (fit != cudaErrorNotSupported)                                        \
             return fit;                                                          \
     }
-/** The same where the row fills the last vectors, too. */
+/** A row_fit whose rows fill the last vectors, too. */
 #define TS_ROW_FULL(length, VECS) TS_ROW_FIT(length, VECS, 512, true)
 
-/** rows_dispatch() of rows of up to 96 vectors, and of what vectors do not fill; longer(v) has
- * those of v vectors, which are more. */
+/** rows_dispatch() for rows of up to 96 vectors and for rows that do not fill vectors; longer(v)
+ * handles rows of v > 96 vectors. */
 template <class T, class F, class G>
 cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f, G &&longer)
 {
@@ -62,8 +62,8 @@ cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f, G &&longer)
 }
 
 /**
- * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T,
- * and returns what it returns; cudaErrorNotSupported when no shape holds them.
+ * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T, and returns what
+ * it returns; cudaErrorNotSupported if no shape holds them.
  */
 template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {

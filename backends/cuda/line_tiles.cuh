@@ -20,7 +20,7 @@ enum { TILE_THREADS = 256, TILE_BYTES = 16384, LONGEST_IN_TILE = 512 };
 struct line_tiles {
     lines l;
     int outers;       /* of a tile; 0: a tile has `width` lines of one */
-    int width, lanes; /* of neighbouring lines; threads of a line */
+    int width, lanes; /* adjacent lines; threads per line */
     bool vector;      /* tiles are whole vectors */
     divisor by_width;
 
@@ -84,7 +84,7 @@ template <class T, int INPUTS> struct tile_line {
     }
 };
 
-/** Calls f(line) for each line of the inputs; what f puts there is written to y. */
+/** Calls f(line) for each line of the inputs; the line that f leaves is written to y. */
 template <class T, int INPUTS, class F> struct tiles_task {
     line_tiles t;
     F f;

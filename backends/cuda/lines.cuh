@@ -1,8 +1,8 @@
 /**
- * @file lines.cuh
- * Lines of any length and step, read as often as a formula wants: what rows.cuh does not hold.
- * Element i of line (o, j) is at o * count * inner + i * inner + j. A block takes X neighbouring
- * lines, so that steps of `inner` still meet in one access, and Y threads along each.
+ * @file lines.cuh  Kernels over lines of any length and step, read several times, for lines that do
+ * not fit rows.cuh. Element i of line (o, j) is at o * count * inner + i * inner + j. A block takes
+ * X neighbouring lines, so that accesses with steps of `inner` are coalesced, and uses Y threads
+ * along each.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH

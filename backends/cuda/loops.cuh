@@ -3,14 +3,15 @@
  * Pointwise kernels. A family gives a function of elements;
  * ts::pointwise() runs it over the call's space.
  *
- * Where every operand of the innermost dim is contiguous (or one element for all of it), a thread
- * moves 16 bytes of the widest operand, by a kernel per function and dtype; else four single
- * elements. Functions whose operands have one dtype share a kernel per type of arithmetic (double,
- * float, int64_t, bool) for the latter, which converts elements of any dtype as it loads and stores
- * them; copies and choices have one per dtype. The other dims are walked by
- * multiplications that stand for divisions. Functions compute in f32 for bf16 and f16, and get
- * numbers beside them in f32; one that has a member near() is asked for what a half does not tell
- * from the result.
+ * Where every operand of the innermost dim is contiguous (or one element for all of it), a kernel
+ * per function and dtype moves 16 bytes of the widest operand per thread. Otherwise a thread moves
+ * four single elements, and functions whose operands have one dtype share a kernel per type of
+ * arithmetic (double, float, int64_t, bool), which converts elements as it loads and stores them;
+ * copies and selections have a kernel per dtype. Indices of the other dims are computed by
+ * multiplications instead of divisions.
+ * Functions compute in f32 for bf16 and f16, and get numbers beside them in f32. If a functor has
+ * near(), the kernel calls it instead for bf16 and f16: a faster formula that is exact enough for
+ * their precision.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -45,11 +46,11 @@ template <int OPERANDS> struct loop_space {
 };
 
 enum { LOOP_THREADS = 256 };
-/** Accesses of a thread: one of 16 bytes, since more loads in flight make memory 5 % slower, or
- * four of an element. */
+/** Accesses per thread: one of 16 bytes, because more loads in flight make memory 5 % slower, or
+ * four of one element. */
 template <int V> constexpr int loop_unroll = V > 1 ? 1 : 4;
 
-/** A number as V elements, or what stands for it until widened(). */
+/** A number as V elements, or a placeholder until widened(). */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
 {
@@ -108,7 +109,7 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpa
     return to_word(pack<R, V>(out));
 }
 
-/** Access i of operand K in the flat space. Where there is but one operand, it is no number. */
+/** Access i of operand K in the flat space. A single operand is never a number. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s, uint32_t i,
                                                          const read_once &read)
@@ -284,9 +285,9 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-/** Runs launch(space, from, size, stream) over parts along the outermost dim whose accesses can be
- * counted in 31 bits, and over each of that dim by itself where one already has more; without a
- * device, describe(). */
+/** Runs launch(space, from, size, stream) over parts along the outermost dim with fewer than 2^31
+ * accesses each; if one index of that dim has more accesses, over each index separately. Without a
+ * device, calls describe(). */
 template <class F, class D>
 ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describe)
 {
@@ -363,10 +364,10 @@ ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
 
 /* ----------------------------------------------------------------- elements of any dtype ---- */
 
-/** A space whose operands have dtypes of their own. */
+/** A space whose operands have different dtypes. */
 template <int N> struct any_space : loop_space<N> {
-    uint8_t dtype[N]; /* ts_dtype; of operands whose numbers are the host's: compute */
-    uint8_t compute;  /* what elements are rounded to before */
+    uint8_t dtype[N]; /* ts_dtype; for numbers from the host: compute */
+    uint8_t compute;  /* elements are first rounded to this dtype */
 };
 
 /** COUNT elements, whose bits are in `raw`, as A after rounding to the compute dtype. */
@@ -551,7 +552,7 @@ template <class A, int N, class F, class D>
 ts_status any_run(ts_frame *f, const ts_space &space, const F &fn, D &&describe)
 {
     ts_dtype compute = ts_kernel_dtype(f);
-    bool wide = N > 2 && (compute == TS_BF16 || compute == TS_F16);
+    bool wide = N > 2 && ts_dtype_is_half(compute);
     int item[N];
     any_space<N> s;
     s.compute = (uint8_t)compute;

@@ -70,7 +70,7 @@ static __device__ __forceinline__ void give_losses(const classes &c, const indic
         parts[blockIdx.x] = sum;
 }
 
-/** What is known of each position's logits. */
+/** Statistics of each position's logits. */
 template <class T> struct position_sums {
     using A = wide_t<T>;
     const exponentials<A> *known;
@@ -112,8 +112,8 @@ static __global__ void __launch_bounds__(POSITIONS)
     give_losses<T>(c, target, [&](int64_t, int64_t own) { return -widen(x[own]); }, out, parts);
 }
 
-/** What makes the probabilities exp(x - lse) of a position add up to 1 where lse has lost digits,
- * else 1. A warp takes a position. */
+/** Factor that makes the probabilities exp(x - lse) of a position sum to 1 if lse lost digits;
+ * otherwise 1. One warp per position. */
 template <class T>
 static __global__ void __launch_bounds__(POSITIONS)
     share_kernel(classes c, const T *x, const wide_t<T> *lse, wide_t<T> *share)
@@ -185,8 +185,8 @@ cross_entropy_backward_kernel(classes c, const T *g, bool each, const unsigned l
 enum { LONG = 256, LONG_UNROLL = 4 };
 
 /**
- * The same for classes side by side, many of them: blockIdx.y is the position.
- * aligned: x and dx are to 16 bytes; where rows are not, vectors begin before them.
+ * The same gradient for many adjacent classes: blockIdx.y is the position. aligned: x and dx are to
+ * 16 bytes; if rows are not aligned, vectors start before them.
  */
 template <class T>
 static __global__ void __launch_bounds__(LONG)
@@ -267,7 +267,7 @@ static unsigned blocks_for(int64_t n)
     return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535);
 }
 
-/** Memory of a call: a count, then what else it wants. */
+/** Memory of a call: a count, then other scratch. */
 struct class_scratch {
     ts_device where;
     int64_t bytes;
@@ -365,7 +365,7 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
     return of_float(f, run);
 }
 
-/** Of one position or more; g NULL: 1. */
+/** The gradient of one or more positions; g NULL: 1. */
 template <class T>
 static void launch_slopes(const classes &c, const T *g, bool each, const unsigned long long *count,
                           const T *x, const indices &target, const wide_t<T> *lse,
@@ -379,7 +379,7 @@ static void launch_slopes(const classes &c, const T *g, bool each, const unsigne
                       stream>>>(c, x, lse, share);
     if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
         bool aligned = aligned16(x) && aligned16(dx);
-        /* with what lies before */
+        /* including the elements before */
         int64_t most = c.l.count + (c.l.count % vec16<T> ? vec16<T> - 1 : 0);
         dim3 grid((unsigned)((most + piece - 1) / piece), (unsigned)positions);
         cross_entropy_backward_long<T>
@@ -423,7 +423,7 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
     });
 }
 
-/** What cross_entropy_grad keeps of each position for the time of a call. */
+/** Numbers per position that cross_entropy_grad stores during a call. */
 template <class T> struct grad_scratch {
     using A = wide_t<T>;
     int64_t positions, blocks, rooms;
@@ -514,7 +514,7 @@ static ts_status nll_loss_backward(ts_frame *f) { return backward_classes<true>(
 
 /* -------------------------------------------------------------------------------- pairs ---- */
 
-/* Of elements x and t: the loss, and its slopes in both. p is the op's number. */
+/* The loss of elements x and t, and its derivatives by both. p is the op's parameter. */
 #define PAIR(name, value, slope, target_slope)                                                     \
     struct name {                                                                                  \
         double number;                                                                             \

@@ -1,7 +1,6 @@
 /**
- * @file loss_rows.cuh
- * Cross-entropy over rows of logits: the gradient for an incoming 1,
- * and what the losses are made of, from one pass.
+ * @file loss_rows.cuh  Cross-entropy over rows of logits: one pass computes the gradient for an
+ * upstream gradient of 1 and the terms of the losses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOSS_ROWS_CUH
@@ -13,26 +12,26 @@
 
 namespace ts {
 
-/** What a pass over rows of logits reads and leaves. */
+/** Inputs and outputs of a pass over rows of logits. */
 template <class T> struct logit_rows {
     using A = wide_t<T>;
-    enum { IGNORED = -2, NO_CLASS = -1 /* for others to report */ };
+    enum { IGNORED = -2, NO_CLASS = -1 /* recorded, for reports by other kernels */ };
     const T *x;
     indices target;
     T *dx;                           /* x itself is allowed */
     const unsigned long long *count; /* divides the gradient; NULL: nothing does */
-    exponentials<A> *known;          /* of each row, but for its total */
+    exponentials<A> *known;          /* per row, without division by the total */
     A *own;                          /* the target's logit, where it is a class */
     A *totals;                       /* (parts, rows): sums of logits; NULL: not wanted */
     int64_t rows, n, ignored;
-    A even, hot; /* of a target's distribution: each class's share,
-                    and what its own class has more */
+    A even, hot; /* target distribution: share of each class, and the extra share of the target
+                    class */
 
     __device__ __forceinline__ int goal(int64_t c) const
     {
         return c == ignored ? IGNORED : c >= 0 && c < n ? (int)c : NO_CLASS;
     }
-    /** What a row's gradient is multiplied with. */
+    /** Factor of a row's gradient. */
     __device__ __forceinline__ A factor() const { return count ? (A)1 / (A)*count : (A)1; }
     /** Once the thread of the target's class has written it as another one: p factor is as much
      * as its probability gives. */
@@ -119,7 +118,7 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
     float factor;
     int64_t next; /* target of the row to come: not looked at before, so that nobody waits for it */
     int goal;     /* of this row */
-    bool mine;    /* it is one of this thread's classes */
+    bool mine;    /* the target is one of this thread's classes */
     T own;        /* then its logit: not looked at either */
 
     __device__ __forceinline__ explicit cross_entropy_grad_formula(const logit_rows<T> &rows)

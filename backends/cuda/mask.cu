@@ -1,8 +1,8 @@
 /**
- * @file mask.cu
- * Triangles, and elements chosen by a mask. Choosing goes by tiles: a launch counts each tile's
- * trues, one block sums the counts, and a tile's elements then know their places, in order.
- * Where the size of the result depends on the data, the host waits for the count.
+ * @file mask.cu  Triangles, and elements selected by a mask. Selection works by tiles: a launch
+ * counts the true values of each tile, one block computes prefix sums of the counts, and each tile
+ * then knows the positions of its elements. Where the size of the result depends on the data, the
+ * host waits for the count.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/block.cuh"
@@ -14,7 +14,7 @@ using namespace ts;
 
 /* ------------------------------------------------------------------------------ triangles ---- */
 
-/** Vectors of V elements of E; what a vector loses wholly is not read. */
+/** Vectors of V elements of E. Vectors that become entirely zero are not read. */
 template <class E, int V, class I> struct triangle {
     const E *from;
     split<I> across, rows; /* vectors of a row, rows of a matrix */
@@ -24,7 +24,7 @@ template <class E, int V, class I> struct triangle {
     __device__ __forceinline__ vec<E, V> operator()(I i) const
     {
         I row = across.of(i), r = row - rows.of(row) * rows.d;
-        /* of its columns, from the diagonal on */
+        /* number of columns from the diagonal on */
         int64_t first = (int64_t)(i - row * across.d) * V - (int64_t)r - diagonal;
         bool some = lower ? first <= 0 : first + V > 0;
         vec<E, V> v = {};
@@ -76,7 +76,7 @@ static ts_status triu(ts_frame *f) { return cut(f, false); }
 
 enum { THREADS = 256, OWN = 16 /* flags of a thread */, TILE = THREADS * OWN, SUMMERS = 1024 };
 
-/** A thread's flags of the mask, one bit each; the mask lies at a multiple of 16. */
+/** A thread's flags of the mask, one bit each; the mask is aligned to 16 bytes. */
 static __device__ __forceinline__ unsigned flags_of(const uint8_t *mask, int64_t n)
 {
     int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x * OWN;
@@ -102,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS)
         counts[blockIdx.x] = all;
 }
 
-/** Counts become the number of trues before each tile; counts[tiles] is that of all. */
+/** Replaces counts by the number of true values before each tile; counts[tiles] is the total. */
 static __global__ void __launch_bounds__(SUMMERS) sum_kernel(int64_t *counts, int64_t tiles)
 {
     int64_t before = 0, all;
@@ -139,8 +139,8 @@ static __global__ void __launch_bounds__(THREADS)
             fn(first + e, base + (ranks[e] & 0x7fff), ranks[e] >> 15);
 }
 
-/** What the host keeps of a mask: its flags as bytes, counts, copies that were made;
- * released at the end of the call. */
+/** Host data of a mask: its flags as bytes, counts, temporary copies; released at the end of the
+ * call. */
 struct chooser {
     ts_frame *f;
     ts_device where;
@@ -195,7 +195,7 @@ struct chooser {
             return cudaPeekAtLastError();
         });
     }
-    /** How many trues there are; waits for the device. */
+    /** Number of true values; waits for the device. */
     ts_status total(int64_t *trues)
     {
         ts_cuda_device *device = nullptr;
@@ -332,7 +332,7 @@ static ts_status masked_scatter(ts_frame *f)
     const void *from = choose.packed(2, self, ts_dtype_of(self), ts_sizes(out), ts_ndim(out));
     if (!from)
         return ts_error_code();
-    if (ts_numel(source) < choose.n) /* else there is enough, whatever the mask holds */
+    if (ts_numel(source) < choose.n) /* otherwise source is large enough for any mask */
         TS_CUDA_TRY(choose.total(&trues));
     if (trues > ts_numel(source))
         return ts_kernel_error(

@@ -43,9 +43,9 @@ static ts_cuda_matrix transposed(ts_cuda_matrix m)
 /* --------------------------------------------------------------------- where operands lie ---- */
 
 /*
- * cuBLASLt has other algorithms for data that lie unevenly, whose sums have another order. So that
- * bits depend on shapes alone, all products are those of data at multiples of 16 bytes: the rare
- * others are copied, which in halves costs less than the algorithm that reads them as they lie.
+ * cuBLASLt uses other algorithms for unaligned data, whose sums have another order. So that bits
+ * depend on shapes only, all products use data at multiples of 16 bytes. Unaligned data, which is
+ * rare, is copied; for halves the copy costs less than the algorithm for unaligned data.
  */
 static bool is_even(const ts_tensor *t) { return (uintptr_t)ts_kernel_data(t) % 16 == 0; }
 
@@ -89,7 +89,7 @@ static ts_status deliver(ts_tensor *result, ts_tensor *y)
 /* ------------------------------------------------------------------------------- products ---- */
 
 /**
- * c = a b and then what follows; nothing to add up gives zeros, or the bias.
+ * c = a b with an epilogue. For k = 0 the result is zero, or the bias.
  * @param ready  a padded copy of `a` that serves a padded product, or NULL
  */
 static ts_status product_with(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
@@ -167,16 +167,16 @@ static ts_status linear(ts_frame *f)
     return deliver(result, y);
 }
 
-/** Halves in rows of whole 16 bytes. In f32 an epilogue's gelu is less exact
- * than a kernel's, and no quicker. */
+/** Whether the epilogue can compute gelu: halves whose rows are multiples of 16 bytes. In f32 the
+ * epilogue's gelu is less accurate than the kernel's and not faster. */
 static bool is_half_in_vectors(const ts_frame *f)
 {
     ts_dtype dtype = ts_kernel_dtype(f);
     int64_t columns = ts_size(f->args[1].t, 0), inner = ts_size(f->args[1].t, 1);
-    return (dtype == TS_BF16 || dtype == TS_F16) && columns % 8 == 0 && inner % 8 == 0 && inner;
+    return ts_dtype_is_half(dtype) && columns % 8 == 0 && inner % 8 == 0 && inner;
 }
 
-/* input (..., K), weight (N, K), bias (N), tanh -> gelu (..., N), what it is taken of (..., N) */
+/* input (..., K), weight (N, K), bias (N), tanh -> gelu (..., N), its argument (..., N) */
 static ts_status linear_gelu(ts_frame *f)
 {
     TS_SCOPE;
@@ -184,7 +184,7 @@ static ts_status linear_gelu(ts_frame *f)
     ts_tensor *y = destination_for(result), *x = kept ? destination_for(kept) : y;
     TS_TRY(y);
     TS_TRY(x);
-    if (f->args[3].i && is_half_in_vectors(f)) { /* the tanh form is the one that epilogues have */
+    if (f->args[3].i && is_half_in_vectors(f)) { /* epilogues have the tanh form only */
         TS_TRY(linear_into(
             f, y, (ts_cuda_epilogue){.gelu = true, .linear = kept ? ts_kernel_data(x) : NULL}));
     } else {
@@ -200,13 +200,13 @@ static ts_status column_sums(ts_tensor *result, ts_tensor *grad)
 {
     static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
     int leading = ts_ndim(grad) - 1;
-    if (!ts_dtype_is_float(ts_dtype_of(grad))) /* whose sums are i64 there */
+    if (!ts_dtype_is_float(ts_dtype_of(grad))) /* whose sums are i64 in that kernel */
         return ts_status_of_pointer(ts_copy_(result, ts_sum_to_size(grad, ts_sizes(result), 1)));
     return ts_status_of_pointer(leading ? ts_sum_out(result, grad, dims, leading, false)
                                         : ts_copy_(result, grad));
 }
 
-/** What the products of a layer's gradients read and write. */
+/** Operands of the products of a layer's gradients. */
 typedef struct layer_gradients {
     ts_cuda_matrix grad, input, weight, of_input, of_weight;
     ts_tensor *y[3];       /* gradients of input, weight and bias; NULL: not wanted */

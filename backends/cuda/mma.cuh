@@ -3,9 +3,9 @@
  * The tensor cores of sm_80 and later: asynchronous 16-byte copies, fragments from shared memory,
  * products of 16 x 8 x 16 (PTX ISA: cp.async, ldmatrix, mma).
  *
- * A tile lies in shared memory as rows of COLUMNS 2-byte elements, a multiple of 64.
- * The 16-byte chunk c of row r is at place c xor (r mod 8) of its row, so that eight rows of one
- * column of chunks fall into different banks.
+ * A tile in shared memory consists of rows of COLUMNS 2-byte elements, a multiple of 64. The
+ * 16-byte chunk c of row r is at position c xor (r mod 8) of its row, so that the same chunk of
+ * eight rows is in different banks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_MMA_CUH
@@ -41,7 +41,7 @@ template <int COLUMNS> struct mma_tile {
     {
         return base + (uint32_t)row * (COLUMNS * 2) + (uint32_t)((chunk ^ (row & 7)) << 4);
     }
-    /** Begins to copy ROWS rows; what lies past `rows` and `columns` becomes zero. */
+    /** Starts the copy of ROWS rows; elements past `rows` and `columns` become zero. */
     template <int ROWS, int THREADS, class T>
     __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows,
                                          int columns) const

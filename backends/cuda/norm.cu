@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(LONG)
     const T *row = x + blockIdx.x * n;
     A sum = 0, centre = 0;
     if constexpr (!RMS) {
-        /* Corrected by the mean distance from it, the mean of equal elements is one of them. */
+        /* Adds the mean difference to the mean, so that the mean of equal elements is exact. */
         for (int pass = 0; pass < 2 && isfinite(centre); pass++, sum = 0) {
             for (int64_t i = threadIdx.y; i < n; i += LONG)
                 sum += widen(row[i]) - centre;
@@ -131,7 +131,7 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
             norm_rows<T> a = {x, nullptr, weight, bias, y, nullptr, mean, rstd, r.outer, r.count,
                               (float)eps};
             cudaError_t e = r.count ? norm_forward<T, RMS, false>(a, c.device, c.stream)
-                                    : cudaErrorNotSupported; /* whose mean is NaN */
+                                    : cudaErrorNotSupported; /* a row whose mean is NaN */
             if (e != cudaErrorNotSupported)
                 return e;
         }
@@ -216,7 +216,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
           *db = RMS ? nullptr : data_of<T>(f->rets[2]);
         if (!r.count)
             return cudaSuccess;
-        if (!r.outer) { /* sums of nothing */
+        if (!r.outer) { /* the sums are 0 */
             if (dw)
                 cudaMemsetAsync(dw, 0, r.count * sizeof(T), c.stream);
             if (db)

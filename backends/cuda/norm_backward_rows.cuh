@@ -21,20 +21,21 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /**
- * dx, and for each block its share of the weight's and the bias' gradients.
- * With h = (x - mean) rstd and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
+ * Computes dx, and each block's share of the gradients of weight and bias. With h = (x - mean) rstd
+ * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
  */
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
     static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
-    /* Registers of a thread; whether its sums leave enough to load what may not be inside. */
+    /* Registers per thread; whether the sums leave enough registers to load vectors
+       unconditionally. */
     static constexpr int room = std::min(255, 65536 / (S::threads * S::blocks)),
                          sums = S::vecs * V * (RMS ? 1 : 2);
     static constexpr bool few = S::warps > 1 && room >= 2.2 * sums;
     T *dx;
     vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* of this thread */
     const float *mean, *rstd;
-    float2 next, even, odd; /* mean and rstd of the row to come; of those that are worked on */
+    float2 next, even, odd; /* mean and rstd of the next row, and of the current rows */
     float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
 
     /** f(j, grad, x, weight): the numbers of each vector j of the row. */
@@ -42,7 +43,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
-            if (few ? r.used(j) : r.inside(j)) { /* gradients of what is not inside are 0 */
+            if (few ? r.used(j) : r.inside(j)) { /* gradients outside the row are 0 */
                 float up[V], in[V], wj[V];
                 r.get(0, j, up);
                 r.get(1, j, in);
@@ -181,8 +182,7 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-/** Adds the lines of one or two matrices of sums: the fewer lines,
- * the more columns there are to keep the GPU busy. */
+/** Adds the lines of one or two matrices of partial sums. */
 template <class T>
 cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n,
                         cudaStream_t stream)

@@ -1,9 +1,9 @@
 /**
  * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
  *
- * A row's mean and variance cross threads in one step: each part gives its mean and the sum
- * of squares of distances from it. Means are added up as distances from the first part's, so the
- * mean of equal elements is one of them, and their variance is 0.
+ * A row's mean and variance cross threads in one step: each part gives its mean and the sum of
+ * squared deviations. Means are added as differences from the first part's mean, so the mean of
+ * equal elements is exact and their variance is 0.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
@@ -49,8 +49,7 @@ template <bool RMS> struct norm_sums {
     }
 };
 
-/** Those of a thread: relative to an element of its own, which costs precision
- * where it brings distance. */
+/** Mean and squares of a thread, relative to one of its own elements. */
 template <bool RMS> struct norm_own_sums {
     float pivot = 0, sum = 0, squares = 0;
 
@@ -78,7 +77,7 @@ template <bool RMS> struct norm_own_sums {
     }
 };
 
-/** What a row's elements are moved by and multiplied with. */
+/** Shift and factor of a row's elements. */
 template <bool RMS> struct norm_factor {
     float centre, factor;
 
@@ -108,7 +107,7 @@ template <bool RMS> struct norm_factor {
     }
 };
 
-/** x + y as it is rounded. */
+/** x + y, rounded to T. */
 template <class T, int V>
 __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T, V> &y)
 {
@@ -123,8 +122,8 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** Rows of halves that need so many registers that none are left to ask whether there is a weight,
- * and a bias: there are. */
+/** Rows of halves whose kernels need so many registers that weight and bias must be present:
+ * testing for them would spill. */
 template <class T, class S, bool ADD>
 constexpr bool norm_with_all =
     is_half<T> && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::full && S::vecs == 8);
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
                        (float)n, a.eps);
     if (part_t::first() == 0 && m)
         f.leave(a, r);
-    /* with_all: no pointer is asked for each vector: 3 % less time, more registers */
+    /* with_all: no test of pointers per vector: 3 % faster, more registers */
     auto write = [&](auto with_all) {
         const T *weight = a.weight, *bias = RMS ? nullptr : a.bias;
 #pragma unroll
@@ -303,8 +302,8 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
     return cudaErrorNotSupported;
 }
 
-/** Rows of other numbers of whole vectors. In halves, layer_norm has so much to compute that the
- * steps for a row itself count: fewer threads of more vectors make less of them. */
+/** Rows of other numbers of whole vectors. For halves the fixed cost per row matters in layer_norm,
+ * so fewer threads with more vectors are used. */
 template <class T, bool RMS, bool ADD, class F>
 cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
 {
@@ -355,7 +354,7 @@ cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    auto rows = [&]<class S, int V>() { /* what has no weight finds another shape, or a stream */
+    auto rows = [&]<class S, int V>() { /* calls without a weight use another shape, or a stream */
         if (norm_with_all<T, S, ADD> && !(a.weight && (RMS || a.bias)))
             return cudaErrorNotSupported;
         return rows_launch<S, V>(norm_kernel<T, S, V, RMS, ADD>, a.rows, a.n, stream, a);

@@ -2,9 +2,9 @@
  * @file nvrtc.c
  * NVRTC, opened at run time, and machine code on disk.
  *
- * A file holds the source that it was compiled from, which is compared; the name is a hash of it.
- * Files are in a folder of the user, and one that others own or may write is not read. What cannot
- * be kept is compiled again by the next process.
+ * A file contains the source of its code, which is compared; its name is a hash of the source.
+ * Files are in a folder of the user; a folder or file that others own or may write is ignored. If
+ * the file cannot be written, the next process compiles again.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/fuse.h"
@@ -44,8 +44,8 @@ static struct {
 
 static void *open_library(void)
 {
-    /* of the major version that compiles the eager kernels; others may round some functions in
-     * another way */
+    /* same major version as the eager kernels' compiler; other versions may round some functions
+     * differently */
     static const char *const names[] = {"libnvrtc.so.13", "/usr/local/cuda/lib64/libnvrtc.so.13"};
     const char *named = getenv("TS_CUDA_NVRTC");
     void *library = NULL;
@@ -96,7 +96,7 @@ bool ts_cuda_nvrtc(const char **why)
 
 /* -------------------------------------------------------------------------------- files ---- */
 
-/** What a file begins with; the source, its 0 included, and the code follow. */
+/** Header of a file, followed by the source with its final 0, and the code. */
 typedef struct head {
     char magic[8];
     uint32_t capability, major, minor, none;
@@ -111,7 +111,8 @@ static uint64_t digest_of(const char *data, size_t bytes, uint64_t hash)
     return hash;
 }
 
-/** Where files are: TS_CUDA_CACHE, else below XDG_CACHE_HOME or ~/.cache. False: nowhere. */
+/** Folder of the files: TS_CUDA_CACHE, else below XDG_CACHE_HOME or ~/.cache. False if there is
+ *  none. */
 static bool folder_of(char *folder, size_t size)
 {
     const char *own = getenv("TS_CUDA_CACHE"), *cache = getenv("XDG_CACHE_HOME"),
@@ -126,7 +127,7 @@ static bool folder_of(char *folder, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/** A file or folder of another user, or one that others may write, is not believed. */
+/** Rejects a file or folder that another user owns or may write. */
 static bool is_own(const struct stat *status)
 {
     return status->st_uid == geteuid() && !(status->st_mode & (S_IWGRP | S_IWOTH));
@@ -191,13 +192,13 @@ static ts_status write_contents(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** Makes the folder and those above it, for the user alone. */
+/** Makes the folder and its parents, accessible to the user only. */
 static void make_folder(char *folder)
 {
     for (char *at = folder + 1; *at; at++)
         if (*at == '/') {
             *at = '\0';
-            mkdir(folder, 0700); /* there already: fine; what fails, fails below */
+            mkdir(folder, 0700); /* an existing folder is fine; other failures show below */
             *at = '/';
         }
     mkdir(folder, 0700);

@@ -17,7 +17,7 @@ using namespace ts;
 
 enum { MEMBERS = 256, THREADS = 256, SHARE = 4096 /* elements a block */ };
 
-/** Members of LISTS parallel lists; numbers are what differs between members. */
+/** Members of LISTS parallel lists; `numbers` differ between members. */
 template <int LISTS> struct table {
     int count;
     int first[MEMBERS + 1]; /* block at which a member begins */
@@ -27,11 +27,11 @@ template <int LISTS> struct table {
     static constexpr int least = 0; /* blocks of a member without elements */
 };
 
-/** The same for steps that may be left out: unless *found is 0, which only the device knows. */
+/** Members of steps that the device may skip: it skips them if *found is not 0. */
 template <int LISTS> struct guarded_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* how many of a member's steps were left out */
-    static constexpr int least = 1; /* which counts them */
+    static constexpr int least = 1; /* the kernel that counts steps */
 };
 
 /** Elements [from, to) of a member that this block takes. */
@@ -222,7 +222,7 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t lik
 
 /* --------------------------------------------------------------------- scales of gradients ---- */
 
-/** What a step multiplies gradients by, in device memory; NULL: 1. */
+/** Factor of gradients, in device memory; NULL: 1. */
 static const float *grad_scale(const ts_frame *f, int arg)
 {
     return f->args[arg].tag == TS_TAG_TENSOR ? (const float *)ts_kernel_data(f->args[arg].t)
@@ -233,7 +233,8 @@ template <class S> static __device__ __forceinline__ S read_scale(const float *a
     return at ? (S)*at : (S)1;
 }
 
-/** Products that no sum is fused with: times 1 leaves the bits of what follows. */
+/** Products that the compiler must not fuse with a sum, so that a factor of 1 does not change the
+ *  bits. */
 static __device__ __forceinline__ float times(float a, float b) { return __fmul_rn(a, b); }
 static __device__ __forceinline__ double times(double a, double b) { return __dmul_rn(a, b); }
 
@@ -253,7 +254,7 @@ static __host__ __device__ __forceinline__ void adamw_factors(const adamw_number
     rate = -c.lr / (1 - pow(c.beta1, step));
 }
 
-/** Those of a member: the host's, unless the device knows of steps that were left out. */
+/** Step numbers of a member: from the host, or from the device if steps may have been skipped. */
 static __device__ __forceinline__ void
 factors_of(const table<4> &t, const share &s, const adamw_numbers &, double &scale, double &rate)
 {
@@ -299,9 +300,9 @@ static __global__ void __launch_bounds__(THREADS)
             S w = (S)widen(x.at[e]), d = times((S)widen(up.at[e]), by);
             if (c.decoupled)
                 w *= decay;
-            else if (c.decay != 0) /* which must not read an infinite w */
+            else if (c.decay != 0) /* must not read w, which may be infinite */
                 d += decay * w;
-            if (blend1 < (S)0.5) /* from the nearer end, as lerp does */
+            if (blend1 < (S)0.5) /* from the nearer end, like lerp */
                 first[e] += blend1 * (d - first[e]);
             else
                 first[e] = d + keep1 * (first[e] - d);
@@ -355,7 +356,8 @@ static ts_status with_types(const ts_frame *f, const int (&args)[LISTS], int64_t
     }
 }
 
-/** Both averages of a member are taken in one dtype, the wider: f32 may stand beside a half. */
+/** Both averages of a member are computed in the wider of their dtypes; one may be f32 and the
+ *  other a half. */
 static ts_dtype averages_alike(const ts_frame *f, int arg, int64_t member)
 {
     bool average = arg == 2 || arg == 3;
@@ -428,7 +430,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int e = 0; e < V; e++) {
             S w = (S)widen(x.at[e]), g = times((S)widen(up.at[e]), by);
-            if (c.decay != 0) /* which must not read an infinite w */
+            if (c.decay != 0) /* must not read w, which may be infinite */
                 g += (S)c.decay * w;
             if constexpr (LISTS == 3) {
                 S step = first ? g : (S)c.momentum * (S)widen(b.at[e]) + (S)c.blend * g;

@@ -2,9 +2,9 @@
  * @file padding.c
  * Products of halves over padded copies.
  *
- * cuBLASLt's fast kernels read and write vectors of 16 bytes. If a row of an operand or of the
- * result is no multiple of 8 halves, it takes kernels that are three to six times slower. Copies
- * whose rows are filled up with zeros give the same sums at the fast kernels' speed.
+ * cuBLASLt's fast kernels read and write vectors of 16 bytes. If the rows of an operand or of the
+ * result are not a multiple of 8 halves, it uses kernels that are three to six times slower. Copies
+ * with rows padded by zeros give the same sums at the speed of the fast kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/padding.h"
@@ -26,7 +26,7 @@ static const double FAST = 780e12,    /* operations per second over rows of mult
     SLOW_ODD = 140e12,
     MEMORY = 4e12,                    /* bytes per second */
     COPY = 3e-6,                      /* seconds that the launch of a copy adds */
-    MARGIN = 1.2;                     /* by which padding must win */
+    MARGIN = 1.2;                     /* minimum gain of padding */
 
 static int64_t up(int64_t n) { return (n + GRAIN - 1) / GRAIN * GRAIN; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -57,7 +57,7 @@ static int64_t odd_bits(const ts_cuda_matrix *m, int64_t batches)
     return ((by_rows(m) ? m->columns : m->rows) | step(m) | (batches > 1 ? m->batch : 0)) % GRAIN;
 }
 
-/** A size in whole tiles; a single row or column has kernels of its own. */
+/** Rounds a size up to whole tiles; a single row or column has separate kernels. */
 static int64_t in_tiles(int64_t n)
 {
     return n == 1 ? 1 : (n + SLOW_TILE - 1) / SLOW_TILE * SLOW_TILE;
@@ -107,7 +107,7 @@ static ts_cuda_matrix padded_like(const ts_cuda_matrix *m, int64_t rows, int64_t
                             m->batch ? rows * columns : 0};
 }
 
-/** Operands and result of the padded product; those that are not copied keep data and steps. */
+/** Operands and result of the padded product; operands that are not copied keep data and steps. */
 static void padded_operands(const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                             const ts_cuda_matrix *c, const ts_cuda_padding *p,
                             ts_cuda_matrix made[3])

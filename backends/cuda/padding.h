@@ -11,7 +11,7 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_padding {
     int64_t rows, columns, inner;
     bool a, b, c;
-    bool last; /* of b only the last columns are copied, which fill no vector */
+    bool last; /* only the last columns of b, which fill no vector, are copied */
 } ts_cuda_padding;
 
 /** Whether a product is faster over padded copies, which are then described in *padding. The
@@ -34,14 +34,14 @@ ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_mat
                               const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                               const ts_cuda_epilogue *then, const ts_cuda_padding *padding);
 
-/** A padded copy in scratch memory, which the caller gives back. */
+/** A padded copy in scratch memory, which the caller frees. */
 typedef struct ts_cuda_padded {
     ts_cuda_matrix matrix;
     void *data;
     int64_t bytes;
 } ts_cuda_padded;
 
-/** Copies one matrix to `rows` x `columns` elements, of which those past the matrix are 0. */
+/** Copies one matrix to `rows` x `columns` elements, with zeros outside the matrix. */
 ts_status ts_cuda_pad_matrix(ts_frame *frame, const ts_cuda_matrix *from, int64_t rows,
                              int64_t columns, ts_cuda_padded *to);
 

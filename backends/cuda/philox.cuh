@@ -26,8 +26,7 @@ struct philox_block {
         uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
         for (int round = 0; round < 10; round++) {
-            /* one of the two: with both, kernels of attention
-             * that need all their registers spill some */
+            /* only one of the two: with both, some attention kernels spill registers */
             uint64_t p0 = product(0xD2511F53u, c0), p1 = (uint64_t)0xCD9E8D57u * c2;
             c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
             c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;

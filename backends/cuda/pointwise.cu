@@ -108,7 +108,7 @@ static double bound_in(ts_dtype dtype, const ts_value *v)
     return ts_operand_number(&element);
 }
 
-/** Those in arguments first and first + 1. */
+/** The bounds in arguments first and first + 1. */
 static fn::bounds bounds_of(const ts_frame *f, int first)
 {
     fn::bounds b = {-INFINITY, INFINITY, INT64_MIN, INT64_MAX};
@@ -133,7 +133,7 @@ static ts_status clamp(ts_frame *f)
 static double inner(const ts_frame *f, double bound, double to)
 {
     if (bound == to)
-        return NAN; /* nothing is inside */
+        return NAN; /* no number is inside */
     return ts_kernel_dtype(f) == TS_F64 ? nextafter(bound, to)
                                         : nextafterf((float)bound, (float)to);
 }

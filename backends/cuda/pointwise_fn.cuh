@@ -75,7 +75,8 @@ template <class A> __device__ __forceinline__ A power_of(A a, A e)
     }
 }
 
-/* by the larger one, whose square may overflow; ::hypot() of the largest double is infinite */
+/* divided by the larger operand, whose square may overflow; ::hypot() of the largest double is
+   infinite */
 template <class A> __device__ __forceinline__ A length_of(A a, A b)
 {
     A high = larger(fabs(a), fabs(b)), r = smaller(fabs(a), fabs(b)) / high;
@@ -97,7 +98,7 @@ TS_BINARY(hypot, length_of(a, b))
 
 #undef TS_BINARY
 
-/* from the nearer end, so that weights 0 and 1 are exact */
+/* computed from the nearer end, so that weights 0 and 1 are exact */
 template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
 {
     return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);

@@ -24,8 +24,8 @@ template <class F, class R>
 constexpr int draw_count = vec16<R> > F::elements ? vec16<R> : F::elements;
 
 /**
- * out[i] = fn(words of element i, in[i]). F says how many elements a block of words makes,
- * whether there is an operand, and of(block, operands, results, first element).
+ * out[i] = fn(words of element i, in[i]). F defines the elements per block of words, whether there
+ * is an operand, and of(block, operands, results, first element).
  */
 template <class F, class R>
 static __global__ void __launch_bounds__(DRAW_THREADS)
@@ -153,15 +153,15 @@ static ts_status uniform(ts_frame *f)
 /* -------------------------------------------------------------------------------- normal ---- */
 
 /*
- * What u, a sum of 2^-33 and multiples of 2^-32 up to 1, and a turn in 32 bits cannot be need not
- * be asked. The polynomials were fitted for the smallest relative error, their coefficients rounded
- * to f32 one after the other.
+ * No special cases are tested that u, a sum of 2^-33 and a multiple of 2^-32 up to 1, and a 32-bit
+ * angle cannot reach. The polynomials have the smallest relative error with coefficients that were
+ * rounded to f32 one after the other.
  */
 
 /** sqrt(-2 ln u) of u in (0, 1]; the root is right to 1 ulp. */
 static __device__ __forceinline__ float radius_of(float u)
 {
-    /* what is left is 2/3 to 4/3 */
+    /* the rest is from 2/3 to 4/3 */
     uint32_t exponent = (__float_as_uint(u) - 0x3f2aaaabu) & 0xff800000u;
     float m = __uint_as_float(__float_as_uint(u) - exponent) - 1, s = m * m, odd, even, y;
     even = __fmaf_rn(-0.12885657f, s, -0.121857136f);
@@ -305,7 +305,7 @@ struct ones_f64 {
             y[e] = philox_f64(b.word64(e)) < p;
     }
 };
-/** Each element has a probability of its own. */
+/** Each element has its own probability. */
 template <int ELEMENTS> struct ones_each {
     static constexpr int elements = ELEMENTS;
     static constexpr bool reads = true;

@@ -1,4 +1,4 @@
-/** @file read_once.cuh  How long the second-level cache keeps what a kernel reads once. */
+/** @file read_once.cuh  Second-level cache hints for data that a kernel reads once. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_READ_ONCE_CUH
 #define TS_CUDA_READ_ONCE_CUH

@@ -25,7 +25,7 @@ static ts_status prod(ts_frame *f)
                                         : real<op_multiply, keep>(f);
 }
 
-/** Of nothing the mean is NaN. */
+/** The mean of no elements is NaN. */
 static ts_status mean(ts_frame *f)
 {
     int64_t n = length_of(f);

@@ -47,7 +47,7 @@ struct reduction {
     int ndim[2];
     int64_t sizes[2][TS_MAX_DIMS], steps[2][TS_MAX_DIMS];
     int64_t results, count;       /* products of the sizes */
-    bool scattered;               /* result i lies elsewhere than at element i: */
+    bool scattered;               /* result i is not stored at element i: */
     int64_t outs[2][TS_MAX_DIMS]; /* steps of the dims that stay in the call's two results */
 
     /* set by reduce_into() */
@@ -71,16 +71,16 @@ struct reduction {
         }
         return at + i * along[ndim[which] - 1];
     }
-    /** Where result i is in the call's result k. */
+    /** Offset of result i in the call's result k. */
     __device__ __forceinline__ int64_t place(int k, int64_t i) const
     {
         return scattered ? offset(0, 0, i, outs[k]) : i;
     }
 };
 
-/** Reduces the dims in `mask`. ordered: elements keep their order; else the largest step, and a
- * step of 0, comes last. So do results, but for dims whose step is 0, which stay in front of those
- * that they were in front of. */
+/** Reduces the dims in `mask`. ordered: elements keep their order; otherwise reduced dims are
+ * sorted by step, with a step of 0 last. Kept dims are sorted by step, too, except that dims with
+ * step 0 keep their relative position. */
 inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = false)
 {
     const ts_tensor *t = f->args[0].t;
@@ -160,8 +160,7 @@ __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t 
     return to_word(x);
 }
 
-/** x goes into a state; a fold of places gets those of the elements, which are first, first + step,
- * ... */
+/** Adds the elements of x to a state; a fold with positions gets first, first + step, ... */
 template <class FOLD, class X, int N>
 __device__ __forceinline__ void take(const FOLD &fold, typename FOLD::state &state, const X (&x)[N],
                                      int64_t first, int64_t step)
@@ -187,7 +186,7 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
 
 enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
 
-/** A state, or what the fold makes of it. */
+/** A state, or the fold's result of it. */
 template <class R, class FOLD, class A>
 __device__ __forceinline__ void give(const reduction &r, const FOLD &fold, const A &state, A *parts,
                                      R *y, int64_t result)
@@ -223,7 +222,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         int64_t q = r.by_run.of(u);
         return (u - q * r.run) * unit * step + r.offset(1, 1, q, r.steps[1]);
     };
-    /* element e of a thread's piece lies `apart` units behind element 0 */
+    /* element e of a thread's piece is e * `apart` units after element 0 */
     int apart = r.vector ? 0 : group, whole = r.vector ? group : group * V;
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
@@ -278,8 +277,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         give(r, fold, state, parts, y, result);
 }
 
-/** Merges the states of a block's threads, `across` of which lie side by side, into those of the
- * first ones. */
+/** Merges the states of a block's threads, of which `across` are adjacent results, into the states
+ * of the first threads. */
 template <class FOLD, class A>
 __device__ __forceinline__ void merge_lines(const FOLD &fold, A &state, int across)
 {
@@ -392,7 +391,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 enum {
     BUSY = 1024,
     MANY = 2048, /* results that keep it busy with a warp each */
-    TURNS = 5    /* of a block, that take as long as a second launch */
+    TURNS = 5    /* accesses of a block that take as long as a second launch */
 };
 
 /** The least power of 2 that is not below n, at most `most`. */
@@ -446,7 +445,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
         least = IN_FLIGHT * r.group * (V / unit);
     }
-    /* shares that give every thread a few turns, until there is work for the whole device */
+    /* shares that leave each thread a few iterations, up to enough blocks for the device */
     int64_t shares = blocks < BUSY ? BUSY / blocks : 1;
     if (shares > all / least)
         shares = all / least;

@@ -5,7 +5,7 @@
 
 using namespace ts;
 
-/** The largest element of T, turned before and after; NaN where there is one. */
+/** The largest element of T, transformed before and after; NaN if an element is NaN. */
 template <class T> struct extreme_fold {
     using state = ranked_t<T>;
     turning<state> turn;

@@ -6,10 +6,10 @@
 using namespace ts;
 
 /**
- * Number of elements, their mean, and the sum of squared deviations from it. Pieces are
- * reduced in two passes over registers and merged by the formula of Chan, Golub and LeVeque
- * (1979), so nothing cancels. Means are kept as distances from an element, so that of equal
- * elements is one of them, and their variance is 0.
+ * Number of elements, their mean, and the sum of squared deviations from it. Pieces are reduced in
+ * two passes over registers and merged by the formula of Chan, Golub and LeVeque (1979), so nothing
+ * cancels. Means are kept as differences from an element, so the mean of equal elements is exact
+ * and their variance is 0.
  */
 template <class X> struct moments {
     X n, mean, squares;

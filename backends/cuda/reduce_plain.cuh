@@ -1,6 +1,6 @@
 /**
- * @file reduce_plain.cuh  Reductions whose state is one number, and what the family's
- * files share.
+ * @file reduce_plain.cuh  Reductions whose state is one number, and common code of the family's
+ * files.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_PLAIN_CUH
@@ -27,7 +27,7 @@ struct op_largest {
     }
 };
 
-/* What is done to an element before. */
+/* Mapping of an element before the fold. */
 struct keep {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
@@ -87,7 +87,8 @@ inline int64_t length_of(const ts_frame *f)
     return n;
 }
 
-/* Of the other files: drivers compile PTX a file at a time, and one for all would take longest. */
+/* Functions of the other files. The family has several files because drivers compile PTX per file,
+   and one file for all would take longest. */
 ts_status reduce_amax(ts_frame *f);
 ts_status reduce_amin(ts_frame *f);
 ts_status reduce_all(ts_frame *f);

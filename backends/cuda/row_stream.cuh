@@ -1,13 +1,12 @@
 /**
- * @file row_stream.cuh
- * Kernels over long rows: blocks that stay, and rows that are on their way
- * while others are worked on.
+ * @file row_stream.cuh  Kernels over long rows: persistent blocks that load the next rows while
+ * they compute.
  *
- * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each,
- * and in a block to its warps, which own neighbouring vectors. Each warp has the copy engine bring
- * its part of the next rows into a ring of its own in shared memory. A row is described by two
- * numbers that every warp gives to every other one of the row, in an order that the shape alone
- * decides. For sm_90 and later.
+ * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each, and in a
+ * block to its warps, which own neighbouring vectors. Each warp uses the copy engine to load its
+ * part of the next rows into its own ring in shared memory. Each warp sends two numbers per row to
+ * all other warps of the row; the order of combination depends on the shape only. For sm_90 and
+ * later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -36,17 +35,16 @@ struct stream_shape {
  * ARRAYS inputs of (rows, n) elements, read row by row. run() takes a formula with
  *   float2 first(stream)                      the two numbers of a thread's elements
  *   base_of(), share(), join(), whole(), adjust()
- *                                             how combine() makes the row's numbers of its parts'
+ *                                             functions of combine() for the row's numbers
  *   void second(stream, float2 whole)         writes the row
- * Nothing is waited for but a warp's own data and the others' numbers. first() of a row
- * comes before second() of the row before it, so the time in which numbers cross the block
- * and the cluster is used.
+ * A warp waits only for its own data and the other warps' numbers. first() of a row runs before
+ * second() of the previous row, which hides the latency of the exchange.
  */
 template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int V = vec16<T>, vecs = S::vecs;
     using vector = vec<T, V>;
     static constexpr int slots = 32 * vecs;             /* of a warp */
-    static constexpr int parts = S::warps * S::cluster; /* of a row: one for each warp */
+    static constexpr int parts = S::warps * S::cluster; /* parts of a row: one per warp */
     static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
     /* four turns: a warp may be two ahead of another one, which reads the last */
@@ -61,10 +59,10 @@ template <class T, class S, int ARRAYS> struct row_stream {
     exchange_place *place;
     int64_t row, step; /* row that first() or second() works on */
     int count;         /* vectors of this block's segment */
-    int chunk, own;    /* of a warp that has its full share; of this warp */
+    int chunk, own;    /* vectors of a warp with a full share; vectors of this warp */
     float elements;    /* of this thread */
-    int stage;         /* where the row lies */
-    int turn;          /* which row of this block's it is */
+    int stage;         /* stage of the ring with the row */
+    int turn;          /* number of the row among this block's rows */
     uint64_t policy;   /* of loads */
 
     static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
@@ -78,8 +76,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
         return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
-    /** Whether some thread of the block has a vector j: shapes are for rows of more than half of
-     * what they hold, so that the first are not asked for. */
+    /** Whether some thread of the block has a vector j: a shape is used for rows longer than half
+     * its capacity, so the first half needs no test. */
     __device__ __forceinline__ bool used(int j) const
     {
         return S::full || j <= S::vecs / 2 || j * 32 < chunk;
@@ -123,7 +121,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
                           own * 16, full, policy);
         }
     }
-    /** `none`: what elements are that are not inside, so that formulas may read them. */
+    /** `none`: value of elements outside the row, which formulas may read. */
     __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange, T none)
     {
         ring = memory + warp() * slots;
@@ -201,8 +199,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
             share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
     }
     /**
-     * For formulas whose first() leaves in registers what their second() needs: second() follows
-     * at once, and the row's place in the ring is free before the numbers have crossed.
+     * For formulas whose first() keeps the data of second() in registers: second() follows
+     * directly, and the row's stage in the ring is free before the exchange.
      */
     template <class F> __device__ __forceinline__ void run_held(F &&f)
     {
@@ -278,8 +276,8 @@ struct plain_sums : plain_parts {
     __device__ __forceinline__ float adjust(float2 own, float, float, float) const { return own.y; }
 };
 
-/** A stream `name` over `rows` rows of the inputs that follow, with `none` where a row has no
- * elements; the ring lies in dynamic shared memory. */
+/** A stream `name` over `rows` rows of the inputs that follow, with `none` outside the row; the
+ * ring is in dynamic shared memory. */
 #define TS_STREAM(name, T, S, ARRAYS, none, rows, n, ...)                             \
     extern __shared__ __align__(128) unsigned char ts_ring[];                         \
     __shared__ typename row_stream<T, S, ARRAYS>::exchange_place ts_exchange;         \
@@ -343,13 +341,13 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
     /* too short for it to be the better way */
     if (!d->clusters || !aligned || n % V || v <= short_of)
         return cudaErrorNotSupported;
-    /* Without branches more is on its way at a time, which takes registers that these have. */
+    /* Without branches more loads are in flight, which needs registers that these shapes have. */
     constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
     constexpr int exact_vecs = kept || wide                        ? 8
                                : WAY == rows_sum && sizeof(T) == 2 ? 4
                                                                    : 0;
-/* A shape for rows of as many vectors as it holds; for those of any number up to `most`; for both,
- * with a kernel for each where the first is worth one. */
+/* A shape for rows that fill it; for rows of up to `most` vectors; for both, with separate kernels
+ * if the first is faster. */
 #define TS_EXACT(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
     static_assert(THREADS * VECS * CLUSTER == most, "what the shape holds");                       \
     if (v == most)                                                                                 \

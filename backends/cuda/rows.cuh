@@ -20,8 +20,8 @@ namespace ts {
 template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
 struct row_shape {
     static constexpr int warps = WARPS_, vecs = VECS_, rows = ROWS_;
-    static constexpr int threads = 32 * warps;  /* that work on one row */
-    static constexpr int most = threads * rows; /* that a block has at most */
+    static constexpr int threads = 32 * warps;  /* threads per row */
+    static constexpr int most = threads * rows; /* largest number of threads in a block */
     static constexpr bool full = FULL_;         /* the row is as long as the shape can hold */
     static constexpr bool fits = false;         /* a row_fit */
     static constexpr bool sub = false;          /* row_lanes */
@@ -133,9 +133,9 @@ struct plain_parts {
 };
 
 /**
- * Two numbers of a row from those of its parts, EACH of them in each of `width` lanes. Each part's
- * first number becomes f.share(own first, base, own count), where f.base_of() chose the base from
- * the first parts of those lanes; shares are joined by f.join(a, b), and f.whole(joined, base,
+ * Combines the two numbers of a row from its parts, EACH parts in each of `width` lanes. Each
+ * part's first number becomes f.share(own first, base, own count), where f.base_of() chose the base
+ * from the first parts of those lanes; shares are joined by f.join(a, b), and f.whole(joined, base,
  * whole count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole
  * count), where own.x is the share, are added.
  */
@@ -163,8 +163,8 @@ __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], 
     return make_float2(f.whole(x, base, whole_count), y);
 }
 
-/** Two numbers of a row from those of its threads, which have `count` of its n elements; see
- * combine(). f.none() are those of no elements. */
+/** Combines two numbers of a row from its threads, which have `count` of its n elements; see
+ * combine(). f.none(): the numbers of no elements. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
                                               float2 *place)
@@ -264,7 +264,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
         return inside(j, n) ? *reinterpret_cast<const vec<T, V> *>(line + column(j))
                             : all_of<T, V>(fill);
     }
-    /** The same of a line that may be NULL: `fill` alone. */
+    /** Like the load above, for a line that may be NULL, which gives `fill`. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
         return line ? there(line, j, n, fill) : all_of<T, V>(fill);
@@ -303,11 +303,11 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     }
 };
 
-/** What makes x, and every store before, comes before what follows, which so needs no registers
- * beside theirs. */
+/** Compiler barrier: the computation of x and earlier stores are scheduled before later code, which
+ * reduces register pressure. */
 __device__ __forceinline__ void settled(float &x) { asm volatile("" : "+f"(x)::"memory"); }
 
-/** Row that this thread works on, and whether there is one. */
+/** Row of this thread, and whether it exists. */
 template <class S> __device__ __forceinline__ int64_t row_index()
 {
     if constexpr (S::sub)

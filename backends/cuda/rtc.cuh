@@ -1,8 +1,8 @@
 /**
- * @file rtc.cuh  What the headers of formulas take from C++ and CUDA's headers, for NVRTC.
+ * @file rtc.cuh  Declarations from C++ and CUDA headers that the formulas need, for NVRTC.
  *
- * Fused groups are compiled on the user's machine, where no headers need be: these lines stand in
- * front of the headers, whose #include lines are taken out. nvcc never sees them.
+ * Fused groups are compiled on the user's machine, which may have no headers. This file is placed
+ * before the formulas' headers, whose #include lines are removed. nvcc never reads it.
  */
 // SPDX-License-Identifier: MIT
 typedef signed char int8_t;

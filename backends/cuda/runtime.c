@@ -17,10 +17,10 @@
 
 /* ------------------------------------------------------------------------------ errors ---- */
 
-/* The last launches, oldest overwritten: what an error that comes late may belong to. An entry is
- * op, device and stream in one word; 0 once a wait has shown that it ended well. Counted by a load
- * and a store, which every launch pays: of two threads that meet, one entry may be lost. */
-enum { RING = 16, GRAPH = 0xfffe /* in the place of an op */ };
+/* Ring of the last launches, candidates for an asynchronous error. An entry holds op, device and
+ * stream in one word; it becomes 0 when a wait shows that the launch succeeded. A load and a store,
+ * which every launch pays, count entries; a race of two threads may lose one entry. */
+enum { RING = 16, GRAPH = 0xfffe /* instead of an op */ };
 static _Atomic uint32_t launches;
 static _Atomic uint64_t ring[RING];
 static atomic_bool synchronous; /* TS_SYNC=1, read before the first device is ready */
@@ -124,7 +124,7 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     return ts_error_set_hint(TS_ERR_DEVICE, after_loss, "%s", text);
 }
 
-/** What is rare after a launch. */
+/** Slow path of the check after a launch. */
 static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, cudaError_t error,
                                                         cudaStream_t stream, uint32_t i)
 {
@@ -166,7 +166,7 @@ ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_
 static atomic_bool ready[TS_CUDA_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/** Writes the error record that says why there is no device. */
+/** Records the reason why there is no device. */
 static void set_no_device_error(cudaError_t error)
 {
     int driver = 0;
@@ -189,7 +189,7 @@ static void set_no_device_error(cudaError_t error)
 
 int ts_cuda_count(void)
 {
-    /* asked until there is one: devices neither come nor go in a process */
+    /* queried until the driver reports a device; the number does not change in a process */
     static _Atomic int known;
     int count = atomic_load_explicit(&known, memory_order_relaxed);
     if (count)
@@ -240,8 +240,8 @@ static ts_status prepare(int index)
         return ts_error_set(TS_ERR_DEVICE,
                             "cuda:%d: expected a GPU of compute capability 8.0 or later, got %d.%d",
                             index, major, minor);
-    TS_TRY(ts_cuda_check(ts_cuda_code(&code), "cuda:%d: code for compute capability %d.%d", index,
-                         major, minor));
+    TS_TRY(ts_cuda_check(ts_cuda_code_capability(&code),
+                         "cuda:%d: code for compute capability %d.%d", index, major, minor));
     d->clusters = code >= 90;
     d->hopper = code == 90 && major == 9 && minor == 0;
     TS_TRY(ts_cuda_check(cudaHostAlloc((void **)&d->fault, sizeof *d->fault,
@@ -289,7 +289,7 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
         return NULL;
     }
     if (!atomic_load_explicit(&ready[index], memory_order_acquire)) {
-        /* what fails here may have changed CUDA's own device, and is no fault of the one before */
+        /* a failure here may have changed CUDA's current device; restore it */
         ts_cuda_current = NULL;
         pthread_mutex_lock(&lock);
         ts_status status = atomic_load(&ready[index]) ? TS_OK : prepare(index);
@@ -316,7 +316,7 @@ ts_cuda_device *ts_cuda_use(int index)
     return __builtin_expect(d && d->index == index, 1) ? d : use_another(index);
 }
 
-/* Captures share it, and who waits for a device has it alone. */
+/* Captures hold it shared; a wait for a device holds it exclusively. */
 static pthread_rwlock_t captures = PTHREAD_RWLOCK_INITIALIZER;
 void ts_cuda_capture_enter(void) { pthread_rwlock_rdlock(&captures); }
 void ts_cuda_capture_leave(void) { pthread_rwlock_unlock(&captures); }

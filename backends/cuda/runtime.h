@@ -1,5 +1,4 @@
-/** @file runtime.h  What the files of this backend share on the host:
- * errors, devices, streams, memory. */
+/** @file runtime.h  Common host code of this backend: errors, devices, streams, memory. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_RUNTIME_H
 #define TS_CUDA_RUNTIME_H
@@ -13,8 +12,7 @@ TS_BEGIN_DECLS
 /** Most devices that are used; the others of a machine are left alone. */
 #define TS_CUDA_DEVICES 16
 
-/** Which argument of which call a kernel works on: what a report needs
- * that is read after the call. */
+/** Call and argument of a kernel, for a report that is read after the call. */
 typedef struct ts_cuda_caller {
     const ts_op_table *table;
     const void *site;
@@ -22,8 +20,8 @@ typedef struct ts_cuda_caller {
     uint8_t nargs, arg;
 } ts_cuda_caller;
 
-/** What kernels report when a value in device memory is wrong: the first since it was last read.
- *  It lies in host memory that the device can write; waiting for the device reads it. */
+/** A kernel's report of an invalid value in device memory: the first since the last read. The
+ *  report is in host memory that the device can write; waiting for the device reads it. */
 typedef struct ts_cuda_fault {
     int32_t some;         /* 0 nothing, 1 an index, 2 a number, -1 being written */
     ts_cuda_caller caller;
@@ -33,7 +31,7 @@ typedef struct ts_cuda_fault {
     double number;
 } ts_cuda_fault;
 
-/** What is known of a device, asked once. */
+/** Properties of a device, queried once. */
 typedef struct ts_cuda_device {
     int index;
     int sms;             /* multiprocessors */
@@ -45,37 +43,38 @@ typedef struct ts_cuda_device {
     ts_cuda_fault *fault;
 } ts_cuda_device;
 
-/** Counts devices; 0, without an error, where there is no driver or no GPU. */
+/** Counts devices; 0, without an error, if there is no driver or no GPU. */
 int ts_cuda_count(void);
-/** A device, made ready at its first use and current in the calling thread; NULL with an error,
- * as for one that is lost. */
+/** A device, initialised at its first use and current in the calling thread. NULL with an error,
+ * for example if the device is lost. */
 ts_cuda_device *ts_cuda_use(int index);
-/** Waits for each device that is ready, whatever it reports: for what any may be reading. */
+/** Waits for each initialised device and ignores errors, for memory that any device may be
+ *  reading. */
 void ts_cuda_wait_for_all(void);
 /** Whether a kernel that CUDA stopped, or a fork, has made the device unusable. */
 bool ts_cuda_is_lost(int device);
-/** The capability for which the code was compiled that runs on the current device,
- *  10 major + minor: below the device's own where the driver compiled PTX. The kernels of another
- *  capability may be empty in it. */
-cudaError_t ts_cuda_code(int *capability);
+/** Writes the compute capability that the library's code on the current device was compiled for, as
+ *  10 major + minor. The number is below the device's own if the driver compiled PTX. Kernels for
+ *  other capabilities may have empty bodies in this code. */
+cudaError_t ts_cuda_code_capability(int *capability);
 /** A backend's stream as CUDA's: NULL is the device's own. */
 static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_stream *stream)
 {
     return stream ? (cudaStream_t)stream : device->stream;
 }
 
-/** TS_OK, or the error with what was being done: "copy of 64 bytes to cuda:0".
- * Empties CUDA's own record. */
+/** TS_OK, or the error with the operation: "copy of 64 bytes to cuda:0". Empties CUDA's own
+ * record. */
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
-/** Before the launch of a graph, for the report of an error that comes late. */
+/** Call before the launch of a graph, for reports of asynchronous errors. */
 void ts_cuda_replayed(cudaStream_t stream);
 /** Whether TS_SYNC=1 makes each launch wait. */
 bool ts_cuda_synchronous(void);
-/** How many launches there were so far, and: the first `end` of them have ended well,
- * those on `stream` (NULL: on any). */
+/** The number of launches so far. The second function notes that the first `end` launches on
+ * `stream` (NULL: on any) succeeded. */
 uint32_t ts_cuda_launches(void);
 void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end);
 

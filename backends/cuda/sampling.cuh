@@ -11,12 +11,11 @@ namespace ts {
 /* -------------------------------------------------------------------------- permutations ---- */
 
 /*
- * The CPU's shuffle: for i from n - 1 down, element i changes places with partner h(i) among
- * 0 .. i. What lies at place q before step i came there by the latest step before, the smallest
- * j > i with h(j) = q; it had lain at j before step j. So the result at i is the end of a chain:
- * to the smallest j > i with the same partner, then from j to the smallest k > j whose partner is
- * j, and on while there is one; the end's own number is what lay there at first. Chains are short:
- * their expected length is below ln n.
+ * The CPU's shuffle: for i from n - 1 down, element i is swapped with partner h(i) among 0 .. i.
+ * The element at position q before step i came from position j in the latest earlier step, the
+ * smallest j > i with h(j) = q. So the result at i is the end of a chain: from i to the smallest j
+ * > i with the same partner, then from j to the smallest k > j whose partner is j, and so on. The
+ * result is the number of the last position. Chains are short: their expected length is below ln n.
  */
 template <class I> struct permutation {
     I *partner;        /* h(i) */
@@ -124,7 +123,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
         out.wrong_number(all, row * n);
     for (int64_t s = threadIdx.x; s < draws; s += SAMPLE_THREADS) {
         double u = philox_uniform(rng.seed, rng.offset, (uint64_t)(row * draws + s)) * all;
-        int low = 0, high = SAMPLE_THREADS - 1; /* a run whose end exceeds u */
+        int low = 0, high = SAMPLE_THREADS - 1; /* the first run whose end exceeds u */
         while (low < high) {
             int middle = (low + high) / 2;
             if (before[middle + 1] > u)
@@ -146,7 +145,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     }
 }
 
-/** When each category arrives in a race of exponential times; those of weight 0 never do. */
+/** Arrival time of each category in a race of exponential times; infinite for weight 0. */
 template <class T>
 static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, ts_rng_state rng,
                                        reporter out)
@@ -160,7 +159,7 @@ static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, t
     }
 }
 
-/** Of equal times the lower category is first. */
+/** With equal times the lower category is first. */
 struct arrival {
     double time;
     int64_t category;
@@ -183,8 +182,8 @@ struct arrival {
 };
 
 /**
- * The earliest arrivals of a row, in order: draws without replacement. A thread knows the earliest
- * of its own categories; when it has won, its warp looks for its next.
+ * The earliest arrivals of a row, in order: draws without replacement. A thread keeps the earliest
+ * of its own categories; after that category wins, the warp finds the thread's next one.
  */
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     race_kernel(const double *times, int64_t *y, int64_t n, int64_t draws, reporter out)

@@ -1,11 +1,10 @@
 /**
- * @file scan.cu
- * Running sums. A block walks a row, or 32 rows that lie side by side, in chunks that it holds
- * in registers: threads add their own elements, these sums are scanned, and a carry, of f64
- * for floats, goes on to the next chunk. Where rows are too few for the device, they are cut in
- * shares: a first launch adds up each share, and every share begins with the sum of those before.
- * Orders are functions of the shape alone; a look-back at whatever neighbours have finished would
- * not be. Bytes: each element read and written once, and read once more where rows are cut.
+ * @file scan.cu  Running sums. A block processes a row, or 32 adjacent rows, in chunks in
+ * registers: threads add their own elements, the block scans these sums, and a carry (f64 for
+ * floats) is passed to the next chunk. If there are too few rows for the device, rows are divided
+ * into shares: a first launch sums each share, and every share starts with the sum of the shares
+ * before it. The order of additions depends on the shape only, unlike decoupled look-back. Bytes:
+ * each element read and written once, and read once more if rows are divided.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/aligned.cuh"
@@ -15,14 +14,13 @@
 
 using namespace ts;
 
-/** What sums of T are kept in, and what neighbours are added in before:
- * at most a warp's elements. */
+/** Types of sums of T: of the carry, and of the sums of at most a warp's elements. */
 template <class T> struct running { using type = double; using near = wide_t<T>; };
 /* wraps, as sums do */
 template <> struct running<int64_t> { using type = uint64_t; using near = uint64_t; };
 
-/** Lines along the dim of the sums; share p of a line is elements p * share and on,
- * counted as the walk goes. */
+/** Lines along the dim of the sums; share p of a line is elements p * share and on, counted in the
+ * direction of the scan. */
 struct scan {
     int64_t outer, n, inner, share;
     bool reverse;
@@ -32,7 +30,7 @@ struct scan {
  * left it in the second cache. */
 static __device__ __forceinline__ unsigned own_share() { return gridDim.y - 1 - blockIdx.y; }
 
-/** What the shares before this one add up to. */
+/** Sum of the shares before this one. */
 template <class A>
 static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64_t line)
 {
@@ -45,7 +43,7 @@ static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64
 
 /* --------------------------------------------------------------------------------- rows ---- */
 
-enum { ROW_VECS = 4, BLOCK_WARPS = 8 /* of rows that one warp walks */ };
+enum { ROW_VECS = 4, BLOCK_WARPS = 8 /* rows that one warp processes */ };
 
 /** Lane's sum over the lanes before it. Taking its own away again would make NaN of infinities. */
 template <class A> static __device__ __forceinline__ A before_lane(A upto)
@@ -54,7 +52,7 @@ template <class A> static __device__ __forceinline__ A before_lane(A upto)
     return threadIdx.x % 32 ? below : 0;
 }
 
-/** Row of this warp or block, and whether there is one. */
+/** Row of this warp or block, and whether it exists. */
 template <int WARPS> static __device__ __forceinline__ int64_t own_row()
 {
     return WARPS == 1 ? (int64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / 32 : blockIdx.x;
@@ -263,8 +261,8 @@ template <class T> struct sums_of {
 
 /* ------------------------------------------------------------------------------- launch ---- */
 
-/** Cuts lines of n elements, which `blocks` blocks walk in chunks, until there are some 512 blocks;
- * returns the number of shares. */
+/** Divides lines of n elements, which `blocks` blocks process in chunks, until there are about 512
+ * blocks. Returns the number of shares. */
 static int64_t cut(scan &s, int64_t blocks, int64_t chunk)
 {
     int64_t shares = blocks < 256 ? 512 / blocks : 1, chunks = (s.n + chunk - 1) / chunk;
@@ -274,8 +272,8 @@ static int64_t cut(scan &s, int64_t blocks, int64_t chunk)
     return (s.n + s.share - 1) / s.share;
 }
 
-/** Runs launch.operator()<TOTAL>(shares, stream, sums): the sums of shares first
- * where there are several. */
+/** Runs launch.operator()<TOTAL>(shares, stream, sums): with several shares, computes their sums
+ * first. */
 template <class A, class F>
 static ts_status in_shares(ts_frame *f, int64_t lines, int64_t shares, F &&launch)
 {

@@ -1,8 +1,7 @@
 /**
- * @file slice.cu
- * A tensor with a slice replaced, or zeros with one: each unit of the result comes from
- * the slice's source or from the tensor, in one launch. Bytes: the result once written,
- * what it is made of once read.
+ * @file slice.cu  A tensor, or zeros, with a slice replaced. One launch copies each unit of the
+ * result from the slice's source or from the tensor. Bytes: the result is written once, its sources
+ * are read once.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/units.cuh"
@@ -14,7 +13,7 @@ template <class U, class I> struct sliced {
     const U *self; /* NULL: zeros */
     const U *src;
     split<I> row, inner, step;
-    I start, count; /* of the dim's elements: the first, and how many are replaced */
+    I start, count; /* first replaced element of the dim, and number of replaced elements */
 
     __device__ __forceinline__ U operator()(I i) const
     {

@@ -28,8 +28,8 @@ template <class T> struct softmax_of {
     }
 };
 
-/** A line of gradients, beside one of results y: g becomes y (g - sum(g y)), of the logarithm
- * g - exp(y) sum(g). */
+/** A line of gradients g with results y: g becomes y (g - sum(g y)), or g - exp(y) sum(g) for
+ * log-softmax. */
 template <class T> struct softmax_gradient_of {
     bool log;
     template <class L> __device__ __forceinline__ void operator()(const L &l) const

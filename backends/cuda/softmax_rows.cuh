@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(S::most) softmax_kernel(const T *x, T *y, int6
     part.store(y + r * n, m);
 }
 
-/** Of halves, two at a time, as they lie in their vectors. */
+/** For halves: two elements at a time, as packed in vectors. */
 template <class T, int VECS> __device__ __forceinline__ float largest(const vec<T, 8> (&x)[VECS])
 {
     using pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
@@ -203,7 +203,7 @@ __global__ void __launch_bounds__(S::most, S::full || S::fits ? 1024 / S::most :
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-/** Writes of each vector j of a row what f(j, z) makes of its elements in the first input. */
+/** Applies f(j, z) to each vector j of a row of the first input and writes the result. */
 template <class R, class T, class F>
 __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
 {
@@ -217,7 +217,7 @@ __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
         }
 }
 
-/** The largest value, and the sum, of a thread whose elements stay in the ring. */
+/** The largest value and the sum of a thread's elements, which stay in the ring. */
 template <class T> struct exp_sums : joined_exps<T> {
     template <class R> __device__ __forceinline__ float2 first(const R &r) const
     {

@@ -1,10 +1,9 @@
 /**
- * @file sort.cuh
- * A stable sort of keys with places: radix, least digit first, eight bits a pass,
- * and only as many passes as the largest key needs. A pass counts digits by tile, sums the counts,
- * and moves each pair behind the equal digits before it, so equal keys keep their order
- * and nothing depends on scheduling. A pass reads keys twice and places once, and writes both once:
- * of N pairs of 32 bits, 20 N bytes.
+ * @file sort.cuh  A stable radix sort of keys with positions: least significant digit first, eight
+ * bits per pass, and only as many passes as the largest key needs. A pass counts digits per tile,
+ * computes prefix sums, and moves each pair after earlier pairs with the same digit, so equal keys
+ * keep their order and the result does not depend on scheduling. A pass reads keys twice and places
+ * once, and writes both once: of N pairs of 32 bits, 20 N bytes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
@@ -42,8 +41,7 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     counts[(I)threadIdx.x * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
-/** Block d turns digit d's counts into the number of those before each tile;
- * totals[d] is the digit's own. */
+/** Block d replaces digit d's counts by prefix sums over tiles; totals[d] is the digit's total. */
 template <class I>
 static __global__ void __launch_bounds__(SORT_THREADS)
     sort_sum_kernel(I *counts, I tiles, I *totals)
@@ -92,7 +90,7 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
     I all, start = block_exclusive<SORT_THREADS>(totals[threadIdx.x], &all);
     base[threadIdx.x] = start + counts[(I)threadIdx.x * gridDim.x + blockIdx.x];
-    unsigned before = 0; /* of the warps; thread d does digit d */
+    unsigned before = 0; /* counts of the warps; thread d handles digit d */
 #pragma unroll
     for (int w = 0; w < warps; w++) {
         unsigned own = count[w][threadIdx.x];
@@ -112,12 +110,11 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
 }
 
-/** Pairs, twice, and room for counts: what a sort of n pairs works in.
- * It lies in one block of scratch. */
+/** Scratch of a sort of n pairs, in one block: two buffers of pairs, and counts. */
 template <class I> struct sorter {
     I *keys[2], *places[2], *counts, *totals;
     I n;
-    int now; /* which of the two holds the pairs */
+    int now; /* index of the buffer that holds the pairs */
 
     static int64_t tiles(int64_t n) { return (n + SORT_TILE - 1) / SORT_TILE; }
     static int64_t numbers(int64_t n) { return 4 * n + SORT_DIGITS * (tiles(n) + 1); }
@@ -132,7 +129,7 @@ template <class I> struct sorter {
         counts = at;
         totals = at + SORT_DIGITS * tiles(count);
     }
-    /** Sorts what keys[0] and places[0] hold; keys are at most `largest`. */
+    /** Sorts keys[0] and places[0]; keys are at most `largest`. */
     void run(uint64_t largest, cudaStream_t stream)
     {
         unsigned blocks = (unsigned)tiles((int64_t)n);

@@ -14,7 +14,7 @@ namespace ts {
 inline ts_tensor *statistics(const ts_value &v)
 {
     ts_dtype dtype = ts_dtype_of(v.t);
-    return dtype == TS_BF16 || dtype == TS_F16 ? ts_to(v.t, TS_F32) : v.t;
+    return ts_dtype_is_half(dtype) ? ts_to(v.t, TS_F32) : v.t;
 }
 
 } // namespace ts

@@ -10,8 +10,8 @@
 
 namespace ts {
 
-/** The driver's function, through the runtime, so that nothing links
- * to the driver; NULL: it has none. */
+/** The driver's function, queried through the runtime, so that the library does not link to the
+ * driver; NULL if the driver lacks it. */
 inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
 {
     static void *found;
@@ -39,7 +39,7 @@ bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows
              int batches, int box_rows)
 {
     auto encode = tma_encoder();
-    /* the step of a dim of one element is never taken, but must be one that the driver accepts */
+    /* the step of a dim of size 1 is unused, but the driver checks it */
     auto step = [&](int size, int64_t elements) {
         return (cuuint64_t)(size > 1 ? elements * 2 : 16);
     };

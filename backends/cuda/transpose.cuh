@@ -1,8 +1,7 @@
 /**
- * @file transpose.cuh
- * Copies whose source is contiguous along another dim than the destination:
- * tiles of 64 x 64 elements turn in shared memory, so that both sides are touched in whole lines.
- * Bytes: each element read and written once.
+ * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination:
+ * tiles of 64 x 64 elements are transposed in shared memory, so that both sides are accessed in
+ * whole cache lines. Bytes: each element is read and written once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TRANSPOSE_CUH

@@ -41,7 +41,7 @@ template <class T, class X> __device__ __forceinline__ T narrow(X x)
     return narrow_to<T>::from(x);
 }
 
-/** 2^x by the unit for it: for what is rounded to 8 or 11 bits afterwards. */
+/** 2^x by the hardware instruction, for results that are then rounded to 8 or 11 bits. */
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;

@@ -51,7 +51,7 @@ __device__ __forceinline__ float circle_at(float x, unsigned quarter)
     r = fmaf(n, -5.39030253e-15f, r);
     float s = r * r, odd = fmaf(-0.000195152959f, s, 0.00833216087f),
           even = fmaf(2.44677067e-05f, s, -0.00138877297f);
-    odd = fmaf(fmaf(odd, s, -0.166666546f), fmaf(s, r, 0.0f), r); /* of -0 it is -0 */
+    odd = fmaf(fmaf(odd, s, -0.166666546f), fmaf(s, r, 0.0f), r); /* -0 gives -0 */
     even = fmaf(fmaf(fmaf(even, s, 0.0416666567f), s, -0.5f), s, 1);
     unsigned q = __float_as_uint(sum) + quarter;
     float y = __uint_as_float(__float_as_uint(q & 1 ? even : odd) ^ (q << 30 & 0x80000000u));

@@ -31,8 +31,8 @@ template <class F> auto with_unit(int bytes, F &&f)
     }
 }
 
-/** Elements behind a dim of a contiguous tensor.
- * Strides do not say: those of dims of size 1 may be any. */
+/** Elements after a dim of a contiguous tensor, computed from sizes: strides of dims of size 1 are
+ * arbitrary. */
 inline int64_t elements_behind(const ts_tensor *t, int dim)
 {
     int64_t n = 1;
@@ -41,8 +41,8 @@ inline int64_t elements_behind(const ts_tensor *t, int dim)
     return n;
 }
 
-/** Division of numbers of type I by one that is known before. Where there are no numbers, beside a
- * size of 0, the other sizes may be any, and beyond I. */
+/** Division of numbers of type I by a precomputed divisor. If a size is 0, no division happens, and
+ * other sizes may exceed I. */
 template <class I> struct split;
 template <> struct split<uint32_t> : divisor {
     split() = default;
@@ -93,8 +93,7 @@ cudaError_t fill_units(void *out, int64_t n, const F &fn, cudaStream_t stream)
     return cudaPeekAtLastError();
 }
 
-/** Places in N tensors of the same element of a space, by its number;
- * dims stand innermost first. */
+/** Offsets of an element of a space in N tensors, by its index; dims are innermost first. */
 template <class I, int N> struct walk {
     int ndim;
     split<I> sizes[TS_MAX_DIMS];

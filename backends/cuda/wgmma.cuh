@@ -1,12 +1,12 @@
 /**
- * @file wgmma.cuh
- * What Hopper (sm_90a) adds: tiles that the copy engine brings (TMA) and products of four warps
- * together straight from shared memory (PTX ISA: cp.async.bulk.tensor, wgmma, setmaxnreg).
+ * @file wgmma.cuh  Hopper's instructions (sm_90a): tile copies by the copy engine (TMA), and
+ * products by four warps that read operands from shared memory (PTX ISA: cp.async.bulk.tensor,
+ * wgmma, setmaxnreg).
  *
- * A tile of R rows lies as slabs of 64 columns of 2 bytes, R rows of 128 bytes each, as the copy
- * engine writes it with its 128-byte swizzle: chunk c of 16 bytes of row r is at place c xor
- * (r mod 8). Slabs begin at multiples of 1,024 bytes. The same tile serves as an operand either
- * way: with its columns as the depth of the product, or with its rows.
+ * A tile of R rows consists of slabs of 64 columns of 2 bytes, R rows of 128 bytes each, in the
+ * copy engine's 128-byte swizzle: the 16-byte chunk c of row r is at position c xor (r mod 8).
+ * Slabs start at multiples of 1,024 bytes. Either the columns or the rows of a tile can be the
+ * depth of the product.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WGMMA_CUH
@@ -21,7 +21,7 @@ namespace ts {
 
 /* ----------------------------------------------------------------- turns and copies ---- */
 
-/** Barriers by number: waits with, or tells, `threads` threads. */
+/** Named barriers: bar.sync (waits) and bar.arrive (does not wait) for `threads` threads. */
 __device__ __forceinline__ void turn_wait(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
@@ -31,8 +31,8 @@ __device__ __forceinline__ void turn_give(int number, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
-/** Copies a box of the map's tensor at (column, row, head, batch);
- * what lies outside of the tensor is zero. */
+/** Copies a box of the map's tensor at (column, row, head, batch); elements outside the tensor are
+ * zero. */
 __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row,
                                          int head, int batch, uint32_t barrier)
 {
@@ -51,7 +51,7 @@ __device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *ma
         tma_load(to + slab * ROWS * 128, map, slab * 64, row, head, batch, barrier);
 }
 
-/** What the threads wrote to shared memory becomes visible to the copy engine; before they meet. */
+/** Makes the threads' shared-memory stores visible to TMA. Call before the barrier. */
 __device__ __forceinline__ void tma_sees_shared()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -69,7 +69,7 @@ __device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap 
                      : "memory");
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-/** Waits until this thread's stores have read what they store. */
+/** Waits until this thread's bulk stores have read their source in shared memory. */
 __device__ __forceinline__ void tma_stores_wait()
 {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
@@ -87,7 +87,7 @@ template <int COUNT> __device__ __forceinline__ void registers_shrink()
 
 /* ---------------------------------------------------------------------------- products ---- */
 
-/** Before the first product that touches registers which were written since. */
+/** Call before the first product that uses registers written since the last products. */
 __device__ __forceinline__ void wgmma_begin()
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -96,7 +96,8 @@ __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/** Waits until all but the last LEFT groups of products are done; then settle() what they gave. */
+/** Waits until all but the last LEFT groups of products are done. Call settle() on their
+ *  accumulators afterwards. */
 template <int LEFT> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
@@ -111,8 +112,8 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4])
             asm volatile("" : "+f"(d[n][e])::"memory");
 }
 
-/** Tells the compiler that what accumulators held is of no use,
- * before products that overwrite them. */
+/** Tells the compiler that the accumulators' old values are unused, before products that overwrite
+ * them. */
 template <int N> __device__ __forceinline__ void forget(float (&d)[N][4])
 {
 #pragma unroll
@@ -135,213 +136,64 @@ template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
            1ull << 62;
 }
 
-/* d (64 x 8 N, laid out as that of mma() in each warp) = or += a b, 16 deep;
- * a from shared memory by columns, b by columns. */
-template <class T, int N> struct wgmma;
+/*
+ * wgmma<T, W>: d (64 x W, laid out as that of mma() in each warp) = or += a b, 16 deep. An asm
+ * statement takes no arrays: TILES lists the elements of d, REGISTERS their numbers, and i to m
+ * are the numbers of the operands behind these.
+ */
+template <class T, int W> struct wgmma;
 
-template <> struct wgmma<bf16, 64> {
-    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
-    template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b,
-                                                   int some)
-    {
-        asm volatile(
-            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, "
-            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-            "%25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, %35;\n\t}"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-              "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-            : "l"(a), "l"(b), "r"(some), "n"(ROWS));
-    }
-    /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4],
-                                                uint64_t b)
-    {
-        asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, "
-            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-            "%25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-              "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    }
-};
+#define WGMMA_TILE(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
+#define WGMMA_TILES_64                                                                             \
+    WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5),      \
+        WGMMA_TILE(6), WGMMA_TILE(7)
+#define WGMMA_TILES_128                                                                            \
+    WGMMA_TILES_64, WGMMA_TILE(8), WGMMA_TILE(9), WGMMA_TILE(10), WGMMA_TILE(11), WGMMA_TILE(12),  \
+        WGMMA_TILE(13), WGMMA_TILE(14), WGMMA_TILE(15)
+#define WGMMA_REGISTERS_64                                                                         \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_REGISTERS_128                                                                        \
+    WGMMA_REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "  \
+                       "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "    \
+                       "%60, %61, %62, %63"
 
-template <> struct wgmma<bf16, 128> {
-    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
-    template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b,
-                                                   int some)
-    {
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
-                     "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-                     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
-                     "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "
-                     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, "
-                     "p, 1, 1, 0, %67;\n\t}"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
-                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
-                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
-                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                       "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                     : "l"(a), "l"(b), "r"(some), "n"(ROWS));
+#define WGMMA(T, W, i, j, k, l, m)                                                                 \
+    template <> struct wgmma<T, W> {                                                               \
+        /* a by columns, b by columns or ROWS; some = 0: d is overwritten. */                      \
+        template <int ROWS = 0>                                                                    \
+        static __device__ __forceinline__ void columns(float (&d)[W / 8][4], uint64_t a,           \
+                                                       uint64_t b, int some)                       \
+        {                                                                                          \
+            asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %" #k ", 0;\n\t"                    \
+                         "wgmma.mma_async.sync.aligned.m64n" #W "k16.f32." #T "." #T               \
+                         " {" WGMMA_REGISTERS_##W "}, %" #i ", %" #j ", p, 1, 1, 0, %" #l ";\n\t}" \
+                         : WGMMA_TILES_##W                                                         \
+                         : "l"(a), "l"(b), "r"(some), "n"(ROWS));                                  \
+        }                                                                                          \
+        /* a from registers, b by rows; d grows. */                                                \
+        static __device__ __forceinline__ void rows(float (&d)[W / 8][4], const uint32_t (&a)[4],  \
+                                                    uint64_t b)                                    \
+        {                                                                                          \
+            asm volatile("wgmma.mma_async.sync.aligned.m64n" #W "k16.f32." #T "." #T               \
+                         " {" WGMMA_REGISTERS_##W "}, {%" #i ", %" #j ", %" #k ", %" #l "}, %" #m  \
+                                                  ", 1, 1, 1, 1;"                                  \
+                         : WGMMA_TILES_##W                                                         \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                    \
+        }                                                                                          \
     }
-    /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4],
-                                                uint64_t b)
-    {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, "
-                     "%5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
-                     "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, "
-                     "%36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, "
-                     "%51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, "
-                     "%66, %67}, %68, 1, 1, 1, 1;"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
-                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
-                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
-                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                       "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    }
-};
 
-template <> struct wgmma<f16, 64> {
-    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
-    template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[8][4], uint64_t a, uint64_t b,
-                                                   int some)
-    {
-        asm volatile(
-            "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, "
-            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-            "%25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, %35;\n\t}"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-              "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-            : "l"(a), "l"(b), "r"(some), "n"(ROWS));
-    }
-    /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[8][4], const uint32_t (&a)[4],
-                                                uint64_t b)
-    {
-        asm volatile(
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, "
-            "%8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "
-            "%25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-            : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-              "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-              "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-              "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-              "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-              "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-              "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-              "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    }
-};
+WGMMA(bf16, 64, 32, 33, 34, 35, 36);
+WGMMA(f16, 64, 32, 33, 34, 35, 36);
+WGMMA(bf16, 128, 64, 65, 66, 67, 68);
+WGMMA(f16, 128, 64, 65, 66, 67, 68);
 
-template <> struct wgmma<f16, 128> {
-    /** a by columns, b by columns or ROWS; some = 0: d is overwritten. */
-    template <int ROWS = 0>
-    static __device__ __forceinline__ void columns(float (&d)[16][4], uint64_t a, uint64_t b,
-                                                   int some)
-    {
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"
-                     "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, "
-                     "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-                     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, "
-                     "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
-                     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, p, 1, "
-                     "1, 0, %67;\n\t}"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
-                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
-                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
-                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                       "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                     : "l"(a), "l"(b), "r"(some), "n"(ROWS));
-    }
-    /** a from registers, b by rows; d grows. */
-    static __device__ __forceinline__ void rows(float (&d)[16][4], const uint32_t (&a)[4],
-                                                uint64_t b)
-    {
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, "
-                     "%6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "
-                     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, "
-                     "%37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, "
-                     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, "
-                     "%67}, %68, 1, 1, 1, 1;"
-                     : "+f"(d[0][0]), "+f"(d[0][1]), "+f"(d[0][2]), "+f"(d[0][3]),
-                       "+f"(d[1][0]), "+f"(d[1][1]), "+f"(d[1][2]), "+f"(d[1][3]),
-                       "+f"(d[2][0]), "+f"(d[2][1]), "+f"(d[2][2]), "+f"(d[2][3]),
-                       "+f"(d[3][0]), "+f"(d[3][1]), "+f"(d[3][2]), "+f"(d[3][3]),
-                       "+f"(d[4][0]), "+f"(d[4][1]), "+f"(d[4][2]), "+f"(d[4][3]),
-                       "+f"(d[5][0]), "+f"(d[5][1]), "+f"(d[5][2]), "+f"(d[5][3]),
-                       "+f"(d[6][0]), "+f"(d[6][1]), "+f"(d[6][2]), "+f"(d[6][3]),
-                       "+f"(d[7][0]), "+f"(d[7][1]), "+f"(d[7][2]), "+f"(d[7][3]),
-                       "+f"(d[8][0]), "+f"(d[8][1]), "+f"(d[8][2]), "+f"(d[8][3]),
-                       "+f"(d[9][0]), "+f"(d[9][1]), "+f"(d[9][2]), "+f"(d[9][3]),
-                       "+f"(d[10][0]), "+f"(d[10][1]), "+f"(d[10][2]), "+f"(d[10][3]),
-                       "+f"(d[11][0]), "+f"(d[11][1]), "+f"(d[11][2]), "+f"(d[11][3]),
-                       "+f"(d[12][0]), "+f"(d[12][1]), "+f"(d[12][2]), "+f"(d[12][3]),
-                       "+f"(d[13][0]), "+f"(d[13][1]), "+f"(d[13][2]), "+f"(d[13][3]),
-                       "+f"(d[14][0]), "+f"(d[14][1]), "+f"(d[14][2]), "+f"(d[14][3]),
-                       "+f"(d[15][0]), "+f"(d[15][1]), "+f"(d[15][2]), "+f"(d[15][3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-    }
-};
+#undef WGMMA
+#undef WGMMA_TILE
+#undef WGMMA_TILES_64
+#undef WGMMA_TILES_128
+#undef WGMMA_REGISTERS_64
+#undef WGMMA_REGISTERS_128
 
 /** d = a bT over DEPTH columns; tiles of A_ROWS and B_ROWS rows to a slab. */
 template <class T, int DEPTH, int A_ROWS, int B_ROWS, int N>

@@ -59,8 +59,8 @@ CASES = [Case(depth, causal, rows, backward, deterministic)
 
 
 class Sides:
-    """What each side does with one set of arguments: (query, key, value, grad,
-    results of each peer's forward)."""
+    """The calls of each side for one set of arguments: (query, key, value, grad, results of each
+    peer's forward)."""
 
     def __init__(self, torch, case):
         self.torch, self.case, self.aten = torch, case, torch.ops.aten
@@ -179,8 +179,8 @@ class Writer:
             self.rows.append((case, times))
 
     def summary(self):
-        """What the rows say together: a line for forward, backward and its deterministic mode, also
-        in out."""
+        """Summary of the rows: a line for forward, backward and its deterministic mode, also in
+        out."""
         kinds = {'forward': (False, False), 'backward': (True, False),
                  'backward, deterministic': (True, True)}
         for kind, which in kinds.items():
@@ -199,4 +199,4 @@ class Writer:
                     print(line, file=self.out)
 
 
-writer = Writer  # what compare.py asks a suite for
+writer = Writer  # the interface of a suite for compare.py

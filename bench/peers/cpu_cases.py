@@ -1,5 +1,5 @@
 """
-What bench/compare.py measures on the CPU: the ops of one training step of a small GPT, forward and
+Cases of bench/compare.py on the CPU: the ops of one training step of a small GPT, forward and
 backward, and a few ops on a million elements. A case is a pair: calls of our ops and a function of
 torch's that does the same to the same memory.
 """

@@ -1,7 +1,7 @@
 """
-What bench/compare.py measures on a GPU. A case makes sets of arguments, and says what our ops and a
-function of torch's do with one set; `bytes` is the least that must move: each input read once, each
-result written once.
+Cases of bench/compare.py on a GPU. A case makes sets of arguments, and has the calls of our ops and
+of torch for one set. `bytes` is the minimum traffic: each input read once, each result written
+once.
 """
 # SPDX-License-Identifier: MIT
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Case:
     theirs: Callable          # torch's function of one set
     ours: Callable            # one set -> calls (op, args) or (op, args, given results)
     bytes: int = 0            # moved at least
-    flops: int = 0            # of products; then the roof is that of products
+    flops: int = 0            # work of products; the roof is then the products' roof
     same: int = 1             # so many results of the last call are compared;
                               # 0: the first arguments are
     compiles: bool = True     # torch.compile has something to do

@@ -89,7 +89,7 @@ class Roof:
 
 
 def differences(torch, library, case, arguments, dtype):
-    """'' when both sides agree, else what differs."""
+    """'' if both sides agree, else the difference."""
     calls = case.ours(*arguments)
     for call in calls[:-1]:
         library.call(*call)
@@ -151,7 +151,7 @@ class Bench:
 
 
 def work(pipe, build, widths, names):
-    """A process of run()'s: compiles, says so, and measures what it is told to."""
+    """A process of run(): compiles, reports it, and measures the cases that it receives."""
     os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'  # there are as many of us as processors
     import torch
     from peers import cuda, cuda_cases
@@ -262,7 +262,7 @@ class Writer:
             self.rows.append((name, ours, eager, compiled_us, share))
 
     def summary(self):
-        """What the rows say together: a line for each kind of op, also in out."""
+        """Summary of the rows: a line for each kind of op, also in out."""
         def kind(name):
             return (('rows' if 'x' in name[1] else 'pointwise')
                     + (', backward' if 'backward' in name[0] else ''))
@@ -286,7 +286,7 @@ class Writer:
                 print(line, file=self.out)
 
 
-writer = Writer  # what compare.py asks a suite for
+writer = Writer  # the interface of a suite for compare.py
 
 
 def geometric_mean(ratios):

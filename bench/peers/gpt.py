@@ -152,7 +152,7 @@ def growth(side, build, threads):
         import torch
         torch.set_num_threads(threads)
         small = torch.randn(64, 64, requires_grad=True)
-        (small @ small).sum().backward()  # what torch loads with its first product and backward
+        (small @ small).sum().backward()  # loads the libraries of product and backward
         forget_peak()
         before = status('VmRSS')
         step = torch_step(*torch_model(), fused=True)

@@ -1,7 +1,7 @@
 """
 bench/compare.py --suite oracle: drawn calls of each operator that PyTorch has too, in all their
 forms, against PyTorch and against the same in f64: values, dtypes, sizes, first and second
-gradients, and which calls are refused. docs/conformance.md says what counts as right.
+gradients, and which calls are refused. docs/differences.md defines which differences are accepted.
 """
 # SPDX-License-Identifier: MIT
 import contextlib
@@ -93,7 +93,7 @@ class Ours(tessera.Library):
         return [None if g is None or g == self.none else g for g in found]
 
 
-# ------------------------------------------------------------------------------ what is drawn ----
+# ------------------------------------------------------------------------------------ drawing ----
 
 class Case:
     """One call: operator, arguments, form, and which gradients are asked for."""
@@ -143,7 +143,7 @@ class Case:
             self.second = [d.values(list(t.shape), t.dtype).reshape(t.shape) for t in leaves]
 
     def upstreams(self, order):
-        """What the gradients of an order were asked with."""
+        """Arguments of the gradients of one order."""
         return [self.upstream, *(self.second if order == 2 else [])] if order else []
 
     def text(self):
@@ -171,7 +171,7 @@ def detached(t):
 # ---------------------------------------------------------------------------------- both sides ----
 
 class Result:
-    """What a side gave: a text of refusal, or values and gradients by order."""
+    """Result of a side: the text of a refusal, or values and gradients by order."""
 
     def __init__(self):
         self.refusal, self.values, self.grads = None, [], {}
@@ -317,7 +317,7 @@ class Difference:
         self.__dict__.update(more)
 
     def look_at(self, at):
-        """Which of the wrong elements classes are asked about."""
+        """The wrong elements that are checked against the classes."""
         self.at = at
         self.mine, self.other = self.a[at].item(), self.b[at].item()
         self.exact = None if self.ref is None else self.ref[at].item()
@@ -425,7 +425,7 @@ class Judge:
 
     def differences(self):
         case, ours, theirs = self.case, self.ours, self.theirs
-        for order in (0, 1, 2):  # also what came before a refusal
+        for order in (0, 1, 2):  # also results before a refusal
             mine = ours.values if order == 0 else ours.grads.get(order, [])
             other = theirs.values if order == 0 else theirs.grads.get(order, [])
             if (ours.refusal or theirs.refusal) and not (mine and other):
@@ -489,7 +489,7 @@ class Judge:
         return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong)
 
     def operands(self, at, result):
-        """What the operands hold there, where they broadcast to the result."""
+        """Values of the operands at these positions, if they broadcast to the result."""
         parts = []
         for x in self.case.args:
             if not isinstance(x, torch.Tensor):
@@ -510,8 +510,8 @@ def pick(result, order, i):
 # ---------------------------------------------------------------------------------- the suite ----
 
 def run_case(library, seed, number, names, mistake=None):
-    """The case and its difference, or None. mistake(case, ours, theirs) spoils what we computed,
-    if it can."""
+    """The case and its difference, or None. mistake(case, ours, theirs) corrupts our results, if
+    possible."""
     library.known.clear()
     torch.manual_seed(0)
     with library.scope():
@@ -548,11 +548,11 @@ MISTAKES = {'scaled': off, 'negated': torch.neg, 'in another dtype': coarse,
             'one element': lambda t: torch.where(t == t.flatten()[t.abs().argmax()], off(t), t)}
 
 
-BEYOND = 4  # times what rounding explains
+BEYOND = 4  # multiple of the rounding error
 
 
 def put_beyond(case, ours, theirs, order):
-    """Puts the largest element of a result just beyond what rounding explains."""
+    """Moves the largest element of a result just beyond the rounding error."""
     found = ours.values if order == 0 else ours.grads.get(order, [])
     other = theirs.values if order == 0 else theirs.grads.get(order, [])
     judge = Judge(case, ours, theirs)

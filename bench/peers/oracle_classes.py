@@ -134,7 +134,7 @@ def largest(tensors):
 
 
 def has_left(d):
-    """Whether the element left the dtype's range on one side; what vanishes there belongs to
+    """Whether the element left the dtype's range on one side; elements that vanish there belong to
     least-numbers."""
     return d.a.is_floating_point() and not (math.isfinite(d.mine) and math.isfinite(d.other))
 
@@ -267,8 +267,8 @@ def _(d):
 
 
 def range_of(d, t, divides=False):
-    """Least and largest of what a tensor multiplies, or divides, the element by, or 1: of its value
-    there, if the op is pointwise, else of all."""
+    """Least and largest factor (or divisor) of the element from a tensor, or 1: the tensor's value
+    at the element if the op is pointwise, else all its values."""
     if t.shape == d.a.shape and not d.case.op.sums:
         t = t[d.at]
     sizes = torch.nan_to_num(t.detach().double().abs(), 1, 1, 1)
@@ -309,7 +309,7 @@ def _(d):
     low, high = (math.prod(r[k] for r in ranges) for k in (0, 1))
     least_side = min(abs(d.mine), abs(d.other))
     is_small = min(low, least_side) < info.tiny / info.eps
-    same_sign = (d.mine > 0) == (d.other > 0) or least_side <= few  # what has vanished has none
+    same_sign = (d.mine > 0) == (d.other > 0) or least_side <= few  # 0 has no sign
     return is_small and same_sign and off <= few * high
 
 

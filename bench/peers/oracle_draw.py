@@ -1,4 +1,4 @@
-"""What a case of bench/compare.py --suite oracle is drawn from: sizes, values, layouts, numbers."""
+"""Generators for cases of bench/compare.py --suite oracle: sizes, values, layouts, numbers."""
 # SPDX-License-Identifier: MIT
 import math
 

@@ -310,7 +310,7 @@ op('cross_entropy_grad', lambda d: [*classes(d), d.pick([0.0, 0.0, 0.1])], resul
 
 
 def visible_of(q, k, mask, window):
-    """(…, Sq, Sk): which keys a row sees, and what is added to scores."""
+    """(…, Sq, Sk): the keys that each row sees, and the addends of scores."""
     rows, keys = q.shape[2], k.shape[2]
     gap = torch.arange(keys) - torch.arange(rows).unsqueeze(1) - (keys - rows)
     left, right = window or (-1, -1)
@@ -454,8 +454,8 @@ def grad_scale(d):
 
 
 def stepped(call, lists, found, skipped, scale):
-    """Runs call(lists) on copies in the dtype that a step is computed in, and rounds what it
-    wrote."""
+    """Runs call(lists) on copies in the dtype that a step is computed in, and rounds the written
+    tensors."""
     if found is not None and found.item():
         return [*(t for part in lists[:1] + lists[2:] for t in part), *(s + 1 for s in skipped)]
     work = [[t.to(wide_of(t.dtype)).clone() for t in part] for part in lists]

@@ -43,9 +43,10 @@ def leaves(x):
 
 
 class Rounding(TorchDispatchMode):
-    """Moves what each operation gives by up to a rounding, and the terms of a sum by as many as the
-    sum is deep. `first` is the dtype of the roundings of the call, `later` of its gradients.
-    Without a generator it rounds to nearest: drawn roundings keep apart what a dtype makes equal.
+    """Changes each operation's result by up to one rounding error, and the terms of a sum by as
+    many as the sum is deep. `first` is the dtype of the roundings of the call, `later` of its
+    gradients. Without a generator it rounds to nearest: drawn roundings keep apart what a dtype
+    makes equal.
     """
 
     def __init__(self, generator, first, later):

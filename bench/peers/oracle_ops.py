@@ -1,6 +1,6 @@
 """
 The operators that bench/compare.py --suite oracle compares: how arguments are drawn, in the order
-of the schema, and what PyTorch calls the operator. An operator of the same name is found by it.
+of the schema, and the operator's name in PyTorch. An operator of the same name is found by it.
 """
 # SPDX-License-Identifier: MIT
 import math

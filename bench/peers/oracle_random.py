@@ -1,5 +1,5 @@
 """
-Random operators of the oracle: range, moments and distribution of what they draw (Kolmogorov and
+Random operators of the oracle: range, moments and distribution of their numbers (Kolmogorov and
 Smirnov; Pearson's chi-squared), and that a seed gives the same numbers again. Limits are such that
 one of 10^7 sound calls is reported.
 """
@@ -42,7 +42,7 @@ def random(name, draw):
 
 
 def off_mean(x, mean, deviation, more=0.0):
-    """more: what rounding adds."""
+    """more: the rounding error."""
     if not x.size:
         return None
     off = abs(x.mean() - mean)
@@ -204,7 +204,7 @@ def dropout(args, t, x):
 
 
 def same_places(library, d, args):
-    """dropout_backward drops what dropout dropped, and so does the gradient of dropout."""
+    """dropout_backward and the gradient of dropout drop the same elements as dropout."""
     grad, p = args
     seed = d.integer(0, 1 << 40)
     forward = drawn(library, 'dropout', [grad, p], seed)

@@ -31,7 +31,7 @@ class Lost(Exception):
     """The device takes no more work; the text is the reason."""
 
 
-# ------------------------------------------------------------------------------ what is drawn ----
+# ------------------------------------------------------------------------------------ drawing ----
 
 def families():
     """The family of each operator: the section of ops.def that has its row; 'view' of each that
@@ -150,7 +150,7 @@ class Row:
 
 def judge(timed, seconds):
     """Times a case, and one below the limit again. timed(seconds, best) gives nanoseconds of each
-    side, ours first, and takes what was found before."""
+    side, ours first, and takes the earlier result."""
     best = timed(seconds, None)
     for _ in range(AGAIN):
         if min(best[1:]) / best[0] >= LIMIT:

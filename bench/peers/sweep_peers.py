@@ -41,7 +41,7 @@ def eager(name, args, device):
 
 
 def calls(name, args, device):
-    """What PyTorch can do for an operator, by name."""
+    """PyTorch's calls for an operator, by name."""
     make = PEERS.get(name)
     if make is None:
         return {'eager': eager(name, args, device)}

@@ -1,5 +1,5 @@
 """
-Both sides of a case of the random sweep: what is drawn becomes calls of the library and of PyTorch,
+Both sides of a case of the random sweep: drawn cases become calls of the library and of PyTorch,
 results are compared, and the sides are timed on the CPU or on a GPU.
 """
 # SPDX-License-Identifier: MIT
@@ -34,7 +34,7 @@ BATCH_NS = 1.5e6
 SETTLE_S = 0.03       # OpenMP's threads spin for a while after PyTorch's last loop
 QUEUED = 100          # calls behind a long kernel, at most; the driver's queue is about 1,000
 LONGEST_SLEEP_NS = 60e6
-LONG_NS = 5e6         # beside which the host's part of a call is nothing
+LONG_NS = 5e6         # against which the host's part of a call is negligible
 
 
 def flat(args):
@@ -304,8 +304,8 @@ def mean_size(t):
 
 
 def differing(a, b, tolerance, loose):
-    """'' where two results are alike, else what differs; loose: random, of one distribution. Two of
-    the dtype's least numbers are no difference."""
+    """'' if two results agree, else the difference; loose: random, of one distribution. Two of the
+    dtype's least numbers are no difference."""
     n = a.numel()
     scale = mean_size(b)
     if loose:
@@ -514,7 +514,7 @@ class GpuClock:
 
 
 class Bench:
-    """What sweep.run() asks for cases and times."""
+    """The interface of sweep.run() for cases and times."""
 
     def __init__(self, options, kind, place=None):
         self.options, self.kind, self.place = options, kind, place

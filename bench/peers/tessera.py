@@ -75,11 +75,11 @@ class Library:
         self.loop.compare_run.restype = ctypes.c_double
         self.loop.compare_run.argtypes = [ctypes.POINTER(CallStruct), ctypes.c_int, ctypes.c_int,
                                           ctypes.c_int]
-        self.alive = []  # what C points to
+        self.alive = []  # keeps objects that C points to
 
     @contextlib.contextmanager
     def scope(self):
-        """What is made inside is gone outside: tensors and what C points to."""
+        """A scope: tensors and objects for C that are made inside are released at its end."""
         memory = (ctypes.c_void_p * 2)()  # a ts_scope
         self.c.ts_scope_enter(memory, None)
         try:

@@ -69,8 +69,7 @@ static int64_t key_at(const problem *p, int64_t b, int64_t h, int64_t j)
 }
 
 /**
- * Score of row i and key j, -Inf when it is hidden. slope: the softcap's derivative; NULL when not
- * asked for.
+ * Score of row i and key j, -Inf if hidden. slope: receives the softcap's derivative; may be NULL.
  */
 static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j, double *slope)
 {
@@ -94,7 +93,7 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     return (p->softcap > 0 ? p->softcap * u : sum) + bias;
 }
 
-/** What dropout multiplies a weight by. */
+/** Dropout's factor of a weight. */
 static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     uint64_t n = (uint64_t)(((b * p->heads + h) * p->rows + i) * p->keys + j);
@@ -141,8 +140,7 @@ static void ref_forward(ts_ref *r)
 }
 
 /**
- * The same for halves on tensor cores: lse within 1e-5, as FlashAttention's own tests ask, at
- * c = 2.
+ * For halves on tensor cores: lse within 1e-5 at c = 2, as in FlashAttention's tests.
  */
 static void ref_forward_tiles(ts_ref *r)
 {
@@ -211,8 +209,8 @@ static void ref_backward(ts_ref *r)
 #define OPERANDS(H, G) T(1, H, SWEEP, 4), T(1, H, SWEEP), T(1, H, SWEEP, 3), T(1, G, SWEEP, 3), \
     T(1, G, SWEEP, 4), T(1, H, SWEEP, 4), T_UNIFORM(4, 6, 1, H, SWEEP)
 
-/* Halves whose depths tensor cores take; weights and gradients of scores are rounded to halves
- * there, once. */
+/* Halves with depths that tensor cores support; the kernels round weights and gradients of scores
+ * to halves once. */
 #define FORWARD_TILES(name, ...) {"scaled_dot_product_attention", name, __VA_ARGS__, \
     ref_forward_tiles, .dtypes = DT_HALVES, .out = {0, OUT_WIDE}, .c = 2, .scale = 1
 #define BACKWARD_TILES(name, ...) {"scaled_dot_product_attention_backward", name, __VA_ARGS__, \

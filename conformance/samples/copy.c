@@ -19,7 +19,7 @@ static void ref_to_integer(ts_ref *r)
         y[i] = trunc(r->a[0].x[i]);
 }
 
-/** What no i64 holds becomes the most negative one. */
+/** Numbers that i64 cannot hold become the most negative i64. */
 static void ref_to_i64(ts_ref *r)
 {
     double *y = ref_ret_like(r, 0, &r->a[0]);
@@ -28,7 +28,7 @@ static void ref_to_i64(ts_ref *r)
         y[i] = x >= -0x1p63 && x < 0x1p63 ? x : -0x1p63;
     }
 }
-/** The same of an i32. */
+/** Numbers that i32 cannot hold become the most negative i32. */
 static void ref_to_i32(ts_ref *r)
 {
     double *y = ref_ret_like(r, 0, &r->a[0]);

@@ -1,4 +1,4 @@
-/** @file factory.c  Samples of factories, and of the op that does nothing. */
+/** @file factory.c  Samples of factories and of noop. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 

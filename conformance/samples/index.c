@@ -84,8 +84,8 @@ static void ref_one_hot(ts_ref *r)
         y[k * r->a[1].i + (int64_t)r->a[0].x[k]] = 1;
 }
 
-/** Where `of` holds the partner of element e of the index;
- * `dim` (or -1) is where the index has its say. */
+/** Position in `of` of the partner of element e of the index; the index replaces the position along
+ * `dim` (-1: none). */
 static int64_t partner(const ts_ref_arg *index, int64_t e, const ts_ref_arg *of, int64_t dim)
 {
     int64_t at = 0, step = 1, rest = e;
@@ -202,8 +202,8 @@ static const ts_sample samples[] = {
              {2, T_INDEX(5, 3, 5), TS_ERR_SHAPE, "at most"}}},
     {"scatter", "middle", {T(2, 5, SWEEP), INT(1), INDEX32(5, 2, 3, SWEEP), T(2, 3, SWEEP)},
      ref_scatter, .inplace = true},
-    /* one index a line: of equal ones, those that lose have a gradient
-     * all the same, as in PyTorch */
+    /* one index per line: with equal indices, overwritten sources still get a gradient, as in
+     * PyTorch */
     {"scatter", "last dim", {T(SWEEP, 5), INT(-1), T_INDEX(5, SWEEP, 1), T(SWEEP, 2)}, ref_scatter,
      .grad = true, .inplace = true},
     {"scatter", "a number", {T(SWEEP, 5), INT(1), T_INDEX(5, SWEEP, 3), INT(7)}, ref_scatter,

@@ -254,7 +254,7 @@ REF_PAIR(kl)
 
 /* A loss is a difference of numbers of about 4; sums of positions have the error of a chain. */
 #define POSITIONS .c = 4, .scale = 4, .depth = SWEEP
-/* forward and backward of an op over pairs: `last` is what follows the reduction */
+/* forward and backward of an op over pairs: `last` has the arguments after the reduction */
 #define PAIRS(op, ref, target, ...) \
     {op, "mean", {T(SWEEP, 3), target(SWEEP, 3), MEAN, __VA_ARGS__}, ref, POSITIONS, .grad = true, \
      .bad = {{1, T(3), TS_ERR_SHAPE, "sizes"}, {2, INT(4), TS_ERR_VALUE, "ts_reduction"}, \

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/* Errors of a product grow with the sum of magnitudes of its terms, which is what scales hold. */
+/* Errors of a product grow with the sum of magnitudes of its terms, which the scales contain. */
 
 /** y (m, n) += a (m, k) * b, b read as (k, n) or, turned, as (n, k). */
 static void product(const double *a, const double *b, double *y, double *scale, int64_t m,

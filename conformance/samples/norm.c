@@ -38,7 +38,7 @@ static void layer_norm(ts_ref *r, const double *values, int at)
     r->scale[0] = ref_scratch(r, x->numel);
     for (int64_t i = 0; i < rows; i++) {
         const double *row = values + i * n;
-        long double m = n ? 0 : NAN, v = m; /* equal elements must leave nothing */
+        long double m = n ? 0 : NAN, v = m; /* the variance of equal elements must be 0 */
         for (int64_t k = 0; k < n; k++)
             m += row[k] / (long double)n;
         for (int64_t k = 0; k < n; k++)
@@ -48,7 +48,7 @@ static void layer_norm(ts_ref *r, const double *values, int at)
         for (int64_t k = 0; k < n; k++) {
             double w = affine(&r->a[at + 1], k, 1), b = affine(&r->a[at + 2], k, 0);
             y[i * n + k] = (double)(row[k] - m) * rstd[i] * w + b;
-            /* what rounding x and its mean leaves, when they cancel */
+            /* the rounding error of x and its mean, when they cancel */
             r->scale[0][i * n + k] = (fabs(row[k]) + fabs((double)m)) * rstd[i] * fabs(w) + fabs(b);
         }
     }
@@ -65,8 +65,7 @@ static void ref_add_layer_norm(ts_ref *r)
     layer_norm(r, sum, 2);
 }
 
-/** From the definition: dx = rstd (gw - mean(gw) - xhat mean(gw xhat)),
- * dw = sum(g xhat), db = sum(g) */
+/** By definition: dx = rstd (gw - mean(gw) - xhat mean(gw xhat)), dw = sum(g xhat), db = sum(g) */
 static void ref_layer_norm_backward(ts_ref *r)
 {
     const ts_ref_arg *g = &r->a[0], *x = &r->a[1], *w = &r->a[4];
@@ -155,7 +154,7 @@ static void ref_rms_norm_backward(ts_ref *r)
     }
 }
 
-/** Of each group of channels of a sample, with weight and bias by channel. */
+/** Normalises each group of channels of a sample, with weight and bias per channel. */
 static void ref_group_norm(ts_ref *r)
 {
     const ts_ref_arg *x = &r->a[0];

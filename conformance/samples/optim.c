@@ -89,7 +89,7 @@ static double number(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ? a->
 static void ref_scale(ts_ref *r) { times(r, number(&r->a[1])); }
 static void ref_clip_norm(ts_ref *r) { times(r, fmin(1, r->a[2].d / (number(&r->a[1]) + 1e-6))); }
 
-/** The result comes before what is written. */
+/** The results come before the written tensors. */
 static void ref_unscale(ts_ref *r)
 {
     double *found = ref_ret(r, 0, NULL, 0), factor = number(&r->a[1]);
@@ -134,7 +134,7 @@ static const ts_sample samples[] = {
      {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.5), BOOL(false), UNGUARDED, ABSENT},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true},
-    {"adamw", "gradients of bf16", /* of masters */
+    {"adamw", "gradients of bf16", /* state of f32 copies */
      {PAIR, LIST(T_OF(TS_BF16, SWEEP, 3), T_OF(TS_BF16, 7)), PAIR, SQUARES, INTS(3, 5), FLOAT(0.1),
       FLOAT(0.8), FLOAT(0.9),
       FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},

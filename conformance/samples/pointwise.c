@@ -94,7 +94,7 @@ static void ref_add_bool(ts_ref *r)
      .out = {OUT_FLOAT}},                                                                          \
     {op, "wider 0-dim", {T(SWEEP, 3), T_OF(TS_F64)}, ref, .c = 1, .scale = 4,                      \
      .dtypes = TS_DT(TS_F32),                                                                      \
-     .inplace = true} /* the number is rounded first, so the error is one of the number's size */
+     .inplace = true} /* the number is rounded first, so the error is relative to the number */
 
 static const ts_sample samples[] = {
     BROADCASTS("add", ref_add, DT_NUMBERS),

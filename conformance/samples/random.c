@@ -3,7 +3,7 @@
 #include "core/philox.h"
 #include "conformance/sample.h"
 
-enum { SEED = 1234 }; /* of every call, with offset 0 */
+enum { SEED = 1234 }; /* seed of every call; the offset is 0 */
 
 static double uniform_at(const ts_ref *r, int64_t i)
 {

@@ -236,7 +236,7 @@ static const ts_sample samples[] = {
 #define SPECIFIC .most = 33, .many = 301
     OVER("prod", ref_prod, FACTOR),
 #undef SPECIFIC
-/* a deviation has no gradient where nothing deviates */
+/* a standard deviation of 0 has no gradient */
 #define SPECIFIC .no_empty = true, .no_expand = true
     OVER("std", ref_std, T, FLOAT(0)),
     OVER("amax", ref_amax, T),

@@ -25,8 +25,8 @@ static void ref_cumsum(ts_ref *r)
             }
 }
 
-/* Where all elements are equal (expanded), roundings of one sum after
- * the other do not cancel: c = 2. */
+/* If all elements are equal (expanded), the rounding errors of successive sums do not cancel: c =
+ * 2. */
 #define SUM .c = 2, .depth = SWEEP, .grad = true, .many = 1009
 static const ts_sample samples[] = {
     {"cumsum", "last dim", {T(3, SWEEP), INT(-1), BOOL(false)}, ref_cumsum, SUM, .inplace = true,

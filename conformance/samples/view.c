@@ -1,4 +1,4 @@
-/** @file view.c  Samples of views: which element of the argument stands where. */
+/** @file view.c  Samples of views: the position of each element of the argument. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 
@@ -10,7 +10,7 @@ static void ref_same(ts_ref *r)
     memcpy(y, r->a[0].x, (size_t)r->a[0].numel * sizeof *y);
 }
 
-/** The same elements under argument 1's sizes, one of which may be -1. */
+/** Reshapes to argument 1's sizes, one of which may be -1. */
 static void ref_reshape(ts_ref *r)
 {
     int64_t sizes[TS_MAX_DIMS], known = 1;

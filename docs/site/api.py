@@ -2,7 +2,7 @@
 """Pages of the public headers, in reStructuredText, from Doxygen's XML.
 
 A page keeps the order and the sections of its header. Declarations that share a comment become one
-entry with several signatures. What the XML holds and this file does not know is an error.
+entry with several signatures. An XML element that this file does not know is an error.
 """
 import pathlib
 import re

@@ -1,8 +1,9 @@
 /**
- * @file backend.c  A backend outside of the library: memory, copies, and the struct that says so.
+ * @file backend.c  A backend outside the library: memory, copies, and the struct that describes
+ * them.
  *
- * Everything is done when a function returns, so there are no streams and nothing to wait for;
- * those slots stay empty. docs/add-a-backend.md explains the steps.
+ * Every function is synchronous, so there are no streams and no waits; those members stay NULL.
+ * docs/add-a-backend.md explains the steps.
  */
 // SPDX-License-Identifier: MIT
 #include "my_backend.h"

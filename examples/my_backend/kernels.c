@@ -1,5 +1,6 @@
 /**
- * @file kernels.c  Kernels for f32: what a small network trains with. Everything else falls back.
+ * @file kernels.c  Kernels in f32 for training a small network. All other calls run on the CPU
+ * (fallback).
  *
  * Three shapes of kernels cover them: a walk over the space of a pointwise op, a reduction over
  * the dims in a mask, and loops over packed matrices.
@@ -256,8 +257,8 @@ ts_status my_kernels_install(ts_key key)
     return TS_OK;
 }
 
-/* Dtypes are checked by the library, layouts of single tensors too; lists come as they are,
- * and a copy into a given tensor may convert. What is refused here falls back. */
+/* The library checks dtypes, and layouts of single tensors. It does not check lists, and a copy
+ * into a given tensor may convert. A call that is refused here runs on the CPU. */
 bool my_kernels_support(const ts_frame *f)
 {
     if (f->op == copy)

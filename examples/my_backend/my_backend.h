@@ -1,4 +1,4 @@
-/** @file my_backend.h  What the two files share: addresses of the device and the kernels. */
+/** @file my_backend.h  Common declarations: addresses of the device, and the kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef MY_BACKEND_H
 #define MY_BACKEND_H

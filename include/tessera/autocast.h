@@ -51,12 +51,12 @@ typedef struct ts_autocast_opts {
  * TS_ERR_NULL.
  */
 TS_API ts_status ts_autocast_enter(ts_autocast_region *region, ts_device device, ts_dtype dtype);
-/** As ts_autocast_enter(), with options. */
+/** Like ts_autocast_enter(), with options. */
 TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device device, ts_dtype dtype,
                                       const ts_autocast_opts *opts);
 /**
- * Closes the innermost region and restores the state before it.
- * TS_ERR_STATE when `region` is not the innermost of the calling thread: nothing changes.
+ * Closes the innermost region and restores the state before it. If `region` is not the innermost of
+ * the calling thread, TS_ERR_STATE, and nothing changes.
  */
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
@@ -72,8 +72,7 @@ TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, 
 /** The rest of the block runs without casts on this kind of device. */
 #define TS_AUTOCAST_OFF(device) TS_AUTOCAST(device, TS_DTYPE_NONE)
 
-/** dtype of the casts on a kind of device in the calling thread;
- * TS_DTYPE_NONE where there are none. */
+/** dtype of the casts on a kind of device in the calling thread; TS_DTYPE_NONE without casts. */
 TS_API ts_dtype ts_autocast_dtype(ts_device device);
 
 /** The calling thread's state, for ts_autocast_enter_state() in another thread or a

@@ -16,7 +16,7 @@ TS_API ts_tensor *ts_set_requires_grad(ts_tensor *t, bool requires_grad);
 TS_API bool ts_requires_grad(const ts_tensor *t);
 /** True when no recorded op made t. */
 TS_API bool ts_is_leaf(const ts_tensor *t);
-/** The accumulated gradient, borrowed; TS_NONE when there is none. */
+/** The accumulated gradient, borrowed; TS_NONE without one. */
 TS_API ts_tensor *ts_grad(const ts_tensor *t);
 /** Replaces the gradient (same sizes, dtype and device); TS_NONE removes it. A grad that may have a
  *  gradient itself is kept as an alias without one. */
@@ -38,7 +38,7 @@ typedef struct ts_backward_opts {
 /** Accumulates gradients of `loss` (one element) into the leaves it was made from. */
 TS_API ts_status ts_backward(ts_tensor *loss);
 /**
- * The same for a root of any sizes, with options.
+ * Backward from a root of any sizes, with options.
  * @param gradient  gradient of the root, of its sizes, dtype and device; TS_NONE: 1, for
  *                  one element
  */
@@ -61,8 +61,8 @@ typedef struct ts_node ts_node;
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 typedef struct ts_hook ts_hook;
 /** Adds a hook to a tensor that requires grad. The handle lives until ts_hook_remove() or its
- *  node's end. Hooks may add and remove hooks, drop tensors and run other backwards;
- *  one that is added while its node's hooks run is called from the next backward on. */
+ *  node's end. Hooks may add and remove hooks, drop tensors and run other backwards; a hook added
+ *  while its node's hooks run is first called in the next backward. */
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
 /** Removes a hook; t is the tensor it was registered on. Called outside of hooks it waits until
  *  no thread is in the hook. */
@@ -76,10 +76,10 @@ TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
  */
 typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **grads, int n);
 /**
- * Runs after a node's rule, before the gradients go on;
- * for a leaf, after its gradient was added up.
- * @param input_grads  what the rule gave for its n inputs, TS_NONE where nothing; entries may be
- *                     replaced (same sizes and dtype) or taken away. n is 0 for a leaf.
+ * Runs after a node's rule, before the gradients are passed on; for a leaf, after its gradient was
+ * accumulated.
+ * @param input_grads  the rule's gradients of its n inputs, TS_NONE for none; the hook may replace
+ *                     entries (same sizes and dtype) or set them to TS_NONE. n is 0 for a leaf.
  * @param grads        gradients of the m results; for a leaf, its whole gradient
  */
 typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
@@ -105,7 +105,7 @@ TS_API int ts_node_outputs(const ts_node *node);
 /** The node that made input i and, when output is not NULL, which of its results the input is.
  *  Borrowed; NULL when the input needs no gradient or i is out of range. */
 TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
-/** The leaf of an accumulator, borrowed; NULL for other nodes and if the leaf is gone. */
+/** The leaf of an accumulator, borrowed; NULL for other nodes and if the leaf was freed. */
 TS_API ts_tensor *ts_node_leaf(const ts_node *node);
 /** Keeps a node, and all nodes below it, alive beyond its tensors until ts_node_release().
  * NULL-safe. */
@@ -130,8 +130,8 @@ TS_API ts_status ts_autograd_write(ts_tensor *t, FILE *out, ts_autograd_format f
 typedef struct ts_function_call ts_function_call;
 
 /**
- * A function with a backward of its own. The struct is copied when it is applied;
- * ctx is passed to its functions.
+ * A function with a user-defined backward. The struct is copied when it is applied; ctx is passed
+ * to its functions.
  *
  * Forward runs without recording and puts m tensors into outputs; results of the function are
  * aliases of them. Backward gets the gradients of the m outputs and puts a gradient of input i's
@@ -146,8 +146,8 @@ typedef struct ts_function {
                          ts_tensor **outputs, int m);
     ts_status (*backward)(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
                           ts_tensor **input_grads, int n);
-    /** Optional: ends ctx, once for each application, when its graph ends or at once
-     *  when nothing was recorded (errors included). May run in any thread. */
+    /** Optional: frees ctx, once per application, when its graph is freed, or immediately if
+     *  nothing was recorded (also after errors). May run in any thread. */
     void (*release)(void *ctx);
     bool none_grads;  /**< backward gets TS_NONE where no gradient arrived, instead of zeros */
     bool once;        /**< backward is not made of ops: differentiating it again is
@@ -156,8 +156,8 @@ typedef struct ts_function {
 
 /**
  * Applies a function.
- * @param inputs   n tensors; TS_NONE stands for an optional one that is absent,
- *                 NULL passes a failure on
+ * @param inputs  n tensors; TS_NONE for an absent optional tensor; NULL propagates an earlier
+ *                failure
  * @param outputs  receives m tensors (1 to 255), NULL after an error
  *
  * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD
@@ -174,14 +174,14 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
  * derivative treats it as a constant.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
-/** In backward: tensor i of those saved, in the order of saving; borrowed. NULL with an error
- *  when it was written since (TS_ERR_AUTOGRAD) or there is none (TS_ERR_INDEX). */
+/** In backward: tensor i of those saved, in the order of saving; borrowed. NULL with an error if it
+ *  was written since (TS_ERR_AUTOGRAD) or does not exist (TS_ERR_INDEX). */
 TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
-/** In forward: output k has no gradient. Outputs of integers and bool have none anyway. */
+/** In forward: output k has no gradient. Integer and bool outputs never have one. */
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
 /**
  * In forward, before input i is written in place: it becomes a result and must be one of the
- * outputs. TS_ERR_AUTOGRAD when it is a leaf that requires grad, a view, or shares its memory.
+ * outputs. TS_ERR_AUTOGRAD if it is a leaf that requires grad, a view, or shares its memory.
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
@@ -207,8 +207,8 @@ typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n,
 /** Options of ts_recompute_ex(); zero is default. */
 typedef struct ts_recompute_opts {
     size_t size;                /**< sizeof(ts_recompute_opts) */
-    void (*release)(void *ctx); /**< ends ctx when the graph ends, or at once
-                                     when nothing was recorded */
+    void (*release)(void *ctx); /**< frees ctx when the graph is freed, or immediately if nothing
+                                     was recorded */
 } ts_recompute_opts;
 
 /**

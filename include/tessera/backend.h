@@ -54,7 +54,7 @@ typedef struct ts_group_call {
     ts_frame *frame;
     ts_kernel kernel;
 } ts_group_call;
-/** What the backend did to run a group. */
+/** How the backend got the kernel of a group. */
 typedef struct ts_group_report {
     int64_t launches;  /**< kernels */
     double compile_ms; /**< to get these kernels; 0: they were there */
@@ -163,12 +163,12 @@ typedef struct ts_backend {
     ts_status (*capture_end)(void *state, int device, ts_capture *capture, int64_t *launches);
     /** Queues the captured work on a stream, in order after earlier replays of the same capture. */
     ts_status (*capture_replay)(void *state, int device, ts_capture *capture, ts_stream *stream);
-    /** Ends a capture, also one that has begun and not ended. Waits for its replays. */
+    /** Frees a capture, also one that was begun but not ended. Waits for its replays. */
     void (*capture_free)(void *state, int device, ts_capture *capture);
 
-    /** True if the backend can run a pointwise call as a part of a fused group. The frame is as the
-     *  kernel gets it, but for its tensors, which have no memory; the kernel is the one that the
-     *  call would run. (optional: no groups) */
+    /** True if the backend can run a pointwise call as a part of a fused group. The frame is the
+     *  kernel's frame, except that its tensors have no memory; `kernel` is the call's kernel.
+     *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
     /** Queues all calls of a group at once. TS_ERR_UNSUPPORTED if it cannot, with the reason: the
      *  library then runs the calls one by one. (required with group_takes) */
@@ -188,8 +188,8 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
     }
 
 /**
- * Loads a shared library and its backend, in one transaction: when any part fails
- * (install included), the registry is as it was. The library is never unloaded afterwards.
+ * Loads a shared library and its backend, in one transaction: if any part fails (install included),
+ * the registry is unchanged. The library is never unloaded afterwards.
  * @param path  as for dlopen(): with a slash a regular file, else searched for
  * @param key   receives the backend's key, the `backend` of its devices; may be NULL
  *
@@ -198,16 +198,16 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
  * or what install reports. Each message names the file.
  */
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
-/** The same for a backend in the program itself. *backend must live as long as the process. */
+/** Loads a backend that is part of the program. *backend must live as long as the process. */
 TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
 /**
- * Opens a backend that comes with the library ("cuda") unless it is there already. Its file
- * (libtessera_cuda.so.0) is looked for beside this library, then by the dynamic linker's own rules.
- * The variable TS_CUDA refuses it (0) or names the file. Nothing is opened unless a program asks.
+ * Opens a backend that comes with the library ("cuda") unless it is open already. Its file
+ * (libtessera_cuda.so.0) is searched for beside this library, then by the dynamic linker's rules.
+ * The variable TS_CUDA disables it (0) or names the file. The library opens no backend by itself.
  * @param key  receives the backend's key; may be NULL
  *
- * Errors: TS_ERR_VALUE (no such backend comes with the library), TS_ERR_DEVICE (refused),
- * and those of ts_backend_load(). That the backend opens does not say that it has a device.
+ * Errors: TS_ERR_VALUE (no such backend comes with the library), TS_ERR_DEVICE (refused), and those
+ * of ts_backend_load(). An open backend may have no device.
  */
 TS_API ts_status ts_backend_open(const char *name, ts_key *key);
 

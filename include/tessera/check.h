@@ -1,7 +1,6 @@
 /**
- * @file check.h
- * Checks of a function's arguments: one line each, one wording for all. The library's own rooms
- * are written with them, and a program's own functions may be:
+ * @file check.h  Checks of a function's arguments: one line per check, and the same wording in all
+ * messages. The library uses them, and programs may use them:
  *
  *     ts_status scores_add(scores *s, const char *name, const double *values, int64_t n)
  *     {
@@ -10,9 +9,9 @@
  *         TS_TRY(TS_CHECK_LIST(values, n));
  *         TS_TRY(TS_CHECK_VALUE(n, n <= s->room, "at most the room that is left"));
  *
- * Each is an expression of type ts_status. Its message names the function in which it stands, less
- * a leading "ts_", and the argument as it is written there:
- * "scores_add: argument 'name': expected a pointer, got NULL".
+ * Each is an expression of type ts_status. Its message names the function that contains the check,
+ * without a leading "ts_", and the argument as written in the check: "scores_add: argument 'name':
+ * expected a pointer, got NULL".
  *
  * An object or a tensor comes from a call that may have failed: NULL in its place passes that
  * failure on, and is TS_ERR_NULL when none is recorded. Strings, arrays, callbacks and places for
@@ -26,7 +25,7 @@
 
 TS_BEGIN_DECLS
 
-/** Where a check stands: the function, and the address it returns to. */
+/** Place of a check: the function, and its return address. */
 typedef struct ts_check_place {
     const char *function;
     const void *site;
@@ -44,13 +43,13 @@ TS_API ts_status ts_check_list(ts_check_place at, const char *list_name, const c
 /** The same, and TS_ERR_NULL for a NULL entry. */
 TS_API ts_status ts_check_strings(ts_check_place at, const char *list_name, const char *n_name,
                                   const char *const *list, int64_t n);
-/** The same for tensors, whose entries are judged as by ts_check_tensors(). */
+/** Like TS_CHECK_LIST for a list of tensors; checks entries like ts_check_tensors(). */
 TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const char *n_name,
                                       ts_tensor *const *list, int64_t n);
 /**
- * The one rule for names: 1 to `most` printable ASCII characters, none of them a blank or one of
- * `without`. "__metadata__", which no file can hold as the name of a tensor, is refused, and so are
- * the words of `reserved`, which spaces separate. TS_ERR_NULL, or TS_ERR_VALUE with the name.
+ * The rule for names: 1 to `most` printable ASCII characters, none a blank or one of `without`.
+ * Errors: "__metadata__", which files reserve, and the words of `reserved`, separated by spaces.
+ * TS_ERR_NULL, or TS_ERR_VALUE with the name.
  */
 TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
                                const char *without, const char *reserved);

@@ -37,9 +37,9 @@ typedef struct ts_compile_opts {
     bool fullgraph;     /**< a break of the recording is an error (TS_ERR_STATE); so is a plan that
                              cannot be captured with `graph` (TS_ERR_UNSUPPORTED), and a call that
                              can have no replay with `replay` (TS_ERR_STATE, after the call) */
-    int64_t max_plans;  /**< plans that are kept, the least recently used goes first; 0: 64 */
-    int64_t max_groups; /**< fused groups a plan; calls beyond them run one by one. 0: no limit;
-                             -1: none, which tells a wrong group from a wrong plan */
+    int64_t max_plans;  /**< cached plans; the least recently used is freed first; 0: 64 */
+    int64_t max_groups; /**< fused groups a plan; calls beyond them run one by one. 0: no limit; -1:
+                             none, to distinguish a wrong group from a wrong plan */
     bool graph;         /**< plans on one device that can capture (CUDA) are captured on their
                              third run and replayed from then on, as one launch. Others run call by
                              call; ts_explain() says why */
@@ -67,11 +67,11 @@ TS_API ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx);
 TS_API void ts_compiled_free(ts_compiled *compiled);
 
 /**
- * Calls the function. All results, written tensors and gradients are there when it returns, as
- * after a call of fn itself, and so is the state of the generator. Temporaries of fn that are no
- * outputs end with it, as if it opened a scope. Inside another compiled call,
- * or inside ts_trace(), fn runs as a part of that. With TS_COMPILE=off fn runs eagerly, with
- * TS_COMPILE=trace the recorded calls run one by one, unfused.
+ * Calls the function. When it returns, all results, written tensors, gradients and the state of the
+ * generator are as after a call of fn itself. Temporaries of fn that are no outputs end with it, as
+ * if it opened a scope. Inside another compiled call, or inside ts_trace(), fn runs as a part of
+ * that. With TS_COMPILE=off fn runs eagerly, with TS_COMPILE=trace the recorded calls run one by
+ * one, unfused.
  * @param inputs   ninputs tensors; passed on to fn
  * @param outputs  receives noutputs tensors of the innermost scope; TS_NONE is allowed
  *
@@ -148,7 +148,7 @@ typedef struct ts_compile_stats {
     int64_t bytes;      /**< that its calls move, run one by one */
     int64_t fused_bytes; /**< that they move as groups */
     double compile_ms;  /**< spent on making plans */
-    int64_t captures;   /**< plans captured as graphs of a device, those captured anew included */
+    int64_t captures;   /**< plans captured as graphs of a device, including repeated captures */
     int64_t replays;    /**< recordings that ran as such a graph */
     int64_t replaced;   /**< calls captured anew for a replay, as a number or an address changed */
     int64_t launches;   /**< of kernels in the newest graph */
@@ -161,9 +161,9 @@ typedef struct ts_compile_stats {
 /** All zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);
 /**
- * Writes what became of the function: calls, breaks with op and call site, plans, and for the
- * newest plan its groups, the bytes they save, and why a new plan was needed.
- * Errors: TS_ERR_NULL, TS_ERR_IO, TS_ERR_MEMORY.
+ * Writes a report about the function: calls, breaks with op and call site, plans, and for the
+ * newest plan its groups, the bytes they save, and the cause of the plan. Errors: TS_ERR_NULL,
+ * TS_ERR_IO, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_explain(ts_compiled *compiled, FILE *out);
 

@@ -70,8 +70,8 @@ TS_API const char *ts_error_hint(void);
 TS_API const void *ts_error_site(void);
 /** Empties the calling thread's record. */
 TS_API void ts_error_clear(void);
-/** Prints code, message and hint to stderr as at most three lines;
- * nothing when the record is empty. */
+/** Prints code, message and hint to stderr as at most three lines; prints nothing if the record is
+ * empty. */
 TS_API void ts_error_print(void);
 /**
  * Records a root failure from user code, so that an application's errors propagate likewise.
@@ -79,9 +79,15 @@ TS_API void ts_error_print(void);
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** As ts_error_set(), with a remedy. */
+/** Like ts_error_set(), with a remedy. */
 TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/** Adds " (in place)" to the message of the recorded failure, unless it has a place already.
+ *  Returns the recorded code. ts_forward() adds the path of the innermost module. */
+TS_API ts_status ts_error_within(const char *place);
+/** Records that there is no memory for `what`, of `bytes`. Returns TS_ERR_MEMORY. */
+TS_API ts_status ts_error_memory(const char *what, int64_t bytes)
+    __attribute__((cold, noinline));
 
 /** The status behind a pointer result: TS_OK when not NULL, else the recorded code. */
 TS_API ts_status ts_status_of_pointer(const void *pointer);
@@ -163,6 +169,8 @@ TS_API size_t ts_dtype_size(ts_dtype dtype);
 TS_API const char *ts_dtype_name(ts_dtype dtype);
 /** True for f64, f32, bf16 and f16. */
 TS_API bool ts_dtype_is_float(ts_dtype dtype);
+/** Whether it is bf16 or f16, whose values are computed in f32. */
+static inline bool ts_dtype_is_half(ts_dtype dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
 /** Result dtype of combining two tensor dtypes, as PyTorch's promotion table. */
 TS_API ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b);
 
@@ -180,7 +188,8 @@ typedef struct ts_device {
 #define TS_DEVICE_META ((ts_device){15, 0})
 #endif
 
-/** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers; "cpu:3" where there is none. */
+/** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers; "cpu:3" for a device that does
+ *  not exist. */
 TS_API const char *ts_device_name(ts_device device);
 /** Device by name ("cpu", "cuda", "cuda:1", a plugin's name). TS_ERR_VALUE when unknown. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
@@ -217,7 +226,7 @@ static inline ts_scalar ts_scalar_float(double v)
 static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
 
 #ifndef __cplusplus
-/** As ts_tried(), for TS_SCALAR(). */
+/** Like ts_tried(), for TS_SCALAR(). */
 static inline void ts_boxed(void) {}
 /** The choice of TS_SCALAR() after a mistake in its argument. */
 static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
@@ -238,14 +247,16 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 /* ---------------------------------------------------------------------------- options ---- */
 
 /*
- * Options. A struct of options has `size` as its first field: sizeof the struct in the caller's
- * headers. NULL in its place, and zero in a field, stand for the default. Fields are only ever
- * appended, so a library that is newer than its caller reads as many bytes as `size` says and
- * takes the fields behind them as zero. A size of 0, or one that is larger than the library's,
- * is TS_ERR_VALUE. The same holds for ts_module_type, ts_function and ts_training; a ts_backend
- * must have the library's own size. TS_CHECK_OPTS() of check.h makes the check. A number whose
- * default is not 0, and an optional tensor, are given by address, where NULL is the default. A NULL
- * tensor behind the address means a failed call, as elsewhere.
+ * Options. The first field of a struct of options is `size`, sizeof the struct in the caller's
+ * headers. A NULL struct, or zero in a field, means the default.
+ *
+ * New fields are appended only. A newer library reads `size` bytes and takes the other fields as
+ * zero. A size of 0, or above the library's, is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h). The same
+ * holds for ts_module_type, ts_function and ts_training. A ts_backend must have the library's own
+ * size.
+ *
+ * A number whose default is not 0, and an optional tensor, are given by address; NULL means the
+ * default. A NULL tensor at the address means a failed call, as elsewhere.
  */
 #ifndef __cplusplus
 /** The address of a struct of options with its size, for one call:
@@ -313,8 +324,8 @@ typedef struct ts_scope {
 } ts_scope;
 
 /**
- * Opens a scope; TS_SCOPE calls it at the start of its block. Returns 0, also without memory for a
- * list of its own: then the scope's temporaries go to the enclosing scope.
+ * Opens a scope; TS_SCOPE calls it at the start of its block. Returns 0, also if out of memory:
+ * then the enclosing scope owns the temporaries.
  * @param place  "file:line" for messages, a constant; may be NULL
  */
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);

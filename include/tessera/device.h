@@ -1,6 +1,6 @@
 /**
- * @file device.h
- * Devices beside the CPU as a user sees them: waiting, streams, events, pinned host memory.
+ * @file device.h  Functions for devices other than the CPU: waiting, streams, events, pinned host
+ * memory.
  *
  * A backend with streams works asynchronously: an op returns when its work is queued on the calling
  * thread's current stream of the device. Calls that bring values to the host (ts_item(),
@@ -15,8 +15,8 @@
 
 TS_BEGIN_DECLS
 
-/** A queue of work on a device; NULL is its own. On CUDA a cudaStream_t,
- * which the program may have made itself. */
+/** A queue of work on a device; NULL is the device's default stream. On CUDA a cudaStream_t, which
+ * the program may create itself. */
 typedef struct ts_stream ts_stream;
 /** A mark in a stream; made and read by its backend alone. */
 typedef struct ts_event ts_event;
@@ -32,11 +32,10 @@ typedef struct ts_event ts_event;
  */
 TS_API ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t size);
 
-/** Number of devices of a backend, by the backend's number (ts_device.backend);
- * 0 when there is none. */
+/** Number of devices of a backend, by the backend's number (ts_device.backend); 0 without any. */
 TS_API int ts_device_count(uint8_t backend);
-/** Waits until everything queued on the device has been done. TS_ERR_DEVICE: no such device;
- *  else what the backend reports, which may be the failure of earlier work. */
+/** Waits until everything queued on the device has been done. Errors: TS_ERR_DEVICE (no such
+ *  device), and those of the backend, which may report a failure of earlier work. */
 TS_API ts_status ts_synchronize(ts_device device);
 
 /** Makes a stream; TS_OK with *stream NULL on a device without streams. */
@@ -46,7 +45,7 @@ TS_API void ts_stream_free(ts_device device, ts_stream *stream);
 /** The calling thread's current stream of a device; NULL, the device's own, at first. */
 TS_API ts_stream *ts_stream_current(ts_device device);
 /**
- * Makes a stream the calling thread's current one of a device; NULL goes back to the device's own.
+ * Makes a stream the calling thread's current stream of a device; NULL selects the default stream.
  * TS_ERR_DEVICE: no such device; TS_ERR_STATE: streams of more than 8 devices at once.
  */
 TS_API ts_status ts_stream_use(ts_device device, ts_stream *stream);

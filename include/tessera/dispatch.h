@@ -17,7 +17,7 @@ TS_BEGIN_DECLS
 
 /* ------------------------------------------------------------------------------- keys ---- */
 
-/** A set of dispatch keys: bit i stands for key i. */
+/** A set of dispatch keys: bit i is key i. */
 typedef uint64_t ts_keyset;
 /** Number of a key, 0 to 63; higher runs first. Names, not numbers, are the stable interface. */
 typedef uint8_t ts_key;
@@ -41,7 +41,7 @@ enum {
 
 /** "CPU", "AUTOGRAD", ...; "?" for an unused bit. */
 TS_API const char *ts_key_name(ts_key key);
-/** Key by name (case matters), TS_KEY_INVALID when there is none. */
+/** Key by name (case matters), TS_KEY_INVALID if unknown. */
 TS_API ts_key ts_key_by_name(const char *name);
 /** Keys a tensor carries. */
 TS_API ts_keyset ts_keys_of(const ts_tensor *t);
@@ -79,9 +79,9 @@ typedef struct ts_value {
     };
 } ts_value;
 
-/** A ts_value of each kind; lists are borrowed. ts_value_optional() takes
- * TS_NONE for "not given". A list of fewer than 0 or more than INT32_MAX entries and a number of
- * no kind become what every call refuses. */
+/** A ts_value of each kind; lists are borrowed. ts_value_optional() takes TS_NONE for "not given".
+ * A list of fewer than 0 or more than INT32_MAX entries, and a number without a valid kind, become
+ * a value that every call refuses. */
 static inline ts_value ts_value_none(void)
 {
     ts_value v = {TS_TAG_NONE, 0, 0, 0, {0}};
@@ -97,8 +97,8 @@ static inline ts_value ts_value_optional(ts_tensor *t)
     ts_value v = {(uint8_t)(t == TS_NONE ? TS_TAG_NONE : TS_TAG_TENSOR), 0, 0, 0, {t}};
     return v;
 }
-/** What cannot be boxed, such as a count of 2^32: a device that no call takes, with the kind that
- *  it is not and the number. */
+/** Represents a value that cannot be boxed, such as a count of 2^32: an invalid device, with the
+ *  expected kind and the number. */
 static inline ts_value ts_value_refused(ts_tag kind, int64_t number)
 {
     ts_value v = {TS_TAG_DEVICE, (uint8_t)kind, 0, (uint32_t)number, {0}};
@@ -215,15 +215,15 @@ struct ts_frame {
 TS_API ts_status ts_redispatch(ts_frame *frame);
 /**
  * Continues below the running key with other arguments (same count and kinds); keys below the
- * running one are computed anew from them. For layers that change arguments, such as casts.
+ * running one are recomputed from them. For layers that change arguments, such as casts.
  */
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments from the top. rets as in ts_frame, results with one
  *  reference each that the caller owns (ts_release) or gives to a scope (ts_adopt). A result that
  *  the schema calls Tensor? is TS_TAG_NONE where the call has none. */
 TS_API ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets);
-/** As ts_call_boxed(), for a layer that calls another op on behalf of a frame:
- *  errors and layers below see the frame's call site. */
+/** Like ts_call_boxed(), for a layer that calls another op on behalf of a frame: errors and layers
+ *  below see the frame's call site. */
 TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs,
                              ts_value *rets, int nrets);
 /** Gives an owned reference to the innermost scope; returns t. */
@@ -250,9 +250,9 @@ TS_API int ts_op_count(void);
  * Errors: TS_ERR_FORMAT for a malformed schema, TS_ERR_REGISTRY for a duplicate (names both sites).
  */
 TS_API ts_status ts_register_op(const char *schema, int *op);
-/** Names a new backend; its key is one of the free bits 2 to 13. Names of keys are as
- *  ts_check_name() says, of at most 23 characters without ':' and ',', and differ in more than
- *  case; "auto", "backends" and "?" are reserved. */
+/** Names a new backend; its key is one of the free bits 2 to 13. Names of keys follow
+ *  ts_check_name(), with at most 23 characters without ':' and ',', and differ in more than case;
+ *  "auto", "backends" and "?" are reserved. */
 TS_API ts_status ts_register_backend_key(const char *name, ts_key *key);
 /**
  * Places a new layer just above the layer or boundary `above` ("" or "backends" = directly above
@@ -263,11 +263,12 @@ TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *
 /** A registered kernel; used to remove it. */
 typedef struct ts_registration ts_registration;
 /**
- * Registers a kernel for (op, key). The newest wins; removing it brings the older back.
+ * Registers a kernel for (op, key). The newest registration wins; removing it restores the older
+ *                one.
  * @param op      name of the op; it may be registered later, but for a backend's kernels before its
  *                load ends
  * @param schema  the schema the kernel was written for; NULL skips the check. A mismatch is an
- *                error now or, when the op comes later, then.
+ *                error now or, if the op is registered later, at that time.
  * @param out     receives a handle for ts_unregister(); may be NULL
  */
 TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel,
@@ -280,18 +281,19 @@ TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registrat
 /** Lets the key's fallback win over composites (a backend that wants whole ops). */
 TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
 
-/** Switches a layer on or off for the calling thread. Off restores what tensors carry. */
+/** Switches a layer on or off for the calling thread. Off restores selection by the tensors'
+ *  keys. */
 TS_API ts_status ts_layer_enable(ts_key key, bool on);
-/** As above for all threads, present and future. */
+/** Like ts_layer_enable() for all threads, present and future. */
 TS_API ts_status ts_layer_enable_all(ts_key key, bool on);
 
 /** A saved pair of key masks of the calling thread. */
 typedef struct ts_mask_guard {
     ts_keyset include, exclude;
 } ts_mask_guard;
-/** Adds layers to the thread's include and exclude sets (exclude wins); returns what to restore.
- * Backend keys and TS_KEY_ABSENT are ignored: the device of a tensor chooses its backend, and
- * TS_KEY_ABSENT refuses TS_NONE. `exclude` of ~0 thus excludes every layer. */
+/** Adds layers to the thread's include and exclude sets (exclude wins); returns the previous sets,
+ * to restore. Backend keys and TS_KEY_ABSENT are ignored: the device of a tensor chooses its
+ * backend, and TS_KEY_ABSENT refuses TS_NONE. `exclude` of ~0 thus excludes every layer. */
 TS_API ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude);
 /** Restores exactly the layers of the sets that ts_mask_push() returned. */
 TS_API void ts_mask_pop(ts_mask_guard guard);
@@ -306,12 +308,12 @@ typedef enum ts_op_kind {
                       results allocated; the kernel fills */
     TS_VIEW,     /**< results are aliases; there is no kernel */
     TS_WHOLE,    /**< the kernel does everything */
-    TS_COMPOSITE /**< made of other ops on every backend without a kernel of its own */
+    TS_COMPOSITE /**< composed of other ops on every backend without a kernel for it */
 } ts_op_kind;
 
 /** How an op is differentiated. */
 typedef enum ts_op_gradient {
-    TS_GRADIENT_RULE,   /**< by a rule of its own */
+    TS_GRADIENT_RULE,   /**< by its own rule */
     TS_GRADIENT_PARTS,  /**< by the rules of the ops that it is made of */
     TS_GRADIENT_NEVER,  /**< results never require grad */
     TS_GRADIENT_REFUSED /**< a gradient through it is an error that names the op */
@@ -355,22 +357,22 @@ typedef ts_work (*ts_cost)(const ts_frame *frame);
 /**
  * The least work of a call, by the cost column of the table of operators. Call it in a layer after
  * ts_redispatch() has returned TS_OK. Each element of an argument counts once, however often
- * broadcasting repeats it; a view costs nothing. A composite's work is that of the whole call, so
- * adding the work of the calls inside it counts it twice.
- * Errors: TS_ERR_NULL. For an op without a cost, both fields of *work are NaN; that is no error.
+ * broadcasting repeats it; a view costs nothing. A composite's work is the work of the whole call;
+ * adding the work of inner calls counts it twice. Errors: TS_ERR_NULL. For an op without a cost,
+ * both fields of *work are NaN; that is no error.
  */
 TS_API ts_status ts_op_cost(const ts_frame *frame, ts_work *work);
 
 /** The rule that filled a slot of an op's table. From KERNEL to MISSING, the first that applies. */
 typedef enum ts_slot_rule {
-    TS_RULE_NONE,           /**< a layer that falls through */
+    TS_RULE_NONE,           /**< a layer that the call skips */
     TS_RULE_KERNEL,         /**< a kernel registered for the op and the key */
     TS_RULE_FALLBACK_FIRST, /**< the key's fallback, which its backend prefers */
     TS_RULE_META,           /**< shapes are enough on META */
     TS_RULE_COMPOSITE,      /**< the op's composite */
     TS_RULE_VIEW,           /**< a view needs no kernel */
     TS_RULE_FALLBACK,       /**< the key's fallback */
-    TS_RULE_MISSING,        /**< nothing: a call is an error that names the remedy */
+    TS_RULE_MISSING,        /**< no kernel: a call is an error that names the remedy */
     TS_RULE_ABSENT          /**< the error of a missing tensor */
 } ts_slot_rule;
 
@@ -383,8 +385,8 @@ TS_API ts_status ts_op_dump(const char *op, FILE *out);
 
 /* ------------------------------------------------------------------------------ timers ---- */
 
-/** Switches the timers of all threads; TS_ERR_UNSUPPORTED in a build without them, TS_ERR_STATE
- * where the system's clock stands still. */
+/** Switches the timers of all threads; TS_ERR_UNSUPPORTED in a build without them, TS_ERR_STATE if
+ * the system's clock does not advance. */
 TS_API ts_status ts_timers_enable(bool on);
 TS_API bool ts_timers_enabled(void);
 /** Sets all counters of all threads to zero. */
@@ -417,10 +419,10 @@ typedef struct ts_timer_totals {
     double wall_ns, attributed_ns, overhead_ns, unattributed_ns;
     uint64_t calls;
 } ts_timer_totals;
-/** Of all threads since the last reset. */
+/** Counters of all threads since the last reset. */
 TS_API ts_timer_totals ts_timers_totals(void);
 
-/** An op that does nothing; its time is the dispatcher's. Kernels may be put into its slots. */
+/** An op without work; its time is the dispatcher's cost. Kernels may be registered for it. */
 TS_API ts_status ts_noop(ts_tensor *a, ts_tensor *b, ts_scalar c);
 
 TS_END_DECLS

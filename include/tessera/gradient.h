@@ -41,9 +41,9 @@ typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
  *  when the caller does not want it. */
 typedef struct ts_vjp_opts {
     size_t size;                     /**< sizeof(ts_vjp_opts) */
-    uint32_t saves;                  /**< bits of what it reads whichever
-                                          argument needs a gradient */
-    uint32_t saves_for[TS_MAX_ARGS]; /**< of what more it reads when argument i needs one */
+    uint32_t saves;                  /**< bits of the tensors that the rule always reads */
+    uint32_t saves_for[TS_MAX_ARGS]; /**< bits of further tensors that it reads if argument i needs
+                                          a gradient */
 } ts_vjp_opts;
 
 /**
@@ -63,7 +63,7 @@ TS_API bool ts_rule_needs_member(const ts_vjp_call *call, int i, int k);
 /** Saved tensor of argument i; NULL with an error when it was written since.
  *  TS_NONE for an absent optional argument. Belongs to the engine's scope. */
 TS_API ts_tensor *ts_rule_saved_arg(ts_vjp_call *call, int i);
-/** The same of member k of list argument i. */
+/** Whether member k of list argument i needs a gradient. */
 TS_API ts_tensor *ts_rule_saved_member(ts_vjp_call *call, int i, int k);
 /** The same of result i. */
 TS_API ts_tensor *ts_rule_saved_ret(ts_vjp_call *call, int i);
@@ -71,13 +71,13 @@ TS_API ts_tensor *ts_rule_saved_ret(ts_vjp_call *call, int i);
 TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 /** Random counters that the forward call had. */
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
-/** Gradient for argument i; NULL means that computing it failed. It is summed to the sizes of the
- *  argument and cast to its dtype, where broadcasting or promotion came between. */
+/** Gradient for argument i; NULL means that computing it failed. It is summed to the argument's
+ *  sizes and cast to its dtype, which undoes broadcasting and promotion. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
-/** The same for member k of list argument i. */
+/** Gradient for member k of list argument i. */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
-/** Undoes broadcasting: g summed to the sizes of argument i. The dtype stays, so that what
- * follows is computed in it; ts_rule_give() casts. NULL-safe. */
+/** Undoes broadcasting: g summed to the sizes of argument i. The dtype is kept for further
+ * computation; ts_rule_give() casts. NULL-safe. */
 TS_API ts_tensor *ts_rule_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS

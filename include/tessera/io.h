@@ -41,7 +41,7 @@ TS_API void ts_safetensors_close(ts_safetensors *st);
 
 /** Number of tensors; they are numbered in the order of their data in the file. */
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
-/** Number of the tensor of that name; -1 (and no error) when there is none. */
+/** Number of the tensor of that name; -1 (and no error) if absent. */
 TS_API int64_t ts_safetensors_find(const ts_safetensors *st, const char *name);
 /** Name, dtype and sizes of tensor `index` in the file; NULL, TS_DTYPE_NONE or -1
  * when out of range. Borrowed. */
@@ -54,11 +54,11 @@ TS_API int64_t ts_safetensors_metadata_count(const ts_safetensors *st);
 /** Key and value of a metadata entry, in the order of the keys' bytes; NULL when out of range. */
 TS_API const char *ts_safetensors_metadata_key(const ts_safetensors *st, int64_t index);
 TS_API const char *ts_safetensors_metadata_value(const ts_safetensors *st, int64_t index);
-/** Metadata by key; NULL (and no error) when there is none. Borrowed. */
+/** Metadata by key; NULL (and no error) if absent. Borrowed. */
 TS_API const char *ts_safetensors_metadata(const ts_safetensors *st, const char *key);
 
-/** Reads a tensor to the CPU. TS_ERR_INDEX when there is none of that name;
- *  TS_ERR_FORMAT for a bool that is neither 0 nor 1. */
+/** Reads a tensor to the CPU. TS_ERR_INDEX if the name is unknown; TS_ERR_FORMAT for a bool that is
+ *  neither 0 nor 1. */
 TS_API ts_tensor *ts_safetensors_load(const ts_safetensors *st, const char *name);
 /** Reads tensor `index` to the CPU. */
 TS_API ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index);
@@ -68,8 +68,8 @@ TS_API ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index
  */
 TS_API ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **tensors);
 /**
- * Reads a tensor into one that is there, of the same sizes and dtype, on the CPU, of any strides.
- * Leaves no history, also where dst requires grad. Its elements are unspecified after TS_ERR_IO.
+ * Reads a tensor into dst, a CPU tensor of the same sizes and dtype and any strides. Records no
+ * history, also if dst requires grad. Its elements are unspecified after TS_ERR_IO.
  */
 TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name,
                                           ts_tensor *dst);
@@ -82,8 +82,8 @@ TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *
  * @param names    n distinct names in UTF-8 of at most 1,024 bytes, none "__metadata__"
  * @param tensors  n tensors (borrowed)
  * @param keys, values  nmetadata texts in UTF-8; may be NULL when nmetadata is 0
- * @return TS_OK when the new file is in place and on disk. After an error the old one stands,
- *         except that a failure to flush the folder itself may come after the rename.
+ * @return TS_OK when the new file is in place and on disk. After an error the old file is
+ *         unchanged, except that a failure to flush the folder itself may come after the rename.
  */
 TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
                                      ts_tensor *const *tensors, int64_t n, const char *const *keys,
@@ -119,24 +119,24 @@ typedef struct ts_checkpoint_opts {
 typedef struct ts_checkpoint ts_checkpoint;
 
 /**
- * Writes dir/checkpoints/STEP/ with one safetensors file per section and manifest.json, as a whole
- * or not at all, also when the process is killed or the machine loses power. Makes missing folders
- * (dir's parent must be there). The new checkpoint is read back and compared with its hashes before
- * older ones beyond `keep` are removed; one of the same step is replaced,
- * those of later steps stay. One process at a time saves under dir; a second one gets TS_ERR_STATE.
+ * Writes dir/checkpoints/STEP/ with one safetensors file per section and manifest.json, atomically,
+ * also if the process is killed or the machine loses power. Makes missing folders (dir's parent
+ * must be there). The new checkpoint is read back and compared with its hashes before older ones
+ * beyond `keep` are removed; an older checkpoint of the same step is replaced; checkpoints of later
+ * steps stay. One process at a time saves under dir; a second one gets TS_ERR_STATE.
  * @param step       >= 0
  * @param json_text  a JSON object of the caller's, or NULL. Integers must fit 64 bits with sign.
  */
 TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
                                     const ts_checkpoint_section *sections, int nsections,
                                     const char *json_text, const ts_checkpoint_opts *opts);
-/** Removes all checkpoints under dir, and what killed saves left there; none is no error.
- * TS_ERR_STATE while a save is going on. */
+/** Removes all checkpoints under dir, and remains of killed saves. An empty dir is no error.
+ * TS_ERR_STATE while a save is running. */
 TS_API ts_status ts_checkpoint_remove_all(const char *dir);
 /**
  * Opens the newest checkpoint under dir that verifies.
- * @param checkpoint  receives it, owned by the caller; NULL (with TS_OK) when there is none at all
- * @return TS_ERR_FORMAT when there are some and none of them verifies
+ * @param checkpoint  receives it, owned by the caller; NULL (with TS_OK) if there is no checkpoint
+ * @return TS_ERR_FORMAT if checkpoints exist and none verifies
  */
 TS_API ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint);
 /** Opens the checkpoint in the folder `path` (…/STEP) after reading all
@@ -161,14 +161,14 @@ TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
  */
 TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys,
                                       int nkeys, ts_scalar *value);
-/** As above; text receives at most size bytes with the end of the string,
- * TS_ERR_VALUE when they are too few. */
+/** Reads a text; text receives at most size bytes with the final NUL; TS_ERR_VALUE if size is too
+ * small. */
 TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
                                     int nkeys, char *text, size_t size);
 /** Why newer checkpoints were passed over by ts_checkpoint_find(),
  * one line each, escaped as by ts_escape_text(); "" when none was. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
-/** The tensors of a section; NULL with TS_ERR_INDEX when there is none of that name. */
+/** The tensors of a section; NULL with TS_ERR_INDEX if the name is unknown. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,
                                                       const char *name);
 

@@ -3,9 +3,9 @@
  * The interface of kernels and shape rules, for backends and operators outside the library.
  *
  * A kernel of an op with a shape rule runs last: its arguments are checked, cast to the compute
- * dtype and packed if need be, and its results exist. It reads the frame
- * (arguments in frame->args, results in frame->rets, frame->rng for a random op) and the functions
- * below, and writes the results. A pointwise kernel needs ts_kernel_space() alone.
+ * dtype and packed if needed, and its results exist. It reads the frame (arguments in frame->args,
+ * results in frame->rets, frame->rng for a random op) and the functions below, and writes the
+ * results. A pointwise kernel needs ts_kernel_space() alone.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_KERNEL_H
@@ -30,8 +30,8 @@ typedef struct ts_kernel_opts {
                              except for arguments that the op writes and members of lists,
                              which come as they are */
     bool converts;      /**< reads tensors on its device whose dtype is not the compute dtype, and
-                             rounds their elements to it; else they are cast before the call. A
-                             small tensor beside a large result may be cast all the same */
+                             rounds their elements to it; otherwise they are cast before the call. A
+                             small tensor that is broadcast to a large result may be cast anyway */
 } ts_kernel_opts;
 
 /** ts_register_kernel() with options; NULL is all zero.
@@ -43,9 +43,9 @@ TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel ker
 
 /** The dtype that the shape rule chose to compute in; TS_DTYPE_NONE for an op without a rule. */
 TS_API ts_dtype ts_kernel_dtype(const ts_frame *frame);
-/** The device whose kernel runs. */
+/** The device of the running kernel. */
 TS_API ts_device ts_kernel_device(const ts_frame *frame);
-/** The stream that work goes to: the thread's current one of that device. */
+/** The stream for the kernel's work: the thread's current stream of that device. */
 TS_API ts_stream *ts_kernel_stream(const ts_frame *frame);
 /** Address of a tensor's first element in its device's memory; NULL for an empty tensor. The entry
  *  that calls the kernel counts writes. */
@@ -81,22 +81,18 @@ typedef struct ts_space {
 /** The space of the running pointwise op. TS_ERR_STATE for any other op.
  *  Arguments that are absent (such as a bound of clamp) are not among the operands. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
-/** The number of a host operand, rounded to the operand's dtype; a wide one is rounded too. */
+/** The number of a host operand, rounded to the operand's dtype; a wide number is rounded too. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
-/** A tensor as rows along a dim. */
+/** A contiguous tensor as outer x count x inner elements; an op works along the second. */
 typedef struct ts_rows {
-    int64_t dim;   /**< the dim that the op works along */
-    int64_t outer; /**< elements before it */
-    int64_t count; /**< elements along it */
-    int64_t inner; /**< elements behind it */
+    int64_t outer, count, inner;
 } ts_rows;
-/**
- * The rows of the running op: all members for softmax; outer, count and inner for losses over
- * classes, arg ops and scans; outer and count for norms and multinomial; dim for ops by index, cat
- * and stack. The others have no meaning.
- */
+/** The rows of the running softmax, norm, loss over classes, arg op, scan or multinomial. Norms and
+ *  multinomial work along the last dims: their inner is 1. */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
+/** The dim of the running op by index, cat or stack, from 0 on. */
+TS_API int64_t ts_kernel_dim(const ts_frame *frame);
 /** The dims that the running reduction removes: bit d is set if dim d is one of them. */
 TS_API int64_t ts_kernel_reduced(const ts_frame *frame);
 /** Elements start, start + step, ... of a dim. */
@@ -135,8 +131,8 @@ TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
  * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape
- * rule and those whose sizes depend on values (nonzero, masked_select: arguments come as they are,
- * but checked); a result that the caller gave must fit and stays.
+ * rule and those whose sizes depend on values (nonzero, masked_select: arguments are checked but
+ * neither cast nor packed); a given result must fit and is kept.
  * @param sizes  ndim sizes
  */
 TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
@@ -162,9 +158,9 @@ TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status statu
 /** Options of ts_register_op_ex(); zero is default. */
 typedef struct ts_op_opts {
     size_t size; /**< sizeof(ts_op_opts) */
-    /** Checks arguments and says what the results are, by the ts_rule_ functions. Every call runs
-     *  it, on every backend (META needs nothing else); casts, out= and in-place forms follow from
-     *  it. NULL: the kernel does everything, or the composite. */
+    /** Checks arguments and plans the results by the ts_rule_ functions. Every call runs it, on
+     *  every backend (META needs nothing else); casts, out= and in-place forms follow from it.
+     *  NULL: the kernel does everything, or the composite. */
     ts_kernel rule;
     /** The op written with other ops, for backends without a kernel. */
     ts_kernel composite;

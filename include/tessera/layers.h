@@ -2,10 +2,10 @@
  * @file layers.h
  * Layers that watch calls: the first value that is not finite, shapes and dtypes, determinism.
  *
- * Each is a dispatch layer of its own, right above the backends: it sees the ops that run, those of
- * backward included, with their arguments as the kernels get them. Each is switched on for
- * the calling thread or for all by one call. TS_LAYERS=nan,shapes,determinism switches them on for
- * all threads when the library loads; lines then go to stderr.
+ * Each is a separate dispatch layer, directly above the backends: it sees the ops that run, those
+ * of backward included, with their arguments as the kernels get them. Each is switched on for the
+ * calling thread or for all by one call. TS_LAYERS=nan,shapes,determinism switches them on for all
+ * threads when the library loads; lines then go to stderr.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -27,12 +27,13 @@ typedef enum ts_layer_scope {
 typedef struct ts_layer_report {
     const char *layer;     /**< "nan", "shapes" or "determinism" */
     const ts_frame *frame; /**< the call; its results are there */
-    const char *text;      /**< one line: the call with shapes and dtypes,
-                                what was found, the call site */
+    const char *text;      /**< one line: the call with shapes and dtypes, the finding, the call
+                                site */
     const void *site;      /**< return address of the public function
                                 that was called; may be NULL */
 } ts_layer_report;
-/** Receives reports, in the thread of the call. It may call ops: the layer does not see them. */
+/** Receives reports, in the thread of the call. The callback may call ops, which the layer does not
+ *  see. */
 typedef void (*ts_layer_report_fn)(void *payload, const ts_layer_report *report);
 
 /**
@@ -61,6 +62,12 @@ TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
  * TS_ERR_STATE. Ops with uninitialised results (empty) are skipped.
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
+
+/** The work counter: switched on, it begins at zero and adds up the least work (ts_op_cost()) of
+ *  the calling thread's calls, backward included. Ops without a cost count as nothing. */
+TS_API ts_status ts_work_counter(bool on);
+/** The sum since the counter was switched on last. */
+TS_API ts_work ts_work_counted(void);
 
 TS_END_DECLS
 #endif

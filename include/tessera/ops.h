@@ -1,4 +1,5 @@
-/** @file ops.h  All operators: those written by hand, and those that their rows say all of. */
+/** @file ops.h  All operators: the generated functions, and the handwritten ones with options or
+ *  several results. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_H
 #define TESSERA_OPS_H

@@ -22,7 +22,7 @@ TS_BEGIN_DECLS
 typedef struct ts_prof_opts {
     size_t size;        /**< sizeof(ts_prof_opts) */
     int64_t first_step; /**< steps before it are not recorded; 0 or 1: none */
-    int64_t last_step;  /**< recording ends with it; 0: it goes on until ts_prof_stop() */
+    int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
     bool trace;         /**< also keeps each call, 64 bytes, up to 256 MiB for all threads; calls
                              beyond that are counted as lost */
 } ts_prof_opts;
@@ -35,7 +35,7 @@ typedef struct ts_prof_opts {
  * in a build without timers, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_prof_start(const ts_prof_opts *opts);
-/** Ends recording; what was recorded stays for ts_profile_take(). TS_OK when nothing records. */
+/** Ends recording; the recorded data stays for ts_profile_take(). TS_OK if nothing records. */
 TS_API ts_status ts_prof_stop(void);
 /** Whether a profile records now. */
 TS_API bool ts_prof_active(void);
@@ -48,10 +48,10 @@ TS_API void ts_prof_step(void);
  *  thread. Backward passes have the scope "backward" by themselves. '/' and ';' become '_'; a name
  *  has at most 39 bytes. TS_ERR_NULL. Does nothing while no profile records. */
 TS_API ts_status ts_prof_enter(const char *name);
-/** Closes the part that was opened last; without one it does nothing. */
+/** Closes the part opened last; does nothing without an open part. */
 TS_API void ts_prof_leave(void);
 
-/** Of TS_PROF_SCOPE(): leaves the part if it was entered. */
+/** Used by TS_PROF_SCOPE(): leaves the part if it was entered. */
 static inline void ts_prof_leave_block(const bool *entered)
 {
     if (*entered)
@@ -67,7 +67,7 @@ static inline void ts_prof_leave_block(const bool *entered)
 /** Sizes at which bandwidth is measured: 32 KiB times 4^i. */
 #define TS_PROF_CURVE 8
 
-/** What this machine can do, as measured with the number of threads that ops use. */
+/** Ceilings of this machine, measured with the number of threads that ops use. */
 typedef struct ts_prof_machine {
     size_t size; /**< sizeof(ts_prof_machine), set by the caller */
     char name[64];
@@ -84,11 +84,12 @@ typedef struct ts_prof_machine {
 } ts_prof_machine;
 
 /**
- * Measures the machine, or reads what was measured before: a file per host, processor and number of
- * threads in $XDG_CACHE_HOME/tessera (~/.cache/tessera), which must belong to the user. Takes up to
- * ten seconds. A folder that cannot be written is no error. Resets the timers.
- * @param anew  measure whatever the file says
- * Errors: TS_ERR_STATE while a profile records, TS_ERR_MEMORY, TS_ERR_NULL, TS_ERR_UNSUPPORTED.
+ * Measures the machine, or reads an earlier measurement from a file: one per host, processor and
+ * number of threads in $XDG_CACHE_HOME/tessera (~/.cache/tessera), which must belong to the user.
+ * Takes up to ten seconds. A folder that cannot be written is no error. Resets the timers.
+ * @param anew  measure even if the file exists
+ * Errors: TS_ERR_STATE while a profile records,
+ * TS_ERR_MEMORY, TS_ERR_NULL, TS_ERR_UNSUPPORTED.
  */
 TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
 
@@ -105,7 +106,7 @@ typedef enum ts_profile_format {
     TS_PROFILE_FOLDED  /**< folded stacks, in ns: scope;op;layer, for flame graphs */
 } ts_profile_format;
 
-/** Where time went, as the verdict counts it. */
+/** Division of the time, as used by the verdict. */
 typedef struct ts_profile_shares {
     size_t size; /**< sizeof(ts_profile_shares), set by the caller */
     double wall_ns;
@@ -123,12 +124,12 @@ typedef struct ts_profile_shares {
  * @return owned by the caller; NULL with TS_ERR_STATE while a profile records, or TS_ERR_MEMORY
  */
 TS_API ts_profile *ts_profile_take(void);
-/** A profile from a JSON file. NULL with TS_ERR_IO, or TS_ERR_FORMAT that says what is wrong. */
+/** A profile from a JSON file. NULL with TS_ERR_IO, or TS_ERR_FORMAT with the reason. */
 TS_API ts_profile *ts_profile_read(const char *path);
 /** Prints a profile. TS_ERR_IO when the stream fails, TS_ERR_VALUE for a format, TS_ERR_STATE for
  *  CHROME of a profile without a trace: one from a file has none. */
 TS_API ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_format format);
-/** Prints what differs from `before` to `after` by op, the largest change first. */
+/** Prints the differences from `before` to `after` by op, largest change first. */
 TS_API ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, FILE *out);
 TS_API ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *shares);
 /** NULL-safe. */

@@ -25,10 +25,10 @@ TS_BEGIN_DECLS
  */
 TS_API ts_status ts_open_file(const char *function, const char *path, int flags, int *fd);
 /**
- * Puts a new file in the place of path: written to memory, then to a file beside it, flushed to
- * disk, renamed. After an error path is as it was. The new file has the mode of the one that it
- * replaces, else 0666 less the umask; a symbolic link is replaced, not followed. If path
- * leads to anything else than a regular file, TS_ERR_IO.
+ * Replaces path by a new file: writes to memory, then to a temporary file in the same folder,
+ * flushes it to disk and renames it. After an error path is unchanged. The new file has the mode of
+ * the old one, or 0666 less the umask; a symbolic link is replaced, not followed. TS_ERR_IO if path
+ * is another kind of file.
  * @param function  what the error begins with
  * @param write     prints the contents; its failure is passed on
  */
@@ -38,9 +38,9 @@ TS_API ts_status ts_replace_file(const char *function, const char *path,
 /* ---------------------------------------------------------------------------- texts ---- */
 
 /**
- * Writes text so that a terminal shows it as it is: bytes that are no UTF-8, control characters and
- * marks that change the direction or are not seen become `\xNN`. For names that come from files.
- * NULL is ""; what does not fit is left out. Returns buffer.
+ * Escapes text for a terminal: invalid UTF-8, control characters, invisible marks and marks that
+ * change the direction become `\xNN`. Use it for names from files. NULL gives ""; text that does
+ * not fit is cut. Returns buffer.
  */
 TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
 
@@ -48,17 +48,17 @@ TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
 
 /** Switches the calling thread to the C locale; returns the locale before. */
 TS_API void *ts_c_locale_enter(void);
-/** Goes back to what ts_c_locale_enter() returned. NULL-safe. */
+/** Restores the locale that ts_c_locale_enter() returned. NULL-safe. */
 TS_API void ts_c_locale_leave(void **previous);
-/** For the rest of the block, printf and strtod of this thread use a decimal point whatever
- * setlocale() says. The library does so wherever it writes or reads a number. */
+/** For the rest of the block, printf and strtod of this thread use a decimal point independent of
+ * setlocale(). The library uses it wherever it writes or reads a number. */
 #define TS_C_LOCALE                                                                                \
     void *TS_CAT(ts_locale_, __LINE__) __attribute__((cleanup(ts_c_locale_leave), unused)) =       \
         ts_c_locale_enter()
 
 /**
- * Reads a whole number: digits, with a minus sign in front where `least` is negative, and nothing
- * else. TS_ERR_VALUE says what `name` was expected to be and what came.
+ * Reads an integer: digits, with an optional minus sign if `least` is negative, and nothing else.
+ * TS_ERR_VALUE names `name`, the expected range and the text.
  */
 TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
                               int64_t *value);
@@ -66,8 +66,8 @@ TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least,
 /* ------------------------------------------------------------- environment variables ---- */
 
 /**
- * Which of the words of one_of, "mma|plain", an environment variable holds, from 0 on; -1 when it
- * is unset or empty, and, with a warning in the log, when it holds something else.
+ * Index of an environment variable's value among the words of one_of, "mma|plain"; -1 if it is
+ * unset or empty, and, with a warning in the log, if it has another value.
  */
 TS_API int ts_variable_choice(const char *name, const char *one_of);
 
@@ -75,7 +75,7 @@ TS_API int ts_variable_choice(const char *name, const char *one_of);
 
 /** One argument of a program, which sets one of flag, number and text; the others are NULL. */
 typedef struct ts_argument {
-    const char *name;  /**< of an option, "--steps"; else of a word that stands by itself, "FILE" */
+    const char *name;  /**< an option, "--steps", or a positional argument, "FILE" */
     const char *help;  /**< description, for --help */
     bool *flag;        /**< an option without a value sets it */
     int64_t *number;   /**< receives a whole number from least to most */
@@ -83,16 +83,17 @@ typedef struct ts_argument {
     const char **text; /**< receives a text that is not empty, of argv */
     const char *one_of; /**< the texts that are accepted, "bf16|f16|f32"; NULL for any */
     bool required;
+    const char *value;  /**< name of an option's value in --help, "FILE"; NULL: N, one_of or TEXT */
 } ts_argument;
 
 /**
- * Reads a command line: options as --name VALUE or --name=VALUE in any order, then "--" if need be,
- * words by the order of their rows. --help prints `about` and all arguments; their values before
- * the call are shown as the defaults. A mistake is printed to stderr with the usage.
+ * Reads a command line: options as --name VALUE or --name=VALUE in any order, "--" if needed,
+ * positional arguments in the order of their rows. --help prints `about` and all arguments; their
+ * values before the call are shown as the defaults. A mistake is printed to stderr with the usage.
  * @param about   description of the program, as whole lines
- * @param status  receives what main() returns when the program is to end: 0 after --help, 2 after
- *                a mistake
- * @return true when the program goes on
+ * @param status  receives main()'s result if the program must end: 0 after --help, 2 after a
+ *                mistake
+ * @return true if the program continues
  */
 TS_API bool ts_program_begin(int argc, char **argv, const char *about,
                              const ts_argument *arguments, int n, int *status);

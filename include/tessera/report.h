@@ -1,6 +1,6 @@
 /**
  * @file report.h
- * Reports of a run: a progress line, a CSV log, SVG charts, tables.
+ * Reports of a run: a progress line, a CSV log, SVG charts.
  *
  * Every object belongs to the thread that uses it; calls on one object from several threads need
  * a lock of the caller's. Strings given to these functions are copied. Numbers are written with a
@@ -26,7 +26,7 @@ typedef enum ts_progress_mode {
     TS_PROGRESS_AUTO, /**< BAR on a terminal, unless TERM is dumb or unset; else PLAIN */
     TS_PROGRESS_BAR,  /**< one line, redrawn in place */
     TS_PROGRESS_PLAIN, /**< whole lines for logs: each interval, and each 5 % if not too soon */
-    TS_PROGRESS_QUIET  /**< nothing; rates are still counted */
+    TS_PROGRESS_QUIET  /**< prints nothing; rates are still counted */
 } ts_progress_mode;
 
 /** Options of ts_progress_new(); zero is the default everywhere. */
@@ -44,8 +44,8 @@ typedef struct ts_progress_opts {
 
 /**
  * Makes a progress line. Honours NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
- * @param total_steps  steps of the whole run, those before start_step included; 0 when unknown
- *                     (then there is neither bar nor ETA)
+ * @param total_steps  steps of the whole run, including those before start_step; 0: unknown
+ *                     (neither bar nor ETA)
  * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
  */
 TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts);
@@ -71,7 +71,7 @@ TS_API double ts_progress_items_per_second(const ts_progress *progress);
  * Later steps are TS_ERR_STATE; a second end is TS_OK and does nothing.
  */
 TS_API ts_status ts_progress_end(ts_progress *progress);
-/** Frees; a line that was not ended stays as it is, closed by a newline. NULL-safe. */
+/** Frees; a line that was not ended stays, with a newline. NULL-safe. */
 TS_API void ts_progress_free(ts_progress *progress);
 
 /* ------------------------------------------------------------------------- folders ---- */
@@ -92,10 +92,10 @@ typedef struct ts_csv ts_csv;
  */
 TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns);
 /**
- * Opens a log to go on after `last_step`: everything from the first row whose first column
- * exceeds last_step is cut off, and so is a last line without newline, as a kill leaves it.
- * A log resumed this way is byte-equal to one that was never interrupted. A missing or empty file
- * is created. The file is changed only after all of it was checked.
+ * Opens a log to continue after `last_step`: removes all rows from the first whose first column
+ * exceeds last_step, and an incomplete last line, as left by a kill. A log resumed this way is
+ * byte-equal to one that was never interrupted. A missing or empty file is created. The file is
+ * checked completely before it is changed.
  * @return NULL with TS_ERR_FORMAT when the header differs or a first column is no integer
  */
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
@@ -119,7 +119,7 @@ typedef struct ts_chart ts_chart;
 typedef struct ts_chart_opts {
     size_t size;         /**< sizeof(ts_chart_opts) */
     const char *title;   /**< none */
-    const char *x_title; /**< axis title, with its unit; of a bar chart: what the bars measure */
+    const char *x_title; /**< axis title with unit; in a bar chart, the quantity of the bars */
     const char *y_title; /**< axis title, with its unit */
     int width;           /**< pixels, 200 to 10,000; 860 */
     int height;          /**< pixels, 150 to 10,000; 480, and for bars whatever they need */
@@ -157,8 +157,8 @@ TS_API ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char
 /** Adds a dashed horizontal line at y with its name, e.g. "unigram entropy". */
 TS_API ts_status ts_chart_reference(ts_chart *chart, const char *name, double y);
 /**
- * Adds a horizontal bar from 0 to `value`. Bars of one label stand together, one per series;
- * labels and series appear in the order of their first bar. A chart has lines or bars.
+ * Adds a horizontal bar from 0 to `value`. Bars of one label are grouped, one per series; labels
+ * and series appear in the order of their first bar. A chart has lines or bars.
  * @param label   text left of the bar
  * @param series  name in the legend, deciding the colour; NULL when there is only one
  * @param value   finite and not negative
@@ -173,54 +173,6 @@ TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *se
 TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
 /** NULL-safe. */
 TS_API void ts_chart_free(ts_chart *chart);
-
-/* ---------------------------------------------------------------------------- tables ---- */
-
-/** Rows of text and numbers, printed with aligned columns. */
-typedef struct ts_text_table ts_text_table;
-
-typedef enum ts_align {
-    TS_ALIGN_AUTO, /**< right when the column's first cell is a number, else left */
-    TS_ALIGN_LEFT,
-    TS_ALIGN_RIGHT
-} ts_align;
-
-/** How a column writes its numbers. */
-typedef enum ts_number_format {
-    TS_NUMBER_GENERAL, /**< `digits` significant digits (0: 6), no trailing zeros */
-    TS_NUMBER_FIXED,   /**< `digits` decimals */
-    TS_NUMBER_SI,      /**< `digits` significant digits (0: 3) and a prefix: 1.23 µs, 45.6 k */
-    TS_NUMBER_PERCENT  /**< a fraction times 100, `digits` decimals and "%" */
-} ts_number_format;
-
-/** One column; zero is the default everywhere but for the header. */
-typedef struct ts_column {
-    const char *header;
-    ts_align align;
-    ts_number_format format;
-    int digits;       /**< 0 to 17, see ts_number_format */
-    const char *unit; /**< put behind each number; none */
-} ts_column;
-
-typedef enum ts_text_table_style {
-    TS_TEXT_TABLE_TERMINAL, /**< padded with spaces, a rule below the header */
-    TS_TEXT_TABLE_CSV,      /**< RFC 4180; numbers unscaled, without unit, to 17 digits */
-    TS_TEXT_TABLE_MARKDOWN  /**< a pipe table */
-} ts_text_table_style;
-
-/** @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
-TS_API ts_text_table *ts_text_table_new(const ts_column *columns, int ncolumns);
-/** Appends a cell with text; a row is full after ncolumns cells and the next one begins. */
-TS_API ts_status ts_text_table_text(ts_text_table *table, const char *text);
-/** Appends a cell with a number; NaN is an empty cell. */
-TS_API ts_status ts_text_table_number(ts_text_table *table, double value);
-/** Draws a rule (terminal only) before the next row, e.g. totals. TS_ERR_STATE within a row. */
-TS_API ts_status ts_text_table_rule(ts_text_table *table);
-/** Prints the table; missing cells of the last row are empty. TS_ERR_IO when the stream fails. */
-TS_API ts_status ts_text_table_print(const ts_text_table *table, FILE *stream,
-                                     ts_text_table_style style);
-/** NULL-safe. */
-TS_API void ts_text_table_free(ts_text_table *table);
 
 TS_END_DECLS
 #endif

@@ -33,20 +33,21 @@ TS_BEGIN_DECLS
 typedef struct ts_graph ts_graph;
 
 /**
- * A function to be traced. It runs for real, once; results go to `outputs`, kept for the caller
- * with ts_keep() when it opens a scope. Branches are recorded as they were taken.
+ * A function to be traced. It runs once, with effects; it writes results to `outputs`, kept with
+ * ts_keep() if it opens a scope. Branches are recorded as they were taken.
  */
 typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninputs,
                                  ts_tensor **outputs, int noutputs);
 
 /**
  * Runs fn and records the calls that the calling thread makes meanwhile, in the TRACING layer: with
- * the casts of AUTOCAST, and above AUTOGRAD. What composites and kernels call is not shown;
- * a call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
+ * the casts of AUTOCAST, and above AUTOGRAD. Inner calls of composites and kernels are not
+ * recorded; a call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
  * @param inputs   ninputs tensors that a replay may replace
  * @param outputs  receives noutputs tensors from fn; TS_NONE is allowed
- * @param graph    receives the graph, to be given to ts_graph_free(). Also after an error of fn:
- *                 then it is incomplete and shows what came before. NULL when none could be begun.
+ * @param graph    receives the graph, to be given to ts_graph_free(). Also set after an error of
+ *                 fn: then the graph is incomplete and has the calls before. NULL if no graph could
+ *                 be started.
  *
  * Out of memory in the recorder does not disturb fn: the graph says that it is incomplete.
  * Errors: those of fn; TS_ERR_STATE inside another trace or inside a kernel;

@@ -5,7 +5,7 @@
 
 #include <tessera/tessera.h>
 
-/** Writes a profile as one HTML file without scripts that loads nothing. */
+/** Writes a profile as one HTML file without scripts or external resources. */
 ts_status write_html(const ts_profile *profile, const char *path);
 
 #endif

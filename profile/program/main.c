@@ -76,21 +76,22 @@ int main(int argc, char **argv)
     int status;
     const ts_argument arguments[] = {
         {.name = "COMMAND",
-         .help = "report: prints FILE, or draws it; compare: FILE with AFTER; calibrate: measures "
-                 "this machine",
+         .help = "command",
          .text = &s.command,
          .one_of = "report|compare|calibrate",
          .required = true},
         {.name = "FILE", .help = "a profile.json", .text = &s.file},
-        {.name = "AFTER", .help = "a second one, for compare", .text = &s.after},
+        {.name = "AFTER", .help = "second profile.json, for compare", .text = &s.after},
         {.name = "--html", .help = "report: a page for a browser", .text = &s.html},
         {.name = "--csv", .help = "report: a line per row", .text = &s.csv},
         {.name = "--folded", .help = "report: folded stacks for flame graphs", .text = &s.folded},
-        {.name = "--anew", .help = "calibrate: measures although that was done before",
+        {.name = "--anew", .help = "calibrate: measures again",
          .flag = &s.anew},
     };
     if (!ts_program_begin(argc, argv,
-                          "Reads profiles that TS_PROF=1,out=FOLDER makes of a program.\n",
+                          "Reads profiles that TS_PROF=1,out=FOLDER writes.\n"
+                          "report prints or draws FILE, compare compares FILE with AFTER, and\n"
+                          "calibrate measures this machine.\n",
                           arguments, sizeof arguments / sizeof arguments[0], &status))
         return status;
     bool reports = strcmp(s.command, "report") == 0, compares = strcmp(s.command, "compare") == 0;

@@ -1,4 +1,4 @@
-/** @file common.h  What the tests of the graph share. */
+/** @file common.h  Common functions of the graph's tests. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_AUTOGRAD_COMMON_H
 #define TESTS_AUTOGRAD_COMMON_H

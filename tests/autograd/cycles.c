@@ -1,4 +1,4 @@
-/** @file cycles.c  What refers to itself ends with its last handle. */
+/** @file cycles.c  Reference cycles are freed with the last handle. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 
@@ -34,7 +34,7 @@ static void build(int way)
         OK(ts_retain_grad(y));
         OK(y = ts_mul(y, y));
         break;
-    case 4: /* in place, over what was saved */
+    case 4: /* in place, over the saved tensor */
         OK(y = ts_mul_scalar(x, 2));
         OK(ts_mul_(y, y));
         OK(ts_sin_(y));

@@ -1,5 +1,4 @@
-/** @file higher.c  Gradients of gradients: of higher orders,
- * of in-place forms, and what they cost. */
+/** @file higher.c  Gradients of gradients: higher orders, in-place forms, and their cost. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 

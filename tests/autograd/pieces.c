@@ -192,7 +192,7 @@ TS_TEST(hooks_see_whole_gradients_of_tensors_whose_parts_are_used)
         ck_assert_double_eq(g[e], expected[e]);
 }
 
-/** A view between a tensor and its parts has a gradient of its own for those who ask. */
+/** A view between a tensor and its parts has its own gradient on request. */
 TS_TEST(gradients_of_views_between_are_whole, .loop = 4)
 {
     TS_SCOPE;

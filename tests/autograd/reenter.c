@@ -11,7 +11,7 @@ static const ts_backward_opts retain = {.size = sizeof retain, .retain_graph = t
 
 enum { TENSORS = 12, HOOKS = 64, CALLS = 400 };
 
-/** A graph, its hooks, and what they do when they are called. */
+/** A graph, its hooks, and the hooks' actions. */
 typedef struct world {
     uint64_t state;
     ts_tensor *t[TENSORS]; /* retained; NULL when dropped */
@@ -109,7 +109,7 @@ static void act(world *w)
             OK(ts_backward(ts_mul(other, other)));
             break;
         }
-        default: /* this very graph, from another place: an error where it comes back to itself */
+        default: /* the same graph, from another node: an error when the run reaches its own node */
             if (!w->t[i] || w->depth > 2)
                 break;
             w->depth++;
@@ -169,7 +169,7 @@ TS_TEST(a_hook_that_adds_hooks_ends)
     ts_tensor *x = leaf(3);
     void *p[] = {x, &calls};
     OK(ts_register_hook(x, add_another, p, NULL));
-    for (int n = 1; n <= 3; n++) { /* those that are new run the next time */
+    for (int n = 1; n <= 3; n++) { /* new hooks run the next time */
         OK(ts_backward(ts_mul(x, x)));
         ck_assert_int_eq(calls, (1 << n) - 1);
     }
@@ -206,7 +206,7 @@ static ts_status end_leaf(void *payload, ts_node *node, ts_tensor **made, int n,
     ts_tensor **x = payload;
     ts_release(*x);
     *x = NULL;
-    ck_assert_double_eq(value(grads[0]), 6); /* whoever ended what it was the gradient of */
+    ck_assert_double_eq(value(grads[0]), 6); /* also if another hook freed the gradient's tensor */
     return TS_OK;
 }
 

@@ -57,7 +57,7 @@ TS_TEST(threads_run_over_one_retained_graph, .threads = true)
 
 typedef struct one_graph {
     ts_tensor *y;
-    atomic_int told; /* threads that came too late, and heard why */
+    atomic_int told; /* threads that came too late and got the error */
 } one_graph;
 
 static bool run_once(int number, void *ctx)

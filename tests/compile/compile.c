@@ -1,4 +1,4 @@
-/** @file compile.c  What compiled functions return, write and refuse, and when plans are new. */
+/** @file compile.c  Results, writes and errors of compiled functions, and reasons for new plans. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/net.h"
 
@@ -327,7 +327,7 @@ TS_TEST(errors_are_those_of_calls_and_leave_nothing_behind)
         ck_assert_str_eq(ts_error_op(), "add");
     }
     double value;
-    OK(ts_item(ts_select(x, 0, 0), &value)); /* what was called before the error has happened */
+    OK(ts_item(ts_select(x, 0, 0), &value)); /* calls before the error have run */
     ck_assert_double_eq(value, 4);
     ts_compiled_free(c);
     ts_compiled_free(d);

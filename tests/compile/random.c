@@ -22,7 +22,7 @@ static uint32_t below(draw *d, uint32_t n)
 
 typedef struct instruction {
     uint8_t kind;
-    uint32_t a, b, c; /* taken modulo what there is */
+    uint32_t a, b, c; /* taken modulo the number of choices */
     double x;
     bool off;
 } instruction;
@@ -240,9 +240,9 @@ static bool equal(ts_tensor *a, ts_tensor *b, bool input)
 }
 
 /**
- * What differs, or NULL. Two calls, so that the second finds a plan, and for a graph more, the last
- * with other numbers. A call that fails does so when it is recorded or when it runs, as the error
- * may depend on values: calls that fail are left out.
+ * The difference, or NULL. Two calls, so that the second finds a plan, and for a graph more, the
+ * last with other numbers. A call that fails does so when it is recorded or when it runs, as the
+ * error may depend on values: calls that fail are left out.
  */
 static const char *differs(const program *drawn, const ts_compile_opts *opts)
 {

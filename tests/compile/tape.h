@@ -1,9 +1,9 @@
 /**
  * @file tape.h  A device that captures, with memory that the host cannot read.
  *
- * It keeps the work of a capture as a list of tasks, and a replay runs it. It counts what
- * CUDA forbids while a stream captures: memory, copies from and to the host, waits. Memory that is
- * given back is overwritten.
+ * It keeps the work of a capture as a list of tasks, and a replay runs it. It counts calls that
+ * CUDA forbids while a stream captures: allocations, copies from and to the host, waits. Freed
+ * memory is overwritten.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_TAPE_H
@@ -12,7 +12,7 @@
 #include "tests/dispatch/offset.h"
 #include "tests/tracing/common.h"
 
-/** What a kernel queues. */
+/** A task queued by a kernel. */
 typedef struct task {
     void (*run)(const struct task *), (*end)(const struct task *); /* end: NULL for most */
     ts_space space;

@@ -20,7 +20,7 @@ static const char *mode(void)
 
 static bool is(const char *name) { return strcmp(mode(), name) == 0; }
 
-/* Addresses of the device are no addresses of the host: who reads there dies. */
+/* Device addresses are invalid on the host: an access crashes. */
 static void *device_address(char *p) { return (void *)((uintptr_t)p ^ (uintptr_t)1 << 60); }
 static char *host_address(const void *p) { return (char *)((uintptr_t)p ^ (uintptr_t)1 << 60); }
 

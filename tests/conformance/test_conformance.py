@@ -34,7 +34,7 @@ class Case(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
 
     def card(self, *arguments, mode="", status=0):
-        """The JSON card of one backend, and what was printed."""
+        """The JSON card of one backend, and the output."""
         path = os.path.join(self.folder, "card.json")
         got, out, err = judge(*arguments, "--json", path, mode=mode)
         self.assertEqual(got, status, out + err)

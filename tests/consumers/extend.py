@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Extends the library as a new user would: from what `meson install` leaves, and nothing else.
+"""Extends the library as a new user would: with the installed files only.
 
     extend.py BUILD SOURCE
 
-Installs into an empty folder, builds examples/my_backend as the project it is,
-compiles the drivers and the examples of a layer and an op with what pkg-config says,
-and runs them: the small network trains on the backend. Examples are copied out first,
-so that no path of the source tree can help."""
+Installs into an empty folder, builds examples/my_backend as the project it is, compiles the drivers
+and the examples of a layer and an op with pkg-config's flags, and runs them: the small network
+trains on the backend. Examples are copied out first, so that no path of the source tree can
+help."""
 import os
 import shutil
 import subprocess

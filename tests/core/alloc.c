@@ -157,7 +157,7 @@ static bool make_or_free(int number, void *ctx)
         write_blocks(h->first);
     pthread_barrier_wait(&h->made);
     if (number == 0)
-        write_blocks(h->second); /* in what comes home meanwhile */
+        write_blocks(h->second); /* in the blocks that are returned meanwhile */
     for (int i = 0; i < HANDED; i++) {
         void *block = number == 0                       ? h->second[i]
                       : i % (WORKERS - 1) == number - 1 ? h->first[i]

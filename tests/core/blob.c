@@ -117,7 +117,7 @@ static bool refuse(size_t bytes)
     return true;
 }
 
-/* Each row: what is wrong, the code, a word of the message. */
+/* Each row: the mistake, the code, a word of the message. */
 TS_TEST(what_is_wrong_is_named_and_nothing_is_released)
 {
     double x[2] = {0};
@@ -159,7 +159,7 @@ TS_TEST(out_of_memory_leaves_the_memory_to_the_caller)
     TS_SCOPE;
     ts_alloc_fault = refuse;
     int made = 0;
-    // what is cached runs out
+    // use up cached blocks
     while (made < 100000 && ts_from_blob(x, TS_F32, (int64_t[]){4}, 1, note, &r))
         made++;
     ts_alloc_fault = NULL;

@@ -226,7 +226,7 @@ TS_TEST(a_scope_is_left_by_its_own_thread)
     ck_assert_int_eq(ts_error_code(), TS_OK);
 }
 
-/* What a release function does while its scope ends. */
+/* Actions of a release function while its scope ends. */
 static ts_tensor *neighbour; /* that ends after it */
 static double outside[2];
 static void make_and_drop(void *payload, void *data, int64_t bytes)

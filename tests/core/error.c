@@ -150,7 +150,7 @@ TS_TEST(each_thread_has_a_record)
     ck_assert_str_eq(ts_error_message(), "of this thread");
 }
 
-/** Fails in ways of its own, and reads what was recorded. */
+/** Fails in thread-specific ways and reads its record. */
 static bool fail_often(int number, void *ctx)
 {
     (void)ctx;
@@ -266,7 +266,7 @@ static void note_line(void *payload, const char *topic, const char *line)
     snprintf(logged_topic, sizeof logged_topic, "%s", topic);
 }
 
-/** By the rows of Unicode alone: what a terminal may act upon, or not show. */
+/** Characters that a terminal may interpret or not show, by Unicode's tables only. */
 static bool is_safe(const char *text)
 {
     for (const unsigned char *p = (const unsigned char *)text; *p; p++) {

@@ -1,7 +1,6 @@
 /**
- * @file misused.c
- * What tests/misuse/ found: handles that are dead, callbacks that fail without a word, events of
- * another device, results that go into a given tensor.
+ * @file misused.c  Cases that tests/misuse/ found: dead handles, callbacks that fail without a
+ * record, events of another device, results written into a given tensor.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>

@@ -200,8 +200,7 @@ TS_TEST(many_user_threads_share_the_pool, .threads = true)
     ck_assert_int_eq(failed, 0);
 }
 
-/* Without atomics: what the owner wrote is there for the parts,
- * and what they wrote for the owner. */
+/* Without atomics: the parts see the owner's stores, and the owner sees the parts' stores. */
 typedef struct sums {
     int64_t in[MOST], out[MOST];
 } sums;

@@ -59,7 +59,7 @@ TS_TEST(whole_numbers_are_read_whole_or_refused)
     ck_assert_int_eq(value, 7);
 }
 
-/* What a command line gives, "" when it is refused. */
+/* Result of a command line, "" if it is refused. */
 static const char *parsed(int argc, const char *const *words)
 {
     static char text[256];

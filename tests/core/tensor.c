@@ -184,7 +184,7 @@ TS_TEST(a_device_without_a_backend_is_refused)
     ck_assert_int_eq(ts_error_code(), TS_ERR_DEVICE);
 }
 
-/** What ts_print() writes, through a temporary file in place of stdout. */
+/** Output of ts_print(), through a temporary file in place of stdout. */
 static char *printed(ts_tensor *t)
 {
     static char text[65536];

@@ -2,8 +2,8 @@
 """Sums, extremes, norms and softmax have the same bits in each variant of the CPU kernels.
 
 variants.py BITS VARIANT...: runs BITS (tests/cpu/bits.c) once per variant, through
-MESON_EXE_WRAPPER where it is of another architecture. What it prints must agree with what the first
-variant prints, and with the file TS_TEST_BITS, which BITS of another architecture printed.
+MESON_EXE_WRAPPER where it is of another architecture. Its output must equal the first variant's,
+and the file TS_TEST_BITS, the output of BITS on another architecture.
 """
 import os
 import shlex

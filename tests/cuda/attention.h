@@ -1,7 +1,6 @@
 /**
- * @file attention.h
- * Calls of attention by their sizes and options, and what judges them: the same in separate ops,
- * in f64 and in the call's own dtype (docs/attention.md has the formulas).
+ * @file attention.h  Calls of attention by their sizes and options, and their reference: separate
+ * ops in f64 and in the call's own dtype (docs/attention.md has the formulas).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_ATTENTION_H
@@ -53,7 +52,7 @@ typedef struct operands {
     int32_t q_starts[SEQUENCES + 1], k_starts[SEQUENCES + 1];
 } operands;
 
-/** What a call gives. */
+/** Results of a call. */
 enum { OUT, DQ, DK, DV, RESULTS };
 typedef struct results {
     ts_tensor *all[RESULTS], *lse;

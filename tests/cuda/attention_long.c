@@ -68,7 +68,7 @@ static int wrong(const rounded_sum *want, const double *got, double factor, cons
     return 0;
 }
 
-/** What row i gives: its log-sum-exp, result and gradient. */
+/** Reference of row i: its log-sum-exp, result and gradient. */
 static int wrong_row(const head *h, int64_t i)
 {
     int64_t keys = h->causal ? i + 1 : h->n;

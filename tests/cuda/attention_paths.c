@@ -10,7 +10,7 @@ static void keep_last(void *payload, const char *topic, const char *line)
         snprintf(last, sizeof last, "%s", line);
 }
 
-/** What the log says of a call over (1, 2, 64, depth). */
+/** Log line of a call over (1, 2, 64, depth). */
 static const char *path_of(ts_device device, ts_dtype dtype, int depth,
                            const ts_attention_opts *opts)
 {

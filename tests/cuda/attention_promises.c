@@ -1,7 +1,6 @@
 /**
- * @file attention_promises.c
- * What attention on a GPU promises beside values: the CPU's dropout, the same bits each time,
- * what is hidden, copies.
+ * @file attention_promises.c  Guarantees of attention on a GPU besides values: the CPU's dropout,
+ * the same bits each time, hidden pairs, copies.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"

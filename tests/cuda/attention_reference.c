@@ -164,8 +164,8 @@ static ts_tensor *count(int64_t n, ts_device device)
     return ts_to_device(ts_arange(0, n, 1, TS_I64), device);
 }
 
-/** Sequence b's part, rows by keys, of what broadcasts to all sequences' pairs;
- * of dense problems all. */
+/** Sequence b's part, rows by keys, of a tensor that broadcasts to the pairs of all sequences; for
+ * dense problems the whole tensor. */
 static ts_tensor *pairs_of(const problem *p, ts_tensor *t, int64_t b, int64_t rows, int64_t keys)
 {
     if (!t || !p->packed)
@@ -188,7 +188,7 @@ static ts_tensor *times(ts_tensor *t, double x)
     return dtype == TS_F64 ? ts_mul_scalar(t, x) : ts_to(ts_mul_scalar(ts_to(t, TS_F32), x), dtype);
 }
 
-/** Scores of one sequence, -Inf where hidden; what is hidden goes to `hidden`. */
+/** Scores of one sequence, -Inf where hidden; hidden pairs are marked in `hidden`. */
 static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *mask,
                          ts_tensor **hidden)
 {
@@ -219,8 +219,8 @@ static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor
     return s;
 }
 
-/** One sequence of queries and keys, or all of a dense problem.
- * kept: what dropout multiplies by, or NULL. */
+/** One sequence of queries and keys, or all of a dense problem. kept: dropout's factors, or
+ * NULL. */
 static ts_tensor *attend(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *v,
                          ts_tensor *mask, ts_tensor *kept, ts_tensor **lse, ts_tensor **dead)
 {
@@ -348,8 +348,7 @@ static void describe(const problem *p, char *text, size_t size)
              ts_deterministic() ? ", deterministic" : "");
 }
 
-/** How far results may be from what f64 gives; low: separate ops in the problem's dtype,
- * where that is a half. */
+/** Tolerance relative to f64; low: separate ops in the problem's dtype, if that is a half. */
 static void bounds_of(const problem *p, const results *ref, const results *low,
                       double most[RESULTS])
 {

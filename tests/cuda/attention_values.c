@@ -68,7 +68,7 @@ TS_TEST(attention_of_halves_of_every_depth_errs_as_separate_ops_do, .loop = TENS
         }
 }
 
-/* Rows leave out what every problem has. TS_DTYPE_NONE: a mask of the query's dtype. */
+/* Rows omit the fields that all problems share. TS_DTYPE_NONE: a mask of the query's dtype. */
 static const problem options[] = {
     {.scale = 0.3},
     {.scale = -0.2, .causal = true},
@@ -222,8 +222,8 @@ TS_TEST(attention_with_drawn_options_errs_as_separate_ops_do, .loop = 4, .timeou
     }
 }
 
-/* One problem for each kernel and each way through it, judged on the CPU: what checkers of memory
- * and of races, which slow a kernel down a hundredfold, are given to look at. */
+/* One problem for each kernel and each way through it, checked against the CPU: for memory and race
+ * checkers, which slow a kernel down a hundredfold. */
 TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
 {
     static const problem choice[] = {

@@ -1,4 +1,4 @@
-/** @file blocks.cuh  What the tests of building blocks share: arrays of whole numbers,
+/** @file blocks.cuh  Common code of the tests of building blocks: arrays of whole numbers,
  * launches, maps, accumulators. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BLOCKS_CUH

@@ -1,5 +1,5 @@
-/** @file blocks.h  What is computed by the building blocks of tensor cores,
- * for blocks.c to judge. */
+/** @file blocks.h  Kernels built from the tensor-core building blocks, for the checks in
+ * blocks.c. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BLOCKS_H
 #define TESSERA_TESTS_CUDA_BLOCKS_H
@@ -11,8 +11,8 @@ extern "C" {
 /** A use of a building block, computed from small whole numbers, of which all sums are exact. */
 typedef struct block_row {
     const char *name;
-    int (*run)(void); /* how many elements are not exactly what the host computes;
-                         -1: CUDA reports an error */
+    int (*run)(void); /* number of elements that differ from the host's result; -1: CUDA reports an
+                         error */
 } block_row;
 
 typedef struct block_table {

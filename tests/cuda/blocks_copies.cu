@@ -10,7 +10,7 @@ namespace {
 
 /* ------------------------------------------------------------------------- the copy engine ---- */
 
-/** Tile as it lies, whatever was there before. */
+/** Tile as stored, independent of the previous contents. */
 template <class T, int ROWS, int DEPTH>
 __global__ void __launch_bounds__(128)
     load_kernel(const __grid_constant__ CUtensorMap map, int row, int head, int batch, T *out)
@@ -166,7 +166,7 @@ int bulk()
     return wrong;
 }
 
-/** Each block adds the same numbers to what is there, twice. */
+/** Each block adds the same numbers to the memory, twice. */
 __global__ void __launch_bounds__(128) add_kernel(const float *x, float *sums)
 {
 #if HOPPER

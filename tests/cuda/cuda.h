@@ -1,5 +1,5 @@
-/** @file cuda.h  What the tests on a GPU share. They see public headers alone,
- * and each case opens the backend itself: CUDA does not live on in a forked child. */
+/** @file cuda.h  Common functions of the tests on a GPU. They use public headers only, and each
+ * case opens the backend itself, because CUDA does not work in a forked child. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_H
 #define TESSERA_TESTS_CUDA_H

@@ -1,4 +1,5 @@
-/** @file driver.h  Kernels of a test's own, by the driver's interface: what no operator does. */
+/** @file driver.h  Test-specific kernels through the driver's interface, for work that no operator
+ *  does. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_DRIVER_H
 #define TESSERA_TESTS_CUDA_DRIVER_H

@@ -128,7 +128,7 @@ static void end_folder(void)
 }
 #define FOLDER .setup = set_folder, .teardown = end_folder
 
-/** Compiles what a program's groups are; its other calls have no device and fail. */
+/** Compiles the groups of a program; its other calls have no device and fail. */
 static void run_program(const group_program *p, ts_device device)
 {
     TS_SCOPE;
@@ -168,7 +168,7 @@ TS_TEST(kernels_of_more_than_32_bits_of_elements_compile, FOLDER, .loop = 2)
     DEVICE(device);
     capability = _i ? 90 : 80;
     TS_SCOPE;
-    int64_t n = ((int64_t)1 << 31) + 5; /* memory that nothing touches */
+    int64_t n = ((int64_t)1 << 31) + 5; /* memory that no access touches */
     ts_tensor *x = ts_narrow(ts_empty_on(TS_SIZES(n + 1), TS_U8, device), 0, 1, n), *y;
     ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);
     OK(ts_compiled_call(c, &x, 1, &y, 1));

@@ -1,5 +1,5 @@
-/** @file launch.c  What launches ask of CUDA, of which device and how often, against functions of
- * CUDA's names that keep account. Needs CUDA's headers, but neither its libraries nor a GPU. */
+/** @file launch.c  Counts the CUDA calls of launches per device, with fake functions of the same
+ * names. Needs CUDA's headers, but neither its libraries nor a GPU. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/launch.h"
 
@@ -20,7 +20,7 @@ static const unsigned shared_of[DEVICES] = {227 << 10, 99 << 10};
 _Thread_local ts_cuda_device *ts_cuda_current;
 
 static char kernels[KERNELS];
-/** What a kernel is allowed in a device's context. */
+/** Attributes of a kernel in a device's context. */
 static struct {
     _Atomic unsigned shared;
     atomic_bool large_clusters;

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-/** One call: logits (rows, classes) of a dtype, what is asked of them, and where they lie. */
+/** One call: logits (rows, classes) of a dtype, the requested results, and the alignment. */
 typedef struct wide {
     int64_t rows, classes;
     ts_dtype dtype;

@@ -73,7 +73,7 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     ck_assert_double_eq(value, 14);
 }
 
-/** What a child says of its parent's device: 0 when all is as it should be. */
+/** Status of a child that uses its parent's device: 0 if all checks hold. */
 static int try_in_child(ts_device device, ts_tensor *there, ts_tensor *here)
 {
     double value = 0;
@@ -84,7 +84,7 @@ static int try_in_child(ts_device device, ts_tensor *there, ts_tensor *here)
     if (ts_synchronize(device) != TS_ERR_DEVICE)
         return 2;
     ts_error_clear();
-    ts_release(there); /* in silence */
+    ts_release(there); /* without output */
     if (ts_error_code() != TS_OK)
         return 3;
     return ts_item(ts_sum(here), &value) == TS_OK && value == 6 ? 0 : 4;

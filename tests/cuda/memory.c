@@ -53,7 +53,7 @@ TS_TEST(without_a_cache_each_tensor_is_memory_of_the_device_s_own)
     }
 }
 
-/* Sizes and life times at random: nothing overlaps, all that is given back can be had again. */
+/* Random sizes and lifetimes: no blocks overlap, and all freed memory can be allocated again. */
 TS_TEST(blocks_never_overlap_and_none_is_lost_under_random_use, .timeout = 120)
 {
     GPU(device);
@@ -263,7 +263,7 @@ TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_10
         large[k] = ts_retain(ts_empty_on(TS_SIZES(2 * gib), TS_U8, device));
         ck_assert_msg(large[k], "turn %d: %s", i, ts_error_message());
     }
-    /* and for work: a small sum in what one of the small pieces leaves */
+    /* and for kernels: a small sum in the rest of a small piece */
     if (nsmall)
         ts_release(small[--nsmall]);
     else
@@ -275,7 +275,7 @@ TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_10
         ts_release(small[i]);
 }
 
-/* What is kept in pieces of one size must go back to the device when another size is wanted. */
+/* Cached pieces of one size must return to the device if another size needs the memory. */
 TS_TEST(memory_kept_for_reuse_goes_back_when_the_device_is_full)
 {
     GPU(device);

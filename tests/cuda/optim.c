@@ -17,7 +17,7 @@ typedef struct side {
     ts_grad_scaler *scaler;
 } side;
 
-/** Parameters of 0, so that they are what the steps add up to. */
+/** Parameters start at 0, so that their values are the sum of the steps. */
 static side side_new(ts_device device, ts_optimizer_kind kind)
 {
     side s = {.optimizer = ts_optimizer_new(kind),
@@ -55,9 +55,9 @@ static ts_tensor *give(side *s, ts_device device, int step, float odd)
 }
 
 /* Scales are powers of two, so that unscaling on the way is exact and without clipping all bits are
- * the same. Clipping as a pass rounds each gradient once more, and the norm of what is scaled
- * rounds otherwise: some eps of a step. Bound: 8 eps of the largest parameter, which are steps
- * alone. */
+ * the same. Clipping in a separate pass rounds each gradient once more, and the norm of scaled
+ * gradients rounds differently: some eps of a step. Bound: 8 eps of the largest parameter, which
+ * are steps alone. */
 TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone, .loop = 9)
 {
     static const double limits[] = {0, 1, 1e6}; /* none, below and above the norm */

@@ -150,7 +150,7 @@ static ts_tensor *small_integers(ts_dtype dtype, int64_t batch, int64_t rows, in
     return ts_copy_(ts_narrow(ts_narrow(frame, 1, 1, rows), 2, 8, columns), t);
 }
 
-/** A copy on a device that keeps sizes and strides, with what lies between. */
+/** A copy on a device that keeps sizes, strides and the elements in between. */
 static ts_tensor *strided_to(ts_tensor *t, bool framed, ts_device device)
 {
     if (!framed)
@@ -264,7 +264,7 @@ TS_TEST(the_log_says_which_products_are_padded)
     ck_assert_str_eq(matmul_line, "");
 }
 
-/* Of shapes beyond the first few thousand each call makes its plan anew. */
+/* Beyond the first few thousand shapes each call makes a new plan. */
 TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 120)
 {
     GPU(device);

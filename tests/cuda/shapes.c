@@ -7,7 +7,7 @@
 
 enum { LEAVES = 4 };
 
-/** What is compared: a function of leaves, and what it is about. */
+/** A compared function of leaves, and its text. */
 typedef struct subject {
     ts_tensor *(*run)(ts_tensor *const *leaves, int which);
     int which; /* passed on */
@@ -88,8 +88,8 @@ static ts_tensor *add_layer_norm(ts_tensor *const *leaves, int unused)
     return ts_add(y, sum);
 }
 
-/** softmax, log_softmax and their gradients. Bound: f32 sums differ by their order,
- * halves by what is stored. */
+/** softmax, log_softmax and their gradients. Bound: f32 sums differ by their order, halves by their
+ * rounding when stored. */
 static void compare_softmax(ts_device device, ts_dtype dtype, int64_t rows, int64_t n)
 {
     for (int log = 0; log < 2; log++)
@@ -110,9 +110,9 @@ static void compare_norms(ts_device device, ts_dtype dtype, int64_t rows, int64_
             units);
 }
 
-/* What a warp, a block, and clusters of two and more blocks take, in f32; halves take twice
- * as much. Some lengths leave parts of a kernel's shape empty. There are more rows than
- * blocks that stay on a GPU. */
+/* Row lengths of a warp, a block, and clusters of two and more blocks, in f32; halves have twice
+ * the length. Some lengths leave parts of a kernel's shape empty. There are more rows than blocks
+ * that stay on a GPU. */
 static const int64_t lengths[] = {136, 640, 768, 1024, 3000, 4096, 8192, 12288, 12296, 16384, 24576,
                                   32768, 65536};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, ROWS = 300 };

@@ -1,5 +1,5 @@
-/** @file streams.c  What happens later: work on several streams, copies beside it,
- * errors that a kernel finds. */
+/** @file streams.c  Asynchronous work: several streams, concurrent copies, errors that a kernel
+ * finds. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/driver.h"
 
@@ -55,7 +55,7 @@ TS_TEST(events_measure_the_device_and_order_streams)
     OK(ts_event_record(device, end));
     OK(ts_stream_use(device, other));
     OK(ts_event_wait(device, end));
-    ts_tensor *c = ts_add(b, b); /* of what the first stream makes last */
+    ts_tensor *c = ts_add(b, b); /* of the first stream's last result */
     OK(ts_stream_synchronize(device, other));
     OK(ts_event_elapsed(device, begin, end, &ms));
     ck_assert_msg(all_are(c, 8192), "read before it was written");

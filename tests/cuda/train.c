@@ -1,5 +1,5 @@
-/** @file train.c  Training on a GPU: the CPU's curve, the same bits each time,
- * and no call to the system while it goes on. */
+/** @file train.c  Training on a GPU: the CPU's curve, the same bits each time, and no system
+ * allocations in steady state. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 

@@ -41,8 +41,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct ts_stream own; /* the device's own stream */
 static struct ts_stream *streams[8] = {&own};
 static int nstreams = 1;
-static bool broken;        /* work has failed; told by the next wait */
-static bool deterministic; /* what set_deterministic said */
+static bool broken;        /* work has failed; the next wait reports it */
+static bool deterministic; /* last value of set_deterministic */
 static int pinned;         /* live blocks */
 
 static void *work(void *arg)
@@ -411,7 +411,7 @@ static void set_up(void)
     OK(ts_register_backend(&mock, &key));
     device = (ts_device){key, 0};
 }
-/** Without it, memory checkers would see what is still queued. */
+/** Without it, memory checkers would report work that is still queued. */
 static void tear_down(void)
 {
     OK(ts_synchronize(device));

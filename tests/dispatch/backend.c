@@ -416,7 +416,7 @@ TS_TEST(a_backend_that_fails_half_way_leaves_the_registry_as_it_was)
     ck_assert_int_eq(ts_op_by_name("half.op"), -1);
     ts_device device;
     FAILS(TS_ERR_VALUE, ts_device_from_name("halfway", &device));
-    FAILS(TS_ERR_REGISTRY, ts_unregister(lost)); /* a stale handle is told, not followed */
+    FAILS(TS_ERR_REGISTRY, ts_unregister(lost)); /* a stale handle is detected, not followed */
     half.install = install_noop;
     OK(ts_register_backend(&half, NULL)); /* and the name is free */
     OK(ts_register_op("half.op(Tensor a) -> ()", NULL));

@@ -213,7 +213,7 @@ TS_TEST(a_guard_inside_a_backend_that_redispatches_keeps_its_key_excluded)
     ck_assert_str_eq(ran, "c");
 }
 
-/** Under any masks: a kernel must never get what is no tensor. */
+/** With any masks a kernel must never get an invalid tensor. */
 TS_TEST(masks_let_no_absent_tensor_through)
 {
     ts_tensor *a = one();
@@ -321,7 +321,7 @@ TS_TEST(a_destination_that_a_copy_fills_counts_one_write)
     ck_assert_uint_eq(writes(ts_transpose(half, 0, 1), softmax), 1);
 }
 
-/* What a kernel from outside can do wrong at its end. */
+/* Mistakes that an external kernel can make at its end. */
 static ts_status returns_nothing(ts_frame *f) { (void)f; return TS_OK; }
 static ts_status fails_silently(ts_frame *f) { (void)f; return TS_ERR_VALUE; }
 static ts_status makes_and_fails(ts_frame *f)

@@ -1,4 +1,4 @@
-/** @file common.h  What the dispatcher's tests share. */
+/** @file common.h  Common functions of the dispatcher's tests. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_DISPATCH_COMMON_H
 #define TESTS_DISPATCH_COMMON_H

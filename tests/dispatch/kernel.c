@@ -142,7 +142,7 @@ TS_TEST(a_gradient_through_an_op_without_a_rule_is_an_error_that_names_the_op)
     OK(ts_register_vjp(
         "test.scaled", scaled_vjp,
         &(ts_vjp_opts){.size = sizeof(ts_vjp_opts), .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}));
-    OK(ts_backward(ts_sum(call_scaled(a, a, 1)))); /* what is recorded from now on has it */
+    OK(ts_backward(ts_sum(call_scaled(a, a, 1)))); /* calls recorded from now on use it */
     ck_assert_double_eq(value(ts_select(ts_grad(a), 0, 0)), 2);
 }
 

@@ -202,7 +202,7 @@ TS_TEST(layers_that_are_present_but_not_chosen_cost_nothing)
         OK(ts_register_kernel("noop", key, layer_x, NULL, NULL));
     }
     ck_assert_int_eq(ts_instructions(run_noop, a), bare);
-    OK(ts_layer_enable(key, true)); /* it counts what is chosen */
+    OK(ts_layer_enable(key, true)); /* it counts the chosen keys */
     ck_assert_int_gt(ts_instructions(run_noop, a), bare);
 }
 

@@ -14,7 +14,7 @@
 static inline void *to_handle(void *p) { return (void *)((uintptr_t)p + OFFSET); }
 static inline void *from_handle(const void *h) { return (void *)((uintptr_t)h - OFFSET); }
 
-/** What a device of the kind has handed out. */
+/** Memory that a device of the kind has allocated. */
 typedef struct offset_state {
     _Atomic int64_t live;
     int devices;

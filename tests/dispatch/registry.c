@@ -193,7 +193,7 @@ static ts_status quiet(ts_frame *f) { (void)f; return TS_OK; }
 static ts_status loud(ts_frame *f) { (void)f; return TS_OK; }
 static ts_status no_rule(ts_vjp_call *b) { (void)b; return TS_OK; }
 
-/** What the C library's allocator has given out; 0 under a sanitizer, which has one of its own. */
+/** Bytes in use of the C library's allocator; 0 under a sanitizer, which has its own. */
 static int64_t heap_bytes(void) { return (int64_t)mallinfo2().uordblks; }
 
 TS_TEST(kernels_are_registered_while_other_threads_call, .threads = true)

@@ -96,7 +96,7 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
     ts_key layer;
     OK(ts_register_layer("SWITCHED", "backends", &layer));
     OK(ts_register_kernel("noop", layer, visit, NULL, NULL));
-    /* threads begin and end meanwhile: they are told too */
+    /* threads begin and end meanwhile: they get the change, too */
     for (int round = 0; round < 20; round++)
         ck_assert_int_eq(ts_together(4, switch_or_call, &layer), 4);
     OK(ts_layer_enable_all(layer, true));
@@ -108,8 +108,8 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
 
 /* -------------------------------------------------------------------------- first calls ---- */
 
-/** What is chosen or made when it is first needed: the instruction set, tables
- *  of the product's library, the pool, records of threads. */
+/** State that is initialised at its first use: the instruction set, tables of the product's
+ *  library, the pool, records of threads. */
 static bool call_first(int number, void *sums)
 {
     TS_SCOPE;

@@ -1,7 +1,6 @@
 /**
- * @file texts.c
- * What wrong calls say, word for word: op, argument, what was expected, what came.
- * A text that changes changes here too, and is read again. TS_ERRORS=print prints the rows anew.
+ * @file texts.c  Texts of wrong calls, word for word: op, argument, expected and actual value. A
+ * changed text must be changed here too, and reviewed. TS_ERRORS=print prints the rows anew.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -510,9 +509,6 @@ TS_TEST(registry_and_files_say_what_is_wrong)
           "TS_ERR_NULL: csv_create: argument 'columns[1]': expected a string, got NULL");
     WRONG((ts_csv_create("x", NULL, -2)),
           "TS_ERR_VALUE: csv_create: argument 'ncolumns': expected at least 0, got -2");
-    WRONG((ts_text_table_new(NULL, 0)),
-          "TS_ERR_VALUE: text_table_new: argument 'columns': expected at least one, with digits "
-          "from 0 to 17 and known align and format");
     WRONG((ts_chart_write(NULL, "x")),
           "TS_ERR_NULL: chart_write: argument 'chart': expected a chart, got NULL");
     WRONG((ts_chart_new(TS_OPTS(ts_chart_opts, .width = 10))),

@@ -37,6 +37,8 @@ CALLS(core)
     QUIET(f, ts_status_name(TS_OK));
     QUIET(f, ts_error_set(TS_ERR_VALUE, "%s", "text"));
     QUIET(f, ts_error_set_hint(TS_ERR_VALUE, "hint", "%s", "text"));
+    QUIET(f, ts_error_memory("a thing", 8));
+    QUIET(f, ts_error_within("a place"));
     QUIET(f, ts_error_code());
     QUIET(f, ts_error_message());
     QUIET(f, ts_error_op());
@@ -138,7 +140,7 @@ static ts_status nothing(ts_frame *frame)
     return TS_OK;
 }
 
-/* They run inside of what is swept. */
+/* They run inside the swept body. */
 static ts_status go_on(ts_frame *frame)
 {
     FAULT_TEXT(ts_redispatch(frame));

@@ -158,28 +158,6 @@ CALLS_WITH(programs, 0, IN_FOLDER)
     close(fd);
 }
 
-CALLS(tables)
-{
-    static char text[4096];
-    static const ts_column columns[] = {{.header = "name"},
-                                        {.header = "time", .format = TS_NUMBER_SI, .unit = "s"}};
-    FILE *out = fmemopen(text, sizeof text, "w");
-    ts_text_table *table = NULL;
-    ck_assert_ptr_nonnull(out);
-    FAULTY(f, table = ts_text_table_new(columns, 2));
-    FAULTY(f, ts_text_table_text(table, "a"));
-    FAULTY(f, ts_text_table_number(table, 1.5e-3));
-    FAULTY(f, ts_text_table_rule(table));
-    FAULTY(f, ts_text_table_text(table, "b"));
-    for (int style = TS_TEXT_TABLE_TERMINAL; style <= TS_TEXT_TABLE_MARKDOWN; style++) {
-        FAULTY(f, (rewind(out), ts_text_table_print(table, out, (ts_text_table_style)style)));
-        fflush(out);
-        fault_see_bytes(f, text, strlen(text));
-    }
-    QUIET(f, ts_text_table_free(table));
-    fclose(out);
-}
-
 static double at_zero(void) { return 0; }
 
 CALLS(progress)

@@ -24,3 +24,14 @@
 WATCHING(nan_finder)
 WATCHING(shape_logger)
 WATCHING(determinism_checker)
+
+CALLS_WITH(work_counter, FAULT_FRESH | FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
+{
+    TS_SCOPE;
+    ts_tensor *a = ts_arange(0, 4, 1, TS_F32);
+    fault_watch(f, a);
+    FAULTY(f, ts_work_counter(true));
+    NEW(ts_exp(a));
+    QUIET(f, ts_work_counted());
+    FAULTY(f, ts_work_counter(false));
+}

@@ -104,6 +104,27 @@ CALLS(modules)
 
 static const ts_module_type own_type = {sizeof own_type, "Own", 16, NULL, NULL};
 
+CALLS_WITH(forward_hooks, FAULT_FRESH | FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
+{
+    TS_SCOPE;
+    static char text[4096];
+    static const ts_forward_hook hook = {.size = sizeof hook};
+    ts_tensor *x = ts_ones(TS_SIZES(2, 4), TS_F32);
+    ts_module *m = ts_linear_new(4, 3, true);
+    FILE *out = fmemopen(text, sizeof text, "w");
+    int64_t id = 0;
+    ck_assert_ptr_nonnull(out);
+    ck_assert_ptr_nonnull(m);
+    FAULTY(f, ts_module_add_forward_hook(m, &hook, &id));
+    FAULTY(f, ts_forward(m, x) ? TS_OK : ts_error_code());
+    FAULTY(f, ts_module_remove_forward_hook(m, id));
+    FAULTY(f, (rewind(out), ts_module_summary(m, x, out)));
+    fflush(out);
+    fault_see_bytes(f, text, strlen(text));
+    fclose(out);
+    ts_module_free(m);
+}
+
 CALLS(own_modules)
 {
     TS_SCOPE;

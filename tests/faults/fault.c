@@ -40,7 +40,7 @@ static struct {
 } plan;
 static _Thread_local bool armed __attribute__((tls_model("initial-exec")));
 
-/* OpenBLAS's small kernels for AVX-512 write to what malloc returned without a look at it. */
+/* OpenBLAS's small AVX-512 kernels use the result of malloc without a check. */
 static bool is_cblas(const void *caller)
 {
     Dl_info where;
@@ -295,7 +295,7 @@ __attribute__((constructor)) static void share_points(void)
 
 long fault_points(void) { return atomic_load(points); }
 
-/** What an attempt came to. */
+/** Result of an attempt. */
 typedef struct outcome {
     bool met, good;
     uint64_t digest;

@@ -48,7 +48,7 @@ enum {
  * @return injection points
  */
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags);
-/** True in the whole sweep (TS_FAULTS=all); else the sweeps leave out what costs most. */
+/** True in the whole sweep (TS_FAULTS=all); otherwise the sweeps skip the most expensive bodies. */
 bool fault_whole(void);
 /** Injection points so far, over all cases of the program. */
 long fault_points(void);

@@ -20,7 +20,7 @@ LIBRARY, EXEMPT, HEADER, *PROGRAMS = sys.argv[1:]
 del sys.argv[1:]
 
 
-# (ts_manual_seed(5), ts_uniform_(x)): what stands before the last comma prepares
+# (ts_manual_seed(5), ts_uniform_(x)): the code before the last comma is preparation
 PREPARES = re.compile(r"(ts_rng_set_state\(\(ts_rng_state\){9, 0}\)|ts_manual_seed\(\d\)|"
                       r"ts_zero_grad\([wy]\)|rewind\(out\)), ")
 
@@ -35,7 +35,7 @@ def exported():
 
 
 def swept():
-    """The first call of each text; what stands within it is an argument."""
+    """The first call of each text; calls inside it are arguments."""
     names = set()
     for program in PROGRAMS:
         for line in output("readelf", "-p", "ts_faults", program).splitlines():

@@ -1,4 +1,5 @@
-/** @file fuzz.h  What the harnesses share: an input as a file, and sanity that ends the process. */
+/** @file fuzz.h  Common functions of the harnesses: an input as a file, and checks that abort the
+ *  process. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_FUZZ_FUZZ_H
 #define TS_TESTS_FUZZ_FUZZ_H

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     else
         FUZZ_CHECK(ts_error_code() == TS_ERR_FORMAT);
 
-    /* what is accepted as an object comes back, and a second time as the same text */
+    /* an accepted object is written back, and a second round gives the same text */
     FUZZ_CHECK((own = strndup((const char *)data, size)));
     in = (ts_manifest){.step = 7, .json = own};
     if (ts_manifest_make("fuzz", &in, &text, &bytes) == TS_OK) {

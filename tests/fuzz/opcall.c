@@ -1,8 +1,7 @@
 /**
- * @file opcall.c
- * Fuzzes boxed calls: the first line of an input names the operator, the bytes behind it choose
- * arguments, destinations and what is recorded. Each call gives complete results or an error with
- * a message, and so does each backward.
+ * @file opcall.c  Fuzzes boxed calls: the first line of an input names the operator, the other
+ * bytes choose arguments, destinations and recording. Each call gives complete results or an error
+ * with a message, and so does each backward.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -127,7 +126,7 @@ static void check_error(ts_status status)
     FUZZ_CHECK(ts_error_code() != TS_OK && ts_error_message()[0]);
 }
 
-/** Reads all of a result; a sanitizer sees what lies outside. */
+/** Reads the whole result, so that a sanitizer detects accesses outside. */
 static void check_result(ts_tensor *t)
 {
     FUZZ_CHECK(t && t != TS_NONE && ts_ndim(t) <= TS_MAX_DIMS && ts_numel(t) >= 0);

@@ -1,4 +1,4 @@
-/** @file safetensors.c  Fuzzes the index of safetensors files, and reads what it lets through. */
+/** @file safetensors.c  Fuzzes the index of safetensors files, and reads accepted files. */
 // SPDX-License-Identifier: MIT
 #include "io/safetensors.h"
 #include "tests/fuzz/fuzz.h"

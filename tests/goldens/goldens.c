@@ -1,7 +1,6 @@
 /**
- * @file goldens.c
- * Replays what NumPy and PyTorch computed (tools/make-goldens says how and when): each case
- * in f64 and, where its arguments are exact there, in f32.
+ * @file goldens.c  Replays results of NumPy and PyTorch (made by tools/make-goldens): each case in
+ * f64 and, where its arguments are exact there, in f32.
  */
 // SPDX-License-Identifier: MIT
 #include <jansson.h>

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: MIT
 """The code in docs/ works: test_docs.py BUILD SOURCE OP_SAMPLES yes|no (whether programs may run).
 
-Comments in the pages say what a block of code is:
+Comments in the pages declare the kind of a block of code:
 
-    <!-- FILE, before TEXT -->     add-an-op.md: goes in front of (`after`: behind) the line of FILE
-                                   that holds TEXT; what is put together so compiles
-    <!-- from FILE -->             stands in FILE, but for indentation; a line `...` leaves out some
-    <!-- program NAME=VALUE -->    a whole program; it compiles without warnings and ends with 0 in
-                                   an environment with the variable, which may be left out
-    <!-- output -->                what the program above prints
+    <!-- FILE, before TEXT --> add-an-op.md: goes in front of (`after`: behind) the line of FILE
+                                   that holds TEXT; the combined code compiles <!-- from FILE -->
+                                   stands in FILE, but for indentation; a line `...` leaves out some
+                                   <!-- program NAME=VALUE --> a whole program; it compiles without
+                                   warnings and ends with 0 in an environment with the variable,
+                                   which may be left out <!-- output --> output of the program above
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
 when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a
@@ -271,20 +271,23 @@ class Data(unittest.TestCase):
                          "run build/tests/house/op_samples >docs/data/samples.tsv")
 
     def test_a_changed_figure_is_found(self):
+        pages = [name for name in ["README.md", *sorted(
+            os.path.relpath(path, SOURCE) for path in glob.glob(os.path.join(SOURCE, "docs/*.md")))]
+            if "<!-- figures: " in read(name)]
         with tempfile.TemporaryDirectory(prefix="tessera-docs-") as folder:
-            for name in ("tools/figures", "bench/results", "README.md", "docs/performance.md",
-                         "docs/attention.md"):
+            for name in ("tools/figures", "bench/results", *pages):
                 path, copied = os.path.join(SOURCE, name), os.path.join(folder, name)
                 os.makedirs(os.path.dirname(copied), exist_ok=True)
                 (shutil.copytree if os.path.isdir(path) else shutil.copy)(path, copied)
             check = [os.path.join(folder, "tools/figures"), "--check"]
             subprocess.run(check, check=True)
-            for name in ("README.md", "docs/performance.md", "docs/attention.md"):
+            for name in pages:
                 path = os.path.join(folder, name)
-                text = read(name)
-                at = text.index("<!-- figures: ")
+                begin, block, end = re.split("(?s)(<!-- figures: .*?)(?=<!-- end of figures)",
+                                             read(name), maxsplit=1)
+                head, digit, tail = re.fullmatch(r"(?s)(.*)(\d)(.*?)", block).groups()
                 with open(path, "w", encoding="utf-8") as file:
-                    file.write(text[:at] + re.sub(r"\d\.\d\d", "9.99", text[at:], count=1))
+                    file.write(begin + head + str((int(digit) + 1) % 10) + tail + end)
                 done = subprocess.run(check, check=False, stderr=subprocess.PIPE, text=True)
                 self.assertEqual(done.returncode, 1)
                 self.assertIn(name, done.stderr)

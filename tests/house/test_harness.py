@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Runs the executable of cases that misbehave on purpose and checks what the harness counted."""
+"""Runs the executable of cases that misbehave on purpose and checks the harness's counts."""
 import os
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of what is delivered: each public header alone, and the symbols of the shared library.
+"""Tests of the installed library: each public header alone, and the symbols of the shared library.
 
 Usage: test_library.py LIBRARY RELEASE, with RELEASE yes when assertions are compiled out and no
 sanitizer is in.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The site's tools: what docs/site/links.py finds in made-up HTML, and what api.py and doc-headers
-make of a header (where Doxygen is there)."""
+"""The site's tools: findings of docs/site/links.py in test HTML, and output of api.py and
+doc-headers for a header (if Doxygen is installed)."""
 import os
 import pathlib
 import shutil

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of bench/compare.py --random: what is drawn, how it is timed and what is made of the times.
-PyTorch is not needed; where it can be imported, arguments are drawn with it as well."""
+"""Tests of bench/compare.py --random: drawing, timing and evaluation. PyTorch is not needed; where
+it can be imported, arguments are drawn with it as well."""
 import argparse
 import contextlib
 import importlib.util

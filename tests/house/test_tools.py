@@ -266,7 +266,7 @@ class Corpora(unittest.TestCase):
 
 
 class Setup(ToolCase):
-    """tools/setup with nothing in PATH but what each test puts there; never a real apt-get."""
+    """tools/setup with a PATH that contains only the test's programs; never a real apt-get."""
 
     def setUp(self):
         super().setUp()

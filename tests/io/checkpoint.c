@@ -1,5 +1,4 @@
-/** @file checkpoint.c  Checkpoints: what is kept, what is found, damage,
- * hostile manifests, misuse. */
+/** @file checkpoint.c  Checkpoints: retention, search, damage, hostile manifests, misuse. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/file.h>

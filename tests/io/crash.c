@@ -24,7 +24,7 @@ static void sweep(const scenario *s, fault_kind kind, int error)
         ts_status status = run_save(dir, s->step, 2, 2);
         fault_lift();
         met = fault.met;
-        /* what cannot go wrong without a fault must not go wrong for lack of one */
+        /* a save without a fault must succeed */
         ck_assert_msg(met || status == TS_OK, "%s: %s", s->name, ts_error_message());
         ck_assert(status == TS_OK || ts_error_message()[0]);
         check_saved(s, status == TS_OK);
@@ -95,7 +95,7 @@ TS_TEST(killed_between_any_two_calls_leaves_old_or_new, .loop = SCENARIOS, IN_FO
     }
 }
 
-/* A crash of the machine may lose what was not flushed and keep later renames: so order is all. */
+/* A crash of the machine may lose unflushed data and keep later renames, so the order matters. */
 TS_TEST(everything_is_flushed_before_it_gets_its_name, IN_FOLDER)
 {
     arrange(&scenarios[1]);
@@ -147,7 +147,7 @@ TS_TEST(a_failing_call_leaves_the_old_file_or_the_new_one, .loop = 2, IN_FOLDER)
         for (int i = 1; i < 50; i++)
             ck_assert_float_eq(values[i], values[0]);
         ck_assert(values[0] == 2 || (values[0] == 1 && status != TS_OK));
-        /* the new file beside is gone, unless removing it was what failed */
+        /* the temporary file is removed, unless its removal failed */
         ck_assert_int_eq(count_files(test_folder), 1);
         ts_tally_as(TS_COUNT_FAULT_POINTS, 1, 0, 0);
     }

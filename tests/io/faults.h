@@ -1,6 +1,6 @@
 /**
- * @file faults.h
- * The table of system calls with a fault planted at the n-th call, and a trace of what was called.
+ * @file faults.h  The table of system calls with a fault planted at the n-th call, and a trace of
+ * the calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_FAULTS_H
@@ -54,7 +54,7 @@ static int fault_open(const char *path, int flags, mode_t mode)
 }
 static int fault_close(int fd)
 {
-    /* as on Linux, the descriptor is gone whatever close says */
+    /* as on Linux, close() frees the descriptor even on failure */
     bool fails = fault_here("close", NULL);
     int error = errno, result = real_files.close(fd);
     errno = fails ? error : errno;

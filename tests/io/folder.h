@@ -1,6 +1,6 @@
 /**
- * @file folder.h
- * What the tests of this room share: a temporary folder per case, whole files in and out.
+ * @file folder.h  Common functions of this room's tests: a temporary folder per case, whole files
+ * in and out.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_FOLDER_H
@@ -30,7 +30,7 @@ static int no_fsync(int fd)
 static inline void folder_setup(void)
 {
     ts_files.fsync = no_fsync;
-    /* in memory where there is such a place: a disk takes minutes for what follows */
+    /* in memory if possible: on a disk the tests take minutes */
     const char *place = access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp";
     snprintf(test_folder, sizeof test_folder, "%s/tessera-io-XXXXXX", place);
     ck_assert_ptr_nonnull(mkdtemp(test_folder));

@@ -282,7 +282,8 @@ TS_TEST(a_file_cut_at_any_byte_is_refused, IN_FOLDER)
     }
 }
 
-/* What survives a flip (in a name, a metadata text, a padding) must still be a valid whole. */
+/* A file that is accepted after a flip (in a name, a metadata text, padding) must still be
+   valid. */
 TS_TEST(flipped_bits_are_refused_or_harmless, IN_FOLDER)
 {
     unsigned char bytes[sizeof golden];

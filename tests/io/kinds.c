@@ -1,4 +1,4 @@
-/** @file kinds.c  What stands in the place of a file, and the modes that files have. */
+/** @file kinds.c  Other kinds of files in place of a regular file, and file modes. */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
 #include <sys/socket.h>

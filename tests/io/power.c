@@ -1,6 +1,6 @@
 /**
- * @file power.c
- * The machine loses power: what was not flushed is lost, torn or there, in any combination.
+ * @file power.c  The machine loses power: unflushed data is lost, torn or present, in any
+ * combination.
  *
  * A save is recorded, call by call. For each prefix of the record the folder is made anew as it may
  * stand after the crash: a name (made, renamed, removed) is certain once its folder was flushed,
@@ -129,7 +129,7 @@ static void forget_record(void)
 
 /* --------------------------------------------------------------------- after the crash ---- */
 
-/* What of the uncertain is there: none, all, or each by lot. */
+/* Unflushed entries that survive: none, all, or a random choice. */
 typedef enum fate { FATE_LOST, FATE_THERE, FATE_LOT } fate;
 
 static uint64_t lot(uint64_t seed, int i)
@@ -175,14 +175,14 @@ static void make_file(int i, int end, fate data, uint64_t seed)
             memset(bytes + certain, 0, size - certain);
     }
     FILE *file = fopen(steps[i].path, "wb");
-    if (file) { /* its folder may be among what is lost */
+    if (file) { /* its folder may be lost, too */
         ck_assert_uint_eq(fwrite(bytes, 1, keep, file), keep);
         fclose(file);
     }
     free(bytes);
 }
 
-/* Applies the first `end` steps to what stood before, as a crash leaves them. */
+/* Applies the first `end` steps to the previous state, as a crash leaves them. */
 static void crash(int end, fate names, fate data, uint64_t seed)
 {
     for (int i = 0; i < end; i++) {

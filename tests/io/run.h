@@ -1,5 +1,4 @@
-/** @file run.h  A run's state whose tensors all say at which step
- * and in which life they were saved. */
+/** @file run.h  A run's state whose tensors all contain the step and life of their save. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_RUN_H
 #define TS_TESTS_IO_RUN_H

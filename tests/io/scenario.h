@@ -1,10 +1,12 @@
-/** @file scenario.h  What stands before a save that goes wrong, and what may be found after it. */
+/** @file scenario.h  Saved steps before a failing save, and the states allowed after it. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_SCENARIO_H
 #define TS_TESTS_IO_SCENARIO_H
 
 #include "tests/io/run.h"
 
+/** A checkpoint holds the step and a `life`, the number of the process that saved it: 1 for the
+ *  steps before, 2 for the save under test, 3 for the save after it. */
 typedef struct scenario {
     const char *name;
     int before[4]; /* steps saved before, life 1, ended by -1 */
@@ -31,7 +33,7 @@ static inline void arrange(const scenario *s)
         ck_ok(run_save(dir, *step, 1, 2));
 }
 
-/* After the save went wrong at some place: the old state or the new one, whole. */
+/* Checks after a failed save that the folder holds the whole old state or the whole new one. */
 static inline void check_after(const scenario *s, bool must_be_new, const char *place)
 {
     int64_t step = -1, newest = -1;
@@ -44,7 +46,7 @@ static inline void check_after(const scenario *s, bool must_be_new, const char *
     ck_assert_msg(is_new || (is_old && !must_be_new), "%s, %s: found step %lld of life %d", s->name,
                   place, (long long)step, life);
 
-    /* and the next save mends whatever was left behind */
+    /* the next save removes leftover files */
     ck_ok(run_save(dir, 40, 3, 1));
     ck_assert(run_find(dir, &step, &life) && step == 40 && life == 3);
     ck_assert_int_eq(count_files(dir), 1 + 1 + 3);

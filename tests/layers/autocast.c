@@ -1,4 +1,4 @@
-/** @file autocast.c  Autocast: regions, errors, what layers below see. */
+/** @file autocast.c  Autocast: regions, errors, calls in layers below. */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
 
@@ -179,7 +179,7 @@ TS_TEST(a_block_whose_region_is_wrong_fails_instead_of_running_in_f32)
     OK(ts_mm(x, x));
 }
 
-/* -------------------------------------------------------------- what layers below see ---- */
+/* -------------------------------------------------------------- calls in layers below ---- */
 
 static struct {
     int casts, others;
@@ -257,7 +257,8 @@ static ts_status note_dtypes(ts_frame *f)
     return TS_OK;
 }
 
-/** Calls an op of a tensor, a list and an optional tensor; what it got stands in dtypes. */
+/** Calls an op of a tensor, a list and an optional tensor; the dtypes that it received are in
+ *  `dtypes`. */
 static void call_listed(int op, ts_dtype a, ts_dtype b, ts_dtype c)
 {
     TS_SCOPE;

@@ -273,8 +273,7 @@ ts_mask_guard draw_mask_guard(const char *argument)
 }
 ts_rows draw_rows(const char *argument)
 {
-    return (ts_rows){draw_int64(argument), draw_int64("outer"), draw_int64("count"),
-                     draw_int64("inner")};
+    return (ts_rows){draw_int64(argument), draw_int64("count"), draw_int64("inner")};
 }
 ts_check_place draw_check_place(const char *argument)
 {
@@ -307,7 +306,7 @@ char *draw_string(const char *argument)
     say("text %.20s", text ? text : "NULL");
     return (char *)text;
 }
-/** What a program prints by a format; never NULL. */
+/** Formats a text; never NULL. */
 char *draw_letters(const char *argument)
 {
     (void)argument;

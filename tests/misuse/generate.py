@@ -13,7 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 from headers import declared, plain_text, structs  # noqa: E402
 
-# Of a parameter's type less const: what draws it.
+# Parameter type without const -> function that draws it.
 DRAWN = {
     "ts_tensor *": "tensor", "ts_tensor *const *": "tensors", "ts_tensor **": "places",
     "int64_t *": "ints", "double *": "doubles", "int *": "int_place", "ts_scalar *": "scalar_place",
@@ -30,7 +30,7 @@ DRAWN = {
     "ts_layer_report_fn": "report_fn", "ts_log_fn": "log_fn", "ts_kernel": "kernel",
     "ts_vjp_rule": "rule", "...": "letters", "ts_tensor ***": "place_list",
 }
-# Places for what a call writes, which is not looked at.
+# Buffers for results of a call, which are not checked.
 PLACES = {"ts_batch *", "ts_load_report *", "ts_backend_stats *", "ts_memory_stats *", "ts_key *",
           "ts_device *", "ts_named_number *", "ts_space *", "bool *", "char **", "ts_module **",
           "ts_work *"}
@@ -43,6 +43,8 @@ BY_NAME = {
     "ts_from_blob release": "blob_release", "ts_activation_new function": "activation",
     "ts_replace_file write": "replace_write", "path": "path", "dir": "path",
     "ts_mlp_opts activation": "activation", "ts_module_type forward": "module_forward",
+    "ts_forward_hook before": "before_forward",
+    "ts_forward_hook after": "after_forward",
     "ts_module_type free": "end_of_context", "ts_function forward": "forward",
     "ts_function backward": "backward", "release": "end_of_context",
     "ts_c_locale_leave previous": "locale", "ts_progress_opts clock": "clock",
@@ -51,7 +53,7 @@ BY_NAME = {
 # Objects and calls in flight.
 OBJECTS = {
     "ts_module *": "MODULE", "ts_optimizer *": "OPTIMIZER", "ts_grad_scaler *": "SCALER",
-    "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART", "ts_text_table *": "TABLE",
+    "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART",
     "ts_progress *": "PROGRESS", "ts_run *": "RUN", "ts_safetensors *": "SAFETENSORS",
     "ts_checkpoint *": "CHECKPOINT", "ts_graph *": "GRAPH", "ts_compiled *": "COMPILED",
     "ts_named_tensors *": "LIST", "ts_profile *": "PROFILE",
@@ -64,27 +66,30 @@ IN_FLIGHT = {"FRAME", "RULE_CALL", "FUNCTION_CALL"}
 GIVEN = {"ts_module_add child": "MODULE", "ts_sequential_add child": "MODULE",
          "ts_release t": "KEPT", "ts_adopt t": "KEPT", "ts_node_release node": "KEPT_NODE"}
 ENDS = ("_free", "_close")
-# What a call makes for its caller. Others that give objects lend them.
+# Functions that create objects for the caller; other functions return borrowed objects.
 MAKES = {"ts_retain": "KEPT", "ts_node_retain": "KEPT_NODE", "ts_c_locale_enter": "LOCALE"}
 LENDS = {"ts_module_child", "ts_checkpoint_section_of"}
-# NULL is an answer there, or what NULL-safe functions hand through.
+# Functions for which NULL is a valid result, or that are NULL-safe and pass it on.
 NULL_IS_ANSWER = {"ts_node_leaf", "ts_keep", "ts_adopt", "ts_rule_reduce_to", "ts_rule_grad"}
-# What is the process's own, or the thread's beyond its scopes: called in a process of its own.
+# Functions that change the process, or the thread beyond its scopes: called in a separate process.
 WORLD = {
     "ts_set_default_device", "ts_anomaly_enable", "ts_set_deterministic", "ts_timers_enable",
     "ts_timers_reset", "ts_log_set_callback", "ts_set_num_threads", "ts_layers_report_to",
-    "ts_nan_finder", "ts_shape_logger", "ts_determinism_checker", "ts_layer_enable_all",
+    "ts_nan_finder", "ts_work_counter", "ts_shape_logger", "ts_determinism_checker",
+    "ts_layer_enable_all",
     "ts_key_prefer_fallback", "ts_unregister", "ts_backend_load", "ts_backend_open",
     "ts_device_open", "ts_memory_reset_peak", "ts_device_memory_reset_peak", "ts_stream_use",
     "ts_autocast_register", "ts_prof_start", "ts_prof_stop", "ts_prof_step", "ts_prof_enter",
     "ts_prof_leave",
 }
 # Functions that change modes of the thread, which the end of a scope puts back.
-MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|shape_l|determ)")
+MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|work_|shape_l|"
+                   "determ)")
 # Its region is open after an error too, as its header says.
 OPENS = {"ts_autocast_open"}
 # The text of the record is the program's.
-OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_kernel_error", "ts_status_of_pointer",
+OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_error_memory", "ts_error_within",
+            "ts_kernel_error", "ts_status_of_pointer",
             "ts_open_file", "ts_replace_file", "ts_parse_int", "ts_function_apply",
             "ts_program_begin"}
 # Functions beside operators that only read their tensors, so that other threads may use these too.
@@ -97,7 +102,7 @@ READS = {
     "ts_safetensors_save", "ts_npy_save",
 }
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
-# What is not called with drawn arguments, by function.
+# Functions that are not called with drawn arguments, with the reason.
 SKIPPED = {
     "ts_call_boxed": "misuse.c calls it, from the table of operators",
     "ts_call_for": "odd_kernel() in objects.c calls it, with the arguments of a frame",
@@ -141,10 +146,10 @@ class Callers:
         if plain in OBJECTS:
             ends = owner.endswith(ENDS) and owner != "ts_named_tensors_free"
             give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
-                                               "CHART", "TABLE", "PROGRESS", "RUN", "SAFETENSORS",
+                                               "CHART", "PROGRESS", "RUN", "SAFETENSORS",
                                                "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
-                return f'new_object(LIST, "{name}")'  # what it held would be lost
+                return f'new_object(LIST, "{name}")'  # the memory that it held would leak
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
         if plain in PLACES:
             return f'draw_buffer("{name}")'
@@ -199,7 +204,7 @@ class Callers:
             if kind.endswith("*") and plain in self.shapes and plain + " *" not in PLACES and \
                     plain + " *" not in DRAWN and plain + " *" not in OBJECTS:
                 is_list = counted and \
-                    plain in ("ts_checkpoint_section", "ts_column", "ts_argument")
+                    plain in ("ts_checkpoint_section", "ts_argument")
                 more, value = self.struct(function, i, plain, name, is_list)
                 lines += more
             elif i in counted:

@@ -1,6 +1,6 @@
 /**
- * @file misuse.c
- * Calls public functions with drawn arguments, wrong ones among them, and judges what comes back.
+ * @file misuse.c  Calls public functions with drawn arguments, including wrong ones, and checks the
+ * results.
  *
  * generate.py writes a caller for each function that the headers declare; operators are called by
  * ts_call_boxed() too, from the table. Most calls stand alone. Some are made in a row, with
@@ -50,7 +50,7 @@ typedef struct drawn_call {
     bool reads;        /* its tensors may be in use in other threads too */
 } drawn_call;
 
-/** What is said of a function. */
+/** Description of a function. */
 enum {
     MODES = 1,    /* it changes modes of the thread */
     OPENS = 2,    /* also when it fails */
@@ -100,7 +100,7 @@ static void write_hand(const char *what, const hand *h)
         _exit(3);
 }
 
-/** Writes what is under way, in other threads too, where a signal handler may. */
+/** Writes the running calls of all threads, safely in a signal handler. */
 static void write_call(const char *what)
 {
     write_hand(what, my);
@@ -121,7 +121,7 @@ void __sanitizer_set_death_callback(void (*callback)(void));
 void __sanitizer_set_report_fd(void *fd);
 static void reported(void) { write_call("sanitizer"); }
 
-/** UBSan calls it before it prints, to the descriptor 2 whatever AddressSanitizer was told. */
+/** UBSan calls it before it prints, to descriptor 2, independent of AddressSanitizer's log_path. */
 void __ubsan_on_report(void);
 void __ubsan_on_report(void)
 {
@@ -168,7 +168,7 @@ static uint64_t checksum(const ts_tensor *t)
     return h;
 }
 
-/** Arguments are drawn: what they hold is noted, and what is to be dead dies. */
+/** After drawing arguments: saves their contents, and frees tensors that are meant to be dead. */
 static void begin(const char *function, int flags)
 {
     snprintf(my->name, sizeof my->name, "%s", function);
@@ -188,7 +188,7 @@ static void begin(const char *function, int flags)
     ts_error_clear();
     if (ts_alloc_fault != too_large) /* threads read it */
         ts_alloc_fault = too_large;
-    my->sharing = false; /* what callbacks draw is the thread's own */
+    my->sharing = false; /* callbacks draw from the thread's own numbers */
 }
 
 /** Text that a terminal shows as it is: UTF-8 without control and bidi characters. */
@@ -245,7 +245,7 @@ static void check_failure(ts_status status, int flags)
             finding("an argument was changed by a call that failed: %s", message);
 }
 
-/** Reads all of a result; a sanitizer sees what lies outside. */
+/** Reads the whole result, so that a sanitizer detects accesses outside. */
 static void check_result(ts_tensor *t)
 {
     ts_modes drawn = ts_tls.modes;
@@ -491,7 +491,7 @@ static void world(void)
     }
 }
 
-/** Makes the random numbers and what is drawn by them anew. */
+/** Restarts the random numbers and everything drawn from them. */
 static void begin_row(int thread)
 {
     my->state = seed * 0x2545f4914f6cdd1du ^ (uint64_t)call_number * 0x9e3779b97f4a7c15u ^
@@ -516,7 +516,7 @@ static void *beside_others(void *hand_of_thread)
     while (!atomic_load(&started))
         sched_yield();
     {
-        TS_SCOPE; /* what the inner one keeps */
+        TS_SCOPE; /* kept from the inner scope */
         TS_SCOPE;
         begin_row((int)(my - hands));
         my->held = true;
@@ -562,7 +562,7 @@ enum { SECOND_ROWS = 48, OTHER_ROWS = 56 };
 
 static void call_once(void)
 {
-    TS_SCOPE; /* what the inner one keeps */
+    TS_SCOPE; /* kept from the inner scope */
     {
         TS_SCOPE;
         begin_row(0);
@@ -651,7 +651,7 @@ int main(int argc, char **argv)
     stream = fopen("/dev/null", "w");
     if (!stream)
         return perror("/dev/null"), 2;
-    out = dup(2); /* what the library prints is not for the user of this program */
+    out = dup(2); /* the library's output is not for the user of this program */
     dup2(fileno(stream), 1);
     dup2(fileno(stream), 2);
     ts_set_num_threads(1);

@@ -1,7 +1,7 @@
 /**
- * @file misuse.h
- * What the parts of the misuse fuzzer know of each other: draw.c makes plain arguments and tensors,
- * objects.c objects, files and callbacks, misuse.c makes the calls and judges them.
+ * @file misuse.h  Declarations shared by the parts of the misuse fuzzer: draw.c makes plain
+ * arguments and tensors, objects.c objects, files and callbacks, misuse.c makes the calls and
+ * judges them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_MISUSE_H
@@ -28,7 +28,7 @@ enum {
 
 /* --------------------------------------------------------------------------------- hands ---- */
 
-/** A tensor of the call, and what it held before. */
+/** A tensor of the call, and its previous contents. */
 typedef struct made_tensor {
     ts_tensor *t, *base; /* base: contiguous, in memory; NULL on META */
     uint64_t sum;
@@ -37,7 +37,7 @@ typedef struct made_tensor {
 
 /** Objects that the library makes and its caller ends, and stand-ins for calls in flight. */
 typedef enum object_kind {
-    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, TABLE, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
+    MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
     PROFILE,
     GRAPH, COMPILED, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION,
     LOCALE, FRAME, RULE_CALL, FUNCTION_CALL, KINDS
@@ -126,7 +126,7 @@ const char *pick_text(void);
 void make_tensors(int n);
 /** Tensors drawn from here on are like the owner's; those that are read may be the owner's. */
 void borrow_tensors(const hand *owner);
-/** Before a call: draws what its tensors are alike in. */
+/** Before a call: draws the common properties of its tensors. */
 void begin_drawing(void);
 /** Memory of the call, all zero and at a multiple of 16; NULL when there is no more. */
 void *arena(size_t bytes);
@@ -185,12 +185,12 @@ void *draw_structs(const char *argument, const void *one, size_t size);
 
 /* ----------------------------------------------------------------------------- objects.c ---- */
 
-/** The folder in which all files are, and what is made once. */
+/** The folder of all files, and objects that are made once. */
 void begin_objects(void);
 void end_objects(void);
 /** A child process may have left files: they go with the row. */
 void expect_files(void);
-/** What the calls of a row made ends with it. */
+/** Frees the objects that the calls of a row made. */
 void give_up_objects(void);
 void add_object(object_kind kind, const void *object);
 /** Objects that several threads may use at once. */
@@ -205,7 +205,7 @@ void *give_object(object_kind kind, const char *argument);
 /** A place that receives an object or a descriptor, which the row then ends. */
 void *draw_object_place(object_kind kind, const char *argument);
 int *draw_descriptor(const char *argument);
-/** What the places received. */
+/** The results that a call wrote. */
 void collect_places(void);
 ts_scope *draw_scope(const char *argument);
 /** The address of a locale that was left, which the call goes back to. */
@@ -218,6 +218,8 @@ const ts_backend *draw_backend(const char *argument);
 typedef void (*blob_release)(void *payload, void *data, int64_t bytes);
 typedef ts_tensor *(*activation)(ts_tensor *x);
 typedef ts_tensor *(*module_forward)(ts_module *m, ts_tensor *x);
+typedef ts_tensor *(*before_forward)(void *payload, ts_module *m, ts_tensor *x);
+typedef ts_tensor *(*after_forward)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
 typedef ts_status (*replace_write)(FILE *out, void *ctx);
 typedef ts_status (*function_forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs,
                                       int n, ts_tensor **outputs, int m);
@@ -227,6 +229,8 @@ typedef uint64_t (*op_reserve)(const ts_frame *frame);
 blob_release draw_blob_release(const char *argument);
 activation draw_activation(const char *argument);
 module_forward draw_module_forward(const char *argument);
+before_forward draw_before_forward(const char *argument);
+after_forward draw_after_forward(const char *argument);
 replace_write draw_replace_write(const char *argument);
 function_forward draw_forward(const char *argument);
 function_forward draw_backward(const char *argument);
@@ -246,7 +250,7 @@ ts_vjp_rule draw_rule(const char *argument);
 
 /* ------------------------------------------------------------------------------ misuse.c ---- */
 
-extern bool in_world;   /* in a process of its own, where what is global may change */
+extern bool in_world;   /* in a separate process, where global state may change */
 
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 /** Begins an argument: ", name=". */

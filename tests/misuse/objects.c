@@ -2,8 +2,7 @@
  * @file objects.c
  * Objects of the library, files, and callbacks that misbehave.
  *
- * All files are in one folder of the process. What the library is asked to write elsewhere is a
- * finding, and does not happen.
+ * All files are in one folder of the process. A write elsewhere is a finding and is prevented.
  */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
@@ -228,7 +227,6 @@ static void end_object(object o)
     case CSV: ts_csv_close(o.p); break;
     case CHART: ts_chart_free(o.p); break;
     case PROFILE: ts_profile_free(o.p); break;
-    case TABLE: ts_text_table_free(o.p); break;
     case PROGRESS: ts_progress_free(o.p); break;
     case RUN: ts_run_close(o.p); break;
     case SAFETENSORS: ts_safetensors_close(o.p); break;
@@ -270,7 +268,6 @@ static ts_status small_part(void *ctx, ts_tensor *const *inputs, int n, ts_tenso
 /** An object as a program would make it. */
 static void *make_object(object_kind kind)
 {
-    static const ts_column table_columns[2] = {{.header = "a"}, {.header = "b", .digits = 3}};
     static const ts_group_opts group = {.size = sizeof group, .lr = 0.1};
     ts_module *module;
     ts_tensor *t, *out = NULL;
@@ -303,7 +300,6 @@ static void *make_object(object_kind kind)
         my->used_folder = true;
         write_bytes(in_folder("profile"), small_profile, sizeof small_profile - 1);
         return ts_profile_read(in_folder("profile"));
-    case TABLE: return ts_text_table_new(table_columns, 2);
     case PROGRESS:
         return ts_progress_new(below(20), TS_OPTS(ts_progress_opts, .stream = stream,
                                                   .mode = (ts_progress_mode)below(4)));
@@ -376,7 +372,7 @@ ts_scope *draw_scope(const char *argument)
 }
 void *give_object(object_kind kind, const char *argument)
 {
-    /* a callback ends nothing that the call around it may use */
+    /* a callback frees nothing that the enclosing call may use */
     int first = my->nesting ? my->nobjects : my->nlent;
     void *p = draw_from(kind, argument, first);
     for (int i = first; p && i < my->nobjects; i++)
@@ -431,7 +427,7 @@ void make_shared_objects(void)
 
 /* ----------------------------------------------------------------------------- callbacks ---- */
 
-/** What a callback does beside its work: mostly nothing. */
+/** Side effects of a callback: usually none. */
 static void misbehave(void)
 {
     if (!one_in(3))
@@ -511,6 +507,16 @@ static ts_tensor *odd_module_forward(ts_module *m, ts_tensor *x)
 {
     (void)m;
     return odd_tensor(ts_neg(x));
+}
+static ts_tensor *odd_before(void *payload, ts_module *m, ts_tensor *x)
+{
+    (void)payload, (void)m;
+    return odd_tensor(x);
+}
+static ts_tensor *odd_after(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y)
+{
+    (void)payload, (void)m, (void)x;
+    return odd_tensor(y);
 }
 static ts_status odd_write(FILE *out, void *ctx)
 {
@@ -675,6 +681,8 @@ static ts_status odd_rule(ts_vjp_call *call)
 DRAW_CALLBACK(blob_release, blob_release, release_blob)
 DRAW_CALLBACK(activation, activation, odd_activation)
 DRAW_CALLBACK(module_forward, module_forward, odd_module_forward)
+DRAW_CALLBACK(before_forward, before_forward, odd_before)
+DRAW_CALLBACK(after_forward, after_forward, odd_after)
 DRAW_CALLBACK(replace_write, replace_write, odd_write)
 DRAW_CALLBACK(function_forward, forward, odd_forward)
 DRAW_CALLBACK(function_forward, backward, odd_backward)

@@ -269,8 +269,8 @@ TS_TEST(a_step_takes_gradients_of_f16_that_would_vanish_without_their_scale)
     ts_grad_scaler_free(s);
 }
 
-/* Scales are powers of two, so unscaling on the way is exact,
- * and only the norm of what is scaled rounds otherwise. */
+/* Scales are powers of two, so unscaling on the way is exact, and only the norm of scaled gradients
+ * rounds differently. */
 TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone, .loop = 6)
 {
     /* none, below and above norms */

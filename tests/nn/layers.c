@@ -172,7 +172,7 @@ TS_TEST(attention_mixes_positions, .loop = 3)
                 want += y[i * C + k] * at(w, c * C + k);
             ck_assert_double_eq_tol(at(out, i * C + c), want, 1e-5);
         }
-    /* one position's result, and what it depends on: earlier positions of its own sequence */
+    /* one position's result, and its dependencies: earlier positions of the same sequence */
     ck_assert_int_eq(ts_backward(ts_sum(ts_narrow(ts_narrow(out, 0, 1, 1), 1, 2, 1))), TS_OK);
     for (int b = 0; b < 2; b++)
         for (int t = 0; t < B; t++) {

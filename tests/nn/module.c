@@ -255,7 +255,7 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
     ck_assert_int_eq(freed, 2);
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), "loop", net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "again", ts_module_child(net, 0), NULL), TS_ERR_VALUE);
-    int freed_before = freed; /* what holds the module is not freed, whatever else is wrong */
+    int freed_before = freed; /* the holder of the module is not freed in any case */
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), NULL, net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "not a name", net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(freed, freed_before);

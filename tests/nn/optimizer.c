@@ -285,19 +285,19 @@ TS_TEST(a_state_that_does_not_fit_changes_nothing)
     for (int i = 0; i < 7; i++)
         zeros[i] = ts_zeros_like(state.tensors[i]);
     ck_assert_int_eq(ts_optimizer_load_state(o, state.names, zeros, 6), TS_ERR_VALUE);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'steps' is missing"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "missing: steps"));
     kept = zeros[5];
     zeros[5] = ts_zeros(TS_SIZES(9), TS_F64);
     ck_assert_int_eq(ts_optimizer_load_state(o, state.names, zeros, 7), TS_ERR_VALUE);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'exp_avg_sq.b': expected sizes "));
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), ", got (9)"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "sizes differ: exp_avg_sq.b expected "));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), " got (9)"));
     zeros[5] = kept;
     const char *more[8] = {"extra"};
     ts_tensor *tensors[8] = {kept};
     memcpy(more + 1, state.names, 7 * sizeof *more);
     memcpy(tensors + 1, zeros, 7 * sizeof *tensors);
     ck_assert_int_eq(ts_optimizer_load_state(o, more, tensors, 8), TS_ERR_VALUE);
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "'extra' is unexpected"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "unexpected: extra"));
     ck_assert_double_eq(value(state.tensors[0], 0), before);
     ck_assert_int_eq(ts_optimizer_set_number(o, "groups.1.lr", 1), TS_ERR_INDEX);
     ts_named_tensors_free(&state);

@@ -1,5 +1,4 @@
-/** @file training.c  Saving and resuming a run: nothing is lost,
- * and what does not fit changes nothing. */
+/** @file training.c  Saving and resuming a run: nothing is lost, and a mismatch changes nothing. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 

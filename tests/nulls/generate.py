@@ -5,7 +5,8 @@
 For each function that the headers declare: NULL in the place of each pointer, a list whose entries
 are NULL, a count below 0, structs that say their size with another one. All other arguments are
 objects of nulls.c. A function whose parameters have no such object is an error, so a new function
-joins. ALLOWED has the pointers that may be NULL, one a line: FUNCTION PARAMETER what NULL means."""
+joins. ALLOWED has the pointers that may be NULL, one per line: FUNCTION PARAMETER meaning of
+NULL."""
 import pathlib
 import sys
 
@@ -21,7 +22,7 @@ COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nm
 # Of a struct that begins with its size: none, no multiple of 8, too large.
 SIZES = ["0", "1", "7", "9", "sizeof({}) - 1", "sizeof({}) + 1", "sizeof({}) + 8", "4096",
          "INT64_MAX", "INT64_MAX - 7", "SIZE_MAX", "SIZE_MAX - 7"]
-# What the library makes and lends for the time of a callback: the call stands in one.
+# Objects that the library lends during a callback: the call is made inside one.
 IN_FLIGHT = {"ts_function_call *": "IN_FUNCTION", "ts_vjp_call *": "IN_GRADIENT",
              "ts_frame *": "IN_KERNEL"}
 LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
@@ -41,7 +42,7 @@ SKIPPED = {
     "ts_numel": "the same", "ts_dtype_of": "the same", "ts_device_of": "the same",
     "ts_is_contiguous": "the same", "ts_version": "the same", "ts_keys_of": "the same",
 }
-# What an argument is: by its type and name, else by its type alone, less const.
+# Valid arguments by type and name, or by type only, without const.
 OBJECTS = {
     "ts_module * child": "give(&child)", "ts_tensor * loss": "loss", "ts_tensor * root": "loss",
     "ts_tensor * output": "loss", "char * path": "path", "char * dir": "path",
@@ -64,7 +65,7 @@ OBJECTS = {
 }
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
-    "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart", "ts_text_table *": "table",
+    "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart",
     "ts_progress *": "progress", "ts_run *": "run_of", "ts_argument *": "NULL",
     "ts_safetensors *": "file",
     "ts_checkpoint *": "checkpoint",
@@ -77,8 +78,9 @@ TYPES = {
     "ts_graph **": "&traced_graph",
     "ts_module **": "&slot", "ts_named_tensors *": "&list", "ts_named_number *": "&named",
     "ts_load_report *": "&report", "ts_schedule *": "&schedule", "ts_training *": "&training",
-    "ts_module_type *": "&type", "ts_checkpoint_section *": "&section", "ts_scalar *": "&scalar",
-    "ts_checkpoint **": "&found", "ts_column *": "columns", "ts_function *": "&function",
+    "ts_module_type *": "&type", "ts_forward_hook *": "&forward_hook",
+    "ts_checkpoint_section *": "&section", "ts_scalar *": "&scalar",
+    "ts_checkpoint **": "&found", "ts_function *": "&function",
     "ts_function_call *": "call", "ts_vjp_call *": "rule_call", "ts_frame *": "frame",
     "ts_vjp_rule": "rule", "ts_vjp_opts *": "NULL", "ts_value *": "&boxed",
     "ts_operand *": "&operand", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
@@ -98,14 +100,14 @@ TYPES = {
     "ts_mask_guard": "(ts_mask_guard){0, 0}", "ts_status": "TS_OK",
     "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
 }
-ENUMS = ("ts_text_table_style", "ts_autograd_format", "ts_graph_format", "ts_layer_scope",
+ENUMS = ("ts_autograd_format", "ts_graph_format", "ts_layer_scope",
          "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction",
          "ts_profile_format")
 FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
          "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
          "ts_csv *": "ts_csv_close", "ts_run *": "ts_run_close",
-         "ts_text_table *": "ts_text_table_free", "ts_profile *": "ts_profile_free",
+         "ts_profile *": "ts_profile_free",
          "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
 
 
@@ -126,7 +128,7 @@ def argument(function, kind, name):
 
 
 def wrong(function, params, allowed, sized):
-    """(index, what stands there, what is expected) of each wrong call of a function."""
+    """(index, wrong value, expected result) of each wrong call of a function."""
     for i, (kind, name) in enumerate(params):
         plain = kind.removeprefix("const ")
         if plain in ("ts_frame *", "ts_vjp_call *"):

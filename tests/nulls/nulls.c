@@ -1,6 +1,6 @@
 // Wrong pointers, counts and sizes: NULL in the place of each pointer of the public functions,
-// lists of NULL entries, counts below 0, structs that say another size. The calls are made by
-// generate.py from the headers; here is what the other arguments are, and what is expected.
+// lists of NULL entries, counts below 0, structs that say another size. generate.py generates the
+// calls from the headers; this file has the other arguments and the checks.
 // SPDX-License-Identifier: MIT
 #include <ftw.h>
 #include <limits.h>
@@ -14,7 +14,7 @@
 #include "tests/harness.h"
 #include "tests/profile/small.h"
 
-/** What a call must do. Where its result cannot say that it failed, it must not crash. */
+/** Required outcome of a call. If its result cannot express failure, it must not crash. */
 typedef enum expectation {
     REFUSED, /* TS_ERR_NULL, in a message that names the argument */
     SIZE,    /* TS_ERR_VALUE, in a message that names the argument */
@@ -30,7 +30,7 @@ typedef struct wrong_call {
     enum { NOWHERE, IN_FUNCTION, IN_GRADIENT, IN_KERNEL, IN_RULE } place; /* of the call */
 } wrong_call;
 
-/* -------------------------------------------------------------------- what arguments are ---- */
+/* ----------------------------------------------------------------------------- arguments ---- */
 
 static char folder[64], path[96], text[64];
 static const char *names[] = {"a", "b"}, *keys[] = {"loader", "epoch"}, *missing_names[2];
@@ -44,7 +44,6 @@ static ts_chart *chart;
 static ts_profile *profile;
 static ts_prof_machine machine = {.size = sizeof machine};
 static ts_profile_shares shares = {.size = sizeof shares};
-static ts_text_table *table;
 static ts_progress *progress;
 static ts_safetensors *file;
 static ts_checkpoint *checkpoint, *found;
@@ -95,9 +94,10 @@ static void *sized(const void *like, size_t size, size_t said)
 
 static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
 /* for functions to come: none has one beside another pointer */
+static const ts_forward_hook forward_hook
+    __attribute__((unused)) = {.size = sizeof(ts_forward_hook)};
 static const ts_module_type type
     __attribute__((unused)) = {.size = sizeof(ts_module_type), .name = "Plain"};
-static const ts_column columns[2] = {{.header = "a"}, {.header = "b"}};
 static const ts_checkpoint_section section = {"model", names, pair, 2};
 
 static ts_status visit(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
@@ -181,7 +181,7 @@ static void make_operator(void)
     ck_assert_int_eq(ts_register_kernel("nulls.around", TS_KEY_CPU, kernel, NULL, NULL), TS_OK);
     ck_assert_int_eq(ts_register_vjp("nulls.around", rule, NULL), TS_OK);
 }
-/** What the call said is kept: what follows may fail too. */
+/** Saves the call's record, because later code may fail too. */
 static void call_operator(const wrong_call *c)
 {
     ts_value self = ts_value_tensor(x), y = ts_value_none();
@@ -264,7 +264,6 @@ static void make_objects(void)
     FILE *json = fopen(in_folder("profile.json"), "w");
     MADE(json && fputs(small_profile, json) >= 0 && fclose(json) == 0 ? path : NULL);
     MADE(profile = ts_profile_read(path));
-    MADE(table = ts_text_table_new(columns, 2));
     MADE(progress = ts_progress_new(10, TS_OPTS(ts_progress_opts, .mode = TS_PROGRESS_QUIET)));
     MADE(ts_safetensors_save(in_folder("file"), names, pair, 2, NULL, NULL, 0));
     MADE(file = ts_safetensors_open(path, NULL));
@@ -286,7 +285,6 @@ static void free_objects(void)
     ts_safetensors_close(file);
     ts_run_close(run_of);
     ts_progress_free(progress);
-    ts_text_table_free(table);
     ts_chart_free(chart);
     ts_profile_free(profile);
     ts_csv_close(csv);
@@ -304,7 +302,7 @@ static ts_status status; /* of the call */
 static bool says;        /* its result can say that it failed */
 
 static void got(ts_status s) { status = s, says = true; }
-/** NULL may be an answer: a failure is told by the record. */
+/** NULL may be an answer: the record shows a failure. */
 static void got_pointer(const void *p)
 {
     got(p ? TS_OK : ts_error_code());
@@ -313,7 +311,7 @@ static void got_nothing(void) { says = false; }
 
 #include "calls.inc"
 
-/** Whether the call did what is expected of it. */
+/** Whether the call had the expected outcome. */
 static bool holds(const wrong_call *c)
 {
     char quoted[64];

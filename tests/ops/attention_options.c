@@ -1,5 +1,5 @@
-/** @file attention_options.c  Masks, windows, packed sequences, dropout and softcap:
- * what they promise beside values. */
+/** @file attention_options.c  Masks, windows, packed sequences, dropout and softcap: guarantees
+ * besides values. */
 // SPDX-License-Identifier: MIT
 #include "tests/harness.h"
 
@@ -18,7 +18,7 @@ static ts_tensor *drawn(ts_dtype dtype, int64_t a, int64_t b, int64_t c, int64_t
 
 static ts_tensor *leaf(ts_tensor *t) { return ts_set_requires_grad(ts_clone(t), true); }
 
-/** Largest difference of two tensors of floats; Inf where one has what is not finite. */
+/** Largest difference of two tensors of floats; Inf if one has an element that is not finite. */
 static double distance(ts_tensor *a, ts_tensor *b)
 {
     TS_SCOPE;
@@ -257,7 +257,7 @@ TS_TEST(a_part_computed_again_drops_what_it_dropped)
         ck_assert_double_eq(distance(grads[0][i], grads[1][i]), 0);
 }
 
-/** The gradient of the query, by a backward within what is recorded. */
+/** The gradient of the query, by a recorded backward. */
 static ts_status query_gradient(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     TS_SCOPE;

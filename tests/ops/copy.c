@@ -4,7 +4,8 @@
 
 static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_I64, TS_I32, TS_BF16, TS_U8};
 
-/** Element (i, j, k) of the (a, b, c) tensor counting up, modulo what the dtype holds exactly. */
+/** Element (i, j, k) of the (a, b, c) tensor counting up, modulo the largest number that the dtype
+ *  holds exactly. */
 static double wanted(int64_t i, int64_t j, int64_t k, int64_t b, int64_t c)
 {
     return (double)(((i * b + j) * c + k) % 128);

@@ -294,7 +294,7 @@ TS_TEST(kl_div_of_zero_targets_and_batchmean)
     assert_near(ts_kl_div_ex(x, t, &opts), 0, -element(x, 1) / 2, 4, 0);
 }
 
-/* What a gradient check calls. */
+/* The function of a gradient check. */
 typedef struct check {
     const pair_loss *pair;
     ts_reduction reduction;
@@ -397,8 +397,8 @@ TS_TEST(cross_entropy_grad_in_place_leaves_the_logits_when_a_target_is_wrong, .l
     ck_assert_uint_eq(ts_version(x), version); /* so a graph may still read it */
 }
 
-/** As docs/write-a-training-loop.md has it: the loss is not recorded,
- * and what is begins with the gradient of the logits. */
+/** As docs/write-a-training-loop.md has it: the loss is not recorded; backward starts from the
+ * gradient of the logits. */
 TS_TEST(a_backward_from_cross_entropy_grad_is_the_recorded_one, .loop = 2)
 {
     TS_SCOPE;

@@ -23,7 +23,7 @@ TS_TEST(values_with_and_without_weight_and_bias, .loop = 8)
         ck_assert_int_eq(mean->ndim, 2);
         ck_assert_int_eq(mean->numel, shapes[s][0]);
         for (int64_t r = 0; r < shapes[s][0]; r++) {
-            /* or the reference errs more than what it checks */
+            /* otherwise the reference's error exceeds the kernel's */
             long double sum = 0, var = 0, square = 0;
             for (int64_t i = 0; i < n; i++) {
                 sum += element(x, r * n + i);

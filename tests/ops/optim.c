@@ -301,7 +301,7 @@ TS_TEST(scaling_and_clipping)
     ck_assert_double_eq(at(l.t[4], 300), at(before.t[4], 300) * 0.5);
     ck_assert_int_eq(ts_clip_norm_(l.t, MOST, norm, 1.5), TS_OK);
     ck_assert_double_eq_tol(at(ts_global_norm(l.t, MOST), 0), 1.5, 1e-6);
-    /* as in PyTorch a norm that is not finite shows in what it scales */
+    /* as in PyTorch, a norm that is not finite makes the scaled gradients not finite */
     ts_tensor *bad = ts_full(TS_SIZES(3), ts_scalar_float(INFINITY), TS_F32);
     ck_assert_int_eq(ts_clip_norm_(&bad, 1, ts_global_norm(&bad, 1), 1), TS_OK);
     ck_assert(isnan(at(bad, 1)));
@@ -386,7 +386,7 @@ TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_al
     ts_dtype dtype = _i % 2 ? TS_F32 : TS_F64;
     ts_tensor *quarter = ts_full(NULL, 0, ts_scalar_float(0.25), TS_F32),
               *one = ts_ones(TS_SIZES(1, 1), TS_F32);
-    /* of gradients as they are, and of what was scaled before */
+    /* norm of the given gradients, and of gradients scaled before */
     ts_tensor *factors[3] = {quarter, TS_NONE, one};
     list p[3], g[3], m[3], v[3];
     int64_t steps[MOST] = {3, 3, 3, 3, 3, 3};

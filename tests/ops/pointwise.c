@@ -1,4 +1,4 @@
-/** @file pointwise.c  What the samples cannot say of the pointwise families: errors by value,
+/** @file pointwise.c  Cases of the pointwise families that samples cannot express: errors by value,
  * kinks, in-place gradients. */
 // SPDX-License-Identifier: MIT
 #include <float.h>
@@ -61,7 +61,7 @@ TS_TEST(the_lowest_integer_divides_by_minus_one)
     ck_assert(x == 0);
 }
 
-/* What the C library's fmod() makes of the definition; of f32 in f32. */
+/* The definition by the C library's fmod(); f32 in f32. */
 static double remainder_by(double r, double b) { return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
 static bool same_number(double a, double b)
 {

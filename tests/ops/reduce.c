@@ -367,7 +367,7 @@ TS_TEST(sum_to_size_undoes_broadcasting)
     }
     assert_near(b, 0, element(ts_sum(t), 0), 0, 0);
     ck_assert(same_bits(ts_sum_to_size(t, t->sizes, 3), t));
-    for (int d = TS_I64; d <= TS_BOOL; d++) { /* what their own dtype would not hold */
+    for (int d = TS_I64; d <= TS_BOOL; d++) { /* numbers that their own dtype cannot hold */
         ts_tensor *most = ts_full(TS_SIZES(300), ts_scalar_int(255), (ts_dtype)d);
         ts_tensor *sum = ts_sum_to_size(most, NULL, 0);
         ck_assert_int_eq(sum->dtype, TS_I64);

@@ -1,5 +1,5 @@
-/** @file load.c  Loading backends: what is refused and how,
- * what stays, two at a time. By public headers. */
+/** @file load.c  Loading backends: refusals, remaining state, two threads at a time. Uses public
+ * headers only. */
 // SPDX-License-Identifier: MIT
 #include "tests/expect.h"
 #include "tests/threads.h"
@@ -16,7 +16,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/** All that the registry tells. */
+/** All information that the registry reports. */
 static char *registry_text(void)
 {
     char *text = NULL;
@@ -115,8 +115,8 @@ TS_TEST(two_loaded_backends_work_side_by_side)
     ck_assert_int_eq(named.backend, b.backend);
 }
 
-/** Two threads load libraries of their own; two load what cannot be loaded,
- * or what is loaded by then. */
+/** Two threads load libraries of their own; two load files that cannot be loaded or are loaded
+ * already. */
 static bool load(int number, void *ctx)
 {
     static const char *const names[] = {"good", "second", "wrong_schema", "good"};

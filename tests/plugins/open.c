@@ -1,5 +1,5 @@
-/** @file open.c  Backends that come with the library, and the device a program is to use:
- * what is found, refused, told. */
+/** @file open.c  Backends that come with the library, and the device a program is to use: search,
+ * refusals, messages. */
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
 

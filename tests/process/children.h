@@ -1,4 +1,4 @@
-/** @file children.h  Children that do one thing, and what becomes of them. */
+/** @file children.h  Runs a function in a forked child. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_PROCESS_CHILDREN_H
 #define TESSERA_TESTS_PROCESS_CHILDREN_H
@@ -18,9 +18,9 @@
 #define TS_NO_THREADS_AFTER_FORK
 #endif
 
-/** Exit status of a child that runs body(arg); 0 when it returns, 128 and the signal's number when
- * a signal ended it, SIGALRM after 20 seconds. */
-static inline int ts_child(void (*body)(int arg), int arg)
+/** Runs body(arg) in a forked child. Returns its exit status, 0 if body returned, or 128 plus the
+ * number of the signal that ended the child. After 20 seconds SIGALRM ends the child. */
+static inline int run_in_child(void (*body)(int arg), int arg)
 {
     pid_t child = fork();
     int status;

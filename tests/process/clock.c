@@ -1,4 +1,5 @@
-/** @file clock.c  A clock that stands still, as in some virtual machines and replayed programs. */
+/** @file clock.c  A clock that does not advance, as in some virtual machines and replayed
+ *  programs. */
 // SPDX-License-Identifier: MIT
 #include "core/parallel.h"
 #include "tests/expect.h"

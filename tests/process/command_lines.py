@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Hostile command lines: each program tells --help, and refuses what it does not know.
-Usage: command_lines.py PROGRAM..."""
+"""Hostile command lines: each program prints --help, and refuses unknown arguments. Usage:
+command_lines.py PROGRAM..."""
 import os
 import subprocess
 import sys
@@ -14,7 +14,7 @@ import tally  # noqa: E402
 
 PROGRAMS = {os.path.basename(path): os.path.abspath(path) for path in sys.argv[1:]}
 del sys.argv[1:]
-# what stands before a number, and the option that an error names
+# arguments before a number, and the option that an error names
 NUMBERS = {"mlp": [([], "STEPS")], "mlp_amp": [(["bf16"], "STEPS")],
            "train_gpt": [(["--data", __file__, "--" + name], "--" + name)
                          for name in ("steps", "seed", "save-every", "val-every")],

@@ -60,7 +60,7 @@ TS_TEST(exit_leaves_other_threads_what_they_use, .loop = sizeof kinds / sizeof *
 {
     TS_NO_THREADS_AFTER_FORK;
     for (int turn = 0; turn < 25; turn++)
-        ck_assert_int_eq(ts_child(end_while_others_compute, _i), 7);
+        ck_assert_int_eq(run_in_child(end_while_others_compute, _i), 7);
 }
 
 static void *end(void *unused)
@@ -84,5 +84,5 @@ TS_TEST(exit_in_another_thread_leaves_the_first_what_it_uses,
 {
     TS_NO_THREADS_AFTER_FORK;
     for (int turn = 0; turn < 25; turn++)
-        ck_assert_int_eq(ts_child(end_in_another_thread, _i), 7);
+        ck_assert_int_eq(run_in_child(end_in_another_thread, _i), 7);
 }

@@ -1,4 +1,4 @@
-/** @file fork.c  The process forks while other threads hold what the library guards. */
+/** @file fork.c  The process forks while other threads hold the library's locks. */
 // SPDX-License-Identifier: MIT
 #include "tests/harness.h"
 #include "tests/process/children.h"
@@ -94,11 +94,11 @@ TS_TEST(a_child_finds_every_lock_free, .loop = KINDS)
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, repeat, &_i), 0);
     for (int turn = 0; turn < 40; turn++)
-        ck_assert_int_eq(ts_child(use_everything, 0), 0);
+        ck_assert_int_eq(run_in_child(use_everything, 0), 0);
     atomic_store(&stop, true);
     for (int i = 0; i < 3; i++)
         pthread_join(threads[i], NULL);
-    ck_assert_int_eq(ts_child(use_everything, 0), 0);
+    ck_assert_int_eq(run_in_child(use_everything, 0), 0);
 }
 
 static void *multiply(void *unused)
@@ -127,7 +127,7 @@ TS_TEST(a_child_does_not_wait_at_exit_for_products_of_its_parents_threads)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, multiply, NULL), 0);
     for (int turn = 0; turn < 20; turn++) {
         usleep(3000);
-        ck_assert_int_eq(ts_child(end_at_once, 0), 7);
+        ck_assert_int_eq(run_in_child(end_at_once, 0), 7);
     }
     atomic_store(&stop, true);
     for (int i = 0; i < 2; i++)
@@ -195,7 +195,7 @@ TS_TEST(a_child_runs_and_releases_a_graph_that_its_parents_threads_are_in)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, differentiate, NULL), 0);
     for (int turn = 0; turn < 60; turn++) {
         usleep(1000 + 37 * turn);
-        ck_assert_int_eq(ts_child(use_graph, 0), 0);
+        ck_assert_int_eq(run_in_child(use_graph, 0), 0);
     }
     atomic_store(&stop, true);
     for (int i = 0; i < 2; i++)
@@ -265,8 +265,8 @@ static ts_tensor *square_in(int place, ts_tensor *x)
     return y;
 }
 
-/** Runs the graph as often as it may; 0 when each gradient is right and the run behind the last
- *  one is an error that says why. */
+/** Runs the graph as often as allowed; 0 if each gradient is right and one more run is an error
+ *  with a reason. */
 static void use_up_graph(int unused)
 {
     (void)unused;
@@ -302,7 +302,7 @@ TS_TEST(a_child_runs_a_graph_in_whose_hooks_and_functions_its_parents_threads_ar
         ck_assert_int_eq(pthread_create(&threads[i], NULL, differentiate, NULL), 0);
     for (int turn = 0; turn < 40; turn++) {
         usleep(1000 + 37 * turn);
-        ck_assert_int_eq(ts_child(use_up_graph, 0), 0);
+        ck_assert_int_eq(run_in_child(use_up_graph, 0), 0);
     }
     atomic_store(&stop, true);
     for (int i = 0; i < 2; i++)
@@ -341,7 +341,7 @@ TS_TEST(a_child_goes_on_with_a_loader_whose_thread_is_its_parents)
     for (int turn = 0; turn < 40; turn++) {
         ts_batch batch;
         TS_SCOPE;
-        ck_assert_int_eq(ts_child(read_batch, 4 * turn), 0);
+        ck_assert_int_eq(run_in_child(read_batch, 4 * turn), 0);
         ck_assert_int_eq(ts_loader_next(loader, &batch), TS_OK);
     }
     ts_loader_close(loader);

@@ -10,17 +10,7 @@ static const char *const columns[] = {"step", "loss"};
 
 static void make_report(const char *path)
 {
-    ts_column column[] = {{.header = "x"}, {.header = "s", .format = TS_NUMBER_SI, .unit = "s"},
-                          {.header = "f", .format = TS_NUMBER_FIXED, .digits = 3},
-                          {.header = "p", .format = TS_NUMBER_PERCENT, .digits = 2}};
     FILE *out = fopen(path, "w");
-    for (int style = TS_TEXT_TABLE_TERMINAL; style <= TS_TEXT_TABLE_MARKDOWN; style++) {
-        ts_text_table *table = ts_text_table_new(column, 4);
-        for (int i = 0; i < 4; i++)
-            ck_ok(ts_text_table_number(table, 0.1234567));
-        ck_ok(ts_text_table_print(table, out, (ts_text_table_style)style));
-        ts_text_table_free(table);
-    }
     ts_progress *progress =
         ts_progress_new(2, TS_OPTS(ts_progress_opts, .mode = TS_PROGRESS_PLAIN, .stream = out));
     ck_ok(ts_progress_message(progress, "%g", 1.5));
@@ -139,7 +129,7 @@ TS_TEST(numbers_have_a_point_in_every_locale, .loop = 2, IN_FOLDER)
         TS_SKIP(TS_NO_COMMA_LOCALE);
     locale_t own = (locale_t)0;
     if (_i) {
-        own = duplocale(LC_GLOBAL_LOCALE); /* newlocale() leaks what it makes of LOCPATH */
+        own = duplocale(LC_GLOBAL_LOCALE); /* newlocale() leaks its copy of LOCPATH */
         setlocale(LC_ALL, "C");
         uselocale(own);
     }

@@ -8,7 +8,7 @@
 
 enum { MASKS = 8 }; /* which of the descriptors 0, 1 and 2 are closed */
 
-/* What a program and its threads print meanwhile. */
+/* Output of a program and its threads meanwhile. */
 static void chatter(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -125,8 +125,8 @@ TS_TEST(files_are_whole_whichever_standard_streams_are_closed, .loop = MASKS, IN
     static const char *const files[] = {"npy", "st", "csv", "svg", "words",
                                         "run/checkpoints/10/model.safetensors",
                                         "run/checkpoints/10/manifest.json"};
-    ck_assert_int_eq(ts_child(write_with_closed, 0), 0);
-    ck_assert_int_eq(ts_child(write_with_closed, _i), 0);
+    ck_assert_int_eq(run_in_child(write_with_closed, 0), 0);
+    ck_assert_int_eq(run_in_child(write_with_closed, _i), 0);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char a[400], b[400];
         snprintf(a, sizeof a, "%s/closed0.%s", test_folder, files[i]);

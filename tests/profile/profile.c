@@ -79,7 +79,7 @@ TS_TEST(calls_have_rows_by_shape_with_their_work)
     ts_profile_free(p);
 }
 
-/** The work of what a call is made of is counted once. */
+/** The work of a composite's inner calls is counted once. */
 TS_TEST(composites_and_calls_inside_calls_count_once)
 {
     BEGIN;
@@ -167,7 +167,7 @@ TS_TEST(steps_end_by_themselves_or_where_the_program_says)
     BEGIN;
     OK(ts_prof_start(NULL));
     train(7, false);
-    OK(ts_ones(TS_SIZES(1), TS_F32)); /* what follows the last update */
+    OK(ts_ones(TS_SIZES(1), TS_F32)); /* time after the last update */
     ts_profile *p = take();
     ck_assert_int_eq(p->nsteps, 7);
     double sum = 0;
@@ -206,7 +206,7 @@ TS_TEST(only_the_steps_that_were_asked_for_are_recorded)
     FAILS(TS_ERR_VALUE, ts_prof_start(TS_OPTS(ts_prof_opts, .first_step = -1)));
 }
 
-/** What runs after the last step, timed by the program, is no part of the profile. */
+/** Calls after the last step, timed by the program, are not part of the profile. */
 TS_TEST(a_profile_ends_although_the_timers_go_on)
 {
     BEGIN;
@@ -466,4 +466,40 @@ TS_TEST(nothing_is_kept_alive)
     after = ts_memory_get_stats();
     ck_assert_int_eq(after.in_use, before.in_use);
     OK(ts_prof_stop());
+}
+
+TS_TEST(calls_of_a_module_are_in_its_scope_forward_and_backward)
+{
+    BEGIN;
+    TS_SCOPE;
+    char *text = NULL;
+    size_t size = 0;
+    ts_module *net = ts_sequential_new(), *tail = ts_sequential_new();
+    OK(ts_sequential_add(tail, ts_activation_new("ReLU", ts_relu)));
+    OK(ts_sequential_add(tail, ts_linear_new(3, 2, true)));
+    OK(ts_sequential_add(net, ts_linear_new(4, 3, true)));
+    OK(ts_sequential_add(net, tail));
+    ts_tensor *x = ts_ones(TS_SIZES(5, 4), TS_F32);
+    OK(ts_prof_start(NULL));
+    {
+        TS_PROF_SCOPE("forward");
+        x = ts_forward(net, x);
+    }
+    OK(ts_backward(ts_sum(x)));
+    ts_profile *p = take();
+    sums(p);
+    FILE *out = open_memstream(&text, &size);
+    OK(ts_profile_write(p, out, TS_PROFILE_FOLDED));
+    fclose(out);
+    static const char *const wanted[] = {
+        "forward;Sequential;0;linear",     "backward;Sequential;0;linear_backward",
+        "forward;Sequential;1;0;relu",     "backward;Sequential;1;0;threshold_backward",
+        "forward;Sequential;1;1;linear",   "backward;Sequential;1;1;linear_backward",
+    };
+    for (int i = 0; i < 6; i++)
+        ck_assert_msg(strstr(text, wanted[i]), "no %s in\n%s", wanted[i], text);
+    ck_assert_ptr_null(strstr(text, "backward;forward"));
+    free(text);
+    ts_profile_free(p);
+    ts_module_free(net);
 }

@@ -62,7 +62,7 @@ static ts_profile *small_run(void)
     return p;
 }
 
-/** What is written is read, and written again to the same bytes. */
+/** A written profile is read, and written again to the same bytes. */
 TS_TEST(a_profile_survives_its_file)
 {
 #if !TS_TIMERS

@@ -1,9 +1,9 @@
-/** @file small.h  A profile as a file, for tests of what reads one. */
+/** @file small.h  A profile as a file, for tests of readers. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_SMALL_H
 #define TESTS_PROFILE_SMALL_H
 
-/** As ts_profile_write() prints one: a call, and time outside of calls. */
+/** A profile as written by ts_profile_write(): a call, and time outside of calls. */
 static const char small_profile[] =
     "{\"schema_version\": 1, \"measured\": true, \"threads\": 1, \"machine\": {\"name\": \"m\", "
     "\"threads\": 1, \"gemm_flops\": 1e11, \"vector_flops\": 1e10, \"call_ns\": 20, "

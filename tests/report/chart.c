@@ -382,7 +382,7 @@ TS_TEST(chart_refuses_bad_arguments, .teardown = test_remove_files)
     ck_assert_int_eq(ts_chart_bar(bars, "b", NULL, -1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_chart_bar(bars, "b", NULL, 1), TS_OK);
     ck_assert_int_eq(ts_chart_line(bars, "y", NULL, y, 2, NULL), TS_ERR_STATE);
-    /* NULL passes the failure of what should have made the chart on */
+    /* NULL propagates the failure of the function that should have made the chart */
     ck_assert_int_eq(ts_chart_write(NULL, "x.svg"), TS_ERR_STATE);
     ts_error_clear();
     ck_assert_int_eq(ts_chart_write(NULL, "x.svg"), TS_ERR_NULL);
@@ -403,7 +403,7 @@ TS_TEST(chart_write_replaces_the_file_as_a_whole, .teardown = test_remove_files)
     ck_assert_int_eq(stat(path, &before), 0);
     ck_assert_int_eq(ts_chart_write(chart, path), TS_OK);
     ck_assert_int_eq(stat(path, &after), 0);
-    // A new file under the old name: a reader of the old one keeps what it had.
+    // A new file under the old name: a reader of the old file keeps the old data.
     ck_assert_uint_ne(before.st_ino, after.st_ino);
     ck_assert_int_eq(test_count_files(), 1);
     ts_chart_free(chart);

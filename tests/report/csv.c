@@ -1,6 +1,5 @@
 /**
- * @file csv.c
- * The CSV log: what it writes, how it is resumed, and that a refused write loses nothing.
+ * @file csv.c  The CSV log: its bytes, resuming, and refused writes, which lose nothing.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/report.h>
@@ -114,7 +113,7 @@ TS_TEST(csv_resumed_log_is_byte_equal, .teardown = test_remove_files)
         free(part);
         ts_csv *csv = ts_csv_resume(path, columns, NCOLUMNS, 6);
         ck_assert_ptr_nonnull(csv);
-            for (int64_t step = 7; step <= 12; step++)
+        for (int64_t step = 7; step <= 12; step++)
             row(csv, step);
         ck_assert_int_eq(ts_csv_close(csv), TS_OK);
         assert_same_files(whole, path);

@@ -64,7 +64,7 @@ static inline ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n,
     return TS_OK;
 }
 
-/** One sample's arguments several times over, in equal bits, and what calls give for them. */
+/** Copies of one sample's arguments with equal bits, and the results of calls for them. */
 enum { SETS_MOST = 3 };
 typedef struct sets {
     int count, n, noutputs; /* sets that could be built; tensors and outputs of each */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static int complaints;
-static ts_count_kind kind; /* what the running part checks */
+static ts_count_kind kind; /* checks of the running part */
 
 static void passed(void *ctx, const ts_case *c)
 {

@@ -1,6 +1,6 @@
 /**
- * @file float_env.c  What a program sets in the floating-point environment changes no bit of a
- * result or a gradient, and is as it was after the call. One case per family.
+ * @file float_env.c  The program's floating-point environment changes no bit of a result or a
+ * gradient, and each call restores it. One case per family.
  */
 // SPDX-License-Identifier: MIT
 #include "core/float_env.h"

@@ -1,4 +1,4 @@
-/** @file common.h  What the tests of tracing share. */
+/** @file common.h  Common functions of the tracing tests. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_TRACING_COMMON_H
 #define TESTS_TRACING_COMMON_H
@@ -37,7 +37,7 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
                                    (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a))) == 0);
 }
 
-/** What ts_graph_write() writes; to be freed. */
+/** Output of ts_graph_write(), to be freed. */
 static inline char *written(const ts_graph *graph, ts_graph_format format)
 {
     char *text = NULL;

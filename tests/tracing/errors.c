@@ -237,7 +237,7 @@ TS_TEST(memory_that_runs_out_while_recording_disturbs_nothing, .loop = 2)
             ts_alloc_fault = NULL;
             ts_graph_info info = ts_graph_get_info(graph);
             if (status == TS_OK) {
-                ck_assert(same(out, want)); /* the function did what it does */
+                ck_assert(same(out, want)); /* the function ran with its effects */
                 ck_assert_int_eq(ts_error_code(), TS_OK);
                 if (!info.complete)
                     ck_assert_ptr_nonnull(strstr(info.reason, "out of memory"));

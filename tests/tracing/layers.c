@@ -51,7 +51,7 @@ TS_TEST(ops_inside_a_composite_do_not_show)
     ts_graph_free(graph);
 }
 
-/** x², with a backward of its own that reads what forward saved. */
+/** x², with a user-defined backward that reads saved tensors. */
 static ts_status square_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
                                 ts_tensor **out, int m)
 {
@@ -148,7 +148,7 @@ TS_TEST(casts_of_autocast_are_recorded_marked_and_replayed_as_they_were)
     ck_assert_int_ge(ts_graph_count(graph, "to"), info.casts);
     ts_optimizer_zero_grad(a.optimizer);
     {
-        TS_AUTOCAST(TS_DEVICE_CPU, TS_F16); /* not what was recorded: makes no difference */
+        TS_AUTOCAST(TS_DEVICE_CPU, TS_F16); /* a change after the recording has no effect */
         OK(ts_replay(graph, in, 2, &loss, 1));
     }
     ck_assert(same(loss, want));
@@ -168,7 +168,7 @@ TS_TEST(a_replay_inside_a_trace_is_recorded_call_by_call)
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     ts_graph *inner, *outer;
-    OK(ts_trace(sums, NULL, &x, 1, &y, 1, &inner));
+    OK(ts_trace(three_times, NULL, &x, 1, &y, 1, &inner));
     OK(ts_trace(replays, inner, &x, 1, &y, 1, &outer));
     ts_graph_info a = ts_graph_get_info(inner), b = ts_graph_get_info(outer);
     ck_assert_int_eq(a.calls, b.calls);
@@ -248,7 +248,7 @@ TS_TEST(the_timers_have_a_row_for_the_layer)
     ts_timers_reset();
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     ts_graph *graph;
-    OK(ts_trace(sums, NULL, &x, 1, &y, 1, &graph));
+    OK(ts_trace(three_times, NULL, &x, 1, &y, 1, &graph));
     OK(ts_replay(graph, &x, 1, &y, 1));
     OK(ts_timers_enable(false));
     ck_assert_uint_eq(ts_timers_get("add", "TRACING").calls, 3); /* the replay does not visit it */

@@ -48,7 +48,7 @@ static inline ts_status forward(TRACED)
 }
 
 /** Three times the input, from a constant. */
-static inline ts_status sums(TRACED)
+static inline ts_status three_times(TRACED)
 {
     TS_SCOPE;
     float zero = 0;

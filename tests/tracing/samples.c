@@ -42,7 +42,7 @@ done:
     sets_free(&s);
 }
 
-/** A second time, for what is left behind: the first one fills free lists. */
+/** Runs a second time to detect leaks: the first run fills free lists. */
 static void drive(const ts_sample_family *family)
 {
     each_sample(family, "traced", replay_equals_call);

@@ -1,4 +1,4 @@
-/** @file trace.c  What is recorded, and that a replay does it again. */
+/** @file trace.c  Recorded calls, and their replay. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/net.h"
 
@@ -251,7 +251,7 @@ TS_TEST(a_function_that_fails_leaves_an_incomplete_graph)
     ts_graph_info info = ts_graph_get_info(graph);
     ck_assert(!info.complete);
     ck_assert_str_eq(info.reason, "the function failed");
-    ck_assert_int_eq(ts_graph_count(graph, "add"), 2); /* what came before can be seen */
+    ck_assert_int_eq(ts_graph_count(graph, "add"), 2); /* earlier calls are visible */
     FAILS(TS_ERR_STATE, ts_replay(graph, in, 2, NULL, 0));
     SAYS("the function failed");
     ts_graph_free(graph);
@@ -263,7 +263,7 @@ TS_TEST(values_of_the_program_are_constants_that_each_replay_has_anew)
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     ts_graph *graph;
-    OK(ts_trace(sums, NULL, &x, 1, &y, 1, &graph));
+    OK(ts_trace(three_times, NULL, &x, 1, &y, 1, &graph));
     ck_assert_int_eq(ts_graph_get_info(graph).constants, 1);
     ck_assert_int_eq(ts_graph_get_info(graph).captures, 0);
     for (int i = 0; i < 2; i++) {
@@ -298,7 +298,7 @@ static ts_status drops_its_input(TRACED)
 {
     ts_tensor *y = ts_neg(in[0]);
     ts_drop(in[0]);
-    for (int i = 0; i < 20; i++) { /* what comes next must not be taken for the input */
+    for (int i = 0; i < 20; i++) { /* a new tensor must not be mistaken for the input */
         ts_tensor *z = ts_neg(y);
         ts_drop(y);
         y = z;

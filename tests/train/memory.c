@@ -1,5 +1,4 @@
-/** @file memory.c  What training holds: nothing grows, nothing is left,
- * and the peak is what has to be kept. */
+/** @file memory.c  Memory of training: no growth, no leaks, and the minimal peak. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
 #include "tests/blocks.h"
@@ -105,7 +104,7 @@ TS_TEST(training_neither_grows_nor_leaves_anything, .loop = 2)
 
 enum { ROOM = 4096 };
 
-/** What a recorded graph keeps. */
+/** Memory that a recorded graph keeps. */
 typedef struct kept {
     const ts_storage *storages[ROOM];
     const ts_node *nodes[ROOM];

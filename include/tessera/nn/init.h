@@ -15,7 +15,7 @@
 
 TS_BEGIN_DECLS
 
-/** The same value everywhere. */
+/** Sets all elements to value. */
 TS_API ts_status ts_init_zeros(ts_tensor *t);
 TS_API ts_status ts_init_ones(ts_tensor *t);
 TS_API ts_status ts_init_constant(ts_tensor *t, double value);

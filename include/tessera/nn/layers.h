@@ -31,7 +31,8 @@ TS_API ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias);
  * eps 0 is the dtype's epsilon. */
 TS_API ts_module *ts_rms_norm_new(int64_t width, double eps);
 
-/** In training zeros elements with probability p and scales the others by 1 / (1 - p); else x. */
+/** In training, zeroes elements with probability p and scales the others by 1 / (1 - p); otherwise
+ *  returns x. */
 TS_API ts_module *ts_dropout_new(double p);
 
 /** A function of one tensor as a module: ts_activation_new("GELU", ts_gelu). */
@@ -52,7 +53,7 @@ TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *o
 typedef struct ts_multihead_opts {
     size_t size;      /**< sizeof(ts_multihead_opts) */
     int64_t kv_heads; /**< G, heads of keys and values, shared by H / G heads of queries; 0: H */
-    bool causal;      /**< each position sees those up to itself; else all */
+    bool causal;      /**< each position sees positions up to its own; otherwise all */
     bool no_bias;
     double dropout;   /**< of the result */
 } ts_multihead_opts;

@@ -3,9 +3,9 @@
  * Batches of token windows from a file, for next-token training.
  *
  * An epoch cuts the file's range into windows of T + 1 tokens that overlap by one, starting at an
- * offset of the epoch's own, and visits them in an order that is a function of (seed, epoch).
- * Batch k of epoch e is therefore a function of (seed, e, k) alone: resuming is setting two
- * numbers, and the thread that prepares batches ahead changes nothing.
+ * offset of the epoch's own, and visits them in an order that is a function of (seed, epoch). Batch
+ * k of epoch e is therefore a function of (seed, e, k) alone. Resuming sets two numbers, and
+ * preparing batches in a thread does not change them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LOADER_H
@@ -42,7 +42,7 @@ typedef struct ts_batch {
     int64_t index;     /**< number within it */
 } ts_batch;
 
-/** Where a loader stands: the next batch to be returned. */
+/** Position of a loader: the next batch to be returned. */
 typedef struct ts_loader_state {
     int64_t epoch, index;
 } ts_loader_state;

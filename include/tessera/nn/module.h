@@ -29,6 +29,8 @@
 #ifndef TESSERA_NN_MODULE_H
 #define TESSERA_NN_MODULE_H
 
+#include <stdio.h>
+
 #include "../core.h"
 
 TS_BEGIN_DECLS
@@ -43,8 +45,8 @@ typedef struct ts_module_type {
     /** Result in the caller's scope, NULL on failure.
      * NULL for modules whose forward is another function. */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
-    void (*free)(void *payload); /**< optional: frees what the payload owns
-                                      beside members of the module */
+    void (*free)(void *payload); /**< optional: frees what the payload owns besides the module's
+                                      members */
 } ts_module_type;
 
 /** A module without members, in training mode. Owned by the caller. */
@@ -58,7 +60,7 @@ TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 /**
  * Adds a parameter: holds t and makes it require grad (t must be an f64, f32, bf16 or f16 leaf).
  * @param name  not empty, without '.', unique in the module
- * @param t     NULL passes a failure on; TS_NONE: nothing is added, and *slot is TS_NONE
+ * @param t     NULL propagates an earlier failure; TS_NONE: adds nothing, and *slot is TS_NONE
  * @param slot  receives t; may be NULL
  */
 TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t,
@@ -73,8 +75,40 @@ TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor 
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
-/** Runs the module. TS_ERR_UNSUPPORTED when it has no forward of one tensor. */
+/**
+ * Runs the module, between its hooks. An error that comes out of it names the innermost module by
+ * its path ("blocks.3.attn.qkv"); a profile counts its calls, those of backward too, in a scope of
+ * that name. TS_ERR_UNSUPPORTED when it has no forward of one tensor.
+ */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
+
+/** Functions around a module's forward; each may be NULL. */
+typedef struct ts_forward_hook {
+    size_t size; /**< sizeof(ts_forward_hook) */
+    /** Returns the argument for the module: x, or a tensor in the caller's scope. NULL fails. */
+    ts_tensor *(*before)(void *payload, ts_module *m, ts_tensor *x);
+    /** Returns the result: y, or a tensor in the caller's scope. NULL fails. */
+    ts_tensor *(*after)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
+    void *payload;
+    void (*release)(void *payload); /**< called when the hook or the module ends */
+} ts_forward_hook;
+/**
+ * Adds a hook behind those that the module has. Hooks run in the order in which they were added.
+ * @param hook  copied
+ * @param id    receives the number for ts_module_remove_forward_hook(); may be NULL
+ * Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
+ */
+TS_API ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, int64_t *id);
+/** Removes a hook. TS_ERR_INDEX without such a hook, TS_ERR_STATE while the module runs. */
+TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
+
+/**
+ * Runs a forward pass of x without recording gradients and prints a line for each module: its path,
+ * type, the sizes of its last result, its own parameters, and the FLOPs of its calls and those of
+ * its children. Work of ops without a cost is not counted.
+ * Errors: those of the pass, TS_ERR_IO, TS_ERR_MEMORY.
+ */
+TS_API ts_status ts_module_summary(ts_module *m, ts_tensor *x, FILE *out);
 
 /** Training mode (dropout works) or evaluation, for the module and all below. */
 TS_API void ts_module_train(ts_module *m, bool train);
@@ -86,8 +120,8 @@ TS_API void ts_module_zero_grad(ts_module *m);
 /** Elements of all parameters; a shared parameter counts once. */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
- * Converts parameters and buffers of floating dtypes. They become new tensors (slots follow), so
- * optimizers are made afterwards. On failure nothing has changed.
+ * Converts parameters and buffers of floating dtypes. They become new tensors (slots are updated),
+ * so make optimizers afterwards. On failure nothing changes.
  */
 TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 
@@ -139,9 +173,9 @@ typedef struct ts_load_report {
 } ts_load_report;
 
 /**
- * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict`
- * so must the names, else missing and unexpected ones are only reported. On TS_ERR_VALUE,
- * whose message is the report, nothing has been copied.
+ * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict`,
+ * names must match too; otherwise missing and unexpected names are only reported. On TS_ERR_VALUE,
+ * whose message is the report, nothing is copied.
  * @param report  may be NULL
  */
 TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,

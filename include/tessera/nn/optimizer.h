@@ -88,8 +88,7 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
  * stepped. They are the state itself, except "steps", a copy.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
-/** Takes such a state over. All names must be there with their sizes, others must not; on
- *  TS_ERR_VALUE nothing has changed. */
+/** Loads such a state. Its names and sizes must match exactly; on TS_ERR_VALUE nothing changes. */
 TS_API ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
                                          ts_tensor *const *tensors, int64_t n);
 

@@ -1,6 +1,5 @@
 /**
- * @file training.h
- * A training run as a whole: what has to be saved so that it goes on bit for bit.
+ * @file training.h  The state of a training run that must be saved to continue with the same bits.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_TRAINING_H
@@ -21,7 +20,7 @@ typedef struct ts_training {
     ts_loader *loader;       /**< may be NULL */
     int64_t step;            /**< steps done */
     ts_grad_scaler *scaler;  /**< may be NULL */
-    const ts_run *run;       /**< whose id checkpoints have; may be NULL */
+    const ts_run *run;       /**< the run whose id checkpoints contain; may be NULL */
 } ts_training;
 
 /**
@@ -31,12 +30,13 @@ typedef struct ts_training {
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
- * Takes the newest checkpoint under dir that verifies over into the run, which must have been built
- * like the one that was saved. Everything is read and verified first;
- * names and sizes that do not fit are TS_ERR_VALUE. On failure the run is as it was.
- * @param text  receives one line on what was loaded, and why newer checkpoints were
- *              passed over, with paths escaped; may be NULL
- * @return TS_ERR_STATE when there is no checkpoint, or when the newest one is not of training->run
+ * Loads the newest checkpoint under dir that verifies into the run, which must have the structure
+ * of the saved run. Everything is read and verified first; names or sizes that do not match are
+ * TS_ERR_VALUE. On failure the run is unchanged.
+ * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
+ *              skipped, with paths escaped; may be NULL
+ * @return TS_ERR_STATE if there is no checkpoint, or if the newest one does not belong to
+ * training->run
  */
 TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
                                     size_t text_size);

@@ -20,7 +20,7 @@ TS_BEGIN_DECLS
 typedef struct ts_attention_opts {
     size_t size;  /**< sizeof(ts_attention_opts); options of later versions
                        are zero for older callers */
-    double scale; /**< 0 stands for 1 / sqrt(D) */
+    double scale; /**< 0 means 1 / sqrt(D) */
     bool causal;  /**< a row sees its own key and earlier ones, as with
                        window_right = 0; the last row sees all */
     /**
@@ -60,7 +60,7 @@ typedef struct ts_attention_opts {
 TS_API ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *key,
                                                   ts_tensor *value);
 /**
- * The same with options.
+ * ts_attention() with options.
  * @param lse   receives the natural logarithm of each row's sum of exponentials, (B, H, S),
  *              -Inf for rows that see no key; f32 for bf16 and f16; without dropout; may be NULL
  * @param opts  NULL for defaults
@@ -75,7 +75,8 @@ TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor
  * @param grad_lse  gradient of lse, (B, H, S), or TS_NONE
  * @param out, lse  results of the forward call
  * @param opts      options of the forward call; with dropout also rng
- * @param grads     receive the gradients of query, key and value; NULL for an unwanted one
+ * @param grads     receive the gradients of query, key and value; NULL for a gradient that is not
+ * requested
  */
 TS_API ts_status ts_scaled_dot_product_attention_backward(
     ts_tensor *grad, ts_tensor *grad_lse, ts_tensor *query, ts_tensor *key, ts_tensor *value,

@@ -1,6 +1,5 @@
 /**
- * @file factory.h  New tensors beyond the rows of the family.
- * What holds for the family stands in generated.h.
+ * @file factory.h  Handwritten factories. generated.h has the family's common contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_FACTORY_H

@@ -396,75 +396,75 @@ TS_API ts_tensor *ts_clamp_backward(ts_tensor *grad, ts_tensor *self, const ts_s
 
 /* ------------------------------------------------------------------------------- compare ---- */
 /*
- * Comparisons and tests, which give bool, and choices made by them. Shapes broadcast;
+ * Comparisons and tests, whose result is bool, and selections by them. Shapes broadcast;
  * dtypes promote for the comparison as in arithmetic. _out forms need a destination of bool.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
-/** self == other. */
+/** self == other, a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_eq(ts_tensor *self, ts_tensor *other);
 /** ts_eq() with a plain number. */
 TS_API ts_tensor *ts_eq_scalar(ts_tensor *self, ts_scalar other);
 /** ts_eq() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_eq_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self != other. */
+/** self != other, a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_ne(ts_tensor *self, ts_tensor *other);
 /** ts_ne() with a plain number. */
 TS_API ts_tensor *ts_ne_scalar(ts_tensor *self, ts_scalar other);
 /** ts_ne() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_ne_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self < other. */
+/** self < other, a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_lt(ts_tensor *self, ts_tensor *other);
 /** ts_lt() with a plain number. */
 TS_API ts_tensor *ts_lt_scalar(ts_tensor *self, ts_scalar other);
 /** ts_lt() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_lt_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self <= other. */
+/** self <= other, a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_le(ts_tensor *self, ts_tensor *other);
 /** ts_le() with a plain number. */
 TS_API ts_tensor *ts_le_scalar(ts_tensor *self, ts_scalar other);
 /** ts_le() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_le_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self > other. */
+/** self > other, a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_gt(ts_tensor *self, ts_tensor *other);
 /** ts_gt() with a plain number. */
 TS_API ts_tensor *ts_gt_scalar(ts_tensor *self, ts_scalar other);
 /** ts_gt() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_gt_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self >= other. */
+/** self >= other, a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_ge(ts_tensor *self, ts_tensor *other);
 /** ts_ge() with a plain number. */
 TS_API ts_tensor *ts_ge_scalar(ts_tensor *self, ts_scalar other);
 /** ts_ge() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_ge_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** Both are not 0. */
+/** True where self and other are not 0; a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_logical_and(ts_tensor *self, ts_tensor *other);
 /** ts_logical_and() with a plain number. */
 TS_API ts_tensor *ts_logical_and_scalar(ts_tensor *self, ts_scalar other);
 /** ts_logical_and() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_logical_and_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** One of both is not 0. */
+/** True where self or other is not 0; a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_logical_or(ts_tensor *self, ts_tensor *other);
 /** ts_logical_or() with a plain number. */
 TS_API ts_tensor *ts_logical_or_scalar(ts_tensor *self, ts_scalar other);
 /** ts_logical_or() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_logical_or_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** Exactly one of both is not 0. */
+/** True where exactly one of self and other is not 0; a bool per element of the broadcast shape. */
 TS_API ts_tensor *ts_logical_xor(ts_tensor *self, ts_tensor *other);
 /** ts_logical_xor() with a plain number. */
 TS_API ts_tensor *ts_logical_xor_scalar(ts_tensor *self, ts_scalar other);
 /** ts_logical_xor() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_logical_xor_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self is 0. */
+/** True where self is 0; a bool per element. */
 TS_API ts_tensor *ts_logical_not(ts_tensor *self);
 /** ts_logical_not() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_logical_not_out(ts_tensor *out, ts_tensor *self);
@@ -509,17 +509,17 @@ TS_API ts_tensor *ts_bitwise_not_(ts_tensor *self);
 /** ts_bitwise_not() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_bitwise_not_out(ts_tensor *out, ts_tensor *self);
 
-/** Is not a number; false for integers. */
+/** True where self is NaN; false for integers. A bool per element. */
 TS_API ts_tensor *ts_isnan(ts_tensor *self);
 /** ts_isnan() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_isnan_out(ts_tensor *out, ts_tensor *self);
 
-/** Is infinite; false for integers. */
+/** True where self is infinite; false for integers. A bool per element. */
 TS_API ts_tensor *ts_isinf(ts_tensor *self);
 /** ts_isinf() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_isinf_out(ts_tensor *out, ts_tensor *self);
 
-/** Is neither infinite nor NaN; true for integers. */
+/** True where self is neither infinite nor NaN; true for integers. A bool per element. */
 TS_API ts_tensor *ts_isfinite(ts_tensor *self);
 /** ts_isfinite() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_isfinite_out(ts_tensor *out, ts_tensor *self);
@@ -1176,7 +1176,7 @@ TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *grad, ts_tensor *result, in
  */
 
 /**
- * Gradients of a layer norm from what it returned. Returns the gradient of self.
+ * Gradients of a layer norm from its saved statistics. Returns the gradient of self.
  * @param dims  number of last dims that were normalised
  * @param dw    receives the gradient of weight; may be NULL
  * @param db    receives the gradient of bias; may be NULL

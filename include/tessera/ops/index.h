@@ -1,6 +1,5 @@
 /**
- * @file index.h  Indexing beyond the rows of the family.
- * What holds for the family stands in generated.h.
+ * @file index.h  Handwritten indexing functions. generated.h has the family's common contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_INDEX_H

@@ -1,6 +1,6 @@
 /**
- * @file loss.h  Options of losses, and the loss with its gradient.
- * What holds for the family stands in generated.h.
+ * @file loss.h  Options of losses, and the loss with its gradient. generated.h has the family's
+ * common contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_LOSS_H
@@ -35,7 +35,7 @@ typedef struct ts_loss_opts {
  * @param target  (...), class indices, i64 or i32
  */
 TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
-/** The same with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
+/** The loss with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
 TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
                                            const ts_loss_opts *opts);
 /** ts_cross_entropy_grad() in place: self becomes the gradient. Returns the loss, f32 for bf16 and

@@ -1,6 +1,6 @@
 /**
- * @file matmul.h  Products with options or several results.
- * What holds for the family stands in generated.h.
+ * @file matmul.h  Products with options or several results. generated.h has the family's common
+ * contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_MATMUL_H

@@ -1,6 +1,5 @@
 /**
- * @file norm.h  Normalisation with options.
- * What holds for the family stands in generated.h.
+ * @file norm.h  Normalisation with options. generated.h has the family's common contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_NORM_H
@@ -14,7 +13,8 @@ TS_BEGIN_DECLS
 typedef struct ts_normalization_opts {
     size_t size;      /**< sizeof(ts_normalization_opts) */
     double eps;       /**< 0: 1e-5 for layer_norm, the dtype's epsilon for rms_norm */
-    int dims;         /**< last dims that are normalised; 0: those of weight or bias, else 1 */
+    int dims;         /**< number of last dims to normalise; 0: the dims of weight or bias, or 1
+                           without both */
     ts_tensor **mean; /**< receives the means, normalised dims with size 1; may be NULL */
     ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes;
                            both f32 for bf16 and f16; may be NULL */

@@ -85,7 +85,7 @@ TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *f
 /** Multiplies each tensor by a number, as ts_scale_(), in one pass. Returns a 0-dim f32: 1 if a
  *  product is infinite or NaN, else 0. See nn/amp.h. */
 TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
-/** The same by the one element of the floating `factor`. */
+/** Multiplies by the one element of the floating `factor`. */
 TS_API ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
 /** Multiplies by max_norm / (norm + 1e-6) unless that is at least 1;
  * norm as from ts_global_norm(). */

@@ -1,6 +1,5 @@
 /**
- * @file random.h  Dropout.
- * What holds for the family stands in generated.h.
+ * @file random.h  Dropout. generated.h has the family's common contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_RANDOM_H
@@ -12,9 +11,9 @@ TS_BEGIN_DECLS
 
 /**
  * In training, sets each element of a floating x to 0 with probability p in [0, 1] and multiplies
- * the others by 1 / (1 - p). Else, and for p = 0, returns an alias of x. No mask is stored:
- * backward draws it again. bf16 and f16 are computed in f32.
- * Errors: TS_ERR_VALUE (p), TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * the others by 1 / (1 - p). Otherwise, and for p = 0, returns an alias of x. No mask is stored:
+ * backward draws it again. bf16 and f16 are computed in f32. Errors: TS_ERR_VALUE (p),
+ * TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_dropout(ts_tensor *x, double p, bool train);
 TS_API ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train);

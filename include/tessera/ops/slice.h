@@ -1,6 +1,6 @@
 /**
- * @file slice.h  Parts of a tensor beyond the rows of the family.
- * What holds for the family stands in generated.h.
+ * @file slice.h  Handwritten functions for parts of a tensor. generated.h has the family's common
+ * contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_SLICE_H

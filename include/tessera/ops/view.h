@@ -1,6 +1,5 @@
 /**
- * @file view.h  Views beyond the rows of the family.
- * What holds for the family stands in generated.h.
+ * @file view.h  Handwritten views. generated.h has the family's common contract.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_VIEW_H

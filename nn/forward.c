@@ -1,0 +1,271 @@
+/** @file forward.c  Running a module: its hooks, its path in errors and profiles, its summary. */
+// SPDX-License-Identifier: MIT
+#include "nn/nn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------- paths ---- */
+
+enum { PATH_MOST = 512 };
+
+/** The innermost module that the thread runs. */
+static _Thread_local ts_module *innermost;
+
+static const char *name_in_parent(const ts_module *m)
+{
+    for (int i = 0; i < m->parent->nmembers; i++)
+        if (m->parent->members[i].child == m)
+            return m->parent->members[i].name;
+    return "?";
+}
+
+/** The dotted path of m below a module that holds it, or the type of the outermost module where
+ *  none of those that hold m is `above`. Returns text. */
+static const char *path_below(const ts_module *m, const ts_module *above, char text[PATH_MOST])
+{
+    size_t at = PATH_MOST - 1;
+    text[at] = 0;
+    for (; m != above; m = m->parent) {
+        const char *name = m->parent ? name_in_parent(m) : text[at] ? "" : m->type.name;
+        size_t n = strlen(name), dot = n && text[at];
+        if (n + dot > at)
+            break;
+        at -= n + dot;
+        memcpy(text + at, name, n);
+        if (dot)
+            text[at + n] = '.';
+        if (!m->parent)
+            break;
+    }
+    return text + at;
+}
+
+/* ------------------------------------------------------------------------------- hooks ---- */
+
+typedef struct ts_nn_hook {
+    struct ts_nn_hook *next;
+    int64_t id;
+    ts_forward_hook is;
+} ts_nn_hook;
+
+ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, int64_t *id)
+{
+    ts_forward_hook is;
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    TS_TRY(TS_CHECK_POINTERS(hook));
+    TS_TRY(TS_CHECK_OPTS(&is, hook));
+    if (m->running)
+        return ts_error_set(TS_ERR_STATE, "module_add_forward_hook: this %s is running",
+                            m->type.name);
+    ts_nn_hook *made = ts_nn_alloc(1, sizeof *made, "a forward hook"), **last = &m->hooks;
+    if (!made)
+        return TS_ERR_MEMORY;
+    made->is = is;
+    made->id = 1;
+    for (; *last; last = &(*last)->next)
+        made->id = (*last)->id + 1;
+    *last = made;
+    ts_state_changed();
+    if (id)
+        *id = made->id;
+    return TS_OK;
+}
+
+static void free_hook(ts_nn_hook *h)
+{
+    if (h->is.release)
+        h->is.release(h->is.payload);
+    free(h);
+}
+
+ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id)
+{
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    if (m->running)
+        return ts_error_set(TS_ERR_STATE, "module_remove_forward_hook: this %s is running",
+                            m->type.name);
+    for (ts_nn_hook **at = &m->hooks; *at; at = &(*at)->next)
+        if ((*at)->id == id) {
+            ts_nn_hook *gone = *at;
+            *at = gone->next;
+            ts_state_changed();
+            free_hook(gone);
+            return TS_OK;
+        }
+    return ts_error_set(TS_ERR_INDEX, "module_remove_forward_hook: this %s has no hook %lld",
+                        m->type.name, (long long)id);
+}
+
+void ts_nn_free_hooks(ts_module *m)
+{
+    for (ts_nn_hook *h = m->hooks, *next; h; h = next) {
+        next = h->next;
+        free_hook(h);
+    }
+}
+
+/* ------------------------------------------------------------------------------ forward ---- */
+
+/** What ts_forward() undoes, also if an exception of the user's code passes through it. */
+typedef struct passage {
+    ts_module *m, *outer;
+    bool profiled;
+} passage;
+
+static void end_passage(passage *p)
+{
+    if (p->profiled)
+        ts_prof_leave();
+    p->m->running--;
+    innermost = p->outer;
+}
+
+static ts_tensor *run(ts_module *m, ts_tensor *x)
+{
+    for (const ts_nn_hook *h = m->hooks; h && x; h = h->next)
+        if (h->is.before)
+            x = h->is.before(h->is.payload, m, x);
+    ts_tensor *y = x ? m->type.forward(m, x) : NULL;
+    for (const ts_nn_hook *h = m->hooks; h && y; h = h->next)
+        if (h->is.after)
+            y = h->is.after(h->is.payload, m, x, y);
+    return y;
+}
+
+ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
+{
+    char path[PATH_MOST];
+    TS_TRY_NULL(TS_CHECK_OBJECTS(m, x));
+    if (!m->type.forward) {
+        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor",
+                     m->type.name);
+        return NULL;
+    }
+    passage p __attribute__((cleanup(end_passage))) = {m, innermost, ts_prof_active()};
+    innermost = m;
+    m->running++;
+    if (p.profiled)
+        p.profiled = ts_prof_enter(m == p.outer ? "again" : path_below(m, p.outer, path)) == TS_OK;
+    ts_tensor *y = run(m, x);
+    if (!y) {
+        if (ts_error_code() == TS_OK)
+            ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
+        ts_error_within(path_below(m, NULL, path));
+    }
+    return y;
+}
+
+/* ------------------------------------------------------------------------------ summary ---- */
+
+/** A module of a summary: what its first forward showed. */
+typedef struct summary_row {
+    ts_module *m;
+    int64_t id; /* of its hook */
+    ts_work before, work;
+    char sizes[96];
+} summary_row;
+
+static ts_tensor *note_begin(void *payload, ts_module *m, ts_tensor *x)
+{
+    (void)m;
+    ((summary_row *)payload)->before = ts_work_counted();
+    return x;
+}
+
+static ts_tensor *note_end(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y)
+{
+    (void)m, (void)x;
+    summary_row *row = payload;
+    ts_work now = ts_work_counted();
+    if (y != TS_NONE)
+        ts_format_sizes(row->sizes, sizeof row->sizes, ts_sizes(y), ts_ndim(y));
+    row->work.flops += now.flops - row->before.flops;
+    row->work.bytes += now.bytes - row->before.bytes;
+    return y;
+}
+
+static int64_t count_modules(const ts_module *m)
+{
+    int64_t n = 1;
+    for (int i = 0; i < ts_module_num_children(m); i++)
+        n += count_modules(ts_module_child(m, i));
+    return n;
+}
+
+/** Lists m and all below it, depth first, and hooks those that have a forward. */
+static ts_status list_modules(ts_module *m, summary_row *rows, int64_t *n)
+{
+    summary_row *row = &rows[(*n)++];
+    row->m = m;
+    snprintf(row->sizes, sizeof row->sizes, "-");
+    if (m->type.forward)
+        TS_TRY(ts_module_add_forward_hook(
+            m, TS_OPTS(ts_forward_hook, .before = note_begin, .after = note_end, .payload = row),
+            &row->id));
+    for (int i = 0; i < ts_module_num_children(m); i++)
+        TS_TRY(list_modules(ts_module_child(m, i), rows, n));
+    return TS_OK;
+}
+
+static ts_status run_counted(ts_module *m, ts_tensor *x)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    TS_TRY(ts_work_counter(true));
+    ts_status status = ts_status_of_pointer(ts_forward(m, x));
+    ts_work_counter(false);
+    return status;
+}
+
+/** Parameters of m itself, without its children. */
+static int64_t own_parameters(const ts_module *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->nmembers; i++)
+        if (m->members[i].tensor && m->members[i].kind == TS_MEMBER_PARAMETER)
+            n += ts_numel(m->members[i].tensor);
+    return n;
+}
+
+static void print_rows(const ts_module *root, const summary_row *rows, int64_t n, FILE *out)
+{
+    char path[PATH_MOST];
+    int widest = 6;
+    for (int64_t i = 0; i < n; i++) {
+        int width = (int)strlen(path_below(rows[i].m, rows[i].m == root ? NULL : root, path));
+        widest = width > widest ? width : widest;
+    }
+    fprintf(out, "%-*s  %-12s  %-20s  %12s  %14s\n", widest, "module", "type", "result",
+            "parameters", "FLOPs");
+    for (int64_t i = 0; i < n; i++) {
+        const summary_row *row = &rows[i];
+        fprintf(out, "%-*s  %-12s  %-20s  %12lld  %14.6g\n", widest,
+                path_below(row->m, row->m == root ? NULL : root, path), row->m->type.name,
+                row->sizes, (long long)own_parameters(row->m), row->work.flops);
+    }
+    fprintf(out, "%lld parameters, %.6g FLOPs and at least %.6g bytes in a forward pass\n",
+            (long long)ts_module_num_parameters(root), rows[0].work.flops, rows[0].work.bytes);
+}
+
+ts_status ts_module_summary(ts_module *m, ts_tensor *x, FILE *out)
+{
+    int64_t n = 0;
+    TS_TRY(TS_CHECK_OBJECTS(m, x));
+    TS_TRY(TS_CHECK_POINTERS(out));
+    summary_row *rows = ts_nn_alloc(count_modules(m), sizeof *rows, "a summary");
+    if (!rows)
+        return TS_ERR_MEMORY;
+    ts_status status = list_modules(m, rows, &n);
+    if (status == TS_OK)
+        status = run_counted(m, x);
+    for (int64_t i = 0; i < n; i++)
+        if (rows[i].id)
+            ts_module_remove_forward_hook(rows[i].m, rows[i].id);
+    if (status == TS_OK)
+        print_rows(m, rows, n, out);
+    free(rows);
+    if (status == TS_OK && ferror(out))
+        return ts_error_set(TS_ERR_IO, "module_summary: the stream failed");
+    return status;
+}
