@@ -25,6 +25,8 @@ ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
                    "argument 't': expected a leaf, got a result of '%s'", ts_node_name(t->node));
         return NULL;
     }
+    if (on != ts_requires_grad(t))
+        ts_epoch_ends_for(t->storage);
     if (on) {
         t->flags |= TS_TENSOR_REQUIRES_GRAD;
         t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
@@ -40,8 +42,10 @@ bool ts_is_leaf(const ts_tensor *t) { return t && !t->node; }
 ts_tensor *ts_grad(const ts_tensor *t)
 {
     TS_TRY_NULL(TS_CHECK_OBJECTS(t));
-    if (!t->grad || !t->grad->grad)
+    if (!t->grad || !t->grad->grad) {
+        TS_TELL(&ts_tls, grad_absent, (ts_tensor *)t);
         return TS_NONE;
+    }
     TS_TELL(&ts_tls, grad_read, (ts_tensor *)t, t->grad->grad);
     return t->grad->grad;
 }
@@ -59,6 +63,8 @@ void ts_zero_grad(ts_tensor *t)
     if (t && t->grad && t->grad->grad) {
         TS_TELL(&ts_tls, grad_set, t, NULL);
         drop_grad(t);
+    } else if (t) {
+        TS_TELL(&ts_tls, grad_absent, t);
     }
 }
 

@@ -124,6 +124,7 @@ ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook
     TS_TRY(check_grad("register_hook", site, t));
     ts_node *n = ts_gradient_node(t);
     TS_TRY(n);
+    ts_epoch_ends_for(t->storage);
     return add(n,
                (ts_hook){.grad = fn, .payload = payload, .kind = TS_HOOK_GRAD, .output = t->output},
                out);
@@ -131,6 +132,8 @@ ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook
 
 void ts_hook_remove(ts_tensor *t, ts_hook *hook)
 {
+    if (t && t != TS_NONE && hook)
+        ts_epoch_ends_for(t->storage);
     if (t && t != TS_NONE)
         ts_node_hook_remove(t->node ? t->node : t->grad ? t->grad->accumulator : NULL, hook);
 }

@@ -18,16 +18,19 @@ typedef struct compare_gpt {
     ts_compiled *compiled;       // NULL: the step is called eagerly
     ts_tensor *tokens, *targets; // (B, T), (B * T)
     ts_tensor *params[MOST], *grads[MOST], *mean[MOST], *square[MOST];
-    int64_t steps[MOST];
+    int64_t steps[MOST], *counts[MOST];
     int64_t count;
+    double host_ns; // of a step of the last run, until its call returned
 } compare_gpt;
 
 TS_API compare_gpt *compare_gpt_new(const int64_t *dims, double dropout,
                                     const float *const *values, const int64_t *tokens,
                                     const int64_t *targets);
-TS_API int compare_gpt_compile(compare_gpt *g, bool graph);
+TS_API int compare_gpt_compile(compare_gpt *g, bool graph, bool replay);
 TS_API void compare_gpt_free(compare_gpt *g);
 TS_API double compare_gpt_run(compare_gpt *g, int turns, double *loss);
+TS_API double compare_gpt_host(const compare_gpt *g);
+TS_API int compare_gpt_explain(const compare_gpt *g);
 TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
 
 /** Sizes of parameter i in the order of torch's parameters(); returns the number of dims. */
@@ -157,7 +160,9 @@ static ts_status update(compare_gpt *g)
     for (int64_t i = 0; i < g->count; i++) {
         g->grads[i] = ts_grad(g->params[i]);
         g->steps[i]++;
+        g->counts[i] = &g->steps[i];
     }
+    TS_TRY(ts_counts_from("adamw", "steps", g->counts, g->count));
     ts_tensor *norm = ts_global_norm(g->grads, g->count);
     /* clips to 1 */
     ts_tensor *clip = ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), 1), 1);
@@ -177,29 +182,48 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_STATUS_OF(*out = ts_keep(*out));
 }
 
-/** From now on the step is a compiled function, with `graph` as a graph of the device. */
-int compare_gpt_compile(compare_gpt *g, bool graph)
+/** From now on the step is a compiled function, with graph a graph of the device, with replay
+ *  without a run of the C code. */
+int compare_gpt_compile(compare_gpt *g, bool graph, bool replay)
 {
-    g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph));
+    g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph,
+                                              .replay = replay));
     return g->compiled ? 0 : -1;
+}
+
+static double now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
 /** Nanoseconds of a step with a read of its loss, the mean of `turns`; -1 after a failure. */
 double compare_gpt_run(compare_gpt *g, int turns, double *loss)
 {
-    struct timespec begin, end;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    double begin = now_ns(), host = 0;
     for (int t = 0; t < turns; t++) {
         TS_SCOPE;
         ts_tensor *l;
+        double called = now_ns();
         if ((g->compiled ? ts_compiled_call(g->compiled, NULL, 0, &l, 1)
-                         : step(g, NULL, 0, &l, 1)) != TS_OK ||
-            ts_item(l, loss) != TS_OK)
+                         : step(g, NULL, 0, &l, 1)) != TS_OK)
+            return -1;
+        host += now_ns() - called;
+        if (ts_item(l, loss) != TS_OK)
             return -1;
     }
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    return ((double)(end.tv_sec - begin.tv_sec) * 1e9 + (double)(end.tv_nsec - begin.tv_nsec)) /
-           turns;
+    g->host_ns = host / turns;
+    return (now_ns() - begin) / turns;
+}
+
+/** Nanoseconds of the host's part of a step in the last run: the call, without the read. */
+double compare_gpt_host(const compare_gpt *g) { return g->host_ns; }
+
+/** Writes what became of the compiled step to stdout. */
+int compare_gpt_explain(const compare_gpt *g)
+{
+    return g->compiled && ts_explain(g->compiled, stdout) == TS_OK && fflush(stdout) == 0 ? 0 : -1;
 }
 
 /**

@@ -28,6 +28,10 @@ struct ts_compiled {
     char cause[192];       /* difference between the newest plan and the one before */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
+    char replay_why[320];  /* the function ran last; "" */
+    int64_t replayed;      /* plan that was replayed last */
+    int surprises;         /* calls that differed where no guard did */
+    bool replay_over, verifying;
 };
 
 /** Reads TS_COMPILE. */

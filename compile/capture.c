@@ -6,9 +6,10 @@
  * in an arena, which the graph owns. Results that outlive the call are allocated for each run, so
  * a later run never overwrites them.
  *
- * A graph contains the scalar arguments and addresses of its capture. Before a replay, steps with
- * a changed scalar or address are captured again, and the backend replaces the old ones. The rest
- * of the graph is unchanged.
+ * A graph contains the numbers and addresses of its capture. Before a replay, steps with a changed
+ * number or address are captured again, and the backend replaces the old ones. The rest of the
+ * graph is unchanged. A run without its function knows most numbers of the next run and captures
+ * them while the device works.
  *
  * Calls that reach another device, such as the copy of a batch from the host, run before or after
  * the graph if the order of calls allows it.
@@ -227,8 +228,24 @@ static bool take_arena(ts_run *r, ts_captured *k)
     return true;
 }
 
-/** Captures if necessary, and replays. If *ran stays false, the caller runs the plan call by call.
- */
+/** While the device works: captures the steps that the next run will change, as far as its numbers
+ *  are known. A graph's changes are for later launches. */
+static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
+{
+    ts_lazy next = *l;
+    uint32_t changed, step;
+    next.numbers = *l->ahead;
+    r->numbers = next.numbers.data;
+    changed = find_changed(r, k, &next);
+    if (changed && (issue(r, k, false, &step) != TS_OK || !remember(k, r, &next))) {
+        ts_captured_drop(k); /* part of it may have changed: the next run captures all */
+        atomic_store(&k->stage, READY);
+    }
+    r->numbers = l->numbers.data;
+    return changed;
+}
+
+/** Captures and replays; *ran: the plan has run, else it is to run call by call. */
 static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
 {
     uint32_t changed = 0, step;
@@ -254,6 +271,9 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         return TS_OK;
     }
     *ran = true;
+    status = run_beside(r, k, AFTER);
+    if (status == TS_OK && l->ahead)
+        changed += look_ahead(r, k, l);
     pthread_mutex_lock(&l->compiled->lock);
     ts_compile_stats *stats = &l->compiled->stats;
     stats->captures += fresh;
@@ -261,7 +281,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     stats->replaced += fresh ? 0 : changed;
     stats->launches = k->launches;
     pthread_mutex_unlock(&l->compiled->lock);
-    return run_beside(r, k, AFTER);
+    return status;
 }
 
 /** Runs the plan call by call and measures the scratch memory of its calls. */

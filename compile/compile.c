@@ -1,6 +1,6 @@
 /** @file compile.c  Compiled functions: calls, and the plans that are kept. */
 // SPDX-License-Identifier: MIT
-#include "compile/cache.h"
+#include "compile/replay.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
@@ -28,11 +28,11 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
     if (opts)
         TS_TRY_NULL(ts_check_opts(at, "opts", &o, sizeof o, opts));
     TS_TRY_NULL(ts_check_pointers(at, "fn", (const void *[]){(void *)(uintptr_t)fn}, 1, false));
-    if (o.max_plans < 0 || o.max_groups < -1) {
+    if (o.max_plans < 0 || o.max_groups < -1 || o.verify < 0) {
         ts_fail_op(TS_ERR_VALUE, "compile", site, NULL,
-                   "argument 'opts': expected max_plans >= 0 and max_groups >= -1, got %lld and "
-                   "%lld",
-                   (long long)o.max_plans, (long long)o.max_groups);
+                   "argument 'opts': expected max_plans >= 0, max_groups >= -1 and verify >= 0, "
+                   "got %lld, %lld and %lld",
+                   (long long)o.max_plans, (long long)o.max_groups, (long long)o.verify);
         return NULL;
     }
     ts_compiled *c = ts_alloc(ts_thread_self(), sizeof *c);
@@ -49,6 +49,12 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
         c->opts.max_plans = 64;
     snprintf(c->name, sizeof c->name, "%s", o.name ? o.name : "function");
     return c;
+}
+
+ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx)
+{
+    return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .name = "step graph", .fullgraph = true,
+                                       .max_groups = -1, .graph = true, .replay = true));
 }
 
 void ts_compiled_free(ts_compiled *c)
@@ -269,18 +275,31 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
 {
     ts_thread *thread = ts_thread_self();
     ts_lazy lazy;
+    ts_notes notes;
     ts_lazy_begin(&lazy, c);
     ts_above.forget_casts(); /* casts from before would be read as tensors of outside */
     TS_KEEP_MODES;
+    if (c->opts.replay && !c->replay_over) {
+        ts_replay_expect(c, inputs, ninputs);
+        ts_notes_begin(&notes, thread, inputs, ninputs, outputs, noutputs);
+        lazy.notes = &notes;
+        thread->recorder = &notes.events;
+    }
     thread->include |= TS_KEYSET(TS_KEY_LAZY);
     thread->lazy = &lazy;
     ts_status status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
+    if (lazy.notes && status != TS_OK) { /* its outputs are no tensors */
+        notes.failed = true;
+        ts_notes_refuse(&notes, "an error", NULL);
+    }
     ts_above.forget_casts();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
     if (status != TS_OK)
         *thread->error = before;
     ts_lazy_end(&lazy);
+    if (lazy.notes)
+        ts_notes_end(&notes);
     return status != TS_OK ? status : ran;
 }
 
@@ -301,8 +320,12 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
         outputs[i] = NULL;
     bool inside = thread->lazy || thread->recorder ||
                   (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
-    ts_status status = inside ? call_in_scope(c, inputs, ninputs, outputs, noutputs, site)
-                              : call_recorded(c, inputs, ninputs, outputs, noutputs, site);
+    ts_status status = TS_OK;
+    if (inside)
+        status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
+    else if (!c->opts.replay ||
+             !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))
+        status = call_recorded(c, inputs, ninputs, outputs, noutputs, site);
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (!outputs[i])
             status = ts_error_code() != TS_OK

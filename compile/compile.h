@@ -34,6 +34,7 @@ typedef struct ts_lazy_storage {
                             reference */
     const char *base;    /* promised address; outside: address of the next promised storage */
     uint32_t newest;     /* value, + 1 */
+    uint32_t version;    /* of outside: when a call first named it */
     bool outside;
 } ts_lazy_storage;
 
@@ -52,6 +53,9 @@ typedef struct ts_lazy {
     ts_array words, numbers, storages, values, sites;
     ts_array table;     /* outside storage -> its index; open addressing */
     uint32_t outside;   /* number of outside storages */
+    ts_keyset keys;     /* of all tensors that calls named */
+    struct ts_notes *notes; /* for a replay (replay.h); NULL: there will be none */
+    const ts_array *ahead;  /* numbers that the next run will probably have; NULL: unknown */
     bool failed;        /* out of memory: the recording is lost */
     bool running;       /* its calls are being run */
 } ts_lazy;
@@ -59,6 +63,8 @@ typedef struct ts_lazy {
 /** Runs the recorded calls and starts a new recording. `why` names the break; NULL at the end of a
  *  call. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
+/** Number of a storage of outside in the recording, + 1; 0: no call has named it. */
+uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
 /** Begins and ends recording in a thread. */
 void ts_lazy_begin(ts_lazy *l, struct ts_compiled *c);
 void ts_lazy_end(ts_lazy *l);
@@ -109,6 +115,7 @@ typedef struct ts_exec {
     uint64_t hash, used;   /* used: time of the last run */
     uint32_t runs;         /* runs in progress */
     struct ts_captured *captured; /* capture.c; NULL without */
+    struct ts_repeat *replay;     /* replay.h; NULL without */
 } ts_exec;
 
 /** The plan of a recorded stream; NULL with an error. */

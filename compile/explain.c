@@ -1,6 +1,6 @@
 /** @file explain.c  Text reports about a compiled function. */
 // SPDX-License-Identifier: MIT
-#include "compile/cache.h"
+#include "compile/replay.h"
 #include "include/tessera/program.h"
 #include "include/tessera/check.h"
 
@@ -32,6 +32,23 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
 }
 
+/** Whether the function runs on each call, and why. */
+static void write_mode(FILE *out, const ts_compiled *c)
+{
+    bool granted = false;
+    for (int64_t i = 0; i < c->nplans && !c->replay_over; i++)
+        granted |= ts_replay_is_granted(c->plans[i]);
+    if (!c->opts.replay)
+        return;
+    fprintf(out, "mode: %s, %lld calls ran without the function, %lld ran it to compare\n",
+            granted ? "replay" : "the function runs on each call", (long long)c->stats.skipped,
+            (long long)c->stats.verified);
+    if (c->replay_why[0])
+        fprintf(out, "  the function %s: %s\n", granted ? "ran last" : "runs", c->replay_why);
+    else if (!granted)
+        fprintf(out, "  the function runs: no two calls in a row were equal yet\n");
+}
+
 ts_status ts_explain(ts_compiled *compiled, FILE *out)
 {
     ts_compiled *c = compiled;
@@ -49,6 +66,7 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
     for (int i = 0; i < TS_MAX_BREAKS && c->breaks[i].count; i++)
         fprintf(out, "  break: %s, called from %p, %lld times\n", c->breaks[i].what,
                 c->breaks[i].site, (long long)c->breaks[i].count);
+    write_mode(out, c);
     fprintf(out, "plans: %lld kept, %lld made in %.3f ms, %lld of %lld recordings had one\n",
             (long long)s->plans, (long long)s->compiles, s->compile_ms, (long long)s->hits,
             (long long)s->segments);

@@ -9,7 +9,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
-#include "compile/cache.h"
+#include "compile/replay.h"
 #include "dispatch/entries.h"
 #include "init.h"
 
@@ -59,8 +59,7 @@ static uint32_t *place(const ts_lazy *l, uint32_t *table, uint32_t room, const t
     return &table[at];
 }
 
-/** Index of an outside storage, + 1; 0: unknown. */
-static uint32_t find_outside(const ts_lazy *l, const ts_storage *s)
+uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s)
 {
     return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
 }
@@ -74,7 +73,8 @@ static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outsid
     bool ok = ts_array_reserve(&l->storages, 1, sizeof(ts_lazy_storage));
     if (ok) {
         *at = l->storages.count;
-        *TS_PUSH(l->storages, ts_lazy_storage) = (ts_lazy_storage){s, base, 0, outside};
+        *TS_PUSH(l->storages, ts_lazy_storage) = (ts_lazy_storage){
+            .storage = s, .base = base, .version = s->version, .outside = outside};
     }
     unlock();
     return (ok || mark_incomplete(l)) &&
@@ -122,6 +122,7 @@ static bool is_layout(const uint64_t *w, const ts_tensor *t)
 static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
 {
     uint32_t s;
+    l->keys |= t->keys;
     if (t->id >> TS_ID_BITS == l->serial) { /* a fresh copy may have got other sizes since */
         const ts_lazy_value *v = (const ts_lazy_value *)l->values.data + ts_id_index(t->id);
         *value = ts_id_index(t->id);
@@ -131,7 +132,7 @@ static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
     bool ours = t->storage->id >> TS_ID_BITS == l->serial;
     if (ours)
         s = ts_id_index(t->storage->id);
-    else if ((s = find_outside(l, t->storage)) != 0)
+    else if ((s = ts_lazy_find(l, t->storage)) != 0)
         s--;
     else if (!add_outside(l, t->storage, &s))
         return false;
@@ -243,8 +244,12 @@ static ts_status record(ts_frame *f)
               put_word(l, TS_WORD_CALL | (uint64_t)f->op << 8 | (uint64_t)f->nargs << 24 |
                               (uint64_t)f->nrets << 32 | (uint64_t)f->want << 40 |
                               (uint64_t)f->given << 48 | (uint64_t)random << 56);
-    for (int i = 0; i < f->nargs && ok; i++)
+    for (int i = 0; i < f->nargs && ok; i++) {
+        uint32_t first = l->numbers.count;
         ok = put_arg(l, f, i);
+        if (TS_UNLIKELY(l->notes != NULL) && ok)
+            ts_notes_bind(l, f, i, first);
+    }
     for (int i = 0; i < f->nrets && ok; i++) {
         bool there = f->rets[i].tag == TS_TAG_TENSOR;
         ok = (!there || value_of(l, f->rets[i].t, &value)) &&
@@ -364,18 +369,18 @@ static ts_status defer(ts_frame *f)
     return run_eagerly(f);
 }
 
-static ts_status resolve(ts_tensor *t)
+static ts_status resolve(ts_tensor *t, const void *site)
 {
     ts_lazy *l = ts_tls.lazy;
     if (l && !l->running)
-        TS_TRY(ts_lazy_flush(l, "a read of values", NULL));
+        TS_TRY(ts_lazy_flush(l, "a read of values", site));
     return require_values(NULL, t, NULL);
 }
 
-static bool holds(const ts_storage *s)
+static int32_t holds(const ts_storage *s)
 {
     const ts_lazy *l = ts_tls.lazy;
-    return find_outside(l, s) != 0;
+    return (l && ts_lazy_find(l, s) != 0) + ts_replays_hold(s);
 }
 
 /* ------------------------------------------------------------------------ begin, flush ---- */
@@ -403,6 +408,7 @@ static void drop_storages(ts_lazy *l)
     l->table = (ts_array){0};
     l->outside = 0;
     l->failed = false;
+    l->keys = 0;
     l->serial = ts_graph_serial();
     if ((uintptr_t)l->next >> 43 & 1) /* half of the range is used */
         l->next = (char *)((uintptr_t)l->next >> 44 << 44);
@@ -425,6 +431,8 @@ static bool put_end(ts_lazy *l)
 
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
 {
+    if (why && l->notes)
+        ts_notes_refuse(l->notes, why, site);
     if (!l->sites.count && !l->failed) {
         if (!why)
             drop_storages(l);
@@ -437,9 +445,12 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
     if (status == TS_OK && !(e = ts_compiled_plan(l->compiled, l)))
         status = ts_error_code();
     if (e) {
+        ts_repeat *call = l->notes ? ts_replay_of(l, e) : NULL;
         l->running = true;
         status = ts_exec_run(e, l);
         l->running = false;
+        if (l->notes)
+            status = ts_replay_learn(l, e, call, status);
         ts_compiled_ran(l->compiled, e);
     }
     drop_storages(l);
@@ -468,6 +479,7 @@ ts_status ts_compile_install(void)
 {
     ts_compiled_from_environment();
     ts_above.resolve = resolve;
+    ts_above.unrepeatable = ts_notes_unrepeatable;
     ts_above.holds = holds;
     TS_TRY(ts_register_fallback(TS_KEY_LAZY, defer, NULL));
     return ts_key_prefer_fallback(TS_KEY_LAZY, true);

@@ -7,7 +7,7 @@
  * next tile.
  */
 // SPDX-License-Identifier: MIT
-#include "compile/compile.h"
+#include "compile/replay.h"
 
 #include <string.h>
 
@@ -463,6 +463,7 @@ void ts_exec_free(ts_exec *e)
 {
     uint32_t n = e->graph ? e->graph->nodes.count : 0;
     ts_captured_free(e->captured);
+    ts_replay_free(e->replay);
     give(e->storages, e->nstorages * sizeof *e->storages);
     give(e->words, e->nwords * sizeof *e->words);
     give(e->steps, n * sizeof *e->steps);

@@ -9,6 +9,8 @@
 #ifndef TS_CORE_HOOKS_H
 #define TS_CORE_HOOKS_H
 
+#include <stdatomic.h>
+
 #include "core/thread.h"
 
 typedef struct ts_storage ts_storage;
@@ -28,9 +30,13 @@ typedef struct ts_hooks {
     /** autograd/node.c: releases a tensor's node and gradient. */
     void (*release_history)(ts_tensor *t);
     /** compile/lazy.c: runs the recorded calls, which compute t's values. */
-    ts_status (*resolve)(ts_tensor *t);
-    /** compile/lazy.c: whether the recording of the calling thread holds a reference to s. */
-    bool (*holds)(const ts_storage *s);
+    ts_status (*resolve)(ts_tensor *t, const void *site);
+    /** compile/notes.c: the compiled call that runs in this thread has done what a replay without
+     *  its function cannot do. */
+    void (*unrepeatable)(const char *what);
+    /** compile/lazy.c: how many references to s are those of the calling thread's recording and of
+     *  replays. */
+    int32_t (*holds)(const ts_storage *s);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
     /** layers/autocast.c: forgets the casts of leaves that the calling thread keeps. */
@@ -38,5 +44,27 @@ typedef struct ts_hooks {
 } ts_hooks;
 
 extern ts_hooks ts_above;
+
+/** Counts changes of what calls depend on besides arguments, modes and values: kernels and layers
+ *  that are registered, requires_grad and hooks of tensors, the state of modules and optimizers. */
+extern _Atomic uint64_t ts_epoch;
+/** Replays that hold storages. */
+extern _Atomic int32_t ts_replays;
+TS_INLINE void ts_epoch_ends(void)
+{
+    atomic_fetch_add_explicit(&ts_epoch, 1, memory_order_relaxed);
+}
+/** The same for a change of a tensor on s, if a replay depends on it. */
+TS_INLINE void ts_epoch_ends_for(const ts_storage *s)
+{
+    if (TS_UNLIKELY(atomic_load_explicit(&ts_replays, memory_order_relaxed)) && ts_above.holds(s))
+        ts_epoch_ends();
+}
+/** Tells the compiled call of the calling thread, if there is one. */
+TS_INLINE void ts_tell_unrepeatable(const char *what)
+{
+    if (TS_UNLIKELY(ts_tls.lazy != NULL))
+        ts_above.unrepeatable(what);
+}
 
 #endif

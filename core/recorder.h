@@ -28,8 +28,11 @@ struct ts_recorder {
      *  or NULL. */
     void (*grad_read)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
     void (*grad_set)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
+    /** The gradient of a leaf that has none was read or removed. */
+    void (*grad_absent)(ts_recorder *r, ts_tensor *leaf);
     /** Calls from now until the exclude mask is restored are recorded before the current call. */
     void (*before)(ts_recorder *r);
+    bool compiles; /* a compiled call's, and no trace's */
 };
 
 /** Reports an event to the thread's recorder, if there is one. */

@@ -190,7 +190,10 @@ bool ts_storage_fulfil(ts_thread *thread, ts_storage *s)
     return true;
 }
 
-ts_status ts_resolve_lazy(const ts_tensor *t) { return ts_above.resolve((ts_tensor *)t); }
+ts_status ts_resolve_lazy(const ts_tensor *t, const void *site)
+{
+    return ts_above.resolve((ts_tensor *)t, site);
+}
 
 bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
                   int64_t *numel, int64_t *bytes)

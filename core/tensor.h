@@ -177,12 +177,12 @@ TS_INLINE int64_t ts_tensor_place(const ts_tensor *t)
     return t->data ? t->data - (char *)(moved ? s->foreign : s->data) : 0;
 }
 /** Computes recorded values of t, for a reader or writer outside of ops. */
-TS_COLD ts_status ts_resolve_lazy(const ts_tensor *t);
+TS_COLD ts_status ts_resolve_lazy(const ts_tensor *t, const void *site);
 TS_INLINE ts_status ts_resolve(const ts_tensor *t)
 {
     if (TS_LIKELY(!((t->keys | ts_tls.include) & TS_KEYSET(TS_KEY_LAZY))))
         return TS_OK;
-    return ts_resolve_lazy(t);
+    return ts_resolve_lazy(t, __builtin_return_address(0)); /* of the function that reads */
 }
 /** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
@@ -260,11 +260,13 @@ TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)
     s->writer = op;
 }
 
-/** Whether s has other owners than one handle; a recording's own references do not count. */
+/** Whether s has other owners than one handle, a recording, and replays. */
 TS_INLINE bool ts_storage_shared(const ts_storage *s)
 {
     int32_t refs = atomic_load_explicit(&s->refs, memory_order_acquire);
-    return refs > 1 && !(TS_UNLIKELY(ts_tls.lazy != NULL) && refs == 2 && ts_above.holds(s));
+    bool compiled = TS_UNLIKELY(ts_tls.lazy != NULL) ||
+                    TS_UNLIKELY(atomic_load_explicit(&ts_replays, memory_order_relaxed));
+    return refs > 1 && (!compiled || refs > 1 + ts_above.holds(s));
 }
 
 /** True when strides are those of a contiguous tensor of these sizes

@@ -12,6 +12,8 @@
 
 _Thread_local ts_thread ts_tls;
 ts_hooks ts_above;
+_Atomic uint64_t ts_epoch;
+_Atomic int32_t ts_replays;
 
 static struct {
     pthread_mutex_t lock;
@@ -93,9 +95,13 @@ void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t
 
 /* ----------------------------------------------------------------------- random numbers ---- */
 
-void ts_manual_seed(uint64_t seed) { ts_thread_self()->rng = (ts_rng_state){seed, 0}; }
+void ts_manual_seed(uint64_t seed) { ts_rng_set_state((ts_rng_state){seed, 0}); }
 ts_rng_state ts_rng_get_state(void) { return ts_thread_self()->rng; }
-void ts_rng_set_state(ts_rng_state state) { ts_thread_self()->rng = state; }
+void ts_rng_set_state(ts_rng_state state)
+{
+    ts_thread_self()->rng = state;
+    ts_tell_unrepeatable("a new state of the generator");
+}
 
 /* ------------------------------------------------------------------ install and remove ---- */
 

@@ -155,6 +155,7 @@ ts_status ts_tables_publish(void)
             continue;
         t->older = now;
         atomic_store_explicit(&ts_tables[t->op], t, memory_order_release);
+        ts_epoch_ends();
     }
     ts_tables_forget();
     return TS_OK;

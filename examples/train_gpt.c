@@ -405,8 +405,9 @@ static ts_status go(run *r)
         return ts_error_code();
     ts_error_clear();
     if (r->compile)
-        TS_TRY(r->compiled = ts_compile(
-                   learn, r, TS_OPTS(ts_compile_opts, .name = "step", .graph = true)));
+        TS_TRY(r->compiled =
+                   ts_compile(learn, r, TS_OPTS(ts_compile_opts, .name = "step", .graph = true,
+                                                .replay = true)));
     ts_csv *log = ts_run_log(r->folder, columns, 6, r->state.step);
     TS_TRY(log);
     ts_progress *progress =

@@ -84,6 +84,7 @@ static double number_of(const ts_grad_scaler *s, int k)
 
 static void release_numbers(ts_grad_scaler *s)
 {
+    ts_state_changed();
     for (int i = 0; i < CHANGING; i++) {
         ts_release(s->there[i]);
         s->there[i] = NULL;
@@ -127,6 +128,15 @@ static ts_tensor *on(ts_tensor *t, ts_device device)
 {
     ts_device at = t ? ts_device_of(t) : device;
     return at.backend == device.backend && at.index == device.index ? t : ts_to_device(t, device);
+}
+
+/** Tells a compiled function what the scaler changes. */
+static ts_status declare(ts_grad_scaler *s, watched *w)
+{
+    for (int i = 0; i < CHANGING; i++)
+        TS_TRY(ts_replaces(&s->there[i]));
+    TS_TRY(ts_depends_on(&s->n, sizeof s->n)); /* it ends with an update, or runs each time */
+    return w ? ts_replaces(&w->found) : TS_OK;
 }
 
 static ts_status set_number(ts_grad_scaler *s, const char *function, int k, double value)
@@ -178,6 +188,7 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
     TS_TRY_NULL(TS_CHECK_TENSORS(loss));
     if (s->disabled)
         return loss;
+    TS_TRY_NULL(declare(s, NULL));
     TS_TRY_NULL(move_numbers_to(s, ts_device_of(loss)));
     /* f16 ends below the scale */
     bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64;
@@ -200,6 +211,7 @@ static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
         free(s->list);
         s->list = list;
         s->room = room;
+        ts_state_changed(); /* a compiled function may know the old places */
     }
     s->list[s->n].o = o;
     s->list[s->n].stage = READY;
@@ -269,9 +281,11 @@ ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o)
     TS_TRY(TS_CHECK_OBJECTS(s, o));
     if (s->disabled)
         return TS_OK;
+    TS_TRY(declare(s, NULL));
     watched *w = entry_of(s, o);
     if (!w)
         return TS_ERR_MEMORY;
+    TS_TRY(declare(s, w));
     if (w->stage != READY)
         return ts_error_set_hint(
             TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
@@ -284,9 +298,11 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     TS_TRY(TS_CHECK_OBJECTS(s, o));
     if (s->disabled)
         return ts_optimizer_step(o);
+    TS_TRY(declare(s, NULL));
     watched *w = entry_of(s, o);
     if (!w)
         return TS_ERR_MEMORY;
+    TS_TRY(declare(s, w));
     if (w->stage == STEPPED)
         return ts_error_set_hint(
             TS_ERR_STATE, "call ts_grad_scaler_update() after each step",
@@ -311,6 +327,7 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
     TS_TRY(TS_CHECK_OBJECTS(s));
     if (s->disabled)
         return TS_OK;
+    TS_TRY(declare(s, NULL));
     TS_SCOPE;
     TS_NO_GRAD;
     ts_tensor *found = NULL;

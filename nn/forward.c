@@ -66,6 +66,7 @@ ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, 
     for (; *last; last = &(*last)->next)
         made->id = (*last)->id + 1;
     *last = made;
+    ts_state_changed();
     if (id)
         *id = made->id;
     return TS_OK;
@@ -88,6 +89,7 @@ ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id)
         if ((*at)->id == id) {
             ts_nn_hook *gone = *at;
             *at = gone->next;
+            ts_state_changed();
             free_hook(gone);
             return TS_OK;
         }

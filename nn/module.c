@@ -65,6 +65,7 @@ void ts_module_free(ts_module *m)
 {
     if (!m || m->parent)
         return;
+    ts_state_changed();
     if (m->type.free && m->payload)
         m->type.free(m->payload);
     for (int i = 0; i < m->nmembers; i++) {
@@ -114,6 +115,7 @@ static ts_member *new_member(ts_module *m, const char *function, const char *nam
     }
     ts_member *e = &m->members[m->nmembers];
     *e = (ts_member){.name = ts_nn_copy_text(name, "the name of a member")};
+    ts_state_changed();
     return e->name ? e : NULL;
 }
 
@@ -292,7 +294,13 @@ static void each_module(ts_module *m, void (*fn)(ts_module *m, void *ctx), void 
 
 /* --------------------------------------------------------------------------- whole tree ---- */
 
-static void set_training(ts_module *m, void *ctx) { m->training = *(bool *)ctx; }
+static void set_training(ts_module *m, void *ctx)
+{
+    bool train = *(bool *)ctx;
+    if (m->training != train)
+        ts_state_changed();
+    m->training = train;
+}
 
 void ts_module_train(ts_module *m, bool train)
 {
@@ -403,6 +411,7 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
     x.made = x.old + x.room;
     ts_status status = ts_module_each(m, convert_tensor, &x);
     if (status == TS_OK) {
+        ts_state_changed();
         for (int64_t i = 0; i < x.n; i++)
             ts_retain(x.old[i]); /* keeps addresses apart until all are replaced */
         each_module(m, replace_tensors, &x);

@@ -31,7 +31,7 @@ typedef struct group {
 /** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
 typedef struct step_lists {
     ts_tensor **values, **grads, **first, **second, **skipped;
-    int64_t *steps;
+    int64_t *steps, **counts; /* counts: where the steps are kept */
 } step_lists;
 
 /* params and lists are one block, which begins with params. */
@@ -91,6 +91,7 @@ void ts_optimizer_free(ts_optimizer *o)
 {
     if (!o)
         return;
+    ts_state_changed();
     for (int i = 0; i < o->ngroups; i++)
         free_group(&o->groups[i]);
     free(o->params);
@@ -120,7 +121,7 @@ ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_gr
 /** Gives params and lists room for n parameters; those in params stay. */
 static ts_status reserve(ts_optimizer *o, int64_t n)
 {
-    enum { BYTES = 6 * sizeof(ts_tensor *) + sizeof(int64_t) };
+    enum { BYTES = 7 * sizeof(ts_tensor *) + sizeof(int64_t) };
     void *block = realloc(o->params, (size_t)(n ? n : 1) * BYTES);
     if (!block)
         return ts_error_memory("the lists of an optimizer", n * BYTES);
@@ -130,7 +131,8 @@ static ts_status reserve(ts_optimizer *o, int64_t n)
     o->lists.first = o->lists.grads + n;
     o->lists.second = o->lists.first + n;
     o->lists.skipped = o->lists.second + n;
-    o->lists.steps = (int64_t *)(void *)(o->lists.skipped + n);
+    o->lists.counts = (int64_t **)(void *)(o->lists.skipped + n);
+    o->lists.steps = (int64_t *)(void *)(o->lists.counts + n);
     return TS_OK;
 }
 
@@ -250,6 +252,7 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
         memcpy(o->params + o->n, params, (size_t)n * sizeof *params);
     o->n += n;
     o->ngroups++;
+    ts_state_changed();
     return TS_OK;
 }
 
@@ -268,6 +271,7 @@ ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm)
     TS_TRY(
         TS_CHECK_VALUE(max_norm, is_number_at_least_0(max_norm), "a finite number of at least 0"));
     o->max_norm = max_norm;
+    ts_state_changed();
     return TS_OK;
 }
 
@@ -311,6 +315,7 @@ static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
 
 static void set_steps(ts_optimizer *o, const int64_t *steps)
 {
+    ts_state_changed();
     for (group *g = o->groups; g < o->groups + o->ngroups; g++) {
         for (int64_t i = 0; i < g->n; i++)
             g->records[i].steps = steps[g->first + i];
@@ -341,6 +346,34 @@ static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
                  TS_F32);
 }
 
+/** Tells a compiled function where the numbers of a group's call come from. */
+static ts_status declare_numbers(const ts_optimizer *o, const group *g, int64_t n)
+{
+    static const struct {
+        const char *name;
+        size_t offset;
+        bool sgd, adam;
+    } given[] = {
+        {"lr", offsetof(ts_group_opts, lr), true, true},
+        {"weight_decay", offsetof(ts_group_opts, weight_decay), true, true},
+        {"momentum", offsetof(ts_group_opts, momentum), true, false},
+        {"dampening", offsetof(ts_group_opts, dampening), true, false},
+        {"beta1", offsetof(ts_group_opts, beta1), false, true},
+        {"beta2", offsetof(ts_group_opts, beta2), false, true},
+        {"eps", offsetof(ts_group_opts, eps), false, true},
+    };
+    bool sgd = o->kind == TS_SGD;
+    const char *op = sgd ? "sgd" : "adamw";
+    if (!n)
+        return TS_OK;
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        if (sgd ? given[i].sgd : given[i].adam)
+            TS_TRY(ts_number_from(op, given[i].name,
+                                  (const double *)((const char *)&g->opts + given[i].offset)));
+    TS_TRY(ts_depends_on(&g->opts.nesterov, sizeof g->opts.nesterov));
+    return ts_counts_from(op, "steps", o->lists.counts, n);
+}
+
 static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, ts_tensor *found)
 {
     TS_SCOPE;
@@ -360,8 +393,10 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
         l->second[n] = r->states[1];
         if (found)
             TS_TRY(l->skipped[n] = ts_select(g->skipped, 0, i));
+        l->counts[n] = &g->records[i].steps;
         l->steps[n++] = r->steps + 1;
     }
+    TS_TRY(declare_numbers(o, g, n));
     if (o->kind == TS_SGD)
         TS_TRY(ts_sgd_(l->values, l->grads, l->first, l->steps, n,
                        &(ts_sgd_rule){p->lr, p->momentum, p->dampening, p->weight_decay,

@@ -504,6 +504,8 @@ static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
                                                      .kind = TS_NODE_SET_GRAD, .nargs = 2}, NULL);
 }
 
+static void grad_absent(ts_recorder *events, ts_tensor *leaf) { (void)events, (void)leaf; }
+
 /* ------------------------------------------------------------------------------ ts_trace ---- */
 
 static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninputs,
@@ -515,7 +517,7 @@ static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninput
                              false));
     TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
-    if (thread->recorder)
+    if (ts_tracing())
         return ts_fail_op(TS_ERR_STATE, "trace", site,
                           "call the function itself: the trace that is under way records it",
                           "a trace is under way in this thread already");
@@ -561,7 +563,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     TS_TRY(check_args(fn, inputs, ninputs, outputs, noutputs, graph, site));
     ts_thread *thread = ts_thread_self();
     tracer r = {.events = {enter, leave, parts, parts_end, record_kept_result, constant, grad_read,
-                         grad_set, before},
+                         grad_set, grad_absent, before},
                 .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
                 .base = thread->rng};
     if (!r.graph)
@@ -575,6 +577,8 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
 
     TS_KEEP_MODES;
     ts_keyset include = thread->include;
+    ts_recorder *outer = thread->recorder; /* of a compiled call, which hears of nothing here */
+    ts_tell_unrepeatable("a trace");
     thread->include |= TRACING;
     thread->recorder = &r.events;
     uint64_t scope = thread->scope->serial;
@@ -594,7 +598,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)
         add_outputs(&r, outputs, noutputs);
-    thread->recorder = NULL;
+    thread->recorder = outer;
     thread->include = (thread->include & ~TRACING) | (include & TRACING);
 
     ts_rng_state now = thread->rng;
@@ -609,7 +613,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     return status;
 }
 
-bool ts_tracing(void) { return ts_tls.recorder != NULL; }
+bool ts_tracing(void) { return ts_tls.recorder && !ts_tls.recorder->compiles; }
 
 ts_status ts_tracing_install(void)
 {

@@ -35,10 +35,20 @@ class Ours:
         if not self.model:
             raise MemoryError('compare_gpt_new')
 
-    def compile(self, graph):
-        self.c.compare_gpt_compile.argtypes = [ctypes.c_void_p, ctypes.c_bool]
-        if self.c.compare_gpt_compile(self.model, graph):
+    def compile(self, graph, replay):
+        self.c.compare_gpt_compile.argtypes = [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool]
+        if self.c.compare_gpt_compile(self.model, graph, replay):
             raise MemoryError('compare_gpt_compile')
+
+    def explain(self):
+        self.c.compare_gpt_explain.argtypes = [ctypes.c_void_p]
+        self.c.compare_gpt_explain(self.model)
+
+    def host(self):
+        """Nanoseconds of the host's part of a step in the last run."""
+        self.c.compare_gpt_host.argtypes = [ctypes.c_void_p]
+        self.c.compare_gpt_host.restype = ctypes.c_double
+        return self.c.compare_gpt_host(self.model)
 
     def run(self, turns):
         ns = self.c.compare_gpt_run(self.model, ctypes.c_int(turns), ctypes.byref(self.loss))

@@ -1,9 +1,10 @@
 """
 Training steps of GPTs on a GPU, each side from the same weights and with a read of the loss:
-ours eager, compiled and as a graph; torch eager, compiled, and compiled with CUDA graphs. All sides
-of a model take turns in one process. Beside the time of a step stands that of its kernels, as
-torch.profiler finds it: the rest of a step is launches and waiting. --kernels N lists the N
-operators or kernels that take longest on each side.
+ours eager, compiled, as a graph, and as a graph without the C code of the step (replay); torch
+eager, compiled, and compiled with CUDA graphs. All sides of a model take turns in one process.
+Beside the time of a step stands that of its kernels, as torch.profiler finds it: the rest of a step
+is launches and waiting. host_us is the part of ours before the read of the loss. --kernels N lists
+the N operators or kernels that take longest on each side.
 """
 # SPDX-License-Identifier: MIT
 import contextlib
@@ -23,7 +24,8 @@ MODELS = {
     'GPT-2 124M, B 4': {'B': 4, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
     'GPT-2 124M, B 32': {'B': 32, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
 }
-SIDES = ('eager', 'compiled', 'graph', 'torch eager', 'torch.compile', 'torch.compile, graphs')
+SIDES = ('eager', 'compiled', 'graph', 'replay',
+         'torch eager', 'torch.compile', 'torch.compile, graphs')
 
 
 def dtype(name):
@@ -37,10 +39,13 @@ class Ours:
         self.model = gpt.Ours(build, [p.data_ptr() for p in model.parameters()],
                               tokens.data_ptr(), targets.data_ptr())
         if way != 'eager':
-            self.model.compile(way == 'graph')
+            self.model.compile(way != 'compiled', way == 'replay')
 
     def us(self, turns):
         return self.model.run(turns) / 1e3
+
+    def host_us(self):
+        return self.model.host() / 1e3
 
     def loss(self):
         return self.model.loss.value
@@ -62,6 +67,9 @@ class Torch:
         for _ in range(turns):
             self.last = self.step()
         return (time.perf_counter() - begin) * 1e6 / turns
+
+    def host_us(self):
+        return None
 
     def loss(self):
         return self.last
@@ -124,8 +132,9 @@ def kernels_of(torch, side):
 def measure(options, torch, library, write, name, ways):
     with sides_of(torch, library, options.build, name, ways) as sides:
         for (way, side), us in zip(sides.items(), in_turns(sides)):
+            host = side.host_us()
             kernels = kernels_of(torch, side)
-            write(name, way, us, sum(us for us, _ in kernels.values()))
+            write(name, way, us, sum(us for us, _ in kernels.values()), host)
             longest = sorted(kernels.items(), key=lambda item: -item[1][0])
             for kernel, (each, count) in longest[:options.kernels]:
                 write.note(f'{each:9.1f} us {count:6.1f} times  {kernel[:150]}')
@@ -146,8 +155,8 @@ def run(options, torch, library, write):
 
 class writer:
     """Writes a row to stdout and, tab separated, to out."""
-    columns = 'model', 'side', 'dtype', 'step_us', 'kernels_us', 'tokens_per_s'
-    form = '{:<18} {:<22} {:<5} {:>10} {:>10} {:>12}'
+    columns = 'model', 'side', 'dtype', 'step_us', 'kernels_us', 'host_us', 'tokens_per_s'
+    form = '{:<18} {:<22} {:<5} {:>10} {:>10} {:>10} {:>12}'
 
     def __init__(self, out):
         self.out = out
@@ -158,9 +167,10 @@ class writer:
         if self.out:
             print(*row, sep='\t', file=self.out, flush=True)
 
-    def __call__(self, name, way, us, kernels):
+    def __call__(self, name, way, us, kernels, host):
         tokens = MODELS[name]['B'] * MODELS[name]['T'] / us * 1e6
-        self.row((name, way, dtype(name), f'{us:.1f}', f'{kernels:.1f}', f'{tokens:.0f}'))
+        self.row((name, way, dtype(name), f'{us:.1f}', f'{kernels:.1f}',
+                  '-' if host is None else f'{host:.1f}', f'{tokens:.0f}'))
 
     def note(self, line):
         print('#', line)

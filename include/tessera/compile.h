@@ -34,14 +34,19 @@ typedef struct ts_compiled ts_compiled;
 typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
     const char *name;   /**< in reports and errors; NULL: "function" */
-    bool fullgraph;     /**< a break of the recording is an error (TS_ERR_STATE); with `graph`, so
-                             is a plan that cannot be captured (TS_ERR_UNSUPPORTED) */
+    bool fullgraph;     /**< a break of the recording is an error (TS_ERR_STATE); so is a plan that
+                             cannot be captured with `graph` (TS_ERR_UNSUPPORTED), and a call that
+                             can have no replay with `replay` (TS_ERR_STATE, after the call) */
     int64_t max_plans;  /**< cached plans; the least recently used is freed first; 0: 64 */
     int64_t max_groups; /**< fused groups a plan; calls beyond them run one by one. 0: no limit; -1:
                              none, to distinguish a wrong group from a wrong plan */
     bool graph;         /**< plans on one device that can capture (CUDA) are captured on their
                              third run and replayed from then on, as one launch. Others run call by
                              call; ts_explain() says why */
+    bool replay;        /**< calls like the two before run without the function; see below */
+    int64_t verify;     /**< with replay: every verify-th call that could run without the function
+                             runs it and compares. If the call differs, there are no more replays,
+                             and the log's topic "warning" gets one line. 0: never */
 } ts_compile_opts;
 
 /**
@@ -49,6 +54,15 @@ typedef struct ts_compile_opts {
  * runs yet. NULL with TS_ERR_NULL, TS_ERR_VALUE or TS_ERR_MEMORY.
  */
 TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts);
+/**
+ * A graph of what fn launches, by the eager kernels: ts_compile() with fullgraph, graph, replay and
+ * no groups. The first two calls run fn, the third captures, later ones are one launch. What cannot
+ * be captured is an error that names the call and its site: a read of a value, an op whose result
+ * sizes depend on values, a kernel that waits for the device, a number that changes without a
+ * declared source, a tensor that fn keeps.
+ * Errors: as ts_compile(); those of ts_compiled_call() with these options.
+ */
+TS_API ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx);
 /** Frees the function and its plans. NULL is allowed. No thread may be in a call of it. */
 TS_API void ts_compiled_free(ts_compiled *compiled);
 
@@ -68,6 +82,58 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
 TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
                                   ts_tensor **outputs, int noutputs);
 
+/* -------------------------------------------------------------- calls without the function ---- */
+
+/*
+ * With `replay`, a call runs its plan without the function when two calls in a row were equal and
+ * the guards of these hold: inputs (dtype, device, sizes, strides, offset, shared memory, requires
+ * grad), tensors that the function takes from variables (alive, and the same), gradients (there or
+ * not), modes of the thread, modules and optimizers (mode, members), registered kernels, and the
+ * memory that ts_depends_on() names. The call leaves the state that the function would leave:
+ * written tensors and their versions, gradients, the generator, counts of optimizers, outputs.
+ *
+ * What else the function does in C does not happen. Variables that it sets or counts, a pointer to
+ * a tensor that it reads, or a branch keep the meaning of the two equal calls; `verify` finds such
+ * a change. Numbers that change between calls need a declared source.
+ *
+ * The function runs on each call, and ts_explain() says why, if it reads a value, keeps a tensor
+ * that is no output, returns a tensor with a history, sets the state of the generator, or if a
+ * user's layer, anomaly mode or a profile sees its calls. A call whose guards fail runs the
+ * function once; if that call is equal to those before, the next one is replayed again.
+ */
+
+/**
+ * In a compiled function: the calling thread's next call of `op` with a floating-point number as
+ * `argument` takes it from *cell, which replays read. The function must not change *cell. The cell
+ * must stay valid as long as the compiled function is called, or until ts_state_changed().
+ * Elsewhere it does nothing.
+ * @param op, argument  names of the operators' page, such as "mul" and "other"
+ * Errors: TS_ERR_NULL; TS_ERR_VALUE for unknown names; TS_ERR_MEMORY.
+ */
+TS_API ts_status ts_number_from(const char *op, const char *argument, const double *cell);
+/**
+ * The same for a list of n counts, such as "steps" of "adamw": each call, and each replay, adds 1
+ * to *cells[i], and number i is the sum. The function adds it itself, before or after the call.
+ */
+TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
+                                int64_t n);
+/** In a compiled function: its calls depend on these bytes, so a replay needs them as they are now.
+ *  Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
+/**
+ * In a compiled function, before it changes *variable: the variable owns a tensor or is NULL, and
+ * the function may release that tensor and put another one there, of ts_retain(). Replays do the
+ * same. The variable stays valid as a cell does. Without it a kept tensor forbids replays.
+ * Errors: TS_ERR_NULL, TS_ERR_MEMORY.
+ */
+TS_API ts_status ts_replaces(ts_tensor **variable);
+/** Tells that state has changed on which compiled functions depend: each runs its function in its
+ *  next call. Modules and optimizers of the library call it. Cells that were declared before are
+ *  not read again. */
+TS_API void ts_state_changed(void);
+
+/* --------------------------------------------------------------------------------- reports ---- */
+
 /** Numbers about a compiled function. */
 typedef struct ts_compile_stats {
     int64_t calls;      /**< of the function */
@@ -86,6 +152,8 @@ typedef struct ts_compile_stats {
     int64_t replays;    /**< recordings that ran as such a graph */
     int64_t replaced;   /**< calls captured anew for a replay, as a number or an address changed */
     int64_t launches;   /**< of kernels in the newest graph */
+    int64_t skipped;    /**< calls that ran without the function (replay) */
+    int64_t verified;   /**< calls that ran it to be compared */
     int64_t kernels;    /**< compiled for groups on other devices than the CPU */
     int64_t kernels_read; /**< read from disk instead */
     double kernel_ms;   /**< spent on both */

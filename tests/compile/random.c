@@ -206,22 +206,25 @@ typedef struct state {
     ts_rng_state rng;
 } state;
 
-static state begin(const program *p)
+/** Inputs and a generator that depend on the program and `other`. */
+static state begin(const program *p, int other)
 {
     state s;
     int64_t r = p->rows, c = p->columns;
-    s.in[0] = numbers(p->seed + 1, TS_SIZES(r, c));
-    s.in[1] = numbers(p->seed + 2, TS_SIZES(c));
-    s.in[2] = ts_transpose(numbers(p->seed + 3, TS_SIZES(c, r)), 0, 1);
-    s.in[3] = numbers(p->seed + 4, TS_SIZES(r, 1));
-    s.in[4] = ts_narrow(numbers(p->seed + 5, TS_SIZES(r, c + 3)), 1, 1, c);
+    uint64_t seed = p->seed + 1000000 * (uint64_t)other;
+    s.in[0] = numbers(seed + 1, TS_SIZES(r, c));
+    s.in[1] = numbers(seed + 2, TS_SIZES(c));
+    s.in[2] = ts_transpose(numbers(seed + 3, TS_SIZES(c, r)), 0, 1);
+    s.in[3] = numbers(seed + 4, TS_SIZES(r, 1));
+    s.in[4] = ts_narrow(numbers(seed + 5, TS_SIZES(r, c + 3)), 1, 1, c);
     for (int i = 0; i < INPUTS && p->gradients; i += 2)
         s.in[i] = ts_set_requires_grad(ts_clone(s.in[i]), true);
-    ts_rng_set_state((ts_rng_state){p->seed, 64});
+    ts_rng_set_state((ts_rng_state){p->seed, 64 + 1000 * (uint64_t)other});
     return s;
 }
 
 static int64_t replays, replaced; /* of graphs, and calls in them */
+static int64_t skipped;           /* calls without the function */
 
 /** Versions are compared of inputs: a call counts a copy into its own new result, or does not. */
 static bool equal(ts_tensor *a, ts_tensor *b, bool input)
@@ -246,17 +249,20 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     static char text[80];
     program valid = *drawn, *p = &valid;
     TS_SCOPE;
-    state first = begin(p);
+    state first = begin(p, 0);
+    bool replay = opts && opts->replay; /* inputs have other values, and no number is whole */
+    int turns = replay ? 7 : opts && opts->graph ? 6 : 2;
     OK(run_program(p, first.in, INPUTS, first.out, OUTPUTS));
     ts_compiled *c = ts_compile(run_program, p, opts);
     const char *what = NULL;
-    for (int turn = 0; turn < (opts && opts->graph ? 6 : 2) && !what; turn++) {
+    for (int turn = 0; turn < turns && !what; turn++) {
         TS_SCOPE;
-        p->shift = turn > 3 ? 0.125 : 0;
-        state eager = begin(p);
+        p->shift = turn > 3 && !replay ? 0.125 : 0;
+        int other = replay ? turn : 0;
+        state eager = begin(p, other);
         OK(run_program(p, eager.in, INPUTS, eager.out, OUTPUTS));
         eager.rng = ts_rng_get_state();
-        state lazy = begin(p);
+        state lazy = begin(p, other);
         if (ts_compiled_call(c, lazy.in, INPUTS, lazy.out, OUTPUTS) != TS_OK) {
             snprintf(text, sizeof text, "turn %d: %.60s", turn, ts_error_message());
             what = text;
@@ -284,6 +290,7 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     }
     replays += ts_compiled_get_stats(c).replays;
     replaced += ts_compiled_get_stats(c).replaced;
+    skipped += ts_compiled_get_stats(c).skipped;
     ts_compiled_free(c);
     return what;
 }
@@ -359,5 +366,29 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs, .timeout = 600,
     check_programs(from_environment("TS_TEST_SEED", 1) + 9000, n, &opts);
     ck_assert_int_gt(replays, 2 * n);
     ck_assert_int_gt(replaced, 4 * n);
+    OK(ts_set_default_device(TS_DEVICE_CPU));
+}
+
+/* Programs whose calls fail, read values or keep a tensor have no replays; the third and later
+ * calls of most others are without the function. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_without_their_function, .loop = 2,
+        .timeout = 600)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .replay = true, .max_groups = _i ? -1 : 0};
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
+    skipped = 0;
+    check_programs(from_environment("TS_TEST_SEED", 1) + 11000 + 500 * (uint64_t)_i, n, &opts);
+    ck_assert_int_gt(skipped, n);
+}
+
+TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs_without_their_function, .timeout = 600,
+        .setup = set_up_whole, .teardown = tear_down_whole)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .replay = true, .graph = true};
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
+    OK(ts_set_default_device(device));
+    skipped = 0;
+    check_programs(from_environment("TS_TEST_SEED", 1) + 13000, n, &opts);
+    ck_assert_int_gt(skipped, n);
     OK(ts_set_default_device(TS_DEVICE_CPU));
 }

@@ -57,14 +57,15 @@ static bool explains(ts_compiled *c, const char *words)
     return is;
 }
 
-TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 4)
+TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 8)
 {
     GPU(device);
     TS_SCOPE;
     OK(ts_set_default_device(device));
     layers a = layers_new(), b = layers_new();
-    a.region = b.region = _i / 2 ? TS_BF16 : TS_DTYPE_NONE;
-    ts_compiled *c = ts_compile(step, &a, TS_OPTS(ts_compile_opts, .graph = _i % 2));
+    a.region = b.region = _i / 2 % 2 ? TS_BF16 : TS_DTYPE_NONE;
+    ts_compiled *c =
+        ts_compile(step, &a, TS_OPTS(ts_compile_opts, .graph = _i % 2, .replay = _i / 4));
     int64_t used = 0;
     ts_manual_seed(9);
     for (int k = 0; k < 50; k++) {
@@ -88,6 +89,7 @@ TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 4)
     }
     ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
     ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 0);
+    ck_assert_int_eq(ts_compiled_get_stats(c).skipped, _i / 4 ? 48 : 0);
     if (_i % 2) { /* after two runs call by call */
         ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
         ck_assert_int_eq(ts_compiled_get_stats(c).replays, 48);

@@ -88,6 +88,65 @@ CALLS(compiled_functions)
     FAULTY(f, ts_explain(c, file));
     fclose(file);
     QUIET(f, ts_compiled_free(c));
+    FAULTY(f, c = ts_step_graph(chain, NULL));
+    ts_compiled_free(c);
+}
+
+typedef struct declared {
+    double factor;
+    int64_t steps, *counts[1];
+    ts_tensor *w, *kept;
+} declared;
+
+/** Calls with numbers from elsewhere, a gradient that stays, and an output. */
+static ts_status declare(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    declared *d = ctx;
+    TS_SCOPE;
+    d->counts[0] = &d->steps;
+    TS_TRY(ts_depends_on(&d->w, sizeof d->w));
+    TS_TRY(ts_number_from("mul", "other", &d->factor));
+    ts_tensor *t = ts_mul_scalar(ts_mul(in[0], d->w), d->factor), *g = ts_ones_like(in[0]);
+    ts_zero_grad(d->w);
+    TS_TRY(ts_backward_ex(t, g, NULL));
+    d->steps++;
+    TS_TRY(ts_counts_from("sgd", "steps", d->counts, 1));
+    {
+        TS_NO_GRAD;
+        ts_tensor *copy = ts_clone(d->w), *grads[] = {ts_grad(d->w)};
+        TS_TRY(ts_sgd_(&copy, grads, NULL, &d->steps, 1,
+                       &(ts_sgd_rule){.lr = 0.5, .momentum = 0}));
+        TS_TRY(ts_replaces(&d->kept));
+        TS_TRY(out[0] = ts_keep(ts_add(copy, ts_detach(t))));
+        TS_TRY(copy = ts_neg(copy));
+        ts_release(d->kept);
+        d->kept = ts_retain(copy);
+    }
+    return TS_OK;
+}
+
+/** Calls of a compiled function with and without a run of the function. */
+CALLS(replays)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(20, 30), TS_F32), *out = NULL,
+              *w = ts_set_requires_grad(ts_ones(TS_SIZES(20, 30), TS_F32), true);
+    WATCH(x, w);
+    declared d = {.factor = 3, .w = w};
+    ts_compiled *c =
+        ts_compile(declare, &d, TS_OPTS(ts_compile_opts, .replay = true, .verify = 4));
+    for (int i = 0; i < 7 && c; i++) {
+        FAULTY(f, ts_compiled_call(c, &x, 1, &out, 1));
+        fault_see(f, out);
+    }
+    FILE *file = fopen("/dev/null", "w");
+    FAULTY(f, ts_explain(c, file));
+    fclose(file);
+    ts_compiled_free(c);
+    QUIET(f, ts_state_changed());
+    ts_release(d.kept);
+    ts_zero_grad(w);
 }
 
 /* A device that captures, with one kernel. */

@@ -1,0 +1,158 @@
+/** @file agree.c  Whether two calls of one plan do the same, so that a third one will. */
+// SPDX-License-Identifier: MIT
+#include "compile/replay.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AT(array, type, i) ((type *)(array).data + (i))
+
+static bool numbers_agree(const ts_exec *e, const ts_repeat *a, const ts_repeat *b, char *why,
+                          size_t size)
+{
+    const uint64_t *before = a->numbers.data, *now = b->numbers.data;
+    bool declared = a->modes.epoch == b->modes.epoch && a->matched; /* it was predicted */
+    for (uint32_t i = 0; i < b->rules.count; i++) {
+        const ts_number_rule *x = AT(a->rules, ts_number_rule, i),
+                             *y = AT(b->rules, ts_number_rule, i);
+        const char *what = NULL;
+        char text[100];
+        ts_number_kind kind = y->kind;
+        if (x->kind != y->kind || (kind != TS_NUMBER_FIXED && kind != TS_NUMBER_SEED &&
+                                   x->distance != y->distance)) {
+            what = "comes from another place in each call";
+        } else if (kind == TS_NUMBER_FIXED && before[i] != now[i]) {
+            double was, is;
+            memcpy(&was, &before[i], sizeof was);
+            memcpy(&is, &now[i], sizeof is);
+            snprintf(text, sizeof text, "was %g and is %g (ts_number_from() declares it)", was, is);
+            what = text;
+        } else if (declared && (kind == TS_NUMBER_CELL || kind == TS_NUMBER_COUNT) &&
+                   *AT(a->predicted, uint64_t, i) != now[i]) {
+            what = "is changed by the function itself before the call takes it";
+        }
+        if (what) {
+            ts_replay_refuse_number(why, size, e, y, *AT(b->sites, const void *, y->node), what);
+            return false;
+        }
+    }
+    return true;
+}
+
+/** Compares the storages from outside. A storage that belonged to one input in both calls, and
+ *  differs, is from then on that input's. */
+static bool holders_agree(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *varies,
+                          char *why, size_t size)
+{
+    for (uint32_t i = 0; i < b->holders.count; i++) {
+        const ts_holder *x = AT(a->holders, ts_holder, i);
+        ts_holder *y = AT(b->holders, ts_holder, i);
+        bool inputs = x->origin == TS_ORIGIN_INPUT ? x->at + 1 == y->input
+                                                   : x->input && x->input == y->input;
+        if (x->writes != y->writes) {
+            snprintf(why, size, "the number of writes to a tensor differs");
+            return false;
+        }
+        if (y->origin == TS_ORIGIN_FIXED && inputs &&
+            (x->origin == TS_ORIGIN_INPUT || x->storage != y->storage)) {
+            ts_storage_release(y->storage);
+            *y = (ts_holder){.at = y->input - 1, .origin = TS_ORIGIN_INPUT, .writer = y->writer,
+                             .writes = y->writes};
+            continue;
+        }
+        bool equal = x->origin == y->origin &&
+                     (y->origin == TS_ORIGIN_FIXED ? x->storage == y->storage || !y->storage->bytes
+                                                   : x->at == y->at);
+        if (equal)
+            continue;
+        *varies = x->origin == TS_ORIGIN_FIXED && y->origin == TS_ORIGIN_FIXED &&
+                  atomic_load(&x->storage->refs) > 1; /* the program has both */
+        ts_replay_refuse_storage(why, size, e, &b->sites, i,
+                       "a tensor that is no input is another one in each call, of");
+        return false;
+    }
+    return true;
+}
+
+static bool leaves_agree(const ts_repeat *a, const ts_repeat *b)
+{
+    for (uint32_t i = 0; i < b->leaves.count; i++) {
+        const ts_leaf_rule *x = AT(a->leaves, ts_leaf_rule, i), *y = AT(b->leaves, ts_leaf_rule, i);
+        bool same = y->input ? x->input == y->input
+                             : !x->input && x->leaf == y->leaf && x->slot == y->slot;
+        if (!same || x->had != y->had || x->alone != y->alone || x->read != y->read ||
+            x->after != y->after || x->holder != y->holder ||
+            memcmp(&x->before, &y->before, sizeof x->before) != 0 ||
+            memcmp(&x->now, &y->now, sizeof x->now) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool outputs_agree(const ts_repeat *a, ts_repeat *b)
+{
+    for (uint32_t i = 0; i < b->outputs.count; i++) {
+        const ts_output_rule *x = AT(a->outputs, ts_output_rule, i);
+        ts_output_rule *y = AT(b->outputs, ts_output_rule, i);
+        bool settled = x->kind == TS_OUTPUT_HANDLE || (x->kind == TS_OUTPUT_NEW && !x->handle);
+        if (y->kind == TS_OUTPUT_NEW && y->handle) { /* the tensor itself, or a view of it */
+            bool itself = settled ? x->kind == TS_OUTPUT_HANDLE && x->handle == y->handle
+                                  : x->handle == y->handle;
+            if (x->kind == TS_OUTPUT_HANDLE && !itself)
+                return false;
+            y->kind = itself ? TS_OUTPUT_HANDLE : TS_OUTPUT_NEW;
+            if (!itself) {
+                if (ts_requires_grad(y->handle))
+                    return false;
+                ts_tensor_unref(y->handle);
+                y->handle = NULL;
+            }
+        }
+        if ((x->kind != y->kind && !(x->kind == TS_OUTPUT_NEW && x->handle)) || x->at != y->at ||
+            memcmp(&x->layout, &y->layout, sizeof x->layout) != 0)
+            return false;
+    }
+    return true;
+}
+
+static bool same_bytes(const ts_array *a, const ts_array *b, size_t item)
+{
+    return a->count == b->count && (!a->count || memcmp(a->data, b->data, a->count * item) == 0);
+}
+
+static bool inputs_agree(const ts_repeat *a, const ts_repeat *b)
+{
+    return same_bytes(&a->inputs, &b->inputs, sizeof(ts_input_guard));
+}
+
+bool ts_replay_agrees(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *varies, char *why,
+                      size_t size)
+{
+    struct ts_replay_modes modes = a->modes;
+    const char *what = NULL;
+    *varies = false;
+    modes.epoch = b->modes.epoch;
+    if (memcmp(&modes, &b->modes, sizeof modes) != 0)
+        what = "modes of the thread have changed: grad mode, autocast, layers, default device";
+    else if (a->dependencies.count != b->dependencies.count ||
+             !same_bytes(&a->dependencies, &b->dependencies, sizeof(ts_dependency)) ||
+             !same_bytes(&a->copies, &b->copies, 1))
+        what = "memory that ts_depends_on() declares has changed";
+    else if (!inputs_agree(a, b))
+        what = "inputs have other layouts, dtypes or devices, or require grad otherwise";
+    else if (a->holders.count != b->holders.count || a->leaves.count != b->leaves.count ||
+             !leaves_agree(a, b))
+        what = "gradients were there before one call and not before another";
+    else if (a->outputs.count != b->outputs.count || !outputs_agree(a, b))
+        what = "outputs have other layouts or are other tensors";
+    else if (a->drawn != b->drawn)
+        what = "another number of random numbers is drawn";
+    if (what) {
+        snprintf(why, size, "%s", what);
+        return false;
+    }
+    if (!holders_agree(e, a, b, varies, why, size))
+        return false;
+    *varies = !numbers_agree(e, a, b, why, size);
+    return !*varies && ts_replay_add_fixed(b);
+}

@@ -1,0 +1,458 @@
+/** @file replay.c  Guards of replays, when they are granted, and the run without the function. */
+// SPDX-License-Identifier: MIT
+#include "compile/replay.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define AT(array, type, i) ((type *)(array).data + (i))
+
+enum { EQUAL_CALLS = 2, MOST_SURPRISES = 4 };
+
+/* ------------------------------------------------------------------------------- guards ---- */
+
+static bool has_layout(const ts_layout *l, const ts_tensor *t)
+{
+    return l->dtype == t->dtype && l->ndim == t->ndim && l->place == ts_tensor_place(t) &&
+           ts_same_sizes(l->sizes, t->sizes, t->ndim) &&
+           ts_same_sizes(l->strides, t->strides, t->ndim);
+}
+
+/** Whether an input is on the memory that the plan expects. */
+static const char *check_memory(const ts_repeat *p, ts_tensor *const *inputs, uint32_t i,
+                                bool granted)
+{
+    const ts_input_guard *g = AT(p->inputs, ts_input_guard, i);
+    const ts_storage *s = inputs[i]->storage;
+    if (!g->holder)
+        return NULL;
+    const ts_holder *h = AT(p->holders, ts_holder, g->holder - 1);
+    bool fixed = h->origin == TS_ORIGIN_FIXED;
+    if (fixed && s == h->storage)
+        return NULL;
+    if (fixed && granted)
+        return "an input has other memory than before";
+    if (h->origin == TS_ORIGIN_GRADIENT)
+        return "an input is a gradient";
+    if (!fixed && h->at != i)
+        return s == inputs[h->at]->storage ? NULL : "inputs no longer share their memory";
+    if (ts_replay_is_fixed(p, s))
+        return "an input shares its memory with a tensor of the function";
+    for (uint32_t k = 0; k < i; k++) {
+        uint32_t other = AT(p->inputs, ts_input_guard, k)->holder;
+        if (other && other != g->holder && inputs[k]->storage == s)
+            return "inputs share their memory";
+    }
+    return NULL;
+}
+
+static const char *check_inputs(const ts_repeat *p, ts_tensor *const *inputs, int n, bool granted)
+{
+    if ((uint32_t)n != p->inputs.count)
+        return "another number of inputs";
+    for (uint32_t i = 0; i < p->inputs.count; i++) {
+        const ts_input_guard *g = AT(p->inputs, ts_input_guard, i);
+        const ts_tensor *t = inputs[i];
+        if (g->kind.bits != t->kind.bits)
+            return "an input has another dtype, number of dims or device";
+        if (!has_layout(&g->layout, t))
+            return "an input has other sizes, strides or offset";
+        if (g->keys != t->keys)
+            return "an input requires grad, or has a layer, and had not, or the reverse";
+        if (t->node)
+            return "an input has a history";
+        const char *why = check_memory(p, inputs, i, granted);
+        if (why)
+            return why;
+    }
+    return NULL;
+}
+
+static ts_tensor *leaf_of(const ts_leaf_rule *r, ts_tensor *const *inputs)
+{
+    return r->input ? inputs[r->input - 1] : r->leaf;
+}
+
+static const char *check_leaves(const ts_repeat *p, ts_tensor *const *inputs)
+{
+    for (uint32_t i = 0; i < p->leaves.count; i++) {
+        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
+        ts_tensor *leaf = leaf_of(r, inputs), *g = ts_leaf_tensor(r, leaf);
+        if (leaf && !r->input && atomic_load_explicit(&leaf->refs, memory_order_relaxed) == 1)
+            return "the program has released a parameter";
+        if (r->had != (g != NULL))
+            return r->had ? "a gradient or declared tensor is missing"
+                          : "a gradient or declared tensor is there already";
+        if (!r->read)
+            continue;
+        bool alone = leaf && atomic_load_explicit(&g->refs, memory_order_relaxed) == 1 &&
+                     atomic_load_explicit(&g->storage->refs, memory_order_relaxed) == 1;
+        if (alone != r->alone || !has_layout(&r->before, g) || ts_is_promised(g->storage->data))
+            return "a gradient has other holders or another layout";
+    }
+    return NULL;
+}
+
+static const char *check_fixed(const ts_repeat *p)
+{
+    ts_storage *const *all = p->fixed.data;
+    for (uint32_t i = 0; i < p->fixed.count; i++)
+        if (atomic_load_explicit(&all[i]->refs, memory_order_relaxed) == 1)
+            return "the program has released a tensor of the function";
+        else if (ts_is_promised(all[i]->data))
+            return "a tensor of the function has no values";
+    for (uint32_t i = 0; i < p->outputs.count; i++) {
+        const ts_tensor *t = AT(p->outputs, ts_output_rule, i)->handle;
+        if (t && atomic_load_explicit(&t->refs, memory_order_relaxed) == 1)
+            return "the program has released an output that is always the same tensor";
+    }
+    return NULL;
+}
+
+/** What forbids a replay now; NULL: nothing. granted: an input that was the same tensor in all
+ *  calls so far must be so. */
+static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes,
+                         ts_tensor *const *inputs, int n, bool granted)
+{
+    const char *why;
+    if (p->modes.epoch != modes->epoch)
+        return "a module, an optimizer, requires_grad of a tensor or the registry changed";
+    if (memcmp(&p->modes, modes, sizeof *modes) != 0)
+        return "modes of the thread changed: grad mode, autocast, layers, default device";
+    for (uint32_t i = 0; i < p->dependencies.count; i++) {
+        const ts_dependency *d = AT(p->dependencies, ts_dependency, i);
+        if (memcmp(d->memory, (const char *)p->copies.data + d->at, d->bytes) != 0)
+            return "memory that ts_depends_on() declares changed";
+    }
+    if ((why = check_inputs(p, inputs, n, granted)) != NULL ||
+        (why = check_leaves(p, inputs)) != NULL)
+        return why;
+    return check_fixed(p);
+}
+
+/* ------------------------------------------------------------------------------ numbers ---- */
+
+/** Advances counts and takes the numbers of a call. */
+static void take_numbers(const ts_repeat *p, uint64_t *numbers, ts_rng_state rng)
+{
+    for (uint32_t i = 0; i < p->rules.count; i++) {
+        const ts_number_rule *r = AT(p->rules, ts_number_rule, i);
+        switch ((ts_number_kind)r->kind) {
+        case TS_NUMBER_FIXED: break;
+        case TS_NUMBER_CELL: memcpy(&numbers[i], r->cell, sizeof *numbers); break;
+        case TS_NUMBER_COUNT:
+            numbers[i] = (uint64_t)++*(int64_t *)r->cell;
+            break;
+        case TS_NUMBER_SEED: numbers[i] = rng.seed; break;
+        case TS_NUMBER_OFFSET: numbers[i] = rng.offset + r->distance; break;
+        }
+    }
+}
+
+static void undo_counts(const ts_repeat *p)
+{
+    for (uint32_t i = 0; i < p->rules.count; i++) {
+        const ts_number_rule *r = AT(p->rules, ts_number_rule, i);
+        if (r->kind == TS_NUMBER_COUNT)
+            --*(int64_t *)r->cell;
+    }
+}
+
+/* -------------------------------------------------------------------------------- grant ---- */
+
+bool ts_replay_is_granted(const ts_exec *e)
+{
+    const ts_repeat *p = e->replay;
+    return p && !p->refused && p->agreed >= EQUAL_CALLS;
+}
+
+static void say(ts_compiled *c, const char *why)
+{
+    if (strcmp(c->replay_why, why) != 0 && ts_log_on("compile"))
+        ts_log_write("compile", "%s: the function runs on each call: %s", c->name, why);
+    snprintf(c->replay_why, sizeof c->replay_why, "%s", why);
+}
+
+void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+{
+    const ts_thread *thread = ts_thread_self();
+    struct ts_replay_modes modes = ts_replay_modes_now(thread);
+    pthread_mutex_lock(&c->lock);
+    for (int64_t i = 0; i < c->nplans; i++) {
+        ts_repeat *p = c->plans[i]->replay;
+        if (!p || p->busy)
+            continue;
+        p->matched = !p->refused && !check(p, &modes, inputs, ninputs, false);
+        if (!p->matched)
+            continue;
+        take_numbers(p, p->predicted.data, thread->rng);
+        undo_counts(p);
+    }
+    pthread_mutex_unlock(&c->lock);
+}
+
+/** The function did not do what a replay would have done. */
+static void surprise(ts_compiled *c, ts_repeat *p, const char *why)
+{
+    char text[sizeof c->replay_why];
+    snprintf(text, sizeof text, "%s: %.200s",
+             c->verifying ? "a check found another call than a replay makes"
+                          : "calls differ although no guard does", why);
+    p->refused |= c->verifying;
+    p->agreed = 0;
+    if (c->verifying || ++c->surprises >= MOST_SURPRISES) {
+        c->replay_over = true;
+        ts_log_write("warning", "%s: no more replays: %s", c->name, text);
+    }
+    say(c, text);
+}
+
+/** Counts what the call has shown against replays that would have been made instead. */
+static void judge(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
+{
+    for (int64_t i = 0; i < c->nplans; i++) {
+        ts_repeat *p = c->plans[i]->replay;
+        if (!p || !p->matched || p->busy)
+            continue;
+        if (c->plans[i] != e)
+            surprise(c, p, c->cause[0] ? c->cause : "other calls");
+        else if (!equal && ts_replay_is_granted(e))
+            surprise(c, p, why);
+    }
+}
+
+ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_status status)
+{
+    ts_compiled *c = l->compiled;
+    char why[sizeof l->notes->why] = "";
+    bool varies = false, equal = false;
+    pthread_mutex_lock(&c->lock);
+    ts_repeat *before = e->replay;
+    bool busy = before && before->busy;
+    if (call && before && !busy)
+        equal = ts_replay_agrees(e, before, call, &varies, why, sizeof why);
+    else if (!call)
+        snprintf(why, sizeof why, "%s", l->notes->why);
+    if (status == TS_OK && !l->notes->failed)
+        judge(c, e, equal, why);
+    for (int64_t i = 0; i < c->nplans; i++)
+        if (c->plans[i]->replay)
+            c->plans[i]->replay->matched = false;
+    c->verifying = false;
+    if (why[0] && !c->replay_over)
+        say(c, why);
+    bool never = !call || c->replay_over || (before && before->refused);
+    if (never || busy || status != TS_OK) {
+        ts_replay_free(call);
+    } else {
+        call->agreed = equal ? before->agreed + 1 : 1;
+        never = call->refused = varies && before->modes.epoch == call->modes.epoch;
+        ts_replay_free(before);
+        e->replay = call;
+        ts_replay_list(call);
+        if (call->agreed == EQUAL_CALLS && ts_log_on("compile"))
+            ts_log_write("compile", "%s: later calls run without the function", c->name);
+    }
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, c->replay_why);
+    pthread_mutex_unlock(&c->lock);
+    if (status == TS_OK && never && c->opts.fullgraph)
+        return ts_fail_op(TS_ERR_STATE, c->name, NULL,
+                          "compile without fullgraph: the function then runs on each call",
+                          "fullgraph: no replay: %s", why);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------- run ---- */
+
+static ts_tensor *handle_on(ts_thread *thread, ts_storage *s, const ts_layout *l)
+{
+    ts_tensor base = {.keys = TS_KEYSET(s->device.backend), .storage = s, .data = s->data};
+    base.dtype = l->dtype;
+    base.device = s->device;
+    ts_tensor *t = ts_tensor_alias(thread, &base, l->sizes, l->strides, l->ndim,
+                                   l->place / ts_dtype_sizes[l->dtype]);
+    if (t)
+        t->flags = l->flags;
+    return t;
+}
+
+static ts_lazy_storage *run_storages(const ts_repeat *p) { return p->storages.data; }
+
+static ts_storage *storage_at(const ts_repeat *p, ts_tensor *const *inputs, uint32_t i)
+{
+    const ts_holder *h = AT(p->holders, ts_holder, i);
+    const ts_leaf_rule *leaf;
+    switch ((ts_origin)h->origin) {
+    case TS_ORIGIN_FIXED: return h->storage;
+    case TS_ORIGIN_INPUT: return inputs[h->at]->storage;
+    case TS_ORIGIN_GRADIENT:
+        leaf = AT(p->leaves, ts_leaf_rule, h->at);
+        return ts_leaf_tensor(leaf, leaf_of(leaf, inputs))->storage;
+    default: return run_storages(p)[i].storage;
+    }
+}
+
+/** Storages of a run, and the handles that it leaves: all that may fail for want of memory. */
+static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
+                         ts_tensor *const *inputs)
+{
+    ts_lazy_storage *storages = run_storages(p);
+    ts_tensor **made = p->made.data;
+    memset(storages, 0, e->nstorages * sizeof *storages);
+    for (uint32_t i = 0; i < p->made.count; i++)
+        made[i] = NULL;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        const ts_plan_storage *s = &e->storages[i];
+        if (s->outside)
+            storages[i].storage = storage_at(p, inputs, i);
+        else if (s->held)
+            TS_TRY(storages[i].storage = ts_storage_new(thread, s->device, s->bytes));
+    }
+    for (uint32_t i = 0; i < p->leaves.count; i++) {
+        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
+        if (r->after != TS_GRADIENT_NEW)
+            continue;
+        if (!r->slot)
+            TS_TRY(ts_grad_meta_of(leaf_of(r, inputs)));
+        TS_TRY(made[i] = handle_on(thread, storage_at(p, inputs, r->holder), &r->now));
+    }
+    made += p->leaves.count;
+    for (uint32_t i = 0; i < p->outputs.count; i++) {
+        const ts_output_rule *r = AT(p->outputs, ts_output_rule, i);
+        if (r->kind == TS_OUTPUT_NEW)
+            TS_TRY(made[i] = handle_on(thread, storage_at(p, inputs, r->at), &r->layout));
+    }
+    return TS_OK;
+}
+
+/** The state of the host after the function. */
+static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
+                        ts_tensor **outputs, ts_thread *thread)
+{
+    ts_tensor **made = p->made.data, **results = made + p->leaves.count;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        const ts_holder *h = AT(p->holders, ts_holder, i);
+        ts_storage *s = run_storages(p)[i].storage;
+        if (!s || !h->writes)
+            continue;
+        s->version = h->writes + (e->storages[i].outside ? s->version : 0);
+        s->writer = h->writer;
+    }
+    for (uint32_t i = 0; i < p->outputs.count; i++) {
+        const ts_output_rule *r = AT(p->outputs, ts_output_rule, i);
+        switch ((ts_output_kind)r->kind) {
+        case TS_OUTPUT_NONE: outputs[i] = TS_NONE; break;
+        case TS_OUTPUT_INPUT: outputs[i] = inputs[r->at]; break;
+        case TS_OUTPUT_SAME: outputs[i] = outputs[r->at]; break;
+        case TS_OUTPUT_GRADIENT: outputs[i] = made[r->at]; break;
+        case TS_OUTPUT_HANDLE: outputs[i] = r->handle; break;
+        case TS_OUTPUT_NEW: outputs[i] = ts_scope_adopt(thread, results[i]); break;
+        }
+        results[i] = NULL;
+    }
+    for (uint32_t i = 0; i < p->leaves.count; i++) {
+        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
+        ts_tensor **slot = ts_leaf_slot(r, leaf_of(r, inputs));
+        if (r->after == TS_GRADIENT_KEPT || !slot)
+            continue;
+        ts_tensor *old = *slot;
+        *slot = made[i];
+        made[i] = NULL;
+        ts_release(old);
+    }
+    thread->rng.offset += p->drawn;
+}
+
+/** Gives back what the run has made and nobody has taken. */
+static void clean_up(const ts_repeat *p, const ts_exec *e)
+{
+    ts_tensor **made = p->made.data;
+    for (uint32_t i = 0; i < p->made.count; i++)
+        if (made[i])
+            ts_tensor_unref(made[i]);
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if (!e->storages[i].outside && run_storages(p)[i].storage)
+            ts_storage_release(run_storages(p)[i].storage);
+}
+
+static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_tensor **outputs)
+{
+    ts_repeat *p = e->replay;
+    ts_thread *thread = ts_thread_self();
+    ts_lazy l = {.compiled = c, .thread = thread, .numbers = p->numbers, .storages = p->storages,
+                 .sites = p->sites, .ahead = &p->predicted};
+    ts_status status = prepare(p, e, thread, inputs);
+    if (status == TS_OK) {
+        take_numbers(p, p->numbers.data, thread->rng);
+        take_numbers(p, p->predicted.data,
+                     (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
+        undo_counts(p);
+        status = ts_exec_run(e, &l);
+        if (status == TS_OK)
+            leave_state(p, e, inputs, outputs, thread);
+        else
+            undo_counts(p);
+    }
+    clean_up(p, e);
+    return status;
+}
+
+/** A plan whose replay is granted and whose guards hold; it is busy from then on. */
+static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *inputs, int n)
+{
+    struct ts_replay_modes modes = ts_replay_modes_now(thread);
+    const char *why = NULL;
+    for (int64_t i = 0; i < c->nplans; i++) {
+        ts_exec *e = c->plans[(i + c->replayed) % c->nplans];
+        if (!ts_replay_is_granted(e) || e->replay->busy)
+            continue;
+        const char *not = check(e->replay, &modes, inputs, n, true);
+        why = why ? why : not;
+        if (not)
+            continue;
+        if (c->opts.verify && e->replay->since + 1 >= c->opts.verify) {
+            e->replay->since = 0;
+            c->verifying = true;
+            c->stats.verified++;
+            return NULL;
+        }
+        c->replayed = (i + c->replayed) % c->nplans;
+        return e;
+    }
+    if (why)
+        say(c, why);
+    return NULL;
+}
+
+bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs,
+                    int noutputs, ts_status *status)
+{
+    ts_thread *thread = ts_thread_self();
+    uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
+    if (c->replay_over || thread->tape || thread->inside || state & TS_THREAD_RECORDING ||
+        atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed))
+        return false;
+    for (int i = 0; i < ninputs; i++)
+        if (inputs[i] == TS_NONE || !ts_tensor_settle(inputs[i]))
+            return false;
+    pthread_mutex_lock(&c->lock);
+    ts_exec *e = find(c, thread, inputs, ninputs);
+    if (e && e->replay->outputs.count == (uint32_t)noutputs) {
+        e->runs++;
+        e->used = ++c->clock;
+        e->replay->busy = true;
+        e->replay->since++;
+        c->stats.skipped++;
+    } else {
+        e = NULL;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!e)
+        return false;
+    *status = run(c, e, inputs, outputs);
+    pthread_mutex_lock(&c->lock);
+    e->replay->busy = false;
+    e->runs--;
+    pthread_mutex_unlock(&c->lock);
+    return true;
+}

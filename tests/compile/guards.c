@@ -1,0 +1,448 @@
+/** @file guards.c  Compiled calls without their function: guards, aliases, checks, threads. */
+// SPDX-License-Identifier: MIT
+#include "tests/compile/replay.h"
+#include "tests/threads.h"
+
+/* -------------------------------------------------------------------------------- guards ---- */
+
+static ts_status guarded(TRACED)
+{
+    hooks *h = ctx;
+    ran++;
+    TS_TRY(ts_depends_on(&h->branch, sizeof h->branch));
+    ts_tensor *t = ts_mul(in[0], h->branch ? ts_exp(h->w) : h->w);
+    return TS_STATUS_OF(out[0] = ts_add(ts_dropout(t, 0.25, true), in[1]));
+}
+
+/** One thing that a guard watches, `odd` or as at first. */
+static void change(int what, hooks *h, ts_tensor **in, bool odd)
+{
+    static ts_tensor *const *before;
+    static ts_tensor *first[2];
+    if (!before)
+        first[0] = in[0], first[1] = in[1], before = first;
+    in[0] = before[0], in[1] = before[1];
+    switch (what) {
+    case 0: in[0] = odd ? numbers(3, TS_SIZES(1, 4)) : in[0]; break;             /* sizes */
+    case 1: in[0] = odd ? ts_to(in[0], TS_F64) : in[0]; break;                   /* dtype */
+    case 2:                                                                      /* strides */
+        if (odd)
+            in[0] = ts_transpose(ts_contiguous(ts_transpose(in[0], 0, 1)), 0, 1);
+        break;
+    case 3: in[1] = odd ? ts_narrow(numbers(4, TS_SIZES(9)), 0, 1, 4) : in[1]; break; /* offset */
+    case 4: in[1] = odd ? ts_select(in[0], 0, 1) : in[1]; break;                 /* alias */
+    case 5: h->branch = odd; break;                                              /* memory */
+    case 6: /* the mode that a layer knows */
+        ts_state_changed();
+        break;
+    case 7: OK(ts_set_deterministic(odd)); break;
+    case 8: in[1] = odd ? h->w : in[1]; break; /* an input that the function has as well */
+    }
+}
+
+TS_TEST(each_guard_brings_the_function_back_and_only_where_it_fails, .loop = 9)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    hooks a = {.w = numbers(7, TS_SIZES(3, 4))};
+    ts_tensor *in[] = {numbers(1, TS_SIZES(3, 4)), numbers(2, TS_SIZES(4))};
+    if (_i == 8)
+        in[1] = numbers(2, TS_SIZES(3, 4));
+    ts_compiled *c = replays_of(guarded, &a);
+    ts_manual_seed(4);
+    for (int k = 0; k < 5; k++)
+        check_call(c, guarded, &a, in, 2);
+    ck_assert_int_eq(ran, 2);
+    for (int turn = 0; turn < 3; turn++)
+        for (int odd = 1; odd >= 0; odd--) {
+            change(_i, &a, in, odd);
+            int before = ran;
+            for (int k = 0; k < 4; k++)
+                check_call(c, guarded, &a, in, 2);
+            /* one replay a plan: where both use one, it is made of the last two calls */
+            ck_assert_msg(ran - before <= (_i == 7 || (turn == 0 && odd) ? 2 : 1),
+                          "turn %d, odd %d: ran %d times", turn, odd, ran - before);
+            ck_assert(ran > before || turn || !odd);
+        }
+    ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
+    ts_compiled_free(c);
+}
+
+TS_TEST(new_inputs_are_no_reason_and_inputs_that_meet_are)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    hooks a = {.w = numbers(7, TS_SIZES(4))};
+    ts_compiled *c = replays_of(guarded, &a);
+    ts_tensor *one = numbers(50, TS_SIZES(4));
+    for (int k = 0; k < 30; k++) {
+        TS_SCOPE;
+        ts_tensor *in[] = {numbers((uint64_t)k, TS_SIZES(4)), numbers(99, TS_SIZES(4))};
+        if (k == 10 || k == 20)
+            in[0] = in[1] = one; /* the same tensor twice is another call */
+        if (k == 15)
+            in[1] = a.w; /* and so is a tensor that the function has */
+        check_call(c, guarded, &a, in, 2);
+    }
+    ck_assert_int_le(ran, 6);
+    ck_assert_int_ge(ts_compiled_get_stats(c).skipped, 24);
+    ts_compiled_free(c);
+}
+
+static ts_tensor *doubled(void *payload, ts_tensor *g)
+{
+    (void)payload;
+    return ts_mul_scalar(g, 2);
+}
+
+TS_TEST(the_mode_of_a_module_and_another_optimizer_bring_the_function_back)
+{
+    TS_SCOPE;
+    net a = net_new(0.5, TS_ADAMW), b = net_new(0.5, TS_ADAMW);
+    ts_compiled *c = replays_of(step, &a);
+    for (int k = 0; k < 60; k++) {
+        TS_SCOPE;
+        ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)),
+                              numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
+        if (k % 10 == 5) {
+            ts_module_train(a.module, k % 20 == 5);
+            ts_module_train(b.module, k % 20 == 5);
+        }
+        if (k == 30) { /* an optimizer ends, another one begins */
+            ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.05);
+            ts_optimizer_free(a.optimizer), ts_optimizer_free(b.optimizer);
+            OK(a.optimizer = ts_optimizer_for(a.module, TS_ADAMW, &opts));
+            OK(b.optimizer = ts_optimizer_for(b.module, TS_ADAMW, &opts));
+        }
+        if (k == 40) { /* a parameter is frozen: its moments do not move any more */
+            int64_t n;
+            OK(ts_set_requires_grad(ts_optimizer_params(a.optimizer, &n)[0], false));
+            OK(ts_set_requires_grad(ts_optimizer_params(b.optimizer, &n)[0], false));
+        }
+        if (k == 50 || k == 55) { /* a hook doubles a gradient */
+            static ts_hook *hooks[2];
+            int64_t n;
+            ts_tensor *p = ts_optimizer_params(a.optimizer, &n)[1],
+                      *q = ts_optimizer_params(b.optimizer, &n)[1];
+            if (k == 50) {
+                OK(ts_register_hook(p, doubled, NULL, &hooks[0]));
+                OK(ts_register_hook(q, doubled, NULL, &hooks[1]));
+            } else {
+                ts_hook_remove(p, hooks[0]), ts_hook_remove(q, hooks[1]);
+            }
+        }
+        check_call(c, step, &b, batch, 2);
+        check_same_nets(a, b, false);
+        check_same_states(a, b);
+    }
+    ck_assert_int_ge(ts_compiled_get_stats(c).skipped, 35);
+    ts_compiled_free(c);
+    net_free(a);
+    net_free(b);
+}
+
+static ts_status with_buffer(TRACED)
+{
+    hooks *h = ctx;
+    ran++;
+    TS_TRY(ts_add_(h->w, in[0]));
+    return TS_STATUS_OF(out[0] = ts_mul(h->w, in[0]));
+}
+
+TS_TEST(a_tensor_that_the_program_gave_up_brings_the_function_back)
+{
+    TS_SCOPE;
+    hooks a = {0}, b = {.w = numbers(7, TS_SIZES(5))};
+    {
+        TS_SCOPE;
+        a.w = ts_retain(numbers(7, TS_SIZES(5)));
+    }
+    ts_compiled *c = replays_of(with_buffer, &a);
+    for (int k = 0; k < 20; k++) {
+        TS_SCOPE;
+        ts_tensor *x = numbers((uint64_t)k, TS_SIZES(5));
+        if (k == 10) {
+            ts_release(a.w);
+            a.w = ts_retain(numbers(8, TS_SIZES(5)));
+            OK(ts_copy_(b.w, a.w));
+        }
+        check_call(c, with_buffer, &b, &x, 1);
+        ck_assert(same(a.w, b.w));
+        ck_assert_uint_eq(ts_version(a.w) + (k >= 10 ? 11 : 0), ts_version(b.w));
+    }
+    ck_assert_int_le(ran, 4);
+    ts_compiled_free(c);
+    ts_release(a.w);
+}
+
+/* ------------------------------------------------------------------------------ aliasing ---- */
+
+static ts_status write_input(TRACED)
+{
+    ran++;
+    ts_tensor *row = ts_select(in[0], 0, 1);
+    TS_TRY(ts_mul_scalar_(in[0], 2));
+    TS_TRY(ts_add_(row, in[1]));
+    out[0] = in[0];
+    out[1] = row;
+    return TS_STATUS_OF(out[2] = ts_add(row, in[1]));
+}
+static ts_status same_twice(TRACED)
+{
+    ran++;
+    out[0] = out[1] = ts_add(ts_select(in[0], 0, 0), in[1]);
+    out[2] = ts_select(ts_reshape(out[0], TS_SIZES(2, 2)), 0, 1); /* a view of an output */
+    return TS_STATUS_OF(out[2]);
+}
+static ts_status captured_output(TRACED)
+{
+    hooks *h = ctx;
+    ran++;
+    TS_TRY(ts_add_(h->w, in[1]));
+    out[0] = h->w;
+    out[1] = ts_narrow(h->w, 0, 1, 2);
+    out[2] = TS_NONE;
+    return TS_STATUS_OF(out[1]);
+}
+
+TS_TEST(outputs_alias_what_they_alias_in_calls, .loop = 3)
+{
+    static const ts_trace_fn all[] = {write_input, same_twice, captured_output};
+    enum { CALLS = 8 };
+    TS_SCOPE;
+    hooks a = {.w = numbers(7, TS_SIZES(4))}, b = {.w = numbers(7, TS_SIZES(4))};
+    ts_compiled *c = replays_of(all[_i], &a);
+    ts_tensor *got[CALLS][3], *want[CALLS][3];
+    for (int k = 0; k < CALLS; k++) {
+        ts_tensor *in[] = {numbers((uint64_t)k, TS_SIZES(2, 4)), numbers(9, TS_SIZES(4))},
+                  *too[] = {ts_clone(in[0]), ts_clone(in[1])};
+        OK(ts_compiled_call(c, in, 2, got[k], 3));
+        int before = ran;
+        OK(all[_i](&b, too, 2, want[k], 3));
+        ran = before;
+        ck_assert(same(in[0], too[0]));
+        ck_assert_uint_eq(ts_version(in[0]), ts_version(too[0]));
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < 3; j++)
+                if (got[k][i] != TS_NONE && got[k][j] != TS_NONE) {
+                    ck_assert_int_eq(got[k][i] == got[k][j], want[k][i] == want[k][j]);
+                    bool alias = want[k][i]->storage == want[k][j]->storage;
+                    ck_assert_int_eq(got[k][i]->storage == got[k][j]->storage, alias);
+                    ck_assert_int_eq(alias ? got[k][i]->data - got[k][j]->data : 0,
+                                     alias ? want[k][i]->data - want[k][j]->data : 0);
+                }
+        ck_assert_int_eq(got[k][0] == in[0], want[k][0] == too[0]);
+        ck_assert_int_eq(got[k][0] == a.w, want[k][0] == b.w);
+    }
+    for (int k = 0; k < CALLS; k++)
+        for (int i = 0; i < 3; i++) /* later calls have not overwritten it */
+            ck_assert(same(got[k][i], want[k][i]));
+    ck_assert_int_eq(ran, 2);
+    ts_compiled_free(c);
+}
+
+static ts_status decay(TRACED)
+{
+    ran++;
+    return TS_STATUS_OF(out[0] = ts_tanh(ts_mul_scalar(in[0], 0.5)));
+}
+
+TS_TEST(an_output_may_be_the_next_input_and_draws_between_calls_stay_in_order)
+{
+    TS_SCOPE;
+    ts_compiled *c = replays_of(decay, NULL);
+    ts_tensor *x = numbers(1, TS_SIZES(300)), *y = x, *next;
+    for (int k = 0; k < 20; k++) {
+        OK(ts_compiled_call(c, &x, 1, &next, 1));
+        x = next;
+        OK(decay(NULL, &y, 1, &next, 1));
+        y = next;
+        ck_assert(same(x, y));
+    }
+    ck_assert_int_eq(ran, 22);
+    ts_compiled_free(c);
+}
+
+static ts_status drops(TRACED)
+{
+    ran++;
+    ts_tensor *t = ts_dropout(in[0], 0.5, true);
+    return TS_STATUS_OF(out[0] = ts_add(t, ts_dropout(in[0], 0.5, true)));
+}
+
+TS_TEST(masks_are_those_of_calls_wherever_the_generator_is)
+{
+    TS_SCOPE;
+    ts_compiled *c = replays_of(drops, NULL);
+    ts_tensor *x = ts_ones(TS_SIZES(64), TS_F32), *last = NULL, *y;
+    for (int k = 0; k < 30; k++) {
+        if (k % 7 == 6)
+            ts_manual_seed((uint64_t)k); /* between calls */
+        if (k % 5 == 4)
+            OK(ts_normal(TS_SIZES(3), 0, 1, TS_F32));
+        ts_rng_state begin = ts_rng_get_state();
+        check_call(c, drops, NULL, &x, 1);
+        ts_rng_set_state(begin);
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert(!last || !same(last, y));
+        last = y;
+    }
+    ck_assert_int_eq(ran, 2);
+    ts_compiled_free(c);
+}
+
+/* ------------------------------------------------------------------ what they cannot see ---- */
+
+static ts_status counts_calls(TRACED)
+{
+    hooks *h = ctx;
+    ran++;
+    h->count++;
+    return TS_STATUS_OF(out[0] = h->count % h->branch ? ts_neg(in[0]) : ts_exp(in[0]));
+}
+
+TS_TEST(a_call_that_differs_although_no_guard_does_is_not_granted)
+{
+    TS_SCOPE;
+    hooks a = {.branch = 2}, b = a; /* every other call is another one */
+    ts_compiled *c = replays_of(counts_calls, &a);
+    ts_tensor *x = numbers(1, TS_SIZES(3)), *got, *want;
+    for (int k = 0; k < 20; k++) {
+        OK(ts_compiled_call(c, &x, 1, &got, 1));
+        OK(counts_calls(&b, &x, 1, &want, 1));
+        ck_assert(same(got, want));
+    }
+    ck_assert_int_eq(ran, 40);
+    ck_assert(explains(c, "calls differ although no guard does"));
+    ts_compiled_free(c);
+}
+
+static int warnings;
+static void on_log(void *payload, const char *topic, const char *text)
+{
+    (void)payload;
+    warnings += strcmp(topic, "warning") == 0 && strstr(text, "no more replays") != NULL;
+}
+
+TS_TEST(verify_finds_a_branch_that_no_guard_sees)
+{
+    TS_SCOPE;
+    hooks a = {.branch = 1000}, b = a;
+    warnings = 0;
+    ran = 0;
+    ts_log_set_callback(on_log, NULL);
+    ts_compiled *c = ts_compile(
+        counts_calls, &a, TS_OPTS(ts_compile_opts, .replay = true, .verify = 5));
+    ts_tensor *x = numbers(1, TS_SIZES(3)), *got, *want;
+    for (int k = 0; k < 40; k++) {
+        if (k == 20)
+            a.branch = b.branch = 1; /* from now on it calls exp */
+        OK(ts_compiled_call(c, &x, 1, &got, 1));
+        int before = ran;
+        OK(counts_calls(&b, &x, 1, &want, 1));
+        ran = before;
+        if (k < 20 || k > 25)
+            ck_assert(same(got, want));
+    }
+    ts_log_set_callback(NULL, NULL);
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    ck_assert_int_ge(stats.verified, 4);
+    ck_assert_int_ge(stats.skipped, 10);
+    ck_assert_int_eq(warnings, 1);
+    ck_assert(explains(c, "a check found another call than a replay makes"));
+    ck_assert(explains(c, "mode: the function runs on each call"));
+    ts_compiled_free(c);
+}
+
+/* ----------------------------------------------------------------------------- the rest ---- */
+
+static ts_status fails_late(TRACED)
+{
+    hooks *h = ctx;
+    ran++;
+    TS_SCOPE;
+    TS_TRY(out[0] = ts_neg(in[0]));
+    if (h->count++ == 2)
+        return ts_error_set(TS_ERR_VALUE, "the third call");
+    out[0] = ts_keep(out[0]);
+    return TS_OK;
+}
+TS_TEST(a_function_that_fails_after_its_output_is_no_call_to_repeat)
+{
+    TS_SCOPE;
+    hooks a = {.count = 1};
+    ts_compiled *c = replays_of(fails_late, &a);
+    ts_tensor *x = numbers(1, TS_SIZES(3)), *y;
+    OK(ts_compiled_call(c, &x, 1, &y, 1));
+    FAILS(TS_ERR_VALUE, ts_compiled_call(c, &x, 1, &y, 1));
+    for (int k = 0; k < 4; k++)
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+    ck_assert_int_eq(ran, 3); /* the second call was no reason for or against */
+    ts_compiled_free(c);
+}
+
+static ts_status fails_at_a_place(TRACED)
+{
+    ran++;
+    return TS_STATUS_OF(out[0] = ts_index_select(in[0], 0, in[1]));
+}
+
+TS_TEST(an_error_of_a_replay_is_that_of_the_call_and_the_next_one_works)
+{
+    TS_SCOPE;
+    ts_compiled *c = replays_of(fails_at_a_place, NULL);
+    ts_tensor *x = numbers(1, TS_SIZES(3, 2)), *y;
+    for (int k = 0; k < 8; k++) {
+        TS_SCOPE;
+        int64_t places[] = {0, k == 5 ? 7 : 2};
+        ts_tensor *in[] = {x, ts_from_array(places, TS_I64, TS_SIZES(2))};
+        if (k == 5) {
+            FAILS(TS_ERR_INDEX, ts_compiled_call(c, in, 2, &y, 1));
+            SAYS("7");
+            ck_assert_ptr_null(y);
+        } else {
+            OK(ts_compiled_call(c, in, 2, &y, 1));
+        }
+    }
+    ck_assert_int_eq(ran, 2);
+    ts_compiled_free(c);
+}
+
+static ts_status pure(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_gelu(ts_mul(in[0], in[0])));
+}
+static ts_compiled *shared;
+static bool call_shared(int number, void *ctx)
+{
+    (void)ctx;
+    bool good = true;
+    for (int k = 0; k < 50 && good; k++) {
+        TS_SCOPE;
+        ts_tensor *x = numbers((uint64_t)(100 * number + k), TS_SIZES(40)), *got = NULL, *want;
+        good = ts_compiled_call(shared, &x, 1, &got, 1) == TS_OK &&
+               pure(NULL, &x, 1, &want, 1) == TS_OK && same(got, want);
+    }
+    return good;
+}
+
+TS_TEST(threads_replay_and_run_the_function_beside_each_other, .threads = true)
+{
+    shared = replays_of(pure, NULL);
+    ck_assert_int_eq(ts_together(4, call_shared, NULL), 4);
+    ck_assert_int_gt(ts_compiled_get_stats(shared).skipped, 20);
+    ts_compiled_free(shared);
+}
+
+TS_TEST(storages_that_replays_hold_are_written_in_place_as_ever)
+{
+    TS_SCOPE;
+    hooks a = {.w = numbers(7, TS_SIZES(5))};
+    ts_compiled *c = replays_of(with_buffer, &a);
+    ts_tensor *x = numbers(1, TS_SIZES(5)), *y;
+    for (int k = 0; k < 4; k++)
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+    ts_tensor *leaf = ts_set_requires_grad(numbers(2, TS_SIZES(5)), true);
+    OK(ts_mul_(a.w, leaf)); /* recorded: an error for memory that another tensor shares */
+    ts_compiled_free(c);
+}

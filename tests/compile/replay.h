@@ -1,0 +1,94 @@
+/** @file replay.h  What the tests of calls without their function share. */
+// SPDX-License-Identifier: MIT
+#ifndef TESTS_COMPILE_REPLAY_H
+#define TESTS_COMPILE_REPLAY_H
+
+#include "core/tensor.h"
+#include "tests/tracing/net.h"
+
+static int ran; /* calls in which a function ran */
+
+static inline ts_compiled *replays_of(ts_trace_fn fn, void *ctx)
+{
+    ran = 0;
+    return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .name = "fn", .replay = true));
+}
+
+/** Whether ts_explain() says so. */
+static inline bool explains(ts_compiled *c, const char *words)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    OK(ts_explain(c, file));
+    fclose(file);
+    bool is = strstr(text, words) != NULL;
+    if (!is)
+        fprintf(stderr, "expected '%s' in:\n%s", words, text);
+    free(text);
+    return is;
+}
+
+static inline ts_status step(TRACED)
+{
+    const net *t = ctx;
+    TS_SCOPE;
+    ran++;
+    ts_tensor *loss = ts_mse_loss(ts_forward(t->module, in[0]), in[1]);
+    TS_TRY(ts_backward(loss));
+    TS_TRY(ts_optimizer_step(t->optimizer));
+    ts_optimizer_zero_grad(t->optimizer);
+    out[0] = ts_keep(ts_detach(loss));
+    return TS_OK;
+}
+
+/** The state of both optimizers has equal names and bits, and so have their numbers. */
+static inline void check_same_states(net a, net b)
+{
+    ts_named_tensors x, y;
+    ts_named_number p[16], q[16];
+    OK(ts_optimizer_state(a.optimizer, &x));
+    OK(ts_optimizer_state(b.optimizer, &y));
+    ck_assert_int_eq(x.n, y.n);
+    for (int64_t i = 0; i < x.n; i++) {
+        ck_assert_str_eq(x.names[i], y.names[i]);
+        ck_assert(same(x.tensors[i], y.tensors[i]));
+    }
+    ts_named_tensors_free(&x), ts_named_tensors_free(&y);
+    int64_t n = ts_optimizer_numbers(a.optimizer, p, 16);
+    ck_assert_int_eq(ts_optimizer_numbers(b.optimizer, q, 16), n);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert(p[i].value == q[i].value);
+    ts_tensor *const *u = ts_optimizer_params(a.optimizer, &n),
+                     *const *v = ts_optimizer_params(b.optimizer, &n);
+    for (int64_t i = 0; i < n; i++)
+        ck_assert_uint_eq(ts_version(u[i]), ts_version(v[i]));
+}
+
+typedef struct hooks {
+    double factor, other;
+    int64_t count;
+    int branch;
+    ts_tensor *w, *kept;
+    const char *op;
+} hooks;
+
+/** Calls compiled function and function, which must do the same. */
+static inline void check_call(ts_compiled *c, ts_trace_fn fn, void *other,
+                              ts_tensor *const *in, int n)
+{
+    ts_tensor *got, *want;
+    int before = ran;
+    ts_rng_state begin = ts_rng_get_state();
+    OK(ts_compiled_call(c, in, n, &got, 1));
+    int after = ran;
+    ts_rng_state end = ts_rng_get_state();
+    ts_rng_set_state(begin);
+    OK(fn(other, in, n, &want, 1));
+    ran = after;
+    ck_assert(same(got, want));
+    ck_assert_uint_eq(ts_rng_get_state().offset, end.offset);
+    ck_assert_int_le(ran - before, 1);
+}
+
+#endif
