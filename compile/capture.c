@@ -237,7 +237,7 @@ static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
     next.numbers = *l->ahead;
     r->numbers = next.numbers.data;
     changed = find_changed(r, k, &next);
-    if (changed && (issue(r, k, false, &step) != TS_OK || !remember(k, r, &next))) {
+    if (changed && (capture_steps(r, k, false, &step) != TS_OK || !remember(k, r, &next))) {
         ts_captured_drop(k); /* part of it may have changed: the next run captures all */
         atomic_store(&k->stage, READY);
     }
