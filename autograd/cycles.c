@@ -1,10 +1,10 @@
-/** @file cycles.c  Gradients with a history that reaches their own tensor. */
+/** @file cycles.c  Breaks reference cycles: gradients whose history saved their own tensor. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 
 #include <string.h>
 
-/** The walk also visits the history of these gradients. */
+/** Gradients whose history the walk visits too. */
 typedef struct roots {
     ts_tensor **grads; /* owned */
     uint32_t n, room;
@@ -15,7 +15,7 @@ static bool may_have_gradient(const ts_tensor *t)
     return __atomic_load_n(&t->grad, __ATOMIC_ACQUIRE) != NULL;
 }
 
-/** t without its gradient, in its place in the graph; one reference. NULL with an error. */
+/** An alias of t with t's history and without its gradient; one reference. NULL with an error. */
 static ts_tensor *alias_in_graph(ts_thread *thread, ts_tensor *t)
 {
     bool recorded = t->flags & TS_TENSOR_REQUIRES_GRAD;
@@ -38,8 +38,8 @@ ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history)
 }
 
 /**
- * Puts an alias with the same place in the graph into s, if its tensor may have a gradient.
- * *old receives the tensor, which may end only behind the node's lock.
+ * Replaces the tensor in s by an alias with the same history, if the tensor may have a gradient.
+ * *old receives the tensor; release it after unlocking the node, because that may free a graph.
  */
 static ts_status replace(ts_thread *thread, ts_saved *s, ts_tensor **old)
 {

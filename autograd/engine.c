@@ -1,9 +1,9 @@
 /**
  * @file engine.c  The backward engine: runs gradient rules from the root to the leaves.
  *
- * Nodes wait in a heap ordered by seq, which falls along every edge, so when a node comes up all
- * its consumers have run and its gradients are complete: no counts are needed. Leaves run last.
- * Gradient buffers belong to the run, so runs over a shared graph are independent.
+ * Nodes wait in a heap ordered by seq, which falls along every edge. When a node is popped, all its
+ * consumers have run and its gradients are complete, so no dependency counts are needed. Leaves run
+ * last. Gradient buffers belong to the run, so runs over a shared graph are independent.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
@@ -59,7 +59,7 @@ TS_INLINE void run_begin(ts_run *run, few_tasks *few)
 
 static size_t block_bytes(uint32_t room) { return room * (sizeof(ts_task) + 3 * sizeof(uint32_t)); }
 
-/** Moves the tasks into a block of four times the room. */
+/** Moves the tables into a block for four times as many tasks. */
 static TS_COLD ts_status run_grow(ts_run *run)
 {
     ts_run more = *run;
@@ -80,7 +80,8 @@ static TS_COLD ts_status run_grow(ts_run *run)
     return TS_OK;
 }
 
-/** Ties are broken by age in the run, so the order is the same on every run. */
+/** True if task a runs before task b: larger seq first, then the task that was added first, so the
+ *  order is deterministic. */
 static bool before(const ts_run *run, uint32_t a, uint32_t b)
 {
     uint64_t x = run->tasks[a].node->seq, y = run->tasks[b].node->seq;
@@ -111,7 +112,8 @@ static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
     run->heap[at] = last;
 }
 
-/** Takes the next waiting task; false if there is none. Leaves come last, in order of age. */
+/** Takes the next waiting task; false if there is none. Leaves come last, in the order of their
+ *  addition. */
 TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 {
     if (run->nheap) {
@@ -234,7 +236,8 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     ts_tensor *leaf = n->leaf, *g = *grad;
     if (!leaf)
         return TS_OK; /* the leaf was freed */
-    /* it holds n; other threads that record the leaf's use may still try to set it */
+    /* m is set, because it owns n; the load is atomic, because other threads that record a use of
+       the leaf may try to set it */
     ts_grad_meta *m = __atomic_load_n(&leaf->grad, __ATOMIC_ACQUIRE);
     if (m->grad)
         return add_to_grad(run, leaf, &m->grad, g, old);
@@ -317,10 +320,10 @@ static void hooks_end(hooks_held *h)
 }
 
 /**
- * Runs the hooks of one kind; GRAD and RETAIN hooks for one output.
- * @param edited  gradients that the hooks may replace: the run's own, or those that a rule made,
- *                which are in the caller's scope as all that the hooks make
- * @param grads   gradients of the results, for hooks after the rule; NULL for others
+ * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
+ * @param edited  gradients that the hooks may replace: the run's, or those that a rule made.
+ *                Replacements belong to the caller's scope
+ * @param grads   gradients of the results, for POST hooks; NULL for other kinds
  */
 static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
                                    ts_tensor **edited, int count, ts_tensor **grads)
@@ -498,7 +501,8 @@ static ts_status run_rule(ts_run *run, ts_node *n, ts_tensor **grads, bool hooke
     return status;
 }
 
-/** Hooks behind a leaf's sum. They may take the gradient or the leaf away. */
+/** Runs the POST hooks of a leaf after the accumulation. A hook may remove the gradient or free the
+ *  leaf. */
 static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
 {
     TS_SCOPE;
@@ -522,7 +526,7 @@ static ts_status deliver_locked(ts_run *run, ts_node *n, ts_tensor **grads, ts_t
     return deliver(run, n, grads, old);
 }
 
-/** Adds up a leaf's gradient, then its hooks. */
+/** Accumulates a leaf's gradient, then runs its POST hooks. */
 TS_INLINE ts_status run_leaf(ts_run *run, ts_node *n, ts_tensor **grads, bool hooked)
 {
     ts_tensor *old = NULL;
@@ -540,7 +544,7 @@ static TS_COLD bool has_gradient(const ts_node *n, ts_tensor *const *grads)
     return false;
 }
 
-/** Hooks before a rule: false in *on when they took the last gradient away. */
+/** Runs the PRE hooks. *on is false if they removed all gradients, so the rule is skipped. */
 static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **grads, bool *on)
 {
     TS_SCOPE;
@@ -556,7 +560,7 @@ static TS_COLD bool is_around(const ts_inside *in, const ts_node *n)
     return in;
 }
 
-/** Hooks, captures, then the rule or the leaf. */
+/** Runs one task: GRAD hooks, captures, PRE hooks, then the rule or the leaf's accumulation. */
 static ts_status run_node(ts_run *run, ts_task *t)
 {
     ts_node *n = t->node;
@@ -622,7 +626,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     run.around = thread->inside;
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
-    /* rules never see autocast, and see autograd only when they are to be recorded */
+    /* rules run without autocast, and with autograd only if the run is recorded */
     TS_KEEP_MODES;
     ts_keyset grad = TS_KEYSET(TS_KEY_AUTOGRAD);
     thread->exclude =

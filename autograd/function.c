@@ -1,4 +1,4 @@
-/** @file function.c  Functions with a backward of their own: applied, recorded as one node, run. */
+/** @file function.c  User functions with their own backward (ts_function), recorded as one node. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 #include "include/tessera/check.h"
@@ -26,8 +26,8 @@ static ts_status fail_in(const ts_function_call *call, const char *where, ts_sta
 
 /* --------------------------------------------------------------------------------- node ---- */
 
-/** A node with room for the call, and its inputs with their edges if it records.
- *  NULL with an error. */
+/** Makes a node with room for the call and fills its inputs, with edges if it records. NULL with an
+ *  error. */
 static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inputs, int n, int m,
                          bool records, const void *site)
 {
@@ -257,8 +257,8 @@ static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
     return TS_OK;
 }
 
-/** After forward: saved tensors, then results with one reference each:
- * the dirty input itself or an alias. */
+/** Completes the node after forward: classifies the saved tensors, then replaces each output by the
+ *  result, which is the dirty input itself or an alias, with one reference. */
 static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_tensor **outputs)
 {
     ts_node *node = call->node;
@@ -377,7 +377,7 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
 
 /* ------------------------------------------------------------------------------ backward ---- */
 
-/** Gradients of the results as backward gets them. */
+/** Fills grads with the gradients of the results, in the form that backward gets. */
 static ts_status fill_grads(const ts_vjp_call *b, const ts_function_call *call, ts_tensor **grads)
 {
     const ts_node *node = b->node;

@@ -1,4 +1,4 @@
-/** @file function.h  Inside a node of a user's function. */
+/** @file function.h  The node of a ts_function: data of the user's function in the graph. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_FUNCTION_H
 #define TS_AUTOGRAD_FUNCTION_H
@@ -10,21 +10,22 @@ struct ts_function_call {
     ts_function fn;
     void *ctx;
     ts_node *node;        /* the node whose block contains this struct */
-    ts_tensor **inputs;   /* forward is running */
-    ts_end *saved; /* next: weak, the maker of an input or the node itself of an output */
+    ts_tensor **inputs;   /* set while forward runs; NULL afterwards */
+    ts_end *saved; /* saved tensors; next is weak: the maker of an input, the node of an output */
     int nsaved;
     bool records;
-    uint8_t *marks; /* of inputs, then of outputs */
+    uint8_t *marks; /* DIRTY and CONSTANT, per input, then per output */
 };
 
 TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
 {
     return (ts_function_call *)(n->args + n->nargs);
 }
-/** Refuses NULL lists and inputs, and m outside of 1 to most, which `expected` says. */
+/** Error if a list or an input is NULL or a freed tensor, or if m is not in [1, most]; `expected`
+ *  is the text for that range. */
 ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
                         int m, int most, const char *expected);
-/** Part of a node's end. */
+/** Releases the function's data when its node is freed. */
 void ts_function_end(ts_node *n);
 
 #endif

@@ -1,4 +1,4 @@
-/** @file grad.c  The public face: requires_grad, gradients, backward, grad mode. */
+/** @file grad.c  Public functions: requires_grad, gradients, backward, grad mode. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 #include "core/device.h"
@@ -68,7 +68,7 @@ void ts_zero_grad(ts_tensor *t)
     }
 }
 
-/** A gradient that is given for t must fit it. */
+/** Checks that a gradient from the caller has t's sizes, dtype and device. */
 static ts_status check_like(const char *op, const void *site, const char *name, const ts_tensor *t,
                             const ts_tensor *grad)
 {
@@ -107,8 +107,8 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 /* ------------------------------------------------------------------------------ backward ---- */
 
 /**
- * Start of a run: the root's node and its gradient, owned. A gradient that is made here has no
- * other owner, so the run may give it to a leaf.
+ * Finds the root's node and the gradient to start with, which the caller owns. A gradient of ones
+ * that is made here has no other owner, so the run may store it in a leaf without a copy.
  */
 static ts_status start(const char *name, const void *site, ts_tensor *root, ts_tensor *given,
                        ts_node **node, ts_tensor **gradient)
@@ -136,8 +136,8 @@ static ts_status start(const char *name, const void *site, ts_tensor *root, ts_t
     return TS_OK;
 }
 
-/** Runs the graph of root; gradients of `captures` are returned, or all of them accumulated. A
- *  recorder sees one call whose parts are the rules' ops. */
+/** Runs a backward from root. With captures the gradients are returned in them; without, they are
+ *  accumulated in leaves. A recorder sees one region that contains the ops of the rules. */
 static ts_status run(const char *name, const void *site, ts_tensor *root, ts_tensor *gradient,
                      const ts_backward_opts *opts, ts_capture *captures, int n)
 {

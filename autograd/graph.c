@@ -1,4 +1,4 @@
-/** @file graph.c  Looking at a recorded graph: names, neighbours, print. */
+/** @file graph.c  Inspects a recorded graph: names of nodes, edges, text and DOT output. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 #include "include/tessera/check.h"

@@ -1,4 +1,4 @@
-/** @file hooks.c  Functions that a backward calls on gradients and around rules. */
+/** @file hooks.c  Hooks: user functions that a backward calls on gradients and around rules. */
 // SPDX-License-Identifier: MIT
 #include "autograd/node.h"
 #include "include/tessera/check.h"
@@ -149,7 +149,7 @@ ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool recor
         ts_hook *h = node->hooks;
         while (h && (h->kind != TS_HOOK_RETAIN || h->output != output || at--))
             h = h->next;
-        if (h) { /* its tensor is there: a dying one takes its hook out first */
+        if (h) { /* its tensor is alive: freeing a tensor removes its hook first */
             ts_grad_meta *m = ts_grad_meta_of(h->payload);
             status = !m        ? ts_error_code()
                      : m->grad ? ts_accumulate_grad(&m->grad, g, record, &old)

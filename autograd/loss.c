@@ -24,7 +24,8 @@ const ts_vjp ts_vjp_cross_entropy = {
 RULE(nll_loss, READS(0) | READS(1),
      ts_nll_loss_backward(g, X, ARG(1), (ts_reduction)INT(2), INT(3)))
 
-/** Linear in grad, and self does not matter: the gradient of grad is the loss of the upstream. */
+/** Gradient of `grad` in a backward op that is linear in grad and independent of self: the loss
+ *  applied to the upstream gradient u. */
 static ts_tensor *loss_of(ts_vjp_call *b, ts_tensor *u)
 {
     int64_t ignore = INT(4);

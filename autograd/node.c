@@ -91,7 +91,7 @@ static void gradient_unref(ts_tensor *t)
 {
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
         return;
-    t->next = gradients; /* `next` is free: a tensor in a scope's list would have a reference */
+    t->next = gradients; /* `next` is unused: a tensor in a scope's list has a reference */
     gradients = t;
     release_pending();
 }

@@ -1,4 +1,4 @@
-/** @file node.h  The recorded graph. */
+/** @file node.h  The recorded autograd graph: nodes, saved tensors, hooks, locks. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_NODE_H
 #define TS_AUTOGRAD_NODE_H
@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/** Sizes, dtype and device of a tensor, which may be freed already. */
+/** Sizes, dtype and device of a tensor; a copy, so that it outlives the tensor. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
     uint8_t output; /* of an input: index among its maker's results */
@@ -18,9 +18,10 @@ typedef struct ts_shape {
 
 /** A tensor that a rule will read. */
 typedef struct ts_saved {
-    ts_tensor *t;     /* owned; TS_NONE; NULL: not read, packed, or freed after a backward */
-    uint32_t version; /* of the storage when saved; packed: slot number in the node's segment */
-    uint16_t op;      /* recomputed: op of the node that saved it */
+    ts_tensor *t;     /* owned; TS_NONE for an absent tensor; NULL if the rule does not read it, if
+                         it is packed, or if a backward freed it */
+    uint32_t version; /* storage version when saved; if packed: slot number in the node's segment */
+    uint16_t op;      /* in ts_collected: op of the node that saved it in the second run */
     bool packed;
 } ts_saved;
 
@@ -40,7 +41,7 @@ typedef enum ts_hook_kind { TS_HOOK_GRAD, TS_HOOK_RETAIN, TS_HOOK_PRE, TS_HOOK_P
 
 struct ts_hook {
     ts_hook *next;
-    _Atomic int32_t refs; /* of the list, and of runs that are about to call the hook */
+    _Atomic int32_t refs; /* held by the list and by runs that will call the hook */
     atomic_bool removed;
     uint32_t forks; /* fork count of the process when the hook was made */
     union {
@@ -64,7 +65,7 @@ struct ts_node {
     uint8_t nargs, nrets;
     uint32_t ninputs;
     uint16_t needs;         /* bit i: argument i needs a gradient; ops only */
-    uint16_t scope;         /* of the profile, when the call was recorded; 0: none */
+    uint16_t scope;         /* profile scope of the recorded call; 0: none */
     size_t bytes;           /* of this block */
     _Atomic uint32_t owner; /* id + 1 of the thread whose run holds the lock; 0: unlocked */
     bool saves;             /* may hold saved tensors */
@@ -84,7 +85,7 @@ struct ts_node {
         struct ts_segment *segment; /* of others: owned; where packed tensors come from */
     };
     ts_hook *hooks;     /* owned */
-    ts_value *args;  /* nargs; those of tensors point to their inputs */
+    ts_value *args;  /* nargs; the value of a tensor argument points to its ts_end in inputs */
     ts_end *inputs;  /* ninputs */
     ts_end *outputs; /* nrets, behind the inputs */
 };
@@ -115,14 +116,15 @@ TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
 void ts_node_unref(ts_node *node);
 /** The AUTOGRAD layer: runs the call and attaches a node to its results. */
 ts_status ts_record(ts_frame *f);
-/** Releases the node and the gradient of a tensor that ends. */
+/** Releases the node and the gradient of a tensor that is being freed. */
 void ts_node_release_history(ts_tensor *t);
 /** Drops saved tensors; a later unpack is an error. */
 void ts_node_free_saved(ts_node *node);
 /** Saved tensor k of a node that is no leaf, in the order inputs, outputs, tensors of a function;
  *  NULL after the last. */
 ts_saved *ts_node_saved(ts_node *node, uint32_t k);
-/** The input for member k of list argument `arg` (k 0: a tensor argument); NULL if absent. */
+/** The input for member k of list argument `arg`, or for tensor argument `arg` if k is 0; NULL if
+ *  there is none. */
 TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 {
     const ts_value *v = &node->args[arg];
@@ -132,15 +134,16 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 }
 
 /**
- * The tensor to store as a gradient, owned: g, or an alias if g may have a gradient itself, so that
- * no chain of gradients leads back to the tensor. With history, the result keeps g's node, and
- * ts_break_cycle() breaks cycles; otherwise it has no history. NULL with an error.
+ * Returns the tensor to store as a gradient, owned by the caller; NULL with an error. It is g, or
+ * an alias of g if g may have a gradient itself, so that no chain of gradients forms a reference
+ * cycle. With `history` the result keeps g's node, and ts_break_cycle() breaks cycles; otherwise it
+ * has no history.
  */
 ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
 /**
- * The only place where gradients are summed (invariant 5). *slot owns a reference or is NULL; g is
- * borrowed. With record, sums are recorded for double backward.
+ * Adds g (borrowed) to the gradient in *slot, which owns a reference or is NULL. All gradients of
+ * whole tensors are summed here. With `record` the sum is recorded, for double backward.
  * @param old  receives the tensor that a sum replaced, or NULL; owned. Its release may free a
  *             graph, so release it while no node is locked.
  */
@@ -168,7 +171,7 @@ TS_INLINE bool ts_shape_fits(const ts_shape *s, const ts_tensor *t)
 #define TS_SHAPE_TEXT(x) ts_shape_text((char[208]){0}, 208, (x)->sizes, (x)->ndim, (x)->dtype)
 const char *ts_shape_text(char *buffer, size_t size, const int64_t *sizes, int ndim, int dtype);
 
-/** A handle of t's own without history, with one reference; NULL with an error. */
+/** A new alias of all of t, without history, with one reference; NULL with an error. */
 TS_INLINE ts_tensor *ts_whole_alias(ts_thread *thread, const ts_tensor *t)
 {
     return ts_tensor_alias(thread, t, t->sizes, t->strides, t->ndim, 0);
@@ -188,12 +191,13 @@ TS_INLINE ts_node *ts_node_ref(ts_node *node)
     atomic_fetch_add_explicit(&node->refs, 1, memory_order_relaxed);
     return node;
 }
-/** The calls that led to a recorded one, innermost first; the end of its node's block. */
+/** Return addresses of the calls around a recorded call, innermost first; stored at the end of the
+ *  node's block. */
 typedef struct ts_trail {
     int n;
     void *frames[24];
 } ts_trail;
-/** Set by ts_anomaly_enable(): nodes that are made get a trail. */
+/** Set by ts_anomaly_enable(): new nodes get a trail. */
 extern _Atomic bool ts_anomaly_on;
 /** Writes the trail into the end of the node's block. */
 TS_COLD void ts_trail_take(ts_node *node);
@@ -237,8 +241,8 @@ TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, ui
     return n;
 }
 
-/** Makes t the node's next input, which is *in: with an edge to its maker if it needs a gradient
- *  and the node records. */
+/** Fills *in as the node's next input for t. If the node records and t needs a gradient, adds an
+ *  edge to the node that made t. */
 TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool records)
 {
     n->ninputs++;
@@ -255,7 +259,8 @@ TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool
     n->seq = n->seq > next->seq ? n->seq : next->seq;
     return TS_OK;
 }
-/* While no other thread can know a node, its references are counted without locking the bus. */
+/* While no other thread can reach a node, references are counted without atomic read-modify-write.
+ */
 TS_INLINE ts_node *ts_node_ref_new(ts_node *node)
 {
     atomic_store_explicit(&node->refs, atomic_load_explicit(&node->refs, memory_order_relaxed) + 1,
@@ -271,15 +276,15 @@ TS_INLINE void ts_node_unref_new(ts_node *node)
         ts_node_unref(node);
 }
 
-/** Lets other threads run, for longer from try to try. */
+/** Yields or sleeps before attempt number `tries` of a spin loop; the time grows with `tries`. */
 TS_COLD void ts_back_off(long tries);
 /** Waits for a node that another thread has locked; false if the calling thread has locked it. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
 /**
- * Locks a node for a rule that changes it, or a leaf for adding to its gradient: several threads
- * may share nodes and leaves. A thread holds no lock while it runs user code, so backwards that
- * start each other cannot deadlock. False if this thread has locked the node already.
+ * Locks a node to run a rule that changes it, or a leaf to add to its gradient, because threads may
+ * share nodes and leaves. A thread holds no lock while it runs user code, so a backward inside
+ * another cannot deadlock. self: ts_node_self(). False if this thread already holds the lock.
  */
 TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
 {
@@ -301,14 +306,15 @@ TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts
                                 int *n);
 TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
 TS_COLD void ts_hook_unref(ts_hook *hook);
-/** Called in a forked child: hooks that threads of the parent were in count as left. */
+/** Called in a forked child: ts_hook_remove() does not wait for hooks that threads of the parent
+ *  were running. */
 void ts_hooks_forked(void);
 /** Adds g to the gradient that ts_retain_grad() keeps for result `output`. */
 TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);
 /** Moves a tensor's RETAIN hook from one node to another (NULL: the tensor is freed). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 
-/** Makes t the result i of a node that is new. */
+/** Makes t the result i of a new node. */
 TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
 {
     ts_node *before = t->node;
@@ -323,7 +329,9 @@ TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
     }
 }
 
-/** A write that would create or change history is refused (docs/architecture.md). */
+/** TS_ERR_AUTOGRAD if an in-place write to t would break recorded history: t is a leaf that
+ *  requires grad, a view, or shares its storage (docs/architecture.md). `what` names t in the
+ *  error. */
 ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, const char *what);
 
 #endif

@@ -31,8 +31,8 @@ static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, t
 
 /**
  * Gives the gradients of weight and bias, and writes the gradient of x, the normalised tensor, to
- * *dx; NULL if none arrived. Arguments and results of add_layer_norm are shifted by `at` = 1 than
- * those of layer_norm.
+ * *dx; NULL if no gradient arrived. at: shift of argument and result numbers, 0 for layer_norm and
+ * 1 for add_layer_norm.
  */
 static ts_status undo_layer_norm(ts_vjp_call *b, int at, ts_tensor *x, ts_tensor **dx)
 {
@@ -59,7 +59,7 @@ static ts_status layer_norm(ts_vjp_call *b)
 const ts_vjp ts_vjp_layer_norm = {
     .rule = layer_norm, .always = READS(0) | READS(2) | READS_RET(1) | READS_RET(2)};
 
-/** The gradient of the sum, which both terms receive. */
+/** Rule of add_layer_norm: both terms of the sum receive its gradient. */
 static ts_status add_layer_norm(ts_vjp_call *b)
 {
     ts_tensor *dx, *g_sum = GRAD(1);

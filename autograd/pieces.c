@@ -1,4 +1,4 @@
-/** @file pieces.c  Gradients of parts of one tensor, which wait to be written together. */
+/** @file pieces.c  Pending gradients of parts of one tensor, which are written together. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 #include "include/tessera/ops.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/** One gradient (owned) with the places of its elements in the tensor. */
+/** One gradient (owned) with the positions of its elements in the tensor. */
 typedef struct piece {
     ts_tensor *grad;
     ts_places at;
@@ -16,7 +16,7 @@ struct ts_pieces {
     ts_pieces *next; /* pieces of another result of the same node */
     int output, n, room;
     const ts_shape *whole; /* sizes of the tensor; owned by a node of the run's graph */
-    int64_t waiting;       /* elements of the gradients, and one for each */
+    int64_t waiting;       /* sum over the pending gradients of numel + 1 */
     piece *list;
 };
 
@@ -72,8 +72,8 @@ bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim)
 }
 
 /**
- * The places of the elements of a view's result `output` in the view's argument. The shape rule is
- * called for a tensor in row-major order, whose data is never read.
+ * Computes the positions of the elements of a view's result `output` in the view's argument, by
+ * calling the view's shape rule on a row-major tensor header without data.
  */
 static ts_status places_of(ts_thread *thread, const ts_node *view, int output, ts_places *at)
 {
@@ -81,7 +81,7 @@ static ts_status places_of(ts_thread *thread, const ts_node *view, int output, t
     ts_storage storage = {.refs = 1, .data = &storage, .bytes = shape_numel(s)};
     ts_tensor whole = {.storage = &storage, .data = storage.data, .numel = storage.bytes,
                        .flags = TS_TENSOR_CONTIGUOUS};
-    whole.dtype = TS_U8; /* places in bytes are places in elements */
+    whole.dtype = TS_U8; /* elements of 1 byte: offsets in bytes equal offsets in elements */
     whole.ndim = s->ndim;
     memcpy(whole.sizes, s->sizes, sizeof whole.sizes);
     ts_strides_fill(s->sizes, s->ndim, whole.strides);
@@ -99,8 +99,9 @@ static ts_status places_of(ts_thread *thread, const ts_node *view, int output, t
 }
 
 /**
- * Places in a view become places in its argument, where the view's elements lie at `view`. False
- * when a step of them is no step there, as from the end of a transposed row to the next one.
+ * Converts positions *at in a view's result to positions in the view's argument, in which the
+ * result's elements are at `view`. False if the converted positions have no constant stride, such
+ * as a step from the end of a transposed row to the next row.
  */
 static bool move_places(const ts_shape *s, const ts_places *view, const ts_tensor *g, ts_places *at)
 {
@@ -339,7 +340,7 @@ static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
         int many = 0;
         memcpy(sizes, g->sizes, sizeof sizes);
         for (int d = 0; d < g->ndim; d++)
-            if (sizes[d] > 1 && at.strides[d] == 0) { /* the view had expanded it */
+            if (sizes[d] > 1 && at.strides[d] == 0) { /* a dim that the view expanded */
                 dims[many++] = d;
                 sizes[d] = 1;
             }
@@ -381,7 +382,7 @@ ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *g, const ts_places *at)
         TS_TRY(ts_anomaly_check(b->node, &g, 1, TS_GIVEN));
     if (!__atomic_load_n(&b->node->hooks, __ATOMIC_ACQUIRE))
         return ts_run_send_part(run, in, g, at);
-    /* they see no less than the whole gradient */
+    /* POST hooks get the whole gradient */
     TS_TRY(g = whole_of(&in->shape, &(piece){g, *at}, 1));
     return TS_STATUS_OF(b->given[0] = b->given[0] ? ts_add(b->given[0], g) : g);
 }

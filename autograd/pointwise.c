@@ -58,7 +58,7 @@ static ts_status pow_rule(ts_vjp_call *b)
             ts_tensor *x = ARG(0);
             flat = ts_logical_and(ts_eq_scalar(x, 0), flat);
             slope = ts_masked_fill_scalar(ts_mul(Y, ts_log(x)), flat, 0);
-        } else { /* a half would round a number near 1 to 1, whose logarithm is 0 */
+        } else { /* log in double: bf16 or f16 would round a base near 1 to 1, and log(1) is 0 */
             double number = ts_value_number(base);
             slope = ts_mul_scalar(Y, log(number));
             slope = number == 0 ? ts_masked_fill_scalar(slope, flat, 0) : slope;

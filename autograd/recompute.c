@@ -1,5 +1,5 @@
-/** @file recompute.c  Activation checkpoints: the forward pass of a part saves slot
- * numbers instead of tensors, and a backward runs the part again to get the tensors. */
+/** @file recompute.c  Activation checkpoints: the forward of a checkpointed function saves slot
+ * numbers instead of tensors, and a backward runs the function again to get the tensors. */
 // SPDX-License-Identifier: MIT
 #include "autograd/function.h"
 #include "include/tessera/check.h"
@@ -17,7 +17,7 @@ typedef struct part {
     ts_tape *tape;
 } part;
 
-/** An input of a segment: held, or packed in the segment around it. */
+/** An input of a segment: a saved tensor, or a slot number of the outer segment. */
 typedef struct segment_input {
     ts_saved saved;
     ts_shape shape;
@@ -26,14 +26,14 @@ typedef struct segment_input {
     const ts_node *maker;
 } segment_input;
 
-/** One forward of a checkpointed function; owned by the nodes that it recorded. */
+/** One forward of a checkpointed function; the nodes that it recorded own references. */
 struct ts_segment {
     _Atomic int32_t refs;
-    uint32_t slots;   /* numbers given */
-    uint32_t readers; /* nodes with numbers, and segments inside that packed inputs */
-    bool open;        /* forward still runs */
-    bool broken;      /* it failed, or wrote to an input */
-    part part;        /* its inputs and outputs are gone */
+    uint32_t slots;   /* number of slots */
+    uint32_t readers; /* nodes with slots, and inner segments whose inputs have slots here */
+    bool open;        /* forward is running */
+    bool broken;      /* forward failed, or wrote to an input */
+    part part;        /* the function; its lists of inputs and outputs are no longer valid */
     void (*release)(void *ctx);
     ts_rng_state rng;
     ts_mask_guard masks;
@@ -199,7 +199,7 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
             if (in->saved.t)
                 continue;
             s->part.n = i;
-            s->release = NULL; /* the caller ends ctx */
+            s->release = NULL; /* the caller releases ctx */
             ts_segment_unref(s);
             return NULL;
         }

@@ -1,10 +1,10 @@
 /**
  * @file recompute.h  Graphs that save slot numbers and recompute the tensors that rules read.
  *
- * While a checkpointed function runs forward, its thread records on a tape: nodes get edges as
- * usual, but slot numbers of a segment instead of tensors. The first rule that reads a slot runs
- * the function again on a tape that collects the tensors in the same order. The graph of the first
- * run is the only one, so leaves, hooks and double backward work unchanged.
+ * While a checkpointed function runs forward, its thread has a tape. Nodes get edges as usual, but
+ * they save slot numbers of a segment instead of tensors. The first rule that reads a slot runs the
+ * function again, with a tape that collects the tensors in the same order. Backward always uses the
+ * graph of the first run, so leaves, hooks and double backward work unchanged.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RECOMPUTE_H
@@ -14,18 +14,19 @@
 
 typedef struct ts_segment ts_segment;
 
-/** Treatment of saved tensors in a recording thread. */
+/** How a thread saves tensors for backward while a checkpointed function runs. If both segment and
+ *  into are NULL, tensors are not saved at all. */
 struct ts_tape {
-    ts_segment *segment;      /* forward: numbers are given */
-    ts_collected *into;       /* again: tensors are collected; with neither they are dropped */
-    ts_tensor *const *inputs; /* of the function */
-    int n;
+    ts_segment *segment;      /* first run: gives slot numbers */
+    ts_collected *into;       /* second run: collects the tensors */
+    ts_tensor *const *inputs; /* inputs of the function */
+    int n;                    /* number of inputs */
 };
 
-/** Part of ts_saved_pack(): asks the tape. */
+/** The slow part of ts_saved_pack(). */
 bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s);
-/** True: the thread's tape takes care of a tensor that node wants to save, and has given its number
- *  to *s if there will be one to ask for. False: node keeps it. */
+/** Offers a tensor that node saves to the thread's tape. True: the tape handles it, and *s has its
+ *  slot number if it can be recomputed. False: the node must save t itself. */
 TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_saved *s)
 {
     return TS_UNLIKELY(thread->tape != NULL) && ts_tape_take(thread->tape, node, t, s);

@@ -249,7 +249,7 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
     return TS_OK;
 }
 
-/** After the call: the rule gets its results, and the results the node. */
+/** After the call: saves the results that the rule reads and attaches the node to the results. */
 TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
 {
     if (reads >= TS_SAVE_RET(0))
@@ -313,7 +313,8 @@ static TS_COLD ts_status parts_in_place(ts_frame *f)
     return TS_OK;
 }
 
-/** The composite with AUTOGRAD on: its ops record themselves, also in a trace of calls. */
+/** Runs the composite with AUTOGRAD on, so that its ops are recorded, as parts of a region in a
+ *  trace. */
 static __attribute__((noinline)) ts_status by_parts(ts_frame *f)
 {
     ts_recorder *r = f->thread->recorder;
@@ -327,7 +328,8 @@ static __attribute__((noinline)) ts_status by_parts(ts_frame *f)
     return status;
 }
 
-/** Results without their history would lie. */
+/** Releases the results of a call that could not be recorded, since they would lack their history.
+ */
 static TS_COLD void drop_results(ts_frame *f)
 {
     for (int i = 0; i < f->nrets; i++)

@@ -4,8 +4,8 @@
 
 #include <math.h>
 
-/** t, like the result of a reduction of argument 0 over the dims in argument 1, over its elements.
- */
+/** Broadcasts t, which has the sizes of the result, over the reduced dims to the sizes of
+ *  argument 0. */
 static ts_tensor *expand_reduced(ts_vjp_call *b, ts_tensor *t)
 {
     const ts_value *dims = ts_rule_arg(b, 1);
@@ -13,7 +13,8 @@ static ts_tensor *expand_reduced(ts_vjp_call *b, ts_tensor *t)
     return ts_unreduce(t, SIZES(0), all ? NULL : dims->ints, all ? 0 : (int)dims->count);
 }
 
-/** `op` of t over the dims in argument 1, kept with size 1; over all elements without a list. */
+/** Reduces t by `op` over the dims in argument 1 with keepdim, or over all elements if argument 1
+ *  is absent. */
 #define KEPT(op, t)                                                                                \
     (ts_rule_arg(b, 1)->tag == TS_TAG_INTS                                                         \
          ? ts_##op##_dims(t, ts_rule_arg(b, 1)->ints, (int)ts_rule_arg(b, 1)->count, true)         \
@@ -52,8 +53,8 @@ RULE(unreduce, 0, reduced(b, g))
 RULE(var, READS_X,
      ts_mul(expand_reduced(b, ts_mul_scalar(g, 2 / reduced_count(b, NUM(3)))), DEVIATIONS))
 
-/** t over the length y of a vector that it belongs to, 0 at y = 0. The quotient is small where
- * neither g / y nor 1 / y need be finite. */
+/** t / y, where y is the norm or deviation of the reduced elements; 0 where y is 0. t is divided by
+ * y before g multiplies it, because g / y and 1 / y may overflow where t / y is small. */
 static ts_tensor *by_length(ts_vjp_call *b, ts_tensor *t, ts_tensor *y)
 {
     return ts_div(t, expand_reduced(b, ts_masked_fill_scalar(y, ts_eq_scalar(y, 0), INFINITY)));
@@ -63,8 +64,9 @@ static ts_tensor *by_length(ts_vjp_call *b, ts_tensor *t, ts_tensor *y)
 #define PER_DEGREE ts_mul_scalar(g, 1 / reduced_count(b, NUM(3)))
 RULE(std, READS_X | READS_Y, ts_mul(by_length(b, DEVIATIONS, Y), expand_reduced(b, PER_DEGREE)))
 
-/** g shared evenly among the elements for which `chosen` (bool, like argument 0) holds. Halves do
- * not hold their number. Other elements get 0 g, which is NaN where g is not finite. */
+/** Divides g evenly among the elements for which `chosen` (bool, sizes of argument 0) is true. They
+ * are counted in f32 or f64, since bf16 and f16 cannot hold large counts. Other elements get 0 g,
+ * which is NaN where g is not finite. */
 static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
 {
     ts_dtype wide = g->dtype == TS_F64 ? TS_F64 : TS_F32;
@@ -93,7 +95,8 @@ static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
 }
 RULE(norm, READS_X | READS_Y, of_norm(b, g, NUM(3)))
 
-/** Products of the elements before (or after) each element of the last dim, in log2(n) steps. */
+/** For each element of the last dim, the product of the elements before it (behind: after it), in
+ *  log2(n) steps. */
 static ts_tensor *running_product(ts_tensor *x, bool behind)
 {
     int last = x->ndim - 1;
@@ -122,7 +125,7 @@ static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
         mask |= 1u << (dims->ints[i] + (dims->ints[i] < 0 ? x->ndim : 0));
     int64_t order[TS_MAX_DIMS], back[TS_MAX_DIMS], sizes[TS_MAX_DIMS], rows[TS_MAX_DIMS];
     int kept = 0, at = 0, ndim = x->ndim;
-    for (uint32_t gone = 0; gone < 2; gone++) /* dims that stay come first */
+    for (uint32_t gone = 0; gone < 2; gone++) /* kept dims first, then reduced dims */
         for (int d = 0; d < ndim; d++)
             if ((mask >> d & 1) == gone) {
                 kept += !gone;
@@ -139,7 +142,8 @@ static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
     return ts_permute(ts_reshape(others, sizes, ndim), back, ndim);
 }
 
-/** The product of the others: of all that are not 0, over x, where no other element is 0. */
+/** g times the product of all other elements. Without a recorded backward it is computed as the
+ *  product of the nonzero elements, divided by x, or 0 where another element is 0. */
 static ts_tensor *product_of_others(ts_vjp_call *b, ts_tensor *g)
 {
     ts_tensor *x = X;

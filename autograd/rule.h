@@ -1,4 +1,4 @@
-/** @file rule.h  Short forms in which the rules of the library are written. */
+/** @file rule.h  Macros for the library's gradient rules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_RULE_H
 #define TS_AUTOGRAD_RULE_H
@@ -23,8 +23,9 @@
 #define READS_X READS(0)
 #define READS_Y READS_RET(0)
 
-/* In a rule over the call b: gradient of result i, saved argument and result i, plain argument i,
- * sizes of tensor argument i with their number. */
+/* Values in a rule whose argument is ts_vjp_call *b. GRAD(i): gradient of result i. ARG(i), RET(i):
+ * saved argument and saved result i. INT, DIM, NUM: plain argument as int64_t, int, double.
+ * SIZES(i): sizes and ndim of tensor argument i, as two arguments. */
 #define GRAD(i) ts_rule_grad(b, i)
 #define ARG(i) ts_rule_saved_arg(b, i)
 #define RET(i) ts_rule_saved_ret(b, i)
@@ -35,8 +36,8 @@
 #define NUM(at) ts_rule_arg(b, at)->d
 #define SIZES(i) ts_rule_arg_meta(b, i).sizes, ts_rule_arg_meta(b, i).ndim
 
-/** Gives argument i of call b its gradient, if it needs one; broadcasting and promotion are undone.
- *  Leaves the rule when that fails. */
+/** If argument i of call b needs a gradient, evaluates `gradient` and passes it to ts_rule_give(),
+ *  which undoes broadcasting and promotion. Returns from the rule on an error. */
 #define GIVE(i, gradient)                                                                          \
     do {                                                                                           \
         if (ts_rule_needs(b, i))                                                                   \
@@ -45,7 +46,7 @@
 
 /** A rule for argument 0 alone, as an expression of g, the result's gradient. */
 #define RULE(name, reads, expr) RULE_WITH(name, expr, .saves = {[0] = reads})
-/** Rule of a view: g's elements are kept and reordered. */
+/** A rule of a view, whose gradient has the same elements as g in other positions. */
 #define VIEW_RULE(name, expr) RULE_WITH(name, expr, .view = true)
 #define RULE_WITH(name, expr, ...)                                                                 \
     static ts_status name##_rule(ts_vjp_call *b)                                                   \
@@ -57,7 +58,7 @@
 
 /** A rule for up to three arguments: (argument, tensors read, expression of g) for each. */
 #define RULES(name, ...) RULES_OF(name, GRAD(0), __VA_ARGS__)
-/** The same rule with a modified g, which all gradients use. */
+/** Like RULES(), with the expression `shared` as g in all gradients. */
 #define RULES_OF(name, shared, ...)                                                                \
     static ts_status name##_rule(ts_vjp_call *b)                                                   \
     {                                                                                              \

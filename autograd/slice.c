@@ -13,7 +13,7 @@ RULES(slice_scatter,
        ts_slice_scatter(g, ts_rule_zeros(ts_rule_arg_meta(b, 1)), DIM(2), INT(3), INT(4), INT(5))),
       (1, 0, ts_slice(g, DIM(2), INT(3), INT(4), INT(5))))
 
-/** One write of the whole gradient when all parts were used. */
+/** If every part has a gradient, concatenates them in one write instead of adding part by part. */
 static ts_status split(ts_vjp_call *b)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);

@@ -39,7 +39,7 @@ static int64_t place_end(const place *p)
     return last + 1;
 }
 
-/** The places of all elements, in order: (numel). */
+/** The positions of all elements in row-major order, as an i64 tensor of sizes (numel). */
 static ts_tensor *place_index(const place *p, ts_device device)
 {
     ts_meta one = ts_meta_of(NULL, TS_I64, device, 0, 1);

@@ -92,7 +92,7 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
     const ts_end *o = &b->node->outputs[i];
-    /* the weak link is closed only for as long as the rule runs */
+    /* a saved result has no link to its node, to avoid a cycle; the alias has one for the rule */
     return ts_relink(b, ts_saved_read(b, o, "the result"), b->node, i);
 }
 
@@ -128,7 +128,7 @@ ts_tensor *ts_rule_operand(ts_vjp_call *b, int i)
     return TS_LIKELY(!t || t->dtype == g->dtype) ? t : ts_to(t, (ts_dtype)g->dtype);
 }
 
-/** g summed to the sizes of an input. */
+/** Sums g to the sizes of an input, which undoes broadcasting. */
 static ts_tensor *reduce_to(const ts_shape *s, ts_tensor *g)
 {
     return ts_shape_sizes_fit(s, g) ? g : ts_sum_to_size(g, s->sizes, s->ndim);

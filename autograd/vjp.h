@@ -1,4 +1,5 @@
-/** @file vjp.h  A gradient rule of the library; gradient.h explains how to write rules. */
+/** @file vjp.h  Gradient rules of the library: the struct and internal helpers. gradient.h explains
+ * how to write rules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_AUTOGRAD_VJP_H
 #define TS_AUTOGRAD_VJP_H
@@ -8,22 +9,24 @@
 
 struct ts_vjp {
     ts_status (*rule)(ts_vjp_call *b);
-    uint32_t saves[TS_MAX_ARGS]; /* tensors that the rule reads if argument i needs a gradient */
-    uint32_t always;             /* tensors that it reads in any case */
-    bool view;                   /* the rule of a view only maps positions */
+    uint32_t saves[TS_MAX_ARGS]; /* TS_SAVE_* bits that the rule reads if argument i needs a
+                                    gradient */
+    uint32_t always;             /* TS_SAVE_* bits that it always reads */
+    bool view;                   /* the op is a view: the rule only maps positions */
 };
 
-/** Positions of a part's elements in a row-major tensor. */
+/** Positions of a part's elements in a row-major tensor, in elements. */
 typedef struct ts_places {
-    int64_t offset, strides[TS_MAX_DIMS]; /* none below 0; of dims of size 1 it may be any */
+    int64_t offset, strides[TS_MAX_DIMS]; /* >= 0; the stride of a dim of size 1 is unused */
 } ts_places;
-/** Whether no two elements have one place, as far as strides alone tell. */
+/** True if the strides prove that no two elements share a position. May be false otherwise. */
 bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
 
-/** Strides and offset in the storage, in elements, of a saved argument,
- * whatever was written since. */
+/** Strides and offset in the storage, in elements, of saved argument i. Works also if the argument
+ *  was written since. */
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
-/** Shape, dtype and device of tensor argument i, whether saved or not. */
+/** Sizes, dtype and device of tensor argument i, or of member k of list argument i. The tensor need
+ *  not be saved. */
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
@@ -33,10 +36,10 @@ ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *at);
-/** Argument i of a pointwise call in the kernel's dtype, that of result 0, which its gradient has
- * too. A plain number becomes a 0-dim tensor. */
+/** Argument i of a pointwise call, cast to the dtype of result 0, in which the kernel computed. A
+ * plain number becomes a 0-dim tensor. NULL with an error. */
 ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);
-/** A new tensor that is filled with a number, or with zeros. */
+/** A new tensor like m, filled with a number (ts_rule_zeros: with 0); NULL with an error. */
 ts_tensor *ts_rule_full(ts_meta m, ts_value value);
 TS_INLINE ts_tensor *ts_rule_zeros(ts_meta m) { return ts_rule_full(m, ts_value_int(0)); }
 

@@ -7,16 +7,16 @@
 
 #include "compile/compile.h"
 
-/** A break and its count. */
+/** A graph break: an event that ended a recording before the end of the function. */
 typedef struct ts_break {
-    char what[48];
-    const void *site;
+    char what[48];    /* the cause, such as "a read of values" */
+    const void *site; /* call site; may be NULL */
     int64_t count;
 } ts_break;
 enum { TS_MAX_BREAKS = 16 };
 
 struct ts_compiled {
-    pthread_mutex_t lock;  /* hash of all fields after the name */
+    pthread_mutex_t lock;  /* guards the fields after name */
     ts_trace_fn fn;
     void *ctx;
     ts_compile_opts opts;
@@ -34,15 +34,18 @@ struct ts_compiled {
     bool replay_over, verifying;
 };
 
-/** Reads TS_COMPILE. */
+/** Reads the environment variable TS_COMPILE. */
 void ts_compiled_from_environment(void);
-/** Counts a break; TS_ERR_STATE where the function may have none. */
+/** Counts a graph break; TS_ERR_STATE if the function was compiled with fullgraph. */
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
-/** The plan of a recording, found or made, which nobody ends before ts_compiled_ran(). */
+/** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). NULL
+ *  with an error. */
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
-/** A group's kernel is there, or is refused. */
+/** Marks the kernel of a group as ready and counts it in the statistics. */
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report);
+/** Marks the kernel of a group as refused; the group then runs call by call. */
 void ts_compiled_refused(ts_compiled *c, ts_group_kernel *k, const char *why);
+/** Ends a use of a plan that ts_compiled_plan() returned. */
 void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 
 #endif

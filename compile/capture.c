@@ -1,10 +1,10 @@
 /**
  * @file capture.c  Captures a plan as a device graph (CUDA graph) and replays it as one launch.
  *
- * A plan runs call by call twice: the first run readies libraries and kernels, the second measures
- * what its calls allocate. The backend captures the third, each step as a part. Intermediates live
- * in an arena, which the graph owns. Results that outlive the call are allocated for each run, so
- * a later run never overwrites them.
+ * A plan first runs call by call twice: the first run initialises libraries and compiles kernels,
+ * the second measures the scratch memory of its calls. The backend captures the third run, each
+ * step as a part. Intermediates are in an arena, which the graph owns. Results that outlive the
+ * call are allocated in each run, so a later run never overwrites them.
  *
  * A graph contains the numbers and addresses of its capture. Before a replay, steps with a changed
  * number or address are captured again, and the backend replaces the old ones. The rest of the
@@ -256,7 +256,8 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         ts_captured_refuse(k, l, ts_error_message());
         return TS_OK;
     }
-    if (k->calls_beside && stream != k->stream) /* they write the arena, which a replay may use */
+    if (k->calls_beside && stream != k->stream) /* calls beside the graph write the arena, which a
+                                                   replay on another stream may still use */
         TS_TRY(ts_synchronize(k->device));
     k->stream = stream;
     TS_TRY(run_beside(r, k, BEFORE));

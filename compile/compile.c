@@ -1,4 +1,4 @@
-/** @file compile.c  Compiled functions: calls, and the plans that are kept. */
+/** @file compile.c  Compiled functions: creation, calls, the cache of plans. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 #include "include/tessera/autocast.h"
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <xxhash.h>
 
-/** TS_COMPILE, read once. */
+/** The mode that the environment variable TS_COMPILE selects, read once. */
 enum { MODE_OFF, MODE_TRACE, MODE_FUSE };
 static int mode = MODE_FUSE;
 
@@ -251,7 +251,8 @@ ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
 
 /* -------------------------------------------------------------------------------- calls ---- */
 
-/** Calls the function in a scope, which releases its temporaries, so that they need no memory. */
+/** Calls the function in a scope. The scope releases temporaries before the recorded calls run, so
+ *  a plan can keep them out of memory. */
 static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {
@@ -268,8 +269,8 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status;
 }
 
-/** Runs the function, then the recorded calls, also after an error, as eager calls would have
- *  run. */
+/** Records the function, then runs the recorded calls. They run also if the function failed,
+ *  because in eager mode they would have run before the error. */
 static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {
@@ -277,7 +278,7 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     ts_lazy lazy;
     ts_notes notes;
     ts_lazy_begin(&lazy, c);
-    ts_above.forget_casts(); /* casts from before would be read as tensors of outside */
+    ts_above.forget_casts(); /* a cached cast would become an outside tensor of the plan */
     TS_KEEP_MODES;
     if (c->opts.replay && !c->replay_over) {
         ts_replay_expect(c, inputs, ninputs);

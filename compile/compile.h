@@ -1,14 +1,15 @@
 /**
  * @file compile.h  Common declarations of this room: the recording, and the plan made from it.
  *
- * A recording (lazy.c) is a stream of words that describes the structure of all calls, a list of
- * the numbers that were passed, and the storages that it reads and writes. The stream is the key of
- * a plan (plan.c): the same words are the same plan, run with other numbers and storages (run.c).
- * Fused groups (group.c) run by tiles on the CPU (tile.c), and as one kernel of other devices.
+ * A recording (lazy.c) has three parts: a stream of words that describes the structure of all
+ * calls, a list of the numbers that were passed, and the storages that the calls read and write.
+ * The stream is the key of a plan (plan.c): equal streams share a plan, which runs with the numbers
+ * and storages of the recording (run.c). Fused groups (group.c) run by tiles on the CPU (tile.c)
+ * and as one kernel on other devices.
  *
- * Memory, not values, is what calls depend on: a value is a layout over a storage, an in-place call
- * writes its storage, a view is one more layout, and an order of the calls is right if it keeps the
- * order of each two that touch a storage which one of them writes.
+ * Dependences are between storages, not values. A value is a layout over a storage, an in-place
+ * call writes its storage, and a view is another layout. Calls may be reordered if each two calls
+ * that use a common storage, which at least one of them writes, keep their order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_COMPILE_H
@@ -49,7 +50,7 @@ typedef struct ts_lazy {
     struct ts_compiled *compiled;
     ts_thread *thread;
     uint64_t serial;
-    char *next;         /* promised address */
+    char *next;         /* address of the next promised storage */
     ts_array words, numbers, storages, values, sites;
     ts_array table;     /* outside storage -> its index; open addressing */
     uint32_t outside;   /* number of outside storages */
@@ -60,8 +61,8 @@ typedef struct ts_lazy {
     bool running;       /* its calls are being run */
 } ts_lazy;
 
-/** Runs the recorded calls and starts a new recording. `why` names the break; NULL at the end of a
- *  call. */
+/** Runs the recorded calls and starts a new recording. why: cause of the graph break; NULL at the
+ *  end of the compiled function. site: call site of the break, or NULL. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
 /** Number of a storage of outside in the recording, + 1; 0: no call has named it. */
 uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
@@ -76,19 +77,20 @@ typedef struct ts_plan_storage {
     int64_t bytes;
     ts_device device;
     bool outside; /* existed before the recording */
-    bool held;    /* promised, and read after it */
-    bool inside;  /* used by one group only: stored in its tiles */
-    uint32_t first, last;    /* step; UINT32_MAX: none */
-    uint32_t writer, reader; /* last step that wrote (read), + 1; used while steps are made */
+    bool held;    /* promised, and still referenced after the recording */
+    bool inside;  /* used by one group only, which keeps it in registers or tiles */
+    uint32_t first, last;    /* first and last step that uses it; UINT32_MAX: none */
+    uint32_t writer, reader; /* last step so far that writes (reads) it, + 1; only while the plan is
+                                made */
 } ts_plan_storage;
 
-/** A run of nodes: one call, or a fused group. */
+/** A step of a plan: one call, or a fused group of calls. */
 typedef struct ts_step {
-    uint32_t first, count; /* in ts_exec.order */
-    uint32_t opens, closes; /* ends of this step's storages in the lists of that name */
+    uint32_t first, count; /* its nodes: order[first .. first + count) in ts_exec */
+    uint32_t opens, closes; /* end of this step's storages in ts_exec.opens and closes */
     bool fused;
     ts_device device;      /* of a group */
-    uint8_t ndim;          /* of a group's space */
+    uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group */
     int64_t sizes[TS_MAX_DIMS];
     int64_t numel;
 } ts_step;
@@ -107,7 +109,7 @@ typedef struct ts_exec {
     ts_step *steps;
     ts_group_kernel *kernels; /* by step */
     uint32_t *order;       /* nodes in the order of steps */
-    uint32_t *opens, *closes;       /* storages by their first and last step */
+    uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes;
     int64_t bytes, fused_bytes;
     uint64_t *words;       /* the key */
@@ -118,7 +120,8 @@ typedef struct ts_exec {
     struct ts_repeat *replay;     /* replay.h; NULL without */
 } ts_exec;
 
-/** The plan of a recorded stream; NULL with an error. */
+/** Makes the plan of a recorded stream and copies the words; NULL with an error. max_groups: limit
+ *  for fused groups, as in ts_compile_opts. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      int64_t max_groups);
 /** Whether a node's call can be part of a fused group of its device: the call is elementwise and,
@@ -140,22 +143,24 @@ typedef struct ts_run {
     ts_tensor **registers;  /* by value */
     ts_tensor **lists;
     ts_thread *thread;
-    ts_workspace *workspace;     /* memory for allocations of calls; NULL: the usual allocator */
+    ts_workspace *workspace;     /* scratch memory for calls; NULL: the device's allocator */
     char *arena;            /* NULL: promised storages are allocated one by one */
     const int64_t *places;  /* offsets of promised storages in the arena; -1: not in the arena */
 } ts_run;
 
+/** Runs the plan e of the recording l. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
-/** All steps, call by call. */
+/** Runs all steps in order, without a device graph. */
 ts_status ts_exec_steps(const ts_run *r);
-/** Creates memory and handles of a storage before the first step that uses it. Repeating is
- *  harmless. */
+/** Creates the memory of a storage and the handles of its values, before the first step that uses
+ *  it. A repeated call does nothing. */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
-/** Releases them after the last step that uses the storage. Repeating is harmless. */
+/** Releases the memory and handles of a storage after the last step that uses it. A repeated call
+ *  does nothing. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
-/** A step of one call. */
+/** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);
-/** The boxed arguments of a node; its tensors are in the registers. */
+/** Writes the boxed arguments of a node to args; tensors are borrowed from the registers. */
 void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
 /** Like ts_exec_open() for a storage inside a group, which needs memory if its calls run one by
  *  one. */
@@ -165,17 +170,18 @@ ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
-/** A header of value v, without memory. */
+/** Fills t as a tensor header for value v, without memory. */
 void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t);
-/** Whether the plan of f, for a result like t, is that of a call of a group. */
+/** True if a group can run f's call, by its plan: elementwise with a result like t, in a supported
+ *  dtype and, on the CPU, without casts. */
 bool ts_group_plans(const ts_frame *f, const ts_tensor *t);
 
 /* ------------------------------------------------------------------------------- capture ---- */
 
-/** Runs a plan as the graph of a device, which its third run captures; call by call where that
- *  cannot be. */
+/** Runs a plan as a device graph, which the third run captures. The first two runs, and plans that
+ *  cannot be captured, run call by call. */
 ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l);
-/** Ends a plan's graph. NULL-safe. */
+/** Frees a plan's device graph; NULL is allowed. */
 void ts_captured_free(struct ts_captured *captured);
 /** One line of text about the state of a plan's graph. */
 const char *ts_captured_text(const struct ts_captured *captured, char *text, size_t size);

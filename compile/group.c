@@ -1,8 +1,8 @@
 /**
  * @file group.c  Fused groups: which calls join one, and how a group runs on its device.
  *
- * The CPU runs groups by tiles (tile.c). Another device gets the calls of a group as frames, ready
- * for their kernels, and runs them at once; a group that it refuses runs call by call.
+ * The CPU runs groups by tiles (tile.c). Another device gets the calls of a group as prepared
+ * frames and runs them as one kernel; if it refuses the group, the calls run one by one.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/cache.h"
@@ -52,7 +52,8 @@ static ts_frame frame_of(const ts_graph_node *n, ts_device device, ts_thread *th
         .keys = TS_KEYSET(device.backend), .key = device.backend};
 }
 
-/** Whether a device runs groups with a call of this op; *backend: NULL for the CPU. */
+/** True if the device can run groups that contain this op. *backend receives the device's backend,
+ *  NULL for the CPU. */
 static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend **backend)
 {
     const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
@@ -82,7 +83,7 @@ bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *n
         if (a[i].tag == TS_TAG_TENSORS)
             return false;
         if (!backend && a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE)
-            return false; /* a seed: a tile does not know where its elements are in the tensor */
+            return false; /* a random op: a tile lacks the index of its elements in the tensor */
         if (a[i].tag != TS_TAG_TENSOR)
             continue;
         ts_group_header(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
@@ -119,7 +120,7 @@ typedef struct device_call {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
 } device_call;
 
-/** The header of a value: one for all calls of the group. */
+/** Finds or makes the tensor header of a value, which all calls of the group share. */
 static ts_tensor *header_in(const ts_run *r, ts_id id, ts_tensor *headers, uint32_t *numbers,
                             uint32_t *count)
 {
@@ -135,7 +136,7 @@ static ts_tensor *header_in(const ts_run *r, ts_id id, ts_tensor *headers, uint3
     return &headers[i];
 }
 
-/** A node's call, ready for its kernel. */
+/** Prepares a node's call in *c: boxes arguments, runs the shape rule, checks the kernel. */
 static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor *headers,
                        uint32_t *numbers, uint32_t *count)
 {
@@ -162,7 +163,7 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
     return TS_OK;
 }
 
-/** Hands a group to its device. */
+/** Runs a group on its device as one kernel. */
 static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report *report)
 {
     size_t n = s->count, most = n * (TS_MAX_OPERANDS + 1);
@@ -189,7 +190,7 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
     return status;
 }
 
-/** The calls of a group one by one; values of the group alone have memory meanwhile. */
+/** Runs the calls of a group one by one, with temporary memory for values inside the group. */
 static ts_status run_apart(const ts_run *r, const ts_step *s)
 {
     const ts_exec *e = r->exec;

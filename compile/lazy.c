@@ -1,11 +1,12 @@
 /**
- * @file lazy.c  The LAZY backend: records calls, whose results get promised memory.
+ * @file lazy.c  The LAZY backend: records calls instead of running them.
  *
  * While a thread records, its include mask holds LAZY, whose key is above all devices, so every
- * call from AUTOGRAD reaches this backend. The shape rule runs, the results get promised storages,
- * and the call is appended to the stream. Views are made immediately, as layouts over promised
- * storages. The recording holds no reference to promised storages: a storage reports its last
- * release, and its values then need no memory outside the run.
+ * call that AUTOGRAD passes on reaches this backend. The shape rule runs, the results get promised
+ * storages (a placeholder address, no memory), and the call is appended to the stream. Views are
+ * made immediately, as layouts over promised storages. The recording holds no reference to a
+ * promised storage; the storage reports its last release, after which its values need no memory
+ * outside the run.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -17,7 +18,7 @@
 
 #define LAZY TS_KEYSET(TS_KEY_LAZY)
 
-/* Storages of one thread may end in another. */
+/* Another thread may release a storage of the recording thread. */
 static atomic_flag storages_lock = ATOMIC_FLAG_INIT;
 static void lock(void)
 {
@@ -64,7 +65,8 @@ uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s)
     return l->table.count ? *place(l, l->table.data, l->table.count, s) : 0;
 }
 
-/** Adds a storage, or nothing: a storage in the list must report its release. */
+/** Adds a storage; false if out of memory, with nothing added. A promised storage in the list
+ *  reports its last release. */
 static bool add_storage(ts_lazy *l, ts_storage *s, const char *base, bool outside, uint32_t *at)
 {
     if (!ts_array_reserve(&l->words, 2, sizeof(uint64_t)))
@@ -118,7 +120,7 @@ static bool is_layout(const uint64_t *w, const ts_tensor *t)
     return true;
 }
 
-/** The number of the value that t is. */
+/** Finds or adds the value for tensor t; *value receives its number. */
 static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
 {
     uint32_t s;
@@ -158,14 +160,15 @@ static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
         next = storage_at(l, s)->newest = l->values.count;
     }
     *value = next - 1;
-    if (ours) /* made by this thread, and nobody else's yet */
+    if (ours) /* made by this thread, so no other thread reads t->id */
         t->id = l->serial << TS_ID_BITS | next;
     return true;
 }
 
 /* ------------------------------------------------------------------------------- calls ---- */
 
-/** Numbers that change from run to run: all fractions, and integers that count runs and draws. */
+/** True if argument i may change from run to run without a new plan: floats, and the integers
+ *  `steps`, `seed` and `offset`. */
 static bool is_number(const ts_frame *f, int i)
 {
     const ts_value *v = &f->args[i];
@@ -267,7 +270,7 @@ static ts_status record(ts_frame *f)
 
 /* ----------------------------------------------------------------------------- promises ---- */
 
-/** A promised storage that nobody holds any more. */
+/** Called at the last release of a promised storage: removes it from the recording. */
 static void on_unheld(void *foreign, void *data, int64_t bytes)
 {
     (void)bytes;
@@ -344,14 +347,15 @@ static ts_status require_all_values(const ts_frame *f, const ts_lazy *mine)
     return TS_OK;
 }
 
-/** The call as it would be without this key. */
+/** Runs the call on its device, as without this backend. */
 static ts_status run_eagerly(ts_frame *f)
 {
     TS_TRY(require_all_values(f, NULL));
     return ts_redispatch_new(f, f->args);
 }
 
-/** The fallback of all ops. */
+/** The kernel of LAZY for all ops: records the call. An op that cannot be recorded ends the
+ *  recording and runs eagerly. */
 static ts_status defer(ts_frame *f)
 {
     ts_lazy *l = f->thread->lazy;
@@ -385,7 +389,7 @@ static int32_t holds(const ts_storage *s)
 
 /* ------------------------------------------------------------------------ begin, flush ---- */
 
-/** Releases the storages of outside; storages that are still promised never get values. */
+/** Releases the outside storages. Storages that are still promised never get values. */
 static void drop_storages(ts_lazy *l)
 {
     lock();
@@ -414,7 +418,8 @@ static void drop_storages(ts_lazy *l)
         l->next = (char *)((uintptr_t)l->next >> 44 << 44);
 }
 
-/** Which promised storages are read after the recording ends the stream: it is part of a plan. */
+/** Ends the stream with a record of the promised storages that are still referenced, because the
+ *  plan depends on them. */
 static bool put_end(ts_lazy *l)
 {
     uint64_t bits = 0;

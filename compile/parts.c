@@ -1,6 +1,6 @@
 /**
- * @file parts.c  Divides a plan for a graph: parts, calls outside the graph, positions in the
- * arena.
+ * @file parts.c  Prepares a plan for capture: the parts, the calls outside the graph, the offsets
+ * in the arena.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/capture.h"
@@ -71,15 +71,15 @@ static int64_t room_of(const ts_exec *e, uint32_t storage)
     return (e->storages[storage].bytes + ROUND - 1) / ROUND * ROUND;
 }
 
-/** Whether a storage is of the plan alone, on its device, and needs memory: values of one group do
- *  if the group has no kernel. */
+/** True if a storage needs a place in the arena: it is internal to the plan and on the graph's
+ *  device, and not inside a group that has a kernel. */
 static bool is_placed(const ts_captured *k, const ts_exec *e, const ts_plan_storage *s)
 {
     return !s->outside && !s->held && ts_same_device(s->device, k->device) &&
            !(s->inside && atomic_load(&e->kernels[s->first].stage) == TS_KERNEL_READY);
 }
 
-/** Unshared positions for storages that steps outside the graph use. */
+/** Gives storages that steps outside the graph use arena offsets that no other storage shares. */
 static void place_apart(ts_captured *k, const ts_exec *e)
 {
     const part *p = k->parts.data;

@@ -162,7 +162,7 @@ static bool read_stream(reader *r)
 /** A storage and value that a node uses, and whether the node writes it. */
 typedef struct touch {
     uint32_t storage, value;
-    bool writes, fresh; /* fresh: writes all of a promised storage, which is new */
+    bool writes, fresh; /* fresh: the first write, to all of a new promised storage */
 } touch;
 
 typedef struct maker {
@@ -208,7 +208,7 @@ static bool find_touches(maker *m)
     return true;
 }
 
-/** Marks nodes whose results are not read. */
+/** Marks dead nodes: their results are not read. */
 static void drop_dead(maker *m)
 {
     ts_plan_storage *s = m->exec->storages;
@@ -227,8 +227,8 @@ static void drop_dead(maker *m)
         s[i].writer = 0;
 }
 
-/** Whether node i may run on the tiles of a group: meets it through equal layouts alone; *shares:
- *  has a storage in common with it. */
+/** True if node i may join a group: each written storage that both use has the same layout in both.
+ *  *shares: they use a common storage. */
 static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
 {
     const touch *t = (const touch *)m->touches.data;
@@ -251,7 +251,8 @@ static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
     return true;
 }
 
-/** The step from `after` on that node i, of sizes `v`, joins; UINT32_MAX: none. */
+/** Finds a group at step `after` or later that node i, with the sizes of v, can join; UINT32_MAX if
+ *  there is none. */
 static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v, uint32_t after)
 {
     const ts_exec *e = m->exec;
@@ -270,7 +271,8 @@ static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v, 
     return UINT32_MAX;
 }
 
-/** Gives node i its step. While steps are made, first is a group's first node. */
+/** Adds node i to a group or makes a step for it. While steps are made, ts_step.first is the number
+ *  of the step's first node. */
 static void add_node(maker *m, uint32_t i)
 {
     ts_exec *e = m->exec;
@@ -338,7 +340,8 @@ int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v)
     return n;
 }
 
-/** Lives of storages, which of them no memory is needed for, and the bytes that steps move. */
+/** Computes the first and last step of each storage, which storages are inside a group, and the
+ *  bytes that the steps move. */
 static void find_lives(maker *m)
 {
     ts_exec *e = m->exec;
@@ -386,7 +389,7 @@ static void give(void *p, size_t bytes)
         ts_free(&ts_tls, p, bytes ? bytes : 1);
 }
 
-/** Lists storages by the step that touches them first, and last. */
+/** Fills e->opens and e->closes: the storages by first and by last step (a counting sort). */
 static void list_lives(ts_exec *e)
 {
     for (int last = 0; last < 2; last++) {

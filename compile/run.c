@@ -1,4 +1,5 @@
-/** @file run.c  Running a plan: memory for promised storages as steps need it, calls, groups. */
+/** @file run.c  Runs a plan: allocates promised storages when steps need them, runs calls and
+ * groups. */
 // SPDX-License-Identifier: MIT
 #include "compile/cache.h"
 #include "dispatch/entries.h"
@@ -27,7 +28,7 @@ static void leave_in_arena(void *foreign, void *data, int64_t bytes)
     (void)foreign, (void)data, (void)bytes;
 }
 
-/** A promised storage that the recording's end has no handle of. */
+/** A storage for promised storage i, which had no reference left at the end of the recording. */
 static ts_storage *new_storage(const ts_run *r, uint32_t i)
 {
     const ts_plan_storage *s = &r->exec->storages[i];
@@ -123,7 +124,7 @@ void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args)
     }
 }
 
-/** Whether the entry of a key fills results that are there. */
+/** True if the slot of the highest key accepts results that already exist. */
 static bool fills(const ts_op_table *t, ts_keyset keys)
 {
     ts_kernel slot = t->slot[ts_highest_key(keys)];

@@ -1,10 +1,10 @@
 /**
  * @file tile.c  Fused groups on the CPU: all calls of a group on one tile, then the next tile.
  *
- * A tile is a part of the group's space that fits the first cache. The calls run the eager kernels.
- * The shape rule makes each call's plan for one tile once; for each tile only the addresses change.
- * So a group gives the same bits as its calls one by one. Values that only the group reads live in
- * buffers of one tile.
+ * A tile is a part of the group's iteration space that fits the first-level cache. The calls run
+ * the eager kernels, so a group gives the same bits as its calls one by one. The shape rule plans
+ * each call once for one tile; later tiles change only the addresses. Values that only the group
+ * reads are stored in buffers of one tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -30,24 +30,25 @@ typedef struct tile_call {
     ts_plan plan;
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     ts_kernel kernel;
-    ts_iter space;  /* as the shape rule made it */
-    bool tried;     /* the kernel has run on it */
-    bool rewrites;  /* and changed it: it is restored for each tile */
+    ts_iter space;  /* iteration space as the shape rule made it */
+    bool tried;     /* the kernel has run once */
+    bool rewrites;  /* the kernel changed the space, which is restored before each tile */
     uint8_t operands;
     uint16_t operand[TS_MAX_OPERANDS]; /* value, + 1; 0: a number */
     uint16_t arg[TS_MAX_ARGS], ret;    /* value, + 1 */
 } tile_call;
 
-/** A group at work. */
+/** The state of a running group. */
 typedef struct tiles {
     const ts_run *run;
     const ts_step *step;
-    tile_value *values; /* as the first worker's begin */
+    tile_value *values; /* initial values and calls, which each worker copies */
     tile_call *calls;
     uint32_t nvalues, ncalls, nbuffers;
     int ndim, split;    /* dim of the space that is divided; outer dims advance by 1 */
     int64_t sizes[TS_MAX_DIMS];
-    int64_t chunk, along, outer; /* elements of the split dim a tile; tiles along it; around it */
+    int64_t chunk, along, outer; /* elements of the split dim per tile; tiles along the split dim;
+                                    product of the outer dims */
     int64_t buffer;     /* bytes */
     size_t worker;      /* bytes of a worker's values, calls and buffers */
     char *room;
@@ -57,7 +58,7 @@ typedef struct tiles {
 
 /* ------------------------------------------------------------------------------- set-up ---- */
 
-/** The place of value `id` in the group, + 1; it is added if it is new. */
+/** Finds or adds value `id` in the group; returns its index + 1. */
 static uint16_t value_of(tiles *w, ts_id id)
 {
     const ts_run *r = w->run;
@@ -105,7 +106,8 @@ static void assign_buffers(tiles *w)
     }
 }
 
-/** One dim for all of the space if memory allows it, else the space's own dims. */
+/** Merges the space into one dim if every value is contiguous or has one element; otherwise keeps
+ *  its dims. */
 static void lay_out(tiles *w)
 {
     const ts_step *s = w->step;
@@ -164,7 +166,7 @@ static void cut(tiles *w)
     w->buffer = (w->chunk * inner * item + 63) & ~(int64_t)63;
 }
 
-/** Values and calls of the group, as every worker begins. */
+/** Collects the values and calls of the group, in the state in which each worker starts. */
 static void gather(tiles *w)
 {
     const ts_run *r = w->run;
@@ -195,10 +197,10 @@ typedef struct worker {
     tile_value *values;
     tile_call *calls;
     char *buffers;
-    int64_t length; /* along the split dim, that the plans are for */
+    int64_t length; /* elements along the split dim for which the plans are made */
 } worker;
 
-/** Plans for tiles of so many elements along the split dim. */
+/** Plans the worker's calls for tiles of `length` elements along the split dim. */
 static bool prepare(const tiles *w, worker *own, int64_t length)
 {
     for (uint32_t i = 0; i < w->nvalues; i++) {

@@ -1,7 +1,7 @@
 /**
  * @file bad.c
- * Wrong calls of every op: a named error, or a result, but never a crash.
- * Another device than the CPU must give the code that the CPU gives.
+ * Invalid calls of every op. Each must return an error that names the op, or a result, and never
+ * crash. A device other than the CPU must return the same status code as the CPU.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -18,8 +18,8 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     for (int i = 0; i < TS_MAX_RETS; i++)
         rets[i] = ts_value_none();
     memcpy(changed.args, args, sizeof changed.args);
-    /* a device may report wrong values only at a synchronization: this call's error, and no
-     * other's */
+    /* a device may report invalid values only at a synchronization; synchronizing before the call
+     * keeps earlier errors apart */
     bool late = !on_cpu(c->device) && !on_meta(c->device);
     if (late)
         ts_synchronize(c->device);
@@ -27,13 +27,14 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
     return status == TS_OK && late ? ts_synchronize(c->device) : status;
 }
 
-/** The CPU's answers to the calls of a sweep, in order. */
+/** Status codes that the CPU returned for the calls of a sweep, in order. */
 typedef struct ts_answers {
     ts_status *codes;
     int count, room, at;
 } ts_answers;
 
-/** The record holds this code and names op and argument. */
+/** Checks that got and the recorded code equal want, and that the message names the op and the
+ * argument and contains text; argument and text may be NULL. */
 static void expect(const ts_case *c, ts_status got, ts_status want, const char *argument,
                    const char *text)
 {
@@ -50,7 +51,8 @@ static void expect(const ts_case *c, ts_status got, ts_status want, const char *
         sample_passed(c);
 }
 
-/** NULL and TS_NONE for each tensor, one by one; the record of an earlier failure stays. */
+/** Passes NULL and TS_NONE for each tensor, one by one. With NULL, an error recorded earlier must
+ * stay recorded. */
 static void sweep_null(ts_case *c, const ts_made *m)
 {
     for (int i = 0; i < m->nargs; i++) {
@@ -178,7 +180,7 @@ static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *a
                           status == TS_OK ? "no error" : ts_error_message());
         return;
     }
-    /* an inner op may record the error: then the name is not compared */
+    /* an inner op may record these errors under its own name, so the name is not compared */
     bool elsewhere = status == TS_ERR_MEMORY || status == TS_ERR_AUTOGRAD || c->info->composite;
     if (status != TS_OK && !elsewhere)
         expect(c, status, status, NULL, NULL);
@@ -288,7 +290,7 @@ static void listed(ts_case *c, const ts_made *m)
     }
 }
 
-/** The sweep on the CPU, then on the device. */
+/** Runs sweep_odd() on the CPU, then on the device, and compares the status codes. */
 static void compare_odd(ts_case *c, const ts_made *m)
 {
     TS_SCOPE;

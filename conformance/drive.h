@@ -1,11 +1,13 @@
 /**
  * @file drive.h
- * Common types of the samples' driver: the run, cases, made arguments, failures.
+ * Common types of the driver of the samples: the run, cases, generated arguments, failures.
  *
- * A run has one device, the candidate. On the CPU results are judged by the references, gradients
- * in f64 by differences. On another device results are judged by the same references, and gradients
- * by those of the CPU in f64; ts_to_device() moves all tensors. META is judged by the sizes and
- * strides of the CPU's results.
+ * A run tests one device, the candidate:
+ *
+ *   CPU     results are compared with the references, f64 gradients with central differences
+ *   META    sizes, strides and dtypes are compared with the CPU's results
+ *   other   results are compared with the references, gradients with the CPU's in f64;
+ *           ts_to_device() moves all tensors
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_DRIVE_H
@@ -21,27 +23,27 @@ typedef enum ts_layout {
     LAYOUT_EXPANDED,   /* one dim with stride 0 */
     LAYOUT_OFFSET,     /* contiguous, from the fourth element of a larger buffer */
     LAYOUT_STRIDED,    /* every second element of the last dim */
-    LAYOUT_MIXED,      /* each tensor another one */
+    LAYOUT_MIXED,      /* a different layout for each tensor of a call */
     LAYOUT_COUNT
 } ts_layout;
 
-/** One point of the matrix. */
+/** One combination of sample, dtype, layout, size and device. */
 typedef struct ts_case {
     const ts_sample *s;
     int op;
     const ts_op_description *info; /* valid until the next sample_case() */
     ts_dtype dtype;
     ts_layout layout;
-    int64_t sweep;
+    int64_t sweep;    /* the size that replaces SWEEP */
     ts_device device;
     bool large;       /* see LARGE_FACTOR */
-    const char *form; /* for messages */
+    const char *form; /* form of the call, for messages */
 } ts_case;
 
 /**
- * A large case is there for tails and grids. Among its 10⁵ elements are some nearer to zero
- * than any of a small one, and its reference sums in double too: c counts this many times,
- * of the result's largest.
+ * Large cases test tails and grid sizes. Some of their about 10⁵ results are closer to zero than
+ * any of a small case, and the reference, which sums in double, has errors of its own. So the
+ * tolerance of a large case is LARGE_FACTOR · c, relative to the largest |value| of the result.
  */
 #define LARGE_FACTOR 8
 
@@ -49,47 +51,50 @@ typedef struct ts_case {
 /** The tests to run and the callbacks for results; set before the run starts. */
 typedef struct ts_sample_run {
     ts_device device; /* the candidate; the CPU by default */
-    uint16_t dtypes;  /* bit per dtype that is driven; 0 is all */
-    bool brief;       /* values in one size and two layouts, beside large cases:
-                         for checkers that are slow */
+    uint16_t dtypes;  /* bit per dtype to test; 0 is all */
+    bool brief;       /* tests values in one size and two layouts, and large cases: for slow
+                         checkers such as sanitizers */
     bool small;       /* skips large cases, for lower kernel variants and emulators */
     void *ctx;
-    /** NULL, or called whenever arguments are made for a case. */
+    /** NULL, or called before arguments are generated for a case. */
     void (*begins)(void *ctx, const ts_case *c);
     /** NULL, or called before and after a call of the op itself. */
     void (*calls)(void *ctx, const ts_case *c, bool after);
     void (*passed)(void *ctx, const ts_case *c);
     void (*failed)(void *ctx, const ts_case *c, const char *text);
-    /** The device says by an error that it lacks the kernel or the dtype.
-     * Not called for the CPU. */
+    /** Called when the device refuses a case with TS_ERR_UNSUPPORTED or TS_ERR_DTYPE. Not called
+     * for the CPU. */
     void (*unsupported)(void *ctx, const ts_case *c, const char *text);
 } ts_sample_run;
 extern ts_sample_run sample_run;
 
-/** Counts a sample. */
+/** Reports a passed or a failed test to sample_run. */
 void sample_passed(const ts_case *c);
 void sample_failed(const ts_case *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/** Reports a wrong result, or one that cannot be read; the error record has the reason. */
+/** Reports that result i is wrong ("result i <how>") or, if an error is recorded, that it cannot be
+ *  read. */
 void sample_differs(const ts_case *c, int i, const char *how);
-/** Counts a call that should have succeeded: unsupported when the device says so, else failed. */
+/** Reports a failed call that should have succeeded, with the recorded error: as unsupported if
+ *  sample_is_refusal(), else as failed. */
 void sample_refused(const ts_case *c);
 /** "op 'sample' dtype layout (sizes of arguments), form: what", cut to the size of text. */
 void sample_text(char *text, size_t size, const ts_case *c, const char *what);
-/** True when the record holds a refusal that another device than the CPU is free to give. */
+/** True if status is TS_ERR_UNSUPPORTED or TS_ERR_DTYPE and the run's device is not the CPU: the
+ *  device may lack the kernel. */
 bool sample_is_refusal(const ts_case *c, ts_status status);
 
 enum { MADE_MOST = 64 };
 
 typedef struct ts_made_tensor {
-    ts_tensor *t, *base; /* base owns the buffer, sentinels included */
-    char *before;        /* the buffer's bytes as made; NULL on META */
-    double *values;      /* numel, row-major, rounded */
-    uint32_t version;
-    int arg;
+    ts_tensor *t, *base; /* base is the whole buffer, with sentinels around t's elements */
+    char *before;        /* bytes of base before the call; NULL on META */
+    double *values;      /* numel, row-major, rounded to the dtype */
+    uint32_t version;    /* before the call */
+    int arg;             /* index of the op's argument */
     bool written, differentiable;
 } ts_made_tensor;
 
-/** Boxed arguments, with the tensors and lists that they refer to. */
+/** The boxed arguments of a call, and the tensors and lists that they refer to. */
 typedef struct ts_made {
     ts_value args[TS_MAX_ARGS];
     int nargs, ntensors;
@@ -99,61 +104,72 @@ typedef struct ts_made {
 } ts_made;
 
 /**
- * Makes the arguments of a case in the innermost scope. False after a reported failure; nothing is
- * held then.
+ * Generates the arguments of a case; the innermost scope owns the tensors. Free the rest with
+ * made_free(). Returns false after it reported a failure; nothing needs to be freed then.
  * @param values  NULL, or for each tensor the values to use instead of generated ones
  */
 bool made_build(ts_made *m, const ts_case *c, double *const *values);
 void made_free(ts_made *m);
-/** NULL, or an error: an unwritten argument changed, or a write went outside a tensor. */
+/** NULL, or the text of an error: an unwritten argument or its version changed, the version of a
+ *  written one did not, or a write went outside a tensor. */
 const char *made_intact(const ts_made *m);
-/** A reference's view of the arguments, and the end of it. */
+/** Fills r with copies of the arguments as a reference sees them. Free it with ref_close(). */
 void ref_open(ts_ref *r, const ts_case *c, const ts_made *m);
 void ref_close(ts_ref *r);
 
 bool on_cpu(ts_device device);
 bool on_meta(ts_device device);
-/** A tensor with these values in one layout, NULL on failure; *base owns the buffer.
- *  Values of an expanded dim are made equal. */
+/**
+ * Creates a tensor with these row-major values in a layout; NULL on failure. The scope owns it.
+ * @param values  NULL leaves the elements unset; in LAYOUT_EXPANDED, values along the expanded dim
+ *                are overwritten with equal ones
+ * @param base    NULL, or receives the tensor of the whole buffer
+ */
 ts_tensor *tensor_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim,
                        ts_layout layout, ts_device device, ts_tensor **base);
-/** Elements as doubles, row-major, to be freed; NULL on failure.
- *  Reads through the strides without the library, once the values are on the CPU. */
+/** Returns the elements as doubles, row-major; the caller frees them. NULL on failure. After a copy
+ *  to the CPU, it reads through the strides without calling an op. */
 double *tensor_values(const ts_tensor *t);
-/** Elements' bytes, row-major, to be freed; NULL on failure. */
+/** Returns the bytes of the elements, row-major; the caller frees them. NULL on failure. */
 char *tensor_bytes(const ts_tensor *t);
-/** True when bytes of base outside t's elements are no sentinels. */
+/** True if a byte of base outside t's elements is not the sentinel, or base cannot be read. */
 bool tensor_spilled(const ts_tensor *t, const ts_tensor *base);
-/** Same elements: equal bits, and NaN equals NaN. On META: same dtype and count. */
+/** True if dtype, count and the bits of all elements are equal; any NaN equals any NaN. META
+ *  tensors have no elements to compare. */
 bool tensor_equal(const ts_tensor *a, const ts_tensor *b);
-/** x as a value of dtype. */
+/** x rounded to a value of dtype; integers wrap. */
 double round_to(double x, ts_dtype dtype);
+/** Unit of tolerances: 2^-52 (f64), 2^-23 (f32), 2^-8 (bf16), 2^-11 (f16); 0 for other dtypes. */
 double dtype_eps(ts_dtype dtype);
-/** Deterministic numbers. */
+/** Deterministic random numbers: normal (0, 1), and uniform in [0, 1). */
 double random_normal(uint64_t *state);
 double random_uniform(uint64_t *state);
 
-/** Result sizes and such, in text. */
+/** Sizes and dtype of a tensor as text, "nothing" for NULL; valid for the next three calls. */
 const char *meta_text(const ts_tensor *t);
-/** Calls the op with a fixed state of the generator. rets: results, owned by the scope. */
+/** Calls the op with seed 1234 and offset 0. rets: given destinations or none on entry, results on
+ *  return; the scope owns new results. */
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
-/** Results of a call: rets, then arguments that were written. Returns how many. */
+/** Writes the results of a call to out, at most TS_MAX_ARGS: rets (NULL where absent), then written
+ *  arguments. Returns their number. */
 int sample_results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor **out);
-/** Runs the other forms of a call with n known results, if they apply. The second function runs
- * META only. */
+/** Runs the other forms of a call (out=, in place, META) that apply, and compares them with its n
+ *  results. sample_form_meta() runs the META form only. */
 void sample_forms(ts_case c, ts_tensor *const *out, int n);
 void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n);
 bool sample_is_differentiable(const ts_op_description *info);
-/** Judges the gradient of the gradient. */
+/** Tests the gradient of the gradient in f64. */
 void sample_check_second(ts_case c);
-/** The case of a row on the run's device. False, after a complaint, when no op has its name. */
+/** Initializes the case of a sample on the run's device. Returns false after it reported a failure
+ *  if no op has the sample's name. */
 bool sample_case(const ts_sample *s, ts_case *c);
-/** Dtypes in which a row is driven in this run. */
+/** Bit per dtype in which this run tests the sample. */
 uint16_t sample_dtypes(const ts_sample *s);
 /** dtype that result i must have. */
 ts_dtype sample_out(const ts_case *c, int i);
+/** True if SWEEP occurs among the sample's arguments. */
 bool sample_sweeps(const ts_sample *s);
-/** A size of a sample with the case's own in place of SWEEP. */
+/** A size of a sample; SWEEP is replaced by c->sweep. */
 int64_t sample_size(const ts_case *c, int64_t size);
 /** Name of a layout. */
 const char *layout_name(ts_layout layout);

@@ -1,11 +1,11 @@
-/** @file forms.c  The forms of a call beside the new one: out=, in place, on META. */
+/** @file forms.c  Forms of a call other than the one with a new result: out=, in place, on META. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
 #include <string.h>
 
-/** Same results as before in destinations of another layout.
- * Composites may refuse, but not ignore. */
+/** Tests out= with destinations in a layout: the results must equal `fresh`. An op that does not
+ * fill its results itself may refuse the destinations with an error, but not ignore them. */
 static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
 {
     TS_SCOPE;
@@ -66,7 +66,7 @@ static void form_out(ts_case c, ts_tensor *const *fresh, ts_layout layout)
     made_free(&m);
 }
 
-/** Result 0 is argument 0. An expanded self must be refused. */
+/** Tests the form whose result 0 is argument 0. An expanded argument 0 must be an error. */
 static void form_in_place(ts_case c, ts_tensor *const *fresh)
 {
     TS_SCOPE;

@@ -54,8 +54,9 @@ static double loss_at(ts_case c, double *const *values, const weights *w)
 }
 
 /**
- * Gradients of the weighted sum with respect to each differentiable tensor, to be freed;
- * weights are made when absent. False after a complaint.
+ * Computes the gradients of the weighted sum of the results with respect to each differentiable
+ * tensor; the caller frees grads and w with grads_free(). Generates weights that are absent. False
+ * after a reported failure.
  */
 static bool analytic(const ts_case *c, ts_made *m, weights *w, ts_layout weights_layout,
                      double **grads)
@@ -136,7 +137,7 @@ static void grads_free(double **grads, weights *w)
         free(w->w[i]);
 }
 
-/** Each element of each argument moved both ways. */
+/** Compares grads with central differences, element by element. False after a reported failure. */
 static bool differences(const ts_case *c, const ts_made *m, const weights *w, double **grads)
 {
     double *values[MADE_MOST];
@@ -325,7 +326,8 @@ static ts_status add_second(const ts_made *m)
     return sum ? ts_backward(sum) : TS_OK;
 }
 
-/** The gradient through the in-place form, and its gradient: the new form's. */
+/** Tests that the gradient through the in-place form, and in f64 also the second gradient, equal
+ * those of the form with a new result. */
 static void check_in_place(ts_case c, ts_dtype dtype)
 {
     TS_SCOPE;

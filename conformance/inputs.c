@@ -49,7 +49,8 @@ static double scaled(double x, int n)
     return x * power;
 }
 
-/** x to a grid of so many bits a binade in one rounding; below 2^least it gets no finer. */
+/** Rounds x once, to nearest even, to `bits` significant bits; exponents (of frexp) below `least`
+ * use the grid of `least`, as denormals do. */
 static double on_grid(double x, int bits, int least)
 {
     int e;
@@ -60,8 +61,8 @@ static double on_grid(double x, int bits, int least)
     return scaled(rint(scaled(x, bits - e)), e - bits);
 }
 
-/** Bits of a number on f16's grid, in units of its binade; the leading bit adds one to the
- * exponent. */
+/** f16 bits of a number that f16 represents exactly. The mantissa is added with its leading bit,
+ * which increments the exponent field. */
 static uint16_t f16_bits(double x)
 {
     int sign = signbit(x) ? 0x8000 : 0, e;
@@ -176,7 +177,7 @@ static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_
 
 /* ----------------------------------------------------------------------------- layouts ---- */
 
-/** Calls see for each element in row-major order with the element's place, in elements. */
+/** Calls see for each element in row-major order, with its index i and its offset in elements. */
 static void visit(const int64_t *sizes, const int64_t *strides, int ndim,
                   void (*see)(void *ctx, int64_t i, int64_t at), void *ctx)
 {
@@ -401,9 +402,9 @@ typedef struct drawn {
 } drawn;
 
 /**
- * The numbers of the place-th tensor of a call; the last ones are kept. Lengths, layouts
- * and forms of a sample follow each other and begin with the same numbers, which take
- * longer to draw than the op.
+ * Returns numel random numbers for tensor `place` of a call, owned by a cache. Successive sizes,
+ * layouts and forms of a sample use the same leading numbers, and drawing them takes longer than
+ * the op, so the cache keeps the last sequence of each place.
  */
 static const double *draw(const ts_sample_arg *a, ts_dtype dtype, uint64_t seed, int place,
                           int64_t numel)

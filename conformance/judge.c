@@ -43,7 +43,7 @@ int units_choose(const ts_judge_opts *opts, ts_unit *units, int room)
     return n;
 }
 
-/** The dtypes that the card will speak of. */
+/** Marks the selected ops and dtypes as listed in the card. */
 static void units_list(ts_card *card, const ts_unit *units, int n, const ts_judge_opts *opts)
 {
     for (int u = 0; u < n; u++)
@@ -67,7 +67,7 @@ typedef struct ts_post {
     ts_case at; /* pointers in it are valid in the parent, because a fork has the same addresses */
 } ts_post;
 
-/** The process's own work. */
+/** State of this process, for the callbacks. */
 static struct {
     ts_card *card;
     ts_post *post;
@@ -97,7 +97,7 @@ static void calls(void *ctx, const ts_case *c, bool after)
 {
     (void)ctx;
     uint64_t now = round_trips();
-    /* without the intended errors of invalid calls */
+    /* only tests of values count, not the invalid calls of tests of errors */
     if (after && now != mine.round_trips && mine.post->part == PART_VALUES)
         atomic_fetch_add(&cell_of(c)->round_trips, 1);
     mine.round_trips = now;
@@ -125,7 +125,7 @@ static void unsupported(void *ctx, const ts_case *c, const char *text)
     atomic_fetch_add(&cell_of(c)->parts[mine.post->part].unsupported, 1);
 }
 
-/** There and back; META holds no values. */
+/** Copies three numbers to the device and back and compares them. META has no values to compare. */
 static ts_status round_trip(ts_device device)
 {
     TS_SCOPE;
@@ -208,7 +208,7 @@ static bool judge_here(ts_card *card, const ts_candidate *candidate, const ts_ju
     return true;
 }
 
-/** How a child ended, in words; "" when it did its work. */
+/** Describes how a child process ended, as text; "" if it finished its work. */
 static void ending(int status, const ts_post *post, int timeout, char *text, size_t size)
 {
     text[0] = 0;
@@ -239,7 +239,8 @@ static void record_crash(ts_card *card, const ts_post *post, const ts_unit *unit
     card_note(card, c.op, c.dtype, post->part, text);
 }
 
-/** Runs in the child and ends it; no handlers of the parent run. */
+/** Runs a unit in the child process (NULL: only opens the backend) and ends it with _exit(), so the
+ * parent's exit handlers do not run. */
 static _Noreturn void child(ts_card *card, ts_post *post, const ts_candidate *candidate,
                             const ts_unit *unit, const ts_judge_opts *opts)
 {
@@ -295,7 +296,7 @@ static bool judge_apart(ts_card *card, ts_post *posts, const ts_candidate *candi
                 child(card, &posts[slot], candidate, &units[next], opts);
             if (pid < 0) {
                 if (running)
-                    break; /* when one ends, there may be room */
+                    break; /* fork() may succeed once another child has ended */
                 snprintf(card->error, sizeof card->error, "no process could be started: %s",
                          strerror(errno));
                 return false;

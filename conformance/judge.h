@@ -5,15 +5,15 @@
 
 #include "conformance/card.h"
 
-/** The device under test, by name, or the backend in a shared library. */
+/** The device under test: a device by name, or device 0 of a backend in a shared library. */
 typedef struct ts_candidate {
-    const char *name;   /* "cuda:1"; NULL with a plugin */
-    const char *plugin; /* path; NULL without */
+    const char *name;   /* such as "cuda:1"; NULL if plugin is set */
+    const char *plugin; /* path of the library, or NULL */
 } ts_candidate;
 
 enum { CHOICES_MOST = 64 };
 
-/** Names of which one must match; none: all do. */
+/** A set of names to select; an empty set selects every name. */
 typedef struct ts_choice {
     const char *names[CHOICES_MOST];
     int count;
@@ -23,24 +23,25 @@ typedef struct ts_judge_opts {
     ts_choice ops, families;
     uint16_t dtypes;  /* bit per dtype; 0 is all */
     uint8_t parts;    /* bit per ts_part; 0 is all */
-    bool brief;       /* as in drive.h */
-    bool isolate;     /* run each op in its own process */
-    int jobs;         /* processes at a time, when isolated */
-    int timeout;      /* seconds per op, when isolated */
-    /** NULL, or called when ops are done. */
+    bool brief;       /* see ts_sample_run in drive.h */
+    bool isolate;     /* run each unit in its own process */
+    int jobs;         /* with isolate: processes at a time, 1 to 256 */
+    int timeout;      /* with isolate: seconds per unit */
+    /** NULL, or called after each unit; done of `all` units are finished. */
     void (*progress)(void *ctx, int done, int all);
     void *ctx;
 } ts_judge_opts;
 
-/** Adjacent rows of one op in a family. */
+/** The adjacent samples of one op in a family: samples[first .. first + count - 1]. */
 typedef struct ts_unit {
     const ts_sample_family *family;
     int first, count;
 } ts_unit;
 
-/** The units that opts choose; returns how many, at most `room` are written. */
+/** Returns the number of units that opts select, and writes the first `room` of them to units. */
 int units_choose(const ts_judge_opts *opts, ts_unit *units, int room);
-/** Judges; false, with card->error, when the backend cannot be opened or shared memory ran out. */
+/** Tests the candidate and fills the card. Returns false, with the reason in card->error, if the
+ *  backend cannot be opened, a process cannot be started or memory runs out. */
 bool judge(ts_card *card, const ts_candidate *candidate, const ts_judge_opts *opts);
 
 #endif

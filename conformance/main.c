@@ -14,14 +14,13 @@ enum { EXIT_GOOD, EXIT_WRONG, EXIT_USAGE, CANDIDATES_MOST = 16 };
 static const char usage[] =
     "usage: ts-conformance [--backend NAME | --plugin PATH]... [options]\n"
     "\n"
-    "Drives every operator's samples on a backend and holds results against "
-    "independent references,\n"
-    "gradients against those of the CPU in f64, and errors of invalid calls against the CPU's.\n"
+    "Tests every operator's samples on a backend. Compares results with independent references,\n"
+    "gradients with those of the CPU in f64, and errors of invalid calls with the CPU's.\n"
     "\n"
     "backend\n"
     "  --backend NAME    a device: cpu, meta, cuda:0, ...\n"
     "  --plugin PATH     the backend in a shared library\n"
-    "samples (each option may be repeated, or hold names separated by commas)\n"
+    "samples (each option may be repeated, or list names separated by commas)\n"
     "  --op NAME         operators\n"
     "  --family NAME     families of operators\n"
     "  --dtype NAME      f64 f32 bf16 f16 i64 i32 u8 bool\n"
@@ -37,11 +36,11 @@ static const char usage[] =
     "  --timeout S       seconds that an operator may take (300); isolated only\n"
     "  --strict          unsupported and fallback cells count as failed\n"
     "output\n"
-    "  --card            the verdict of every operator and dtype, before the short table\n"
+    "  --card            print the verdict of every operator and dtype before the totals\n"
     "  --json FILE       all counts and failures\n"
     "  --tsv FILE        one line per backend, operator and dtype\n"
     "  --matrix FILE     a page of Markdown: operators, dtypes, backends\n"
-    "  --quiet           no failures and no table\n"
+    "  --quiet           print no failures and no tables\n"
     "  --version, --help\n"
     "\n"
     "Status: 0 nothing failed, 1 something failed, "
@@ -88,7 +87,7 @@ static bool is_op(const char *name)
     return false;
 }
 
-/** Index of a name among count, -1 without. */
+/** Index i below count with at(i) equal to name; -1 if there is none. */
 static int find(const char *name, const char *(*at)(int i), int count)
 {
     for (int i = 0; i < count; i++)
@@ -100,7 +99,8 @@ static int find(const char *name, const char *(*at)(int i), int count)
 static const char *dtype_at(int i) { return ts_dtype_name((ts_dtype)i); }
 static const char *part_at(int i) { return part_name((ts_part)i); }
 
-/** Takes names separated by commas, in place. */
+/** Parses the comma-separated value of --op, --family, --dtype or --part into s. Splits names in
+ * place and keeps pointers into it. False after a message. */
 static bool take(settings *s, const char *option, char *names)
 {
     char *rest = NULL;
@@ -150,14 +150,14 @@ static const struct option options[] = {
     {"help", no_argument, NULL, 0},          {"brief", no_argument, NULL, 0},
     {0}};
 
-/** False when the program is to end with *status. */
+/** Parses the command line. False if the program must end with *status. */
 static bool parse(int argc, char **argv, settings *s, int *status)
 {
     int index, c;
     *status = EXIT_USAGE;
     while ((c = getopt_long(argc, argv, "", options, &index)) != -1) {
         if (c == '?')
-            return false; /* getopt has said why */
+            return false; /* getopt printed the reason */
         const char *name = options[index].name;
         bool good = true;
         if (strcmp(name, "help") == 0 || strcmp(name, "version") == 0) {
@@ -226,7 +226,7 @@ static int list(const settings *s)
 
 /* ----------------------------------------------------------------------------- judging ---- */
 
-/** Failures as they come, above the progress line. */
+/** State of print_progress(), which prints new failures above the progress line. */
 typedef struct telling {
     ts_card *card;
     ts_progress *progress;
@@ -251,7 +251,8 @@ static void print_progress(void *ctx, int done, int all)
         ts_progress_step(t->progress, TS_NONE);
 }
 
-/** CUDA does not live on in a forked child, and starts slowly in each. */
+/** True if ops run in their own processes. Not the default for CUDA, whose context does not survive
+ * a fork and is slow to create in each child. */
 static bool isolates(const settings *s, const ts_candidate *c)
 {
     return s->isolate ? s->isolate > 0 : !(c->name && strncasecmp(c->name, "cuda", 4) == 0);
@@ -290,7 +291,7 @@ static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
     return card_is_good(card, s->strict) ? EXIT_GOOD : EXIT_WRONG;
 }
 
-/** The cards of a run, and the form that they are written in. */
+/** Arguments of write_cards(): the cards of a run, and the function that writes them. */
 typedef struct writing {
     ts_card *const *cards;
     int count;

@@ -1,11 +1,11 @@
 /**
  * @file sample.h
- * The table of op samples: each row of ops.def is driven, by boxed calls, over dtypes, layouts,
- * sizes, forms, devices and threads against a reference in double, and its gradient against
- * differences. The test suite and the program ts-conformance read this one table.
+ * The table of op samples. The driver calls each op through boxed calls over dtypes, layouts,
+ * sizes, forms, devices and thread counts. It compares results with a reference in double, and
+ * gradients with central differences. The test suite and ts-conformance share this table.
  *
- * To add a family, write conformance/samples/<family>.c, name it in conformance/families.def and
- * conformance/meson.build, and give rows:
+ * To add a family, write conformance/samples/<family>.c, add it to conformance/families.def and
+ * conformance/meson.build, and define rows:
  *
  *     #include "conformance/sample.h"
  *     REF_POINTWISE(ref_add, 2, a + b)             // or: static void ref_x(ts_ref *r) { … }
@@ -15,11 +15,11 @@
  *     };
  *     TS_SAMPLES(pointwise, samples)
  *
- * tests/samples/ makes of them the cases pointwise_values, pointwise_gradients,
+ * tests/samples/ turns them into the tests pointwise_values, pointwise_gradients and
  * pointwise_bad_input; `build/tests/test_samples pointwise` runs them. A reference reads r->a[i]
- * (x, sizes, i, d, …) and writes what ref_ret() returns; it must not call the library.
- * Tolerance of a result y with wanted value w: c · eps(dtype) · √depth · max(|w|, scale);
- * c = 0 asks for equal bits (of floats: equal values).
+ * (x, sizes, i, d, …) and writes to the memory of ref_ret(); it must not call the library.
+ * The tolerance of a result with expected value w is c · eps(dtype) · √depth · max(|w|, scale);
+ * with c = 0 the result must equal w rounded to the dtype, including the sign of zero.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_SAMPLE_H
@@ -33,13 +33,14 @@
 
 /* -------------------------------------------------------------------------- arguments ---- */
 
-/** A size that runs through 0, 1, 3, 17, 33, 65, 257 (at most sample.most);
- * 3 in gradient checks. */
+/** A size that takes the values 0, 1, 3, 17, 33, 65, 257 (at most sample.most) in tests of values,
+ * sample.many in large cases, and 3 in tests of gradients and errors. */
 #define SWEEP ((int64_t)1 << 40)
 
-/** How the elements of a tensor are made. Integer dtypes get whole numbers of the same kind. */
+/** Distribution of a tensor's elements. Integer dtypes get whole numbers, u8 their absolute values,
+ * and bool is true for positive numbers. */
 typedef enum ts_gen {
-    GEN_NORMAL,  /* mean 0, deviation 1; integers: three times that */
+    GEN_NORMAL,  /* mean 0, standard deviation 1 (integers: 3) */
     GEN_UNIFORM, /* low <= x < high */
     GEN_WHOLE,   /* whole numbers low <= x < high */
     GEN_BOUNDS,  /* 0 to high in even steps, rounded down: bounds of packed sequences */
@@ -49,11 +50,10 @@ typedef enum ts_gen {
 typedef struct ts_sample_arg {
     uint8_t tag;   /* ts_tag; 0 is an absent optional */
     uint8_t gen;
-    uint8_t dtype; /* dtype of a tensor or a dtype argument: 0: the run's dtype, otherwise 1 +
-                      dtype */
-    bool nograd;   /* not differentiable although floating */
+    uint8_t dtype; /* of a tensor or a dtype argument: 0 is the run's dtype, otherwise 1 + dtype */
+    bool nograd;   /* no gradient, although the dtype is floating */
     int ndim;      /* dims of a tensor, or number of ints */
-    int64_t sizes[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS]; /* of a tensor, or the ints */
     double low, high;
     int64_t i;
     double d;
@@ -78,7 +78,7 @@ typedef struct ts_sample_arg {
 #define T_INDEX(bound, ...) \
     {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I64, .gen = GEN_WHOLE, .high = bound,                   \
      SIZES_(__VA_ARGS__)}
-/** n i32 bounds of sequences, from 0 to `top` tokens (or SWEEP). */
+/** n i32 bounds of packed sequences, from 0 to `top` tokens; top may be SWEEP. */
 #define T_BOUNDS(top, n) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_I32, .gen = GEN_BOUNDS,            \
                           .high = (double)(top), .ndim = 1, .sizes = {n}}
 /** Plain arguments. */
@@ -99,15 +99,15 @@ typedef struct ts_sample_arg {
 
 /* -------------------------------------------------------------------------- references ---- */
 
-/** An argument or result as the reference sees it: dense doubles, rounded to the run's dtype. */
+/** An argument or result as the reference sees it: contiguous doubles, rounded to the dtype. */
 typedef struct ts_ref_arg {
     uint8_t tag;
     ts_dtype dtype;
     int ndim;
-    int64_t sizes[TS_MAX_DIMS]; /* of ints: the ints */
+    int64_t sizes[TS_MAX_DIMS]; /* for an ints argument: the ints, ndim of them */
     int64_t numel;
-    double *x;
-    int64_t i; /* of numbers: both forms */
+    double *x; /* numel */
+    int64_t i; /* a number, as integer (i) and as double (d) */
     double d;
     int count;
     struct ts_ref_arg *list; /* count members */
@@ -118,22 +118,22 @@ typedef struct ts_ref {
     int nargs, nrets;
     ts_ref_arg a[TS_MAX_ARGS];
     ts_ref_arg ret[TS_MAX_ARGS]; /* results, then arguments that the op writes, in their order */
-    double *scale[TS_MAX_ARGS];  /* optional: per element, replaces sample.scale
-                                    (from ref_scratch) */
+    double *scale[TS_MAX_ARGS];  /* NULL, or a scale per element that replaces sample.scale; from
+                                    ref_scratch() */
     void *blocks;
 } ts_ref;
 
-/** Place for result i of these sizes, zeroed. Its dtype is sample.out[i]. */
+/** Sets the sizes of result i and returns its zeroed elements, owned by r. */
 double *ref_ret(ts_ref *r, int i, const int64_t *sizes, int ndim);
-/** Place for result i shaped like argument a. */
+/** ref_ret() with the sizes of argument a. */
 double *ref_ret_like(ts_ref *r, int i, const ts_ref_arg *a);
 /** Zeroed doubles that live as long as r. */
 double *ref_scratch(ts_ref *r, int64_t n);
 int64_t ref_numel(const int64_t *sizes, int ndim);
-/** Result 0 = fn of the first n arguments, broadcast; numbers count as 0-dim. */
+/** Computes result 0 as fn of the first n arguments, broadcast; numbers count as 0-dim tensors. */
 void ref_pointwise(ts_ref *r, int n, double (*fn)(const double *v));
-/** outer, size and inner of a dim (negative from the end): element (o, k, i)
- * is x[(o*size + k)*inner + i]. */
+/** Views a as (outer, size, inner) around a dim, which may be negative: element (o, k, i) is
+ * x[(o*size + k)*inner + i]. */
 void ref_split(const ts_ref_arg *a, int64_t dim, int64_t *outer, int64_t *size, int64_t *inner);
 /** Element of a, broadcast, at row-major index `at` of sizes. */
 double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
@@ -157,19 +157,19 @@ double ref_at(const ts_ref_arg *a, const int64_t *sizes, int ndim, int64_t at);
 #define DT_NUMBERS (DT_FLOATS_ | DT_INTS)
 #define DT_ALL (DT_NUMBERS | TS_DT(TS_BOOL))
 
-/** dtype of a result: 0 the run's, 1 + dtype, or one of these. */
+/** Entries of sample.out, the dtype of a result: 0 for the run's, OUT(dtype), or one of these. */
 #define OUT(type) (1 + (type))
 enum {
-    OUT_FLOAT = 100, /* the run's, or f32 when that is no float */
-    OUT_INT = 101,   /* i64 unless float */
-    OUT_WIDE = 102   /* the run's, or f32 when that is a half */
+    OUT_FLOAT = 100, /* the run's dtype if floating, else f32 */
+    OUT_INT = 101,   /* the run's dtype if floating, else i64 */
+    OUT_WIDE = 102   /* f64 if the run's dtype is f64, else f32 */
 };
 
-/** A call that must fail: argument `arg` replaced. */
+/** A call that must fail because argument `arg` is replaced by `value`. */
 typedef struct ts_bad_call {
     int arg;
     ts_sample_arg value;
-    ts_status code;
+    ts_status code;   /* TS_OK: the entry is unused */
     const char *text; /* part of the message */
 } ts_bad_call;
 
@@ -180,25 +180,26 @@ typedef struct ts_sample {
     /** Instead of ref, for random ops: judges the results in r->ret. */
     bool (*check)(const ts_ref *r);
     uint16_t dtypes; /* bit per dtype of the runs; 0 is all floats */
-    double c, scale; /* tolerance, see above */
-    double device_c; /* c on other devices than the CPU; 0 is c */
-    int64_t depth;   /* 0 is 1; SWEEP is the sweep's size */
-    double grad_c;   /* f32 gradient against f64: grad_c · eps · √depth · max(1,
-                        largest |g|); 0 is 32 */
+    double c, scale; /* tolerance; see the head of this file */
+    double device_c; /* c on devices other than the CPU; 0 is c */
+    int64_t depth;   /* number of additions per result; 0 is 1, SWEEP is the sweep's size */
+    double grad_c;   /* tolerance of a gradient in a dtype against f64:
+                        grad_c · eps(dtype) · √depth · max(1, largest |g|); 0 is 32 */
     uint8_t out[TS_MAX_RETS];
     int64_t most;    /* largest sweep; 0 is 257 */
-    int64_t many;    /* sweep of the comparison of 1 and 2 threads; 0 is 40,009 */
-    bool grad;       /* check gradients, and theirs (small sizes, float tensors) */
+    int64_t many;    /* sweep of large cases: 1 against 2 threads on the CPU, results against the
+                        reference on other devices; 0 is 40,009 */
+    bool grad;       /* test first and second gradients (small sizes, floating tensors) */
     uint8_t grad_rets; /* bit per result that has a gradient; 0 is all */
-    bool inplace;    /* the form with result 0 = argument 0 is valid */
-    bool no_empty;   /* the sweep leaves out 0 */
+    bool inplace;    /* test the form whose result 0 is argument 0 */
+    bool no_empty;   /* the sweep skips size 0 */
     bool no_layouts; /* contiguous only: values of the arguments depend on each other */
     bool no_expand;  /* no stride 0: ties or equal values are undefined,
                         or the argument is written */
     bool no_meta;    /* result sizes depend on values */
-    bool by_values;  /* values make a call wrong, not sizes: META may accept it */
-    bool rounds;     /* a number beside a half is rounded to it */
-    bool undefined;  /* values are unspecified; sizes and dtypes are checked */
+    bool by_values;  /* errors depend on values, so META may accept a bad call */
+    bool rounds;     /* with bf16 or f16, number arguments are rounded to the dtype first */
+    bool undefined;  /* result values are unspecified; only sizes and dtypes are checked */
     ts_bad_call bad[8];
 } ts_sample;
 
@@ -221,7 +222,7 @@ typedef struct ts_sample_family {
 extern const ts_sample_family *const ts_sample_families[];
 extern const int ts_sample_family_count;
 
-/** Run the samples of a family; failures go to sample_run (drive.h). */
+/** Test the samples of a family and report the results to sample_run (drive.h). */
 void ts_samples_values(const ts_sample_family *family);
 void ts_samples_gradients(const ts_sample_family *family);
 void ts_samples_bad_input(const ts_sample_family *family);

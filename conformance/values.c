@@ -9,7 +9,7 @@
 
 /* ---------------------------------------------------------------------------- judgment ---- */
 
-/** Error of g as a multiple of `allowed`; 0 within it. INFINITY if one value is infinite. */
+/** Error of g as a multiple of `allowed`; 0 within it. INFINITY if g or the error is infinite. */
 static double excess(double g, double want, double allowed)
 {
     double off = fabs(g - want);
@@ -143,7 +143,7 @@ static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n
 
 /* -------------------------------------------------------------------------- the matrix ---- */
 
-/** Runs one case (dtype, size, layout) with every destination. */
+/** Tests one case (dtype, size, layout): compares its results, then runs its other forms. */
 static void run_case(ts_case c)
 {
     TS_SCOPE;

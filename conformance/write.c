@@ -67,7 +67,7 @@ static void print_row(FILE *out, bool markdown, int width, const char *op,
     fprintf(out, markdown ? " |\n" : "\n");
 }
 
-/** A row per op that was asked for: the verdict per dtype, and that of its gradients. */
+/** Prints a row per selected op: its verdict per dtype, and the verdict of its gradients. */
 static void print_ops(const ts_card *card, FILE *out, bool markdown,
                       const char *const marks[VERDICT_COUNT])
 {
@@ -170,7 +170,7 @@ static json_t *card_json(const ts_card *card)
     }
     for (int i = 0; i < card->nfailures && i < FAILURES_MOST; i++) {
         const ts_failure *f = &card->failures[i];
-        json_t *text = json_string(f->text); /* NULL when a cut fell into a character */
+        json_t *text = json_string(f->text); /* NULL if the cut split a UTF-8 character */
         json_array_append_new(failures,
                               json_pack("{s:s, s:s, s:s, s:o}", "op", ts_op_name(f->op), "dtype",
                                         ts_dtype_name(f->dtype), "part", part_name(f->part), "text",

@@ -339,7 +339,7 @@ void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass)
 {
     if (TS_UNLIKELY(ts_alloc_system)) {
         void *p = NULL;
-        if (thread->heap) /* a thread that has a heap frees into its own list */
+        if (thread->heap) /* with a heap, ts_free() would read a slab header */
             ts_heap_abandon(thread->heap);
         thread->heap = NULL;
         if (refused(bytes) || posix_memalign(&p, 64, bytes ? bytes : 1) != 0)

@@ -2,8 +2,9 @@
  * @file alloc.h  Host memory: per-thread free lists for small blocks,
  * one coalescing region for the rest.
  *
- * Blocks are 64-byte aligned. Frees name the size, so blocks carry no header of their own class.
- * Another thread frees a block by pushing it to the lock-free list of the block's heap.
+ * Blocks are 64-byte aligned. The caller passes the block's size to ts_free(), so small blocks have
+ * no header. A thread that frees a block of another thread's heap pushes it to that heap's
+ * lock-free list.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_ALLOC_H
@@ -32,11 +33,12 @@ typedef struct ts_slab {
     size_t klass;
 } ts_slab;
 
-/* TS_ALLOC=system: every block straight from malloc, for memory checkers */
+/* TS_ALLOC=system: each block comes from the C library, for memory checkers. */
 extern bool ts_alloc_system;
 void ts_alloc_from_environment(void); /* TS_ALLOC */
 void ts_alloc_guard_forks(void);
-/** Unmaps everything. No block may be in use and no other thread may call. */
+/** Returns all memory to the system. No block may be in use, and no other thread may call the
+ *  allocator. */
 void ts_alloc_remove(void);
 
 TS_INLINE int ts_small_class(size_t bytes)

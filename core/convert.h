@@ -15,7 +15,7 @@ TS_INLINE float ts_bf16_to_f32(uint16_t h)
     memcpy(&x, &bits, 4);
     return x;
 }
-/** The upper half of an f32, to nearest even; every NaN becomes 0x7fc0. */
+/** Rounds an f32 to bf16, to nearest even; every NaN becomes 0x7fc0. */
 TS_INLINE uint16_t ts_f32_to_bf16(float x)
 {
     uint32_t bits;
@@ -71,7 +71,7 @@ TS_INLINE float ts_odd_f32(double x)
     memcpy(&f, &bits, 4);
     return f;
 }
-/** Integer to f64, rounded to odd: bits below the 53rd are or-ed into the 53rd. */
+/** ts_odd_f32() of an integer. Beyond 2^53 the integer is first rounded to odd, to fit f64. */
 TS_INLINE float ts_odd_f32_of(int64_t i)
 {
     bool large = i > INT64_C(1) << 53 || i < -(INT64_C(1) << 53);
@@ -79,8 +79,7 @@ TS_INLINE float ts_odd_f32_of(int64_t i)
         (double)(large ? (i & ~INT64_C(0x7ff)) | (int64_t)((i & 0x7ff) != 0) << 11 : i));
 }
 
-/* Out of range and NaN have no value in an integer;
- * they become the most negative one, on every ISA. */
+/* NaN and values out of range become the most negative integer, as on x86, on every ISA. */
 TS_INLINE int64_t ts_trunc_i64(double x)
 {
     return x >= -9.2233720368547758e18 && x < 9.2233720368547758e18 ? (int64_t)x : INT64_MIN;

@@ -54,7 +54,8 @@ ts_status ts_set_default_device(ts_device device)
     return TS_OK;
 }
 
-/** The backend's error, or a new one if the backend recorded none. */
+/** Returns status. If it is a failure that the backend did not record, records it: "WHAT failed on
+ *  DEVICE". */
 static ts_status reported(ts_status status, ts_device device, const char *what)
 {
     if (status == TS_OK || ts_error_code() != TS_OK)
@@ -73,8 +74,8 @@ int ts_device_count(uint8_t backend)
     return n < 0 ? 0 : n > 256 ? 256 : n;
 }
 
-/* Number of devices that each backend last reported. Devices do not disappear, so the backend is
- * called again only for a larger index. */
+/* Number of devices that each backend last returned. Devices do not disappear, so device_count() is
+ * called again only for an index above it. */
 static _Atomic int counted[16];
 
 ts_status ts_device_check(ts_device device, const char *what)
@@ -133,7 +134,7 @@ ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
         return TS_OK;
     }
     if (!b || !b->memory_stats)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_stats: %s does not tell",
+        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_stats: %s has no memory statistics",
                             ts_device_name(device));
     return reported(b->memory_stats(b->state, device.index, stats), device, "device_memory_stats");
 }
@@ -158,7 +159,8 @@ ts_status ts_device_memory_reset_peak(ts_device device)
 /** Whether the thread's calls are being captured, so queued work does not run. */
 static bool is_captured(void) { return ts_tls.workspace && ts_tls.workspace->base; }
 
-/** Memory of the thread's workspace; NULL with an error, or without one if it only measures. */
+/** Allocates from the thread's workspace. NULL with an error if it is full, or without an error if
+ *  it only measures. */
 static void *take_from_workspace(ts_workspace *g, int64_t bytes, const char *what)
 {
     enum { ROUND = 512 };

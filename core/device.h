@@ -27,7 +27,8 @@ TS_INLINE const ts_backend *ts_backend_of(ts_device device)
                : NULL;
 }
 
-/** Checks that the device exists. META and the CPU have one each. */
+/** TS_ERR_DEVICE if the device does not exist; the message begins with `what`. META and the CPU
+ *  have one device each. */
 ts_status ts_device_check(ts_device device, const char *what);
 /** False for cpu:1 and meta:1, which cannot exist. ts_device_check() checks other devices. */
 TS_INLINE bool ts_device_exists(ts_device device)
@@ -35,7 +36,7 @@ TS_INLINE bool ts_device_exists(ts_device device)
     return TS_LIKELY(!device.index) ||
            (device.backend != TS_KEY_CPU && device.backend != TS_KEY_META);
 }
-/** The hint of an error about a tensor on the wrong device. */
+/** Hint for an error about a tensor on device `got` instead of `expected`. */
 const char *ts_move_hint(ts_device got, ts_device expected);
 /**
  * Device memory for the temporaries of a thread's calls while a plan is captured
@@ -45,12 +46,15 @@ const char *ts_move_hint(ts_device got, ts_device expected);
 typedef struct ts_workspace {
     ts_device device;
     char *base;
-    int64_t bytes, used, most; /* capacity; used by the current call; maximum of `used` */
-    int64_t live;              /* allocations that were not freed */
+    int64_t bytes, used, most; /* capacity; bytes that the current call uses; largest `used` */
+    int64_t live;              /* allocations not yet freed */
 } ts_workspace;
 
-/** Memory of a device with a backend; NULL with an error. bytes > 0. */
+/** Allocates memory of a device with a backend, from the thread's workspace if it has one for the
+ *  device. bytes > 0. NULL with an error that names `what`; NULL without an error if the workspace
+ *  only measures. */
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);
+/** Frees memory of ts_device_allocate(). */
 void ts_device_release(ts_device device, void *data, int64_t bytes);
 /**
  * Copies bytes between any two devices that have memory. A copy from a device to the host waits for
@@ -58,7 +62,7 @@ void ts_device_release(ts_device device, void *data, int64_t bytes);
  */
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);
-/** Applies the last ts_set_deterministic() to all backends. */
+/** Passes the current deterministic mode (ts_set_deterministic()) to one backend. */
 ts_status ts_device_tell(const ts_backend *backend);
 
 #endif

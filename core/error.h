@@ -19,13 +19,13 @@ struct ts_error {
 /** Root failure of an op; the message begins with "op: ". Returns code. */
 TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
                              const char *format, ...) __attribute__((format(printf, 5, 6)));
-/** Keeps a failure that is on record; otherwise records that `argument` is NULL. Returns the
- * code. */
+/** Error for a NULL argument: keeps a recorded failure, which caused the NULL; otherwise records
+ *  TS_ERR_NULL for `argument`. Returns the record's code. */
 TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *argument);
-/** Adds the op's name to a record without one. Returns the record's code. */
+/** Adds op and call site to a record without an op. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
-/** Makes the record's code the status of a callback. If the callback failed without a record,
- *  records "`what` failed without saying why". */
+/** Status of the callback named `what`: TS_OK, or the recorded code if the callback failed. If it
+ *  failed without a record, records `status` with "WHAT failed without saying why". */
 TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void *site,
                                    const char *what);
 /** Writes the symbol of a code address, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9",

@@ -274,7 +274,7 @@ ts_status ts_replace_file(const char *function, const char *path,
     bool failed = !out || ferror(out);
     failed |= out && fclose(out) != 0; /* glibc may also leave data NULL without an error */
     if (status == TS_OK && (failed || !w.data))
-        status = ts_error_memory("what a file will hold", (int64_t)w.size);
+        status = ts_error_memory("the contents of a file", (int64_t)w.size);
     if (status == TS_OK)
         status = ts_file_replace(function, path, write_data, &w);
     free(w.data);

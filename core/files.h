@@ -40,10 +40,12 @@ extern ts_file_table ts_files;
 
 /** Formats a path, to be freed by ts_sys_free(). On failure NULL with TS_ERR_MEMORY. */
 char *ts_path(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/** "cannot WHAT 'path': " and the reason in errno. */
+/** Records "cannot WHAT 'PATH': " and the reason in errno. Returns TS_ERR_IO, or TS_ERR_MEMORY for
+ *  ENOMEM. */
 ts_status ts_file_refused(const char *op, const char *what, const char *path);
 
-/** Opens a regular file for reading. */
+/** Opens a regular file for reading. *fd receives the descriptor, owned by the caller, and *bytes
+ *  the file's size. */
 ts_status ts_file_open(const char *op, const char *path, int *fd, int64_t *bytes);
 /** Creates a file for writing. An existing file is an error. */
 ts_status ts_file_create(const char *op, const char *path, mode_t mode, int *fd);
@@ -62,11 +64,12 @@ void ts_file_close(int fd);
 ts_status ts_file_replace(const char *op, const char *path,
                           ts_status (*write)(int fd, const char *temporary, void *ctx), void *ctx);
 
-/** A descriptor for ts_folder_sync(). */
+/** Opens a folder for ts_folder_sync(). *fd receives the descriptor, owned by the caller. */
 ts_status ts_folder_open(const char *op, const char *path, int *fd);
-/** Flushes the names in a folder; no error if the file system does not support it. */
+/** Flushes a folder's entries to disk; no error if the file system does not support it. */
 ts_status ts_folder_sync(const char *op, const char *path, int fd);
-/** The folder of a path, for ts_sys_free(). */
+/** Path of the folder that contains `path`, to be freed by ts_sys_free(). NULL with
+ *  TS_ERR_MEMORY. */
 char *ts_folder_of(const char *path);
 
 #endif

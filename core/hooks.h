@@ -24,8 +24,8 @@ typedef struct ts_hooks {
     /** ops/copy.c: copies values between tensors of the same sizes, of any dtypes and devices;
      *  counts as a write of op. */
     ts_status (*copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
-    /** ops/copy.c: runs a call whose argument `arg` (nargs: a given result) is not on the kernel's
-     *  device. */
+    /** ops/copy.c: runs a call whose argument `arg` is not on the kernel's device; arg = nargs
+     *  means a destination that the caller passed. */
     ts_status (*across)(ts_frame *f, int arg);
     /** autograd/node.c: releases a tensor's node and gradient. */
     void (*release_history)(ts_tensor *t);
@@ -39,7 +39,7 @@ typedef struct ts_hooks {
     int32_t (*holds)(const ts_storage *s);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
-    /** layers/autocast.c: forgets the casts of leaves that the calling thread keeps. */
+    /** layers/autocast.c: empties the calling thread's cache of casts. */
     void (*forget_casts)(void);
 } ts_hooks;
 

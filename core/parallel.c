@@ -43,7 +43,7 @@ static struct pool {
     atomic_bool stopping;
     atomic_bool spin;     // false when there are more threads than processors
     int started;          // running workers; `busy` guards the fields from here to `parts`
-    int refused_at;       // the system refused a worker beyond this many; 0 means it did not
+    int refused_at;       // starting more workers than this failed; 0: no failure
     unsigned round;       // even value of the current loop
     ts_parallel_body body;
     void *ctx;
@@ -159,14 +159,14 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Waits until the word differs from value in the bits of mask, spinning first. The sleeper sets its
- * flag before it looks again, the other side changes the word before it looks at the flag; both
- * sequentially consistent, so one of them sees the other. */
+/* Waits until the word differs from value in the bits of mask: spins, then sleeps. The sleeper sets
+ * `asleep` before it loads the word again; the waker stores the word before it loads `asleep`. All
+ * four accesses are sequentially consistent, so no wake-up is lost. */
 static unsigned word_wait(atomic_uint *word, unsigned mask, unsigned value, atomic_bool *asleep)
 {
     unsigned seen;
     int64_t deadline = 0;
-    /* a clock may stand still */
+    /* the number of turns is limited because a clock may not advance */
     for (int turn = 0; turn < SPIN_MOST && atomic_load_explicit(&pool.spin, memory_order_relaxed);
          turn++) {
         seen = atomic_load_explicit(word, memory_order_acquire);

@@ -5,10 +5,10 @@
  * report errors. A body gets ranges of tasks, and which ranges depends on the number of threads, so
  * a result must be a function of the task alone (split reductions by shape).
  *
- * One user thread at a time has the pool. A call from another thread meanwhile, and a call from
- * inside a body, runs the whole range inline, so calls are safe from everywhere and never wait for
- * each other. The calling thread works too and takes over the parts that no worker has begun, so a
- * loop never waits for a thread to wake up.
+ * One loop at a time uses the pool. A loop that another thread or a body starts meanwhile runs its
+ * whole range in the calling thread, so loops never wait for each other. The calling thread of the
+ * loop in the pool also runs tasks, and takes the parts that no worker has begun, so it never waits
+ * for a worker to wake up.
  *
  * The pool starts at the first loop that is large enough, with ts_num_threads() - 1 workers (fewer
  * when the system refuses more; at most TS_PARALLEL_MAX - 1). Workers block all signals, have the
@@ -32,7 +32,7 @@ typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
  * Covers the tasks 0 .. tasks-1 exactly once and returns when all are done. Each thread gets one
  * contiguous range; ranges differ by at most one task.
  * @param tasks  0 or less does nothing
- * @param grain  tasks that make a thread worth while: fewer than 2 * grain tasks run inline
+ * @param grain  smallest number of tasks per thread; fewer than 2 * grain tasks run in the caller
  */
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 

@@ -9,12 +9,13 @@
 void ts_process_install(void);
 
 /**
- * Holds a lock while the process forks, so that its data is consistent in the child. The lock must
- * be free. Rooms announce their locks as init.c calls them, from the bottom up; a fork takes them
- * from the top down, as calls do.
+ * Registers a lock that fork() holds, so that its data is consistent in the child. The lock must be
+ * free at registration. Lower rooms register first. fork() takes the locks in reverse order, upper
+ * rooms first, which is the order in which calls take them.
  */
 void ts_fork_guard(pthread_mutex_t *lock);
-/** Called in every child after the locks are released. The child has only the forking thread. */
+/** Registers a hook that runs in each forked child after the locks are released. The child has only
+ *  the forking thread. */
 void ts_fork_in_child(void (*hook)(void));
 
 /** Registers the handler that notes the end of the process. Call it when the library loads and when

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "include/tessera/check.h"
 
-/* The C locale object is static in the C library: making it neither allocates nor fails. */
+/* newlocale() of "C" returns a static object of the C library: it neither allocates nor fails. */
 void *ts_c_locale_enter(void) { return uselocale(newlocale(LC_ALL_MASK, "C", (locale_t)0)); }
 
 void ts_c_locale_leave(void **previous)
@@ -158,7 +158,7 @@ static const ts_argument *find(const char *word, const ts_argument *arguments, i
     return NULL;
 }
 
-/** The next row of a positional argument, from *at on. */
+/** The next positional argument at or after row *at, or NULL; advances *at past it. */
 static const ts_argument *next_word(const ts_argument *arguments, int n, int *at)
 {
     while (*at < n && is_option(&arguments[*at]))

@@ -1,6 +1,6 @@
 /**
- * @file recorder.h  Events that lower rooms report to a recorder of calls (tracing/): groups of
- * calls, and changes of tensors that are not calls.
+ * @file recorder.h  Events that lower rooms report to the recorder of a trace (tracing/): begin and
+ * end of groups of calls, and changes of tensors outside of calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_RECORDER_H
@@ -20,7 +20,8 @@ struct ts_recorder {
      * are its parts. */
     uint32_t (*parts)(ts_recorder *r, const ts_frame *f);
     void (*parts_end)(ts_recorder *r, uint32_t region, const ts_frame *f);
-    /** The current call made result i, which the caller did not request, and keeps it. */
+    /** The current call computed result i, which the caller did not request, to save it for
+     *  backward. */
     void (*extra)(ts_recorder *r, int i, ts_tensor *t);
     /** A tensor was created from host values. */
     void (*constant)(ts_recorder *r, ts_tensor *t);

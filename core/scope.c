@@ -73,7 +73,7 @@ void ts_blocks_begin(ts_thread *thread)
     thread->room = sizeof thread->root;
 }
 
-/** Ends the innermost block and releases tensors that are created meanwhile. */
+/** Ends the innermost block: releases its tensors, also those that release functions add to it. */
 TS_INLINE void end_block(ts_thread *thread)
 {
     thread->scope->serial = 0;
@@ -240,9 +240,9 @@ ts_tensor *ts_adopt(ts_tensor *t)
 
 /* ------------------------------------------------------------------------ dead handles ---- */
 
-/* A new tensor may reuse a freed header, and a stale handle then refers to the new tensor. With
- * TS_DEBUG=scopes the last freed headers wait here; their `data` names the scope that released
- * them. */
+/* A new tensor may reuse a freed header; a stale handle then refers to the new tensor. With
+ * TS_DEBUG=scopes this ring delays the reuse of the last 65,536 freed headers. Their `data` points
+ * to the name of the scope that released them. */
 enum { QUARANTINED = 1 << 16 };
 bool ts_scopes_watched;
 static _Atomic(ts_tensor *) *quarantine;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* the highest key: a call that requires a tensor fails before any layer sees it */
+/* TS_KEY_ABSENT is the highest key: a call that requires a tensor fails before any layer runs. */
 static ts_tensor none = {.keys = TS_KEYSET(TS_KEY_ABSENT), .refs = 1, .flags = TS_TENSOR_NONE};
 ts_tensor *const TS_NONE = &none;
 
@@ -251,8 +251,8 @@ ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64
     return t;
 }
 
-/* Release function of memory that the caller owns: a storage without a release function frees its
- * data. */
+/* Release function for memory that the caller owns. Without a release function the storage would
+ * free the memory. */
 static void release_nothing(void *foreign, void *data, int64_t bytes)
 {
     (void)foreign, (void)data, (void)bytes;

@@ -13,11 +13,12 @@ typedef struct ts_node ts_node;
 typedef struct ts_grad_meta ts_grad_meta;
 
 /**
- * Promised memory: a call was recorded instead of run, and its results have no memory until the
- * recording runs (compile/). Their storages then have addresses that no processor maps, each its
- * own range, so code that computes with addresses (views, overlaps) works unchanged. When a plan
- * has allocated the memory, the storage keeps the promised address in `foreign`. A handle has
- * TS_KEY_LAZY until the next call or read that uses it moves it to the memory.
+ * Promised memory: when compile/ records a call instead of running it, the results have no memory
+ * until the recording runs. Until then each storage has its own range of addresses that the
+ * processor cannot map (tag 0xa5 in the upper 16 bits), so code that computes with addresses
+ * (views, overlaps) works unchanged. When a plan allocates the memory, the storage keeps the
+ * promised address in `foreign`. A tensor keeps TS_KEY_LAZY and its promised address until
+ * ts_tensor_settle().
  */
 #define TS_PROMISED_TAG 0xa5
 TS_INLINE bool ts_is_promised(const void *data)
@@ -151,14 +152,16 @@ ts_tensor *ts_tensor_new(ts_thread *thread, ts_dtype dtype, const int64_t *sizes
                          ts_device device);
 /** Like ts_tensor_new(), without checks, for sizes that are known to be valid. */
 ts_tensor *ts_tensor_new_unchecked(ts_thread *thread, const ts_meta *m);
-/** As above with promised memory at `data`, at which no memory exists yet. If the last reference
- *  goes before a plan provides the memory, release(foreign, ...) is called. NULL with an error. */
+/** Like ts_tensor_new_unchecked(), with the promised address `data`. If the last reference is
+ *  released before a plan allocates the memory, release(foreign, ...) is called. NULL with an
+ *  error. */
 ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, void *foreign,
                              void (*release)(void *foreign, void *data, int64_t bytes));
 /** Allocates the memory of a promised storage; on failure false, an error, and an unchanged
  *  storage. */
 bool ts_storage_fulfil(ts_thread *thread, ts_storage *s);
-/** Points a handle to the memory of its storage; false while the memory is only promised. */
+/** Updates t's address from the promised to the allocated memory and removes TS_KEY_LAZY. False if
+ *  the memory is not allocated yet. */
 TS_INLINE bool ts_tensor_settle(ts_tensor *t)
 {
     const ts_storage *s = t->storage;
@@ -210,7 +213,8 @@ TS_INLINE ts_tensor *ts_tensor_ref(ts_tensor *t)
     return t;
 }
 
-/** An owned reference to t: takes over the scope's reference, or adds one. */
+/** Returns t with a reference that the caller owns: the scope's, if t is in a scope, else a new
+ *  one. */
 ts_tensor *ts_scope_disown(ts_tensor *t);
 
 /** Adds an owned reference at the front of the block's list. */
@@ -236,7 +240,7 @@ TS_INLINE void ts_tensor_mark_dead(ts_tensor *t)
 {
     ((uint8_t *)&t->keys)[__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? 7 : 0] |= 0x80;
 }
-/** Whether t was freed and its header is not reused. */
+/** True if t was freed and its header was not reused since. */
 TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
 {
     return TS_UNLIKELY(t->keys >> TS_KEY_ABSENT) && t != TS_NONE;
@@ -244,16 +248,16 @@ TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
 /** Records TS_ERR_STATE for a dead argument. */
 TS_COLD ts_status ts_fail_dead(const char *op, const void *site, const char *argument,
                                const ts_tensor *t);
-/** After the callback `what`: ends scopes that the callback entered and did not leave, inside the
- *  scope with this serial number. Returns `status`, or TS_ERR_STATE if there were such scopes and
- *  status is TS_OK. */
+/** Call it after the callback named `what`. Ends the scopes above the one with this serial number,
+ *  which the callback entered and did not leave. Returns `status`; if it is TS_OK and there were
+ *  such scopes, TS_ERR_STATE. */
 ts_status ts_end_open_scopes(ts_status status, uint64_t serial, const char *op, const void *site,
                              const char *what);
 /** With TS_DEBUG=scopes, delays the reuse of a freed header. */
 TS_COLD void ts_scope_quarantine(ts_tensor *t);
 extern bool ts_scopes_watched;
 
-/** Records a write through t by op (invariant 4). */
+/** Records a write by op: increments the version (invariant 4). */
 TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)
 {
     s->version++;
@@ -299,10 +303,11 @@ TS_INLINE bool ts_same_sizes(const int64_t *a, const int64_t *b, int ndim)
 
 extern const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT];
 
-/** "(2, 3)", at most 8 sizes, in a buffer of the enclosing block. */
+/** Formats a list of n numbers as "(2, 3)", at most the first 8. The text is valid in the enclosing
+ *  block. */
 #define TS_LIST_TEXT(list, n) \
     ts_format_sizes((char[192]){0}, 192, list, (int)ts_min64(n, TS_MAX_DIMS))
-/** TS_SIZES_TEXT of a tensor or a shape. */
+/** Formats the sizes of a tensor or a shape, as TS_LIST_TEXT(). */
 #define TS_SIZES_TEXT(t) TS_LIST_TEXT((t)->sizes, (t)->ndim)
 
 #endif

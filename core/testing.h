@@ -15,7 +15,7 @@ struct ts_prof_machine;
 /** Replaces the measured ceilings; NULL: the next profile measures again. */
 void ts_prof_assume(const struct ts_prof_machine *machine);
 
-/** The most blocks of events of all threads together. */
+/** Limit on the number of blocks of events, over all threads. */
 extern int ts_event_chunks_most;
 
 #endif

@@ -27,7 +27,7 @@ enum {
  * it. */
 #define TS_MAX_DEPTH 256
 
-/** The thread's modes at a scope's begin, which its end restores. */
+/** The modes of a thread. A scope saves them when it opens and restores them when it ends. */
 #define TS_THREAD_MODES                                                                            \
     ts_keyset include, exclude;                                                                    \
     ts_recorder *recorder; /* of a running trace, or NULL */                                       \
@@ -71,8 +71,8 @@ struct ts_thread {
     ts_device device; /* of factories */
     struct ts_workspace *workspace; /* memory for captured calls (core/device.h), or NULL */
     ts_error *error;
-    ts_block *blocks; /* number of blocks; the first owns results made outside scopes */
-    int64_t room;
+    ts_block *blocks; /* array of open scopes; blocks[0] owns results made outside scopes */
+    int64_t room;     /* size of the array in bytes */
     uint64_t serial; /* serial number of the last scope entered */
     ts_block root;
     ts_thread *next, **link; /* list of live threads */

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-/** A result of so many elements or more takes longer than a pass over an operand that has an eighth
- *  of them. */
+/** Elements. For a result of at least this size, casting an operand with at most 1/8 of the
+ *  elements in a separate pass is cheaper than converting it inside the kernel. */
 enum { CAST_BESIDE = 1 << 18 };
 
 /** Copies of arguments for the kernel; released after the call. */
@@ -84,7 +84,7 @@ static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
     return ts_deliver(f, made, ts_fill_run(&inner, kernel));
 }
 
-/** Whether any kernel takes the tensors: all contiguous, and none is to be cast. */
+/** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
 static bool is_plain(const ts_frame *f)
 {
     const ts_plan *plan = f->plan;
@@ -126,7 +126,7 @@ ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
 
 /* ------------------------------------------------------------------------------ halves ---- */
 
-/** f32 for every bf16 and f16, tensors and dtypes alike. */
+/** Replaces bf16 and f16 by f32 in tensor arguments (by casts) and in dtype arguments. */
 static ts_status widen_args(copies *c, const ts_frame *f)
 {
     memcpy(c->args, f->args, f->nargs * sizeof *c->args);

@@ -24,7 +24,7 @@ ts_status ts_transfer(ts_frame *f)
         landed =
             ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
         status = landed ? TS_OK : ts_error_code();
-        f->plan->delivered = 1; /* a copy alone writes to it */
+        f->plan->delivered = 1; /* the copy increments the version */
     }
     ts_tensor *place = landed ? landed : to;
     if (status == TS_OK)

@@ -1,4 +1,4 @@
-/** @file call.c  Redispatch, boxed calls, and everything rare on the way into a call. */
+/** @file call.c  Redispatch, boxed calls, and the slow path into a call. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/invoke.h"
@@ -29,7 +29,7 @@ TS_INLINE ts_status run_lower_layers(ts_frame *f, ts_keyset keys)
     if (TS_UNLIKELY(below == 0))
         return ts_fail_no_keys(f);
     const place before __attribute__((cleanup(restore), unused)) = {f, f->keys, exclude, f->key};
-    /* the running key and all above, except the key that refuses TS_NONE */
+    /* excludes the running key and all above, except TS_KEY_ABSENT, which rejects TS_NONE */
     thread->exclude = exclude | (lower ^ (TS_KEYSET(TS_KEY_ABSENT) - 1));
     f->keys = below;
     f->key = ts_highest_key(below);

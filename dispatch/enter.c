@@ -13,7 +13,7 @@ ts_status ts_enter_view(ts_frame *f)
     return own ? own(f) : f->table->infer(f);
 }
 
-/** Whether result i of f keeps its tensor, and is written by a copy. */
+/** True if f's tensor for result i stays and gets the values of `made` by a copy. */
 static bool is_copied(const ts_frame *f, int i, const ts_tensor *made)
 {
     const ts_value *v = &f->rets[i];
@@ -22,7 +22,7 @@ static bool is_copied(const ts_frame *f, int i, const ts_tensor *made)
 
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
 {
-    for (int i = 0; i < f->nrets; i++) /* only copies write to these; none after an error */
+    for (int i = 0; i < f->nrets; i++) /* only copy_into() writes these, and it counts the write */
         if (f->plan && (f->given >> i & 1) &&
             !(made[i].tag == TS_TAG_TENSOR && made[i].t == f->rets[i].t))
             f->plan->delivered |= (uint8_t)(1 << i);
@@ -98,7 +98,7 @@ ts_status ts_enter_parts(ts_frame *f) { return ts_run_parts(f, ts_enter_whole); 
 
 ts_status ts_enter_foreign(ts_frame *f)
 {
-    /* checks that a kernel from outside could not make with the same words */
+    /* the shape rule checks arguments, so that errors read the same for every kernel */
     if (f->table->infer)
         TS_TRY(f->table->infer(f));
     ts_status status = ts_enter_whole(f);

@@ -5,7 +5,8 @@
 
 #include "dispatch/registry.h"
 
-/** Gives f a plan with the fields that a shape rule does not write. */
+/** Sets f->plan to `plan` and initialises the fields that a shape rule may leave unset. f borrows
+ *  the plan. */
 TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
 {
     plan->cast = plan->strided = plan->operands = 0;
@@ -15,34 +16,38 @@ TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
     f->plan = plan;
 }
 
-/** Destinations fit the plan's results and are not read half-written. */
+/** Checks each destination: it fits the planned result, and no argument shares its storage, except
+ *  an operand that is the same tensor. TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE. */
 ts_status ts_check_given(const ts_frame *f);
-/** out has the sizes, dtype and device of a result, and distinct elements. */
+/** Checks that the destination `out` has the sizes, dtype and device of `m`, and no two elements at
+ *  one address. Same errors. */
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
- * Gives f the results of another run of its call, and takes over their references. Results with a
- * destination or another dtype are copied, and those writes counted; other results replace f's.
+ * Moves `made`, the results of another run of f's call, into f->rets; takes over their references.
+ * A result with a destination or another dtype is copied, and the copy increments the version.
+ * status: of that run; if it is an error, only releases the results. Returns the call's status.
  */
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status);
 
-/** Makes a result of f; NULL with an error. */
+/** Creates a result of f as m describes, owned by the caller; NULL with an error. */
 typedef ts_tensor *(*ts_make)(ts_frame *f, const ts_meta *m);
 /** ts_enter_fill() with `make` to create results and `record` in place of the kernel. `record` gets
  *  arguments and destinations unadapted. */
 ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record);
 /** Completes the iteration space of a pointwise op after its result was allocated. */
 void ts_fill_space(ts_frame *f);
-/** ts_enter_whole() of `kernel`, whatever the table holds. */
+/** Like ts_enter_whole(), but runs `kernel` instead of the table's kernel. */
 ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 
-/** Makes missing results, runs the kernel and increments the versions of written tensors. */
+/** Creates missing results, runs the kernel and increments the versions of written tensors. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
-/** The same, with copies of the arguments and destinations that the kernel does not take. */
+/** Like ts_fill_run(), but passes copies of arguments and destinations that `accepts` excludes. */
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);
-/** A call in a dtype that the kernel does not take: in f32, over the CPU, or an error. */
+/** Runs a call whose compute dtype the kernel does not accept: in f32 for halves, or by the CPU
+ *  fallback; otherwise TS_ERR_DTYPE. */
 TS_COLD ts_status ts_fill_unaccepted(ts_frame *f);
-/** The kernel of META, where shapes are enough. */
+/** The kernel of META: does nothing, because META results have no data. */
 ts_status ts_shapes_only(ts_frame *f);
 
 #endif

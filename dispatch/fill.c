@@ -19,13 +19,13 @@ static __attribute__((noinline)) void order_dims(ts_tensor *t, const uint8_t *or
         t->flags &= (uint8_t)~TS_TENSOR_CONTIGUOUS;
 }
 
-/** Whether result i is wanted and not there yet. */
+/** True if result i is wanted and has no tensor yet. */
 TS_INLINE bool is_lacking(const ts_frame *f, int i)
 {
     return f->rets[i].tag != TS_TAG_TENSOR && (f->want >> i & 1);
 }
 
-/** Makes result i, by `make` unless that is NULL, and stores it in f. NULL with an error. */
+/** Creates result i, with `make` if that is not NULL, and stores it in f. NULL with an error. */
 TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i, ts_make make)
 {
     const ts_meta *m = &plan->ret[i];
@@ -53,7 +53,7 @@ ts_status ts_drop_results(ts_frame *f, ts_status status)
     return status;
 }
 
-/** Counts the writes to arguments that the op writes (invariant 4). */
+/** Increments the versions of arguments that the op writes. */
 static __attribute__((noinline)) void count_written_args(const ts_frame *f)
 {
     for (unsigned left = f->table->written; left; left &= left - 1) {
@@ -64,7 +64,7 @@ static __attribute__((noinline)) void count_written_args(const ts_frame *f)
     }
 }
 
-/** Counts the writes of a call (invariant 4). */
+/** Increments the versions of all tensors that the call wrote. */
 TS_INLINE void count_writes(ts_frame *f, const ts_plan *plan)
 {
     for (unsigned left = f->given & ~plan->delivered; left; left &= left - 1)
@@ -84,7 +84,7 @@ TS_INLINE void plan_space(ts_frame *f, ts_plan *plan, const ts_tensor *first)
 }
 void ts_fill_space(ts_frame *f) { plan_space(f, f->plan, f->rets[0].t); }
 
-/** Kernel and versions; the results, of which `first` is the first, are there. */
+/** Runs the kernel and increments versions. All results exist; `first` is the first result. */
 TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, const ts_tensor *first)
 {
     plan_space(f, plan, first);
@@ -122,7 +122,8 @@ TS_INLINE ts_status fill(ts_frame *f, ts_plan *plan)
     return run_kernel(f, plan, kernel, first);
 }
 
-/** The entry where the program has changed how numbers are rounded. */
+/** The entry for threads with a non-default floating-point environment: restores the default for
+ *  the call. */
 static TS_COLD ts_status fill_plainly(ts_frame *f)
 {
     TS_PLAIN_FLOATS;

@@ -35,7 +35,7 @@ static bool overlap(const ts_tensor *a, const ts_tensor *b)
     return first[0] <= last[1] && first[1] <= last[0];
 }
 
-/** The argument that a destination is, or NULL. */
+/** Name of the argument that is the same tensor as the destination; NULL if none is. */
 static TS_COLD const char *same_as(const ts_frame *f, const ts_tensor *out)
 {
     for (int i = 0; i < f->nargs; i++)
@@ -43,7 +43,8 @@ static TS_COLD const char *same_as(const ts_frame *f, const ts_tensor *out)
             return f->table->info->schema.args[i].name;
     return NULL;
 }
-/** "argument '%s%s" of a destination, which is `self` or no argument. */
+/** The two strings for "argument '%s%s" in an error about a destination. self: name of the argument
+ *  that is written in place; NULL: the destination is `out`. */
 #define NAMED(self) self ? self : "out", self ? "', written in place" : "'"
 
 /** Records the error of a destination that does not fit; TS_OK if it is only not contiguous. */
@@ -73,7 +74,8 @@ static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, cons
     return TS_OK;
 }
 
-/** A destination must not be read half-written: argument a has tensors in its storage. */
+/** Error if argument `a` shares storage with the destination, because the kernel could read
+ *  elements that it has already overwritten. */
 static __attribute__((noinline)) ts_status check_shared(const ts_frame *f, const ts_tensor *out,
                                                         int a)
 {

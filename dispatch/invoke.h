@@ -36,23 +36,27 @@ TS_INLINE ts_value ts_box_ints(const int64_t *ints, uint32_t count)
     return v;
 }
 
-/** Rare things before the first slot: thread set-up, timers, random counters, depth. */
+/** The slow path into a call: thread set-up, timers, Philox counters of random ops, the check of
+ *  the nesting depth (TS_ERR_STATE), and calls without keys. Returns the call's status. */
 TS_COLD ts_status ts_call_slow(ts_frame *f);
-/** Error paths of a call: after a failure, releases results and records an error if the kernel
- *  recorded none; after TS_OK without a first result, records that. Return the call's status. */
+/** Error path of a call: releases its results and records an error if the kernel recorded none.
+ *  Returns the status of the recorded error. */
 TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
+/** Error path of a kernel that returned TS_OK without the first result: TS_ERR_INTERNAL. */
 TS_COLD ts_status ts_fail_no_result(ts_frame *f);
-/** Error paths of boxing. */
+/** Error path of boxing: tensor or list argument `index` is NULL, or a list has a NULL member. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
-/** Whether ts_value_refused() made it. */
+/** True if ts_value_refused() made v, the mark of a number that cannot be boxed. */
 TS_INLINE bool ts_is_refused(const ts_value *v)
 {
     return v->tag == TS_TAG_DEVICE && v->device.backend == 0xff && v->device.index == 0xff;
 }
+/** TS_ERR_VALUE for an argument that ts_value_refused() made. */
 TS_COLD ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site);
+/** TS_ERR_UNSUPPORTED for a call without a key to visit. */
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
-/** Keys of a list; TS_LIST_NULL when the list or a member is NULL.
- * Pure, so that the caller's boxes stay constants. */
+/** The union of the keys of a list's members; TS_LIST_NULL if the list or a member is NULL.
+ *  `pure`, so that the compiler can keep the caller's boxes constant. */
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
@@ -62,8 +66,8 @@ TS_INLINE ts_keyset ts_device_keys(ts_device device)
     return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
 }
 
-/** Adds the keys of arguments and given results. A NULL tensor or list is an error here; later code
- *  does not check again. */
+/** Adds the keys of arguments and given results to *keys. TS_ERR_NULL if a tensor, a list or a list
+ *  member is NULL; later code does not check again. */
 TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, const ts_value *rets,
                                     int nrets, int given, const void *site, ts_keyset *keys)
 {
@@ -101,15 +105,21 @@ TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
     return (keys | thread->include | all) & ~thread->exclude & table->mask;
 }
 
-/** Ends a call in whatever way it is left, by an exception or pthread_exit() too.
- *  The depth is stored, not decremented: a chain through memory would bind call to call. */
+/** Cleanup that restores the nesting depth when a call ends, also by an exception or
+ *  pthread_exit(). It stores the old depth: a decrement would make each call wait for the store of
+ *  the call before. */
 TS_INLINE void ts_depth_restore(const uint16_t *depth) { ts_tls.depth = *depth; }
 #define TS_DEPTH_AFTER(depth)                                                                     \
     const uint16_t depth_after __attribute__((cleanup(ts_depth_restore), unused)) =               \
         (uint16_t)(depth)
 
-/** A call from the top: keys from arguments and given results, then the highest slot.
- *  The first result, if wanted, is there when it returns TS_OK; others are the op's to make. */
+/**
+ * Calls an op from its highest key: collects the keys of arguments and given results, then runs the
+ * slot of the highest key.
+ * @param given  bit i: rets[i] is a destination, which the caller owns
+ * @param want   bit i: result i is wanted; on TS_OK a wanted result 0 is set, the caller owns it
+ * @param site   return address of the public function, for errors
+ */
 TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
                             int given, int want, const void *site)
 {
@@ -153,7 +163,7 @@ TS_INLINE ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *r
     return TS_OK;
 }
 
-/** Op with one tensor result, owned by the innermost scope. */
+/** Calls an op and returns result 0, owned by the innermost scope; NULL with an error. */
 TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nrets)
 {
     ts_value rets[TS_MAX_RETS];
@@ -166,7 +176,8 @@ TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nret
     return ts_scope_adopt(&ts_tls, rets[0].t);
 }
 
-/** Like ts_invoke, with the first result given: in-place and out= forms. Returns out. */
+/** Calls an op with `out` as the destination of result 0: in-place and out= forms. Returns out;
+ *  NULL with an error. */
 TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int nrets,
                                    ts_tensor *out)
 {
@@ -185,8 +196,8 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
     return out;
 }
 
-/* All that most public functions do: their arguments boxed,
- * as V_T(self) or V_I(dim), and the call. */
+/* The body of most public functions: boxes the arguments, such as V_T(self) or V_I(dim), and calls
+ * the op. */
 #define TS_INVOKE(op, ...)                                        \
     ({                                                            \
         const ts_value args_[] = {__VA_ARGS__};                   \
@@ -198,7 +209,9 @@ TS_INLINE ts_tensor *ts_invoke_out(int op, const ts_value *args, int nargs, int 
         ts_invoke_out(op, args_, TS_N(args_), 1, out);            \
     })
 
-/** Op with several results; outs[i] may be NULL when result i is not wanted. Returns result 0. */
+/** Calls an op with several results. outs[i] is the address for result i, or NULL if result i is
+ *  not wanted; outs[0] is ignored. Returns result 0; the innermost scope owns all results. NULL
+ *  with an error. */
 TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int nrets,
                                     ts_tensor ***outs)
 {
@@ -223,8 +236,8 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
     return ts_scope_adopt(thread, rets[0].t);
 }
 
-/* Like ts_invoke for an op with n results. The caller gets the first, or, through outs, an array of
- * n addresses, each result whose address is not NULL. */
+/* ts_invoke() and ts_invoke_many() with boxed arguments. n: number of results of the op. outs: an
+ * array with one address per result. */
 #define TS_INVOKE_FIRST(n, op, ...)                               \
     ({                                                            \
         const ts_value args_[] = {__VA_ARGS__};                   \
@@ -236,7 +249,7 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
         ts_invoke_many(op, args_, TS_N(args_), (int)(TS_COUNTOF(outs)), outs);    \
     })
 
-/** Op without results. */
+/** Calls an op without results. */
 TS_INLINE ts_status ts_invoke_status(int op, const ts_value *args, int nargs)
 {
     return ts_call(op, args, nargs, NULL, 0, 0, 0, __builtin_return_address(0));

@@ -72,7 +72,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
             v = &f->args[++arg];
         while (!(which >> arg & 1) || v->tag == TS_TAG_NONE);
     }
-    /* not beside ndim: one load of both would wait for two stores */
+    /* stored apart from ndim: one load of both fields would stall on two separate stores */
     space->operands = operands;
     return TS_OK;
 }
@@ -105,7 +105,7 @@ ts_status ts_check_result(const ts_frame *f, const char *function, int i, const 
     const char *op = ts_op_name(f->op);
     if (i < 0 || i >= f->nrets)
         return ts_fail_op(TS_ERR_VALUE, op, f->site, NULL,
-                          "%s: argument 'i': expected a result from 0 to below %d, got %d",
+                          "%s: argument 'i': expected a result number below %d, got %d",
                           function, f->nrets, i);
     if (ndim < 0 || ndim > TS_MAX_DIMS)
         return ts_fail_op(TS_ERR_VALUE, op, f->site, NULL,

@@ -46,7 +46,7 @@ ts_status ts_layer_enable(ts_key key, bool on)
     ts_thread *t = ts_thread_self();
     ts_keyset bit = TS_KEYSET(key);
     t->include = on ? t->include | bit : t->include & ~bit;
-    for (ts_block *b = t->blocks; b <= t->scope; b++) /* no scope's end takes it back */
+    for (ts_block *b = t->blocks; b <= t->scope; b++) /* so that no scope's end undoes the change */
         b->modes.include = on ? b->modes.include | bit : b->modes.include & ~bit;
     return TS_OK;
 }

@@ -13,10 +13,10 @@
 
 /* ------------------------------------------------------------------------------- schema ---- */
 
-/** Kinds an argument may have, as bits (1 << ts_tag). */
+/** An argument of a schema. */
 typedef struct ts_param {
     char name[24];
-    uint16_t kinds;
+    uint16_t kinds; /* accepted kinds of values, as bits (1 << ts_tag) */
     bool optional; /* may be TS_TAG_NONE */
     bool written;  /* (a!) in the schema */
 } ts_param;
@@ -27,19 +27,20 @@ typedef struct ts_schema {
     ts_param args[TS_MAX_ARGS];
 } ts_schema;
 
-/** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)". */
+/** Parses "ns.name(Tensor self, Tensor? bias, Scalar s, int[] sizes) -> (Tensor, Tensor)".
+ *  TS_ERR_NULL for NULL; TS_ERR_FORMAT with the column for text that is not a schema. */
 ts_status ts_schema_parse(const char *text, ts_schema *schema);
-/** Whether a schema could begin with text. */
+/** True if text is a valid op name. */
 bool ts_is_op_name(const char *text);
 
-/** The tensors of an argument: one, the members of a list, or none. */
+/** The tensors of an argument, borrowed: one tensor, the members of a list, or none (*count 0). */
 TS_INLINE ts_tensor *const *ts_value_members(const ts_value *v, uint32_t *count)
 {
     *count = v->tag == TS_TAG_TENSOR ? 1 : v->tag == TS_TAG_TENSORS ? v->count : 0;
     return v->tag == TS_TAG_TENSOR ? &v->t : v->list;
 }
 
-/** The first key to visit; keys is not empty. */
+/** The highest key of a set, which is the first to visit; keys must not be 0. */
 TS_INLINE ts_key ts_highest_key(ts_keyset keys) { return (ts_key)(63 ^ __builtin_clzll(keys)); }
 
 /* --------------------------------------------------------------------------------- plan ---- */
@@ -58,12 +59,13 @@ typedef struct ts_iter {
     uint8_t items[TS_MAX_OPERANDS]; /* bytes of an element of a tensor; set if the plan is ragged */
 } ts_iter;
 
-/** Whether the generic entry makes an iteration space, and the dtype of numbers beside halves. */
+/** Values of ts_plan.pointwise. Each makes the generic entry fill an iteration space; they differ
+ *  in the rounding of scalar operands when the compute dtype is bf16 or f16. */
 enum ts_pointwise {
-    TS_POINTWISE = 1,    /* f32, which the result alone rounds */
-    TS_POINTWISE_ROUNDED, /* rounded to the half, as elements are */
-    TS_POINTWISE_IN_ORDER /* f32; the space keeps the order of the result's dims, since random
-                             numbers belong to elements by it */
+    TS_POINTWISE = 1,     /* scalars stay f32; only the result is rounded */
+    TS_POINTWISE_ROUNDED, /* scalars are rounded to the compute dtype, as elements are */
+    TS_POINTWISE_IN_ORDER /* scalars stay f32; the space keeps the order of the result's dims,
+                             because the random number of an element depends on its index */
 };
 
 /** Written by infer, completed by the generic entry, read by kernels. */
@@ -72,22 +74,23 @@ struct ts_plan {
     uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
     uint16_t operands;      /* bit i: argument i may be the destination itself;
                              * pointwise: it (tensor or scalar) is an operand of the loop */
-    uint8_t ordered;        /* bit i: a new result i is dense, its dims in memory as order says */
-    uint8_t order[TS_MAX_DIMS]; /* the dim with the largest stride first */
-    uint8_t pointwise;      /* a ts_pointwise: iter is wanted; arguments broadcast to ret[0] */
-    bool flat;              /* pointwise: the rule has filled iter but for the result,
-                               since all operands are contiguous and of its shape */
+    uint8_t ordered;        /* bit i: a new result i is dense, with its dims in memory in `order` */
+    uint8_t order[TS_MAX_DIMS]; /* dims by stride, the largest stride first */
+    uint8_t pointwise;      /* a ts_pointwise, or 0; arguments broadcast to ret[0] */
+    bool flat;              /* pointwise: all operands are contiguous and have the result's sizes;
+                               the rule has filled iter except for the result */
     bool ragged;            /* pointwise: some operand is not contiguous, or has fewer elements */
-    uint8_t delivered;      /* bit i: a copy inside the kernel has written result i,
-                               and has counted that */
-    uint8_t compute;        /* dtype in which the kernel works */
-    bool converts;          /* converts to the dtype of its result, which must be declared too */
+    uint8_t delivered;      /* bit i: a copy inside the kernel wrote result i
+                               and incremented its version */
+    uint8_t compute;        /* dtype in which the kernel computes */
+    bool converts;          /* the kernel converts to the result's dtype, which the kernel's
+                               declared dtypes must include */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
-    int64_t dim;            /* the dim that the op works along */
-    union {                 /* numbers from the shape rule to the kernel, by family */
+    int64_t dim;            /* the dim along which the op works */
+    union {                 /* numbers that the shape rule passes to the kernel, by family */
         struct {
-            int64_t outer, count, inner; /* elements before, along and behind dim */
+            int64_t outer, count, inner; /* products of the sizes before, of and after dim */
         };
         int64_t reduced;                 /* reductions: bit d is set if dim d is reduced */
         struct {
@@ -105,10 +108,11 @@ struct ts_plan {
     } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype */
 };
 
-/** Set by a kernel that fails before its first write, so that no destination's version is
+/** A kernel calls this if it fails before its first write, so that no destination's version is
  *  incremented. */
 TS_INLINE void ts_wrote_nothing(const ts_frame *f) { f->plan->delivered = f->given; }
-/** The status of a kernel's check of its arguments. */
+/** Returns status, the result of a kernel's check before its first write; calls ts_wrote_nothing()
+ *  if it is an error. */
 TS_INLINE ts_status ts_checked(const ts_frame *f, ts_status status)
 {
     if (status != TS_OK)
@@ -135,35 +139,37 @@ typedef struct ts_op_info {
     ts_infer infer;
     ts_kernel composite;
     uint64_t (*reserve)(const ts_frame *f); /* Philox counters of a random op, else NULL */
-    ts_cost cost;   /* NULL: not known */
-    float each;     /* of ts_cost_each(): operations per element */
-    const void *site; /* of the registration */
+    ts_cost cost;   /* work of a call; NULL: unknown */
+    float each;     /* operations per element, for ts_cost_each() */
+    const void *site; /* call site of the registration */
     ts_schema schema;
 } ts_op_info;
 
-/** Arguments that a backend kernel takes without a copy. Bit 1 is the registry's
- *  TS_STRIDES_PACKED. */
+/** Arguments that a backend kernel takes without a copy, as bits. The value 2 is TS_STRIDES_PACKED
+ *  (store.h). */
 enum ts_takes {
-    TS_TAKES_STRIDES = 1, /* tensors of any strides, else contiguous */
-    TS_TAKES_DTYPES = 4   /* tensors of any dtype on its device, read as the compute dtype */
+    TS_TAKES_STRIDES = 1, /* tensors with any strides; without this bit, contiguous tensors only */
+    TS_TAKES_DTYPES = 4   /* tensors of any dtype on the kernel's device; the kernel converts them
+                             to the compute dtype as it reads */
 };
 
 /** Arguments that a backend kernel accepts without conversion. */
 typedef struct ts_accepts {
-    uint16_t dtypes;  /* bit per dtype that compute may be; 0 = all, but never in a table */
-    uint16_t takes;   /* a sum of ts_takes; tables are compared as bytes */
+    uint16_t dtypes;  /* bit per accepted compute dtype; 0: all dtypes (tables hold TS_DT_ALL) */
+    uint16_t takes;   /* bits of ts_takes; 16 bits wide, so that the struct has no padding and
+                         tables can be compared by memcmp() */
 } ts_accepts;
 
-/** Immutable snapshot of one op's slots; published by a release store (F32). */
+/** Immutable snapshot of one op's slots. A release store publishes it. */
 struct ts_op_table {
     ts_keyset mask;    /* keys that have a slot; the call skips other keys */
-    uint32_t flags;    /* TS_OP_RANDOM: calls take the slow way in */
+    uint32_t flags;    /* TS_OP_RANDOM: calls go through ts_call_slow() */
     uint16_t op;
     uint16_t written;  /* bit i: argument i is written, (a!) in the schema */
-    uint16_t packed;   /* bit k: the kernel of backend k is from outside
-                          and gets no strides that a rule lets pass */
+    uint16_t packed;   /* bit k: the kernel of backend k needs contiguous tensors even where the
+                          shape rule accepts strides (TS_STRIDES_PACKED) */
     const ts_op_info *info;
-    ts_kernel infer;   /* info's, one load nearer */
+    ts_kernel infer;   /* copy of info->infer, which saves a load */
     const ts_vjp *vjp; /* the gradient rule; NULL: none */
     ts_kernel slot[TS_KEY_COUNT];
     ts_kernel impl[16];       /* backend kernels beside the generic entries */
@@ -175,7 +181,7 @@ struct ts_op_table {
 extern ts_op_info ts_ops[TS_MAX_OPS];
 extern _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
-/** Internal registration of a backend's kernels with the arguments that they accept. */
+/** A kernel of a backend in this library, with the arguments that it accepts. */
 typedef struct ts_kernel_def {
     int op;
     ts_kernel kernel;
@@ -193,15 +199,15 @@ ts_status ts_enter_foreign(ts_frame *f);
  * devices of tensors. */
 ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
-/** Takes back the results of a call that failed; returns status. */
+/** Releases the new results of a call that failed; returns status. */
 TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
 /** Runs an op's composite. If the op has a shape rule, the rule runs first, and the composite may
  * read its plan. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);
 /**
- * A kernel for bf16 and f16: runs the call in f32 on copies and rounds the results once. It
- * replaces kernels without halves; a kernel with halves may call it for layouts without a fast
- * path.
+ * A kernel for bf16 and f16: runs the call in f32 on copies and rounds the results once. The entry
+ * uses it when a kernel does not accept halves; a kernel that does may call it for layouts that it
+ * has no fast path for.
  */
 TS_COLD ts_status ts_run_widened(ts_frame *f);
 /** Fills plan->iter for the first result and the operands of f. */
@@ -217,16 +223,18 @@ bool ts_iter_order(const ts_iter *it, int ndim, int operands, uint8_t *order);
  *  contiguous in every operand. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim, bool in_order);
 
-/** An element as a boxed number: the inverse of ts_scalar_store(). */
+/** Reads an element of `dtype` as a boxed number: the inverse of ts_scalar_store(). */
 ts_value ts_scalar_load(const void *element, ts_dtype dtype);
 
-/** ts_frame_describe() for any name and values. */
+/** Like ts_frame_describe(), for a name and values without a frame. */
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size);
 
-/** Sets the sizes and dtype of result i, as the function of kernel.h does for kernels and rules. */
+/** Checks the arguments of a public function that sets result i of f: index, number of sizes,
+ *  sizes and dtype. Errors name `function`: TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE. */
 ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
                           int ndim, ts_dtype dtype);
-/** Argument error of the running op: names op and argument. */
+/** Records an error about argument `index` of the running op, with the names of op and argument;
+ *  returns `code`. */
 #define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)
 #define ts_fail_arg_hint(f, index, code, hint, ...)                                                \
     ts_kernel_error(f, index, code, hint, __VA_ARGS__)

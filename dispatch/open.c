@@ -27,7 +27,7 @@ static const struct {
 } bundled = {"CUDA", "TS_CUDA", "libtessera_cuda.so.0"};
 _Static_assert(TS_BACKEND_ABI == 0, "the file's name ends in the number of the ABI");
 
-/** The key of a backend that is there already; TS_KEY_INVALID without. */
+/** The key of a loaded backend; TS_KEY_INVALID if none has this name. */
 static ts_key loaded(const char *name)
 {
     for (ts_key k = 0; k < 16; k++)
@@ -37,8 +37,9 @@ static ts_key loaded(const char *name)
 }
 
 /**
- * Places of the file, in this order: the variable's path; the folder of this library; a folder
- * below it, as in the build folder; the search path of the dynamic linker.
+ * Finds the backend's file, in this order: the path in the environment variable (`given`); the
+ * folder of this library; its subfolder backends/cuda, as in a build folder; the search path of the
+ * dynamic linker. Returns `given`, `path` or the bare file name.
  */
 static const char *path_of(const char *given, char path[static PATH_MOST])
 {

@@ -22,7 +22,7 @@ uint32_t ts_scope_named(uint32_t parent, const char *name)
 {
     char cut[sizeof scopes.names[0].name];
     ts_escape_text(cut, sizeof cut, name);
-    for (char *c = cut; *c; c++) /* folded stacks use these characters as separators */
+    for (char *c = cut; *c; c++) /* ';' and '/' separate scopes in reports */
         *c = *c == ';' || *c == '/' ? '_' : *c;
     pthread_mutex_lock(&scopes.lock);
     uint32_t found = 1, count = atomic_load_explicit(&scopes.count, memory_order_relaxed);
@@ -86,8 +86,8 @@ TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
     return hash;
 }
 
-/** The class uses the first and the last tensor of a list, and flags. It ignores numbers, which may
- *  differ in each step. */
+/** Hashes the class of a call: its tensors (of a list, only the first and the last) and its flags.
+ *  Numbers are ignored, because they may differ in each step. */
 static uint64_t hash_call(const ts_frame *f, uint64_t hash)
 {
     for (int i = 0; i < f->nargs; i++) {
@@ -175,7 +175,7 @@ TS_INLINE ts_tally_row *find_row(const ts_tally_table *r, uint64_t hash)
         return NULL;
     for (uint32_t at = (uint32_t)hash & r->mask; r->index[at]; at = (at + 1) & r->mask) {
         ts_tally_row *row = ts_tally_at(r, (int)r->index[at] - 1);
-        if (row->hash == hash) /* 64 bits tell a profile's few classes apart */
+        if (row->hash == hash) /* a 64-bit collision among a profile's few classes is negligible */
             return row;
     }
     return NULL;
@@ -296,7 +296,7 @@ static ts_event *next_event(ts_tally_table *r, int64_t n)
     return &r->events[k][n % TS_EVENT_CHUNK];
 }
 
-/** Ticks since e began, in its unit, which grows for a long call. */
+/** Ticks since e began, shifted right by e->shift; increases the shift if they exceed 32 bits. */
 static uint32_t since(ts_event *e, int64_t now)
 {
     int64_t ticks = now > e->begin ? now - e->begin : 0;

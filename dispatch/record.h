@@ -1,9 +1,9 @@
 /**
  * @file record.h  Rows of a profile: the calls of one op, layer, scope and class of shapes.
  *
- * Each thread has its own table and is the only writer of it. Rows stay at their address and live
- * as long as the thread's timers, so a call in flight may hold one across a reset. A row begins
- * with a cell, to which timers.c gives ticks.
+ * Each thread has its own table and is its only writer. A row keeps its address and lives as long
+ * as the thread's timers, so a running call may hold a row across a reset. A row starts with a
+ * cell, to which timers.c adds ticks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_RECORD_H
@@ -11,16 +11,16 @@
 
 #include "dispatch/op.h"
 
-/** Calls and self time. Only the owner writes; readers may see counters of slightly different
- *  moments. */
+/** Calls and self time in ticks. Only the owner writes; a reader in another thread may see counters
+ *  from slightly different times. */
 typedef struct ts_cell {
     _Atomic int64_t calls, ticks;
 } ts_cell;
 
-/** Ticks go to the cell, work to the rest. */
+/** A row: time in the cell, work in the other fields. */
 typedef struct ts_tally_row {
     ts_cell cell;
-    _Atomic double flops, bytes;  /* of the calls, less the work of inner calls */
+    _Atomic double flops, bytes;  /* work of the calls, without the work of inner calls */
     _Atomic int64_t unknown;      /* calls without a known cost */
     uint64_t hash;
     uint32_t scope;
@@ -30,24 +30,26 @@ typedef struct ts_tally_row {
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 
-/** Whose time a row is. */
+/** Classes of time: backend kernels, layers and the engine, time outside calls. */
 enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 
 enum {
     TS_TALLY_CHUNK = 128,
     TS_TALLY_CHUNKS = 72,
-    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* rows; later classes share a row without shapes */
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* rows by shape; further classes share one row per op
+                                              and layer */
     TS_STEPS_MOST = 65536,
     TS_SCOPES_MOST = 4096
 };
 
 enum { TS_EVENT_LAYERS = 4 };
 
-/** One call in a trace. Layers beyond the fourth belong to the fourth. Ticks are since `begin`,
- *  shifted right by `shift` in calls of more than 2^32 ticks. */
+/** One call in a trace. Layers after the fourth are merged into the fourth. enter and leave are
+ *  ticks since `begin`, shifted right by `shift` if the call takes 2^32 ticks or more. */
 typedef struct ts_event {
     int64_t begin;
-    uint32_t enter[TS_EVENT_LAYERS - 1]; /* layers of the call from the second on */
+    uint32_t enter[TS_EVENT_LAYERS - 1]; /* of the second and later layers; the first enters at
+                                            `begin` */
     uint32_t leave[TS_EVENT_LAYERS];
     uint32_t row; /* row of the lowest layer, which has the shapes */
     uint32_t scope;
@@ -61,8 +63,8 @@ typedef struct ts_event {
 _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
-    TS_EVENT_CHUNK = 16384,    /* events of a block of 1 MiB */
-    TS_EVENT_CHUNKS = 256      /* blocks at most; later events are counted as lost */
+    TS_EVENT_CHUNK = 16384,    /* events per block of 1 MiB */
+    TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
 
 /** The rows of a thread. */
@@ -71,8 +73,8 @@ typedef struct ts_tally_table {
     _Atomic int count;      /* rows that are complete; published with a release store */
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
-    uint32_t scope;         /* the thread's innermost */
-    _Atomic int64_t shared; /* calls that found no room for their class of shapes */
+    uint32_t scope;         /* the thread's innermost scope */
+    _Atomic int64_t shared; /* calls counted in a shared row, because there was no room for one */
     double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
                                calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
@@ -81,24 +83,25 @@ typedef struct ts_tally_table {
     bool updated;           /* the last call was an update of an optimizer */
 } ts_tally_table;
 
-/** The row of the running hop of f; NULL without memory. */
+/** Finds or makes the row for f's op, key, scope and shapes; NULL if out of memory. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
-/** The row for time outside of calls; op and key identify it. */
+/** Finds or makes the row for time outside of calls that op and key identify. */
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
-/** The row that another scope has instead of `row`. */
+/** Finds or makes the row for the same calls as `row` in the current scope of r. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
-/** Adds the work of a call that has ended. flops and bytes: r's counters when the call began. */
+/** Adds the work of a call that ended to its row. flops, bytes: the values of r's counters when the
+ *  call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes);
-/** Adds the ticks of all rows by part; rows of the op `beside` are no calls. */
+/** Sums the ticks of all rows by TS_PART_*. Rows of the op `beside` hold time outside of calls. */
 void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */
 void ts_tally_clear(ts_tally_table *r);
-/** Adds the figures of a thread that ended; false when there was no memory for a row. */
+/** Adds the rows of an ended thread; false if out of memory, some rows are then missing. */
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
 void ts_tally_free(ts_tally_table *r);
-/** Begins an event, or a layer of the open one; returns the number that `open` had, for
- *  ts_event_end(), which ends it. `now` is a tick. */
+/** Begins an event for a call, or a lower layer in the event of the running call. Returns the
+ *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
 TS_INLINE ts_event *ts_event_at(const ts_tally_table *r, int64_t i)
@@ -122,10 +125,11 @@ typedef struct ts_scope_name {
 uint32_t ts_scope_named(uint32_t parent, const char *name);
 ts_scope_name ts_scope_get(uint32_t scope);
 enum { TS_SCOPE_DEPTH = 16 };
-/** The scopes from the outermost one that TS_SCOPE_DEPTH allows down to `scope`; their number. */
+/** Writes the path of `scope`, outermost first, to chain; keeps the innermost TS_SCOPE_DEPTH
+ *  scopes. Returns their number. */
 int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
-/** The scope inside of `base` with the names of `scope`, less those that both have from the
- *  outermost on, and less "forward". */
+/** The scope below `base` with the path of `scope`, without the prefix that this path shares with
+ *  the path of base's parent, and without scopes named "forward". */
 uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
 void ts_record_install(void);

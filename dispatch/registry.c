@@ -81,7 +81,7 @@ int ts_op_by_name(const char *name)
     return op;
 }
 
-/** Changes of one character that make b of a, at most 47 long. */
+/** Edit distance between names of at most 47 characters. */
 static int distance(const char *a, const char *b)
 {
     int row[48];
@@ -349,7 +349,7 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
                                 above);
         from = below < 16 ? 16 : below + 1;
     }
-    /* the gap ends below the next of the library's own layers */
+    /* the gap ends below the library's next layer */
     int to = from <= TS_KEY_AUTOGRAD   ? TS_KEY_AUTOGRAD - 1
              : from <= TS_KEY_TRACING  ? TS_KEY_TRACING - 1
              : from <= TS_KEY_AUTOCAST ? TS_KEY_AUTOCAST - 1
@@ -362,7 +362,7 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-/** The newest registration in a slot of e; NULL with an error. In a transaction.
+/** Adds a registration as the newest of a slot of e; NULL with an error. In a transaction.
  * @param handle  receives the user's handle; may be NULL */
 static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
                              ts_registration **handle)
@@ -382,7 +382,7 @@ static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
     };
     e->newest[slot] = r;
     ts_tables_touch(e);
-    if (handle) /* if it fails, the transaction takes r away */
+    if (handle) /* on an error, the end of the transaction removes r */
         TS_TRY_NULL(ts_handle_give(r, handle));
     return r;
 }
@@ -500,7 +500,8 @@ static ts_status unregister(const ts_registration *handle)
         place = &(*place)->older;
     *place = r->older;
     ts_tables_touch(r->entry);
-    ts_status status = ts_tables_publish(); /* here, because only here it can be put back */
+    ts_status status = ts_tables_publish(); /* before the end of the transaction, because an error
+                                               must put r back */
     if (status == TS_OK)
         ts_registration_free(r);
     else

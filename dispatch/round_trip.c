@@ -1,16 +1,17 @@
 /**
  * @file round_trip.c  Runs a call on the CPU if a backend lacks the kernel.
  *
- * Whole storages are copied to the host, once each, and the call sees tensors of the same layout
- * over them: strides, overlaps and in-place forms work as on the device, and the device needs no
- * kernel for layouts. Written storages are copied back; results are moved with their layout.
+ * Each storage is copied to the host once, as a whole, and the call gets tensors with the same
+ * layout over the copies. Strides, overlaps and in-place forms therefore work as on the device, and
+ * the device needs no packing kernel. Written storages are copied back; results are moved to the
+ * device with their layout.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "dispatch/registry.h"
 #include "dispatch/timers.h"
 
-/** A storage of the device and its copy on the host; the trip has a reference to each. */
+/** A storage of the device and its host copy; the trip owns a reference to each. */
 typedef struct mirror {
     ts_storage *there, *here;
     bool written;
@@ -41,7 +42,7 @@ static mirror *mirror_of(trip *trip, ts_storage *s, ts_device device)
     return status == TS_OK ? m : NULL;
 }
 
-/** t's layout over the other half of its storage's mirror, owned; NULL with an error. */
+/** A tensor on `device` with t's layout over the copy of t's storage, owned; NULL with an error. */
 static ts_tensor *mirror_view(trip *trip, const ts_tensor *t, ts_device device, bool written)
 {
     mirror *m = mirror_of(trip, t->storage, device);

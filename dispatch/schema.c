@@ -1,4 +1,4 @@
-/** @file schema.c  The small language of schema strings. */
+/** @file schema.c  Parser of schema strings. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/op.h"
 
@@ -7,7 +7,7 @@
 /* isalnum() depends on the program's locale */
 static const char in_names[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
 
-/** Characters of the name that text begins with; 0 without one. */
+/** Length of the name at the start of text; 0 if there is none. */
 static size_t name_length(const char *text)
 {
     return *text >= '0' && *text <= '9' ? 0 : strspn(text, in_names);

@@ -12,8 +12,8 @@
 #include "dispatch/registry.h"
 #include "include/tessera/backend.h"
 
-/** In ts_registration.accepts.takes: the kernel needs contiguous tensors even if the op's rule
- *  accepts strides. */
+/** Bit in ts_registration.accepts.takes, beside ts_takes: the kernel needs contiguous tensors even
+ *  if the op's rule accepts strides. */
 #define TS_STRIDES_PACKED 2
 
 typedef struct ts_op_entry ts_op_entry;
@@ -21,8 +21,8 @@ typedef struct ts_op_entry ts_op_entry;
 /** A kernel, a fallback or a gradient rule. */
 struct ts_registration {
     ts_op_entry *entry;
-    uint8_t slot;    /* of the entry */
-    uint32_t handle; /* index in the list of handles; 0: cannot be removed */
+    uint8_t slot;    /* index in entry->newest */
+    uint32_t handle; /* index in the table of handles; 0: cannot be removed */
     ts_accepts accepts;
     ts_kernel kernel;
     const ts_vjp *vjp;      /* of a gradient rule */
@@ -31,7 +31,8 @@ struct ts_registration {
     ts_registration *older; /* next registration of the same entry and slot */
 };
 
-/** All that is registered for one op name, whether the op is known yet or not. Entries stay. */
+/** The registrations for one op name; the op itself may be defined later. Entries are never freed.
+ */
 struct ts_op_entry {
     char name[48]; /* "": the entry of fallbacks, which apply to all ops */
     int op;        /* -1 while undefined */
@@ -52,12 +53,14 @@ typedef struct ts_registry {
 
 extern ts_registry ts_reg;
 extern _Atomic int ts_ops_published;
-extern ts_op_entry ts_fallbacks, *ts_entries; /* newest and oldest registration */
+/* the entry of fallbacks, and the list of all entries, newest first, which ends with it */
+extern ts_op_entry ts_fallbacks, *ts_entries;
 
 /** Marks the op for a new table at the end of the transaction; for the fallbacks, marks all ops. */
 void ts_tables_touch(ts_op_entry *e);
-/** Publishes new tables for all changed ops, or none. */
+/** Publishes new tables for all changed ops; on an error, publishes none. */
 ts_status ts_tables_publish(void);
+/** Clears the marks of ts_tables_touch() without publishing. */
 void ts_tables_forget(void);
 
 /** Gives r a handle for the user. The handle is a number, so that a stale one is detected. */
@@ -66,16 +69,20 @@ ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
 ts_registration *ts_handle_find(const ts_registration *handle);
 /** Frees registrations that no slot uses; their handles become stale. */
 void ts_registration_free(ts_registration *r);
-/** Gives the first free key from `from` to `to` a name. In a transaction. */
+/** Names the first free key in [from, to] and stores it in *key. In a transaction.
+ *  TS_ERR_REGISTRY if the name is taken or no key is free.
+ *  @param full  description of the range for that error, such as "the gap above CPU" */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
                       ts_key *key);
-/** TS_ERR_REGISTRY for a kernel or a gradient of the open transaction whose op is not defined. */
+/** TS_ERR_REGISTRY if the open transaction added a kernel or a gradient for an undefined op. */
 ts_status ts_kernels_have_ops(const char *what);
-/** A kernel of the library's own for a backend; in a transaction. */
+/** Registers a kernel. In a transaction.
+ *  @param schema  checked against the op's schema; NULL: not checked
+ *  @param out     receives a handle; may be NULL */
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,
                         const char *schema, ts_registration **out);
 
-/** Guards opening while the process forks. */
+/** Installs fork handlers for the lock of ts_backend_open(). */
 void ts_open_install(void);
 
 #endif

@@ -13,7 +13,7 @@
 
 _Atomic(const ts_op_table *) ts_tables[TS_MAX_OPS];
 
-/** The table of precedence: fills slot k of the table. First match wins. */
+/** Chooses the kernel of slot k by precedence: the first condition that holds decides. */
 static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
 {
     const ts_op_info *info = t->info;

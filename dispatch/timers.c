@@ -1,14 +1,15 @@
 /**
  * @file timers.c  Attributes a thread's time, in clock ticks, to cells (one per op and layer).
  *
- * A thread always has one running cell. A stamp adds the ticks since the last stamp to the running
- * cell, less the calibrated cost of a stamp, which it adds to the timers' own row; then it makes
- * another cell the running one. So every tick is counted in exactly one cell: a layer's, the
- * timers', or the unattributed one, which runs outside calls. No cell is computed as a remainder.
+ * A thread always has one running cell. A stamp takes the ticks since the last stamp, adds the
+ * calibrated cost of a stamp to the timers' own cell and the rest to the running cell, and then
+ * switches to another running cell. Every tick is therefore counted in exactly one cell: that of a
+ * layer, of the engine, of the timers, or the unattributed cell, which runs outside calls. No cell
+ * is computed as a remainder.
  *
- * Only the thread itself writes its counters; other threads may read them at any time. So each is
- * atomic, with relaxed loads and stores and no read-modify-write, and counters read from a running
- * thread may be of slightly different times. After a reset a thread clears its cells at its next
+ * Only the thread itself writes its counters; other threads may read them at any time. Counters are
+ * therefore atomic, with relaxed loads and stores and no read-modify-write; counters of a running
+ * thread may be from slightly different times. After a reset a thread clears its cells at its next
  * stamp. Lock order: ts_timing.lock, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
@@ -58,7 +59,8 @@ static inline cell *counted(ts_timers *t, cell *c)
     return TS_LIKELY(!row) ? c : &t->cells[row->op * TS_KEY_COUNT + row->key];
 }
 
-/** Gives the ticks since the last stamp to the running cell and starts another. */
+/** Makes a stamp: adds the ticks since the last stamp to the running cell and makes `next` the
+ *  running cell. Returns the cell that ran before. */
 static inline cell *stamp(ts_timers *t, cell *next)
 {
     int64_t now = ticks(), cost = get(&ts_timing.stamp_cost);
@@ -95,7 +97,7 @@ static moment moment_now(void)
  *  per process. The stamps are made on t, which has no data yet; its period is reset afterwards. */
 static ts_status calibrate(ts_timers *t, const char *function)
 {
-    enum { READINGS = 10000000 }; /* after so many readings the clock counts as stopped */
+    enum { READINGS = 10000000 }; /* a clock that has not moved after this many is stopped */
     if (ts_timing.ns_per_tick > 0)
         return TS_OK;
     moment from = moment_now(), to;

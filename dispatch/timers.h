@@ -1,4 +1,5 @@
-/** @file timers.h  Stamps at every hop. See timers.c for the accounting. */
+/** @file timers.h  Timers of calls: a time stamp when each slot begins and ends. timers.c explains
+ * the accounting. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
@@ -12,7 +13,8 @@
 /** Runs the slot of f->key with stamps around it. */
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 
-/** Stamps the backward engine, which is no call; returns the cell to give to leave. */
+/** Starts counting time for the backward engine, which runs outside of calls. Returns a token for
+ *  ts_timer_leave(). */
 void *ts_timer_enter(ts_thread *thread);
 void ts_timer_leave(ts_thread *thread, void *token);
 
@@ -25,14 +27,14 @@ TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread)
                ? ts_recorded_scope(thread)
                : 0;
 }
-/** Lets a backward rule's calls count in the scope of its forward call, below the scope `base` of
- *  the backward pass. */
+/** Sets the thread's scope for the calls of a backward rule: the path of the scope `forward` of its
+ *  forward call, below `base`, the scope of the backward pass. */
 void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward);
 
 void ts_timers_install(void);
 
-/** Threads that ended keep rows of their own up to this many; the last of these and all that end
- * later share the rows of "thread" TS_TIMERS_MERGED, so that memory stays bounded. */
+/** The first TS_TIMERS_ENDED ended threads keep separate rows. The last of these and all threads
+ * that end later share rows with thread number TS_TIMERS_MERGED, which bounds memory. */
 enum { TS_TIMERS_ENDED = 64, TS_TIMERS_MERGED = -1 };
 
 /** One line of the report: calls and self time of (op, layer) in a thread. */
@@ -61,19 +63,21 @@ typedef struct ts_step {
     int64_t parts[TS_PART_COUNT];
 } ts_step;
 
-/** Switches the recording of rows in all threads; on: everything begins at zero. Timers run while a
- *  profile records, whatever ts_timers_enable() says. */
+/** Starts (with all counters at zero) or stops the recording of a profile in all threads. Timers
+ *  run while a profile records, independent of ts_timers_enable(). */
 ts_status ts_timers_record(bool on);
 bool ts_timers_recording(void);
 /** Ends a step explicitly. If the program never calls this, a step ends at the first call after an
  *  op that updates parameters. */
 void ts_timers_step(void);
+/** Declares the ops that update parameters, for ts_timers_step(). */
 void ts_timers_mark_updates(const int *ops, int n);
-/** Enters a scope; NULL leaves the innermost. */
+/** Enters a scope of the profile; NULL leaves the innermost scope. */
 void ts_timers_scope(const char *name);
-/** Cost of recording a backend's call beyond its stamps, attributed to the timers' own row. */
+/** Sets the cost in ns of recording a backend's call beyond its stamps. The timers' own row gets
+ *  this time. */
 void ts_timers_record_cost(double ns);
-/** The rows that a thread has recorded. op TS_MAX_OPS - 1 marks time outside of calls. */
+/** The rows that a thread recorded. Rows with op TS_MAX_OPS - 1 hold time outside of calls. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
     int thread;
@@ -81,16 +85,20 @@ typedef struct ts_thread_record {
     int64_t begun; /* tick */
 } ts_thread_record;
 void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx);
-/** The next recording forgets the steps before `first` and ends after `last`; 0: neither.
- *  trace: it keeps an event for each call. */
+/** Configures the next recording: it drops the steps before `first` and stops after step `last`; 0
+ *  means no limit. trace: keep an event per call. */
 void ts_timers_record_steps(int64_t first, int64_t last, bool trace);
-/** Ends of the steps so far, the number of the first, how many there was no room for, the thread
- *  that marked them, and whether calls were kept. */
+/** The totals at the end of each recorded step, borrowed; valid until the next recording.
+ *  @param first   number of the first recorded step
+ *  @param lost    steps without room
+ *  @param thread  the thread that marks steps; -1: none
+ *  @param traced  true if events were kept */
 const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
                                bool *traced);
 double ts_timers_tick_ns(void);
 
-/** One hop: a predictable branch when timers are off, none in a build without them. */
+/** Runs a slot, with stamps if timers are on. Timers that are off cost one predictable branch;
+ *  without TS_TIMERS there is no branch. */
 TS_INLINE ts_status ts_hop(ts_frame *f, ts_kernel kernel)
 {
 #if TS_TIMERS

@@ -1,4 +1,4 @@
-/** @file timers_read.c  Figures of the timers and of a profile, of all threads. */
+/** @file timers_read.c  Reads the timers and the profile of all threads. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers_state.h"
 

@@ -16,8 +16,8 @@ enum {
     ENGINE = CELLS - TS_KEY_COUNT, /* the backward engine between rules */
     STAMPS,                        /* cost of stamps */
     OUTSIDE,                       /* no call is running */
-    BESIDE = TS_MAX_OPS - 1        /* op number for time outside of calls; the keys are ENGINE and
-                                      so on */
+    BESIDE = TS_MAX_OPS - 1        /* op number for time outside of calls, with keys 0 for ENGINE,
+                                      1 for STAMPS, 2 for OUTSIDE */
 };
 _Static_assert(ENGINE == BESIDE * TS_KEY_COUNT, "rows of a profile name these by op and key");
 
@@ -25,14 +25,16 @@ struct ts_timers {
     cell *running;
     _Atomic int64_t last; /* tick of the last stamp */
     _Atomic int64_t begun;
-    ts_timers *next; /* of threads that ended */
-    int64_t period;  /* the last period of timing it took part in; 0: none since the reset */
+    ts_timers *next; /* list of ended threads' timers */
+    int64_t period;  /* the last timing period with a stamp of this thread; 0: none since reset */
     int64_t reset;   /* number of the last reset seen; cells of an older reset are ignored */
     int thread_id;
-    ts_tally_table record; /* while a profile records, its rows take the place of cells */
-    uint32_t follows;      /* the scope of the backward pass that `following` is for */
-    uint16_t following[TS_SCOPES_MOST]; /* by forward scope: that of backward calls; 0: unknown */
-    int64_t wall, stamps; /* rows of the profile, kept at its end or at the thread's end */
+    ts_tally_table record; /* while a profile records, its rows replace the cells */
+    uint32_t follows;      /* scope of the backward pass for which `following` is valid */
+    uint16_t following[TS_SCOPES_MOST]; /* forward scope -> scope of its backward calls; 0: unknown
+                                         */
+    int64_t wall, stamps; /* ticks of the profile's wall time and stamps, set at the end of the
+                             profile or of the thread */
     cell cells[CELLS]; /* by op, then key; the system provides a page when it is first written */
 };
 
@@ -42,9 +44,9 @@ struct ts_timing_state {
     int nended;
     _Atomic double ns_per_tick;
     _Atomic int64_t stamp_cost; /* ticks */
-    atomic_bool on; /* the program wants timers */
-    atomic_bool recording; /* a profile does */
-    atomic_bool tracing;   /* and keeps each call */
+    atomic_bool on; /* ts_timers_enable() */
+    atomic_bool recording; /* a profile records */
+    atomic_bool tracing;   /* the profile keeps an event per call */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
@@ -52,13 +54,13 @@ struct ts_timing_state {
     int step_thread; /* the thread that marks steps; -1: none yet */
     atomic_bool marked; /* the program marks its steps itself */
     uint8_t updates[TS_MAX_OPS]; /* ops that update parameters */
-    _Atomic int64_t period; /* times switched on or reset */
-    int64_t reset;          /* times reset */
-    _Atomic int64_t off_at; /* tick of the last switch off */
+    _Atomic int64_t period; /* number of the period: grows at each start and reset */
+    int64_t reset;          /* number of resets */
+    _Atomic int64_t off_at; /* tick at which timing was last switched off */
 };
 extern struct ts_timing_state ts_timing;
 
-/** Names of the cells that hold time of no call, from ENGINE on. */
+/** Names of the cells for time outside of calls: ENGINE, STAMPS, OUTSIDE. */
 extern const char *const ts_timers_beside[3];
 
 static inline bool running(void)
@@ -77,7 +79,7 @@ static inline void set(_Atomic int64_t *place, int64_t value)
 }
 static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
 
-/** Updates a thread's own counters to now, or to the moment when timing was switched off. */
+/** Adds the ticks up to now, or up to the switch off, to the calling thread's running cell. */
 void ts_timers_close(ts_timers *t);
 
 #endif

@@ -1,5 +1,5 @@
-/** @file timers_write.c  The timers' report: a table, CSV or JSON.
- * Without timers it has no rows. */
+/** @file timers_write.c  The timers' report as a table, CSV or JSON. In a build without timers the
+ * report has no rows. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
 #include "include/tessera/program.h"
@@ -23,7 +23,7 @@ static void print_row(FILE *out, const ts_timer_row *l, double wall)
             l->calls ? l->self_ns / (double)l->calls : 0.0, 100 * l->self_ns / wall);
 }
 
-/** The first `most` rows, the sum of the others, the wall time. */
+/** Prints the first `most` rows, the sum of the other rows, and the wall time. */
 static void print_table(FILE *out, const ts_timer_rows *all, int most,
                         const ts_timer_totals *totals)
 {
@@ -48,7 +48,8 @@ static void print_table(FILE *out, const ts_timer_rows *all, int most,
             (unsigned long long)totals->calls, totals->wall_ns / 1e6);
 }
 
-/** Every row by the same format of op, layer, thread, calls and self time. */
+/** Prints every row with `format`, which takes op, layer, thread, calls and self time in ns;
+ *  `between` separates rows. */
 static void print_rows(FILE *out, const ts_timer_rows *all, const char *format, const char *between)
 {
     for (const ts_timer_row *l = all->items, *end = l + all->count; l < end; l++) {

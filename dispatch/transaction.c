@@ -11,7 +11,7 @@
 ts_registry ts_reg;
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-static ts_registry before; /* the open transaction */
+static ts_registry before; /* state before the open transaction */
 
 /* A handle is an index into this table and, above PLACE_BITS, the serial number of its
    registration. */

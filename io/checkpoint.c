@@ -22,8 +22,8 @@ typedef struct save {
     int64_t step;
     const ts_checkpoint_section *sections; // manifest.nfiles
     ts_st_plan *plans;                     // planned of them
-    int planned;
-    ts_manifest manifest;
+    int planned;          /* plans made so far, to be freed */
+    ts_manifest manifest; /* json is borrowed */
     char *root;      /* dir/checkpoints */
     char *path;      /* root/STEP */
     char *temporary; /* root/STEP.tmp-PID */
@@ -60,7 +60,7 @@ static ts_status check_sections(const save *s, ts_check_place at)
     return TS_OK;
 }
 
-/* Everything that can be wrong with the arguments, and all headers, before the disk is touched. */
+/* Checks all arguments and builds all headers and paths before anything is written to disk. */
 static ts_status prepare(save *s, const char *dir, ts_check_place at)
 {
     int n = s->manifest.nfiles;
@@ -89,7 +89,7 @@ static ts_status prepare(save *s, const char *dir, ts_check_place at)
 static ts_status lock(save *s, const char *on_behalf)
 {
     TS_TRY(ts_folder_open(on_behalf, s->root, &s->root_fd));
-    /* a file system without locks is no reason not to save */
+    /* on a file system without locks, save without a lock */
     if (ts_files.flock(s->root_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return ts_fail_op(TS_ERR_STATE, on_behalf, NULL, "give each run a folder of its own",
                           "'%s': another save is going on here", s->root);
@@ -104,7 +104,8 @@ static bool has_whole(const ts_checkpoint_list *list, int64_t step)
     return false;
 }
 
-/* Removes unfinished folders of killed saves, and renames a complete folder back to its name. */
+/* Cleans up after killed saves: renames STEP.old-PID back to STEP if STEP is missing, and removes
+ * all other folders with temporary names. */
 static ts_status clean_up_after_kills(const save *s)
 {
     ts_checkpoint_list list;
@@ -172,7 +173,7 @@ static ts_status write_manifest(save *s)
     return status;
 }
 
-/* The folder under its temporary name, flushed and read back. */
+/* Writes the folder under its temporary name, flushes it, and reads it back to verify hashes. */
 static ts_status write_folder(save *s)
 {
     int fd;
@@ -191,6 +192,8 @@ static ts_status write_folder(save *s)
     return TS_OK;
 }
 
+/* Renames the temporary folder to STEP. An existing STEP is renamed to STEP.old-PID first. */
+/* Renames the temporary folder to STEP. An existing STEP is renamed to STEP.old-PID first. */
 static ts_status put_in_place(save *s)
 {
     struct stat old;
@@ -210,7 +213,8 @@ static ts_status put_in_place(save *s)
 
 /* ----------------------------------------------------------------------- after the save ---- */
 
-/* A folder that is being removed must not look like a checkpoint: it loses its name first. */
+/* Removes a checkpoint. It is renamed to STEP.tmp-PID first, because a half-removed folder must not
+ * look like a checkpoint. */
 static bool discard(const save *s, const ts_checkpoint_folder *f)
 {
     char *path = ts_path("%s/%s", s->root, f->name);
@@ -225,7 +229,8 @@ static bool discard(const save *s, const ts_checkpoint_folder *f)
     return gone;
 }
 
-/* The new checkpoint is safe. Later failures are logged, and the next save repairs them. */
+/* Removes STEP.old-PID folders, and older checkpoints so that `keep` remain. The new checkpoint is
+ * already safe, so failures are only logged; the next save tries again. */
 static void prune(const save *s, int keep)
 {
     ts_checkpoint_list list;

@@ -1,4 +1,4 @@
-/** @file checkpoint.h  The folder of a run's checkpoints. */
+/** @file checkpoint.h  Internal interface of checkpoints: the folder DIR/checkpoints of a run. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_CHECKPOINT_H
 #define TS_IO_CHECKPOINT_H
@@ -8,11 +8,12 @@
 
 #define TS_MANIFEST "manifest.json"
 
-/** Kinds of checkpoint folders, told by the name. For one step, readers prefer the lowest kind. */
+/** Kinds of checkpoint folders, distinguished by name. For one step, readers prefer the lowest
+ *  kind. */
 typedef enum ts_checkpoint_kind {
     TS_CHECKPOINT_WHOLE, /* STEP: complete */
-    TS_CHECKPOINT_ASIDE, /* STEP.old-PID: complete; a newer one of the step replaces it */
-    TS_CHECKPOINT_LITTER /* STEP.tmp-PID: unfinished or being removed */
+    TS_CHECKPOINT_ASIDE, /* STEP.old-PID: complete, renamed while STEP is being replaced */
+    TS_CHECKPOINT_LITTER /* STEP.tmp-PID: unfinished or being removed; readers ignore it */
 } ts_checkpoint_kind;
 
 typedef struct ts_checkpoint_folder {
@@ -33,7 +34,8 @@ typedef struct ts_checkpoint_list {
 ts_status ts_checkpoint_list_make(const char *op, const char *root, ts_checkpoint_list *list);
 void ts_checkpoint_list_free(ts_checkpoint_list *list);
 
-/** Like ts_checkpoint_open(); errors name `op`. */
+/** Like ts_checkpoint_open(): opens the folder `path` and verifies the hashes of all its files.
+ *  Errors name `op`. The caller closes the result with ts_checkpoint_close(). */
 ts_checkpoint *ts_checkpoint_read(const char *op, const char *path);
 
 #endif

@@ -24,7 +24,7 @@ struct ts_checkpoint {
 
 /* ----------------------------------------------------------------------- the folder's list ---- */
 
-/* STEP, STEP.old-PID or STEP.tmp-PID with a canonical step number; otherwise false. */
+/* Parses STEP, STEP.old-PID or STEP.tmp-PID, where STEP has no leading zeros. Otherwise false. */
 static bool read_name(const char *name, ts_checkpoint_folder *f)
 {
     const char *at = name;
@@ -276,10 +276,10 @@ const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint, 
 
 /* -------------------------------------------------------------------------------- finding ---- */
 
-/* The failure on record becomes a line of the report. */
+/* Appends the recorded error to the report as a line, and logs it. */
 static ts_status skip_checkpoint(const char *path, char **report)
 {
-    char shown[1024]; /* of the path; the message is escaped already */
+    char shown[1024]; /* the escaped path; the message is already escaped */
     ts_log_write("io", "checkpoint %s passed over: %s", path, ts_error_message());
     ts_escape(shown, sizeof shown, path, false);
     char *longer = ts_path("%s%s: %s\n", *report ? *report : "", shown, ts_error_message());
@@ -304,7 +304,7 @@ static ts_status try_folder(const char *op, const char *root, const ts_checkpoin
         c = NULL;
     }
     ts_status status = c ? TS_OK : ts_error_code();
-    /* without memory no other checkpoint would fare better, and this one may be good */
+    /* out of memory: other checkpoints would fail too, and this one may be valid */
     if (!c && status != TS_ERR_MEMORY)
         status = skip_checkpoint(path, report);
     ts_sys_free(path);
@@ -334,7 +334,7 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
                             root, (long long)tried, report);
     if (status == TS_OK && found) {
         if (report)
-            ts_error_clear(); /* names of skipped checkpoints */
+            ts_error_clear(); /* the errors of skipped checkpoints */
         found->report = report;
         report = NULL;
         *checkpoint = found;

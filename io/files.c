@@ -1,4 +1,4 @@
-/** @file files.c  Files and folders: whole reads, hashed writes. */
+/** @file files.c  Files and folders: exact reads, hashed writes. */
 // SPDX-License-Identifier: MIT
 #include "io/files.h"
 
@@ -9,7 +9,7 @@
 
 #include "core/alloc.h"
 
-/* Small pieces keep the hash near the data. */
+/* Bytes per read or write; small enough that the hash finds the data in the cache. */
 #define CHUNK ((int64_t)1 << 20)
 
 const char *ts_quote(const char *text)
@@ -110,7 +110,8 @@ ts_status ts_writer_write(ts_writer *w, const void *data, int64_t bytes)
 ts_status ts_writer_finish(ts_writer *w, char text[TS_HASH_TEXT])
 {
     ts_status status = TS_OK;
-    /* A failed flush is never repeated: the system may have dropped the pages and forgotten it. */
+    /* fsync() is not retried after a failure: the kernel may have dropped the dirty pages, and a
+       second call would then succeed. */
     if (ts_files.fsync(w->fd) != 0)
         status = ts_file_refused(w->op, "flush", w->path);
     int closed = ts_files.close(w->fd);

@@ -1,4 +1,4 @@
-/** @file json.c  jansson: memory, errors, texts. */
+/** @file json.c  Parsing and serializing with jansson, with Tessera's allocator and errors. */
 // SPDX-License-Identifier: MIT
 #include "io/json.h"
 
@@ -12,11 +12,11 @@
 
 /* ------------------------------------------------------------------------------ memory ---- */
 
-/* The block of the thread's parser: handed out from its start, given back as a whole. */
+/* The memory block of the thread's parser: allocated from sequentially, freed as a whole. */
 static _Thread_local struct {
     char *base;
     size_t used, size;
-    bool open; /* a parser is at work */
+    bool open; /* the parser is running, so allocations come from the block */
 } block;
 
 static void *json_block_alloc(size_t bytes)
@@ -38,14 +38,14 @@ static void json_block_free(void *p)
         ts_sys_free(p);
 }
 
-static bool ours; /* jansson allocates by take() */
+static bool ours; /* jansson allocates with json_block_alloc() */
 
 static void choose_memory(void)
 {
     json_malloc_t allocate;
     json_free_t release;
     json_get_alloc_funcs(&allocate, &release);
-    /* blocks made by a program's own allocator must go back to it */
+    /* memory from a program's own allocator must be freed by it */
     ours = allocate == malloc && release == free;
     if (ours)
         json_set_alloc_funcs(json_block_alloc, json_block_free);
@@ -62,15 +62,15 @@ void ts_io_remove(void)
     json_malloc_t allocate;
     json_free_t release;
     json_get_alloc_funcs(&allocate, &release);
-    if (allocate == json_block_alloc) /* its blocks made outside of parsing are malloc()'s */
+    if (allocate == json_block_alloc) /* memory allocated outside of parsing is from malloc() */
         json_set_alloc_funcs(malloc, free);
 }
 
 /*
- * Upper bound of the parser's memory for the value at the start of text. Each value and each member
- * follows one of { [ , : and takes a few blocks (an object with its first buckets 208 bytes, a
- * member 96 and its share of the buckets 64, all rounded up); strings are kept at most twice, and
- * the buffer of the longest token doubles from 16.
+ * Upper bound in bytes of the parser's memory for the value at the start of text. Each value and
+ * each member follows one of { [ , : and needs a few allocations: an object with its first buckets
+ * takes 208 bytes, a member 96, its share of the buckets 64, all rounded up. A string is stored at
+ * most twice, and the buffer of the longest token grows from 16 bytes by doubling.
  */
 static size_t most_of(const char *text, size_t bytes)
 {

@@ -1,4 +1,4 @@
-/** @file json.h  jansson as this room uses it. */
+/** @file json.h  JSON through jansson, with Tessera's allocator and errors. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_JSON_H
 #define TS_IO_JSON_H
@@ -13,18 +13,22 @@
  */
 void ts_json_ready(void);
 /**
- * Parses one value. All memory that this can take is had before,
- * in one block: jansson's lexer passes over a buffer that cannot grow and reads beyond it.
- * @param at        byte of path where text begins, for messages
- * @param consumed  receives the bytes that were read; may be NULL
- * @return for ts_json_done(), before the thread's next load;
+ * Parses one JSON value. All memory for it is allocated before, in one block, because jansson's
+ * lexer ignores a failure to grow its buffer and reads beyond the end.
+ * @param path      names the source in messages
+ * @param flags     decoding flags of jansson (JSON_...)
+ * @param at        byte offset of text in the source, for messages
+ * @param consumed  receives the number of bytes read; may be NULL
+ * @return the value; release it with ts_json_done() before this thread's next ts_json_load().
  *         NULL with TS_ERR_MEMORY or TS_ERR_FORMAT
  */
 json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags,
                      int64_t at, size_t *consumed);
-/** Releases a value of ts_json_load(), or the value that owns it. NULL-safe. */
+/** Releases the value of this thread's last ts_json_load(), or a value that took ownership of it,
+ *  and its memory block. NULL releases only the block. */
 void ts_json_done(json_t *value);
-/** Text of a value by ts_sys_alloc(), with its length; NULL with TS_ERR_MEMORY. */
+/** Serializes a value with jansson's encoding flags. Returns a NUL-terminated text, which the
+ *  caller frees with ts_sys_free(), and its length in *bytes; NULL with TS_ERR_MEMORY. */
 char *ts_json_text(const json_t *value, size_t flags, size_t *bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /**
  * @file manifest.c
- * The manifest as text. Its last key is the hash of all keys before it, so that damage to the step,
- * to the list of files or to the caller's object is noticed like damage to the files themselves.
+ * Writes and parses manifest.json. Its last key is the hash of all other keys, so damage to the
+ * step, to the list of files or to the caller's object is detected, like damage to the files.
  */
 // SPDX-License-Identifier: MIT
 #include "io/manifest.h"
@@ -73,7 +73,7 @@ ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **t
         ts_json_done(user);
         return out_of_memory();
     }
-    /* takes user and files, also when it fails */
+    /* json_pack() takes ownership of user and files, also when it fails */
     json_t *root = json_pack("{s:s, s:i, s:I, s:o, s:o}", "format", FORMAT, "version", VERSION,
                              "step", (json_int_t)manifest->step, "files", files, "user", user);
     ts_status status = root ? TS_OK : out_of_memory();
@@ -96,7 +96,7 @@ ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **t
 
 /* ------------------------------------------------------------------------------ reading ---- */
 
-/* Removes the hash entry, so that root is as it was when it was hashed. */
+/* Verifies the hash. Removes its entry from root, because the hash covers the other keys only. */
 static ts_status check_hash(const char *op, const char *path, json_t *root)
 {
     char stated[TS_HASH_TEXT], real[TS_HASH_TEXT];

@@ -1,14 +1,14 @@
-/** @file manifest.h  manifest.json of a checkpoint: the files of the folder,
- * and the caller's own object. */
+/** @file manifest.h  manifest.json of a checkpoint: its step, the files of the folder with sizes
+ * and hashes, and the caller's JSON object. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_MANIFEST_H
 #define TS_IO_MANIFEST_H
 
 #include "io/files.h"
 
-/** A manifest is small; more would cost many times its size as values of jansson. */
+/** Largest manifest in bytes. It bounds memory: jansson's values take many times the text. */
 #define TS_MANIFEST_MAX (4 << 20)
-#define TS_SECTION_NAME 65 /* with the end of the string */
+#define TS_SECTION_NAME 65 /* bytes of a section name with its NUL */
 #define TS_MAX_SECTIONS 64
 
 /** One section's file, NAME.safetensors. */
@@ -22,18 +22,25 @@ typedef struct ts_manifest {
     int64_t step;
     int nfiles;
     ts_manifest_file *files; // nfiles
-    char *json; /* the caller's object */
+    char *json; /* the caller's object as text; NULL is {} when writing */
 } ts_manifest;
 
 /** True for 1 to 64 of a-z A-Z 0-9 _ - beginning with a letter. */
 bool ts_section_name_ok(const char *name);
 
-/** Text by ts_sys_alloc(); json may be NULL. TS_ERR_FORMAT when it is not one JSON object. */
+/**
+ * Serializes a manifest, with a hash of its content as last key.
+ * @param text   receives the text, *bytes long; the caller frees it with ts_sys_free()
+ * @return TS_ERR_FORMAT if manifest->json is not one JSON object, TS_ERR_VALUE if the text exceeds
+ *         TS_MANIFEST_MAX, TS_ERR_MEMORY
+ */
 ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **text, size_t *bytes);
-/** Parses and checks the text of path. On TS_OK the caller frees the result with
- *  ts_manifest_free(). */
+/** Parses the text of path and verifies its hash. On TS_OK the caller frees the result with
+ *  ts_manifest_free(). Errors: TS_ERR_FORMAT, TS_ERR_MEMORY. */
 ts_status ts_manifest_parse(const char *op, const char *path, const char *text, size_t bytes,
                             ts_manifest *manifest);
+/** Frees files and json; call it only for a manifest of ts_manifest_parse(). */
+/** Frees files and json; call it only for a manifest of ts_manifest_parse(). */
 void ts_manifest_free(ts_manifest *manifest);
 
 #endif

@@ -1,6 +1,6 @@
 /**
- * @file npy.c  NumPy's npy files. The header is a literal of Python with exactly three keys, read
- * by hand: nothing is evaluated, and a header that NumPy would not write is an error.
+ * @file npy.c  NumPy's npy files. The header is a Python dict literal with exactly three keys. A
+ * small parser reads it without evaluating code; a header that NumPy would not write is an error.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -162,7 +162,7 @@ static ts_status parse(header *h)
     return TS_OK;
 }
 
-/* Reads and checks all before the data; *data is where that begins. */
+/* Reads and checks everything before the data; *data receives the offset of the data. */
 static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *data)
 {
     unsigned char start[12];
@@ -212,7 +212,7 @@ static ts_status check_bools(const header *h, unsigned char *bytes, int64_t n)
     return TS_OK;
 }
 
-/* Fortran order equals the reversed shape in C order. */
+/* Reads the data. Data in Fortran order is read as the reversed shape in C order and transposed. */
 static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
 {
     ts_thread *thread = ts_thread_self();

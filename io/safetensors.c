@@ -3,8 +3,8 @@
  * Reading safetensors: the header becomes an index, checked in full, before any tensor is made.
  *
  * This file parses the header's outer object and passes each name and description to jansson
- * separately. So memory is the header plus a small index for any header, and names are decoded in
- * place in the header's memory.
+ * separately. So memory use is the header plus a small index, whatever the header contains. Names
+ * are decoded in place in the header.
  */
 // SPDX-License-Identifier: MIT
 #include "io/safetensors.h"
@@ -15,7 +15,7 @@
 #include "core/tensor.h"
 #include "io/json.h"
 
-/* Eight sizes, two offsets, a dtype and generous white space; more is not a description. */
+/* Most bytes of a tensor's description: eight sizes, two offsets, a dtype, generous white space. */
 #define MAX_DESCRIPTION 4096
 
 const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT] = {
@@ -28,8 +28,8 @@ const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT] = {
 typedef struct parser {
     const char *op;
     ts_safetensors *st;
-    int64_t bytes; /* position in the header */
-    int64_t at;
+    int64_t bytes; /* of the header */
+    int64_t at;    /* position in the header */
     int64_t max_tensors;
     int64_t entry_room, pair_room;
     bool has_metadata;
@@ -65,7 +65,8 @@ static ts_status expect(parser *p, char c, const char *what)
                c, what, got ? ts_quote((char[]){got, 0}) : "the end");
 }
 
-/* The string at hand, decoded in place (it never grows) and ended by zero. */
+/* Decodes the next string in place (decoding never makes it longer) and terminates it with NUL;
+ * *position receives its offset in the header. */
 static ts_status read_string(parser *p, const char *what, uint32_t *position)
 {
     if (peek(p) != '"')

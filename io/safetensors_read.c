@@ -72,7 +72,7 @@ const char *ts_safetensors_metadata(const ts_safetensors *st, const char *key)
 
 /* ------------------------------------------------------------------------------ the data ---- */
 
-/* Other bytes than 0 and 1 would be undefined as C's bool. */
+/* Reads the data of a tensor. Rejects bool bytes other than 0 and 1, which C leaves undefined. */
 static ts_status read_data(const char *op, const ts_safetensors *st, const ts_st_entry *e,
                            void *data)
 {
@@ -90,7 +90,7 @@ static ts_status read_data(const char *op, const ts_safetensors *st, const ts_st
     return TS_OK;
 }
 
-/* A new tensor with one reference, outside of all scopes. */
+/* Loads an entry into a new CPU tensor. The caller owns its one reference; no scope does. */
 static ts_tensor *load(const char *op, const ts_safetensors *st, const ts_st_entry *e)
 {
     ts_tensor *t =

@@ -1,4 +1,4 @@
-/** @file safetensors_write.c  Writing safetensors: same content, same bytes. */
+/** @file safetensors_write.c  Writing safetensors. Equal content gives equal bytes. */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 #include <string.h>
@@ -68,8 +68,9 @@ typedef struct names_and_tensors {
 } names_and_tensors;
 
 /*
- * Largest elements first, so that every tensor is aligned to its elements; among equals the order
- * of the format's own library, so that the same tensors give the same file there and here.
+ * Tensors with larger elements come first, so that each tensor is aligned to its element size. The
+ * order of dtypes of equal size is that of the format's reference library, so that both write the
+ * same file.
  */
 static const uint8_t rank[TS_DTYPE_COUNT] = {
     [TS_I64] = 7, [TS_F64] = 6, [TS_F32] = 5, [TS_I32] = 4,
@@ -90,7 +91,7 @@ static int compare_texts(const void *a, const void *b, void *ctx)
     return strcmp(texts[*(const int64_t *)a], texts[*(const int64_t *)b]);
 }
 
-/* The numbers 0 to n-1, for ts_sys_free(). */
+/* Returns the numbers 0 to n-1, to be freed with ts_sys_free(); NULL with TS_ERR_MEMORY. */
 static int64_t *numbers(int64_t n)
 {
     int64_t *order = ts_sys_alloc((size_t)n * sizeof *order);
@@ -103,7 +104,8 @@ static int64_t *numbers(int64_t n)
 
 /* ------------------------------------------------------------------------------ header ---- */
 
-/* Gives value to object under a key that must be new. */
+/* Adds value to object under a key that must be new. Takes ownership of value, which may be NULL
+ * (TS_ERR_MEMORY). */
 static ts_status put(const char *op, const char *where, json_t *object, const char *key,
                      json_t *value)
 {

@@ -1,10 +1,9 @@
 /**
  * @file autocast.c  The AUTOCAST layer: casts arguments and redispatches with a new frame.
  *
- * The highest of the library's layers, so its casts are calls like any other: recorded by AUTOGRAD,
- * seen by TRACING. One kernel per policy serves all ops whose rows in ops.def name the policy;
- * other ops skip the layer. The state of a region is one number per thread, two bits per kind of
- * device.
+ * AUTOCAST is the highest of the library's layers, so AUTOGRAD and TRACING record its casts like
+ * other calls. One kernel per policy serves all ops whose rows in ops.def name the policy; other
+ * ops skip the layer. The state is one number per thread, with two bits per kind of device.
  */
 // SPDX-License-Identifier: MIT
 #include "core/thread.h"
@@ -45,7 +44,7 @@ static bool needs_cast(const ts_tensor *t, ts_keyset backend, ts_dtype dtype)
     return is_eligible(t, backend) && ts_dtype_of(t) != dtype;
 }
 
-/** t in dtype, of the innermost scope; NULL with an error. */
+/** t cast to dtype, from the cache if possible; the innermost scope owns it. NULL with an error. */
 static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
 {
     bool keep = !f->thread->no_cast_cache && ts_dtype_of(t) == TS_F32 && ts_is_leaf(t) &&
@@ -101,7 +100,7 @@ static uint32_t find_casts(const ts_frame *f, ts_keyset backend, ts_dtype dtype)
     return casts;
 }
 
-/** Calls on with all eligible arguments in dtype. */
+/** Casts all eligible arguments to dtype and redispatches. */
 static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
 {
     uint32_t casts = find_casts(f, backend, dtype), lists = 0;
@@ -133,8 +132,8 @@ static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
 
 /* ----------------------------------------------------------------------------- policies ---- */
 
-/** The kind of device that a call runs on, as a key set, and its mode; OFF if autocast does not
- * apply. */
+/** Returns the autocast mode for the device kind on which the call runs, which *backend receives as
+ * a key set; OFF if autocast does not apply. */
 static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
 {
     /* LAZY only defers calls to a device */
@@ -259,7 +258,7 @@ ts_status ts_layers_install(void)
 
 /* ------------------------------------------------------------------------------ regions ---- */
 
-/** Makes `region` the innermost one, with a new state. Nothing can fail any more. */
+/** Makes `region` the innermost region, with a new state. Cannot fail. */
 static void push(ts_autocast_region *region, ts_autocast_state state, bool without_cache)
 {
     ts_thread *t = ts_thread_self();

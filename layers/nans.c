@@ -1,5 +1,5 @@
-/** @file nans.c  The NaN finder: the first op that makes a value
- * which is not finite from values that are. */
+/** @file nans.c  The NaN finder: reports the first op that makes NaN or infinity from finite
+ * arguments. */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
 #include "include/tessera/ops.h"

@@ -1,4 +1,4 @@
-/** @file watch.c  Watching layers: their position, the callback for reports, TS_LAYERS. */
+/** @file watch.c  Watching layers: registration, the callback for reports, TS_LAYERS. */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"
 #include "core/process.h"
@@ -25,7 +25,7 @@ void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file)
 
 void ts_watchers_install(void) { ts_fork_guard(&lock); }
 
-/** Takes the key and serves all ops from it, once. */
+/** Registers the layer's key and its fallback for all ops, once. */
 static ts_status place(ts_watcher *w)
 {
     pthread_mutex_lock(&lock);

@@ -1,4 +1,5 @@
-/** @file watch.h  Common functions of watching layers: position, switch, reports. */
+/** @file watch.h  Common functions of watching layers, which observe calls: registration,
+ * switching, reports. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_LAYERS_WATCH_H
 #define TS_LAYERS_WATCH_H
@@ -11,23 +12,25 @@
 typedef struct ts_watcher {
     const char *name;  /* in reports and TS_LAYERS */
     const char *layer; /* name of the key */
-    ts_kernel kernel;
-    ts_key key;
-    bool placed;
+    ts_kernel kernel;  /* fallback for all ops */
+    ts_key key;        /* set by registration */
+    bool placed;       /* the key is registered */
 } ts_watcher;
 
+/** Installs fork handlers for this room's lock. */
 void ts_watchers_install(void);
+/** Enables or disables a layer for the calling thread or all threads. */
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
 /** Passes a report to the callback or the log; `what` is the finding, printed after the call. */
 void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);
 /** "add((2, 3) f32, ...) -> (2, 3) f32, what [site]". Returns buffer. */
 const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffer, size_t size);
-/** Releases the results that the call made, because a watcher turns it into a failure. */
+/** Releases the new results of a call that the watcher turns into an error. */
 void ts_watcher_take_back(ts_frame *f);
 
-/** Whether result i or argument i is something that the call wrote. */
+/** True if the op writes argument i, (a!) in the schema. */
 TS_INLINE bool ts_is_written_arg(const ts_frame *f, int i) { return f->table->written >> i & 1; }
-/** Whether a tensor has values that can be looked at. */
+/** True if t has elements with values: not absent, empty or on META. */
 TS_INLINE bool ts_has_values(const ts_tensor *t)
 {
     return t && !ts_is_none(t) && t->numel && t->data;

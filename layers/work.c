@@ -8,7 +8,7 @@ static _Thread_local ts_work counted;
 
 static void add(double *sum, double x) { *sum += isnan(x) ? 0 : x; }
 
-/** Counts a call of known work once: the calls inside it are parts of that work. */
+/** Counts the work of a call. If its cost is known, the work of its inner calls is not added. */
 static ts_status count_work(ts_frame *f)
 {
     ts_work before = counted, work = {NAN, NAN};

@@ -13,17 +13,17 @@ typedef enum stage { READY, UNSCALED, STEPPED } stage;
 typedef struct watched {
     const ts_optimizer *o;
     stage stage;
-    ts_tensor *found; /* held: not 0 when a gradient is not finite; NULL before it is unscaled */
+    ts_tensor *found; /* owned: not 0 if a gradient is not finite; NULL before unscaling */
 } watched;
 
 /** Numbers that steps change, on the device that takes them. */
 enum { SCALE, TRACKER, SKIPPED, CHANGING };
 
-/* all doubles, so that checkpoints know one kind of number */
+/* all numbers are doubles, so that checkpoints store one kind of number */
 struct ts_grad_scaler {
     double scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped;
-    /* Held: scale, growth_tracker and skipped as 0-dim f32 tensors on the device, which replace the
-     * fields above. Each change makes new tensors. NULL before the first use. */
+    /* Owned: scale, growth_tracker and skipped as 0-dim f32 tensors on the device, which replace
+     * the fields above. Each change makes new tensors. NULL before the first use. */
     ts_tensor *there[CHANGING];
     bool disabled;
     watched *list; /* optimizers seen since the last update */
@@ -34,11 +34,11 @@ struct ts_grad_scaler {
 
 /* ---------------------------------------------------------------------- create and free ---- */
 
-/* its inverse is finite, too */
+/* a normal f32, so that the inverse is finite too */
 static bool is_scale(double x) { return x >= FLT_MIN && x <= FLT_MAX; }
 static bool is_growth(double x) { return x > 1 && isfinite(x); }
 static bool is_backoff(double x) { return x > 0 && x < 1; }
-/* f32 counts to here */
+/* f32 holds all whole numbers up to 2^24 */
 static bool is_count(double x) { return x >= 0 && x <= 0x1p24 && x == floor(x); }
 static bool is_interval(double x) { return is_count(x) && x > 0; }
 
@@ -91,7 +91,7 @@ static void release_numbers(ts_grad_scaler *s)
     }
 }
 
-/** Puts tensors of the caller's scope in the places of the numbers that change. */
+/** Replaces the tensors of the changing numbers by `fresh`, tensors of the caller's scope. */
 static void replace(ts_grad_scaler *s, ts_tensor *const *fresh)
 {
     for (int i = 0; i < CHANGING; i++) {
@@ -101,7 +101,7 @@ static void replace(ts_grad_scaler *s, ts_tensor *const *fresh)
     }
 }
 
-/** Has the numbers on a device. */
+/** Moves the changing numbers to a device, or creates them there. */
 static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
 {
     TS_SCOPE;
@@ -123,7 +123,7 @@ static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
     return TS_OK;
 }
 
-/** t, or a copy, on a device. */
+/** t if it is on the device, otherwise a copy there. */
 static ts_tensor *on(ts_tensor *t, ts_device device)
 {
     ts_device at = t ? ts_device_of(t) : device;
@@ -190,7 +190,7 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
         return loss;
     TS_TRY_NULL(declare(s, NULL));
     TS_TRY_NULL(move_numbers_to(s, ts_device_of(loss)));
-    /* f16 ends below the scale */
+    /* f16 overflows below the default scale */
     bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64;
     return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
 }
@@ -224,7 +224,7 @@ static void note_found(watched *w, ts_tensor *found)
     w->found = ts_retain(found);
 }
 
-/** Divides o's gradients by the scale and has noted on the device whether all are finite. */
+/** Divides o's gradients by the scale; w->found, on the device, records whether all are finite. */
 static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
 {
     int64_t n, count = 0;

@@ -1,4 +1,5 @@
-/** @file forward.c  Running a module: its hooks, its path in errors and profiles, its summary. */
+/** @file forward.c  Runs a module: forward hooks, the module's path in errors and profiles, the
+ * summary. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -20,8 +21,8 @@ static const char *name_in_parent(const ts_module *m)
     return "?";
 }
 
-/** The dotted path of m below a module that holds it, or the type of the outermost module where
- *  none of those that hold m is `above`. Returns text. */
+/** Writes the dotted path of m below its ancestor `above`. If `above` is not an ancestor of m, the
+ *  path starts with the type of the outermost module. Returns a pointer into text. */
 static const char *path_below(const ts_module *m, const ts_module *above, char text[PATH_MOST])
 {
     size_t at = PATH_MOST - 1;
@@ -107,7 +108,7 @@ void ts_nn_free_hooks(ts_module *m)
 
 /* ------------------------------------------------------------------------------ forward ---- */
 
-/** What ts_forward() undoes, also if an exception of the user's code passes through it. */
+/** State that ts_forward() restores, also if an exception in user code ends it. */
 typedef struct passage {
     ts_module *m, *outer;
     bool profiled;
@@ -158,7 +159,7 @@ ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
 
 /* ------------------------------------------------------------------------------ summary ---- */
 
-/** A module of a summary: what its first forward showed. */
+/** A row of a summary: a module and the data of its first forward. */
 typedef struct summary_row {
     ts_module *m;
     int64_t id; /* of its hook */

@@ -1,4 +1,4 @@
-/** @file loader.c  Token windows read from a file, prepared ahead by a thread. */
+/** @file loader.c  Reads windows of tokens from a file; a thread prepares batches ahead. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
 #include "include/tessera/check.h"
@@ -55,8 +55,8 @@ static uint64_t mix(uint64_t x)
 }
 
 /**
- * Place i of a permutation of n: a Feistel network over the next even number of bits,
- * walked until it falls inside. No table, and any place in constant expected time.
+ * Element i of a pseudorandom permutation of [0, n): a Feistel network over an even number of bits,
+ * repeated until the value is below n (cycle walking). Needs no table, and constant expected time.
  */
 static int64_t permute(int64_t i, int64_t n, uint64_t key)
 {
@@ -85,7 +85,7 @@ static int64_t window(const ts_loader *l, int64_t epoch, int64_t w)
     if (l->opts.in_order)
         return w * t;
     uint64_t key = mix(l->opts.seed ^ mix((uint64_t)epoch + 1));
-    /* one window less than fit, so that any offset leaves as many */
+    /* an epoch has one window fewer than fit, so that every offset leaves room for all windows */
     int64_t windows = l->batches * l->opts.batch, spare = l->tokens - 1 - windows * t;
     int64_t offset = (int64_t)(mix(key) % (uint64_t)((spare < t ? spare : t - 1) + 1));
     return offset + permute(w, windows, key) * t;
@@ -108,8 +108,9 @@ static int64_t token(const ts_loader *l, int64_t k)
 }
 
 /**
- * Reads T + 1 tokens from place `from` of the file. Not mapped: another process may cut a file
- * at any moment, and touching a mapping beyond its end kills the process.
+ * Reads T + 1 tokens of the file from token `from` on; returns 0, an errno or CUT_SHORT. The file
+ * is not mapped, because another process may truncate it, and an access to a mapping beyond the end
+ * of the file raises SIGBUS.
  */
 static int read_window(const ts_loader *l, int64_t from)
 {
@@ -191,7 +192,8 @@ static ts_status check(const ts_loader_opts *o)
     return TS_OK;
 }
 
-/** The first tokens of `all`; a double has too few digits for the end of a huge file. */
+/** The number of tokens in the first `fraction` of `all`. A fraction of 1 gives exactly `all`, also
+ *  if a double cannot represent it. */
 static int64_t part(int64_t all, double fraction)
 {
     return fraction >= 1 ? all : (int64_t)((double)all * fraction);
@@ -234,7 +236,7 @@ static ts_status make_slots(ts_loader *l)
     return TS_OK;
 }
 
-/** The thread is a convenience: when it cannot start, batches are made in the caller's. */
+/** Starts the thread. If it cannot start, batches are prepared in the caller's thread. */
 static void start(ts_loader *l)
 {
     if (l->opts.no_thread)
@@ -247,7 +249,8 @@ static void start(ts_loader *l)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/** The monotonic clock, which does not jump when the system time is set. */
+/** Initialises lock and condition. Waits use the monotonic clock, which does not jump when the
+ *  system time is set. */
 static void make_lock(ts_loader *l)
 {
     pthread_condattr_t monotonic;
@@ -339,7 +342,8 @@ static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
     return TS_OK;
 }
 
-/** False if the program is to stop and the read of the file does not return. */
+/** Waits for a prepared batch. False if the program was interrupted and the file read has not
+ *  returned in time. */
 static bool wait_for_batch(ts_loader *l)
 {
     enum { TENTHS = 5 };

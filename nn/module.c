@@ -1,4 +1,4 @@
-/** @file module.c  Modules: members, walks over the tree, operations on the whole tree. */
+/** @file module.c  Modules: members, traversal of the tree, operations on the whole tree. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -91,8 +91,8 @@ const ts_module_type *ts_module_type_of(const ts_module *m)
 
 /* ------------------------------------------------------------------------------ members ---- */
 
-/** A new member under a checked name, or NULL with an error;
- * nmembers is raised by the caller's success. */
+/** A new member with a checked name; NULL with an error. The caller increments nmembers when it
+ * succeeds. */
 static ts_member *new_member(ts_module *m, const char *function, const char *name)
 {
     const ts_check_place at = {function, __builtin_return_address(0)};
@@ -227,7 +227,8 @@ const char *ts_module_child_name(const ts_module *m, int index)
     return e ? e->name : NULL;
 }
 
-/** name holds the dotted prefix, `length` bytes of it. */
+/** Visits the tensors of m and of all modules below. name: buffer with the dotted prefix, `length`
+ *  bytes long. */
 static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_visit visit,
                       void *ctx)
 {

@@ -8,15 +8,15 @@
 /** A parameter, a buffer or a child of a module. */
 typedef struct ts_member {
     char *name;
-    ts_tensor *tensor; /* held; NULL for a child */
+    ts_tensor *tensor; /* owned reference; NULL for a child */
     ts_tensor **tensor_slot;
     ts_module *child;
     ts_member_kind kind;
 } ts_member;
 
 struct ts_module {
-    const ts_module_type *given; /* by the module's constructor */
-    ts_module_type type;         /* the same, of this library's size */
+    const ts_module_type *given; /* the type passed to ts_module_new(); borrowed */
+    ts_module_type type;         /* a copy; fields that *given lacks are 0 */
     ts_module *parent;
     void *payload;
     ts_member *members;
@@ -26,29 +26,32 @@ struct ts_module {
     bool training;
 };
 
-/** Releases the hooks of a module that ends. */
+/** Releases the hooks of a module that is being freed. */
 void ts_nn_free_hooks(ts_module *m);
 
-/** Zeroed memory; NULL with TS_ERR_MEMORY. */
+/** Allocates `count` zeroed items of `item` bytes, to be freed with free(); NULL with
+ *  TS_ERR_MEMORY. `what` names the memory in the error. */
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);
-/** True in the list of n tensors. */
+/** True if t is in the list of n tensors. */
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
-/** A copy to be freed; NULL with TS_ERR_MEMORY. */
+/** A copy of text, to be freed with free(); NULL with TS_ERR_MEMORY. */
 char *ts_nn_copy_text(const char *text, const char *what);
-/** Sets given[i] to the place of own tensor i among n names, -1 if it is missing. Notes names that
- *  are missing, unexpected or given twice, and sizes that differ, in a zeroed report. */
+/** Sets given[i] to the index of own tensor i in names[0..n), or -1 if it is missing. Reports names
+ *  that are missing, unexpected or repeated, and sizes that differ; *report must be zeroed. */
 void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
                  int64_t n, int64_t *given, ts_load_report *report);
 
 /** Adds the member "dropout" if p is not 0, and stores it in *dropout. */
 ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout);
 
-/** Learning rate that a group began with. */
+/** The initial learning rate of a group. */
 double ts_nn_initial_lr(const ts_optimizer *o, int group);
-/** Norm of all gradients of an optimizer together, as ts_global_norm(); in the caller's scope. */
+/** Norm of all gradients of an optimizer, as by ts_global_norm(); the caller's scope owns it. NULL
+ *  with an error. */
 ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
 /**
- * A step without a host sync. The tensors are 0-dim, on the parameters' device, and may be NULL.
+ * Makes an optimizer step without a host sync. The tensors are 0-dim, on the parameters' device,
+ * and may be NULL.
  * @param norm  norm of the gradients times factor, for clipping; NULL: computed if needed, without
  *              factor
  * @param factor  f32: multiplies gradients as they are read, before clipping

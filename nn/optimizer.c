@@ -11,10 +11,10 @@ enum { STATES = 3, MASTER = 2 };
 
 /** A parameter and its state. */
 typedef struct record {
-    ts_tensor *param; /* held */
+    ts_tensor *param; /* owned reference */
     char *name;
     /* exp_avg and exp_avg_sq, or a momentum buffer; for a bf16 or f16 parameter also its f32
-     * values; held, or NULL */
+     * values. Owned, or NULL */
     ts_tensor *states[STATES];
     int64_t steps;
 } record;
@@ -22,10 +22,10 @@ typedef struct record {
 typedef struct group {
     ts_group_opts opts;
     double initial_lr;
-    int64_t first, n; /* its parameters among all */
+    int64_t first, n; /* its parameters: params[first .. first + n) of the optimizer */
     record *records;  /* n */
-    ts_tensor *skipped; /* (n) f32 on their device: counted steps that the device
-                           skipped; NULL: none */
+    ts_tensor *skipped; /* (n) f32 on the parameters' device: per parameter, the steps that count in
+                           `steps` but were skipped on the device; NULL: none */
 } group;
 
 /** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
@@ -34,7 +34,7 @@ typedef struct step_lists {
     int64_t *steps, **counts; /* counts: where the steps are kept */
 } step_lists;
 
-/* params and lists are one block, which begins with params. */
+/* params and lists share one allocation, which starts with params. */
 struct ts_optimizer {
     ts_optimizer_kind kind;
     double max_norm; /* 0: no clipping */
@@ -118,7 +118,7 @@ ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind, const ts_gr
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
-/** Gives params and lists room for n parameters; those in params stay. */
+/** Grows params and lists to n parameters; keeps the entries of params. */
 static ts_status reserve(ts_optimizer *o, int64_t n)
 {
     enum { BYTES = 7 * sizeof(ts_tensor *) + sizeof(int64_t) };
@@ -191,7 +191,7 @@ static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
     return TS_OK;
 }
 
-/** Makes the records of a group; an error leaves those made to free_group(). */
+/** Makes the records of a group. On an error, free_group() frees the records made so far. */
 static ts_status fill_group(const ts_optimizer *o, group *g, const char *const *names,
                             ts_tensor *const *params)
 {
@@ -339,7 +339,7 @@ ts_tensor *ts_nn_grad_norm(ts_optimizer *o)
     return ts_global_norm(o->lists.grads, collect_grads(o->params, o->n, o->lists.grads));
 }
 
-/** min(1, max_norm / (norm + 1e-6)), in f32; a norm that is NaN shows. */
+/** min(1, max_norm / (norm + 1e-6)) in f32; NaN if the norm is NaN. */
 static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
 {
     return ts_to(ts_minimum_scalar(ts_rdiv_scalar(ts_add_scalar(norm, 1e-6), o->max_norm), 1),
@@ -491,7 +491,7 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
     return TS_OK;
 }
 
-/** Checks everything, then copies; `own` is the present state. */
+/** Checks the whole state, then copies it; on an error nothing changes. own: the current state. */
 static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const char *const *names,
                             ts_tensor *const *tensors, int64_t n, int64_t *given)
 {

@@ -1,4 +1,4 @@
-/** @file run.c  A folder that belongs to one run: its lock, its id, removal of an old run. */
+/** @file run.c  The folder of a run: lock, id, log, removal of an earlier run. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/run.h"
 #include "include/tessera/check.h"
@@ -13,7 +13,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-/** run.json. Padded numbers keep the length, so that one write replaces all of it. */
+/** The content of run.json. Padded numbers keep its length constant, so one write replaces all of
+ *  it. */
 #define RECORD "{\"run\": %16lld, \"pid\": %10ld}\n"
 enum { RECORD_BYTES = 45, MOST_PATH = 4096 };
 
@@ -24,7 +25,7 @@ struct ts_run {
     bool resumed;
 };
 
-/** DIR/name in a buffer of MOST_PATH; "", which no file has, when that is too short. */
+/** Writes DIR/name to path, a buffer of MOST_PATH bytes; writes "" if it does not fit. */
 static const char *in_dir(const ts_run *r, char *path, const char *name)
 {
     path[0] = 0;
@@ -99,7 +100,8 @@ static ts_status lock(ts_run *r)
                              who);
 }
 
-/** Removes the old run's id last, so an interrupted removal can be resumed or overwritten. */
+/** Removes the files of the earlier run, its id last, so that an interrupted removal can be
+ *  repeated. */
 static ts_status remove_existing_run(const ts_run *r, const ts_run_opts *o)
 {
     char path[MOST_PATH];
@@ -187,7 +189,7 @@ void ts_run_close(ts_run *run)
 
 /* ----------------------------------------------------------------------------------- log ---- */
 
-/** The last cell of each whole row must be the run's id; a header that differs is for the csv. */
+/** The last cell of each complete row must be the run's id; the CSV code checks the header. */
 static ts_status check_rows(const ts_run *r, const char *path)
 {
     int fd;

@@ -1,4 +1,5 @@
-/** @file training.c  Saves and resumes a whole run: the parts as sections, the numbers as JSON. */
+/** @file training.c  Saves and resumes a training: tensors as sections of a checkpoint, numbers as
+ * JSON. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/training.h"
 #include "include/tessera/check.h"
@@ -32,7 +33,7 @@ static char *describe(const ts_training *t)
 {
     ts_rng_state rng = ts_rng_get_state();
     ts_loader_state at = ts_loader_get_state(t->loader);
-    /* 64-bit words travel as strings: JSON integers have a sign */
+    /* unsigned 64-bit words are stored as strings, because JSON integers here are signed */
     char seed[24], offset[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)rng.seed);
     snprintf(offset, sizeof offset, "%llu", (unsigned long long)rng.offset);
@@ -54,7 +55,7 @@ static char *describe(const ts_training *t)
         json_decref(root);
         root = NULL;
     }
-    /* not json_dumps(): without memory its text lacks parts */
+    /* json_dumps() is not used, because its text lacks parts if it runs out of memory */
     size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17),
            size = root ? json_dumpb(root, NULL, 0, flags) : 0;
     char *text = size ? calloc(size + 1, 1) : NULL;
@@ -106,8 +107,8 @@ static ts_status take_scaling(ts_grad_scaler *s, const ts_checkpoint *c)
     return TS_OK;
 }
 
-/** Sets the loader's place and the numbers of scaler and optimizer; the generator's state,
- * which cannot fail, is for the end. */
+/** Sets the loader's position and the numbers of scaler and optimizer. *rng receives the state of
+ * the generator, which the caller sets last, because that cannot fail. */
 static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_named_number *names,
                               int64_t n, ts_rng_state *rng)
 {
@@ -199,7 +200,8 @@ static void restore_snapshot(ts_training *t, const before *b)
         ts_optimizer_set_number(t->optimizer, b->numbers[i].name, b->numbers[i].value);
 }
 
-/** Model, numbers, and last the optimizer's state, which changes as a whole or not at all. */
+/** Loads the model, the numbers, and last the optimizer's state, which changes completely or not at
+ *  all. */
 static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before *b,
                             const ts_named_tensors *model, const ts_named_tensors *state)
 {
@@ -213,7 +215,7 @@ static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before
     return TS_OK;
 }
 
-/** A checkpoint of another run, put or left into the folder, is no place to go on from. */
+/** Error if the checkpoint belongs to another run, for example after a copy into the folder. */
 static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
 {
     ts_scalar id = ts_scalar_int(0);

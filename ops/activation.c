@@ -16,13 +16,13 @@ ts_status ts_infer_activation(ts_frame *f)
 
 /* -------------------------------------------------- by parts, for gradients of gradients ---- */
 
-/** Argument i in the dtype to compute in. */
+/** Argument i, cast to f32 if the compute dtype is bf16 or f16. */
 static ts_tensor *operand(const ts_frame *f, int i)
 {
     return ts_as(f->args[i].t, ts_widened_dtype(f->plan->compute));
 }
 
-/** Hands y to the frame. */
+/** Stores y as result 0 of the frame. */
 static ts_status result(ts_frame *f, ts_tensor *y) { return ts_parts_give(f, &y, 1); }
 
 ts_status ts_composite_mish(ts_frame *f)

@@ -1,6 +1,6 @@
 /**
- * @file arg.c  Extremes with their places. The plan sees self as (outer, count, inner),
- * the searched dim in the middle.
+ * @file arg.c  Extremes with their indices. The plan treats self as (outer, count, inner), where
+ * count is the searched dim.
  */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** Self, dim and keepdim are the arguments; an absent dim means all elements, as one run. */
+/** Arguments: self, dim, keepdim. An absent dim means all elements, as one dim. */
 ts_status ts_infer_arg(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;

@@ -1,4 +1,5 @@
-/** @file attention.c  Scaled dot-product attention: rules of shapes and public forms. */
+/** @file attention.c  Scaled dot-product attention: shape rules, composite of the backward, public
+ * functions. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "core/checked.h"
@@ -53,7 +54,7 @@ ts_attention ts_kernel_attention(const ts_frame *f)
 
 /* --------------------------------------------------------------------------------- rules ---- */
 
-/** Rows are dense: a kernel reads any other strides. */
+/** True if the last dim is dense; kernels accept any strides of the other dims. */
 static bool rows_dense(const ts_tensor *t) { return t->strides[3] == 1 || t->sizes[3] <= 1; }
 
 /** Result i is dense and follows t's order of heads and rows in memory. */
@@ -98,7 +99,8 @@ static ts_status check_operands(ts_frame *f, int first)
                           (int64_t[]){k->sizes[0], k->sizes[1], k->sizes[2], v->sizes[3]}, 4);
 }
 
-/** Two lists of bounds, and two numbers, beside tensors of one packed batch. */
+/** Checks the arguments of a packed batch: cu_seqlens, two tensors of sequence bounds (i32, sizes
+ *  (sequences + 1)), and max_seqlens, two numbers. */
 static ts_status check_packed(ts_frame *f, const places *at)
 {
     const ts_value *lists = &f->args[at->cu_seqlens], *most = &f->args[at->max_seqlens];
@@ -174,7 +176,8 @@ static ts_status check_options(ts_frame *f, const places *at)
     return TS_OK;
 }
 
-/** A counter for four pairs of rows and keys; of a call that is wrong, any number. */
+/** One Philox counter covers four (row, key) pairs. If the call is invalid the count does not
+ *  matter. */
 uint64_t ts_reserve_scaled_dot_product_attention(const ts_frame *f)
 {
     const ts_value *a = f->args, *lists = &a[forward.cu_seqlens], *most = &a[forward.max_seqlens];
@@ -231,12 +234,12 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
 /* ------------------------------------------------------------------------------ by parts ---- */
 
 /**
- * Packed sequences as a padded batch and back: (1, H, tokens, D) <-> (B, H, S, D). Tokens of the
- * padding are some token's, and hidden.
+ * Converts packed sequences (1, H, tokens, D) to a padded batch (B, H, S, D) and back. Padding
+ * holds copies of arbitrary tokens, which the mask excludes.
  */
 typedef struct padding {
-    ts_tensor *from;   /* (B S), which token each place takes; NULL: not packed */
-    ts_tensor *to;     /* (tokens), each one's place among the B S */
+    ts_tensor *from;   /* (B S) i64, token at each padded position; NULL: not packed */
+    ts_tensor *to;     /* (tokens) i64, padded position of each token */
     ts_tensor *length; /* (B, 1, 1, 1) i64 */
     int64_t batch, most;
 } padding;
@@ -248,7 +251,7 @@ static ts_tensor *count_up(int64_t n, ts_device device)
     return ones ? ts_sub_scalar(ts_cumsum(ts_fill_(ones, 1), 0), 1) : NULL;
 }
 
-/** bounds (B + 1); no empty list of tokens or places. */
+/** Fills *p. bounds: (B + 1); tokens and most (the longest sequence) must not be 0. */
 static ts_status padding_of(padding *p, ts_tensor *bounds, int64_t tokens, int64_t most)
 {
     *p = (padding){.batch = bounds->sizes[0] - 1, .most = most};
@@ -284,8 +287,8 @@ static ts_tensor *unpad(const padding *p, ts_tensor *t)
     return ts_unsqueeze(ts_index_select(t, 1, p->to), 0);
 }
 
-/** t (B, H, S, D) as (B G, H / G S, D): rows of heads that share keys.
- * H = G for keys and values. */
+/** Reshapes t from (B, H, S, D) to (B G, (H / G) S, D), so that all rows that share keys are in one
+ * matrix. For keys and values H is G. */
 static ts_tensor *by_keys(ts_tensor *t, int64_t groups)
 {
     int64_t share = t && groups ? t->sizes[1] / groups : 1;
@@ -298,13 +301,14 @@ static ts_tensor *either(ts_tensor *a, ts_tensor *b)
     return a == TS_NONE ? b : ts_logical_or(a, b);
 }
 
-/** true where a row may not see a key, broadcasting to (B, H, S, T); TS_NONE: all see all. */
+/** A bool mask that broadcasts to (B, H, S, T), true where a row must not attend to a key; TS_NONE
+ *  if every row attends to every key. */
 static ts_tensor *hidden(const ts_attention *c, const padding *rows, const padding *keys)
 {
     ts_device device = c->query->storage->device;
     ts_tensor *all = TS_NONE, *key = count_up(c->keys, device);
     ts_tensor *row = ts_unsqueeze(count_up(c->rows, device), 1);
-    /* how far a key is behind the row's own, (S, T) or (B, 1, S, T) */
+    /* position of a key minus the position of the row's own key, (S, T) or (B, 1, S, T) */
     ts_tensor *ahead = ts_sub(key, row);
     ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length))
                        : ts_sub_scalar(ahead, c->keys - c->rows);
@@ -411,8 +415,8 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     return ts_parts_give(f, results, 3);
 }
 
-/** Products and sums of `products` matrices of scores, counting the pairs that the window lets
- * meet; of packed sequences all pairs of a row with a longest sequence's keys. */
+/** Work of `products` matrix products over the (row, key) pairs inside the window. For packed
+ * sequences each row counts with the keys of the longest sequence. */
 static ts_work cost(const ts_frame *f, double products)
 {
     ts_attention c = ts_kernel_attention(f);
@@ -434,14 +438,14 @@ ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { retur
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-enum { OPTIONS = 7 }; /* arguments that both ops take behind their tensors */
+enum { OPTIONS = 7 }; /* number of arguments after the tensors, the same for both ops */
 
 /** Storage for boxed options. */
 typedef struct boxes {
     int64_t max_seqlens[2], window[2];
 } boxes;
 
-/** false with an error for options that cannot be boxed. */
+/** Boxes the options into args, with storage in *b; false with an error if they are invalid. */
 static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, const char *op,
                         const void *site)
 {
@@ -465,7 +469,7 @@ static bool box_options(ts_value *args, boxes *b, const ts_attention_opts *o, co
         ts_value_at(o->mask),
         packed ? V_TS(o->cu_seqlens, 2) : ts_value_none(),
         packed ? V_IS(b->max_seqlens, 2) : ts_value_none(),
-        /* absent: 1 / sqrt(D), which the kernel works out */
+        /* 0: absent; the kernel then uses 1 / sqrt(D) */
         o->scale == 0 ? ts_value_none() : V_F(o->scale),
         bounded ? V_IS(b->window, 2) : ts_value_none(),
         V_F(o->softcap),

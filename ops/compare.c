@@ -1,4 +1,4 @@
-/** @file compare.c  Comparisons, truth values, and choices made by them. */
+/** @file compare.c  Comparisons, tests, and selection by a bool tensor. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
@@ -26,7 +26,7 @@ ts_status ts_infer_where(ts_frame *f)
     return ts_infer_pointwise_typed(f, 3, 1, 3, TS_DTYPE_NONE, false);
 }
 
-/** self alone decides on the dtype; the value must fit into it. */
+/** self determines the dtype; the value must fit it. */
 ts_status ts_infer_masked_fill(ts_frame *f)
 {
     TS_TRY(check_bool(f, 1));

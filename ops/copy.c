@@ -1,4 +1,4 @@
-/** @file copy.c  Copies and conversions; values out of tensors. */
+/** @file copy.c  Copies and conversions; reading values from tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "include/tessera/check.h"
@@ -19,7 +19,8 @@ static void plan_one(ts_frame *f)
     ts_plan_like(f->plan, f->args[0].t);
 }
 
-/** A converting kernel must support both dtypes; the call's dtype is the unsupported one. */
+/** Plans a conversion, whose kernel must support the source and the result dtype. The compute dtype
+ *  is the one that the kernel does not support, if any. */
 static void compute_in_both(ts_frame *f)
 {
     uint8_t result = f->plan->ret[0].dtype;
@@ -59,7 +60,7 @@ ts_status ts_infer_to(ts_frame *f)
     return TS_OK;
 }
 
-/** A backend that has a kernel sees both directions. */
+/** Shape rule of to_device, for copies to and from a backend. */
 ts_status ts_infer_to_device(ts_frame *f)
 {
     ts_device to = f->args[1].device;
@@ -88,7 +89,8 @@ static ts_status copy_into(ts_tensor *destination, ts_tensor *source, uint16_t o
     return TS_OK;
 }
 
-/** Only copies and moves may have tensors on different devices. */
+/** Handles a call with tensors on several devices: runs copies and transfers, and records an error
+ *  about argument `arg` for other ops. */
 static ts_status across(ts_frame *f, int arg)
 {
     if (f->op == TS_OP_to_device)
@@ -188,7 +190,7 @@ ts_status ts_item_int(ts_tensor *t, int64_t *value)
     return TS_OK;
 }
 
-/** Prints dims from `dim` on; edges only when the tensor is large. */
+/** Prints the dims from `dim` on. large: prints only the first and last 3 elements of a dim. */
 static void print_dim(const char *p, const ts_tensor *t, int dim, const int64_t *steps, bool large)
 {
     int item = ts_dtype_sizes[t->dtype];

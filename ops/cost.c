@@ -1,13 +1,13 @@
 /**
- * @file cost.c  The least work of a call, by kind of operator.
+ * @file cost.c  The minimum work of a call, by kind of operator.
  *
- * Each element of an argument that is read is counted once, however often broadcasting repeats it,
- * and each element of a result once. An argument that the call writes is read and written.
+ * Each element of an argument counts as read once, also if broadcasting repeats it; each element of
+ * a result counts as written once. An argument that the call writes counts as read and written.
  */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
 
-/** Elements of t that differ in their address. */
+/** Number of elements of t with distinct addresses. */
 static double distinct(const ts_tensor *t)
 {
     double n = t->numel > 0;

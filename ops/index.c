@@ -1,4 +1,4 @@
-/** @file index.c  Reading and writing by tensors of indices. plan->dim is the dim. */
+/** @file index.c  Reading and writing by tensors of indices. plan->dim is the indexed dim. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "include/tessera/ops.h"
@@ -17,7 +17,7 @@ static ts_status check_index(ts_frame *f, int arg)
                             "expected dtype i64 or i32, got %s", ts_dtype_name((ts_dtype)t->dtype));
 }
 
-/** Index i of sizes (..., C) as a result. */
+/** Plans result 0 with the sizes of `index` plus a last dim of size `columns`. */
 static ts_status plan_rows(ts_frame *f, const ts_tensor *index, int64_t columns, ts_dtype dtype)
 {
     int64_t sizes[TS_MAX_DIMS];

@@ -243,8 +243,8 @@ static TS_COLD ts_status fail_broadcast(const ts_frame *f, int arg, const int64_
 }
 
 /**
- * The result is in memory as the operands are, the first one deciding: dims by falling strides, as
- * PyTorch's TensorIterator sorts them.
+ * Gives the result the memory layout of the operands: sorts its dims by falling strides, as
+ * PyTorch's TensorIterator does. The first operand takes precedence.
  */
 static void follow_layouts(ts_plan *plan, const ts_value *args, int nargs)
 {

@@ -1,4 +1,4 @@
-/** @file kernel.h  Numbers and plans of operators, for kernels of backends. */
+/** @file kernel.h  The number TS_OP_<name> of each operator, for the kernels of backends. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_KERNEL_H
 #define TS_OPS_KERNEL_H

@@ -1,5 +1,5 @@
-/** @file loss.c  Losses. Over classes plan->count is their number, outer
- * and inner the positions around. */
+/** @file loss.c  Losses. For losses over classes, plan->count is the number of classes, and outer
+ * and inner are the numbers of positions before and after the class dim. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "include/tessera/kernel.h"
@@ -65,7 +65,7 @@ ts_status ts_infer_cross_entropy(ts_frame *f)
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected a number from 0 to 1, got %g", s);
     return ts_infer_classes(f);
 }
-/** The gradient, and the loss, which is not differentiable: f32 for bf16 and f16. */
+/** Results: the gradient, and the loss, which is not differentiable and f32 for bf16 and f16. */
 ts_status ts_infer_cross_entropy_grad(ts_frame *f)
 {
     TS_TRY(ts_infer_cross_entropy(f));
@@ -94,7 +94,8 @@ ts_status ts_infer_classes_backward(ts_frame *f)
     return TS_OK;
 }
 
-/** self and target at `arg` and the next: one shape, which is the plan of all elements. */
+/** Checks self (argument `arg`), target and reduction (the next arguments): same sizes, one device,
+ *  a floating promoted dtype, which becomes the compute dtype. */
 static ts_status plan_pairs(ts_frame *f, int arg)
 {
     bool batches = f->op == TS_OP_kl_div || f->op == TS_OP_kl_div_backward;
@@ -203,7 +204,7 @@ static pair_parts pair_open(const ts_frame *f)
     return p;
 }
 
-/** Slopes by self and by target, times the gradient. */
+/** Stores the gradients of self and target: the derivatives times the gradient of the loss. */
 static ts_status pair_give(ts_frame *f, pair_parts *p, ts_tensor *by_self, ts_tensor *by_target)
 {
     ts_tensor *results[] = {f->want & 1 ? ts_mul(by_self, p->g) : NULL,
@@ -211,7 +212,7 @@ static ts_status pair_give(ts_frame *f, pair_parts *p, ts_tensor *by_self, ts_te
     return ts_parts_give(f, results, 2);
 }
 
-/** The slope of a loss of self - target. */
+/** Defines the backward composite of a loss of self - target; slope: its derivative. */
 #define DIFFERENCE_PARTS(name, slope)                                    \
     ts_status ts_composite_##name##_backward(ts_frame *f)                \
     {                                                                    \

@@ -1,4 +1,4 @@
-/** @file mask.c  Triangles, and elements chosen by a mask. */
+/** @file mask.c  Triangular parts, and elements selected by a mask. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"

@@ -1,4 +1,4 @@
-/** @file matmul.c  Products of matrices: rules of shapes, public forms, composites. */
+/** @file matmul.c  Matrix products: shape rules, public functions, composites, costs. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "ops/parts.h"
@@ -6,9 +6,9 @@
 /* ------------------------------------------------------------------------------- rules ---- */
 
 /**
- * True if a backend can read the last two dims (rows, columns) without a copy: one dim has step 1
- * and the other steps at least over its size. The leading step is arbitrary. Other layouts are
- * copied first.
+ * True if a backend can read the matrix in the last two dims without a copy: one dim has stride 1,
+ * and the stride of the other is at least its size. Strides of leading dims are arbitrary. Other
+ * layouts are copied first.
  */
 static bool matrix_readable(const ts_tensor *t)
 {
@@ -18,7 +18,7 @@ static bool matrix_readable(const ts_tensor *t)
            ((row == 1 || rows <= 1) && (column >= rows || columns <= 1));
 }
 
-/** True when all dims but the last are one dim in memory, of rows that are dense. */
+/** True if the last dim is dense and the other dims can be merged into one dim of rows. */
 static bool rows_readable(const ts_tensor *t)
 {
     int last = t->ndim - 1;
@@ -49,7 +49,7 @@ static ts_status fail_inner(ts_frame *f, int arg, int64_t expected, int dim)
                        (long long)expected, dim, TS_SIZES_TEXT(t));
 }
 
-/** The product of the arguments `at` and the next: (b…, m, k) with (b…, k, n). */
+/** Plans the product of argument `at` (b…, m, k) and the next argument (b…, k, n). */
 static ts_status infer_product(ts_frame *f, int at, int ndim)
 {
     ts_plan *plan = f->plan;
@@ -75,7 +75,7 @@ static ts_status infer_product(ts_frame *f, int at, int ndim)
 ts_status ts_infer_mm(ts_frame *f) { return infer_product(f, 0, 2); }
 ts_status ts_infer_bmm(ts_frame *f) { return infer_product(f, 0, 3); }
 
-/** A factor of integers is one itself. */
+/** Checks that a factor of an integer product is a whole number. */
 static ts_status check_factor(ts_frame *f, int arg)
 {
     if (ts_dtype_is_float(f->plan->compute) || f->args[arg].tag != TS_TAG_FLOAT)
@@ -181,7 +181,7 @@ ts_status ts_infer_linear_backward(ts_frame *f)
 
 /* --------------------------------------------------------------------------- composites ---- */
 
-/** t as (count, rows, columns): its leading dims stretched to `batch`, then one. */
+/** Expands t's leading dims to `batch` and merges them: (count, rows, columns). */
 static ts_tensor *as_batch(ts_tensor *t, const int64_t *batch, int nbatch)
 {
     int64_t sizes[TS_MAX_DIMS];
@@ -196,8 +196,7 @@ static ts_tensor *as_batch(ts_tensor *t, const int64_t *batch, int nbatch)
                       (int64_t[]){count, sizes[nbatch], sizes[nbatch + 1]}, 3);
 }
 
-/* A vector on the left is a row, one on the right a column;
- * the dim added for it is taken away again. */
+/* A 1-dim tensor is a row on the left and a column on the right; the result lacks the added dim. */
 ts_status ts_composite_matmul(ts_frame *f)
 {
     ts_tensor *a = f->args[0].t, *b = f->args[1].t;

@@ -1,4 +1,5 @@
-/** @file norm.c  Layer and RMS normalisation. plan->outer rows of plan->count elements. */
+/** @file norm.c  Layer, RMS and group normalisation. The plan has plan->outer rows of plan->count
+ * elements. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "ops/parts.h"
@@ -17,7 +18,7 @@ static ts_status check_dims(ts_frame *f, int arg, int self, int first, int n)
     return ts_check_dtype_as(f, arg, self, "cast with ts_to()");
 }
 
-/** Result i: one value a row, the normalised dims with size 1. */
+/** Plans result i with one value per row: t's sizes, with size 1 in the last `last` dims. */
 static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
 {
     for (int d = 0; d < t->ndim; d++)
@@ -136,7 +137,7 @@ ts_status ts_composite_group_norm(ts_frame *f)
     return ts_parts_give(f, &y, 1);
 }
 
-/** The norm of the rounded sum. */
+/** Layer norm of the sum, which is rounded to the arguments' dtype first. */
 ts_status ts_composite_add_layer_norm(ts_frame *f)
 {
     TS_SCOPE;

@@ -1,4 +1,4 @@
-/** @file ops.h  Functions shared by the families of operators. */
+/** @file ops.h  Helpers for shape rules and public functions of all families of operators. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_OPS_H
 #define TS_OPS_OPS_H
@@ -12,28 +12,29 @@
 TS_COLD ts_status ts_fail_dtype_as(ts_frame *f, int arg, int as, const char *hint);
 TS_COLD ts_status ts_fail_dtype_number(ts_frame *f, int arg);
 
-/** Result i gets these sizes (copied into the plan), dtype and device. */
+/** Plans result i with these sizes (copied into the plan), dtype and device. */
 void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dtype dtype,
                     ts_device device);
-/** Result i is like t. Borrows t's sizes. */
+/** Plans result i with t's sizes (borrowed) and device, and this dtype. */
 TS_INLINE void ts_plan_result_like(ts_plan *plan, int i, const ts_tensor *t, ts_dtype dtype)
 {
     plan->ret[i] = ts_meta_of(t->sizes, dtype, t->storage->device, t->ndim, t->numel);
 }
-/** Plans a result 0 with t's sizes and dtype; the kernel has t's dtype too. */
+/** Plans result 0 with t's sizes, dtype and device; the compute dtype is t's dtype. */
 TS_INLINE void ts_plan_like(ts_plan *plan, const ts_tensor *t)
 {
     plan->compute = t->dtype;
     ts_plan_result_like(plan, 0, t, (ts_dtype)t->dtype);
 }
-/** t as (outer, count, inner): dims first to before last are count. */
+/** Sets plan->outer, count and inner to the numbers of elements of t's dims [0, first),
+ *  [first, last) and [last, ndim). */
 TS_INLINE void ts_plan_split(ts_plan *plan, const ts_tensor *t, int64_t first, int64_t last)
 {
     plan->outer = plan->count = plan->inner = 1;
     for (int d = 0; d < t->ndim; d++)
         *(d < first ? &plan->outer : d < last ? &plan->count : &plan->inner) *= t->sizes[d];
 }
-/** Whether every tensor is on the CPU. */
+/** True if the call has the CPU key only, so every tensor is on the CPU. */
 TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 {
     return f->keys == TS_KEYSET(TS_KEY_CPU) && !(f->thread->exclude & TS_BACKEND_KEYS);
@@ -55,7 +56,7 @@ TS_INLINE ts_status ts_check_one_device(ts_frame *f)
     ts_device device;
     return ts_check_devices(f, false, &device);
 }
-/** Result i becomes an alias of argument 0; offset in elements. */
+/** Makes result i an alias of argument 0. offset: in elements, from the start of argument 0. */
 TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides,
                                   int ndim, int64_t offset)
 {
@@ -65,9 +66,11 @@ TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, cons
     f->rets[i] = V_T(alias);
     return TS_OK;
 }
-/** The plan of a factory; dtype and device are the two arguments from dtype_arg on. */
+/** Plans a new tensor. sizes_arg: index of the sizes; dtype_arg: index of the dtype, which the
+ *  device follows. */
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
-/** dim in [-ndim, ndim) made non-negative; a 0-dim tensor counts as one dim. */
+/** Checks that dim is in [-ndim, ndim) and stores it in *out, made non-negative. For a 0-dim tensor
+ *  the range is [-1, 1). */
 ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out);
 /** Argument must be a tensor of a floating dtype. */
 ts_status ts_check_float(ts_frame *f, int arg);
@@ -80,7 +83,7 @@ TS_INLINE ts_status ts_check_dtype_as(ts_frame *f, int arg, int as, const char *
                ? TS_OK
                : ts_fail_dtype_as(f, arg, as, hint);
 }
-/** Checks that a dtype argument is a valid dtype. */
+/** The value of a dtype argument must be a ts_dtype. */
 TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
 {
     return TS_LIKELY((uint64_t)f->args[arg].i < TS_DTYPE_COUNT) ? TS_OK
@@ -103,11 +106,12 @@ TS_INLINE ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, i
 }
 /** Sizes of the argument must broadcast to these. */
 ts_status ts_check_broadcasts(ts_frame *f, int arg, const int64_t *sizes, int ndim);
-/** Broadcasts two lists of sizes into out (room for 8); false when they do not fit. */
+/** Broadcasts two lists of sizes into out (room for TS_MAX_DIMS); false if they do not fit. */
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
 /**
- * Contiguous tensors of one kind and one shape, the commonest arguments of all: fills the plan
- * and, but for the result, the iteration space. False for any others.
+ * The fast path of pointwise rules, for contiguous tensors of one dtype, device and shape: fills
+ * the plan and the iteration space except for the result. Returns false for other arguments, and
+ * for integer tensors if float_math.
  */
 TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
@@ -144,14 +148,15 @@ TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_
     return true;
 }
 
-/** The pointwise plan over args[0..nargs) where only args[first..last) decide on the dtype
- * and are cast to it; the others keep theirs. */
+/** Like ts_infer_pointwise(), but only args[first..last) determine the compute dtype and are cast
+ * to it; the other arguments keep their dtypes. */
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
                                    bool float_math);
 /**
- * The pointwise plan over args[0..nargs): promotion with weak scalars, broadcasting,
- * operands = these args. result: dtype of the result, or TS_DTYPE_NONE for the promoted one.
- * float_math: integers compute in f32.
+ * Plans a pointwise loop over args[0..nargs), which become the operands: promotes dtypes (scalars
+ * are weak) and broadcasts sizes.
+ * @param result      dtype of the result; TS_DTYPE_NONE: the promoted dtype
+ * @param float_math  integers and bool compute in f32
  */
 TS_INLINE ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, bool float_math)
 {
@@ -159,28 +164,30 @@ TS_INLINE ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, 
         return TS_OK;
     return ts_infer_pointwise_typed(f, nargs, 0, nargs, result, float_math);
 }
-/** The plan of two operands for a function that jumps: a number beside halves is rounded to them,
- * since an element that holds it must count as equal to it. */
+/** Plans a pointwise loop of two operands for a discontinuous function, such as a comparison. For
+ * bf16 and f16 a scalar is rounded to the dtype, so that an element with its value equals it. */
 TS_INLINE ts_status ts_infer_jumping(ts_frame *f, ts_dtype result)
 {
     TS_TRY(ts_infer_pointwise(f, 2, result, false));
     f->plan->pointwise = TS_POINTWISE_ROUNDED;
     return TS_OK;
 }
-/** A number as argument must fit the plan's compute dtype;
- * a negative one may wrap in u8, as in PyTorch. */
+/** If the argument is an integer, it must be in the range of the plan's integer compute dtype. A
+ * negative number may wrap in u8, as in PyTorch. */
 ts_status ts_check_fits(ts_frame *f, int arg);
-/** dtype that a mix of tensors and scalars computes in (PyTorch's categories). */
+/** Promoted dtype of tensors and scalars, by PyTorch's categories: tensors with dims, 0-dim
+ *  tensors, scalars. */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
-/** Makes a dim in [-n, n) of a public function non-negative; false with an error. */
+/** Checks that *dim, an argument of a public function, is in [-n, n) and makes it non-negative;
+ *  false with an error. */
 bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site);
-/** A list of n numbers that is NULL or of a wrong length. */
+/** Error for a list of n numbers that is NULL or has an invalid length. */
 TS_COLD void ts_fail_ints(int n, const char *op, const char *name, const void *site);
-/** A list of n tensors that is NULL or empty. */
+/** Error for a list of n tensors that is NULL or empty. */
 TS_COLD void ts_fail_list(int n, const char *op, const char *name, const void *site);
-/* Checks of values that functions read before boxing: each is false with an error. */
-/** A list of sizes or dims has 0 to 8 members. */
+/* Checks of arguments that public functions read before boxing; each is false with an error. */
+/** A list of sizes or dims must have 0 to TS_MAX_DIMS members. */
 TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char *name,
                           const void *site)
 {
@@ -189,7 +196,7 @@ TS_INLINE bool ts_ints_ok(const int64_t *list, int n, const char *op, const char
     ts_fail_ints(n, op, name, site);
     return false;
 }
-/** A list of tensors has members, or at least one. */
+/** A list of tensors must have at least one member. Members are not checked. */
 TS_INLINE bool ts_list_ok(ts_tensor *const *list, int n, const char *op, const char *name,
                           const void *site)
 {
@@ -198,7 +205,8 @@ TS_INLINE bool ts_list_ok(ts_tensor *const *list, int n, const char *op, const c
     ts_fail_list(n, op, name, site);
     return false;
 }
-/** Error if a tensor is absent whose sizes, dtype or device the function reads. */
+/** t must be a live tensor, not NULL, TS_NONE or freed: the function reads its sizes, dtype or
+ *  device. */
 TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name, const void *site)
 {
     if (TS_LIKELY(t && !(t->keys >> TS_KEY_ABSENT)))
@@ -210,14 +218,15 @@ TS_INLINE bool ts_tensor_ok(const ts_tensor *t, const char *op, const char *name
     return false;
 }
 
-/* Op without results that writes its argument t, which is returned. */
+/* Calls an op without results that writes its argument t. Returns t; NULL with an error. */
 #define TS_INVOKE_WRITTEN(t, op, ...)                                       \
     ({                                                                      \
         const ts_value args_[] = {__VA_ARGS__};                             \
         ts_invoke_status(op, args_, TS_N(args_)) == TS_OK ? t : NULL;       \
     })
 
-/** Calls an op whose results are all optional: result i goes to *outs[i] if outs[i] is not NULL. */
+/** Calls an op whose results are all optional. Stores result i in *outs[i] if outs[i] is not NULL;
+ *  the innermost scope owns it. On an error these *outs[i] are NULL. */
 TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts_tensor ***outs,
                                      int nrets, const void *site)
 {
@@ -236,16 +245,17 @@ TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts
     return TS_OK;
 }
 
-/** f32 for bf16 and f16, else the dtype itself: the dtype in which composites compute and kernels
- * keep statistics for their gradient. */
+/** f32 for bf16 and f16, otherwise d. Composites compute in this dtype, and kernels store the
+ * statistics for their gradient in it. */
 TS_INLINE ts_dtype ts_widened_dtype(ts_dtype d) { return ts_dtype_is_half(d) ? TS_F32 : d; }
 
-/** A tensor in a struct of options, given by address; a NULL address means none. */
+/** Boxes the optional tensor at address t, such as a field of options; NULL means none. */
 TS_INLINE ts_value ts_value_at(ts_tensor *const *t) { return t ? V_OPT(*t) : ts_value_none(); }
 
-/** Bytes that a call moves at least, and elements of its largest tensor. */
+/** Minimum number of bytes that a call moves; *elements receives the number of elements of its
+ *  largest tensor. */
 double ts_cost_bytes(const ts_frame *f, double *elements);
-/** Sets the hooks by which rooms below copy and convert. */
+/** Installs the functions that lower rooms call to copy and convert tensors. */
 void ts_copy_install(void);
 
 #endif

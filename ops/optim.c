@@ -1,4 +1,4 @@
-/** @file optim.c  Update rules over lists of tensors. */
+/** @file optim.c  Optimizer updates and norms over lists of tensors. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "include/tessera/check.h"
@@ -79,7 +79,7 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     if (first->count)
         f->plan->compute = (ts_dtype)first->list[0]->dtype;
     TS_TRY(ts_check_devices(f, true, device));
-    /* numbers may be elsewhere, members of lists not, however small */
+    /* 0-dim CPU tensors are allowed as numbers, but not as members of the lists */
     for (int a = 0; a < lists && !ts_is_on_cpu(f); a++)
         for (uint32_t k = 0; k < first->count; k++)
             if (!ts_same_device(f->args[a].list[k]->storage->device, *device))
@@ -90,7 +90,7 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
     return TS_OK;
 }
 
-/** One element of f32 where the lists are. */
+/** Checks that t has one f32 element on the device of the lists. */
 static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_device device)
 {
     if (t->dtype != TS_F32)
@@ -222,7 +222,7 @@ ts_status ts_infer_clip_norm(ts_frame *f)
 
 /* ------------------------------------------------------------------------ public forms ---- */
 
-/** A length that a boxed list can state. */
+/** Checks that the length of a list can be boxed: 0 to INT32_MAX. */
 static ts_status check_length(const char *op, int64_t n, const void *site)
 {
     if (n >= 0 && n <= INT32_MAX)

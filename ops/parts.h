@@ -1,9 +1,10 @@
 /**
- * @file parts.h  Functions shared by composites: compute dtype and return of results.
+ * @file parts.h  Functions shared by composites: casts, and return of results.
  *
- * A composite may run on a backend without the op's kernel, or with AUTOGRAD on instead of a fused
- * kernel (BY_PARTS). Its arguments have passed the op's shape rule, whose plan it may read; it
- * keeps results in its own scope until all are complete.
+ * A composite runs on a backend that lacks the op's kernel, or, for BY_PARTS ops, with AUTOGRAD on
+ * instead of a fused kernel. If the op has a shape rule, the rule has checked the arguments and the
+ * composite may read the plan. A composite keeps its tensors in its own scope until all results are
+ * complete.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_OPS_PARTS_H
@@ -12,28 +13,29 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-/** t in a dtype; NULL travels through. */
+/** t, cast if its dtype differs; NULL if t is NULL or the cast failed. */
 TS_INLINE ts_tensor *ts_as(ts_tensor *t, ts_dtype dtype)
 {
     return t && t->dtype != dtype ? ts_to(t, dtype) : t;
 }
 
-/** sigmoid(x) for gradients of gradients: 1 - sigmoid(-x) above 0, since the slope y (1 - y) of a
- * result y near 1 has lost its digits. */
+/** sigmoid(x) for second gradients. For x > 0 it is computed as 1 - sigmoid(-x), because the slope
+ * y (1 - y) of y = sigmoid(x) cancels when y is near 1. */
 TS_INLINE ts_tensor *ts_logistic(ts_tensor *x)
 {
     ts_tensor *above = ts_rsub_scalar(ts_sigmoid(ts_neg(x)), 1);
     return ts_where(ts_gt_scalar(x, 0), above, ts_sigmoid(x));
 }
 
-/** t, or a contiguous copy; NULL travels through. */
+/** t, or a contiguous copy; NULL if t is NULL or the copy failed. */
 TS_INLINE ts_tensor *ts_as_contiguous(ts_tensor *t)
 {
     return t && !(t->flags & TS_TENSOR_CONTIGUOUS) ? ts_clone(t) : t;
 }
 
-/** The wanted ones of n results go to the frame, in the plan's dtypes, contiguous unless the plan
- * has an order of dims for them; a NULL among them means failed. */
+/** Stores the wanted results among results[0..n) in the frame, cast to the plan's dtypes, and
+ * contiguous unless plan->ordered has the result's bit. A wanted result that is NULL is an error of
+ * an earlier call, which is returned. */
 TS_INLINE ts_status ts_parts_give(ts_frame *f, ts_tensor **results, int n)
 {
     for (int i = 0; i < n; i++)

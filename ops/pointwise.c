@@ -33,7 +33,7 @@ ts_status ts_infer_lerp(ts_frame *f)
 
 ts_status ts_infer_addc(ts_frame *f) { return ts_infer_pointwise(f, 3, TS_DTYPE_NONE, false); }
 
-/** Bounds promote as operands would, but are parameters of the kernel. */
+/** The bounds take part in promotion like operands, but the kernel gets them as parameters. */
 ts_status ts_infer_clamp(ts_frame *f)
 {
     if (TS_UNLIKELY(f->args[1].tag == TS_TAG_NONE && f->args[2].tag == TS_TAG_NONE))

@@ -1,4 +1,4 @@
-/** @file random.c  Random fills, draws by weight, dropout. Layout of the bits: core/philox.h. */
+/** @file random.c  Random fills, multinomial draws, dropout. core/philox.h defines the bits. */
 // SPDX-License-Identifier: MIT
 #include "core/philox.h"
 #include "include/tessera/ops.h"
@@ -84,7 +84,8 @@ ts_status ts_infer_normal(ts_frame *f)
     return ts_infer_sizes(f, 0, 3);
 }
 
-/** Smallest and largest integer of a dtype; for floats, up to which all integers are exact. */
+/** Smallest and largest integer that a dtype holds; for floating dtypes, the range in which all
+ *  integers are exact. */
 static void integers_of(int64_t dtype, int64_t *low, int64_t *high)
 {
     *low = INT64_MIN;
@@ -198,7 +199,7 @@ ts_status ts_infer_dropout(ts_frame *f)
 
 /* ------------------------------------------------------------------------ public forms ---- */
 
-/** Nothing to drop: p = 0, or not in training, where p is checked all the same. */
+/** True if dropout keeps all elements: p is 0, or not in training and p is valid. */
 static bool keeps_all(double p, bool train) { return p == 0 || (!train && p > 0 && p <= 1); }
 
 ts_tensor *ts_dropout(ts_tensor *x, double p, bool train)

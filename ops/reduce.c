@@ -7,7 +7,7 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** Mask of the dims in args[arg]: an absent or empty list means all. Sizes are only borrowed. */
+/** Sets *mask to the bits of the dims in args[arg]; an absent or empty list means all dims. */
 static ts_status dims_mask(ts_frame *f, int arg, int ndim, int64_t *mask)
 {
     const ts_value *dims = &f->args[arg];

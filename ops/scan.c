@@ -1,6 +1,6 @@
 /**
- * @file scan.c  Running sums. The plan sees self as (outer, count, inner), the dim of the sums in
- * the middle.
+ * @file scan.c  Running sums. The plan treats self as (outer, count, inner), where count is the
+ * summed dim.
  */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/** A slice after clamping: elements start, start + step, ... of dim, length of them. */
+/** A slice after clamping: `length` elements start, start + step, ... of dim. */
 typedef struct slice_at {
     int64_t dim, start, step, length;
 } slice_at;
@@ -192,7 +192,8 @@ ts_status ts_composite_diagonal_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-/** t checked and dim made non-negative, for forms that are made of others. */
+/** Checks t and makes *dim non-negative, for public functions that call other ops; false with an
+ *  error. */
 static bool dim_of(ts_tensor *t, int *dim, const char *op, const void *site)
 {
     return ts_tensor_ok(t, op, "t", site) && ts_dim_ok(dim, t->ndim, op, "dim", site);

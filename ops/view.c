@@ -1,4 +1,4 @@
-/** @file view.c  Ops that make aliases: the same memory under other sizes and strides. */
+/** @file view.c  Views: ops that make aliases of the same memory with other sizes and strides. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/autograd.h"
 #include "include/tessera/ops.h"
@@ -14,7 +14,8 @@ ts_status ts_infer_alias(ts_frame *f)
 
 /* ------------------------------------------------------------------------ view, reshape ---- */
 
-/** Sizes in argument 1 with its -1 computed, so that they hold as many elements as t. */
+/** Reads the sizes in argument 1 and computes the one that is -1; error unless they have as many
+ *  elements as t. */
 static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
 {
     const ts_tensor *t = f->args[0].t;
@@ -47,8 +48,9 @@ static ts_status wanted_sizes(ts_frame *f, int64_t *sizes, int *ndim)
 }
 
 /**
- * Strides of t under other sizes of the same numel; false when only a copy has them.
- * Neighbouring dims that step evenly make a run; each run must be cut into new dims exactly.
+ * Computes the strides of a view of t with other sizes of the same numel; false if only a copy can
+ * have these sizes. Adjacent dims that are contiguous to each other form a run; each run must split
+ * into new dims exactly.
  */
 static bool view_strides(const ts_tensor *t, const int64_t *sizes, int ndim, int64_t *strides)
 {

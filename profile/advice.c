@@ -31,9 +31,8 @@ static bool moves_memory(const ts_entry *e)
            e->regime == TS_REGIME_CACHE;
 }
 
-/** Pointwise calls that memory bounds: a fused group reads and writes each tensor once. An op of
- *  two operands and a result moves three tensors, of which fusion can spare the result, once
- *  written and once read again. */
+/** Memory-bound pointwise calls: a fused group loads and stores each tensor once. An op with two
+ *  operands moves three tensors; fusion can save the store of the result and its later load. */
 static advice fuse(const ts_profile *p)
 {
     advice a = {0};
@@ -86,7 +85,7 @@ static advice prefetch(const ts_profile *p)
     return a;
 }
 
-/** Many small updates: one call per list of parameters has the same kernels without their calls. */
+/** Many small updates: one call per list of parameters does the same work with fewer calls. */
 static advice update_lists(const ts_profile *p)
 {
     static const char *const rules[] = {"adamw", "sgd", NULL};

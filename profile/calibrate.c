@@ -1,9 +1,9 @@
 /**
  * @file calibrate.c  Ceilings of this machine, measured once and stored in a file.
  *
- * Ceilings are the best of several runs, on as many threads as ops use. Memory bandwidth is the
- * better of the C library's memcpy() and memcmp(), which only reads. Except for the matrix product,
- * no measured kernel determines a ceiling.
+ * A ceiling is the best of several runs with as many threads as ops use. The memory bandwidth is
+ * that of memcpy() or of memcmp(), which only reads, whichever is higher. The ceiling of matrix
+ * products is the rate of the library's own kernel; other ceilings use no kernel of the library.
  */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -37,7 +37,7 @@ static double now(void)
 static double smaller(double a, double b) { return a < b ? a : b; }
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/** Calls in the rest of the block go to the CPU's kernels alone, whatever layers are on. */
+/** In the rest of the block calls skip all layers and run CPU kernels directly. */
 #define PLAIN_CALLS                                                                                \
     TS_KEEP_MODES;                                                                                 \
     ts_tls.include = 0;                                                                            \
@@ -106,7 +106,7 @@ static double measure_vectors(int threads)
     return 16 * lanes * ROUNDS * threads / best;
 }
 
-/** The best of many short products: a loaded machine leaves some of them alone. */
+/** The best rate of many short products, because on a loaded machine some run undisturbed. */
 static ts_status measure_products(double *rate)
 {
     enum { LEAST = 512, MOST = 4096 };
@@ -258,7 +258,7 @@ ts_status ts_prof_measure_calls(void)
     ts_timers_reset();
     m->record_ns = larger(0, recorded - plain - (timed ? 0 : 2 * m->stamp_ns));
     ts_timers_record_cost(m->record_ns);
-    /* the mean may be of a disturbed run; a call inside is never longer than a whole one */
+    /* the mean may include disturbed runs; the inner time cannot exceed that of the whole call */
     m->call_ns = inside.calls ? smaller(plain, inside.self_ns / (double)inside.calls) : plain;
     m->entry_ns = plain - m->call_ns;
     return TS_OK;

@@ -1,8 +1,9 @@
 /**
- * @file chrome.c  A trace in the JSON that Perfetto and chrome://tracing read.
+ * @file chrome.c  Writes a trace in the Trace Event JSON of Perfetto and chrome://tracing.
  *
- * A call is a complete event with its layers as arguments; a step encloses the calls of the thread
- * that marked it. Times are in us with three decimals, from the begin of the first thread.
+ * A call is a complete event ("X") with its layers as arguments; a step encloses the calls of the
+ * thread that marked it. Times are in microseconds with three decimals, since the start of the
+ * first thread.
  */
 // SPDX-License-Identifier: MIT
 #include "core/error.h"

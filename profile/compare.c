@@ -1,4 +1,4 @@
-/** @file compare.c  Two profiles beside each other, op by op. */
+/** @file compare.c  Compares two profiles, op by op. */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "include/tessera/program.h"
 #include "profile/profile.h"
 
-/** Self time of an op and a layer in both, per step where both have steps. */
+/** Self time of an op and a layer in both profiles; per step if both profiles have steps. */
 typedef struct pair {
     const char *op, *layer;
     double calls[2], ns[2];

@@ -284,7 +284,7 @@ static ts_profile *parse(const char *path, json_t *root)
     return p;
 }
 
-/** All of a file, for ts_sys_free(). */
+/** Reads a whole file; free *text with ts_sys_free(). */
 static ts_status read_text(const char *path, char **text, size_t *bytes)
 {
     enum { MOST = 64 << 20 };

@@ -8,23 +8,23 @@
 
 #define TS_PROFILE_SCHEMA 1 /* version of profile.json; a reader refuses other versions */
 
-/** Rates above this multiple of a measured ceiling are errors of a count, not of the clock: the
- *  ceilings of a CPU move with its clock and its neighbours. */
+/** A rate above this multiple of a measured ceiling shows a wrong cost or count. Smaller excesses
+ *  are normal, because a CPU's ceilings vary with its clock and with other load. */
 #define TS_ROOF_TOLERANCE 1.25
 #define TS_ROOF_REACHED 0.6 /* share of a ceiling below which a row is inefficient */
 
 /** Regime: the limit of a row's time. */
 typedef enum ts_regime {
-    TS_REGIME_NONE, /* no time */
-    TS_REGIME_OVERHEAD,  /* a layer, the engine, or calls hardly larger than an empty one */
-    TS_REGIME_COMPUTE,
-    TS_REGIME_MEMORY,
-    TS_REGIME_CACHE,     /* faster than DRAM, below the caches' ceiling */
-    TS_REGIME_SLOW_COMPUTE, /* below TS_ROOF_REACHED of the ceiling that is nearer */
-    TS_REGIME_SLOW_MEMORY,
-    TS_REGIME_OUTSIDE,   /* no call */
+    TS_REGIME_NONE, /* the row has no time */
+    TS_REGIME_OVERHEAD,  /* a layer, the engine, or calls hardly longer than an empty call */
+    TS_REGIME_COMPUTE,   /* near the compute ceiling */
+    TS_REGIME_MEMORY,    /* near the bandwidth of main memory */
+    TS_REGIME_CACHE,     /* faster than main memory, below the bandwidth of the caches */
+    TS_REGIME_SLOW_COMPUTE, /* compute-bound, below TS_ROOF_REACHED of the ceiling */
+    TS_REGIME_SLOW_MEMORY,  /* memory-bound, below TS_ROOF_REACHED of the ceiling */
+    TS_REGIME_OUTSIDE,   /* time outside of calls */
     TS_REGIME_UNKNOWN,   /* an op without a cost */
-    TS_REGIME_ERROR,     /* above a ceiling: a wrong cost or count */
+    TS_REGIME_ERROR,     /* faster than a ceiling: a wrong cost or count */
     TS_REGIME_COUNT
 } ts_regime;
 
@@ -38,15 +38,15 @@ typedef struct ts_entry {
     int64_t calls, unknown; /* unknown: calls without a cost */
     double self_ns, flops, bytes;
     bool kernel;  /* time in a backend's slot */
-    bool product; /* judged by the ceiling of matrix products */
-    bool update;  /* of an optimizer */
-    /* by ts_profile_judge() */
+    bool product; /* a matrix product: the ceiling of matrix products applies */
+    bool update;  /* the op updates parameters */
+    /* set by ts_profile_judge() */
     ts_regime regime;
-    double roof_ns;     /* least time by the ceilings; 0 without */
+    double roof_ns;     /* minimum time by the ceilings; 0 if unknown */
     double overhead_ns; /* part of self_ns that the same number of empty calls takes */
 } ts_entry;
 
-/** A step: the same parts as the wall time. */
+/** Wall time of a step and its parts. */
 typedef struct ts_step_times {
     double wall_ns, kernels_ns, layers_ns, outside_ns, profiler_ns;
 } ts_step_times;
@@ -78,31 +78,32 @@ struct ts_profile {
 };
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
-/** Regime of each entry and the shares of all. */
+/** Sets the regime, roof_ns and overhead_ns of each entry, and p->shares. */
 void ts_profile_judge(ts_profile *p);
-/** Bandwidth of work on so many bytes; 0: of main memory. */
+/** Bandwidth in bytes per second for a working set of `bytes`; 0: of main memory. */
 double ts_machine_bandwidth(const ts_prof_machine *m, double bytes);
 /** "data", "forward", "backward", "optimizer" or "other". */
 const char *ts_entry_phase(const ts_entry *e);
-/** Largest self time first. */
+/** Sorts the entries by self time, largest first. */
 void ts_profile_sort(ts_profile *p);
 
-/** A string of JSON, quoted and escaped. */
+/** Writes text as a JSON string, quoted and escaped. */
 void ts_profile_print_text(FILE *out, const char *text);
 ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
-/** "step/attention" from the outermost scope on. */
+/** Writes the path of a scope, outermost first, such as "step/attention". */
 void ts_scope_path(char *text, size_t size, uint32_t scope);
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
 ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
-/** One paragraph: the regime, the shares, the ceilings. */
+/** Writes one paragraph: the regime, the shares of the wall time, the ceilings. */
 void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 
-/** Advice of the rules that apply, with evidence; returns their number. */
+/** Writes the advice that applies, with evidence; returns the number of pieces of advice. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
 
 /** Measures this process's costs of an empty call, stamps and recording. Resets the timers. */
 ts_status ts_prof_measure_calls(void);
-/** The ceilings, with the last result of ts_prof_measure_calls(). */
+/** Fills *machine with the ceilings (from the cache file, or measured) and with the last result of
+ *  ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);
 
 #endif

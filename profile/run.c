@@ -78,7 +78,7 @@ static ts_status keep(ts_profile *p)
     return p->traced ? keep_as(p, "trace.json", print_chrome, "ui.perfetto.dev opens it") : TS_OK;
 }
 
-/** A child that forked off has its parent's figures, which the parent prints. */
+/** In a forked child: disables the report at exit, because the parent prints these figures. */
 static void leave_to_parent(void) { from_environment.armed = false; }
 
 void ts_profile_report(void)

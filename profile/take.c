@@ -9,7 +9,7 @@
 #include "ops/kernel.h"
 #include "profile/profile.h"
 
-enum { BESIDE = TS_MAX_OPS - 1 }; /* the op of rows that are no calls */
+enum { BESIDE = TS_MAX_OPS - 1 }; /* op number of rows for time outside of calls */
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
 {

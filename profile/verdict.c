@@ -1,10 +1,10 @@
 /**
  * @file verdict.c  The regime of each entry, and of a profile.
  *
- * A call's work takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
- * reaches 60 % of that is bound by the larger of the two; a slower one is inefficient. The time of
- * as many empty calls is overhead, and so are layers and the engine. An entry faster than a ceiling
- * shows a wrong count.
+ * The work of a call takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
+ * reaches 60 % of that rate is bound by the larger term; a slower entry is inefficient. Overhead is
+ * the time of layers, of the engine, and of the same number of empty calls. An entry that is faster
+ * than a ceiling has a wrong cost or count.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -22,7 +22,7 @@ const char *const ts_regime_names[TS_REGIME_COUNT] = {
 static double larger(double a, double b) { return a > b ? a : b; }
 static double smaller(double a, double b) { return a < b ? a : b; }
 
-/** FLOP/s that e's kind of work can have. */
+/** The compute ceiling, in FLOP/s, for e's kind of work. */
 static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e)
 {
     double rate = e->product ? m->gemm_flops : m->vector_flops;
@@ -157,7 +157,7 @@ ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *sh
     return TS_OK;
 }
 
-/** Whether one of the names of a scope's path is `name`. */
+/** True if `name` is one of the names in a scope's path. */
 static bool is_within(const char *scope, const char *name)
 {
     size_t length = strlen(name);

@@ -78,7 +78,7 @@ static double percent(double part, double whole) { return whole > 0 ? 100 * part
 static void print_rate(FILE *out, double amount, double ns)
 {
     if (amount > 0 && ns > 0)
-        fprintf(out, " %8.2f", amount / ns); /* a GFLOP/s is a FLOP a ns */
+        fprintf(out, " %8.2f", amount / ns); /* 1 FLOP/ns is 1 GFLOP/s */
     else
         fprintf(out, " %8s", "-");
 }

@@ -126,7 +126,8 @@ ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, cons
 
 /* ------------------------------------------------------------------- lines from CSV ---- */
 
-/* Terminates and unquotes the field at *cursor and advances; *more: another field follows. */
+/* Unquotes the CSV field at *cursor in place, terminates it, and advances *cursor. *more is set if
+   another field follows. */
 static char *next_field(char **cursor, bool *more)
 {
     char *field = *cursor, *from = field, *to = field;

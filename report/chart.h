@@ -1,6 +1,6 @@
 /**
  * @file chart.h
- * The contents of a chart.
+ * The data of a chart, collected by chart.c and drawn by svg.c.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_REPORT_CHART_H
@@ -12,8 +12,8 @@
 
 typedef struct ts_chart_series {
     char *name;     // "" for the unnamed series of bars
-    double *x, *y;  // n; lines only
-    double *smooth; // n; NULL without smoothing
+    double *x, *y;  // n each, owned; NULL for bars
+    double *smooth; // n moving averages of y, owned; NULL without smoothing
     int64_t n;
     bool bridge_gaps, markers;
 } ts_chart_series;
@@ -24,7 +24,7 @@ typedef struct ts_chart_reference_line {
 } ts_chart_reference_line;
 
 typedef struct ts_chart_bar_value {
-    int label, series; // indices
+    int label, series; // indices into labels and series into labels and series
     double value;
 } ts_chart_bar_value;
 
@@ -37,7 +37,7 @@ struct ts_chart {
     int nseries, nreferences, nlabels, nbars;
 };
 
-/** Draws the chart as SVG; a failed allocation sticks to `out`. */
+/** Appends the chart as SVG to `out`; ts_text_status() reports a failed allocation. */
 void ts_chart_draw(const ts_chart *chart, ts_text *out);
 
 #endif

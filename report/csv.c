@@ -1,6 +1,6 @@
 /**
- * @file csv.c  A log of numbers that survives a kill at any moment; a resumed log has the same
- * bytes.
+ * @file csv.c  A CSV log of numbers. A kill at any moment leaves whole rows and at most one cut
+ * row, which a resume removes; a resumed log has the same bytes as one that ran without a kill.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/program.h>
@@ -76,7 +76,7 @@ static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumn
     return csv;
 }
 
-/* Appends csv->line; a part that got through before a failure is taken back. */
+/* Appends csv->line. After a failed write, the part that was written is truncated. */
 static ts_status append_line(ts_csv *csv, const char *function)
 {
     if (!ts_write_all(csv->fd, csv->line.data, csv->line.size)) {
@@ -106,7 +106,8 @@ ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns
     return csv;
 }
 
-/* Finds csv->size, the bytes of an existing log that stay. csv->line is the header. */
+/* Sets csv->size to the bytes of an existing log to keep: the header and the whole rows up to
+   last_step. csv->line holds the expected header. */
 static ts_status scan(ts_csv *csv, const char *data, size_t size, int64_t last_step)
 {
     static const char function[] = "csv_resume";

@@ -1,7 +1,7 @@
 /**
  * @file progress.c
- * The progress line: counts on every step, looks at the clock on every step, and reads the loss
- * only when it draws.
+ * The progress line. A step counts and reads the clock; the loss is read from its device only when
+ * the line is drawn.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/ops.h>
@@ -140,7 +140,8 @@ double ts_progress_items_per_second(const ts_progress *p)
 
 /* ----------------------------------------------------------------------------- loss ---- */
 
-/* Reads the held loss into the average; readings that are steps apart weigh as much as the gap. */
+/* Adds the held loss to the moving average. A reading n steps after the last one decays the average
+   by smoothing^n. */
 static ts_status read_loss(ts_progress *p)
 {
     double value, keep;
@@ -160,7 +161,7 @@ static ts_status read_loss(ts_progress *p)
 
 static double shown_loss(const ts_progress *p)
 {
-    // A loss that left the numbers must be seen at once, not averaged away.
+    // Show a NaN or infinite loss at once instead of the average.
     return isfinite(p->last_loss) && p->mass > 0 ? p->mean / p->mass : p->last_loss;
 }
 
@@ -260,7 +261,7 @@ static int fit(parts *out, int width)
     }
 }
 
-/* Writes a line and frees it; a line that memory did not suffice for is left out. */
+/* Writes a line and frees it. A line whose allocation failed is skipped. */
 static void write_line(ts_progress *p, ts_text *line)
 {
     if (!line->failed) {
@@ -270,7 +271,7 @@ static void write_line(ts_progress *p, ts_text *line)
     ts_text_free(line);
 }
 
-/* A part behind others, two columns apart. */
+/* Appends a part, separated from earlier parts by two spaces. */
 static void add_part(ts_text *line, const char **gap, const char *part)
 {
     if (!*part)

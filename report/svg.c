@@ -68,7 +68,7 @@ static void put_line(canvas *c, const char *classes, double x1, double y1, doubl
                    classes, x1, y1, x2, y2);
 }
 
-/* A value for the eye: four digits, an exponent-free form wherever that is short. */
+/* Formats a value for display: four significant digits, or an integer from 1000 to 1e6. */
 static void format_value(char *buffer, size_t size, double value)
 {
     double magnitude = fabs(value);
@@ -91,7 +91,7 @@ static double last_value(const ts_chart_series *s)
     return NAN;
 }
 
-/* Lays the legend out and draws it when `c` has an output; returns its height. */
+/* Lays out the legend, and draws it if `draw`. Returns its height. */
 static double legend(canvas *c, double top, bool draw)
 {
     const ts_chart *chart = c->chart;
@@ -123,7 +123,7 @@ static double legend(canvas *c, double top, bool draw)
     return shown ? y - top + LEGEND_ROW : 0;
 }
 
-/* Draws (or with draw = false only measures) all above the plot; returns the plot's top. */
+/* Lays out everything above the plot, and draws it if `draw`. Returns the y of the plot's top. */
 static double head(canvas *c, bool draw)
 {
     const ts_chart_opts *opts = &c->chart->opts;
@@ -200,7 +200,7 @@ static bool drawable(const canvas *c, double x, double y)
            (!c->chart->opts.log_y || y > 0);
 }
 
-/* Points that share a pixel column: in drawing order first, low and high, last. */
+/* Points that share a pixel column, reduced to four: first, lowest, highest, last. */
 typedef struct column {
     int64_t count;
     double pixel;

@@ -1,6 +1,6 @@
 /**
  * @file text.h
- * Common parts of the reports: a growing string, numbers as text, UTF-8, whole files.
+ * Shared helpers of the reports: a growing string, number formatting, UTF-8, whole files.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_REPORT_TEXT_H
@@ -10,15 +10,16 @@
 
 #include <tessera/check.h>
 
-/** The enclosing public function as messages name it: without "ts_". */
+/** Name of the enclosing public function for messages: __func__ without "ts_". */
 #define TS_OP (&__func__[3])
 
-/** A growing string. A failed allocation sticks; the one check is ts_text_status(). */
+/** A growing string; {0} is empty. After a failed allocation further appends do nothing, so callers
+ *  check once, with ts_text_status(). Free it with ts_text_free(). */
 typedef struct ts_text {
     char *data; /**< NUL-terminated once anything was added; else NULL */
-    size_t size;
+    size_t size; /**< bytes without the NUL */
     size_t capacity;
-    bool failed;
+    bool failed; /**< an allocation or a format failed */
 } ts_text;
 
 void ts_text_append(ts_text *text, const char *bytes, size_t size);
@@ -28,42 +29,49 @@ void ts_text_repeat(ts_text *text, const char *string, int times);
 void ts_text_printf(ts_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void ts_text_vprintf(ts_text *text, const char *format, va_list args)
     __attribute__((format(printf, 2, 0)));
-/** A string as XML character data: escaped, invalid bytes replaced by U+FFFD. */
+/** Appends a string as XML character data: escaped, with U+FFFD for invalid bytes and
+ *  characters that XML does not allow. */
 void ts_text_xml(ts_text *text, const char *string);
-/** A CSV field by RFC 4180, quoted only where needed. */
+/** Appends a CSV field as in RFC 4180, quoted only if necessary. */
 void ts_text_csv(ts_text *text, const char *string);
+/** TS_OK, or TS_ERR_MEMORY if an append failed. */
 ts_status ts_text_status(const ts_text *text);
 void ts_text_free(ts_text *text);
 
 /** snprintf in the C locale. */
 void ts_format(char *buffer, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/** A number for a CSV cell: whole numbers in full, others to `digits`; NaN is "". */
+/** Formats a number for a CSV cell: integers below 2^53 in full, other numbers with `digits`
+ *  significant digits (fewer than 17 where they are exact), NaN as "". */
 void ts_format_cell(char buffer[40], double value, int digits);
-/** A number with an SI prefix, "12.3 µ"; a space only before a prefix or when `unit` follows. */
+/** Formats a number with an SI prefix and `digits` significant digits, "12.3 µs". A space precedes
+ *  prefix and unit if one of them is not empty. ascii: the prefix µ becomes u. */
 void ts_format_si(char *buffer, size_t size, double value, int digits, const char *unit,
                   bool ascii);
 /** strtod in the C locale. */
 double ts_parse_double(const char *string, char **end);
 
-/** Next code point; advances *string by at least one byte. U+FFFD for invalid bytes. */
+/** Decodes the next code point and advances *string behind it. An invalid byte gives U+FFFD and
+ *  advances by one byte. */
 uint32_t ts_utf8_next(const char **string);
 /** Terminal columns of a string: 0 for combining marks, 2 for wide characters. */
 int ts_text_width(const char *string);
-/** Whether the environment's locale writes UTF-8. */
+/** True if the environment (LC_ALL, LC_CTYPE, LANG) selects a UTF-8 locale. */
 bool ts_locale_is_utf8(void);
 
-/** Reads a whole file into an owned NUL-terminated buffer. */
+/** Reads a whole file into a NUL-terminated buffer, which the caller frees with free(). *size
+ *  excludes the NUL. Errors, which name `function`: TS_ERR_IO, TS_ERR_MEMORY. */
 ts_status ts_read_whole(const char *path, char **data, size_t *size, const char *function);
-/** write() until done; false with errno set. */
+/** Calls write() until all bytes are written; false with errno set after a failure. */
 bool ts_write_all(int fd, const char *data, size_t size);
-/** Duplicate of a string, NULL for NULL; false when out of memory. */
+/** Sets *copy to a duplicate of string (NULL for NULL), to be freed with free(). Returns false if
+ *  memory runs out. */
 bool ts_copy_string(char **copy, const char *string);
-/** Appends text escaped by ts_escape_text() for a terminal. */
+/** Like ts_copy_string(), but the copy is escaped for a terminal by ts_escape_text(). */
 bool ts_copy_shown(char **copy, const char *string);
-/** Room for one more element of an array of `count`; array_pointer is the pointer's address. The
- *  caller counts the element once it is filled. False when out of memory. */
+/** Makes room for one more element in a malloc()ed array of `count` elements of `element` bytes.
+ *  array_pointer is the address of the array pointer. The caller increments the count. Returns
+ *  false if memory runs out; the array is unchanged then. */
 bool ts_grow(void *array_pointer, size_t count, size_t element);
-/** TS_ERR_MEMORY naming the function. */
 
 #endif

@@ -1,5 +1,5 @@
 /**
- * @file ticks.h  Axes: mapping from data to pixels, and positions of ticks.
+ * @file ticks.h  Axes: mapping of data to positions from 0 to 1, and placement of ticks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_REPORT_TICKS_H
@@ -16,15 +16,16 @@ typedef struct ts_axis {
     double low, high; /**< low < high; both positive when log */
     int nticks;
     double ticks[TS_MOST_TICKS];
-    int decimals; /**< of a linear axis' labels after scaling by `divisor` */
-    double divisor;
-    const char *suffix; /**< SI prefix of the divisor, "", "k", "M", ... */
+    int decimals;       /**< of labels on a linear axis, after division by `divisor` */
+    double divisor;     /**< power of 1000 that labels are divided by */
+    const char *suffix; /**< SI prefix of the divisor: "", "k", "M", ... */
 } ts_axis;
 
 /**
- * An axis that shows [low, high] with about `wanted` ticks at 1, 2 or 5 times a power of ten.
+ * Returns an axis for [low, high] with about `wanted` ticks at 1, 2 or 5 times a power of ten.
  * @param snap  widen the range to the outermost ticks
- * Any input gives a usable axis: an empty or reversed range (also NaN) is replaced.
+ * Any range gives a usable axis: a range that is empty, reversed, not finite, or not positive on a
+ * logarithmic axis is replaced.
  */
 ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap);
 /** Position of a value, 0 at low and 1 at high. */

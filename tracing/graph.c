@@ -1,4 +1,4 @@
-/** @file graph.c  Building graphs, reading them, and their end. */
+/** @file graph.c  Builds, reads and frees graphs. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/registry.h"
 #include "include/tessera/check.h"

@@ -1,12 +1,11 @@
 /**
- * @file graph.h
- * The graph of calls: one type for all recorders, one interpreter.
+ * @file graph.h  The graph of calls: one type for all recorders, one interpreter.
  *
  * All data is in growing arrays with references by index, so recording is a few stores and freeing
- * is cheap. A value represents a tensor handle, not one state of its memory: in-place calls stay in
- * place, and a pass that needs pure values creates them. Calls are in the order in which they ran.
- * A region (backward, an op by parts) precedes its parts, which follow without a gap; the region
- * itself does nothing.
+ * is cheap. A value represents a tensor handle, not a state of its memory: an in-place call writes
+ * its value, and the graph is not in SSA form. Calls are in the order in which they ran. A region
+ * node (a backward, an op that runs by parts) comes directly before its parts; the interpreter runs
+ * the parts and skips the region.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TRACING_GRAPH_H
@@ -15,8 +14,8 @@
 #include "dispatch/op.h"
 #include "include/tessera/trace.h"
 
-/** Id of a tensor or storage: serial number of the graph in the high bits, index + 1 in the low; 0
- * is none. */
+/** Id of a value or storage: the graph's serial number in the high bits, index + 1 in the low
+ * TS_ID_BITS bits; 0 is none. */
 typedef uint64_t ts_id;
 #define TS_ID_BITS 28
 
@@ -26,7 +25,7 @@ typedef struct ts_array {
     uint32_t count, room;
 } ts_array;
 
-/** Makes room for n more items. If out of memory, false and an unchanged array. */
+/** Makes room for n more items of `item` bytes; false if out of memory: the array is unchanged. */
 bool ts_array_reserve(ts_array *a, uint32_t n, size_t item);
 void ts_array_free(ts_array *a, size_t item);
 /** The next of an array of items for which room was reserved. */
@@ -40,27 +39,27 @@ typedef struct ts_graph_value {
     ts_device device;
     uint32_t slot;    /* index of the input or capture; for a result, its node */
     uint32_t storage; /* index of its storage */
-    uint32_t before;  /* value of the same storage before this one, + 1; 0: none */
-    uint32_t ints;    /* place of sizes, then strides */
-    uint32_t last;    /* last node that uses the value, + 1; 0: none; UINT32_MAX: an output. Set in
-                         finished graphs */
-    int64_t offset;   /* bytes from the storage's begin */
+    uint32_t before;  /* previous value of the same storage, + 1; 0: none */
+    uint32_t ints;    /* index in graph.ints of ndim sizes, then ndim strides in elements */
+    uint32_t last;    /* last node that uses the value, + 1; 0: none; UINT32_MAX: an output. Set by
+                         ts_graph_finish() */
+    int64_t offset;   /* bytes from the start of the storage */
 } ts_graph_value;
 
-/** Memory that values share. */
+/** A storage, which values share. */
 typedef struct ts_graph_storage {
-    uint32_t newest;  /* value, + 1 */
-    uint32_t version; /* after the last recorded write; for the recorder */
-    uint8_t source;   /* of its first value */
+    uint32_t newest;  /* newest value, + 1 */
+    uint32_t version; /* version after the last recorded write; used by the recorder */
+    uint8_t source;   /* ts_source of its first value */
     bool written;     /* by a recorded call */
 } ts_graph_storage;
 
-/** Kinds of arguments beyond the tag. */
+/** The source of an argument's value at run time. */
 typedef enum ts_role {
-    TS_ROLE_PLAIN,
-    TS_ROLE_SEED,
-    TS_ROLE_OFFSET, /* of random numbers drawn in the graph */
-    TS_ROLE_VALUE   /* passed at run time, in the run's numbers at index `at` */
+    TS_ROLE_PLAIN,  /* the recorded value */
+    TS_ROLE_SEED,   /* seed of the run's random stream */
+    TS_ROLE_OFFSET, /* offset in the run's random stream, relative to its start */
+    TS_ROLE_VALUE   /* entry `at` of the run's list of numbers */
 } ts_role;
 
 typedef struct ts_graph_arg {
@@ -69,8 +68,8 @@ typedef struct ts_graph_arg {
     uint32_t count; /* members of a list */
     union {
         ts_id id;    /* TENSOR */
-        uint32_t at; /* TENSORS, INTS: place in ints; STRING: in text;
-                        of role VALUE: in the numbers of a run */
+        uint32_t at; /* TENSORS, INTS: index in graph.ints; STRING: index in graph.text;
+                        role VALUE: index in the run's numbers */
         int64_t i;
         double d;
         ts_device device;
@@ -78,21 +77,21 @@ typedef struct ts_graph_arg {
 } ts_graph_arg;
 
 typedef enum ts_node_kind {
-    TS_NODE_CALL,     /* of an op */
-    TS_NODE_REGION,   /* its parts follow, up to `end`; an op by parts has
-                         args and results to show */
+    TS_NODE_CALL,     /* a call of an op */
+    TS_NODE_REGION,   /* its parts follow, up to `end`; for an op that ran by parts, args and rets
+                         are for display only */
     TS_NODE_CONSTANT, /* result = copy of the capture args[0] */
-    TS_NODE_ALIAS,    /* result = args[0]'s memory with sizes, strides,
-                         elements beyond args[0]: made without a call */
+    TS_NODE_ALIAS,    /* result = alias of args[0] that was made without a call; args[1..3]: sizes,
+                         strides, offset in elements from args[0] */
     TS_NODE_GET_GRAD, /* result = gradient of args[0] */
     TS_NODE_SET_GRAD  /* gradient of args[0] = args[1], or none */
 } ts_node_kind;
 
 enum {
     TS_NODE_NO_GRAD = 1,      /* AUTOGRAD was excluded */
-    TS_NODE_INSERTED = 2,     /* called by a layer above for the call that follows */
-    TS_NODE_RNG_ABSOLUTE = 4, /* rng is no place in the stream of the trace */
-    TS_NODE_RANDOM = 8,
+    TS_NODE_INSERTED = 2,     /* a layer above inserted the call before the next call */
+    TS_NODE_RNG_ABSOLUTE = 4, /* rng is a whole state, not an offset in the trace's stream */
+    TS_NODE_RANDOM = 8,       /* draws random numbers; rng is set */
     TS_NODE_AUTOCAST = 16     /* a cast that AUTOCAST inserted */
 };
 
@@ -101,11 +100,11 @@ typedef struct ts_graph_node {
     ts_rng_state rng;     /* generator state at the call: offset from the start of the trace, or the
                              whole state if absolute */
     ts_id rets[TS_MAX_RETS];
-    uint32_t args;        /* first of nargs */
-    uint32_t parent;      /* region, + 1; 0: none */
-    uint32_t end;         /* REGION: node after its last part */
-    uint32_t name;        /* REGION: place in text */
-    uint16_t op;          /* CALL, REGION by parts; else TS_OP_NONE */
+    uint32_t args;        /* index in graph.args of the first of nargs arguments */
+    uint32_t parent;      /* enclosing region, + 1; 0: none */
+    uint32_t end;         /* REGION: index of the node after its last part */
+    uint32_t name;        /* REGION: index in graph.text */
+    uint16_t op;          /* of a CALL and of an op by parts; otherwise TS_OP_NONE */
     uint8_t kind, nargs, nrets, want, given, flags;
 } ts_graph_node;
 #define TS_OP_NONE 0xffff
@@ -118,27 +117,28 @@ struct ts_graph {
     ts_array inputs;      /* ts_id */
     ts_array outputs;     /* ts_id, or none */
     ts_array captures;    /* ts_tensor *, owned */
-    uint32_t widest;      /* most tensors in the lists of one call */
-    uint32_t constants;
-    ts_rng_state rng;     /* drawn in all: an advance, or the state at the end */
+    uint32_t widest;      /* maximum number of list members in one call */
+    uint32_t constants;   /* number of CONSTANT nodes */
+    ts_rng_state rng;     /* advance of the generator; if rng_absolute, its final state */
     bool rng_absolute;
 };
 
 /* ----------------------------------------------------------------------------- building ---- */
 
-/** A serial number that no graph has. */
+/** A new serial number, unique in the process. */
 uint64_t ts_graph_serial(void);
-/** An empty graph with a serial number of its own; NULL if out of memory (records no error). */
+/** An empty graph with a new serial number; NULL if out of memory (records no error). */
 ts_graph *ts_graph_new(void);
 
-/** Functions that allocate return false when memory runs out; the graph is then incomplete. */
+/** Marks the graph as incomplete, with the first reason; returns false. The functions below call it
+ *  and return false if out of memory. */
 bool ts_graph_fail(ts_graph *g, const char *reason);
 
-/** A value for t, on storage number `storage`. */
+/** Adds a value with t's layout, dtype and device on storage number `storage`. */
 bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot,
                         uint32_t storage, ts_id *id);
 bool ts_graph_add_storage(ts_graph *g, ts_source source, uint32_t version, uint32_t *storage);
-/** Places for n arguments, tags NONE; *at is the first. */
+/** Adds n arguments with tag NONE; *at receives the index of the first. */
 bool ts_graph_add_args(ts_graph *g, int n, uint32_t *at);
 bool ts_graph_add_node(ts_graph *g, const ts_graph_node *node, uint32_t *index);
 bool ts_graph_add_ints(ts_graph *g, const int64_t *ints, uint32_t n, uint32_t *at);
@@ -191,20 +191,20 @@ const char *ts_graph_node_name(const ts_graph *g, const ts_graph_node *n);
 
 /* -------------------------------------------------------------------------- interpreting ---- */
 
-/** How nodes are run. Zero runs all of them with AUTOGRAD as recorded. */
+/** How ts_interpret() runs nodes. All zero: runs all nodes, with AUTOGRAD as recorded. */
 typedef struct ts_interpretation {
-    ts_keyset exclude;       /* layers that are not visited */
-    const uint64_t *chosen;  /* bit per node; NULL: all */
-    bool keep;               /* keep results after their last use:
-                                the registers are read afterwards */
-    ts_rng_state rng;        /* where the graph's stream of random numbers begins */
+    ts_keyset exclude;       /* keys of layers to skip */
+    const uint64_t *chosen;  /* nodes to run, one bit each; NULL: all */
+    bool keep;               /* keep results in the registers after their last use */
+    ts_rng_state rng;        /* generator state at the start of the graph */
 } ts_interpretation;
 /**
- * The one interpreter: runs nodes in order. registers[i] is the tensor of value i: inputs and
- * captures borrowed, results owned; values that no chosen node makes must be present.
+ * Runs the nodes of a graph in order. registers[i] is the tensor of value i: borrowed for inputs
+ * and captures, owned for results. The caller must set the values that no chosen node makes.
+ * TS_ERR_INTERNAL if a node needs a missing value; otherwise the first error of a call.
  */
 ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interpretation *how);
-/** Gives up the results that registers hold. */
+/** Releases the results in the registers. */
 void ts_registers_clear(const ts_graph *g, ts_tensor **registers);
 
 /* ------------------------------------------------------------------------------- writing ---- */

@@ -22,7 +22,8 @@ static bool is_result(const ts_graph *g, ts_id id)
 
 static ts_tensor *get(const machine *m, ts_id id) { return m->registers[ts_id_index(id)]; }
 
-/** Takes over a reference; a value that is there already is the same tensor again. */
+/** Stores t in the register of value id and takes over the reference. If the register is set, it
+ *  already holds the same tensor. */
 static void put(const machine *m, ts_id id, ts_tensor *t)
 {
     ts_tensor **place = &m->registers[ts_id_index(id)], *before = *place;
@@ -46,7 +47,7 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers)
 
 /* --------------------------------------------------------------------------------- calls ---- */
 
-/** The boxed arguments of a node. Numbers of random draws move with the stream. */
+/** Boxes the arguments of a node. Seeds and offsets are those of the run's random stream. */
 static void unbox(const machine *m, const ts_graph_node *n, ts_value *args)
 {
     const ts_graph *g = m->graph;
@@ -115,7 +116,8 @@ static ts_status run_constant(const machine *m, const ts_graph_node *n)
     return TS_OK;
 }
 
-/** Memory of a value under another layout. The base may lie otherwise than it did in the trace. */
+/** Runs an ALIAS node: an alias of a value's memory with another layout. The base may have another
+ *  layout than in the trace, which is an error if the alias reads memory outside of the base. */
 static ts_status run_alias(const machine *m, const ts_graph_node *n)
 {
     const ts_graph *g = m->graph;
@@ -269,7 +271,7 @@ static ts_status check_input(const ts_graph *g, int i, const ts_tensor *t, const
                       "input %d: expected %s, got %s", i, want, got);
 }
 
-/** Inputs that are written must share memory with the others as they did. */
+/** Error unless each written input shares memory with the same other inputs as when recorded. */
 static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, const void *site)
 {
     const ts_graph_storage *storages = g->storages.data;
@@ -328,7 +330,7 @@ ts_status ts_replay(const ts_graph *g, ts_tensor *const *inputs, int ninputs, ts
                                                         : NULL;
     }
     for (int i = 0; i < noutputs; i++)
-        outputs[i] = NULL; /* here, for it may be the array of inputs too */
+        outputs[i] = NULL; /* after the inputs were read, because both may be one array */
     if (bytes && !registers)
         return ts_error_memory("registers of a replay", (int64_t)bytes);
     ts_interpretation how = {.rng = thread->rng, .exclude = TS_KEYSET(TS_KEY_AUTOCAST)};

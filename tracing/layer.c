@@ -23,7 +23,7 @@ typedef struct entry {
     uint32_t index;
 } entry;
 
-/** A call between its begin and its end; lives on the stack of the layer's kernel. */
+/** A call that is running; allocated on the stack of the layer's kernel. */
 typedef struct flight {
     struct flight *outer;
     uint32_t args;
@@ -121,7 +121,7 @@ static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot
            insert_key(r, t, ts_id_index(*id));
 }
 
-/** A result of node `slot`: handle and memory get ids unless they are known. */
+/** Adds a result of node `slot`: gives the handle and the storage ids if they have none. */
 static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -206,7 +206,8 @@ static bool is_int_arg(const ts_frame *f, int i, const char *name)
            strcmp(f->table->info->schema.args[i].name, name) == 0;
 }
 
-/** Arguments named seed and offset that are counters of an earlier draw stay tied to the stream. */
+/** If arguments named seed and offset are the counters of an earlier draw in the trace, gives them
+ *  the roles SEED and OFFSET, so that a replay uses its own stream. */
 static void link_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args)
 {
     for (int i = 0; i + 1 < f->nargs; i++) {
@@ -307,7 +308,7 @@ static ts_graph_node node_of(const tracer *r, const ts_frame *f, const flight *c
     return n;
 }
 
-/** After the call: results get ids, and the call its place. */
+/** After the call: gives the results ids and adds the node. */
 static bool end(tracer *r, const ts_frame *f, flight *call)
 {
     ts_graph *g = r->graph;
@@ -375,7 +376,7 @@ static void leave(ts_recorder *events, uint32_t region)
     r->parent = n->parent;
 }
 
-/** True while the layers below run the call that this layer passed on. */
+/** The call that this layer redispatched and that the layers below are running; NULL if none. */
 static flight *open_call(const tracer *r)
 {
     flight *call = r->flight;
@@ -429,7 +430,7 @@ static void before(ts_recorder *events)
         r->thread->exclude &= ~TRACING;
 }
 
-/** Keeps a copy of the values, for the tensor may be written later. */
+/** Records a constant: captures a copy of the values, because the tensor may be written later. */
 static void constant(ts_recorder *events, ts_tensor *t)
 {
     tracer *r = (tracer *)events;
@@ -463,7 +464,7 @@ static void constant(ts_recorder *events, ts_tensor *t)
     ts_tensor_unref(copy);
 }
 
-/** args[0] = leaf, args[1] = grad or none; returns their index. */
+/** Adds two arguments, the leaf and its gradient (or none); *at receives the index of the first. */
 static bool grad_args(tracer *r, ts_tensor *leaf, ts_tensor *grad, uint32_t *at)
 {
     ts_id leaf_id, grad_id = 0;
@@ -485,7 +486,7 @@ static void grad_read(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
         !grad_args(r, leaf, NULL, &at) ||
         !ts_graph_add_storage(r->graph, TS_SOURCE_RESULT, grad->storage->version, &storage))
         return;
-    /* the leaf owns it, as the thread that trains owns the leaf */
+    /* no other thread uses grad: the leaf owns it, and the training thread owns the leaf */
     grad->storage->id = ts_id_make(r->graph, storage);
     if (add_result(r, grad, r->graph->nodes.count, &id))
         ts_graph_add_node(r->graph, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
@@ -573,7 +574,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     for (int i = 0; i < ninputs; i++)
         ts_tensor_ref(inputs[i]);
     add_inputs(&r, inputs, ninputs);
-    ts_above.forget_casts(); /* a cast from before would be captured, and go stale */
+    ts_above.forget_casts(); /* a cached cast would be captured and become stale */
 
     TS_KEEP_MODES;
     ts_keyset include = thread->include;

@@ -1,13 +1,13 @@
 /**
- * @file write_dot.c  A graph for Graphviz: boxes are calls, arrows are tensors on their way
- * from the call that made or last wrote them, clusters are calls with their parts.
+ * @file write_dot.c  Writes a graph for Graphviz. Boxes are calls, edges are tensors from the call
+ * that made or last wrote them, clusters are regions with their parts.
  */
 // SPDX-License-Identifier: MIT
 #include "tracing/graph.h"
 
 #include <string.h>
 
-/** A quoted string of the language. */
+/** Writes a quoted DOT string. */
 static void put_quoted(FILE *out, const char *text)
 {
     char shown[2048];

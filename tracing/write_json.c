@@ -1,5 +1,4 @@
-/** @file write_json.c  A graph as JSON, with everything that it holds.
- * docs/tracing.md has the form. */
+/** @file write_json.c  Writes a whole graph as JSON; docs/tracing.md documents the format. */
 // SPDX-License-Identifier: MIT
 #include "tracing/graph.h"
 

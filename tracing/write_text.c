@@ -1,4 +1,4 @@
-/** @file write_text.c  A graph for people, a line a call. */
+/** @file write_text.c  Writes a graph as readable text, one line per call. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"

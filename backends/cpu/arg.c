@@ -1,8 +1,8 @@
 /**
  * @file arg.c
- * Where the largest or smallest element is: the first among equals, the first NaN before
- * all numbers. Long runs are skimmed in chunks that are looked into only when something
- * in them beats the best so far.
+ * Positions of the largest or smallest elements: the first among equals; a NaN wins over all
+ * numbers, and the first NaN over others. A long run is compared in chunks; only a chunk with an
+ * element better than the best so far is searched.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -11,8 +11,8 @@
 
 enum {
     CHUNK = 64,          /* elements compared at once */
-    TILE = 64,           /* results of a task that searches them side by side */
-    SHORT = 24,          /* elements of a run that is searched so, at most */
+    TILE = 64,           /* results that a task searches side by side */
+    SHORT = 24,          /* most elements of a run that is searched side by side with others */
     PARTS = 64,          /* most parts of a single run */
     PART_LENGTH = 16384  /* shortest part */
 };
@@ -85,7 +85,7 @@ typedef struct search {
                 place = s->places[p];                                                              \
         name##_give(s, 0, x[place], place);                                                        \
     }                                                                                              \
-    /* w results from `result` on, `across` elements apart; `down` from element to element */      \
+    /* w results from `result` on; strides: `across` between results, `down` along n */            \
     VEC_FN void name##_tile(const search *s, const T *x, int64_t across, int64_t down, int64_t w,  \
                             int64_t result)                                                        \
     {                                                                                              \

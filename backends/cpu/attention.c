@@ -1,9 +1,9 @@
 /**
  * @file attention.c  Scaled dot-product attention in tiles, forward and backward.
  *
- * Forward keeps a running maximum and sum a row (Milakov and Gimelshein, Online normalizer
- * calculation for softmax, 2018) while it goes through the keys tile by tile (Dao et al.,
- * FlashAttention, 2022); backward recomputes the probabilities from the logarithm of the sum.
+ * Forward uses online softmax: it keeps a running maximum and sum per row (Milakov and Gimelshein,
+ * Online normalizer calculation for softmax, 2018) while it processes the keys tile by tile (Dao et
+ * al., FlashAttention, 2022). Backward recomputes the probabilities from the saved logsumexp.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -27,10 +27,10 @@ typedef struct operand {
 typedef struct attention {
     ts_attention c; /* the call; c.rows and c.keys index mask and dropout */
     operand q, k, v, out, g, dq, dk, dv;
-    void *lse;             /* (query's batch, heads, tokens); NULL when forward need not give it */
-    const void *saved_lse; /* backward's */
-    const void *g_lse;     /* its gradient, or NULL */
-    int64_t heads, share;  /* heads of the queries; how many share one head of the keys */
+    void *lse;             /* result (batch, heads, tokens) of forward, or NULL */
+    const void *saved_lse; /* lse as input of backward */
+    const void *g_lse;     /* gradient of lse, or NULL */
+    int64_t heads, share;  /* heads of the query; query heads per key head */
     int64_t rows, keys;    /* largest numbers of rows and keys of a part */
     int64_t depth, value_depth;
     int64_t depth_room, value_room; /* rounded up to whole panels */
@@ -46,11 +46,11 @@ typedef struct attention {
     ts_slots slots;
 } attention;
 
-/** An independent problem: one of the batch, or one packed sequence. */
+/** An independent attention problem: one batch element, or one packed sequence. */
 typedef struct part {
     int64_t index; /* among the parts */
-    int64_t batch; /* its place in the tensors */
-    int64_t rows, keys, row0, key0;
+    int64_t batch; /* batch index in the tensors; 0 for packed sequences */
+    int64_t rows, keys, row0, key0; /* numbers, and first row and key in the tensors */
 } part;
 
 static int64_t bound(const ts_tensor *t, int64_t i)
@@ -67,7 +67,7 @@ static part part_of(const attention *s, int64_t i)
                   bound(k, i)};
 }
 
-/** Place of a row's statistic. */
+/** Index of row i of a head in lse and its gradient. */
 static int64_t statistic(const attention *s, const part *at, int64_t head, int64_t i)
 {
     return (at->batch * s->heads + head) * s->c.query->sizes[2] + at->row0 + i;
@@ -133,7 +133,8 @@ static operand operand_of(const ts_value *v)
 
 static int64_t round_up(int64_t n, int64_t to) { return ts_ceil_div(n, to) * to; }
 
-/** Numbers of a packed batch; the longest part's length through *longest. */
+/** Checks the cumulative bounds t of packed sequences: from 0 to `tokens`, each length from 0 to
+ * `most`. *longest receives the largest length. TS_ERR_VALUE otherwise. */
 static ts_status check_bounds(const ts_frame *f, const ts_tensor *t, int64_t tokens, int64_t most,
                               int64_t *longest)
 {
@@ -211,7 +212,7 @@ static ts_status describe(attention *s, const ts_frame *f, const ts_value *qkv)
     return TS_OK;
 }
 
-/** Results are dense, in whatever order. */
+/** Fills all requested results with 0. They are dense, in any order of dims. */
 static void zero_results(ts_frame *f)
 {
     for (int i = 0; i < f->nrets; i++) {

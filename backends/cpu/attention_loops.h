@@ -6,15 +6,15 @@
  *   A_FIRST(n) mask of the first n lanes
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *
- * Scores never exist as a whole: a task works on a tile of rows and keys that fits the caches.
- * K is scaled when it is packed, so forward and backward see the same scores to the last bit.
- * Hidden pairs stay out of every sum: attention_scores.h says how a row of scores is made ready.
+ * The full score matrix is never stored: a task processes tiles of rows and keys that fit in cache.
+ * K is scaled when it is packed, so forward and backward compute bit-identical scores.
+ * Hidden pairs contribute to no sum; attention_scores.h masks the scores of a row.
  */
 // SPDX-License-Identifier: MIT
 
 #define A_PANEL (2 * A_L)
 
-/** Rows of a block when n rows are dealt to blocks as evenly as can be. */
+/** Number of blocks of at most MICRO_ROWS rows that n rows are divided into. */
 static int64_t A_(blocks)(int64_t n) { return ts_ceil_div(n, MICRO_ROWS); }
 
 #include "backends/cpu/attention_scores.h"
@@ -22,8 +22,8 @@ static int64_t A_(blocks)(int64_t n) { return ts_ceil_div(n, MICRO_ROWS); }
 /* ------------------------------------------------------------------------------ products ---- */
 
 /**
- * to = panels of (k, width): `columns` columns of k rows of a matrix, times scale; zeros fill the
- * last panel. Returns whether all elements are finite.
+ * Packs from (k, columns), whose rows are `row` elements apart, times scale, into panels of
+ * (k, A_PANEL). The last panel is padded with zeros. Returns whether all elements are finite.
  */
 static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns, A_T scale)
 {
@@ -43,8 +43,8 @@ static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t c
     return A_P(hsum)(odd) == 0;
 }
 
-/** Packs a transposed matrix: `columns` rows of k elements. A non-finite element affects its own
- * column only. */
+/** Packs the transpose of from (columns, k), times scale, into panels of (k, A_PANEL). It does not
+ * check for non-finite elements: in the scores they affect their own key only. */
 static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns,
                                 A_T scale)
 {
@@ -56,8 +56,8 @@ static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k
 }
 
 /**
- * c (m, n) = a (m, k) b (k, n), or added to c, where b is packed in panels of `depth` rows,
- * of which the first k count.
+ * c (m, n) = a (m, k) b (k, n); with `add` the product is added to c. m <= MICRO_ROWS. b is packed
+ * in panels of `depth` rows, of which the first k are used.
  */
 static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
                          int64_t a_step, const A_T *b, int64_t depth, A_T *c, int64_t c_row,
@@ -70,7 +70,8 @@ static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t 
     }
 }
 
-/** multiply() by weights a. If b has non-finite elements, rows of b with weight 0 are skipped. */
+/** multiply() where a holds weights. If b is not finite, rows of b with weight 0 are skipped, so
+ * that hidden pairs do not turn 0 * Inf into NaN. */
 static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row, int64_t a_step,
                       const A_T *b, int64_t depth, bool finite, A_T *c, int64_t c_row, bool add)
 {
@@ -89,6 +90,8 @@ static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_r
         }
 }
 
+/** Scales n contiguous elements. */
+/** Scales n contiguous elements. */
 static void A_(times)(A_T *x, int64_t n, A_T factor)
 {
     int64_t j = 0;
@@ -100,11 +103,11 @@ static void A_(times)(A_T *x, int64_t n, A_T factor)
 
 /* ----------------------------------------------------------------------------- forward ---- */
 
-/** The first element of a head in a part, in an operand of rows or of keys. */
+/** First element of head h of a part: A_ROWS for operands of query rows, A_KEYS for keys. */
 #define A_ROWS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->row0 * (x).row)
 #define A_KEYS(x, at, h) (A_AT(x, (at)->batch, h) + (at)->key0 * (x).row)
 
-/** Rows first to first + count of one head. */
+/** Computes out and lse of the rows [first, first + count) of one head; count <= FORWARD_ROWS. */
 static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, int64_t head,
                              int64_t first, int64_t count)
 {
@@ -124,7 +127,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         bool finite = A_(pack)(v, v_all + key * s->v.row, s->v.row, keys, s->value_depth, 1);
         for (int64_t b = 0; b < blocks; b++) {
             int64_t row = count * b / blocks, rows = count * (b + 1) / blocks - row;
-            /* visible keys of the last row, which sees most */
+            /* visible keys of the block's last row, which sees the most */
             int64_t most = A_(visible)(s, at, first + row + rows - 1, key, keys);
             if (!most)
                 continue;
@@ -177,7 +180,7 @@ static void A_(forward)(void *ctx, int64_t begin, int64_t end)
 
 /* ---------------------------------------------------------------------------- backward ---- */
 
-/** dot(grad, out) - grad of lse for all rows of a head. */
+/** delta[i] = dot(grad, out) - grad of lse, for all rows i of a head. */
 static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t head)
 {
     for (int64_t i = 0; i < at->rows; i++) {
@@ -196,7 +199,8 @@ static void A_(deltas)(const attention *s, A_T *delta, const part *at, int64_t h
     }
 }
 
-/** All heads that share one head of keys: one task, so sums over heads and tiles have one order. */
+/** Gradients of all query heads that share one key head. One task computes them, so sums over heads
+ * and tiles have a fixed order. */
 static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, int64_t shared)
 {
     int64_t tile = s->tile, chunk = BACKWARD_ROWS;
@@ -216,9 +220,9 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                             keys, 1);
         if (s->dq.data)
             finite_k = A_(pack)(k, k_from, s->k.row, keys, s->depth, scale);
-        bool added = s->zeroed; /* dk and dv of these keys hold something */
-        /* rows before `start` and from `end` on see none of the keys;
-         * whole chunks of them are left out */
+        bool added = s->zeroed; /* dk and dv of these keys are initialized: add to them */
+        /* rows before `start` and from `end` on see none of these keys;
+         * whole chunks of such rows are skipped */
         int64_t diagonal = key - (at->keys - at->rows),
                 start = ts_max64(0, diagonal - s->c.right) / chunk * chunk;
         int64_t end = ts_min64(at->rows, diagonal + keys + s->c.left);
@@ -258,7 +262,7 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
                     finite_g = A_(pack)(g, g_from, s->g.row, count, s->value_depth, 1);
                 for (int64_t b = 0; b < key_blocks; b++) {
                     int64_t row = keys * b / key_blocks, rows = keys * (b + 1) / key_blocks - row;
-                    /* first row of the chunk that sees one of these keys */
+                    /* first row of the chunk that sees any of these keys */
                     int64_t from =
                         ts_min64(count, ts_max64(0, diagonal + row - s->c.right - first));
                     if (s->dv.data)

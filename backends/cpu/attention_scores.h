@@ -1,24 +1,26 @@
 /*
  * Converts a row of scores to weights, for one element type; attention_loops.h includes this file.
- * Hidden pairs become -Inf. x holds n scores and has room for whole vectors.
+ * The score of a hidden (row, key) pair becomes -Inf. A row x holds n scores and is padded to whole
+ * vectors.
  */
 // SPDX-License-Identifier: MIT
 
-/** Keys from `first` on that row i may see, of `keys`. */
+/** Of the `keys` keys from `first` on, the number up to the right end of row i's window. */
 TS_INLINE int64_t A_(visible)(const attention *s, const part *at, int64_t i, int64_t first,
                               int64_t keys)
 {
     return ts_max64(0, ts_min64(keys, i + at->keys - at->rows + s->c.right + 1 - first));
 }
 
-/** Of n keys from `first` on, the number that is left of row i's window. */
+/** Of the n keys from `first` on, the number left of row i's window. */
 TS_INLINE int64_t A_(passed)(const attention *s, const part *at, int64_t i, int64_t first,
                              int64_t n)
 {
     return ts_max64(0, ts_min64(n, i + at->keys - at->rows - s->c.left - first));
 }
 
-/** Caps n scores. slope, unless NULL, receives the derivative. */
+/** Softcap of n scores, in place: x = cap tanh(x / cap). slope, if not NULL, receives the n
+ * derivatives. */
 static void A_(cap)(A_T *x, int64_t n, A_T cap, A_T *slope)
 {
     for (int64_t j = 0; j < n; j += A_L) {
@@ -42,8 +44,8 @@ static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n
             x[j] = bias[j * step] == -(A_T)INFINITY ? -(A_T)INFINITY : x[j] + bias[j * step];
 }
 
-/** Softcap, mask and the left end of the window, over the n first scores
- * of row i for keys from `key` on. */
+/** Applies the softcap, the mask and the left end of the window to the first n scores of row i, for
+ * keys from `key` on. */
 static void A_(mask_scores)(const attention *s, const part *at, int64_t head, int64_t i,
                             int64_t key, A_T *x, int64_t n, A_T *slope)
 {
@@ -59,7 +61,7 @@ static void A_(mask_scores)(const attention *s, const part *at, int64_t head, in
         x[j] = -(A_T)INFINITY;
 }
 
-/** Dropout's factors of n weights of row i, for keys from `key` on. */
+/** Writes the dropout factors of n weights of row i, for keys from `key` on: 0 or 1 / (1 - p). */
 static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
                      A_T *factor, int64_t n)
 {
@@ -76,7 +78,7 @@ static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i
         factor[j] = w[j] >> 8 < s->threshold ? 0 : (A_T)s->grown;
 }
 
-/** Drops some of n weights and lets the others grow. */
+/** Applies dropout to n weights in place: some become 0, the others are scaled by 1 / (1 - p). */
 static void A_(thin)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
                      A_T *x, int64_t n)
 {
@@ -88,7 +90,7 @@ static void A_(thin)(const attention *s, const part *at, int64_t head, int64_t i
 
 /* ----------------------------------------------------------------------------- forward ---- */
 
-/** The state of a row over the tiles so far: largest score, sum of exponentials below it. */
+/** State of a row after the tiles so far: largest score, and sum of exp(score - largest). */
 typedef struct A_(row_state) {
     A_T most, sum;
 } A_(row_state);
@@ -101,7 +103,7 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 {
     A_V most = A_P(set1)(state->most), low = A_P(set1)(-(A_T)INFINITY);
     int64_t j = 0, whole = n / A_L * A_L;
-    /* the vector that n ends in: whole loads and stores, since partial ones delay each other */
+    /* the last vector: whole loads and stores, because a load after a partial store stalls */
     if (whole < n) {
         A_V last = A_P(select)(A_FIRST(n - whole), A_P(load)(x + whole), low);
         A_P(store)(x + whole, last);
@@ -128,8 +130,9 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 /* ---------------------------------------------------------------------------- backward ---- */
 
 /**
- * With p = exp(score - lse) and d = grad · out - grad of lse, row by row: writes p and p (dp - d)
- * for the n visible scores of `keys`, zeros for the rest.
+ * Gradient of one row's scores. On entry p holds the scores and dp the gradients of the weights;
+ * d = grad · out - grad of lse. On return p holds the weights exp(score - lse), and dp holds
+ * p (dp - d). Both are 0 from the n visible keys to `keys`.
  */
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {
@@ -149,8 +152,8 @@ static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, 
     }
 }
 
-/** Like the function above with mask, softcap and dropout: p receives the weights after dropout,
- * and hidden pairs are 0 for any dp. */
+/** row_gradient() with mask, window, softcap and dropout: p receives the weights after dropout.
+ * Hidden pairs get 0 even if dp is not finite. */
 static void A_(masked_gradient)(const attention *s, const part *at, int64_t head, int64_t i,
                                  int64_t key, A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse,
                                  A_T d)

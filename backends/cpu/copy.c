@@ -8,8 +8,8 @@
 #define KEEP(x) (x)
 #define NOT_ZERO(x) ((x) != 0)
 
-/* One loop a pair: S storage type and decoding of the source, R storage type
- * and encoding of the result. */
+/* One loop per pair of dtypes. S: storage type of the source, converted by decode(). R: storage
+ * type of the result, converted by encode(). */
 #define PAIR(from, S, decode, to, R, encode)                                                       \
     TS_SCALAR_LOOP1(R, S, from##_to_##to, encode(decode(x)))
 
@@ -41,8 +41,8 @@ FROM_INT(i64, int64_t, ts_odd_f32_of)
 FROM_INT(i32, int32_t, ts_odd_f32)
 FROM_INT(u8, uint8_t, KEEP)
 
-/* Halves to and from f32 by vectors where both sides are contiguous;
- * the same rounding elsewhere. */
+/* Half dtypes to and from f32: vectorized if both sides are contiguous, else element by element
+ * with the same rounding. */
 #define HALF(kind)                                                                                 \
     static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)      \
     {                                                                                              \
@@ -101,7 +101,7 @@ TS_SCALAR_LOOP1(uint32_t, uint32_t, move_32, x)
 TS_SCALAR_LOOP1(uint16_t, uint16_t, move_16, x)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, move_8, x)
 
-/** Bytes in lines of 64, so that threads meet at line boundaries. */
+/** Copies contiguous bytes. A task is a block of 64 bytes. */
 static void move_lines(void *ctx, int64_t begin, int64_t end)
 {
     const ts_iter *it = ctx;
@@ -136,7 +136,7 @@ static void move_rows(void *ctx, int64_t begin, int64_t end)
             const char *f = it->data[1] + from + r * it->strides[1][1];
             int64_t k = 0;
             for (; k + VEC_BYTES <= bytes; k += VEC_BYTES) {
-                vf v; /* rows of bytes begin anywhere, a vector of floats does not */
+                vf v; /* memcpy: a row of bytes may be unaligned */
                 memcpy(&v, f + k, sizeof v);
                 memcpy(t + k, &v, sizeof v);
             }

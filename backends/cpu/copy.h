@@ -1,13 +1,17 @@
-/** @file copy.h  Copies between memory of any strides and dtypes, for kernels that move parts. */
+/** @file copy.h  Strided copies with dtype conversion, for kernels that copy parts of tensors. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_COPY_H
 #define TS_BACKENDS_CPU_COPY_H
 
 #include "backends/cpu/loops.h"
 
-/** The loop that converts one operand to the result. */
+/** Returns the loop that converts elements of dtype `from` to dtype `to`. Every pair has one. */
 ts_loop TS_V(ts_cpu_copy_loop)(ts_dtype to, ts_dtype from);
-/** Copies memory with strides in elements, converted. */
+/**
+ * Copies an array of ndim dims from `from` to `to`, converting the dtype.
+ * @param sizes  ndim sizes, outermost dim first; no element is copied if a size is 0
+ * Strides are in elements and may differ between source and destination. The two must not overlap.
+ */
 void TS_V(ts_cpu_copy_part)(char *to, const int64_t *to_strides, ts_dtype to_dtype,
                             const char *from, const int64_t *from_strides, ts_dtype from_dtype,
                             const int64_t *sizes, int ndim);

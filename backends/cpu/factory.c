@@ -1,4 +1,4 @@
-/** @file factory.c  Fills. */
+/** @file factory.c  Factories: arange, linspace, eye, empty, full; and fill. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "ops/kernel.h"
@@ -33,8 +33,8 @@ static const ts_loop fills[TS_DTYPE_COUNT] = {
 
 static ts_status full(ts_frame *f) { return ts_cpu_pointwise(f, fills, NULL, 1); }
 
-/** fill writes its argument, so the iteration space is made here: the tensor
- * as if it were a result. */
+/** fill writes its argument and has no result, so the plan has no iteration space for it. This
+ * function makes one with the argument as the result. */
 static ts_status fill(ts_frame *f)
 {
     ts_value args[2] = {f->args[1]}, ret = f->args[0];
@@ -48,7 +48,7 @@ static ts_status fill(ts_frame *f)
     return ts_cpu_pointwise(f, fills, NULL, 1);
 }
 
-/** Element i of a sequence, computed in double or, between integers, exactly. */
+/** Stores expr, an expression of i, in each element i of out, converted to T. */
 #define EACH(T, expr)                                \
     for (int64_t i = 0; i < n; i++)                  \
         ((T *)out->data)[i] = (T)(expr)

@@ -2,12 +2,12 @@
  * Folds of many elements into one value, for one real type: sums, products, extremes. The order of
  * operations depends only on the number of elements:
  *
- *   line     64 bytes of elements: the lanes of a fold, in every variant
- *   leaf     8 lines, folded pairwise; the last leaf of a row: 4, 2, 1 lines and a partial line
- *   cascade  the leaves, folded pairwise: two of one level make one of the next
+ *   line     64 bytes of elements, the unit of a fold in every variant
+ *   leaf     8 lines folded pairwise; the last leaf of a row is 4, 2 and 1 lines and a partial line
+ *   cascade  the leaves folded pairwise: two of one level make one of the next
  *   value    the last line, its upper half folded onto its lower half until one element is left
  *
- * So every variant gives the same bits, and the error of a sum grows with the logarithm of its
+ * So every variant computes the same bits, and the error of a sum grows with the logarithm of its
  * length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
  */
 // SPDX-License-Identifier: MIT
@@ -24,7 +24,7 @@ typedef enum fold {
     FOLDS
 #undef FOLD
     FOLD_COUNT,
-    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN, for rows whose sum detects it */
+    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN, for rows whose sum propagates it */
     FOLD_DOT               /* the sum of the products with a second row */
 } fold;
 
@@ -33,7 +33,7 @@ enum {
     LINE_VECTORS = LINE_BYTES / VEC_BYTES,
     LEAF_LINES = 8,
     CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
-    TERMS = 1024         /* elements that SUM_OF holds at a time */
+    TERMS = 1024         /* elements that SUM_OF buffers at a time */
 };
 
 /** term(0) .. term(n - 1) folded pairwise; n is 1, 2, 4 or 8. */
@@ -50,12 +50,12 @@ enum {
         tree_;                                                                                     \
     })
 
-/* A row's worth of work: a call is cheaper than one more copy of the code. */
+/* Functions that process a whole row are not inlined: a call costs less than another code copy. */
 #define FOLD_FN static __attribute__((noinline, unused))
 
 /**
- * Sum over i < n of `term`, an expression of the vector of `left` <= LANES elements from i on. Its
- * lanes of elements n and beyond are not added.
+ * Sum of n terms. `term` is an expression for the vector of terms i .. i + left - 1, where
+ * left <= LANES; the names of i and left are macro arguments. Its lanes from `left` on are ignored.
  */
 #define SUM_OF(i, left, n, term)                                                                   \
     ({                                                                                             \
@@ -82,7 +82,7 @@ typedef struct S(line) {
     V v[LINE_VECTORS];
 } S(line);
 
-/** Level k holds the fold of 2^k leaves where bit k of `leaves` is set. */
+/** Partial folds: if bit k of `leaves` is set, level k holds the fold of 2^k leaves. */
 typedef struct S(cascade) {
     uint64_t leaves;
     S(line) level[CASCADE_LEVELS];
@@ -104,8 +104,8 @@ VEC_FN S(line) S(identity_line)(fold how)
         line.v[i] = S(identity)(how);
     return line;
 }
-/** Contribution of an element. p is a number of its result: a mean, or the largest element; for a
- * dot product the other factor. */
+/** Term of an element x. p is the parameter of the element's result: the mean or the largest
+ * element; for a dot product p is the other factor. */
 VEC_FN V S(map)(fold how, V x, V p)
 {
     switch (how) {
@@ -162,7 +162,7 @@ VEC_FN T S(fold_lanes)(fold how, S(line) line)
 
 /* ------------------------------------------------------------------- runs of elements ----- */
 
-/** Adds the fold of 2^level leaves. */
+/** Adds `line`, the fold of 2^level leaves, to the cascade. */
 VEC_FN void S(cascade_add)(fold how, S(cascade) *c, S(line) line, int level)
 {
     int k = level;
@@ -172,7 +172,7 @@ VEC_FN void S(cascade_add)(fold how, S(cascade) *c, S(line) line, int level)
     c->leaves += (uint64_t)1 << level;
 }
 
-/** The fold of all leaves, the small ones first. */
+/** Folds all levels, the lowest first, into one value; the identity if there are no leaves. */
 VEC_FN T S(cascade_value)(fold how, const S(cascade) *c)
 {
     if (!c->leaves)
@@ -185,7 +185,7 @@ VEC_FN T S(cascade_value)(fold how, const S(cascade) *c)
     return S(fold_lanes)(how, line);
 }
 
-/** Folds some lines; for a dot product y has the other factors. */
+/** Folds `lines` (1, 2, 4 or 8) lines at x; for a dot product y has the other factors. */
 VEC_FN S(line) S(leaf)(fold how, const T *x, const T *y, int lines, V p)
 {
     S(line) leaf;
@@ -230,8 +230,8 @@ VEC_FN S(line) S(last_leaf)(fold how, const T *x, const T *y, int64_t n, V p)
     return n < S(LINE) ? rest : S(fold_line)(how, all, rest);
 }
 
-/** The whole leaves of n contiguous elements, two at a time; returns how many elements they hold.
- * y: the other factors of a dot product, else x. */
+/** Adds the whole leaves of n contiguous elements to the cascade; returns the number of elements
+ * folded. y has the other factors of a dot product; otherwise pass x. */
 VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, int64_t n, V p)
 {
     int64_t at = 0;
@@ -284,7 +284,7 @@ FOLD_FN T S(row_deviations)(const T *x, int64_t n, T mean)
 {
     return S(row_fold)(FOLD_DEVIATIONS, x, x, n, mean);
 }
-/** Largest of a row; -Inf of an empty one. NaN may be passed over. */
+/** Largest element of a row; -Inf for an empty row. NaN elements may be ignored. */
 FOLD_FN T S(row_max)(const T *x, int64_t n) { return S(row_fold)(FOLD_TOP, x, x, n, 0); }
 
 FOLD_FN T S(row_dot)(const T *x, const T *y, int64_t n)
@@ -292,8 +292,8 @@ FOLD_FN T S(row_dot)(const T *x, const T *y, int64_t n)
     return S(row_fold)(FOLD_DOT, x, y, n, 0);
 }
 
-/** exp(x - shift) of a part of a line, zeros behind it; stored at y as well. The terms are not read
- * back: a load of some lanes would wait for the store. */
+/** Returns exp(x - shift) of n < LINE elements as a zero-padded line, and stores the n values at y.
+ * The line is not loaded back from y, because a partial load would stall on the store. */
 VEC_FN S(line) S(exp_rest)(T *y, const T *x, V shift, int64_t n)
 {
     S(line) rest;
@@ -306,7 +306,7 @@ VEC_FN S(line) S(exp_rest)(T *y, const T *x, V shift, int64_t n)
     return rest;
 }
 
-/** Adds exp(x - shift) to a cascade; the terms go to y, which may be x. */
+/** Adds exp(x - shift) of n elements to a cascade and stores the terms at y, which may be x. */
 FOLD_FN void S(exp_run)(S(cascade) *c, T *y, const T *x, T shift, int64_t n)
 {
     V s = F(set1)(shift);
@@ -319,7 +319,7 @@ FOLD_FN void S(exp_run)(S(cascade) *c, T *y, const T *x, T shift, int64_t n)
         S(cascade_add)(FOLD_SUM, c, S(exp_rest)(y + whole, x + whole, s, n - whole), 0);
 }
 
-/** Sum of exp(x - shift) over a row; the terms go to y unless it is NULL (y may be x). */
+/** Sum of exp(x - shift) over a row. Stores the terms at y unless y is NULL; y may be x. */
 FOLD_FN T S(row_exp)(T *y, const T *x, T shift, int64_t n)
 {
     S(cascade) c;

@@ -1,4 +1,4 @@
-/** @file gemm.h  A matrix product by the CBLAS. */
+/** @file gemm.h  Matrix products computed by the CBLAS library. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_GEMM_H
 #define TS_BACKENDS_CPU_GEMM_H
@@ -21,10 +21,11 @@ typedef struct ts_gemm {
 } ts_gemm;
 
 /** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes
- *  nothing if a size or step exceeds INT_MAX or the process is exiting. */
+ *  nothing if k, n or a step exceeds INT_MAX or the process is exiting. m must fit in an int. */
 bool ts_blas_f32(const ts_gemm *g);
 bool ts_blas_f64(const ts_gemm *g);
-/** Sets the CBLAS to one thread. */
+/** Sets the CBLAS to one thread and registers the exit and fork handlers. Called once, when the
+ *  backend is installed. */
 void ts_blas_install(void);
 
 #endif

@@ -1,7 +1,7 @@
 /**
- * @file index.c  Reading and writing by index. Work is shared so that each place
- * of the result has one owner that sees its contributions in the order of the indices: sums do
- * not depend on the threads.
+ * @file index.c  Gather, scatter and their relatives. Exactly one thread writes an element of the
+ * result, and it adds contributions in the order of the indices, so sums do not depend on the
+ * number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -20,7 +20,7 @@ VEC_FN int64_t at(indices v, int64_t k)
 
 static indices indices_of(const ts_tensor *t) { return (indices){t->data, t->dtype == TS_I64}; }
 
-/** Names the first index that is out of range. */
+/** Returns a TS_ERR_INDEX error that names the first index outside [0, bound); one must exist. */
 static TS_COLD ts_status fail_index(const ts_frame *f, int arg, const ts_tensor *t, int64_t bound)
 {
     indices v = indices_of(t);
@@ -62,8 +62,8 @@ static ts_status check_range(const ts_frame *f, int arg, int64_t bound)
 
 /* ------------------------------------------------------------------------- rows by index ---- */
 
-/** self seen as (outer, n, inner), the indexed dim in the middle;
- * bytes is the length of an inner run. */
+/** A tensor viewed as (outer, n, inner), where n is the indexed dim. bytes is the size of an inner
+ * run; count is the number of indices. */
 typedef struct rows {
     char *to;
     const char *from;
@@ -148,8 +148,8 @@ static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 static ts_status embedding(ts_frame *f) { return run_select(f, 1, 0); }
 static ts_status index_select(ts_frame *f) { return run_select(f, 2, f->plan->dim); }
 
-/* A task is a strip of one cache line's width down the destination,
- * so no two threads share a line. */
+/* A task is a strip of the destination, one cache line wide, over all its rows; so threads do not
+ * write the same elements. */
 #define ADD_ROWS(T, name)                                                                          \
     enum { name##_strip = 64 / sizeof(T) };                                                        \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
@@ -211,7 +211,7 @@ static ts_status embedding_backward(ts_frame *f)
     return TS_OK;
 }
 
-/** self into out, unless the call is in place. */
+/** Copies self to out, unless the call is in place. Both are contiguous. */
 static void start_from(ts_tensor *out, const ts_tensor *self)
 {
     if (out->data != self->data && out->numel)
@@ -235,9 +235,9 @@ static ts_status index_add(ts_frame *f)
 /* ------------------------------------------------------------------------ lines by index ---- */
 
 /**
- * The index tensor seen as lines along the indexed dim. A line belongs to one thread,
- * since only the elements of a line can meet in one place. Neighbouring lines run together,
- * so memory is read in order.
+ * The index tensor viewed as lines along the indexed dim. One thread processes a whole line,
+ * because only elements of the same line can address the same element. Neighbouring lines are
+ * processed together, so memory is read in order.
  */
 typedef struct lines {
     char *indexed;       /* self of gather, result of the scatters */
@@ -250,7 +250,7 @@ typedef struct lines {
     int64_t along_indexed, along_plain, along_index;
 } lines;
 
-/** Lines together: base offsets, how many, their strides. */
+/** Lines that are processed together: offsets of the first line in elements, and their number. */
 typedef struct bundle {
     int64_t indexed, plain, index, many;
 } bundle;
@@ -268,7 +268,7 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
     return b;
 }
 
-/* do: the operation on *p, the indexed element, and *q, its partner */
+/* todo: a statement on *p, the indexed element, and *q, the element at the index's position */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
@@ -300,7 +300,7 @@ LINES(uint64_t, scatter_add_i64, *p += *q)
 LINES(uint32_t, scatter_add_i32, *p += *q)
 LINES(uint8_t, scatter_add_u8, *p = (uint8_t)(*p + *q))
 
-/** plain NULL: one number for all (strides 0). */
+/** Runs a body over all lines. If plain is NULL, every element's partner is *number. */
 static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number,
                       ts_parallel_body body)
 {
@@ -328,7 +328,7 @@ static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *pl
     ts_parallel_for(index->numel / l.length, TS_CPU_GRAIN(4) / l.length + 1, body, &l);
 }
 
-/** Bound of the indices; a 0-dim tensor has one element. */
+/** Exclusive bound of the indices: the size of the indexed dim, 1 for a 0-dim tensor. */
 static int64_t bound_of(const ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t;

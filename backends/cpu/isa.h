@@ -2,7 +2,7 @@
  * Chooses the variant of the CPU kernels (baseline, AVX2, AVX-512) that runs on this machine.
  *
  * A kernel file exports one symbol per variant (TS_V in vec.h). The registration code declares all
- * of them with TS_ISA_DECLARE and takes the one to use with TS_ISA_PICK:
+ * of them with TS_ISA_DECLARE and selects one with TS_ISA_PICK:
  *
  *     TS_ISA_DECLARE(void, ts_cpu_register_norm, (void));
  *     TS_ISA_PICK(ts_cpu_register_norm)();
@@ -13,15 +13,15 @@
 
 typedef enum ts_isa { TS_ISA_BASELINE, TS_ISA_AVX2, TS_ISA_AVX512, TS_ISA_COUNT } ts_isa;
 
-/** Best variant that processor and operating system support. */
+/** Best variant that both the processor and the operating system support. */
 ts_isa ts_cpu_isa_supported(void);
 /**
  * The variant in use, fixed at the first call: the best supported one, or a lower one named by the
- * environment variable TS_ISA (baseline, avx2, avx512). Other values, and variants that the
- * machine does not support, have no effect.
+ * environment variable TS_ISA (baseline, avx2, avx512). A variant that the machine does not support
+ * has no effect; any other value has no effect and logs a warning.
  */
 ts_isa ts_cpu_isa(void);
-/** The variant that ts_cpu_isa() chooses if TS_ISA has this value (NULL: unset). */
+/** The variant that ts_cpu_isa() chooses if TS_ISA has this value (NULL or "": unset). */
 ts_isa ts_isa_choose(const char *ts_isa_value);
 /** "baseline", "avx2", "avx512"; "?" for anything else. */
 const char *ts_isa_name(ts_isa isa);

@@ -1,11 +1,11 @@
 /**
  * @file loops.h
- * Pointwise loops. A kernel gives, per dtype, a loop over one run of elements with a byte stride
- * an operand; ts_cpu_pointwise() walks the plan's dims around it and shares the work among threads.
+ * Pointwise loops. A kernel provides, per dtype, a loop over one run of elements with a byte stride
+ * per operand. ts_cpu_pointwise() iterates over the plan's dims and divides the work among threads.
  *
  * The templates below build such loops from a function of vectors or of C scalars. Contiguous and
- * broadcast operands have their own inner loops; any other stride is gathered into a vector first,
- * so every element sees the same arithmetic whatever its layout or position.
+ * broadcast operands have their own inner loops. Elements with any other stride are gathered into a
+ * vector first, so the arithmetic does not depend on an element's layout or position.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_LOOPS_H
@@ -13,26 +13,33 @@
 
 #include "dispatch/op.h"
 
-/** Computes n elements; data[0] is the result. params: passed through from the kernel. */
+/**
+ * Computes n elements of one run.
+ * @param data     first element of each operand; data[0] is the result
+ * @param strides  bytes between elements of each operand
+ * @param params   the kernel's params
+ */
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**
- * Runs loops[compute] over f->plan->iter; TS_ERR_DTYPE if there is no loop. bf16 and f16 without
- * their own loop use the f32 loop in blocks that fit the first-level cache; numbers among the
- * operands are then f32.
- * @param cost  approximate cycles per element; determines when to use threads
+ * Runs loops[f->plan->compute] over f->plan->iter. bf16 and f16 without their own loop use the f32
+ * loop in blocks that fit the L1 cache; scalar operands are then converted to f32.
+ * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
+ * @param cost   approximate cycles per element; determines when to use threads
+ * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then
  */
 ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params, int cost);
-/** One loop over f->plan->iter. */
+/** Runs a loop over f->plan->iter. */
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost);
-/** Runs a loop over a space whose item sizes are set. Operands whose runs are short or strided pass
- *  through contiguous blocks. */
+/** Runs a loop over an iteration space whose it->items are set. If runs are short or strided, the
+ *  operands are copied through contiguous blocks. */
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost);
 /** Runs a loop over any iteration space, run by run, on the calling thread only, for loops whose
  *  runs write the same elements. */
 void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params);
 
-/** Elements of work that make a second thread worth while, at `cost` cycles each. */
+/** Grain for ts_parallel_for(): elements per thread that justify a second thread, at `cost` cycles
+ *  per element. */
 #define TS_CPU_GRAIN(cost) (32768 / (cost) + 1)
 
 /** Kernels of a family for registration; used by backend.c. */
@@ -51,9 +58,9 @@ typedef struct ts_cpu_family {
 #include "backends/cpu/vec.h"
 
 /*
- * One set of loops an element type: T scalar, V vector, p prefix, L lanes. Whole vectors
- * run through code of their own where operands are contiguous (or, of two, one broadcast);
- * one more copy of fn serves tails, single elements and all other strides.
+ * One set of loops per element type: T scalar, V vector, p prefix, L lanes. If the operands are
+ * contiguous (with two operands, one may be broadcast), whole vectors have their own loop. A second
+ * loop, and so a second copy of fn, handles tails and all other strides.
  */
 #define TS_LOOP_ACCESS(T, V, p, L)                                                                 \
     /* n <= L elements, whatever the stride */                                                     \
@@ -153,7 +160,8 @@ typedef struct ts_cpu_family {
 TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
 TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
 
-/** static loop `name` for f32 or f64 (p = vf, vd): V name_fn(V x, params) { return expr; } */
+/** Defines the static loop `name` of one operand x, for f32 (p = vf) or f64 (p = vd). expr is the
+ *  result; it may use x and params. */
 #define TS_LOOP1(p, name, expr)                                                               \
     VEC_FN p name##_fn(p x, const void *params) { (void)params; return expr; }                \
     static __attribute__((noinline)) void name##_run(char *const *d, const int64_t *s,        \
@@ -191,8 +199,8 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
         p##_loop3(d, s, n, name##_fn, params);                                                \
     }
 /**
- * Plain C loops: R result type, T operand type. The compiler vectorises the contiguous case:
- * a result may be the very memory of an operand, but never overlaps it in another way.
+ * Defines a loop in plain C: R is the result type, T the operand type. The compiler vectorizes the
+ * contiguous case. A result may alias an operand exactly, but must not overlap it partially.
  */
 #define TS_SCALAR_LOOP1(R, T, name, expr)                                                     \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)         \

@@ -1,7 +1,8 @@
 /**
  * @file loss.c
- * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and kin), and
- * their gradients, each in one pass. Sums go by position or by block, then in order in double.
+ * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and others),
+ * and their gradients, each in one pass. A reduced loss is computed per position or per block, and
+ * these parts are summed in double in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -22,11 +23,11 @@ typedef enum pair_kind {
 
 typedef struct class_job {
     const void *x, *target, *g;
-    void *losses, *lse, *out; /* a loss and a log(sum(exp)) each position; gradient of x */
+    void *losses, *lse, *out; /* loss and log(sum(exp)) per position; gradient of x */
     int64_t n, inner, positions, ignore;
     double smoothing, factor;
     bool short_target;        /* i32, else i64 */
-    bool each;                /* g has an element a position */
+    bool each;                /* g has one element per position */
 } class_job;
 
 typedef struct pair_job {

@@ -1,4 +1,4 @@
-/* Losses for one real type; included by loss.c. */
+/* Losses and their gradients for one real type; included by loss.c. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
@@ -66,7 +66,7 @@ static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Scale of a position's gradient: upstream, over the count for a mean; 0 when ignored. */
+/** Scale of a position's gradient: the upstream gradient, times 1 / count for a mean. */
 VEC_FN T S(class_scale)(const class_job *job, int64_t r)
 {
     const T *g = job->g;
@@ -90,7 +90,7 @@ static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end
                 dx[i * step] = 0;
             continue;
         }
-        /* a large lse lost the digits that make the probabilities add up to 1 */
+        /* a large lse is too coarse for the probabilities to sum to 1: normalize them again */
         if (!(known >= -TS_LSE_EXACT && known <= TS_LSE_EXACT))
             share = F(set1)(1 / S(class_exps)(x, known, n, step));
         if (step == 1) {
@@ -177,7 +177,7 @@ VEC_FN V S(pair)(pair_kind kind, V x, V t, V beta)
     }
 }
 
-/** Its derivative by x, or by t. */
+/** Derivative of S(pair) with respect to x, or to t if by_target. */
 VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
 {
     V d = x - t, one = F(set1)(1), zero = F(zero)(), slope;
@@ -205,7 +205,7 @@ VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
     return slope;
 }
 
-/** A task is a block of elements: its sum, or its losses. */
+/** A task is a block of elements. It stores each loss (job->each) or the sum of the block. */
 VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
     V beta = F(set1)((T)job->beta);
@@ -225,7 +225,7 @@ VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, i
     }
 }
 
-/** A task is a block of elements; dx and dt as wanted. */
+/** A task is a block of elements. Stores the gradients of x and t whose pointers are not NULL. */
 VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
     V beta = F(set1)((T)job->beta),
@@ -264,7 +264,7 @@ static const ts_parallel_body S(pair_bodies)[PAIR_COUNT][2] = {
 #undef PAIR
 };
 
-/** Sum of parts in order, times factor, in double: one element. */
+/** Stores at *out the sum of n parts times factor, summed in double in a fixed order. */
 static void S(total)(const void *parts, int64_t n, double factor, void *out)
 {
     double sums[4] = {0};

@@ -1,5 +1,5 @@
-/** @file matmul.c  Products of matrices over a grid of tiles
- * that is a function of the shape alone. */
+/** @file matmul.c  Matrix products: mm, bmm, addmm, linear and its gradients. The grid of tiles
+ * depends only on the shape, so results do not depend on the number of threads. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/gemm.h"
 #include "backends/cpu/loops.h"
@@ -9,7 +9,7 @@
 
 /* ------------------------------------------------------------------------- plain loops ---- */
 
-/* Sums wrap for integers: they are kept unsigned. */
+/* Integers are summed as the unsigned type U, so that sums wrap. */
 #define PLAIN(T, U, name)                                                                          \
     static void name(const ts_gemm *g)                                                             \
     {                                                                                              \
@@ -229,7 +229,8 @@ static ts_status addmm(ts_frame *f)
 
 /* ------------------------------------------------------------------------------- linear ---- */
 
-/** Rows of t as one dim: count and step. All but the last dim step evenly, as infer saw to. */
+/** Merges all dims of t but the last into rows; returns their number and sets *step to their
+ * stride in elements. The op's infer function ensures that these dims can be merged. */
 static int64_t rows_of(const ts_tensor *t, int64_t *step)
 {
     int64_t rows = 1;
@@ -291,7 +292,7 @@ SUM_COLUMNS(int64_t, uint64_t, columns_i64)
 SUM_COLUMNS(int32_t, uint32_t, columns_i32)
 SUM_COLUMNS(uint8_t, uint32_t, columns_u8)
 
-/** Sums over all but the last dim of t, planned; returns the bytes of scratch. */
+/** Plans the sums over all but the last dim of t. Returns the scratch bytes of columns_run(). */
 static size_t columns_cut(columns *s, const ts_tensor *t, const ts_tensor *out)
 {
     *s = (columns){.data = t->data, .out = out->data, .n = out->numel};
@@ -362,7 +363,7 @@ static ts_status linear_backward(ts_frame *f)
         size_t need = columns_cut(&sums, grad, f->rets[2].t);
         bytes = need > bytes ? need : bytes;
     }
-    /* one block for all three, before the first of them is written */
+    /* one scratch block for all three results, allocated before any result is written */
     void *scratch = bytes ? ts_alloc(f->thread, bytes) : NULL;
     if (bytes && !scratch)
         return ts_error_memory("gradients of a linear layer", (int64_t)bytes);

@@ -1,9 +1,9 @@
 /**
- * @file micro.h  Small products that keep their whole result in registers:
- * the core of GEMM and attention.
+ * @file micro.h  Micro-kernels: small matrix products whose result stays in registers. GEMM and
+ * attention are built from them.
  *
- * Every element of a result is one chain of fused multiply-adds in the order of k, independent of
- * its tile. So results depend neither on the division into tiles nor on the thread.
+ * Each element of a result is one chain of fused multiply-adds in the order of k, whatever its
+ * tile. So results depend neither on the division into tiles nor on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_MICRO_H
@@ -12,7 +12,7 @@
 #include "backends/cpu/vec.h"
 #include "core/base.h"
 
-/* Rows of the largest tile: it fills the registers with two vectors a row. */
+/* Rows of the largest tile: with two vectors per row, it fills the vector registers. */
 #if VEC_ISA == VEC_IS_avx512
 #define MICRO_ROWS 14
 #else
@@ -20,14 +20,18 @@
 #endif
 #define MICRO_COLUMNS_F (2 * VF_LANES)
 #define MICRO_COLUMNS_D (2 * VD_LANES)
-/* floats of a step of a packed block of rows */
+/* Floats per step of k in a packed block of rows: MICRO_ROWS rounded up to whole vectors. */
 #define MICRO_BLOCK ((MICRO_ROWS + VF_LANES - 1) / VF_LANES * VF_LANES)
 
 /**
- * c (rows, columns) = a (rows, k) b (k, columns) [+ bias (columns)], or added to c.
- * @param a_row, a_step  elements from row to row and along k: any
- * @param b_row          elements from row to row; whole vectors are read,
- *                       also behind the last column
+ * c (rows, columns) = a (rows, k) b (k, columns) + bias (columns). With `add` the result is added
+ * to c instead of stored. All strides are in elements. The table index sets the number of rows and
+ * the width of the tile; columns is at most that width and more than the width less one vector.
+ * @param a_row, a_step  strides of a along rows and along k: any
+ * @param b_row          stride of b along k. Columns of b are dense and read in whole vectors, so
+ *                       each row must be readable up to the full width of the tile
+ * @param c_row          stride of c along rows; columns of c are dense, and only `columns` of each
+ *                       row are accessed
  * @param bias           NULL, or `columns` elements
  * @param fetch          address to prefetch: one cache line per step, fetch_step elements apart.
  *                       Pass b with fetch_step 0 to prefetch nothing new
@@ -39,15 +43,15 @@
 typedef void (*ts_micro_f32)(MICRO_PARAMS(float));
 typedef void (*ts_micro_f64)(MICRO_PARAMS(double));
 
-/** [rows][vectors - 1]: kernels for 1 to MICRO_ROWS rows and one or two vectors of columns. */
+/** Indexed by [rows][vectors - 1]: 1 to MICRO_ROWS rows, one or two vectors of columns. */
 extern const ts_micro_f32 TS_V(ts_micro_f32)[MICRO_ROWS + 1][2];
 extern const ts_micro_f64 TS_V(ts_micro_f64)[MICRO_ROWS + 1][2];
 
 /**
  * The same product, which also packs its operands for later products. The copies overlap with the
- * multiplications. a_row is 1; exactly `rows` elements of a step are read.
- * @param a_to  NULL, or receives a: (k, MICRO_BLOCK), zeros behind the rows
- * @param b_to  NULL, or receives b: (k, vectors)
+ * multiplications. a_row must be 1; exactly `rows` elements of a are read per step of k.
+ * @param a_to  NULL, or receives a as (k, MICRO_BLOCK); its last vector is zero-padded
+ * @param b_to  NULL, or receives b as (k, tile width)
  * @param sums  NULL, or receives the sums of a over k, (rows); with `add` they are added to it
  */
 typedef void (*ts_micro_copy_f32)(MICRO_PARAMS(float), float *a_to, float *b_to, float *sums);

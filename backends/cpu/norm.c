@@ -1,8 +1,8 @@
 /**
  * @file norm.c
- * Layer and RMS normalisation over the last dims, one pass over rows in each direction. Sums over
- * rows are kept for each chunk of a fixed number of rows and added pairwise, whichever thread
- * computed them.
+ * Layer and RMS normalization over the last dims. Forward and backward each traverse the rows once.
+ * Gradients of weight and bias are summed per chunk of ROWS_PER_CHUNK rows; the chunks are added
+ * pairwise, so the result does not depend on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/rows.h"
@@ -15,15 +15,15 @@ enum { ROWS_PER_CHUNK = 64 };
 typedef struct norm_job {
     const void *x, *g, *weight, *bias; /* weight and bias may be NULL */
     void *y;                           /* result, or gradient of x */
-    void *mean, *rstd;                 /* one a row; results may be NULL */
+    void *mean, *rstd;                 /* one per row; as results they may be NULL */
     void *dw, *db;                     /* may be NULL */
     void *parts;                       /* (chunks, 2, n), NULL when neither dw nor db is wanted */
     int64_t rows, n, chunks;
     double eps;
     bool rms;
-    ts_dtype half;                     /* dtype of x and y if they are halves; other operands are
-                                          f32 */
-    ts_slots *slots;                   /* for rows of halves */
+    ts_dtype half;                     /* dtype of x and y, for forward_of_halves(); the other
+                                          operands are f32 there */
+    ts_slots *slots;                   /* buffers for forward_of_halves() */
 } norm_job;
 
 #define TS_REAL 32
@@ -51,7 +51,7 @@ static void forward_of_halves(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Weights of halves are widened once; statistics are f32. */
+/** Forward for bf16 and f16. Widens weight and bias once; mean and rstd are f32. */
 static ts_status forward_half(ts_frame *f, norm_job *job)
 {
     if (job->n > TS_ROW_MOST)

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** Recomputes the mean if elements are so close to it that its rounding error matters: adds the
- * mean of the differences. The mean of equal elements is then exact. */
+/** Corrects the mean of a row whose elements are so close to it that its rounding error matters:
+ * adds the mean of x - mean, so the mean of equal elements is exact. Returns the sum of
+ * (x - mean)^2 with the new mean. */
 FOLD_FN T S(close_deviations)(const T *x, int64_t n, T *mean)
 {
     V m = F(set1)(*mean);
@@ -57,9 +58,10 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
         S(norm_rows)(job, false, job->weight, job->bias, begin, end);
 }
 
-enum { S(ABREAST) = 4 }; /* rows that share one sweep over the columns */
+enum { S(ABREAST) = 4 }; /* rows that share one pass over the columns */
 
-/** Means of h = grad * weight and of h z over some rows, each sum in the lanes of a line. */
+/** For each of `rows` rows: the means of h = grad * weight and of h z, z = (x - mean) * rstd. w may
+ * be NULL. Each row sums in the lanes of one line, so the order is the same in every variant. */
 VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int64_t n,
                               const V *mean, const V *rstd, V *mean_h, V *mean_hz)
 {
@@ -97,7 +99,7 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
         mean[k] = F(set1)(rms ? 0 : ((const T *)job->mean)[r + k]);
         rstd[k] = F(set1)(((const T *)job->rstd)[r + k]);
     }
-    enum { TOGETHER = S(ABREAST) / LINE_VECTORS }; /* as many as registers hold the sums of */
+    enum { TOGETHER = S(ABREAST) / LINE_VECTORS }; /* rows whose sums fit the registers */
     for (int k = 0; k < rows; k += TOGETHER)
         S(gradient_means)(x + k * n, g + k * n, weighted ? w : NULL,
                           rows < TOGETHER ? rows : TOGETHER, n, mean + k, rstd + k, c1 + k, c2 + k);
@@ -153,7 +155,7 @@ static void S(norm_backward)(void *ctx, int64_t begin, int64_t end)
         S(norm_backward_chunks)(job, false, job->weight, job->parts, begin, end);
 }
 
-/** Adds the chunks' sums pairwise, columns begin .. end of dw and db laid side by side. */
+/** Adds the chunks' sums pairwise for columns [begin, end) of (dw, db), a row of 2 n columns. */
 static void S(norm_combine)(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;

@@ -2,8 +2,8 @@
  * @file optim.c  Update rules over lists of tensors.
  *
  * All elements of a list form one range that is divided evenly among threads, independent of tensor
- * boundaries. Elements of non-contiguous tensors, and halves, which compute in f32, are copied
- * through small buffers in row-major order, so the arithmetic is the same for every layout.
+ * boundaries. Non-contiguous tensors, and bf16 and f16, which compute in f32, are copied through
+ * small buffers in row-major order, so the arithmetic is the same for every layout.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
@@ -27,20 +27,21 @@ typedef struct job {
     unsigned written;
     int64_t n;
     int64_t *starts;     /* (n + 1): where tensor i begins in the common range */
-    const int64_t *steps;
-    const ts_value *skipped; /* step numbers per tensor; 0 without steps */
-    /** elements at data[k], all f64 where tensor i is, else f32; contiguous */
+    const int64_t *steps;    /* step number of each tensor; NULL for rules without steps */
+    const ts_value *skipped; /* list of f32 counts of skipped steps per tensor, or absent */
+    /** Updates n contiguous elements of tensor i. data[k] has those of list k, all f64 if tensor i
+     *  is f64, else f32. */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
     double lr, beta1, beta2, eps, decay, momentum, dampening;
-    double factor;       /* cost per element, or factor of gradients */
+    double factor;       /* factor of the gradients, or of the elements for scale and unscale */
     bool decoupled, nesterov;
     double *sums;        /* partial sums of a norm, one per block */
-    bool *found;         /* set if a product is not finite, in any order of threads */
+    bool *found;         /* set by any thread that computes a non-finite product */
 } job;
 
 /* -------------------------------------------------------------- elements of any layout ---- */
 
-/** Byte offset of element `at`, row-major. */
+/** Byte offset in t->data of the element with row-major index `at`. */
 static int64_t place_of(const ts_tensor *t, int64_t at)
 {
     int64_t offset = 0;
@@ -96,13 +97,13 @@ static void store(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute
         scatter(t, first, n, to);
 }
 
-/** dtype of the arithmetic on tensors i. */
+/** Compute dtype for the tensors i of all lists. */
 static ts_dtype compute_of(const job *j, int64_t i)
 {
     return j->args[0].list[i]->dtype == TS_F64 ? TS_F64 : TS_F32;
 }
 
-/** Elements first .. first+n of tensor i of each list. */
+/** Updates the elements [first, first + n) of tensor i of each list. */
 static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
 {
     void *data[LISTS];
@@ -131,7 +132,7 @@ static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
     }
 }
 
-/** The tensor (or the last of several, where some are empty) that holds position `at`. */
+/** Index of the tensor that holds position `at` of the common range. */
 static int64_t member_at(const int64_t *starts, int64_t n, int64_t at)
 {
     int64_t low = 0, high = n - 1;
@@ -161,7 +162,8 @@ static size_t starts_bytes(const ts_frame *f)
     return ((size_t)f->args[0].count + 1) * sizeof(int64_t);
 }
 
-/** Start of each tensor, in elements or in blocks; freed by the caller. NULL with an error. */
+/** Start of each tensor of list 0, and the end, in blocks of `unit` elements: count + 1 numbers,
+ *  which the caller frees. NULL with TS_ERR_MEMORY. */
 static int64_t *make_starts(ts_frame *f, int64_t unit)
 {
     int64_t *starts = ts_alloc(f->thread, starts_bytes(f));
@@ -186,8 +188,8 @@ static ts_status run(ts_frame *f, job *j, int cost)
     return TS_OK;
 }
 
-/** Whether a step is to be left out; if so, that is counted.
- * found and skipped are args[guard] and the next one. */
+/** True if the step must be skipped because args[guard] (`found`) is not 0. It then increments the
+ *  counters in the list args[guard + 1] (`skipped`). */
 static bool left_out(const ts_frame *f, int guard)
 {
     const ts_value *found = &f->args[guard], *skipped = &f->args[guard + 1];
@@ -198,7 +200,7 @@ static bool left_out(const ts_frame *f, int guard)
     return true;
 }
 
-/** The number of tensor i's step, from 1 on. */
+/** Step number of tensor i, from 1, without its skipped steps. */
 static int64_t step_of(const job *j, int64_t i)
 {
     return j->steps[i] - (j->skipped->tag == TS_TAG_TENSORS
@@ -216,7 +218,7 @@ static double grad_scale(const ts_frame *f, int arg)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
 
-/* The same source for vectors of f32 and f64: T scalar, V vector, p prefix, L lanes. The average of
+/* One source for f32 and f64: T scalar, V vector, p prefix, L lanes. The moving average of the
  * gradients is interpolated from the nearer end, like lerp. */
 #define ADAMW(T, V, p, L, name)                                                               \
     VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
@@ -382,7 +384,8 @@ static ts_status scale(ts_frame *f)
     return run(f, &j, 1);
 }
 
-/* x - x is 0 for numbers, NaN for the rest: a sum of such stays 0 or becomes NaN. */
+/* Multiplies by factor; returns whether a product is not finite. y - y is 0 if y is finite, else
+ * NaN, so the sum of these differences detects one. */
 #define UNSCALE(T, V, p, L, name)                                                             \
     static bool name(T *x, int64_t n, T factor)                                               \
     {                                                                                         \
@@ -403,7 +406,7 @@ static ts_status scale(ts_frame *f)
 UNSCALE(float, vf, vf, VF_LANES, unscale_f32)
 UNSCALE(double, vd, vd, VD_LANES, unscale_f64)
 
-/** Elements in f32 as the half holds them; at most STAGED. */
+/** Rounds n f32 elements to a half dtype, in place; n is at most STAGED. */
 static void round_to(ts_dtype half, float *x, int64_t n)
 {
     uint16_t stored[STAGED];
@@ -439,12 +442,12 @@ static ts_status clip_norm(ts_frame *f)
 {
     job j = {.lists = 1, .written = 1, .update = scale_update};
     j.factor = f->args[2].d / (number_of(&f->args[1]) + 1e-6);
-    return j.factor >= 1 ? TS_OK : run(f, &j, 1); /* a NaN must show */
+    return j.factor >= 1 ? TS_OK : run(f, &j, 1); /* a NaN factor propagates to the gradients */
 }
 
 /* -------------------------------------------------------------------------------- norm ---- */
 
-/** Squares of f32 are exact in f64; 16 running sums in every variant. */
+/** Sum of squares in f64, where squares of f32 are exact. Every variant uses 16 running sums. */
 static double squares_f32(const float *x, int64_t n)
 {
     enum { LOADS = 16 / VF_LANES };

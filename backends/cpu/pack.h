@@ -1,4 +1,4 @@
-/** @file pack.h  Copies of operands in the order in which small products read them. */
+/** @file pack.h  Packs f32 operands in the order in which the micro-kernels read them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PACK_H
 #define TS_BACKENDS_CPU_PACK_H
@@ -16,7 +16,7 @@
         r[i + (s)] = __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, PACK_HIGH, s));           \
     }
 
-/** Row i of r becomes column i. */
+/** Transposes a VF_LANES × VF_LANES matrix in registers, in place: row i of r becomes column i. */
 VEC_FN void vf_transpose(vf r[VF_LANES])
 {
     PACK_STEP(r, 1)
@@ -30,8 +30,8 @@ VEC_FN void vf_transpose(vf r[VF_LANES])
 }
 
 /**
- * Packs the transpose of `from` into to (k, width): `columns` rows of k elements, the rest of the
- * width zero. width is a multiple of VF_LANES.
+ * Packs the transpose of from (columns, k), whose rows are `row` elements apart, into
+ * to (k, width). Columns from `columns` to `width` are zero. width is a multiple of VF_LANES.
  */
 VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int64_t row,
                                int64_t columns, int64_t k)
@@ -60,7 +60,8 @@ VEC_FN void vf_pack_transposed(float *to, int64_t width, const float *from, int6
     }
 }
 
-/** Packs the first `columns` of k rows into to (k, width), the rest of the width zero. */
+/** Packs from (k, columns), whose rows are `row` elements apart, into to (k, width). Columns from
+ *  `columns` to `width` are zero. width is a multiple of VF_LANES. */
 VEC_FN void vf_pack_rows(float *to, int64_t width, const float *from, int64_t row, int64_t columns,
                          int64_t k)
 {

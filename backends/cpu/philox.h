@@ -1,6 +1,6 @@
 /**
- * @file philox.h  Words of Philox in groups of sixteen blocks, vectors of them side by side;
- * core/philox.h says which words an element gets.
+ * @file philox.h  Vectorized Philox: generates groups of 16 blocks, one block per 64-bit lane.
+ * core/philox.h defines which words an element uses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_PHILOX_H
@@ -26,6 +26,8 @@ VEC_FN philox_lanes philox_round(philox_lanes c, vl k0, vl k1)
                           p0};
 }
 
+/** Counters of the blocks position .. position + VD_LANES - 1, one block per lane. */
+/** Counters of the blocks position .. position + VD_LANES - 1, one block per lane. */
 VEC_FN philox_lanes philox_counters(uint64_t position)
 {
     vu64 at = (vu64)vl_set1((int64_t)position); /* unsigned: positions may wrap */
@@ -34,7 +36,7 @@ VEC_FN philox_lanes philox_counters(uint64_t position)
     return (philox_lanes){(vl)at, (vl)(at >> 32), vl_set1(0), vl_set1(0)};
 }
 
-/** Words of VD_LANES blocks in the order of blocks. */
+/** Stores the four words of each of VD_LANES blocks, block by block. */
 VEC_FN void philox_store(uint32_t *w, philox_lanes c)
 {
     vl low = vl_set1(0xffffffff), a = (c.c0 & low) | (c.c1 << 32), b = (c.c2 & low) | (c.c3 << 32);
@@ -43,7 +45,8 @@ VEC_FN void philox_store(uint32_t *w, philox_lanes c)
     memcpy(w + 2 * VD_LANES, &second, sizeof second);
 }
 
-/** Words of the blocks position .. position+15, in order, equal to those of ts_philox_raw(). */
+/** Writes the PHILOX_WORDS words of the blocks position .. position + 15 to w, in order. They equal
+ *  the words of ts_philox_raw(). */
 static inline void philox_group(uint64_t seed, uint64_t position, uint32_t *w)
 {
     /* two chains hide each other's latency */

@@ -61,7 +61,7 @@ KERNEL(div, 2, FLOAT_LOOPS(div))
 #define FUSES 1
 #endif
 #define DEFINE_FLOORED(T, p, m, LANES, FN, EXACT)                                                \
-    /* signs that differ, of numbers other than 0 */                                             \
+    /* true where exactly one of a and b is below 0 */                                           \
     VEC_FN m p##_opposite(p a, p b)                                                              \
     {                                                                                            \
         return m##_xor(p##_lt(a, p##_set1(0)), p##_lt(b, p##_set1(0)));                          \
@@ -99,7 +99,7 @@ KERNEL(div, 2, FLOAT_LOOPS(div))
 DEFINE_FLOORED(float, vf, vm, VF_LANES, f, 0x1p23f)
 DEFINE_FLOORED(double, vd, vdm, VD_LANES, , 0x1p52)
 
-/* The divisor is not 0 here; -1 is apart because the lowest number has no negative. */
+/* b is not 0 here. b == -1 is handled separately because INT64_MIN / -1 overflows. */
 static inline int64_t floor_of_int(int64_t a, int64_t b)
 {
     if (b == -1)
@@ -119,7 +119,7 @@ TS_LOOP2(vf, remainder_f32, vf_remainder(a, b))
 TS_LOOP2(vd, remainder_f64, vd_remainder(a, b))
 INTS(remainder, remainder_of_int(a, b), (int32_t)remainder_of_int(a, b), a % b)
 
-/** Sets *params where the divisor is 0. */
+/** Sets the bool that *params points to if any divisor is 0. */
 #define FIND_ZERO(T, name)                                                                  \
     static void name(char *const *d, const int64_t *s, int64_t n, const void *params)       \
     {                                                                                       \
@@ -170,7 +170,7 @@ static int64_t power_of_int(int64_t a, int64_t e)
             result *= base;
     return (int64_t)result;
 }
-/* one copy: it is large */
+/* not inlined: the code is large */
 static __attribute__((noinline)) vf power_of_f32(vf a, vf b) { return vf_pow(a, b); }
 
 TS_LOOP2(vf, pow_f32, power_of_f32(a, b))
@@ -277,13 +277,13 @@ static ts_status addcdiv_kernel(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ bounds ---- */
 
-/** Bounds for floats and for integers; an absent one is the widest. */
+/** Bounds for floats and for integers; an absent bound is the dtype's limit. */
 typedef struct bounds {
     double low, high;
     int64_t low_int, high_int;
 } bounds;
 
-/** A bound as an element of a floating dtype holds it. */
+/** A bound rounded to a floating dtype; for other dtypes the number itself. */
 static double bound_in(ts_dtype dtype, const ts_value *v)
 {
     double place;

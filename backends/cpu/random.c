@@ -1,8 +1,8 @@
 /**
- * @file random.c  Random numbers: which words an element gets is stated in core/philox.h.
+ * @file random.c  Random numbers. core/philox.h defines which words an element uses.
  *
- * A group of words (backends/cpu/philox.h) serves 64 elements of 32-bit draws
- * or 32 of 64-bit draws. Threads share out whole groups.
+ * A group of words (backends/cpu/philox.h) serves 64 elements with 32-bit draws or 32 elements with
+ * 64-bit draws. Work is divided among threads in whole groups.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/philox.h"
@@ -20,7 +20,7 @@ VEC_FN uint64_t word64(const uint32_t *w, int64_t i)
 /** One draw: the conversion of each group's random words. */
 typedef struct draw {
     ts_rng_state rng;
-    int64_t numel, share; /* elements in all, and of a group */
+    int64_t numel, share; /* elements in total, and per group */
     char *out;
     const char *in;
     double a, b;
@@ -93,7 +93,7 @@ static float half_below(double x, ts_dtype dtype)
     return half_to_f32((uint16_t)(y > 0 ? bits - 1 : y < 0 ? bits + 1 : 0x8001), dtype);
 }
 
-/** The numbers of f32, rounded; the open end stays open. */
+/** Draws in f32 and rounds to the half dtype. Clamps below the upper end, which is exclusive. */
 static void uniform_half(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
     float x[PHILOX_WORDS] __attribute__((aligned(64)));
@@ -160,8 +160,8 @@ static ts_status normal(ts_frame *f)
 
 /* ---------------------------------------------------------------------------- integers ---- */
 
-/** Number below range from 64 bits: the high half of a product;
- * each value is met within range / 2^64. */
+/** Maps 64 random bits to [0, range): the high half of a product. The probability of a value is
+ * 1 / range up to 2^-64. */
 TS_INLINE uint64_t below(uint64_t bits, uint64_t range)
 {
     return (uint64_t)((unsigned __int128)bits * range >> 64);
@@ -228,8 +228,8 @@ static ts_status randperm(ts_frame *f)
 
 /* --------------------------------------------------------------------------- bernoulli ---- */
 
-/** u < p exactly, for u = bits * 2^-24: p * 2^24 rounded up.
- * NaN and numbers outside are refused before. */
+/** Returns p * 2^24, rounded up: bits < threshold exactly if bits * 2^-24 < p. p is in [0, 1],
+ * which the op checks before. */
 TS_INLINE uint32_t threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
 
 static void bernoulli_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
@@ -461,7 +461,8 @@ static void sift(arrival *heap, int64_t n, int64_t at)
     heap[at] = moved;
 }
 
-/** A race of exponential times: the earliest arrivals, from a heap in scratch. */
+/** Samples without replacement: draws an exponential arrival time per category, with its weight as
+ * rate, and takes the earliest ones from a heap. heap has room for all categories. */
 static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, arrival *heap,
                                 int64_t *out)
 {

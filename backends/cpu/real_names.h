@@ -1,6 +1,6 @@
 /*
- * The names in which code for both real types is written; REAL_BITS is 32 or 64. Includable again
- * with other REAL_BITS.
+ * Type-generic names for code that is compiled for f32 and f64. Define REAL_BITS as 32 or 64 before
+ * each inclusion; a later inclusion redefines the names.
  *
  *   T, V, VM, LANES      float, vf, vm, VF_LANES    or  double, vd, vdm, VD_LANES
  *   F(load), M(bits)     vf_load, vm_bits           or  vd_load, vdm_bits

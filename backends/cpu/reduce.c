@@ -2,9 +2,9 @@
  * @file reduce.c
  * Reductions over dims: sum, mean, prod, max, min, norms, variance, logsumexp.
  *
- * A reduction is a chain of passes; each folds the elements into fixed parts, a function of the
- * layout alone, and the next pass folds the parts, until one is left. So the bits are the same on
- * any number of threads, and the error of a sum grows with the depth of the chain, not its length.
+ * A reduction is a chain of passes. Each pass folds the elements into parts, whose division depends
+ * only on the layout; the next pass folds the parts, until one is left. So the bits are the same
+ * for any number of threads, and the error of a sum grows with the depth of the chain of passes.
  *
  *   inner pass   the elements of a result form runs; vectors run along the elements
  *   outer pass   adjacent results are contiguous (column sums); vectors run across results
@@ -24,9 +24,9 @@ enum {
     ROW_LEVELS = 4,   /* levels of the cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
     NARROW = 128,     /* columns of halves that are widened at a time */
-    SHORT = 32,       /* elements of a result in a turned pass, at most */
-    TURNED = 1024,    /* elements of its tiles */
-    ACROSS = 256      /* results that one task folds side by side */
+    SHORT = 32,       /* most elements per result in a turned pass */
+    TURNED = 1024,    /* elements of a tile in a turned pass */
+    ACROSS = 256      /* integer results that a task folds side by side */
 };
 
 typedef enum finish {
@@ -42,23 +42,24 @@ typedef enum finish {
 typedef struct reduction {
     const char *x;
     char *out;          /* results or parts, contiguous */
-    const void *params; /* one a result, or NULL */
+    const void *params; /* one per result, or NULL */
     int kept, reduced;
     int64_t kept_sizes[TS_MAX_DIMS], kept_steps[TS_MAX_DIMS];
     int64_t sizes[TS_MAX_DIMS], steps[TS_MAX_DIMS];
-    int64_t results, length; /* products of the two; an outer pass counts results without width */
+    int64_t results, length; /* products of kept_sizes and of sizes; the columns of an outer pass
+                                (width) are not in results */
     int64_t parts;
     int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
-    int64_t width, tiles;           /* outer: columns, and tasks they make;
-                                       width 0 is another pass */
-    int64_t turned;                 /* turned: results of a task; 0 is another pass */
-    bool widen;                     /* x is of a half dtype, and folded in f32 */
+    int64_t width, tiles;           /* outer: columns, and tiles of columns; width is 0 in other
+                                       passes */
+    int64_t turned;                 /* turned: results per task; 0 in other passes */
+    bool widen;                     /* x has the dtype `half` and is folded in f32 */
     ts_dtype half;
 } reduction;
 
 /* ---------------------------------------------------------------------- walking dims ------ */
 
-/** Byte offset of a place in some dims. */
+/** An index into n dims, innermost first, and its byte offset. */
 typedef struct walker {
     int n;
     const int64_t *sizes, *steps;
@@ -83,7 +84,7 @@ VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64
     }
     return w;
 }
-/** Goes on by n places of the innermost dim, at most to its end. */
+/** Advances by n positions of the innermost dim, at most to its end, where it carries. */
 VEC_FN void walker_move(walker *w, int64_t n)
 {
     for (int d = 0; d < w->n; d++, n = 1) {
@@ -95,12 +96,12 @@ VEC_FN void walker_move(walker *w, int64_t n)
     }
 }
 VEC_FN void walker_next(walker *w) { walker_move(w, 1); }
-/** Places to the end of the innermost dim, at most n. */
+/** Number of positions to the end of the innermost dim, at most n. */
 VEC_FN int64_t walker_run(const walker *w, int64_t n)
 {
     return w->n ? ts_min64(w->sizes[0] - w->at[0], n) : n;
 }
-/** The step from place to place there. */
+/** Step of the innermost dim in bytes; 0 without dims. */
 VEC_FN int64_t walker_step(const walker *w) { return w->n ? w->steps[0] : 0; }
 
 /** A turned pass, and the outer pass that folds its columns. */
@@ -197,7 +198,7 @@ static void plan_parts(reduction *r)
     r->parts = r->pieces > 1 ? r->pieces * r->all_runs : ts_ceil_div(r->all_runs, r->runs);
 }
 
-/** The next pass: folds the parts that this one left at `parts`. */
+/** Plans the next pass, which folds the results of this pass, stored at `parts`. */
 static void plan_next(reduction *r, const char *parts, int64_t item)
 {
     int64_t columns = r->width ? r->width : 1, n = r->parts;
@@ -256,7 +257,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
         run_pass(&r, how, wide);
         return TS_OK;
     }
-    /* two buffers in turn; the second one holds the parts of the parts */
+    /* two buffers, alternating: the first holds parts, the smaller second the parts of parts */
     int64_t columns = r.results * (r.width ? r.width : 1);
     int64_t first = columns * r.parts * item;
     int64_t second = columns * ts_ceil_div(r.parts, r.width ? ROW_BLOCK : RUN_BLOCK) * item;
@@ -318,8 +319,8 @@ static bool is_across(const reduction *r, int64_t item)
 }
 
 /*
- * Integers fold in any order to the same value, so a task has whole results: one after the other
- * along its runs, or up to ACROSS of them side by side, element by element.
+ * The order of a fold of integers does not change the value, so a task computes whole results: one
+ * after the other along its runs, or up to ACROSS of them side by side.
  */
 #define ALONG(T, take)                                                                             \
     if (step == (int64_t)sizeof(T))                                                                \
@@ -404,11 +405,11 @@ static void reduce_integers(const ts_tensor *t, int64_t mask, fold how, void *re
 typedef struct truth_job {
     const reduction *r;
     uint64_t bits; /* bits of an element to test: without the sign of a float */
-    bool all;      /* a zero is looked for, else an element that is none */
+    bool all;      /* true: search for a zero; false: search for a nonzero element */
 } truth_job;
 
-/* Elements are words of their size; a result along runs is known when the first that decides is
- * found. */
+/* Elements are tested as unsigned words of their size. A result along runs stops at the first block
+ * that contains a deciding element. */
 #define FOLD_TRUTH(T, name)                                                                        \
     typedef T name##_word __attribute__((may_alias));                                              \
     VEC_FN void name##_along(const truth_job *job, T bits, int64_t begin, int64_t end)             \
@@ -475,7 +476,8 @@ static void fill_empty(ts_tensor *out, fold how, finish last)
     }
 }
 
-/** Memory for n folded results or parameters; of halves they are f32. */
+/** Allocates n results or parameters in f64 if the compute dtype is f64, else in f32. NULL with
+ * TS_ERR_MEMORY. */
 static void *results_new(ts_frame *f, int64_t n, size_t *bytes)
 {
     *bytes = (size_t)n * (f->plan->compute == TS_F64 ? 8 : 4);
@@ -539,7 +541,7 @@ static ts_status norm(ts_frame *f)
         return reduce(f, FOLD_SQUARES, FINISH_ROOT);
     return reduce(f, p == 1 ? FOLD_ABS : FOLD_ABSMAX, FINISH_NONE);
 }
-/** Over no element `all` holds and `any` does not. */
+/** Kernel of all and any. Over no elements, all is true and any is false. */
 static ts_status truth(ts_frame *f, bool all)
 {
     const ts_tensor *t = f->args[0].t;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** n elements of x, `step` bytes apart and perhaps halves, to contiguous ones of T. */
+/** Copies n elements of x, `step` bytes apart, to contiguous elements of T; widens halves. */
 VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, int64_t n)
 {
 #if TS_REAL == 32
@@ -21,7 +21,8 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
             to[k] = *(const T *)(x + k * step);
 }
 
-/** n elements of a run; exponentials are computed in `block`, of TERMS, which x may be. */
+/** Folds n contiguous elements. Exponentials are stored in `block` (TERMS elements), which may
+ * alias x. */
 VEC_FN void S(fold_block)(fold how, S(cascade) *c, T *block, const T *x, int64_t n, T p)
 {
     if (how != FOLD_EXP) {
@@ -79,7 +80,7 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** A vector of columns: n rows, and the levels of `carry`, into out. */
+/** Folds one vector of columns at j: n rows, and the levels of the bits in `carry`, into out. */
 VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j, int64_t left,
                              const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
@@ -98,15 +99,15 @@ VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t col
                            const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
     int64_t j = 0;
-    /* an exponential takes so much code that whole vectors do without a loop of their own */
+    /* exponentials are large inlined code, so they have no separate loop for whole vectors */
     for (; how != FOLD_EXP && j + LANES <= columns; j += LANES)
         S(column_vector)(how, rows, n, j, LANES, params, level, carry, out);
     for (; j < columns; j += LANES)
         S(column_vector)(how, rows, n, j, columns - j, params, level, carry, out);
 }
 
-/** At most ROW_BLOCK rows of at most TILE columns into out: a cascade for each column. Rows of
- * halves, of at most NARROW columns, pass through f32, a leaf at a time. */
+/** Folds n <= ROW_BLOCK rows of at most TILE columns into out, with a cascade per column. Rows of
+ * halves have at most NARROW columns and are widened to f32 one leaf at a time. */
 VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *rows, int64_t from,
                             int64_t n, int64_t columns, const T *params, T *out)
 {

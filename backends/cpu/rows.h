@@ -1,7 +1,7 @@
 /**
  * @file rows.h
- * Rows of bf16 or f16 for kernels of f32: blocks of rows are widened into a buffer of the first
- * caches, the kernel's body for f32 runs over the buffer in place, and the results are narrowed.
+ * Runs f32 row kernels on bf16 or f16. The kernel widens a block of rows into an f32 buffer that
+ * fits the L1 or L2 cache, runs its f32 body on the buffer in place, and narrows the results.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_ROWS_H
@@ -10,9 +10,10 @@
 #include "backends/cpu/copy.h"
 #include "backends/cpu/slots.h"
 
-enum { TS_ROW_MOST = 4096 /* elements of the longest row that is worth a buffer */ };
+enum { TS_ROW_MOST = 4096 /* largest row in elements; longer rows use ts_run_widened() */ };
 
-/** Elements of a half dtype to f32, contiguous on both sides; and back. */
+/** Converts n contiguous elements of a half dtype (bf16 or f16) to f32. rows_narrow() converts them
+ *  back. */
 VEC_FN void rows_widen(float *to, const void *from, ts_dtype half, int64_t n)
 {
     TS_V(ts_cpu_copy_loop)(TS_F32, half)((char *[]){(char *)to, (char *)from}, (int64_t[]){4, 2}, n,
@@ -22,9 +23,9 @@ VEC_FN void rows_narrow(void *to, const float *from, ts_dtype half, int64_t n)
 {
     TS_V(ts_cpu_copy_loop)(half, TS_F32)((char *[]){to, (char *)from}, (int64_t[]){2, 4}, n, NULL);
 }
-/** Rows that fill a buffer and stay in the first cache. */
+/** Number of rows of n elements in a buffer: about 1024 elements, at least one row. */
 VEC_FN int64_t rows_together(int64_t n) { return n < 1024 ? 1024 / ts_max64(n, 1) : 1; }
-/** Bytes of a buffer. */
+/** Bytes of an f32 buffer for rows_together(n) rows of n elements. */
 VEC_FN int64_t rows_bytes(int64_t n) { return n * rows_together(n) * (int64_t)sizeof(float); }
 
 #endif

@@ -11,26 +11,29 @@
 typedef struct ts_sgemm_plan {
     const ts_gemm *g;
     float *sums;
-    int64_t parts;                 /* parts of k: the first is written to the result, the second to
-                                      `rest` */
+    int64_t parts;                 /* parts of k, 1 or 2: the first is written to the result, the
+                                      second to `rest` */
     int64_t rows, columns, across; /* size of a tile; number of tiles per row of tiles */
-    int64_t count;                 /* number of tiles, times parts */
-    float *packed, *rest;          /* rest (m, n), then the sums (m) */
-    int64_t floats;                /* distance between the scratch of two tiles; 0 with one
-                                      thread */
+    int64_t count;                 /* number of tasks: tiles times parts */
+    float *packed, *rest;          /* packed operands; result (m, n) and sums (m) of the second
+                                      part */
+    int64_t floats;                /* floats of scratch per task; 0 if the tasks share it */
     int64_t packed_floats;         /* floats before `rest` */
     bool small;                    /* if set, only g, sums and bytes are valid */
-    bool a_packed, alone;
+    bool a_packed, alone;          /* both operands are packed; the calling thread runs all tasks */          /* both operands are packed; the calling thread runs all tasks */
     size_t bytes;                  /* bytes of scratch; may be 0 */
 } ts_sgemm_plan;
 
 /**
- * Plans the product g, borrowed until it has run.
- * @param sums  receives the sums of the first operand over k, (m); NULL if not requested
- * @return false if the CBLAS should compute the product
+ * Plans the product g. The plan borrows g and sums until ts_sgemm_run() returns.
+ * @param sums  receives the sums of the first operand over k, (m); NULL if not requested. Requires
+ *              an operand with dense columns (a_row == 1)
+ * @return false if the caller must compute the product another way: in the baseline variant, for
+ *         empty operands, or if the sums cannot be computed
  */
 bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *plan, const ts_gemm *g, float *sums);
-/** The whole product, on the pool, with plan->bytes of scratch. */
+/** Computes the planned product on the thread pool. scratch has plan->bytes bytes, and may be NULL
+ *  if that is 0. */
 void TS_V(ts_sgemm_run)(ts_sgemm_plan *plan, void *scratch);
 
 /** Bytes of scratch that the product g of f32 or f64 takes. */

@@ -1,7 +1,8 @@
 /**
  * @file slots.h
- * Memory that the body of a loop works in. A body may not allocate, and its stack may be small, so
- * the kernel takes a slot for each thread of the pool, which calls a body at most once a thread.
+ * Per-thread scratch memory for the body of a parallel loop. A body may not allocate and its stack
+ * may be small, so the kernel allocates one slot per thread before the loop. The pool calls the
+ * body at most once per thread.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SLOTS_H
@@ -16,8 +17,12 @@ typedef struct ts_slots {
     atomic_int taken;
 } ts_slots;
 
-/** Allocates slots for a loop over at least one task, each aligned to a cache line; `what` names
- *  them in an error. */
+/**
+ * Allocates slots of `bytes` bytes, each aligned to a cache line, for a loop over tasks >= 1 tasks.
+ * Free them with ts_slots_end() after the loop.
+ * @param what  names the memory in the error
+ * @return TS_ERR_MEMORY if the allocation fails; nothing is held then
+ */
 TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int64_t bytes,
                                    const char *what)
 {
@@ -28,6 +33,8 @@ TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int6
     atomic_init(&s->taken, 0);
     return s->memory ? TS_OK : ts_error_memory(what, (int64_t)s->bytes);
 }
+/** Returns an unused slot. A body calls it once per invocation; contents are undefined. */
+/** Returns an unused slot. A body calls it once per invocation; contents are undefined. */
 TS_INLINE void *ts_slot(ts_slots *s)
 {
     return s->memory +

@@ -8,9 +8,9 @@ typedef struct softmax_job {
     void *y;
     int64_t n, inner;
     bool log;
-    ts_dtype half;              /* dtype if halves, */
-    ts_parallel_body single;    /* the rows of f32, */
-    ts_slots *slots;            /* and place for them */
+    ts_dtype half;              /* dtype of the tensors, for rows_of_halves() */
+    ts_parallel_body single;    /* the f32 body for rows */
+    ts_slots *slots;            /* buffers for rows_of_halves() */
 } softmax_job;
 
 #define TS_REAL 32
@@ -20,7 +20,7 @@ typedef struct softmax_job {
 #include "backends/cpu/softmax_real.h"
 #undef TS_REAL
 
-/** Rows of halves, by way of f32. */
+/** Rows of bf16 or f16: widens blocks of rows to f32, runs job->single on them, and narrows. */
 static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
@@ -39,7 +39,8 @@ static void rows_of_halves(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Rows where the dim is the last one, else tiles of columns; f64 has half the lanes. */
+/** Runs a job by rows if the softmax dim is the last one, else by tiles of LANES columns.
+ * bodies: [f64][columns]. */
 static ts_status run(ts_frame *f, softmax_job *job, const ts_parallel_body bodies[2][2])
 {
     const ts_plan *plan = f->plan;

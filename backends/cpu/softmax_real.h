@@ -1,4 +1,5 @@
-/* Softmax over one dim for one real type; included by softmax.c. Tensors are (outer, n, inner). */
+/* Softmax over one dim, and its gradient, for one real type; included by softmax.c. All tensors are
+ * contiguous (outer, n, inner); n is the softmax dim. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
@@ -52,7 +53,7 @@ static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
 
 /* ---------------------------------------------- columns: LANES of the inner dim at a time -- */
 
-/** Task t is tile t % tiles of outer index t / tiles. */
+/** Task t is tile t % tiles of outer index t / tiles; a tile is LANES columns of the inner dim. */
 static void S(softmax_columns)(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;

@@ -2,14 +2,14 @@
  * Vectors of f32, i32 and f64 in the width of the variant that a kernel file is built for.
  *
  * Each kernel file is compiled once per variant with -DTS_VARIANT=baseline|avx2|avx512; TS_V(name)
- * pastes the variant to external symbols. Everything here is static and inlined. The baseline is
- * NEON on aarch64, and plain C, which compilers turn into SSE2 on x86-64, elsewhere.
+ * appends the variant to external symbols. Everything here is static and inlined. The baseline is
+ * NEON on aarch64 and portable C elsewhere, which compilers turn into SSE2 on x86-64.
  *
  *   vf, vi   VF_LANES floats / int32_t         vm   their mask
  *   vd, vl   VD_LANES doubles / int64_t        vdm  their mask
  *
- * vf, vd, vi and vl are GCC vector types: + - * / (and << >> & | ^ ~ on integers) are written as
- * operators, a cast between vf and vi (vd and vl) reinterprets bits, and nothing is contracted:
+ * vf, vd, vi and vl are GCC vector types. Arithmetic uses the operators + - * / (and << >> & | ^ ~
+ * on integers), and a cast between vf and vi (vd and vl) reinterprets bits. Contraction is off:
  * a * b + c rounds twice, vf_fma() once (twice in a baseline without FMA instructions).
  * Comparisons go through functions, because masks are predicate registers on AVX-512.
  *
@@ -110,7 +110,7 @@ VEC_FN vf vf_zero(void) { return (vf){0}; }
 VEC_FN vd vd_zero(void) { return (vd){0}; }
 VEC_FN vi vi_zero(void) { return (vi){0}; }
 
-/** 0, 1, 2, ... */
+/** The vector 0, 1, 2, ... */
 VEC_FN vi vi_iota(void)
 {
     static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};

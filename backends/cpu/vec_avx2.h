@@ -1,4 +1,4 @@
-// The AVX2 (with FMA and F16C) primitives of vec.h, which lists their meaning.
+// The primitives that vec.h lists, for AVX2 with FMA and F16C.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_AVX2_H
 #define TS_BACKENDS_CPU_VEC_AVX2_H

@@ -1,4 +1,4 @@
-// The AVX-512 (F, DQ, BW, VL) primitives of vec.h, which lists their meaning.
+// The primitives that vec.h lists, for AVX-512 (F, DQ, BW, VL).
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_AVX512_H
 #define TS_BACKENDS_CPU_VEC_AVX512_H

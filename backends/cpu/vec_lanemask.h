@@ -1,4 +1,4 @@
-// Masks as integer lanes of 0 or -1, for baseline, NEON and AVX2.
+// Masks and comparisons for the baseline, NEON and AVX2: a mask is an integer vector of 0 or -1.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_LANEMASK_H
 #define TS_BACKENDS_CPU_VEC_LANEMASK_H

@@ -1,4 +1,4 @@
-// Code for vectors of 16 bytes in plain C: for baseline and NEON.
+// Primitives of vec.h for 16-byte vectors in portable C, shared by the baseline and NEON.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_NARROW_H
 #define TS_BACKENDS_CPU_VEC_NARROW_H

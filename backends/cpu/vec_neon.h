@@ -1,4 +1,4 @@
-// The NEON primitives of vec.h, which lists their meaning: what every aarch64 processor has.
+// The NEON primitives that vec.h lists. They use only instructions that every aarch64 CPU has.
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VEC_NEON_H
 #define TS_BACKENDS_CPU_VEC_NEON_H

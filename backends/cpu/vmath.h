@@ -1,16 +1,16 @@
 /*
- * Elementary and activation functions on vectors of f32: polynomials after a range reduction, the
- * same formulas in every variant, so eager and fused kernels give the same bits. A lane's result
- * depends on nothing but its argument. vmath_real.h has the formulas that f32 and f64 share; this
- * file has the polynomials and range reductions of f32, vmath_d.h those of f64.
+ * Elementary and activation functions on vectors of f32: range reductions and polynomials. Every
+ * variant uses the same formulas, so eager and fused kernels compute the same bits. A lane's result
+ * depends only on its argument. vmath_real.h has the formulas that f32 and f64 share; this file has
+ * the polynomials and range reductions of f32, vmath_d.h those of f64.
  *
- * Bounds in units in the last place (ulp) are asserted by tests/cpu/vmath.c over all of f32. They
- * hold with FMA instructions; a baseline without them gets one ulp more. Below the normal range
- * the unit is that of the smallest normal number, except where a line says otherwise. Infinities,
- * NaN and signed zeros come out as the limits say: also where PyTorch's formula makes NaN of
- * -Inf * 0 (silu, gelu: we give -0).
+ * The comment of a function states its error bound in units in the last place (ulp).
+ * tests/cpu/vmath.c asserts the bounds over all of f32. They hold with FMA instructions; a baseline
+ * without FMA has one ulp more. For results below the normal range, one ulp is that of the smallest
+ * normal number, unless the comment says otherwise. Infinities, NaN and signed zeros follow the
+ * function's limits, also where PyTorch's formula computes -Inf * 0 = NaN (silu, gelu: -0 here).
  *
- * Coefficient lists come from tools/minimax.py NAME; a comment above each list has the name.
+ * tools/minimax.py NAME computes the coefficients; a comment above each list states the name.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_VMATH_H
@@ -29,7 +29,7 @@ VEC_FN vf vec_horner(vf x, const float *c, int n)
 #define VEC_POLY(x, ...)                                                                        \
     vec_horner(x, (const float[]){__VA_ARGS__}, (int)(sizeof((float[]){__VA_ARGS__}) / 4))
 
-/* ------------------------------------------------------- what vmath_real.h asks of f32 ---- */
+/* ------------------------------------------ f32 functions that vmath_real.h requires ---- */
 
 /* 2^n for whole n in [-126, 127]. */
 VEC_FN vf vf_power(vf n) { return (vf)(((vu)vf_trunc_to_vi(n) + 127u) << 23); }
@@ -84,7 +84,8 @@ VEC_FN vf vf_log_sum(vf f, vf k)
     return vf_fma(k, vf_set1(VEC_LN2_HI), r + f);
 }
 
-/* x - n pi/2 with the nearest n, in f64: pi/2 is a 33-bit part and a rest, exact for |n| < 2^20. */
+/* x - n pi/2 with the nearest n, in f64. pi/2 is split into a 33-bit part and a rest, so the first
+ * product is exact for |n| < 2^20. */
 VEC_FN vd vec_reduce_d(vd x, vd *n)
 {
     *n = vd_rint(x * 0x1.45f306dc9c883p-1);
@@ -124,7 +125,8 @@ VEC_FN vf vf_atan_rest(vf z)
     return VEC_POLY(z, -0.333329558f, 0.199779257f, -0.138798505f, 0.0806031004f);
 }
 
-/* Phi(-t) for t in [0, 15] with its own relative accuracy; bell is exp(-t^2/2). */
+/* Phi(-t) for t in [0, 15], with a small relative error even where it is tiny; bell is
+ * exp(-t^2/2). */
 VEC_FN vf vf_normal_tail(vf t, vf bell)
 {
     vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
@@ -206,7 +208,7 @@ VEC_FN vf vf_pow(vf x, vf y)
     vf p = vf_fma(r, vf_exp2_poly(r), vf_set1(1.0f));
     vf result = vf_ldexp_fast(p, n);
 
-    /* A negative base: NaN unless y is an integer, negative when that is odd. */
+    /* A negative base: NaN unless y is an integer, negative if y is odd. */
     vm negative = vf_lt(x, vf_zero());
     if (vm_any(negative)) {
         vm whole = vf_eq(vf_rint(y), y);

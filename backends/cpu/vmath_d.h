@@ -1,7 +1,7 @@
 /*
  * Elementary functions on vectors of f64: the f64 half of vmath.h, which includes this file. The
- * rules are the same: one formula in every variant, a lane depends on its argument alone, and
- * tests/cpu/vmath.c asserts the bounds, over arguments drawn from all of f64.
+ * rules of vmath.h apply: every variant uses the same formulas, a lane's result depends only on its
+ * argument, and tests/cpu/vmath.c asserts the bounds, here for arguments sampled from all of f64.
  *
  * Sine, cosine and tangent beyond |x| = 2^20, and powers, go to libm lane by lane.
  */
@@ -21,7 +21,7 @@ VEC_FN vd vec_horner_d(vd x, const double *c, int n)
 #define VEC_POLY_D(x, ...)                                                                      \
     vec_horner_d(x, (const double[]){__VA_ARGS__}, (int)(sizeof((double[]){__VA_ARGS__}) / 8))
 
-/* ------------------------------------------------------- what vmath_real.h asks of f64 ---- */
+/* ------------------------------------------ f64 functions that vmath_real.h requires ---- */
 
 /* 2^n for whole n in [-1022, 1023]. The sum's low bits are the biased exponent. */
 VEC_FN vd vd_power(vd n) { return (vd)((vul)(n + (0x1.8p52 + 1023)) << 52); }
@@ -91,8 +91,9 @@ VEC_FN vd vd_log_sum(vd f, vd k)
     return vd_fma(k, vd_set1(0x1.62e42fefa3p-1), f - (half - r));
 }
 
-/* x - n pi/2 with the nearest n for |x| <= 2^20, and the rest to *tail. Three parts of pi/2 have 33
- * bits, so their products with n are exact; so are the differences, or their errors are kept. */
+/* x - n pi/2 with the nearest n, for |x| <= 2^20; *tail receives the low part. The first three
+ * parts of pi/2 have 33 bits, so their products with n are exact. The subtractions are exact, or
+ * `low` accumulates their rounding errors. */
 VEC_FN vd vec_trig_reduce_d(vd x, vd *n, vd *tail)
 {
     *n = vd_rint(x * 0x1.45f306dc9c883p-1);
@@ -158,8 +159,9 @@ VEC_FN vd vec_erf_near_d(vd x)
     return vd_fma(x, g, x);
 }
 
-/* Phi(-t) for t in [0, 40] with its own relative accuracy; bell is exp(-t^2/2). g multiplies
- * the relative error of u by 3, so u is a short number and a rest; numbers near 0 take erf. */
+/* Phi(-t) for t in [0, 40], with a small relative error even where it is tiny; bell is exp(-t^2/2).
+ * g amplifies the relative error of u threefold, so u is split into a short number and a rest. For
+ * t < 0.75 the result is computed from erf. */
 VEC_FN vd vd_normal_tail(vd t, vd bell)
 {
     vd w = t + 5.0, inverse = 1.0 / w, u = vd_short(inverse * 5.0), coarse = vd_short(w);

@@ -1,15 +1,22 @@
 /*
- * Functions whose formula is the same for f32 and f64. vmath.h and vmath_d.h define, each for its
- * type, polynomials and range reductions, and then include this file. Bounds are for both types
- * unless a line says otherwise.
+ * Functions whose formulas are the same for f32 and f64. vmath.h and vmath_d.h each define the
+ * polynomials and range reductions of their type and then include this file. A stated bound holds
+ * for both types unless the comment says otherwise.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real_names.h"
 
-/* EXP_LOW, EXP_HIGH: beyond them e^x is 0 or Inf; EXP2_LOW and EXP2_HIGH likewise. EXPM1_LOW, and
- * TANH_END: the result is -1, or 1, beyond. LEAST_POWER: of F(power). NORMAL_END: beyond it Phi is
- * 0 or 1. HALF_PI_LOW: pi/2 less its nearest number. HUGE_SUM: the sum of two numbers up to it is
- * finite. TRIG_LIMIT: of F(trig)'s reduction. */
+/*
+ * EXP_LOW, EXP_HIGH    e^x is 0 below and Inf above; EXP2_LOW and EXP2_HIGH likewise for 2^x
+ * EXPM1_LOW            e^x - 1 rounds to -1 below
+ * TANH_END             tanh rounds to ±1 beyond
+ * NORMAL_END           Phi(-x) is 0 and Phi(x) is 1 beyond
+ * ERFC_END             erfc is 0 beyond
+ * LEAST_POWER          least n for which F(power)(n) is a normal number
+ * HALF_PI_LOW          pi/2 minus its nearest number
+ * HUGE_SUM             the sum of two numbers up to it is finite
+ * TRIG_LIMIT           largest |x| for the reduction of F(trig)
+ */
 #if REAL_BITS == 32
 #define NORMAL_END 15
 #define ERFC_END 10.5
@@ -41,12 +48,12 @@
 #define TRIG_LIMIT 0x1p20
 #define HALF_PI 0x1.921fb54442d18p+0
 
-/** max(lo, min(hi, x)) in which NaN stays. */
+/** max(lo, min(hi, x)); NaN stays NaN. */
 VEC_FN V F(clamp)(V x, T lo, T hi) { return F(max_fast)(K(lo), F(min_fast)(K(hi), x)); }
 
 /* ------------------------------------------------------------------------ exponentials ---- */
 
-/* 2^n e^r, |r| <= ln(2)/2 and a little. */
+/* 2^n e^r, for |r| at most slightly more than ln(2)/2. */
 VEC_FN V F(exp_reduced)(V r, V n)
 {
     return F(ldexp_fast)(F(fma)(r * r, F(exp_poly)(r), r) + K(1), n);
@@ -68,8 +75,8 @@ VEC_FN V F(exp_half)(V x)
     return F(exp_reduced)(F(exp_reduce)(x, n), n - K(1));
 }
 
-/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is summed from an exact part and a rest, since exp
- * makes a relative error of its argument's absolute one. */
+/** e^(-s a^2), a >= 0, s = 1 or 1/2. The square is split into an exact part and a rest, because exp
+ * turns the absolute error of its argument into a relative error of the result. */
 VEC_FN V F(exp_square)(V a, T s)
 {
     V coarse = F(short)(a);
@@ -95,7 +102,8 @@ VEC_FN V F(expm1_rest)(V x, V *n)
     return F(fma)(r * r, F(expm1_poly)(r), r);
 }
 
-/** e^x - 1: 2 ulp. 2^n (e^r - 1) + (2^n - 1), with n one less and a doubling so that 2^n exists. */
+/** e^x - 1: 2 ulp, as 2^n (e^r - 1) + (2^n - 1). It is computed with 2^(n-1) and doubled, because
+ * 2^n may overflow. */
 VEC_FN V F(expm1)(V x)
 {
     V n, e = F(expm1_rest)(F(clamp)(x, EXPM1_LOW, EXP_HIGH), &n), half = F(power)(n - K(1));
@@ -103,8 +111,8 @@ VEC_FN V F(expm1)(V x)
     return F(copysign)(F(select)(F(eq)(n, F(zero)()), e, y), x);
 }
 
-/** Hyperbolic tangent: 3 ulp. With e^2|x| - 1, in the one range where it needs no care at the
- * ends. */
+/** Hyperbolic tangent: 3 ulp, from y = e^(2|x|) - 1 as y / (y + 2). |x| is clamped to TANH_END, so
+ * 2^n neither overflows nor underflows. */
 VEC_FN V F(tanh)(V x)
 {
     V n, e = F(expm1_rest)(F(min_fast)(K(TANH_END), F(abs)(x)) * K(2), &n), scale = F(power)(n);
@@ -114,7 +122,7 @@ VEC_FN V F(tanh)(V x)
 
 /* -------------------------------------------------------------------------- logarithms ---- */
 
-/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN below 0 and of NaN */
+/* y where 0 < x < Inf, else the logarithm's limit: -Inf at 0, Inf at Inf, NaN for x < 0 and NaN. */
 VEC_FN V F(log_limits)(V x, V y)
 {
     VM inside = M(and)(F(gt)(x, F(zero)()), F(lt)(x, K(INFINITY)));
@@ -132,7 +140,7 @@ VEC_FN V F(log)(V x)
     return F(log_limits)(x, F(log_sum)(m - K(1), k));
 }
 
-/** log(1 + x): 2 ulp. The rounding error of 1 + x is c, added after scaling. */
+/** log(1 + x): 2 ulp. c is the rounding error of 1 + x; it is scaled and added to f. */
 VEC_FN V F(log1p)(V x)
 {
     V u = x + K(1), back = u - K(1);
@@ -144,7 +152,7 @@ VEC_FN V F(log1p)(V x)
 
 /* ------------------------------------------------------------------ sin, cos and tan ---- */
 
-/* y, except where |x| is beyond the reduction: there libm's function in f64, lane by lane. */
+/* y where |x| < TRIG_LIMIT; the other lanes call libm's function in f64. */
 VEC_FN V F(trig_far)(V x, V y, double (*function)(double))
 {
     if (__builtin_expect(M(all)(F(lt)(F(abs)(x), K(TRIG_LIMIT))), 1))
@@ -254,8 +262,8 @@ VEC_FN V F(gelu_grad)(V x)
 #define GELU_3 K(0.07135481627260024878)
 
 /**
- * 0.5 x (1 + tanh(y)): 4 ulp for x >= -1; to the left 4 + 3 |2 y| ulp,
- * since the five roundings of 2 y go through exp.
+ * 0.5 x (1 + tanh(y)): 4 ulp for x >= -1. For x < -1 the bound is 4 + 3 |2 y| ulp, because exp
+ * amplifies the five rounding errors of 2 y.
  */
 VEC_FN V F(gelu_tanh)(V x)
 {

@@ -5,7 +5,7 @@
 
 using namespace ts;
 
-/** Up to two numbers among the arguments from place `at` on. */
+/** The numbers in arguments `at` and at + 1; 0 for arguments that the call lacks. */
 static fn::two_numbers numbers_of(const ts_frame *f, int at)
 {
     fn::two_numbers n = {{0, 0}};
@@ -14,7 +14,8 @@ static fn::two_numbers numbers_of(const ts_frame *f, int at)
     return n;
 }
 
-/** Kernel `name` of N operands; its numbers are the arguments from place AT on. */
+/** Defines the kernel of functor `name` with N operands; its numbers are arguments AT and AT +
+ * 1. */
 #define KERNEL(name, dtypes, N, AT)                                                                \
     static ts_status name##_kernel(ts_frame *f)                                                    \
     {                                                                                              \

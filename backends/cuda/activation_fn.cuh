@@ -1,4 +1,4 @@
-/** @file activation_fn.cuh  Activation functions and their gradients, of an element. */
+/** @file activation_fn.cuh  Elementwise functors of activation functions and their gradients. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ACTIVATION_FN_CUH
 #define TS_CUDA_ACTIVATION_FN_CUH
@@ -10,9 +10,10 @@ namespace ts::fn {
 struct two_numbers {
     double at[2];
 };
-/* x is an element; in a gradient g is the upstream gradient and x the saved tensor. p and q are
- * numbers among the arguments. A is the wide type. Another member of the functor may follow expr:
- * TS_NEAR(expr), for halves. */
+/* Each macro defines a functor from an expression. In the expression x is an element or, in a
+ * gradient, an element of the saved tensor; g is the upstream gradient; p and q are number[0] and
+ * number[1]; A is the wide type. The optional last argument TS_NEAR(expr) adds near(), a cheaper
+ * f32 formula for results that are rounded to a half. */
 #define TS_FORWARD(name, expr, ...)                                                                \
     struct name##_fn {                                                                             \
         two_numbers number;                                                                        \
@@ -74,7 +75,7 @@ __device__ __forceinline__ float tanh_at(float x)
     return t < 0.55f ? near : copysignf(far, x);
 }
 
-/* far out the slope is 0 or 1: cut there, so that no infinity meets a 0 */
+/* beyond |x| = 80 the slope is 0 or 1: clamping x there avoids Inf * 0 */
 template <class A> __device__ __forceinline__ A silu_slope(A x)
 {
     x = x < -80 ? (A)-80 : x > 80 ? (A)80 : x;
@@ -82,8 +83,9 @@ template <class A> __device__ __forceinline__ A silu_slope(A x)
     return s * (1 + x * (e * s));
 }
 
-/* Upper tail of the normal distribution over exp(-t^2 / 2), t >= 0: a polynomial of 1 / (1 + p t),
- * fitted to 3e-8 of its value, or for halves (NEAR) to 4e-5. */
+/* Q(t) / exp(-t^2 / 2) for t >= 0, where Q is the upper tail probability of the normal
+ * distribution: a polynomial in u = 1 / (1 + c t) with a relative error of 3e-8, or 4e-5 for
+ * results that are rounded to a half (NEAR). */
 template <bool NEAR> __device__ __forceinline__ float tail_at(float t)
 {
     constexpr float full[] = {0.1037590543f,  0.1030168393f, 0.1030296541f,
@@ -110,7 +112,7 @@ template <bool NEAR> __device__ __forceinline__ float bell_at(float x)
     return fmaf(e, rest * 0.69314718f, e);
 }
 
-/* x cdf(x) = max(x, 0) - t tail(t) of t = |x|; cut where no infinity meets a 0 */
+/* x cdf(x) = max(x, 0) - t Q(t), t = |x|; t is clamped to avoid Inf * 0 */
 template <bool NEAR> __device__ __forceinline__ float gelu_by(float x)
 {
     float t = fminf(fabsf(x), 40);
@@ -142,7 +144,8 @@ __device__ __forceinline__ double gelu_slope(double x)
     return normcdf(x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
 }
 
-/* (1 + tanh u) / 2 is the logistic function of 2 u, and does not cancel far out */
+/* (1 + tanh u) / 2 = sigmoid(2 u), which has no cancellation for large negative u. The function
+ * below returns 2 u. */
 template <class A> __device__ __forceinline__ A gelu_tanh_inner(A x)
 {
     return 2 * (A)0.79788456080286535588 * (x + (A)0.044715 * x * x * x);
@@ -168,7 +171,8 @@ template <class A> __device__ __forceinline__ A gelu_tanh_slope(A x)
     return s + x * s * rest * slope;
 }
 
-/* Halves round at 2^-9 or 2^-12, and do not tell a few units of 2^-15. */
+/* Rounding to bf16 or f16 has a relative error of about 2^-9 or 2^-12, so near() may have an error
+ * of a few 2^-15. */
 __device__ __forceinline__ float sigmoid_near(float x)
 {
     return reciprocal_fast(1 + exp2_fast(-1.44269504f * x));

@@ -1,5 +1,5 @@
-/** @file aligned.cuh  Operands of rows that do not begin at 16 bytes: copied to where they do,
- *  so that rows are read and summed in one way only, which their length alone decides. */
+/** @file aligned.cuh  Row kernels on tensors that are not aligned to 16 bytes. Such tensors are
+ *  copied to aligned memory, so that the order of sums depends on the row length alone. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALIGNED_CUH
 #define TS_CUDA_ALIGNED_CUH
@@ -18,7 +18,8 @@ inline bool lies_badly(const ts_value &v)
     return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t));
 }
 
-/** The call with copies of the tensors that lie badly; results are copied back. */
+/** Runs the kernel with aligned copies of the unaligned arguments and results, then copies the
+ *  results back on the call's stream. Errors: those of the copies, of the kernel and of CUDA. */
 inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
 {
     TS_SCOPE;
@@ -46,8 +47,8 @@ inline ts_status call_with_copies(ts_frame *f, ts_kernel kernel)
     });
 }
 
-/** A kernel over rows whose tensors start at multiples of 16 bytes and whose rows fill whole
- *  vectors. */
+/** Runs KERNEL, a kernel over rows, with aligned copies of unaligned tensors if a row is a multiple
+ *  of 16 bytes. Other rows cannot be loaded as vectors, so KERNEL gets the original tensors. */
 template <ts_kernel KERNEL> ts_status on_aligned(ts_frame *f)
 {
     bool copies = false;

@@ -9,9 +9,9 @@
  * neighbours before another segment is allocated.
  *
  * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB;
- * larger ones have segments of their own size. When the device is full, everything unused
- * goes back to it and the request is tried again. TS_CUDA_ALLOC=system hands each request
- * to cudaMalloc, for memory checkers.
+ * larger ones have segments of their own size. If the device is full, the allocator frees all
+ * unused segments and retries the request. TS_CUDA_ALLOC=system passes each request to
+ * cudaMalloc, for memory checkers.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
@@ -28,7 +28,7 @@ enum {
     BINS = 48 * 4,
     STREAMS = 32,   /* streams whose blocks are cached; blocks of further streams come directly from
                        the device */
-    USERS = 4,      /* other streams that a block remembers */
+    USERS = 4,      /* maximum number of other streams that use a block */
     READY = 32      /* sizes, in units of ROUND, whose blocks stay separate */
 };
 static const int64_t small_request = 1 << 20, small_segment = 2 << 20, middle_request = 10 << 20,
@@ -49,7 +49,7 @@ typedef struct block {
 
 /** Free blocks of one stream and one class of segments. */
 typedef struct pool {
-    cudaStream_t stream; /* NULL: it has ended, and another may have the blocks */
+    cudaStream_t stream; /* NULL: the stream was destroyed; another stream may take over the pool */
     bool small;
     uint64_t some[BINS / 64]; /* bit per bin that holds blocks */
     block *bins[BINS];
@@ -62,15 +62,15 @@ typedef struct heap {
     int npools;
     block **taken; /* used blocks, by address */
     int64_t buckets, ntaken;
-    block *waiting; /* given back, used by other streams */
-    block *spare;   /* headers without memory */
+    block *waiting; /* freed, but other streams may still use them */
+    block *spare;   /* unused block headers */
     ts_memory_stats stats;
 } heap;
 
 static heap heaps[TS_CUDA_DEVICES] = {[0 ... TS_CUDA_DEVICES - 1] = {.lock = ATOMIC_FLAG_INIT}};
 
-/* Held for some ten instructions, but for the rare call into CUDA: one exchange
- * and one store, half of a mutex. */
+/* A spin lock, which costs one exchange and one store, half of a mutex. It is held for about ten
+ * instructions, except for rare calls into CUDA. */
 static void lock(heap *h)
 {
     while (atomic_flag_test_and_set_explicit(&h->lock, memory_order_acquire))
@@ -106,7 +106,8 @@ static void take(block *b)
         b->next->link = b->link;
 }
 
-/** bytes >= ROUND: the power of two in units of ROUND, and the next two bits. */
+/** Bin of a block of bytes >= ROUND: the binary exponent of its size in units of ROUND, and the
+ * next two bits. */
 static int bin_of(int64_t bytes)
 {
     uint64_t units = (uint64_t)bytes / ROUND;
@@ -169,7 +170,7 @@ static bool table_grow(heap *h)
     int64_t was = h->buckets, now = was ? 2 * was : 1024;
     block **old = h->taken, **fresh = calloc((size_t)now, sizeof *fresh);
     if (!fresh)
-        return was > 0; /* longer chains, no more */
+        return was > 0; /* an existing table still works, with longer chains */
     h->taken = fresh;
     h->buckets = now;
     for (int64_t i = 0; i < was; i++)
@@ -222,7 +223,7 @@ static void merge_free(heap *h, block *b)
     bin_put(b);
 }
 
-/** Puts a block where the next request of its size finds it. */
+/** Frees a block. Small blocks stay separate in `ready` for the next request of their size. */
 static void give_back(heap *h, block *b)
 {
     if (b->bytes > READY * ROUND) {
@@ -233,7 +234,7 @@ static void give_back(heap *h, block *b)
     }
 }
 
-/** Joins a pool's blocks that stayed apart; false when there were none. */
+/** Merges a pool's `ready` blocks with their free neighbours. Returns false if it has none. */
 static bool join(heap *h, pool *p)
 {
     bool any = false;
@@ -261,7 +262,7 @@ static void poll(heap *h, bool wait)
     }
 }
 
-/** Returns segments that are wholly unused to the device. */
+/** Frees all segments without used blocks. */
 static void flush(heap *h)
 {
     poll(h, true);
@@ -315,7 +316,8 @@ static block *find_in_bins(const pool *p, int64_t bytes)
     return NULL;
 }
 
-/** A free block of at least so many bytes, taken out of its list; NULL without. */
+/** Removes a free block of at least `bytes` bytes from its list and returns it; NULL if there is
+ * none. */
 static block *find_free(heap *h, pool *p, int64_t bytes)
 {
     block *b = bytes <= READY * ROUND ? p->ready[bytes / ROUND - 1] : NULL;
@@ -447,7 +449,8 @@ void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream
     return data ? data : fail(d, bytes, error);
 }
 
-/** Puts events behind the work of other streams; the block waits for them. */
+/** Records an event on each other stream that used the block. The block is freed after all events
+ * have completed; if there are none, at once. */
 static void wait_for_users(heap *h, block *b)
 {
     int users = 0;
@@ -482,7 +485,7 @@ void ts_cuda_free(void *state, int device, void *data, int64_t bytes)
         h->stats.in_use -= b->bytes;
     }
     bool well = !ts_cuda_is_lost(device);
-    if (b && (!b->nusers || !well)) { /* nearly always: CUDA is not called */
+    if (b && (!b->nusers || !well)) { /* the common case, without a CUDA call */
         give_back(h, b);
     } else if (b && ts_cuda_use(device)) {
         wait_for_users(h, b);

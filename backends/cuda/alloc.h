@@ -1,4 +1,4 @@
-/** @file alloc.h  Calls of the allocator beyond the slots of the backend's struct. */
+/** @file alloc.h  Functions of the CUDA allocator that are not in the backend's function table. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ALLOC_H
 #define TS_CUDA_ALLOC_H
@@ -7,8 +7,8 @@
 
 TS_BEGIN_DECLS
 
-/** Called before a stream without pending work is destroyed: its cached blocks become free for
- * other streams, and no block waits for it. */
+/** Call before a stream is destroyed; the stream must have no pending work. The stream's cached
+ * blocks become free for other streams, and blocks no longer wait for the stream. */
 void ts_cuda_stream_ended(int device, cudaStream_t stream);
 
 TS_END_DECLS

@@ -1,5 +1,4 @@
-/** @file apply.cuh  A function applied to one element, in eager kernels and in fused groups alike.
- */
+/** @file apply.cuh  Applies a functor to one element, for eager kernels and for fused groups. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_APPLY_CUH
 #define TS_CUDA_APPLY_CUH
@@ -15,7 +14,8 @@ namespace fn
 template <class T> constexpr bool real = std::is_floating_point_v<T>;
 }
 
-/** Division by a number that is known before: n / d for n < 2^31, d > 0. */
+/** Division by a divisor known on the host, without a division instruction: n / d for n < 2^31,
+ *  d > 0. */
 struct divisor : ts_cuda_divisor {
     divisor() = default;
     explicit divisor(uint32_t by) : ts_cuda_divisor(ts_cuda_divisor_of(by)) {}
@@ -32,7 +32,8 @@ template <class T> __device__ __forceinline__ T bits_as(double bits)
     return x;
 }
 
-/** A float that rounds to the same half as the double: the last bit says that something was cut. */
+/** A float that rounds to the same half as the double does: the double is truncated, and the last
+ *  bit is set if the truncation was inexact (round to odd). */
 __device__ __forceinline__ float float_beside(double x)
 {
     float y = __double2float_rz(x);
@@ -41,11 +42,12 @@ __device__ __forceinline__ float float_beside(double x)
     return y;
 }
 
-/** Whether a number among the operands T is f32: true beside halves. A single operand is always an
- * element. */
+/** Whether a number in the place of an operand of type T is passed in f32: true for halves. N
+ * counts the result and the operands; a single operand is always a tensor. */
 template <class T, int N> constexpr bool number_is_wide = is_half<T> &&N > 2;
 
-/** fn of one element of each operand, for a result of R. */
+/** Applies fn to one element of each operand, x. Returns the result in wide_t<R>; the caller rounds
+ *  it to R. If R has 2 bytes and fn has near(), calls near() instead. */
 template <class R, class F, class... A>
 __device__ __forceinline__ wide_t<R> apply_fn(const F &fn, A... x)
 {

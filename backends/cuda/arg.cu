@@ -1,4 +1,4 @@
-/** @file arg.cu  Positions and values of extremes along a dim: reductions whose state has a
+/** @file arg.cu  argmax, argmin, max_dim and min_dim: reductions whose state is a value and its
  *  position. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/extremes.cuh"
@@ -17,9 +17,9 @@ template <class T> struct place_fold {
         int64_t place;
     };
     turning<A> turn;
-    T *values;       /* NULL: not wanted */
-    int64_t *places; /* NULL: not wanted */
-    bool with_values; /* the places are the call's second result */
+    T *values;        /* NULL: not requested */
+    int64_t *places;  /* NULL: not requested */
+    bool with_values; /* the positions are the call's second result */
 
     __device__ __forceinline__ state none() const { return {lowest_of<A>(), INT64_MAX}; }
     __device__ __forceinline__ state merge(const state &a, const state &b) const
@@ -29,7 +29,7 @@ template <class T> struct place_fold {
         bool first = alike ? a.place <= b.place : a_nan || (!b_nan && a.value > b.value);
         return first ? a : b;
     }
-    /** Elements behind all that the state has seen. */
+    /** Adds elements whose positions are greater than that of the state. */
     template <int N>
     __device__ __forceinline__ void take(state &s, const wide_t<T> (&x)[N], int64_t first,
                                          int64_t step) const
@@ -56,7 +56,7 @@ template <class T> struct place_fold {
         if (at >= 0)
             s = {best, first + at * step};
     }
-    /** The call's results are the places, or values and places. */
+    /** Stores a result, at offset `first` of the call's first result and `second` of its second. */
     __device__ __forceinline__ void give(const state &s, int64_t first, int64_t second) const
     {
         if (values)
@@ -72,7 +72,7 @@ static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const t
     int64_t dim = f->args[1].i, all = ((int64_t)1 << ndim) - 1;
     bool whole = f->args[1].tag == TS_TAG_NONE;
     reduction r = reduction_of(f, whole ? all : (int64_t)1 << (dim < 0 ? dim + ndim : dim), true);
-    if (r.ndim[1] > 1) { /* places count elements in order, which as they lie would be far apart */
+    if (r.ndim[1] > 1) { /* positions count in logical order: make it the order in memory */
         TS_SCOPE;
         ts_value args[TS_MAX_ARGS];
         memcpy(args, f->args, f->nargs * sizeof *args);

@@ -18,9 +18,11 @@
 
 using namespace ts;
 
-enum { PLAIN, MMA, WGMMA, SPLIT }; /* the later the better; SPLIT is forward only */
+enum { PLAIN, MMA, WGMMA, SPLIT }; /* kernels, in order of preference; SPLIT is forward only */
 
-/** Whether dims of t that are stepped through lie `grain` elements apart, the last one densely. */
+/** Whether kernels can use t in place: the last dim is dense and, of dims with more than one
+ * element, strides are multiples of `grain` elements. With grain > 1 the data must be 16-byte
+ * aligned. */
 static bool is_aligned(const ts_tensor *t, int grain)
 {
     const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
@@ -38,7 +40,8 @@ static attention_operand operand_of(const ts_tensor *t, bool packed)
     return {ts_kernel_data(t), packed || sizes[0] == 1 ? 0 : strides[0], strides[1], strides[2]};
 }
 
-/** An argument as the kernels read it: in place, or one copy. */
+/** Sets *to to an argument, or to a contiguous copy if the kernels cannot read it in place. The
+ * scope owns the copy. */
 static ts_status read_operand(attention_operand *to, ts_tensor *t, const attention_call &c,
                               int grain)
 {
@@ -49,7 +52,7 @@ static ts_status read_operand(attention_operand *to, ts_tensor *t, const attenti
     *to = operand_of(t, c.q_starts);
     return TS_OK;
 }
-/** Makes statistics dense, and f32 for halves; NULL if absent. */
+/** Sets *to to dense statistics, in f64 if `dtype` is f64, else f32; NULL if absent. */
 static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dtype)
 {
     *to = nullptr;
@@ -62,7 +65,8 @@ static ts_status read_statistic(const void **to, const ts_value &v, ts_dtype dty
     return TS_OK;
 }
 
-/** A result as the kernels write it: in place, or a tensor that result_done() copies from. */
+/** A result (`wanted`; NULL: not requested) and the tensor that the kernels write (`made`): the
+ * same, or a temporary that end_result() copies to the result. */
 struct result {
     ts_tensor *wanted, *made;
 };
@@ -87,7 +91,7 @@ static bool takes_tensor_cores(const ts_attention &a, ts_dtype dtype)
            a.value_depth % 8 == 0 && most <= 256;
 }
 
-/** Describes what forward and backward share; operands are added later. */
+/** Sets the fields of *c that forward and backward share. The caller adds the operands. */
 static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
                           const ts_cuda_device *device, attention_call *c)
 {
@@ -146,8 +150,8 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
     return TS_OK;
 }
 
-/** The best kernels that TS_CUDA_ATTENTION allows,
- * so that the others can be tried on the same call. */
+/** The most preferred kernels that TS_CUDA_ATTENTION (plain or mma) allows; for tests of the
+ * others. */
 static int allowed_path()
 {
     static int known; /* 1 + path */
@@ -160,13 +164,14 @@ static int allowed_path()
     return is - 1;
 }
 
-/** Whether rows or keys of a mask are too far apart for numbers of 32 bits. */
+/** Whether a mask's stride of rows or keys does not fit 32 bits. */
 static bool far_apart(const int64_t steps[4])
 {
     return llabs(steps[2]) > INT32_MAX || llabs(steps[3]) > INT32_MAX;
 }
 
-/** The best path, and why not a better one; Hopper's kernels take depths up to `deepest`. */
+/** Selects the kernels. Sets *why to the reason against more preferred ones, or NULL. `deepest`:
+ * maximum depth of Hopper's kernels. */
 static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
                      const ts_cuda_device *device, int deepest, const char **why)
 {
@@ -219,7 +224,8 @@ static int best_backward_path(const attention_call &c, const ts_attention &a, ts
     return PLAIN;
 }
 
-/** Required multiple of operands' steps in elements: 16 bytes. */
+/** The number of elements of which operands' strides must be multiples: 16 bytes for tensor
+ * cores. */
 static int grain_of(int path, ts_dtype dtype)
 {
     return path == PLAIN ? 1 : dtype == TS_F32 ? 4 : 8;
@@ -250,14 +256,13 @@ static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t s
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
 }
 
-/** Whether queries get their gradients in the pass of keys and values,
- * as sums in an order of the machine's. */
+/** Whether the pass over keys also computes dq, as sums in no fixed order. */
 static bool takes_one_pass(const attention_call &c, int path)
 {
     return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);
 }
 
-/** Bytes that runs of tiles leave in either pass of the mma kernels. */
+/** Bytes of c.parts: the larger need of the two passes of the mma kernels; 0 for other kernels. */
 static int64_t part_bytes(const attention_call &c, int path)
 {
     if (path != MMA)
@@ -300,7 +305,7 @@ static ts_status forward(ts_frame *f)
     int path = best_forward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
     log_path(f, path, why);
     const int64_t *sizes = ts_sizes(a.query);
-    /* no rows; without columns they have an lse all the same */
+    /* Nothing to compute without rows. With depth 0 there still is an lse to compute. */
     if (!sizes[0] || !sizes[1] || !sizes[2])
         return TS_OK;
 
@@ -340,7 +345,8 @@ static ts_status forward(ts_frame *f)
     return end_result(lse);
 }
 
-/* grad, grad_lse, query, key, value, out, lse, the options -> of query, key, value */
+/* arguments: grad, grad_lse, query, key, value, out, lse, options; results: gradients of query, key
+ * and value */
 static ts_status backward(ts_frame *f)
 {
     TS_SCOPE;
@@ -376,7 +382,7 @@ static ts_status backward(ts_frame *f)
     c.lse = (void *)lse;
     c.early = device->clusters;
 
-    /* kernels on Hopper copy pairs of whole tiles of rows */
+    /* Hopper's kernels copy the pairs of whole tiles, so rows are padded to a multiple of 128 */
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
     int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
             pairs = (rows * (dtype == TS_F64 ? 16 : 8) + 15) / 16 * 16,

@@ -1,6 +1,6 @@
 /**
- * @file attention.cuh  Description of an attention call for its kernels, and their common
- * functions. docs/attention.md has the formulas.
+ * @file attention.cuh  The parameters of attention kernels, and the functions that the kernels
+ * share. docs/attention.md has the formulas.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_CUH
@@ -13,10 +13,10 @@
 
 namespace ts {
 
-/** A (batch, head, row, depth) operand whose depth is dense; steps in elements,
- * of packed sequences 0 for the batch. */
+/** An operand of shape (batch, head, row, depth). The depth is dense; the other strides are in
+ * elements. The batch stride of packed sequences is 0. */
 struct attention_operand {
-    void *data; /* NULL: not wanted */
+    void *data; /* NULL: a result that is not requested */
     int64_t batch, head, row;
 
     template <class T> __device__ __forceinline__ T *of(int b, int h, int64_t r) const
@@ -31,47 +31,47 @@ enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 struct attention_call {
     attention_type type;
     attention_operand q, k, v, out, g, dq, dk, dv;
-    void *lse;         /* (batches, heads, rows) or, packed, (heads, tokens);
-                          NULL when forward need not give it */
-    const void *g_lse; /* its gradient, or NULL */
-    void *pairs;       /* backward: each row's lse and its delta,
-                          from attention_pairs_kernel() or its like */
-    int64_t pair_rows; /* rows of a head there */
+    void *lse;         /* log-sum-exp: (batches, heads, rows) or, packed, (heads, tokens);
+                          NULL if forward does not store it */
+    const void *g_lse; /* gradient of lse, or NULL */
+    void *pairs;       /* backward: (lse, delta) of each row, from attention_pairs_kernel() or
+                          attention_plain_pairs_kernel() */
+    int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
     float *parts; /* partial results of each run of keys or rows: forward with few rows, backward by
                      mma */
-    int splits;   /* runs there */
-    bool early;        /* sm_90 and later: a kernel may begin before the one in front has ended */
-    unsigned *taken;   /* on Hopper: room for a count of rows or keys that blocks have taken */
+    int splits;   /* runs in parts */
+    bool early;        /* sm_90 and later: a kernel may begin before the previous kernel ends */
+    unsigned *taken;   /* Hopper: counter from which blocks take their next rows or keys */
     double scale;      /* of the scores */
-    float to_log2;     /* factor that converts a raw score (a score after the rules) to an exponent
-                          of 2 */
-    float raw_to_log2; /* of a raw score in any case */
+    float to_log2;     /* factor from a score to an exponent of 2; the score is raw, or has the
+                          rules applied if `bent` */
+    float raw_to_log2; /* factor from a raw score to an exponent of 2 */
     float by_scale;    /* 1 / scale */
-    int batches, heads, share; /* share: heads of queries to one of keys */
+    int batches, heads, share; /* share: query heads per key head */
     int rows, keys, depth, value_depth;
-    int processors;  /* of the device */
-    int shared;      /* bytes of shared memory that a block may have */
+    int processors;  /* multiprocessors of the device */
+    int shared;      /* maximum bytes of shared memory of a block */
     int left, right; /* the window; rows + keys at most */
-    /* packed sequences: where each begins, step by step;
-     * rows and keys are bounds of their lengths then */
+    /* Packed sequences: first row and first key of each, at strides of *_step elements. rows and
+     * keys are then upper bounds of the sequences' lengths. NULL: not packed. */
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
-    bool rules;    /* a mask, dropout, a softcap, or a scale that is no positive number */
-    bool bent;     /* among them some that make more than a factor of a raw score */
+    bool rules;    /* a mask, dropout, a softcap, or a scale that is not a positive number */
+    bool bent;     /* some rule changes scores by more than a constant factor */
     float softcap; /* 0: none */
     int mask_type;
     const void *mask;
-    int64_t mask_steps[4];
+    int64_t mask_steps[4]; /* strides in elements: batch, head, row, key */
     bool dropout;
-    uint32_t dropped; /* of 2^24 */
+    uint32_t dropped; /* drop probability times 2^24 */
     double grow;      /* 1 / (1 - p), or 1 without dropout */
-    float grow_half;  /* the same for kernels of halves */
+    float grow_half;  /* the same factor, for kernels of halves */
     uint64_t seed, offset;
 };
 
-/** Columns of a row of the sums. */
+/** Columns of a row of c.sums. */
 __host__ __device__ inline int attention_sum_columns(const attention_call &c)
 {
     return c.depth <= 64 && c.value_depth <= 64 ? 64 : 128;
@@ -83,7 +83,7 @@ constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
  * and which pairs are visible. */
 struct attention_span {
     int64_t first_row, first_key;
-    int64_t first_statistic; /* place of its first row, of head 0, among lse */
+    int64_t first_statistic; /* index in lse of the first row of head 0 */
     int rows, keys;
     int low, high; /* row i sees the keys j with  low <= j - i <= high */
 };
@@ -96,7 +96,7 @@ __device__ __forceinline__ int attention_clamped(int64_t x, int64_t low, int64_t
 __device__ __forceinline__ attention_span span_of(const attention_call &c, int batch)
 {
     attention_span s = {0, 0, (int64_t)batch * c.heads * c.rows, c.rows, c.keys};
-    if (c.q_starts) { /* numbers that nobody has checked: stay within the tensors */
+    if (c.q_starts) { /* unchecked device data: clamped to the tensors' rows */
         s.first_row = attention_clamped(c.q_starts[batch * c.q_starts_step], 0, c.q_tokens);
         s.first_key = attention_clamped(c.k_starts[batch * c.k_starts_step], 0, c.k_tokens);
         s.rows = min(c.rows, attention_clamped(c.q_starts[(batch + 1) * c.q_starts_step],
@@ -111,37 +111,37 @@ __device__ __forceinline__ attention_span span_of(const attention_call &c, int b
     s.high = s.keys - s.rows + c.right;
     return s;
 }
-/** Place of a row among lse. */
+/** Index of a row in lse. */
 __device__ __forceinline__ int64_t statistic_of(const attention_call &c, const attention_span &s,
                                                 int head, int row)
 {
     return s.first_statistic + head * c.q_tokens + row;
 }
 
-/** Its place among the pairs. */
+/** Index of a row in c.pairs. */
 __device__ __forceinline__ int64_t pair_of(const attention_call &c, const attention_span &s,
                                            int batch, int head, int row)
 {
     return ((c.q_starts ? 0 : (int64_t)batch * c.heads) + head) * c.pair_rows + s.first_row + row;
 }
 
-/** Runs of rows or keys. */
+/** A range of rows or keys: first to end - 1. */
 struct attention_range {
     int first, end;
 };
 
-/** Keys that any of the rows first to end - 1 sees. */
+/** Keys that at least one of the rows first to end - 1 sees. */
 __device__ __forceinline__ attention_range keys_of_rows(const attention_span &s, int first, int end)
 {
     return {max(0, first + s.low), min(s.keys, end + s.high)};
 }
-/** Rows that see any of the keys first to end - 1. */
+/** Rows that see at least one of the keys first to end - 1. */
 __device__ __forceinline__ attention_range rows_of_keys(const attention_span &s, int first, int end)
 {
     return {max(0, first - s.high), min(s.rows, end - s.low)};
 }
 /** Whether every row first_row to end_row - 1 sees every key first_key to end_key - 1,
- * and all of them are there. */
+ * and all of these rows and keys exist. */
 __device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row,
                                          int first_key, int end_key)
 {
@@ -164,8 +164,8 @@ __device__ __forceinline__ double tanh_of(double x)
     return tanh(x);
 }
 
-/** Applies scale, softcap and the additive mask value `added` to a raw score. `slope` is the
- * derivative by the scaled score. */
+/** Applies scale, softcap and the additive mask value `added` to a raw score. Sets `slope` to the
+ * derivative of the result with respect to the scaled score. */
 template <class A>
 __device__ __forceinline__ A attention_score(const attention_call &c, A raw, A added, A &slope)
 {
@@ -178,8 +178,8 @@ __device__ __forceinline__ A attention_score(const attention_call &c, A raw, A a
     }
     if (added == (A)-INFINITY)
         return added;
-    /* the lowest numbers would overflow as exponents of 2, and a row with only such scores has
-       weights */
+    /* The lowest finite numbers would overflow to -Inf as exponents of 2, but a row with only such
+       scores must still have weights. */
     x += added;
     return x < (A)-2e38 ? (A)-2e38 : x;
 }
@@ -197,7 +197,7 @@ __device__ __forceinline__ A attention_added(const attention_call &c, int batch,
                                       : (A)((const float *)c.mask)[at];
 }
 
-/** Dropout's factor of a pair's weight. */
+/** The factor by which dropout multiplies a pair's weight: 0 or c.grow. */
 template <class A>
 __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, int head, int row,
                                             int key)
@@ -210,30 +210,31 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
 
 /* ---------------------------------------------------------------------------- launches ---- */
 
-/* T: bf16 or f16, for the first three also float. cudaErrorNotSupported: not on this device, or not
- * these operands. */
+/* Each function launches kernels on `stream`. T is bf16 or f16; attention_pairs() and
+ * attention_mma_*() also accept float. `keys` selects the pass over keys (dk, dv) instead of the
+ * pass over queries (dq). cudaErrorNotSupported: the device or the operands are not supported. */
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream);
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-/** Whether a block of the forward or backward kernels finds enough shared memory. */
+/** Whether the shared memory of a block suffices for the forward or backward mma kernels. */
 bool attention_mma_holds(const attention_call &c, bool backward);
-/** Into how many runs of tiles each pass of the backward kernels is cut, by the shape alone, and
- * the bytes of c.parts that they need. */
+/** Number of runs of tiles in a pass of the backward mma kernels, determined by the shape alone;
+ * and the bytes of c.parts that the runs need. */
 int attention_mma_runs(const attention_call &c, bool keys);
 int64_t attention_mma_part_bytes(const attention_call &c, bool keys);
 template <class T>
 cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-/** Whether a call has few rows, whose blocks split the keys; how many runs of keys it then takes,
- * by the shape alone, and the bytes of c.parts for c.splits runs. */
+/** Whether a call has so few rows that blocks split the keys; the number of runs of keys,
+ * determined by the shape alone; and the bytes of c.parts for c.splits runs. */
 bool attention_splits(const attention_call &c);
 int attention_split_count(const attention_call &c);
 int64_t attention_split_bytes(const attention_call &c);
 template <class T>
 cudaError_t attention_split_forward(const attention_call &c, cudaStream_t stream);
-/* A: float or double, in which is computed */
+/* A: the type of the arithmetic, float or double */
 template <class A>
 cudaError_t attention_plain_forward(const attention_call &c, cudaStream_t stream);
 template <class A>

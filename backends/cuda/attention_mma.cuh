@@ -2,10 +2,10 @@
  * @file attention_mma.cuh
  * Attention forward in tiles on the tensor cores of sm_80 (Dao, FlashAttention-2, 2023).
  *
- * A block of four warps owns 64 TALL rows of queries; a warp owns 16 TALL of them whole,
- * so that a row's maximum and sum are known after two shuffles. Keys and values pass through
- * shared memory, WIDE at a time: the values of a tile arrive while its scores are made,
- * the next keys while its probabilities are.
+ * A block of four warps owns 64 TALL query rows. A warp owns 16 TALL of them over all keys, so a
+ * row's maximum and sum need two shuffles. Tiles of WIDE keys and values pass through shared
+ * memory. The values of a tile are loaded while its scores are computed, and the next keys are
+ * loaded while its probabilities are computed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_CUH
@@ -66,9 +66,10 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attentio
 }
 
 /**
- * sum[m] += p[m] times the WIDE rows of b, as far as these have `depth` columns, rounded up to 32.
- * operand(left, m, k) sets columns 16 k of p[m] as a left operand. PARTS warps take every PARTS-th
- * run of 32 columns; this is `part` of them.
+ * sum[m] += p[m] b, for the WIDE rows of b and its first `depth` columns, rounded up to 32.
+ * operand(left, m, k) sets `left` to columns 16 k to 16 k + 15 of p[m] as a left operand. PARTS
+ * warps share the columns: each computes every PARTS-th run of 32 columns, this warp from run
+ * `part` on.
  */
 template <class T, int DEPTH, int TALL, int WIDE, int PARTS = 1, class F>
 __device__ __forceinline__ void accumulate_operand(float (&sum)[TALL][DEPTH / PARTS / 8][4],
@@ -96,13 +97,13 @@ __device__ __forceinline__ void accumulate_operand(float (&sum)[TALL][DEPTH / PA
     }
 }
 
-/** accumulate() of f32. */
+/** accumulate() for f32. */
 template <int DEPTH, int PARTS, int TALL, int TILES>
 __device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / PARTS / 8][4],
                                                const float (&p)[TALL][TILES][4],
                                                attention_tile<float, DEPTH> b, int depth, int part)
 {
-    /* of eight rows of b a lane has 2 quad and 2 quad + 1: where p has them */
+    /* a lane loads rows 2 quad and 2 quad + 1 of eight rows of b: its columns of p */
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < TILES; k++)
@@ -128,7 +129,7 @@ __device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / PARTS 
             }
         }
 }
-/** The operand from p in registers, rounded to T. */
+/** accumulate_operand() with the left operand p in registers, rounded to T. */
 template <class T, int DEPTH, int TALL, int WIDE, int PARTS = 1>
 __device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / PARTS / 8][4],
                                            const float (&p)[TALL][WIDE / 8][4],
@@ -147,8 +148,9 @@ __device__ __forceinline__ void accumulate(float (&sum)[TALL][DEPTH / PARTS / 8]
     }
 }
 
-/** Rounds a warp's 16 x COLUMNS accumulators into rows row to row + 15 of a tile,
- * as runs of 32 columns of which `parts` warps have every `parts`-th, this one from run `part`
+/** Multiplies a warp's 16 x COLUMNS accumulators by the factors of their rows (`low` for rows 0 to
+ * 7, `high` for rows 8 to 15), rounds them, and stores them in rows row to row + 15 of a tile.
+ * `parts` warps share the columns: each has every `parts`-th run of 32, this warp from run `part`
  * on. */
 template <class T, int DEPTH, int COLUMNS>
 __device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
@@ -184,8 +186,8 @@ __device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
     }
 }
 
-/** Writes ROWS rows of a tile, from row `row` on, as far as there are `rows` and `columns` of them;
- * THREADS threads, of which this is `thread`. */
+/** Writes up to ROWS rows of a tile, from row `row` on, to memory: at most `rows` rows of `columns`
+ * columns. `step`: elements from row to row of `to`. THREADS threads call; this is `thread`. */
 template <int ROWS, int THREADS, class T, int HALVES>
 __device__ __forceinline__ void write_rows(mma_tile<HALVES> tile, int row, T *to, int64_t step,
                                            int rows, int columns, int thread)
@@ -205,7 +207,7 @@ __device__ __forceinline__ void write_rows(mma_tile<HALVES> tile, int row, T *to
     }
 }
 
-/** Elements of a mask of dtype T. */
+/** Returns a function that loads element i of a mask of dtype T and widens it. */
 template <class T> __device__ __forceinline__ auto own_mask(const attention_call &c)
 {
     return [&c](int64_t i) { return widen(((const T *)c.mask)[i]); };
@@ -216,7 +218,7 @@ template <class T, int DEPTH_, bool RULES> struct attention_mma_shape {
     static constexpr int depth = DEPTH_, tall = depth > 128 || RULES ? 1 : 2,
                          wide = depth > 64 ? 32 : 64;
     static constexpr int rows = 64 * tall, threads = 128;
-    /* that registers leave a multiprocessor room for */
+    /* blocks per multiprocessor, limited by registers */
     static constexpr int blocks = sizeof(T) == 4 && depth > 128 ? 1 : depth == 128 && RULES ? 3 : 2;
     static constexpr int bytes = (rows + 2 * wide) * depth * (int)sizeof(T);
 };
@@ -231,7 +233,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
     attention_tile<T, DEPTH> q{shared_address(shared)},
         k{q.base + S::rows * DEPTH * (int)sizeof(T)}, v{k.base + WIDE * DEPTH * (int)sizeof(T)};
 
-    /* the last rows of a head come first: under a causal mask they are the longest */
+    /* the last rows of a head come first: under a causal mask they see the most keys */
     int blocks = (c.rows + S::rows - 1) / S::rows, head = (int)(blockIdx.x / blocks % c.heads),
         batch = (int)(blockIdx.x / blocks / c.heads);
     attention_span span = span_of(c, batch);
@@ -308,8 +310,8 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
                 top[m][half] = now;
                 /* rows without a visible key so far */
                 float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
-                /* for the lowest numbers, which a mask may add, the product's rounding error would
-                   be too large */
+                /* RULES: subtract before scaling. A mask may add the lowest finite numbers, for
+                   which the rounding error of the product would be too large. */
                 auto power = [&](float x) {
                     return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);
                 };
@@ -353,7 +355,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
                     total == 0 ? -INFINITY : top[m][half] * (c.to_log2 * ln_2) + logf(total);
         }
 
-    /* a warp's rows of q are its own to overwrite */
+    /* only this warp reads its rows of q, so it may overwrite them */
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < TALL; m++)

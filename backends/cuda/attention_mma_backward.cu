@@ -15,7 +15,7 @@ template <class F> static auto with_depth(const attention_call &c, F &&f)
            : depth > 64 ? f.template operator()<128>()
                         : f.template operator()<64>();
 }
-/** Calls f.operator()<T>() with an element of the size of the call's. */
+/** Calls f.operator()<T>() with an element type of the call's element size. */
 template <class F> static auto with_size(const attention_call &c, F &&f)
 {
     return c.type == ATTENTION_F32 ? f.template operator()<float>() : f.template operator()<bf16>();
@@ -37,10 +37,11 @@ bool attention_mma_holds(const attention_call &c, bool backward)
     });
 }
 
-/* A block costs its tiles, and about two more to begin and to leave its sums. */
+/* Minimises an estimate of the time. A block costs its number of tiles, plus about two to start and
+ * to store its sums. */
 int attention_mma_runs(const attention_call &c, bool keys)
 {
-    constexpr int64_t slots = 132; /* blocks at once, of an H200 */
+    constexpr int64_t slots = 132; /* resident blocks of an H200 */
     int64_t length = keys ? c.keys : c.rows, rows = 0, tiles = 0,
             heads = (int64_t)c.batches * (keys ? c.heads / c.share : c.heads);
     with_size(c, [&]<class T>() {

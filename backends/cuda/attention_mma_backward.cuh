@@ -37,15 +37,15 @@ template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     }
 };
 
-/** Tiles of queries that pass by keys, of all heads that share these, or tiles of keys by queries,
- * if all rows see all keys. */
+/** Tiles that a block streams if all rows see all keys: tiles of queries of all heads that share
+ * the keys, or tiles of keys. */
 inline int64_t attention_mma_passing(const attention_call &c, bool keys, int wide)
 {
     int64_t tiles = ((keys ? c.rows : c.keys) + wide - 1) / wide;
     return keys ? tiles * c.share : tiles;
 }
 
-/** Position of a block's f32 sums of a row of dk and dv, or of dq, for the second kernel. */
+/** Address in c.parts of a run's f32 sums of one row: dk and dv, or dq. */
 __device__ __forceinline__ float *attention_part(const attention_call &c, bool keys, int run,
                                                  int batch, int head, int row)
 {
@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(256, 1)
     uint32_t passing = p_slab.base + (KEYS ? S::slab : 0);
     float2 *pairs = (float2 *)(shared + (passing - held1.base) + stages * S::pair);
 
-    /* the longest first: under a causal mask the first keys and the last rows */
+    /* the blocks with the most work first: under a causal mask the first keys and the last rows */
     int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads,
         blocks = (most + S::rows - 1) / S::rows;
     int run = (int)(blockIdx.x % c.splits), index = (int)(blockIdx.x / c.splits);
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(256, 1)
     int begin = seen.first / WIDE,
         tiles = seen.end > seen.first ? (seen.end - 1) / WIDE + 1 - begin : 0;
     int first_head = KEYS ? head * c.share : head,
-        total = KEYS ? tiles * c.share : tiles; /* tiles that pass, head by head */
+        total = KEYS ? tiles * c.share : tiles; /* streamed tiles, head by head */
     int limit = KEYS ? span.rows : span.keys, start = (int)((int64_t)total * run / c.splits),
         end = (int)((int64_t)total * (run + 1) / c.splits);
     int64_t own_start = (KEYS ? span.first_key : span.first_row) + first,
@@ -174,7 +174,7 @@ static __global__ void __launch_bounds__(256, 1)
                 if (RULES && c.bent)
                     x = rules.score<T>(x, row, key, slope);
                 float power = x * c.to_log2 - pair.x, change = dp[0][n][e];
-                if (RULES && c.bent) /* lowest numbers that a mask adds are rounded too far */
+                if (RULES && c.bent) /* the rounding error of the lowest numbers can make it > 0 */
                     power = power > 0 ? 0 : power;
                 float p = visible ? exp2_fast(power) : 0;
                 s[0][n][e] = p;
@@ -244,7 +244,8 @@ static __global__ void __launch_bounds__(256, 1)
                                  c.value_depth, (int)threadIdx.x);
 }
 
-/** Adds the blocks' sums run by run: a thread handles four columns of a row. */
+/** Adds the sums of all runs in order and rounds them to T. A thread computes four columns of a
+ * row. */
 template <class T, bool KEYS>
 static __global__ void __launch_bounds__(128)
     attention_mma_merge_kernel(const __grid_constant__ attention_call c)

@@ -1,4 +1,4 @@
-/** @file attention_pairs.cuh  lse and delta of each row, for both backward passes on tensor
+/** @file attention_pairs.cuh  Computes (lse, delta) of each row for both backward passes on tensor
  * cores. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_PAIRS_CUH
@@ -10,10 +10,11 @@
 namespace ts {
 
 /**
- * lse as a power of two, and delta = the sum of g out, less g_lse; LANES lanes a row of the
- * tensors, 8 columns each. Rows without visible keys get the exponent 0, because their scores are
- * -Inf; padding rows get +Inf, so that all their probabilities are 0. If dq is accumulated, the
- * kernel also zeroes its sums and the counter of key tiles.
+ * Writes (lse log2(e), delta) of each row to c.pairs, delta = the row sum of g out, less g_lse.
+ * LANES lanes share a row of the tensors, 8 columns each. Rows without visible keys get the
+ * exponent 0, because their scores are -Inf. Rows from c.q_tokens to c.pair_rows - 1 are padding
+ * and get +Inf, so that their probabilities are 0. The kernel also zeroes c.sums and *c.taken
+ * unless NULL.
  */
 template <class T, int LANES>
 static __global__ void __launch_bounds__(256)

@@ -1,11 +1,10 @@
 /**
- * @file attention_plain.cuh  Attention in plain arithmetic, in f32 or f64, for calls that the
- * tensor cores do not support: f64, and depths above 256 or not a multiple of 8. Any depth; tiles
- * of SIDE x SIDE scores, and no more memory than that.
+ * @file attention_plain.cuh  Attention without tensor cores, in f32 or f64, for calls that the
+ * tensor core kernels do not support: f64, and depths above 256 or not a multiple of 8. The depth
+ * is arbitrary. Scores exist only as tiles of SIDE x SIDE in shared memory.
  *
- * A block of 16 x 16 threads owns SIDE rows and a slice of SLICE columns of what it adds up;
- * blocks of other slices compute the same scores. A thread holds rows y, y + 16 and
- * columns x, x + 16 of a tile.
+ * A block of 16 x 16 threads owns SIDE rows and SLICE columns of the result. Blocks of other slices
+ * recompute the same scores. A thread holds rows y, y + 16 and columns x, x + 16 of a tile.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_PLAIN_CUH
@@ -45,7 +44,7 @@ __device__ __forceinline__ void plain_set(const attention_call &c, void *data, i
         ((f16 *)data)[i] = narrow<f16>(x);
 }
 
-/** One head of an operand from some row on. */
+/** The rows of one head of an operand, from row `first` on; start and step are in elements. */
 struct plain_matrix {
     const void *data;
     int64_t start, step;
@@ -59,7 +58,8 @@ struct plain_matrix {
     }
 };
 
-/** Rows row to row + SIDE - 1, columns column to column + SIDE - 1; zeros outside the tensor. */
+/** Loads rows row to row + SIDE - 1 and columns column to column + SIDE - 1 into shared memory,
+ * with zeros outside the matrix. The whole block calls; the caller synchronizes. */
 template <class A>
 __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A> &to,
                                            const plain_matrix &m, int row, int column)
@@ -71,7 +71,8 @@ __device__ __forceinline__ void plain_load(const attention_call &c, plain_tile<A
     }
 }
 
-/** s = the products of rows of a and b, over all columns. */
+/** s = the dot products of SIDE rows of a, from `row` on, and SIDE rows of b, from `other` on. The
+ * tiles `left` and `right` are scratch. */
 template <class A>
 __device__ __forceinline__ void
 plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int row,
@@ -92,7 +93,8 @@ plain_products(const attention_call &c, A (&s)[2][2], const plain_matrix &a, int
     }
 }
 
-/** sum += p times the SIDE rows of b from `row` on, columns from `column` on. */
+/** sum += p b, for the SIDE rows of b from `row` on and SLICE columns from `column` on. The tile
+ * `right` is scratch. */
 template <class A>
 __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&sum)[2][SLICE / 16],
                                                  const plain_tile<A> &p, const plain_matrix &b,
@@ -114,7 +116,8 @@ __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&su
     }
 }
 
-/** Writes a block's sums, times the factors of its rows. */
+/** Writes a block's sums, multiplied by the factors of their rows, to `to`, of which m is the
+ * head. */
 template <class A>
 __device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to,
                                             const plain_matrix &m, int row, int column,
@@ -213,8 +216,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
             sum[threadIdx.x] == 0 ? (A)-INFINITY : top[threadIdx.x] + log(sum[threadIdx.x]);
 }
 
-/** A row's lse, 0 without visible keys, and delta = the sum of g out, less g_lse; a warp a row of
- * the tensors. */
+/** Writes (lse, delta) of each row to c.pairs: lse is 0 for rows without visible keys; delta = the
+ * row sum of g out, less g_lse. A warp computes one row of the tensors. */
 template <class A>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_pairs_kernel(const __grid_constant__ attention_call c)
@@ -239,7 +242,8 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
     }
 }
 
-/** Like attention_mma_backward_kernel(): the pass over keys, or over queries. */
+/** The pass over keys (dk, dv) if KEYS, else the pass over queries (dq), like
+ * attention_mma_backward_kernel(). */
 template <class A, bool KEYS>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_backward_kernel(const __grid_constant__ attention_call c, int slices)

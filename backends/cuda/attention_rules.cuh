@@ -30,9 +30,10 @@ template <int N> struct attention_bits {
     {
         words[n / 8] |= bits << (n % 8 * 4 + e);
     }
-    /** Two lanes, whose numbers differ in the bit `lane`, exchange halves of each four bits: the
-     * lower lane's bits outside of `low` for the upper lane's bits in it, which move by `shift`.
-     * With low 0x33333333 and shift 2, (ab, cd) and (ef, gh) become (ab, ef) and (cd, gh). */
+    /** Two lanes whose indices differ in the bit `lane` exchange half of each group of four bits:
+     * the lower lane gives its bits outside `low` and receives the upper lane's bits inside `low`,
+     * shifted by `shift`. With low 0x33333333 and shift 2, (ab, cd) and (ef, gh) become (ab, ef)
+     * and (cd, gh). */
     __device__ __forceinline__ void trade(int lane, int shift, uint32_t low)
     {
 #pragma unroll
@@ -86,7 +87,7 @@ __device__ __forceinline__ attention_bits<N> attention_bits_of_keys(F &&chunk)
     return bits;
 }
 
-/** 0 for the weights of pairs that dropout drops. */
+/** Sets the weights of dropped pairs to 0. */
 template <int N>
 __device__ __forceinline__ void drop_weights(float (&p)[N][4], const attention_bits<N> &kept)
 {
@@ -96,8 +97,7 @@ __device__ __forceinline__ void drop_weights(float (&p)[N][4], const attention_b
         for (int e = 0; e < 4; e++)
             p[n][e] = kept.has(n, e) ? p[n][e] : 0;
 }
-/** Marks the probabilities of pairs that dropout drops by their sign, so that the bits need no
- * registers any longer. */
+/** Negates the probabilities of dropped pairs, so that the bits no longer occupy registers. */
 template <int N>
 __device__ __forceinline__ void mark_dropped(float (&p)[N][4], const attention_bits<N> &kept)
 {
@@ -120,13 +120,13 @@ __device__ __forceinline__ void pack_kept(uint32_t (&to)[N / 2][4], const float 
             to[k][i] = pack2<T>(kept(p[n][e]), kept(p[n][e + 1]));
         }
 }
-/** The gradient of a score by its marked probability and the gradient of the weight. */
+/** The gradient of a score, from its marked probability p and the gradient dp of its weight. */
 __device__ __forceinline__ float marked_gradient(float p, float dp, float delta, float grow)
 {
     return fabsf(p) * ((p < 0 ? 0 : dp * grow) - delta);
 }
 
-/** -Inf for scores of pairs that a mask does not show. */
+/** Sets the scores of pairs that the mask hides to -Inf. */
 template <int N>
 __device__ __forceinline__ void hide_scores(float (&s)[N][4], const attention_bits<N> &shown)
 {
@@ -143,7 +143,7 @@ __device__ __forceinline__ uint32_t bits_of_bytes(uint32_t x)
     return (__vcmpne4(x, 0) & 0x01010101u) * 0x01020408u >> 24 & 15;
 }
 
-/** The rules of one head of queries. */
+/** Mask and dropout of one query head. */
 struct attention_head {
     const attention_call &c;
     const attention_span &span;
@@ -184,7 +184,8 @@ struct attention_head {
         return bits;
     }
 
-    /** Which pairs of these a boolean mask shows. */
+    /** The pairs that the boolean mask shows, for the same rows and keys as kept_of_rows() and
+     * kept_of_keys(). */
     template <int N>
     __device__ __forceinline__ attention_bits<N> shown_of_rows(int row, int key) const
     {
@@ -206,7 +207,7 @@ struct attention_head {
                                        : ((const float *)c.mask)[at];
     }
 
-    /** A score that is more than a factor away from a raw one. */
+    /** attention_score() of a pair, with the addend of an additive mask. */
     template <class T>
     __device__ __forceinline__ float score(float raw, int row, int key, float &slope) const
     {
@@ -214,10 +215,10 @@ struct attention_head {
     }
 
     /**
-     * Adds the mask to a lane's raw scores, which the scale multiplies later. Large numbers are
-     * limited to finite ones, so that a row with only such scores still has weights.
+     * Adds mask / scale to a lane's raw scores; the scale multiplies the sums later. Addends are
+     * clamped to +-1e37, so that a row with only such scores still has weights; -Inf hides a pair.
+     * The mask's row and key strides must be below 2^31.
      * @param place  place(n, e): (row, key) of element e of tile n
-     * Steps of the mask's rows and keys are below 2^31.
      */
     template <class T, int N, class F>
     __device__ __forceinline__ void add_mask(float (&s)[N][4], F &&place) const

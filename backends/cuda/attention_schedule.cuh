@@ -1,4 +1,4 @@
-/** @file attention_schedule.cuh  In which order blocks on Hopper take rows of heads. */
+/** @file attention_schedule.cuh  The order in which blocks process rows and heads on Hopper. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SCHEDULE_CUH
 #define TS_CUDA_ATTENTION_SCHEDULE_CUH
@@ -7,13 +7,17 @@
 
 namespace ts {
 
-/** Which rows of which head a block works on. */
+/** A block's unit of work: a block of rows or keys, the head and the batch. */
 struct attention_place {
     int block, head, batch;
 };
 /**
- * Blocks with the most keys first (the last rows of a head under a causal mask),
- * among as many heads as have their keys and values in the cache together.
+ * Maps a work index to a place. Heads are processed in sections of `together` heads, whose keys and
+ * values fit in L2 at the same time. Within a section block 0 of each head comes first, then block
+ * 1; kernels number blocks so that under a causal mask block 0 has the most work.
+ * @param blocks  blocks of a head
+ * @param heads   heads of a batch
+ * @param all     heads of all batches
  */
 __device__ __forceinline__ attention_place attention_longest_first(unsigned index, unsigned blocks,
                                                                    unsigned heads, unsigned all,
@@ -27,8 +31,7 @@ __device__ __forceinline__ attention_place attention_longest_first(unsigned inde
     return {(int)block, (int)(which - batch * heads), (int)batch};
 }
 
-/** How many heads' keys and values, or whatever `bytes` a head are,
- * fit into the second-level cache. */
+/** Number of heads with `bytes` bytes each that fit in 32 MiB of L2; 1 to `heads`. */
 inline int attention_together(int64_t bytes, int64_t heads)
 {
     int64_t fit = bytes > 0 ? (32 << 20) / bytes : heads;

@@ -13,7 +13,7 @@ template <class F> static auto with_split_shape(const attention_call &c, F &&f)
     if (c.type == ATTENTION_F32)
         return depth > 64 ? f.template operator()<float, 128, 1>()
                           : f.template operator()<float, 64, 1>();
-    /* rules need the registers of a second tile */
+    /* with rules, a second tile of rows would not fit in registers */
     bool tall = (int64_t)c.share * c.rows > 16 && !c.rules;
     if (depth > 128)
         return f.template operator()<bf16, 256, 1>();
@@ -22,7 +22,7 @@ template <class F> static auto with_split_shape(const attention_call &c, F &&f)
     return tall ? f.template operator()<bf16, 64, 2>() : f.template operator()<bf16, 64, 1>();
 }
 
-/** Blocks without regard to splits: a tile of rows of a key head. */
+/** Number of blocks without splits: one per tile of rows of each key head. */
 template <class S> static int64_t tiles_of(const attention_call &c)
 {
     int64_t packed = (int64_t)c.share * c.rows;
@@ -37,9 +37,9 @@ bool attention_splits(const attention_call &c)
         tall = wide || depth > 128 ? 16 : 32;
     if (wide && depth > 128) /* registers do not hold queries and results */
         return false;
-    /* two tiles read keys and values twice, other kernels once per head; but those leave
-     * multiprocessors idle if there are few heads */
-    /* one tile of keys: Hopper's kernels, which have no warps to add up, end earlier */
+    /* With two tiles of rows, these kernels read keys and values twice; other kernels read them
+     * once per query head, but leave multiprocessors idle if there are few heads. */
+    /* With one tile of keys, Hopper's kernels are faster, because they merge no warps. */
     if (c.keys <= 64 && c.share == 1 && depth <= 128 && !c.q_starts && !c.bent)
         return false;
     /* other kernels would leave most multiprocessors idle */
@@ -50,8 +50,9 @@ bool attention_splits(const attention_call &c)
                                          (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
 }
 
-/* The costs are in halves of the time that a block takes for a unit of keys. A block begins with
- * empty rings, which costs about a unit; the second kernel costs three halves. */
+/* Minimises an estimate of the time, in half units; a unit is the time of a block for S::unit keys.
+ * A block starts with empty rings, which costs about one unit; the second kernel costs 1.5
+ * units. */
 int attention_split_count(const attention_call &c)
 {
     return with_split_shape(c, [&]<class T, int DEPTH, int TALL>() {

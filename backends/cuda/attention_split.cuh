@@ -6,8 +6,8 @@
  * The rows of all query heads that share a key head form one tile, so keys and values are read
  * once. The visible keys are cut into runs. A block of four warps takes one run of one key head;
  * each warp streams every fourth tile of keys and values through a ring of its own in shared
- * memory and keeps sums, maxima and results of all rows. The block adds up its warps. If there are
- * several runs, a second kernel adds up the blocks. Both add in a fixed order.
+ * memory and keeps sums, maxima and results of all rows. The block merges the results of its warps.
+ * If there are several runs, a second kernel merges the runs. Both merge in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SPLIT_CUH
@@ -31,11 +31,11 @@ template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static_assert(bytes >= warps * rows * (depth + 2) * 4, "the ring later holds f32 results");
 };
 
-/** A block's partial results for the second kernel: per row, results before division, the maximum
- * as an exponent of 2, the sum. */
+/** Floats per row of a block's partial result: `depth` weighted sums of values before division, the
+ * maximum score as an exponent of 2, and the sum of weights. */
 constexpr int attention_part_floats(int depth) { return depth + 2; }
 
-/** Row r of a tile: head and row of the query. */
+/** The query head and row of row r of the packed rows of a key head (`group`). */
 struct attention_split_row {
     int head, row;
 };
@@ -45,7 +45,8 @@ __device__ __forceinline__ attention_split_row split_row_of(const attention_call
     return {group * c.share + r / c.rows, r % c.rows};
 }
 
-/** Begins to copy a tile by one warp; rows past `rows` and columns past `columns` become zero. */
+/** One warp starts the asynchronous copy of a tile. Rows from `rows` on and columns from `columns`
+ * on become zero. */
 template <int ROWS, int HALVES, class T>
 __device__ __forceinline__ void load_by_warp(mma_tile<HALVES> tile, const T *from, int64_t step,
                                              int rows, int columns, int lane)
@@ -148,7 +149,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
         top[m][0] = top[m][1] = -INFINITY;
 #pragma unroll 1
     for (int i = 0; i < mine; i++) {
-        /* a missing pair reads the value of another pair, so that all loads overlap */
+        /* a pair outside the sequence loads the value of another pair: the loads need no branch */
         float added[RULES ? TALL : 1][KEYS / 8][4] = {};
         if (RULES && c.mask_type != NO_MASK)
 #pragma unroll
@@ -167,7 +168,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
                     }
         copies_wait<STAGES - 2>();
         __syncwarp();
-        load(i + STAGES - 1); /* over the tiles of the last turn */
+        load(i + STAGES - 1); /* overwrites the tiles of iteration i - 1 */
         int from = run.first + (i * S::warps + warp) * KEYS;
         tile k_tile = key_tile(i % STAGES), v_tile = value_tile(i % STAGES);
 
@@ -246,7 +247,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
         accumulate<T, DEPTH, TALL, KEYS>(o, s, v_tile, c.value_depth);
     }
 
-    /* the warps' results meet where the tiles lay */
+    /* the warps exchange their results through the memory of the rings */
     copies_wait<0>();
     __syncthreads();
     constexpr int FLOATS = attention_part_floats(DEPTH);
@@ -309,11 +310,11 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
     }
 }
 
-/** Runs of keys from which a row gets 1,024 threads. */
+/** Number of runs from which attention_merge_kernel() uses 1,024 threads per row. */
 constexpr int merge_many = 33;
 
-/** Adds up the runs of keys. A block serves one row; teams of DEPTH / 4 threads take turns
- * at the runs. */
+/** Merges the runs of keys. A block computes one row; each team of DEPTH / 4 threads adds every
+ * TEAMS-th run. */
 template <class T, int DEPTH, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     attention_merge_kernel(const __grid_constant__ attention_call c)

@@ -29,9 +29,9 @@ static cudaError_t launch(const attention_call &c, cudaStream_t stream)
     if (all > INT32_MAX)
         return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.keys * DEPTH * 4 / c.share, heads);
-    /* rows that see as many keys as any others are shared out well beforehand */
+    /* if all rows see the same number of keys, a static schedule suffices; else a counter */
     unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
-    /* two groups that have much to do fall into step by themselves */
+    /* two groups with much work alternate at the tensor cores without barriers */
     bool turns = GROUPS > 1 && (DEPTH <= 64 || c.keys < 2048);
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
     if (e != cudaSuccess)
@@ -49,7 +49,7 @@ static cudaError_t choose(const attention_call &c, cudaStream_t stream)
         if (depth > 128) /* shared memory holds the rows of one group */
             return depth > 192 ? launch<T, 256, 1, RULES>(c, stream)
                                : launch<T, 192, 1, RULES>(c, stream);
-        /* bits need the registers of a third group */
+        /* with bits, a third group would not have enough registers */
         return depth > 64 ? launch<T, 128, 2, RULES>(c, stream)
                           : launch<T, 64, 2, RULES>(c, stream);
     } else {
@@ -57,7 +57,7 @@ static cudaError_t choose(const attention_call &c, cudaStream_t stream)
             return choose<T, BITS>(c, stream);
         if (depth > 64)
             return launch<T, 128, 2, RULES>(c, stream);
-        /* fewer rows a block waste less at the diagonal; more hide more */
+        /* fewer rows per block waste less work at the diagonal; more groups hide more latency */
         return c.keys <= 1024 && !sees_everything(c) ? launch<T, 64, 2, RULES>(c, stream)
                                                      : launch<T, 64, 3, RULES>(c, stream);
     }

@@ -2,13 +2,15 @@
  * @file attention_wgmma.cuh
  * Attention forward on Hopper (Shah et al., FlashAttention-3, 2024).
  *
- * A block is one group of four warps that brings tiles, and one to three groups that each
- * own 64 rows of queries. A group starts the scores of the next tile of keys, then the products
- * of the last tile's probabilities with their values, and works out the next probabilities while
- * the latter run. Groups take turns at the tensor cores, so that one multiplies while another
- * exponentiates. A block goes from rows to rows without a stop: the first scores of the next
- * rows start before the last products of these, and results leave through the copy engine while
- * the second ones are computed.
+ * A block consists of a producer group of four warps, which loads tiles, and one to three consumer
+ * groups of four warps, which own 64 query rows each. A consumer starts the scores of the next tile
+ * of keys, then the products of the current probabilities and values, and computes the next
+ * probabilities while these products run. Consumers take turns at the tensor cores, so one
+ * multiplies while another computes exponentials.
+ *
+ * Blocks are persistent and overlap their units of work: the first scores of the next rows start
+ * before the last products of the current rows, and the copy engine stores results while the next
+ * rows are computed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
@@ -22,7 +24,7 @@ namespace ts {
 
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups;
-    /* rules take registers of scores */
+    /* rules need registers, so fewer remain for scores */
     static constexpr int wide = RULES == ADDED || (RULES && depth > 64) ? 64 : 128,
                          stages = depth > 192                 ? 2
                                   : depth > 128               ? 3
@@ -35,17 +37,18 @@ template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
                                  tile_ring<2>::bytes + 2 * tile_ring<stages>::bytes;
 };
 
-/** Rows that a block works on, and how many tiles of keys they see;
- * 0 tiles: the end of the work. */
+/** A unit of work of a block: rows from `first` on, and the number of tiles of keys that they see.
+ * tiles = 0 ends the work. */
 struct alignas(16) attention_rows {
     int first, head, batch, tiles;
 };
 
 /**
- * Makes scores probabilities, relative to the maximum so far; returns by what sums so far shrink,
- * and whether they do. A maximum that grows by less than a factor of 2^8 is left where it is:
- * probabilities may well exceed 1. EXACT: for scores of any size, such as lowest numbers that a
- * mask adds, whose products alone would be rounded too far.
+ * Online softmax: replaces scores by probabilities relative to the running maximum `top` and adds
+ * them to `sum`. Returns whether the maximum was raised; then `shrink` is the factor for earlier
+ * results. The maximum is raised only if some row of the warp grows by more than a factor of 2^8,
+ * so probabilities may exceed 1. EXACT subtracts before scaling, for scores so large that the
+ * rounding error of the product would matter, such as the lowest numbers that a mask adds.
  */
 template <bool EXACT, int N>
 __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)[2],
@@ -95,15 +98,16 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     return grows;
 }
 
-/** Bit i: this lane's key number i of a row is among the first `keys` ones;
- * of each 8 keys a lane has two. */
+/** Bit i: whether key i of this lane is among the first `keys` keys of the tile. A lane has two of
+ * each 8 keys. */
 template <int N> __device__ __forceinline__ uint32_t attention_first_keys(int keys)
 {
     int mine = keys - (int)(threadIdx.x % 4) * 2,
         count = mine <= 0 ? 0 : mine / 8 * 2 + min(mine % 8, 2);
     return count >= 2 * N ? ~0u : (1u << count) - 1;
 }
-/** Hides what rows `row` and row + 8 do not see of the keys from `from` on. */
+/** Sets the scores of keys that rows `row` and row + 8 do not see to -Inf; the tile's first key is
+ * `from`. */
 template <int N>
 __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention_span &span,
                                                int row, int from)
@@ -225,7 +229,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    __shared__ attention_rows told[4]; /* queries are given back before their results are written */
+    __shared__ attention_rows told[4]; /* more than two: outlives the ring's stages of queries */
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
     tile_ring<2> rows{v + S::stages * S::tile_bytes};
@@ -236,7 +240,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         return (min(c.keys, min(first + S::rows, c.rows) + span.high) - 1) / WIDE;
     };
 
-    /* what a warp writes of rows that see no keys */
+    /* one warp writes the results of rows that see no keys: out = 0, lse = -Inf */
     auto clear_rows = [&](const attention_place &at, int first) {
 #pragma unroll 1
         for (int i = threadIdx.x; i < S::rows * (DEPTH / 8); i += 32) {
@@ -266,7 +270,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             return;
         unsigned blocks = (c.rows + S::rows - 1) / S::rows, heads = c.heads * c.batches,
                  all = heads * blocks;
-        int v_row = 0; /* of the values that are due: they come after the next keys */
+        int v_row = 0; /* first row of the pending values, loaded after the next keys */
         auto fetch_values = [&](int of) {
             int at = passed - 1;
             values.wait_empty(at);
@@ -318,14 +322,14 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         return;
     }
 
-    if constexpr (GROUPS > 1) /* else each thread has as many as it can */
+    if constexpr (GROUPS > 1) /* otherwise each thread already has the maximum */
         registers_grow<S::many>();
     constexpr int turn = 2 * 128;
     int thread = threadIdx.x % 128, lane = thread % 32,
         mine = group * 64 + thread / 32 * 16 + lane / 4;
     float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {},
                     shrink[2];
-    /* of the rows of `round`, until those before them are written */
+    /* of the rows of `round`, while those of the previous round are not yet written */
     float next_top[2], next_sum[2];
     uint32_t p[WIDE / 16][4];
     int first, tiles; /* of the rows of `round` */
@@ -391,14 +395,14 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                                                 k + passed % S::stages * S::tile_bytes);
         wgmma_commit();
     };
-    auto start_sums = [&] { /* of the tile before */
+    auto start_sums = [&] { /* of the previous tile */
         values.wait_full(passed - 1);
         settle(o);
         wgmma_begin();
         wgmma_accumulate<T, WIDE>(o, p, v + (passed - 1) % S::stages * S::tile_bytes);
         wgmma_commit();
     };
-    /* of tile i of the rows, whose scores are done; whether sums are to shrink */
+    /* the probabilities of tile i, whose scores are complete; returns whether to scale by shrink */
     auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2], auto draws) {
         settle(s);
         release(keys.empty(passed));
@@ -435,7 +439,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             for (int e = 0; e < 4; e++)
                 o[n][e] *= shrink[e / 2];
     };
-    /* what comes of tile i of the rows, and of the sums beside it, when both have started */
+    /* completes tile i after its scores and the previous tile's sums have started */
     auto step = [&](int i) {
         draw_bits(i, BESIDE);
         wgmma_wait<1>();
@@ -525,8 +529,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     passed++;
     while (true) {
         int i = 1;
-        /* scores of the rows run beside the end of those before; one call for both cases,
-         * with what is beside it under conditions, would make ptxas serialize products (C7514) */
+        /* The scores of these rows overlap with the end of the previous rows. The two cases are
+         * separate calls: with one call under conditions ptxas serializes the products (C7514). */
         if (round && tiles > 1) {
             take_turn();
             start_scores();

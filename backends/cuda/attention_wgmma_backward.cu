@@ -13,7 +13,8 @@ namespace ts {
 struct backward_maps {
     CUtensorMap q, g, k, v;
 
-    /** Boxes of so many rows and keys; false: operands that cannot be described. */
+    /** Sets the descriptors, with boxes of `rows` rows and `keys` keys. False if the driver rejects
+     * an operand. */
     template <class T> bool make(const attention_call &c, int rows, int keys)
     {
         int few = c.heads / c.share;
@@ -34,7 +35,7 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
     if (blocks > INT32_MAX || !maps.make<T>(c, S::rows, S::keys))
         return cudaErrorNotSupported;
     int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
-    /* attention_pairs_kernel made it 0 */
+    /* attention_pairs_kernel() has set the counter to 0 */
     unsigned *counter = blocks > c.processors ? c.taken : nullptr;
     cudaError_t e =
         attention_launch_as(c.early, attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>, 1,
@@ -63,7 +64,7 @@ static cudaError_t launch_queries(const attention_call &c, cudaStream_t stream)
 template <class T, int DEPTH, int RULES>
 static cudaError_t choose(const attention_call &c, bool keys, cudaStream_t stream)
 {
-    constexpr int DEEP = RULES == ADDED ? 128 : DEPTH; /* tiles of fewer rows, for registers */
+    constexpr int DEEP = RULES == ADDED ? 128 : DEPTH; /* 128: fewer rows per tile, for registers */
     return !keys    ? launch_queries<T, DEPTH, RULES>(c, stream)
            : c.sums ? launch_keys<T, DEPTH, true, RULES>(c, stream)
                     : launch_keys<T, DEEP, false, RULES>(c, stream);

@@ -1,13 +1,13 @@
 /**
  * @file attention_wgmma_keys.cuh
- * Gradients of keys and values on Hopper, and on demand those of queries in the same pass (Shah et
- * al., FlashAttention-3, 2024).
+ * Gradients of keys and values on Hopper and, with SUMS, of queries in the same pass (Shah et al.,
+ * FlashAttention-3, 2024).
  *
- * A block holds a tile of (k, v) while tiles of (q, g) pass by. Each of two groups of four warps
- * owns 64 keys and works out transposed scores: the left operands, in registers, of what it adds to
- * dk and dv. With SUMS, scores' gradients also go to shared memory, where the other group finds its
- * missing half of the depth of dq; the copy engine adds tiles of dq to memory, in f32 and in no
- * fixed order.
+ * A block holds a tile of (k, v) and streams tiles of (q, g). Each of two groups of four warps owns
+ * 64 keys and computes transposed scores, which in registers are the left operands of the products
+ * for dk and dv. With SUMS, the groups exchange the gradients of scores through shared memory; each
+ * computes a half of the tile of dq over all 128 keys and adds it to c.sums by f32 atomics, so the
+ * order of these sums is not fixed.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_KEYS_CUH
@@ -32,7 +32,8 @@ template <int DEPTH_> struct attention_wgmma_keys_shape {
                                  groups * 2 * slab_bytes + 16 + tile_ring<stages>::bytes;
 };
 
-/** The keys that a block works on next, and the tiles of ROWS rows that see them, head by head. */
+/** A unit of work of a block: KEYS keys of a head, and the tiles of ROWS rows that see them, for
+ * each query head in turn. */
 template <int KEYS, int ROWS> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
@@ -68,7 +69,7 @@ static __global__ void __launch_bounds__(384, 1)
     constexpr int ROWS = S::rows;
     using work = attention_keys_work<S::keys, ROWS>;
     extern __shared__ char shared[];
-    __shared__ unsigned told; /* which keys the block works on; `all`: the end of the work */
+    __shared__ unsigned told; /* index of the block's unit of work; >= all: the end of the work */
     uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
              passing = v + S::held_bytes;
     uint32_t slabs = passing + S::stages * S::stage_bytes,
@@ -129,11 +130,11 @@ static __global__ void __launch_bounds__(384, 1)
         int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
         uint32_t own_k = k + group * 64 * 128, own_v = v + group * 64 * 128,
                  own_slabs = slabs + group * 2 * S::slab_bytes;
-        /* of a tile of dq, a group has 64 rows of depth 64, or 64 columns of 64 rows */
+        /* a group computes 64 x 64 of a tile of dq: half of 128 rows, or half of 128 columns */
         uint32_t dq_left = slabs + (ROWS == 128 ? group * 64 * 128 : 0),
                  dq_right = k + (ROWS == 128 ? 0 : group * S::keys * 128);
-        /* numbers of barriers; those of scores take turns,
-         * for a group may be a tile ahead of the other */
+        /* Indices of named barriers. Those of scores alternate, because one group may be a tile
+         * ahead of the other. */
         enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
 
         for (; true; round++) {
@@ -159,7 +160,7 @@ static __global__ void __launch_bounds__(384, 1)
                         pair_of(c, w.span, w.batch, w.head * c.share, w.start * ROWS) * DEPTH +
                         group * 64 * 64 + thread * 4;
             attention_bits<ROWS / 8> kept = {}, shown = {};
-            /* which pairs of tile i dropout keeps and a mask shows; beside the tile's products */
+            /* computes the bits of dropout and boolean mask for tile i, while its products run */
             auto draw_bits = [&](int i) {
                 attention_head rules{c, w.span, w.batch, w.head * c.share + i / w.tiles};
                 int from = (w.start + i % w.tiles) * ROWS;
@@ -240,7 +241,7 @@ static __global__ void __launch_bounds__(384, 1)
                 wgmma_begin();
                 wgmma_accumulate<T, ROWS>(dv, p, g);
                 wgmma_commit();
-                if constexpr (RULES == BITS) { /* later than without: bits take registers */
+                if constexpr (RULES == BITS) { /* starts later, because bits need registers */
                     wgmma_wait<0>();
                     settle(dv);
                     begin_weights();
@@ -278,8 +279,8 @@ static __global__ void __launch_bounds__(384, 1)
                 }
                 wgmma_wait<1 + SUMS>();
                 settle(dv);
-                /* the last ones, which nobody needs, are cheaper than a loop
-                 * that ends in its middle */
+                /* the scores after the last tile are unused, but cheaper than a loop with an exit
+                 * in its middle */
                 begin_scores(i + 1 < w.total ? i + 1 : i);
                 if constexpr (SUMS) {
                     wgmma_wait<1>();
@@ -301,7 +302,7 @@ static __global__ void __launch_bounds__(384, 1)
                 if (++tile == w.tiles)
                     tile = 0, to += (c.pair_rows - w.tiles * ROWS) * DEPTH;
             }
-            turn_wait(DONE, 256); /* with k, and with this group's slabs */
+            turn_wait(DONE, 256); /* both groups have finished reading k, v and the slabs */
             if (thread == 0)
                 barrier_arrive(held_empty);
             passed += w.total;
@@ -323,7 +324,8 @@ static __global__ void __launch_bounds__(384, 1)
 #endif
 }
 
-/** dq of the sums, which lie as groups held them; a warp has 16 rows of 64 columns. */
+/** Scales c.sums, which have the layout of the groups' accumulators, rounds them and writes dq. A
+ * warp converts 16 rows x 64 columns. */
 template <class T, int DEPTH>
 static __global__ void __launch_bounds__(256)
     attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)

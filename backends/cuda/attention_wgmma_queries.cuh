@@ -1,8 +1,8 @@
 /**
  * @file attention_wgmma_queries.cuh
- * Gradients of queries on Hopper by themselves, each a sum in a fixed order: a block holds a tile
- * of (q, g) while tiles of (k, v) pass by. A group of four warps computes the left operand of the
- * product that it adds up, and keeps it in registers.
+ * Gradients of queries on Hopper in a separate pass, which adds in a fixed order. A block holds a
+ * tile of (q, g) and streams tiles of (k, v). A group of four warps owns 64 rows and computes the
+ * gradients of scores, which in registers are the left operand of the product for dq.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(384, 1)
             };
             attention_bits<WIDE / 8> kept = {};
             forget(s);
-            if constexpr (RULES) { /* one product after the other: it takes fewer registers */
+            if constexpr (RULES) { /* one product at a time needs fewer registers */
                 begin_products(s, own_q, k);
                 int mine = own - lane / 4;
                 if (RULES == BITS && c.dropout)

@@ -1,5 +1,5 @@
-/** @file backend.c  The backend's struct: copies, streams, events,
- * and the kernels of all families. */
+/** @file backend.c  The backend's function table (ts_backend): copies, streams, events, and
+ * registration of the kernels of all families. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
 #include "backends/cuda/capture.h"
@@ -90,7 +90,7 @@ static ts_status follow(cudaStream_t later, int device, cudaStream_t stream)
     if (error == cudaSuccess)
         error = cudaStreamWaitEvent(later, event, 0);
     if (event)
-        cudaEventDestroy(event); /* when it has happened */
+        cudaEventDestroy(event); /* CUDA releases it after it has completed */
     return ts_cuda_check(error, "cuda:%d: ordering streams", device);
 }
 
@@ -107,7 +107,8 @@ static void enable_peer_access(int device, int other)
     cudaGetLastError(); /* without peer access, copies are only slower */
 }
 
-/* The source device's stream may reuse the source's memory as soon as the source is freed. */
+/* Both streams wait for each other: the source's stream also waits for the copy, because it may
+ * reuse the source's memory as soon as the source is freed. */
 static ts_status copy_between(void *state, int device, void *to, int from_device, const void *from,
                               int64_t bytes, ts_stream *stream)
 {
@@ -141,7 +142,8 @@ static void *host_allocate(void *state, int device, int64_t bytes)
         return NULL;
     return data;
 }
-/** For functions that cannot fail: a lost device has nothing to free. */
+/** Makes a device current for functions that cannot return an error. False if the device is lost;
+ * then there is nothing to free. */
 static bool use_quietly(int device) { return !ts_cuda_is_lost(device) && ts_cuda_use(device); }
 
 static void host_free(void *state, int device, void *data, int64_t bytes)

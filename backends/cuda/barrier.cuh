@@ -24,13 +24,14 @@ __device__ __forceinline__ void barrier_arrive(uint32_t barrier)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/** Arrives, and makes the phase wait for so many bytes of copies. */
+/** Arrives, and makes the current phase wait until copies have transferred `bytes` more bytes. */
 __device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                  : "memory");
 }
-/** Waits for the end of the phase of this parity; of a new barrier, phase 1 counts as ended. */
+/** Waits for the end of the phase of this parity. On a new barrier, a wait for parity 1 returns at
+ * once. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
 {
     asm volatile("{\n\t.reg .pred done;\n\t"
@@ -40,7 +41,8 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity)
                  "r"(parity)
                  : "memory");
 }
-/** Copies bytes; addresses and size are multiples of 16. */
+/** Starts an asynchronous copy from global to shared memory, which reports its bytes to `barrier`.
+ * Addresses and size must be multiples of 16. */
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
                                           uint32_t barrier)
 {
@@ -49,7 +51,7 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/** Like the copy above, with a policy of the second-level cache. */
+/** The same with an L2 cache policy (read_once::policy). */
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
                                           uint32_t barrier, uint64_t policy)
 {
@@ -66,7 +68,8 @@ __device__ __forceinline__ uint32_t cluster_rank()
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
-/** The place of the same address in another block of the cluster. */
+/** Maps a shared-memory address of this block to the same address in block `rank` of the
+ * cluster. */
 __device__ __forceinline__ uint32_t peer_address(uint32_t mine, uint32_t rank)
 {
     uint32_t a;
@@ -79,7 +82,8 @@ __device__ __forceinline__ void cluster_meet()
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/** Writes to another block, which counts the 8 bytes at its barrier. */
+/** Stores x in another block's shared memory and reports 8 bytes to that block's barrier. `to` and
+ * `barrier` are from peer_address(). */
 __device__ __forceinline__ void peer_store(uint32_t to, float2 x, uint32_t barrier)
 {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 "

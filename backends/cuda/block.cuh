@@ -1,11 +1,11 @@
-/** @file block.cuh  Sums over the threads of a block, in an order that is always the same. */
+/** @file block.cuh  Prefix sums over the threads of a block, in a fixed order. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_BLOCK_CUH
 #define TS_CUDA_BLOCK_CUH
 
 namespace ts {
 
-/** Sum over the lanes up to this one. */
+/** Sum of x over the lanes up to and including this one. */
 template <class A> __device__ __forceinline__ A warp_inclusive(A x)
 {
     int lane = threadIdx.x % 32;
@@ -18,8 +18,8 @@ template <class A> __device__ __forceinline__ A warp_inclusive(A x)
     return x;
 }
 
-/** Sum of x over the threads before this one; *total is that of all THREADS.
- * Every thread must call. */
+/** Returns the sum of x over the threads before this one and sets *total to the sum over all
+ * THREADS threads. Every thread of the block must call. */
 template <int THREADS, class A> __device__ __forceinline__ A block_exclusive(A x, A *total)
 {
     constexpr int warps = THREADS / 32;

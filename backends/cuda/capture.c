@@ -1,10 +1,10 @@
 /**
- * @file capture.c  Graphs of launches: captured from a stream, changed in part, launched as one.
+ * @file capture.c  CUDA graphs: captured from a stream, updated in part, launched as a whole.
  *
- * A capture has a stream of its own, on which a thread queues work while it is captured: launches
- * of this backend and of cuBLASLt alike become nodes of a graph, one after the other. Changed parts
- * are captured into a second graph, and the parameters of its nodes are copied to the nodes of the
- * first. The executable graph is updated in place, which costs a microsecond per node.
+ * A capture has its own stream, on which one thread queues work. Launches of this backend and of
+ * cuBLASLt become nodes of a graph, in a linear order. Changed parts are captured into a second
+ * graph, and the parameters of its nodes are copied to the nodes of the executable graph, which
+ * costs about 1 us per node.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/capture.h"
@@ -32,7 +32,7 @@ struct ts_capture {
     cudaStream_t stream;
     cudaGraph_t graph; /* owns the nodes of kept */
     cudaGraphExec_t exec;
-    units kept, fresh; /* numbers of parts: of the graph, and of the current capture */
+    units kept, fresh; /* nodes of `graph`, and of the current capture */
     int *parts;        /* parts captured now, including parts without a launch */
     int nparts, room;
     bool capturing;
@@ -63,7 +63,7 @@ static cudaError_t find_driver(void)
     return cudaSuccess;
 }
 
-/** Room for n more; false without memory. */
+/** Grows an array of `count` items so that n more fit. False if memory is exhausted. */
 static bool reserve(void **all, int *room, int count, int n, size_t item)
 {
     if (count + n <= *room)
@@ -79,7 +79,8 @@ static bool reserve(void **all, int *room, int count, int n, size_t item)
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-/** Whether a node can be launched again and changed: kernels, memsets, copies on the device. */
+/** Sets the node's type and function. Sets *why if the node cannot be replayed and updated; only
+ * kernels, memsets and copies on the device can. */
 static cudaError_t look_at(unit *u, const char **why)
 {
     CUDA_KERNEL_NODE_PARAMS kernel;
@@ -106,7 +107,8 @@ static cudaError_t look_at(unit *u, const char **why)
     }
 }
 
-/** Gives the nodes that were queued since the last call to a part. */
+/** Appends the nodes queued since the last call to c->fresh, as nodes of `part`. TS_ERR_UNSUPPORTED
+ * for work that cannot be captured. */
 static ts_status collect(ts_capture *c, int part)
 {
     enum cudaStreamCaptureStatus state;
@@ -137,7 +139,7 @@ static ts_status collect(ts_capture *c, int part)
             error = cudaGraphNodeGetDependencies(node, before, data, &n);
         node = n ? before[0] : NULL;
     }
-    for (int a = first, b = c->fresh.count - 1; a < b; a++, b--) { /* it was walked backwards */
+    for (int a = first, b = c->fresh.count - 1; a < b; a++, b--) { /* reverse: last node first */
         unit u = c->fresh.all[a];
         c->fresh.all[a] = c->fresh.all[b];
         c->fresh.all[b] = u;
@@ -207,7 +209,7 @@ ts_status ts_cuda_capture_part(void *state, int device, ts_capture *c, int part)
     return TS_OK;
 }
 
-/** The first node of a part or of one behind it. */
+/** Index of the first node whose part is >= `part`. */
 static int find_part(const units *u, int part)
 {
     int low = 0, high = u->count;
@@ -221,7 +223,7 @@ static int find_part(const units *u, int part)
     return low;
 }
 
-/** Gives a node of the executable graph the parameters of a fresh one. */
+/** Copies the parameters of node `from` to node `to` of the executable graph. */
 static cudaError_t change(cudaGraphExec_t exec, const unit *to, const unit *from)
 {
     CUDA_KERNEL_NODE_PARAMS kernel;
@@ -246,7 +248,8 @@ static cudaError_t change(cudaGraphExec_t exec, const unit *to, const unit *from
     }
 }
 
-/** Replaces the parts that were captured anew. */
+/** Updates the executable graph's nodes of the parts that were captured again. TS_ERR_STATE if a
+ * part has other kernels or another number of launches than before. */
 static ts_status replace(const ts_capture *c)
 {
     int at = 0;

@@ -1,9 +1,9 @@
 /**
  * @file cat.cu
- * Joining. The result is rows of bytes, and each member owns the same part of every row.
- * Members that are contiguous and of the result's dtype are copied together: a block finds its
- * member by bisection and moves units of up to 16 bytes. Every byte is read once and written once.
- * Other members are copied one by one.
+ * cat and stack. The result consists of rows of bytes, and each member fills the same part of every
+ * row. Members that are contiguous and have the result's dtype are copied together: a block finds
+ * its member by binary search and copies units of up to 16 bytes. Every byte is read once and
+ * written once. Other members are copied one by one.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -62,7 +62,7 @@ struct part {
     bool packed; /* copied together with other members */
 };
 
-/** A member of any strides and dtype. */
+/** Copies one member with any strides and dtype. */
 static ts_status copy_alone(ts_frame *f, ts_tensor *out, int dim, bool stack, const part &p)
 {
     int64_t to[TS_MAX_DIMS], item = (int64_t)ts_dtype_size(ts_dtype_of(out));

@@ -1,11 +1,11 @@
-/** @file compare.cu  Comparisons, truth values, and choices made by them. */
+/** @file compare.cu  Comparisons, logical and bitwise ops, tests for NaN and Inf, and where. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/compare_fn.cuh"
 #include "backends/cuda/loops.cuh"
 
 using namespace ts;
 
-/** Every dtype compares into bool. */
+/** Defines the kernel of a comparison: operands of any dtype, a bool result. */
 #define COMPARE(name)                                                                              \
     static ts_status name##_kernel(ts_frame *f)                                                    \
     {                                                                                              \
@@ -44,7 +44,7 @@ static ts_status bitwise_not_kernel(ts_frame *f)
     return pointwise<integers | booleans, 1>(f, fn::bitwise_not_fn{});
 }
 
-/** Indices of the operands condition, a, b in the space. */
+/** Selects a or b by the condition. Arguments: indices of the three operands in the space. */
 static ts_status choose_from(ts_frame *f, int condition, int a, int b)
 {
     ts_space space, order;

@@ -1,4 +1,5 @@
-/** @file compare_fn.cuh  Comparisons, truth values, and choices made by them, of an element. */
+/** @file compare_fn.cuh  Elementwise functors: comparisons, logical and bitwise operations, tests
+ * for NaN and Inf, and selection by a condition. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_COMPARE_FN_CUH
 #define TS_CUDA_COMPARE_FN_CUH

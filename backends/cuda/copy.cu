@@ -22,7 +22,7 @@ template <class F> static ts_status with_type(ts_dtype dtype, F &&f)
     }
 }
 
-enum { LARGE = 1 << 20 /* bytes from which CUDA's own copy is faster than a kernel */ };
+enum { LARGE = 1 << 20 /* bytes from which cudaMemcpyAsync is faster than a kernel */ };
 
 ts_status ts::copy_space(ts_frame *f, const ts_space &space)
 {

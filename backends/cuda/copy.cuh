@@ -7,7 +7,7 @@
 
 namespace ts {
 
-/** An element type, and where elements lie: strides count elements, outermost dim first. */
+/** Address, strides and dtype of a tensor. Strides are in elements, outermost dim first. */
 struct layout {
     void *data;
     const int64_t *strides;
@@ -16,7 +16,8 @@ struct layout {
 
 /** Copies operand 1 of a space to operand 0, converting between dtypes; any strides. */
 ts_status copy_space(ts_frame *f, const ts_space &space);
-/** Copies a space of `ndim` sizes; `from` may have strides of 0. */
+/** Copies a tensor of shape `sizes` from `from` to `to`, converting between dtypes. `from` may have
+ * strides of 0. */
 ts_status copy_part(ts_frame *f, const layout &to, const layout &from, const int64_t *sizes,
                     int ndim);
 

@@ -1,4 +1,4 @@
-/** @file copy_fn.cuh  An element as another dtype. */
+/** @file copy_fn.cuh  Functors that copy an element or convert it to another dtype. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_COPY_FN_CUH
 #define TS_CUDA_COPY_FN_CUH
@@ -8,13 +8,13 @@
 namespace ts::fn
 {
 
-/** Elements that keep their bits. */
+/** Returns an element unchanged. */
 struct same_fn {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x; }
 };
 
-/** A float without its fraction; out of range and NaN become the most
- * negative integer, as on the CPU. */
+/** Truncates a float toward zero. NaN and values out of range become the most negative integer, as
+ * on the CPU. */
 template <class I> __device__ __forceinline__ I truncated(double x)
 {
     constexpr double end = sizeof(I) == 8 ? 0x1p63 : 0x1p31;
@@ -22,7 +22,7 @@ template <class I> __device__ __forceinline__ I truncated(double x)
     return fits ? (I)x : (I)((I)1 << (sizeof(I) * 8 - 1));
 }
 
-/** Converts any dtype to R; u8 gets the low byte of the i64. */
+/** Converts any dtype to R. A float becomes u8 through i64, of which u8 is the low byte. */
 template <class R> struct convert_fn {
     template <class A> __device__ __forceinline__ auto operator()(A x) const
     {

@@ -1,4 +1,5 @@
-/** @file current.h  The thread's device as the launch path reads it, in C alone: without a call. */
+/** @file current.h  The thread's current device, which the launch path reads without a call. For C
+ * files only. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CURRENT_H
 #define TS_CUDA_CURRENT_H

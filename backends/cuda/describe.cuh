@@ -1,4 +1,5 @@
-/** @file describe.cuh  A kernel's loop in words, for the group that the call is a part of. */
+/** @file describe.cuh  Describes a pointwise kernel's functor to the fused group that contains the
+ * call. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DESCRIBE_CUH
 #define TS_CUDA_DESCRIBE_CUH
@@ -12,8 +13,9 @@
 
 namespace ts {
 
-/** A host operand of `item` bytes as the kernel wants it: in f32 beside halves (wide), to which it
- * is rounded first where the operator says so. */
+/** Stores the bits of a host operand in *number, in the type that the kernel expects: `item` bytes
+ * of the operand's dtype or, with `wide` (the kernel computes in halves), f32. If o.wide, the f32
+ * is the argument itself, not rounded to the half first. */
 __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_operand &o, int item,
                                                   bool wide, double *number)
 {
@@ -29,11 +31,12 @@ __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_op
     memcpy(number, &single, sizeof single);
 }
 
-/** C++ names of types, the same text at the same address for the same types. */
+/** The C++ names of types as static text; the same types give the same address. */
 template <class... X> const char *names_of() { return __PRETTY_FUNCTION__; }
 
-/** Gives fn, with result type R and operand types T..., to the group that is being described. If
- * none is, the call has no device, and the error is already recorded. */
+/** Passes fn, with result type R and operand types T..., to the group that is being described. Call
+ * only if the call has no device. If no group is being described, returns the error that the failed
+ * use of the device recorded. */
 template <class F, class R, class... T>
 __attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &space, const F &fn)
 {

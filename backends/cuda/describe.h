@@ -1,4 +1,4 @@
-/** @file describe.h  A kernel's loop in words: which functor it applies to the elements. */
+/** @file describe.h  Description of a pointwise kernel: the functor that its loop applies. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DESCRIBE_H
 #define TS_CUDA_DESCRIBE_H
@@ -14,16 +14,16 @@ typedef struct ts_cuda_formula {
     const char *names; /* types of functor, result and operands: "... [with X = {F, R, T...}]" */
     int operands;      /* result included */
     int bytes;         /* bytes of the functor's members; 0: none */
-    bool draws;        /* the functor takes the random word of its element first */
-    double members[TS_CUDA_FORMULA_BYTES / 8]; /* bytes of the functor */
-    int8_t arg[TS_KERNEL_OPERANDS];      /* place among the arguments */
-    bool host[TS_KERNEL_OPERANDS];       /* a number */
-    double number[TS_KERNEL_OPERANDS];   /* its bits, in the type that the operand is computed in */
+    bool draws;        /* the functor's first parameter is the random word of its element */
+    double members[TS_CUDA_FORMULA_BYTES / 8]; /* copy of the functor's members */
+    int8_t arg[TS_KERNEL_OPERANDS];      /* index among the arguments; [0], the result, is unused */
+    bool host[TS_KERNEL_OPERANDS];       /* the operand is a number */
+    double number[TS_KERNEL_OPERANDS];   /* the number's bits, in the type of the computation */
 } ts_cuda_formula;
 
-/** Whether the thread runs a kernel for its description: ts_cuda_use() gives it no device. */
+/** Whether the thread runs a kernel only for its description; ts_cuda_use() then returns NULL. */
 bool ts_cuda_describing(void);
-/** Notes the formula of the kernel that runs. */
+/** Records the formula of the running kernel. Copies *formula; `names` must be static text. */
 void ts_cuda_describe(const ts_cuda_formula *formula);
 
 TS_END_DECLS

@@ -1,11 +1,11 @@
-/** @file divisor.h  The numbers by which a kernel divides without a division. */
+/** @file divisor.h  Constants with which a kernel divides by an invariant without a division. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DIVISOR_H
 #define TS_CUDA_DIVISOR_H
 
 #include <stdint.h>
 
-/** n / d is (high word of n * magic, + n) >> shift, for n < 2^31. */
+/** n / d = (((n * magic) >> 32) + n) >> shift, for n < 2^31 and d > 0. */
 typedef struct ts_cuda_divisor {
     uint32_t d, magic, shift;
 } ts_cuda_divisor;

@@ -1,4 +1,4 @@
-/** @file dropout_fn.cuh  Dropout of an element. */
+/** @file dropout_fn.cuh  Elementwise functors of dropout. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DROPOUT_FN_CUH
 #define TS_CUDA_DROPOUT_FN_CUH
@@ -17,7 +17,7 @@ struct dropout_fn {
         return (word >> 8) >= below ? x * (A)factor : (A)0;
     }
 };
-/** dropout with the position of its random words, for a group. */
+/** Dropout with the seed and offset of its random words, for a fused group. */
 struct dropout_at_fn : dropout_fn {
     static constexpr bool draws = true; /* takes the element's word first */
     uint64_t seed, offset;

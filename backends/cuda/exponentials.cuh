@@ -1,4 +1,4 @@
-/** @file exponentials.cuh  The fold behind logarithms of sums of exponentials. */
+/** @file exponentials.cuh  The fold for log-sum-exp. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXPONENTIALS_CUH
 #define TS_CUDA_EXPONENTIALS_CUH
@@ -13,12 +13,13 @@ namespace ts {
 template <class X> struct exponentials {
     X top, sum, total;
 };
-/** Of elements of T. */
+/** The fold of elements of T: finish() returns their log-sum-exp. */
 template <class T> struct exponentials_fold {
     using X = wide_t<T>;
     using state = exponentials<X>;
 
-    /** Base that is subtracted from exponents: 0 instead of an infinity, which would give NaN. */
+    /** Number to subtract from exponents: `top`, or 0 if `top` is infinite or NaN, since Inf - Inf
+     * is NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
     static __device__ __forceinline__ X moved(const state &s, X to)
     {

@@ -1,4 +1,5 @@
-/** @file extremes.cuh  Largest and smallest elements by one comparison. */
+/** @file extremes.cuh  Maximum and minimum with the same comparison: for a minimum the order of
+ * elements is reversed. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXTREMES_CUH
 #define TS_CUDA_EXTREMES_CUH

@@ -28,7 +28,7 @@ static ts_status full(ts_frame *f)
     return run(f, space);
 }
 
-/** fill writes its argument, not a result, so this function makes the iteration space from the
+/** fill writes its argument instead of a result, so the kernel builds the iteration space from the
  * argument's dims. */
 static ts_status fill(ts_frame *f)
 {
@@ -98,7 +98,8 @@ static ts_status arange(ts_frame *f)
     }
 }
 
-/** The second half counts back from the end, so the ends are exact and the middle is symmetric. */
+/** The second half is computed from the end backwards, so both ends are exact and the values are
+ * symmetric. */
 static ts_status linspace(ts_frame *f)
 {
     int64_t n = ts_numel(f->rets[0].t);

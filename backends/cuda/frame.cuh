@@ -26,9 +26,9 @@ enum : uint32_t {
     everything = numbers | booleans
 };
 
-/** A boxed number. */
+/** The number in a value, which must be a float or an integer. */
 inline double number_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
-/** Elements of a boxed tensor; NULL if absent or not requested. */
+/** Data of the tensor in a value; NULL if it has no tensor (absent, or a result not requested). */
 template <class T> T *data_of(const ts_value &v)
 {
     return v.tag == TS_TAG_TENSOR ? (T *)ts_kernel_data(v.t) : nullptr;

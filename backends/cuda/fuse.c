@@ -1,10 +1,10 @@
 /**
- * @file fuse.c  Fused groups: descriptions of calls, the layout of the group's kernel, compiled
- * kernels, launches.
+ * @file fuse.c  Fused groups: describes the calls, lays out the group's kernel, caches compiled
+ * kernels, and launches them.
  *
  * The key of a kernel is a list of words that determines its source: layout class, dtypes,
- * functors, data flow. Sizes, strides, addresses and numbers are parameters, so other sizes and
- * learning rates compile nothing. Kernels are kept until the process ends.
+ * functors, data flow. Sizes, strides, addresses and numbers are parameters, so a change of sizes
+ * or of a learning rate needs no compilation. Kernels are cached until the process ends.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
@@ -23,7 +23,7 @@
 /** The description that the thread requests from a kernel. */
 typedef struct note {
     ts_cuda_formula *formula;
-    int given; /* loops that the kernel described */
+    int given; /* number of loops that the kernel has described */
 } note;
 static _Thread_local note *asked;
 
@@ -44,7 +44,7 @@ static bool describe(ts_frame *f, ts_kernel kernel, ts_cuda_formula *formula)
     if (!ts_cuda_describes(kernel))
         return false;
     asked = &n;
-    ts_cuda_current = NULL; /* so that ts_cuda_use() asks ts_cuda_describing() */
+    ts_cuda_current = NULL; /* makes ts_cuda_use() check ts_cuda_describing() */
     ts_status status = kernel(f);
     ts_cuda_current = device;
     asked = NULL;
@@ -169,7 +169,8 @@ static void collapse(ts_cuda_group *g, const ts_tensor *result)
     g->ndim = n;
 }
 
-/** Elements of an access: as many as fill 16 bytes of the widest tensor, if all allow it. */
+/** Elements per access: 16 bytes of the widest contiguous tensor if all tensors can be accessed so,
+ *  else 1. */
 static int width_of(const ts_cuda_group *g)
 {
     int widest = 1;
@@ -218,10 +219,10 @@ static void lay_out(ts_cuda_group *g, const ts_tensor *result)
 
 /* ----------------------------------------------------------------------------- kernels ---- */
 
-/** A compiled kernel, or the record of a refused one. */
+/** A compiled kernel, or the record of a kernel that could not be compiled or loaded. */
 typedef struct kernel {
     uint64_t hash;
-    CUfunction function; /* NULL: why */
+    CUfunction function; /* NULL: `why` says the reason */
     const char *why;     /* NVRTC's message */
     int nwords;
     uint64_t words[];
@@ -234,7 +235,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, room;
 
-/** All that the source says. */
+/** Writes the kernel's key: the device, and everything that the source depends on. Returns the
+ *  number of words. */
 static int words_of(const ts_cuda_group *g, uint64_t *words)
 {
     int n = 0;
@@ -308,7 +310,7 @@ static ts_status load(const void *image, CUfunction *function)
             error = (cudaError_t)((find_fn)finds)(function, module, "group");
         cudaThreadExchangeStreamCaptureMode(&mode);
     }
-    switch ((int)error) { /* code that this driver or device does not take */
+    switch ((int)error) { /* the driver or the device does not support the code */
     case cudaErrorInvalidKernelImage:
     case cudaErrorNoKernelImageForDevice:
     case cudaErrorInvalidPtx:
@@ -347,7 +349,8 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
     return status;
 }
 
-/** The kernel of a group. After NVRTC or the driver refuses a kernel, it is not compiled again. */
+/** Finds or compiles the kernel of a group. A kernel that NVRTC or the driver has rejected is not
+ *  compiled again. */
 static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
                              CUfunction *function, ts_group_report *report)
 {
@@ -425,7 +428,7 @@ static space_of room_for(int count)
                       (1 + n * (2 * operands + 1)) * sizeof(void *)};
 }
 
-/** Describes a group and lays it out in `block`, which is of ts_scratch_take(). */
+/** Describes a group and lays it out in `block`, host scratch memory from ts_scratch_take(). */
 static ts_status prepare(ts_cuda_group *g, char *block, const ts_group_call *calls, int count)
 {
     space_of bytes = room_for(count);

@@ -1,10 +1,11 @@
 /**
  * @file fuse.h
- * Fused groups: the pointwise calls of a group as one kernel, which NVRTC compiles.
+ * Fused groups: runs the pointwise calls of a group as one kernel, which NVRTC compiles.
  *
- * A group is described by its calls' own kernels: each runs without a device and, where it would
- * launch its loop, names the functor that the loop applies (describe.cuh). The generated kernel
- * (fuse_source.c) applies the same functors to the same elements, so it has the bits of the calls.
+ * The kernels of the calls describe the group: each runs without a device and, instead of launching
+ * its loop, records the functor that the loop applies (describe.cuh). The generated kernel
+ * (fuse_source.c) applies the same functors to the same elements, so its results are bitwise equal
+ * to those of the separate calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FUSE_H
@@ -15,13 +16,13 @@
 
 TS_BEGIN_DECLS
 
-/** Whether a kernel belongs to the families whose loops can be described. Other kernels, such as a
- *  plugin's, would launch (backend.c). */
+/** Whether a kernel belongs to a family whose loops can be described (backend.c). Other kernels,
+ *  such as a plugin's, would launch instead of describing themselves. */
 bool ts_cuda_describes(ts_kernel kernel);
 
 /* ------------------------------------------------------------------------------- group ---- */
 
-/** group_space of group.cuh. */
+/** Host type of group_space (group.cuh); the layouts must be equal. */
 typedef struct ts_cuda_group_space {
     uint64_t accesses;
     uint32_t tail, none;
@@ -29,16 +30,17 @@ typedef struct ts_cuda_group_space {
     uint64_t sizes[TS_MAX_DIMS];
 } ts_cuda_group_space;
 
-/** Layout of a tensor along the innermost dim. */
-enum { TS_CUDA_INSIDE /* not in memory */, TS_CUDA_ARRAY, TS_CUDA_ONE, TS_CUDA_STRIDED };
+/** Layout of a tensor along the innermost dim: only in registers, contiguous, one element for all,
+ *  or strided. */
+enum { TS_CUDA_INSIDE, TS_CUDA_ARRAY, TS_CUDA_ONE, TS_CUDA_STRIDED };
 
 /** A tensor of a group. */
 typedef struct ts_cuda_group_value {
     const ts_tensor *tensor;
-    char *data; /* NULL: of the group alone */
+    char *data; /* NULL: used only inside the group, in registers */
     int64_t strides[TS_MAX_DIMS]; /* in bytes, innermost dim first; [0] per access */
-    uint8_t dtype, item, way;
-    bool read, written; /* in memory */
+    uint8_t dtype, item, way; /* item: bytes of an element; way: TS_CUDA_INSIDE, ... */
+    bool read, written; /* the kernel loads it from, or stores it to, memory */
 } ts_cuda_group_value;
 
 typedef struct ts_cuda_group_call {
@@ -49,28 +51,30 @@ typedef struct ts_cuda_group_call {
     bool cast[TS_KERNEL_OPERANDS];
 } ts_cuda_group_call;
 
-/** A group, laid out for its kernel. */
+/** A group in the form that its kernel is generated from. */
 typedef struct ts_cuda_group {
     ts_cuda_group_call *calls;
     ts_cuda_group_value *values;
     int ncalls, nvalues, ndim;
-    int width;  /* elements of an access */
-    int unroll; /* accesses of a thread */
+    int width;  /* elements per access */
+    int unroll; /* accesses per thread */
     bool large; /* 64-bit indices */
-    bool tail;  /* the last access may be of fewer elements */
-    bool draws;
+    bool tail;  /* the last access may have fewer elements */
+    bool draws; /* a functor takes random words */
     int64_t numel;
     int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements */
 } ts_cuda_group;
 
 enum { TS_CUDA_GROUP_THREADS = 256 };
 
-/** Determines the operands of a call to cast: those whose dtype differs from the functor's type, if
- *  that is the compute dtype. False if the functor accepts neither. */
+/** Sets call->cast: an operand is cast if its dtype differs from the functor's type and that type
+ *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
+ *  cast. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
-/** The kernel's source, without the formulas, to be freed; NULL without memory or where a name
- *  cannot be read. Its parameters: the space, a group_tensor for each value in memory, a double for
- *  each number, and the members of each functor that has some. */
+/** Source of the group's kernel, without the functors' definitions. The caller frees it. NULL if
+ *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel: the space, a
+ *  group_tensor for each value in memory, a double for each number, and the members of each functor
+ *  that has members. */
 char *ts_cuda_group_source(const ts_cuda_group *group);
 
 /** Launches a kernel that was loaded at run time, as ts_cuda_launch() does (launch.c). */
@@ -79,25 +83,26 @@ cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned th
 
 /* ------------------------------------------------------------------------------- NVRTC ---- */
 
-/** Whether NVRTC can be opened; if not, *why says so. Exported for tests. */
+/** Whether the NVRTC library can be loaded; if not, sets *why to the reason. Exported for tests. */
 TS_API bool ts_cuda_nvrtc(const char **why);
 /** Result of a compilation. */
 typedef struct ts_cuda_compiled {
-    void *image; /* cubin, to be freed */
+    void *image; /* cubin; the caller frees it */
     size_t bytes;
-    bool from_disk;
+    bool from_disk; /* read from the disk cache, not compiled */
 } ts_cuda_compiled;
-/** Machine code of a group's source for a capability (10 major + minor), from disk if it is there.
- *  TS_ERR_UNSUPPORTED without NVRTC or with its message. */
+/** Compiles a group's source for a compute capability (10 major + minor), or reads the result from
+ *  the disk cache. TS_ERR_UNSUPPORTED if NVRTC cannot be loaded, or with NVRTC's message if the
+ *  compilation fails. */
 ts_status ts_cuda_compile(const char *source, int capability, ts_cuda_compiled *compiled);
 
-/* ------------------------------------------------------------- slots of the backend ---- */
+/* ------------------------------------------------ functions of the backend's table ---- */
 
 bool ts_cuda_group_takes(void *state, ts_frame *frame, ts_kernel kernel);
 ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls, int count,
                             ts_stream *stream, ts_group_report *report);
 
-/** Compiles a group for a capability without a device: for tests, which find it in the library. */
+/** Compiles a group for a compute capability without a device. Exported for tests. */
 TS_API ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
                                        ts_cuda_compiled *compiled);
 

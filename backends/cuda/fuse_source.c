@@ -1,8 +1,8 @@
 /**
  * @file fuse_source.c
- * The kernel of a fused group as text. A thread loads an access of each tensor, applies the
- * functors of the calls to its elements in order, and stores the tensors that calls write. A value
- * is rounded to its dtype after each call, as it is in memory between eager calls.
+ * Generates the source of a fused group's kernel. A thread loads an access of each tensor, applies
+ * the functors of the calls to its elements in order, and stores the tensors that calls write. Each
+ * call's result is rounded to its dtype, as eager calls round it when they store it.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/fuse.h"
@@ -42,11 +42,12 @@ static __attribute__((format(printf, 2, 3))) void put(text *t, const char *forma
     }
 }
 
-/** The names of a formula: n types, each with its length; false if the text is of another form. */
+/** A type name in the text of a formula, with its length. */
 typedef struct name {
     const char *text;
     int length;
 } name;
+/** Splits a formula's names into n type names. False if the text has another form. */
 static bool read_names(const char *names, name *into, int n)
 {
     const char *at = strstr(names, "X = ");
@@ -92,8 +93,8 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
     name names[TS_KERNEL_OPERANDS + 1];
     if (!read_names(f->names, names, f->operands + 1))
         return false;
-    /* these copy bits as integers: a copy the bits of its result's dtype, a selection the bits of
-     * the compute dtype */
+    /* Copies and selections move bits as integers: a copy those of its result's dtype, a selection
+     * those of the compute dtype. */
     bool copies = strstr(f->names, "::same_fn"), chooses = strstr(f->names, "::choose_fn");
     for (int k = 1; k < f->operands && !copies; k++) {
         if (f->host[k])
@@ -130,7 +131,7 @@ static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KER
     put(t, ")\n{\n");
 }
 
-/** The address of a tensor's access, and the access itself. */
+/** Appends the address of a tensor's access. */
 static void put_address(text *t, const ts_cuda_group *g, int i)
 {
     const ts_cuda_group_value *v = &g->values[i];

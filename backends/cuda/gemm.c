@@ -19,7 +19,8 @@
 
 enum { WORKSPACE = 32 << 20, BUCKETS = 1024, PLANS = 4096 };
 
-/** All that a plan depends on. Compared as bytes: zeroed before it is filled. */
+/** Everything that a plan depends on. Compared as bytes, so it must be zeroed before it is
+ * filled. */
 typedef struct key {
     int64_t m, n, k, batches;
     int64_t lda, ldb, ldc, stride_a, stride_b, stride_c;
@@ -62,7 +63,8 @@ static cudaDataType_t type_of(ts_dtype dtype)
                               : CUDA_R_32F;
 }
 
-/** TS_CUDA_TF32=1: f32 products on tensor cores, of operands with 10 bits of mantissa. */
+/** Whether TS_CUDA_TF32=1: f32 products use tensor cores, which round operands to TF32 (10-bit
+ * mantissa). */
 static bool tf32(void)
 {
     static _Atomic int known; /* 0 unknown, 1 no, 2 yes */
@@ -98,7 +100,7 @@ static void attribute(cublasStatus_t *status, cublasLtMatmulDesc_t product,
 static cublasLtEpilogue_t epilogue_of(const ts_cuda_epilogue *then)
 {
     if (then->sums)
-        return CUBLASLT_EPILOGUE_BGRADB; /* a is the second operand there */
+        return CUBLASLT_EPILOGUE_BGRADB; /* a is cuBLASLt's second operand */
     if (then->gelu)
         return then->bias
                    ? then->linear ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS
@@ -107,7 +109,7 @@ static cublasLtEpilogue_t epilogue_of(const ts_cuda_epilogue *then)
     return then->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/** Addresses are part of the description. */
+/** Sets the epilogue's addresses in the product's descriptor. */
 static void point(cublasStatus_t *status, cublasLtMatmulDesc_t product,
                   const ts_cuda_epilogue *then)
 {
@@ -132,7 +134,8 @@ static void drop(plan *p)
     free(p);
 }
 
-/** k->m ... are those of the column view: (m, k) (k, n). then: epilogue of the first call */
+/** Makes a plan. k->m, n, k are sizes in cuBLASLt's column-major view, (m, k) (k, n). `then`:
+ * epilogue of the first call. */
 static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **out)
 {
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -269,7 +272,7 @@ bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matr
     return !missing;
 }
 
-/** Takes workspace and launches. */
+/** Allocates the workspace and launches the product. */
 static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const plan *p,
                         const ts_cuda_matrix *a, const ts_cuda_matrix *b, const ts_cuda_matrix *c,
                         const ts_cuda_epilogue *then)
@@ -287,7 +290,7 @@ static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const p
     cublasLtMatmulDesc_t product = p->product;
     cublasLtMatmulDescOpaque_t own;
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
-    if (p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT) { /* a copy, since others use the plan too */
+    if (p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT) { /* a copy: other threads share the plan */
         memcpy(&own, p->product, sizeof own);
         product = (cublasLtMatmulDesc_t)&own;
         point(&status, product, then);

@@ -1,4 +1,4 @@
-/** @file gemm.h  Products of matrices through cuBLASLt, with plans that are made once. */
+/** @file gemm.h  Matrix products through cuBLASLt with cached plans, and integer products. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GEMM_H
 #define TS_CUDA_GEMM_H
@@ -7,41 +7,41 @@
 
 TS_BEGIN_DECLS
 
-/** A batch of matrices in memory, with rows and columns of the product's operand. */
+/** A batch of matrices: an operand or the result of a product. Strides are in elements. */
 typedef struct ts_cuda_matrix {
     void *data;
     int64_t rows, columns;
-    int64_t row, column; /* steps in elements; one of them is 1 */
-    int64_t batch;       /* step from matrix to matrix */
+    int64_t row, column; /* strides of rows and columns; one of them is 1 */
+    int64_t batch;       /* stride from matrix to matrix */
 } ts_cuda_matrix;
 
-/** The epilogue of a product, applied before it is rounded and stored; zero is none. */
+/** The epilogue of a product, applied before the result is rounded and stored. All zero: none. */
 typedef struct ts_cuda_epilogue {
-    const void *bias; /* a row of c's columns, which is added; NULL: none */
-    bool gelu;        /* followed by gelu in its tanh form; requires one batch and a multiple of 8
-                         columns of c */
-    void *linear;     /* receives gelu's argument, laid out as c; NULL: not wanted */
-    void *sums;       /* without the others: receives the sums of a's rows; NULL: not wanted */
+    const void *bias; /* added to each row of c, one element per column; NULL: none */
+    bool gelu;        /* then apply tanh-form gelu; requires one batch and a multiple of 8 columns
+                         of c */
+    void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
+    void *sums;       /* receives the sums of a's rows; requires that the other fields are zero */
 } ts_cuda_epilogue;
 
 /**
- * c = a b with an epilogue, in batches. Rows of c are dense. All data must be at multiples of 16
- * bytes, so that each shape has one algorithm. Halves and f32 accumulate in f32; with
- * TS_CUDA_TF32=1, f32 is rounded to TF32 first.
+ * c = a b with an epilogue, for `batches` matrices, on the frame's device and stream. Rows of c are
+ * dense. All data must be 16-byte aligned, so that each shape has one algorithm. Halves and f32
+ * accumulate in f32; with TS_CUDA_TF32=1, f32 operands are rounded to TF32 first.
  */
 ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                        const ts_cuda_epilogue *then);
-/** Whether cuBLASLt has an algorithm for that; true, too, when the question fails,
- * which the product will then say. */
+/** Whether cuBLASLt has an algorithm for this product. Also true if the query fails; ts_cuda_gemm()
+ * then reports the error. */
 bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                            const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                            const ts_cuda_epilogue *then);
 
 /**
- * c = a b + bias in integers, which wrap around, in batches. Operands may have any steps; c has
- * rows that are dense.
- * @param bias  a row of c's columns; NULL: none
+ * c = a b + bias for integers, which wrap around, for `batches` matrices. a and b may have any
+ * strides; rows of c are dense.
+ * @param bias  one element per column of c; NULL: none
  */
 ts_status ts_cuda_gemm_integers(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                                 const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,

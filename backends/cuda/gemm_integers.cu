@@ -2,12 +2,11 @@
  * @file gemm_integers.cu
  * Products of matrices of integers, which cuBLASLt lacks: the tiled product over shared memory.
  *
- * Each result is a row of a times a column of b, so by itself it would fetch all k elements of
- * both. A block makes a tile of SIDE x SIDE results and goes along k in steps of DEPTH: its threads
- * bring the pieces of SIDE rows and SIDE columns that a step needs into shared memory, wait for
- * each other, and take from there. An element is loaded from memory once per SIDE results. A thread
- * keeps OWN x OWN results in registers, and reads 2 OWN elements from shared memory for OWN * OWN
- * products.
+ * A block computes a tile of SIDE x SIDE results and iterates along k in steps of DEPTH. In each
+ * step its threads load DEPTH elements of SIDE rows of a and SIDE columns of b into shared memory,
+ * synchronize, and multiply from there. So an element is loaded from global memory once per SIDE
+ * results. A thread keeps OWN x OWN results in registers, and reads 2 OWN elements from shared
+ * memory for OWN * OWN products.
  *
  * Sums wrap around, so their value does not depend on the order of additions.
  */
@@ -19,7 +18,7 @@ using namespace ts;
 
 enum { SIDE = 64, DEPTH = 16, OWN = 4, ACROSS = SIDE / OWN, THREADS = ACROSS * ACROSS };
 
-/** The type that products of T are added in: unsigned, of which C++ says that it wraps. */
+/** The type in which products of T are added: unsigned, whose overflow C++ defines to wrap. */
 template <class T> struct sums_of {
     using type = uint32_t;
 };
@@ -27,14 +26,14 @@ template <> struct sums_of<int64_t> {
     using type = uint64_t;
 };
 
-/** DEPTH elements along k of SIDE rows or columns; each step along k begins a bank further. */
+/** DEPTH elements along k of SIDE rows or columns. The padding of 1 avoids bank conflicts. */
 template <class U> using piece = U[DEPTH][SIDE + 1];
 
 /**
  * Loads a piece of a's rows or b's columns into shared memory and pads it with zeros.
  * Neighbouring threads read neighbouring elements in either layout.
- * @param lines  rows or columns that are left, `line` elements apart
- * @param depth  elements of each that are left, `step` apart
+ * @param lines  number of remaining rows or columns, `line` elements apart
+ * @param depth  number of remaining elements of each, `step` elements apart
  */
 template <class T, class U>
 static __device__ __forceinline__ void load_piece(piece<U> &to, const T *from, int64_t lines,
@@ -47,7 +46,7 @@ static __device__ __forceinline__ void load_piece(piece<U> &to, const T *from, i
     }
 }
 
-/** c = a b + bias, tile by tile; bias is a row, or NULL. Matrices lie as their steps say. */
+/** c = a b + bias, tile by tile. bias has one element per column of c, or is NULL. Any strides. */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
     product_kernel(const __grid_constant__ ts_cuda_matrix a,

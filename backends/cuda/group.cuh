@@ -13,13 +13,14 @@
 
 namespace ts {
 
-/** A group's iteration space, innermost dim first. The host's is ts_cuda_group_space. */
+/** A group's iteration space, innermost dim first. Must have the layout of the host type
+ * ts_cuda_group_space. */
 struct group_space {
     uint64_t accesses; /* accesses of V elements; the last may be partial */
-    uint32_t tail;     /* elements of that one; 0: all */
-    uint32_t none;
-    divisor by[8];     /* sizes in accesses, for 32-bit indices; */
-    uint64_t sizes[8]; /* for 64-bit ones */
+    uint32_t tail;     /* elements of the last access; 0: V */
+    uint32_t none;     /* padding */
+    divisor by[8];     /* sizes in accesses, as divisors of 32-bit indices */
+    uint64_t sizes[8]; /* sizes in accesses */
 };
 
 /** A tensor in memory: address, and strides in bytes per access. */
@@ -72,7 +73,7 @@ __device__ __forceinline__ vec<T, V> load(const char *p, int some, const read_on
         v.at[e] = e < some ? ((const T *)p)[e] : T();
     return v;
 }
-/** One element for all V. */
+/** Loads one element and repeats it V times. */
 template <class T, int V> __device__ __forceinline__ vec<T, V> load_one(const char *p)
 {
     vec<T, V> v;
@@ -130,7 +131,8 @@ template <class T> __device__ __forceinline__ T from_register(in_register_t<T> x
         return x;
 }
 
-/** A value of dtype T as an operand of a loop over X, which is T or moves its bits. */
+/** Converts a value of dtype T to the operand of a functor that takes X. X is T, or a type of the
+ * same size for a functor that only moves bits. */
 template <class X, class T> __device__ __forceinline__ wide_t<X> operand(in_register_t<T> x)
 {
     if constexpr (!std::is_same_v<X, T>)
@@ -140,7 +142,7 @@ template <class X, class T> __device__ __forceinline__ wide_t<X> operand(in_regi
     else
         return widen(x);
 }
-/** The result of a loop over R as a value of dtype T, rounded as in memory. */
+/** Converts a functor's result, of element type R, to a value of dtype T, rounded as if stored. */
 template <class T, class R> __device__ __forceinline__ in_register_t<T> result(wide_t<R> x)
 {
     if constexpr (!std::is_same_v<R, T>)
@@ -150,12 +152,12 @@ template <class T, class R> __device__ __forceinline__ in_register_t<T> result(w
     else
         return narrow<T>(x);
 }
-/** A value as another dtype, rounded as ts_to() does. */
+/** Converts a value of dtype T to dtype C with the rounding of ts_to(). */
 template <class C, class T> __device__ __forceinline__ in_register_t<C> cast(in_register_t<T> x)
 {
     return result<C, C>(apply_fn<C>(fn::convert_fn<C>{}, operand<T, T>(x)));
 }
-/** A number of the host beside N - 1 other operands, as a function takes it. */
+/** Converts the bits of a host number to the operand of a functor; N counts result and operands. */
 template <class T, int N> __device__ __forceinline__ wide_t<T> number_as(double bits)
 {
     if constexpr (number_is_wide<T, N>)
@@ -164,7 +166,7 @@ template <class T, int N> __device__ __forceinline__ wide_t<T> number_as(double 
         return widen(bits_as<T>(bits));
 }
 
-/** Random words of V elements from `first` on, a multiple of V. */
+/** Random words of elements first to first + V - 1; `first` must be a multiple of V. */
 template <int V> struct draw_words {
     uint32_t w[V];
     __device__ __forceinline__ draw_words(uint64_t seed, uint64_t offset, uint64_t first)

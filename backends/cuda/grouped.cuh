@@ -1,16 +1,16 @@
 /**
  * @file grouped.cuh  Sums of rows with equal keys, in the order of the rows, for the gradient of an
- * embedding, index_add and scatter_add. Keys are sorted with the rows' positions (sort.cuh); then
- * one group of threads owns a key and adds its rows, so there are no atomic additions and the bits
- * are always the same.
+ * embedding, index_add and scatter_add. Keys are sorted with the rows' positions (sort.cuh). Then
+ * one group of threads owns a key and adds its rows, so there are no atomic additions and results
+ * are bitwise reproducible.
  *
- * A frequent key would keep one group busy for long. So other groups first add SPAN sorted rows
- * that have one key, then SPAN of these sums, and the owner uses the largest sums that fit. A chain
- * is SPAN * SPAN times shorter. The division depends only on the keys.
+ * For a frequent key, one group would add a long chain of rows. Therefore other groups first add
+ * each SPAN consecutive sorted rows that have the same key, then each SPAN of these sums. The owner
+ * adds the largest sums that lie within its key, so its chain is up to SPAN * SPAN times shorter.
+ * The division depends only on the keys.
  *
- * Bytes for `count` rows of `inner` elements: each row once, each result that has rows once
- * (every result, where all are written), and about a thirty-second of the rows at most for sums
- * of spans, beside the sort.
+ * Memory traffic beside the sort: each row is read once, each result with rows is written once
+ * (every result if `every`), and the sums of spans add at most about 1/32 of the rows.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUPED_CUH
@@ -29,12 +29,12 @@ struct grouping {
     int64_t outer, count, inner, bound;
 };
 
-/** Positions of pairs after the sort. */
+/** The sorted keys, and for each the position of its row before the sort. */
 template <class I> struct sorted {
     const I *keys, *places;
 };
 
-/** first[r] is where the rows of key r begin, or would. */
+/** Sets first[r] to the index of the first sorted key >= r, for r < bound. */
 template <class I>
 static __global__ void grouped_first_kernel(sorted<I> s, I count, I bound, I *first)
 {
@@ -52,7 +52,7 @@ static __global__ void grouped_first_kernel(sorted<I> s, I count, I bound, I *fi
     }
 }
 
-/** COLS vectors of V elements side by side, steps of the block's width apart. */
+/** A thread's sums: COLS vectors of V elements, blockDim.x vectors apart. */
 template <class A, int V, int COLS> struct grouped_sum {
     A at[COLS][V];
 
@@ -64,7 +64,8 @@ template <class A, int V, int COLS> struct grouped_sum {
             for (int e = 0; e < V; e++)
                 at[c][e] = 0;
     }
-    /** row points at this thread's first vector; `left` vectors are there from it on. */
+    /** Adds a row. `row` points to this thread's first vector; the row has `left` vectors from it
+     * on. */
     template <class T> __device__ __forceinline__ void add(const T *row, int64_t left)
     {
         vec<T, V> x[COLS];
@@ -94,8 +95,9 @@ template <class A, int V, int COLS> struct grouped_sum {
 };
 
 /**
- * spans[o][t]: sum of sorted rows t * step and on, `step` of them, where all have the same key;
- * of SPAN rows of x by their places, or of SPAN sums of the level below, which stand in order.
+ * Sets spans[o][t] to the sum of sorted rows t * step to (t + 1) * step - 1 if all have the same
+ * key; otherwise leaves it unset. With step SPAN, adds SPAN rows of x at s.places; with step SPAN *
+ * SPAN, x holds the sums of the previous level, and adds SPAN consecutive ones.
  */
 template <class T, class X, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)
@@ -164,7 +166,7 @@ static __global__ void __launch_bounds__(256)
         }
 }
 
-/** Bytes for sums of `step` rows, to a multiple of 32, since something else follows. */
+/** Bytes for the sums of spans of `step` rows, rounded up to a multiple of 32. */
 template <class T> int64_t spans_bytes(const grouping &g, int64_t step)
 {
     return (g.outer * (g.count / step) * g.inner * (int64_t)sizeof(wide_t<T>) + 31) / 32 * 32;
@@ -177,7 +179,12 @@ template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
            (every ? g.bound * (int64_t)sizeof(I) : 0);
 }
 
-/** Adds rows of x by sorted keys; `scratch` is grouped_bytes() at a multiple of 32. */
+/**
+ * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by the sorted keys.
+ * @param scratch  grouped_bytes() bytes, aligned to 32
+ * @param every    true: writes every row of out, 0 without rows of x; false: adds to the rows of
+ *                 out whose keys occur
+ */
 template <class T, class I>
 void grouped_run(const grouping &g, const sorter<I> &sort, const T *x, T *out, void *scratch,
                  bool every, cudaStream_t stream)

@@ -1,4 +1,4 @@
-/** @file hash.h  The hash of the backend's tables: kernels compiled at run time, plans of GEMMs. */
+/** @file hash.h  Hash function of the backend's tables: compiled kernels and GEMM plans. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_HASH_H
 #define TS_CUDA_HASH_H

@@ -13,7 +13,7 @@ using namespace ts;
 
 static int64_t item_of(const ts_tensor *t) { return (int64_t)ts_dtype_size(ts_dtype_of(t)); }
 
-/** self into out, unless the call is in place; both are contiguous. */
+/** Copies self to out unless the call is in place. Both are contiguous. */
 static cudaError_t start_from(ts_tensor *out, const ts_tensor *self, cudaStream_t stream)
 {
     void *to = ts_kernel_data(out), *from = ts_kernel_data(self);
@@ -35,7 +35,8 @@ static unsigned grid_for(int64_t n)
     return (unsigned)((n + 255) / 256 < 65535 ? (n + 255) / 256 : 65535);
 }
 
-/** Checks indices and waits for the device, because no later call reads an empty result. */
+/** Checks indices and waits for the device, for calls with an empty result: no later call would
+ * wait for it and report the error. */
 static ts_status check_alone(ts_frame *f, const ts_tensor *index, int64_t bound)
 {
     int64_t n = ts_numel(index);
@@ -67,8 +68,8 @@ template <class U, class I> struct selected {
     }
 };
 
-/** Each byte of the result is written once, each byte of a chosen row read once
- * for each time it is chosen. */
+/** Memory traffic: each byte of the result is written once; a row is read once per index that
+ * selects it. */
 static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
 {
     const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
@@ -121,7 +122,8 @@ static ts_status one_hot(ts_frame *f)
 
 /* --------------------------------------------------------------------------- sums of rows ---- */
 
-/** Keys are the indices; an index that is out of range or skipped gets the key after all rows. */
+/** Sets keys to the indices. An index that is out of range or equal to `skip` gets the key `bound`,
+ * which grouped.cuh ignores. */
 template <class I>
 static __global__ void row_keys_kernel(indices index, I n, int64_t bound, int64_t skip, I *keys,
                                        I *places)
@@ -189,8 +191,8 @@ static ts_status add_rows(ts_frame *f, const grouping &g, const ts_tensor *index
     });
 }
 
-/** The gradient's rows are read once and the result is written once,
- * zeros included; see grouped.cuh. */
+/** Memory traffic: the gradient's rows are read once and every element of the result is written
+ * once; see grouped.cuh. */
 static ts_status embedding_backward(ts_frame *f)
 {
     const ts_tensor *grad = f->args[0].t, *index = f->args[1].t, *out = f->rets[0].t;
@@ -241,7 +243,7 @@ template <class I, int N> struct led {
             bound = ts_size(self, dim);
         }
     }
-    /** False with a report when the index is out of range. */
+    /** Sets the positions for element i. False, with a report, if the index is out of range. */
     __device__ __forceinline__ bool at(I i, int64_t (&place)[N]) const
     {
         int64_t k = index.checked(i, bound);
@@ -268,8 +270,8 @@ template <class U, class I> struct gathered {
     }
 };
 
-/** The index is read once, the result written once;
- * of self a sector of 32 bytes for each element, unless neighbours share it. */
+/** Memory traffic: the index is read once and the result written once. Each element reads a 32-byte
+ * sector of self, unless adjacent elements share a sector. */
 static ts_status gather(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
@@ -287,9 +289,9 @@ static ts_status gather(ts_frame *f)
     });
 }
 
-/* Several elements of an index may lead to one place, of which the last one wins.
- * Numbers of elements only grow towards it, so the largest is found by atomics in any order,
- * and a second pass writes the winners. */
+/* If several elements of an index select the same position, the last one is stored. The first pass
+ * finds the largest element number per position by atomicMax, whose order does not matter; the
+ * second pass stores the winners. */
 
 template <class I>
 static __global__ void winners_kernel(const __grid_constant__ led<I, 2> to, I n, I *winner)
@@ -305,7 +307,7 @@ static __global__ void winners_kernel(const __grid_constant__ led<I, 2> to, I n,
     }
 }
 
-/** winner NULL: no two meet, or all write the same. */
+/** winner NULL: all positions differ, or all elements store the same value. */
 template <class U, class I>
 static __global__ void scatter_kernel(const __grid_constant__ led<I, 2> to, I n, const I *winner,
                                       const U *src, U number, U *out)

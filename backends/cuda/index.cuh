@@ -1,5 +1,4 @@
-/** @file index.cuh  Values in device memory that may be wrong:
- * indices and numbers, checked by kernels. */
+/** @file index.cuh  Kernels check indices and numbers in device memory and report invalid ones. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_CUH
 #define TS_CUDA_INDEX_CUH
@@ -8,10 +7,11 @@
 
 namespace ts {
 
-/** Target of kernels' reports about invalid elements of one argument. */
+/** Reports invalid elements of one argument to the device's fault record. The first report is kept
+ * until the host has read it. */
 struct reporter {
     ts_cuda_caller caller;
-    const char *expected; /* the host's; never read here */
+    const char *expected; /* host pointer, not dereferenced on the device */
     ts_cuda_fault *fault;
 
     reporter(const ts_frame *f, int arg, const char *what, ts_cuda_device *device)
@@ -19,7 +19,7 @@ struct reporter {
           fault(device->fault)
     {
     }
-    /** True for the one thread that may write. */
+    /** Reserves the fault record. True for one thread only, which must then call publish(). */
     __device__ __forceinline__ bool claim() const
     {
         return !*(volatile int32_t *)&fault->some && atomicCAS(&fault->some, 0, -1) == 0;
@@ -49,7 +49,7 @@ struct reporter {
     }
 };
 
-/** A list of i64 or i32, an argument of the call. */
+/** An argument of i64 or i32 indices. */
 struct indices {
     const void *data;
     bool is_short;

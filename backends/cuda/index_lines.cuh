@@ -123,7 +123,8 @@ struct line_at {
     }
 };
 
-/** The last of equal indices wins: the largest position, in any order of threads. */
+/** scatter: among elements with equal indices the last one, at the largest position, is stored,
+ * whatever the order of threads. */
 template <class U>
 __global__ void __launch_bounds__(LINE_THREADS)
     lines_set_kernel(const __grid_constant__ line_shape l, indices index, const U *self,

@@ -15,8 +15,8 @@ typedef CUresult (*plain_fn)(CUfunction function, unsigned bx, unsigned by, unsi
 typedef CUresult (*config_fn)(const CUlaunchConfig *config, CUfunction function, void **arguments,
                               void **extra);
 
-/* The driver's functions, which the runtime finds, so that the library does not link to libcuda.
- * The second pointer is set last. */
+/* The driver's functions, queried through the runtime, so that the library does not link to
+ * libcuda. config_launch is set last. */
 static _Atomic(plain_fn) plain_launch;
 static _Atomic(config_fn) config_launch;
 
@@ -42,7 +42,7 @@ static cudaError_t find_driver(void)
 typedef struct place {
     _Atomic uint64_t key; /* set last, and once */
     CUfunction function;
-    _Atomic unsigned shared; /* bytes of dynamic shared memory that it is allowed */
+    _Atomic unsigned shared; /* allowed bytes of dynamic shared memory */
     _Atomic int clusters;    /* clusters that fit on the device at once, + 1; 0: unknown */
 } place;
 
@@ -70,7 +70,8 @@ static inline place *find(uint64_t wanted, uint64_t key)
     return NULL;
 }
 
-/** Allows a kernel the shared memory of a grid. Lock held: the larger of two wishes stays. */
+/** Raises a kernel's limit of dynamic shared memory to `shared`. The lock must be held, so that the
+ * larger of two concurrent limits remains. */
 static cudaError_t allow_shared(const void *kernel, place *p, unsigned shared)
 {
     struct cudaFuncAttributes attributes;
@@ -92,7 +93,8 @@ static cudaError_t allow_shared(const void *kernel, place *p, unsigned shared)
 
 /**
  * Looks up a kernel's function on the thread's device and sets the attributes that a grid needs.
- * *found receives its entry, `spare` if the table is full, NULL if there is no function.
+ * Sets *found to the kernel's entry, to `spare` if the table is full, or to NULL if there is no
+ * function.
  */
 static __attribute__((noinline)) cudaError_t prepare(const void *kernel, const ts_cuda_grid *grid,
                                                      uint64_t key, place *spare, place **found)
@@ -149,7 +151,7 @@ int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
     cudaError_t error = prepare(kernel, grid, key, &spare, &p);
     int fit = error == cudaSuccess ? count_clusters(kernel, grid) : 0;
     cudaGetLastError(); /* the GPU has too little shared memory */
-    if (p && (error == cudaSuccess || error == cudaErrorInvalidValue)) /* not for want of memory */
+    if (p && (error == cudaSuccess || error == cudaErrorInvalidValue)) /* other errors may pass */
         atomic_store_explicit(&p->clusters, fit + 1, memory_order_relaxed);
     return fit;
 }

@@ -1,9 +1,9 @@
 /**
- * @file launch.h  Launches of kernels by the driver's own function.
+ * @file launch.h  Launches kernels through the driver API.
  *
- * <<<>>> pushes and pops its configuration and looks up the kernel in a large table at each launch.
- * The driver takes a handle, which is looked up at the first launch. bench_cuda_launch measures the
- * difference.
+ * At each launch, <<<>>> pushes and pops its configuration and looks up the kernel in a large
+ * table. The driver function takes a handle, which the first launch looks up and caches.
+ * bench_cuda_launch measures the difference.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_H
@@ -16,7 +16,7 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_grid {
     dim3 blocks, threads;
     unsigned shared;  /* bytes of dynamic shared memory */
-    unsigned cluster; /* blocks of a cluster, along x; 1 without */
+    unsigned cluster; /* blocks per cluster, along x; 1: no clusters */
 } ts_cuda_grid;
 
 /** Launches on the calling thread's device. The first launch sets the attributes that the kernel's
@@ -29,9 +29,9 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 
-/** Number of clusters of a grid (blocks if `cluster` is 1) that the calling thread's device runs at
- * once. Queried once per kernel, so grids of a kernel may differ in `blocks` only. 0: it cannot run
- * one. */
+/** Number of clusters of a grid (blocks if `cluster` is 1) that can be resident on the calling
+ * thread's device at once; 0 if the device cannot run one. The result is cached per kernel, so
+ * grids of a kernel may differ only in `blocks`. */
 int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid);
 
 TS_END_DECLS
@@ -41,8 +41,8 @@ TS_END_DECLS
 
 namespace ts {
 
-/** Launches with the arguments themselves, which must have the parameters' types; nothing is
- * copied. */
+/** ts_cuda_launch() with the kernel's arguments, which must have exactly the types of the
+ * parameters: their addresses are passed without a conversion. */
 template <class... P, class... A>
 cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
                    const A &...args)

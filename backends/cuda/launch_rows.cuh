@@ -1,4 +1,5 @@
-/** @file launch_rows.cuh  Host side of rows.cuh: which shape a row gets, and the launch. */
+/** @file launch_rows.cuh  Host side of rows.cuh: selects the shape for a row length, and
+ * launches. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LAUNCH_ROWS_CUH
 #define TS_CUDA_LAUNCH_ROWS_CUH
@@ -10,11 +11,12 @@ namespace ts {
 
 inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
 
-/** Blocks along x. More than any GPU takes stay too many, so that their launch is refused. */
+/** The number of blocks along x. A number above INT32_MAX becomes UINT32_MAX, which the launch
+ * rejects. */
 inline unsigned grid_blocks(int64_t n) { return n > INT32_MAX ? UINT32_MAX : (unsigned)n; }
 
-/** rows_dispatch() of rows that vectors do not fill, or that do not begin
- * at 16 bytes: an element an access. */
+/** rows_dispatch() for rows that are not whole vectors or not 16-byte aligned: loads single
+ * elements. */
 template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
 {
 #define TS_SHAPE(most, W, N) \
@@ -41,7 +43,7 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
         if (fit != cudaErrorNotSupported)                                        \
             return fit;                                                          \
     }
-/** A row_fit whose rows fill the last vectors, too. */
+/** A row_fit for rows that also fill the last vectors. */
 #define TS_ROW_FULL(length, VECS) TS_ROW_FIT(length, VECS, 512, true)
 
 /** rows_dispatch() for rows of up to 96 vectors and for rows that do not fill vectors; longer(v)
@@ -75,8 +77,8 @@ template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F
     });
 }
 
-/** Launches a kernel of shape S with the parameters `args` over all rows, of n elements, V of them
- * an access. */
+/** Launches a kernel of shape S with arguments `args` over `rows` rows of n elements; an access has
+ * V elements. */
 template <class S, int V, class... P, class... A>
 cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, int64_t n, cudaStream_t stream,
                         A... args)

@@ -38,8 +38,8 @@ struct line_tiles {
     }
 };
 
-/** Tiles of lines of elements of T, which most_lanes threads share at most; false where a line is
- * too long for them. */
+/** Divides lines of elements of T into tiles, with at most `most_lanes` threads per line. Returns
+ * false if the lines do not suit tiles: they are too long, or too few of them are adjacent. */
 template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_lanes = 32)
 {
     constexpr int64_t most = TILE_BYTES / sizeof(T), V = vec16<T>;
@@ -74,7 +74,7 @@ template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_la
     return true;
 }
 
-/** A line in shared memory, on which some threads work. */
+/** A line of each input in shared memory, on which `lanes` threads work. */
 template <class T, int INPUTS> struct tile_line {
     T *at[INPUTS];
     int step, first, count, lanes;
@@ -94,7 +94,8 @@ template <class T, int INPUTS> struct tile_line {
     }
 };
 
-/** Calls f(line) for each line of the inputs; the line that f leaves is written to y. */
+/** Parameters of tiles_kernel(), which calls f(line) for each line. f overwrites the line of input
+ * 0, which is then written to y. */
 template <class T, int INPUTS, class F> struct tiles_task {
     line_tiles t;
     F f;

@@ -1,8 +1,7 @@
 /**
- * @file lines.cuh  Kernels over lines of any length and step, read several times, for lines that do
- * not fit rows.cuh. Element i of line (o, j) is at o * count * inner + i * inner + j. A block takes
- * X neighbouring lines, so that accesses with steps of `inner` are coalesced, and uses Y threads
- * along each.
+ * @file lines.cuh  Kernels over lines of any length and stride that do not fit rows.cuh; they read
+ * a line several times. Element i of line (o, j) is at o * count * inner + i * inner + j. A block
+ * processes X adjacent lines with Y threads each, so that accesses are coalesced.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH
@@ -18,9 +17,9 @@ struct lines {
 
 template <int X, int Y> struct line_place {
     int64_t first;  /* offset of element 0 */
-    int64_t number; /* o * inner + j */
-    int64_t step;   /* from element to element: where a block has one line, neighbours */
-    bool some;
+    int64_t number; /* index of the line: o * inner + j */
+    int64_t step;   /* stride between elements; 1 if X is 1, which requires inner = 1 */
+    bool some;      /* the line exists */
 
     __device__ __forceinline__ line_place(const lines &l) : step(X == 1 ? 1 : l.inner)
     {
@@ -32,7 +31,8 @@ template <int X, int Y> struct line_place {
     }
 };
 
-/** Reduces over the Y threads of each line; all of them get the result. */
+/** Reduces over the Y threads of each line and returns the result to all of them. Every thread of
+ * the block must call. */
 template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_reduce(A x)
 {
     __shared__ A part[Y][X];
@@ -49,8 +49,8 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
     return part[0][threadIdx.x];
 }
 
-/** Launches kernel<X, Y>(l, args...) by f.operator()<X, Y>(grid, block): wide tiles
- * where lines lie side by side. */
+/** Calls f.operator()<X, Y>(grid, block), which launches the kernel: X is 32 if lines are adjacent,
+ * else 1. */
 template <class F> void lines_dispatch(const lines &l, F &&f)
 {
     if (l.inner == 1)

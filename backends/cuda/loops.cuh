@@ -1,17 +1,17 @@
 /**
  * @file loops.cuh
- * Pointwise kernels. A family gives a function of elements;
- * ts::pointwise() runs it over the call's space.
+ * Pointwise kernels. A kernel family defines a functor of elements; ts::pointwise() runs it over
+ * the call's space.
  *
- * Where every operand of the innermost dim is contiguous (or one element for all of it), a kernel
- * per function and dtype moves 16 bytes of the widest operand per thread. Otherwise a thread moves
- * four single elements, and functions whose operands have one dtype share a kernel per type of
- * arithmetic (double, float, int64_t, bool), which converts elements as it loads and stores them;
- * copies and selections have a kernel per dtype. Indices of the other dims are computed by
+ * If every operand is contiguous along the innermost dim, or has one element for all of it, a
+ * kernel per functor and dtype moves 16 bytes of the widest operand per thread. Otherwise a thread
+ * moves four single elements. Then a functor whose operands have one dtype has a kernel per
+ * arithmetic type (double, float, int64_t, bool), which converts elements as it loads and stores
+ * them; copies and selections have a kernel per dtype. Offsets along the other dims are computed by
  * multiplications instead of divisions.
- * Functions compute in f32 for bf16 and f16, and get numbers beside them in f32. If a functor has
- * near(), the kernel calls it instead for bf16 and f16: a faster formula that is exact enough for
- * their precision.
+ *
+ * For bf16 and f16, functors compute in f32 and get numbers in f32. If a functor has near(), the
+ * kernel calls near() for bf16 and f16: a faster formula that is accurate enough for a half.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOPS_CUH
@@ -28,21 +28,24 @@
 
 namespace ts {
 
+/** An operand along the innermost dim: contiguous, one element for all, or a number of the host. In
+ * kernels of single elements (V = 1), way_one means any stride. */
+/** An operand along the innermost dim: contiguous, one element for all, or a number of the host. In
+ * kernels of single elements (V = 1), way_one means any stride. */
 enum access_way : uint8_t { way_array, way_one, way_number };
 
 /** A kernel's iteration space: sizes in accesses, strides in bytes per access. */
 template <int OPERANDS> struct loop_space {
-    uint32_t accesses; /* of V elements */
-    uint32_t tail;     /* elements behind them; only where ndim is 1 */
+    uint32_t accesses; /* of V elements each */
+    uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
     int ndim;
     divisor sizes[TS_MAX_DIMS];
     int32_t strides[OPERANDS][TS_MAX_DIMS];
-    int64_t one[OPERANDS]; /* bytes of one element's step, for the tail */
+    int64_t one[OPERANDS]; /* stride of one element in bytes, for the tail */
     char *data[OPERANDS];
-    double number[OPERANDS]; /* bits of a number that the host gave,
-                                in the type that the operand is computed in */
+    double number[OPERANDS]; /* bits of a host number, in the type of the computation */
     access_way way[OPERANDS];
-    bool flat; /* one dim, along which operands are arrays, or beside arrays numbers */
+    bool flat; /* one dim; the operands are arrays, or arrays and numbers */
 };
 
 enum { LOOP_THREADS = 256 };
@@ -50,7 +53,7 @@ enum { LOOP_THREADS = 256 };
  * four of one element. */
 template <int V> constexpr int loop_unroll = V > 1 ? 1 : 4;
 
-/** A number as V elements, or a placeholder until widened(). */
+/** A number repeated V times; a placeholder if widened() inserts the number in f32. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
 {
@@ -65,8 +68,8 @@ __device__ __forceinline__ word_of<vec<T, V>> splat(const loop_space<N> &s)
 }
 
 /**
- * Loads V elements of operand K, as the words in which they move:
- * to take halves apart here would make each access wait for the one before it.
+ * Loads V elements of operand K as whole words. Unpacking halves here would make each load wait for
+ * the previous one.
  */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int64_t offset)
@@ -83,7 +86,7 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch(const loop_space<N> &s, int6
     return to_word(v);
 }
 
-/** Operand K as fn takes it. */
+/** Unpacks operand K into the wide type that fn takes. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ unpacked<T, V> widened(const loop_space<N> &s,
                                                   const word_of<vec<T, V>> &in)
@@ -98,7 +101,7 @@ __device__ __forceinline__ unpacked<T, V> widened(const loop_space<N> &s,
     return x;
 }
 
-/** fn of V elements of each operand. */
+/** Applies fn to V elements of each operand and packs the results. */
 template <int V, class F, class R, class... T>
 __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpacked<T, V> &...x)
 {
@@ -109,7 +112,7 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpa
     return to_word(pack<R, V>(out));
 }
 
-/** Access i of operand K in the flat space. A single operand is never a number. */
+/** Loads access i of operand K in a flat space. A single operand is never a number. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s, uint32_t i,
                                                          const read_once &read)
@@ -135,7 +138,7 @@ __device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s,
         loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in))...);
 }
 
-/** Bytes from the data of each operand to accesses first, first + LOOP_THREADS, ... */
+/** Byte offsets of accesses first, first + LOOP_THREADS, ... of each operand. */
 template <int N, int COUNT>
 __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, uint32_t first,
                                              int64_t (&offset)[COUNT][N])
@@ -197,8 +200,8 @@ __global__ void __launch_bounds__(LOOP_THREADS)
     loop_body<V, F, R, T...>(s, fn, std::make_integer_sequence<int, (int)sizeof...(T)>());
 }
 
-/** The dims behind the first one; apart, so that the common launch of one dim stays short.
- * Returns their accesses. */
+/** Fills the dims after the first one. A separate function, so that the common launch with one dim
+ * stays short. Returns the number of accesses of all dims. */
 template <int V, int N>
 __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space,
                                                   int64_t last_size)
@@ -216,8 +219,8 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** Fills s with `size` of the outermost dim of a space, from `from` on: fewer than 2^31 accesses.
- * number(k) is called for a number of the host. Returns the grid. */
+/** Fills s with indices from to from + size - 1 of a space's outermost dim, fewer than 2^31
+ * accesses. Calls number(k) if operand k is a host number. Returns the grid. */
 template <int V, int N, class F>
 ts_cuda_grid loop_fill(loop_space<N> &s, const ts_space &space, const int (&item)[N], int64_t from,
                        int64_t size, F &&number)
@@ -347,7 +350,7 @@ ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describ
     return TS_OK;
 }
 
-/** Elements of an access that are 16 bytes of the widest type. */
+/** Elements per access: 16 bytes of the widest type. */
 template <class... T>
 constexpr int loop_width = [] {
     int widest = 1;
@@ -370,7 +373,7 @@ ts_status loop_run_wide(ts_frame *f, const ts_space &space, const F &fn)
         },
         [&] { return describe<F, R, T...>(f, space, fn); });
 }
-/** Runs fn over a space: R the result's element, T... the operands'. */
+/** Runs fn over a space. R is the element type of the result, T... those of the operands. */
 template <class F, class R, class... T>
 ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
 {
@@ -392,7 +395,8 @@ template <int N> struct any_space : loop_space<N> {
     uint8_t compute;  /* elements are first rounded to this dtype */
 };
 
-/** COUNT elements, whose bits are in `raw`, as A after rounding to the compute dtype. */
+/** Converts COUNT elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute
+ * dtype. */
 template <class A, int COUNT>
 __device__ __forceinline__ void any_convert(const uint64_t (&raw)[COUNT], int dtype, int compute,
                                             A (&x)[COUNT])
@@ -549,8 +553,7 @@ __global__ void __launch_bounds__(LOOP_THREADS)
     any_body<A>(s, fn, std::make_integer_sequence<int, N - 1>());
 }
 
-/** A number of the host as an A, rounded as an element of the compute dtype is; see loop_number().
- */
+/** Stores the bits of a host operand in *number as an A. With `wide`, as in loop_number(). */
 template <class A>
 __attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, bool wide,
                                           double *number)
@@ -569,7 +572,7 @@ __attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o
     memcpy(number, &x, sizeof x);
 }
 
-/** Runs fn of N - 1 operands in A, whatever the operands' dtypes. */
+/** Runs fn of N - 1 operands of any dtypes and strides; fn computes in A. */
 template <class A, int N, class F, class D>
 ts_status any_run(ts_frame *f, const ts_space &space, const F &fn, D &&describe)
 {
@@ -593,7 +596,7 @@ ts_status any_run(ts_frame *f, const ts_space &space, const F &fn, D &&describe)
         describe);
 }
 
-/** N operands of T. */
+/** Runs fn of sizeof...(I) operands of T, with wide accesses if possible. */
 template <class F, class R, class T, int... I>
 ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn,
                     std::integer_sequence<int, I...>)
@@ -612,8 +615,9 @@ ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn,
 struct same_as_operands;
 
 /**
- * The running op as fn of N operands of one dtype, which is among DTYPES;
- * R is the result's element type where it differs (bool for comparisons).
+ * Runs the op of the frame as fn of N operands of one dtype. DTYPES: the supported dtypes; for
+ * other dtypes returns TS_ERR_DTYPE. R: element type of the result if it is not that of the
+ * operands (bool for comparisons).
  */
 template <uint32_t DTYPES, int N, class R = same_as_operands, class F>
 ts_status pointwise(ts_frame *f, const F &fn)

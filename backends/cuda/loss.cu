@@ -1,7 +1,8 @@
 /**
  * @file loss.cu
- * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and kin),
- * and their gradients. Sums go by position or block, then in a fixed order by one block, in double.
+ * Losses over classes (cross_entropy, nll_loss) and over pairs of elements (mse_loss and others),
+ * and their gradients. A loss is first summed per position or block; then one block adds these sums
+ * in double, in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/lines.cuh"
@@ -15,7 +16,8 @@ using namespace ts;
 
 enum { TOTAL = 1024 };
 
-/** Adds n numbers; *count, where given, holds how many of them count for a mean. */
+/** One block adds n numbers and stores the sum divided by *count (a mean) or, if count is NULL,
+ *  times `factor`. */
 template <class R>
 static __global__ void total_kernel(const double *parts, int64_t n, double factor,
                                     const unsigned long long *count, R *out)
@@ -36,7 +38,7 @@ struct classes {
     double smoothing;
 };
 
-enum { POSITIONS = 256 }; /* of a block */
+enum { POSITIONS = 256 }; /* positions per block */
 
 /** Adds to *count the positions whose target is not ignored. */
 static __global__ void __launch_bounds__(POSITIONS)
@@ -48,7 +50,7 @@ static __global__ void __launch_bounds__(POSITIONS)
         atomicAdd(count, (unsigned long long)some);
 }
 
-/** Losses of a block's positions: each, or their sum. */
+/** Stores the losses of a block's positions, or their sum. */
 template <class R, class F>
 static __device__ __forceinline__ void give_losses(const classes &c, const indices &target,
                                                    F &&loss, R *out, double *parts)
@@ -74,7 +76,7 @@ static __device__ __forceinline__ void give_losses(const classes &c, const indic
 template <class T> struct position_sums {
     using A = wide_t<T>;
     const exponentials<A> *known;
-    const A *own;    /* the target's logit; NULL: it is still among the logits */
+    const A *own;    /* the target's logit; NULL: read it from the logits */
     const A *totals; /* (parts, positions): sums of logits; NULL: `known` has them */
     int parts;
 
@@ -365,7 +367,7 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
     return of_float(f, run);
 }
 
-/** The gradient of one or more positions; g NULL: 1. */
+/** Launches the gradient for all positions. g NULL: the upstream gradient is 1. */
 template <class T>
 static void launch_slopes(const classes &c, const T *g, bool each, const unsigned long long *count,
                           const T *x, const indices &target, const wide_t<T> *lse,
@@ -457,7 +459,7 @@ template <class T> static ts_status grad_classes(ts_frame *f)
     const T *x = data_of<T>(f->args[0]);
     T *dx = data_of<T>(f->rets[0]);
     A *loss = data_of<A>(f->rets[1]);
-    /* then made elsewhere in the same order, and copied: the same bits */
+    /* computes an unaligned dx in aligned memory and copies it, so that the bits are the same */
     bool apart = aligned16(x) && !aligned16(dx);
     int64_t bytes = s.positions * c.l.count * (int64_t)sizeof(T);
     class_scratch copy(f, apart ? bytes : 0);

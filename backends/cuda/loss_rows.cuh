@@ -18,12 +18,12 @@ template <class T> struct logit_rows {
     enum { IGNORED = -2, NO_CLASS = -1 /* recorded, for reports by other kernels */ };
     const T *x;
     indices target;
-    T *dx;                           /* x itself is allowed */
-    const unsigned long long *count; /* divides the gradient; NULL: nothing does */
-    exponentials<A> *known;          /* per row, without division by the total */
-    A *own;                          /* the target's logit, where it is a class */
-    A *totals;                       /* (parts, rows): sums of logits; NULL: not wanted */
-    int64_t rows, n, ignored;
+    T *dx;                           /* gradient, (rows, n); may be x */
+    const unsigned long long *count; /* divisor of the gradient on the device; NULL: 1 */
+    exponentials<A> *known;          /* per row: largest logit and sum of exponentials; total = 0 */
+    A *own;                          /* per row: the target's logit, if the target is a class */
+    A *totals;                       /* (parts, rows): sums of logits; NULL: not requested */
+    int64_t rows, n, ignored;        /* ignored: target of rows without a loss */
     A even, hot; /* target distribution: share of each class, and the extra share of the target
                     class */
 
@@ -33,8 +33,8 @@ template <class T> struct logit_rows {
     }
     /** Factor of a row's gradient. */
     __device__ __forceinline__ A factor() const { return count ? (A)1 / (A)*count : (A)1; }
-    /** Once the thread of the target's class has written it as another one: p factor is as much
-     * as its probability gives. */
+    /** Stores the target's logit, and overwrites dx of the target class. Called by the thread that
+     * wrote this element as a non-target class. p_factor: the class' probability times `factor`. */
     __device__ __forceinline__ void correct(int64_t row, int goal, A logit, A p_factor,
                                             A factor) const
     {
@@ -43,8 +43,8 @@ template <class T> struct logit_rows {
     }
 };
 
-/** Parts of a row that sum its logits for themselves,
- * at most: warps of a cluster's blocks, or one. */
+/** Upper bound of the number of partial sums of logits per row (`totals`): one per warp of a
+ * cluster, or 1 for short rows. */
 template <class T> int64_t logit_parts(int64_t n) { return n > 2048 * vec16<T> ? 32 * 8 : 1; }
 
 template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V])
@@ -56,7 +56,7 @@ template <class A, int V> __device__ __forceinline__ A sum_of(const A (&z)[V])
     return sum;
 }
 
-/** dx of V classes, of which none is the target. */
+/** Replaces V exponentials by dx, as for classes that are not the target. */
 template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A scale, A even)
 {
 #pragma unroll
@@ -111,15 +111,16 @@ __global__ void __launch_bounds__(S::most, 1)
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
-/** A thread's part of a row stays in registers as exponentials. */
+/** Formula of row_stream::run_held(): a thread keeps its part of a row in registers as
+ * exponentials. */
 template <class T, int VECS>
 struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
     const logit_rows<T> &a;
     float factor;
-    int64_t next; /* target of the row to come: not looked at before, so that nobody waits for it */
-    int goal;     /* of this row */
+    int64_t next; /* target of the next row, loaded ahead; used only in that row */
+    int goal;     /* target of this row, or a constant of logit_rows */
     bool mine;    /* the target is one of this thread's classes */
-    T own;        /* then its logit: not looked at either */
+    T own;        /* if `mine`, the target's logit, loaded ahead */
 
     __device__ __forceinline__ explicit cross_entropy_grad_formula(const logit_rows<T> &rows)
         : a(rows), factor(rows.factor())
@@ -172,7 +173,7 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
         if (mine)
             a.correct(r.row, goal, widen(own), exp_from<T>(whole.x)(widen(own)) * scale, factor);
     }
-    /** Each warp its part. */
+    /** Each warp writes the sum of its logits to a.totals. */
     template <class R> __device__ __forceinline__ void leave_total(const R &r) const
     {
         float total = 0;
@@ -208,8 +209,8 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-/** `parts` receives how many parts the totals have;
- * cudaErrorNotSupported where no shape holds a row. */
+/** Launches the pass. Sets *parts to the number of partial sums per row in a.totals. Returns
+ * cudaErrorNotSupported if no shape holds a row. */
 template <class T>
 cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d,
                                     cudaStream_t stream)

@@ -1,8 +1,8 @@
 /**
- * @file mask.cu  Triangles, and elements selected by a mask. Selection works by tiles: a launch
- * counts the true values of each tile, one block computes prefix sums of the counts, and each tile
- * then knows the positions of its elements. Where the size of the result depends on the data, the
- * host waits for the count.
+ * @file mask.cu  tril and triu, and selection by a mask. Selection uses tiles: a first launch
+ * counts the true values of each tile, one block computes prefix sums of the counts, and a third
+ * launch moves the elements of each tile. If the size of the result depends on the data, the host
+ * waits for the count.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/block.cuh"
@@ -116,14 +116,14 @@ static __global__ void __launch_bounds__(SUMMERS) sum_kernel(int64_t *counts, in
         counts[tiles] = before;
 }
 
-/** fn(i, place, chosen) for each element i; place is the number of trues before it.
- * Neighbours go to neighbours. */
+/** Calls fn(i, place, chosen) for each element i; place is the number of true values before it.
+ * Adjacent threads get adjacent elements, so that accesses are coalesced. */
 template <class F>
 static __global__ void __launch_bounds__(THREADS)
     place_kernel(const uint8_t *mask, int64_t n, const int64_t *counts,
                  const __grid_constant__ F fn)
 {
-    __shared__ uint16_t ranks[TILE]; /* trues before it in the tile, and its own flag on top */
+    __shared__ uint16_t ranks[TILE]; /* true values before it in the tile; top bit: its flag */
     unsigned bits = flags_of(mask, n);
     int all, rank = block_exclusive<THREADS>(__popc(bits), &all);
 #pragma unroll
@@ -279,7 +279,7 @@ static int broadcast(const ts_tensor *a, const ts_tensor *b, int64_t *sizes, int
     return ndim;
 }
 
-/** Calls f.operator()<E>() with an element of the size of a dtype's. */
+/** Calls f.operator()<E>() with an unsigned type of a dtype's element size. */
 template <class F> static ts_status with_element(ts_dtype dtype, F &&f)
 {
     switch (ts_dtype_size(dtype)) {

@@ -5,14 +5,14 @@
 
 #include "tessera/ops.h"
 
-/** The last two dims of t, the one before them as batch. */
+/** Describes t by its last two dims; the dim before them is the batch. */
 static ts_cuda_matrix matrix_of(const ts_tensor *t)
 {
     int n = ts_ndim(t);
     const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
     ts_cuda_matrix m = {ts_kernel_data(t), sizes[n - 2], sizes[n - 1], strides[n - 2],
                         strides[n - 1], n > 2 ? strides[n - 3] : 0};
-    /* a dim of one element has any stride: let the other one be dense, if it is not repeated */
+    /* a dim of size 1 has an arbitrary stride: set strides so that one dim is dense, if possible */
     if (m.rows == 1 && m.columns == 1)
         m.row = m.column = 1;
     else if (m.rows == 1)
@@ -28,7 +28,7 @@ static bool is_plain(const ts_cuda_matrix *m)
     return (m->column == 1 && m->row >= m->columns) || (m->row == 1 && m->column >= m->rows);
 }
 
-/** All dims but the last as rows of a dense tensor. */
+/** Describes a dense tensor as one matrix: the last dim is a row, all other dims count rows. */
 static ts_cuda_matrix rows_of(const ts_tensor *t)
 {
     int64_t columns = ts_size(t, -1), rows = columns ? ts_numel(t) / columns : 0;
@@ -43,9 +43,9 @@ static ts_cuda_matrix transposed(ts_cuda_matrix m)
 /* --------------------------------------------------------------------- where operands lie ---- */
 
 /*
- * cuBLASLt uses other algorithms for unaligned data, whose sums have another order. So that bits
- * depend on shapes only, all products use data at multiples of 16 bytes. Unaligned data, which is
- * rare, is copied; for halves the copy costs less than the algorithm for unaligned data.
+ * For unaligned data cuBLASLt uses other algorithms, which add in another order. To make results
+ * depend bitwise on shapes only, all products use 16-byte aligned data. Unaligned data, which is
+ * rare, is copied; for halves the copy costs less than an algorithm for unaligned data.
  */
 static bool is_even(const ts_tensor *t) { return (uintptr_t)ts_kernel_data(t) % 16 == 0; }
 
@@ -214,7 +214,7 @@ typedef struct layer_gradients {
     ts_cuda_padded padded; /* a copy of grad for both products; data NULL: none */
 } layer_gradients;
 
-/** Whether the epilogue of the weight's product can add up grad. */
+/** Whether the epilogue of the weight's product can compute the bias gradient. */
 static bool sums_in_epilogue(const ts_frame *f, const layer_gradients *l)
 {
     ts_dtype dtype = ts_kernel_dtype(f);

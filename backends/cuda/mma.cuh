@@ -15,7 +15,7 @@
 
 namespace ts {
 
-/** Copies 16 bytes, or writes zeros. */
+/** Starts an asynchronous copy of 16 bytes to shared memory; with `some` false it writes zeros. */
 __device__ __forceinline__ void copy16(uint32_t to, const void *from, bool some)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -26,7 +26,7 @@ __device__ __forceinline__ void copies_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/** Waits until all but the last LEFT groups of copies are there. */
+/** Waits until all but the last LEFT committed groups of this thread's copies are complete. */
 template <int LEFT> __device__ __forceinline__ void copies_wait()
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
@@ -41,7 +41,8 @@ template <int COLUMNS> struct mma_tile {
     {
         return base + (uint32_t)row * (COLUMNS * 2) + (uint32_t)((chunk ^ (row & 7)) << 4);
     }
-    /** Starts the copy of ROWS rows; elements past `rows` and `columns` become zero. */
+    /** Starts the copy of ROWS rows by THREADS threads. Rows from `rows` on and columns from
+     * `columns` on become zero. `row_step`: elements from row to row of `from`. */
     template <int ROWS, int THREADS, class T>
     __device__ __forceinline__ void load(const T *from, int64_t row_step, int rows,
                                          int columns) const
@@ -56,23 +57,23 @@ template <int COLUMNS> struct mma_tile {
             copy16(at(first + i * step, chunk), some ? mine : from, some);
         }
     }
-    /* Below, row is a multiple of 8: rows and pairs of chunks then add to one address of the lane,
-     * or flip two of its bits, so that few addresses stay in registers. */
-    /** Rows row to row + 15, columns 16 k to 16 k + 15, as the left operand of a product. */
+    /* In the functions below `row` must be a multiple of 8. Then an address is one address of the
+     * lane plus an offset, with two bits flipped, so few addresses occupy registers. */
+    /** Loads rows row to row + 15, columns 16 k to 16 k + 15, as the left operand of mma(). */
     __device__ __forceinline__ void left(uint32_t (&a)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
         read(a, moved(at(lane % 16, lane / 16), row, k));
     }
-    /** Rows row to row + 15 as 16 columns of the right operand: b[0..1] are the first
-     * eight, b[2..3] the others. */
+    /** Loads rows row to row + 15, columns 16 k to 16 k + 15, as two right operands of mma(), whose
+     * columns are the rows: b[0..1] the first eight rows, b[2..3] the others. */
     __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
         read(b, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, k));
     }
-    /** Rows row to row + 15 as the depth of the right operand,
-     * columns 16 n to 16 n + 15 as its columns. */
+    /** Loads rows row to row + 15, columns 16 n to 16 n + 15, as two right operands whose depth is
+     * the rows: b[0..1] the first eight columns, b[2..3] the others. */
     __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int n) const
     {
         int lane = threadIdx.x % 32;
@@ -102,7 +103,7 @@ template <int COLUMNS> struct mma_tile {
     }
 };
 
-/** d += a b: 16 x 8 from 16 x 16 and 16 x 8, in f32. */
+/** d += a b: d is 16 x 8 in f32; a is 16 x 16 and b is 16 x 8, in T. */
 template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                     uint32_t b1);
@@ -125,9 +126,10 @@ __device__ __forceinline__ void mma<f16>(float (&d)[4], const uint32_t (&a)[4], 
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* Products of f32: each factor is the sum of two numbers of 11 bits, and three of the four products
- * of these are added up; the fourth is below the rounding of the sum (3xTF32). A tile of f32 is one
- * of twice as many columns of halves; the operands of left() and right() are 16 x 8 and 8 x 16. */
+/* Products of f32 (3xTF32): each factor is split into two TF32 numbers, and three of the four
+ * products are added; the fourth, low times low, is below the rounding error of the sum. A tile of
+ * f32 is an mma_tile with twice as many columns; left() and right() then load operands of 16 x 8
+ * and 8 x 16. */
 struct split_f32 {
     uint32_t high, low;
 
@@ -139,7 +141,7 @@ struct split_f32 {
     }
 };
 
-/** d += a b: 16 x 8 from 16 x 8 and 8 x 8. */
+/** d += a b for TF32: d is 16 x 8 in f32, a 16 x 8, b 8 x 8. */
 __device__ __forceinline__ void mma_tf32(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1)
 {
@@ -156,7 +158,8 @@ __device__ __forceinline__ void mma_f32(float (&d)[4], const split_f32 (&a)[4], 
     mma_tf32(d, a[0].high, a[1].high, a[2].high, a[3].high, b0.high, b1.high);
 }
 
-/** Four tiles of 8 x 8, each transposed: lanes 8 i to 8 i + 7 say where the rows of the i-th go. */
+/** Stores four 8 x 8 tiles of 2-byte elements, each transposed. Lanes 8 i to 8 i + 7 pass in `to`
+ * the addresses of the rows of tile i. For sm_90 and later. */
 __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&x)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
@@ -164,7 +167,7 @@ __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&x
                  : "memory");
 }
 
-/** Two neighbours of a row, rounded, the first in the lower half. */
+/** Rounds two adjacent elements of a row to T and packs them, `first` in the low 16 bits. */
 template <class T> __device__ __forceinline__ uint32_t pack2(float first, float second);
 template <> __device__ __forceinline__ uint32_t pack2<bf16>(float first, float second)
 {

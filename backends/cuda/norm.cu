@@ -200,7 +200,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     ts_cuda_device *device = ts_cuda_use(where.index);
     if (!device)
         return ts_error_code();
-    /* a line for each block that stays; long rows have fewer */
+    /* one line of partial sums per resident block; long rows use fewer */
     int64_t lines = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
     int64_t bytes = sums && r.count ? 2 * lines * r.count * item : 0;
     void *scratch = nullptr;

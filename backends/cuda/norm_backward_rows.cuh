@@ -1,8 +1,8 @@
 /**
  * @file norm_backward_rows.cuh  Gradients of layer and RMS normalisation over rows.
  *
- * A thread owns the same columns in every row of its block, so sums over rows for the weight's
- * and the bias' gradients stay in registers; a second kernel adds the blocks.
+ * A thread owns the same columns in every row of its block, so it keeps the sums over rows for the
+ * gradients of weight and bias in registers. A second kernel adds the sums of the blocks.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
@@ -14,15 +14,16 @@
 
 namespace ts {
 
-/** Bytes of shared memory for weights; none of f32, since registers are left for them. */
+/** Bytes of shared memory for weights; 0 for f32, whose weights are kept in registers. */
 template <class T, class S>
 constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 
 /**
- * Computes dx, and each block's share of the gradients of weight and bias. With h = (x - mean) rstd
- * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)); RMS lacks avg(q).
+ * Computes dx, and each block's sums for the gradients of weight and bias. With h = (x - mean) rstd
+ * and q = g weight: dx = rstd (q - avg(q) - h avg(q h)). For RMS, mean = 0 and the term avg(q) is
+ * absent.
  */
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
@@ -32,13 +33,13 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     static constexpr int room = std::min(255, 65536 / (S::threads * S::blocks)),
                          sums = S::vecs * V * (RMS ? 1 : 2);
     static constexpr bool few = S::warps > 1 && room >= 2.2 * sums;
-    T *dx;
-    vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* of this thread */
+    T *dx; /* NULL: not requested */
+    vec<T, V> w[kept ? S::vecs : 1], *w_shared; /* this thread's weights: registers or shared */
     const float *mean, *rstd;
     float2 next, even, odd; /* mean and rstd of the next row, and of the current rows */
     float dw[S::vecs][V], db[RMS ? 1 : S::vecs][V];
 
-    /** f(j, grad, x, weight): the numbers of each vector j of the row. */
+    /** Calls f(j, grad, x, weight) with the elements of each vector j of the row. */
     template <class R, class F> __device__ __forceinline__ void each(const R &r, F &&f) const
     {
 #pragma unroll
@@ -86,7 +87,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
         each(r, [&](int j, const float(&up)[V], const float(&in)[V], const float(&wj)[V]) {
 #pragma unroll
             for (int k = 0; k < V; k++) {
-                /* exactly 0 at the mean, which a multiply-add would miss by a rounding */
+                /* subtract first, so that h is exactly 0 at the mean; a multiply-add would not
+                 * be */
                 float h = (RMS ? in[k] : in[k] - centre) * factor, q = up[k] * wj[k];
                 sum.x = fmaf(q, h, sum.x);
                 dw[j][k] = fmaf(up[k], h, dw[j][k]);
@@ -113,7 +115,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
             r.put(dx, j, up);
         });
     }
-    /** Writes the block's line of sums. */
+    /** Writes the block's f32 sums of its columns to `out`, a line of n. */
     template <class R>
     __device__ __forceinline__ void end(const R &r, float *out,
                                         const float (&sums)[S::vecs][V]) const
@@ -153,8 +155,9 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 }
 
 /**
- * Sums of columns of (lines, n) in a fixed order: COLUMNS columns and SHARES shares of the lines
- * a block. Two matrices at once, one after the other in memory; an output that is NULL has none.
+ * Column sums of one or two (lines, n) matrices in a fixed order. A block adds COLUMNS columns and
+ * divides the lines into SHARES shares. Two matrices are adjacent in `part`; an output that is NULL
+ * has no matrix.
  */
 template <class T, int COLUMNS, int SHARES>
 __global__ void __launch_bounds__(COLUMNS *SHARES)
@@ -202,14 +205,18 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
     return cudaPeekAtLastError();
 }
 
-/** scratch: a line of n for each block that stays, for each sum that is wanted. */
+/**
+ * Launches the backward pass over rows. dx, dweight and dbias may be NULL (not requested).
+ * @param scratch  n numbers for each resident cluster and each of dweight and dbias requested
+ * @return cudaErrorNotSupported if no shape holds a row
+ */
 template <class T, bool RMS>
 cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
                                const wide_t<T> *rstd, T *dx, T *dweight, T *dbias,
                                wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
                                cudaStream_t stream)
 {
-    /* aligned: on_aligned() saw to it */
+    /* aligned = true: on_aligned() ensures it */
     return stream_dispatch<T, rows_sum>(n, true, d, [&]<class S>() {
         constexpr int shared = ring_bytes<T, S, 2> + kept_bytes<T, S>;
         float *dw = nullptr, *db = nullptr;

@@ -1,9 +1,9 @@
 /**
  * @file norm_rows.cuh  Layer and RMS normalisation over rows, of a tensor or of a sum of two.
  *
- * A row's mean and variance cross threads in one step: each part gives its mean and the sum of
- * squared deviations. Means are added as differences from the first part's mean, so the mean of
- * equal elements is exact and their variance is 0.
+ * Threads exchange mean and variance in one reduction: each part contributes its mean and its sum
+ * of squared deviations. Means are added as differences from the first part's mean, so for equal
+ * elements the mean is exact and the variance is 0.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_NORM_ROWS_CUH
@@ -14,7 +14,7 @@
 namespace ts {
 
 template <class T> struct norm_rows {
-    const T *x, *residual; /* residual, sum: of ADD alone */
+    const T *x, *residual; /* residual and sum = x + residual: only with ADD */
     const T *weight, *bias;
     T *y, *sum;
     float *mean, *rstd;
@@ -22,8 +22,8 @@ template <class T> struct norm_rows {
     float eps;
 };
 
-/** Means, and sums of squares of distances from them (Chan, Golub, LeVeque 1983); RMS: sums of
- * squares alone. */
+/** Formula of combine() for means and sums of squared deviations (Chan, Golub, LeVeque 1983); RMS:
+ * sums of squares only. */
 template <bool RMS> struct norm_sums {
     __device__ __forceinline__ float2 none() const { return make_float2(0, 0); }
     __device__ __forceinline__ float base_of(float mean, int width) const
@@ -49,11 +49,11 @@ template <bool RMS> struct norm_sums {
     }
 };
 
-/** Mean and squares of a thread, relative to one of its own elements. */
+/** A thread's mean and sum of squared deviations, accumulated relative to its first element. */
 template <bool RMS> struct norm_own_sums {
     float pivot = 0, sum = 0, squares = 0;
 
-    /** `some`: 1, or 0 for elements that are not there. */
+    /** Adds V elements. `some`: 1, or 0 if they are outside the row. */
     template <int V>
     __device__ __forceinline__ void take(const float (&z)[V], float some, bool first)
     {
@@ -77,7 +77,7 @@ template <bool RMS> struct norm_own_sums {
     }
 };
 
-/** Shift and factor of a row's elements. */
+/** A row's mean (`centre`) and 1 / standard deviation (`factor`). */
 template <bool RMS> struct norm_factor {
     float centre, factor;
 
@@ -122,13 +122,13 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** Rows of halves whose kernels need so many registers that weight and bias must be present:
- * testing for them would spill. */
+/** Whether a kernel for halves requires weight and bias to be present, because testing for them
+ * would spill registers. */
 template <class T, class S, bool ADD>
 constexpr bool norm_with_all =
     is_half<T> && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::full && S::vecs == 8);
 
-/** Threads that a multiprocessor is to hold: as many as leave each the registers that it needs. */
+/** Target of resident threads per multiprocessor, limited by the registers that a thread needs. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int norm_threads_with_all = 512;
 #else
@@ -173,7 +173,8 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
                        (float)n, a.eps);
     if (part_t::first() == 0 && m)
         f.leave(a, r);
-    /* with_all: no test of pointers per vector: 3 % faster, more registers */
+    /* with_all: weight and bias are known to be present. Without the tests per vector the kernel is
+       3 % faster but needs more registers. */
     auto write = [&](auto with_all) {
         const T *weight = a.weight, *bias = RMS ? nullptr : a.bias;
 #pragma unroll
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
             else
                 f.apply(z, part_t::kept(weight, j, m, narrow<T>(1.0f)),
                         part_t::kept(bias, j, m, narrow<T>(0.0f)));
-            /* before more weights are loaded: quicker than all at the end */
+            /* storing before the next weights are loaded is faster than storing all at the end */
             part_t::put(a.y + at, j, m, pack<T, V>(z));
         }
     };
@@ -251,7 +252,7 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
         for (int j = 0; j < S::vecs; j++) {
             if (!r.used(j))
                 break;
-            if constexpr (S::vecs >= 7) { /* leaves registers to another block */
+            if constexpr (S::vecs >= 7) { /* saves registers, so that another block fits */
                 renew(weight[j]);
                 renew(bias[j]);
             }
@@ -278,9 +279,10 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Rows of v whole vectors that have a kernel of their own: a block each, which takes 2 % less time
- * than some, but for the shortest, of which a GPU does not begin enough. A thread has few vectors
- * where registers suffice for many threads.
+ * Row lengths of v vectors with a specialised kernel; cudaErrorNotSupported for others. A block
+ * computes one row, which takes 2 % less time than several; only the shortest rows share a block,
+ * because the GPU cannot start enough blocks. VECS is small where registers suffice for many
+ * threads.
  */
 template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(int64_t v, F &&f)
 {
@@ -302,8 +304,8 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
     return cudaErrorNotSupported;
 }
 
-/** Rows of other numbers of whole vectors. For halves the fixed cost per row matters in layer_norm,
- * so fewer threads with more vectors are used. */
+/** Shapes for the other row lengths. In layer_norm of halves the fixed cost per row matters, so the
+ * shapes have fewer threads with more vectors. */
 template <class T, bool RMS, bool ADD, class F>
 cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
 {
@@ -350,7 +352,8 @@ cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
     });
 }
 
-/** cudaErrorNotSupported where no shape holds a row. Rows are aligned: on_aligned() saw to it. */
+/** Launches the forward kernel; cudaErrorNotSupported if no shape holds a row. All tensors must be
+ * 16-byte aligned, which on_aligned() ensures. */
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {

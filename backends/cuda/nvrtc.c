@@ -1,10 +1,10 @@
 /**
  * @file nvrtc.c
- * NVRTC, opened at run time, and machine code on disk.
+ * Loads NVRTC at run time, compiles sources, and caches machine code on disk.
  *
- * A file contains the source of its code, which is compared; its name is a hash of the source.
- * Files are in a folder of the user; a folder or file that others own or may write is ignored. If
- * the file cannot be written, the next process compiles again.
+ * The name of a cache file is a hash of the source. The file also contains the source, which is
+ * compared when the file is read. Files are in a folder of the user; a folder or file that another
+ * user owns or may write is ignored. If a file cannot be written, the next process compiles again.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/fuse.h"
@@ -39,7 +39,7 @@ static struct {
     nvrtcResult (*cubin_size)(nvrtcProgram, size_t *);
     nvrtcResult (*cubin)(nvrtcProgram, char *);
     int major, minor;
-    char why[256]; /* it cannot be used; empty: it can */
+    char why[256]; /* reason why NVRTC cannot be used; empty if it can */
 } nvrtc;
 
 static void *open_library(void)
@@ -241,7 +241,7 @@ static void first_line(nvrtcProgram program, char *line, size_t size)
 static ts_status compile(const char *text, int capability, ts_cuda_compiled *compiled)
 {
     char arch[40], line[200];
-    /* products and sums are rounded apart, as in the eager kernels of these formulas */
+    /* --fmad=false: products and sums are rounded separately, as in the eager kernels */
     const char *options[] = {arch, "--std=c++20", "--fmad=false",
                              "--device-as-default-execution-space", "--minimal"};
     nvrtcProgram program;

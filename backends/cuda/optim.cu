@@ -1,8 +1,8 @@
 /**
  * @file optim.cu
- * Steps of optimizers over lists of tensors: one launch for all of them that have the same dtypes.
- * Pointers and sizes travel as the kernel's own arguments; a block finds its tensor by bisection.
- * Longer lists take several launches.
+ * Optimizer steps over lists of tensors: one launch for all tensors with the same dtypes. Pointers
+ * and sizes are kernel arguments; a block finds its tensor by binary search. Lists of more than
+ * MEMBERS tensors need several launches.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -15,7 +15,7 @@
 
 using namespace ts;
 
-enum { MEMBERS = 256, THREADS = 256, SHARE = 4096 /* elements a block */ };
+enum { MEMBERS = 256, THREADS = 256, SHARE = 4096 /* elements per block */ };
 
 /** Members of LISTS parallel lists; `numbers` differ between members. */
 template <int LISTS> struct table {
@@ -30,7 +30,7 @@ template <int LISTS> struct table {
 /** Members of steps that the device may skip: it skips them if *found is not 0. */
 template <int LISTS> struct guarded_table : table<LISTS> {
     const float *found;
-    float *skipped[MEMBERS]; /* how many of a member's steps were left out */
+    float *skipped[MEMBERS]; /* number of skipped steps of each member, in device memory */
     static constexpr int least = 1; /* the kernel that counts steps */
 };
 
@@ -53,8 +53,8 @@ template <int LISTS> static __device__ __forceinline__ share share_of(const tabl
     return {low, from, to < t.numel[low] ? to : t.numel[low]};
 }
 
-/** Whether a step is left out; the first block of a member counts that,
- * and no block reads the count then. */
+/** Whether the step is skipped. The first block of a member then increments the count of skipped
+ * steps, which no block reads in a skipped step. */
 template <int LISTS>
 static __device__ __forceinline__ bool left_out(const guarded_table<LISTS> &t, const share &s)
 {
@@ -131,7 +131,7 @@ static ts_status by_dtypes(ts_frame *f, const int (&args)[LISTS], F &&run)
     return TS_OK;
 }
 
-/** The dtype in which a kernel takes a member of a list. */
+/** The dtype that a kernel requires of a member of list `arg`. */
 typedef ts_dtype (*taken_fn)(const ts_frame *f, int arg, int64_t member);
 
 static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
@@ -222,7 +222,7 @@ static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t lik
 
 /* --------------------------------------------------------------------- scales of gradients ---- */
 
-/** Factor of gradients, in device memory; NULL: 1. */
+/** Pointer to the factor of gradients in device memory; NULL: the factor is 1. */
 static const float *grad_scale(const ts_frame *f, int arg)
 {
     return f->args[arg].tag == TS_TAG_TENSOR ? (const float *)ts_kernel_data(f->args[arg].t)
@@ -302,7 +302,7 @@ static __global__ void __launch_bounds__(THREADS)
                 w *= decay;
             else if (c.decay != 0) /* must not read w, which may be infinite */
                 d += decay * w;
-            if (blend1 < (S)0.5) /* from the nearer end, like lerp */
+            if (blend1 < (S)0.5) /* computed from the nearer operand, like lerp */
                 first[e] += blend1 * (d - first[e]);
             else
                 first[e] = d + keep1 * (first[e] - d);
@@ -333,9 +333,9 @@ static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like,
         launch);
 }
 
-/** Calls fn<P, G, M>() for the dtypes of a member's parameter, gradient and state: of f32
- *  parameters, which may be the masters of halves, gradients may be halves; of halves,
- *  the state may be f32, and is without a list. */
+/** Calls fn<P, G, M>() for the dtypes of a member's parameter, gradient and state. f32 parameters,
+ *  such as master weights of halves, may have half gradients. Half parameters may have f32 state;
+ *  without a state list, M is f32. */
 template <int LISTS, class F>
 static ts_status with_types(const ts_frame *f, const int (&args)[LISTS], int64_t member, F &&fn)
 {
@@ -472,13 +472,13 @@ static ts_status sgd(ts_frame *f)
 
 static auto no_numbers = [](table<1> &, int, int64_t) {};
 
-/** A number of the host, or in device memory;
- * for clipping the factor is most / (number + 1e-6), at most 1. */
+/** A factor from a number on the host or in device memory. For clipping, the factor is
+ * most / (number + 1e-6), at most 1. */
 struct factor_of {
     double number;
     const void *data;
     ts_dtype dtype;
-    double most; /* of clipping; 0: none */
+    double most; /* maximum norm for clipping; 0: no clipping */
 
     factor_of(const ts_value &v, double limit)
         : number(0), data(nullptr), dtype(TS_F32), most(limit)
@@ -508,13 +508,13 @@ struct factor_of {
     }
 };
 
-/** x factor; *found becomes 1 where a product is not finite. */
+/** Multiplies each element by the factor. Sets *found to 1 if a product is not finite. */
 template <class P> static __global__ void __launch_bounds__(THREADS)
     scale_kernel(const __grid_constant__ table<1> t, factor_of how, float *found)
 {
     using A = wide_t<P>;
     double by = how.get();
-    if (how.most > 0 && by >= 1) /* a NaN must show */
+    if (how.most > 0 && by >= 1) /* false for NaN, which must reach the gradients */
         return;
     A factor = (A)by;
     share s = share_of(t);

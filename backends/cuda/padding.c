@@ -20,7 +20,7 @@ enum {
     SLOW_TILE = 128 /* rows and columns of a tile of the slow kernels */
 };
 
-/* Measured on one H200 (docs/matmul.md); their ratios decide. */
+/* Measured on one H200 (docs/matmul.md). Only their ratios matter. */
 static const double FAST = 780e12,    /* operations per second over rows of multiples of 8 halves */
     SLOW_EVEN = 250e12,               /* of 2 or 4 */
     SLOW_ODD = 140e12,
@@ -41,7 +41,7 @@ static double bytes_of(int64_t rows, int64_t columns, int64_t batches)
     return (double)ITEM * (double)rows * (double)columns * (double)batches;
 }
 
-/** TS_CUDA_MATMUL: -1 as costs say, 0 never, 1 always. */
+/** The choice of TS_CUDA_MATMUL: -1 pad by estimated cost, 0 never pad, 1 always pad. */
 static int forced(void)
 {
     static _Atomic int known; /* 2 + choice */
@@ -51,7 +51,7 @@ static int forced(void)
     return is - 2;
 }
 
-/** Not 0 if a length or a step is no multiple of 8. */
+/** Nonzero if a length or a stride is not a multiple of 8. */
 static int64_t odd_bits(const ts_cuda_matrix *m, int64_t batches)
 {
     return ((by_rows(m) ? m->columns : m->rows) | step(m) | (batches > 1 ? m->batch : 0)) % GRAIN;
@@ -177,11 +177,12 @@ static void log_padding(const ts_frame *f, const ts_cuda_padding *p)
 
 /** Operands of a padded product, and its scratch memory. */
 typedef struct padded_product {
-    ts_cuda_matrix made[3], end; /* end: the last columns of b, filled up */
+    ts_cuda_matrix made[3], end; /* a, b, c; end: the padded copy of the last columns of b */
     void *bias, *sums;
 } padded_product;
 
-/** Gives each copy its place from `at` on; returns the bytes. NULL: only counts. */
+/** Assigns each copy its address from `at` on and returns the total bytes. at NULL: only returns
+ * the bytes. */
 static int64_t place_copies(padded_product *w, const ts_cuda_padding *p,
                             const ts_cuda_epilogue *then, int64_t batches, char *at)
 {
@@ -248,7 +249,7 @@ static ts_status multiply(ts_frame *f, ts_dtype dtype, const padded_product *w, 
     return ts_cuda_gemm(f, dtype, &w->made[0], &w->end, &c, 1, &within);
 }
 
-/** Copies the result and the sums to where they belong; the padding stays behind. */
+/** Copies the result and the sums, without the padding, to their destinations. */
 static ts_status copy_results(ts_frame *f, const padded_product *w, const ts_cuda_matrix *c,
                               int64_t batches, const ts_cuda_epilogue *then,
                               const ts_cuda_padding *p)

@@ -1,4 +1,4 @@
-/** @file padding.h  Products of halves whose sizes cuBLASLt computes slowly, over padded copies. */
+/** @file padding.h  Products of halves over padded copies, for sizes at which cuBLASLt is slow. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_PADDING_H
 #define TS_CUDA_PADDING_H
@@ -11,11 +11,11 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_padding {
     int64_t rows, columns, inner;
     bool a, b, c;
-    bool last; /* only the last columns of b, which fill no vector, are copied */
+    bool last; /* of b, only the last columns, which do not fill a vector, are copied */
 } ts_cuda_padding;
 
-/** Whether a product is faster over padded copies, which are then described in *padding. The
- * answer depends on dtype, sizes, steps and epilogue alone. */
+/** Whether a product is faster over padded copies; if so, sets *padding. The answer depends only on
+ * dtype, sizes, strides and epilogue. */
 bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                   const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
                   ts_cuda_padding *padding);
@@ -27,14 +27,15 @@ bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const t
                                   const ts_cuda_padding *padding);
 
 /**
- * ts_cuda_gemm() over padded copies, which lie in scratch memory of the call.
- * @param a  with padding->a false: the matrix itself, or a copy by ts_cuda_pad_matrix()
+ * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees.
+ * @param a  if padding->a is false, used as it is: a matrix, or a copy by ts_cuda_pad_matrix()
  */
 ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                               const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                               const ts_cuda_epilogue *then, const ts_cuda_padding *padding);
 
-/** A padded copy in scratch memory, which the caller frees. */
+/** A padded copy in scratch memory. The caller frees `data` by ts_scratch_give(device, data,
+ * bytes). */
 typedef struct ts_cuda_padded {
     ts_cuda_matrix matrix;
     void *data;

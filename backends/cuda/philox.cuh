@@ -7,7 +7,7 @@
 
 namespace ts {
 
-/** A product in one instruction: from C the compiler adds a zero to its high word. */
+/** a b in one instruction. For the C expression the compiler adds a zero to the high word. */
 __device__ __forceinline__ uint64_t product(uint32_t a, uint32_t b)
 {
     uint64_t p;
@@ -26,7 +26,7 @@ struct philox_block {
         uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
         for (int round = 0; round < 10; round++) {
-            /* only one of the two: with both, some attention kernels spill registers */
+            /* product() for only one of the two: with both, some attention kernels spill */
             uint64_t p0 = product(0xD2511F53u, c0), p1 = (uint64_t)0xCD9E8D57u * c2;
             c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
             c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
@@ -51,7 +51,7 @@ __device__ __forceinline__ double philox_f64(uint64_t bits)
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-/** The 64 bits, and the number in [0, 1), of element i of the draw at `offset`. */
+/** Element i of the draw at `offset`: as 64 random bits, and as a number in [0, 1). */
 __device__ __forceinline__ uint64_t philox_u64(uint64_t seed, uint64_t offset, uint64_t i)
 {
     return philox_block(seed, offset + i / 2).word64((int)(i % 2));

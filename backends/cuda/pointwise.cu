@@ -26,7 +26,7 @@ BINARY(minimum, everything)
 BINARY(atan2, floats)
 BINARY(hypot, floats)
 
-/** OP of any numbers; a divisor that is the integer 0 is reported. */
+/** Applies OP and reports an integer divisor of 0 (runtime.h). */
 template <class OP> struct by_integer {
     reporter out;
     template <class A> __device__ __forceinline__ A operator()(A a, A b) const
@@ -59,7 +59,7 @@ struct remainder_op {
 static ts_status floor_divide(ts_frame *f) { return divided<floor_divide_op>(f); }
 static ts_status remainder(ts_frame *f) { return divided<remainder_op>(f); }
 
-/** Exponents that have cheaper and more exact forms. */
+/** Uses cheaper and more accurate functors for exponents 2, 3 and 0.5. */
 static ts_status pow(ts_frame *f)
 {
     const ts_value *e = &f->args[1];
@@ -95,7 +95,7 @@ static ts_status addcdiv(ts_frame *f)
 
 /* --------------------------------------------------------------------------- bounds ---- */
 
-/** A bound as an element of a floating dtype holds it. */
+/** A bound rounded to a floating dtype. */
 static double bound_in(ts_dtype dtype, const ts_value *v)
 {
     double place;

@@ -98,7 +98,7 @@ TS_BINARY(hypot, length_of(a, b))
 
 #undef TS_BINARY
 
-/* starts from the nearer end, so weights 0 and 1 return a and b exactly */
+/* computed from the nearer of a and b, so weights 0 and 1 return a and b exactly */
 template <class A> __device__ __forceinline__ A lerp_of(A a, A b, A w)
 {
     return fabs(w) < (A)0.5 ? a + w * (b - a) : b - (b - a) * (1 - w);

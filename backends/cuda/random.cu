@@ -1,8 +1,7 @@
 /**
  * @file random.cu
- * Random numbers: which words an element gets is stated in core/philox.h. A thread makes
- * as many blocks of words as fill 16 bytes of results, so no block is computed twice
- * and all accesses are wide.
+ * Random numbers. core/philox.h defines the words of each element. A thread computes as many blocks
+ * of words as fill 16 bytes of results, so no block is computed twice and all accesses are wide.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -18,8 +17,7 @@ using namespace ts;
 
 enum { DRAW_THREADS = 256 };
 
-/** Elements of a thread: whole blocks of words,
- * and 16 bytes of the narrower of result and operand. */
+/** Elements per thread: whole blocks of words, and at least 16 bytes of results. */
 template <class F, class R>
 constexpr int draw_count = vec16<R> > F::elements ? vec16<R> : F::elements;
 
@@ -76,7 +74,7 @@ static cudaError_t draw(const call &c, const F &fn, ts_rng_state rng, const void
     return cudaPeekAtLastError();
 }
 
-/** The first result, filled. F may differ by the element type. */
+/** Fills the first result, of element type R, by fn. */
 template <class R, class F> static ts_status fill(ts_frame *f, const F &fn)
 {
     ts_tensor *t = f->rets[0].t;
@@ -158,10 +156,10 @@ static ts_status uniform(ts_frame *f)
  * rounded to f32 one after the other.
  */
 
-/** sqrt(-2 ln u) of u in (0, 1]; the root is right to 1 ulp. */
+/** sqrt(-2 ln u) for u in (0, 1]; the square root is accurate to 1 ulp. */
 static __device__ __forceinline__ float radius_of(float u)
 {
-    /* the rest is from 2/3 to 4/3 */
+    /* splits u into a power of 2 and a factor in [2/3, 4/3) */
     uint32_t exponent = (__float_as_uint(u) - 0x3f2aaaabu) & 0xff800000u;
     float m = __uint_as_float(__float_as_uint(u) - exponent) - 1, s = m * m, odd, even, y;
     even = __fmaf_rn(-0.12885657f, s, -0.121857136f);
@@ -359,7 +357,7 @@ struct dropped {
     }
 };
 
-/** Any strides, an element a thread; elements count in row-major order. */
+/** Dropout for any strides: one element per thread; element numbers are in row-major order. */
 template <class T>
 static __global__ void __launch_bounds__(DRAW_THREADS)
     dropout_strided_kernel(const __grid_constant__ ts_space s, fn::dropout_fn fn, ts_rng_state rng)

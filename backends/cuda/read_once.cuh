@@ -1,4 +1,4 @@
-/** @file read_once.cuh  Second-level cache hints for data that a kernel reads once. */
+/** @file read_once.cuh  L2 cache hints for data that a kernel reads once. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_READ_ONCE_CUH
 #define TS_CUDA_READ_ONCE_CUH
@@ -7,8 +7,8 @@
 
 namespace ts {
 
-/** Bytes of the second-level cache: of GB100, of H100 and H200, and of A100. Others of sm_80 to
- * sm_89 have 6 to 72 MiB. */
+/** Bytes of the L2 cache, per architecture: GB100, then H100 and H200, then A100. Other GPUs of
+ * sm_80 to sm_89 have 6 to 72 MiB. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int64_t l2_bytes = 64 << 20;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -18,10 +18,10 @@ constexpr int64_t l2_bytes = 40 << 20;
 #endif
 
 /**
- * 16-byte loads from a tensor of `bytes` bytes that a kernel reads once, writing as much.
- * A tensor larger than the second-level cache gets the evict-last hint, which makes such kernels 1
- * to 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so that the
- * results stay in the cache for the next kernel, and no hint otherwise.
+ * 16-byte loads from a tensor of `bytes` bytes, for kernels that read it once and write a result of
+ * the same size. A tensor larger than the L2 cache gets the evict-last hint, which makes such
+ * kernels 1 to 4 % faster (docs/decisions.md). A tensor that fits gets evict-first if `drop`, so
+ * that the results stay in the cache for the next kernel, else evict-normal.
  */
 struct read_once {
     uint64_t policy;

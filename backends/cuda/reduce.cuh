@@ -1,13 +1,14 @@
 /**
  * @file reduce.cuh  Reductions over any dims.
  *
- * A fold defines an initial state, adding elements to a state, merging two states, and the result
- * of a state. If the innermost dim in memory is reduced, a group of threads shares the elements of
- * a result; otherwise neighbouring threads own neighbouring results, so that loads are coalesced.
- * Where sizes allow, a thread loads 16 bytes at once; elsewhere neighbouring threads load
- * neighbouring elements. Long sums for few results are split, and a second launch merges the
- * parts' states. The order in which elements are added depends on sizes and strides, not on
- * addresses.
+ * A fold defines the initial state (none), adds elements to a state (take), merges two states
+ * (merge), and computes the result of a state (finish, or give to store it).
+ *
+ * If the innermost dim in memory is reduced, a group of threads shares the elements of a result;
+ * otherwise adjacent threads own adjacent results, so that loads are coalesced. If sizes allow, a
+ * thread loads 16 bytes at once; otherwise adjacent threads load adjacent elements. Long reductions
+ * to few results are split into shares, and a second launch merges the states of the shares. The
+ * order in which elements are added depends on sizes and strides, not on addresses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_CUH
@@ -21,7 +22,7 @@
 
 namespace ts {
 
-/** Division of numbers up to `most` by a number that is known before. */
+/** Division of numbers up to `most` by a divisor known on the host. */
 struct quotient {
     uint64_t magic;
     int shift;
@@ -43,13 +44,14 @@ struct quotient {
     }
 };
 
-/** Sizes and steps, in elements, of the dims that stay (0) and go (1), innermost first. */
+/** Sizes and strides, in elements, of the kept dims (index 0) and the reduced dims (index 1),
+ * innermost first. */
 struct reduction {
     int ndim[2];
     int64_t sizes[2][TS_MAX_DIMS], steps[2][TS_MAX_DIMS];
     int64_t results, count;       /* products of the sizes */
-    bool scattered;               /* result i is not stored at element i: */
-    int64_t outs[2][TS_MAX_DIMS]; /* steps of the dims that stay in the call's two results */
+    bool scattered;               /* result i is not stored at element i, but by `outs` */
+    int64_t outs[2][TS_MAX_DIMS]; /* strides of the kept dims in the call's up to two results */
 
     /* set by reduce_into() */
     quotient by[2][TS_MAX_DIMS];
@@ -104,7 +106,7 @@ inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = fa
     r.results = r.count = 1;
     for (int d = 0; d < ndim; d++)
         (mask >> d & 1 ? r.count : r.results) *= ts_sizes(t)[d];
-    int64_t next = 1; /* place of the next result, were they in order */
+    int64_t next = 1; /* stride of the next kept dim in a dense result */
     for (int i = 0; i < n; i++) {
         int d = order[i], which = mask >> d & 1, &k = r.ndim[which], behind = 0;
         int64_t size = ts_sizes(t)[d], step = ts_strides(t)[d], outs[2] = {};
@@ -113,7 +115,7 @@ inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = fa
             behind += mask >> e & 1;
         for (int o = 0; o < f->nrets && !which; o++) {
             if (f->rets[o].tag != TS_TAG_TENSOR)
-                continue; /* not wanted */
+                continue; /* not requested */
             const ts_tensor *y = f->rets[o].t;
             bool dropped = ts_ndim(y) == ndim - __builtin_popcountll(mask);
             outs[o] = ts_strides(y)[dropped ? d - behind : d - (ndim - ts_ndim(y))];
@@ -143,11 +145,11 @@ inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = fa
 
 /* ------------------------------------------------------------------------------ elements ---- */
 
-/** Elements of a thread's piece: 16 bytes, of bytes 8. */
+/** Elements of a thread's piece: 16 bytes, but at most 8 elements. */
 template <class T> constexpr int piece_of = vec16<T> < 8 ? vec16<T> : 8;
 
-/** The first n of V elements, `step` apart, as the words in which they move: each access would
- *  wait for the one before it, were halves taken apart here. */
+/** Loads the first n of V elements, `step` apart, as whole words. Unpacking halves here would make
+ *  each load wait for the previous one. `aligned`: loads V contiguous elements at once. */
 template <class T, int V>
 __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t step, bool aligned,
                                                          int n)
@@ -162,7 +164,8 @@ __device__ __forceinline__ word_of<vec<T, V>> load_piece(const T *from, int64_t 
     return to_word(x);
 }
 
-/** Adds the elements of x to a state; a fold with positions gets first, first + step, ... */
+/** Adds the elements of x to a state. A fold that needs positions gets `first` and `step`: element
+ *  e is at position first + e * step of the reduced elements. */
 template <class FOLD, class X, int N>
 __device__ __forceinline__ void take(const FOLD &fold, typename FOLD::state &state, const X (&x)[N],
                                      int64_t first, int64_t step)
@@ -188,7 +191,8 @@ template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
 
 enum { REDUCE_THREADS = 256, IN_FLIGHT = 4 };
 
-/** A state, or the fold's result of it. */
+/** Stores a state in `parts` unless NULL; otherwise stores the fold's result of it, rounded to R,
+ *  in y, or calls fold.give(), which stores it. */
 template <class R, class FOLD, class A>
 __device__ __forceinline__ void give(const reduction &r, const FOLD &fold, const A &state, A *parts,
                                      R *y, int64_t result)
@@ -203,7 +207,7 @@ __device__ __forceinline__ void give(const reduction &r, const FOLD &fold, const
 
 /* ------------------------------------------------------------------------------- kernels ---- */
 
-/** r.group threads a result: 1 to 32, or all. Elements are T, results R. */
+/** r.group threads compute a result: 1 to 32, or the whole block. Elements are T, results R. */
 template <class T, class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_along_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x,
@@ -231,7 +235,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
     int64_t p = begin + lane, last = (int64_t)apart * (V - 1);
-    bool apiece = r.vector || r.ndim[1] == 1; /* one place for a piece, not one for an element */
+    bool apiece = r.vector || r.ndim[1] == 1; /* one offset per piece, not per element */
     /* the first n elements of a piece */
     auto take_some = [&](const vec<T, V> &piece, int n, int64_t first) {
         unpacked<T, V> in(piece);
@@ -329,7 +333,8 @@ __device__ __forceinline__ void merge_lines(const FOLD &fold, A (&state)[N], int
     }
 }
 
-/** Threads own V results each; r.group of them lie side by side, the others share the elements. */
+/** A thread computes V results. r.group threads of a block have different results; the block's
+ *  REDUCE_THREADS / r.group lines of threads share the elements of these results. */
 template <class T, class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     reduce_beside_kernel(const __grid_constant__ reduction r, FOLD fold, const T *x,
@@ -398,7 +403,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     });
 }
 
-/** Merges the shares of results; r.group results lie side by side in a block. */
+/** Merges the states of the shares of each result; a block merges r.group adjacent results. */
 template <class R, class FOLD>
 static __global__ void __launch_bounds__(REDUCE_THREADS)
     merge_shares_kernel(const __grid_constant__ reduction r, FOLD fold,
@@ -441,7 +446,9 @@ inline int power_for(int64_t n, int most)
     return p;
 }
 
-/** Reduces x: into y, or where they are wanted into states. */
+/** Reduces x into y or, if `states` is not NULL, stores one state per result there. Allocates
+ *  scratch memory if the reduction is split. Errors: those of the allocation and of the
+ *  launches. */
 template <class T, class FOLD, class R>
 ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                       typename FOLD::state *states, R *y)
@@ -456,7 +463,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                 quotient(r.sizes[which][d] ? r.sizes[which][d] : 1, which ? r.count : r.results);
     bool beside = r.results > 1 && r.steps[0][0] && r.sizes[0][0] > 1 &&
                   (r.sizes[1][0] == 1 || r.steps[0][0] < r.steps[1][0] || !r.steps[1][0]);
-    int read = beside ? 0 : 1; /* the dim that is read along */
+    int read = beside ? 0 : 1; /* threads load along the innermost kept (0) or reduced (1) dim */
     r.vector = r.steps[read][0] == 1 && r.sizes[read][0] % V == 0;
     for (int which = 0; which < 2; which++)
         for (int d = which == read; d < r.ndim[which]; d++)
@@ -534,7 +541,8 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     return status;
 }
 
-/** Reduces the first argument, of T, over the plan's dims into the first result, of R. */
+/** Reduces argument 0, of T, over the dims of the call (ts_kernel_reduced()) into result 0, of
+ * R. */
 template <class T, class R = T, class FOLD> ts_status reduce(ts_frame *f, const FOLD &fold)
 {
     reduction r = reduction_of(f, ts_kernel_reduced(f));

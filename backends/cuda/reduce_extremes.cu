@@ -33,10 +33,11 @@ static ts_status extreme(ts_frame *f, bool smallest)
 ts_status ts::reduce_amax(ts_frame *f) { return extreme(f, false); }
 ts_status ts::reduce_amin(ts_frame *f) { return extreme(f, true); }
 
-/** Whether any word X has a bit that counts, or of all whether none is without. */
+/** Logical any or all over elements stored as words X: an element is true if it has a bit of
+ * `counts`. */
 template <class X> struct truth_fold {
     using state = uint32_t;
-    X counts; /* not the sign of a float */
+    X counts; /* mask of significant bits: without the sign bit for floats, as -0 is false */
     bool all;
 
     __device__ __forceinline__ state none() const { return 0; }

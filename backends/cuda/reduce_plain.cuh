@@ -1,6 +1,6 @@
 /**
- * @file reduce_plain.cuh  Reductions whose state is one number, and common code of the family's
- * files.
+ * @file reduce_plain.cuh  Reductions whose state is one number, and declarations shared by the
+ * files of the reduce family.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_PLAIN_CUH
@@ -38,7 +38,8 @@ struct squared {
     template <class A> __device__ __forceinline__ A operator()(A x) const { return x * x; }
 };
 
-/** Elements of X in states S; of floats the whole is scaled, or its root taken, after. */
+/** Reduces elements of X, mapped by PRE, with OP in states of type S. A float result is multiplied
+ *  by `factor`; then, if `root`, its square root is taken. */
 template <class X, class OP, class PRE, class S = X> struct plain_fold {
     using state = S;
     double factor;
@@ -78,7 +79,7 @@ ts_status real(ts_frame *f, double factor = 1, bool root = false)
     }
 }
 
-/** Elements of one result. */
+/** Number of elements that are reduced to one result. */
 inline int64_t length_of(const ts_frame *f)
 {
     int64_t n = 1, mask = ts_kernel_reduced(f);
@@ -87,8 +88,8 @@ inline int64_t length_of(const ts_frame *f)
     return n;
 }
 
-/* Functions of the other files. The family has several files because drivers compile PTX per file,
-   and one file for all would take longest. */
+/* Kernels in the family's other files. The family has several files because the driver compiles PTX
+   per file, and one large file would take longest. */
 ts_status reduce_amax(ts_frame *f);
 ts_status reduce_amin(ts_frame *f);
 ts_status reduce_all(ts_frame *f);

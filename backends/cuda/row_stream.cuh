@@ -2,11 +2,11 @@
  * @file row_stream.cuh  Kernels over long rows: persistent blocks that load the next rows while
  * they compute.
  *
- * A row of n elements belongs to CLUSTER blocks, a segment of n / CLUSTER elements each, and in a
- * block to its warps, which own neighbouring vectors. Each warp uses the copy engine to load its
- * part of the next rows into its own ring in shared memory. Each warp sends two numbers per row to
- * all other warps of the row; the order of combination depends on the shape only. For sm_90 and
- * later.
+ * A row of n elements is divided among CLUSTER blocks, a segment of n / CLUSTER elements each, and
+ * within a block among its warps, which own contiguous ranges of vectors. Each warp uses the copy
+ * engine to load its part of the next rows into its own ring in shared memory. Each warp sends two
+ * numbers per row to all other warps of the row; the order of combination depends on the shape
+ * only. For sm_90 and later.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROW_STREAM_CUH
@@ -20,7 +20,8 @@
 
 namespace ts {
 
-/** How a row is spread; BLOCKS of them are to fit on a multiprocessor. */
+/** How a row is divided: THREADS threads of VECS vectors in each of CLUSTER blocks, with a ring of
+ * STAGES rows. BLOCKS blocks should fit on a multiprocessor. */
 template <int THREADS_, int VECS_, int CLUSTER_, int STAGES_, int BLOCKS_, bool FULL_ = false>
 struct stream_shape {
     static constexpr int threads = THREADS_, vecs = VECS_, cluster = CLUSTER_, stages = STAGES_,
@@ -47,7 +48,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int parts = S::warps * S::cluster; /* parts of a row: one per warp */
     static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
-    /* four turns: a warp may be two ahead of another one, which reads the last */
+    /* four turns: a warp may be two turns ahead of a warp that still reads the previous turn */
     struct exchange_place {
         float2 shares[4][parts];
         uint64_t full[S::stages][S::warps], all[4]; /* barriers */
@@ -55,7 +56,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
 
     const T *in[2]; /* ARRAYS of them */
     int64_t rows, n;
-    vector *ring; /* this warp's: (stages, ARRAYS, warps, 32 * vecs) */
+    vector *ring; /* this warp's part of the block's (stages, ARRAYS, warps, 32 * vecs) vectors */
     exchange_place *place;
     int64_t row, step; /* row that first() or second() works on */
     int count;         /* vectors of this block's segment */
@@ -76,8 +77,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
         return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
-    /** Whether some thread of the block has a vector j: a shape is used for rows longer than half
-     * its capacity, so the first half needs no test. */
+    /** Whether some thread of the block has a vector j. A shape is used only for rows longer than
+     * half its capacity, so the first half of the vectors needs no test. */
     __device__ __forceinline__ bool used(int j) const
     {
         return S::full || j <= S::vecs / 2 || j * 32 < chunk;
@@ -100,7 +101,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
     {
         put(out, j, pack<T, V>(x));
     }
-    /** Elements of a part. */
+    /** Number of elements in a part of the row. */
     __device__ __forceinline__ float part_count(int part) const
     {
         if (S::full)
@@ -121,7 +122,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
                           own * 16, full, policy);
         }
     }
-    /** `none`: value of elements outside the row, which formulas may read. */
+    /** Initialises the barriers and starts the first loads. Every thread must call. `none`: value
+     * of elements outside the row, which formulas may read. */
     __device__ __forceinline__ void begin(vector *memory, exchange_place *exchange, T none)
     {
         ring = memory + warp() * slots;
@@ -163,7 +165,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         const float2 one[1] = {own};
         return combine(32, one, [&](int) { return elements; }, part_count(warp()), f);
     }
-    /** Gives the warp's numbers to all warps of the row. */
+    /** Sends the warp's two numbers to all warps of the row. */
     __device__ __forceinline__ void send(float2 x)
     {
         uint32_t all = shared_address(&place->all[turn & 3]);
@@ -238,7 +240,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
                 if constexpr (parts > 1)
                     send(x);
             }
-            if constexpr (parts == 1) { /* nobody to wait for */
+            if constexpr (parts == 1) { /* no exchange */
                 if (!some)
                     break;
                 f.second(*this, x);
@@ -270,14 +272,14 @@ template <class T, class S, int ARRAYS> struct row_stream {
     }
 };
 
-/** Numbers that are added. */
+/** Base class of formulas whose two numbers are sums. */
 struct plain_sums : plain_parts {
     __device__ __forceinline__ float join(float a, float b) const { return a + b; }
     __device__ __forceinline__ float adjust(float2 own, float, float, float) const { return own.y; }
 };
 
-/** A stream `name` over `rows` rows of the inputs that follow, with `none` outside the row; the
- * ring is in dynamic shared memory. */
+/** Defines a row_stream `name` over `rows` rows of the inputs (the last arguments), with `none`
+ * outside the row. The ring, ts_ring, is the kernel's dynamic shared memory. */
 #define TS_STREAM(name, T, S, ARRAYS, none, rows, n, ...)                             \
     extern __shared__ __align__(128) unsigned char ts_ring[];                         \
     __shared__ typename row_stream<T, S, ARRAYS>::exchange_place ts_exchange;         \
@@ -291,9 +293,9 @@ template <class T, class S, int ARRAYS>
 constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
 
 /**
- * Host side: launches kernel<<<...>>>(args...) with as many blocks as are resident at once.
- * prepare(clusters) gets their number of clusters, at most one per row, before the arguments are
- * read.
+ * Host side: launches kernel(args...) with as many clusters as can be resident at once, at most one
+ * per row. Calls prepare(clusters) with their number before the arguments are read.
+ * @return cudaErrorNotSupported if no cluster can be resident
  */
 template <class S, class F, class... P, class... A>
 cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, cudaStream_t stream,
@@ -310,23 +312,22 @@ cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, cudaSt
 }
 
 /**
- * rows_wide: rows too long for registers, of one input; rows_wide_log: the same where a row is
- * written without exponentials; rows_wide_held: for run_held();
- * rows_wide_kept: with what belongs to columns in registers; rows_wide_pairs: of two inputs;
- * rows_wide_pairs_kept: both. rows_sum: rows of any length of two inputs, in blocks that
- * keep sums over many of them.
+ * Kinds of kernels, which select the shape. rows_wide_*: rows too long for registers; `kept` means
+ * that a thread keeps data per column, such as weights, in registers.
  */
 enum stream_way {
-    rows_wide,
-    rows_wide_log,
-    rows_wide_held,
-    rows_wide_kept,
-    rows_wide_pairs,
-    rows_wide_pairs_kept,
-    rows_sum
+    rows_wide,            /* one input */
+    rows_wide_log,        /* one input; writing a row needs no exponentials */
+    rows_wide_held,       /* one input; for run_held() */
+    rows_wide_kept,       /* one input, with data per column */
+    rows_wide_pairs,      /* two inputs */
+    rows_wide_pairs_kept, /* two inputs, with data per column */
+    rows_sum              /* two inputs, rows of any length; a thread keeps sums over many rows */
 };
 
-/** Like rows_dispatch(), for rows whose segments fill whole vectors. */
+/** Like rows_dispatch(): calls f.operator()<shape>() with a stream_shape for rows of n elements of
+ * T. cudaErrorNotSupported if no shape holds them, if registers (rows.cuh) are faster, or if the
+ * device has no clusters. */
 template <class T, stream_way WAY, class F>
 cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F &&f)
 {
@@ -338,16 +339,17 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
                                  : pairs         ? 1024
                                  : wide          ? 4096
                                                  : 2048;
-    /* too short for it to be the better way */
+    /* shorter rows are faster in registers */
     if (!d->clusters || !aligned || n % V || v <= short_of)
         return cudaErrorNotSupported;
-    /* Without branches more loads are in flight, which needs registers that these shapes have. */
+    /* Kernels for rows that fill the shape have no branches, so more loads are in flight. They need
+       more registers; shapes with up to this number of vectors have enough. */
     constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
     constexpr int exact_vecs = kept || wide                        ? 8
                                : WAY == rows_sum && sizeof(T) == 2 ? 4
                                                                    : 0;
-/* A shape for rows that fill it; for rows of up to `most` vectors; for both, with separate kernels
- * if the first is faster. */
+/* TS_EXACT: a shape for rows that fill it. TS_ANY: a shape for rows of up to `most` vectors.
+ * TS_SHAPE: both, with a separate kernel for rows that fill it if VECS <= exact_vecs. */
 #define TS_EXACT(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
     static_assert(THREADS * VECS * CLUSTER == most, "what the shape holds");                       \
     if (v == most)                                                                                 \
@@ -383,7 +385,7 @@ cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F 
             TS_SHAPE(32768, 256, 8, 16, 3, 2)
         }
     } else if constexpr (WAY == rows_wide_held) {
-        /* a thread holds 64 numbers, or 16 */
+        /* a thread holds 64 elements of a half, or 16 of f32 */
         constexpr int threads = sizeof(T) == 2 ? 512 : 1024, vecs = 4096 / threads;
         TS_SHAPE(4096, threads, vecs, 1, 3, 1)
         TS_SHAPE(8192, threads, vecs, 2, 3, 1)

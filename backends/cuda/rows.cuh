@@ -1,12 +1,11 @@
 /**
  * @file rows.cuh
  * Kernels over rows that are read once: a group of threads holds a whole row in its registers,
- * reduces it as often as the formula wants, and writes it once.
+ * reduces it as often as the formula needs, and writes it once.
  *
- * A row of n elements belongs to some warps. Thread t of them owns the 16-byte vectors t,
- * t + threads, t + 2 threads, ...: VECS of them at most. Short rows share a block. Sums run over
- * lanes and warps in a fixed order, so results do not depend on scheduling. Longer rows:
- * row_stream.cuh.
+ * Thread t of the group owns at most VECS 16-byte vectors: t, t + threads, t + 2 threads, ... Short
+ * rows share a block. Reductions combine lanes and warps in a fixed order, so results do not depend
+ * on scheduling. row_stream.cuh handles rows that are too long for registers.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROWS_CUH
@@ -16,7 +15,8 @@
 
 namespace ts {
 
-/** How a row is spread, and how many rows a block has; chosen by rows_dispatch(). */
+/** The number of warps and of vectors per thread for a row, and of rows per block. rows_dispatch()
+ * selects a shape. */
 template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
 struct row_shape {
     static constexpr int warps = WARPS_, vecs = VECS_, rows = ROWS_;
@@ -31,7 +31,7 @@ struct row_shape {
     static int rows_of(dim3) { return rows; }
 };
 
-/** Rows of at most 32 vectors: each has as many lanes of a warp as it needs, a power of 2. */
+/** Shape for rows of at most 32 vectors: a row has the least power of 2 of lanes that holds it. */
 struct row_lanes {
     static constexpr int warps = 1, vecs = 1, most = 128, rows = most, threads = 32;
     static constexpr bool full = false, fits = false, sub = true;
@@ -48,8 +48,8 @@ struct row_lanes {
 };
 
 /**
- * A row has a block with as many warps as it needs, MOST / 32 at most. All vectors of a thread are
- * inside, but for its last one; FULL: all of them are.
+ * Shape with one row per block and as many warps as the row needs, at most MOST / 32. All vectors
+ * of a thread except the last one are inside the row; FULL: all are.
  */
 template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
     static constexpr int warps = MOST / 32, vecs = VECS_, rows = 1, most = MOST;
@@ -61,7 +61,7 @@ template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
         return dim3((unsigned)((vectors + 32 * vecs - 1) / (32 * vecs)) * 32);
     }
     static int rows_of(dim3) { return 1; }
-    /** Whether a row of so many vectors can have this shape. */
+    /** Whether a row of `vectors` vectors can have this shape. */
     static bool holds(int64_t vectors)
     {
         return vectors <= most * vecs &&
@@ -88,8 +88,9 @@ template <class S> __device__ __forceinline__ int row_lanes_of()
 }
 
 /**
- * Reduces COUNT values over the threads of a row; every thread gets the results. `place` is shared
- * memory for the row: 2 * COUNT * 32 numbers, used in turns, so that calls need no barrier between.
+ * Reduces COUNT values over the threads of a row and returns the results to every thread. `place`
+ * is the row's shared memory of 2 * COUNT * 32 numbers (row_place()). Consecutive calls must
+ * alternate the parity of `turn`; then they need no barrier in between.
  */
 template <class S, class OP, int COUNT, class A>
 __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
@@ -124,8 +125,8 @@ __device__ __forceinline__ void row_reduce(A (&x)[COUNT], A *place, int turn)
     }
 }
 
-/** Base class of formulas of combine() whose parts need no common base: f.join() takes their first
- * numbers as they are. */
+/** Base class of formulas of combine() without a common base: f.join() takes the parts' first
+ * numbers unchanged. */
 struct plain_parts {
     __device__ __forceinline__ float base_of(float, int) const { return 0; }
     __device__ __forceinline__ float share(float own, float, float) const { return own; }
@@ -133,11 +134,13 @@ struct plain_parts {
 };
 
 /**
- * Combines the two numbers of a row from its parts, EACH parts in each of `width` lanes. Each
- * part's first number becomes f.share(own first, base, own count), where f.base_of() chose the base
- * from the first parts of those lanes; shares are joined by f.join(a, b), and f.whole(joined, base,
- * whole count) is the row's. Second numbers, adjusted by f.adjust(own, joined, own count, whole
- * count), where own.x is the share, are added.
+ * Combines a row's two numbers (x, y) from its parts, EACH parts in each of `width` lanes:
+ *   base   = f.base_of(x of a lane's first part, width)
+ *   share  = f.share(x of a part, base, count of the part)
+ *   joined = the shares, joined by f.join(a, b)
+ *   x = f.whole(joined, base, whole_count)
+ *   y = the sum of f.adjust((share, y of a part), joined, count of the part, whole_count)
+ * own_count(e): number of elements of this lane's part e.
  */
 template <int EACH, class C, class F>
 __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], C &&own_count,
@@ -163,8 +166,8 @@ __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], 
     return make_float2(f.whole(x, base, whole_count), y);
 }
 
-/** Combines two numbers of a row from its threads, which have `count` of its n elements; see
- * combine(). f.none(): the numbers of no elements. */
+/** Combines a row's two numbers from those of its threads by combine(). `count`: number of the
+ * row's n elements that this thread has. f.none(): the two numbers of an empty part. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
                                               float2 *place)
@@ -210,7 +213,8 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> all_of(T x)
     return v;
 }
 
-/** Has numbers of halves taken out of a vector again, not kept in twice the registers. */
+/** Makes the compiler unpack a vector of halves again after this point, instead of keeping the
+ * unpacked f32 in twice the registers. */
 template <class T, int N> __device__ __forceinline__ void renew(vec<T, N> &v)
 {
     if constexpr (sizeof(T) == 2 && sizeof(v) == 16) {
@@ -219,7 +223,7 @@ template <class T, int N> __device__ __forceinline__ void renew(vec<T, N> &v)
     }
 }
 
-/** Elements of a row: known before it runs where the shape is full. */
+/** Number of elements of a row; a compile-time constant if a row_shape is full. */
 template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_t n)
 {
     if constexpr (S::full)
@@ -229,8 +233,8 @@ template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_
 }
 
 /**
- * A thread's part of a row. V elements an access: vec16<T> where rows are aligned, else 1.
- * STREAM: stores of 16 bytes pass through the caches.
+ * A thread's part of a row. V: elements per access, vec16<T> if rows are aligned, else 1.
+ * STREAM: 16-byte stores are streaming stores (store_stream()).
  */
 template <class T, class S, int V, bool STREAM = true> struct row_part {
     vec<T, V> at[S::vecs];
@@ -243,7 +247,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     {
         return (int64_t)(first() + j * S::width()) * V;
     }
-    /** Vectors outside of the row keep `fill`. n counts elements. */
+    /** Loads a row of n elements. Vectors outside the row are set to `fill`. */
     __device__ __forceinline__ void load(const T *row, int64_t n, T fill, const read_once &read)
     {
 #pragma unroll
@@ -258,13 +262,14 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
                 at[j] = all_of<T, V>(fill);
         }
     }
-    /** Vector j of a line that other rows need too; `fill` outside of it. */
+    /** Loads vector j of a line that all rows use, such as a weight, without a cache hint; `fill`
+     * outside the line. */
     static __device__ __forceinline__ vec<T, V> there(const T *line, int j, int64_t n, T fill)
     {
         return inside(j, n) ? *reinterpret_cast<const vec<T, V> *>(line + column(j))
                             : all_of<T, V>(fill);
     }
-    /** Like the load above, for a line that may be NULL, which gives `fill`. */
+    /** The same for a line that may be NULL; then returns `fill`. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
         return line ? there(line, j, n, fill) : all_of<T, V>(fill);
@@ -307,7 +312,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
  * reduces register pressure. */
 __device__ __forceinline__ void settled(float &x) { asm volatile("" : "+f"(x)::"memory"); }
 
-/** Row of this thread, and whether it exists. */
+/** Index of this thread's row. It may be past the last row if a block has several rows. */
 template <class S> __device__ __forceinline__ int64_t row_index()
 {
     if constexpr (S::sub)
@@ -318,7 +323,8 @@ template <class S> __device__ __forceinline__ int64_t row_index()
         return (int64_t)blockIdx.x;
 }
 
-/** Shared memory of a block for row_reduce(). */
+/** The row's part of a block's shared memory for row_reduce() and row_combine(); NULL if a row has
+ * only one warp. */
 template <class S, int COUNT, class A> __device__ __forceinline__ A *row_place()
 {
     if constexpr (S::warps == 1)

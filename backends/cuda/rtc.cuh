@@ -1,8 +1,9 @@
 /**
- * @file rtc.cuh  Declarations from C++ and CUDA headers that the formulas need, for NVRTC.
+ * @file rtc.cuh  The declarations from C++ and CUDA headers that the functors need, for NVRTC.
  *
- * Fused groups are compiled on the user's machine, which may have no headers. This file is placed
- * before the formulas' headers, whose #include lines are removed. nvcc never reads it.
+ * Fused groups are compiled on the user's machine, which may have no headers. The generated source
+ * has this file before the functors' headers, whose #include lines are removed. nvcc never reads
+ * it.
  */
 // SPDX-License-Identifier: MIT
 typedef signed char int8_t;

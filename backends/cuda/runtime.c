@@ -1,6 +1,6 @@
 /**
- * @file runtime.c  Devices, errors, and the ring of launches that an asynchronous error is reported
- * with.
+ * @file runtime.c  Devices, errors, and the ring of recent launches that reports of asynchronous
+ * errors name.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/capture.h"
@@ -138,7 +138,7 @@ static __attribute__((noinline)) ts_status wait_or_fail(const ts_frame *frame, c
     return ts_cuda_check(error, "%s", ts_op_name(frame->op));
 }
 
-/** Counts a launch: its number. */
+/** Records a launch in the ring and returns its number. */
 static inline uint32_t note(unsigned op, cudaStream_t stream)
 {
     uint32_t i = atomic_load_explicit(&launches, memory_order_relaxed);
@@ -204,7 +204,8 @@ int ts_cuda_count(void)
     return count;
 }
 
-/** A forked child has none of its parent's devices: calls say so, giving back is silent. */
+/** Runs in a forked child, which cannot use its parent's devices: marks them as lost. Later calls
+ * return an error; functions that free do nothing. */
 static void leave_to_parent(void)
 {
     ts_cuda_current = NULL;
@@ -260,7 +261,7 @@ ts_status ts_cuda_check_fault(ts_cuda_device *d)
         return TS_OK;
     ts_cuda_fault fault = *d->fault;
     __atomic_store_n(&d->fault->some, 0, __ATOMIC_RELEASE);
-    /* the call is over, but the error belongs to it */
+    /* the call has returned; rebuild its frame to report the error for it */
     const ts_cuda_caller *caller = &fault.caller;
     ts_frame frame = {
         .table = caller->table, .site = caller->site, .op = caller->op, .nargs = caller->nargs};

@@ -9,7 +9,7 @@
 
 TS_BEGIN_DECLS
 
-/** Most devices that are used; the others of a machine are left alone. */
+/** Maximum number of devices that the backend uses; further devices are ignored. */
 #define TS_CUDA_DEVICES 16
 
 /** Call and argument of a kernel, for a report that is read after the call. */
@@ -20,68 +20,72 @@ typedef struct ts_cuda_caller {
     uint8_t nargs, arg;
 } ts_cuda_caller;
 
-/** A kernel's report of an invalid value in device memory: the first since the last read. The
- *  report is in host memory that the device can write; waiting for the device reads it. */
+/** A kernel's report of an invalid value in device memory: the first one since the host last read
+ *  the report. It is in host memory that the device can write. The host reads it when it waits for
+ *  the device. */
 typedef struct ts_cuda_fault {
-    int32_t some;         /* 0 nothing, 1 an index, 2 a number, -1 being written */
+    int32_t some;         /* 0 no report, 1 an index, 2 a number, -1 being written */
     ts_cuda_caller caller;
     const char *expected; /* host text: "indices", "probabilities from 0 to 1" */
-    int64_t position;     /* among the elements of the argument; of a number -1: not known */
-    int64_t index, bound; /* an index, expected within [0, bound) */
-    double number;
+    int64_t position;     /* element of the argument; for a number -1 if unknown */
+    int64_t index, bound; /* the invalid index, which must be in [0, bound) */
+    double number;        /* the invalid number */
 } ts_cuda_fault;
 
 /** Properties of a device, queried once. */
 typedef struct ts_cuda_device {
     int index;
     int sms;             /* multiprocessors */
-    int shared;          /* bytes of shared memory that a block may have */
-    bool clusters;       /* sm_90 and later, and code for it */
-    bool hopper;         /* sm_90 itself, and code for it:
-                            instructions of sm_90a are on no other GPU */
-    cudaStream_t stream; /* the device's own */
+    int shared;          /* maximum bytes of shared memory of a block */
+    bool clusters;       /* the device and the library's code are sm_90 or later */
+    bool hopper;         /* the device and the code are sm_90: only these have instructions of
+                            sm_90a */
+    cudaStream_t stream; /* the device's default stream in this backend */
     ts_cuda_fault *fault;
 } ts_cuda_device;
 
-/** Counts devices; 0, without an error, if there is no driver or no GPU. */
+/** The number of usable devices; 0, without an error, if there is no driver or no GPU. */
 int ts_cuda_count(void);
-/** A device, initialised at its first use and current in the calling thread. NULL with an error,
- * for example if the device is lost. */
+/** Makes a device current in the calling thread, initialising it at its first use. The backend owns
+ * the result. NULL with an error, for example if the device is lost. */
 ts_cuda_device *ts_cuda_use(int index);
-/** Waits for each initialised device and ignores errors, for memory that any device may be
- *  reading. */
+/** Waits for all initialised devices and ignores errors. Call before freeing memory that any device
+ *  may still read. */
 void ts_cuda_wait_for_all(void);
-/** Whether a kernel that CUDA stopped, or a fork, has made the device unusable. */
+/** Whether the device is unusable, because CUDA stopped a kernel or the process forked. */
 bool ts_cuda_is_lost(int device);
 /** Writes the compute capability that the library's code on the current device was compiled for, as
  *  10 major + minor. The number is below the device's own if the driver compiled PTX. Kernels for
  *  other capabilities may have empty bodies in this code. */
 cudaError_t ts_cuda_code_capability(int *capability);
-/** A backend's stream as CUDA's: NULL is the device's own. */
+/** Converts a backend stream to a CUDA stream; NULL is the device's default stream. */
 static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_stream *stream)
 {
     return stream ? (cudaStream_t)stream : device->stream;
 }
 
-/** TS_OK, or the error with the operation: "copy of 64 bytes to cuda:0". Empties CUDA's own
- * record. */
+/** Converts a CUDA error to a status: TS_OK, or records an error that names the operation, such as
+ * "copy of 64 bytes to cuda:0". Clears CUDA's last error. */
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** After a launch: its own error; with TS_SYNC=1 waits, so that the culprit is named. */
+/** Call after a launch with its error; returns the status. With TS_SYNC=1 waits for the kernel, so
+ * that an asynchronous error names the op that caused it. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
 /** Call before the launch of a graph, for reports of asynchronous errors. */
 void ts_cuda_replayed(cudaStream_t stream);
 /** Whether TS_SYNC=1 makes each launch wait. */
 bool ts_cuda_synchronous(void);
-/** The number of launches so far. The second function notes that the first `end` launches on
- * `stream` (NULL: on any) succeeded. */
+/** The number of launches so far. */
 uint32_t ts_cuda_launches(void);
+/** Records that of the first `end` launches those on `stream` (NULL: on any) have succeeded. */
+/** Records that of the first `end` launches those on `stream` (NULL: on any) have succeeded. */
 void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end);
 
-/** TS_ERR_INDEX or TS_ERR_VALUE, once, when a kernel has met a wrong index or number. */
+/** Reads and clears the fault report: TS_ERR_INDEX or TS_ERR_VALUE if a kernel reported an invalid
+ * index or number, else TS_OK. */
 ts_status ts_cuda_check_fault(ts_cuda_device *device);
 
-/* alloc.c: the slots of the backend's struct */
+/* alloc.c: functions of the backend's table (tessera/backend.h) */
 void *ts_cuda_allocate(void *state, int device, int64_t bytes, ts_stream *stream);
 void ts_cuda_free(void *state, int device, void *data, int64_t bytes);
 ts_status ts_cuda_record_stream(void *state, int device, void *data, int64_t bytes,
@@ -96,8 +100,8 @@ typedef struct ts_cuda_kernel {
     uint32_t dtypes;
     bool strided, converts; /* of ts_kernel_opts */
 } ts_cuda_kernel;
-/** Kernels of a family; families.h lists them. Last lines of a kernel file:
- * TS_CUDA_FAMILY(norm, {...}, ...) */
+/** Kernels of a family; families.h lists the families. A kernel file ends with
+ * TS_CUDA_FAMILY(norm, {...}, ...), one ts_cuda_kernel per op. */
 typedef struct ts_cuda_family {
     const ts_cuda_kernel *kernels;
     int count;

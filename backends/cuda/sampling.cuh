@@ -1,4 +1,4 @@
-/** @file sampling.cuh  Permutations, and draws by rows of weights. */
+/** @file sampling.cuh  Random permutations, and sampling by rows of weights. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SAMPLING_CUH
 #define TS_CUDA_SAMPLING_CUH
@@ -19,7 +19,7 @@ namespace ts {
  */
 template <class I> struct permutation {
     I *partner;        /* h(i) */
-    I *latest, *other; /* a list of the steps with a partner: its head, and the step after one */
+    I *latest, *other; /* linked list of the steps with a given partner: head, and next step */
     I *first;          /* the smallest step above q whose partner is q */
     static constexpr I none = (I)-1;
 
@@ -83,8 +83,9 @@ static __device__ __forceinline__ void check_weight(const reporter &out, double 
 }
 
 /**
- * Draws with replacement: the first category at which the sum of weights exceeds u times all of it.
- * A thread sums a run of categories; draws find the run by bisection, and walk on from its start.
+ * Sampling with replacement. A draw is the first category at which the prefix sum of weights
+ * exceeds u times the total, u uniform in [0, 1). A thread sums a run of categories; each draw
+ * finds its run by binary search and then scans the run. A block computes one row.
  */
 template <class T>
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
             reached += x;
             at = x > 0 ? c : at;
         }
-        /* rounding brought u to the end of all */
+        /* no category found because u was rounded up to the total: take the last positive weight */
         for (int64_t c = low * run; fine && at < 0 && c-- > 0;)
             at = widen(weights[c]) > 0 ? c : -1;
         y[row * draws + s] = fine ? at : 0;
@@ -159,7 +160,7 @@ static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, t
     }
 }
 
-/** With equal times the lower category is first. */
+/** An arrival in the race. If times are equal the lower category is first. */
 struct arrival {
     double time;
     int64_t category;
@@ -182,8 +183,9 @@ struct arrival {
 };
 
 /**
- * The earliest arrivals of a row, in order: draws without replacement. A thread keeps the earliest
- * of its own categories; after that category wins, the warp finds the thread's next one.
+ * Sampling without replacement: the `draws` earliest arrivals of a row, in order. A thread keeps
+ * the earliest of its categories that has not won; after that category wins, the warp finds the
+ * thread's next one. A block computes one row.
  */
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     race_kernel(const double *times, int64_t *y, int64_t n, int64_t draws, reporter out)

@@ -26,8 +26,8 @@ struct scan {
     bool reverse;
 };
 
-/** Share of this block. The last is first, since the launch before has just
- * left it in the second cache. */
+/** Index of this block's share. Blocks start with the last share, which the previous launch read
+ * last and which is therefore still in the L2 cache. */
 static __device__ __forceinline__ unsigned own_share() { return gridDim.y - 1 - blockIdx.y; }
 
 /** Sum of the shares before this one. */
@@ -45,14 +45,15 @@ static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64
 
 enum { ROW_VECS = 4, BLOCK_WARPS = 8 /* rows that one warp processes */ };
 
-/** Lane's sum over the lanes before it. Taking its own away again would make NaN of infinities. */
+/** Sum over the lanes before this one, from the inclusive sum `upto`. Subtracting the lane's own
+ * value instead would turn Inf into NaN. */
 template <class A> static __device__ __forceinline__ A before_lane(A upto)
 {
     A below = __shfl_up_sync(0xffffffffu, upto, 1);
     return threadIdx.x % 32 ? below : 0;
 }
 
-/** Row of this warp or block, and whether it exists. */
+/** Index of the row of this warp or block. */
 template <int WARPS> static __device__ __forceinline__ int64_t own_row()
 {
     return WARPS == 1 ? (int64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / 32 : blockIdx.x;
@@ -99,8 +100,8 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
 }
 
 /**
- * WARPS warps walk a row. A warp sums one vector a thread in L, the type of the elements; the first
- * warp scans these sums in A; so an element costs two additions and no conversion.
+ * WARPS warps process a row. A warp scans one vector per thread in L, the type of the elements; the
+ * first warp scans the sums of the warps in A. So an element costs two additions and no conversion.
  */
 template <class T, int WARPS, int V>
 static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS))
@@ -189,9 +190,9 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
 
 /* ------------------------------------------------------------------------------ columns ---- */
 
-enum { DEPTH = 16 /* elements of a thread, one behind the other */ };
+enum { DEPTH = 16 /* consecutive elements of a thread */ };
 
-/** X neighbouring lines, Y threads along each. */
+/** A block processes X adjacent lines with Y threads along each. */
 template <class T, int X, int Y, bool TOTAL>
 static __global__ void __launch_bounds__(X *Y)
     columns_kernel(scan s, const T *x, T *y, typename running<T>::type *sums)
@@ -341,7 +342,7 @@ template <class T> static ts_status run(ts_frame *f)
     if (s.inner > 1)
         return run_columns<T, 8, 64>(f, s, x, y);
     constexpr int V = vec16<T>;
-    if (s.n % V) /* else rows begin at 16 bytes: on_aligned() saw to it */
+    if (s.n % V) /* otherwise rows are 16-byte aligned: on_aligned() ensures it */
         return s.n <= 32 * ROW_VECS * 4 ? run_rows<T, 1, 1>(f, s, x, y)
                                         : run_rows<T, 16, 1>(f, s, x, y);
     int64_t vecs = s.n / V;

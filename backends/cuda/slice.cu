@@ -42,7 +42,7 @@ static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
         length = start = 0;
     if (length <= 1 || step > n)
         step = 1;
-    if (step == 1) { /* neighbours are one element */
+    if (step == 1) { /* adjacent elements are merged into one */
         int64_t whole = n * inner;
         start *= inner;
         length *= inner;

@@ -8,7 +8,7 @@ using namespace ts;
 
 /* ---------------------------------------------------------------------------- formulas ---- */
 
-/** A line becomes its softmax. */
+/** Replaces a line by its softmax, or log-softmax if `log`. */
 template <class T> struct softmax_of {
     bool log;
     template <class L> __device__ __forceinline__ void operator()(const L &l) const
@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(X *Y)
     a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(a.t.l), a.t.l.count, a.x, a.y});
 }
 
-/** Lines of any kind but rows that registers or streams hold. */
+/** Launches f over lines that are not rows for registers (rows.cuh) or streams (row_stream.cuh). */
 template <class T, int INPUTS, class F>
 static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[INPUTS], T *y,
                               cudaStream_t stream)

@@ -9,7 +9,7 @@ namespace ts {
 
 template <class A> __device__ __forceinline__ A minus_infinity() { return -(A)INFINITY; }
 
-/** Makes exp(x - m) of x: one multiply-add and ex2 where T is a half, else the exact function. */
+/** Computes exp(x - m): a multiply-add and ex2 if T is a half, else exp(). */
 template <class T> struct exp_from {
     using A = wide_t<T>;
     A base;

@@ -9,16 +9,17 @@
 namespace ts {
 
 /**
- * A thread's elements of a row, as exponentials relative to the largest of them:
- * so the row's largest value and its sum of exponentials are reduced together, and each
- * element costs one exponential.
+ * A thread's elements of a row as exponentials relative to the thread's largest element. One
+ * reduction then combines the row's largest element and its sum of exponentials, and each element
+ * costs one exponential.
  */
 template <class T, int VECS, int V> struct own_exps {
     using A = wide_t<T>;
     A e[VECS][V];
     A base, top, sum; /* top and sum of the thread, then of the row: exp(x - top) = e shift() */
 
-    /** e holds the elements of vector j where inside(j). */
+    /** Replaces the elements in e, valid for vectors with inside(j), by exponentials; sets base,
+     * top and sum. */
     template <class I> __device__ __forceinline__ void take(I &&inside)
     {
         top = minus_infinity<A>();
@@ -38,8 +39,8 @@ template <class T, int VECS, int V> struct own_exps {
                 for (int k = 0; k < V; k++)
                     sum += e[j][k] = above(e[j][k]);
     }
-    /** Takes the row's numbers. A thread without one above -infinity has zeros,
-     * or NaN: its shift is 1. */
+    /** Sets top and sum to the row's. If no element of the thread is above -Inf, its exponentials
+     * are 0 or NaN, and its shift() is 1. */
     __device__ __forceinline__ void settle(float2 whole)
     {
         if (top == minus_infinity<A>())
@@ -50,13 +51,13 @@ template <class T, int VECS, int V> struct own_exps {
     __device__ __forceinline__ A shift() const { return exp_from<T>(top)(base); }
 };
 
-/** How parts' largest values, and their sums of exponentials relative to them, become the row's. */
+/** Formula of combine() for parts (largest element, sum of exponentials relative to it). */
 template <class T> struct joined_exps : plain_parts {
     __device__ __forceinline__ float2 none() const { return make_float2(-INFINITY, 0); }
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
     {
-        /* own.y: 0, or NaN where all are */
+        /* if the largest is -Inf, own.y is 0, or NaN if all elements are NaN */
         return own.x == -INFINITY ? own.y : own.y * exp_from<T>(top)(own.x);
     }
 };
@@ -66,7 +67,7 @@ template <class T> struct joined_exps : plain_parts {
 template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
     using A = wide_t<T>;
 
-    /** x is filled up with -infinity. */
+    /** Computes the exponentials of the row part x, which must have -Inf outside the row. */
     template <class P> __device__ __forceinline__ void of(const P &x, float2 *place)
     {
 #pragma unroll
@@ -106,7 +107,7 @@ __global__ void __launch_bounds__(S::most) softmax_kernel(const T *x, T *y, int6
     part.store(y + r * n, m);
 }
 
-/** For halves: two elements at a time, as packed in vectors. */
+/** The largest element of vectors of halves, compared two at a time. */
 template <class T, int VECS> __device__ __forceinline__ float largest(const vec<T, 8> (&x)[VECS])
 {
     using pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
@@ -119,8 +120,8 @@ template <class T, int VECS> __device__ __forceinline__ float largest(const vec<
 }
 
 /**
- * The same for rows that are so long that their exponentials would leave no registers to a second
- * block: the row stays as it was read, and each exponential is made twice.
+ * softmax_kernel() for long rows of halves, whose exponentials would take the registers of a second
+ * resident block: keeps the row packed and computes each exponential twice.
  */
 template <class T, class S, bool LOG>
 __global__ void __launch_bounds__(S::most, 1024 / S::most)
@@ -159,7 +160,7 @@ __global__ void __launch_bounds__(S::most, 1024 / S::most)
     }
 }
 
-/** dx = y (g - sum(g y)); for the logarithm dx = g - exp(y) sum(g). */
+/** dx = y (g - sum(g y)); with LOG, dx = g - exp(y) sum(g). */
 template <class T, class S, int V, bool LOG>
 __global__ void __launch_bounds__(S::most, S::full || S::fits ? 1024 / S::most : 1)
     softmax_backward_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
@@ -217,7 +218,8 @@ __device__ __forceinline__ void rewrite(const R &r, T *out, F &&f)
         }
 }
 
-/** The largest value and the sum of a thread's elements, which stay in the ring. */
+/** first() returns the largest of a thread's elements and the sum of exponentials relative to it;
+ * the elements stay in the ring. */
 template <class T> struct exp_sums : joined_exps<T> {
     template <class R> __device__ __forceinline__ float2 first(const R &r) const
     {
@@ -322,10 +324,10 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Like rows_dispatch(), for kernels of INPUTS tensors that have nothing but their row to wait for:
- * the multiprocessor's other blocks, and those that follow, fill that time, and do it better than
- * streams as long as the registers of a block hold a row. Many threads of few vectors are best
- * where a row is short and its formula too: of two inputs one vector each.
+ * Like rows_dispatch(), for kernels of INPUTS tensors. These kernels wait only for the loads of
+ * their row, which other blocks of the multiprocessor hide, so they are faster than streams as long
+ * as the registers of a block hold a row. For short rows with a short formula (two inputs without
+ * LOG), many threads with one vector per input are fastest.
  */
 template <class T, int INPUTS, bool LOG, class F>
 cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
@@ -368,7 +370,7 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
             };
             if (row_fit<8>::holds(v))
                 return packed.template operator()<row_fit<8>>();
-            /* of 4,097 to 5,120 vectors softmax takes less time as a stream over two blocks */
+            /* for 4,097 to 5,120 vectors softmax is faster as a stream over two blocks */
             if (row_fit<8, 1024>::holds(v) && (LOG || v > 5120 || v % 2))
                 return packed.template operator()<row_fit<8, 1024>>();
         }

@@ -3,7 +3,7 @@
  * bits per pass, and only as many passes as the largest key needs. A pass counts digits per tile,
  * computes prefix sums, and moves each pair after earlier pairs with the same digit, so equal keys
  * keep their order and the result does not depend on scheduling. A pass reads keys twice and places
- * once, and writes both once: of N pairs of 32 bits, 20 N bytes.
+ * once, and writes both once: 20 N bytes for N pairs of 32-bit numbers.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SORT_CUH
@@ -21,7 +21,7 @@ enum {
     SORT_TILE = SORT_THREADS * SORT_ROUNDS
 };
 
-/** Digits of a tile: counts[digit][tile]. */
+/** Counts the digits of each tile: counts[digit][tile]. */
 template <class I>
 static __global__ void __launch_bounds__(SORT_THREADS)
     sort_count_kernel(const I *keys, I n, int shift, I *counts)
@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     for (int r = 0; r < SORT_ROUNDS; r++) {
         I i = begin + r * SORT_THREADS + threadIdx.x;
         if (i < n)
-            /* of integers, so in any order */
+            /* integer additions: the order does not matter */
             atomicAdd(&count[keys[i] >> shift & (SORT_DIGITS - 1)], 1u);
     }
     __syncthreads();
@@ -58,7 +58,8 @@ static __global__ void __launch_bounds__(SORT_THREADS)
         totals[blockIdx.x] = before;
 }
 
-/** Each warp takes a run of the tile; within it, lanes of equal digits are found by a match. */
+/** Moves the pairs of a tile to their positions. Each warp processes a run of the tile and ranks
+ * lanes with equal digits by __match_any_sync(). */
 template <class I>
 static __global__ void __launch_bounds__(SORT_THREADS)
     sort_move_kernel(const I *keys, const I *places, I n, int shift, const I *counts,
@@ -110,7 +111,8 @@ static __global__ void __launch_bounds__(SORT_THREADS)
     }
 }
 
-/** Scratch of a sort of n pairs, in one block: two buffers of pairs, and counts. */
+/** A sort of n pairs in caller-owned scratch memory of numbers(n) elements of I: two buffers of
+ * pairs, and counts. */
 template <class I> struct sorter {
     I *keys[2], *places[2], *counts, *totals;
     I n;
@@ -129,7 +131,8 @@ template <class I> struct sorter {
         counts = at;
         totals = at + SORT_DIGITS * tiles(count);
     }
-    /** Sorts keys[0] and places[0]; keys are at most `largest`. */
+    /** Sorts the pairs in keys[0] and places[0], whose keys are at most `largest`. The result is in
+     * keys[now] and places[now]. */
     void run(uint64_t largest, cudaStream_t stream)
     {
         unsigned blocks = (unsigned)tiles((int64_t)n);

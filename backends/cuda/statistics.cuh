@@ -1,5 +1,5 @@
-/** @file statistics.cuh  Means, deviations and logarithms of sums
- * that a forward kernel left for its gradient. */
+/** @file statistics.cuh  Saved statistics (mean, rstd, log-sum-exp) as arguments of backward
+ * kernels. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_STATISTICS_CUH
 #define TS_CUDA_STATISTICS_CUH
@@ -9,8 +9,8 @@
 
 namespace ts {
 
-/** Beside halves they are f32; given as halves they are cast,
- * and belong to the scope. NULL with an error. */
+/** Returns the statistics tensor in v. If it is a half, returns an f32 copy, which the current
+ * scope owns; NULL with an error. */
 inline ts_tensor *statistics(const ts_value &v)
 {
     ts_dtype dtype = ts_dtype_of(v.t);

@@ -1,9 +1,9 @@
 /**
  * @file strips.cu
- * Copies of matrices of halves between rows of any alignment, as padding needs them.
+ * Copies matrices of halves between rows of any alignment, for padding.c.
  *
- * A row of the destination is cut at its multiples of 16 bytes into chunks of eight elements.
- * A thread reads the two aligned vectors that hold a chunk's source and shifts them together.
+ * A row of the destination is divided at multiples of 16 bytes into chunks of eight elements. A
+ * thread loads the two aligned vectors that contain a chunk's source and combines them by a shift.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/frame.cuh"
@@ -21,7 +21,7 @@ struct strip_set {
     int64_t end[TS_CUDA_STRIPS];      /* first warp that does not work on the strip */
 };
 
-/** The 16 bytes that begin `shift` bytes, an even number below 16, into two vectors. */
+/** The 16 bytes from byte `shift` on of two adjacent vectors; `shift` is even and below 16. */
 static __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, unsigned shift)
 {
     uint32_t w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};

@@ -9,14 +9,14 @@ TS_BEGIN_DECLS
 
 enum { TS_CUDA_STRIPS = 3 /* matrices that one launch copies */ };
 
-/** A copy of a batch of matrices. Steps count elements; the columns of both sides are dense. */
+/** A copy of a batch of matrices. Strides are in elements; the column stride of both sides is 1. */
 typedef struct ts_cuda_strip {
     const void *from;
     void *to;
-    int64_t rows, columns;       /* of the source */
-    int64_t to_rows, to_columns; /* of the destination; elements past the source become 0 */
-    int64_t from_row, to_row;    /* steps from row to row */
-    int64_t from_batch, to_batch;
+    int64_t rows, columns;        /* of the source */
+    int64_t to_rows, to_columns;  /* of the destination; elements past the source become 0 */
+    int64_t from_row, to_row;     /* strides from row to row */
+    int64_t from_batch, to_batch; /* strides from matrix to matrix */
     int64_t batches;
 } ts_cuda_strip;
 

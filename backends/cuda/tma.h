@@ -10,8 +10,8 @@
 
 namespace ts {
 
-/** The driver's function, queried through the runtime, so that the library does not link to the
- * driver; NULL if the driver lacks it. */
+/** The driver's cuTensorMapEncodeTiled(), queried through the runtime, so that the library does not
+ * link to the driver. NULL if the driver lacks it. */
 inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
 {
     static void *found;
@@ -32,9 +32,9 @@ inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
 template <class T> constexpr CUtensorMapDataType tma_type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <> inline constexpr CUtensorMapDataType tma_type<f16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
 
-/** Makes the descriptor of x, (batches, heads, rows, columns) of bf16 or f16, for boxes of box_rows
- * rows and 64 columns with 128-byte swizzle. False if the driver refuses, for example a step that
- * is no multiple of 16 bytes. */
+/** Writes the descriptor of x, (batches, heads, rows, columns) of bf16 or f16, for boxes of
+ * box_rows rows and 64 columns with 128-byte swizzle. Returns false if the driver rejects it, for
+ * example because a stride is not a multiple of 16 bytes. */
 template <class T>
 bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows, int heads,
              int batches, int box_rows)

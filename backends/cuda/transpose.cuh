@@ -1,7 +1,7 @@
 /**
- * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination:
- * tiles of 64 x 64 elements are transposed in shared memory, so that both sides are accessed in
- * whole cache lines. Bytes: each element is read and written once.
+ * @file transpose.cuh  Copies whose source is contiguous along another dim than the destination.
+ * The kernels transpose tiles of 64 x 64 elements in shared memory, so that both sides are accessed
+ * in whole cache lines. Each element is read and written once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TRANSPOSE_CUH
@@ -13,12 +13,13 @@ namespace ts {
 
 enum { TURN = 64, TURN_THREADS = 256, TURN_ROUNDS = TURN * TURN / TURN_THREADS, TURN_LEAST = 16 };
 
-/** Steps count elements. The destination is contiguous along a, the source along b. */
+/** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides
+ * are in elements. */
 struct turned {
     uint32_t a, b; /* sizes */
-    int64_t to_step, from_step; /* of b in the destination, of a in the source */
-    split<uint32_t> across_a, across_b; /* tiles */
-    walk<uint32_t, 2> rest;
+    int64_t to_step, from_step; /* stride of b in the destination, of a in the source */
+    split<uint32_t> across_a, across_b; /* number of tiles along a and along b */
+    walk<uint32_t, 2> rest;             /* the other dims */
 };
 
 template <class E>
@@ -53,11 +54,11 @@ __global__ void __launch_bounds__(TURN_THREADS)
     }
 }
 
-/* Elements of 1 and 2 bytes move by words of P of them: a thread reads P words
- * that lie P elements along a apart and below each other, turns the P x P elements,
- * and has P words of the destination. */
+/* Elements of 1 and 2 bytes are copied as 4-byte words of P elements: a thread loads P words, one
+ * from each of P consecutive indices along a, transposes the P x P elements in registers, and gets
+ * P words of the destination. */
 
-/** Turns 2 x 2 elements of 2 bytes, or 4 x 4 of 1 byte. */
+/** Transposes 2 x 2 elements of 2 bytes, or 4 x 4 elements of 1 byte. */
 template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
 {
     if constexpr (P == 2) {
@@ -74,7 +75,8 @@ template <int P> __device__ __forceinline__ void turn_words(uint32_t (&w)[P])
     }
 }
 
-/** Tiles of 32 x 32 such blocks. Sizes and steps are multiples of P; those of t count elements. */
+/** Transposes tiles of 32 x 32 blocks of P x P elements. Sizes and strides of t are in elements and
+ * must be multiples of P. */
 template <int P>
 __global__ void __launch_bounds__(TURN_THREADS)
     turn_words_kernel(const __grid_constant__ turned t, uint32_t *to, const uint32_t *from)
@@ -112,7 +114,8 @@ __global__ void __launch_bounds__(TURN_THREADS)
                     tile[p][y + r * rows][x];
 }
 
-/** Dims a and b of a copy that turns; false for others. */
+/** Whether a copy should be a transposition; if so, sets *a and *b to the dims along which the
+ * destination and the source are contiguous. */
 inline bool turns(const ts_space &s, int *a, int *b)
 {
     int64_t item = (int64_t)ts_dtype_size(s.operand[0].dtype), most = ((int64_t)1 << 31) - 1;
@@ -139,7 +142,7 @@ template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
             tiles *= s.sizes[d];
         }
     constexpr int P = sizeof(E) < 4 ? 4 / (int)sizeof(E) : 1;
-    uint64_t bits = (uint64_t)(s.sizes[a] | s.sizes[b]) * item; /* whether all of it is words */
+    uint64_t bits = (uint64_t)(s.sizes[a] | s.sizes[b]) * item; /* for unit_of() */
     for (int k = 0; k < 2; k++) {
         bits |= (uint64_t)(uintptr_t)s.operand[k].data | (uint64_t)s.operand[k].strides[k ? a : b];
         for (int d = 0; d < n; d++)

@@ -41,7 +41,8 @@ template <class T, class X> __device__ __forceinline__ T narrow(X x)
     return narrow_to<T>::from(x);
 }
 
-/** 2^x by the hardware instruction, for results that are then rounded to 8 or 11 bits. */
+/** 2^x by the hardware instruction ex2.approx.ftz, with an error of about 2 ulp; subnormal results
+ * become 0. */
 __device__ __forceinline__ float exp2_fast(float x)
 {
     float y;
@@ -49,7 +50,8 @@ __device__ __forceinline__ float exp2_fast(float x)
     return y;
 }
 
-/** 1 / x by the unit for it, to a unit in the last place; 0 beyond 2^126. */
+/** 1 / x by the hardware instruction, to 1 ulp; 0 for |x| > 2^126, since subnormal results become
+ * 0. */
 __device__ __forceinline__ float reciprocal_fast(float x)
 {
     float y;
@@ -57,7 +59,7 @@ __device__ __forceinline__ float reciprocal_fast(float x)
     return y;
 }
 
-/** 1 / x to a unit in the last place, subnormal results too. */
+/** 1 / x to 1 ulp, including subnormal results. */
 __device__ __forceinline__ float reciprocal(float x)
 {
     float y;
@@ -73,7 +75,7 @@ template <class T, int N> struct alignas(sizeof(T) * N) vec {
 /** Elements of T in 16 bytes. */
 template <class T> constexpr int vec16 = 16 / (int)sizeof(T);
 
-/** The numbers of a vector, halves two at a time where the hardware converts them so. */
+/** Converts the elements of a vector to the wide type; bf16 two at a time. */
 template <class T, int N>
 __device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
 {
@@ -90,7 +92,7 @@ __device__ __forceinline__ void unpack(const vec<T, N> &v, wide_t<T> (&x)[N])
             x[k] = widen(v.at[k]);
     }
 }
-/** Rounds each number once. */
+/** Rounds wide numbers to a vector of T, to nearest even; halves two at a time. */
 template <class T, int N> __device__ __forceinline__ vec<T, N> pack(const wide_t<T> (&x)[N])
 {
     vec<T, N> v;
@@ -112,13 +114,13 @@ template <class T, int N> __device__ __forceinline__ vec<T, N> pack(const wide_t
     return v;
 }
 
-/** The numbers of a vector. */
+/** The elements of a vector in the wide type. */
 template <class T, int N> struct unpacked {
     wide_t<T> at[N];
     __device__ __forceinline__ explicit unpacked(const vec<T, N> &v) { unpack<T, N>(v, at); }
 };
 
-/** The unsigned word in which a vector moves. */
+/** The unsigned type with which a vector of BYTES bytes is loaded and stored in one access. */
 template <int BYTES> struct word;
 template <> struct word<1> { using type = uint8_t; };
 template <> struct word<2> { using type = uint16_t; };
@@ -145,14 +147,15 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/** A streaming store, for data that is not read soon. */
+/** Stores a 16-byte vector with the streaming (evict-first) hint, for data that is not read
+ * soon. */
 template <class V> __device__ __forceinline__ void store_stream(V *p, V v)
 {
     static_assert(sizeof(V) == 16, "a 16-byte vector");
     __stcs(reinterpret_cast<uint4 *>(p), *reinterpret_cast<uint4 *>(&v));
 }
-/** Stores a vector in accesses of 16 bytes: a plain assignment may become stores of its elements,
- * as it does under a condition. */
+/** Stores a vector in 16-byte accesses. The compiler may split a plain assignment into stores of
+ * elements, for example under a condition. */
 template <class V> __device__ __forceinline__ void store_whole(V *p, const V &v)
 {
     if constexpr (sizeof(V) % 16 == 0)

@@ -1,4 +1,4 @@
-/** @file unary_fn.cuh  Elementary functions of an element. */
+/** @file unary_fn.cuh  Elementwise functors of elementary functions. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_UNARY_FN_CUH
 #define TS_CUDA_UNARY_FN_CUH
@@ -7,7 +7,7 @@
 
 namespace ts::fn {
 
-/** Function `name`: expr of x, an element of the wide type A. */
+/** Defines the functor name##_fn: `expr` of x, an element of the wide type A. */
 #define TS_UNARY(name, expr)                                                                       \
     struct name##_fn {                                                                             \
         template <class A> __device__ __forceinline__ A operator()(A x) const                      \
@@ -15,7 +15,7 @@ namespace ts::fn {
             return (A)(expr);                                                                      \
         }                                                                                          \
     };
-/** An integer is whole already. */
+/** Defines a rounding functor: fn(x) for floats; integers are returned unchanged. */
 #define TS_WHOLE(name, fn)                                                                         \
     struct name##_fn {                                                                             \
         template <class A> __device__ __forceinline__ A operator()(A x) const                      \
@@ -34,14 +34,15 @@ template <class A> __device__ __forceinline__ A abs_of(A x)
         return x < 0 ? -x : x;
 }
 
-/* arguments of which the reduction below is not exact enough; out of line, since they are rare */
+/* for arguments too large for the reduction below; not inlined, because they are rare */
 __device__ __noinline__ float sine_far(float x) { return sinf(x); }
 __device__ __noinline__ float cosine_far(float x) { return cosf(x); }
 
 /**
- * Sine (quarter 0) or cosine (1), to 1.53 ulp: x less whole quarters of a turn in three steps (Cody
- * and Waite), then an odd or an even polynomial. The quarters are rounded by adding 1.5 * 2^23,
- * because conversions to and from integers have an eighth of the rate of sums.
+ * Sine (quarter = 0) or cosine (quarter = 1), to 1.53 ulp: subtracts a multiple of pi / 2 in three
+ * steps (Cody and Waite), then evaluates an odd or an even polynomial. The multiple is rounded by
+ * adding 1.5 * 2^23, because conversions to and from integers have an eighth of the throughput of
+ * additions.
  */
 __device__ __forceinline__ float circle_at(float x, unsigned quarter)
 {

@@ -1,8 +1,8 @@
 /**
  * @file units.cuh
- * Data that moves and is not computed with. Elements count as units of 1 to 16 bytes,
- * whatever their dtype is, and each unit of a contiguous result is a function of its number.
- * Numbers are of 32 bits while they fit, so that divisions are multiplications; else of 64.
+ * Kernels that move data without arithmetic. Elements of any dtype are copied as units of 1 to 16
+ * bytes; each unit of a contiguous result is a function of its index. Indices have 32 bits if they
+ * fit, so that divisions become multiplications; otherwise 64.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_UNITS_CUH
@@ -12,7 +12,8 @@
 
 namespace ts {
 
-/** The largest unit that divides everything in `bits`: addresses and lengths in bytes, ORed. */
+/** The largest unit, 1 to 16 bytes, that divides all addresses and lengths in bytes whose bitwise
+ * OR is `bits`. */
 inline int unit_of(uint64_t bits)
 {
     bits |= 16;
@@ -31,8 +32,8 @@ template <class F> auto with_unit(int bytes, F &&f)
     }
 }
 
-/** Elements after a dim of a contiguous tensor, computed from sizes: strides of dims of size 1 are
- * arbitrary. */
+/** Stride of a dim of a contiguous tensor in elements, computed from the sizes, because the stored
+ * strides of dims of size 1 are arbitrary. */
 inline int64_t elements_behind(const ts_tensor *t, int dim)
 {
     int64_t n = 1;
@@ -41,8 +42,8 @@ inline int64_t elements_behind(const ts_tensor *t, int dim)
     return n;
 }
 
-/** Division of numbers of type I by a precomputed divisor. If a size is 0, no division happens, and
- * other sizes may exceed I. */
+/** Division of indices of type I by a size known on the host. A size that is 0 or does not fit I
+ * becomes 1: if some size is 0 the space is empty and nothing is divided. */
 template <class I> struct split;
 template <> struct split<uint32_t> : divisor {
     split() = default;
@@ -55,8 +56,8 @@ template <> struct split<uint64_t> {
     __device__ __forceinline__ uint64_t of(uint64_t n) const { return n / d; }
 };
 
-/** Calls f.operator()<I>() with a type that numbers below `count` fit,
- * and the sums that split makes of them. */
+/** Calls f.operator()<I>() with uint32_t or uint64_t: the type in which indices below `count`, and
+ * the intermediate sums of split, do not overflow. */
 template <class F> auto with_numbers(int64_t count, F &&f)
 {
     return count < (int64_t)1 << 31 ? f.template operator()<uint32_t>()
@@ -67,7 +68,7 @@ enum { UNITS_THREADS = 256, UNITS_UNROLL = 4, UNITS_BLOCK = UNITS_THREADS * UNIT
 
 inline unsigned units_blocks(int64_t n) { return (unsigned)((n + UNITS_BLOCK - 1) / UNITS_BLOCK); }
 
-/** out[i] = fn(i): every thread has four units on their way before it writes the first. */
+/** out[i] = fn(i). A thread starts the loads of four units before it stores the first. */
 template <class U, class I, class F>
 __global__ void __launch_bounds__(UNITS_THREADS)
     units_kernel(U *out, I n, const __grid_constant__ F fn)
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(UNITS_THREADS)
             out[first + u * UNITS_THREADS] = x[u];
 }
 
-/** Launches it for n units. */
+/** Launches units_kernel() for n units. */
 template <class U, class I, class F>
 cudaError_t fill_units(void *out, int64_t n, const F &fn, cudaStream_t stream)
 {
@@ -99,7 +100,8 @@ template <class I, int N> struct walk {
     split<I> sizes[TS_MAX_DIMS];
     int64_t steps[N][TS_MAX_DIMS];
 
-    /** Dims of size 1 go, neighbours that all tensors step through evenly become one. */
+    /** Takes n sizes and strides, outermost dim first. Omits dims of size 1 and merges adjacent
+     * dims that are contiguous in all tensors. */
     walk(const int64_t *dims, int n, const int64_t *const (&strides)[N]) : ndim(0)
     {
         int64_t before = 1;

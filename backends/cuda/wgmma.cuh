@@ -41,7 +41,7 @@ __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, in
                  "l"(map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier)
                  : "memory");
 }
-/** A tile of ROWS x COLUMNS, slab by slab. */
+/** Loads a tile of ROWS x COLUMNS, slab by slab. */
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *map, int row,
                                               int head, int batch, uint32_t barrier)
@@ -56,7 +56,8 @@ __device__ __forceinline__ void tma_sees_shared()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/** Copies a tile of ROWS x COLUMNS, slab by slab, to the map's tensor, as far as it reaches. */
+/** Starts the copy of a tile of ROWS x COLUMNS, slab by slab, to the map's tensor. Elements outside
+ * the tensor are not written. */
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ void tma_store_tile(uint32_t from, const CUtensorMap *map, int row,
                                                int head, int batch)
@@ -75,7 +76,7 @@ __device__ __forceinline__ void tma_stores_wait()
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/** Registers of a thread, from here on; all warps of a group of four call it. */
+/** Changes the number of registers per thread to COUNT. All four warps of a group must call. */
 template <int COUNT> __device__ __forceinline__ void registers_grow()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -123,13 +124,14 @@ template <int N> __device__ __forceinline__ void forget(float (&d)[N][4])
             asm volatile("" : "=f"(d[n][e])::"memory");
 }
 
-/** Descriptor of a tile whose columns are the depth; add 2 for the next 16 columns of a slab. */
+/** Descriptor of a tile at shared-memory address `at` whose columns are the depth. Add 2 for the
+ * next 16 columns of the slab. */
 __device__ __forceinline__ uint64_t by_columns(uint32_t at)
 {
     return (uint64_t)((at & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
-/** Descriptor of a tile whose rows are the depth, slabs of ROWS rows;
- * add 128 for the next 16 rows. */
+/** Descriptor of a tile whose rows are the depth, with slabs of ROWS rows. Add 128 for the next 16
+ * rows. */
 template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
 {
     return (uint64_t)((at & 0x3ffff) >> 4) | (uint64_t)(ROWS * 128 >> 4) << 16 | 64ull << 32 |
@@ -137,9 +139,9 @@ template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
 }
 
 /*
- * wgmma<T, W>: d (64 x W, laid out as that of mma() in each warp) = or += a b, 16 deep. An asm
- * statement takes no arrays: TILES lists the elements of d, REGISTERS their numbers, and i to m
- * are the numbers of the operands behind these.
+ * wgmma<T, W>: d = a b or d += a b with depth 16; d is 64 x W, in each warp with the layout of
+ * mma(). An asm statement does not accept arrays: WGMMA_TILES lists the elements of d,
+ * WGMMA_REGISTERS their operand numbers, and i to m are the numbers of the operands after them.
  */
 template <class T, int W> struct wgmma;
 
@@ -195,7 +197,7 @@ WGMMA(f16, 128, 64, 65, 66, 67, 68);
 #undef WGMMA_REGISTERS_64
 #undef WGMMA_REGISTERS_128
 
-/** d = a bT over DEPTH columns; tiles of A_ROWS and B_ROWS rows to a slab. */
+/** d = a bT over DEPTH columns. a and b are tiles with slabs of A_ROWS and B_ROWS rows. */
 template <class T, int DEPTH, int A_ROWS, int B_ROWS, int N>
 __device__ __forceinline__ void wgmma_products(float (&d)[N][4], uint32_t a, uint32_t b)
 {
@@ -204,7 +206,8 @@ __device__ __forceinline__ void wgmma_products(float (&d)[N][4], uint32_t a, uin
         wgmma<T, N * 8>::columns(d, by_columns(a + k / 4 * A_ROWS * 128) + k % 4 * 2,
                                  by_columns(b + k / 4 * B_ROWS * 128) + k % 4 * 2, k > 0);
 }
-/** d = a b over the columns of a, in slabs A_STEP bytes apart, and the B_ROWS rows of b. */
+/** d = a b. The depth is the columns of a, whose slabs are A_STEP bytes apart, and the B_ROWS rows
+ * of b. */
 template <class T, int B_ROWS, int A_STEP, int N>
 __device__ __forceinline__ void wgmma_crossed(float (&d)[N][4], uint32_t a, uint32_t b)
 {
@@ -213,7 +216,8 @@ __device__ __forceinline__ void wgmma_crossed(float (&d)[N][4], uint32_t a, uint
         wgmma<T, N * 8>::template columns<1>(d, by_columns(a + k / 4 * A_STEP) + k % 4 * 2,
                                              by_rows<B_ROWS>(b) + k * 128, k > 0);
 }
-/** d += p b, with p rounded in registers and the B_ROWS rows of b as its depth. */
+/** d += p b. The left operand p is in registers (pack_left()); the depth is the B_ROWS rows of
+ * b. */
 template <class T, int B_ROWS, int N>
 __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
                                                  const uint32_t (&p)[B_ROWS / 16][4], uint32_t b)
@@ -228,7 +232,7 @@ __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
                                          by_rows<B_ROWS>(b + 2 * B_ROWS * 128) + k * 128);
     }
 }
-/** Accumulators, rounded, as a left operand. */
+/** Rounds accumulators to T and packs them as a left operand. */
 template <class T, int N>
 __device__ __forceinline__ void pack_left(uint32_t (&p)[N / 2][4], const float (&s)[N][4])
 {
@@ -239,8 +243,8 @@ __device__ __forceinline__ void pack_left(uint32_t (&p)[N / 2][4], const float (
             p[k][i] = pack2<T>(s[2 * k + i / 2][i % 2 * 2], s[2 * k + i / 2][i % 2 * 2 + 1]);
 }
 
-/** Adds to four neighbours in memory, at a multiple of 16 bytes,
- * in no order (PTX ISA: red, for sm_90). */
+/** Atomically adds to four adjacent floats at a 16-byte aligned address, in no fixed order (PTX
+ * ISA: red, for sm_90). */
 __device__ __forceinline__ void add_to_memory(float *to, const float (&x)[4])
 {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]),
@@ -250,7 +254,8 @@ __device__ __forceinline__ void add_to_memory(float *to, const float (&x)[4])
 
 /* ------------------------------------------------------------------------------- rings ---- */
 
-/** Barriers of a ring of tiles: STAGES full ones, then STAGES empty ones. */
+/** Barriers of a ring of STAGES tiles in shared memory: STAGES `full` barriers, then STAGES `empty`
+ * ones. Tile i uses stage i % STAGES. */
 template <int STAGES> struct tile_ring {
     static constexpr int bytes = 16 * STAGES;
     uint32_t barriers;
@@ -277,8 +282,8 @@ template <int STAGES> struct tile_ring {
     }
 };
 
-/** Rounds the accumulators of a group of four warps, times the factors of their rows,
- * into a tile of 64 rows. */
+/** Multiplies the accumulators of a group of four warps by the factors of their rows, rounds them,
+ * and stores them in a tile of 64 rows. */
 template <class T, int N>
 __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4], float low,
                                           float high)
@@ -297,8 +302,8 @@ __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4],
     }
 }
 
-/** Stores a group's accumulators, packed as a left operand, turned around: 16 N rows
- * of a slab of its 64 rows. */
+/** Stores a group's packed left operand, 64 rows x 16 N columns, transposed: as 16 N rows of a slab
+ * with 64 columns. */
 template <int N>
 __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p)[N][4])
 {
@@ -310,9 +315,10 @@ __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p
 }
 
 /**
- * Rounds the accumulators of a group of four warps, times the factors of their rows,
- * into their 64 rows, from `row` on, of a tile of ROWS rows that they have done with,
- * and writes `rows` of these to memory.
+ * Multiplies the accumulators of a group of four warps by the factors of their rows, rounds them,
+ * and stores them in rows `row` to row + 63 of a tile of ROWS rows, which the group no longer
+ * reads. Then writes up to `rows` of these rows and `columns` columns to memory at `to`, `step`
+ * elements from row to row.
  */
 template <class T, int ROWS, int N>
 __device__ __forceinline__ void write_group(uint32_t tile, int row, const float (&x)[N][4],

@@ -9,10 +9,10 @@
  *     }                                                 // end of the region
  *     TS_TRY(ts_backward(ts_cross_entropy(logits, y))); // rules use the forward calls' dtypes
  *
- * A region belongs to a thread and to one kind of device; regions nest, and an inner one may switch
- * casts off. Parameters stay f32: their casts are ordinary recorded ops through which gradients
- * flow. The cast of a leaf that requires grad is cached until the outermost region ends; after a
- * write to the leaf it is made again. In-place and out= forms run in their arguments' dtypes.
+ * A region applies to one thread and one backend's devices. Regions nest, and an inner region may
+ * switch casts off. Parameters stay f32: autograd records their casts as ordinary ops, so their
+ * gradients are f32. The cast of a leaf that requires grad is cached until the outermost region
+ * ends or the leaf is written. In-place and out= forms run in their arguments' dtypes.
  *
  * docs/mixed-precision.md lists the policy of each op.
  */
@@ -24,7 +24,7 @@
 
 TS_BEGIN_DECLS
 
-/** A thread's autocast state for all kinds of devices, in one number; 0 is off. */
+/** A thread's autocast state for all backends, encoded in one number; 0: no casts. */
 typedef uint32_t ts_autocast_state;
 
 /** A region that is open; lives on the caller's stack. The fields are private. */
@@ -60,11 +60,11 @@ TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device devi
  */
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
-/** Opens a region for TS_AUTOCAST. After an error the region is open too, and each op that it would
- *  have changed fails, so the error cannot be missed. */
+/** Opens a region for TS_AUTOCAST. If dtype or device is invalid, the region opens too, and each op
+ *  to which it applies fails. */
 TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
-/** The rest of the block is a region. A declaration, like TS_SCOPE. If dtype or device is invalid,
- *  it cannot return an error, so the next op that the region changes does. */
+/** The rest of the block is a region. TS_AUTOCAST is a declaration, like TS_SCOPE, and cannot
+ *  return an error: if dtype or device is invalid, the ops in the region fail. */
 #define TS_AUTOCAST(device, dtype)                                                                 \
     ts_autocast_region TS_CAT(ts_autocast_, __LINE__) __attribute__((cleanup(ts_autocast_exit)));  \
     ts_status TS_CAT(ts_autocast_opened_, __LINE__) __attribute__((unused)) =                      \
@@ -83,11 +83,11 @@ TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast
 
 /* ------------------------------------------------------------------------------ the cache -- */
 
-/** Counters of the calling thread. */
+/** Counters of a thread. */
 typedef struct ts_autocast_stats {
-    uint64_t casts; /**< conversions made so far */
-    uint64_t hits;  /**< conversions that the cache saved */
-    int64_t cached; /**< casts that the cache holds now */
+    uint64_t casts; /**< casts computed so far */
+    uint64_t hits;  /**< casts taken from the cache so far */
+    int64_t cached; /**< casts in the cache now */
 } ts_autocast_stats;
 /** Returns the calling thread's counters. */
 TS_API ts_autocast_stats ts_autocast_get_stats(void);
@@ -100,13 +100,13 @@ TS_API void ts_autocast_clear_cache(void);
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */
-    TS_AUTOCAST_WIDEST, /**< cast to the widest among them */
-    TS_AUTOCAST_KEEP    /**< runs in its arguments' dtypes, and so do the ops it is made of */
+    TS_AUTOCAST_WIDEST, /**< cast to the widest of their dtypes */
+    TS_AUTOCAST_KEEP    /**< not cast; the ops that a composite calls are not cast either */
 } ts_autocast_policy;
 /**
- * Sets an op's policy, for ops registered at run time or instead of the library's policy.
+ * Sets the policy of an op, which may be registered at run time. Replaces the library's policy.
  * @param out  receives a handle for ts_unregister(), which restores the old policy; may be NULL
- * Errors: TS_ERR_VALUE for no policy, TS_ERR_REGISTRY.
+ * Errors: TS_ERR_VALUE for a number that is no policy, TS_ERR_REGISTRY.
  */
 TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy,
                                       ts_registration **out);

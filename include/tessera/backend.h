@@ -17,7 +17,7 @@
  *     };
  *     TS_BACKEND_ENTRY(&backend)
  *
- * kernel.h says what a kernel sees; docs/add-a-backend.md walks through a whole one.
+ * kernel.h has the interface of kernels; docs/add-a-backend.md explains a complete backend.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_BACKEND_H
@@ -36,91 +36,96 @@ TS_BEGIN_DECLS
 
 /** Bits of ts_backend.flags. */
 typedef enum ts_backend_flag {
-    TS_BACKEND_CPU_FALLBACK = 1, /**< calls without a kernel go to the CPU and back; counted */
-    TS_BACKEND_WHOLE_OPS = 2     /**< a fallback wins over the library's composites */
+    TS_BACKEND_CPU_FALLBACK = 1, /**< calls without a kernel run on the CPU, with copies there and
+                                      back; ts_backend_get_stats() counts them */
+    TS_BACKEND_WHOLE_OPS = 2     /**< the backend's fallback takes precedence over composites */
 } ts_backend_flag;
 
-/** Work that was captured, to be queued as a whole; made and read by its backend alone. */
+/** Captured work of a stream, which is replayed as a whole; opaque to the library. */
 typedef struct ts_capture ts_capture;
 
 /**
  * A call of a fused group: a frame that is ready for its kernel. Calls of a group are pointwise, on
- * one device, and have results of equal sizes. Arguments and results of the group with equal
- * addresses are one tensor. A tensor without data (ts_kernel_data() is NULL) is made and read
- * inside the group alone and needs no memory. A call reads what the calls before it have written.
- * An argument of another dtype than the kernel takes is cast to ts_kernel_dtype(), as by ts_to().
+ * one device, and have results of equal sizes. They run as if in order: a call reads the results of
+ * earlier calls. Arguments and results of the group with equal addresses are the same tensor. A
+ * tensor without data (ts_kernel_data() is NULL) is used only inside the group and needs no memory.
+ * If an argument's dtype is not ts_kernel_dtype(), the group casts it, as by ts_to().
  */
 typedef struct ts_group_call {
     ts_frame *frame;
     ts_kernel kernel;
 } ts_group_call;
-/** How the backend got the kernel of a group. */
+/** Result of running a group. */
 typedef struct ts_group_report {
-    int64_t launches;  /**< kernels */
-    double compile_ms; /**< to get these kernels; 0: they were there */
-    bool from_disk;    /**< they were compiled by an earlier process */
+    int64_t launches;  /**< number of kernels launched */
+    double compile_ms; /**< time to compile or load these kernels; 0: they were in memory */
+    bool from_disk;    /**< the kernels were loaded from files of an earlier compilation */
 } ts_group_report;
 
 /**
  * Functions of a backend. Each gets `state`; `device` is a device's index. Several threads may call
- * them at once. Functions that return ts_status report with ts_error_set(). Slots marked optional
- * may be NULL, with the effect in brackets.
+ * them at the same time. Functions that return ts_status record errors with ts_error_set(). A
+ * function marked optional may be NULL; the brackets contain the effect.
  *
- * Memory is an address that only the backend must be able to use: the library adds byte offsets
- * to it (views) and never reads or writes there. Sizes are in bytes, above 0. Copies are queued
- * on a stream in order. A copy from host memory that is not from host_allocate must have read it
- * before it returns. A NULL stream is the device's default stream.
+ * A memory address is valid for the backend only: the library adds byte offsets to it (views) but
+ * never dereferences it. Sizes are in bytes, above 0. Copies are queued in order on a stream. A
+ * copy from host memory that host_allocate did not return must have read it before the function
+ * returns. A NULL stream is the device's default stream.
  */
 typedef struct ts_backend {
     uint32_t struct_size; /**< sizeof(ts_backend) */
     uint32_t abi_version; /**< TS_BACKEND_ABI */
-    /** Name of the dispatch key, 1 to 23 characters; devices are called by it in small letters.
-     *  "CUDA" takes the key that is kept for it; other names get a free one. */
+    /** Name of the dispatch key, 1 to 23 characters; in lower case it is the name of the devices.
+     *  "CUDA" gets TS_KEY_CUDA, other names get a free key. */
     const char *name;
-    uint64_t flags; /**< of ts_backend_flag */
+    uint64_t flags; /**< bits of ts_backend_flag */
     void *state;
 
-    /** Registers the kernels, with the functions of dispatch.h. All registrations become visible
-     *  together if it succeeds; none if it fails.
-     *  (optional: a backend without kernels) */
+    /** Registers the kernels, with the functions of dispatch.h. If it succeeds, all registrations
+     *  become visible together; if it fails, none does. (optional: a backend without kernels) */
     ts_status (*install)(void *state, ts_key key);
-    /** Number of devices, at most 256. (optional: 1) */
+    /** Number of devices; the library uses at most 256. If it returns 0, it may record the reason
+     *  with ts_error_set(). (optional: 1) */
     int (*device_count)(void *state);
 
-    /** Allocates `bytes` at a multiple of 64, for use on `stream` first. NULL: out of memory. */
+    /** Allocates `bytes` bytes, aligned to 64, for first use on `stream`. NULL: out of memory, or
+     *  the device is lost and TS_ERR_DEVICE is recorded. */
     void *(*allocate)(void *state, int device, int64_t bytes, ts_stream *stream);
-    /** Releases memory; work that uses it may still be queued. */
+    /** Frees memory; work that uses it may still be queued. */
     void (*free)(void *state, int device, void *data, int64_t bytes);
-    /** Host to device. */
+    /** Copies from the host to the device. */
     ts_status (*copy_in)(void *state, int device, void *to, const void *from, int64_t bytes,
                          ts_stream *stream);
-    /** Device to host; the values are valid once the stream is synchronized. */
+    /** Copies from the device to the host; the values are valid after a wait for the stream. */
     ts_status (*copy_out)(void *state, int device, void *to, const void *from, int64_t bytes,
                           ts_stream *stream);
-    /** Device to itself; the two do not overlap. */
+    /** Copies inside a device's memory; the ranges do not overlap. */
     ts_status (*copy_within)(void *state, int device, void *to, const void *from, int64_t bytes,
                              ts_stream *stream);
-    /** Between two devices, on a stream of the destination `device`, ordered with the source's
-     *  current stream. (optional: through the host) */
+    /** Copies from another device of the backend, on a stream of the destination `device`, after
+     *  the work on the source's current stream. (optional: copies through the host) */
     ts_status (*copy_between)(void *state, int device, void *to, int from_device, const void *from,
                               int64_t bytes, ts_stream *stream);
 
-    /** Pinned host memory, for copies that do not wait. (optional: ordinary memory) */
+    /** Allocates pinned host memory, from which copies are asynchronous. NULL: out of memory.
+     *  (optional: ordinary memory) */
     void *(*host_allocate)(void *state, int device, int64_t bytes);
-    /** Releases it; copies that use it may still be queued. (required with host_allocate) */
+    /** Frees pinned memory; copies that use it may still be queued. (required with
+     *  host_allocate) */
     void (*host_free)(void *state, int device, void *data, int64_t bytes);
 
-    /** Waits for a stream. (optional, with all of the following:
-     * everything is done when it returns) */
+    /** Waits for a stream. (optional together with the functions below: then all functions and
+     *  kernels are synchronous) */
     ts_status (*synchronize)(void *state, int device, ts_stream *stream);
     /** Waits for all streams of the device. (optional: synchronize with the device's own stream) */
     ts_status (*synchronize_device)(void *state, int device);
-    /** A new stream; NULL is an error. (optional: the device's own is the only one) */
+    /** Creates a stream; NULL is an error. (optional: there is only the default stream) */
     ts_stream *(*stream_new)(void *state, int device);
-    /** Ends a stream after the work on it. (required with stream_new) */
+    /** Frees a stream after its queued work is done. (required with stream_new) */
     void (*stream_free)(void *state, int device, ts_stream *stream);
-    /** A new event; NULL is an error. (optional: no events) */
+    /** Creates an event; NULL is an error. (optional: no events) */
     ts_event *(*event_new)(void *state, int device);
+    /** Frees an event. (required with event_new) */
     void (*event_free)(void *state, int device, ts_event *event);
     /** Records the event after the work queued on the stream.
      * (this and the next two: required with event_new) */
@@ -129,23 +134,22 @@ typedef struct ts_backend {
     ts_status (*event_wait)(void *state, int device, ts_event *event, ts_stream *stream);
     /** The host waits for the event. */
     ts_status (*event_synchronize)(void *state, int device, ts_event *event);
-    /** Milliseconds between two events that have happened. (optional: not measured) */
+    /** Writes the milliseconds between two completed events to *ms. (optional: not measured) */
     ts_status (*event_elapsed)(void *state, int device, ts_event *start, ts_event *end, double *ms);
-    /** Memory is used on a stream other than the one it was allocated for.
-     * (optional: free waits for all) */
+    /** Notes that work on `stream`, other than the stream of the allocation, uses the memory: free
+     *  must not reuse it before that work is done. (optional: free waits for all streams) */
     ts_status (*record_stream)(void *state, int device, void *data, int64_t bytes,
                                ts_stream *stream);
 
-    /** True if the backend's kernel takes this call; called before each. If not, the fallback runs,
-     *  or the call is an error. (optional: always true) */
+    /** True if the backend's kernel supports this call; called before each kernel. If false, the
+     *  fallback runs; without a fallback the call is an error. (optional: always true) */
     bool (*supports)(void *state, const ts_frame *frame);
-    /** Selects algorithms whose results do not depend on scheduling, or any algorithms.
-     * (optional: results never depend on it) */
+    /** Switches deterministic mode: kernels use only algorithms whose results do not depend on
+     *  scheduling. (optional: results never depend on scheduling) */
     ts_status (*set_deterministic)(void *state, bool on);
-    /** Bytes in use, peak, reserved and calls to the system, of one device.
-     * (optional: not known) */
+    /** Writes the memory statistics of one device to *stats. (optional: TS_ERR_UNSUPPORTED) */
     ts_status (*memory_stats)(void *state, int device, ts_memory_stats *stats);
-    /** Resets the peak to the bytes in use now. (optional: it cannot be reset) */
+    /** Resets the peak to the bytes in use now. (optional: TS_ERR_UNSUPPORTED) */
     ts_status (*memory_reset_peak)(void *state, int device);
 
     /** Begins a capture: until capture_end, the backend records the work that the calling thread
@@ -154,11 +158,11 @@ typedef struct ts_backend {
      *  neither allocates, nor copies from or to the host, nor waits.
      *  (optional: work is never captured) */
     ts_status (*capture_begin)(void *state, int device, ts_capture **capture, ts_stream **stream);
-    /** Begins part number `part` of the captured work; numbers rise within a capture. (this and
+    /** Begins part number `part` of the captured work; numbers ascend within a capture. (this and
      *  the next three: required with capture_begin) */
     ts_status (*capture_part)(void *state, int device, ts_capture *capture, int part);
-    /** Ends capturing. It is an error if a replaced part has other kernels than before. *launches
-     *  receives the number of launches of a replay. After an error the library frees the
+    /** Ends capturing and writes the number of kernel launches of a replay to *launches. It is an
+     *  error if the kernels of a replaced part changed. After an error the library frees the
      *  capture. */
     ts_status (*capture_end)(void *state, int device, ts_capture *capture, int64_t *launches);
     /** Queues the captured work on a stream, in order after earlier replays of the same capture. */
@@ -170,8 +174,8 @@ typedef struct ts_backend {
      *  kernel's frame, except that its tensors have no memory; `kernel` is the call's kernel.
      *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
-    /** Queues all calls of a group at once. TS_ERR_UNSUPPORTED if it cannot, with the reason: the
-     *  library then runs the calls one by one. (required with group_takes) */
+    /** Queues all calls of a group as fused kernels and fills *report. If it records and returns
+     *  TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with group_takes) */
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);
 } ts_backend;
@@ -188,39 +192,41 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
     }
 
 /**
- * Loads a shared library and its backend, in one transaction: if any part fails (install included),
- * the registry is unchanged. The library is never unloaded afterwards.
- * @param path  as for dlopen(): with a slash a regular file, else searched for
- * @param key   receives the backend's key, the `backend` of its devices; may be NULL
+ * Loads a shared library and its backend in one transaction: if any part fails (install included),
+ * the registry is unchanged. The library stays loaded until the process ends.
+ * @param path  as for dlopen(): a file if it contains a slash, else a name that the linker searches
+ * @param key   receives the backend's key, which is ts_device.backend of its devices; may be NULL
  *
  * Errors: TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another ABI, a required
  * slot is NULL), TS_ERR_REGISTRY (loaded already, name taken, a kernel written for another schema),
  * or what install reports. Each message names the file.
  */
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
-/** Loads a backend that is part of the program. *backend must live as long as the process. */
+/** Loads a backend that is part of the program, as ts_backend_load(). *backend must stay valid
+ *  until the process ends. */
 TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
 /**
- * Opens a backend that comes with the library ("cuda") unless it is open already. Its file
- * (libtessera_cuda.so.0) is searched for beside this library, then by the dynamic linker's rules.
- * The variable TS_CUDA disables it (0) or names the file. The library opens no backend by itself.
+ * Opens a backend that is distributed with the library ("cuda"), unless it is open. Searches its
+ * file (libtessera_cuda.so.0) in the folder of this library, then by the dynamic linker's rules.
+ * The environment variable TS_CUDA disables the backend (0) or names the file. A program opens
+ * backends explicitly; an open backend may have no device.
  * @param key  receives the backend's key; may be NULL
  *
- * Errors: TS_ERR_VALUE (no such backend comes with the library), TS_ERR_DEVICE (refused), and those
- * of ts_backend_load(). An open backend may have no device.
+ * Errors: TS_ERR_VALUE (unknown name), TS_ERR_DEVICE (disabled), and those of ts_backend_load().
  */
 TS_API ts_status ts_backend_open(const char *name, ts_key *key);
 
-/** Round trips and copies of a backend since the start. */
+/** Counters of a backend since the process began. */
 typedef struct ts_backend_stats {
     uint64_t round_trips;  /**< calls that ran on the CPU because the backend has no kernel */
-    uint64_t bytes_in;     /**< copied from the host by the library, round trips included */
-    uint64_t bytes_out;    /**< copied to the host */
+    uint64_t bytes_in;     /**< bytes copied from the host, round trips included */
+    uint64_t bytes_out;    /**< bytes copied to the host, round trips included */
 } ts_backend_stats;
-/** TS_ERR_DEVICE for a key without a backend. TS_LOG=backend prints each op's first round trip. */
+/** Writes the counters of a backend to *stats. TS_ERR_DEVICE for a key without a backend.
+ *  TS_LOG=backend logs the first round trip of each op. */
 TS_API ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats);
-/** Memory of a device; the host's for the CPU. TS_ERR_UNSUPPORTED if the backend does not report
- *  it. */
+/** Writes the memory statistics of a device to *stats; for the CPU, those of the host allocator.
+ *  Errors: TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_UNSUPPORTED if the backend has no statistics. */
 TS_API ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats);
 /**
  * Resets a device's peak to the bytes in use now; for the CPU as ts_memory_reset_peak().

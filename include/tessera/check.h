@@ -13,9 +13,9 @@
  * without a leading "ts_", and the argument as written in the check: "scores_add: argument 'name':
  * expected a pointer, got NULL".
  *
- * An object or a tensor comes from a call that may have failed: NULL in its place passes that
- * failure on, and is TS_ERR_NULL if no failure is recorded. Strings, arrays, callbacks and result
- * pointers come from the caller: NULL is always a new TS_ERR_NULL.
+ * A NULL object or tensor is usually the result of a failed call: the check returns the recorded
+ * failure, or a new TS_ERR_NULL if none is recorded. For NULL strings, arrays, callbacks and result
+ * pointers, which the caller provides, it always records a new TS_ERR_NULL.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CHECK_H
@@ -55,7 +55,7 @@ TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, 
  */
 TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
                                const char *without, const char *reserved);
-/** Records and returns TS_ERR_VALUE: argument `name` is `got`, not as `expected`. */
+/** Records and returns TS_ERR_VALUE: "argument 'NAME': expected EXPECTED, got GOT". */
 TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected,
                                  ts_scalar got);
 /** Slow path of ts_check_opts(): options of another size, or NULL. */

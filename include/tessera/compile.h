@@ -12,11 +12,11 @@
  *     TS_TRY(ts_explain(c, stdout));
  *     ts_compiled_free(c);
  *
- * The function runs on every call, so branches, loops and captured variables mean what they mean
- * in C. Its calls of ops are recorded by the LAZY backend instead of run; forward, backward and
- * optimizer are recorded alike. When the function returns, or reads a value, the recording is
- * looked up among the plans of earlier calls by its structure (ops, sizes, strides, dtypes,
- * integers and flags; not floating-point numbers, seeds or step counts), and run by the plan. See
+ * The function's C code runs on each call, so branches, loops and variables behave as in C. Its op
+ * calls (forward, backward and optimizer) are recorded by the LAZY backend instead of run. When the
+ * function returns or reads a value, the library searches a plan of an earlier call with the same
+ * structure (ops, sizes, strides, dtypes, integers and flags, but not floating-point numbers, seeds
+ * or step counts), makes one if there is none, and runs the recording by the plan. See
  * docs/compile.md.
  */
 // SPDX-License-Identifier: MIT
@@ -67,13 +67,12 @@ TS_API ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx);
 TS_API void ts_compiled_free(ts_compiled *compiled);
 
 /**
- * Calls the function. When it returns, all results, written tensors, gradients and the state of the
- * generator are as after a call of fn itself. Temporaries of fn that are no outputs end with it, as
- * if it opened a scope. Inside another compiled call, or inside ts_trace(), fn runs as a part of
- * that. With TS_COMPILE=off fn runs eagerly, with TS_COMPILE=trace the recorded calls run one by
- * one, unfused.
- * @param inputs   ninputs tensors; passed on to fn
- * @param outputs  receives noutputs tensors of the innermost scope; TS_NONE is allowed
+ * Calls the function. Results, written tensors, gradients and the generator's state are as after a
+ * direct call of fn. Temporaries of fn are released when it returns, as if it opened a scope.
+ * Inside another compiled call, or inside ts_trace(), fn runs as a part of that call. With
+ * TS_COMPILE=off fn runs eagerly; with TS_COMPILE=trace the recorded calls run one by one, unfused.
+ * @param inputs   ninputs tensors, passed to fn
+ * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE
  *
  * Errors: those of fn and of the recorded calls, with their call sites; TS_ERR_STATE for a read of
  * a value with fullgraph; TS_ERR_UNSUPPORTED for a plan without a graph where both are set;

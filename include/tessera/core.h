@@ -2,11 +2,13 @@
  * @file core.h
  * Tensors, dtypes, devices, scopes, errors, random seeds, memory statistics.
  *
- * Ownership in one paragraph: a function that returns a `ts_tensor *` gives it to the calling
- * thread's innermost scope (TS_SCOPE), which releases it when the block ends. ts_keep() moves a
- * tensor to the parent scope, ts_drop() releases it early, ts_retain()/ts_release() are for
- * objects that hold tensors. Errors travel like NaN: a failed call returns NULL, NULL arguments
- * propagate, and the per-thread error record keeps the root failure.
+ * Ownership: unless its comment says "borrowed", a function that returns a `ts_tensor *` adds the
+ * tensor to the calling thread's innermost scope (TS_SCOPE), which releases it when the block ends.
+ * ts_keep() moves a tensor to the parent scope, ts_drop() releases it early. Objects that hold
+ * tensors use ts_retain() and ts_release().
+ *
+ * Errors: a failed call returns NULL or a status other than TS_OK. A call with a NULL argument from
+ * a failed call fails too, and the thread's error record keeps the first failure.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H
@@ -43,13 +45,13 @@ typedef enum ts_status {
     TS_ERR_VALUE,       /**< an argument has an invalid value */
     TS_ERR_SHAPE,       /**< sizes or number of dimensions do not fit */
     TS_ERR_DTYPE,       /**< a dtype is not accepted */
-    TS_ERR_DEVICE,      /**< tensors on devices that cannot be mixed */
-    TS_ERR_INDEX,       /**< an index is out of range */
-    TS_ERR_MEMORY,      /**< out of memory; everything still works */
-    TS_ERR_IO,          /**< the operating system refused a read or write */
+    TS_ERR_DEVICE,      /**< tensors on different devices, an unknown device, or a lost device */
+    TS_ERR_INDEX,       /**< an index is out of range, or a name is unknown */
+    TS_ERR_MEMORY,      /**< out of memory; later calls can succeed */
+    TS_ERR_IO,          /**< a system call on a file failed */
     TS_ERR_FORMAT,      /**< a file or string is malformed */
     TS_ERR_AUTOGRAD,    /**< misuse of gradients: in-place writes, freed graphs, no rule */
-    TS_ERR_UNSUPPORTED, /**< no kernel for this op on this device */
+    TS_ERR_UNSUPPORTED, /**< no kernel for this op on this device, or a missing feature */
     TS_ERR_REGISTRY,    /**< a registration was refused */
     TS_ERR_STATE,       /**< the object is not in a state that allows the call */
     TS_ERR_INTERNAL     /**< a bug in the library */
@@ -74,33 +76,36 @@ TS_API void ts_error_clear(void);
  * empty. */
 TS_API void ts_error_print(void);
 /**
- * Records a root failure from user code, so that an application's errors propagate likewise.
- * @return status, for `return ts_error_set(TS_ERR_VALUE, "...", ...)`.
+ * Records a root failure from user code, which then propagates as a failure of the library does.
+ * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
+ *         TS_ERR_INTERNAL for TS_OK
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** Like ts_error_set(), with a remedy. */
+/** Like ts_error_set(), with a remedy (copied; NULL: none). */
 TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/** Adds " (in place)" to the message of the recorded failure, unless it has a place already.
- *  Returns the recorded code. ts_forward() adds the path of the innermost module. */
+/** Appends " (in PLACE)", with the text of `place`, to the message of the recorded failure, unless
+ *  the message names a place already. Returns the recorded code. ts_forward() appends the path of
+ *  the innermost module. */
 TS_API ts_status ts_error_within(const char *place);
-/** Records that there is no memory for `what`, of `bytes`. Returns TS_ERR_MEMORY. */
+/** Records that allocating `bytes` bytes for `what` ("a tensor") failed. Returns TS_ERR_MEMORY. */
 TS_API ts_status ts_error_memory(const char *what, int64_t bytes)
     __attribute__((cold, noinline));
 
-/** The status behind a pointer result: TS_OK when not NULL, else the recorded code. */
+/** The status of a call that returned `pointer`: TS_OK if it is not NULL, else the recorded code,
+ *  or a new TS_ERR_NULL if none is recorded. */
 TS_API ts_status ts_status_of_pointer(const void *pointer);
 static inline ts_status ts_status_of_status(ts_status status) { return status; }
 
 #ifndef __cplusplus
 /**
- * TS_STATUS_OF() and TS_SCALAR() select by the type of their argument, which they store in a
- * variable of this name. If the argument does not compile, gcc does not declare the variable and
- * finds this function instead, so it reports the mistake once. Nothing calls the function.
+ * Never called; it keeps compiler errors short. TS_STATUS_OF() stores its argument in a variable of
+ * this name. If the argument does not compile, gcc does not declare the variable, finds this
+ * function instead, and reports only the mistake itself.
  */
 static inline void ts_tried(void) {}
-/** The choice of TS_STATUS_OF() after such a mistake. */
+/** Selected by TS_STATUS_OF() after such a mistake. */
 static inline ts_status ts_status_of_mistake(void (*tried)(void))
 {
     return tried ? TS_ERR_INTERNAL : TS_OK;
@@ -122,7 +127,7 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
         if (ts_try_status != TS_OK)                   \
             return ts_try_status;                     \
     } while (0)
-/** Leaves the enclosing function, which returns a pointer, with NULL when `expr` failed. */
+/** Returns NULL from the enclosing function (which returns a pointer) when `expr` failed. */
 #define TS_TRY_NULL(expr)                 \
     do {                                  \
         if (TS_STATUS_OF(expr) != TS_OK)  \
@@ -135,15 +140,16 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 /** Receives one line without newline; `topic` is e.g. "dispatch", "memory". */
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
- * Installs the log sink for all threads; NULL restores the default. The default prints to stderr
- * the topics named in TS_LOG (comma separated, or "all") and the topic "warning", which has a line
- * for each environment variable with an invalid value.
+ * Sets the callback that receives the log lines of all topics and threads; NULL restores the
+ * default. The default prints to stderr the topics named in the environment variable TS_LOG (comma
+ * separated, or "all") and the topic "warning". A warning names each environment variable with an
+ * invalid value.
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
 /** True if the log writes lines of `topic`. Check it before formatting an expensive line. */
 TS_API bool ts_log_on(const char *topic);
-/** Writes one line, without newline, if ts_log_on(topic): the first 1,023 bytes of its text,
- *  escaped as by ts_escape_text(). */
+/** Formats one line (without newline) and logs it if ts_log_on(topic). The text is escaped as by
+ *  ts_escape_text() and cut to 1,023 bytes. */
 TS_API void ts_log_write(const char *topic, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -169,9 +175,10 @@ TS_API size_t ts_dtype_size(ts_dtype dtype);
 TS_API const char *ts_dtype_name(ts_dtype dtype);
 /** True for f64, f32, bf16 and f16. */
 TS_API bool ts_dtype_is_float(ts_dtype dtype);
-/** Whether it is bf16 or f16, whose values are computed in f32. */
+/** True for bf16 and f16; kernels compute them in f32. */
 static inline bool ts_dtype_is_half(ts_dtype dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
-/** Result dtype of combining two tensor dtypes, as PyTorch's promotion table. */
+/** Result dtype of an op on tensors of two dtypes, by PyTorch's promotion table; `a` if either is
+ *  invalid. */
 TS_API ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b);
 
 /** A device: the number of its backend's dispatch key (0 CPU, 1 CUDA, 15 META) and an index. */
@@ -188,20 +195,22 @@ typedef struct ts_device {
 #define TS_DEVICE_META ((ts_device){15, 0})
 #endif
 
-/** "cpu", "cuda:0", "meta" into a per-thread ring of eight buffers; "cpu:3" for a device that does
- *  not exist. */
+/** "cpu", "cuda:0", "meta"; also the name of a device that does not exist, such as "cpu:3". The
+ *  text is valid until the calling thread's eighth next call. */
 TS_API const char *ts_device_name(ts_device device);
 /** Device by name ("cpu", "cuda", "cuda:1", a plugin's name). TS_ERR_VALUE when unknown. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
-/** Device of factories that get none, for the calling thread; CPU at first. */
+/** The calling thread's default device: factories without a device argument create tensors on it.
+ *  Initially the CPU. */
 TS_API ts_device ts_default_device(void);
+/** Sets the calling thread's default device. Errors: TS_ERR_DEVICE if the device does not exist. */
 TS_API ts_status ts_set_default_device(ts_device device);
 
 /* ---------------------------------------------------------------------------- scalars ---- */
 
-/** A number that remembers its kind, so that integers stay integers in promotion. */
+/** A number and its kind (bool, integer, float); dtype promotion depends on the kind. */
 typedef struct ts_scalar {
-    uint8_t kind; /**< one of the three kinds of ts_scalar_kind */
+    uint8_t kind; /**< a ts_scalar_kind; a float is in d, the other kinds are in i */
     union {
         int64_t i;
         double d;
@@ -210,7 +219,7 @@ typedef struct ts_scalar {
 
 typedef enum ts_scalar_kind { TS_SCALAR_BOOL = 1, TS_SCALAR_INT, TS_SCALAR_FLOAT } ts_scalar_kind;
 
-/** A ts_scalar from a number of one kind; TS_SCALAR() chooses among them. */
+/** Constructors of a ts_scalar; TS_SCALAR() selects one by the type of its argument. */
 static inline ts_scalar ts_scalar_bool(bool v)
 {
     ts_scalar s; s.kind = TS_SCALAR_BOOL; s.i = v; return s;
@@ -228,7 +237,7 @@ static inline ts_scalar ts_scalar_same(ts_scalar v) { return v; }
 #ifndef __cplusplus
 /** Like ts_tried(), for TS_SCALAR(). */
 static inline void ts_boxed(void) {}
-/** The choice of TS_SCALAR() after a mistake in its argument. */
+/** Selected by TS_SCALAR() if its argument does not compile. */
 static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 {
     return ts_scalar_bool(boxed != NULL);
@@ -266,50 +275,60 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 
 /* ---------------------------------------------------------------------------- tensors ---- */
 
-/** Stands for "no tensor" where an argument is optional; NULL always means "failed". */
+/** Absent optional argument or result. NULL, in contrast, means that a call failed. */
 TS_API extern ts_tensor *const ts_none;
-/** Spelled like the constant it is; exported under a name with the library's prefix. */
+/** The constant's name in programs; the exported symbol has the library's prefix. */
 #define TS_NONE ts_none
 
-/** Number of dims; 0 for a tensor of one number. */
+/* The readers below accept NULL and then return 0, NULL, false, TS_DTYPE_NONE or the CPU. Only
+ * ts_size() records an error. */
+
+/** Number of dims; 0 for a scalar tensor. */
 TS_API int ts_ndim(const ts_tensor *t);
-/** Size along `dim` (negative counts from the end); -1 with an error when out of range. */
+/** Size along `dim` (negative counts from the end); -1 with TS_ERR_INDEX when out of range. */
 TS_API int64_t ts_size(const ts_tensor *t, int dim);
-/** Borrowed array of ts_ndim() sizes. */
+/** Array of ts_ndim() sizes, borrowed from t. */
 TS_API const int64_t *ts_sizes(const ts_tensor *t);
-/** Borrowed array of ts_ndim() strides, in elements. */
+/** Array of ts_ndim() strides in elements, borrowed from t. */
 TS_API const int64_t *ts_strides(const ts_tensor *t);
+/** Number of elements. */
 TS_API int64_t ts_numel(const ts_tensor *t);
+/** Element type. */
 TS_API ts_dtype ts_dtype_of(const ts_tensor *t);
+/** Device whose memory holds the elements. */
 TS_API ts_device ts_device_of(const ts_tensor *t);
+/** True if the elements are adjacent in row-major order. */
 TS_API bool ts_is_contiguous(const ts_tensor *t);
-/** Writes sizes as "(2, 3)" into a buffer of `size` bytes, cut to it. Returns buffer. */
+/** Writes sizes as "(2, 3)" into a buffer of `size` bytes; cuts a longer text. Returns buffer. */
 TS_API const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
-/** Number of times the storage was written; views share it. */
+/** Number of writes to the storage, which views share. */
 TS_API uint32_t ts_version(const ts_tensor *t);
-/** Address of the first element for reading; NULL for META and empty tensors. */
+/** Address of the first element, for reading, in the memory of t's device. NULL for META and empty
+ *  tensors. Does not wait for the device. */
 TS_API const void *ts_data(const ts_tensor *t);
-/** Address of the first element for writing; increments the version. */
+/** Like ts_data(), for writing: increments the version. */
 TS_API void *ts_data_mut(ts_tensor *t);
 
 /**
  * Copies a C array into a new contiguous tensor on the CPU.
  * @param data   numel elements of `dtype`, row-major; may be NULL when numel is 0
  * @param sizes  ndim sizes
+ * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes, int ndim);
 /**
- * Contiguous tensor on the CPU over memory of the caller. Nothing is copied; ops that write to the
- * tensor write to that memory.
- * @param data     numel elements of `dtype`, row-major, at a multiple of the element's size; may be
- *                 NULL when numel is 0
+ * Wraps the caller's memory as a contiguous tensor on the CPU, without a copy. Ops that write to
+ * the tensor write to that memory.
+ * @param data     numel elements of `dtype`, row-major, aligned to the element's size; may be NULL
+ *                 when numel is 0
  * @param sizes    ndim sizes
- * @param release  called once with payload, data and its bytes, in the thread that releases the
- *                 last tensor of the memory; must not call ops. NULL: the caller keeps the memory
- *                 alive while any such tensor lives (nodes of a graph hold some).
+ * @param release  frees the memory: called once with payload, data and its size in bytes, in the
+ *                 thread that releases the last tensor over it; must not call ops. NULL: the caller
+ *                 keeps the memory valid until all these tensors are freed, those that graph nodes
+ *                 save included
  * @param payload  passed to release
  *
- * After an error release is never called and the memory is still the caller's.
+ * After an error the caller still owns the memory, and release is not called.
  * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_NULL, TS_ERR_VALUE (alignment), TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int ndim,
@@ -317,23 +336,23 @@ TS_API ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes,
                                void *payload);
 /* ----------------------------------------------------------------------------- scopes ---- */
 
-/** Names a scope that is open. Use TS_SCOPE; the fields are private. */
+/** Handle of an open scope. Use TS_SCOPE; the fields are private. */
 typedef struct ts_scope {
     uint64_t serial;
     int64_t at;
 } ts_scope;
 
 /**
- * Opens a scope; TS_SCOPE calls it at the start of its block. Returns 0, also if out of memory:
- * then the enclosing scope owns the temporaries.
- * @param place  "file:line" for messages, a constant; may be NULL
+ * Opens a scope; TS_SCOPE calls it at the start of its block. Always returns 0. If memory runs out,
+ * no scope opens and the enclosing scope owns the temporaries.
+ * @param place  "file:line" for messages, a string constant; may be NULL
  */
 TS_API int ts_scope_enter(ts_scope *scope, const char *place);
 /**
  * Ends a scope; TS_SCOPE calls it at the end of its block. Releases the scope's temporaries, and
- * those of inner scopes that a jump or an exception skipped. Restores key masks, grad mode and
- * autocast regions of the scope's start. If the scope is not open in the calling thread, because it
- * or a scope around it has ended, records TS_ERR_STATE and does nothing else.
+ * those of inner scopes that a jump or an exception skipped. Restores the key masks, grad mode and
+ * autocast regions that the thread had when the scope opened. If the scope is not open in the
+ * calling thread, it only records TS_ERR_STATE.
  */
 TS_API void ts_scope_leave(ts_scope *scope);
 
@@ -341,20 +360,23 @@ TS_API void ts_scope_leave(ts_scope *scope);
 #define TS_CAT(a, b) TS_CAT_(a, b)
 #define TS_TEXT_(x) #x
 #define TS_TEXT(x) TS_TEXT_(x)
-/** First line of a block: temporaries made in the block are released when it is left in any way. */
+/** First line of a block: the block's end releases the temporaries made in the block, also after
+ *  return, break, goto or an exception. */
 #define TS_SCOPE                                                                                   \
     ts_scope TS_CAT(ts_scope_, __LINE__) __attribute__((cleanup(ts_scope_leave)));                 \
     int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) =                                    \
         ts_scope_enter(&TS_CAT(ts_scope_, __LINE__), __FILE__ ":" TS_TEXT(__LINE__))
 
-/** Moves t from the innermost scope to its parent and returns it; a tensor of an outer scope stays
- *  there. NULL-safe. */
+/** Moves t from the innermost scope to its parent; a tensor of an outer scope stays there. Returns
+ *  t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
-/** Releases a temporary before its scope ends. NULL-safe. */
+/** Releases a temporary before its scope ends. Records TS_ERR_STATE if t was released already.
+ *  NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
-/** Adds a reference for an object that holds t; returns t. NULL-safe. */
+/** Adds a reference for an object that holds t. Returns t, or NULL with TS_ERR_STATE if t was
+ *  released. NULL-safe. */
 TS_API ts_tensor *ts_retain(ts_tensor *t);
-/** Releases a reference taken by ts_retain(). NULL-safe. */
+/** Releases a reference that ts_retain() added. Records TS_ERR_STATE if t has none. NULL-safe. */
 TS_API void ts_release(ts_tensor *t);
 
 /* --------------------------------------------------------------------- random numbers ---- */
@@ -367,25 +389,29 @@ typedef struct ts_rng_state {
 
 /** Seeds the calling thread's generator; the offset restarts at 0. */
 TS_API void ts_manual_seed(uint64_t seed);
+/** The state of the calling thread's generator. */
 TS_API ts_rng_state ts_rng_get_state(void);
+/** Sets the state of the calling thread's generator. */
 TS_API void ts_rng_set_state(ts_rng_state state);
 
 /* ------------------------------------------------------------------ threads and memory ---- */
 
-/** Number of threads that one op may use, the caller included;
- * TS_NUM_THREADS or the cores at first. */
+/** Number of threads that one op may use, the calling thread included. Initially the value of
+ *  TS_NUM_THREADS, else the number of processors that the process may use. */
 TS_API int ts_num_threads(void);
-/** TS_ERR_VALUE below 1; more than the machine has is allowed. Results never depend on it. */
+/** Sets this number for all threads; it may exceed the number of processors. Results do not depend
+ *  on it. TS_ERR_VALUE below 1. */
 TS_API ts_status ts_set_num_threads(int threads);
 
 typedef struct ts_memory_stats {
     int64_t in_use;         /**< bytes held by live blocks */
     int64_t peak;           /**< largest in_use since the last reset */
-    int64_t reserved;       /**< bytes taken from the system */
+    int64_t reserved;       /**< bytes that the allocator holds from the system */
     uint64_t system_allocs; /**< calls to the system allocator so far */
 } ts_memory_stats;
 
-/** Statistics of the host allocator over all threads. */
+/** Statistics of the host allocator over all threads. A slab of small blocks (64 KiB) counts as in
+ *  use as a whole. For a device: ts_device_memory_stats(). */
 TS_API ts_memory_stats ts_memory_get_stats(void);
 /** Resets the peak to the bytes in use now. For a device: ts_device_memory_reset_peak(). */
 TS_API void ts_memory_reset_peak(void);
@@ -406,7 +432,7 @@ template <typename T> static inline ts_scalar ts_scalar_of(T v)
     return real ? ts_scalar_float(static_cast<double>(v)) : ts_scalar_int(static_cast<int64_t>(v));
 }
 
-/** TS_OPTS() of C++: options with their size, whose fields are then set.
+/** TS_OPTS() of C++: zeroed options with their size; the caller then sets fields.
  *  auto opts = ts_opts<ts_mlp_opts>(); opts.dropout = 0.1; ts_mlp_new(C, 4 * C, &opts); */
 template <typename T> static inline T ts_opts()
 {

@@ -22,10 +22,11 @@ typedef struct ts_stream ts_stream;
 typedef struct ts_event ts_event;
 
 /**
- * Opens the device of this name. "auto" is the first device of the backends that come with the
- * library, else the CPU, and never an error. "cpu", "cuda" and "cuda:1" must exist; their backend
- * is opened as by ts_backend_open().
- * @param why   receives the reason for the choice, one line cut to `size` bytes; may be NULL
+ * Opens the device of this name, after opening its backend as by ts_backend_open(). "auto" is the
+ * first device of the backends that are distributed with the library, else the CPU, and is never an
+ * error. Any other device ("cpu", "cuda", "cuda:1") must exist.
+ * @param device  receives the device
+ * @param why     receives the reason for the choice, one line cut to `size` bytes; may be NULL
  *
  * Errors: TS_ERR_VALUE (no such name), TS_ERR_DEVICE (no such device, no driver, a driver too old),
  * and those of ts_backend_open().
@@ -40,9 +41,10 @@ TS_API ts_status ts_synchronize(ts_device device);
 
 /** Makes a stream; TS_OK with *stream NULL on a device without streams. */
 TS_API ts_status ts_stream_new(ts_device device, ts_stream **stream);
-/** Ends a stream after the work on it. NULL is allowed. */
+/** Frees a stream after its queued work is done. If it is the calling thread's current stream, the
+ *  default stream becomes current. NULL is allowed. */
 TS_API void ts_stream_free(ts_device device, ts_stream *stream);
-/** The calling thread's current stream of a device; NULL, the device's own, at first. */
+/** The calling thread's current stream of a device; initially NULL, the default stream. */
 TS_API ts_stream *ts_stream_current(ts_device device);
 /**
  * Makes a stream the calling thread's current stream of a device; NULL selects the default stream.
@@ -54,7 +56,7 @@ TS_API ts_status ts_stream_synchronize(ts_device device, ts_stream *stream);
 
 /** Makes an event; TS_OK with *event NULL on a device without streams. */
 TS_API ts_status ts_event_new(ts_device device, ts_event **event);
-/** NULL is allowed. */
+/** Frees an event. NULL is allowed. */
 TS_API void ts_event_free(ts_device device, ts_event *event);
 /** Records the event after the work queued on the calling thread's current stream. */
 TS_API ts_status ts_event_record(ts_device device, ts_event *event);
@@ -63,8 +65,8 @@ TS_API ts_status ts_event_record(ts_device device, ts_event *event);
 TS_API ts_status ts_event_wait(ts_device device, ts_event *event);
 /** The host waits for the event. */
 TS_API ts_status ts_event_synchronize(ts_device device, ts_event *event);
-/** Milliseconds on the device between two events that have both happened. TS_ERR_UNSUPPORTED where
- *  the backend does not measure. */
+/** Writes the device's time between two completed events, in milliseconds, to *ms.
+ *  TS_ERR_UNSUPPORTED if the backend does not measure, or if an event is NULL. */
 TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, double *ms);
 
 /**
@@ -74,16 +76,18 @@ TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *e
 TS_API ts_status ts_record_stream(ts_tensor *t);
 
 /**
- * Uninitialised contiguous tensor on the CPU in pinned memory, from which `device` copies without
- * waiting; ordinary memory if the backend has none. A copy from it is only queued: write to it
- * again after ts_synchronize() or a wait on the stream. Copies to it wait, as all to the CPU do.
+ * Uninitialised contiguous tensor on the CPU in pinned memory, or in ordinary memory if the backend
+ * has none. A copy from it to `device` is asynchronous: do not write to the tensor until
+ * ts_synchronize() or ts_stream_synchronize() returned. A copy to it waits, as each copy to the
+ * CPU.
  * @param sizes  ndim sizes
  */
 TS_API ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
 
-/** Asks all backends, present and future, for results that do not depend
- * on scheduling (or no longer). */
+/** Switches deterministic mode for all threads and all backends, also those loaded later. While it
+ *  is on, results do not depend on scheduling. Errors: those of the backends. */
 TS_API ts_status ts_set_deterministic(bool on);
+/** True while deterministic mode is on. */
 TS_API bool ts_deterministic(void);
 
 TS_END_DECLS

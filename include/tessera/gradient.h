@@ -2,9 +2,9 @@
  * @file gradient.h
  * Gradient rules for operators registered at run time.
  *
- * A rule reads gradients of results, saved tensors and plain arguments, computes with
- * ordinary ops (so it differentiates again wherever they do), and gives a gradient for each
- * argument that needs one:
+ * A rule reads gradients of results, saved tensors and plain arguments, and sets a gradient for
+ * each argument that needs one. It computes with ordinary ops, so it can be differentiated again
+ * if these ops can:
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
@@ -18,8 +18,8 @@
  *     ts_vjp_opts opts = {.size = sizeof opts, .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)};
  *     TS_TRY(ts_register_vjp("mine.scaled_mul", scaled_mul, &opts));
  *
- * The engine opens a scope around a rule, which releases the rule's tensors.
- * NULL travels through its calls to ts_rule_give(), which reports it.
+ * The engine opens a scope around a rule and releases the rule's tensors when it returns. If an op
+ * of the rule fails, its NULL result propagates to ts_rule_give(), which returns the error.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_GRADIENT_H
@@ -37,8 +37,8 @@ typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
 #define TS_SAVE_ARG(i) (1u << (i))
 #define TS_SAVE_RET(i) (1u << (16 + (i)))
 
-/** The tensors that a rule reads; zero is default. A result that it reads is made even
- *  when the caller does not want it. */
+/** The tensors that a rule reads; zero is default. An optional result that the rule reads is
+ *  computed even if the caller does not request it. */
 typedef struct ts_vjp_opts {
     size_t size;                     /**< sizeof(ts_vjp_opts) */
     uint32_t saves;                  /**< bits of the tensors that the rule always reads */
@@ -47,10 +47,10 @@ typedef struct ts_vjp_opts {
 } ts_vjp_opts;
 
 /**
- * Gives an op its gradient rule; the op may be registered later.
- * It holds for calls recorded from then on.
- * @param opts  NULL: the rule reads nothing but gradients and plain arguments
- * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (an odd name).
+ * Registers an op's gradient rule, for calls that are recorded from now on. The op may be
+ * registered later.
+ * @param opts  NULL: the rule reads only gradients and plain arguments
+ * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (invalid name).
  */
 TS_API ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts);
 
@@ -60,24 +60,27 @@ TS_API ts_tensor *ts_rule_grad(ts_vjp_call *call, int i);
 TS_API bool ts_rule_needs(const ts_vjp_call *call, int i);
 /** True when member k of list argument i needs a gradient. */
 TS_API bool ts_rule_needs_member(const ts_vjp_call *call, int i, int k);
-/** Saved tensor of argument i; NULL with an error when it was written since.
- *  TS_NONE for an absent optional argument. Belongs to the engine's scope. */
+/** Saved tensor of argument i, borrowed until the rule returns. TS_NONE for an absent optional
+ *  argument. NULL with TS_ERR_AUTOGRAD if it was written after the forward call, or with
+ *  TS_ERR_INTERNAL if the rule's options do not save it. */
 TS_API ts_tensor *ts_rule_saved_arg(ts_vjp_call *call, int i);
-/** Whether member k of list argument i needs a gradient. */
+/** Saved tensor of member k of list argument i, as ts_rule_saved_arg(). */
 TS_API ts_tensor *ts_rule_saved_member(ts_vjp_call *call, int i, int k);
-/** The same of result i. */
+/** Saved tensor of result i, as ts_rule_saved_arg(). */
 TS_API ts_tensor *ts_rule_saved_ret(ts_vjp_call *call, int i);
-/** Boxed argument i as it was; for tensors only the tag and, for lists, count are valid. */
+/** Boxed argument i of the forward call, borrowed. Of a tensor only the tag is valid, of a list of
+ *  tensors only the tag and the count. */
 TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
-/** Random counters that the forward call had. */
+/** The generator's state that the forward call of a random op reserved. */
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
-/** Gradient for argument i; NULL means that computing it failed. It is summed to the argument's
- *  sizes and cast to its dtype, which undoes broadcasting and promotion. */
+/** Sets the gradient of argument i. The engine sums it to the argument's sizes and casts it to the
+ *  argument's dtype, which undoes broadcasting and promotion. NULL: computing it failed; the
+ *  recorded error is returned. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
-/** Gradient for member k of list argument i. */
+/** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);
-/** Undoes broadcasting: g summed to the sizes of argument i. The dtype is kept for further
- * computation; ts_rule_give() casts. NULL-safe. */
+/** Undoes broadcasting: sums g to the sizes of argument i. Keeps g's dtype for further
+ *  computation; ts_rule_give() casts. NULL-safe. */
 TS_API ts_tensor *ts_rule_reduce_to(ts_vjp_call *call, int i, ts_tensor *g);
 
 TS_END_DECLS

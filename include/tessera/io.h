@@ -43,11 +43,13 @@ TS_API void ts_safetensors_close(ts_safetensors *st);
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
 /** Number of the tensor of that name; -1 (and no error) if absent. */
 TS_API int64_t ts_safetensors_find(const ts_safetensors *st, const char *name);
-/** Name, dtype and sizes of tensor `index` in the file; NULL, TS_DTYPE_NONE or -1
- * when out of range. Borrowed. */
+/** Name of tensor `index`, borrowed from st; NULL when out of range. */
 TS_API const char *ts_safetensors_name(const ts_safetensors *st, int64_t index);
+/** dtype of tensor `index`; TS_DTYPE_NONE when out of range. */
 TS_API ts_dtype ts_safetensors_dtype(const ts_safetensors *st, int64_t index);
+/** Number of dims of tensor `index`; -1 when out of range. */
 TS_API int ts_safetensors_ndim(const ts_safetensors *st, int64_t index);
+/** Sizes of tensor `index`, borrowed from st; NULL when out of range. */
 TS_API const int64_t *ts_safetensors_sizes(const ts_safetensors *st, int64_t index);
 /** Number of metadata entries. */
 TS_API int64_t ts_safetensors_metadata_count(const ts_safetensors *st);
@@ -68,8 +70,8 @@ TS_API ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index
  */
 TS_API ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **tensors);
 /**
- * Reads a tensor into dst, a CPU tensor of the same sizes and dtype and any strides. Records no
- * history, also if dst requires grad. Its elements are unspecified after TS_ERR_IO.
+ * Reads a tensor into dst, a CPU tensor of the same sizes and dtype with any strides. Autograd does
+ * not record the write, also if dst requires grad. After TS_ERR_IO, dst's elements are unspecified.
  */
 TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name,
                                           ts_tensor *dst);
@@ -92,8 +94,9 @@ TS_API ts_status ts_safetensors_save(const char *path, const char *const *names,
 /* -------------------------------------------------------------------------------- npy ---- */
 
 /**
- * Reads a NumPy file of version 1.0, 2.0 or 3.0 to the CPU, as a contiguous tensor whatever the
- * order in the file. Little-endian f8, f4, f2, i8, i4 and u1, b1; objects (pickles) are refused.
+ * Reads a NumPy file of version 1.0, 2.0 or 3.0 into a contiguous CPU tensor, from C or Fortran
+ * order. Accepts little-endian f8, f4, f2, i8 and i4, and u1 and b1. Other types and objects
+ * (pickles) are an error.
  */
 TS_API ts_tensor *ts_npy_load(const char *path);
 /** Writes a tensor on the CPU as version 1.0, C order. bf16 is TS_ERR_DTYPE: NumPy has none. */
@@ -119,13 +122,13 @@ typedef struct ts_checkpoint_opts {
 typedef struct ts_checkpoint ts_checkpoint;
 
 /**
- * Writes dir/checkpoints/STEP/ with one safetensors file per section and manifest.json, atomically,
- * also if the process is killed or the machine loses power. Makes missing folders (dir's parent
- * must be there). The new checkpoint is read back and compared with its hashes before older ones
- * beyond `keep` are removed; an older checkpoint of the same step is replaced; checkpoints of later
- * steps stay. One process at a time saves under dir; a second one gets TS_ERR_STATE.
+ * Writes the folder dir/checkpoints/STEP/ with manifest.json and one safetensors file per section,
+ * atomically, also if the process is killed or the machine loses power. Creates dir if its parent
+ * exists. Reads the new checkpoint back and compares its hashes, then removes older checkpoints
+ * beyond `keep`. Replaces a checkpoint of the same step and keeps those of later steps. Only one
+ * process at a time may save under dir; others get TS_ERR_STATE.
  * @param step       >= 0
- * @param json_text  a JSON object of the caller's, or NULL. Integers must fit 64 bits with sign.
+ * @param json_text  a JSON object with data of the caller, or NULL; integers must fit int64_t
  */
 TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
                                     const ts_checkpoint_section *sections, int nsections,
@@ -142,18 +145,18 @@ TS_API ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
 /** Opens the checkpoint in the folder `path` (…/STEP) after reading all
  * of it and checking hashes. */
 TS_API ts_checkpoint *ts_checkpoint_open(const char *path);
-/** NULL-safe. */
+/** Frees a checkpoint, with its sections; loaded tensors stay. NULL-safe. */
 TS_API void ts_checkpoint_close(ts_checkpoint *checkpoint);
 
 /** The step that it was saved under. */
 TS_API int64_t ts_checkpoint_step(const ts_checkpoint *checkpoint);
 /** Folder of the checkpoint. Borrowed, as all below. */
 TS_API const char *ts_checkpoint_path(const ts_checkpoint *checkpoint);
-/** The caller's JSON object as text, written anew; "{}" when there was none. */
+/** The JSON object that the caller saved, as newly formatted text; "{}" if there was none. */
 TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
 /**
- * A number or a text of the caller's object, by the keys that lead to it, outermost first:
- * {"loader": {"epoch": 3}} is the number at {"loader", "epoch"}.
+ * Reads a number of the JSON object by its path of keys, outermost first: the keys "loader",
+ * "epoch" lead to 3 in {"loader": {"epoch": 3}}.
  * @param keys   nkeys names
  * @param value  receives an integer, or a float when the number is written
  *               with a point or an exponent
@@ -161,12 +164,12 @@ TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
  */
 TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys,
                                       int nkeys, ts_scalar *value);
-/** Reads a text; text receives at most size bytes with the final NUL; TS_ERR_VALUE if size is too
- * small. */
+/** Reads a string of the JSON object, as ts_checkpoint_number(). text receives at most `size`
+ *  bytes, the final NUL included; TS_ERR_VALUE if `size` is too small. */
 TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
                                     int nkeys, char *text, size_t size);
-/** Why newer checkpoints were passed over by ts_checkpoint_find(),
- * one line each, escaped as by ts_escape_text(); "" when none was. */
+/** The reasons why ts_checkpoint_find() skipped newer checkpoints, one line each, escaped as by
+ *  ts_escape_text(); "" if it skipped none. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
 /** The tensors of a section; NULL with TS_ERR_INDEX if the name is unknown. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,

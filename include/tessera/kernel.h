@@ -2,10 +2,11 @@
  * @file kernel.h
  * The interface of kernels and shape rules, for backends and operators outside the library.
  *
- * A kernel of an op with a shape rule runs last: its arguments are checked, cast to the compute
- * dtype and packed if needed, and its results exist. It reads the frame (arguments in frame->args,
- * results in frame->rets, frame->rng for a random op) and the functions below, and writes the
- * results. A pointwise kernel needs ts_kernel_space() alone.
+ * A kernel of an op with a shape rule runs after all layers. The library has checked its arguments,
+ * cast them to the compute dtype, packed them if needed, and allocated the results. The kernel
+ * reads frame->args (arguments), frame->rets (results) and frame->rng (random ops), calls the
+ * functions below, and writes the results' elements. A pointwise kernel needs only
+ * ts_kernel_space().
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_KERNEL_H
@@ -24,31 +25,32 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< the schema it was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the dtypes it computes in; 0: all. Other calls are an error
-                             of the op, or go to the CPU where the backend allows that */
-    bool strided;       /**< takes tensors of any strides; else they are packed before the call,
-                             except for arguments that the op writes and members of lists,
-                             which come as they are */
+    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. Calls in other
+                             dtypes run on the CPU if the backend has TS_BACKEND_CPU_FALLBACK, else
+                             they are an error */
+    bool strided;       /**< accepts any strides. If false, the library packs tensors before the
+                             call, except arguments that the op writes and members of lists */
     bool converts;      /**< reads tensors on its device whose dtype is not the compute dtype, and
-                             rounds their elements to it; otherwise they are cast before the call. A
-                             small tensor that is broadcast to a large result may be cast anyway */
+                             rounds their elements to it. If false, the library casts them before
+                             the call. It may cast a small tensor that is broadcast to a large
+                             result in either case */
 } ts_kernel_opts;
 
-/** ts_register_kernel() with options; NULL is all zero.
- * TS_ERR_VALUE for a size of another library. */
+/** ts_register_kernel() with options; NULL: all zero. TS_ERR_VALUE for an invalid size or bits that
+ *  are no dtypes. */
 TS_API ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                                        const ts_kernel_opts *opts, ts_registration **out);
 
 /* ------------------------------------------------------------------------ in a kernel ---- */
 
-/** The dtype that the shape rule chose to compute in; TS_DTYPE_NONE for an op without a rule. */
+/** The compute dtype that the shape rule chose; TS_DTYPE_NONE for an op without a rule. */
 TS_API ts_dtype ts_kernel_dtype(const ts_frame *frame);
-/** The device of the running kernel. */
+/** The device on which the kernel runs. */
 TS_API ts_device ts_kernel_device(const ts_frame *frame);
-/** The stream for the kernel's work: the thread's current stream of that device. */
+/** The stream on which the kernel queues work: the thread's current stream of its device. */
 TS_API ts_stream *ts_kernel_stream(const ts_frame *frame);
-/** Address of a tensor's first element in its device's memory; NULL for an empty tensor. The entry
- *  that calls the kernel counts writes. */
+/** Address of a tensor's first element in its device's memory, for reading and writing; NULL for an
+ *  empty tensor. The dispatcher increments the versions of written tensors. */
 TS_API void *ts_kernel_data(const ts_tensor *t);
 
 /** Operands of a pointwise op: its result and up to five arguments. */
@@ -60,11 +62,11 @@ typedef struct ts_operand {
     int64_t strides[TS_MAX_DIMS];  /**< in bytes, innermost dim first;
                                         0 where the operand is broadcast */
     ts_dtype dtype;
-    int8_t arg;                    /**< its place among the arguments; -1 for the result */
-    bool host;                     /**< one number in host memory, to be read
-                                        before the kernel returns */
-    bool wide;                     /**< a plain number beside bf16 or f16 that counts as f32:
-                                        ts_scalar_store(&frame->args[arg], TS_F32, &number) */
+    int8_t arg;                    /**< index of the argument; -1 for the result */
+    bool host;                     /**< data is one element in host memory, valid until the kernel
+                                        returns */
+    bool wide;                     /**< a number argument of a call in bf16 or f16, to be used in
+                                        f32: ts_scalar_store(&frame->args[arg], TS_F32, &number) */
 } ts_operand;
 
 /** The iteration space of a pointwise kernel. Dims of size 1 are removed, and neighbouring dims are
@@ -72,26 +74,26 @@ typedef struct ts_operand {
  *  result's strides, except for ops that draw random numbers, which keep the result's order. */
 typedef struct ts_space {
     int ndim;                     /**< at least 1 */
-    int operands;                 /**< the result, operand[0], included */
+    int operands;                 /**< used entries of operand; operand[0] is the result */
     int64_t numel;
     int64_t sizes[TS_MAX_DIMS];   /**< innermost dim first */
     ts_operand operand[TS_KERNEL_OPERANDS];
 } ts_space;
 
-/** The space of the running pointwise op. TS_ERR_STATE for any other op.
- *  Arguments that are absent (such as a bound of clamp) are not among the operands. */
+/** Writes the space of the running pointwise op to *space; absent arguments (such as a bound of
+ *  clamp) are no operands. Errors: TS_ERR_STATE for any other op, TS_ERR_NULL. */
 TS_API ts_status ts_kernel_space(const ts_frame *frame, ts_space *space);
-/** The number of a host operand, rounded to the operand's dtype; a wide number is rounded too. */
+/** The value of a host operand, rounded to the operand's dtype, also if the operand is wide. */
 TS_API double ts_operand_number(const ts_operand *operand);
 
-/** A contiguous tensor as outer x count x inner elements; an op works along the second. */
+/** A contiguous tensor seen as (outer, count, inner); the op works along the dim of size count. */
 typedef struct ts_rows {
     int64_t outer, count, inner;
 } ts_rows;
 /** The rows of the running softmax, norm, loss over classes, arg op, scan or multinomial. Norms and
  *  multinomial work along the last dims: their inner is 1. */
 TS_API ts_rows ts_kernel_rows(const ts_frame *frame);
-/** The dim of the running op by index, cat or stack, from 0 on. */
+/** The dim of the running indexing op, cat or stack; never negative. */
 TS_API int64_t ts_kernel_dim(const ts_frame *frame);
 /** The dims that the running reduction removes: bit d is set if dim d is one of them. */
 TS_API int64_t ts_kernel_reduced(const ts_frame *frame);
@@ -103,30 +105,31 @@ typedef struct ts_slice_range {
 TS_API ts_slice_range ts_kernel_slice(const ts_frame *frame);
 
 /**
- * Up to this magnitude of a log-sum of exponentials, exp(x - lse) gives cross_entropy's gradient
- * the probabilities to 2^-20. Above it, kernels normalise a position's probabilities again.
+ * Bound for cross_entropy's gradient: if |lse| of a position (its log-sum of exponentials) is at
+ * most this, exp(x - lse) is the probability to within 2^-20. Above it, kernels normalise the
+ * position's probabilities again.
  */
 enum { TS_LSE_EXACT = 32 };
 
 /** A decoded call of attention, forward or backward; docs/attention.md has the formulas. */
 typedef struct ts_attention {
     const ts_tensor *query, *key, *value;
-    const ts_tensor *mask;                        /**< 0 to 4 dims, bool or floating,
-                                                       to be broadcast; NULL: none */
+    const ts_tensor *mask;                        /**< 0 to 4 dims, bool or floating, broadcast to
+                                                       (B, H, Sq, Sk); NULL: none */
     const ts_tensor *cu_seqlens_q, *cu_seqlens_k; /**< (batch + 1) i32, any stride;
                                                        NULL: not packed */
-    int64_t batch;                                /**< B; of packed sequences their number */
-    int64_t heads, groups;                        /**< H of queries, G of keys and values */
-    int64_t rows, keys;                           /**< Sq and Sk;
-                                                       of packed sequences the bounds max_seqlens */
+    int64_t batch;                                /**< B; number of sequences if packed */
+    int64_t heads, groups;                        /**< H query heads, G key and value heads */
+    int64_t rows, keys;                           /**< Sq and Sk; max_seqlen_q and max_seqlen_k if
+                                                       packed */
     int64_t depth, value_depth;                   /**< D and E */
-    int64_t left, right;                          /**< the window: 0 to rows + keys,
-                                                       which is no bound */
+    int64_t left, right;                          /**< window: keys before and after a row's own
+                                                       that it sees; rows + keys: all */
     double scale, softcap, dropout_p;             /**< softcap 0: none */
-    ts_rng_state rng;                             /**< of the forward call's draw,
-                                                       when dropout_p > 0 */
+    ts_rng_state rng;                             /**< counters of the forward call's dropout,
+                                                       if dropout_p > 0 */
 } ts_attention;
-/** The running call of scaled_dot_product_attention or its backward, decoded; of no other op. */
+/** Decodes the running call, which must be scaled_dot_product_attention or its backward. */
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
@@ -170,25 +173,30 @@ TS_API void ts_kernel_windows(const ts_frame *frame, int64_t form, ts_window_axi
 TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
 
 /**
- * Makes result i, uninitialised and contiguous, on the kernel's device, for ops without a shape
- * rule and those whose sizes depend on values (nonzero, masked_select: arguments are checked but
- * neither cast nor packed); a given result must fit and is kept.
+ * Allocates result i on the kernel's device, uninitialised and contiguous. For ops without a shape
+ * rule and ops whose sizes depend on values (nonzero, masked_select); their arguments are checked,
+ * but neither cast nor packed. Keeps a destination that the caller passed, which must have these
+ * sizes and this dtype. Does nothing if the caller does not request result i (frame->want).
  * @param sizes  ndim sizes
+ * Errors: TS_ERR_SHAPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
                                   ts_dtype dtype);
-/** Sets result i to a tensor that the kernel made with other ops. NULL passes a failure on. */
+/** Sets result i to a tensor that the kernel made with other ops; an argument is aliased. NULL
+ *  returns the recorded failure. Does nothing if the caller does not request result i. */
 TS_API ts_status ts_kernel_give(ts_frame *frame, int i, ts_tensor *t);
 
-/** Memory for the time of a call, from the device's allocator (the CPU's for host scratch);
- *  NULL with an error. bytes above 0. */
+/** Allocates temporary memory of `bytes` > 0 on a device (TS_DEVICE_CPU: host memory). Owned by the
+ *  caller, for ts_scratch_give(); NULL with an error. */
 TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
-/** Releases it; work that uses it may still be queued on the current stream. */
+/** Frees memory of ts_scratch_take(); work that uses it may still be queued on the current
+ *  stream. */
 TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 
-/** Writes a boxed number as an element of `dtype`, rounded as a cast would. */
+/** Writes a boxed number as an element of `dtype`, rounded as by a cast. */
 TS_API void ts_scalar_store(const ts_value *value, ts_dtype dtype, void *element);
-/** An error about argument `arg` of the running op, with a remedy (NULL: none). Returns status. */
+/** Records an error about argument `arg` of the running op; hint: a remedy, or NULL. Returns
+ *  status. */
 TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status status, const char *hint,
                                  const char *format, ...)
     __attribute__((cold, format(printf, 5, 6)));
@@ -198,38 +206,39 @@ TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status statu
 /** Options of ts_register_op_ex(); zero is default. */
 typedef struct ts_op_opts {
     size_t size; /**< sizeof(ts_op_opts) */
-    /** Checks arguments and plans the results by the ts_rule_ functions. Every call runs it, on
-     *  every backend (META needs nothing else); casts, out= and in-place forms follow from it.
-     *  NULL: the kernel does everything, or the composite. */
+    /** The shape rule: checks arguments and declares the results with the ts_rule_ functions. It
+     *  runs in each call on each backend, and alone on META. The library derives casts, out= and
+     *  in-place forms from it. NULL: the kernel or composite does all of this itself. */
     ts_kernel rule;
-    /** The op written with other ops, for backends without a kernel. */
+    /** Computes the op with other ops, for backends without a kernel; may be NULL. */
     ts_kernel composite;
-    /** Counters of random numbers that a call takes, for frame->rng. NULL: none. */
+    /** Number of random counters to reserve in frame->rng for a call. NULL: not a random op. */
     uint64_t (*reserve)(const ts_frame *frame);
-    /** Results never require grad. Else, without ts_register_vjp(),
-     * a gradient through it is an error. */
+    /** Results never require grad. If false and the op has no rule by ts_register_vjp(), a gradient
+     *  through it is an error. */
     bool not_differentiable;
     const char *doc; /**< one line, copied */
-    /** The least work of a call that has ended, for ts_op_cost() and profiles. NULL: unknown. */
+    /** Minimal work of a completed call, for ts_op_cost() and profiles. NULL: unknown. */
     ts_cost cost;
 } ts_op_opts;
-/** ts_register_op() with options; NULL is all zero. */
+/** ts_register_op() with options; NULL: all zero. */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
-/** Result i of a rule: sizes (copied) and dtype, on the device
- * of the tensor arguments, which must be one. */
+/** Declares result i of a rule: its sizes (copied) and dtype, on the device of the tensor
+ *  arguments. TS_ERR_DEVICE if they are on different devices. */
 TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
                                 ts_dtype dtype);
 /**
- * A whole rule: arguments 0 to n - 1 (tensors or numbers) broadcast to result 0 and are cast
- * to one dtype, by promotion.
- * @param result      dtype of the result; TS_DTYPE_NONE: the promoted one
- * @param float_math  integers compute in f32
+ * The complete rule of a pointwise op with one result: arguments 0 to n - 1 (tensors or numbers)
+ * broadcast to the result's sizes and are cast to the promoted dtype.
+ * @param n           1 to TS_KERNEL_OPERANDS - 1
+ * @param result      dtype of the result; TS_DTYPE_NONE: the promoted dtype
+ * @param float_math  integer and bool arguments are computed in f32
  */
 TS_API ts_status ts_rule_pointwise(ts_frame *frame, int n, ts_dtype result, bool float_math);
-/** The dtype to compute in, and bits of the arguments that are to be cast to it. */
+/** Sets the compute dtype and the arguments that are cast to it (bit i: argument i). */
 TS_API void ts_rule_compute(ts_frame *frame, ts_dtype dtype, uint32_t cast);
-/** The rows that ts_kernel_rows() gives to the kernel. */
+/** Sets the rows that ts_kernel_rows() returns in the kernel. */
 TS_API void ts_rule_rows(ts_frame *frame, ts_rows rows);
 /* A rule reports wrong arguments with ts_kernel_error(). */
 

@@ -1,11 +1,12 @@
 /**
  * @file layers.h
- * Layers that watch calls: the first value that is not finite, shapes and dtypes, determinism.
+ * Debugging layers: a finder of NaN and infinity, a logger of shapes and dtypes, a checker of
+ * determinism, a counter of work.
  *
- * Each is a separate dispatch layer, directly above the backends: it sees the ops that run, those
- * of backward included, with their arguments as the kernels get them. Each is switched on for the
- * calling thread or for all by one call. TS_LAYERS=nan,shapes,determinism switches them on for all
- * threads when the library loads; lines then go to stderr.
+ * Each is a dispatch layer directly above the backends. It sees all ops that run, those of backward
+ * included, after autocast. One call switches a layer on for the calling thread or for all threads.
+ * TS_LAYERS=nan,shapes,determinism switches these layers on for all threads when the library loads;
+ * their reports then go to stderr.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -26,7 +27,7 @@ typedef enum ts_layer_scope {
 /** A report of a layer. Strings and frame are valid during the callback. */
 typedef struct ts_layer_report {
     const char *layer;     /**< "nan", "shapes" or "determinism" */
-    const ts_frame *frame; /**< the call; its results are there */
+    const ts_frame *frame; /**< the call, with its results */
     const char *text;      /**< one line: the call with shapes and dtypes, the finding, the call
                                 site */
     const void *site;      /**< return address of the public function

@@ -74,10 +74,10 @@ typedef struct ts_prof_machine {
     int threads;
     double gemm_flops;             /**< FLOP/s of an f32 matrix product */
     double vector_flops;           /**< FLOP/s of f32 multiplications and additions, unfused */
-    double bytes_at[TS_PROF_CURVE]; /**< bytes of a buffer */
-    double bandwidth[TS_PROF_CURVE]; /**< bytes/s, read and written, of work on so many bytes */
-    double call_ns;                /**< time of a one-element call in the backend's slot */
-    double entry_ns;               /**< time of that call before its first slot: boxing, scopes */
+    double bytes_at[TS_PROF_CURVE]; /**< size of the buffer, in bytes */
+    double bandwidth[TS_PROF_CURVE]; /**< bytes/s read and written at buffer size bytes_at[i] */
+    double call_ns;                /**< ns that a one-element call spends in the backend's slot */
+    double entry_ns;               /**< ns of that call before its first slot: boxing, scopes */
     double stamp_ns;               /**< cost of one time stamp */
     double record_ns;              /**< cost of recording a call, without its stamps */
     double measured_at;            /**< seconds since 1970 */
@@ -111,8 +111,8 @@ typedef enum ts_profile_format {
 typedef struct ts_profile_shares {
     size_t size; /**< sizeof(ts_profile_shares), set by the caller */
     double wall_ns;
-    /** Shares of the wall time; they sum to 1. outside: the program between calls; profiler: the
-     *  profiler's own cost; unknown: ops that have no cost formula. */
+    /** Shares of the wall time, which sum to 1. outside: the program's own code between calls;
+     *  profiler: the profiler's overhead; unknown: ops without a cost formula. */
     double compute, memory, overhead, outside, profiler, unknown;
     const char *verdict; /**< "compute-bound", "memory-bound", "overhead-bound", "outside-bound",
                               "mixed", "unreliable" or "empty" */

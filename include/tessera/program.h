@@ -16,10 +16,10 @@ TS_BEGIN_DECLS
 /* ---------------------------------------------------------------------------- files ---- */
 
 /**
- * open() for regular files. A folder, FIFO, socket or device is TS_ERR_IO and the call never waits
- * for one. The descriptor is above 2, also while standard streams are closed, and is closed on
- * exec. A new file has mode 0666 less the umask.
- * @param function  what the error begins with
+ * Opens a regular file. A folder, FIFO, socket or device is TS_ERR_IO, without waiting. The
+ * descriptor is above 2, also if standard streams are closed, and is closed on exec. A new file has
+ * mode 0666 less the umask.
+ * @param function  name at the beginning of error messages
  * @param flags     those of open(), such as O_WRONLY | O_CREAT
  * @param fd        receives the descriptor, owned by the caller
  */
@@ -29,8 +29,8 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
  * flushes it to disk and renames it. After an error path is unchanged. The new file has the mode of
  * the old one, or 0666 less the umask; a symbolic link is replaced, not followed. TS_ERR_IO if path
  * is another kind of file.
- * @param function  what the error begins with
- * @param write     prints the contents; its failure is passed on
+ * @param function  name at the beginning of error messages
+ * @param write     prints the contents to out; its failure is returned
  */
 TS_API ts_status ts_replace_file(const char *function, const char *path,
                                  ts_status (*write)(FILE *out, void *ctx), void *ctx);
@@ -66,22 +66,22 @@ TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least,
 /* ------------------------------------------------------------- environment variables ---- */
 
 /**
- * Index of an environment variable's value among the words of one_of, "mma|plain"; -1 if it is
- * unset or empty, and, with a warning in the log, if it has another value.
+ * Index of an environment variable's value in the list one_of, such as "mma|plain". -1 if the
+ * variable is unset, empty, or has another value, which also logs a warning.
  */
 TS_API int ts_variable_choice(const char *name, const char *one_of);
 
 /* --------------------------------------------------------------------- command lines ---- */
 
-/** One argument of a program, which sets one of flag, number and text; the others are NULL. */
+/** One argument of a program. Exactly one of flag, number and text is not NULL. */
 typedef struct ts_argument {
     const char *name;  /**< an option, "--steps", or a positional argument, "FILE" */
     const char *help;  /**< description, for --help */
-    bool *flag;        /**< an option without a value sets it */
-    int64_t *number;   /**< receives a whole number from least to most */
+    bool *flag;        /**< an option without a value; set to true if it is given */
+    int64_t *number;   /**< receives an integer from least to most */
     int64_t least, most;
-    const char **text; /**< receives a text that is not empty, of argv */
-    const char *one_of; /**< the texts that are accepted, "bf16|f16|f32"; NULL for any */
+    const char **text; /**< receives a string that is not empty, borrowed from argv */
+    const char *one_of; /**< accepted strings, "bf16|f16|f32"; NULL: any */
     bool required;
     const char *value;  /**< name of an option's value in --help, "FILE"; NULL: N, one_of or TEXT */
 } ts_argument;

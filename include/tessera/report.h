@@ -38,8 +38,8 @@ typedef struct ts_progress_opts {
     ts_progress_mode mode; /**< TS_PROGRESS_AUTO */
     double interval;       /**< least seconds between lines; 0.1 redrawn, 5 plain */
     double smoothing;      /**< decay of the shown loss per step in [0, 1); 0 means 0.95 */
-    FILE *stream;          /**< borrowed; stderr */
-    double (*clock)(void); /**< seconds that only grow; the monotonic clock */
+    FILE *stream;          /**< borrowed; NULL: stderr */
+    double (*clock)(void); /**< returns seconds that never decrease; NULL: the monotonic clock */
 } ts_progress_opts;
 
 /**
@@ -50,18 +50,18 @@ typedef struct ts_progress_opts {
  */
 TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts);
 /**
- * Counts one step. The loss is held by a reference and read with ts_item() only when a line is
- * due, so that steps in between never wait for the device. The held loss keeps its graph until
- * the next step; hand in a detached one where that matters.
- * @param loss  one element; TS_NONE in a loop without one; NULL means that the step failed, and its
- *              status is returned
- * @return the status of the loss, TS_OK otherwise; failing to write to the stream is no error
+ * Counts one step. Holds a reference to the loss until the next step and reads it with ts_item()
+ * only when a line is due, so other steps do not wait for the device. The reference keeps the
+ * loss's graph alive; pass ts_detach() of the loss to free the graph earlier.
+ * @param loss  one element; TS_NONE in a loop without a loss; NULL: the step failed, and the
+ *              recorded failure is returned
+ * @return TS_OK also if writing to the stream failed
  */
 TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);
 /** Counts items (tokens, images) for the rate; before ts_progress_step() of the same step. */
 TS_API ts_status ts_progress_add_items(ts_progress *progress, int64_t items);
-/** Prints a whole line (without newline in `format`) above the progress line, escaped as by
- *  ts_escape_text(), as label and unit are; not when QUIET. */
+/** Prints one line (without newline in `format`) above the progress line, escaped as by
+ *  ts_escape_text(). Prints nothing in mode TS_PROGRESS_QUIET. */
 TS_API ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /** Items per second over about the last fifteen seconds; 0 before there is a measurement. */
@@ -71,7 +71,7 @@ TS_API double ts_progress_items_per_second(const ts_progress *progress);
  * Later steps are TS_ERR_STATE; a second end is TS_OK and does nothing.
  */
 TS_API ts_status ts_progress_end(ts_progress *progress);
-/** Frees; a line that was not ended stays, with a newline. NULL-safe. */
+/** Frees the object; a line that was not ended stays on the terminal, with a newline. NULL-safe. */
 TS_API void ts_progress_free(ts_progress *progress);
 
 /* ------------------------------------------------------------------------- folders ---- */
@@ -137,7 +137,7 @@ typedef struct ts_line_opts {
     bool markers;     /**< a dot at every point */
 } ts_line_opts;
 
-/** @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
+/** Makes an empty chart. @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
 TS_API ts_chart *ts_chart_new(const ts_chart_opts *opts);
 /**
  * Adds a line. A NaN or infinite y, or x, is a gap. Many points are thinned when drawn, to the
@@ -171,7 +171,7 @@ TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *se
  * says so in its middle.
  */
 TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
-/** NULL-safe. */
+/** Frees a chart. NULL-safe. */
 TS_API void ts_chart_free(ts_chart *chart);
 
 TS_END_DECLS

@@ -16,10 +16,10 @@
  *     TS_TRY(ts_replay(graph, (ts_tensor *[]){x2, y2}, 2, &loss, 1));
  *     ts_graph_free(graph);
  *
- * A graph holds calls, shapes and ids of tensors, and no data. Tensors from outside that are no
- * inputs (parameters, optimizer state) are captured by reference: a replay reads and writes them
- * as they are then. What is made of values of the program inside the function (ts_from_array())
- * is kept as a constant. See docs/tracing.md.
+ * A graph contains calls, shapes and ids of tensors. It captures tensors that are no inputs and
+ * were made outside the function (parameters, optimizer state) by reference: a replay reads and
+ * writes their current values. A tensor that the function makes from host values (ts_from_array())
+ * is a constant of the graph. See docs/tracing.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TRACE_H
@@ -40,16 +40,16 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
                                  ts_tensor **outputs, int noutputs);
 
 /**
- * Runs fn and records the calls that the calling thread makes meanwhile, in the TRACING layer: with
- * the casts of AUTOCAST, and above AUTOGRAD. Inner calls of composites and kernels are not
- * recorded; a call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
+ * Runs fn and records the calls of the calling thread in the TRACING layer, which is below AUTOCAST
+ * and above AUTOGRAD: casts of AUTOCAST are recorded as calls. Calls inside composites and kernels
+ * are not recorded. A call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
  * @param inputs   ninputs tensors that a replay may replace
  * @param outputs  receives noutputs tensors from fn; TS_NONE is allowed
- * @param graph    receives the graph, to be given to ts_graph_free(). Also set after an error of
- *                 fn: then the graph is incomplete and has the calls before. NULL if no graph could
- *                 be started.
+ * @param graph    receives the graph, owned by the caller (ts_graph_free()). After an error of fn
+ *                 the graph is incomplete: it has the calls before the error. NULL if the recording
+ *                 could not start.
  *
- * Out of memory in the recorder does not disturb fn: the graph says that it is incomplete.
+ * If the recorder runs out of memory, fn continues and the graph is incomplete.
  * Errors: those of fn; TS_ERR_STATE inside another trace or inside a kernel;
  * TS_ERR_NULL, TS_ERR_VALUE; TS_ERR_MEMORY.
  */
@@ -59,14 +59,13 @@ TS_API ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, i
 TS_API bool ts_tracing(void);
 
 /**
- * Makes the recorded calls again, in order, with other inputs. Random ops draw from the calling
- * thread's generator as the function would; written tensors and gradients of leaves are written
- * again. A graph that contains a backward runs its parts, so nothing is recorded for gradients;
- * any other graph is recorded by AUTOGRAD as its calls were. Casts are made as recorded,
- * whatever AUTOCAST is now.
+ * Runs the recorded calls in order with other inputs. Random ops draw from the calling thread's
+ * generator as the function would; written tensors and gradients of leaves are written again. If
+ * the graph contains a backward, its parts run as calls and autograd records nothing; otherwise
+ * autograd records the calls. Casts run as recorded; the current autocast state has no effect.
  * @param inputs   ninputs tensors of the recorded sizes, dtypes and devices
- * @param outputs  receives noutputs tensors of the innermost scope.
- *                 One that was an input or a captured tensor is that tensor.
+ * @param outputs  receives noutputs tensors in the innermost scope. An output that was an input or
+ *                 a captured tensor is that tensor itself.
  *
  * Errors, before anything runs: TS_ERR_STATE for an incomplete graph; TS_ERR_VALUE for a wrong
  * count, or inputs that share memory otherwise than recorded where one is written;
@@ -81,19 +80,20 @@ TS_API void ts_graph_free(ts_graph *graph);
 /** Numbers about a graph. */
 typedef struct ts_graph_info {
     int64_t inputs, outputs;
-    int64_t captures;       /**< tensors from outside, held by reference */
-    int64_t constants;      /**< tensors made of values of the program */
-    int64_t tensors;        /**< all of these, and results */
+    int64_t captures;       /**< captured tensors, held by reference */
+    int64_t constants;      /**< tensors made from host values */
+    int64_t tensors;        /**< inputs, captures, constants and results */
     int64_t calls;          /**< calls of ops */
-    int64_t regions;        /**< calls that are shown with their parts: backward, ops by parts */
-    int64_t casts;          /**< calls that AUTOCAST inserted */
+    int64_t regions;        /**< calls recorded with their parts: backward, composites whose ops
+                                 autograd records */
+    int64_t casts;          /**< casts that AUTOCAST inserted */
     int64_t bytes;          /**< memory of the graph, without tensors held by reference */
-    bool complete;          /**< false: it cannot be replayed */
-    const char *reason;     /**< why it is not complete, or "" */
+    bool complete;          /**< false: the graph cannot be replayed */
+    const char *reason;     /**< reason why it is incomplete, or "" */
 } ts_graph_info;
-/** All zero for NULL. */
+/** Returns the numbers of a graph; all zero for NULL. */
 TS_API ts_graph_info ts_graph_get_info(const ts_graph *graph);
-/** How often an op is called; -1 with an error for an unknown name. */
+/** Number of recorded calls of an op; -1 with an error for an unknown name. */
 TS_API int64_t ts_graph_count(const ts_graph *graph, const char *op);
 
 /** Forms of ts_graph_write(). */

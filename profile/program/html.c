@@ -81,7 +81,7 @@ static void sum_ops(page *p)
 
 /* ------------------------------------------------------------------------------- charts ---- */
 
-/** Puts a chart into the page, by way of a file that report/ writes. */
+/** Inserts a chart into the page: report/ writes it to a file, whose content is copied. */
 static ts_status inline_chart(const page *p, const ts_chart *chart)
 {
     char path[4096], buffer[4096];
@@ -115,7 +115,7 @@ static ts_status add_roof(ts_chart *chart, const char *name, double flops, doubl
     return ts_chart_line(chart, name, x, y, POINTS, NULL);
 }
 
-/** Operations a second over operations a byte; an op is a dot at its own rate. */
+/** Draws the roofline: operations per second over operations per byte, one dot per op. */
 static ts_status draw_roofline(const page *p, ts_chart *chart)
 {
     json_t *m = json_object_get(p->root, "machine"), *curve = json_object_get(m, "bandwidth");

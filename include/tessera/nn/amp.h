@@ -15,7 +15,7 @@
  * The rule is that of torch.amp.GradScaler: a step with a gradient that is not finite multiplies
  * the scale by backoff_factor; growth_interval steps without one multiply it by growth_factor,
  * as long as it stays finite in f32. The scale and the result of the check stay on the device, so a
- * step does not wait for it. Functions that read a number of the scaler do.
+ * step does not wait for the device. Functions that return a number of the scaler wait.
  *
  * A scaler belongs to one thread at a time. In steady state it calls no system allocator.
  */
@@ -39,12 +39,13 @@ typedef struct ts_grad_scaler_opts {
     bool disabled;           /**< scales nothing, skips nothing: one program for all dtypes */
 } ts_grad_scaler_opts;
 
-/** A scaler; opts may be NULL. NULL with TS_ERR_VALUE or TS_ERR_MEMORY. */
+/** Makes a scaler; opts may be NULL. Owned by the caller; NULL with TS_ERR_VALUE or
+ *  TS_ERR_MEMORY. */
 TS_API ts_grad_scaler *ts_grad_scaler_new(const ts_grad_scaler_opts *opts);
-/** NULL-safe. */
+/** Frees a scaler. NULL-safe. */
 TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
 
-/** loss times the scale, in f32 at least; of the innermost scope. */
+/** Returns loss times the scale, in f32 or f64, in the innermost scope; loss itself if disabled. */
 TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
  * Divides the gradients of o's parameters by the scale and records whether all are finite. A step
@@ -53,11 +54,11 @@ TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
  * would vanish without their scale (a step takes them).
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
-/** Steps o. Uses the gradients that ts_grad_scaler_unscale() divided; else divides them as it reads
- *  them, without writing them. Clips if o does, by the norm of the divided gradients. The device
- *  skips the step if a gradient is not finite; without ts_grad_scaler_unscale() also if the norm of
- *  all gradients is not, in f32 or, with f64 gradients, in f64. TS_ERR_STATE for a second step
- *  before an update. */
+/** Steps o. If ts_grad_scaler_unscale() did not divide the gradients, the step divides them as it
+ *  reads them, without writing them. If o clips, the norm is that of the divided gradients. The
+ *  device skips the step if a gradient is not finite; without ts_grad_scaler_unscale() also if the
+ *  norm of all gradients is not finite in f32 (f64 if a gradient is f64). TS_ERR_STATE for a second
+ *  step before an update. */
 TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
 /** Adapts the scale to the steps since the last update. TS_ERR_STATE if there were none. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);

@@ -1,11 +1,12 @@
 /**
  * @file init.h
- * Initial values of parameters, drawn from the calling thread's generator (ts_manual_seed).
- * They write t in place, without history; t is f64, f32, bf16 or f16. Constants, zeros and ones
- * take any dtype. Errors: TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE.
+ * Initial values of parameters. The functions write t in place; autograd does not record them.
+ * Random values are drawn from the calling thread's generator (ts_manual_seed()), and t is then
+ * f64, f32, bf16 or f16; constants, zeros and ones accept any dtype. Errors: TS_ERR_NULL,
+ * TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  *
- * The fans of a weight (out, in, ...) are fan-in, in times the sizes behind it, and fan-out, out
- * times these sizes.
+ * A weight has sizes (out, in, ...), at least 2 dims. With `field` the product of the sizes after
+ * the second, fan-in is in * field and fan-out is out * field.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_INIT_H
@@ -15,32 +16,37 @@
 
 TS_BEGIN_DECLS
 
-/** Sets all elements to value. */
+/** Sets all elements to 0. */
 TS_API ts_status ts_init_zeros(ts_tensor *t);
+/** Sets all elements to 1. */
 TS_API ts_status ts_init_ones(ts_tensor *t);
+/** Sets all elements to value. */
 TS_API ts_status ts_init_constant(ts_tensor *t, double value);
 /** Uniform in [low, high). */
 TS_API ts_status ts_init_uniform(ts_tensor *t, double low, double high);
-/** Normal. */
+/** Normal distribution with mean and standard deviation std. */
 TS_API ts_status ts_init_normal(ts_tensor *t, double mean, double std);
-/** Normal, cut at low and high (absolute values, low < high):
- * by the inverse of the distribution. */
+/** Normal distribution truncated to [low, high], low < high; std > 0. The bounds are values, not
+ *  multiples of std. Draws by the inverse distribution function. */
 TS_API ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low,
                                       double high);
 
-/** Which fan keeps its variance. */
+/** The fan that Kaiming initialisation uses: TS_FAN_IN keeps the variance of activations in the
+ *  forward pass, TS_FAN_OUT that of gradients in the backward pass. */
 typedef enum ts_fan { TS_FAN_IN, TS_FAN_OUT } ts_fan;
 /**
- * Factor for the standard deviation behind an activation, as torch.nn.init.calculate_gain:
- * "linear", "sigmoid" 1, "tanh" 5/3, "relu" sqrt 2, "leaky_relu" sqrt(2 / (1 + slope^2)),
- * "selu" 3/4. 0 with TS_ERR_VALUE for another name.
+ * Factor of the standard deviation for a layer with this activation, as
+ * torch.nn.init.calculate_gain: "linear" and "sigmoid" 1, "tanh" 5/3, "relu" sqrt 2, "leaky_relu"
+ * sqrt(2 / (1 + slope^2)), "selu" 3/4. 0 with TS_ERR_VALUE for another name.
  */
 TS_API double ts_init_gain(const char *activation, double slope);
-/** Glorot and Bengio (2010): deviation gain * sqrt(2 / (fan_in + fan_out)). */
+/** Glorot and Bengio (2010), uniform: standard deviation gain * sqrt(2 / (fan_in + fan_out)). */
 TS_API ts_status ts_init_xavier_uniform(ts_tensor *t, double gain);
+/** Glorot and Bengio (2010), normal: standard deviation gain * sqrt(2 / (fan_in + fan_out)). */
 TS_API ts_status ts_init_xavier_normal(ts_tensor *t, double gain);
-/** He et al. (2015): deviation gain / sqrt(fan). */
+/** He et al. (2015), uniform: standard deviation gain / sqrt(fan). */
 TS_API ts_status ts_init_kaiming_uniform(ts_tensor *t, ts_fan fan, double gain);
+/** He et al. (2015), normal: standard deviation gain / sqrt(fan). */
 TS_API ts_status ts_init_kaiming_normal(ts_tensor *t, ts_fan fan, double gain);
 
 TS_END_DECLS

@@ -1,8 +1,8 @@
 /**
  * @file layers.h
- * Layers. Parameters are f32 on the thread's default device (ts_module_to() converts),
- * drawn from the thread's generator. Constructors return NULL with TS_ERR_VALUE or TS_ERR_MEMORY;
- * the caller owns what they return until ts_module_add() takes it.
+ * Layers. Parameters are f32 on the calling thread's default device and are initialised from its
+ * generator; ts_module_to() changes their dtype. A constructor returns a module that the caller
+ * owns until ts_module_add() takes ownership, or NULL with TS_ERR_VALUE or TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LAYERS_H

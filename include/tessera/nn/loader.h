@@ -61,6 +61,7 @@ TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 TS_API int64_t ts_loader_batches(const ts_loader *loader);
 /** Number of tokens in the range. */
 TS_API int64_t ts_loader_tokens(const ts_loader *loader);
+/** Position of the next batch. */
 TS_API ts_loader_state ts_loader_get_state(const ts_loader *loader);
 /** Continues at batch `state`. Errors: TS_ERR_NULL, TS_ERR_VALUE if the epoch is negative or has no
  * batch of this index. */

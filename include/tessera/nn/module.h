@@ -20,10 +20,10 @@
  *         return NULL;
  *     }
  *
- * A parent owns its children; tensors are held by reference, so one parameter may stand in two
- * modules (tied weights). Fields given as `slot` borrow, and follow when ts_module_to() replaces a
- * tensor. A module belongs to one thread at a time. Nothing here exits; a constructor that fails
- * returns NULL and leaves nothing behind.
+ * A parent owns its children. Tensors are held by reference, so two modules may share a parameter
+ * (tied weights). A `slot` is a field of the payload that receives a borrowed pointer;
+ * ts_module_to() updates it when it replaces the tensor. A module belongs to one thread at a time.
+ * A constructor that fails returns NULL and frees everything that it made.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_MODULE_H
@@ -55,6 +55,7 @@ TS_API ts_module *ts_module_new(const ts_module_type *type);
 TS_API void ts_module_free(ts_module *m);
 /** The module's own struct, 64-byte aligned; NULL for NULL or when it has none. */
 TS_API void *ts_module_payload(const ts_module *m);
+/** The type that ts_module_new() was called with, borrowed. */
 TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 
 /**
@@ -69,16 +70,17 @@ TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tens
 TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
                                       ts_tensor **slot);
 /**
- * Adds a child and takes it over, also on failure (it is freed then), so that constructors may be
- * written in place. NULL passes a failure on. A child that belongs to another module, or that holds
- * `m`, is refused (TS_ERR_VALUE) and not freed.
+ * Adds a child and takes ownership of it; on failure the child is freed, so the argument may be the
+ * call of a constructor. NULL returns the recorded failure. A child that belongs to another module,
+ * or that is `m` or contains it, is TS_ERR_VALUE and is not freed.
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
 /**
- * Runs the module, between its hooks. An error that comes out of it names the innermost module by
- * its path ("blocks.3.attn.qkv"); a profile counts its calls, those of backward too, in a scope of
- * that name. TS_ERR_UNSUPPORTED when it has no forward of one tensor.
+ * Runs the module's forward between its hooks; the result is in the caller's scope. An error's
+ * message names the innermost module by its path ("blocks.3.attn.qkv"). A profile counts the
+ * module's calls, those of backward included, in a scope with its name. TS_ERR_UNSUPPORTED if the
+ * type has no forward function.
  */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
 
@@ -110,8 +112,10 @@ TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
  */
 TS_API ts_status ts_module_summary(ts_module *m, ts_tensor *x, FILE *out);
 
-/** Training mode (dropout works) or evaluation, for the module and all below. */
+/** Sets training mode, in which dropout is active, or evaluation mode, for m and all its
+ *  descendants. */
 TS_API void ts_module_train(ts_module *m, bool train);
+/** True in training mode. */
 TS_API bool ts_module_training(const ts_module *m);
 /** Sets whether all parameters require grad. */
 TS_API ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad);
@@ -127,9 +131,11 @@ TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 
 /* --------------------------------------------------------------------- walking a module ---- */
 
-/** Direct children: their number, and child and name by index (NULL when out of range). */
+/** Number of direct children. */
 TS_API int ts_module_num_children(const ts_module *m);
+/** Direct child by index, borrowed; NULL when out of range. */
 TS_API ts_module *ts_module_child(const ts_module *m, int index);
+/** Name of a direct child by index, borrowed; NULL when out of range. */
 TS_API const char *ts_module_child_name(const ts_module *m, int index);
 
 /** The role of a tensor in its module. */
@@ -138,8 +144,8 @@ typedef enum ts_member_kind {
     TS_MEMBER_BUFFER,
     TS_MEMBER_TEMPORARY /**< not in the state dict */
 } ts_member_kind;
-/** Sees one tensor under its dotted name ("blocks.0.norm.weight");
- * anything but TS_OK ends the walk. */
+/** Called with one tensor and its dotted name ("blocks.0.norm.weight"). A status other than TS_OK
+ *  ends the walk, which returns it. */
 typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
                                      ts_member_kind kind);
 /** Visits parameters and buffers in the order in which they were added, depth first. `visit` must
@@ -148,7 +154,8 @@ TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void 
 /** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
 TS_API ts_tensor *ts_module_tensor(const ts_module *m, const char *name);
 
-/** A list of tensors with names, as files take it. Holds a reference to each. */
+/** A list of n tensors and their names. Holds a reference to each tensor; free it with
+ *  ts_named_tensors_free(). */
 typedef struct ts_named_tensors {
     int64_t n;
     const char **names;
@@ -166,8 +173,8 @@ TS_API ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list
 
 /** Differences that ts_module_load_state_dict() found. */
 typedef struct ts_load_report {
-    int64_t missing;    /**< names of the module that were not given */
-    int64_t unexpected; /**< given names that the module does not have, or twice */
+    int64_t missing;    /**< names of the module that are not in the list */
+    int64_t unexpected; /**< names in the list that the module does not have, or duplicates */
     int64_t mismatched; /**< names whose sizes differ */
     char text[1000];    /**< these names (the first eight of each kind), or "" */
 } ts_load_report;

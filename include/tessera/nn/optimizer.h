@@ -83,12 +83,13 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 /* ------------------------------------------------------------------------- checkpoints ---- */
 
 /**
- * State as named tensors: "exp_avg.NAME", "exp_avg_sq.NAME" or "momentum_buffer.NAME",
- * "master.NAME" of bf16 and f16 parameters, and "steps" (n) i64, how often each parameter was
- * stepped. They are the state itself, except "steps", a copy.
+ * Returns the state as named tensors: "exp_avg.NAME" and "exp_avg_sq.NAME" or
+ * "momentum_buffer.NAME", "master.NAME" for bf16 and f16 parameters, and "steps", (n) i64, the
+ * number of steps of each parameter. "steps" is a copy; the others are the state's own tensors.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
-/** Loads such a state. Its names and sizes must match exactly; on TS_ERR_VALUE nothing changes. */
+/** Copies the values of a state of ts_optimizer_state() into the optimizer. Names and sizes must
+ *  match exactly; on TS_ERR_VALUE nothing changes. */
 TS_API ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
                                          ts_tensor *const *tensors, int64_t n);
 
@@ -106,10 +107,10 @@ TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, doub
 /* ----------------------------------------------------------------------------- clipping ---- */
 
 /**
- * Scales the gradients of params themselves (ts_optimizer_set_max_norm() does not write them)
- * so that their norm together is at most max_norm; as in PyTorch a norm that is not
- * finite shows in all of them.
- * @param norm  receives the norm before, 0-dim, in the caller's scope; may be NULL
+ * Scales the gradients of params in place so that their common 2-norm is at most max_norm. As in
+ * PyTorch, a norm that is not finite makes all gradients NaN or 0. To clip without writing the
+ * gradients, use ts_optimizer_set_max_norm().
+ * @param norm  receives the norm before scaling, 0-dim, in the caller's scope; may be NULL
  */
 TS_API ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm,
                                    ts_tensor **norm);
@@ -118,18 +119,19 @@ TS_API ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double m
 
 typedef enum ts_schedule_kind {
     TS_SCHEDULE_CONSTANT, /**< 1 */
-    TS_SCHEDULE_LINEAR,   /**< from 1 to final_ratio in a line */
-    TS_SCHEDULE_COSINE,   /**< from 1 to final_ratio in half a cosine */
-    TS_SCHEDULE_WSD       /**< 1, and over the last decay_steps in a line to final_ratio */
+    TS_SCHEDULE_LINEAR,   /**< linear from 1 to final_ratio, from warmup_steps to total_steps */
+    TS_SCHEDULE_COSINE,   /**< half a cosine from 1 to final_ratio, over the same steps */
+    TS_SCHEDULE_WSD       /**< warmup-stable-decay: 1, then linear to final_ratio over the last
+                               decay_steps */
 } ts_schedule_kind;
 
-/** A factor of the initial learning rate as a function of the step alone. */
+/** The learning rate as a factor of the initial learning rate; a function of the step only. */
 typedef struct ts_schedule {
     ts_schedule_kind kind;
     int64_t warmup_steps; /**< step s < warmup_steps gives (s + 1) / (warmup_steps + 1),
                                for any kind */
-    int64_t total_steps;  /**< where final_ratio is reached; from there on it stays */
-    int64_t decay_steps;  /**< of WSD */
+    int64_t total_steps;  /**< the step from which on the factor is final_ratio */
+    int64_t decay_steps;  /**< WSD: length of the decay */
     double final_ratio;
 } ts_schedule;
 

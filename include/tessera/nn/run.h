@@ -16,10 +16,10 @@ typedef struct ts_run ts_run;
 /** Options of ts_run_open(); zero is a new run in a folder without one. */
 typedef struct ts_run_opts {
     size_t size;    /**< sizeof(ts_run_opts) */
-    bool resume;    /**< go on with the run that is there */
-    bool overwrite; /**< remove the run that is there, then begin a new one */
-    /** Files in the folder that the program writes beside log.csv and checkpoints, such as charts:
-     *  they go with a run that is overwritten. */
+    bool resume;    /**< continue the run in the folder */
+    bool overwrite; /**< remove the run in the folder, then begin a new one */
+    /** Files in the folder that the program writes besides log.csv and checkpoints, such as charts;
+     *  overwriting a run removes them. */
     const char *const *outputs;
     int noutputs;
 } ts_run_opts;

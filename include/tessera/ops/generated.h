@@ -54,9 +54,9 @@ TS_API ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype);
 
 /* -------------------------------------------------------------------------------- random ---- */
 /*
- * Random numbers by Philox4x32-10. A call reserves the counters that it needs from the thread's
- * generator (ts_manual_seed). Element i of the result is a function of seed, first counter and i
- * alone; layout and number of threads do not matter.
+ * Random numbers from Philox4x32-10. A call reserves counters from the thread's generator
+ * (ts_manual_seed). Element i of the result depends only on the seed, the first counter and i, not
+ * on layout or number of threads.
  *
  * In-place forms write every element and return t; a leaf that requires grad is written under
  * TS_NO_GRAD. Errors: TS_ERR_VALUE for parameters, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
@@ -91,7 +91,10 @@ TS_API ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high);
 /** Random permutation of 0 to n - 1, (n) i64, by Fisher and Yates. */
 TS_API ts_tensor *ts_randperm(int64_t n);
 
-/** 1 with the probability of p's element, else 0; sizes and dtype of p, which is floating. */
+/**
+ * Tensor with the sizes and dtype of p (floating): each element is 1 with the probability in p,
+ * else 0.
+ */
 TS_API ts_tensor *ts_bernoulli(ts_tensor *p);
 /** 1 with one probability in [0, 1], else 0; of any dtype. */
 TS_API ts_tensor *ts_bernoulli_p(const int64_t *sizes, int ndim, double p, ts_dtype dtype);
@@ -112,7 +115,7 @@ TS_API ts_tensor *ts_multinomial(ts_tensor *probs, int64_t num_samples, bool rep
 
 /* ---------------------------------------------------------------------------------- copy ---- */
 /*
- * Copies, conversions, values out of tensors.
+ * Copies, conversions, and reading values from tensors.
  */
 
 /** Contiguous copy with its own storage. */
@@ -124,24 +127,24 @@ TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
 TS_API ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype);
 
 /**
- * Values on another device; always a new, contiguous tensor. To META go sizes and dtype alone.
- * Errors: TS_ERR_UNSUPPORTED (from META, whose tensors have no values, or to a device without a
- * kernel for it), TS_ERR_DEVICE (no device).
+ * Copy of self on another device; always a new, contiguous tensor. A copy to META has sizes and
+ * dtype only. Errors: TS_ERR_UNSUPPORTED (from META, whose tensors have no values, or to a device
+ * without a to_device kernel), TS_ERR_DEVICE (invalid device).
  */
 TS_API ts_tensor *ts_to_device(ts_tensor *self, ts_device device);
 
 /* ---------------------------------------------------------------------------------- view ---- */
 /*
- * Views: other shapes of the same memory. Nothing is copied, except by ts_reshape()
- * and ts_flatten() when the strides leave no other way. A write through a view changes all tensors
- * that share the memory; with gradients, write by ts_slice_scatter() instead.
+ * Views: tensors with other sizes and strides over the same memory. Only ts_reshape() and
+ * ts_flatten() copy, and only if no strides fit. A write through a view changes all tensors that
+ * share the memory; to write with gradients, use ts_slice_scatter().
  *
  * Dims count from the end when negative. Lists of sizes and dims may be written with TS_SIZES():
  * ts_view(x, TS_SIZES(2, -1)). Errors: TS_ERR_SHAPE for sizes that do not fit, TS_ERR_INDEX
  * for dims and positions out of range, TS_ERR_VALUE for other arguments, TS_ERR_MEMORY.
  */
 
-/** The same values without history: a view that no gradient goes through. */
+/** Alias of self without history: gradients do not flow through it. */
 TS_API ts_tensor *ts_detach(ts_tensor *self);
 
 /**
@@ -278,8 +281,8 @@ TS_API ts_tensor *ts_remainder_scalar_(ts_tensor *self, ts_scalar other);
 TS_API ts_tensor *ts_remainder_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
 /**
- * self to the power of exponent. Integers wrap; a negative integer as exponent of integers gives
- * what is left after truncation (0, 1 or -1), as a plain number TS_ERR_VALUE.
+ * self to the power of exponent. Integers wrap. For integer self, negative elements of an exponent
+ * tensor give the truncated power (0, 1 or -1), and a negative number as exponent is TS_ERR_VALUE.
  */
 TS_API ts_tensor *ts_pow(ts_tensor *self, ts_tensor *exponent);
 /** ts_pow() with a plain number. */
@@ -1021,9 +1024,9 @@ TS_API ts_tensor *ts_logsumexp_out(ts_tensor *out, ts_tensor *self, const int64_
 
 /* ----------------------------------------------------------------------------------- arg ---- */
 /*
- * Places of extremes, as i64. The first among equal elements is chosen, and NaN before every
- * number. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_SHAPE (nothing to choose from,
- * or `out` does not fit), TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * Indices of extremes, as i64. Among equal elements the first is chosen; NaN is chosen before any
+ * number. Errors: TS_ERR_INDEX (dim out of range), TS_ERR_SHAPE (no elements, or `out` does not
+ * fit), TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 
 /** Row-major place of the largest of all elements: a 0-dim i64 tensor. */
@@ -1077,9 +1080,9 @@ TS_API ts_tensor *ts_cumsum_reversed(ts_tensor *self, int dim);
 
 /* -------------------------------------------------------------------------------- matmul ---- */
 /*
- * Products of matrices. Operands have one dtype (f64, f32, bf16, f16, i64, i32 or u8) and device;
- * any may be a transposed view, which costs nothing. Products of bf16 and f16 are summed in f32,
- * those of integers wrap around. A product over no elements is 0.
+ * Matrix products. Operands have the same dtype (f64, f32, bf16, f16, i64, i32 or u8) and device.
+ * A transposed view is read without a copy. bf16 and f16 accumulate in f32; integers wrap. A
+ * product with an inner size of 0 is 0.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -1202,8 +1205,8 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
 /* --------------------------------------------------------------------------------- index ---- */
 /*
  * Reading and writing by tensors of indices (i64 or i32), in any dtype; src has self's dtype.
- * Indices are checked before anything is written: TS_ERR_INDEX names index, position and bound;
- * negative ones are errors. Sums over equal indices run in their order, whatever the threads.
+ * Indices are checked before the first write; a negative or too large index is TS_ERR_INDEX, with
+ * its value, position and bound. Sums over equal indices do not depend on the number of threads.
  * Other errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
@@ -1263,7 +1266,7 @@ TS_API ts_tensor *ts_one_hot(ts_tensor *index, int64_t num_classes);
 
 /* ---------------------------------------------------------------------------------- mask ---- */
 /*
- * Triangles, and elements chosen by a mask of bools.
+ * Triangular parts, and elements selected by a bool mask.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 

@@ -32,10 +32,9 @@ TS_API ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *b
 TS_API ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
                                    const ts_normalization_opts *opts);
 /**
- * The layer norm of self + residual, and the sum: the two steps between the blocks
- * of a transformer in one pass over memory. For bf16 and f16 the sum is rounded, and the norm is
- * that of the rounded sum.
- * @param residual  self's sizes and dtype
+ * Layer norm of self + residual in one pass over memory, as between the blocks of a transformer.
+ * For bf16 and f16 the sum is rounded first, and the norm is computed from the rounded sum.
+ * @param residual  has self's sizes and dtype
  * @param sum       receives self + residual; may be NULL
  */
 TS_API ts_tensor *ts_add_layer_norm(ts_tensor *self, ts_tensor *residual, ts_tensor *weight,

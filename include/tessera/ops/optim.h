@@ -35,8 +35,8 @@ typedef struct ts_adamw_rule {
     double beta1, beta2; /**< in [0, 1); usual: 0.9, 0.999 */
     double eps;          /**< >= 0; usual: 1e-8 */
     double weight_decay; /**< >= 0 */
-    bool decoupled;      /**< AdamW: p shrinks by lr * weight_decay;
-                              else Adam: g += weight_decay * p */
+    bool decoupled;      /**< true, AdamW: p *= 1 - lr * weight_decay;
+                              false, Adam: g += weight_decay * p */
     const ts_step_guard *guard;   /**< NULL: no step is skipped */
     ts_tensor *const *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
                                        g is the gradient times this factor, in the arithmetic of
@@ -48,7 +48,7 @@ typedef struct ts_adamw_rule {
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  * @param exp_avg, exp_avg_sq  m and v, zero before the first step
- * @param steps  n numbers: how often tensor i has been stepped, this time included
+ * @param steps  n numbers of steps: that of tensor i, this step included
  */
 TS_API ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads,
                            ts_tensor *const *exp_avg, ts_tensor *const *exp_avg_sq,
@@ -85,10 +85,10 @@ TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *f
 /** Multiplies each tensor by a number, as ts_scale_(), in one pass. Returns a 0-dim f32: 1 if a
  *  product is infinite or NaN, else 0. See nn/amp.h. */
 TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
-/** Multiplies by the one element of the floating `factor`. */
+/** ts_unscale_() with the one element of the floating `factor`. */
 TS_API ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
-/** Multiplies by max_norm / (norm + 1e-6) unless that is at least 1;
- * norm as from ts_global_norm(). */
+/** Multiplies each tensor by min(1, max_norm / (norm + 1e-6)), with the norm of
+ *  ts_global_norm(). */
 TS_API ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm,
                                double max_norm);
 

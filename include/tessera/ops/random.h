@@ -16,8 +16,10 @@ TS_BEGIN_DECLS
  * TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_dropout(ts_tensor *x, double p, bool train);
+/** ts_dropout() in place; returns x. */
 TS_API ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train);
-/** Gradient of dropout: drops and scales grad as the call at the generator's state `at` did. */
+/** Gradient of dropout: applies to grad the mask and scale of the forward call that drew from the
+ *  generator at state `at`. */
 TS_API ts_tensor *ts_dropout_backward(ts_tensor *grad, double p, ts_rng_state at);
 
 TS_END_DECLS

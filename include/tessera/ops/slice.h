@@ -10,16 +10,16 @@
 
 TS_BEGIN_DECLS
 
-/** The end of a dim, for ts_slice(). */
+/** End argument of ts_slice() that means the end of the dim. */
 #define TS_END INT64_MAX
 
-/** `length` elements from `start` along dim; nothing is clamped. */
+/** View of `length` elements from `start` along dim. A range outside the dim is an error. */
 TS_API ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length);
-/* The functions that make several parts return a status and write views to `parts`, in order;
- * after an error all of these are NULL. */
+/* ts_split(), ts_chunk() and ts_unbind() write views to `parts`, in order; after an error all of
+ * these are NULL. */
 
 /**
- * Parts of `size` elements along dim, the last one smaller when it does not divide.
+ * Splits t into parts of `size` elements along dim; the last part may be smaller.
  * Up to four parts are one op, whose gradient is one ts_cat() of the parts' gradients.
  * @param nparts  must be the number of parts: ceil(ts_size(t, dim) / size), 1 for an empty dim
  */

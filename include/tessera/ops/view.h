@@ -9,14 +9,16 @@
 
 TS_BEGIN_DECLS
 
-/** Dims start to end (both included) become one; a copy when the strides need it. */
+/** Merges the dims start_dim to end_dim (included) into one: a view, or a copy if the strides do
+ *  not allow a view. */
 TS_API ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim);
-/** Dim `dim` becomes several of these sizes; one may be -1. */
+/** Splits dim `dim` into ndim dims of these sizes; one size may be -1. */
 TS_API ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim);
 
-/** (N, M) becomes (M, N); fewer than two dims stay as they are, more are an error. */
+/** Transposes (N, M) to (M, N). A tensor with fewer than two dims is unchanged; more are an
+ *  error. */
 TS_API ts_tensor *ts_t(ts_tensor *t);
-/** Dim `source` moves to place `destination`; the others keep their order. */
+/** Moves dim `source` to position `destination`; the other dims keep their order. */
 TS_API ts_tensor *ts_movedim(ts_tensor *t, int source, int destination);
 
 /** ts_expand() to the sizes of `other`. */
