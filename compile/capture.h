@@ -19,7 +19,7 @@ typedef struct part {
     uint32_t first_number, last_number; /* half-open; the range may include numbers of other
                                            calls */
     uint8_t where;
-    bool anew; /* must be captured again before the next replay */ /* must be captured again before the next replay */
+    bool anew; /* must be captured again before the next replay */
 } part;
 
 /** A storage that a step reads or writes. */

@@ -193,7 +193,6 @@ static ts_status write_folder(save *s)
 }
 
 /* Renames the temporary folder to STEP. An existing STEP is renamed to STEP.old-PID first. */
-/* Renames the temporary folder to STEP. An existing STEP is renamed to STEP.old-PID first. */
 static ts_status put_in_place(save *s)
 {
     struct stat old;

@@ -40,7 +40,6 @@ ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **t
 ts_status ts_manifest_parse(const char *op, const char *path, const char *text, size_t bytes,
                             ts_manifest *manifest);
 /** Frees files and json; call it only for a manifest of ts_manifest_parse(). */
-/** Frees files and json; call it only for a manifest of ts_manifest_parse(). */
 void ts_manifest_free(ts_manifest *manifest);
 
 #endif

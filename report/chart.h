@@ -24,7 +24,7 @@ typedef struct ts_chart_reference_line {
 } ts_chart_reference_line;
 
 typedef struct ts_chart_bar_value {
-    int label, series; // indices into labels and series into labels and series
+    int label, series; // indices into labels and series
     double value;
 } ts_chart_bar_value;
 

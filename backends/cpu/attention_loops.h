@@ -91,7 +91,6 @@ static void A_(weigh)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_r
 }
 
 /** Scales n contiguous elements. */
-/** Scales n contiguous elements. */
 static void A_(times)(A_T *x, int64_t n, A_T factor)
 {
     int64_t j = 0;

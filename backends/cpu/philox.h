@@ -27,7 +27,6 @@ VEC_FN philox_lanes philox_round(philox_lanes c, vl k0, vl k1)
 }
 
 /** Counters of the blocks position .. position + VD_LANES - 1, one block per lane. */
-/** Counters of the blocks position .. position + VD_LANES - 1, one block per lane. */
 VEC_FN philox_lanes philox_counters(uint64_t position)
 {
     vu64 at = (vu64)vl_set1((int64_t)position); /* unsigned: positions may wrap */

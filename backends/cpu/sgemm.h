@@ -20,7 +20,7 @@ typedef struct ts_sgemm_plan {
     int64_t floats;                /* floats of scratch per task; 0 if the tasks share it */
     int64_t packed_floats;         /* floats before `rest` */
     bool small;                    /* if set, only g, sums and bytes are valid */
-    bool a_packed, alone;          /* both operands are packed; the calling thread runs all tasks */          /* both operands are packed; the calling thread runs all tasks */
+    bool a_packed, alone;          /* both operands are packed; the calling thread runs all tasks */
     size_t bytes;                  /* bytes of scratch; may be 0 */
 } ts_sgemm_plan;
 

@@ -34,7 +34,6 @@ TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int6
     return s->memory ? TS_OK : ts_error_memory(what, (int64_t)s->bytes);
 }
 /** Returns an unused slot. A body calls it once per invocation; contents are undefined. */
-/** Returns an unused slot. A body calls it once per invocation; contents are undefined. */
 TS_INLINE void *ts_slot(ts_slots *s)
 {
     return s->memory +

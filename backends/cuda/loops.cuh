@@ -30,8 +30,6 @@ namespace ts {
 
 /** An operand along the innermost dim: contiguous, one element for all, or a number of the host. In
  * kernels of single elements (V = 1), way_one means any stride. */
-/** An operand along the innermost dim: contiguous, one element for all, or a number of the host. In
- * kernels of single elements (V = 1), way_one means any stride. */
 enum access_way : uint8_t { way_array, way_one, way_number };
 
 /** A kernel's iteration space: sizes in accesses, strides in bytes per access. */

@@ -78,7 +78,6 @@ bool ts_cuda_synchronous(void);
 /** The number of launches so far. */
 uint32_t ts_cuda_launches(void);
 /** Records that of the first `end` launches those on `stream` (NULL: on any) have succeeded. */
-/** Records that of the first `end` launches those on `stream` (NULL: on any) have succeeded. */
 void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end);
 
 /** Reads and clears the fault report: TS_ERR_INDEX or TS_ERR_VALUE if a kernel reported an invalid

@@ -115,7 +115,6 @@ static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
     return v;
 }
 /** Boxes a list of `count` entries, or a number; see ts_value_none(). Lists are borrowed. */
-/** Boxes a list of `count` entries, or a number; see ts_value_none(). Lists are borrowed. */
 static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
     if (count != (int32_t)count || count < 0)
