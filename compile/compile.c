@@ -334,7 +334,7 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
                          : ts_fail_op(TS_ERR_NULL, c->name, site, NULL,
                                       "the function left output %d NULL", i);
         else if (outputs[i] != TS_NONE && !inside)
-            ts_tensor_settle(outputs[i]);
+            ts_tensor_take_address(outputs[i]);
     for (int i = 0; i < noutputs && status != TS_OK; i++)
         outputs[i] = NULL;
     return status;

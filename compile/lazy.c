@@ -325,7 +325,7 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
  *  promised by another recording. */
 static ts_status require_values(const ts_frame *f, ts_tensor *t, const ts_lazy *mine)
 {
-    if (!(t->keys & LAZY) || ts_tensor_settle(t) || (mine && t->storage->foreign == mine))
+    if (!(t->keys & LAZY) || ts_tensor_take_address(t) || (mine && t->storage->foreign == mine))
         return TS_OK;
     return ts_fail_op(TS_ERR_STATE, f ? ts_op_name(f->op) : NULL, f ? f->site : NULL,
                       "use results of a compiled function after it has returned, and handle its "

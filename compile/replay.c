@@ -433,7 +433,7 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
         atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed))
         return false;
     for (int i = 0; i < ninputs; i++)
-        if (inputs[i] == TS_NONE || !ts_tensor_settle(inputs[i]))
+        if (inputs[i] == TS_NONE || !ts_tensor_take_address(inputs[i]))
             return false;
     pthread_mutex_lock(&c->lock);
     ts_exec *e = find(c, thread, inputs, ninputs);

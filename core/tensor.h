@@ -18,7 +18,7 @@ typedef struct ts_grad_meta ts_grad_meta;
  * processor cannot map (tag 0xa5 in the upper 16 bits), so code that computes with addresses
  * (views, overlaps) works unchanged. When a plan allocates the memory, the storage keeps the
  * promised address in `foreign`. A tensor keeps TS_KEY_LAZY and its promised address until
- * ts_tensor_settle().
+ * ts_tensor_take_address().
  */
 #define TS_PROMISED_TAG 0xa5
 TS_INLINE bool ts_is_promised(const void *data)
@@ -162,7 +162,7 @@ ts_tensor *ts_tensor_promise(ts_thread *thread, const ts_meta *m, void *data, vo
 bool ts_storage_fulfil(ts_thread *thread, ts_storage *s);
 /** Updates t's address from the promised to the allocated memory and removes TS_KEY_LAZY. False if
  *  the memory is not allocated yet. */
-TS_INLINE bool ts_tensor_settle(ts_tensor *t)
+TS_INLINE bool ts_tensor_take_address(ts_tensor *t)
 {
     const ts_storage *s = t->storage;
     if (ts_is_promised(s->data))

@@ -229,7 +229,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    __shared__ attention_rows told[4]; /* more than two: outlives the ring's stages of queries */
+    __shared__ attention_rows work_item[4]; /* more than two: outlives the stages of queries */
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
     tile_ring<2> rows{v + S::stages * S::tile_bytes};
@@ -276,7 +276,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             values.wait_empty(at);
             barrier_expect(values.full(at), S::tile_bytes);
             tma_load_tile<WIDE, DEPTH>(v + at % S::stages * S::tile_bytes, &v_map, v_row,
-                                       told[of % 4].head / c.share, told[of % 4].batch,
+                                       work_item[of % 4].head / c.share, work_item[of % 4].batch,
                                        values.full(at));
         };
         for (unsigned index = blockIdx.x, next; index < all; index = next) {
@@ -291,7 +291,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             } else if (threadIdx.x == 0) {
                 int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
                 rows.wait_empty(round);
-                told[round % 4] = {first, at.head, at.batch, tiles};
+                work_item[round % 4] = {first, at.head, at.batch, tiles};
                 barrier_expect(rows.full(round), S::q_bytes);
                 tma_load_tile<S::rows, DEPTH>(q + round % 2 * S::q_bytes, &q_map, first, at.head,
                                               at.batch, rows.full(round));
@@ -316,7 +316,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             if (passed)
                 fetch_values(round - 1);
             rows.wait_empty(round);
-            told[round % 4].tiles = 0;
+            work_item[round % 4].tiles = 0;
             barrier_arrive(rows.full(round));
         }
         return;
@@ -339,15 +339,16 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     auto meet_rows = [&] {
         rows.wait_full(round);
-        first = told[round % 4].first;
-        tiles = told[round % 4].tiles;
+        first = work_item[round % 4].first;
+        tiles = work_item[round % 4].tiles;
     };
     attention_bits<WIDE / 8> kept = {}, shown = {};
     constexpr bool FETCHES = RULES == ADDED && DEPTH <= 192; /* registers are left to hold them */
     attention_addends<T, FETCHES ? WIDE / 8 : 1> added; /* of the next tile */
     auto fetch_added = [&](int from) {
         if constexpr (FETCHES)
-            added.fetch(c, span, told[round % 4].batch, told[round % 4].head, first + mine,
+            added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,
+                        first + mine,
                         from + lane % 4 * 2, from);
     };
     constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a loop of its own */
@@ -356,7 +357,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
      * products */
     auto draw_bits = [&](int i, auto draws) {
         if constexpr (RULES == BITS) {
-            attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
+            attention_head rules{c, span, work_item[round % 4].batch, work_item[round % 4].head};
             int from = (last_tile(first) - i) * WIDE, row = first + mine - lane / 4;
             if (draws && c.dropout)
                 kept = rules.template kept_of_rows<WIDE / 8>(row, from);
@@ -371,7 +372,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             if (i + 1 < tiles)
                 fetch_added(from - WIDE);
         } else if constexpr (RULES == ADDED) {
-            attention_head rules{c, span, told[round % 4].batch, told[round % 4].head};
+            attention_head rules{c, span, work_item[round % 4].batch, work_item[round % 4].head};
             rules.template add_mask<T>(s, [&](int n, int e) {
                 return make_int2(first + mine + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
             });
@@ -389,7 +390,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             turn_give(1 + (group + 1) % S::groups, turn);
     };
     auto start_scores = [&] {
-        settle(s);
+        pin_accumulators(s);
         wgmma_begin();
         wgmma_products<T, DEPTH, S::rows, WIDE>(s, q + round % 2 * S::q_bytes + group * 64 * 128,
                                                 k + passed % S::stages * S::tile_bytes);
@@ -397,14 +398,14 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     auto start_sums = [&] { /* of the previous tile */
         values.wait_full(passed - 1);
-        settle(o);
+        pin_accumulators(o);
         wgmma_begin();
         wgmma_accumulate<T, WIDE>(o, p, v + (passed - 1) % S::stages * S::tile_bytes);
         wgmma_commit();
     };
     /* the probabilities of tile i, whose scores are complete; returns whether to scale by shrink */
     auto probabilities = [&](int i, float(&of_top)[2], float(&of_sum)[2], auto draws) {
-        settle(s);
+        pin_accumulators(s);
         release(keys.empty(passed));
         int begin = first + group * 64, from = (last_tile(first) - i) * WIDE;
         if constexpr (RULES)
@@ -420,7 +421,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     auto end_sums = [&] {
         wgmma_wait<0>();
-        settle(o);
+        pin_accumulators(o);
         release(values.empty(passed - 1));
         pack_left<T>(p, s);
         passed++;
@@ -450,7 +451,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     /* writes the rows of a round, and goes on with the next ones if there are more */
     auto finish = [&](int of, bool more) {
-        attention_rows r = told[of % 4];
+        attention_rows r = work_item[of % 4];
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             float total = sum[half];
@@ -496,7 +497,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 start_scores();
                 draw_bits(i, std::true_type());
                 wgmma_wait<0>();
-                settle(o);
+                pin_accumulators(o);
                 if (i)
                     release(values.empty(passed - 1));
                 if (probabilities(i, top, sum, std::true_type()))
@@ -506,7 +507,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 start_sums();
             }
             wgmma_wait<0>();
-            settle(o);
+            pin_accumulators(o);
             release(values.empty(passed - 1));
             finish(round, false);
         }
@@ -566,7 +567,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     }
     start_sums();
     wgmma_wait<0>();
-    settle(o);
+    pin_accumulators(o);
     finish(round - 1, false);
     if (thread == 0)
         tma_stores_wait();

@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(384, 1)
     constexpr int ROWS = S::rows;
     using work = attention_keys_work<S::keys, ROWS>;
     extern __shared__ char shared[];
-    __shared__ unsigned told; /* index of the block's unit of work; >= all: the end of the work */
+    __shared__ unsigned work_item; /* index of the block's item; >= all: the end of the work */
     uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
              passing = v + S::held_bytes;
     uint32_t slabs = passing + S::stages * S::stage_bytes,
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(384, 1)
             for (unsigned index = blockIdx.x; true;
                  index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
                 barrier_wait(held_empty, ~round & 1);
-                told = index;
+                work_item = index;
                 if (index >= all) {
                     barrier_arrive(held_full);
                     break;
@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(384, 1)
 
         for (; true; round++) {
             barrier_wait(held_full, round & 1);
-            unsigned index = told;
+            unsigned index = work_item;
             if (index >= all)
                 break;
             work w(c, index, blocks, together);
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(384, 1)
             auto stage = [&](int i) { return (uint32_t)((passed + i) % S::stages); };
             auto begin_scores = [&](int i) {
                 ring.wait_full(passed + i);
-                forget(s);
+                discard_accumulators(s);
                 wgmma_begin();
                 wgmma_products<T, DEPTH, S::keys, ROWS>(s, own_k,
                                                         passing + stage(i) * S::stage_bytes);
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(384, 1)
                 if constexpr (RULES)
                     draw_bits(0);
                 wgmma_wait<0>();
-                settle(s);
+                pin_accumulators(s);
                 if constexpr (RULES)
                     mask_scores(0);
             }
@@ -204,7 +204,7 @@ static __global__ void __launch_bounds__(384, 1)
                     return two;
                 };
                 auto begin_weights = [&] {
-                    forget(dp);
+                    discard_accumulators(dp);
                     wgmma_begin();
                     wgmma_products<T, DEPTH, S::keys, ROWS>(dp, own_v, g);
                     wgmma_commit();
@@ -237,19 +237,19 @@ static __global__ void __launch_bounds__(384, 1)
                 } else {
                     pack_left<T>(p, s);
                 }
-                settle(dv);
+                pin_accumulators(dv);
                 wgmma_begin();
                 wgmma_accumulate<T, ROWS>(dv, p, g);
                 wgmma_commit();
                 if constexpr (RULES == BITS) { /* starts later, because bits need registers */
                     wgmma_wait<0>();
-                    settle(dv);
+                    pin_accumulators(dv);
                     begin_weights();
                     wgmma_wait<0>();
                 } else {
                     wgmma_wait<1>();
                 }
-                settle(dp);
+                pin_accumulators(dp);
 #pragma unroll
                 for (int n = 0; n < ROWS / 8; n++) {
                     float4 two = pairs_of(n);
@@ -266,25 +266,25 @@ static __global__ void __launch_bounds__(384, 1)
                     tma_sees_shared();
                     turn_give(SCORES + i % 2 * 2 + group, 256);
                 }
-                settle(dk);
+                pin_accumulators(dk);
                 wgmma_begin();
                 wgmma_accumulate<T, ROWS>(dk, ds, q);
                 wgmma_commit();
                 if constexpr (SUMS) {
                     turn_wait(SCORES + i % 2 * 2 + 1 - group, 256);
-                    forget(dq);
+                    discard_accumulators(dq);
                     wgmma_begin();
                     wgmma_crossed<T, S::keys, 2 * S::slab_bytes>(dq, dq_left + buffer, dq_right);
                     wgmma_commit();
                 }
                 wgmma_wait<1 + SUMS>();
-                settle(dv);
+                pin_accumulators(dv);
                 /* the scores after the last tile are unused, but cheaper than a loop with an exit
                  * in its middle */
                 begin_scores(i + 1 < w.total ? i + 1 : i);
                 if constexpr (SUMS) {
                     wgmma_wait<1>();
-                    settle(dq);
+                    pin_accumulators(dq);
 #pragma unroll
                     for (int n = 0; n < 8; n++)
                         add_to_memory(to + n * 128 * 4, dq[n]);
@@ -293,8 +293,8 @@ static __global__ void __launch_bounds__(384, 1)
                 if (RULES == BITS && i + 1 < w.total)
                     draw_bits(i + 1);
                 wgmma_wait<0>();
-                settle(s);
-                settle(dk);
+                pin_accumulators(s);
+                pin_accumulators(dk);
                 if (thread == 0)
                     barrier_arrive(ring.empty(passed + i));
                 if (RULES && i + 1 < w.total)
@@ -307,8 +307,8 @@ static __global__ void __launch_bounds__(384, 1)
                 barrier_arrive(held_empty);
             passed += w.total;
             wgmma_wait<0>();
-            settle(dk);
-            settle(dv);
+            pin_accumulators(dk);
+            pin_accumulators(dv);
             if (c.dk.data)
                 write_group<T, 64>(own_slabs, 0, dk, (float)c.scale, (float)c.scale,
                                    c.dk.of<T>(w.batch, w.head, begin), c.dk.row, c.keys - begin,

@@ -106,7 +106,7 @@ static __global__ void __launch_bounds__(384, 1)
                 wgmma_commit();
             };
             attention_bits<WIDE / 8> kept = {};
-            forget(s);
+            discard_accumulators(s);
             if constexpr (RULES) { /* one product at a time needs fewer registers */
                 begin_products(s, own_q, k);
                 int mine = own - lane / 4;
@@ -116,22 +116,22 @@ static __global__ void __launch_bounds__(384, 1)
                 if (RULES == BITS && c.mask_type == MASK_BOOL)
                     shown = rules.template shown_of_rows<WIDE / 8>(mine, from);
                 wgmma_wait<0>();
-                settle(dq);
-                settle(s);
+                pin_accumulators(dq);
+                pin_accumulators(s);
                 if (RULES == BITS && c.mask_type == MASK_BOOL)
                     hide_scores(s, shown);
                 else if (RULES == ADDED)
                     rules.template add_mask<T>(s, [&](int n, int e) {
                         return make_int2(own + e / 2 * 8, from + n * 8 + lane % 4 * 2 + e % 2);
                     });
-                forget(dp);
+                discard_accumulators(dp);
                 begin_products(dp, own_g, v);
             } else {
-                forget(dp);
+                discard_accumulators(dp);
                 begin_products(s, own_q, k);
                 begin_products(dp, own_g, v);
                 wgmma_wait<1>();
-                settle(s);
+                pin_accumulators(s);
             }
             if (i > 0 && thread == 0) /* the products of earlier tiles are done, too */
                 barrier_arrive(ring.empty(i - 1));
@@ -154,7 +154,7 @@ static __global__ void __launch_bounds__(384, 1)
             if (RULES == BITS && c.dropout)
                 mark_dropped(s, kept);
             wgmma_wait<0>();
-            settle(dp);
+            pin_accumulators(dp);
 #pragma unroll
             for (int n = 0; n < WIDE / 8; n++)
 #pragma unroll
@@ -163,17 +163,17 @@ static __global__ void __launch_bounds__(384, 1)
                                    ? marked_gradient(s[n][e], dp[n][e], pairs[e / 2].y, c.grow_half)
                                    : s[n][e] * (dp[n][e] - pairs[e / 2].y);
             pack_left<T>(ds, dp);
-            settle(dq);
+            pin_accumulators(dq);
             wgmma_begin();
             wgmma_accumulate<T, WIDE>(dq, ds, k);
             wgmma_commit();
             if constexpr (S::flush) {
                 wgmma_wait<0>();
-                settle(dq);
+                pin_accumulators(dq);
             }
         }
         wgmma_wait<0>();
-        settle(dq);
+        pin_accumulators(dq);
         if (c.dq.data)
             write_group<T, S::rows>(q, group * 64, dq, (float)c.scale, (float)c.scale,
                                     c.dq.of<T>(at.batch, at.head, begin), c.dq.row, c.rows - begin,

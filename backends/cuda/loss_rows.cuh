@@ -152,7 +152,7 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
     }
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole)
     {
-        this->settle(whole);
+        this->set_maximum_and_sum(whole);
         if (r.column(0) == 0)
             a.known[r.row] = {whole.x, whole.y, 0};
         if (goal == a.IGNORED) {

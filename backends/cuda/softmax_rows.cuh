@@ -41,7 +41,7 @@ template <class T, int VECS, int V> struct own_exps {
     }
     /** Sets top and sum to the row's. If no element of the thread is above -Inf, its exponentials
      * are 0 or NaN, and its shift() is 1. */
-    __device__ __forceinline__ void settle(float2 whole)
+    __device__ __forceinline__ void set_maximum_and_sum(float2 whole)
     {
         if (top == minus_infinity<A>())
             base = whole.x;
@@ -74,7 +74,7 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
         for (int j = 0; j < S::vecs; j++)
             unpack<T, V>(x.at[j], this->e[j]);
         this->take([](int) { return true; });
-        this->settle(
+        this->set_maximum_and_sum(
             row_combine<S, V>(make_float2(this->top, this->sum), 0, 0, joined_exps<T>(), place));
     }
 };

@@ -97,14 +97,14 @@ __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/** Waits until all but the last LEFT groups of products are done. Call settle() on their
+/** Waits until all but the last LEFT groups of products are done. Call pin_accumulators() on their
  *  accumulators afterwards. */
 template <int LEFT> __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 /** Keeps the compiler from reading accumulators before this point. */
-template <int N> __device__ __forceinline__ void settle(float (&d)[N][4])
+template <int N> __device__ __forceinline__ void pin_accumulators(float (&d)[N][4])
 {
 #pragma unroll
     for (int n = 0; n < N; n++)
@@ -115,7 +115,7 @@ template <int N> __device__ __forceinline__ void settle(float (&d)[N][4])
 
 /** Tells the compiler that the accumulators' old values are unused, before products that overwrite
  * them. */
-template <int N> __device__ __forceinline__ void forget(float (&d)[N][4])
+template <int N> __device__ __forceinline__ void discard_accumulators(float (&d)[N][4])
 {
 #pragma unroll
     for (int n = 0; n < N; n++)
