@@ -205,7 +205,7 @@ static void gather(windows *w, int64_t first, int64_t count)
     int64_t taps = a[0].taps * a[1].taps * a[2].taps;
     w->first = first;
     w->count = w->row = count;
-    if (!taps)
+    if (!taps || !w->channels || !count)
         return;
     if (w->by_window)
         ts_parallel_for(count, 1 + 16384 / (taps * w->channels + 1), gather_by_window, w);
@@ -252,6 +252,8 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
 
 static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
 {
+    if (!s->channels || !count)
+        return;
     s->first = first;
     s->count = count;
     s->back = back;
