@@ -22,7 +22,7 @@ struct ts_module {
     ts_member *members;
     int nmembers, room;
     struct ts_nn_hook *hooks; /* in the order in which they were added */
-    int running;              /* calls of ts_forward() that have not returned */
+    _Atomic int running;      /* by any thread: calls of ts_forward() that have not returned */
     bool training;
 };
 
