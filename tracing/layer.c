@@ -564,7 +564,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     TS_TRY(check_args(fn, inputs, ninputs, outputs, noutputs, graph, site));
     ts_thread *thread = ts_thread_self();
     tracer r = {.events = {enter, leave, parts, parts_end, record_kept_result, constant, grad_read,
-                         grad_set, grad_absent, before},
+                         grad_set, grad_absent, before, false},
                 .graph = ts_graph_new(), .thread = thread, .depth = thread->depth,
                 .base = thread->rng};
     if (!r.graph)
