@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(128)
     for (int n = 0; n < N / 8; n++)
         for (int e = 0; e < 4; e++)
             d[n][e] = 99; /* to be overwritten */
-    settle(d);
+    pin_accumulators(d);
     wgmma_begin();
     wgmma_products<T, DEPTH, 128, N>(d, a + 64 * 128, b);
     wgmma_commit();
     wgmma_wait<0>();
-    settle(d);
+    pin_accumulators(d);
     give(out, d);
 #endif
 }
@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(128)
     get(s, left);
     get(d, sums);
     pack_left<T>(p, s);
-    settle(d);
+    pin_accumulators(d);
     wgmma_begin();
     wgmma_accumulate<T, ROWS>(d, p, b);
     wgmma_commit();
     wgmma_wait<0>();
-    settle(d);
+    pin_accumulators(d);
     give(sums, d);
 #endif
 }
@@ -151,13 +151,13 @@ __global__ void __launch_bounds__(256)
     tma_sees_shared();
     __syncthreads();
     barrier_wait(full, 0);
-    forget(d);
+    discard_accumulators(d);
     wgmma_begin();
     wgmma_crossed<T, 128, slab>(d, slabs + (ROWS == 128 ? group * 64 * 128 : 0),
                                 b + (DEPTH == 128 ? group * 128 * 128 : 0));
     wgmma_commit();
     wgmma_wait<0>();
-    settle(d);
+    pin_accumulators(d);
     give(out + group * 64 * 64, d);
 #endif
 }
