@@ -1,5 +1,6 @@
 /** @file capture.c  Plans as graphs, against a mock of a device that captures. */
 // SPDX-License-Identifier: MIT
+#include "tests/compile/explains.h"
 #include "tests/compile/tape.h"
 #include "tests/threads.h"
 
@@ -75,29 +76,6 @@ static ts_status install(void *state, ts_key key)
 static void set_up(void) { set_up_with(install); }
 #define MOCK .setup = set_up, .teardown = tear_down
 
-static ts_tensor *there(uint64_t seed, const int64_t *sizes, int ndim)
-{
-    return ts_to_device(numbers(seed, sizes, ndim), device);
-}
-static bool same_there(ts_tensor *a, ts_tensor *b)
-{
-    return same(ts_to_device(a, TS_DEVICE_CPU), ts_to_device(b, TS_DEVICE_CPU));
-}
-
-/** Whether ts_explain() says so. */
-static bool explains(ts_compiled *c, const char *words)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    OK(ts_explain(c, file));
-    fclose(file);
-    bool is = strstr(text, words) != NULL;
-    if (!is)
-        fprintf(stderr, "expected '%s' in:\n%s", words, text);
-    free(text);
-    return is;
-}
 static ts_compiled *graph_of(ts_trace_fn fn, void *ctx)
 {
     return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .graph = true));

@@ -4,6 +4,7 @@
 #define TESTS_COMPILE_REPLAY_H
 
 #include "core/tensor.h"
+#include "tests/compile/explains.h"
 #include "tests/tracing/net.h"
 
 static int ran; /* calls in which a function ran */
@@ -12,21 +13,6 @@ static inline ts_compiled *replays_of(ts_trace_fn fn, void *ctx)
 {
     ran = 0;
     return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .name = "fn", .replay = true));
-}
-
-/** Whether ts_explain() says so. */
-static inline bool explains(ts_compiled *c, const char *words)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    OK(ts_explain(c, file));
-    fclose(file);
-    bool is = strstr(text, words) != NULL;
-    if (!is)
-        fprintf(stderr, "expected '%s' in:\n%s", words, text);
-    free(text);
-    return is;
 }
 
 static inline ts_status step(TRACED)

@@ -331,4 +331,15 @@ static inline void tear_down(void)
     ck_assert_ptr_null(capturing);
 }
 
+/** Drawn numbers on the device, by numbers() of tests/tracing/common.h. */
+static inline ts_tensor *there(uint64_t seed, const int64_t *sizes, int ndim)
+{
+    return ts_to_device(numbers(seed, sizes, ndim), device);
+}
+/** Whether two tensors have the same bits, wherever they are. */
+static inline bool same_there(ts_tensor *a, ts_tensor *b)
+{
+    return same(ts_to_device(a, TS_DEVICE_CPU), ts_to_device(b, TS_DEVICE_CPU));
+}
+
 #endif

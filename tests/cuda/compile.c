@@ -1,6 +1,7 @@
 /** @file compile.c  Compiled functions on a GPU, call by call and as graphs: the bits of calls, one
  * plan, memory given back. */
 // SPDX-License-Identifier: MIT
+#include "tests/compile/explains.h"
 #include "tests/cuda/cuda.h"
 #include "tests/threads.h"
 
@@ -40,21 +41,6 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     ts_optimizer_zero_grad(l->optimizer);
     out[0] = ts_keep(ts_detach(loss));
     return TS_OK;
-}
-
-/** Whether ts_explain() says so. */
-static bool explains(ts_compiled *c, const char *words)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *file = open_memstream(&text, &size);
-    OK(ts_explain(c, file));
-    fclose(file);
-    bool is = strstr(text, words) != NULL;
-    if (!is)
-        fprintf(stderr, "expected '%s' in:\n%s", words, text);
-    free(text);
-    return is;
 }
 
 TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 8)
