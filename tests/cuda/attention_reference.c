@@ -6,8 +6,11 @@
 
 void keep_to(int which)
 {
-    static const char *const kernels[KERNELS] = {"auto", "mma", "plain"};
-    setenv("TS_CUDA_ATTENTION", kernels[which], 1);
+    static const char *const kernels[KERNELS] = {NULL, "mma", "plain"};
+    if (kernels[which])
+        setenv("TS_CUDA_ATTENTION", kernels[which], 1);
+    else
+        unsetenv("TS_CUDA_ATTENTION");
 }
 
 /* ------------------------------------------------------------------------------ operands ---- */
