@@ -8,6 +8,12 @@
 #define TS_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TS_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TS_INLINE static inline __attribute__((always_inline))
+/* For a long function with many callers: a sanitizer's code in each copy takes long to compile. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define TS_INLINE_LONG static inline
+#else
+#define TS_INLINE_LONG TS_INLINE
+#endif
 #define TS_COLD __attribute__((cold, noinline))
 #define TS_COUNTOF(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
