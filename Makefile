@@ -54,9 +54,10 @@ DRAWN_CALLS := build-asan:tests/misuse/misuse
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
 	@tools/run-tests -C build-asan --no-suite slow
 
-# Without lower variants, interrupted runs, large samples, and drawn calls, which `make test` makes.
+# Without lower variants, interrupted runs, large samples, and drawn calls, which `make test` makes;
+# with a quarter of the drawn programs.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
-	@TS_TEST_SMALL=1 tools/run-tests -C build-asan --no-suite slow --no-suite thorough
+	@TS_TEST_SMALL=1 TS_TEST_PROGRAMS=60 tools/run-tests -C build-asan --no-suite slow --no-suite thorough
 
 build-asan/build.ninja:
 	@tools/setup build test
@@ -65,7 +66,7 @@ build-asan/build.ninja:
 tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan/
 	@tools/setup build test
 	@test -f build-tsan/build.ninja || meson setup build-tsan $(CHECKED) -Db_sanitize=thread -Dc_args=-g1 \
-	    -Dexamples=false
+	    -Dexamples=false -Dwide_variants=false
 	@tools/run-tests -C build-tsan
 
 aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/
@@ -83,7 +84,7 @@ compile-cuda: build/build.ninja ## compile the CUDA backend without a GPU; ARCHS
 	    tools/compile-cuda $${ARCHS:+"$$ARCHS"}; else echo "compile-cuda: skipped: needs nvcc"; fi
 
 FUZZ_FLAGS := --buildtype=debugoptimized -Db_ndebug=false -Db_sanitize=address,undefined \
-    -Db_lundef=false -Dcuda=disabled -Dexamples=false -Dbench=false
+    -Db_lundef=false -Dcuda=disabled -Dwide_variants=false -Dexamples=false -Dbench=false
 
 fuzz: ## run the fuzzers, in build-fuzz/; SECONDS=n each, HARNESS=name
 	@tools/setup build test fuzz

@@ -1,6 +1,6 @@
 /**
  * @file growth.h
- * How time grows with size, told apart from how busy the machine is.
+ * Growth of time with size, independent of the load of the machine.
  *
  *     static void sum_all(void *ctx, int n) { ... }
  *     ck_assert_double_lt(ts_growth(sum_all, NULL, 2000, 64000), TS_GROWTH_BOUND);
@@ -15,8 +15,8 @@
 /** Halfway between 1, which is linear, and 2, which is quadratic. */
 #define TS_GROWTH_BOUND 1.5
 
-/** Seconds of CPU time that the calling thread took for the body:
- * time in which others ran does not count. */
+/** Seconds of CPU time that the calling thread spends in the body; time of other threads and
+ * processes does not count. */
 static inline double ts_cpu_seconds(void (*body)(void *ctx, int n), void *ctx, int n)
 {
     struct timespec from, to;
@@ -27,13 +27,17 @@ static inline double ts_cpu_seconds(void (*body)(void *ctx, int n), void *ctx, i
 }
 
 /**
- * The p by which the time of the body goes as n^p between two sizes. It compares the fastest
- * of some runs of each, since neighbours on a machine also take caches away. The sizes should
- * lie 30 times apart: a disturbance that doubles one time then moves p by 0.2.
+ * Returns the exponent p of the time n^p of the body between two sizes: of the fastest of three runs
+ * of each size (one under a sanitizer), because other programs also evict caches. The sizes should
+ * differ by a factor of 30: a disturbance that doubles one time then changes p by 0.2.
  */
 static inline double ts_growth(void (*body)(void *ctx, int n), void *ctx, int less, int more)
 {
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+    enum { TURNS = 1 };
+#else
     enum { TURNS = 3 };
+#endif
     double small = INFINITY, large = INFINITY;
     for (int i = 0; i < TURNS; i++) {
         small = fmin(small, ts_cpu_seconds(body, ctx, less));
