@@ -120,8 +120,8 @@ TS_INLINE void ts_depth_restore(const uint16_t *depth) { ts_tls.depth = *depth; 
  * @param want   bit i: result i is wanted; on TS_OK a wanted result 0 is set, the caller owns it
  * @param site   return address of the public function, for errors
  */
-TS_INLINE_LONG ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets, int nrets,
-                                 int given, int want, const void *site)
+TS_INLINE_LONG ts_status ts_call(int op, const ts_value *args, int nargs, ts_value *rets,
+                                 int nrets, int given, int want, const void *site)
 {
     ts_thread *thread = &ts_tls;
     ts_keyset keys = 0;
