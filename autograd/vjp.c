@@ -181,3 +181,15 @@ ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
     const ts_end *in = ts_node_input(b->node, i, 0);
     return g && in ? reduce_to(&in->shape, g) : g;
 }
+
+ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x)
+{
+    if (!g || !x || g->ndim != x->ndim || !ts_is_dense_last(x) || ts_is_dense_last(g))
+        return g;
+    int64_t last[TS_MAX_DIMS] = {0}, first[TS_MAX_DIMS] = {0, g->ndim - 1};
+    for (int d = 1; d < g->ndim; d++)
+        last[d] = d < g->ndim - 1 ? d + 1 : 1;
+    for (int d = 2; d < g->ndim; d++)
+        first[d] = d - 1;
+    return ts_permute(ts_clone(ts_permute(g, last, g->ndim)), first, g->ndim);
+}

@@ -106,6 +106,19 @@ bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndi
     return true;
 }
 
+bool ts_is_dense_last(const ts_tensor *t)
+{
+    if (t->ndim < 3 || t->strides[1] != 1)
+        return false;
+    int64_t step = t->sizes[1];
+    for (int d = t->ndim - 1; d >= 2; d--) {
+        if (t->strides[d] != step)
+            return false;
+        step *= t->sizes[d];
+    }
+    return t->sizes[0] == 1 || t->strides[0] == step;
+}
+
 TS_INLINE ts_tensor *tensor_init(ts_tensor *t, ts_storage *s, void *data, const ts_meta *m,
                                  ts_keyset keys)
 {

@@ -276,6 +276,11 @@ TS_INLINE bool ts_storage_shared(const ts_storage *s)
 /** True when strides are those of a contiguous tensor of these sizes
  * (size-1 dims do not matter). */
 bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndim);
+/**
+ * Whether t, of sizes (N, C, ...) and three dims or more, is dense with C innermost in memory and
+ * the other dims in their order. Strides of dims of size 1 count, except that of N.
+ */
+bool ts_is_dense_last(const ts_tensor *t);
 /** Fills row-major strides; returns numel. */
 TS_INLINE int64_t ts_strides_fill(const int64_t *sizes, int ndim, int64_t *strides)
 {

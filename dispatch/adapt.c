@@ -67,7 +67,14 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
     return TS_OK;
 }
 
-/** Runs the kernel on a contiguous tensor in the place of each destination that is not. */
+/** Whether a kernel cannot write to destination i: it is strided, or the kernel writes the plan's
+ * order of dims. */
+static bool needs_temporary(const ts_frame *f, int i)
+{
+    return !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS) || (f->plan->ordered >> i & 1);
+}
+
+/** Runs the kernel on a new tensor in the place of each destination that it cannot write to. */
 static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];
@@ -75,7 +82,7 @@ static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
     inner.rets = made;
     for (int i = 0; i < f->nrets; i++) {
         made[i] = f->rets[i];
-        if ((f->given >> i & 1) && !(made[i].t->flags & TS_TENSOR_CONTIGUOUS)) {
+        if ((f->given >> i & 1) && needs_temporary(f, i)) {
             made[i] = ts_value_none();
             inner.given &= (uint8_t) ~(1 << i);
             inner.want |= (uint8_t)(1 << i);
@@ -105,7 +112,7 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
     const ts_value *outer = f->args;
     bool temporaries = false, packs = !(accepts.takes & TS_TAKES_STRIDES) && !f->plan->pointwise;
     for (int i = 0; f->given >> i && packs; i++)
-        temporaries |= (f->given >> i & 1) && !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS);
+        temporaries |= (f->given >> i & 1) && needs_temporary(f, i);
     copies c;
     c.count = 0;
     ts_status status = convert_args(&c, f, accepts);

@@ -438,7 +438,9 @@ ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
                             "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
                             o.dtypes & ~(uint32_t)TS_DT_ALL);
     ts_accepts accepts = {(uint16_t)o.dtypes,
-                          (uint16_t)((o.strided ? TS_TAKES_STRIDES : TS_STRIDES_PACKED) |
+                          (uint16_t)((o.strided   ? TS_TAKES_STRIDES
+                                      : o.layouts ? 0
+                                                  : TS_STRIDES_PACKED) |
                                      (o.converts ? TS_TAKES_DTYPES : 0))};
     ts_registry_begin();
     return ts_registry_end(ts_kernel_add(op, key, kernel, accepts, o.schema, out));

@@ -2212,13 +2212,6 @@ ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *m
                           V_T(self), V_T(mean), V_T(rstd), V_OPT(weight), V_I(dims));
 }
 
-ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight, ts_tensor *bias,
-                         double eps)
-{
-    return TS_INVOKE(TS_OP_group_norm, V_T(self), V_I(num_groups), V_OPT(weight), V_OPT(bias),
-                     V_F(eps));
-}
-
 ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
                                 ts_tensor *weight, int dims, ts_tensor **dw)
 {
@@ -2540,4 +2533,81 @@ ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *targe
 {
     return TS_INVOKE_MANY(((ts_tensor **[]){NULL, dtarget}), TS_OP_kl_div_backward, V_T(grad),
                           V_T(self), V_T(target), V_I(reduction), V_B(log_target));
+}
+
+/* ---------------------------------------------------------------------------- batch_norm ---- */
+
+ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                  ts_tensor *var, ts_tensor *weight, double eps, bool constant,
+                                  ts_tensor **dw, ts_tensor **db)
+{
+    return TS_INVOKE_MANY(((ts_tensor **[]){NULL, dw, db}), TS_OP_batch_norm_backward, V_T(grad),
+                          V_T(self), V_T(mean), V_T(var), V_OPT(weight), V_F(eps), V_B(constant));
+}
+
+ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight, ts_tensor *bias,
+                         double eps)
+{
+    return TS_INVOKE_FIRST(3, TS_OP_group_norm, V_T(self), V_I(num_groups), V_OPT(weight),
+                           V_OPT(bias), V_F(eps));
+}
+
+ts_tensor *ts_group_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                  ts_tensor *var, ts_tensor *weight, int64_t num_groups,
+                                  double eps, ts_tensor **dw, ts_tensor **db)
+{
+    return TS_INVOKE_MANY(((ts_tensor **[]){NULL, dw, db}), TS_OP_group_norm_backward, V_T(grad),
+                          V_T(self), V_T(mean), V_T(var), V_OPT(weight), V_I(num_groups), V_F(eps));
+}
+
+/* ---------------------------------------------------------------------------------- pool ---- */
+
+ts_tensor *ts_adaptive_max_pool(ts_tensor *self, const int64_t *sizes, int ndim,
+                                ts_tensor **indices)
+{
+    if (!ts_ints_ok(sizes, ndim, "adaptive_max_pool", "sizes", SITE))
+        return NULL;
+    return TS_INVOKE_MANY(((ts_tensor **[]){NULL, indices}), TS_OP_adaptive_max_pool, V_T(self),
+                          V_IS(sizes, ndim));
+}
+
+/* ------------------------------------------------------------------------------ resample ---- */
+
+ts_tensor *ts_adaptive_avg_pool(ts_tensor *self, const int64_t *sizes, int ndim)
+{
+    if (!ts_ints_ok(sizes, ndim, "adaptive_avg_pool", "sizes", SITE))
+        return NULL;
+    return TS_INVOKE(TS_OP_adaptive_avg_pool, V_T(self), V_IS(sizes, ndim));
+}
+
+ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, int ndim)
+{
+    if (!ts_ints_ok(sizes, ndim, "adaptive_avg_pool_backward", "sizes", SITE))
+        return NULL;
+    return TS_INVOKE(TS_OP_adaptive_avg_pool_backward, V_T(grad), V_IS(sizes, ndim));
+}
+
+ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
+                  ts_scalar value)
+{
+    if (!ts_ints_ok(padding, npadding, "pad", "padding", SITE))
+        return NULL;
+    return TS_INVOKE(TS_OP_pad, V_T(self), V_IS(padding, npadding), V_I(mode), V_S(value));
+}
+
+ts_tensor *ts_pad_backward(ts_tensor *grad, const int64_t *padding, int npadding, int64_t mode)
+{
+    if (!ts_ints_ok(padding, npadding, "pad_backward", "padding", SITE))
+        return NULL;
+    return TS_INVOKE(TS_OP_pad_backward, V_T(grad), V_IS(padding, npadding), V_I(mode));
+}
+
+ts_tensor *ts_pixel_shuffle(ts_tensor *self, int64_t factor)
+{
+    return TS_INVOKE(TS_OP_pixel_shuffle, V_T(self), V_I(factor));
+}
+
+ts_tensor *ts_pixel_unshuffle(ts_tensor *self, int64_t factor)
+{
+    return TS_INVOKE(TS_OP_pixel_unshuffle, V_T(self), V_I(factor));
 }

@@ -85,57 +85,7 @@ static ts_status infer_backward(ts_frame *f, int statistics)
 ts_status ts_infer_layer_norm_backward(ts_frame *f) { return infer_backward(f, 2); }
 ts_status ts_infer_rms_norm_backward(ts_frame *f) { return infer_backward(f, 1); }
 
-/** (self, num_groups, weight?, bias?, eps) -> result */
-ts_status ts_infer_group_norm(ts_frame *f)
-{
-    const ts_tensor *t = f->args[0].t;
-    int64_t groups = f->args[1].i;
-    TS_TRY(ts_check_float(f, 0));
-    if (t->ndim < 2)
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (N, C, ...), got %d dims", t->ndim);
-    if (groups < 1 || t->sizes[1] % groups)
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a divisor of %lld channels, got %lld",
-                           (long long)t->sizes[1], (long long)groups);
-    TS_TRY(check_dims(f, 2, 0, 1, 1));
-    TS_TRY(check_dims(f, 3, 0, 1, 1));
-    TS_TRY(ts_check_one_device(f));
-    ts_plan_like(f->plan, t);
-    return TS_OK;
-}
-
 /* ------------------------------------------------------------------------------ by parts ---- */
-
-/** A value per channel beside (N, C, ...), in dtype; NULL when it is absent or failed. */
-static ts_tensor *per_channel(const ts_value *v, int ndim, ts_dtype dtype)
-{
-    if (v->tag != TS_TAG_TENSOR)
-        return NULL;
-    const int64_t sizes[TS_MAX_DIMS] = {v->t->numel, 1, 1, 1, 1, 1, 1, 1};
-    return ts_reshape(ts_as(v->t, dtype), sizes, ndim - 1);
-}
-
-/** Groups are the rows of a layer norm; weight and bias belong to channels and come after it. */
-ts_status ts_composite_group_norm(ts_frame *f)
-{
-    TS_SCOPE;
-    const ts_tensor *t = f->args[0].t;
-    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
-    int64_t rows[2] = {t->sizes[0] * f->args[1].i, t->sizes[1] / f->args[1].i};
-    for (int d = 2; d < t->ndim; d++)
-        rows[1] *= t->sizes[d];
-    ts_value norm[] = {V_T(ts_reshape(ts_as(f->args[0].t, dtype), rows, 2)), V_I(1),
-                       ts_value_none(), ts_value_none(), f->args[4]};
-    ts_tensor *y = ts_view(ts_invoke(TS_OP_layer_norm, norm, TS_N(norm), 3), t->sizes, t->ndim);
-    ts_tensor *weight = per_channel(&f->args[2], t->ndim, dtype),
-              *bias = per_channel(&f->args[3], t->ndim, dtype);
-    if (f->args[2].tag == TS_TAG_TENSOR && f->args[3].tag == TS_TAG_TENSOR)
-        y = ts_addcmul(bias, y, weight, 1);
-    else if (f->args[2].tag == TS_TAG_TENSOR)
-        y = ts_mul(y, weight);
-    else if (f->args[3].tag == TS_TAG_TENSOR)
-        y = ts_add(y, bias);
-    return ts_parts_give(f, &y, 1);
-}
 
 /** Layer norm of the sum, which is rounded to the arguments' dtype first. */
 ts_status ts_composite_add_layer_norm(ts_frame *f)

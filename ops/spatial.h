@@ -37,4 +37,14 @@ bool ts_is_channels_last(const ts_tensor *t);
 /** A new result i, of ndim dims, is dense with its channels innermost. */
 void ts_plan_channels_last(ts_plan *plan, int i, int ndim);
 
+/**
+ * Keeps the layout of images: if the tensors among `args` (bits) are channels-last and dense, the
+ * kernel gets them unpacked and writes results among `rets` (bits) channels-last, and the function
+ * returns true. The kernel sees it by ts_is_dense_last() of all these tensors.
+ */
+bool ts_plan_layout(ts_frame *f, uint32_t args, uint32_t rets);
+
+/** The rule of all pools, of averages and of largest elements, and of their backwards. */
+ts_status ts_infer_pool_of(ts_frame *f);
+
 #endif

@@ -25,7 +25,8 @@ static ts_status install(void *state, ts_key key)
             ts_kernel_opts opts = {.size = sizeof opts,
                                    .dtypes = kernel->dtypes,
                                    .strided = kernel->strided,
-                                   .converts = kernel->converts};
+                                   .converts = kernel->converts,
+                                   .layouts = kernel->layouts};
             TS_TRY(ts_register_kernel_ex(kernel->op, key, kernel->kernel, &opts, NULL));
         }
     return TS_OK;

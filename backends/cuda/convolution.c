@@ -309,7 +309,7 @@ static ts_status convolution_backward(ts_frame *f)
 #define FLOATS                                                                                     \
     (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
 static const ts_cuda_kernel kernels[] = {
-    {"convolution", convolution, FLOATS, true, false},
-    {"convolution_backward", convolution_backward, FLOATS, true, false},
+    {"convolution", convolution, FLOATS, .strided = true},
+    {"convolution_backward", convolution_backward, FLOATS, .strided = true},
 };
 const ts_cuda_family ts_cuda_convolution = {kernels, sizeof kernels / sizeof *kernels};

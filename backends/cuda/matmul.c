@@ -295,10 +295,10 @@ static ts_status linear_backward(ts_frame *f)
     (TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | TS_DTYPE_BIT(TS_BF16) | TS_DTYPE_BIT(TS_F16))
 #define NUMBERS (FLOATS | TS_DTYPE_BIT(TS_I64) | TS_DTYPE_BIT(TS_I32) | TS_DTYPE_BIT(TS_U8))
 static const ts_cuda_kernel kernels[] = {
-    {"mm", mm, NUMBERS, true, false},
-    {"bmm", mm, NUMBERS, true, false},
-    {"linear", linear, NUMBERS, true, false},
-    {"linear_gelu", linear_gelu, FLOATS, true, false},
-    {"linear_backward", linear_backward, NUMBERS, true, false},
+    {"mm", mm, NUMBERS, .strided = true},
+    {"bmm", mm, NUMBERS, .strided = true},
+    {"linear", linear, NUMBERS, .strided = true},
+    {"linear_gelu", linear_gelu, FLOATS, .strided = true},
+    {"linear_backward", linear_backward, NUMBERS, .strided = true},
 };
 const ts_cuda_family ts_cuda_matmul = {kernels, sizeof kernels / sizeof *kernels};

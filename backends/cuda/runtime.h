@@ -97,7 +97,7 @@ typedef struct ts_cuda_kernel {
     const char *op;
     ts_kernel kernel;
     uint32_t dtypes;
-    bool strided, converts; /* of ts_kernel_opts */
+    bool strided, converts, layouts; /* of ts_kernel_opts */
 } ts_cuda_kernel;
 /** Kernels of a family; families.h lists the families. A kernel file ends with
  * TS_CUDA_FAMILY(norm, {...}, ...), one ts_cuda_kernel per op. */

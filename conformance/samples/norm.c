@@ -107,7 +107,6 @@ static void ref_add_layer_norm_of_equal(ts_ref *r)
         sum[i] = round_to(r->a[0].x[i] + r->a[1].x[i], r->dtype);
     equal_rows(r, sum, 2);
 }
-static void ref_group_norm_of_equal(ts_ref *r) { ref_ret_like(r, 0, &r->a[0]); }
 
 /** The gradient of weight is exactly 0 where each element is its row's mean. */
 static void ref_layer_norm_backward_of_equal(ts_ref *r)
@@ -154,46 +153,8 @@ static void ref_rms_norm_backward(ts_ref *r)
     }
 }
 
-/** Normalises each group of channels of a sample, with weight and bias per channel. */
-static void ref_group_norm(ts_ref *r)
-{
-    const ts_ref_arg *x = &r->a[0];
-    double *y = ref_ret_like(r, 0, x);
-    int64_t rows = x->sizes[0] * r->a[1].i, n = rows ? x->numel / rows : 0;
-    int64_t channels = x->sizes[1] / r->a[1].i, inner = channels ? n / channels : 0;
-    r->scale[0] = ref_scratch(r, x->numel);
-    for (int64_t i = 0; i < rows; i++) {
-        const double *row = x->x + i * n;
-        long double m = 0, v = 0;
-        for (int64_t k = 0; k < n; k++)
-            m += row[k] / (long double)n;
-        for (int64_t k = 0; k < n; k++)
-            v += (row[k] - m) * (row[k] - m) / n;
-        double rstd = 1 / sqrt((double)v + r->a[4].d);
-        for (int64_t k = 0; k < n; k++) {
-            int64_t channel = i % r->a[1].i * channels + k / inner;
-            double w = affine(&r->a[2], channel, 1), b = affine(&r->a[3], channel, 0);
-            y[i * n + k] = (double)(row[k] - m) * rstd * w + b;
-            r->scale[0][i * n + k] = (fabs(row[k]) + fabs((double)m)) * rstd * fabs(w) + fabs(b);
-        }
-    }
-}
-
 static const ts_sample samples[] = {
-    {"group_norm", "images", {T(SWEEP, 6, 2, 3), INT(3), T(6), T(6), FLOAT(1e-5)}, ref_group_norm,
-     .c = 8, .depth = 12, .scale = 4, .grad = true, .grad_c = 256, .most = 65, .many = 4001,
-     .bad = {{1, INT(4), TS_ERR_VALUE, "divisor"}, {2, T(4), TS_ERR_SHAPE, "weight"},
-             {3, T(4), TS_ERR_SHAPE, "bias"}, {0, T(6), TS_ERR_SHAPE, "dims"},
-             {0, T_OF(TS_I64, 2, 6), TS_ERR_DTYPE, "float"}}},
-    {"group_norm", "one group", {T(SWEEP, 4), INT(1), T(4), ABSENT, FLOAT(0.1)}, ref_group_norm,
-     .c = 8, .depth = 4, .scale = 4, .grad = true, .grad_c = 256},
-    {"group_norm", "no affine", {T(3, 4, SWEEP), INT(2), ABSENT, ABSENT, FLOAT(1e-5)},
-     ref_group_norm, .c = 8, .depth = SWEEP, .scale = 4, .grad = true, .grad_c = 256},
-    {"group_norm", "bias alone", {T(SWEEP, 4, 5), INT(4), ABSENT, T(4), FLOAT(1e-5)},
-     ref_group_norm, .c = 8, .depth = 5, .scale = 4, .grad = true, .grad_c = 256},
 #define EQUAL(...) T_UNIFORM(1.1, 1.1, __VA_ARGS__)
-    {"group_norm", "equal elements", {EQUAL(3, 4, SWEEP), INT(2), ABSENT, ABSENT, FLOAT(1e-5)},
-     ref_group_norm_of_equal, .c = 0, .no_empty = true},
     {"layer_norm", "equal elements", {EQUAL(3, SWEEP), INT(1), T(SWEEP), ABSENT, FLOAT(1e-5)},
      ref_layer_norm_of_equal, .out = {0, OUT_WIDE, OUT_WIDE}, .c = 4, .no_empty = true},
     {"layer_norm", "long rows of equal elements",

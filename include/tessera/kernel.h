@@ -34,6 +34,8 @@ typedef struct ts_kernel_opts {
                              rounds their elements to it. If false, the library casts them before
                              the call. It may cast a small tensor that is broadcast to a large
                              result in either case */
+    bool layouts;       /**< accepts tensors, and fills new results, in layouts that the shape rule
+                             allows, such as channels-last; other tensors are packed */
 } ts_kernel_opts;
 
 /** ts_register_kernel() with options; NULL: all zero. TS_ERR_VALUE for an invalid size or bits that
@@ -150,6 +152,44 @@ typedef struct ts_convolution {
 } ts_convolution;
 /** The running call of convolution or convolution_backward, decoded; of no other op. */
 TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
+
+/** How the elements of a dim become those of another: which of them element o of the result reads,
+ *  and with which weights, which sum to 1 unless said otherwise. */
+typedef enum ts_axis_map {
+    TS_AXIS_WINDOW,    /**< from o stride - padding on, `kernel` elements `dilation` apart, within
+                            the dim; an average is over them, or, with `padded`, also over those in
+                            the padding of both ends; with `sum` weights are 1 */
+    TS_AXIS_ADAPTIVE,  /**< floor(o in / out) to ceil((o + 1) in / out) - 1 */
+    TS_AXIS_NEAREST,   /**< floor(o scale), in float, at most in - 1 */
+    TS_AXIS_LINEAR,    /**< two neighbours of o scale if `corners`, else of (o + 1/2) scale - 1/2,
+                            at least 0 */
+    TS_AXIS_CUBIC,     /**< four neighbours of the same place without a bound (Keys 1981, a = -3/4);
+                            those outside are the end's */
+    TS_AXIS_CONSTANT,  /**< o - padding; none outside */
+    TS_AXIS_REFLECT,   /**< the same, mirrored at the ends' elements */
+    TS_AXIS_REPLICATE, /**< the same, or the end's */
+    TS_AXIS_CIRCULAR   /**< the same, from the other end */
+} ts_axis_map;
+
+/** A spatial dim of pooling, padding or resizing. */
+typedef struct ts_axis {
+    ts_axis_map map;
+    int64_t in, out;                           /**< sizes of the forward op's argument and result */
+    int64_t kernel, stride, padding, dilation; /**< padding in front */
+    double scale;
+    bool padded, sum, corners;
+} ts_axis;
+
+/** A decoded call of pooling, padding or resizing, or of its backward. A weight is the product of
+ *  those of the dims. */
+typedef struct ts_resampling {
+    bool transposed;    /**< a backward: elements of the argument go where the forward op read */
+    int64_t planes;     /**< elements of the dims in front of the spatial ones */
+    double factor;      /**< of all weights */
+    ts_axis axis[3];    /**< spatial dims; those that tensors lack come first and have size 1 */
+} ts_resampling;
+/** The running call of an op of the families pool and resample, decoded; of no other op. */
+TS_API ts_resampling ts_kernel_resampling(const ts_frame *frame);
 
 /**
  * A dim of windows that are gathered as rows of a matrix. Window i is that of position start + i

@@ -5,6 +5,7 @@
 #define TESSERA_OPS_H
 
 #include "ops/attention.h"
+#include "ops/batch_norm.h"
 #include "ops/convolution.h"
 #include "ops/copy.h"
 #include "ops/factory.h"
@@ -13,7 +14,9 @@
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/optim.h"
+#include "ops/pool.h"
 #include "ops/random.h"
+#include "ops/resample.h"
 #include "ops/slice.h"
 #include "ops/view.h"
 

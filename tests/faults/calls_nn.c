@@ -60,6 +60,15 @@ CALLS(modules)
     MODULE(x, ts_linear_new(4, 3, true));
     MODULE(sequence, ts_conv_new(3, 2, TS_SIZES(2), true, NULL));
     MODULE(sequence, ts_conv_transpose_new(3, 2, TS_SIZES(2), true, NULL));
+    ts_pool_opts pool = {.size = sizeof pool, .kernel = {2}};
+    ts_interpolate_opts resize = {.size = sizeof resize, .sizes = {5}};
+    ts_batch_norm_opts untracked = {.size = sizeof untracked, .no_statistics = true};
+    MODULE(sequence, ts_batch_norm_new(3, &untracked));
+    MODULE(sequence, ts_group_norm_new(1, 3, 0, true));
+    MODULE(sequence, ts_max_pool_new(1, &pool));
+    MODULE(sequence, ts_avg_pool_new(1, &pool));
+    MODULE(sequence, ts_adaptive_avg_pool_new(TS_SIZES(2)));
+    MODULE(sequence, ts_upsample_new(&resize));
     MODULE(rows, ts_embedding_new(2, 3));
     MODULE(x, ts_layer_norm_new(4, 0, true));
     MODULE(x, ts_rms_norm_new(4, 0));

@@ -476,6 +476,37 @@ CALLS(convolution)
     NEW(ts_conv_transpose3d(x[2], w[2], TS_NONE, &opts));
 }
 
+CALLS(images)
+{
+    TS_SCOPE;
+    ts_manual_seed(3);
+    ts_tensor *x = ts_normal(TS_SIZES(2, 4, 6, 5), 0, 1, TS_F32), *g = ts_ones_like(x),
+              *line = ts_ones(TS_SIZES(4, 6), TS_F32), *block = ts_ones(TS_SIZES(1, 2, 3, 4, 3),
+                                                                        TS_F32),
+              *w = ts_ones(TS_SIZES(4), TS_F32), *mean = ts_zeros(TS_SIZES(4), TS_F32),
+              *var = ts_ones(TS_SIZES(4), TS_F32), *groups = ts_ones(TS_SIZES(2, 2), TS_F32),
+              *dw = NULL, *db = NULL, *places = NULL;
+    ts_pool_opts pool = {.size = sizeof pool, .kernel = {2, 2}, .padding = {1, 1}},
+                 one = {.size = sizeof one, .kernel = {2}},
+                 three = {.size = sizeof three, .kernel = {2, 2, 2}};
+    ts_interpolate_opts resize = {.size = sizeof resize, .sizes = {8, 7}, .mode = TS_CUBIC};
+    WATCH(x, g, line, block, w, mean, var, groups);
+    NEW(ts_batch_norm(x, mean, var, w, w, false, 0.1, 1e-5));
+    NEW(ts_batch_norm(x, TS_NONE, TS_NONE, w, w, true, 0.1, 1e-5));
+    NEW(ts_batch_norm_backward(g, x, mean, var, w, 1e-5, false, &dw, &db));
+    fault_see(f, dw);
+    NEW(ts_group_norm_backward(g, x, groups, groups, w, 2, 1e-5, &dw, &db));
+    NEW(ts_instance_norm(x, w, w, 1e-5));
+    NEW(ts_max_pool1d(line, &one, &places));
+    fault_see(f, places);
+    NEW(ts_max_pool2d(x, &pool, NULL));
+    NEW(ts_max_pool3d(block, &three, NULL));
+    NEW(ts_avg_pool1d(line, &one));
+    NEW(ts_avg_pool2d(x, &pool));
+    NEW(ts_avg_pool3d(block, &three));
+    NEW(ts_interpolate(x, &resize));
+}
+
 CALLS(loss)
 {
     OPERANDS;

@@ -211,6 +211,7 @@ TS_TEST(numpy_agrees) { replay_file("numpy.json"); }
 TS_TEST(torch_agrees) { replay_file("torch.json"); }
 TS_TEST(torch_agrees_with_each_row) { replay_file("rows.json"); }
 TS_TEST(torch_agrees_on_convolutions) { replay_file("convolution.json"); }
+TS_TEST(torch_agrees_on_images) { replay_file("images.json"); }
 
 /* --------------------------------------------------------------------------- higher orders ---- */
 

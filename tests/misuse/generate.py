@@ -105,6 +105,8 @@ CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
 # Fields that are arrays, and their lengths; most draws leave numbers that are valid.
 ARRAYS = {f"ts_conv_opts {field}": 3
           for field in ("stride", "padding", "dilation", "output_padding")}
+ARRAYS |= {f"ts_pool_opts {field}": 3 for field in ("kernel", "stride", "padding", "dilation")}
+ARRAYS |= {f"ts_interpolate_opts {field}": 3 for field in ("sizes", "scale_factor")}
 
 # Functions that are not called with drawn arguments, with the reason.
 SKIPPED = {
@@ -118,7 +120,8 @@ SKIPPED = {
     "ts_check_tensors": "the same; TS_CHECK_TENSORS is in most functions that are drawn",
     "ts_check_other_opts": "the same, of TS_CHECK_OPTS, which counts the bytes of a struct",
     "ts_kernel_attention": "reads a call of attention alone, as its header says",
-    "ts_kernel_convolution": "the same of convolution", "ts_kernel_windows": "the same",
+    "ts_kernel_convolution": "the same of convolution",
+    "ts_kernel_resampling": "the same of pooling and resizing", "ts_kernel_windows": "the same",
     "ts_kernel_window_forms": "the same",
     "ts_prof_calibrate": "measures for seconds; tests/profile/ calls it",
     "ts_profile_take": "the same",

@@ -735,9 +735,6 @@ TS_TEST(norm_refuses_null)
     REFUSES((ts_layer_norm_backward)(x, x, NULL, x, x, 0, NULL, NULL));
     REFUSES((ts_layer_norm_backward)(x, x, x, NULL, x, 0, NULL, NULL));
     REFUSES((ts_layer_norm_backward)(x, x, x, x, NULL, 0, NULL, NULL));
-    REFUSES((ts_group_norm)(NULL, 0, x, x, 0));
-    REFUSES((ts_group_norm)(x, 0, NULL, x, 0));
-    REFUSES((ts_group_norm)(x, 0, x, NULL, 0));
     REFUSES((ts_rms_norm_backward)(NULL, x, x, x, 0, NULL));
     REFUSES((ts_rms_norm_backward)(x, NULL, x, x, 0, NULL));
     REFUSES((ts_rms_norm_backward)(x, x, NULL, x, 0, NULL));
@@ -875,4 +872,47 @@ TS_TEST(loss_refuses_null)
     REFUSES((ts_kl_div_backward)(NULL, x, x, TS_REDUCTION_MEAN, false, NULL));
     REFUSES((ts_kl_div_backward)(x, NULL, x, TS_REDUCTION_MEAN, false, NULL));
     REFUSES((ts_kl_div_backward)(x, x, NULL, TS_REDUCTION_MEAN, false, NULL));
+}
+
+TS_TEST(batch_norm_refuses_null)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(dims, 1, TS_F32);
+    REFUSES((ts_batch_norm_backward)(NULL, x, x, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_backward)(x, NULL, x, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_backward)(x, x, NULL, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_backward)(x, x, x, NULL, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_backward)(x, x, x, x, NULL, 0, false, NULL, NULL));
+    REFUSES((ts_group_norm)(NULL, 0, x, x, 0));
+    REFUSES((ts_group_norm)(x, 0, NULL, x, 0));
+    REFUSES((ts_group_norm)(x, 0, x, NULL, 0));
+    REFUSES((ts_group_norm_backward)(NULL, x, x, x, x, 0, 0, NULL, NULL));
+    REFUSES((ts_group_norm_backward)(x, NULL, x, x, x, 0, 0, NULL, NULL));
+    REFUSES((ts_group_norm_backward)(x, x, NULL, x, x, 0, 0, NULL, NULL));
+    REFUSES((ts_group_norm_backward)(x, x, x, NULL, x, 0, 0, NULL, NULL));
+    REFUSES((ts_group_norm_backward)(x, x, x, x, NULL, 0, 0, NULL, NULL));
+}
+
+TS_TEST(pool_refuses_null)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(dims, 1, TS_F32);
+    REFUSES((ts_adaptive_max_pool)(NULL, dims, 1, NULL));
+    REFUSES((ts_adaptive_max_pool)(x, NULL, 3, NULL));
+}
+
+TS_TEST(resample_refuses_null)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(dims, 1, TS_F32);
+    REFUSES((ts_adaptive_avg_pool)(NULL, dims, 1));
+    REFUSES((ts_adaptive_avg_pool)(x, NULL, 3));
+    REFUSES((ts_adaptive_avg_pool_backward)(NULL, dims, 1));
+    REFUSES((ts_adaptive_avg_pool_backward)(x, NULL, 3));
+    REFUSES((ts_pad)(NULL, dims, 1, 0, ts_scalar_int(1)));
+    REFUSES((ts_pad)(x, NULL, 3, 0, ts_scalar_int(1)));
+    REFUSES((ts_pad_backward)(NULL, dims, 1, 0));
+    REFUSES((ts_pad_backward)(x, NULL, 3, 0));
+    REFUSES((ts_pixel_shuffle)(NULL, 0));
+    REFUSES((ts_pixel_unshuffle)(NULL, 0));
 }

@@ -1188,16 +1188,6 @@ TS_API ts_tensor *ts_layer_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
                                          ts_tensor *rstd, ts_tensor *weight, int dims,
                                          ts_tensor **dw, ts_tensor **db);
 
-/**
- * (x - mean) / sqrt(var + eps) * weight + bias, where mean and variance are those of a group: C /
- * num_groups neighbouring channels of one sample (Wu, He 2018).
- * @param self    (N, C, ...)
- * @param weight  (C), or TS_NONE
- * @param bias    (C), or TS_NONE
- */
-TS_API ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight,
-                                ts_tensor *bias, double eps);
-
 /** Gradients of an RMS norm, as ts_layer_norm_backward(). */
 TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *rstd,
                                        ts_tensor *weight, int dims, ts_tensor **dw);
@@ -1418,6 +1408,102 @@ TS_API ts_tensor *ts_kl_div_ex(ts_tensor *self, ts_tensor *target, const ts_loss
 /** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
 TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                      ts_reduction reduction, bool log_target, ts_tensor **dtarget);
+
+/* ---------------------------------------------------------------------------- batch_norm ---- */
+/*
+ * Normalisation by channel of (N, C, ...), contiguous or channels-last, in f64, f32, bf16 or f16;
+ * the result has self's layout. bf16 and f16 are computed in f32 and rounded once; their means and
+ * variances are f32, as weight and bias may be. Variances of n elements are over n. Weight and bias
+ * have size C; TS_NONE leaves one out. Errors: TS_ERR_SHAPE (no channels, sizes, one element a
+ * channel in training), TS_ERR_DTYPE, TS_ERR_VALUE (groups), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ */
+
+/**
+ * Gradients of a batch norm from the means and variances (C) that it returned. Returns the gradient
+ * of self.
+ * @param constant  mean and var were given to it, and do not depend on self
+ * @param dw        receives the gradient of weight; may be NULL
+ * @param db        receives the gradient of bias; may be NULL
+ */
+TS_API ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                         ts_tensor *var, ts_tensor *weight, double eps,
+                                         bool constant, ts_tensor **dw, ts_tensor **db);
+
+/**
+ * (x - mean) / sqrt(var + eps) * weight + bias, where mean and variance are those of a group: C /
+ * num_groups neighbouring channels of one sample (Wu, He 2018). With C groups it is an instance
+ * norm.
+ * @param self    (N, C, ...)
+ * @param weight  (C), or TS_NONE
+ * @param bias    (C), or TS_NONE
+ */
+TS_API ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight,
+                                ts_tensor *bias, double eps);
+
+/**
+ * Gradients of a group norm from its means and variances (N, num_groups), as
+ * ts_batch_norm_backward().
+ */
+TS_API ts_tensor *ts_group_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                         ts_tensor *var, ts_tensor *weight, int64_t num_groups,
+                                         double eps, ts_tensor **dw, ts_tensor **db);
+
+/* ---------------------------------------------------------------------------------- pool ---- */
+/*
+ * Largest elements of windows, in ops/pool.h.
+ */
+
+/**
+ * Largest elements of windows that divide the last dims as evenly as can be: window o of a dim
+ * holds elements floor(o in / out) to ceil((o + 1) in / out) - 1.
+ * @param self     (N, C, ...) or (C, ...), floating, 1 to 3 spatial dims
+ * @param sizes    of the spatial dims of the result
+ * @param indices  receives i64 row-major places in the spatial dims; NULL when not wanted
+ */
+TS_API ts_tensor *ts_adaptive_max_pool(ts_tensor *self, const int64_t *sizes, int ndim,
+                                       ts_tensor **indices);
+
+/* ------------------------------------------------------------------------------ resample ---- */
+/*
+ * Pooling by averages, padding and resizing: each element of the result is a weighted sum of few
+ * elements of the last 1 to 3 dims, and gradients are the transposed sums. Options are in
+ * ops/resample.h and ops/pool.h. The result is channels-last if self is.
+ * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_MEMORY.
+ */
+
+/**
+ * Averages of the windows of ts_adaptive_max_pool().
+ * @param self   (N, C, ...) or (C, ...), floating, 1 to 3 spatial dims
+ * @param sizes  of the spatial dims of the result
+ */
+TS_API ts_tensor *ts_adaptive_avg_pool(ts_tensor *self, const int64_t *sizes, int ndim);
+
+/** Gradient of ts_adaptive_avg_pool(), whose argument had these spatial sizes. */
+TS_API ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, int ndim);
+
+/**
+ * Elements around the last dims.
+ * @param self     any dtype; floating unless mode is TS_PAD_CONSTANT
+ * @param padding  (before, after) of the last dim, then of the dim before it, up to three; negative
+ *                 numbers cut elements off in mode TS_PAD_CONSTANT
+ * @param mode     a ts_pad_mode
+ * @param value    of the new elements in mode TS_PAD_CONSTANT
+ */
+TS_API ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
+                         ts_scalar value);
+
+/** Gradient of ts_pad(): sums of grad over the places that hold an element. */
+TS_API ts_tensor *ts_pad_backward(ts_tensor *grad, const int64_t *padding, int npadding,
+                                  int64_t mode);
+
+/**
+ * (..., C f^2, H, W) to (..., C, H f, W f): f^2 channels become a square of pixels (Shi et al.
+ * 2016).
+ */
+TS_API ts_tensor *ts_pixel_shuffle(ts_tensor *self, int64_t factor);
+
+/** (..., C, H f, W f) to (..., C f^2, H, W): undoes ts_pixel_shuffle(). */
+TS_API ts_tensor *ts_pixel_unshuffle(ts_tensor *self, int64_t factor);
 
 TS_END_DECLS
 

@@ -1,0 +1,100 @@
+/** @file batch_norm.c  Rules of normalisation by channel. */
+// SPDX-License-Identifier: MIT
+#include "autograd/rule.h"
+
+/** A statistic of `groups` groups of channels, (groups) or (N, groups), as a factor of x. */
+static ts_tensor *beside(ts_tensor *statistic, ts_tensor *x, int64_t groups)
+{
+    TS_TRY_NULL(statistic);
+    int64_t sizes[TS_MAX_DIMS] = {statistic->ndim > 1 ? x->sizes[0] : 1, groups, 1, 1, 1, 1, 1, 1};
+    if (statistic->ndim > 1 && groups != x->sizes[1]) {
+        statistic = ts_reshape(ts_expand(ts_unsqueeze(statistic, 2),
+                                         TS_SIZES(x->sizes[0], groups, x->sizes[1] / groups)),
+                               TS_SIZES(x->sizes[0], x->sizes[1]));
+        sizes[1] = x->sizes[1];
+    }
+    return ts_reshape(statistic, sizes, x->ndim);
+}
+
+/** Adds to *dx what came for means and variances: of n elements, d mean = 1 / n and
+ * d var = 2 (x - mean) / n. */
+static ts_status add_statistics(ts_vjp_call *b, ts_tensor **dx, ts_tensor *x, int64_t groups)
+{
+    ts_tensor *mean = RET(1);
+    TS_TRY(mean);
+    double n = (double)x->numel / (double)mean->numel;
+    ts_tensor *part = NULL;
+    if (GRAD(2))
+        TS_TRY(part = ts_mul(beside(ts_mul_scalar(GRAD(2), 2 / n), x, groups),
+                             ts_sub(x, beside(mean, x, groups))));
+    if (GRAD(1)) {
+        ts_tensor *shift = beside(ts_mul_scalar(GRAD(1), 1 / n), x, groups);
+        part = part ? ts_add(part, shift) : ts_expand(shift, x->sizes, x->ndim);
+    }
+    if (GRAD(1) || GRAD(2))
+        TS_TRY(*dx = *dx ? ts_add(*dx, part) : part);
+    return TS_OK;
+}
+
+/** Statistics that were given have the gradients -w rstd sum(g) and -w rstd^2 sum(g z) / 2. */
+static ts_status give_constants(ts_vjp_call *b, ts_tensor *dw, ts_tensor *db)
+{
+    ts_tensor *rstd = ts_rsqrt(ts_add_scalar(RET(2), NUM(5))), *weight = ARG(3),
+              *w = ts_is_none(weight) ? rstd : ts_mul(rstd, weight), *parts[2] = {NULL, NULL};
+    if (dw) {
+        parts[0] = ts_neg(ts_mul(w, db));
+        parts[1] = ts_mul_scalar(ts_mul(ts_mul(w, rstd), dw), -0.5);
+        TS_TRY(parts[0]);
+        TS_TRY(parts[1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        ts_tensor *own = GRAD(1 + i), *g = parts[i];
+        if (g || own)
+            GIVE(1 + i, g && own ? ts_add(g, own) : g ? g : own);
+    }
+    return TS_OK;
+}
+
+static ts_status batch_norm(ts_vjp_call *b)
+{
+    ts_tensor *x = X, *dx = NULL, *dw = NULL, *db = NULL;
+    bool constant = ts_rule_arg(b, 1)->tag == TS_TAG_TENSOR,
+         sums = constant && (ts_rule_needs(b, 1) || ts_rule_needs(b, 2));
+    if (GRAD(0)) {
+        TS_TRY(dx = ts_batch_norm_backward(ts_rule_in_layout_of(GRAD(0), x), x, RET(1), RET(2),
+                                           ARG(3),
+                                           NUM(5), constant,
+                                           sums || ts_rule_needs(b, 3) ? &dw : NULL,
+                                           sums || ts_rule_needs(b, 4) ? &db : NULL));
+        GIVE(3, dw);
+        GIVE(4, db);
+    }
+    if (constant)
+        TS_TRY(give_constants(b, sums ? dw : NULL, db));
+    else
+        TS_TRY(add_statistics(b, &dx, x, x->sizes[1]));
+    if (dx)
+        GIVE(0, dx);
+    return TS_OK;
+}
+const ts_vjp ts_vjp_batch_norm = {
+    .rule = batch_norm, .always = READS(0) | READS(3) | READS_RET(1) | READS_RET(2)};
+
+static ts_status group_norm(ts_vjp_call *b)
+{
+    ts_tensor *x = X, *dx = NULL, *dw = NULL, *db = NULL;
+    if (GRAD(0)) {
+        TS_TRY(dx = ts_group_norm_backward(ts_rule_in_layout_of(GRAD(0), x), x, RET(1), RET(2),
+                                           ARG(2),
+                                           INT(1), NUM(4), ts_rule_needs(b, 2) ? &dw : NULL,
+                                           ts_rule_needs(b, 3) ? &db : NULL));
+        GIVE(2, dw);
+        GIVE(3, db);
+    }
+    TS_TRY(add_statistics(b, &dx, x, INT(1)));
+    if (dx)
+        GIVE(0, dx);
+    return TS_OK;
+}
+const ts_vjp ts_vjp_group_norm = {
+    .rule = group_norm, .always = READS(0) | READS(2) | READS_RET(1) | READS_RET(2)};

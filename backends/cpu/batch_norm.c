@@ -1,0 +1,410 @@
+/**
+ * @file batch_norm.c
+ * Normalisation by channel, over a batch or over groups of channels of a sample, and its gradients.
+ *
+ * A tensor is (samples, channels, positions), contiguous or channels-last. Sums are taken over
+ * pieces of a fixed number of positions of one sample, each of which is read once from memory, and
+ * added in double in the order of the pieces: results do not depend on the number of threads.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "core/parallel.h"
+#include "core/convert.h"
+#include "ops/kernel.h"
+
+#include <math.h>
+
+enum {
+    PIECE = 4096, /* elements that a piece has at most: a part of the second cache */
+    ROWS_LEAST = 64, ROWS_MOST = 512, /* positions of a channels-last piece */
+    PIECE_SUMS = 2
+};
+
+typedef struct channel_job {
+    const void *x, *g;
+    void *y;
+    int64_t samples, channels, positions;
+    int64_t pieces, length;    /* of a sample's positions, and positions of one */
+    int64_t together;          /* channels of a task, unless channels-last */
+    bool last;                 /* channels-last */
+    int64_t sets;              /* of coefficients: one for each sample, or one */
+    void *shift, *scale, *add, *slope; /* (sets, channels): the result is (x - shift) scale + add;
+                                          a gradient g slope + (x - shift) scale + add */
+    double *sums;              /* (channels, samples, pieces, PIECE_SUMS) */
+} channel_job;
+
+/** Positions of piece p. */
+TS_INLINE int64_t piece_length(const channel_job *job, int64_t p)
+{
+    return ts_min64(job->length, job->positions - p * job->length);
+}
+/** From the sums of a channel to those of the next. */
+TS_INLINE int64_t sums_step(const channel_job *job)
+{
+    return job->samples * job->pieces * PIECE_SUMS;
+}
+/** The sums of channel k in piece p of sample i. */
+TS_INLINE double *sums_of(const channel_job *job, int64_t k, int64_t i, int64_t p)
+{
+    return job->sums + k * sums_step(job) + (i * job->pieces + p) * PIECE_SUMS;
+}
+
+#define TS_REAL 32
+#include "backends/cpu/batch_norm_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/batch_norm_real.h"
+#undef TS_REAL
+
+/* -------------------------------------------------------------------------------- calls ---- */
+
+/** Parameter i of a channel: of any floating dtype. */
+static double parameter(const ts_value *v, int64_t i, double absent)
+{
+    if (v->tag != TS_TAG_TENSOR)
+        return absent;
+    const char *data = v->t->data;
+    switch (v->t->dtype) {
+    case TS_F64: return ((const double *)data)[i];
+    case TS_F32: return (double)((const float *)data)[i];
+    case TS_BF16: return (double)ts_bf16_to_f32(((const uint16_t *)data)[i]);
+    default: return (double)ts_f16_to_f32(((const uint16_t *)data)[i]);
+    }
+}
+static void put(const ts_value *v, int64_t i, double x)
+{
+    if (v->tag != TS_TAG_TENSOR)
+        return;
+    char *data = v->t->data;
+    switch (v->t->dtype) {
+    case TS_F64: ((double *)data)[i] = x; break;
+    case TS_F32: ((float *)data)[i] = (float)x; break;
+    case TS_BF16: ((uint16_t *)data)[i] = ts_f32_to_bf16(ts_odd_f32(x)); break;
+    default: ((uint16_t *)data)[i] = ts_f32_to_f16(ts_odd_f32(x));
+    }
+}
+
+/** A decoded call: a job and the arguments by channel that its coefficients are made of. */
+typedef struct channel_call {
+    channel_job job;
+    const ts_value *mean, *var, *weight, *bias; /* arguments, or statistics to be written */
+    const ts_value *dw, *db;
+    double eps;
+    int64_t groups;   /* of channels; statistics are (sets, groups) */
+    const channel_job *summed; /* whose sums a forward call combines: channels may be groups */
+    bool given;       /* the statistics are arguments */
+    bool wide;
+    void *memory;
+    size_t bytes;
+} channel_call;
+
+/** Coefficient i, in the dtype of the arithmetic. */
+static void set(const channel_call *c, void *list, int64_t i, double x)
+{
+    if (c->wide)
+        ((double *)list)[i] = x;
+    else
+        ((float *)list)[i] = (float)x;
+}
+
+/** Adds to *sum the elements of channels `first` and `width - 1` more of samples from..to, or their
+ * squared distances from a mean: of a piece these are what the sum of distances from the piece's
+ * mean leaves out. Returns how many elements they are. */
+static double add_pieces(const channel_job *job, int64_t from, int64_t to, int64_t first,
+                         int64_t width, const double *mean, double *sum)
+{
+    double count = 0;
+    for (int64_t i = from; i < to; i++)
+        for (int64_t k = first; k < first + width; k++)
+            for (int64_t p = 0; p < job->pieces; p++) {
+                const double *s = sums_of(job, k, i, p);
+                double n = (double)piece_length(job, p);
+                count += n;
+                *sum += mean ? s[1] + n * (s[0] - *mean) * (s[0] - *mean) : n * s[0];
+            }
+    return count;
+}
+
+/** Means and variances of groups begin .. end of (sets, groups), and the coefficients. */
+static void combine_forward(void *ctx, int64_t begin, int64_t end)
+{
+    const channel_call *c = ctx;
+    const channel_job *job = &c->job;
+    int64_t width = job->channels / c->groups, samples = job->samples / ts_max64(job->sets, 1);
+    for (int64_t at = begin; at < end; at++) {
+        int64_t first = at % c->groups * width, set_at = at / c->groups;
+        int64_t from = set_at * samples;
+        double mean = 0, var = 0;
+        if (c->given) {
+            mean = parameter(c->mean, at, 0);
+            var = parameter(c->var, at, 0);
+        } else {
+            const channel_job *summed = c->summed;
+            int64_t many = summed->channels / c->groups, begins = at % c->groups * many;
+            double n = add_pieces(summed, from, from + samples, begins, many, NULL, &mean);
+            mean /= n; /* NaN of nothing */
+            add_pieces(summed, from, from + samples, begins, many, &mean, &var);
+            var = n > 0 ? var / n : (double)NAN;
+        }
+        double rstd = 1 / sqrt(var + c->eps);
+        for (int64_t k = first; k < first + width; k++) {
+            int64_t i = set_at * job->channels + k;
+            set(c, job->shift, i, mean);
+            set(c, job->scale, i, rstd * parameter(c->weight, k, 1));
+            set(c, job->add, i, parameter(c->bias, k, 0));
+        }
+        if (!c->given) {
+            put(c->mean, at, mean);
+            put(c->var, at, var);
+        }
+    }
+}
+
+/**
+ * With z = (x - mean) rstd, h = grad weight and m elements a group:
+ *   dx = rstd (h - sum(h) / m - z sum(h z) / m), or rstd h beside given statistics.
+ */
+static void combine_backward(void *ctx, int64_t begin, int64_t end)
+{
+    const channel_call *c = ctx;
+    const channel_job *job = &c->job;
+    int64_t width = job->channels / c->groups, samples = job->samples / ts_max64(job->sets, 1);
+    for (int64_t at = begin; at < end; at++) {
+        int64_t first = at % c->groups * width, set_at = at / c->groups;
+        double rstd = 1 / sqrt(parameter(c->var, at, 0) + c->eps), along = 0, shift = 0;
+        for (int64_t i = set_at * samples; i < (set_at + 1) * samples && !c->given; i++)
+            for (int64_t k = first; k < first + width; k++) {
+                double w = parameter(c->weight, k, 1);
+                for (int64_t p = 0; p < job->pieces; p++) {
+                    const double *s = sums_of(job, k, i, p);
+                    shift += w * s[0];
+                    along += w * s[1];
+                }
+            }
+        double m = (double)(samples * width * job->positions);
+        for (int64_t k = first; k < first + width; k++) {
+            int64_t i = set_at * job->channels + k;
+            set(c, c->given ? job->scale : job->slope, i, rstd * parameter(c->weight, k, 1));
+            set(c, job->add, i, c->given ? 0 : -rstd * shift / m);
+            if (c->given) /* of grad alone */
+                set(c, job->shift, i, 0);
+            else
+                set(c, job->scale, i, -rstd * rstd * rstd * along / m);
+        }
+    }
+}
+
+/** Gradients of weight and bias: channels begin .. end. */
+static void combine_parameters(void *ctx, int64_t begin, int64_t end)
+{
+    const channel_call *c = ctx;
+    const channel_job *job = &c->job;
+    int64_t width = job->channels / c->groups, samples = job->samples / ts_max64(job->sets, 1);
+    for (int64_t k = begin; k < end; k++) {
+        double dw = 0, db = 0;
+        for (int64_t i = 0; i < job->samples; i++) {
+            double along = 0;
+            for (int64_t p = 0; p < job->pieces; p++) {
+                const double *s = sums_of(job, k, i, p);
+                db += s[0];
+                along += s[1];
+            }
+            dw += along / sqrt(parameter(c->var, i / samples * c->groups + k / width, 0) + c->eps);
+        }
+        put(c->dw, k, dw);
+        put(c->db, k, db);
+    }
+}
+
+/** Chooses the pieces by sizes and layout alone. */
+static void cut(channel_job *job)
+{
+    int64_t rows = 4 * PIECE / ts_max64(job->channels, 1),
+            length = job->last ? ts_max64(ts_min64(rows, ROWS_MOST), ROWS_LEAST) : PIECE;
+    job->length = ts_max64(ts_min64(length, job->positions), 1);
+    job->pieces = ts_ceil_div(job->positions, job->length);
+    job->together = job->last || job->pieces > 1
+                        ? 1
+                        : ts_max64(ts_min64(PIECE / job->length, job->channels), 1);
+}
+
+/** Decodes the tensors of a call: x (N, C, ...); of a batch all samples share their statistics. */
+static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int64_t groups,
+                     bool batch)
+{
+    channel_job *job = &c->job;
+    c->wide = f->plan->compute == TS_F64;
+    c->groups = batch ? x->sizes[1] : groups;
+    job->x = x->data;
+    job->samples = x->sizes[0];
+    job->channels = x->sizes[1];
+    job->positions = 1;
+    for (int d = 2; d < x->ndim; d++)
+        job->positions *= x->sizes[d];
+    const ts_tensor *g = f->args[0].t, *y = f->rets[0].tag == TS_TAG_TENSOR ? f->rets[0].t : x;
+    job->last = job->positions == 1 || (ts_is_dense_last(x) && ts_is_dense_last(g) &&
+                                        ts_is_dense_last(y));
+    if (job->last && batch) { /* any position is as good as a sample */
+        job->positions *= job->samples;
+        job->samples = 1;
+    }
+    job->sets = batch ? 1 : job->samples;
+    cut(job);
+}
+
+/** Memory for coefficients, and for the sums over pieces of `summed` unless it is NULL. */
+static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
+{
+    channel_job *job = &c->job;
+    size_t item = c->wide ? 8 : 4, list = (size_t)(job->sets * job->channels) * item,
+           parts = summed ? (size_t)(sums_step(summed) * summed->channels) * sizeof(double) : 0;
+    list = (list + 63) & ~(size_t)63;
+    c->bytes = 4 * list + parts + 64;
+    if (!(c->memory = ts_alloc(f->thread, c->bytes)))
+        return ts_error_memory("the coefficients of a norm", (int64_t)c->bytes);
+    char *at = c->memory;
+    job->shift = at;
+    job->scale = at + list;
+    job->add = at + 2 * list;
+    job->slope = at + 3 * list;
+    job->sums = (double *)(void *)(at + 4 * list);
+    return TS_OK;
+}
+
+/** The four passes over the pieces. */
+typedef enum pass { MOMENTS, SUMS, APPLY, GRADIENT } pass;
+
+/** Runs a pass; each piece of some channels, or of all in channels-last, is a task. */
+static void run(const ts_frame *f, channel_job *job, pass what)
+{
+#define OF(dtype, name)                                                                            \
+    [dtype] = {channel_moments_##name, channel_sums_##name, channel_apply_##name,                  \
+               channel_gradient_##name}
+    static const ts_parallel_body bodies[][4] = {OF(TS_F64, f64), OF(TS_F32, f32),
+                                                 OF(TS_BF16, bf16), OF(TS_F16, f16)};
+#undef OF
+    int64_t elements = job->length * (job->last ? job->channels : job->together),
+            tasks = job->samples * job->pieces *
+                    (job->last ? 1 : ts_ceil_div(job->channels, job->together));
+    if (tasks > 0 && elements)
+        ts_parallel_for(tasks, TS_CPU_GRAIN(1) / elements + 1, bodies[f->plan->compute][what], job);
+}
+
+static ts_status forward(ts_frame *f, channel_call *c)
+{
+    channel_job *job = &c->job, whole = *job;
+    job->y = f->rets[0].t->data;
+    if (!job->last && c->groups && c->groups < job->channels) { /* a group is one run of memory */
+        whole.positions *= job->channels / c->groups;
+        whole.channels = c->groups;
+        cut(&whole);
+    }
+    TS_TRY(begin(f, c, !c->given ? &whole : NULL));
+    whole.sums = job->sums;
+    c->summed = &whole;
+    int64_t n = job->sets * c->groups;
+    if (!c->given)
+        run(f, &whole, MOMENTS);
+    ts_parallel_for(n, TS_CPU_GRAIN(16) / (job->samples * job->channels / ts_max64(n, 1) + 1) + 1,
+                    combine_forward, c);
+    run(f, job, APPLY);
+    ts_free(f->thread, c->memory, c->bytes);
+    return TS_OK;
+}
+
+/** batch_norm(self, mean, var, weight, bias, eps) -> (result, mean, var) */
+static ts_status batch_norm(ts_frame *f)
+{
+    channel_call c = {.weight = &f->args[3], .bias = &f->args[4], .eps = f->args[5].d,
+                      .given = f->args[1].tag == TS_TAG_TENSOR};
+    c.mean = c.given ? &f->args[1] : &f->rets[1];
+    c.var = c.given ? &f->args[2] : &f->rets[2];
+    describe(&c, f, f->args[0].t, 0, true);
+    TS_TRY(forward(f, &c));
+    for (int64_t k = 0; c.given && k < c.job.channels; k++) {
+        put(&f->rets[1], k, parameter(c.mean, k, 0));
+        put(&f->rets[2], k, parameter(c.var, k, 0));
+    }
+    return TS_OK;
+}
+
+/** group_norm(self, groups, weight, bias, eps) -> (result, mean, var) */
+static ts_status group_norm(ts_frame *f)
+{
+    channel_call c = {.weight = &f->args[2], .bias = &f->args[3], .eps = f->args[4].d,
+                      .mean = &f->rets[1], .var = &f->rets[2]};
+    describe(&c, f, f->args[0].t, f->args[1].i, false);
+    return forward(f, &c);
+}
+
+/** (grad, self, mean, var, weight, ...) -> (dx, dw, db) */
+static ts_status backward(ts_frame *f, channel_call *c)
+{
+    channel_job *job = &c->job;
+    c->mean = &f->args[2];
+    c->var = &f->args[3];
+    c->weight = &f->args[4];
+    c->dw = &f->rets[1];
+    c->db = &f->rets[2];
+    job->g = f->args[0].t->data;
+    bool dx = f->rets[0].tag == TS_TAG_TENSOR,
+         sums = (dx && !c->given) || c->dw->tag == TS_TAG_TENSOR || c->db->tag == TS_TAG_TENSOR;
+    job->y = dx ? f->rets[0].t->data : NULL;
+    TS_TRY(begin(f, c, sums ? job : NULL));
+    int64_t width = job->channels / ts_max64(c->groups, 1);
+    for (int64_t i = 0; i < job->sets * job->channels; i++)
+        set(c, job->shift, i,
+            parameter(c->mean, i / job->channels * c->groups + i % job->channels / width, 0));
+    if (sums) {
+        run(f, job, SUMS);
+        ts_parallel_for(job->channels, TS_CPU_GRAIN(4) / (job->samples * job->pieces + 1) + 1,
+                        combine_parameters, c);
+    }
+    if (dx) {
+        int64_t n = job->sets * c->groups;
+        int64_t work = job->samples * job->channels / ts_max64(n, 1) + 1;
+        ts_parallel_for(n, TS_CPU_GRAIN(4) / work + 1, combine_backward, c);
+        if (c->given)
+            job->x = job->g;
+        run(f, job, c->given ? APPLY : GRADIENT);
+    }
+    ts_free(f->thread, c->memory, c->bytes);
+    return TS_OK;
+}
+
+/** batch_norm_backward(grad, self, mean, var, weight, eps, constant) -> (dx, dw, db) */
+static ts_status batch_norm_backward(ts_frame *f)
+{
+    channel_call c = {.eps = f->args[5].d, .given = f->args[6].i};
+    describe(&c, f, f->args[1].t, 0, true);
+    return backward(f, &c);
+}
+
+/** group_norm_backward(grad, self, mean, var, weight, groups, eps) -> (dx, dw, db) */
+static ts_status group_norm_backward(ts_frame *f)
+{
+    channel_call c = {.eps = f->args[6].d};
+    describe(&c, f, f->args[1].t, f->args[5].i, false);
+    return backward(f, &c);
+}
+
+/** batch_norm_update(running_mean, running_var, mean, var, count, momentum) */
+static ts_status batch_norm_update(ts_frame *f)
+{
+    double n = (double)f->args[4].i, rate = f->args[5].d, unbiased[2] = {1, n / (n - 1)};
+    for (int q = 0; q < 2; q++)
+        for (int64_t i = 0; i < f->args[q].t->numel; i++) {
+            double was = parameter(&f->args[q], i, 0);
+            put(&f->args[q], i,
+                was * (1 - rate) + rate * unbiased[q] * parameter(&f->args[2 + q], i, 0));
+        }
+    return TS_OK;
+}
+
+#define ALL {TS_DT_FLOATS | TS_DT_HALVES, 0}
+TS_CPU_FAMILY(batch_norm,
+    {TS_OP_batch_norm, batch_norm, ALL},
+    {TS_OP_batch_norm_backward, batch_norm_backward, ALL},
+    {TS_OP_batch_norm_update, batch_norm_update, ALL},
+    {TS_OP_group_norm, group_norm, ALL},
+    {TS_OP_group_norm_backward, group_norm_backward, ALL})

@@ -1,0 +1,289 @@
+/* Normalisation by channel for one real type; included by batch_norm.c. A task is a piece of some
+ * channels, or, in channels-last, of all of them. Halves are converted in registers. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/kinds_real.h"
+
+enum { S(GROUP) = 4 }; /* vectors of columns that are summed together */
+
+/** A piece as a task finds it: rows of `length` elements, each of one channel, or of all of them
+ * in channels-last. */
+typedef struct S(channel_piece) {
+    int64_t offset, rows, length; /* in x */
+    int64_t at;                   /* of the coefficients of the first row, or those of a row */
+    double *sums;
+} S(channel_piece);
+
+VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
+{
+    int64_t channels = job->channels, k = 0, i = task;
+    if (!job->last) {
+        int64_t blocks = ts_ceil_div(channels, job->together);
+        k = task % blocks * job->together;
+        i = task / blocks;
+    }
+    int64_t p = i % job->pieces, n = piece_length(job, p);
+    i /= job->pieces;
+    S(channel_piece) at;
+    at.rows = job->last ? n : ts_min64(job->together, channels - k);
+    at.length = job->last ? channels : n;
+    at.offset = job->last ? (i * job->positions + p * job->length) * channels
+                          : (i * channels + k) * job->positions + p * job->length;
+    at.at = (job->sets > 1 ? i * channels : 0) + k;
+    at.sums = sums_of(job, k, i, p);
+    return at;
+}
+
+/* ------------------------------------------------------------------------------- moments ---- */
+
+/** Stores a mean and squared deviations from it, of n = 1 / share values: those from m and their
+ * sum are given. Corrected by them, the mean of equal values is one of them. */
+VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, double share)
+{
+    double by = (double)apart * share, left = (double)squares - by * (double)apart;
+    to[0] = (double)m + by;
+    to[1] = left < 0 ? 0 : left;
+}
+
+VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n, double *to)
+{
+    V sum[4] = {{0}}, apart[2] = {{0}}, squares[2] = {{0}};
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+        for (int u = 0; u < 4; u++)
+            sum[u] += S(get)(kind, x, from + i + u * LANES, LANES);
+    for (; i + LANES <= n; i += LANES)
+        sum[0] += S(get)(kind, x, from + i, LANES);
+    if (i < n)
+        sum[1] += S(get_last)(kind, x, from, n, n - i, F(zero)());
+    T mean = F(hsum)((sum[0] + sum[1]) + (sum[2] + sum[3])) / (T)n;
+    V m = F(set1)(mean);
+    i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES)
+        for (int u = 0; u < 2; u++) {
+            V d = S(get)(kind, x, from + i + u * LANES, LANES) - m;
+            apart[u] += d;
+            squares[u] = F(fma)(d, d, squares[u]);
+        }
+    for (; i < n; i += LANES) {
+        V d = (n - i < LANES ? S(get_last)(kind, x, from, n, n - i, m)
+                             : S(get)(kind, x, from + i, LANES)) - m;
+        apart[0] += d;
+        squares[0] = F(fma)(d, d, squares[0]);
+    }
+    S(put_moments)(to, mean, F(hsum)(apart[0] + apart[1]), F(hsum)(squares[0] + squares[1]),
+                   1 / (double)n);
+}
+
+/** Of `vectors` vectors of columns, the last of `left` lanes, of rows `step` elements apart. */
+VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_t rows,
+                              int64_t step, int vectors, int64_t left, double *to, int64_t to_step)
+{
+    V sum[S(GROUP)], apart[S(GROUP)], squares[S(GROUP)];
+    for (int v = 0; v < vectors; v++)
+        sum[v] = apart[v] = squares[v] = F(zero)();
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++)
+            sum[v] += S(get)(kind, x, from + r * step + v * LANES, left);
+    for (int v = 0; v < vectors; v++)
+        sum[v] = sum[v] / F(set1)((T)rows);
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            V d = S(get)(kind, x, from + r * step + v * LANES, left) - sum[v];
+            apart[v] += d;
+            squares[v] = F(fma)(d, d, squares[v]);
+        }
+    for (int v = 0; v < vectors; v++) {
+        T m[LANES], a[LANES], s[LANES];
+        F(store)(m, sum[v]);
+        F(store)(a, apart[v]);
+        F(store)(s, squares[v]);
+        for (int k = 0; k < LANES && k < left; k++)
+            S(put_moments)(to + (v * LANES + k) * to_step, m[k], a[k], s[k], 1 / (double)rows);
+    }
+}
+
+VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
+{
+    int64_t n = job->channels, sums = sums_step(job);
+    for (int64_t task = begin; task < end; task++) {
+        S(channel_piece) at = S(piece_of)(job, task);
+        for (int64_t r = 0; !job->last && r < at.rows; r++)
+            S(row_moments)(kind, job->x, at.offset + r * at.length, at.length,
+                           at.sums + r * sums);
+        for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
+            many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
+            if (many == S(GROUP))
+                S(column_moments)(kind, job->x, at.offset + k, at.rows, n, S(GROUP), LANES,
+                                  at.sums + k * sums, sums);
+            else
+                S(column_moments)(kind, job->x, at.offset + k, at.rows, n, 1, n - k,
+                                  at.sums + k * sums, sums);
+        }
+    }
+}
+
+/* ------------------------------------------------------------- sums for the gradients ---- */
+
+VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, int64_t from, int64_t n, T shift,
+                        double *to)
+{
+    V m = F(set1)(shift), sum[2] = {{0}}, along[2] = {{0}};
+    int64_t i = 0;
+    for (; i + 2 * LANES <= n; i += 2 * LANES)
+        for (int u = 0; u < 2; u++) {
+            V g = S(get)(kind, job->g, from + i + u * LANES, LANES);
+            sum[u] += g;
+            along[u] = F(fma)(g, S(get)(kind, job->x, from + i + u * LANES, LANES) - m, along[u]);
+        }
+    for (; i < n; i += LANES) {
+        bool last = n - i < LANES;
+        V g = last ? S(get_last)(kind, job->g, from, n, n - i, F(zero)())
+                   : S(get)(kind, job->g, from + i, LANES),
+          x = last ? S(get_last)(kind, job->x, from, n, n - i, m)
+                   : S(get)(kind, job->x, from + i, LANES);
+        sum[0] += g;
+        along[0] = F(fma)(g, x - m, along[0]);
+    }
+    to[0] = (double)F(hsum)(sum[0] + sum[1]);
+    to[1] = (double)F(hsum)(along[0] + along[1]);
+}
+
+VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, int64_t from, const T *shift,
+                           int64_t rows, int64_t step, int vectors, int64_t left, double *to,
+                           int64_t to_step)
+{
+    V m[S(GROUP)], sum[S(GROUP)], along[S(GROUP)];
+    for (int v = 0; v < vectors; v++) {
+        m[v] = S(load_some)(shift + v * LANES, left, F(zero)());
+        sum[v] = along[v] = F(zero)();
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            int64_t i = from + r * step + v * LANES;
+            V g = S(get)(kind, job->g, i, left);
+            sum[v] += g;
+            along[v] = F(fma)(g, S(get)(kind, job->x, i, left) - m[v], along[v]);
+        }
+    for (int v = 0; v < vectors; v++) {
+        T s[LANES], a[LANES];
+        F(store)(s, sum[v]);
+        F(store)(a, along[v]);
+        for (int k = 0; k < LANES && k < left; k++) {
+            to[(v * LANES + k) * to_step] = (double)s[k];
+            to[(v * LANES + k) * to_step + 1] = (double)a[k];
+        }
+    }
+}
+
+/** Of each piece the sums of g and of g (x - shift). */
+VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
+{
+    int64_t n = job->channels, sums = sums_step(job);
+    for (int64_t task = begin; task < end; task++) {
+        S(channel_piece) at = S(piece_of)(job, task);
+        const T *shift = (const T *)job->shift + at.at;
+        for (int64_t r = 0; !job->last && r < at.rows; r++)
+            S(row_sums)(kind, job, at.offset + r * at.length, at.length, shift[r],
+                        at.sums + r * sums);
+        for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
+            many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
+            if (many == S(GROUP))
+                S(column_sums)(kind, job, at.offset + k, shift + k, at.rows, n, S(GROUP), LANES,
+                               at.sums + k * sums, sums);
+            else
+                S(column_sums)(kind, job, at.offset + k, shift + k, at.rows, n, 1, n - k,
+                               at.sums + k * sums, sums);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- results ---- */
+
+/** y = (x - shift) scale + add, and g slope + that for a gradient. */
+VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, int64_t i, int64_t left,
+                   V shift, V scale, V add, V slope)
+{
+    V v = F(fma)(S(get)(kind, job->x, i, left) - shift, scale, add);
+    return gradient ? F(fma)(S(get)(kind, job->g, i, left), slope, v) : v;
+}
+
+/** A row of one channel. */
+VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t from,
+                           int64_t at, int64_t n)
+{
+    V m = F(set1)(((const T *)job->shift)[at]), a = F(set1)(((const T *)job->scale)[at]),
+      b = F(set1)(((const T *)job->add)[at]), s = F(set1)(((const T *)job->slope)[at]);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        S(set)(kind, job->y, from + i,
+               S(result)(kind, job, gradient, from + i, LANES, m, a, b, s), LANES);
+    if (i < n && n >= LANES) /* some elements a second time */
+        S(set)(kind, job->y, from + n - LANES,
+               S(result)(kind, job, gradient, from + n - LANES, LANES, m, a, b, s), LANES);
+    else if (i < n)
+        S(set)(kind, job->y, from, S(result)(kind, job, gradient, from, n, m, a, b, s), n);
+}
+
+/** Vectors of columns of rows `step` elements apart. */
+VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t from,
+                              int64_t at, int64_t rows, int64_t step, int vectors, int64_t left)
+{
+    V m[S(GROUP)], a[S(GROUP)], b[S(GROUP)], s[S(GROUP)];
+    for (int v = 0; v < vectors; v++) {
+        int64_t i = at + v * LANES;
+        m[v] = S(load_some)((const T *)job->shift + i, left, F(zero)());
+        a[v] = S(load_some)((const T *)job->scale + i, left, F(zero)());
+        b[v] = S(load_some)((const T *)job->add + i, left, F(zero)());
+        s[v] = S(load_some)((const T *)job->slope + i, left, F(zero)());
+    }
+    for (int64_t r = 0; r < rows; r++)
+        for (int v = 0; v < vectors; v++) {
+            int64_t i = from + r * step + v * LANES;
+            S(set)(kind, job->y, i,
+                   S(result)(kind, job, gradient, i, left, m[v], a[v], b[v], s[v]), left);
+        }
+}
+
+VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t begin,
+                       int64_t end)
+{
+    for (int64_t task = begin; task < end; task++) {
+        S(channel_piece) at = S(piece_of)(job, task);
+        int64_t n = at.length;
+        for (int64_t r = 0; !job->last && r < at.rows; r++)
+            S(row_results)(kind, job, gradient, at.offset + r * n, at.at + r, n);
+        for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
+            many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
+            if (many == S(GROUP))
+                S(column_results)(kind, job, gradient, at.offset + k, at.at + k, at.rows, n,
+                                  S(GROUP), LANES);
+            else if (n - k >= LANES)
+                S(column_results)(kind, job, gradient, at.offset + k, at.at + k, at.rows, n, 1,
+                                  LANES);
+            else
+                S(column_results)(kind, job, gradient, at.offset + k, at.at + k, at.rows, n, 1,
+                                  n - k);
+        }
+    }
+}
+
+/* Bodies of loops, for each dtype that T computes. */
+#define BODY(name, what, kind, ...)                                                                \
+    static void name(void *ctx, int64_t begin, int64_t end)                                        \
+    {                                                                                              \
+        S(what)(kind, ctx, ##__VA_ARGS__, begin, end);                                             \
+    }
+#define BODIES(of, kind)                                                                           \
+    BODY(channel_moments_##of, moments, kind)                                                      \
+    BODY(channel_sums_##of, sums, kind)                                                            \
+    BODY(channel_apply_##of, results, kind, false)                                                 \
+    BODY(channel_gradient_##of, results, kind, true)
+#if TS_REAL == 64
+BODIES(f64, TS_F64)
+#else
+BODIES(f32, TS_F32)
+BODIES(bf16, TS_BF16)
+BODIES(f16, TS_F16)
+#endif
+#undef BODY
+#undef BODIES

@@ -1,0 +1,117 @@
+/**
+ * @file pool.c
+ * Largest elements of windows. Of contiguous rows the largest elements of the columns are found
+ * first, with the rows they are in; channels-last goes pixel by pixel. The gradient adds to the
+ * places in their order; a plane, or some channels of a sample, belongs to one thread.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "backends/cpu/slots.h"
+
+#include <math.h>
+#include <stdatomic.h>
+
+typedef struct pool_job {
+    const void *x;
+    void *y;
+    int64_t *places;        /* may be NULL */
+    int64_t planes, channels; /* channels: of channels-last, else 1 */
+    ts_axis axis[3];
+    bool last;
+    ts_slots *slots;
+    atomic_bool outside;    /* of a backward: a place is not in the plane */
+} pool_job;
+
+/** Elements of window o: `count` from `first` on, `step` apart. */
+typedef struct window {
+    int64_t first, count, step;
+} window;
+TS_INLINE window window_of(const ts_axis *a, int64_t o)
+{
+    if (a->map == TS_AXIS_ADAPTIVE) {
+        int64_t first = o * a->in / a->out;
+        return (window){first, ts_ceil_div((o + 1) * a->in, a->out) - first, 1};
+    }
+    if (a->map != TS_AXIS_WINDOW) /* a dim that is not there */
+        return (window){0, 1, 1};
+    int64_t first = o * a->stride - a->padding, count = a->kernel;
+    if (first < 0) {
+        int64_t skipped = ts_ceil_div(-first, a->dilation);
+        first += skipped * a->dilation;
+        count -= skipped;
+    }
+    int64_t most = first < a->in ? (a->in - 1 - first) / a->dilation + 1 : 0;
+    count = ts_min64(count, most);
+    return count > 0 ? (window){first, count, a->dilation} : (window){0, 0, 1};
+}
+
+#define TS_REAL 32
+#include "backends/cpu/pool_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/pool_real.h"
+#undef TS_REAL
+
+static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *tensors, int count)
+{
+    ts_resampling r = ts_kernel_resampling(f);
+    job->planes = r.planes;
+    job->channels = 1;
+    job->last = true;
+    memcpy(job->axis, r.axis, sizeof job->axis);
+    for (int i = 0; i < count; i++)
+        job->last = job->last && ts_is_dense_last(tensors[i]);
+    if (job->last) {
+        job->planes = tensors[0]->sizes[0];
+        job->channels = tensors[0]->sizes[1];
+    }
+}
+
+/** (self, ...) -> (largest, places) */
+static ts_status max_pool(ts_frame *f)
+{
+    const ts_tensor *x = f->args[0].t, *y = f->rets[0].t,
+                    *places = f->rets[1].tag == TS_TAG_TENSOR ? f->rets[1].t : y;
+    pool_job job = {.x = x->data, .y = y->data};
+    describe(&job, f, (const ts_tensor *[]){x, y, places}, 3);
+    job.places = places != y ? (int64_t *)(void *)places->data : NULL;
+    static const ts_parallel_body bodies[] = {[TS_F64] = pool_rows_f64, [TS_F32] = pool_rows_f32,
+                                              [TS_BF16] = pool_rows_bf16, [TS_F16] = pool_rows_f16};
+    const ts_axis *a = job.axis;
+    int64_t rows = job.planes * a[0].out * a[1].out, cost = 4 * (a[2].in + a[2].out) * job.channels;
+    ts_slots slots;
+    if (rows <= 0)
+        return TS_OK;
+    TS_TRY(ts_slots_begin(f, &slots, rows, (a[2].in + 32) * 2 * 8, "rows of an image"));
+    job.slots = &slots;
+    ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], &job);
+    ts_slots_end(f, &slots);
+    return TS_OK;
+}
+
+/** (grad, places, ...) -> dx */
+static ts_status max_pool_backward(ts_frame *f)
+{
+    const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
+    pool_job job = {.x = g->data, .y = y->data, .places = (int64_t *)(void *)places->data};
+    describe(&job, f, (const ts_tensor *[]){g, places, y}, 3);
+    int64_t size = 1, out = 1;
+    for (int d = 0; d < 3; d++) {
+        size *= job.axis[d].in;
+        out *= job.axis[d].out;
+    }
+    int64_t tasks = job.planes * ts_ceil_div(job.channels, CHANNELS);
+    int64_t work = (size + out) * ts_min64(job.channels, CHANNELS) + 1;
+    ts_parallel_for(tasks, TS_CPU_GRAIN(2) / work + 1,
+                    f->plan->compute == TS_F64 ? pool_backward_f64 : pool_backward_f32, &job);
+    if (atomic_load_explicit(&job.outside, memory_order_relaxed))
+        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected places from 0 to %lld",
+                           (long long)size - 1);
+    return TS_OK;
+}
+
+#define FLOATS {TS_DT_FLOATS | TS_DT_HALVES, 0}
+TS_CPU_FAMILY(pool,
+    {TS_OP_max_pool, max_pool, FLOATS},
+    {TS_OP_adaptive_max_pool, max_pool, FLOATS},
+    {TS_OP_max_pool_backward, max_pool_backward, {TS_DT_FLOATS, 0}})

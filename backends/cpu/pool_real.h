@@ -1,0 +1,162 @@
+/* Largest elements of windows for one real type; included by pool.c. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/kinds_real.h"
+
+#ifndef TS_BACKENDS_CPU_POOL_REAL_H
+#define TS_BACKENDS_CPU_POOL_REAL_H
+enum { CHANNELS = 64 }; /* of a sample that a thread has at a time, channels-last */
+#endif
+
+/* Places beside vectors: integers of the width of T, in the bits of its vectors. */
+#if TS_REAL == 32
+#define PLACE int32_t
+#else
+#define PLACE int64_t
+#endif
+
+VEC_FN VM S(replaces)(V x, V best)
+{
+    return M(or)(F(gt)(x, best), F(ne)(x, x));
+}
+/** A place in every lane; loaded, since a sum with 0 may change its bits. */
+VEC_FN V S(place_vector)(int64_t place)
+{
+    PLACE lanes[LANES];
+    for (int i = 0; i < LANES; i++)
+        lanes[i] = (PLACE)place;
+    V v;
+    memcpy(&v, lanes, sizeof v);
+    return v;
+}
+
+/** The largest elements of the columns, and the numbers of their rows. */
+VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
+                                  window h, T *best, PLACE *rows)
+{
+    const ts_axis *a = job->axis;
+    int64_t n = a[2].in;
+    for (int64_t i = 0; i < n; i += LANES) {
+        V most = F(set1)(-(T)INFINITY), at = S(place_vector)(d.first * a[1].in + h.first);
+        for (int64_t k = 0; k < d.count; k++)
+            for (int64_t r = 0; r < h.count; r++) {
+                int64_t row = (d.first + k * d.step) * a[1].in + h.first + r * h.step,
+                        from = (plane * a[0].in * a[1].in + row) * n + i;
+                V x = n - i >= LANES ? S(get)(kind, job->x, from, LANES)
+                                     : S(get)(kind, job->x, from, n - i);
+                VM m = S(replaces)(x, most);
+                most = F(select)(m, x, most);
+                at = F(select)(m, S(place_vector)(row), at);
+            }
+        F(store)(best + i, most);
+        memcpy(rows + i, &at, sizeof at);
+    }
+}
+
+/** One vector of channels of pixel o. */
+VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
+                                window h, window w, int64_t c, int64_t left, int64_t to)
+{
+    const ts_axis *a = job->axis;
+    V most = F(set1)(-(T)INFINITY),
+      at = S(place_vector)((d.first * a[1].in + h.first) * a[2].in + w.first);
+    for (int64_t i = 0; i < d.count; i++)
+        for (int64_t j = 0; j < h.count; j++)
+            for (int64_t k = 0; k < w.count; k++) {
+                int64_t place = ((d.first + i * d.step) * a[1].in + h.first + j * h.step) *
+                                    a[2].in + w.first + k * w.step,
+                        from = (plane * a[0].in * a[1].in * a[2].in + place) * job->channels + c;
+                V x = S(get)(kind, job->x, from, left);
+                VM m = S(replaces)(x, most);
+                most = F(select)(m, x, most);
+                at = F(select)(m, S(place_vector)(place), at);
+            }
+    S(set)(kind, job->y, to, most, left);
+    if (!job->places)
+        return;
+    PLACE places[LANES];
+    memcpy(places, &at, sizeof at);
+    for (int k = 0; k < LANES && k < left; k++)
+        job->places[to + k] = places[k];
+}
+
+VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
+{
+    const ts_axis *a = job->axis;
+    T *best = ts_slot(job->slots);
+    PLACE *rows = (PLACE *)(best + a[2].in + LANES);
+    for (int64_t row = begin; row < end; row++) {
+        int64_t rest = row / a[1].out, plane = rest / a[0].out, n = job->channels;
+        window d = window_of(&a[0], rest % a[0].out), h = window_of(&a[1], row % a[1].out);
+        if (!job->last)
+            S(largest_of_columns)(kind, job, plane, d, h, best, rows);
+        for (int64_t o = 0; o < a[2].out; o++) {
+            window w = window_of(&a[2], o);
+            int64_t to = (row * a[2].out + o) * n, c = 0;
+            for (; job->last && c + LANES <= n; c += LANES)
+                S(largest_of_pixel)(kind, job, plane, d, h, w, c, LANES, to + c);
+            if (job->last && c < n)
+                S(largest_of_pixel)(kind, job, plane, d, h, w, c, n - c, to + c);
+            if (job->last)
+                continue;
+            int64_t at = w.first;
+            for (int64_t k = 1, i = w.first + w.step; k < w.count; k++, i += w.step) {
+                /* of equal elements the one in the first row; of NaN the one in the last */
+                bool nan = best[i] != best[i], had = best[at] != best[at];
+                if (nan ? !had || rows[i] >= rows[at]
+                        : !had && (best[i] > best[at] ||
+                                   (best[i] == best[at] && rows[i] < rows[at])))
+                    at = i;
+            }
+            S(set)(kind, job->y, to,
+                   w.count ? F(load_n)(best + at, 1) : F(set1)(-(T)INFINITY), 1);
+            if (job->places)
+                job->places[to] = (int64_t)rows[at] * a[2].in + at;
+        }
+    }
+}
+
+#define BODY(of, kind)                                                                             \
+    static void pool_rows_##of(void *ctx, int64_t begin, int64_t end)                              \
+    {                                                                                              \
+        S(pool_some)(kind, ctx, begin, end);                                                       \
+    }
+#if TS_REAL == 64
+BODY(f64, TS_F64)
+#else
+BODY(f32, TS_F32)
+BODY(bf16, TS_BF16)
+BODY(f16, TS_F16)
+#endif
+#undef BODY
+#undef PLACE
+
+/** Adds gradients to their places: a task is a plane, or CHANNELS channels of a sample. */
+static void S(pool_backward)(void *ctx, int64_t begin, int64_t end)
+{
+    pool_job *job = ctx;
+    bool outside = false;
+    int64_t n = job->channels, blocks = ts_ceil_div(n, CHANNELS), size = 1, out = 1;
+    for (int d = 0; d < 3; d++) {
+        size *= job->axis[d].in;
+        out *= job->axis[d].out;
+    }
+    for (int64_t task = begin; task < end; task++) {
+        int64_t plane = task / blocks, c = task % blocks * CHANNELS,
+                some = ts_min64(n - c, CHANNELS);
+        const T *g = (const T *)job->x + plane * out * n + c;
+        const int64_t *places = job->places + plane * out * n + c;
+        T *y = (T *)job->y + plane * size * n + c;
+        for (int64_t i = 0; i < (some == n ? 1 : size); i++)
+            memset(y + i * n, 0, (size_t)(some == n ? size * n : some) * sizeof *y);
+        for (int64_t o = 0; o < out; o++)
+            for (int64_t k = 0; k < some; k++) {
+                int64_t place = places[o * n + k];
+                if ((uint64_t)place < (uint64_t)size)
+                    y[place * n + k] += g[o * n + k];
+                else
+                    outside = true;
+            }
+    }
+    if (outside)
+        atomic_store_explicit(&job->outside, true, memory_order_relaxed);
+}

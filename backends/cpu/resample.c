@@ -1,0 +1,393 @@
+/**
+ * @file resample.c
+ * Averages of windows, padding and resizing. For each spatial dim a table lists the elements that
+ * an element of the result reads, and their weights; the gradient's table is the transposed one.
+ * A row of the result is a sum of rows of the argument, which the table of the last dim combines.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/loops.h"
+#include "backends/cpu/slots.h"
+#include "include/tessera/ops/resample.h"
+
+#include <math.h>
+
+/** Row o of a sparse matrix: taps begin[o] to begin[o + 1] - 1. */
+typedef struct table {
+    int64_t in, out;    /* sizes of the dim in argument and result */
+    int32_t *begin, *index;
+    double *weight;
+    float *weight32;    /* the same for f32 */
+    int32_t taps;           /* most taps of a row; 0: too many for the lists below */
+    int64_t step;           /* from the first taps of rows in these to the second ones */
+    int32_t *columns;       /* tap k of row o at k * step + o: its index, or `in` for none */
+    float *weights;         /* and weight */
+} table;
+
+typedef struct resample_job {
+    const void *x;
+    void *y;
+    int64_t planes, channels; /* channels: of channels-last, else 1 */
+    table axis[3];
+    double factor;
+    bool last;
+    int64_t item;
+    const char *value;        /* of a copy's new elements */
+    ts_slots *slots;          /* rows */
+} resample_job;
+
+#define TS_REAL 32
+#include "backends/cpu/resample_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/resample_real.h"
+#undef TS_REAL
+
+/* -------------------------------------------------------------------------------- tables ---- */
+
+/** What element o of the forward op's result reads: `count` elements from `first` on, `step` apart,
+ * with one weight; or those at `place` with several. */
+typedef struct taps {
+    int64_t first, count;
+    double weight, part[4];
+} taps;
+
+static int64_t mirrored(int64_t i, int64_t n)
+{
+    i = i < 0 ? -i : i;
+    return i < n ? i : 2 * (n - 1) - i;
+}
+
+/** Weights of the neighbours -1, 0, 1 and 2 of a place t behind element 0, as products, which lose
+ * no digits near their zeros. */
+static void cubic_parts(double t, double *part)
+{
+    const double a = -0.75, u = 1 - t;
+    part[0] = a * t * u * u;
+    part[1] = u * (1 + t - (a + 2) * t * t);
+    part[2] = t * (1 + u - (a + 2) * u * u);
+    part[3] = a * u * t * t;
+}
+
+static taps taps_of(const ts_axis *axis, int64_t o)
+{
+    int64_t in = axis->in, at = o - axis->padding;
+    taps t = {.count = 1, .weight = 1};
+    double place;
+    switch (axis->map) {
+    case TS_AXIS_WINDOW: {
+        int64_t begin = o * axis->stride - axis->padding,
+                end = ts_min64(begin + axis->kernel, in + axis->padding);
+        int64_t whole = end - begin;
+        t.first = ts_max64(begin, 0);
+        t.count = ts_max64(ts_min64(end, in) - t.first, 0);
+        t.weight = axis->sum ? 1 : 1 / (double)(axis->padded ? whole : t.count);
+        break;
+    }
+    case TS_AXIS_ADAPTIVE:
+        t.first = o * in / axis->out;
+        t.count = ts_ceil_div((o + 1) * in, axis->out) - t.first;
+        t.weight = 1 / (double)t.count;
+        break;
+    case TS_AXIS_NEAREST:
+        t.first = ts_min64((int64_t)floorf((float)o * (float)axis->scale), in - 1);
+        break;
+    case TS_AXIS_LINEAR:
+        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
+        place = place < 0 ? 0 : place;
+        t.first = ts_min64((int64_t)place, in - 1);
+        t.count = 2;
+        t.part[1] = fmin(place - (double)t.first, 1);
+        t.part[0] = 1 - t.part[1];
+        break;
+    case TS_AXIS_CUBIC:
+        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
+        t.first = (int64_t)floor(place) - 1;
+        t.count = 4;
+        cubic_parts(place - floor(place), t.part);
+        break;
+    case TS_AXIS_CONSTANT:
+        t.first = at;
+        t.count = at >= 0 && at < in;
+        break;
+    case TS_AXIS_REFLECT: t.first = mirrored(at, in); break;
+    case TS_AXIS_REPLICATE: t.first = ts_max64(ts_min64(at, in - 1), 0); break;
+    case TS_AXIS_CIRCULAR: t.first = at < 0 ? at + in : at >= in ? at - in : at; break;
+    }
+    return t;
+}
+static int64_t index_of(const ts_axis *axis, const taps *t, int64_t k)
+{
+    return ts_max64(ts_min64(t->first + k, axis->in - 1), 0);
+}
+static double weight_of(const ts_axis *axis, const taps *t, int64_t k)
+{
+    return axis->map == TS_AXIS_LINEAR || axis->map == TS_AXIS_CUBIC ? t->part[k] : t->weight;
+}
+
+/** Memory of a call's tables, cut from the front. */
+typedef struct arena {
+    char *memory;
+    size_t bytes, used;
+} arena;
+static void *cut(arena *a, int64_t count, size_t item)
+{
+    void *p = a->memory ? a->memory + a->used : NULL;
+    a->used += ((size_t)(count ? count : 1) * item + 63) & ~(size_t)63;
+    return p;
+}
+
+/** Fills a table; without memory only its sizes are cut. Each element stands for `channels`. */
+static void tabulate(table *t, const ts_axis *axis, int64_t channels, bool transposed, arena *a)
+{
+    int64_t total = 0, rows = (transposed ? axis->in : axis->out) * channels;
+    for (int64_t o = 0; o < axis->out; o++)
+        total += taps_of(axis, o).count * channels;
+    t->in = (transposed ? axis->out : axis->in) * channels;
+    t->out = rows;
+    t->begin = cut(a, rows + 2, sizeof *t->begin);
+    t->index = cut(a, total, sizeof *t->index);
+    t->weight = cut(a, total, sizeof *t->weight);
+    t->weight32 = cut(a, total, sizeof *t->weight32);
+    for (int pass = 0; a->memory && pass < 2; pass++) { /* counts, which become beginnings; taps */
+        if (pass == 0)
+            memset(t->begin, 0, (size_t)(rows + 2) * sizeof *t->begin);
+        for (int64_t o = 0; o < axis->out; o++) {
+            taps of = taps_of(axis, o);
+            for (int64_t k = 0; k < of.count * channels; k++) {
+                int64_t c = k % channels, i = index_of(axis, &of, k / channels) * channels + c,
+                        to = o * channels + c, row = transposed ? i : to;
+                int32_t at = t->begin[row + 2 - pass]++;
+                if (pass == 0)
+                    continue;
+                t->index[at] = (int32_t)(transposed ? to : i);
+                t->weight[at] = weight_of(axis, &of, k / channels);
+                t->weight32[at] = (float)t->weight[at];
+            }
+        }
+        for (int64_t row = 2; pass == 0 && row <= rows + 1; row++)
+            t->begin[row] += t->begin[row - 1];
+    }
+}
+
+/** Lists taps by their number in a row, for vectors of rows. */
+static void lay_out(table *t, arena *a)
+{
+    enum { MOST = 8, LANES_MOST = 16 };
+    t->step = (t->out + LANES_MOST - 1) / LANES_MOST * LANES_MOST;
+    t->columns = cut(a, MOST * t->step, sizeof *t->columns);
+    t->weights = cut(a, MOST * t->step, sizeof *t->weights);
+    t->taps = 0;
+    if (!a->memory)
+        return;
+    for (int64_t o = 0; o < t->out; o++)
+        t->taps = ts_max64(t->taps, t->begin[o + 1] - t->begin[o]);
+    if (t->taps > MOST)
+        t->taps = 0;
+    for (int32_t k = 0; k < t->taps; k++)
+        for (int64_t o = 0; o < t->step; o++) {
+            int32_t tap = o < t->out ? t->begin[o] + k : 0;
+            bool there = o < t->out && tap < t->begin[o + 1];
+            t->columns[k * t->step + o] = there ? t->index[tap] : (int32_t)t->in;
+            t->weights[k * t->step + o] = there ? t->weight32[tap] : 0;
+        }
+}
+
+static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling *r,
+                             int64_t channels, arena *a)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        a->used = 0;
+        for (int k = 0; k < 3; k++) {
+            tabulate(&job->axis[k], &r->axis[k], k == 2 ? channels : 1, r->transposed, a);
+            lay_out(&job->axis[k], a);
+        }
+        if (pass == 0) {
+            a->bytes = a->used;
+            if (!(a->memory = ts_alloc(f->thread, a->bytes)))
+                return ts_error_memory("tables of elements and weights", (int64_t)a->bytes);
+        }
+    }
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- copies ---- */
+
+/** The element that row o reads, or -1. */
+static int64_t source_of(const table *t, int64_t o)
+{
+    return t->begin[o] < t->begin[o + 1] ? t->index[t->begin[o]] : -1;
+}
+
+static void fill_items(char *y, const char *value, int64_t count, int64_t item)
+{
+    static const char zeros[8];
+    if (count <= 0)
+        return;
+    if (memcmp(value, zeros, (size_t)item) == 0) {
+        memset(y, 0, (size_t)(count * item));
+        return;
+    }
+    memcpy(y, value, (size_t)item);
+    for (int64_t done = 1; done < count; done *= 2) /* what is there again */
+        memcpy(y + done * item, y, (size_t)(ts_min64(done, count - done) * item));
+}
+
+/* each row of a table has its tap where `dense` */
+#define COPY_ROW(U)                                                                                \
+    {                                                                                              \
+        U *to = (U *)(void *)y;                                                                    \
+        const U *from = (const U *)(const void *)x;                                                \
+        if (dense)                                                                                 \
+            for (; o < end; o++)                                                                   \
+                to[o] = from[t->index[o]];                                                         \
+        for (; o < end; o++)                                                                       \
+            to[o] = t->begin[o + 1] > t->begin[o] ? from[t->index[t->begin[o]]]                    \
+                                                  : *(const U *)(const void *)job->value;          \
+        break;                                                                                     \
+    }
+
+/** Elements o to end - 1 of a row of pixels. */
+static void copy_some(const resample_job *job, char *y, const char *x, int64_t o, int64_t end)
+{
+    const table *t = &job->axis[2];
+    int64_t pixel = job->item * job->channels;
+    bool dense = t->begin[t->out] == t->out;
+    if (job->channels > 1) {
+        for (; o < end; o++) {
+            int64_t i = source_of(t, o);
+            if (i < 0)
+                fill_items(y + o * pixel, job->value, job->channels, job->item);
+            else
+                memcpy(y + o * pixel, x + i * pixel, (size_t)pixel);
+        }
+        return;
+    }
+    switch (job->item) {
+    case 1: COPY_ROW(uint8_t)
+    case 2: COPY_ROW(uint16_t)
+    case 4: COPY_ROW(uint32_t)
+    default: COPY_ROW(uint64_t)
+    }
+}
+
+/** Rows of the result, whose elements are elements of the argument: begin .. end of (planes, depth,
+ * height). The longest run of neighbours is one copy. */
+static void copy_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const resample_job *job = ctx;
+    const table *depth = &job->axis[0], *height = &job->axis[1], *t = &job->axis[2];
+    int64_t pixel = job->item * job->channels, run = 0, run_end = 0;
+    for (int64_t o = 0, from = 0; o < t->out; o++) {
+        if (o > from && (source_of(t, o) != source_of(t, o - 1) + 1 || source_of(t, o - 1) < 0))
+            from = o;
+        if (source_of(t, o) >= 0 && o + 1 - from > run_end - run) {
+            run = from;
+            run_end = o + 1;
+        }
+    }
+    for (int64_t row = begin; row < end; row++) {
+        int64_t h = source_of(height, row % height->out), rest = row / height->out,
+                d = source_of(depth, rest % depth->out), plane = rest / depth->out;
+        char *y = (char *)job->y + row * t->out * pixel;
+        if (h < 0 || d < 0) {
+            fill_items(y, job->value, t->out * job->channels, job->item);
+            continue;
+        }
+        const char *x = (const char *)job->x +
+                        ((plane * depth->in + d) * height->in + h) * t->in * pixel;
+        copy_some(job, y, x, 0, run);
+        if (run_end > run)
+            memcpy(y + run * pixel, x + source_of(t, run) * pixel,
+                   (size_t)((run_end - run) * pixel));
+        copy_some(job, y, x, run_end, t->out);
+    }
+}
+
+/* --------------------------------------------------------------------------------- calls ---- */
+
+enum { SHORT = 1024, /* elements that a table may well have */
+       FEW_CHANNELS = 16 }; /* of which a pixel fills no vectors: they are elements of a row */
+
+/** Dims that become one average become one dim, and what cuts elements off becomes a copy. */
+static void simplify(ts_resampling *r)
+{
+    for (int k = 0; k < 2; k++) {
+        ts_axis *outer = &r->axis[k], *inner = &r->axis[k + 1];
+        bool one = outer->in == 1 && outer->out == 1;
+        if (inner->map == TS_AXIS_ADAPTIVE && outer->map == TS_AXIS_ADAPTIVE && inner->out == 1 &&
+            outer->out == 1 && !one && inner->in * outer->in <= SHORT) {
+            inner->in *= outer->in;
+            *outer = (ts_axis){.map = TS_AXIS_CONSTANT, .in = 1, .out = 1};
+        }
+    }
+    if (!r->transposed || r->axis[2].map != TS_AXIS_CONSTANT)
+        return;
+    r->transposed = false;
+    for (int k = 0; k < 3; k++) {
+        ts_axis *a = &r->axis[k];
+        *a = (ts_axis){.map = TS_AXIS_CONSTANT, .in = a->out, .out = a->in, .padding = -a->padding};
+    }
+}
+
+static ts_status resample(ts_frame *f)
+{
+    ts_resampling r = ts_kernel_resampling(f);
+    const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
+    resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
+                        .factor = r.factor, .item = ts_dtype_sizes[x->dtype],
+                        .last = ts_is_dense_last(x) && ts_is_dense_last(y)};
+    char value[8] = {0};
+    if (!x->numel && !y->numel)
+        return TS_OK;
+    int64_t channels = 1;
+    if (job.last) {
+        job.channels = x->sizes[1];
+        job.planes = x->sizes[0];
+        if (job.channels < FEW_CHANNELS) {
+            channels = job.channels;
+            job.channels = 1;
+            job.last = false;
+        }
+    }
+    simplify(&r);
+    if (f->op == TS_OP_pad)
+        ts_scalar_store(&f->args[3], (ts_dtype)x->dtype, value);
+    job.value = value;
+    arena a = {0};
+    TS_TRY(make_tables(f, &job, &r, channels, &a));
+    bool copies = !r.transposed &&
+                  (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
+    int64_t rows = job.planes * job.axis[0].out * job.axis[1].out,
+            read = job.axis[0].taps * job.axis[1].taps * job.axis[2].in,
+            cost = (job.axis[2].out * ts_max64(job.axis[2].taps, 1) + read) * job.channels;
+    static const ts_parallel_body bodies[] = {[TS_F64] = resample_rows_f64,
+                                              [TS_F32] = resample_rows_f32,
+                                              [TS_BF16] = resample_rows_bf16,
+                                              [TS_F16] = resample_rows_f16};
+    ts_status status = TS_OK;
+    if (copies) {
+        ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, &job);
+    } else if (rows > 0) {
+        ts_slots slots;
+        status = ts_slots_begin(f, &slots, rows, (job.axis[2].in + job.axis[2].out + 32) * 8,
+                                "rows of an image");
+        if (status == TS_OK) {
+            job.slots = &slots;
+            ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], &job);
+            ts_slots_end(f, &slots);
+        }
+    }
+    ts_free(f->thread, a.memory, a.bytes);
+    return status;
+}
+
+#define FLOATS {TS_DT_FLOATS | TS_DT_HALVES, 0}
+TS_CPU_FAMILY(resample,
+    {TS_OP_avg_pool, resample, FLOATS},
+    {TS_OP_avg_pool_backward, resample, FLOATS},
+    {TS_OP_adaptive_avg_pool, resample, FLOATS},
+    {TS_OP_adaptive_avg_pool_backward, resample, FLOATS},
+    {TS_OP_interpolate, resample, FLOATS},
+    {TS_OP_interpolate_backward, resample, FLOATS},
+    {TS_OP_pad, resample, {0, 0}},
+    {TS_OP_pad_backward, resample, FLOATS})

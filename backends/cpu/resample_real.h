@@ -1,0 +1,187 @@
+/* Weighted sums over spatial dims for one real type; included by resample.c. A task is a row of
+ * the result: a number of (planes, depth, height). */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/kinds_real.h"
+
+#ifndef TS_BACKENDS_CPU_RESAMPLE_REAL_H
+#define TS_BACKENDS_CPU_RESAMPLE_REAL_H
+enum { LONG_TAPS = 16, /* taps of neighbours that vectors sum */
+       PIXEL_VECTORS = 4 };
+#endif
+
+/** The rows of the argument that a row of the result reads. */
+typedef struct S(row_taps) {
+    const table *depth, *height;
+    int64_t d, h, plane; /* of the result, and the plane */
+} S(row_taps);
+
+VEC_FN S(row_taps) S(taps_of_row)(const resample_job *job, int64_t row)
+{
+    const table *depth = &job->axis[0], *height = &job->axis[1];
+    int64_t rest = row / height->out;
+    S(row_taps) t = {depth, height, rest % depth->out, row % height->out, rest / depth->out};
+    return t;
+}
+#define EACH_ROW(t, dk, hk)                                                                        \
+    for (int32_t dk = (t).depth->begin[(t).d]; dk < (t).depth->begin[(t).d + 1]; dk++)             \
+        for (int32_t hk = (t).height->begin[(t).h]; hk < (t).height->begin[(t).h + 1]; hk++)
+/** The first element of the row of taps dk and hk, and their weight. */
+VEC_FN int64_t S(row_offset)(const resample_job *job, const S(row_taps) *t, int32_t dk, int32_t hk,
+                             T *weight)
+{
+    *weight = (T)(t->depth->weight[dk] * t->height->weight[hk] * job->factor);
+    return ((t->plane * t->depth->in + t->depth->index[dk]) * t->height->in +
+            t->height->index[hk]) *
+           job->axis[2].in * job->channels;
+}
+
+/** Vectors from element i on of the sum of the rows of the argument, in acc. */
+VEC_FN void S(sum_vectors)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc,
+                           int64_t i, int vectors, int64_t left)
+{
+    V sum[PIXEL_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        sum[v] = F(zero)();
+    EACH_ROW(*t, dk, hk) {
+        T weight;
+        int64_t from = S(row_offset)(job, t, dk, hk, &weight) + i;
+        V w = F(set1)(weight);
+        for (int v = 0; v < vectors; v++)
+            sum[v] = F(fma)(S(get)(kind, job->x, from + v * LANES, left), w, sum[v]);
+    }
+    for (int v = 0; v < vectors; v++)
+        F(store)(acc + i + v * LANES, sum[v]);
+}
+
+/** The sum of the rows of the argument, in acc. */
+VEC_FN void S(sum_rows)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc)
+{
+    int64_t n = job->axis[2].in, i = 0;
+    for (; i + PIXEL_VECTORS * LANES <= n; i += PIXEL_VECTORS * LANES)
+        S(sum_vectors)(kind, job, t, acc, i, PIXEL_VECTORS, LANES);
+    for (; i + LANES <= n; i += LANES)
+        S(sum_vectors)(kind, job, t, acc, i, 1, LANES);
+    if (i < n)
+        S(sum_vectors)(kind, job, t, acc, i, 1, n - i);
+}
+
+VEC_FN T S(weight_at)(const table *t, int32_t k)
+{
+#if TS_REAL == 32
+    return t->weight32[k];
+#else
+    return t->weight[k];
+#endif
+}
+
+/** Element o of a row, by its taps. */
+VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
+{
+    int32_t k = t->begin[o], end = t->begin[o + 1], n = end - k;
+    T sum = 0;
+    if (n >= LONG_TAPS && t->index[end - 1] - t->index[k] == n - 1) {
+        V sums = F(zero)();
+        const T *x = acc + t->index[k];
+#if TS_REAL == 32
+        const T *w = t->weight32 + k;
+#else
+        const T *w = t->weight + k;
+#endif
+        for (int32_t i = 0; i < n; i += LANES)
+            sums = F(fma)(S(load_some)(x + i, n - i, F(zero)()),
+                          S(load_some)(w + i, n - i, F(zero)()), sums);
+        return F(hsum)(sums);
+    }
+    for (; k < end; k++)
+        sum += S(weight_at)(t, k) * acc[t->index[k]];
+    return sum;
+}
+
+/** A row of the result from the sum of the argument's rows, behind which is a 0. */
+VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
+{
+    int64_t o = 0;
+#if TS_REAL == 32
+    for (; t->taps && o < t->out; o += LANES) {
+        V sum = F(zero)();
+        for (int32_t k = 0; k < t->taps; k++) {
+            int64_t at = k * t->step + o;
+            sum = F(fma)(vf_gather(acc, vi_load(t->columns + at)), F(load)(t->weights + at), sum);
+        }
+        S(store_some)(y + o, sum, t->out - o);
+    }
+#endif
+    for (; o < t->out; o++)
+        y[o] = S(combine_one)(t, acc, o);
+}
+
+/** Some vectors of channels of pixel o. */
+VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
+                             int64_t to, int64_t o, int64_t c, int vectors, int64_t left)
+{
+    const table *width = &job->axis[2];
+    V sum[PIXEL_VECTORS];
+    for (int v = 0; v < vectors; v++)
+        sum[v] = F(zero)();
+    EACH_ROW(*t, dk, hk) {
+        T weight;
+        int64_t from = S(row_offset)(job, t, dk, hk, &weight) + c;
+        for (int32_t k = width->begin[o]; k < width->begin[o + 1]; k++) {
+            V w = F(set1)(weight * S(weight_at)(width, k));
+            int64_t at = from + width->index[k] * job->channels;
+            for (int v = 0; v < vectors; v++)
+                sum[v] = F(fma)(S(get)(kind, job->x, at + v * LANES, left), w, sum[v]);
+        }
+    }
+    for (int v = 0; v < vectors; v++)
+        S(set)(kind, job->y, to + v * LANES, sum[v], left);
+}
+
+VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
+{
+    const table *width = &job->axis[2];
+    T *acc = ts_slot(job->slots), *out = acc + width->in + LANES;
+    for (int64_t row = begin; row < end; row++) {
+        S(row_taps) t = S(taps_of_row)(job, row);
+        int64_t to = row * width->out * job->channels, n = job->channels;
+        if (job->last) {
+            for (int64_t o = 0; o < width->out; o++) {
+                int64_t at = to + o * n, c = 0;
+                for (; c + PIXEL_VECTORS * LANES <= n; c += PIXEL_VECTORS * LANES)
+                    S(combine_pixel)(kind, job, &t, at + c, o, c, PIXEL_VECTORS, LANES);
+                for (; c + LANES <= n; c += LANES)
+                    S(combine_pixel)(kind, job, &t, at + c, o, c, 1, LANES);
+                if (c < n)
+                    S(combine_pixel)(kind, job, &t, at + c, o, c, 1, n - c);
+            }
+            continue;
+        }
+        S(sum_rows)(kind, job, &t, acc);
+        acc[width->in] = 0;
+        if (kind == TS_F32 || kind == TS_F64) {
+            S(combine_row)(width, acc, (T *)job->y + to);
+            continue;
+        }
+        S(combine_row)(width, acc, out);
+        int64_t i = 0;
+        for (; i + LANES <= width->out; i += LANES)
+            S(set)(kind, job->y, to + i, F(load)(out + i), LANES);
+        if (i < width->out)
+            S(set)(kind, job->y, to + i, F(load_n)(out + i, width->out - i), width->out - i);
+    }
+}
+#undef EACH_ROW
+
+#define BODY(of, kind)                                                                             \
+    static void resample_rows_##of(void *ctx, int64_t begin, int64_t end)                          \
+    {                                                                                              \
+        S(resample_some)(kind, ctx, begin, end);                                                   \
+    }
+#if TS_REAL == 64
+BODY(f64, TS_F64)
+#else
+BODY(f32, TS_F32)
+BODY(bf16, TS_BF16)
+BODY(f16, TS_F16)
+#endif
+#undef BODY

@@ -1,0 +1,175 @@
+/** @file axes.cuh  Which elements of a dim an element of the result reads, and their weights. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_AXES_CUH
+#define TS_CUDA_AXES_CUH
+
+#include "backends/cuda/image.cuh"
+#include "tessera/kernel.h"
+
+namespace ts {
+
+/** A spatial dim of a call, in 32 bits. */
+struct axis {
+    int map, in, out, kernel, stride, padding, dilation;
+    bool padded, sum, corners;
+    double scale;
+
+    axis() = default;
+    explicit axis(const ts_axis &a)
+        : map(a.map), in((int)a.in), out((int)a.out), kernel((int)a.kernel), stride((int)a.stride),
+          padding((int)a.padding), dilation((int)a.dilation), padded(a.padded), sum(a.sum),
+          corners(a.corners), scale(a.scale)
+    {
+    }
+
+    /** Rounded twice, as on the CPU: the weights of neighbours are differences from it. */
+    __device__ __forceinline__ double place(int o) const
+    {
+        return corners ? o * scale : __dadd_rn(__dmul_rn(o + 0.5, scale), -0.5);
+    }
+};
+
+/** What element o of the forward op reads: `count` elements from `first` on, clamped to the dim. */
+struct taps {
+    int first, count;
+    double t; /* the one weight, or the place behind element `first` of several */
+
+    __device__ __forceinline__ taps(const axis &a, int o) : first(o - a.padding), count(1), t(1)
+    {
+        switch (a.map) {
+        case TS_AXIS_WINDOW: {
+            int begin = o * a.stride - a.padding, end = min(begin + a.kernel, a.in + a.padding);
+            first = max(begin, 0);
+            count = max(min(end, a.in) - first, 0);
+            t = a.sum ? 1.0 : 1.0 / (a.padded ? end - begin : count);
+            break;
+        }
+        case TS_AXIS_ADAPTIVE:
+            first = (int)((int64_t)o * a.in / a.out);
+            count = (int)(((int64_t)(o + 1) * a.in + a.out - 1) / a.out) - first;
+            t = 1.0 / count;
+            break;
+        case TS_AXIS_NEAREST:
+            first = min((int)floorf((float)o * (float)a.scale), a.in - 1);
+            break;
+        case TS_AXIS_LINEAR: {
+            double p = a.place(o);
+            p = p < 0 ? 0 : p;
+            first = min((int)p, a.in - 1);
+            count = 2;
+            t = min(p - first, 1.0);
+            break;
+        }
+        case TS_AXIS_CUBIC: {
+            double p = a.place(o), whole = floor(p);
+            first = (int)whole - 1;
+            count = 4;
+            t = p - whole;
+            break;
+        }
+        case TS_AXIS_CONSTANT: count = first >= 0 && first < a.in; break;
+        case TS_AXIS_REFLECT:
+            first = first < 0 ? -first : first;
+            first = first < a.in ? first : 2 * (a.in - 1) - first;
+            break;
+        case TS_AXIS_REPLICATE: first = max(min(first, a.in - 1), 0); break;
+        case TS_AXIS_CIRCULAR:
+            first = first < 0 ? first + a.in : first >= a.in ? first - a.in : first;
+            break;
+        }
+    }
+    __device__ __forceinline__ int index(const axis &a, int k) const
+    {
+        return max(min(first + k, a.in - 1), 0);
+    }
+    __device__ __forceinline__ double weight(const axis &a, int k) const
+    {
+        if (a.map == TS_AXIS_LINEAR)
+            return k ? t : 1 - t;
+        if (a.map != TS_AXIS_CUBIC)
+            return t;
+        const double c = -0.75;
+        double u = 1 - t; /* products, which lose no digits near their zeros */
+        switch (k) {
+        case 0: return c * t * u * u;
+        case 1: return u * (1 + t - (c + 2) * t * t);
+        case 2: return t * (1 + u - (c + 2) * u * u);
+        default: return c * u * t * t;
+        }
+    }
+};
+
+/** What element i of the argument's gradient reads: candidates, some of which have weight 0. */
+struct readers {
+    int first, count;
+
+    __device__ __forceinline__ readers(const axis &a, int i) : first(i + a.padding), count(1)
+    {
+        int last = first;
+        double reach = a.map == TS_AXIS_CUBIC ? 2 : 1, edge = a.corners ? 0 : 0.5;
+        switch (a.map) {
+        case TS_AXIS_WINDOW: {
+            int extent = a.dilation * (a.kernel - 1), from = i + a.padding - extent;
+            first = from > 0 ? (from + a.stride - 1) / a.stride : 0;
+            last = (i + a.padding) / a.stride;
+            break;
+        }
+        case TS_AXIS_ADAPTIVE:
+            first = (int)((int64_t)i * a.out / a.in);
+            last = (int)(((int64_t)(i + 1) * a.out - 1) / a.in);
+            break;
+        case TS_AXIS_NEAREST:
+            first = (int)max(i / a.scale - 2, 0.0);
+            last = i == a.in - 1 ? a.out - 1 : (int)min((i + 1) / a.scale + 1, (double)a.out);
+            break;
+        case TS_AXIS_LINEAR:
+        case TS_AXIS_CUBIC:
+            first = i == 0 || a.scale == 0
+                        ? 0
+                        : (int)max((i - reach + edge) / a.scale - edge - 1, 0.0);
+            last = i == a.in - 1 || a.scale == 0
+                       ? a.out - 1
+                       : (int)min((i + reach + edge) / a.scale - edge + 1, (double)a.out);
+            if (a.map == TS_AXIS_CUBIC && i == 0)
+                first = 0;
+            break;
+        case TS_AXIS_REPLICATE:
+            first = i == 0 ? 0 : first;
+            last = i == a.in - 1 ? a.out - 1 : last;
+            break;
+        case TS_AXIS_REFLECT:
+        case TS_AXIS_CIRCULAR: count = 3; return; /* see at() */
+        }
+        last = min(last, a.out - 1);
+        first = max(first, 0);
+        count = max(last - first + 1, 0);
+    }
+    /** Candidate k for element i, or -1. */
+    __device__ __forceinline__ int at(const axis &a, int i, int k) const
+    {
+        int o = first + k;
+        if (a.map == TS_AXIS_CIRCULAR)
+            o = first + (k - 1) * a.in;
+        if (a.map == TS_AXIS_REFLECT) {
+            o = k == 0 ? first : k == 1 ? a.padding - i : 2 * (a.in - 1) - i + a.padding;
+            if ((k == 1 && i == 0) || (k == 2 && i == a.in - 1)) /* its own image */
+                return -1;
+        }
+        return o >= 0 && o < a.out ? o : -1;
+    }
+    /** How often element o of the forward op reads element i. */
+    static __device__ __forceinline__ double weight(const axis &a, int i, int o)
+    {
+        taps t(a, o);
+        double w = 0;
+        if (a.map != TS_AXIS_LINEAR && a.map != TS_AXIS_CUBIC)
+            return i >= t.first && i < t.first + t.count ? t.t : 0;
+        for (int k = 0; k < t.count; k++)
+            w += t.index(a, k) == i ? t.weight(a, k) : 0;
+        return w;
+    }
+};
+
+} // namespace ts
+
+#endif

@@ -1,0 +1,48 @@
+/** @file image.cuh  Tensors (N, C, ...) as kernels see them: contiguous or channels-last. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_IMAGE_CUH
+#define TS_CUDA_IMAGE_CUH
+
+#include "backends/cuda/frame.cuh"
+#include "backends/cuda/units.cuh"
+
+namespace ts {
+
+/** Whether t, of three dims or more, is dense with C innermost in memory; ts_is_dense_last() of the
+ * library, which lets such tensors pass. */
+inline bool dense_last(const ts_tensor *t)
+{
+    int n = ts_ndim(t);
+    const int64_t *sizes = ts_sizes(t), *strides = ts_strides(t);
+    if (n < 3 || strides[1] != 1)
+        return false;
+    int64_t step = sizes[1];
+    for (int d = n - 1; d >= 2; d--) {
+        if (strides[d] != step)
+            return false;
+        step *= sizes[d];
+    }
+    return sizes[0] == 1 || strides[0] == step;
+}
+
+/** Whether all tensors are; absent ones do not count. */
+inline bool all_last(std::initializer_list<const ts_value *> values)
+{
+    for (const ts_value *v : values)
+        if (v->tag == TS_TAG_TENSOR && !dense_last(v->t))
+            return false;
+    return true;
+}
+
+/** Whether runs of n elements can be moved in vectors of 16 bytes. */
+template <class T> bool in_vectors(int64_t n, std::initializer_list<const void *> data)
+{
+    uint64_t bits = (uint64_t)n * sizeof(T);
+    for (const void *p : data)
+        bits |= (uint64_t)(uintptr_t)p;
+    return bits % 16 == 0;
+}
+
+} // namespace ts
+
+#endif

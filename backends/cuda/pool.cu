@@ -1,0 +1,277 @@
+/**
+ * @file pool.cu
+ * Largest elements of windows. A gradient gathers from the windows that hold its place, so sums
+ * have a fixed order.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/axes.cuh"
+
+#include <initializer_list>
+
+using namespace ts;
+
+namespace {
+
+enum { THREADS = 256 };
+
+struct pool_call {
+    axis a[3];
+    int64_t planes, channels; /* channels: of channels-last, else 1 */
+};
+
+/** Elements of window o: `count` from `first` on, `step` apart. */
+struct window {
+    int first, count, step;
+
+    __device__ __forceinline__ window(const axis &a, int o) : first(0), count(1), step(1)
+    {
+        if (a.map == TS_AXIS_ADAPTIVE) {
+            taps t(a, o);
+            first = t.first;
+            count = t.count;
+        } else if (a.map == TS_AXIS_WINDOW) {
+            step = a.dilation;
+            first = o * a.stride - a.padding;
+            count = a.kernel;
+            if (first < 0) {
+                int skipped = (-first + step - 1) / step;
+                first += skipped * step;
+                count -= skipped;
+            }
+            count = min(count, first < a.in ? (a.in - 1 - first) / step + 1 : 0);
+            if (count <= 0)
+                first = count = 0;
+        }
+    }
+};
+
+/** Numbers of a place of the result: channel, place, plane. */
+template <class I> struct places {
+    split<I> channels, width, height, depth;
+
+    __device__ __forceinline__ I of(I i, int &d, int &h, int &w, int64_t &c) const
+    {
+        I p = channels.of(i), row = width.of(p), q = height.of(row), n = depth.of(q);
+        c = i - p * channels.d;
+        w = (int)(p - row * width.d);
+        h = (int)(row - q * height.d);
+        d = (int)(q - n * depth.d);
+        return n;
+    }
+};
+
+/** K: the window has K x K neighbours in the last two dims, all of whose loads are under way at
+ * once;
+ * 0: any window. V channels a thread. */
+template <class T, class I, int V, int K>
+__global__ void __launch_bounds__(THREADS)
+    largest_kernel(const T *x, T *y, int64_t *at, const __grid_constant__ pool_call p,
+                   places<I> places, I all)
+{
+    using A = wide_t<T>;
+    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= all)
+        return;
+    int d, h, w;
+    int64_t c, n = places.of(i, d, h, w, c);
+    int height = p.a[1].in, width = p.a[2].in, pixel = (int)p.channels;
+    const T *from = x + n * p.a[0].in * height * width * p.channels + c * V;
+    A best[V];
+    int place[V];
+    auto look = [&](const vec<T, V> &v, int q) {
+        A xs[V];
+        unpack<T, V>(v, xs);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            if (xs[k] > best[k] || xs[k] != xs[k]) {
+                best[k] = xs[k];
+                place[k] = q;
+            }
+    };
+    auto load = [&](int q) {
+        return *reinterpret_cast<const vec<T, V> *>(from + (int64_t)q * pixel);
+    };
+    if constexpr (K > 0) {
+        int top = h * p.a[1].stride - p.a[1].padding, left = w * p.a[2].stride - p.a[2].padding,
+            first = max(top, 0) * width + max(left, 0);
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            best[k] = -INFINITY;
+            place[k] = first;
+        }
+        vec<T, V> seen[K * K];
+#pragma unroll
+        for (int j = 0; j < K * K; j++) {
+            int r = top + j / K, s = left + j % K;
+            if (r >= 0 && r < height && s >= 0 && s < width)
+                seen[j] = load(r * width + s);
+        }
+#pragma unroll
+        for (int j = 0; j < K * K; j++) {
+            int r = top + j / K, s = left + j % K;
+            if (r >= 0 && r < height && s >= 0 && s < width)
+                look(seen[j], r * width + s);
+        }
+    } else {
+        window dw(p.a[0], d), hw(p.a[1], h), ww(p.a[2], w);
+        int first = (dw.first * height + hw.first) * width + ww.first;
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            best[k] = -INFINITY;
+            place[k] = first;
+        }
+        for (int j = 0; j < dw.count; j++)
+            for (int k = 0; k < hw.count; k++) {
+                int row = ((dw.first + j * dw.step) * height + hw.first + k * hw.step) * width;
+                for (int l = 0; l < ww.count; l++)
+                    look(load(row + ww.first + l * ww.step), row + ww.first + l * ww.step);
+            }
+    }
+    *reinterpret_cast<word_of<vec<T, V>> *>(y + (int64_t)i * V) = to_word(pack<T, V>(best));
+    if (at)
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            at[(int64_t)i * V + k] = place[k];
+}
+
+template <class T, class I, int V>
+__global__ void __launch_bounds__(THREADS)
+    gradient_kernel(const T *g, const int64_t *at, T *y, const __grid_constant__ pool_call p,
+                    places<I> places, I all)
+{
+    using A = wide_t<T>;
+    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= all)
+        return;
+    int d, h, w;
+    int64_t c, n = places.of(i, d, h, w, c);
+    int place = (d * p.a[1].in + h) * p.a[2].in + w;
+    int64_t first = n * p.a[0].out * p.a[1].out * p.a[2].out * p.channels + c * V;
+    auto range = [](const axis &a, int i) {
+        readers r(a, i);
+        if (a.map != TS_AXIS_WINDOW && a.map != TS_AXIS_ADAPTIVE) {
+            r.first = 0;
+            r.count = 1;
+        }
+        return r;
+    };
+    readers dr = range(p.a[0], d), hr = range(p.a[1], h), wr = range(p.a[2], w);
+    A sum[V];
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        sum[k] = 0;
+    for (int j = 0; j < dr.count; j++)
+        for (int k = 0; k < hr.count; k++) {
+            int row = ((dr.first + j) * p.a[1].out + hr.first + k) * p.a[2].out + wr.first;
+            for (int l = 0; l < wr.count; l++) {
+                int64_t o = first + (int64_t)(row + l) * p.channels;
+                A gs[V];
+                unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(g + o), gs);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    sum[v] += at[o + v] == place ? gs[v] : (A)0;
+            }
+        }
+    *reinterpret_cast<word_of<vec<T, V>> *>(y + (int64_t)i * V) = to_word(pack<T, V>(sum));
+}
+
+pool_call describe(const ts_frame *f, bool last)
+{
+    ts_resampling r = ts_kernel_resampling(f);
+    pool_call p = {};
+    const ts_tensor *t = f->args[0].t;
+    p.planes = last ? ts_size(t, 0) : r.planes;
+    p.channels = last ? ts_size(t, 1) : 1;
+    for (int k = 0; k < 3; k++)
+        p.a[k] = axis(r.axis[k]);
+    return p;
+}
+
+unsigned blocks(int64_t n) { return (unsigned)((n + THREADS - 1) / THREADS); }
+
+/** Places of a spatial plane are numbers of 31 bits. */
+bool fits(const pool_call &p)
+{
+    return (double)p.a[0].in * p.a[1].in * p.a[2].in < INT32_MAX &&
+           (double)p.a[0].out * p.a[1].out * p.a[2].out < INT32_MAX;
+}
+
+/** Calls f.operator()<V>() for channels in vectors of 16 bytes, or elements. */
+template <class T, class F>
+cudaError_t with_channels(const pool_call &p, const void *x, const void *y, F &&f)
+{
+    if (!fits(p))
+        return cudaErrorInvalidValue;
+    if (p.channels > 1 && in_vectors<T>(p.channels, {x, y}))
+        return f.template operator()<vec16<T>>();
+    return f.template operator()<1>();
+}
+
+/** Neighbours of a square window of two dims that has a kernel of its own, else 0. */
+int square(const pool_call &p)
+{
+    const axis &d = p.a[0], &h = p.a[1], &w = p.a[2];
+    bool plain = d.map == TS_AXIS_CONSTANT && h.map == TS_AXIS_WINDOW && w.map == TS_AXIS_WINDOW &&
+                 h.dilation == 1 && w.dilation == 1 && h.kernel == w.kernel;
+    return plain && (h.kernel == 2 || h.kernel == 3) ? h.kernel : 0;
+}
+
+/** (self, ...) -> (largest, places) */
+ts_status max_pool(ts_frame *f)
+{
+    int64_t count = ts_numel(f->rets[0].t);
+    if (!count)
+        return TS_OK;
+    pool_call p = describe(f, all_last({&f->args[0], &f->rets[0], &f->rets[1]}));
+    return with_float(f, [&]<class T>(const call &on) {
+        const T *x = data_of<T>(f->args[0]);
+        T *y = data_of<T>(f->rets[0]);
+        return with_channels<T>(p, x, y, [&]<int V>() {
+            int64_t all = count / V;
+            return with_numbers(all, [&]<class I>() {
+                places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
+                                split<I>(p.a[1].out), split<I>(p.a[0].out)};
+                auto run = [&]<int K>() {
+                    largest_kernel<T, I, V, K><<<blocks(all), THREADS, 0, on.stream>>>(
+                        x, y, data_of<int64_t>(f->rets[1]), p, at, (I)all);
+                    return cudaPeekAtLastError();
+                };
+                int k = square(p);
+                return k == 2   ? run.template operator()<2>()
+                       : k == 3 ? run.template operator()<3>()
+                                : run.template operator()<0>();
+            });
+        });
+    });
+}
+
+/** (grad, places, ...) -> dx */
+ts_status max_pool_backward(ts_frame *f)
+{
+    int64_t count = ts_numel(f->rets[0].t);
+    if (!count)
+        return TS_OK;
+    pool_call p = describe(f, all_last({&f->args[0], &f->args[1], &f->rets[0]}));
+    return with_float(f, [&]<class T>(const call &on) {
+        const T *g = data_of<T>(f->args[0]);
+        T *y = data_of<T>(f->rets[0]);
+        return with_channels<T>(p, g, y, [&]<int V>() {
+            int64_t all = count / V;
+            return with_numbers(all, [&]<class I>() {
+                places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].in), split<I>(p.a[1].in),
+                                split<I>(p.a[0].in)};
+                gradient_kernel<T, I, V><<<blocks(all), THREADS, 0, on.stream>>>(
+                    g, data_of<int64_t>(f->args[1]), y, p, at, (I)all);
+                return cudaPeekAtLastError();
+            });
+        });
+    });
+}
+
+} // namespace
+
+TS_CUDA_FAMILY(pool,
+    {"max_pool", max_pool, floats, false, false, true},
+    {"adaptive_max_pool", max_pool, floats, false, false, true},
+    {"max_pool_backward", max_pool_backward, floats, false, false, true},
+)

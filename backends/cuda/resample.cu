@@ -1,0 +1,264 @@
+/**
+ * @file resample.cu
+ * Averages of windows, padding and resizing. A thread has one place of the result in several planes
+ * or channels, for which it computes the weights once; it gathers, for gradients too, so sums have
+ * a fixed order.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/axes.cuh"
+#include "tessera/ops.h"
+
+#include <initializer_list>
+#include <string.h>
+
+using namespace ts;
+
+namespace {
+
+enum { THREADS = 256, PLANES = 8 };
+
+/** A call: elements are at (plane, place) or, in channels-last, (plane, place, channel). */
+struct geometry {
+    axis a[3];
+    int have[3], made[3]; /* spatial sizes of argument and result */
+    int64_t planes, channels;
+    double factor;
+};
+
+/** A list of elements of one dim with weights. */
+template <bool TRANSPOSED> struct reads {
+    const axis &a;
+    int i;
+    std::conditional_t<TRANSPOSED, readers, taps> list;
+
+    __device__ __forceinline__ reads(const axis &axis, int i) : a(axis), i(i), list(axis, i) {}
+    __device__ __forceinline__ int count() const { return list.count; }
+    __device__ __forceinline__ bool get(int k, int &at, double &weight) const
+    {
+        if constexpr (TRANSPOSED) {
+            at = list.at(a, i, k);
+            weight = at < 0 ? 0 : readers::weight(a, i, at);
+        } else {
+            at = list.index(a, k);
+            weight = list.weight(a, k);
+        }
+        return !TRANSPOSED || weight != 0;
+    }
+};
+
+/** N elements `step` apart of the result at `to`, from `from` on in the argument. */
+template <class T, int V, int N, bool TRANSPOSED>
+__device__ __forceinline__ void resample_place(const geometry &c, const T *x, T *y, int d, int h,
+                                               int w, int64_t from_step, int64_t to_step,
+                                               int64_t pixel, int count)
+{
+    using A = wide_t<T>;
+    A sum[N][V];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            sum[n][v] = 0;
+    reads<TRANSPOSED> depth(c.a[0], d), height(c.a[1], h), width(c.a[2], w);
+    int di, hi, wi;
+    double dw, hw, ww;
+    for (int i = 0; i < depth.count(); i++) {
+        if (!depth.get(i, di, dw))
+            continue;
+        for (int j = 0; j < height.count(); j++) {
+            if (!height.get(j, hi, hw))
+                continue;
+            const T *row = x + ((int64_t)di * c.have[1] + hi) * c.have[2] * pixel;
+            hw *= dw * c.factor;
+            for (int k = 0; k < width.count(); k++) {
+                if (!width.get(k, wi, ww))
+                    continue;
+                A weight = (A)(hw * ww);
+#pragma unroll
+                for (int n = 0; n < N; n++)
+                    if (n < count) {
+                        A xs[V];
+                        unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(row + wi * pixel +
+                                                                          n * from_step), xs);
+#pragma unroll
+                        for (int v = 0; v < V; v++)
+                            sum[n][v] += weight * xs[v];
+                    }
+            }
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        if (n < count)
+            *reinterpret_cast<word_of<vec<T, V>> *>(y + n * to_step) =
+                to_word(pack<T, V>(sum[n]));
+}
+
+/** Contiguous: some planes. */
+template <class T, bool TRANSPOSED, class I>
+__global__ void __launch_bounds__(THREADS)
+    plane_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> places,
+                 split<I> width, split<I> height, I all)
+{
+    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= all)
+        return;
+    I group = places.of(i), place = i - group * places.d, row = width.of(place),
+      d = height.of(row);
+    int64_t plane = (int64_t)group * PLANES, have = (int64_t)c.have[0] * c.have[1] * c.have[2];
+    int count = (int)min(c.planes - plane, (int64_t)PLANES);
+    resample_place<T, 1, PLANES, TRANSPOSED>(
+        c, x + plane * have, y + plane * (int64_t)places.d + place, (int)d,
+        (int)(row - d * height.d), (int)(place - row * width.d), have, (int64_t)places.d, 1, count);
+}
+
+/** Channels-last: a vector of channels. */
+template <class T, int V, bool TRANSPOSED, class I>
+__global__ void __launch_bounds__(THREADS)
+    pixel_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> vectors,
+                 split<I> places, split<I> width, split<I> height, I all)
+{
+    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= all)
+        return;
+    I pixel = vectors.of(i), n = places.of(pixel), place = pixel - n * places.d,
+      row = width.of(place), d = height.of(row);
+    int64_t have = (int64_t)c.have[0] * c.have[1] * c.have[2],
+            k = (int64_t)(i - pixel * vectors.d) * V;
+    resample_place<T, V, 1, TRANSPOSED>(c, x + (int64_t)n * have * c.channels + k,
+                                        y + (int64_t)i * V, (int)d, (int)(row - d * height.d),
+                                        (int)(place - row * width.d), 0, 0, c.channels, 1);
+}
+
+template <class T, bool TRANSPOSED>
+cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStream_t stream)
+{
+    int64_t places = (int64_t)c.made[0] * c.made[1] * c.made[2];
+    auto blocks = [](int64_t n) { return (unsigned)((n + THREADS - 1) / THREADS); };
+    if (!last) {
+        int64_t all = (c.planes + PLANES - 1) / PLANES * places;
+        return with_numbers(all, [&]<class I>() {
+            plane_kernel<T, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
+                x, y, c, split<I>(places), split<I>(c.made[2]), split<I>(c.made[1]), (I)all);
+            return cudaPeekAtLastError();
+        });
+    }
+    auto run = [&]<int V>() {
+        int64_t all = c.planes * places * (c.channels / V);
+        return with_numbers(all, [&]<class I>() {
+            pixel_kernel<T, V, TRANSPOSED, I><<<blocks(all), THREADS, 0, stream>>>(
+                x, y, c, split<I>(c.channels / V), split<I>(places), split<I>(c.made[2]),
+                split<I>(c.made[1]), (I)all);
+            return cudaPeekAtLastError();
+        });
+    };
+    if (in_vectors<T>(c.channels, {x, y}))
+        return run.template operator()<vec16<T>>();
+    return run.template operator()<1>();
+}
+
+/** Elements of the argument, or a value: each unit of the result by its number. */
+template <class U, class I> struct copied {
+    const U *x;
+    U value;
+    geometry c;
+    split<I> pixel, width, height, depth;
+
+    __device__ __forceinline__ U operator()(I i) const
+    {
+        I p = pixel.of(i), row = width.of(p), q = height.of(row), n = depth.of(q);
+        taps d(c.a[0], (int)(q - n * depth.d)), h(c.a[1], (int)(row - q * height.d)),
+            w(c.a[2], (int)(p - row * width.d));
+        if (!d.count || !h.count || !w.count)
+            return value;
+        return x[((((int64_t)n * c.have[0] + d.first) * c.have[1] + h.first) * c.have[2] +
+                  w.first) * pixel.d + (i - p * pixel.d)];
+    }
+};
+
+ts_status copy(ts_frame *f, const geometry &c, int64_t channels, const char *value)
+{
+    const ts_tensor *y = f->rets[0].t;
+    const void *x = ts_kernel_data(f->args[0].t);
+    void *to = ts_kernel_data(y);
+    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(y)), bytes = ts_numel(y) * item;
+    int unit = channels > 1 ? unit_of((uint64_t)(channels * item) | (uint64_t)(uintptr_t)x |
+                                      (uint64_t)(uintptr_t)to)
+                            : (int)item;
+    return on_device(f, [&](const call &on) {
+        return with_unit(unit, [&]<class U>() {
+            return with_numbers(bytes / unit, [&]<class I>() {
+                copied<U, I> fn = {(const U *)x,       {},
+                                   c,                  split<I>(channels * item / unit),
+                                   split<I>(c.made[2]), split<I>(c.made[1]),
+                                   split<I>(c.made[0])};
+                for (int k = 0; k < unit; k++)
+                    ((char *)&fn.value)[k] = value[k % item];
+                return fill_units<U, I>(to, bytes / unit, fn, on.stream);
+            });
+        });
+    });
+}
+
+ts_status resample(ts_frame *f)
+{
+    ts_resampling r = ts_kernel_resampling(f);
+    const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
+    if (!ts_numel(y))
+        return TS_OK;
+    bool last = all_last({&f->args[0], &f->rets[0]}), average = !r.transposed, copies = true;
+    for (const ts_axis &a : r.axis) {
+        average = average && a.out == 1 && (a.map == TS_AXIS_ADAPTIVE || a.in == 1);
+        copies = copies && (a.map == TS_AXIS_NEAREST || a.map >= TS_AXIS_CONSTANT);
+    }
+    if (average && ts_numel(x) > ts_numel(y)) {
+        int64_t dims[] = {-1, -2, -3};
+        int n = 0;
+        for (const ts_axis &a : r.axis)
+            n += a.map == TS_AXIS_ADAPTIVE;
+        return ts_status_of_pointer(ts_mean_out(f->rets[0].t, f->args[0].t, dims, n, true));
+    }
+    if (r.transposed && r.axis[2].map == TS_AXIS_CONSTANT) { /* elements are cut off */
+        r.transposed = false;
+        for (ts_axis &a : r.axis) {
+            int64_t in = a.in;
+            a.in = a.out;
+            a.out = in;
+            a.padding = -a.padding;
+        }
+    }
+    geometry c = {};
+    c.planes = last ? ts_size(x, 0) : r.planes;
+    c.channels = last ? ts_size(x, 1) : 1;
+    c.factor = r.factor;
+    for (int k = 0; k < 3; k++) {
+        c.a[k] = axis(r.axis[k]);
+        c.have[k] = r.transposed ? c.a[k].out : c.a[k].in;
+        c.made[k] = r.transposed ? c.a[k].in : c.a[k].out;
+    }
+    if (copies && !r.transposed) {
+        char value[8] = {0};
+        if (!strcmp(ts_op_name(f->op), "pad"))
+            ts_scalar_store(&f->args[3], ts_dtype_of(x), value);
+        return copy(f, c, c.channels, value);
+    }
+    return with_float(f, [&]<class T>(const call &on) {
+        const T *from = (const T *)ts_kernel_data(x);
+        T *to = (T *)ts_kernel_data(y);
+        return r.transposed ? launch_sums<T, true>(c, last, from, to, on.stream)
+                            : launch_sums<T, false>(c, last, from, to, on.stream);
+    });
+}
+
+} // namespace
+
+TS_CUDA_FAMILY(resample,
+    {"avg_pool", resample, floats, false, false, true},
+    {"avg_pool_backward", resample, floats, false, false, true},
+    {"adaptive_avg_pool", resample, floats, false, false, true},
+    {"adaptive_avg_pool_backward", resample, floats, false, false, true},
+    {"interpolate", resample, floats, false, false, true},
+    {"interpolate_backward", resample, floats, false, false, true},
+    {"pad", resample, everything, false, false, true},
+    {"pad_backward", resample, floats, false, false, true},
+)

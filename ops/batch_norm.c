@@ -1,0 +1,233 @@
+/** @file batch_norm.c  Normalisation by channel, over a batch or over groups of channels. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
+#include "ops/parts.h"
+#include "ops/spatial.h"
+
+/* ------------------------------------------------------------------------------- rules ---- */
+
+/** Argument i, or none, holds a number a channel or statistic: n sizes, of the dtype of argument
+ * `self` or the one in which that is computed. */
+static ts_status check_parameter(ts_frame *f, int i, int self, const int64_t *sizes, int n)
+{
+    if (f->args[i].tag != TS_TAG_TENSOR)
+        return TS_OK;
+    ts_dtype dtype = (ts_dtype)f->args[self].t->dtype;
+    TS_TRY(ts_check_sizes(f, i, sizes, n));
+    return f->args[i].t->dtype == ts_widened_dtype(dtype)
+               ? TS_OK
+               : ts_check_dtype_as(f, i, self, "cast with ts_to()");
+}
+
+static ts_status check_image(ts_frame *f, int self)
+{
+    const ts_tensor *t = f->args[self].t;
+    TS_TRY(ts_check_float(f, self));
+    if (t->ndim < 2)
+        return ts_fail_arg(f, self, TS_ERR_SHAPE, "expected sizes (N, C, ...), got %d dims",
+                           t->ndim);
+    return ts_check_one_device(f);
+}
+
+static ts_status check_groups(ts_frame *f, int arg, const ts_tensor *t)
+{
+    int64_t groups = f->args[arg].i;
+    if (groups >= 1 && t->sizes[1] % groups == 0)
+        return TS_OK;
+    return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected a divisor of %lld channels, got %lld",
+                       (long long)t->sizes[1], (long long)groups);
+}
+
+/** Statistics of one element are no use in training. */
+static ts_status check_elements(ts_frame *f, int64_t n, const char *what)
+{
+    return n != 1 ? TS_OK
+                  : ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected more than one element a %s, "
+                                "got sizes "
+                                "%s", what, TS_SIZES_TEXT(f->args[0].t));
+}
+
+/** Result 0 is like self, results 1 and 2 are statistics. */
+static void plan_results(ts_frame *f, const int64_t *sizes, int n)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_plan_like(f->plan, t);
+    for (int i = 1; i < 3; i++)
+        ts_plan_result(f->plan, i, sizes, n, ts_widened_dtype((ts_dtype)t->dtype),
+                       t->storage->device);
+    ts_plan_layout(f, 1, 1);
+}
+
+/** (self, mean?, var?, weight?, bias?, eps) -> (result, mean, var) */
+ts_status ts_infer_batch_norm(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    bool given = f->args[1].tag == TS_TAG_TENSOR;
+    TS_TRY(check_image(f, 0));
+    if (given != (f->args[2].tag == TS_TAG_TENSOR))
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a tensor if and only if 'mean' is one");
+    for (int i = 1; i < 5; i++)
+        TS_TRY(check_parameter(f, i, 0, &t->sizes[1], 1));
+    if (!given)
+        TS_TRY(check_elements(f, t->sizes[1] ? t->numel / t->sizes[1] : 0, "channel"));
+    plan_results(f, &t->sizes[1], 1);
+    return TS_OK;
+}
+
+/** (self, num_groups, weight?, bias?, eps) -> (result, mean, var) */
+ts_status ts_infer_group_norm(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    TS_TRY(check_image(f, 0));
+    TS_TRY(check_groups(f, 1, t));
+    TS_TRY(check_parameter(f, 2, 0, &t->sizes[1], 1));
+    TS_TRY(check_parameter(f, 3, 0, &t->sizes[1], 1));
+    plan_results(f, (int64_t[]){t->sizes[0], f->args[1].i}, 2);
+    return TS_OK;
+}
+
+/** (grad, self, mean, var, weight?, ...) -> (dx, dw, db); n sizes of the statistics */
+static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n)
+{
+    const ts_tensor *t = f->args[1].t;
+    TS_TRY(ts_check_sizes(f, 0, t->sizes, t->ndim));
+    TS_TRY(check_parameter(f, 2, 1, sizes, n));
+    TS_TRY(check_parameter(f, 3, 1, sizes, n));
+    TS_TRY(check_parameter(f, 4, 1, &t->sizes[1], 1));
+    ts_plan_like(f->plan, t);
+    f->plan->cast = 1;
+    ts_dtype dtype =
+        (ts_dtype)(f->args[4].tag == TS_TAG_TENSOR ? f->args[4].t->dtype : t->dtype);
+    for (int i = 1; i < 3; i++)
+        ts_plan_result(f->plan, i, &t->sizes[1], 1, dtype, t->storage->device);
+    ts_plan_layout(f, 3, 1);
+    return TS_OK;
+}
+
+ts_status ts_infer_batch_norm_backward(ts_frame *f)
+{
+    TS_TRY(check_image(f, 1));
+    return infer_backward(f, &f->args[1].t->sizes[1], 1);
+}
+
+ts_status ts_infer_group_norm_backward(ts_frame *f)
+{
+    const ts_tensor *t = f->args[1].t;
+    TS_TRY(check_image(f, 1));
+    TS_TRY(check_groups(f, 5, t));
+    return infer_backward(f, (int64_t[]){t->sizes[0], f->args[5].i}, 2);
+}
+
+/** (running_mean, running_var, mean, var, count, momentum) */
+ts_status ts_infer_batch_norm_update(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    TS_TRY(ts_check_one_device(f));
+    TS_TRY(ts_check_ndim(f, 0, 1));
+    for (int i = 0; i < 4; i++) {
+        TS_TRY(ts_check_float(f, i));
+        TS_TRY(ts_check_sizes(f, i, t->sizes, 1));
+        if (i < 2 && !(f->args[i].t->flags & TS_TENSOR_CONTIGUOUS))
+            return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected a contiguous tensor");
+    }
+    if (f->args[4].i < 2)
+        return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected 2 elements or more, got %lld",
+                           (long long)f->args[4].i);
+    double momentum = f->args[5].d;
+    if (!(momentum >= 0 && momentum <= 1))
+        return ts_fail_arg(f, 5, TS_ERR_VALUE, "expected 0 to 1, got %g", momentum);
+    f->plan->compute = t->dtype;
+    return TS_OK;
+}
+
+/* ------------------------------------------------------------------------------ by parts ---- */
+
+/** A tensor by channel or statistic as (N or 1, groups, C / groups or 1, 1), in dtype. */
+static ts_tensor *beside(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype dtype)
+{
+    int64_t sets = samples * groups, rest = t && sets ? t->numel / sets : 1;
+    return ts_reshape(ts_as(t, dtype), TS_SIZES(samples, groups, rest, 1));
+}
+
+/**
+ * With z = (x - mean) rstd and h = g w: dx = rstd (h - mean(h) - z mean(h z)), or rstd h beside
+ * constant statistics; dw = sum(g z), db = sum(g). All as (N, groups, C / groups, positions).
+ */
+static ts_status backward_parts(ts_frame *f, int64_t groups, bool batch, double eps, bool constant)
+{
+    TS_SCOPE;
+    static const int64_t of_batch[] = {0, 2, 3}, of_group[] = {2, 3}, of_channel[] = {0, 3};
+    const ts_value *args = f->args;
+    const ts_tensor *t = args[1].t;
+    ts_dtype dtype = ts_widened_dtype(f->plan->compute);
+    int64_t width = t->sizes[1] / ts_max64(groups, 1), samples = batch ? 1 : t->sizes[0],
+            positions = 1;
+    for (int d = 2; d < t->ndim; d++)
+        positions *= t->sizes[d];
+    int64_t sizes[] = {t->sizes[0], groups, width, positions};
+    ts_tensor *g = ts_reshape(ts_as(args[0].t, dtype), sizes, 4),
+              *x = ts_reshape(ts_as(args[1].t, dtype), sizes, 4),
+              *mean = beside(args[2].t, samples, groups, dtype),
+              *rstd = ts_rsqrt(ts_add_scalar(beside(args[3].t, samples, groups, dtype), eps)),
+              *z = ts_mul(ts_sub(x, mean), rstd), *results[3] = {NULL, NULL, NULL};
+    const int64_t *dims = batch ? of_batch : of_group;
+    int n = batch ? 3 : 2;
+    if (f->want & 1) {
+        ts_tensor *h = args[4].tag == TS_TAG_TENSOR ? ts_mul(g, beside(args[4].t, 1, groups, dtype))
+                                                    : g;
+        ts_tensor *part = h;
+        if (!constant && t->numel)
+            part = ts_sub(ts_sub(h, ts_mean_dims(h, dims, n, true)),
+                          ts_mul(z, ts_mean_dims(ts_mul(h, z), dims, n, true)));
+        results[0] = ts_reshape(ts_mul(rstd, part), t->sizes, t->ndim);
+    }
+    for (int i = 1; i < 3; i++)
+        if (f->want >> i & 1)
+            results[i] = ts_reshape(ts_sum_dims(i == 1 ? ts_mul(g, z) : g, of_channel, 2, false),
+                                    &t->sizes[1], 1);
+    return ts_parts_give(f, results, 3);
+}
+
+ts_status ts_composite_batch_norm_backward(ts_frame *f)
+{
+    return backward_parts(f, f->args[1].t->sizes[1], true, f->args[5].d, f->args[6].i);
+}
+ts_status ts_composite_group_norm_backward(ts_frame *f)
+{
+    return backward_parts(f, f->args[5].i, false, f->args[6].d, false);
+}
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
+                         ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
+                         double eps)
+{
+    const void *site = __builtin_return_address(0);
+    if (!ts_tensor_ok(self, "batch_norm", "self", site) ||
+        ((!training || !running_mean || !running_var) && /* none is for training only */
+         !(ts_tensor_ok(running_mean, "batch_norm", "running_mean", site) &&
+           ts_tensor_ok(running_var, "batch_norm", "running_var", site))))
+        return NULL;
+    TS_SCOPE;
+    ts_tensor *mean = NULL, *var = NULL;
+    bool track = training && running_mean && !ts_is_none(running_mean);
+    ts_value none = ts_value_none();
+    ts_value args[] = {V_T(self), training ? none : V_T(running_mean),
+                       training ? none : V_T(running_var), V_OPT(weight), V_OPT(bias), V_F(eps)};
+    ts_tensor **outs[] = {NULL, track ? &mean : NULL, track ? &var : NULL};
+    ts_tensor *y = ts_invoke_many(TS_OP_batch_norm, args, TS_N(args), 3, outs);
+    if (y && track && self->numel) {
+        ts_value update[] = {V_T(running_mean), V_T(running_var), V_T(mean), V_T(var),
+                             V_I(self->numel / self->sizes[1]), V_F(momentum)};
+        TS_TRY_NULL(ts_invoke_status(TS_OP_batch_norm_update, update, TS_N(update)));
+    }
+    return ts_keep(y);
+}
+
+ts_tensor *ts_instance_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, double eps)
+{
+    if (!ts_tensor_ok(self, "instance_norm", "self", __builtin_return_address(0)))
+        return NULL;
+    return ts_group_norm(self, self->ndim > 1 ? self->sizes[1] : 1, weight, bias, eps);
+}

@@ -1,0 +1,381 @@
+/** @file resample.c  Averages of windows, padding, resizing: weighted sums over the last dims. */
+// SPDX-License-Identifier: MIT
+#include "include/tessera/check.h"
+#include "core/checked.h"
+#include "ops/parts.h"
+#include "ops/spatial.h"
+
+#include <math.h>
+
+/* ------------------------------------------------------------------------------ decoding ---- */
+
+/** Places of arguments, 0 for none: argument 0 is the tensor. */
+typedef struct places {
+    ts_axis_map map;
+    bool transposed;
+    int sizes, kernel, stride, padding, dilation, ceil, count, divisor, mode;
+} places;
+
+static const places *places_of(const ts_frame *f)
+{
+    static const places max_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3,
+                                    .dilation = 4, .ceil = 5},
+                        max_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 2,
+                                             .kernel = 3, .stride = 4, .padding = 5,
+                                             .dilation = 6},
+                        avg_pool = {.map = TS_AXIS_WINDOW, .kernel = 1, .stride = 2, .padding = 3,
+                                    .ceil = 4, .count = 5, .divisor = 6},
+                        avg_pool_backward = {.map = TS_AXIS_WINDOW, .transposed = true, .sizes = 1,
+                                             .kernel = 2, .stride = 3, .padding = 4, .ceil = 5,
+                                             .count = 6, .divisor = 7},
+                        adaptive = {.map = TS_AXIS_ADAPTIVE, .sizes = 1},
+                        adaptive_backward = {.map = TS_AXIS_ADAPTIVE, .transposed = true,
+                                             .sizes = 1},
+                        resize = {.map = TS_AXIS_NEAREST, .sizes = 1, .mode = 2},
+                        resize_backward = {.map = TS_AXIS_NEAREST, .transposed = true, .sizes = 1,
+                                           .mode = 2},
+                        pad = {.map = TS_AXIS_CONSTANT, .padding = 1, .mode = 2},
+                        pad_backward = {.map = TS_AXIS_CONSTANT, .transposed = true, .padding = 1,
+                                        .mode = 2};
+    switch (f->op) {
+    case TS_OP_max_pool: return &max_pool;
+    case TS_OP_max_pool_backward: return &max_pool_backward;
+    case TS_OP_avg_pool: return &avg_pool;
+    case TS_OP_avg_pool_backward: return &avg_pool_backward;
+    case TS_OP_adaptive_avg_pool_backward: return &adaptive_backward;
+    case TS_OP_interpolate: return &resize;
+    case TS_OP_interpolate_backward: return &resize_backward;
+    case TS_OP_pad: return &pad;
+    case TS_OP_pad_backward: return &pad_backward;
+    default: return &adaptive;
+    }
+}
+
+/** Member d of a list with a number for each dim, or one for all. */
+static int64_t member(const ts_value *v, int d) { return v->ints[v->count == 1 ? 0 : d]; }
+
+/** Spatial dims of a call; padding has numbers for the last ones of them. */
+static int dims_of(const ts_frame *f, const places *at)
+{
+    if (at->map == TS_AXIS_CONSTANT) {
+        int given = (int)f->args[at->padding].count / 2, all = f->args[0].t->ndim - 2;
+        all = all < TS_MAX_SPATIAL ? all : TS_MAX_SPATIAL;
+        return given > all ? given : all;
+    }
+    if (at->sizes)
+        return (int)f->args[at->sizes].count;
+    return (int)f->args[at->kernel].count;
+}
+
+/** Elements of the argument that a step of the result is. As in PyTorch, a given scale does not
+ * count if the
+ * size stays, or nearest elements are doubled. */
+static double scale_of(const ts_axis *axis, double given)
+{
+    if ((axis->map != TS_AXIS_CUBIC && axis->out == axis->in) ||
+        (axis->map == TS_AXIS_NEAREST && axis->out == 2 * axis->in))
+        given = 0;
+    double ratio = given > 0 ? 1 / given : (double)axis->in / (double)axis->out;
+    if (axis->map == TS_AXIS_NEAREST)
+        return given > 0 ? (double)(float)ratio : (double)((float)axis->in / (float)axis->out);
+    if (axis->corners)
+        return axis->out > 1 ? (double)(axis->in - 1) / (double)(axis->out - 1) : 0;
+    return ratio;
+}
+
+/** Spatial dim d of n; have: the size of the call's tensor. */
+static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_t have)
+{
+    const ts_value *a = f->args;
+    ts_axis axis = {.map = at->map, .in = have, .out = have, .stride = 1, .dilation = 1};
+    if (at->map == TS_AXIS_CONSTANT) {
+        static const int64_t nothing[2];
+        int k = n - 1 - d;
+        const int64_t *p = (uint32_t)k < a[at->padding].count / 2 ? a[at->padding].ints + 2 * k
+                                                                  : nothing;
+        axis.map = TS_AXIS_CONSTANT + (ts_axis_map)a[at->mode].i;
+        axis.padding = p[0];
+        *(at->transposed ? &axis.in : &axis.out) += (at->transposed ? -1 : 1) * (p[0] + p[1]);
+        return axis;
+    }
+    if (at->sizes)
+        *(at->transposed ? &axis.in : &axis.out) = a[at->sizes].ints[d];
+    if (at->map == TS_AXIS_NEAREST) {
+        axis.map = TS_AXIS_NEAREST + (ts_axis_map)a[at->mode].i;
+        axis.corners = a[at->mode + 1].i;
+        axis.scale = scale_of(&axis, a[at->mode + 2 + d].d);
+    } else if (at->map == TS_AXIS_WINDOW && a[at->kernel].count) {
+        axis.kernel = member(&a[at->kernel], d);
+        axis.stride = member(&a[at->stride], d);
+        axis.padding = member(&a[at->padding], d);
+        axis.dilation = at->dilation ? member(&a[at->dilation], d) : 1;
+        axis.padded = at->count && a[at->count].i;
+        axis.sum = at->divisor && a[at->divisor].i;
+        if (!at->transposed)
+            axis.out = ts_window_places(axis.in, axis.kernel, axis.stride, axis.dilation,
+                                        axis.padding, axis.padding, at->ceil && a[at->ceil].i);
+    } else {
+        axis.map = TS_AXIS_ADAPTIVE;
+    }
+    return axis;
+}
+
+ts_resampling ts_kernel_resampling(const ts_frame *f)
+{
+    const places *at = places_of(f);
+    const ts_tensor *t = f->args[0].t;
+    int n = dims_of(f, at);
+    ts_resampling r = {.transposed = at->transposed, .planes = 1, .factor = 1};
+    if (at->divisor && f->args[at->divisor].i)
+        r.factor = 1 / (double)f->args[at->divisor].i;
+    for (int d = 0; d < t->ndim - n; d++)
+        r.planes *= t->sizes[d];
+    for (int k = 0; k < TS_MAX_SPATIAL; k++) {
+        int d = k - (TS_MAX_SPATIAL - n);
+        if (d >= 0)
+            r.axis[k] = axis_of(f, at, d, n, t->sizes[t->ndim - n + d]);
+        else
+            r.axis[k] = (ts_axis){.map = TS_AXIS_CONSTANT, .in = 1, .out = 1};
+    }
+    return r;
+}
+
+/* --------------------------------------------------------------------------------- rules ---- */
+
+/** Checks the number of spatial dims and, unless `any`, that of the dims in front. */
+static ts_status check_dims(ts_frame *f, int arg, int n, bool any)
+{
+    const ts_tensor *t = f->args[0].t;
+    if (n < 1 || n > TS_MAX_SPATIAL)
+        return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected numbers for 1 to %d dims, got %s",
+                           TS_MAX_SPATIAL, TS_LIST_TEXT(f->args[arg].ints,
+                           ts_min64(f->args[arg].count, TS_MAX_DIMS)));
+    if (any && t->ndim < n)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected %d dims at least, got sizes %s", n,
+                           TS_SIZES_TEXT(t));
+    if (!any && t->ndim != n + 1 && t->ndim != n + 2)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                           "expected %d dims, or %d for one sample, got sizes %s", n + 2, n + 1,
+                           TS_SIZES_TEXT(t));
+    return ts_check_one_device(f);
+}
+
+/** The numbers of a window. */
+static ts_status check_window(ts_frame *f, const places *at, int n)
+{
+    int64_t kernel[TS_MAX_SPATIAL], padding[TS_MAX_SPATIAL], some[TS_MAX_SPATIAL],
+        dilation[TS_MAX_SPATIAL] = {1, 1, 1};
+    if (f->args[at->kernel].count != (uint32_t)n)
+        return ts_fail_arg(f, at->kernel, TS_ERR_VALUE, "expected %d numbers, got %s", n,
+                           TS_LIST_TEXT(f->args[at->kernel].ints,
+                                        ts_min64(f->args[at->kernel].count, TS_MAX_DIMS)));
+    TS_TRY(ts_spatial_list(f, at->kernel, n, 1, kernel));
+    TS_TRY(ts_spatial_list(f, at->stride, n, 1, some));
+    TS_TRY(ts_spatial_list(f, at->padding, n, 0, padding));
+    if (at->dilation)
+        TS_TRY(ts_spatial_list(f, at->dilation, n, 1, dilation));
+    for (int d = 0; d < n; d++) {
+        int64_t extent = dilation[d] * (kernel[d] - 1) + 1;
+        if (padding[d] > extent / 2)
+            return ts_fail_arg(f, at->padding, TS_ERR_VALUE,
+                               "expected at most half of a window of %lld, got %lld",
+                               (long long)extent, (long long)padding[d]);
+    }
+    return TS_OK;
+}
+
+/** Sizes of the result from the numbers of the call, which are checked, and its layout. */
+static ts_status plan_result(ts_frame *f, int n, int64_t least)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_resampling r = ts_kernel_resampling(f);
+    int64_t sizes[TS_MAX_DIMS];
+    for (int d = 0; d < t->ndim - n; d++)
+        sizes[d] = t->sizes[d];
+    for (int d = 0; d < n; d++) {
+        const ts_axis *axis = &r.axis[TS_MAX_SPATIAL - n + d];
+        int64_t made = sizes[t->ndim - n + d] = r.transposed ? axis->in : axis->out;
+        if (axis->in < least || axis->out < least || axis->in > INT32_MAX || axis->out > INT32_MAX)
+            return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                               "expected sizes that give %lld to 2147483647 elements in dim %d, "
+                                   "got "
+                               "sizes %s, which give %lld", (long long)least, t->ndim - n + d,
+                               TS_SIZES_TEXT(t), (long long)made);
+    }
+    f->plan->compute = t->dtype;
+    ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, t->storage->device);
+    for (int i = 1; i < f->nrets; i++)
+        ts_plan_result(f->plan, i, sizes, t->ndim, TS_I64, t->storage->device);
+    if (t->ndim == n + 2)
+        ts_plan_layout(f, f->op == TS_OP_max_pool_backward ? 3 : 1, (1u << f->nrets) - 1);
+    return TS_OK;
+}
+
+/** A gradient has the sizes that the forward op makes of `sizes`. */
+static ts_status check_grad(ts_frame *f, const places *at, int n)
+{
+    const ts_tensor *t = f->args[0].t;
+    ts_resampling r = ts_kernel_resampling(f);
+    int64_t sizes[TS_MAX_DIMS];
+    for (int d = 0; d < t->ndim; d++)
+        sizes[d] = t->sizes[d];
+    for (int d = 0; d < n && f->args[at->kernel].count; d++) {
+        const ts_axis *axis = &r.axis[TS_MAX_SPATIAL - n + d];
+        int64_t made[2], have = axis->out;
+        for (int ceil = 0; ceil < 2; ceil++)
+            made[ceil] = ts_window_places(axis->in, axis->kernel, axis->stride, axis->dilation,
+                                          axis->padding, axis->padding, ceil);
+        if (at->ceil)
+            sizes[t->ndim - n + d] = made[f->args[at->ceil].i];
+        else
+            sizes[t->ndim - n + d] = have == made[1] ? have : made[0];
+    }
+    return ts_check_sizes(f, 0, sizes, t->ndim);
+}
+
+ts_status ts_infer_pool_of(ts_frame *f)
+{
+    const places *at = places_of(f);
+    bool adaptive = !at->kernel || !f->args[at->kernel].count;
+    int n = dims_of(f, at);
+    int64_t some[TS_MAX_SPATIAL];
+    TS_TRY(ts_check_float(f, 0));
+    TS_TRY(check_dims(f, at->sizes ? at->sizes : at->kernel, n, false));
+    if (at->sizes)
+        TS_TRY(ts_spatial_list(f, at->sizes, n, 1, some));
+    if (!adaptive || (at->kernel && !at->transposed))
+        TS_TRY(check_window(f, at, n));
+    if (at->divisor && f->args[at->divisor].i < 0)
+        return ts_fail_arg(f, at->divisor, TS_ERR_VALUE, "expected 0 or more, got %lld",
+                           (long long)f->args[at->divisor].i);
+    if (at->transposed && !adaptive)
+        TS_TRY(check_grad(f, at, n));
+    return plan_result(f, n, 1);
+}
+
+ts_status ts_infer_avg_pool(ts_frame *f) { return ts_infer_pool_of(f); }
+ts_status ts_infer_avg_pool_backward(ts_frame *f) { return ts_infer_pool_of(f); }
+ts_status ts_infer_adaptive_avg_pool(ts_frame *f) { return ts_infer_pool_of(f); }
+ts_status ts_infer_adaptive_avg_pool_backward(ts_frame *f) { return ts_infer_pool_of(f); }
+
+ts_status ts_infer_interpolate(ts_frame *f)
+{
+    const places *at = places_of(f);
+    int n = dims_of(f, at);
+    int64_t some[TS_MAX_SPATIAL], mode = f->args[2].i;
+    TS_TRY(ts_check_float(f, 0));
+    TS_TRY(check_dims(f, 1, n, false));
+    TS_TRY(ts_spatial_list(f, 1, n, 1, some));
+    if (mode < TS_NEAREST || mode > TS_CUBIC || (mode == TS_CUBIC && n != 2))
+        return ts_fail_arg(f, 2, TS_ERR_VALUE,
+                           "expected TS_NEAREST, TS_LINEAR or, for two dims, TS_CUBIC, got %lld "
+                           "for %d", (long long)mode, n);
+    if (mode == TS_NEAREST && f->args[3].i)
+        return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST");
+    for (int d = 0; d < TS_MAX_SPATIAL; d++)
+        if (!(f->args[4 + d].d >= 0) || isinf(f->args[4 + d].d))
+            return ts_fail_arg(f, 4 + d, TS_ERR_VALUE, "expected a finite number from 0, got %g",
+                               f->args[4 + d].d);
+    return plan_result(f, n, 1);
+}
+ts_status ts_infer_interpolate_backward(ts_frame *f) { return ts_infer_interpolate(f); }
+
+ts_status ts_infer_pad(ts_frame *f)
+{
+    const places *at = places_of(f);
+    const ts_value *p = &f->args[1];
+    const ts_tensor *t = f->args[0].t;
+    int n = (int)p->count / 2;
+    int64_t mode = f->args[2].i;
+    if (at->transposed)
+        TS_TRY(ts_check_float(f, 0));
+    if (p->count % 2)
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a pair of numbers a dim, got %s",
+                           TS_LIST_TEXT(p->ints, ts_min64(p->count, TS_MAX_DIMS)));
+    TS_TRY(check_dims(f, 1, n, true));
+    if (mode < TS_PAD_CONSTANT || mode > TS_PAD_CIRCULAR)
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a ts_pad_mode, got %lld", (long long)mode);
+    for (int d = 0; d < n; d++) {
+        const int64_t *q = p->ints + 2 * (n - 1 - d);
+        int64_t size = t->sizes[t->ndim - n + d], most = ts_max64(q[0], q[1]);
+        if (q[0] < -INT32_MAX || q[1] < -INT32_MAX || most > INT32_MAX)
+            return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected numbers of 31 bits, got %s",
+                               TS_LIST_TEXT(p->ints, p->count));
+        size -= at->transposed ? q[0] + q[1] : 0;
+        if ((mode == TS_PAD_REFLECT && most >= size) || (mode == TS_PAD_CIRCULAR && most > size))
+            return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected less%s than %lld for dim %d, got %lld",
+                               mode == TS_PAD_CIRCULAR ? " or no more" : "", (long long)size,
+                               t->ndim - n + d, (long long)most);
+    }
+    return plan_result(f, dims_of(f, at), mode != TS_PAD_CONSTANT);
+}
+ts_status ts_infer_pad_backward(ts_frame *f) { return ts_infer_pad(f); }
+
+/* ------------------------------------------------------------------------------ by parts ---- */
+
+/** (..., C f f, H, W) as (..., C, f, f, H, W) with dims in another order, and back. */
+static ts_status shuffle(ts_frame *f, bool back)
+{
+    TS_SCOPE;
+    ts_tensor *t = f->args[0].t;
+    int64_t by = f->args[1].i, square;
+    if (t->ndim < 3)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (..., C, H, W), got %s",
+                           TS_SIZES_TEXT(t));
+    if (by < 1 || !ts_mul_size(by, by, &square))
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a factor from 1, got %lld", (long long)by);
+    const int64_t *last = t->sizes + t->ndim - 3;
+    if (back ? last[1] % by || last[2] % by : last[0] % square)
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                           back ? "expected H and W that are multiples of %lld, got sizes %s"
+                                : "expected channels that are a multiple of %lld, got sizes %s",
+                           (long long)(back ? by : square), TS_SIZES_TEXT(t));
+    int64_t batch = 1, c = last[0], h = last[1], w = last[2], sizes[TS_MAX_DIMS];
+    for (int d = 0; d < t->ndim; d++) {
+        batch *= d < t->ndim - 3 ? t->sizes[d] : 1;
+        sizes[d] = t->sizes[d];
+    }
+    static const int64_t forward[] = {0, 1, 4, 2, 5, 3}, backward[] = {0, 1, 3, 5, 2, 4};
+    ts_tensor *parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
+                            : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w)),
+              *y = ts_clone(ts_permute(parts, back ? backward : forward, 6));
+    sizes[t->ndim - 3] = back ? c * square : c / square;
+    sizes[t->ndim - 2] = back ? h / by : h * by;
+    sizes[t->ndim - 1] = back ? w / by : w * by;
+    TS_TRY(y = ts_view(y, sizes, t->ndim));
+    f->rets[0] = V_T(ts_retain(y));
+    return TS_OK;
+}
+ts_status ts_composite_pixel_shuffle(ts_frame *f) { return shuffle(f, false); }
+ts_status ts_composite_pixel_unshuffle(ts_frame *f) { return shuffle(f, true); }
+
+/* -------------------------------------------------------------------------- public forms ---- */
+
+ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts)
+{
+    ts_interpolate_opts o;
+    TS_TRY_NULL(TS_CHECK_TENSORS(self));
+    TS_TRY_NULL(TS_CHECK_POINTERS(opts));
+    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
+    int n = self->ndim - 2;
+    bool by_factor = !(o.sizes[0] | o.sizes[1] | o.sizes[2]);
+    for (int d = 0; d < TS_MAX_SPATIAL; d++) {
+        bool given = by_factor ? o.scale_factor[d] != 0 : o.sizes[d] != 0;
+        double made = by_factor && d < n && n <= TS_MAX_SPATIAL
+                          ? floor((double)self->sizes[2 + d] * o.scale_factor[d])
+                          : 0;
+        if (given != (d < n) || !(made >= 0 && made <= INT32_MAX) ||
+            (!by_factor && o.scale_factor[d] != 0)) {
+            ts_error_set(TS_ERR_VALUE,
+                         "interpolate: argument 'opts': expected sizes or scale factors for each "
+                             "of "
+                         "%d spatial dims", n);
+            return NULL;
+        }
+        if (by_factor)
+            o.sizes[d] = (int64_t)made;
+    }
+    ts_value args[] = {V_T(self), V_IS(o.sizes, n), V_I(o.mode), V_B(o.align_corners),
+                       V_F(o.scale_factor[0]), V_F(o.scale_factor[1]), V_F(o.scale_factor[2])};
+    return ts_invoke(TS_OP_interpolate, args, TS_N(args), 1);
+}

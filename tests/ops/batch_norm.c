@@ -1,0 +1,129 @@
+/**
+ * @file batch_norm.c
+ * Normalisation by channel: running statistics, layouts, threads, and what must fail.
+ */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+
+#include "core/tensor.h"
+#include "tests/expect.h"
+
+/** x of sizes (N, C, H, W) with the same values in channels-last. */
+static ts_tensor *last_of(ts_tensor *x)
+{
+    return ts_permute(ts_clone(ts_permute(x, TS_SIZES(0, 2, 3, 1))), TS_SIZES(0, 3, 1, 2));
+}
+
+static double at(const ts_tensor *t, int64_t i) { return (double)((const float *)ts_data(t))[i]; }
+
+static void assert_close(ts_tensor *a, ts_tensor *b, double tolerance)
+{
+    double worst = NAN;
+    OK(ts_item(ts_max(ts_abs(ts_sub(ts_to(a, TS_F64), ts_to(b, TS_F64)))), &worst));
+    ck_assert_double_le(worst, tolerance);
+}
+
+TS_TEST(running_statistics_move_by_the_momentum)
+{
+    TS_SCOPE;
+    static const float values[] = {1, 2, 3, 4, 10, 20, 30, 40};
+    ts_tensor *x = ts_from_array(values, TS_F32, TS_SIZES(2, 2, 2)),
+              *mean = ts_zeros(TS_SIZES(2), TS_F32), *var = ts_ones(TS_SIZES(2), TS_F32);
+    OK(ts_batch_norm(x, mean, var, TS_NONE, TS_NONE, true, 0.25, 1e-5));
+    /* channel 0 has 1, 2, 10, 20: mean 8.25, squared deviations 232.75 over 3 */
+    ck_assert_double_eq_tol(at(mean, 0), 0.25 * 8.25, 1e-6);
+    ck_assert_double_eq_tol(at(var, 0), 0.75 + 0.25 * 232.75 / 3, 1e-5);
+    ts_tensor *y = ts_batch_norm(x, mean, var, TS_NONE, TS_NONE, false, 0.25, 0);
+    ck_assert_double_eq_tol(at(y, 0), (1 - at(mean, 0)) / sqrt(at(var, 0)), 1e-6);
+    ck_assert_double_eq_tol(at(mean, 0), 0.25 * 8.25, 1e-6);
+    /* in a half they are rounded once */
+    ts_tensor *half[] = {ts_to(mean, TS_BF16), ts_to(var, TS_BF16)};
+    OK(ts_batch_norm(ts_to(x, TS_BF16), half[0], half[1], TS_NONE, TS_NONE, true, 1, 1e-5));
+    ck_assert_double_eq(at(ts_to(half[0], TS_F32), 0), 8.25);
+}
+
+TS_TEST(norms_keep_channels_last)
+{
+    TS_SCOPE;
+    ts_manual_seed(4);
+    static const int64_t shapes[][4] = {{2, 3, 5, 7}, {3, 64, 9, 9}, {1, 130, 4, 33},
+                                        {2, 24, 1, 1}};
+    for (int k = 0; k < 4; k++) {
+        int64_t c = shapes[k][1];
+        ts_tensor *values = ts_normal(shapes[k], 4, 1, 2, TS_F32), *w = ts_normal(&c, 1, 1, 1,
+                                                                                  TS_F32),
+                  *b = ts_normal(&c, 1, 0, 1, TS_F32), *g = ts_normal(shapes[k], 4, 0, 1, TS_F32),
+                  *y[2][2], *dx[2][2], *dw[2][2];
+        OK(ts_set_requires_grad(w, true));
+        for (int last = 0; last < 2; last++)
+            for (int op = 0; op < 2; op++) {
+                ts_tensor *x = last ? last_of(values) : ts_clone(values);
+                OK(ts_set_requires_grad(x, true));
+                y[last][op] = op ? ts_group_norm(x, c % 3 ? 2 : 3, w, b, 1e-5)
+                                 : ts_batch_norm(x, TS_NONE, TS_NONE, w, b, true, 0.1, 1e-5);
+                OK(y[last][op]);
+                ts_zero_grad(w);
+                OK(ts_backward(ts_sum(ts_mul(y[last][op], g))));
+                dx[last][op] = ts_grad(x);
+                dw[last][op] = ts_clone(ts_grad(w));
+                if (last && shapes[k][2] > 1)
+                    ck_assert(ts_is_dense_last(y[last][op]));
+            }
+        /* a leaf's gradient is contiguous, that of other tensors as they are */
+        ts_tensor *zeros = ts_zeros(&c, 1, TS_F32), *x = last_of(values),
+                  *inner = ts_batch_norm_backward(last_of(g), x, zeros, w, w, 1, false, NULL, NULL);
+        ck_assert(shapes[k][2] == 1 || ts_is_dense_last(inner));
+        for (int op = 0; op < 2; op++) {
+            assert_close(y[0][op], y[1][op], 2e-5);
+            assert_close(dx[0][op], dx[1][op], 2e-5);
+            assert_close(dw[0][op], dw[1][op], 1e-3);
+        }
+    }
+}
+
+TS_TEST(norms_have_the_same_bits_for_any_number_of_threads)
+{
+    TS_SCOPE;
+    ts_manual_seed(5);
+    for (int last = 0; last < 2; last++) {
+        ts_tensor *x = ts_normal(TS_SIZES(5, 70, 31, 33), 0, 1, TS_F32), *y[3];
+        x = last ? last_of(x) : x;
+        for (int k = 0; k < 3; k++) {
+            ts_set_num_threads(k + 1);
+            y[k] = ts_contiguous(ts_batch_norm(x, TS_NONE, TS_NONE, TS_NONE, TS_NONE, true, 0,
+                                               1e-5));
+            OK(y[k]);
+            ck_assert_mem_eq(ts_data(y[k]), ts_data(y[0]), (size_t)ts_numel(x) * 4);
+        }
+    }
+}
+
+TS_TEST(variances_survive_a_large_mean)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_add_scalar(ts_normal(TS_SIZES(4, 3, 40, 50), 0, 1, TS_F32), 10000);
+    ts_tensor *y = ts_batch_norm(x, TS_NONE, TS_NONE, TS_NONE, TS_NONE, true, 0, 0), *wide;
+    OK(y);
+    wide = ts_batch_norm(ts_to(x, TS_F64), TS_NONE, TS_NONE, TS_NONE, TS_NONE, true, 0, 0);
+    assert_close(y, wide, 2e-3);
+}
+
+TS_TEST(wrong_calls_of_batch_norm_change_nothing)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(2, 3, 4), TS_F32), *mean = ts_zeros(TS_SIZES(3), TS_F32),
+              *var = ts_ones(TS_SIZES(3), TS_F32), *other = ts_ones(TS_SIZES(4), TS_F32);
+    expect_error(ts_batch_norm(x, mean, other, TS_NONE, TS_NONE, true, 0.1, 1e-5), TS_ERR_SHAPE,
+                 "running_var");
+    ck_assert_double_eq(at(mean, 0), 0);
+    expect_error(ts_batch_norm(x, mean, var, TS_NONE, TS_NONE, true, 2, 1e-5), TS_ERR_VALUE,
+                 "momentum");
+    expect_error(ts_batch_norm(x, TS_NONE, TS_NONE, TS_NONE, TS_NONE, false, 0.1, 1e-5),
+                 TS_ERR_NULL, "running_mean");
+    expect_error(ts_batch_norm(ts_ones(TS_SIZES(1, 3), TS_F32), mean, var, TS_NONE, TS_NONE, true,
+                               0.1, 1e-5), TS_ERR_SHAPE, "more than one element");
+    ts_tensor *none = ts_empty(TS_SIZES(0, 3, 4), TS_F32);
+    ck_assert_int_eq(ts_numel(ts_batch_norm(none, mean, var, TS_NONE, TS_NONE, true, 0.1, 1e-5)),
+                     0);
+    ck_assert_double_eq(at(mean, 0), 0);
+}
