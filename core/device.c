@@ -43,7 +43,8 @@ ts_device ts_default_device(void) { return ts_thread_self()->device; }
 
 ts_status ts_set_default_device(ts_device device)
 {
-    if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
+    if (device.backend > 15 || device.backend == TS_KEY_LAZY ||
+        strcmp(ts_key_name(device.backend), "?") == 0)
         return ts_error_set(TS_ERR_DEVICE,
                             "set_default_device: expected a known backend, got key %d",
                             device.backend);
@@ -107,7 +108,8 @@ ts_status ts_device_check(ts_device device, const char *what)
         return ts_error_set_hint(TS_ERR_DEVICE, ts_error_hint(), "%s: there is no %s device: %s",
                                  what, ts_key_name(device.backend), ts_error_message());
     }
-    if (device.backend > 15 || strcmp(ts_key_name(device.backend), "?") == 0)
+    if (device.backend > 15 || device.backend == TS_KEY_LAZY ||
+        strcmp(ts_key_name(device.backend), "?") == 0)
         return ts_error_set_hint(
             TS_ERR_DEVICE, "load a backend with ts_backend_load(), and use the key it reports",
             "%s: expected the device of a known backend, got backend number %d", what,

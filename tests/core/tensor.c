@@ -182,6 +182,9 @@ TS_TEST(a_device_without_a_backend_is_refused)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "empty"));
     ck_assert_ptr_null(ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){16, 0}));
     ck_assert_int_eq(ts_error_code(), TS_ERR_DEVICE);
+    ck_assert_ptr_null(ts_to_device(ts_ones(NULL, 0, TS_F32), (ts_device){TS_KEY_LAZY, 0}));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_DEVICE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "known backend"));
 }
 
 /** Output of ts_print(), through a temporary file in place of stdout. */
