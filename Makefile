@@ -5,7 +5,7 @@
 SETTINGS := ARCHS DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
-.PHONY: help setup build train test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
+.PHONY: help setup build train unet test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
     compile-cuda fuzz bench rooms budgets docs clean
 
 help: ## list the targets
@@ -18,6 +18,9 @@ setup: ## install missing packages to build, test, document and package (Debian 
 build: build/build.ninja ## build the library, examples and benchmarks (release) in build/
 	@ninja -C build
 
+RUN_OPTIONS = $${DEVICE:+--device "$$DEVICE"} $${STEPS:+--steps "$$STEPS"} $${SEED:+--seed "$$SEED"} \
+    $${COMPILE:+--compile} $${RESUME:+--resume} $${OVERWRITE:+--overwrite}
+
 # A resumed run needs its original training text, so the text is kept. The default folder is for
 # trials, so a new run replaces the old one there; a named folder keeps its run unless
 # OVERWRITE=1.
@@ -27,9 +30,12 @@ train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda
 	    tools/collect-text build/corpus.txt; fi
 	@if [ -z "$$OUT$$RESUME" ]; then OVERWRITE=1; fi; \
 	    set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
-	    --out "$${OUT:-runs/gpt}" $${DEVICE:+--device "$$DEVICE"} $${STEPS:+--steps "$$STEPS"} \
-	    $${SEED:+--seed "$$SEED"} $${COMPILE:+--compile} $${RESUME:+--resume} \
-	    $${OVERWRITE:+--overwrite}
+	    --out "$${OUT:-runs/gpt}" $(RUN_OPTIONS)
+
+unet: build/build.ninja ## train a U-Net; STEPS= OUT= SEED= DEVICE=cpu|cuda AMP=1 COMPILE=1 RESUME=1 OVERWRITE=1
+	@ninja -C build trainer
+	@if [ -z "$$OUT$$RESUME" ]; then OVERWRITE=1; fi; \
+	    set -x; build/examples/unet --out "$${OUT:-runs/unet}" $(RUN_OPTIONS) $${AMP:+--amp}
 
 test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
 	@tools/gpu-suite current

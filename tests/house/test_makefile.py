@@ -14,8 +14,8 @@ import tally  # noqa: E402
 
 MAKEFILE = os.path.join(os.path.dirname(os.path.dirname(HERE)), "Makefile")
 RECORDER = "#!/bin/sh\nfor word; do printf '%s\\n' \"$word\"; done >\"$0.arguments\"\n"
-PROGRAMS = ("build/examples/train_gpt", "bin/ninja", "bin/meson", "tools/collect-text",
-            "tools/setup", "tools/fuzz")
+PROGRAMS = ("build/examples/train_gpt", "build/examples/unet", "bin/ninja", "bin/meson",
+            "tools/collect-text", "tools/setup", "tools/fuzz")
 
 
 @unittest.skipUnless(shutil.which("make"), "needs make")
@@ -61,6 +61,12 @@ class Settings(unittest.TestCase):
         words = self.trained("STEPS=5", "OUT=a b", "SEED=7", "DATA=c", "RESUME=1", "DEVICE=cpu")
         self.assertEqual(words, ["--data", "c", "--out", "a b", "--device", "cpu", "--steps", "5",
                                  "--seed", "7", "--resume"])
+
+    def test_the_unet_takes_the_same_settings(self):
+        self.assertEqual(self.make("build/examples/unet", "unet"),
+                         ["--out", "runs/unet", "--overwrite"])
+        self.assertEqual(self.make("build/examples/unet", "unet", "OUT=a b", "STEPS=5", "AMP=1"),
+                         ["--out", "a b", "--steps", "5", "--amp"])
 
     def test_no_setting_is_run(self):
         for value in ("x'; touch pwned; echo '", "$(shell touch pwned)", "$$(touch pwned)",

@@ -18,6 +18,9 @@ del sys.argv[1:]
 NUMBERS = {"mlp": [([], "STEPS")], "mlp_amp": [(["bf16"], "STEPS")],
            "train_gpt": [(["--data", __file__, "--" + name], "--" + name)
                          for name in ("steps", "seed", "save-every", "val-every")],
+           "unet": [(["--" + name], "--" + name)
+                    for name in ("steps", "seed", "size", "width", "batch", "save-every",
+                                 "val-every")],
            "bench_dispatch": [(["--only", "noop_call", "--iters"], "--iters")],
            "ts-conformance": [(["--backend", "meta", "--" + name], "--" + name)
                               for name in ("jobs", "timeout")]}

@@ -1,0 +1,300 @@
+/**
+ * @file unet.c
+ * Trains a U-Net (Ronneberger et al. 2015) to find discs and boxes in scenes that it draws.
+ *
+ *     unet [--out DIR] [--device auto|cpu|cuda] [--steps N] [--amp] [--compile] [--resume] ...
+ *
+ * A scene depends on the seed and its number alone, so a resumed run continues with the same bits.
+ * Validation draws scenes whose numbers training never reaches.
+ */
+// SPDX-License-Identifier: MIT
+#include <math.h>
+#include <signal.h>
+
+#include "scenes.h"
+
+enum { LEVELS = 5, GRID = 8, MOST = 1000000000 }; // GRID: scenes of a validation batch
+static const int64_t HELD_OUT = INT64_C(1) << 40; // number of the first validation scene
+
+/* --------------------------------------------------------------------------------- model ---- */
+
+typedef struct unet {
+    ts_module *encode[LEVELS], *up[LEVELS], *decode[LEVELS], *pool, *head;
+} unet;
+
+static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B, CLASSES, H, W)
+{
+    unet *u = ts_module_payload(m);
+    ts_tensor *skip[LEVELS];
+    for (int l = 0; l < LEVELS; l++)
+        skip[l] = x = ts_forward(u->encode[l], l ? ts_forward(u->pool, x) : x);
+    for (int l = LEVELS - 2; l >= 0; l--)
+        x = ts_forward(u->decode[l],
+                       ts_cat((ts_tensor *[]){skip[l], ts_forward(u->up[l], x)}, 2, 1));
+    return ts_forward(u->head, x);
+}
+
+/** Two times: 3x3 convolution, batch norm, ReLU. */
+static ts_module *double_conv(int64_t in, int64_t out)
+{
+    const ts_conv_opts same = {.size = sizeof same, .padding = {1, 1}};
+    ts_module *m = ts_sequential_new();
+    for (int i = 0; i < 2; i++)
+        if (ts_sequential_add(m, ts_conv_new(i ? out : in, out, TS_SIZES(3, 3), false, &same)) ||
+            ts_sequential_add(m, ts_batch_norm_new(out, NULL)) ||
+            ts_sequential_add(m, ts_activation_new("ReLU", ts_relu))) {
+            ts_module_free(m);
+            return NULL;
+        }
+    return m;
+}
+
+static ts_module *unet_new(int64_t width)
+{
+    static const ts_module_type type = {sizeof type, "UNet", sizeof(unet), unet_forward, NULL};
+    const ts_conv_opts twice = {.size = sizeof twice, .stride = {2, 2}};
+    ts_module *m = ts_module_new(&type);
+    unet *u = ts_module_payload(m);
+    bool ok = m != NULL;
+    for (int l = 0; l < LEVELS && ok; l++) {
+        int64_t n = width << l; // channels
+        char name[3][16];
+        snprintf(name[0], sizeof *name, "encode%d", l);
+        snprintf(name[1], sizeof *name, "up%d", l);
+        snprintf(name[2], sizeof *name, "decode%d", l);
+        ok = !ts_module_add(m, name[0], double_conv(l ? n / 2 : 3, n), &u->encode[l]) &&
+             (l == LEVELS - 1 ||
+              (!ts_module_add(m, name[1],
+                              ts_conv_transpose_new(2 * n, n, TS_SIZES(2, 2), true, &twice),
+                              &u->up[l]) &&
+               !ts_module_add(m, name[2], double_conv(2 * n, n), &u->decode[l])));
+    }
+    if (ok &&
+        !ts_module_add(m, "pool", ts_max_pool_new(2, TS_OPTS(ts_pool_opts, .kernel = {2, 2})),
+                       &u->pool) &&
+        !ts_module_add(m, "head", ts_conv_new(width, SCENE_CLASSES, TS_SIZES(1, 1), true, NULL),
+                       &u->head))
+        return m;
+    ts_module_free(m);
+    return NULL;
+}
+
+/* ----------------------------------------------------------------------------------- run ---- */
+
+typedef struct run {
+    const char *out, *device_name;
+    ts_device device; // of model, optimizer and batches
+    int64_t steps, seed, size, width, batch, save_every, val_every;
+    bool resume, overwrite, compile, amp;
+    ts_compiled *compiled; // the step; NULL: it runs eagerly
+    ts_training state;     // model, optimizer, step, run
+    ts_run *folder;
+    char text[4096]; // the last path or message
+} run;
+
+static volatile sig_atomic_t interrupted;
+static void interrupt(int number)
+{
+    interrupted = number;
+    signal(number, SIG_DFL); // a second signal ends the program at once
+}
+
+/** The run's path to a file, until the next call. */
+static const char *in_out(run *r, const char *name)
+{
+    snprintf(r->text, sizeof r->text, "%s/%s", r->out, name);
+    return r->text;
+}
+
+/** (B, 3, size, size) of any device -> (B, CLASSES, size, size) where the model is. */
+static ts_tensor *logits_of(run *r, ts_tensor *x)
+{
+    TS_AUTOCAST(r->device, r->amp ? TS_BF16 : TS_DTYPE_NONE);
+    return ts_forward(r->state.model, r->device.backend ? ts_to_device(x, r->device) : x);
+}
+
+/** Computes one step: *out is the loss of images in[0] and classes in[1]; updates parameters. */
+static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    run *r = ctx;
+    TS_SCOPE;
+    ts_tensor *y = r->device.backend ? ts_to_device(in[1], r->device) : in[1],
+              *loss = ts_cross_entropy(ts_to(logits_of(r, in[0]), TS_F32), y);
+    TS_TRY(ts_backward(loss));
+    TS_TRY(ts_optimizer_step(r->state.optimizer));
+    ts_optimizer_zero_grad(r->state.optimizer);
+    *out = ts_keep(ts_detach(loss));
+    return TS_OK;
+}
+
+/** *iou: intersection over union of held-out scenes, mean over the classes; *accuracy: share of
+ *  pixels that are right. */
+static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy)
+{
+    TS_NO_GRAD;
+    double both[SCENE_CLASSES] = {0}, either[SCENE_CLASSES] = {0}, right = 0, all = 0;
+    ts_module_train(r->state.model, false);
+    for (int64_t i = 0; i < batches; i++) {
+        TS_SCOPE;
+        ts_tensor *x, *y;
+        TS_TRY(scenes_draw((uint64_t)r->seed, HELD_OUT + i * GRID, GRID, r->size, &x, &y));
+        ts_tensor *found = ts_to_device(ts_argmax_dim(logits_of(r, x), 1, false), TS_DEVICE_CPU);
+        TS_TRY(found);
+        const int64_t *a = ts_data(y), *b = ts_data(found);
+        for (int64_t k = 0; k < ts_numel(y); k++, all++)
+            if (a[k] == b[k])
+                both[a[k]]++, either[a[k]]++, right++;
+            else
+                either[a[k]]++, either[b[k]]++;
+        if (i == 0 && r->state.step == r->steps &&
+            scenes_save(in_out(r, "validation.png"), x, y, found) != TS_OK)
+            ts_error_print(), ts_error_clear(); // a build without libpng trains all the same
+    }
+    ts_module_train(r->state.model, true);
+    *iou = 0, *accuracy = right / all;
+    for (int k = 0; k < SCENE_CLASSES; k++)
+        *iou += both[k] / either[k] / SCENE_CLASSES;
+    return TS_OK;
+}
+
+/** One step: after a failure before its count, the run is as it was. */
+static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
+{
+    TS_SCOPE;
+    ts_training *s = &r->state;
+    ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20,
+                            .total_steps = r->steps, .final_ratio = 0.01};
+    ts_tensor *in[2], *loss;
+    double value, iou = NAN, accuracy = NAN;
+    TS_TRY(ts_schedule_apply(&schedule, s->optimizer, s->step));
+    TS_TRY(scenes_draw((uint64_t)r->seed, s->step * r->batch, r->batch, r->size, &in[0], &in[1]));
+    TS_TRY(r->compiled ? ts_compiled_call(r->compiled, in, 2, &loss, 1)
+                       : learn(r, in, 2, &loss, 1));
+    s->step++;
+    TS_TRY(ts_item(loss, &value));
+    if (s->step % r->val_every == 0)
+        TS_TRY(validate(r, 4, &iou, &accuracy));
+    TS_TRY(ts_progress_add_items(progress, r->batch));
+    TS_TRY(ts_progress_step(progress, loss));
+    double row[] = {(double)s->step, value, iou, accuracy, ts_optimizer_group(s->optimizer, 0)->lr,
+                    ts_progress_items_per_second(progress), (double)ts_run_id(s->run)};
+    return ts_csv_row(log, row, 7);
+}
+
+/** Steps to the end, or to a signal; the last checkpoint is of the last step, whatever ended it. */
+static ts_status train(run *r, ts_csv *log, ts_progress *progress)
+{
+    ts_training *s = &r->state;
+    ts_status status = TS_OK;
+    while (s->step < r->steps && !interrupted && status == TS_OK) {
+        status = train_step(r, log, progress);
+        if (status == TS_OK && s->step % r->save_every == 0 && s->step < r->steps)
+            status = ts_training_save(s, r->out);
+    }
+    ts_error_print(), ts_error_clear(); // the error that ended the run, before the last save
+    TS_TRY(ts_training_save(s, r->out));
+    if (interrupted || status != TS_OK)
+        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n", (long long)s->step);
+    return status;
+}
+
+static ts_status report(run *r)
+{
+    double iou, accuracy;
+    TS_TRY(validate(r, 16, &iou, &accuracy));
+    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Training a U-Net",
+                                           .x_title = "step", .y_title = "loss, IoU"));
+    TS_TRY(ts_chart_line_csv(chart, "training loss", in_out(r, "log.csv"), "step", "loss",
+                             TS_OPTS(ts_line_opts, .smoothing = 0.9)));
+    TS_TRY(ts_chart_line_csv(chart, "validation IoU", r->text, "step", "val_iou",
+                             TS_OPTS(ts_line_opts, .bridge_gaps = true, .markers = true)));
+    TS_TRY(ts_chart_write(chart, in_out(r, "loss.svg")));
+    ts_chart_free(chart);
+    if (r->compiled)
+        TS_TRY(ts_explain(r->compiled, stdout));
+    printf("held-out scenes: IoU %.4f, pixel accuracy %.4f\nwritten: %s/{log.csv, loss.svg, "
+           "validation.png}\n", iou, accuracy, ts_escape_text(r->text, sizeof r->text, r->out));
+    return TS_OK;
+}
+
+static ts_status go(run *r)
+{
+    TS_SCOPE;
+    static const char *const columns[] = {"step", "loss", "val_iou", "val_accuracy", "lr",
+                                          "images_per_s", "run"},
+                      *const outputs[] = {"loss.svg", "validation.png"};
+    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
+    if (r->size % 16)
+        return ts_error_set(TS_ERR_VALUE, "unet: argument '--size': expected a multiple of 16, got "
+                            "%lld", (long long)r->size);
+    TS_TRY(ts_device_open(r->device_name, &r->device, r->text, sizeof r->text));
+    TS_TRY(ts_set_default_device(r->device));
+    ts_manual_seed((uint64_t)r->seed);
+    TS_TRY(r->state.model = unet_new(r->width));
+    TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
+    fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n",
+            (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), r->text,
+            ts_num_threads());
+    r->state.run = r->folder =
+        ts_run_open(r->out, TS_OPTS(ts_run_opts, .resume = r->resume, .overwrite = r->overwrite,
+                                    .outputs = outputs, .noutputs = 2));
+    TS_TRY(r->folder);
+    if (r->resume) {
+        TS_TRY(ts_training_resume(&r->state, r->out, r->text, sizeof r->text));
+        fprintf(stderr, "resuming at %s\n", r->text);
+    }
+    if (r->compile)
+        TS_TRY(r->compiled = ts_compile(learn, r, TS_OPTS(ts_compile_opts, .name = "step",
+                                                          .graph = true, .replay = true)));
+    ts_csv *log = ts_run_log(r->folder, columns, 7, r->state.step);
+    TS_TRY(log);
+    ts_progress *progress =
+        ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "images",
+                                          .start_step = r->state.step));
+    TS_TRY(progress);
+    ts_status status = train(r, log, progress);
+    ts_progress_end(progress), ts_progress_free(progress);
+    if (ts_csv_close(log) != TS_OK && status == TS_OK)
+        status = ts_error_code();
+    return status == TS_OK && !interrupted ? report(r) : status;
+}
+
+int main(int argc, char **argv)
+{
+    run r = {.out = "runs/unet", .device_name = "auto", .steps = 1000, .seed = 1, .size = 64,
+             .width = 16, .batch = 8, .save_every = 250, .val_every = 100,
+             .state.size = sizeof(ts_training)};
+    const ts_argument arguments[] = {
+        {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
+        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name,
+         .value = "NAME"},
+        {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
+        {"--seed", "seed of weights and scenes", .number = &r.seed, .most = INT64_MAX},
+        {"--size", "side of an image, a multiple of 16", .number = &r.size, .least = 16,
+         .most = 4096},
+        {"--width", "channels of the first level", .number = &r.width, .least = 1, .most = 1024},
+        {"--batch", "images of a step", .number = &r.batch, .least = 1, .most = 65536},
+        {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
+         .most = MOST},
+        {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
+         .most = MOST},
+        {"--amp", "run the forward pass in bf16", .flag = &r.amp},
+        {"--compile", "run each step as a compiled function", .flag = &r.compile},
+        {"--resume", "continue the run in the folder", .flag = &r.resume},
+        {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},
+    };
+    int status;
+    if (!ts_program_begin(argc, argv, "Trains a U-Net on scenes that it draws.", arguments,
+                          sizeof arguments / sizeof *arguments, &status))
+        return status;
+    signal(SIGINT, interrupt), signal(SIGTERM, interrupt);
+    status = go(&r);
+    if (status != TS_OK)
+        ts_error_print();
+    ts_compiled_free(r.compiled);
+    ts_optimizer_free(r.state.optimizer);
+    ts_module_free(r.state.model);
+    ts_run_close(r.folder);
+    return ts_program_end(status != TS_OK ? 1 : interrupted ? 128 + (int)interrupted : 0);
+}
