@@ -32,31 +32,54 @@ __attribute__((noinline)) inline void loop_number(const ts_frame *f, const ts_op
 }
 
 /** The C++ names of types as static text; the same types give the same address. */
-template <class... X> const char *names_of() { return __PRETTY_FUNCTION__; }
+template <class... X> constexpr const char *names_of() { return __PRETTY_FUNCTION__; }
 
-/** Passes fn, with result type R and operand types T..., to the group that is being described. Call
- * only if the call has no device. If no group is being described, returns the error that the failed
- * use of the device recorded. */
-template <class F, class R, class... T>
-__attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &space, const F &fn)
+/** The types of a loop as the host needs them; N counts the result and the operands. Host code that
+ * reads this struct is compiled once for all functors and element types. */
+template <int N> struct loop_types {
+    const char *names; /* names_of() functor, result, operands */
+    int bytes;         /* of the functor's members; 0: none */
+    bool draws;        /* ts_cuda_formula.draws */
+    int item[N];       /* bytes of an element */
+    bool wide[N];      /* numbers are f32 (loop_number()) */
+};
+
+/** A loop that applies F to elements of T and makes elements of R. */
+template <class F, class R, class... T> constexpr loop_types<sizeof...(T) + 1> loop_types_of()
 {
-    constexpr int N = sizeof...(T) + 1;
     static_assert(sizeof(F) <= TS_CUDA_FORMULA_BYTES, "room for the functor");
+    return {names_of<F, R, T...>(),
+            std::is_empty_v<F> ? 0 : (int)sizeof(F),
+            requires { F::draws; },
+            {(int)sizeof(R), (int)sizeof(T)...},
+            {false, number_is_wide<T, sizeof...(T) + 1>...}};
+}
+
+/** Passes a functor at `fn` to the group that is being described. Call only if the call has no
+ * device. If no group is being described, returns the error that the failed use of the device
+ * recorded. */
+template <int N>
+__attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &space,
+                                             const loop_types<N> &types, const void *fn)
+{
     if (!ts_cuda_describing())
         return ts_error_code();
-    ts_cuda_formula formula = {names_of<F, R, T...>(), N, std::is_empty_v<F> ? 0 : (int)sizeof(F),
-                               requires { F::draws; }};
-    memcpy(formula.members, &fn, sizeof fn);
-    [&]<int... K>(std::integer_sequence<int, K...>) {
-        auto number = [&](const ts_operand &o, int item, bool wide, int k) {
-            formula.arg[k] = o.arg;
-            if ((formula.host[k] = o.host))
-                loop_number(f, o, item, wide, &formula.number[k]);
-        };
-        (number(space.operand[K + 1], sizeof(T), number_is_wide<T, N>, K + 1), ...);
-    }(std::make_integer_sequence<int, N - 1>());
+    ts_cuda_formula formula = {types.names, N, types.bytes, types.draws};
+    memcpy(formula.members, fn, types.bytes);
+    for (int k = 1; k < N; k++) {
+        const ts_operand &o = space.operand[k];
+        formula.arg[k] = o.arg;
+        if ((formula.host[k] = o.host))
+            loop_number(f, o, types.item[k], types.wide[k], &formula.number[k]);
+    }
     ts_cuda_describe(&formula);
     return TS_OK;
+}
+template <class F, class R, class... T>
+ts_status describe(const ts_frame *f, const ts_space &space, const F &fn)
+{
+    static constexpr auto types = loop_types_of<F, R, T...>();
+    return describe(f, space, types, &fn);
 }
 
 } // namespace ts

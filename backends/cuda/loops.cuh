@@ -126,16 +126,6 @@ __device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s,
     return splat<K, V, T>(s);
 }
 
-template <int V, class F, class R, class... T, int... K>
-__device__ __forceinline__ void loop_flat(const loop_space<sizeof...(T) + 1> &s, const F &fn,
-                                          uint32_t i, std::integer_sequence<int, K...>)
-{
-    read_once read((int64_t)s.accesses * 16, false);
-    std::tuple<word_of<vec<T, V>>...> in(fetch_flat<K + 1, V, T>(s, i, read)...);
-    reinterpret_cast<word_of<vec<R, V>> *>(s.data[0])[i] =
-        loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in))...);
-}
-
 /** Byte offsets of accesses first, first + LOOP_THREADS, ... of each operand. */
 template <int N, int COUNT>
 __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, uint32_t first,
@@ -160,54 +150,102 @@ __device__ __forceinline__ void loop_offsets(const loop_space<N> &s, uint32_t fi
     }
 }
 
+/** One access of V elements; the last block also computes the tail. A flat space needs no offsets,
+ * and no test in blocks before the last one. */
 template <int V, class F, class R, class... T, int... K>
-__device__ __forceinline__ void loop_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,
-                                          std::integer_sequence<int, K...>)
+__device__ __forceinline__ void loop_body_wide(const loop_space<sizeof...(T) + 1> &s, const F &fn,
+                                               std::integer_sequence<int, K...>)
 {
     constexpr int N = sizeof...(T) + 1;
-    constexpr int unroll = loop_unroll<V>;
-    uint32_t first = blockIdx.x * (LOOP_THREADS * unroll) + threadIdx.x;
-    if (V > 1 && s.flat && blockIdx.x < gridDim.x - 1) {
-        loop_flat<V, F, R, T...>(s, fn, first, std::integer_sequence<int, K...>());
-        return;
+    using words = std::tuple<word_of<vec<T, V>>...>;
+    uint32_t i = blockIdx.x * LOOP_THREADS + threadIdx.x;
+    words in;
+    char *to;
+    auto store = [&] {
+        *reinterpret_cast<word_of<vec<R, V>> *>(to) =
+            loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in))...);
+    };
+    if (s.flat && blockIdx.x < gridDim.x - 1) {
+        read_once read((int64_t)s.accesses * 16, false);
+        in = words(fetch_flat<K + 1, V, T>(s, i, read)...);
+        to = s.data[0] + (int64_t)i * sizeof(vec<R, V>);
+        if constexpr (N > 2) { /* a copy of fn for this path: 4 % faster for 8 MB and less */
+            store();
+            return;
+        }
+    } else {
+        if (blockIdx.x == gridDim.x - 1 && threadIdx.x < s.tail) {
+            int64_t e = (int64_t)s.accesses * V + threadIdx.x;
+            *reinterpret_cast<word_of<vec<R, 1>> *>(s.data[0] + e * s.one[0]) =
+                loop_apply<1, F, R, T...>(
+                    fn, widened<K + 1, 1, T>(s, fetch<K + 1, 1, T>(s, e * s.one[K + 1]))...);
+        }
+        if (i >= s.accesses)
+            return;
+        int64_t offset[1][N];
+        loop_offsets(s, i, offset);
+        in = words(fetch<K + 1, V, T>(s, offset[0][K + 1])...);
+        to = s.data[0] + offset[0][0];
     }
+    store();
+}
+
+/** loop_unroll<1> accesses of one element. */
+template <class F, class R, class... T, int... K>
+__device__ __forceinline__ void loop_body_single(const loop_space<sizeof...(T) + 1> &s, const F &fn,
+                                                 std::integer_sequence<int, K...>)
+{
+    constexpr int N = sizeof...(T) + 1, unroll = loop_unroll<1>;
+    uint32_t first = blockIdx.x * (LOOP_THREADS * unroll) + threadIdx.x;
     int64_t offset[unroll][N];
     loop_offsets(s, first, offset);
-    std::tuple<word_of<vec<T, V>>...> in[unroll];
+    std::tuple<word_of<vec<T, 1>>...> in[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; u++)
         if (first + u * LOOP_THREADS < s.accesses)
-            in[u] = std::tuple<word_of<vec<T, V>>...>(fetch<K + 1, V, T>(s, offset[u][K + 1])...);
+            in[u] = std::tuple<word_of<vec<T, 1>>...>(fetch<K + 1, 1, T>(s, offset[u][K + 1])...);
 #pragma unroll
     for (int u = 0; u < unroll; u++)
         if (first + u * LOOP_THREADS < s.accesses)
-            *reinterpret_cast<word_of<vec<R, V>> *>(s.data[0] + offset[u][0]) =
-                loop_apply<V, F, R, T...>(fn, widened<K + 1, V, T>(s, std::get<K>(in[u]))...);
-    if (V > 1 && blockIdx.x == gridDim.x - 1 && threadIdx.x < s.tail) {
-        int64_t i = (int64_t)s.accesses * V + threadIdx.x;
-        *reinterpret_cast<word_of<vec<R, 1>> *>(s.data[0] + i * s.one[0]) =
-            loop_apply<1, F, R, T...>(
-                fn, widened<K + 1, 1, T>(s, fetch<K + 1, 1, T>(s, i * s.one[K + 1]))...);
-    }
+            *reinterpret_cast<word_of<vec<R, 1>> *>(s.data[0] + offset[u][0]) =
+                loop_apply<1, F, R, T...>(fn, widened<K + 1, 1, T>(s, std::get<K>(in[u]))...);
 }
 
 template <int V, class F, class R, class... T>
 __global__ void __launch_bounds__(LOOP_THREADS)
     loop_kernel(const __grid_constant__ loop_space<sizeof...(T) + 1> s, const F fn)
 {
-    loop_body<V, F, R, T...>(s, fn, std::make_integer_sequence<int, (int)sizeof...(T)>());
+    constexpr auto operands = std::make_integer_sequence<int, (int)sizeof...(T)>();
+    if constexpr (V > 1)
+        loop_body_wide<V, F, R, T...>(s, fn, operands);
+    else
+        loop_body_single<F, R, T...>(s, fn, operands);
 }
+
+/** A kernel of loops as the host launches it, whatever its functor and element types. */
+template <int N> struct loop_launcher {
+    const void *kernel; /* takes the space, at `space`, and the functor, at `fn` */
+    const void *fn;
+    loop_space<N> *space;
+    int width;          /* elements of an access: a power of 2 */
+    int item[N];        /* bytes of an element */
+    bool wide[N];       /* loop_number() */
+    /* Stores the bits of a host operand. */
+    void (*number)(const ts_frame *f, const ts_operand &o, int item, bool wide, double *number);
+
+    ts_cuda_grid fill(const ts_frame *f, const ts_space &of, int64_t from, int64_t size) const;
+};
 
 /** Fills the dims after the first one. A separate function, so that the common launch with one dim
  * stays short. Returns the number of accesses of all dims. */
-template <int V, int N>
+template <int N>
 __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space,
-                                                  int64_t last_size)
+                                                  int shift, int64_t last_size)
 {
     int last = space.ndim - 1;
     int64_t accesses = last_size;
     for (int d = 0; d < last; d++) {
-        int64_t within = d == 0 ? space.sizes[0] / V : space.sizes[d];
+        int64_t within = d == 0 ? space.sizes[0] >> shift : space.sizes[d];
         s.sizes[d] = divisor((uint32_t)within);
         accesses *= within;
     }
@@ -217,21 +255,22 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** Fills s with indices from to from + size - 1 of a space's outermost dim, fewer than 2^31
- * accesses. Calls number(k) if operand k is a host number. Returns the grid. */
-template <int V, int N, class F>
-ts_cuda_grid loop_fill(loop_space<N> &s, const ts_space &space, const int (&item)[N], int64_t from,
-                       int64_t size, F &&number)
+/** Fills the kernel's space with indices from to from + size - 1 of a space's outermost dim, fewer
+ * than 2^31 accesses. Returns the grid. */
+template <int N>
+ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64_t from,
+                                    int64_t size) const
 {
-    int last = space.ndim - 1;
+    loop_space<N> &s = *space;
+    int last = of.ndim - 1, shift = __builtin_ctz((unsigned)width);
     bool flat = last == 0;
-    s.ndim = space.ndim;
-    s.tail = V > 1 && last == 0 ? (uint32_t)(size % V) : 0;
+    s.ndim = of.ndim;
+    s.tail = last == 0 ? (uint32_t)(size & (width - 1)) : 0;
     for (int k = 0; k < N; k++) {
-        const ts_operand &o = space.operand[k];
+        const ts_operand &o = of.operand[k];
         bool array = o.strides[0] == item[k];
         s.one[k] = o.strides[0];
-        s.strides[k][0] = (int32_t)(o.strides[0] * V);
+        s.strides[k][0] = (int32_t)(o.strides[0] << shift);
         if (__builtin_expect(!o.host, 1)) {
             s.data[k] = (char *)o.data + from * o.strides[last];
             s.way[k] = array ? way_array : way_one;
@@ -240,29 +279,15 @@ ts_cuda_grid loop_fill(loop_space<N> &s, const ts_space &space, const int (&item
             s.data[k] = (char *)o.data;
             s.way[k] = way_number;
             flat = flat && N > 2;
-            number(k);
+            number(f, o, item[k], wide[k], &s.number[k]);
         }
     }
     s.flat = flat;
-    int64_t accesses = last == 0 ? size / V : loop_outer_dims<V>(s, space, size);
+    int64_t accesses = last == 0 ? size >> shift : loop_outer_dims(s, of, shift, size);
     s.accesses = (uint32_t)accesses;
-    int64_t per_block = LOOP_THREADS * loop_unroll<V>,
+    int64_t per_block = LOOP_THREADS * (width > 1 ? loop_unroll<2> : loop_unroll<1>),
             blocks = (accesses + per_block - 1) / per_block;
     return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
-}
-
-template <int V, class F, class R, class... T>
-cudaError_t loop_launch(const ts_frame *f, const ts_space &space, int64_t from, int64_t size,
-                        const F &fn, cudaStream_t stream)
-{
-    constexpr int N = sizeof...(T) + 1;
-    constexpr int item[N] = {(int)sizeof(R), (int)sizeof(T)...};
-    constexpr bool wide[N] = {false, number_is_wide<T, N>...};
-    loop_space<N> s;
-    ts_cuda_grid grid = loop_fill<V>(s, space, item, from, size, [&](int k) {
-        loop_number(f, space.operand[k], item[k], wide[k], &s.number[k]);
-    });
-    return launch(loop_kernel<V, F, R, T...>, grid, stream, s, fn);
 }
 
 /** Whether every operand of the innermost dim can be moved V elements at a time. */
@@ -297,15 +322,13 @@ inline int loop_far_dim(const ts_space &space)
     return d;
 }
 
-/** Runs launch(space, from, size, stream) over parts along the outermost dim with fewer than 2^31
- * accesses each; over each index of a dim separately if one index has more accesses, or if a stride
- * of the dim exceeds 31 bits. Without a device, calls describe(). */
-template <class F, class D>
-ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describe)
+/** Launches a kernel over parts along the outermost dim with fewer than 2^31 accesses each; over
+ * each index of a dim separately if one index has more accesses, or if a stride of the dim exceeds
+ * 31 bits. */
+template <int N>
+__attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &space,
+                                               cudaStream_t stream, const loop_launcher<N> &to)
 {
-    call c = call_of(f);
-    if (!c.device)
-        return describe();
     if (space.numel == 0)
         return TS_OK;
     int last = space.ndim - 1, each = loop_far_dim(space);
@@ -332,7 +355,7 @@ ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describ
                 part.operand[k].strides[d] = space.operand[k].strides[d + 1];
         }
         for (int64_t i = 0; i < size; i++) {
-            TS_CUDA_TRY(loop_parts(f, part, launch, describe));
+            TS_CUDA_TRY(loop_parts(f, part, stream, to));
             for (int k = 0; k < space.operands; k++)
                 if (!space.operand[k].host)
                     part.operand[k].data =
@@ -342,8 +365,10 @@ ts_status loop_parts(ts_frame *f, const ts_space &space, F &&launch, D &&describ
     }
     for (int64_t from = 0; from < whole; from += step) {
         int64_t size = whole - from < step ? whole - from : step;
-        cudaError_t e = launch(space, from, size, c.stream);
-        TS_CUDA_TRY(ts_cuda_launched(f, e, c.stream));
+        ts_cuda_grid grid = to.fill(f, space, from, size);
+        void *addresses[] = {to.space, (void *)to.fn};
+        cudaError_t e = ts_cuda_launch(to.kernel, &grid, addresses, stream);
+        TS_CUDA_TRY(ts_cuda_launched(f, e, stream));
     }
     return TS_OK;
 }
@@ -356,33 +381,40 @@ constexpr int loop_width = [] {
     return 16 / widest;
 }();
 
-template <class R, class... T> bool loop_is_wide(const ts_space &space)
+/** The kernels of a functor and element types; pointwise() selects one of them. */
+template <int N> struct loop_kernels {
+    loop_types<N> types;
+    const void *wide; /* accesses of `width` elements */
+    int width;
+    const void *single; /* loop_kernel with V = 1, or any_kernel */
+    void (*number)(const ts_frame *, const ts_operand &, int, bool, double *); /* of any_kernel */
+};
+
+/** Launches one of the kernels with accesses of `width` elements of the functor's types. */
+template <int N>
+__attribute__((noinline)) ts_status loop_typed(ts_frame *f, const ts_space &space,
+                                               const loop_kernels<N> &kernels, int width,
+                                               const void *fn)
 {
-    constexpr int item[] = {(int)sizeof(R), (int)sizeof(T)...};
-    return loop_is_wide(space, item, loop_width<R, T...>);
-}
-template <class F, class R, class... T>
-ts_status loop_run_wide(ts_frame *f, const ts_space &space, const F &fn)
-{
-    return loop_parts(
-        f, space,
-        [&](auto &part, int64_t from, int64_t size, cudaStream_t stream) {
-            return loop_launch<loop_width<R, T...>, F, R, T...>(f, part, from, size, fn, stream);
-        },
-        [&] { return describe<F, R, T...>(f, space, fn); });
+    call c = call_of(f);
+    if (!c.device)
+        return describe(f, space, kernels.types, fn);
+    loop_space<N> s;
+    loop_launcher<N> to = {width > 1 ? kernels.wide : kernels.single, fn, &s, width};
+    memcpy(to.item, kernels.types.item, sizeof to.item);
+    memcpy(to.wide, kernels.types.wide, sizeof to.wide);
+    to.number = loop_number;
+    return loop_parts(f, space, c.stream, to);
 }
 /** Runs fn over a space. R is the element type of the result, T... those of the operands. */
 template <class F, class R, class... T>
 ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
 {
-    if (loop_is_wide<R, T...>(space))
-        return loop_run_wide<F, R, T...>(f, space, fn);
-    return loop_parts(
-        f, space,
-        [&](auto &part, int64_t from, int64_t size, cudaStream_t stream) {
-            return loop_launch<1, F, R, T...>(f, part, from, size, fn, stream);
-        },
-        [&] { return describe<F, R, T...>(f, space, fn); });
+    constexpr int V = loop_width<R, T...>;
+    static const loop_kernels<sizeof...(T) + 1> kernels = {
+        loop_types_of<F, R, T...>(), (const void *)loop_kernel<V, F, R, T...>, V,
+        (const void *)loop_kernel<1, F, R, T...>, nullptr};
+    return loop_typed(f, space, kernels, loop_is_wide(space, kernels.types.item, V) ? V : 1, &fn);
 }
 
 /* ----------------------------------------------------------------- elements of any dtype ---- */
@@ -553,7 +585,7 @@ __global__ void __launch_bounds__(LOOP_THREADS)
 
 /** Stores the bits of a host operand in *number as an A. With `wide`, as in loop_number(). */
 template <class A>
-__attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, bool wide,
+__attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, int, bool wide,
                                           double *number)
 {
     A x;
@@ -570,44 +602,59 @@ __attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o
     memcpy(number, &x, sizeof x);
 }
 
-/** Runs fn of N - 1 operands of any dtypes and strides; fn computes in A. */
-template <class A, int N, class F, class D>
-ts_status any_run(ts_frame *f, const ts_space &space, const F &fn, D &&describe)
-{
-    ts_dtype compute = ts_kernel_dtype(f);
-    bool wide = N > 2 && ts_dtype_is_half(compute);
-    int item[N];
-    any_space<N> s;
-    s.compute = (uint8_t)compute;
-    for (int k = 0; k < N; k++) {
-        s.dtype[k] = (uint8_t)space.operand[k].dtype;
-        item[k] = (int)ts_dtype_size(space.operand[k].dtype);
-    }
-    return loop_parts(
-        f, space,
-        [&](auto &part, int64_t from, int64_t size, cudaStream_t stream) {
-            ts_cuda_grid grid = loop_fill<1>(s, part, item, from, size, [&](int k) {
-                any_number<A>(f, part.operand[k], wide, &s.number[k]);
-            });
-            return launch(any_kernel<A, F, N>, grid, stream, s, fn);
-        },
-        describe);
-}
-
-/** Runs fn of sizeof...(I) operands of T, with wide accesses if possible. */
+/** The kernels of F over N - 1 operands of T. any_kernel computes in A. */
 template <class F, class R, class T, int... I>
-ts_status loop_same(ts_frame *f, const ts_space &space, const F &fn,
-                    std::integer_sequence<int, I...>)
+const loop_kernels<sizeof...(I) + 1> &loop_same(std::integer_sequence<int, I...>)
 {
     using A = std::conditional_t<!std::is_integral_v<T>, wide_t<T>,
                                  std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
+    constexpr int N = sizeof...(I) + 1, V = loop_width<R, T>;
+    static const loop_kernels<N> kernels = {
+        loop_types_of<F, R, std::conditional_t<I >= 0, T, T>...>(),
+        (const void *)loop_kernel<V, F, R, std::conditional_t<I >= 0, T, T>...>, V,
+        (const void *)any_kernel<A, F, N>, any_number<A>};
+    return kernels;
+}
+
+/** Launches any_kernel over operands of any dtypes and strides. */
+template <int N>
+__attribute__((noinline)) ts_status any_run(ts_frame *f, const ts_space &space,
+                                            const loop_kernels<N> &kernels, const void *fn)
+{
+    call c = call_of(f);
+    if (!c.device)
+        return describe(f, space, kernels.types, fn);
     ts_dtype compute = ts_kernel_dtype(f);
-    bool alike = ((space.operand[I + 1].host || space.operand[I + 1].dtype == compute) && ...);
-    return alike && loop_is_wide<R, std::conditional_t<I >= 0, T, T>...>(space)
-               ? loop_run_wide<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn)
-               : any_run<A, sizeof...(I) + 1>(f, space, fn, [&] {
-                     return describe<F, R, std::conditional_t<I >= 0, T, T>...>(f, space, fn);
-                 });
+    any_space<N> s;
+    loop_launcher<N> to = {kernels.single, fn, &s, 1};
+    s.compute = (uint8_t)compute;
+    for (int k = 0; k < N; k++) {
+        s.dtype[k] = (uint8_t)space.operand[k].dtype;
+        to.item[k] = (int)ts_dtype_size(space.operand[k].dtype);
+        to.wide[k] = N > 2 && ts_dtype_is_half(compute);
+    }
+    to.number = kernels.number;
+    return loop_parts(f, space, c.stream, to);
+}
+
+/** Runs the functor at `fn`; kernels NULL: returns TS_ERR_DTYPE. Accesses are wide if the operands
+ * have the dtype of the computation and their layouts allow it. */
+template <int N>
+__attribute__((noinline)) ts_status pointwise_run(ts_frame *f, const loop_kernels<N> *kernels,
+                                                  const void *fn)
+{
+    ts_space space;
+    TS_CUDA_TRY(ts_kernel_space(f, &space));
+    ts_dtype compute = ts_kernel_dtype(f);
+    if (!kernels)
+        return ts_kernel_error(f, 0, TS_ERR_DTYPE, "cast with ts_to()", "no kernel for dtype %s",
+                               ts_dtype_name(compute));
+    bool alike = true;
+    for (int k = 1; k < N; k++)
+        alike = alike && (space.operand[k].host || space.operand[k].dtype == compute);
+    return alike && loop_is_wide(space, kernels->types.item, kernels->width)
+               ? loop_typed(f, space, *kernels, kernels->width, fn)
+               : any_run(f, space, *kernels, fn);
 }
 
 struct same_as_operands;
@@ -620,39 +667,25 @@ struct same_as_operands;
 template <uint32_t DTYPES, int N, class R = same_as_operands, class F>
 ts_status pointwise(ts_frame *f, const F &fn)
 {
-    ts_space space;
-    TS_CUDA_TRY(ts_kernel_space(f, &space));
-    auto run = [&]<class T>() {
+    auto kernels = [&]<uint32_t D, class T>() -> const loop_kernels<N + 1> * {
         using result = std::conditional_t<std::is_same_v<R, same_as_operands>, T, R>;
-        return loop_same<F, result, T>(f, space, fn, std::make_integer_sequence<int, N>());
+        if constexpr ((DTYPES & TS_DTYPE_BIT(D)) != 0)
+            return &loop_same<F, result, T>(std::make_integer_sequence<int, N>());
+        else
+            return nullptr;
     };
-    ts_dtype dtype = ts_kernel_dtype(f);
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_F32))
-        if (dtype == TS_F32)
-            return run.template operator()<float>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_BF16))
-        if (dtype == TS_BF16)
-            return run.template operator()<bf16>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_F16))
-        if (dtype == TS_F16)
-            return run.template operator()<f16>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_F64))
-        if (dtype == TS_F64)
-            return run.template operator()<double>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_I64))
-        if (dtype == TS_I64)
-            return run.template operator()<int64_t>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_I32))
-        if (dtype == TS_I32)
-            return run.template operator()<int32_t>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_U8))
-        if (dtype == TS_U8)
-            return run.template operator()<uint8_t>();
-    if constexpr (DTYPES & TS_DTYPE_BIT(TS_BOOL))
-        if (dtype == TS_BOOL)
-            return run.template operator()<bool>();
-    return ts_kernel_error(f, 0, TS_ERR_DTYPE, "cast with ts_to()", "no kernel for dtype %s",
-                           ts_dtype_name(dtype));
+    const loop_kernels<N + 1> *of = nullptr;
+    switch (ts_kernel_dtype(f)) {
+    case TS_F64: of = kernels.template operator()<TS_F64, double>(); break;
+    case TS_F32: of = kernels.template operator()<TS_F32, float>(); break;
+    case TS_BF16: of = kernels.template operator()<TS_BF16, bf16>(); break;
+    case TS_F16: of = kernels.template operator()<TS_F16, f16>(); break;
+    case TS_I64: of = kernels.template operator()<TS_I64, int64_t>(); break;
+    case TS_I32: of = kernels.template operator()<TS_I32, int32_t>(); break;
+    case TS_U8: of = kernels.template operator()<TS_U8, uint8_t>(); break;
+    default: of = kernels.template operator()<TS_BOOL, bool>();
+    }
+    return pointwise_run(f, of, &fn);
 }
 
 } // namespace ts
