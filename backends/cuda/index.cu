@@ -207,6 +207,25 @@ static ts_status embedding_backward(ts_frame *f)
     return add_rows(f, g, index, grad, f->args[3].i, true);
 }
 
+/** Adds x to `from`, line by line, and writes y. */
+template <class T>
+static ts_status add_lines(ts_frame *f, const line_shape &lines, const ts_tensor *index,
+                           const T *from, const T *x, T *y)
+{
+    ts_device where = ts_kernel_device(f);
+    int64_t bytes = lines_bytes<T>(lines);
+    void *sums = bytes ? ts_scratch_take(where, bytes) : nullptr;
+    if (bytes && !sums)
+        return ts_error_code();
+    ts_status status = on_device(f, [&](const call &c) {
+        return lines_add<T>(lines, indices(f, index, c.device), from, x, y, sums, c.stream);
+    });
+    ts_scratch_give(where, sums, bytes);
+    return status;
+}
+
+enum { INDEX_FEW = 32, INDEX_NARROW = 8 };
+
 static ts_status index_add(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
@@ -218,7 +237,21 @@ static ts_status index_add(ts_frame *f)
     TS_CUDA_TRY(on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
     if (!ts_numel(src))
         return TS_OK;
+    const ts_cuda_device *device = ts_cuda_use(ts_kernel_device(f).index);
+    if (!device)
+        return ts_error_code();
     int64_t inner = ts_ndim(self) ? elements_behind(self, dim) : 1;
+    /* rows of many columns are better sorted, unless there are very few places */
+    bool few = n <= INDEX_FEW || inner < INDEX_NARROW;
+    ts_status status = !few ? TS_OK : with_number(ts_kernel_dtype(f), [&]<class T>() {
+        T *y = data_of<T>(f->rets[0]);
+        line_shape lines(device, self, index, src, dim, (int)sizeof(wide_t<T>), true);
+        lines.share_out((int)sizeof(wide_t<T>));
+        few = lines.own;
+        return few ? add_lines<T>(f, lines, index, y, data_of<T>(f->args[3]), y) : TS_OK;
+    });
+    if (few || status != TS_OK)
+        return status;
     return add_rows(f, {ts_numel(self) / n / inner, ts_numel(index), inner, n}, index, src, -1,
                     false);
 }
@@ -407,7 +440,9 @@ static ts_status scatter_add(ts_frame *f)
         line_shape lines(device, self, index, src, dim,
                          (int)sizeof(wide_t<T>) + (int)sizeof(uint32_t), true);
         bool brief = lines.brief(!std::is_same_v<T, wide_t<T>>);
-        bool held = lines.fits && !brief;
+        if (!brief)
+            lines.share_out((int)sizeof(wide_t<T>));
+        bool held = lines.own || (lines.fits && !brief);
         if (!held || !lines.all)
             TS_CUDA_TRY(
                 on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
@@ -421,19 +456,8 @@ static ts_status scatter_add(ts_frame *f)
                     lines, indices(f, index, c.device), x, y);
                 return cudaPeekAtLastError();
             });
-        if (held) {
-            ts_device where = ts_kernel_device(f);
-            int64_t bytes = lines_bytes<T>(lines);
-            void *sums = bytes ? ts_scratch_take(where, bytes) : nullptr;
-            if (bytes && !sums)
-                return ts_error_code();
-            ts_status status = on_device(f, [&](const call &c) {
-                return lines_add<T>(lines, indices(f, index, c.device),
-                                    lines.all ? data_of<T>(f->args[0]) : y, x, y, sums, c.stream);
-            });
-            ts_scratch_give(where, sums, bytes);
-            return status;
-        }
+        if (held)
+            return add_lines<T>(f, lines, index, lines.all ? data_of<T>(f->args[0]) : y, x, y);
         int64_t strides[2][TS_MAX_DIMS] = {};
         strides_beside(self, dim, strides[0]);
         for (int d = 0; d < ts_ndim(src); d++)

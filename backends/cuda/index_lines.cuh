@@ -5,7 +5,7 @@
  * once each. Adjacent lines share sectors of 32 bytes; their blocks run at the same time, so the
  * sectors are shared in the second-level cache. If there are many short lines, or lines have few
  * indices, a thread processes a whole line. Few long lines are divided into shares, whose sums are
- * added in order.
+ * added in order. If a line of the result has few elements, each thread has sums of its own.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -25,6 +25,7 @@ enum {
     LINE_LENGTH = 32 * 1024,     /* longest line, if there are few lines */
     LINE_FEW = 512,              /* places so few that lanes of a warp often meet */
     LINE_LEAST = 8,              /* longest line for one thread, however few there are */
+    LINE_OWN = 64 * 1024,        /* bytes of shared memory for sums of each thread */
     LINE_SHORT = 64,             /* longest one of many */
     LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
 };
@@ -41,9 +42,14 @@ struct line_shape {
     uint32_t length, n; /* elements of one; of one of self */
     int64_t along_self, along_src, along_index;
     walk<uint32_t, 3> lines; /* self, source, index */
+    int own;                 /* threads of a block, each with sums of its own; 0: shared sums */
+    int beside;              /* adjacent lines of such a block */
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
                const ts_tensor *src, int dim, int bytes, bool sums);
+    /** Lets each thread of a block have sums of `bytes` bytes of its own, if these are few beside
+     * the elements to add. */
+    void share_out(int bytes);
     /** Whether a thread adds a whole line. halves: their sums have to be rounded once. */
     bool brief(bool halves = false) const
     {
@@ -63,30 +69,33 @@ struct line_shape {
 };
 
 /** Whether a block can hold a line, with `bytes` an element,
- * and blocks are enough or have little to do; sums can be cut. */
+ * and blocks are enough or have little to do; sums can be cut. The index has the dims of src, or
+ * one dim, along `dim` of src. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
     : fits(false), sums(sums), all(false), count(0), shares(1), share(0), length(0), n(0),
-      along_self(1), along_src(1), along_index(1), lines(nullptr, 0, {})
+      along_self(1), along_src(1), along_index(1), lines(nullptr, 0, {}), own(0), beside(1)
 {
-    int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS],
-        along = ts_ndim(self) ? ts_size(index, dim) : 1;
+    int64_t sizes[TS_MAX_DIMS], steps[3][TS_MAX_DIMS];
     int64_t bound = ts_ndim(self) ? ts_size(self, dim) : 1;
+    bool alone = ts_ndim(index) < 2 && ts_ndim(self) > 1; /* one line of indices for all */
     if (!ts_numel(index) || !ts_numel(self))
         return;
-    count = ts_numel(index) / along;
+    const ts_tensor *shape = alone ? src : index;
+    int64_t along = ts_ndim(self) ? ts_size(shape, dim) : 1;
+    count = ts_numel(shape) / along;
     all = count == ts_numel(self) / bound;
     for (int d = 0; d < ts_ndim(self); d++) {
-        sizes[d] = d == dim ? 1 : ts_size(index, d);
+        sizes[d] = d == dim ? 1 : ts_size(shape, d);
         steps[0][d] = elements_behind(self, d);
         steps[1][d] = elements_behind(src, d);
-        steps[2][d] = elements_behind(index, d);
+        steps[2][d] = alone ? 0 : elements_behind(index, d);
     }
     if (ts_ndim(self)) {
         along_self = steps[0][dim];
         along_src = steps[1][dim];
-        along_index = steps[2][dim];
+        along_index = alone ? 1 : steps[2][dim];
     }
     const int64_t most = ((int64_t)1 << 31) - 1, *const strides[3] = {steps[0], steps[1], steps[2]};
     int room = device->shared < LINE_SHARED ? device->shared : LINE_SHARED;
@@ -107,6 +116,27 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     /* a long line of which little is written is better left where it is */
     fits = is_least(along) || ((count * shares >= LINE_MANY || share <= LINE_LENGTH) &&
                                bound <= 8 * along + 4096);
+}
+
+inline void line_shape::share_out(int bytes)
+{
+    beside = along_src > 1 && count > 1 ? 32 : 1;
+    int64_t each = n > 16 ? n : 16; /* elements of a thread */
+    int threads = 256;
+    while (threads > 64 &&
+           ((int64_t)n * bytes * threads > LINE_OWN || length < threads / beside * each))
+        threads /= 2;
+    int64_t shortest = threads / beside * each;
+    if ((int64_t)n * bytes * threads > LINE_OWN || length < shortest || length < 256)
+        return;
+    own = threads;
+    /* some 1,024 blocks, each of which adds more than it sets to 0 and joins */
+    int64_t blocks = (count + beside - 1) / beside, most = length / (4 * shortest);
+    shares = blocks < 1024 ? 1024 / blocks : 1;
+    shares = shares < most ? shares : most;
+    shares = shares > 1 ? shares : 1;
+    share = (uint32_t)((length + shares - 1) / shares);
+    shares = (length + share - 1) / share;
 }
 
 /** Elements with room to the next multiple of 8. */
@@ -238,6 +268,72 @@ __global__ void __launch_bounds__(LINE_THREADS)
             out[at.self + j * l.along_self] = narrow<T>(line[j]);
 }
 
+/**
+ * Lines of few elements: a thread adds elements to sums of its own in shared memory, so threads
+ * never meet, whatever the indices are. Threads along x read adjacent lines, threads along y parts
+ * of a line; then the sums of y are added in a fixed order. Results go where those of
+ * lines_add_kernel() go.
+ */
+template <class T>
+__global__ void __launch_bounds__(256)
+    lines_own_kernel(const __grid_constant__ line_shape l, indices index, const T *self,
+                     const T *src, T *out, wide_t<T> *sums)
+{
+    using A = wide_t<T>;
+    extern __shared__ __align__(8) char room[];
+    A *all = (A *)room;
+    uint32_t threads = blockDim.x * blockDim.y, me = threadIdx.y * blockDim.x + threadIdx.x;
+    A *mine = all + me;
+    for (uint32_t j = 0; j < l.n; j++)
+        mine[j * threads] = A{};
+    uint32_t line = blockIdx.x * blockDim.x + threadIdx.x;
+    bool some = line < l.count;
+    line_at at(l, some ? line : 0);
+    int64_t first = (int64_t)blockIdx.y * l.share, end = first + l.share;
+    end = !some ? first : end < l.length ? end : l.length;
+    for (int64_t k = first + threadIdx.y; k < end; k += LINE_ROWS * blockDim.y) {
+        int32_t to[LINE_ROWS];
+        T value[LINE_ROWS];
+#pragma unroll
+        for (int r = 0; r < LINE_ROWS; r++) {
+            int64_t i = k + r * blockDim.y;
+            to[r] = i < end ? (int32_t)index.checked(at.index + i * l.along_index, l.n) : -1;
+            value[r] = i < end ? src[at.src + i * l.along_src] : T{};
+        }
+#pragma unroll
+        for (int r = 0; r < LINE_ROWS; r++)
+            if (to[r] >= 0)
+                mine[to[r] * threads] += widen(value[r]);
+    }
+    __syncthreads();
+    auto give = [&](uint32_t j, A sum) {
+        int64_t place = at.self + j * l.along_self;
+        if (sums)
+            sums[((int64_t)blockIdx.y * l.count + line) * l.n + j] = sum;
+        else
+            out[place] = narrow<T>(widen(self[place]) + sum);
+    };
+    if (blockDim.x > 1) {
+        for (uint32_t j = threadIdx.y; j < l.n && some; j += blockDim.y) {
+            A sum{};
+            for (uint32_t y = 0; y < blockDim.y; y++)
+                sum += all[j * threads + y * blockDim.x + threadIdx.x];
+            give(j, sum);
+        }
+        return;
+    }
+    for (uint32_t j = me / 32; j < l.n; j += threads / 32) { /* a warp adds the sums of a place */
+        A sum{};
+        for (uint32_t y = me % 32; y < threads; y += 32)
+            sum += all[j * threads + y];
+#pragma unroll
+        for (int lane = 16; lane; lane /= 2)
+            sum += (A)__shfl_xor_sync(0xffffffffu, sum, lane);
+        if (me % 32 == 0)
+            give(j, sum);
+    }
+}
+
 /** Adds the sums of shares to self. */
 template <class T>
 __global__ void __launch_bounds__(256)
@@ -307,11 +403,16 @@ template <class T>
 cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, const T *src,
                       T *out, void *scratch, cudaStream_t stream)
 {
-    int64_t bytes = line_padded(l.n) * (int64_t)sizeof(wide_t<T>) + l.n * (int64_t)sizeof(uint32_t);
+    int64_t item = (int64_t)sizeof(wide_t<T>),
+            bytes = l.own ? l.n * l.own * item
+                          : line_padded(l.n) * item + l.n * (int64_t)sizeof(uint32_t);
     wide_t<T> *sums = (wide_t<T> *)scratch;
-    ts_cuda_grid grid = {dim3((unsigned)l.count, (unsigned)l.shares), dim3(l.threads()),
-                         (unsigned)bytes, 1};
-    cudaError_t e = launch(lines_add_kernel<T>, grid, stream, l, index, self, src, out, sums);
+    unsigned across = l.own ? l.beside : 1;
+    dim3 threads = l.own ? dim3(across, l.own / across) : dim3(l.threads());
+    ts_cuda_grid grid = {dim3((unsigned)((l.count + across - 1) / across), (unsigned)l.shares),
+                         threads, (unsigned)bytes, 1};
+    cudaError_t e = launch(l.own ? lines_own_kernel<T> : lines_add_kernel<T>, grid, stream, l,
+                           index, self, src, out, sums);
     if (e == cudaSuccess && sums)
         lines_join_kernel<T>
             <<<(unsigned)((l.count * l.n + 255) / 256), 256, 0, stream>>>(l, sums, self, out);

@@ -226,7 +226,70 @@ TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
     }
 }
 
-/** Up to 12 places of each line, some of them equal: sums are rounded once, in the CPU's order. */
+/**
+ * Few places of long lines: whole numbers add up exactly in any order, and a second call has the
+ * bits of the first for any numbers.
+ */
+TS_TEST(sums_at_few_places_of_long_lines_are_exact, .loop = DTYPES - 1, .timeout = 60)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(400 + _i);
+    ts_manual_seed((uint64_t)(90 + _i));
+    for (int turn = 0; turn < 12; turn++) {
+        TS_SCOPE;
+        int dim = (int)drawn(3);
+        int64_t sizes[3] = {1 + drawn(5), 1 + drawn(40), 1 + drawn(5)}, few[3];
+        memcpy(few, sizes, sizeof few);
+        few[dim] = 1 + drawn(turn % 2 ? 6 : 150);
+        sizes[dim] = 300 + drawn(30000);
+        ts_tensor *x = ts_to(ts_randint(few, 3, 0, 9), dtype),
+                  *y = ts_to(ts_randint(sizes, 3, 0, ts_dtype_is_half(dtype) ? 2 : 9), dtype),
+                  *index = ts_randint(sizes, 3, 0, few[dim]),
+                  *line = ts_randint(&sizes[dim], 1, 0, few[dim]);
+        ts_tensor *there[] = {ts_to_device(x, device), ts_to_device(y, device),
+                              ts_to_device(index, device), ts_to_device(line, device)};
+        assert_alike(ts_scatter_add(there[0], dim, there[2], there[1]),
+                     ts_scatter_add(x, dim, index, y), 0, 0, "scatter_add", dtype);
+        assert_alike(ts_index_add(there[0], dim, there[3], there[1]),
+                     ts_index_add(x, dim, line, y), 0, 0, "index_add", dtype);
+        if (!ts_dtype_is_float(dtype))
+            continue;
+        ts_tensor *z = ts_to(ts_normal(sizes, 3, 0, 1, TS_F32), dtype), *sums[2];
+        z = ts_to_device(z, device);
+        for (int k = 0; k < 2; k++)
+            sums[k] = ts_scatter_add(there[0], dim, there[2], z);
+        assert_alike(sums[1], sums[0], 0, 0, "a second scatter_add", dtype);
+    }
+}
+
+/** Columns of rows that fill no vector, at each address: results have the bits of a copy's. */
+TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(500 + _i);
+    ts_manual_seed((uint64_t)(70 + _i));
+    for (int turn = 0; turn < 30; turn++) {
+        TS_SCOPE;
+        int64_t rows = 1 + drawn(700), columns = 1 + drawn(turn % 2 ? 40 : 900), from = drawn(9);
+        ts_tensor *flat = ts_to_device(
+            ts_to(ts_normal(TS_SIZES(rows * columns + from), 0, 2, TS_F32), dtype), device);
+        ts_tensor *x = ts_view(ts_narrow(flat, 0, from, rows * columns), TS_SIZES(rows, columns)),
+                  *copy = ts_clone(x), *here = ts_to_device(x, TS_DEVICE_CPU);
+        double unit = 2 * unit_of(dtype);
+        assert_alike(ts_argmax_dim(x, 0, false), ts_argmax_dim(here, 0, false), 0, 0, "argmax",
+                     dtype);
+        assert_alike(ts_amin_dim(x, 0, false), ts_amin_dim(here, 0, false), 0, 0, "amin", dtype);
+        ts_tensor *sum = ts_sum_dim(x, 0, false), *var = ts_var_dim(x, 0, 0, false);
+        assert_alike(sum, ts_sum_dim(here, 0, false), unit, 1e-5 * (double)rows, "sum", dtype);
+        assert_alike(var, ts_var_dim(here, 0, 0, false), 4 * unit, 1e-6, "var", dtype);
+        assert_alike(sum, ts_sum_dim(copy, 0, false), 0, 0, "sum elsewhere", dtype);
+        assert_alike(var, ts_var_dim(copy, 0, 0, false), 0, 0, "var elsewhere", dtype);
+    }
+}
+
+/** Up to 8 places of each line, some of them equal: sums are rounded once, in the CPU's order. */
 TS_TEST(sums_at_few_places_of_a_line_are_those_of_the_CPU, .loop = DTYPES - 1, .timeout = 60)
 {
     GPU(device);
