@@ -284,8 +284,9 @@ static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const p
     if (p->workspace && !(workspace = ts_scratch_take(where, (int64_t)p->workspace)))
         return ts_error_code();
     cudaStream_t stream = ts_cuda_stream(device, ts_kernel_stream(f));
-    static const double one = 1, zero = 0;
-    static const float one_f = 1, zero_f = 0;
+    const double alpha = then->factors ? then->factors[0] : 1,
+                 beta = then->factors ? then->factors[1] : 0;
+    const float alpha_f = (float)alpha, beta_f = (float)beta;
     bool wide = p->key.dtype == TS_F64;
     cublasLtMatmulDesc_t product = p->product;
     cublasLtMatmulDescOpaque_t own;
@@ -297,9 +298,10 @@ static ts_status launch(const ts_frame *f, const ts_cuda_device *device, const p
     }
     if (status == CUBLAS_STATUS_SUCCESS)
         status =
-            cublasLtMatmul(handles[where.index], product, wide ? (const void *)&one : &one_f,
-                           b->data, p->a, a->data, p->b, wide ? (const void *)&zero : &zero_f,
-                           c->data, p->c, c->data, p->c, &p->algo, workspace, p->workspace, stream);
+            cublasLtMatmul(handles[where.index], product, wide ? (const void *)&alpha : &alpha_f,
+                           b->data, p->a, a->data, p->b, wide ? (const void *)&beta : &beta_f,
+                           then->added ? then->added : c->data, p->c, c->data, p->c, &p->algo,
+                           workspace, p->workspace, stream);
     if (workspace)
         ts_scratch_give(where, workspace, (int64_t)p->workspace);
     TS_TRY(check(status, f));

@@ -22,12 +22,15 @@ typedef struct ts_cuda_epilogue {
                          of c */
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
     void *sums;       /* receives the sums of a's rows; requires that the other fields are zero */
+    const double *factors; /* alpha and beta of alpha a b + beta added; NULL: 1 and 0 */
+    const void *added;     /* laid out like c; NULL: c itself */
 } ts_cuda_epilogue;
 
 /**
- * c = a b with an epilogue, for `batches` matrices, on the frame's device and stream. Rows of c are
- * dense. All data must be 16-byte aligned, so that each shape has one algorithm. Halves and f32
- * accumulate in f32; with TS_CUDA_TF32=1, f32 operands are rounded to TF32 first.
+ * c = a b (or alpha a b + beta added) with an epilogue, for `batches` matrices, on the frame's
+ * device and stream. Rows of c are dense. All data must be 16-byte aligned, so that each shape has
+ * one algorithm. Halves and f32 accumulate in f32; with TS_CUDA_TF32=1, f32 operands are rounded to
+ * TF32 first.
  */
 ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,

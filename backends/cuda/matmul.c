@@ -143,6 +143,53 @@ static ts_status mm(ts_frame *f)
     return deliver(result, y);
 }
 
+/** beta self + alpha mat1 mat2 of integers. */
+static ts_status addmm_integers(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *y = ts_mul_scalar(ts_mm(f->args[1].t, f->args[2].t), f->args[4].i);
+    y = ts_add(y, ts_mul_scalar(f->args[0].t, f->args[3].i));
+    return ts_status_of_pointer(ts_copy_(f->rets[0].t, y));
+}
+
+static double factor_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
+
+/** addmm(self, mat1, mat2, beta, alpha): one product, rounded once. A self of one row is its bias,
+ * a dense one is read by the product; any other self is copied to the result first. */
+static ts_status addmm(ts_frame *f)
+{
+    TS_SCOPE;
+    if (!ts_dtype_is_float(ts_kernel_dtype(f)))
+        return addmm_integers(f);
+    ts_tensor *self = f->args[0].t, *result = f->rets[0].t, *y = destination_for(result);
+    double factors[2] = {factor_of(&f->args[4]), factor_of(&f->args[3])};
+    ts_cuda_epilogue then = {.factors = factors};
+    int64_t columns = ts_size(result, 1);
+    bool row = factors[1] == 1 && ts_ndim(self) > 0 && ts_size(self, -1) == columns &&
+               ts_numel(self) == columns;
+    ts_cuda_matrix a, b, c;
+    TS_TRY(y);
+    TS_TRY(operand(f->args[1].t, &a));
+    TS_TRY(operand(f->args[2].t, &b));
+    c = matrix_of(y);
+    c.row = c.columns;
+    c.column = 1;
+    if (row)
+        factors[1] = 0;
+    if (factors[1] != 0) {
+        if (a.columns && ts_numel(self) == ts_numel(y) && ts_is_contiguous(self) && is_even(self))
+            then.added = ts_kernel_data(self);
+        else
+            TS_TRY(ts_copy_(y, self));
+        if (!a.columns) {
+            TS_TRY(ts_mul_scalar_(y, factors[1]));
+            return deliver(result, y);
+        }
+    }
+    TS_TRY(product(f, &a, &b, &c, 1, y, row ? self : NULL, then));
+    return deliver(result, y);
+}
+
 static ts_tensor *bias_of(const ts_frame *f)
 {
     return f->args[2].tag == TS_TAG_TENSOR ? f->args[2].t : NULL;
@@ -297,6 +344,7 @@ static ts_status linear_backward(ts_frame *f)
 static const ts_cuda_kernel kernels[] = {
     {"mm", mm, NUMBERS, .strided = true},
     {"bmm", mm, NUMBERS, .strided = true},
+    {"addmm", addmm, NUMBERS, .strided = true},
     {"linear", linear, NUMBERS, .strided = true},
     {"linear_gelu", linear_gelu, FLOATS, .strided = true},
     {"linear_backward", linear_backward, NUMBERS, .strided = true},

@@ -212,10 +212,12 @@ static ts_cuda_matrix columns_from(ts_cuda_matrix m, int64_t first, int64_t colu
 }
 
 static ts_status copy_operands(ts_frame *f, const padded_product *w, const ts_cuda_matrix *a,
-                               const ts_cuda_matrix *b, int64_t columns, int64_t batches,
-                               const ts_cuda_epilogue *then, const ts_cuda_padding *p)
+                               const ts_cuda_matrix *b, const ts_cuda_matrix *c,
+                               int64_t batches, const ts_cuda_epilogue *then,
+                               const ts_cuda_padding *p)
 {
     ts_cuda_strip in[TS_CUDA_STRIPS];
+    int64_t columns = c->columns;
     int n = 0;
     if (p->a)
         in[n++] = strip_of(a, &w->made[0], batches);
@@ -227,6 +229,11 @@ static ts_status copy_operands(ts_frame *f, const padded_product *w, const ts_cu
     }
     if (then->bias)
         in[n++] = row_strip(then->bias, w->bias, columns, p->columns);
+    if (p->c && then->factors && then->factors[1] != 0) {
+        ts_cuda_matrix added = *c;
+        added.data = then->added ? (void *)then->added : c->data;
+        in[n++] = strip_of(&added, &w->made[2], batches);
+    }
     return n ? ts_cuda_copy_strips(f, in, n) : TS_OK;
 }
 
@@ -238,6 +245,7 @@ static ts_status multiply(ts_frame *f, ts_dtype dtype, const padded_product *w, 
     ts_cuda_epilogue within = *then;
     within.bias = then->bias ? w->bias : NULL;
     within.sums = then->sums ? w->sums : NULL;
+    within.added = p->c ? NULL : then->added; /* else the padded result holds it */
     if (!p->last)
         return ts_cuda_gemm(f, dtype, &w->made[0], &w->made[1], &w->made[2], batches, &within);
     int64_t whole = columns / GRAIN * GRAIN;
@@ -282,7 +290,7 @@ ts_status ts_cuda_gemm_padded(ts_frame *f, ts_dtype dtype, const ts_cuda_matrix 
     if (bytes && !(scratch = ts_scratch_take(where, bytes)))
         return ts_error_code();
     place_copies(&w, p, then, batches, scratch);
-    ts_status status = copy_operands(f, &w, a, b, c->columns, batches, then, p);
+    ts_status status = copy_operands(f, &w, a, b, c, batches, then, p);
     if (status == TS_OK)
         status = multiply(f, dtype, &w, c->columns, batches, then, p);
     if (status == TS_OK)

@@ -75,6 +75,39 @@ TS_TEST(a_linear_layer_reads_transposed_repeated_and_uneven_operands_as_if_they_
     ck_assert_double_le(apart(db, db2), bound);
 }
 
+/** With a matrix, a row, a column and a number to add, factors, no inner dim, and few columns. */
+TS_TEST(addmm_rounds_a_sum_of_factors_once, .loop = 4)
+{
+    GPU(device);
+    static const int64_t shapes[][3] = {
+        {M, K, N}, {300, 17, 3}, {1000, 64, 1}, {33, 0, 9}, {1, 8, 8}};
+    static const double factors[][2] = {{1, 1}, {0.5, -2}, {0, 1}, {1, 0.25}};
+    ts_dtype dtype = dtypes[_i];
+    for (size_t i = 0; i < 4 * sizeof shapes / sizeof *shapes; i++) {
+        TS_SCOPE;
+        const int64_t *n = shapes[i / 4];
+        const double *by = factors[i % 4];
+        ts_scalar beta = ts_scalar_float(by[0]), alpha = ts_scalar_float(by[1]);
+        ts_addmm_opts opts = {sizeof opts, &beta, &alpha};
+        ts_tensor *a = drawn(device, dtype, TS_SIZES(n[0], n[1])),
+                  *b = drawn(device, dtype, TS_SIZES(n[1], n[2]));
+        ts_tensor *added[] = {drawn(device, dtype, TS_SIZES(n[0], n[2])),
+                              drawn(device, dtype, TS_SIZES(n[2])),
+                              drawn(device, dtype, TS_SIZES(n[0], 1)),
+                              drawn(device, dtype, NULL, 0)};
+        for (int k = 0; k < 4; k++) {
+            ts_tensor *exact =
+                ts_add(ts_mul_scalar(ts_mm(ts_to(a, TS_F64), ts_to(b, TS_F64)), by[1]),
+                       ts_mul_scalar(ts_to(added[k], TS_F64), by[0]));
+            double most;
+            OK(ts_item(ts_max(ts_abs(exact)), &most));
+            ck_assert_double_le(apart(ts_addmm_ex(added[k], a, b, &opts), exact),
+                                (dtype == TS_BF16 || dtype == TS_F16 ? 1 : 64) * epsilons[_i] *
+                                    (1 + most));
+        }
+    }
+}
+
 static void same_as_on_the_cpu(ts_tensor *got, ts_tensor *expected)
 {
     double same;
