@@ -1,6 +1,8 @@
 /** @file arg.cu  argmax, argmin, max_dim and min_dim: reductions whose state is a value and its
  *  position. */
 // SPDX-License-Identifier: MIT
+#include <limits>
+
 #include "backends/cuda/extremes.cuh"
 #include "tessera/dispatch.h"
 #include "tessera/ops.h"
@@ -9,19 +11,21 @@ using namespace ts;
 
 /** The largest transformed element and its position: the first among equal elements; the first NaN
  * precedes all numbers. A state without a position means that all elements are the lowest number,
- * and the first is chosen. */
-template <class T> struct place_fold {
+ * and the first is chosen. P: type of positions. A thread has eight states of halves, which need
+ * half the registers with positions of 32 bits. */
+template <class T, class P> struct place_fold {
     using A = ranked_t<T>;
     struct state {
         A value;
-        int64_t place;
+        P place;
     };
+    static constexpr P nowhere = std::numeric_limits<P>::max();
     turning<A> turn;
     T *values;        /* NULL: not requested */
     int64_t *places;  /* NULL: not requested */
     bool with_values; /* the positions are the call's second result */
 
-    __device__ __forceinline__ state none() const { return {lowest_of<A>(), INT64_MAX}; }
+    __device__ __forceinline__ state none() const { return {lowest_of<A>(), nowhere}; }
     __device__ __forceinline__ state merge(const state &a, const state &b) const
     {
         bool a_nan = a.value != a.value, b_nan = b.value != b.value;
@@ -54,7 +58,7 @@ template <class T> struct place_fold {
             }
         }
         if (at >= 0)
-            s = {best, first + at * step};
+            s = {best, (P)first + (P)at * (P)step};
     }
     /** Stores a result, at offset `first` of the call's first result and `second` of its second. */
     __device__ __forceinline__ void give(const state &s, int64_t first, int64_t second) const
@@ -62,7 +66,7 @@ template <class T> struct place_fold {
         if (values)
             values[first] = narrow<T>(turn(s.value));
         if (places)
-            places[with_values ? second : first] = s.place == INT64_MAX ? 0 : s.place;
+            places[with_values ? second : first] = s.place == nowhere ? 0 : (int64_t)s.place;
     }
 };
 
@@ -83,10 +87,16 @@ static ts_status run(ts_frame *f, bool smallest, const ts_value *values, const t
         return run(&moved, smallest, values, places);
     }
     return with_ordered(f, [&]<class T>() {
-        place_fold<T> fold = {turning<ranked_t<T>>(smallest),
-                              values ? data_of<T>(*values) : nullptr,
-                              data_of<int64_t>(*places), values != nullptr};
-        return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, (T *)nullptr);
+        auto reduce = [&]<class P>() {
+            place_fold<T, P> fold = {turning<ranked_t<T>>(smallest),
+                                     values ? data_of<T>(*values) : nullptr,
+                                     data_of<int64_t>(*places), values != nullptr};
+            return reduce_into<T>(f, r, fold, data_of<T>(f->args[0]), nullptr, (T *)nullptr);
+        };
+        if constexpr (is_half<T>)
+            if (r.count < UINT32_MAX)
+                return reduce.template operator()<uint32_t>();
+        return reduce.template operator()<int64_t>();
     });
 }
 
