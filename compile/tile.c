@@ -277,11 +277,15 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
         for (int i = 0; i < c->operands; i++)
             if (c->operand[i])
                 it->data[i] = own->values[c->operand[i] - 1].t.data;
+        char *before[TS_MAX_OPERANDS];
+        memcpy(before, it->data, sizeof before);
         if (c->kernel(&c->f) != TS_OK)
             return false;
         if (!c->tried) {
+            size_t operands = (size_t)c->operands;
             c->tried = true;
             c->rewrites = it->ndim != c->space.ndim || it->numel != c->space.numel ||
+                          memcmp(it->data, before, operands * sizeof *before) != 0 ||
                           memcmp(it->sizes, c->space.sizes, sizeof it->sizes) != 0 ||
                           memcmp(it->strides, c->space.strides, sizeof it->strides) != 0;
         }

@@ -176,3 +176,25 @@ TS_TEST(without_groups_nothing_is_asked, MOCK)
     ck_assert_int_eq(groups_run, 0);
     ts_compiled_free(c);
 }
+
+/** The strides of all operands are 0 when the mask has one element, so only their order tells that
+ *  the kernel reordered them. */
+static ts_status fill_where_true(TRACED)
+{
+    (void)ctx;
+    ts_tensor *filled = ts_masked_fill_scalar(ts_expand(in[1], TS_SIZES(64, 257)), in[2],
+                                              ts_scalar_float(0));
+    return TS_STATUS_OF(out[0] = ts_silu_backward(filled, in[0]));
+}
+TS_TEST(each_tile_has_a_calls_operands_in_their_order)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {numbers(1, TS_SIZES(64, 257)), ts_ones(TS_SIZES(1, 1), TS_F32),
+                       ts_ones(TS_SIZES(1), TS_BOOL)}, *got, *want;
+    ts_compiled *c = ts_compile(fill_where_true, NULL, NULL);
+    OK(ts_compiled_call(c, in, 3, &got, 1));
+    ck_assert_int_eq(ts_compiled_get_stats(c).fused, 2);
+    OK(fill_where_true(NULL, in, 3, &want, 1));
+    ck_assert(same(got, want));
+    ts_compiled_free(c);
+}
