@@ -65,8 +65,8 @@ __device__ __forceinline__ vec<T, V> load(const char *p, int some, const read_on
     if (V == 1 || some == V) {
         if constexpr (sizeof(word) == 16)
             return from_word<vec<T, V>>(read((const word *)p));
-        else
-            return from_word<vec<T, V>>(*(const word *)p);
+        const word w = *(const word *)p; /* from_word() would read bytes of memory */
+        return from_word<vec<T, V>>(w);
     }
 #pragma unroll
     for (int e = 0; e < V; e++)
