@@ -11,13 +11,13 @@
 #include <xxhash.h>
 
 /** The mode that the environment variable TS_COMPILE selects, read once. */
-enum { MODE_OFF, MODE_TRACE, MODE_FUSE };
-static int mode = MODE_FUSE;
+enum { MODE_OFF, MODE_TRACE, MODE_FUSE, MODE_FULL };
+static int mode = MODE_FULL;
 
 void ts_compiled_from_environment(void)
 {
-    int choice = ts_variable_choice("TS_COMPILE", "off|trace|fuse");
-    mode = choice < 0 ? MODE_FUSE : choice;
+    int choice = ts_variable_choice("TS_COMPILE", "off|trace|fuse|full");
+    mode = choice < 0 ? MODE_FULL : choice;
 }
 
 ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
@@ -172,7 +172,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         double begin = now_ms();
         find_cause(c, words);
         e = ts_exec_new(words->data, words->count, l->numbers.data,
-                        mode == MODE_FUSE ? c->opts.max_groups : -1);
+                        mode >= MODE_FUSE ? c->opts.max_groups : -1, mode == MODE_FULL);
         ts_exec **place = e ? room_for_plan(c) : NULL;
         if (e && !place) {
             ts_exec_free(e);
@@ -183,6 +183,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
             *place = e;
             c->newest = e;
             e->hash = hash;
+            ts_exec_dump(e, c->name);
             double ms = now_ms() - begin;
             c->stats.compiles++;
             c->stats.compile_ms += ms;
@@ -204,6 +205,11 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     c->stats.plans = c->nplans;
     pthread_mutex_unlock(&c->lock);
     return e;
+}
+
+bool ts_compiled_by_rows(const ts_compiled *c)
+{
+    return mode == MODE_FULL && c->opts.max_groups != -1;
 }
 
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report)

@@ -89,6 +89,7 @@ typedef struct ts_step {
     uint32_t first, count; /* its nodes: order[first .. first + count) in ts_exec */
     uint32_t opens, closes; /* end of this step's storages in ts_exec.opens and closes */
     bool fused;
+    uint8_t rows;          /* of a group: last dims of the space that form a row; 0: pointwise */
     ts_device device;      /* of a group */
     uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group */
     int64_t sizes[TS_MAX_DIMS];
@@ -121,15 +122,36 @@ typedef struct ts_exec {
 } ts_exec;
 
 /** Makes the plan of a recorded stream and copies the words; NULL with an error. max_groups: limit
- *  for fused groups, as in ts_compile_opts. */
+ *  for fused groups, as in ts_compile_opts. by_rows: groups may have calls by rows. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
-                     int64_t max_groups);
-/** Whether a node's call can be part of a fused group of its device: the call is elementwise and,
- *  on the CPU, casts no argument. numbers: the numbers of a run. */
-bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
+                     int64_t max_groups, bool by_rows);
+/** How a call takes part in a group. */
+typedef struct ts_group_part {
+    bool takes;      /* the call can be in a group of its device */
+    uint8_t rows;    /* last dims of the iteration space that form a row, which the call needs as a
+                        whole; 0: the call is pointwise */
+    uint8_t results; /* bit i: result i has other sizes than the space and is complete only after
+                        the group, so no call of the group may use it */
+} ts_group_part;
+/** Whether and how a node's call can be in a fused group: pointwise or by rows and, on the CPU,
+ *  without casts. numbers: the numbers of a run. */
+ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
+/** The same for a prepared call whose plan has rows (rows.c). */
+ts_group_part ts_rows_part(const ts_frame *f);
+/** True if a value can be in a group over these sizes whose last `rows` dims form rows: along a row
+ *  it is contiguous or has one element. */
+bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
+                 int rows);
+/** True if v has one element per row of such a group. */
+bool ts_rows_each(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
+                  int rows);
+/** Most tensors of one call in a group. */
+enum { TS_GROUP_TENSORS = 10 };
 /** Bytes of a value's elements. */
 int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);
 void ts_exec_free(ts_exec *e);
+/** Writes the plan as text to the folder that the environment variable TS_DUMP names. */
+void ts_exec_dump(const ts_exec *e, const char *name);
 
 /* ----------------------------------------------------------------------------------- run ---- */
 

@@ -5,6 +5,7 @@
 #include "include/tessera/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static void write_step(FILE *out, const ts_exec *e, uint32_t k)
 {
@@ -30,6 +31,49 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
                 kernel->report.from_disk ? "read from disk" : "compiled", ms);
     else if (stage == TS_KERNEL_READY)
         fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
+}
+
+/** Appends the places of a node's values in memory that only its group uses. */
+static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
+{
+    for (int i = 0; i < n->nrets; i++)
+        if (n->rets[i] && e->storages[ts_graph_value_at(e->graph, n->rets[i])->storage].inside)
+            fprintf(out, "  ; %%%u needs no memory", ts_id_index(n->rets[i]));
+}
+
+void ts_exec_dump(const ts_exec *e, const char *name)
+{
+    const char *folder = getenv("TS_DUMP");
+    char path[600];
+    if (!folder || !*folder ||
+        snprintf(path, sizeof path, "%s/plan-%016llx.txt", folder, (unsigned long long)e->hash) >=
+            (int)sizeof path)
+        return;
+    TS_C_LOCALE;
+    FILE *out = fopen(path, "w");
+    if (!out)
+        return;
+    fprintf(out, "%s: %u calls in %u steps, %u groups of %u calls; %lld bytes moved, %lld one by "
+                 "one\n",
+            name, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
+            (long long)e->bytes);
+    for (uint32_t k = 0; k < e->nsteps; k++) {
+        const ts_step *s = &e->steps[k];
+        char sizes[192];
+        fprintf(out, "step %u", k);
+        if (s->fused)
+            fprintf(out, ", %u calls over %s", s->count,
+                    ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
+        fprintf(out, "\n");
+        for (uint32_t i = 0; i < s->count; i++) {
+            const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[s->first + i]);
+            fputs("  ", out);
+            ts_graph_write_node(e->graph, n, out);
+            write_inside(out, e, n);
+            fputc('\n', out);
+        }
+    }
+    fclose(out);
 }
 
 /** Whether the function runs on each call, and why. */

@@ -48,7 +48,7 @@ static ts_frame frame_of(const ts_graph_node *n, ts_device device, ts_thread *th
 {
     return (ts_frame){
         .table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
-        .thread = thread, .op = n->op, .nargs = n->nargs, .nrets = 1, .want = 1,
+        .thread = thread, .op = n->op, .nargs = n->nargs, .nrets = n->nrets, .want = n->want,
         .keys = TS_KEYSET(device.backend), .key = device.backend};
 }
 
@@ -57,58 +57,76 @@ static ts_frame frame_of(const ts_graph_node *n, ts_device device, ts_thread *th
 static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend **backend)
 {
     const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
-    if (n->nrets != 1 || !n->rets[0] || t->written || (t->flags & TS_OP_RUNTIME))
+    if (t->written || (t->flags & TS_OP_RUNTIME))
         return false;
     *backend = NULL;
     if (device.backend == TS_KEY_CPU)
         return !(n->flags & TS_NODE_RANDOM) && t->slot[TS_KEY_CPU] == ts_enter_fill;
     *backend = ts_backend_of(device);
     return *backend && (*backend)->group_takes && t->slot[device.backend] == ts_enter_device &&
-           t->info->kind == TS_FILL && (t->accepts[device.backend].takes & TS_TAKES_STRIDES);
+           t->info->kind == TS_FILL;
 }
 
-bool ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)
+/** The place of a call in a group, by its plan. */
+static ts_group_part part_of(const ts_frame *f)
+{
+    if (f->plan->rows)
+        return ts_rows_part(f);
+    bool alone = f->nrets == 1 && ts_group_plans(f, f->rets[0].t);
+    bool strides = f->key == TS_KEY_CPU || (f->table->accepts[f->key].takes & TS_TAKES_STRIDES);
+    return (ts_group_part){.takes = alone && strides};
+}
+
+ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)
 {
     const ts_graph_arg *a = ts_graph_args_of(g, n);
     const ts_backend *backend;
-    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS] = {ts_value_none()};
-    ts_tensor tensors[TS_MAX_ARGS + 1], *result = &tensors[TS_MAX_ARGS];
-    if (n->nrets != 1 || !n->rets[0])
-        return false;
-    ts_group_header(g, ts_graph_value_at(g, n->rets[0]), result);
-    if (!result->numel || !can_group(n, result->device, &backend))
-        return false;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    ts_tensor tensors[TS_MAX_ARGS], results[TS_MAX_RETS];
+    ts_group_part none = {0}, part = none;
+    if (!n->nrets || n->nrets > TS_MAX_RETS || !n->rets[0])
+        return none;
+    ts_group_header(g, ts_graph_value_at(g, n->rets[0]), &results[0]);
+    if (!results[0].numel || !can_group(n, results[0].device, &backend))
+        return none;
+    for (int i = 0; i < n->nrets; i++) {
+        rets[i] = n->rets[i] ? ts_value_tensor(&results[i]) : ts_value_none();
+        if (n->rets[i])
+            ts_group_header(g, ts_graph_value_at(g, n->rets[i]), &results[i]);
+    }
     ts_run r = {.exec = &(ts_exec){.graph = (ts_graph *)g}, .numbers = numbers};
     for (int i = 0; i < n->nargs; i++) {
         if (a[i].tag == TS_TAG_TENSORS)
-            return false;
+            return none;
         if (!backend && a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE)
-            return false; /* a random op: a tile lacks the index of its elements in the tensor */
+            return none; /* a random op: a tile lacks the index of its elements in the tensor */
         if (a[i].tag != TS_TAG_TENSOR)
             continue;
         ts_group_header(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
-        if (!ts_same_device(tensors[i].device, result->device))
-            return false;
+        if (!ts_same_device(tensors[i].device, results[0].device))
+            return none;
     }
     ts_run_unbox(&r, n, args);
     for (int i = 0; i < n->nargs; i++)
         if (a[i].tag == TS_TAG_TENSOR)
             args[i].t = &tensors[i];
-    rets[0] = ts_value_tensor(result);
     ts_plan plan;
-    ts_frame f = frame_of(n, result->device, ts_thread_self());
+    ts_frame f = frame_of(n, results[0].device, ts_thread_self());
     f.args = args;
     f.rets = rets;
     ts_plan_open(&f, &plan);
+    plan.rows = 0;
     ts_error before = *f.thread->error;
-    bool takes = f.table->infer(&f) == TS_OK && ts_group_plans(&f, result);
-    if (takes && backend) {
-        ts_fill_space(&f);
-        takes = (!backend->supports || backend->supports(backend->state, &f)) &&
-                backend->group_takes(backend->state, &f, f.table->impl[f.key]);
+    if (f.table->infer(&f) == TS_OK && !(plan.rows && n->given))
+        part = part_of(&f);
+    if (part.takes && backend) {
+        if (plan.pointwise)
+            ts_fill_space(&f);
+        part.takes = (!backend->supports || backend->supports(backend->state, &f)) &&
+                     backend->group_takes(backend->state, &f, f.table->impl[f.key]);
     }
     *f.thread->error = before;
-    return takes;
+    return part;
 }
 
 /* ---------------------------------------------------------------------------- on a device ---- */
@@ -147,7 +165,10 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
     for (int i = 0; i < n->nargs; i++)
         if (a[i].tag == TS_TAG_TENSOR)
             c->args[i].t = header_in(r, a[i].id, headers, numbers, count);
-    c->rets[0] = ts_value_tensor(header_in(r, n->rets[0], headers, numbers, count));
+    for (int i = 0; i < n->nrets; i++)
+        c->rets[i] = n->rets[i]
+                         ? ts_value_tensor(header_in(r, n->rets[i], headers, numbers, count))
+                         : ts_value_none();
     c->f = frame_of(n, c->rets[0].t->device, r->thread);
     c->f.site = r->sites[node];
     c->f.args = c->args;
@@ -155,18 +176,20 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
     if (n->flags & TS_NODE_RANDOM)
         c->f.rng = (ts_rng_state){r->numbers[n->rng.offset], r->numbers[n->rng.offset + 1]};
     ts_plan_open(&c->f, &c->plan);
+    c->plan.rows = 0;
     TS_TRY(c->f.table->infer(&c->f));
-    if (!c->f.table->impl[c->f.key] || !ts_group_plans(&c->f, c->rets[0].t))
+    if (!c->f.table->impl[c->f.key] || !part_of(&c->f).takes)
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s has another kernel than when it was planned",
                             ts_op_name(n->op));
-    ts_fill_space(&c->f);
+    if (c->plan.pointwise)
+        ts_fill_space(&c->f);
     return TS_OK;
 }
 
 /** Runs a group on its device as one kernel. */
 static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report *report)
 {
-    size_t n = s->count, most = n * (TS_MAX_OPERANDS + 1);
+    size_t n = s->count, most = n * TS_GROUP_TENSORS;
     size_t bytes = n * (sizeof(device_call) + sizeof(ts_group_call)) +
                    most * (sizeof(ts_tensor) + sizeof(uint32_t));
     char *block = ts_alloc(r->thread, bytes);
@@ -183,8 +206,12 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
     }
     if (status == TS_OK) {
         const ts_backend *b = ts_backend_of(s->device);
+        if (r->workspace)
+            r->workspace->used = 0;
+        r->thread->workspace = r->workspace;
         status = b->group_run(b->state, s->device.index, group, (int)n,
                               ts_stream_current(s->device), report);
+        r->thread->workspace = NULL;
     }
     ts_free(r->thread, block, bytes);
     return status;

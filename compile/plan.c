@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-enum { MAX_GROUP = 64 /* calls */, OPEN_GROUPS = 8 };
+enum { MAX_GROUP = 64 /* calls */, MAX_ROW_GROUP = 16, OPEN_GROUPS = 8 };
 
 /* ------------------------------------------------------------------------------- decode ---- */
 
@@ -163,6 +163,7 @@ static bool read_stream(reader *r)
 typedef struct touch {
     uint32_t storage, value;
     bool writes, fresh; /* fresh: the first write, to all of a new promised storage */
+    bool last;          /* a group's result that no other call of the group may use */
 } touch;
 
 typedef struct maker {
@@ -173,6 +174,7 @@ typedef struct maker {
     uint32_t *step_of; /* step of each node; UINT32_MAX: dead */
     const uint64_t *numbers;
     int64_t max_groups;
+    bool by_rows;
 } maker;
 
 static bool add_touch(maker *m, ts_id id, bool writes, bool fresh)
@@ -181,7 +183,7 @@ static bool add_touch(maker *m, ts_id id, bool writes, bool fresh)
         return false;
     uint32_t value = ts_id_index(id);
     *TS_PUSH(m->touches, touch) =
-        (touch){ts_graph_value_at(m->graph, id)->storage, value, writes, fresh};
+        (touch){ts_graph_value_at(m->graph, id)->storage, value, writes, fresh, false};
     return true;
 }
 
@@ -244,31 +246,73 @@ static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
                 if (t[a].storage != t[b].storage)
                     continue;
                 *shares = true;
-                if (t[a].value != t[b].value && (t[a].writes || t[b].writes))
+                if (t[b].last || (t[a].value != t[b].value && (t[a].writes || t[b].writes)))
                     return false;
             }
     }
     return true;
 }
 
-/** Finds a group at step `after` or later that node i, with the sizes of v, can join; UINT32_MAX if
- *  there is none. */
-static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v, uint32_t after)
+/** True if the values of node i can be in a group over s's space whose last `rows` dims form rows;
+ *  a result that is complete only after the group is an exception. */
+static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
+{
+    const touch *t = (const touch *)m->touches.data;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
+        if (!t[k].last && !ts_rows_fit(m->graph, (const ts_graph_value *)m->graph->values.data +
+                                                     t[k].value, s->sizes, s->ndim, rows))
+            return false;
+    return true;
+}
+
+/** True if node i, whose iteration space is v's, may join the group by its space and rows. */
+static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
+                    const ts_graph_value *v, const ts_group_part *part)
+{
+    const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
+    bool each = s->rows && !part->rows && ts_rows_each(m->graph, v, s->sizes, s->ndim, s->rows);
+    int rows = part->rows ? part->rows : s->rows;
+    uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
+    if (!s->fused || s->count >= most || !ts_same_device(s->device, v->device) ||
+        (part->rows && s->rows && part->rows != s->rows) ||
+        !(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
+        return false;
+    if (!rows)
+        return true;
+    for (uint32_t j = s->first, left = s->rows ? 0 : s->count; left; j++)
+        if (m->step_of[j] == step) {
+            left--;
+            if (!fits_rows(m, j, s, rows))
+                return false;
+        }
+    return fits_rows(m, i, s, rows);
+}
+
+/** Finds a group at step `after` or later that node i, with the iteration space of v, can join;
+ *  UINT32_MAX if there is none. */
+static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
+                           const ts_group_part *part, uint32_t after)
 {
     const ts_exec *e = m->exec;
-    const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
     uint32_t end = e->nsteps > OPEN_GROUPS * 4 ? e->nsteps - OPEN_GROUPS * 4 : 0;
     if (end < after)
         end = after;
     for (uint32_t k = e->nsteps; k-- > end;) {
-        const ts_step *s = &e->steps[k];
         bool shares;
-        if (s->fused && s->count < MAX_GROUP && s->ndim == v->ndim &&
-            ts_same_device(s->device, v->device) &&
-            ts_same_sizes(s->sizes, sizes, v->ndim) && fits(m, i, k, &shares) && shares)
+        if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) && shares)
             return k;
     }
     return UINT32_MAX;
+}
+
+/** Marks the results of node i that no other call of its group may use. */
+static void mark_last(maker *m, uint32_t i, const ts_group_part *part)
+{
+    const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+    touch *t = (touch *)m->touches.data;
+    for (int r = 0; r < n->nrets; r++)
+        for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && n->rets[r]; k++)
+            t[k].last |= (part->results >> r & 1) && t[k].value == ts_id_index(n->rets[r]);
 }
 
 /** Adds node i to a group or makes a step for it. While steps are made, ts_step.first is the number
@@ -285,14 +329,22 @@ static void add_node(maker *m, uint32_t i)
         if (t[k].writes && s->reader > after)
             after = s->reader;
     }
-    bool fused = m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups) &&
-                 ts_group_takes(m->graph, n, m->numbers);
-    const ts_graph_value *v = fused ? ts_graph_value_at(m->graph, n->rets[0]) : NULL;
-    if (fused)
-        step = find_group(m, i, v, after ? after - 1 : 0);
+    ts_group_part part = {0};
+    if (m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups))
+        part = ts_group_takes(m->graph, n, m->numbers);
+    part.takes = part.takes && (m->by_rows || !part.rows);
+    if (!part.takes)
+        part = (ts_group_part){0};
+    const ts_graph_value *v = NULL; /* its sizes are the iteration space */
+    if (part.takes)
+        v = ts_graph_value_at(m->graph, part.rows ? ts_graph_args_of(m->graph, n)[0].id
+                                                  : n->rets[0]);
+    mark_last(m, i, &part);
+    if (part.takes)
+        step = find_group(m, i, v, &part, after ? after - 1 : 0);
     if (step == UINT32_MAX) {
         step = e->nsteps++;
-        e->steps[step] = (ts_step){.first = i, .fused = fused, .ndim = v ? v->ndim : 0};
+        e->steps[step] = (ts_step){.first = i, .fused = part.takes, .ndim = v ? v->ndim : 0};
         if (v) {
             e->steps[step].device = v->device;
             e->steps[step].numel = 1;
@@ -302,6 +354,7 @@ static void add_node(maker *m, uint32_t i)
         }
     }
     ts_step *s = &e->steps[step];
+    s->rows = part.rows ? part.rows : s->rows;
     e->ngroups += s->fused && s->count == 1; /* its second call makes it a group */
     s->count++;
     m->step_of[i] = step;
@@ -413,13 +466,14 @@ static void list_lives(ts_exec *e)
 }
 
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
-                     int64_t max_groups)
+                     int64_t max_groups, bool by_rows)
 {
     ts_exec *e = take(sizeof *e);
     reader r = {.words = words, .count = nwords, .graph = ts_graph_new()};
     bool ok = e && r.graph && read_stream(&r);
     uint32_t n = ok ? r.graph->nodes.count : 0;
-    maker m = {.exec = e, .graph = r.graph, .numbers = numbers, .max_groups = max_groups};
+    maker m = {.exec = e, .graph = r.graph, .numbers = numbers, .max_groups = max_groups,
+               .by_rows = by_rows};
     if (e) {
         e->graph = r.graph;
         e->storages = take(r.storages.count * sizeof *e->storages);

@@ -21,6 +21,7 @@ typedef struct tile_value {
     ts_tensor t;               /* one tile of it */
     char *base;                /* address of its memory; NULL: it has a buffer */
     int64_t step[TS_MAX_DIMS]; /* bytes along the space's dims; 0 where it is broadcast */
+    int shift;                 /* dim d of the value is dim d + shift of the space */
     uint32_t number;           /* in the graph */
     int32_t buffer;            /* -1: none */
 } tile_value;
@@ -35,7 +36,7 @@ typedef struct tile_call {
     bool rewrites;  /* the kernel changed the space, which is restored before each tile */
     uint8_t operands;
     uint16_t operand[TS_MAX_OPERANDS]; /* value, + 1; 0: a number */
-    uint16_t arg[TS_MAX_ARGS], ret;    /* value, + 1 */
+    uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* value, + 1 */
 } tile_call;
 
 /** The state of a running group. */
@@ -73,6 +74,7 @@ static uint16_t value_of(tiles *w, ts_id id)
         t->number = number;
         t->base = there ? there->data : NULL;
         t->buffer = -1;
+        t->shift = 0;
     }
     return (uint16_t)(i + 1);
 }
@@ -81,16 +83,20 @@ static uint16_t value_of(tiles *w, ts_id id)
  *  value. */
 static void assign_buffers(tiles *w)
 {
-    uint32_t last[TS_MAX_OPERANDS * 64 + 1] = {0};
-    bool busy[64] = {false};
+    uint32_t last[TS_GROUP_TENSORS * 64 + 1] = {0};
+    bool busy[TS_MAX_RETS * 64] = {false};
     for (uint32_t c = 0; c < w->ncalls; c++) {
-        last[w->calls[c].ret] = c;
+        for (int i = 0; i < w->calls[c].f.nrets; i++)
+            last[w->calls[c].ret[i]] = c;
         for (int i = 0; i < w->calls[c].f.nargs; i++)
             last[w->calls[c].arg[i]] = c;
     }
     for (uint32_t c = 0; c < w->ncalls; c++) {
-        tile_value *made = &w->values[w->calls[c].ret - 1];
-        if (!made->base && made->buffer < 0) {
+        const tile_call *call = &w->calls[c];
+        for (int i = 0; i < call->f.nrets; i++) {
+            tile_value *made = call->ret[i] ? &w->values[call->ret[i] - 1] : NULL;
+            if (!made || made->base || made->buffer >= 0)
+                continue;
             int b = 0;
             while (busy[b])
                 b++;
@@ -98,8 +104,8 @@ static void assign_buffers(tiles *w)
             made->buffer = b;
             w->nbuffers = (uint32_t)b + 1 > w->nbuffers ? (uint32_t)b + 1 : w->nbuffers;
         }
-        for (int i = -1; i < w->calls[c].f.nargs; i++) {
-            uint16_t k = i < 0 ? w->calls[c].ret : w->calls[c].arg[i];
+        for (int i = -call->f.nrets; i < call->f.nargs; i++) {
+            uint16_t k = i < 0 ? call->ret[-i - 1] : call->arg[i];
             if (k && w->values[k - 1].buffer >= 0 && last[k] == c)
                 busy[w->values[k - 1].buffer] = false;
         }
@@ -111,7 +117,7 @@ static void assign_buffers(tiles *w)
 static void lay_out(tiles *w)
 {
     const ts_step *s = w->step;
-    bool flat = true;
+    bool flat = !s->rows;
     for (uint32_t i = 0; i < w->nvalues; i++) {
         const ts_tensor *t = &w->values[i].t;
         flat = flat && (t->numel == 1 || (t->numel == s->numel && t->ndim == s->ndim &&
@@ -131,9 +137,15 @@ static void lay_out(tiles *w)
             t->sizes[0] = t->numel;
             t->strides[0] = 1;
         }
-        int shift = w->ndim - t->ndim;
-        for (int d = 0; d < w->ndim; d++)
-            v->step[d] = d < shift || t->sizes[d - shift] == 1 ? 0 : t->strides[d - shift] * item;
+        if (v->shift) /* it lacks the dims of a row */
+            v->shift = 0;
+        else
+            v->shift = w->ndim - t->ndim;
+        for (int d = 0; d < w->ndim; d++) {
+            int at = d - v->shift;
+            bool moves = at >= 0 && at < t->ndim && t->sizes[at] != 1;
+            v->step[d] = moves ? t->strides[at] * item : 0;
+        }
     }
 }
 
@@ -146,7 +158,9 @@ static void cut(tiles *w)
         item = ts_max64(item, ts_dtype_sizes[w->values[i].t.dtype]);
     }
     n = ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
-    w->split = w->ndim;
+    w->split = w->ndim - w->step->rows;
+    for (int d = w->split; d < w->ndim; d++)
+        inner *= w->sizes[d];
     while (w->split > 0 && inner * w->sizes[w->split - 1] <= n)
         inner *= w->sizes[--w->split];
     if (w->split > 0) {
@@ -179,14 +193,19 @@ static void gather(tiles *w)
         memset(c->arg, 0, sizeof c->arg);
         c->f = (ts_frame){.table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
                           .thread = r->thread, .site = r->sites[node], .op = n->op,
-                          .nargs = n->nargs, .nrets = 1, .want = 1, .key = TS_KEY_CPU,
+                          .nargs = n->nargs, .nrets = n->nrets, .want = n->want, .key = TS_KEY_CPU,
                           .keys = TS_KEYSET(TS_KEY_CPU)};
         c->kernel = c->f.table->impl[TS_KEY_CPU];
         ts_run_unbox(r, n, c->args);
         for (int i = 0; i < n->nargs; i++)
             if (a[i].tag == TS_TAG_TENSOR)
                 c->arg[i] = value_of(w, a[i].id);
-        c->ret = value_of(w, n->rets[0]);
+        for (int i = 0; i < n->nrets; i++) {
+            c->ret[i] = n->rets[i] ? value_of(w, n->rets[i]) : 0;
+            tile_value *v = c->ret[i] ? &w->values[c->ret[i] - 1] : NULL;
+            if (v) /* until the layout is known: 1 if it lacks the dims of a row */
+                v->shift = v->t.ndim < w->step->ndim;
+        }
     }
 }
 
@@ -207,10 +226,9 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
         tile_value *v = &own->values[i];
         ts_tensor *t = &v->t;
         const ts_tensor *whole = &w->values[i].t;
-        int shift = w->ndim - whole->ndim;
         t->numel = 1;
         for (int d = 0; d < t->ndim; d++) {
-            int at = d + shift;
+            int at = d + v->shift;
             int64_t size = at < w->split ? 1 : at == w->split ? length : whole->sizes[d];
             t->numel *= t->sizes[d] = whole->sizes[d] == 1 ? 1 : size;
         }
@@ -228,15 +246,24 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
         for (int i = 0; i < c->f.nargs; i++)
             if (c->arg[i])
                 c->args[i].t = &own->values[c->arg[i] - 1].t;
-        c->rets[0] = ts_value_tensor(&own->values[c->ret - 1].t);
+        for (int i = 0; i < c->f.nrets; i++)
+            c->rets[i] = c->ret[i] ? ts_value_tensor(&own->values[c->ret[i] - 1].t)
+                                   : ts_value_none();
         c->f.args = c->args;
         c->f.rets = c->rets;
         ts_plan_open(&c->f, &c->plan);
-        if (c->f.table->infer(&c->f) != TS_OK || !ts_group_plans(&c->f, c->rets[0].t))
+        c->plan.rows = 0;
+        if (c->f.table->infer(&c->f) != TS_OK)
+            return false;
+        c->operands = 0;
+        c->tried = c->rewrites = false;
+        if (c->plan.rows)
+            continue;
+        if (!ts_group_plans(&c->f, c->rets[0].t))
             return false;
         ts_fill_space(&c->f);
         c->operands = 1;
-        c->operand[0] = c->ret;
+        c->operand[0] = c->ret[0];
         for (unsigned left = c->plan.operands; left; left &= left - 1) {
             int i = __builtin_ctz(left);
             if (c->args[i].tag != TS_TAG_NONE)
@@ -245,7 +272,6 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
         if (c->operands != c->plan.iter.operands)
             return false;
         c->space = c->plan.iter;
-        c->tried = c->rewrites = false;
     }
     own->length = length;
     return true;
@@ -281,7 +307,7 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
         memcpy(before, it->data, sizeof before);
         if (c->kernel(&c->f) != TS_OK)
             return false;
-        if (!c->tried) {
+        if (!c->tried && !c->plan.rows) {
             size_t operands = (size_t)c->operands;
             c->tried = true;
             c->rewrites = it->ndim != c->space.ndim || it->numel != c->space.numel ||
@@ -307,6 +333,8 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     own.buffers = (char *)(((uintptr_t)(own.calls + w->ncalls) + 63) & ~(uintptr_t)63);
     memcpy(own.values, w->values, w->nvalues * sizeof *own.values);
     memcpy(own.calls, w->calls, w->ncalls * sizeof *own.calls);
+    for (uint32_t k = 0; k < w->ncalls; k++)
+        own.calls[k].f.thread = ts_thread_self();
     for (int64_t i = begin; i < end; i++)
         if (!run_tile(w, &own, i)) {
             atomic_store(&w->failed, 1);
@@ -318,7 +346,7 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
 {
     TS_PLAIN_FLOATS;
     tiles w = {.run = r, .step = s};
-    size_t most = (size_t)s->count * TS_MAX_OPERANDS;
+    size_t most = (size_t)s->count * TS_GROUP_TENSORS;
     size_t bytes = most * sizeof(tile_value) + s->count * sizeof(tile_call);
     if (!(w.values = ts_alloc(r->thread, bytes)))
         return ts_error_memory("a fused group", (int64_t)bytes);

@@ -91,6 +91,13 @@ ts_rows ts_kernel_rows(const ts_frame *f)
 
 int64_t ts_kernel_dim(const ts_frame *f) { return f->plan ? f->plan->dim : 0; }
 
+int ts_kernel_row_dims(const ts_frame *f, bool *summed)
+{
+    int rows = f->plan && !f->plan->pointwise ? f->plan->rows : 0;
+    if (summed)
+        *summed = rows & TS_ROWS_SUMMED;
+    return rows & ~TS_ROWS_SUMMED;
+}
 int64_t ts_kernel_reduced(const ts_frame *f) { return f->plan ? f->plan->reduced : 0; }
 
 ts_slice_range ts_kernel_slice(const ts_frame *f)

@@ -68,6 +68,10 @@ enum ts_pointwise {
                              because the random number of an element depends on its index */
 };
 
+/** In ts_plan.rows: results with other sizes than args[0] are sums over all rows. Without it they
+ *  have one number per row. */
+#define TS_ROWS_SUMMED 128
+
 /** Written by infer, completed by the generic entry, read by kernels. */
 struct ts_plan {
     uint16_t cast;          /* bit i: argument i is to be of dtype compute */
@@ -85,6 +89,9 @@ struct ts_plan {
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */
+    uint8_t rows;           /* last dims of args[0] that form a row, if results depend on each row
+                               by itself; TS_ROWS_SUMMED may be added; other ops leave it alone, so
+                               a reader sets it to 0 before the rule runs */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* the dim along which the op works */

@@ -44,6 +44,7 @@ static ts_status infer_norm(ts_frame *f, int terms, int affine)
     TS_TRY(ts_check_one_device(f));
     ts_plan_split(f->plan, t, t->ndim - last, t->ndim);
     ts_plan_like(f->plan, t);
+    f->plan->rows = (uint8_t)last;
     f->plan->ret[terms - 1] = f->plan->ret[0];
     for (int i = terms; i < f->nrets; i++)
         plan_statistic(f->plan, i, t, (int)last);
@@ -76,6 +77,7 @@ static ts_status infer_backward(ts_frame *f, int statistics)
                         ? (uint16_t)((1u << (2 + statistics)) - 1)
                         : 3;
     ts_plan_split(f->plan, t, t->ndim - last, t->ndim);
+    f->plan->rows = (uint8_t)last | TS_ROWS_SUMMED;
     for (int i = 1; i < f->nrets; i++)
         f->plan->ret[i] = ts_meta_of(t->sizes + t->ndim - last, (ts_dtype)t->dtype,
                                     t->storage->device, (int)last, 0);

@@ -27,6 +27,18 @@ static ts_status dims_mask(ts_frame *f, int arg, int ndim, int64_t *mask)
     return TS_OK;
 }
 
+/** Whether the reduced dims of t are the last ones (rows) or the first ones (sums over rows). */
+static uint8_t rows_of(const ts_tensor *t, int64_t reduced)
+{
+    int n = __builtin_popcountll((uint64_t)reduced);
+    int64_t first = ((int64_t)1 << n) - 1;
+    if (!n || n >= t->ndim)
+        return 0;
+    return reduced == first << (t->ndim - n) ? (uint8_t)n
+           : reduced == first                ? (uint8_t)((t->ndim - n) | TS_ROWS_SUMMED)
+                                             : 0;
+}
+
 /** The plan of a reduction of args[0] over the dims in args[1], keepdim in args[2]. */
 static ts_status plan_dims(ts_frame *f, ts_dtype compute, ts_dtype result)
 {
@@ -45,6 +57,7 @@ static ts_status plan_dims(ts_frame *f, ts_dtype compute, ts_dtype result)
     plan->compute = compute;
     plan->cast = 1;
     plan->strided = 1;
+    plan->rows = rows_of(t, plan->reduced);
     return TS_OK;
 }
 
@@ -108,6 +121,8 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     for (int d = 0; d < t->ndim; d++)
         if (d < shift || sizes->ints[d - shift] != t->sizes[d])
             f->plan->reduced |= (int64_t)1 << d;
+    uint8_t rows = rows_of(t, f->plan->reduced); /* `sizes` has the number of rows, if they stay */
+    f->plan->rows = rows & TS_ROWS_SUMMED ? rows : 0;
     ts_plan_result(f->plan, 0, sizes->ints, n, dtype, t->storage->device);
     return TS_OK;
 }

@@ -9,6 +9,7 @@ static ts_status plan_dim(ts_frame *f, const ts_tensor *t, int arg)
     ts_plan *plan = f->plan;
     TS_TRY(ts_check_dim(f, arg, f->args[arg].i, t->ndim, &plan->dim));
     ts_plan_split(plan, t, plan->dim, plan->dim + 1);
+    plan->rows = plan->dim == t->ndim - 1;
     return TS_OK;
 }
 

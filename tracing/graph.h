@@ -209,6 +209,8 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers);
 
 /* ------------------------------------------------------------------------------- writing ---- */
 
+/** Writes a node as text, without an end of line. */
+void ts_graph_write_node(const ts_graph *g, const ts_graph_node *n, FILE *out);
 ts_status ts_graph_write_text(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_dot(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_json(const ts_graph *g, FILE *out);

@@ -103,7 +103,7 @@ static void put_call(FILE *out, const ts_graph *g, const ts_graph_node *n)
     fputc(')', out);
 }
 
-static void put_node(FILE *out, const ts_graph *g, const ts_graph_node *n)
+void ts_graph_write_node(const ts_graph *g, const ts_graph_node *n, FILE *out)
 {
     const ts_graph_arg *args = ts_graph_args_of(g, n);
     switch ((ts_node_kind)n->kind) {
@@ -171,7 +171,7 @@ ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
         const ts_graph_node *n = ts_graph_node_at(g, i);
         bool region = n->kind == TS_NODE_REGION;
         fprintf(out, "%*s", 2 * depth, "");
-        put_node(out, g, n);
+        ts_graph_write_node(g, n, out);
         fputs(region ? " {" : "", out);
         if (n->site)
             fprintf(out, "  ; %s", ts_format_site(site, sizeof site, n->site));

@@ -45,16 +45,26 @@ typedef enum ts_backend_flag {
 typedef struct ts_capture ts_capture;
 
 /**
- * A call of a fused group: a frame that is ready for its kernel. Calls of a group are pointwise, on
- * one device, and have results of equal sizes. They run as if in order: a call reads the results of
- * earlier calls. Arguments and results of the group with equal addresses are the same tensor. A
- * tensor without data (ts_kernel_data() is NULL) is used only inside the group and needs no memory.
- * If an argument's dtype is not ts_kernel_dtype(), the group casts it, as by ts_to().
+ * A call of a fused group: a frame that is ready for its kernel. Calls of a group are on one device
+ * and run as if in order: a call reads the results of earlier calls. They are pointwise over the
+ * sizes of the group, or by rows: a call for which ts_kernel_row_dims() is not 0 has an argument 0
+ * of these sizes. If a group has calls by rows, all have rows of the same last dims; a pointwise
+ * call may then also have one element per row, and no call reads sums over rows, or results without
+ * the dims of a row. All its tensors are contiguous along a row or have one element there.
+ *
+ * Arguments and results of the group with equal addresses are the same tensor. A tensor without
+ * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an
+ * argument's dtype is not ts_kernel_dtype(), the group casts it, as by ts_to().
  */
 typedef struct ts_group_call {
     ts_frame *frame;
     ts_kernel kernel;
 } ts_group_call;
+/** For group_takes and group_run: number of last dims of argument 0 that form a row, if the call
+ *  works on each row by itself (norms, softmax, reductions of the last dims), else 0. *summed, which
+ *  may be NULL: results with other sizes than argument 0 are sums over all rows; otherwise they have
+ *  one number per row. */
+TS_API int ts_kernel_row_dims(const ts_frame *frame, bool *summed);
 /** Result of running a group. */
 typedef struct ts_group_report {
     int64_t launches;  /**< number of kernels launched */
@@ -170,8 +180,9 @@ typedef struct ts_backend {
     /** Frees a capture, also one that was begun but not ended. Waits for its replays. */
     void (*capture_free)(void *state, int device, ts_capture *capture);
 
-    /** True if the backend can run a pointwise call as a part of a fused group. The frame is the
-     *  kernel's frame, except that its tensors have no memory; `kernel` is the call's kernel.
+    /** True if the backend can run a call, pointwise or by rows, as a part of a fused group. The
+     *  frame is the kernel's frame, except that its tensors have no memory; `kernel` is the call's
+     *  kernel.
      *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
     /** Queues all calls of a group as fused kernels and fills *report. If it records and returns

@@ -198,3 +198,49 @@ TS_TEST(each_tile_has_a_calls_operands_in_their_order)
     ck_assert(same(got, want));
     ts_compiled_free(c);
 }
+
+/** Calls by rows, with pointwise calls before and behind them, and numbers per row. */
+static ts_status norm_of_sum(TRACED)
+{
+    (void)ctx;
+    return TS_STATUS_OF(out[0] = ts_relu(ts_layer_norm(ts_add(in[0], in[1]), in[2], in[2])));
+}
+static ts_status softmax_by_parts(TRACED)
+{
+    (void)ctx;
+    ts_tensor *e = ts_exp(ts_sub(in[0], ts_amax_dim(in[0], -1, true)));
+    return TS_STATUS_OF(out[0] = ts_div(e, ts_sum_dim(e, -1, true)));
+}
+static ts_status scaled_by_rows(TRACED)
+{
+    (void)ctx;
+    ts_tensor *square = ts_mean_dim(ts_square(in[0]), -1, true);
+    ts_tensor *scaled = ts_mul(in[0], ts_rsqrt(ts_add_scalar(square, 1e-5)));
+    out[0] = ts_sum_dim(scaled, -1, false);
+    return TS_STATUS_OF(scaled);
+}
+
+TS_TEST(calls_by_rows_and_those_around_them_are_one_group, .loop = 2)
+{
+    static const struct {
+        ts_trace_fn fn;
+        int64_t calls;
+    } cases[] = {{norm_of_sum, 3}, {softmax_by_parts, 5}, {scaled_by_rows, 6}};
+    static const int64_t sizes[][2] = {{3, 16}, {700, 33}, {64, 1000}, {5, 8192}};
+    ts_set_num_threads(1 + _i);
+    for (int k = 0; k < 12; k++) {
+        TS_SCOPE;
+        int64_t r = sizes[k / 3][0], n = sizes[k / 3][1];
+        ts_tensor *in[] = {numbers(1, TS_SIZES(r, n)), numbers(2, TS_SIZES(r, n)),
+                           numbers(3, TS_SIZES(n))}, *got, *want;
+        ts_compiled *c = ts_compile(cases[k % 3].fn, NULL, NULL);
+        OK(ts_compiled_call(c, in, 3, &got, 1));
+        ts_compile_stats stats = ts_compiled_get_stats(c);
+        ck_assert_int_eq(stats.groups, 1);
+        ck_assert_int_eq(stats.fused, cases[k % 3].calls);
+        ck_assert_int_lt(stats.fused_bytes, stats.bytes);
+        OK(cases[k % 3].fn(NULL, in, 3, &want, 1));
+        ck_assert(same(got, want));
+        ts_compiled_free(c);
+    }
+}

@@ -1,0 +1,97 @@
+/**
+ * @file rows.c  Groups with calls by rows: norms, softmax, reductions.
+ *
+ * The last dims of such a group's iteration space form a row, which one tile or thread block has as
+ * a whole. Values have the sizes of the space, or one element per row, or one row for all rows.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+
+enum {
+    LONGEST = 8192, /* elements of a row */
+    SHORTEST = 16   /* on the CPU, whose kernels have a fixed cost per row */
+};
+
+/** True if t's dims from `from` on have the sizes `want`, aligned to the last dim. */
+static bool ends_with(const ts_tensor *t, const int64_t *want, int n)
+{
+    return t->ndim >= n && ts_same_sizes(t->sizes + t->ndim - n, want, n);
+}
+
+/** True if an argument of a call over `space` has its sizes, or one element per row, or is one row
+ *  for all rows. */
+static bool is_argument(const ts_tensor *t, const ts_tensor *space, int rows)
+{
+    int outer = space->ndim - rows;
+    if (!(t->flags & TS_TENSOR_CONTIGUOUS))
+        return false;
+    if (t->ndim == rows)
+        return ends_with(t, space->sizes + outer, rows);
+    if (t->ndim != space->ndim || !ts_same_sizes(t->sizes, space->sizes, outer))
+        return false;
+    bool one = true;
+    for (int d = outer; d < t->ndim; d++)
+        one &= t->sizes[d] == 1;
+    return one || ends_with(t, space->sizes, t->ndim);
+}
+
+ts_group_part ts_rows_part(const ts_frame *f)
+{
+    const ts_plan *p = f->plan;
+    const ts_tensor *space = f->args[0].t;
+    bool summed = p->rows & TS_ROWS_SUMMED, host = f->key == TS_KEY_CPU;
+    int rows = p->rows & ~TS_ROWS_SUMMED, outer = space->ndim - rows;
+    ts_group_part part = {.rows = (uint8_t)rows}, none = {0};
+    if (outer < 1 || !(f->table->accepts[f->key].dtypes >> p->compute & 1) ||
+        (host && ts_dtype_is_half((ts_dtype)p->compute)))
+        return none;
+    int64_t n = 1;
+    for (int d = outer; d < space->ndim; d++)
+        n *= space->sizes[d];
+    if (n < (host ? SHORTEST : 2) || n > LONGEST || space->numel == n)
+        return none;
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_TENSOR &&
+            (!is_argument(f->args[i].t, space, rows) ||
+             ((p->cast >> i & 1) && f->args[i].t->dtype != p->compute)))
+            return none;
+    for (int i = 0; i < f->nrets; i++) {
+        if (f->rets[i].tag != TS_TAG_TENSOR)
+            continue;
+        const ts_tensor *t = f->rets[i].t;
+        bool like = t->ndim == space->ndim && ends_with(t, space->sizes, space->ndim);
+        if (t->dtype != p->ret[i].dtype || !(t->flags & TS_TENSOR_CONTIGUOUS) ||
+            (summed && !like && host)) /* tiles do not add up rows */
+            return none;
+        if (!like && (summed || t->ndim != space->ndim))
+            part.results |= (uint8_t)(1u << i);
+    }
+    part.takes = true;
+    return part;
+}
+
+bool ts_rows_each(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
+                  int rows)
+{
+    const int64_t *own = ts_graph_ints_at(g, v->ints);
+    bool each = v->ndim == ndim && ts_same_sizes(own, sizes, ndim - rows);
+    for (int d = ndim - rows; d < ndim && each; d++)
+        each = own[d] == 1;
+    return each;
+}
+
+bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
+                 int rows)
+{
+    const int64_t *own = ts_graph_ints_at(g, v->ints), *strides = own + v->ndim;
+    int shift = ndim - v->ndim;
+    int64_t step = 1;
+    bool one = true, whole = v->ndim >= rows;
+    for (int d = ndim - 1; d >= ndim - rows; d--) {
+        int at = d - shift;
+        one &= at < 0 || own[at] == 1 || !strides[at];
+        whole = whole && own[at] == sizes[d] && (own[at] == 1 || strides[at] == step);
+        step *= sizes[d];
+    }
+    return one || whole;
+}
