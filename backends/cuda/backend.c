@@ -32,16 +32,26 @@ static ts_status install(void *state, ts_key key)
     return TS_OK;
 }
 
+static bool is_in(const ts_cuda_family *const *families, size_t count, ts_kernel kernel)
+{
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < families[i]->count; k++)
+            if (families[i]->kernels[k].kernel == kernel)
+                return true;
+    return false;
+}
 bool ts_cuda_describes(ts_kernel kernel)
 {
     static const ts_cuda_family *const families[] = {
         &ts_cuda_activation, &ts_cuda_compare, &ts_cuda_copy, &ts_cuda_factory,
         &ts_cuda_pointwise, &ts_cuda_random, &ts_cuda_unary};
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        for (int k = 0; k < families[i]->count; k++)
-            if (families[i]->kernels[k].kernel == kernel)
-                return true;
-    return false;
+    return is_in(families, sizeof families / sizeof *families, kernel);
+}
+bool ts_cuda_is_by_rows(ts_kernel kernel)
+{
+    static const ts_cuda_family *const families[] = {
+        &ts_cuda_norm, &ts_cuda_reduce, &ts_cuda_softmax};
+    return is_in(families, sizeof families / sizeof *families, kernel);
 }
 
 static int device_count(void *state)

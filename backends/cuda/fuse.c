@@ -20,6 +20,8 @@
 
 /* ------------------------------------------------------------------------- description ---- */
 
+enum { TENSORS = 10 /* most tensors of a call */ };
+
 /** The description that the thread requests from a kernel. */
 typedef struct note {
     ts_cuda_formula *formula;
@@ -57,7 +59,7 @@ static bool describe(ts_frame *f, ts_kernel kernel, ts_cuda_formula *formula)
 
 /* ------------------------------------------------------------------------------ layout ---- */
 
-static int value_of(ts_cuda_group *g, const ts_tensor *t)
+int ts_cuda_group_value_of(ts_cuda_group *g, const ts_tensor *t)
 {
     for (int i = 0; i < g->nvalues; i++)
         if (g->values[i].tensor == t)
@@ -75,6 +77,14 @@ static bool gather(ts_cuda_group *g, const ts_group_call *calls, int count)
     for (int c = 0; c < count; c++) {
         ts_cuda_group_call *call = &g->calls[g->ncalls++];
         ts_cuda_formula *f = &call->formula;
+        bool summed;
+        int dims = ts_kernel_row_dims(calls[c].frame, &summed);
+        if (dims) {
+            if (!ts_cuda_is_by_rows(calls[c].kernel) ||
+                !ts_cuda_group_by_rows(g, call, calls[c].frame, dims, summed))
+                return false;
+            continue;
+        }
         if (!describe(calls[c].frame, calls[c].kernel, f))
             return false;
         for (int k = 1; k < f->operands; k++) {
@@ -82,11 +92,11 @@ static bool gather(ts_cuda_group *g, const ts_group_call *calls, int count)
             if (f->host[k])
                 continue;
             const ts_value *v = &calls[c].frame->args[f->arg[k]];
-            call->value[k] = (int16_t)value_of(g, v->t);
+            call->value[k] = (int16_t)ts_cuda_group_value_of(g, v->t);
             ts_cuda_group_value *operand = &g->values[call->value[k]];
             operand->read |= operand->data && !operand->written;
         }
-        call->value[0] = (int16_t)value_of(g, calls[c].frame->rets[0].t);
+        call->value[0] = (int16_t)ts_cuda_group_value_of(g, calls[c].frame->rets[0].t);
         ts_cuda_group_value *result = &g->values[call->value[0]];
         result->written = result->data != NULL;
         g->draws |= f->draws;
@@ -101,7 +111,7 @@ bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
 {
     (void)state;
     ts_cuda_group_call call = {0};
-    ts_cuda_group_value values[TS_KERNEL_OPERANDS];
+    ts_cuda_group_value values[TENSORS];
     const char *why;
     ts_cuda_group g = {.calls = &call, .values = values};
     return gather(&g, &(ts_group_call){f, kernel}, 1) && ts_cuda_nvrtc(&why);
@@ -196,8 +206,12 @@ static int width_of(const ts_cuda_group *g)
     return width;
 }
 
-static void lay_out(ts_cuda_group *g, const ts_tensor *result)
+static bool lay_out(ts_cuda_group *g, const ts_tensor *result)
 {
+    if (g->rows)
+        return ts_cuda_group_lay_rows(g);
+    g->threads = TS_CUDA_GROUP_THREADS;
+    g->resident = 1;
     g->numel = ts_numel(result);
     collapse(g, result);
     for (int i = 0; i < g->nvalues; i++) {
@@ -215,6 +229,9 @@ static void lay_out(ts_cuda_group *g, const ts_tensor *result)
         g->values[i].strides[0] *= g->width;
     g->tail = g->numel % g->width != 0;
     g->large = g->numel / g->width >= ((int64_t)1 << 31) - 4096;
+    int64_t share = (int64_t)TS_CUDA_GROUP_THREADS * g->unroll;
+    g->blocks = ((g->numel + g->width - 1) / g->width + share - 1) / share;
+    return true;
 }
 
 /* ----------------------------------------------------------------------------- kernels ---- */
@@ -244,10 +261,13 @@ static int words_of(const ts_cuda_group *g, uint64_t *words)
                  (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
                  (uint64_t)g->tail << 25 |
                  (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
+    words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
+                 (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
+                 (uint64_t)g->resident << 48;
     for (int i = 0; i < g->nvalues; i++) {
         const ts_cuda_group_value *v = &g->values[i];
         words[n++] = v->dtype | (uint64_t)v->way << 8 | (uint64_t)v->read << 16 |
-                     (uint64_t)v->written << 17;
+                     (uint64_t)v->written << 17 | (uint64_t)v->each << 18 | (uint64_t)v->sums << 19;
     }
     for (int c = 0; c < g->ncalls; c++) {
         const ts_cuda_group_call *call = &g->calls[c];
@@ -255,6 +275,10 @@ static int words_of(const ts_cuda_group *g, uint64_t *words)
         uint64_t places = 0;
         for (int k = 0; k < call->formula.operands; k++)
             places = places << 10 | (uint16_t)(call->value[k] + 1);
+        words[n++] = places;
+        places = 0;
+        for (int k = 0; k < call->results; k++)
+            places = places << 10 | (uint16_t)(call->result[k] + 1);
         words[n++] = places;
         words[n++] = call->compute;
     }
@@ -389,17 +413,23 @@ static ts_status launch(const ts_cuda_group *g, CUfunction function, const ts_fr
     ts_cuda_group_space space = {0};
     int n = 0;
     for (int d = 0; d < g->ndim; d++) {
-        int64_t size = d ? g->sizes[d] : g->sizes[0] / g->width;
+        int64_t size = d || g->rows ? g->sizes[d] : g->sizes[0] / g->width;
         space.sizes[d] = (uint64_t)size;
         if (!g->large)
             space.by[d] = ts_cuda_divisor_of((uint32_t)size);
     }
-    space.accesses = (uint64_t)((g->numel + g->width - 1) / g->width);
-    space.tail = (uint32_t)(g->numel % g->width); /* only of one dim */
+    if (g->rows) {
+        space.accesses = (uint64_t)(g->numel / g->columns);
+        space.tail = (uint32_t)g->columns;
+    } else {
+        space.accesses = (uint64_t)((g->numel + g->width - 1) / g->width);
+        space.tail = (uint32_t)(g->numel % g->width); /* only of one dim */
+    }
     arguments[n++] = &space;
     for (int i = 0; i < g->nvalues; i++)
-        if (g->values[i].way != TS_CUDA_INSIDE)
-            arguments[n++] = &g->values[i].data; /* strides follow it */
+        if (g->values[i].way != TS_CUDA_INSIDE) /* strides follow an address */
+            arguments[n++] = g->values[i].sums ? (void *)&g->values[i].parts
+                                               : (void *)&g->values[i].data;
     for (int c = 0; c < g->ncalls; c++) {
         ts_cuda_formula *of = &g->calls[c].formula;
         for (int k = 1; k < of->operands; k++)
@@ -408,12 +438,45 @@ static ts_status launch(const ts_cuda_group *g, CUfunction function, const ts_fr
         if (of->bytes)
             arguments[n++] = of->members;
     }
-    uint64_t share = (uint64_t)TS_CUDA_GROUP_THREADS * (uint64_t)g->unroll,
-             blocks = (space.accesses + share - 1) / share;
     return ts_cuda_launched(
-        f, ts_cuda_launch_function(function, (unsigned)blocks, TS_CUDA_GROUP_THREADS, arguments,
+        f, ts_cuda_launch_function(function, (unsigned)g->blocks, (unsigned)g->threads, arguments,
                                    stream),
         stream);
+}
+
+/** Launches a group that has sums over rows, and adds the partial sums. */
+static ts_status launch_with_sums(const ts_cuda_group *g, CUfunction function, const ts_frame *f,
+                                  void **arguments, ts_device where, cudaStream_t stream,
+                                  ts_group_report *report)
+{
+    ts_cuda_sums sums = {.lines = g->lines, .columns = g->columns};
+    int64_t each = g->lines * g->columns, bytes;
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        if (!v->sums || !v->data)
+            continue;
+        if (sums.count == (int)(sizeof sums.parts / sizeof *sums.parts))
+            return ts_error_set(TS_ERR_UNSUPPORTED, "a group has more than %d sums over rows",
+                                sums.count);
+        sums.sums[sums.count] = v->data;
+        sums.dtypes[sums.count++] = v->dtype;
+    }
+    bytes = sums.count * each * (int64_t)sizeof(float);
+    float *parts = ts_scratch_take(where, bytes);
+    if (!parts)
+        return ts_error_code();
+    for (int i = 0, k = 0; i < g->nvalues; i++)
+        if (g->values[i].sums && g->values[i].data) {
+            sums.parts[k] = parts + k * each;
+            g->values[i].parts = parts + k * each;
+            k++;
+        }
+    ts_status status = launch(g, function, f, arguments, stream);
+    if (status == TS_OK)
+        status = ts_cuda_launched(f, ts_cuda_add_lines(&sums, stream), stream);
+    report->launches = 2;
+    ts_scratch_give(where, parts, bytes);
+    return status;
 }
 
 /** Room for a group of `count` calls: calls, values, words of the key, addresses of arguments. */
@@ -422,9 +485,9 @@ typedef struct space_of {
 } space_of;
 static space_of room_for(int count)
 {
-    size_t n = (size_t)count, operands = TS_KERNEL_OPERANDS;
+    size_t n = (size_t)count, operands = TENSORS;
     return (space_of){n * sizeof(ts_cuda_group_call), n * operands * sizeof(ts_cuda_group_value),
-                      (1 + n * operands + 3 * n) * sizeof(uint64_t),
+                      (2 + n * operands + 4 * n) * sizeof(uint64_t),
                       (1 + n * (2 * operands + 1)) * sizeof(void *)};
 }
 
@@ -438,7 +501,9 @@ static ts_status prepare(ts_cuda_group *g, char *block, const ts_group_call *cal
     if (!gather(g, calls, count))
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s is not a loop of a known function",
                             ts_op_name(calls[g->ncalls - 1].frame->op));
-    lay_out(g, calls[0].frame->rets[0].t);
+    if (!lay_out(g, calls[0].frame->rets[0].t))
+        return ts_error_set(TS_ERR_UNSUPPORTED, "rows of %lld elements do not fit the registers",
+                            (long long)g->columns);
     return TS_OK;
 }
 
@@ -459,9 +524,13 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
     ts_status status = prepare(&g, block, calls, count);
     if (status == TS_OK && g.numel)
         status = find_kernel(&g, words, words_of(&g, words), &function, report);
-    if (status == TS_OK && g.numel)
-        status = launch(&g, function, calls[0].frame, (void **)((char *)words + bytes.words),
-                        ts_cuda_stream(d, stream));
+    void **arguments = (void **)((char *)words + bytes.words);
+    if (status == TS_OK && g.lines)
+        status = launch_with_sums(&g, function, calls[0].frame, arguments,
+                                  (ts_device){calls[0].frame->key, (uint8_t)device},
+                                  ts_cuda_stream(d, stream), report);
+    else if (status == TS_OK && g.numel)
+        status = launch(&g, function, calls[0].frame, arguments, ts_cuda_stream(d, stream));
     ts_scratch_give(TS_DEVICE_CPU, block, all);
     return status;
 }

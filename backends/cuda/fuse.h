@@ -13,12 +13,15 @@
 
 #include "backends/cuda/describe.h"
 #include "backends/cuda/divisor.h"
+#include "tessera/backend.h"
 
 TS_BEGIN_DECLS
 
 /** Whether a kernel belongs to a family whose loops can be described (backend.c). Other kernels,
  *  such as a plugin's, would launch instead of describing themselves. */
 bool ts_cuda_describes(ts_kernel kernel);
+/** Whether a kernel belongs to a family of calls by rows. */
+bool ts_cuda_is_by_rows(ts_kernel kernel);
 
 /* ------------------------------------------------------------------------------- group ---- */
 
@@ -41,6 +44,10 @@ typedef struct ts_cuda_group_value {
     int64_t strides[TS_MAX_DIMS]; /* in bytes, innermost dim first; [0] per access */
     uint8_t dtype, item, way; /* item: bytes of an element; way: TS_CUDA_INSIDE, ... */
     bool read, written; /* the kernel loads it from, or stores it to, memory */
+    bool each;          /* by rows: it has one element per row, or one in all */
+    bool left;          /* by rows: it has the sizes of the space without the dims of a row */
+    bool sums;          /* by rows: sums over rows, for which the kernel writes partial sums */
+    void *parts;        /* of sums: the partial sums */
 } ts_cuda_group_value;
 
 typedef struct ts_cuda_group_call {
@@ -48,6 +55,9 @@ typedef struct ts_cuda_group_call {
     int16_t value[TS_KERNEL_OPERANDS]; /* indices of the result, then of the operands; -1: a
                                           number */
     uint8_t compute;                   /* dtype that operands are cast to */
+    const char *rows;                  /* a call by rows: its function; NULL: pointwise */
+    int16_t result[TS_MAX_RETS];       /* by rows: values of the results; -1: not requested */
+    int results;
     bool cast[TS_KERNEL_OPERANDS];
 } ts_cuda_group_call;
 
@@ -62,7 +72,16 @@ typedef struct ts_cuda_group {
     bool tail;  /* the last access may have fewer elements */
     bool draws; /* a functor takes random words */
     int64_t numel;
-    int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements */
+    int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements; by rows: without the row */
+    /* By rows; 0 in a pointwise group, except `threads`. */
+    int rows;               /* last dims of the space that form a row */
+    const ts_tensor *space; /* a tensor of the space's sizes */
+    int64_t columns;        /* elements of a row */
+    int lanes, accesses;    /* threads of a row; accesses of each */
+    int together;           /* rows of a block */
+    bool full;              /* no access is outside of its row, no row outside of the space */
+    int threads, resident;  /* threads of a block; blocks that a multiprocessor shall hold */
+    int64_t blocks, lines;  /* lines of partial sums; 0: no sums */
 } ts_cuda_group;
 
 enum { TS_CUDA_GROUP_THREADS = 256 };
@@ -71,6 +90,25 @@ enum { TS_CUDA_GROUP_THREADS = 256 };
  *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
  *  cast. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
+/** Number of a tensor in the group, which is added if it is new. */
+int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
+/** Describes a call by rows, whose rows are the last `dims` dims (fuse_rows.c). Returns false if
+ *  there is no function for it. */
+bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame,
+                           int dims, bool summed);
+/** Lays out a group by rows. Returns false if a row does not fit the registers of a block. */
+bool ts_cuda_group_lay_rows(ts_cuda_group *group);
+/** Matrices of partial sums, whose lines are added into a tensor each. */
+typedef struct ts_cuda_sums {
+    const float *parts[8];
+    void *sums[8];
+    uint8_t dtypes[8];
+    int count;
+    int64_t lines, columns;
+} ts_cuda_sums;
+/** Adds the lines (sums.cu). */
+cudaError_t ts_cuda_add_lines(const ts_cuda_sums *sums, cudaStream_t stream);
+
 /** Source of the group's kernel, without the functors' definitions. The caller frees it. NULL if
  *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel: the space, a
  *  group_tensor for each value in memory, a double for each number, and the members of each functor

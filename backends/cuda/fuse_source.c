@@ -114,11 +114,13 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
 
 static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
 {
-    put(t, "extern \"C\" __global__ void __launch_bounds__(%d) group(const __grid_constant__ "
+    put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) group(const __grid_constant__ "
            "group_space s",
-        TS_CUDA_GROUP_THREADS);
+        g->threads, g->resident);
     for (int i = 0; i < g->nvalues; i++)
-        if (g->values[i].way != TS_CUDA_INSIDE)
+        if (g->values[i].sums && g->values[i].data)
+            put(t, ",\n    float *const p%d", i);
+        else if (g->values[i].way != TS_CUDA_INSIDE)
             put(t, ",\n    const __grid_constant__ group_tensor<%d> t%d", g->ndim, i);
     for (int c = 0; c < g->ncalls; c++) {
         const ts_cuda_formula *f = &g->calls[c].formula;
@@ -168,35 +170,55 @@ static void put_loads(text *t, const ts_cuda_group *g)
     put(t, "    }\n");
 }
 
-static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
+/** Appends the name of a value; by rows, of element e of a row's part. */
+static void put_value(text *t, const ts_cuda_group *g, int i, int version)
+{
+    put(t, "v%d_%d%s", i, version, g->rows && !g->values[i].each ? "[e]" : "");
+}
+
+/** Appends a pointwise call's result, as an expression of its operands. word: index of the random
+ *  word. */
+static void put_expression(text *t, const ts_cuda_group *g, int c, const name *names,
+                           const int *version, const char *word)
 {
     const ts_cuda_group_call *call = &g->calls[c];
     const ts_cuda_formula *f = &call->formula;
-    int to = call->value[0], now[TS_KERNEL_OPERANDS];
-    for (int k = 1; k < f->operands; k++)
-        now[k] = f->host[k] ? 0 : version[call->value[k]];
-    const char *type = types[g->values[to].dtype];
-    put(t, "            const in_register_t<%s> v%d_%d = result<%s, %.*s>(apply_fn<%.*s>(", type,
-        to, ++version[to], type, names[1].length, names[1].text, names[1].length, names[1].text);
+    put(t, "result<%s, %.*s>(apply_fn<%.*s>(", types[g->values[call->value[0]].dtype],
+        names[1].length, names[1].text, names[1].length, names[1].text);
     if (f->bytes)
         put(t, "f%d", c);
     else
         put(t, "%.*s{}", names[0].length, names[0].text);
     if (f->draws)
-        put(t, ", w%d.w[e]", c);
-    for (int k = 1; k < f->operands; k++)
-        if (f->host[k])
-            put(t, ",\n                number_as<%.*s, %d>(n%d_%d)", names[k + 1].length,
-                names[k + 1].text, f->operands, c, k);
-        else if (call->cast[k])
-            put(t, ",\n                operand<%.*s, %s>(cast<%s, %s>(v%d_%d))",
-                names[k + 1].length, names[k + 1].text, types[call->compute],
-                types[call->compute], types[g->values[call->value[k]].dtype], call->value[k],
-                now[k]);
+        put(t, ", w%d.w[%s]", c, word);
+    for (int k = 1; k < f->operands; k++) {
+        const name *n = &names[k + 1];
+        int i = call->value[k];
+        if (f->host[k]) {
+            put(t, ",\n                number_as<%.*s, %d>(n%d_%d)", n->length, n->text,
+                f->operands, c, k);
+            continue;
+        }
+        const char *dtype = types[g->values[i].dtype], *compute = types[call->compute];
+        if (call->cast[k])
+            put(t, ",\n                operand<%.*s, %s>(cast<%s, %s>(", n->length, n->text,
+                compute, compute, dtype);
         else
-            put(t, ",\n                operand<%.*s, %s>(v%d_%d)", names[k + 1].length,
-                names[k + 1].text, types[g->values[call->value[k]].dtype], call->value[k], now[k]);
-    put(t, "));\n");
+            put(t, ",\n                operand<%.*s, %s>(", n->length, n->text, dtype);
+        put_value(t, g, i, version[i]);
+        put(t, call->cast[k] ? "))" : ")");
+    }
+    put(t, "))");
+}
+
+static void put_call(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
+{
+    int to = g->calls[c].value[0];
+    put(t, "            const in_register_t<%s> v%d_%d = ", types[g->values[to].dtype], to,
+        version[to] + 1);
+    put_expression(t, g, c, names, version, "e");
+    put(t, ";\n");
+    version[to]++;
 }
 
 static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
@@ -239,6 +261,127 @@ static void put_calls(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_O
     put(t, "    }\n}\n");
 }
 
+/* ------------------------------------------------------------------------------ by rows ---- */
+
+static void put_row_loads(text *t, const ts_cuda_group *g)
+{
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        const char *type = types[v->dtype];
+        if (v->read && v->each)
+            put(t, "        const in_register_t<%s> v%d_0 = "
+                   "to_register(*(const %s *)at.of(t%d));\n",
+                type, i, type, i);
+        else if (v->read)
+            put(t, "        in_register_t<%s> v%d_0[%d];\n"
+                   "        rows.load<%s>(v%d_0, at.of(t%d));\n",
+                type, i, g->accesses * g->width, type, i, i);
+    }
+}
+
+/** Appends a pointwise call on all elements of a row's part, or once for a number per row. */
+static void put_row_point(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
+{
+    int to = g->calls[c].value[0];
+    const char *type = types[g->values[to].dtype];
+    if (g->values[to].each) {
+        put_call(t, g, c, names, version);
+        return;
+    }
+    put(t, "        in_register_t<%s> v%d_%d[%d];\n"
+           "#pragma unroll\n        for (int a = 0; a < %d; a++) {\n",
+        type, to, version[to] + 1, g->accesses * g->width, g->accesses);
+    if (g->calls[c].formula.draws)
+        put(t, "            const draw_words<%d> w%d(f%d.seed, f%d.offset,\n"
+               "                (uint64_t)row * s.tail + rows.column(a));\n",
+            g->width, c, c, c);
+    put(t, "#pragma unroll\n            for (int k = 0; k < %d; k++) {\n"
+           "                const int e = a * %d + k;\n                v%d_%d[e] = ",
+        g->width, g->width, to, version[to] + 1);
+    put_expression(t, g, c, names, version, "k");
+    put(t, ";\n            }\n        }\n");
+    version[to]++;
+}
+
+/** Appends a call by rows: declarations of its results, then the function. */
+static void put_row_call(text *t, const ts_cuda_group *g, int c, int *version)
+{
+    const ts_cuda_group_call *call = &g->calls[c];
+    const ts_cuda_formula *f = &call->formula;
+    int before[TS_KERNEL_OPERANDS];
+    for (int k = 1; k < f->operands; k++)
+        before[k] = call->value[k] < 0 ? 0 : version[call->value[k]];
+    for (int r = 0; r < call->results; r++) {
+        int i = call->result[r];
+        if (i < 0 || g->values[i].sums)
+            continue;
+        put(t, "        in_register_t<%s> v%d_%d", types[g->values[i].dtype], i, ++version[i]);
+        if (!g->values[i].each)
+            put(t, "[%d]", g->accesses * g->width);
+        put(t, ";\n");
+    }
+    put(t, "        rows.%s<%s>(", call->rows, types[call->compute]);
+    for (int r = 0; r < call->results; r++) {
+        int i = call->result[r];
+        put(t, r ? ", " : "");
+        if (i < 0 || (g->values[i].sums && !g->values[i].data))
+            put(t, "none");
+        else if (g->values[i].sums)
+            put(t, "c%d", i);
+        else
+            put(t, "v%d_%d", i, version[i]);
+    }
+    for (int k = 1; k < f->operands; k++) {
+        if (f->host[k])
+            put(t, ", (float)n%d_%d", c, k);
+        else if (call->value[k] < 0)
+            put(t, ", none");
+        else
+            put(t, ", v%d_%d", call->value[k], before[k]);
+    }
+    put(t, ");\n");
+}
+
+static void put_rows(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1],
+                     int *version)
+{
+    int n = g->accesses * g->width;
+    if (g->lanes > 32)
+        put(t, "    __shared__ float shared[%d];\n", 128 * g->together);
+    if (g->lines && g->together > 1)
+        put(t, "    __shared__ float total[%d];\n", g->lanes * n);
+    put(t, "    group_rows<%d, %d, %d, %d, %s> rows(s.tail, %s);\n"
+           "    const uint32_t slot = threadIdx.x / %d;\n    absent none;\n",
+        g->lanes, g->together, g->accesses, g->width, g->full ? "true" : "false",
+        g->lanes > 32 ? "shared" : "nullptr", g->lanes);
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].sums && g->values[i].data)
+            put(t, "    float c%d[%d] = {};\n", i, n);
+    put(t, "    for (uint32_t base = blockIdx.x * %d; base < s.accesses;\n"
+           "         base += gridDim.x * %d) {\n"
+           "        const uint32_t row = base + slot;\n"
+           "        rows.some = row < s.accesses;\n"
+           "        const place<%d, uint32_t> at(s, rows.some ? row : 0);\n",
+        g->together, g->together, g->ndim);
+    put_row_loads(t, g);
+    for (int c = 0; c < g->ncalls; c++)
+        if (g->calls[c].rows)
+            put_row_call(t, g, c, version);
+        else
+            put_row_point(t, g, c, names[c], version);
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].written && !g->values[i].sums)
+            put(t, "        rows.%s<%s>(at.of(t%d), v%d_%d);\n",
+                g->values[i].each ? "store_one" : "store", types[g->values[i].dtype], i, i,
+                version[i]);
+    put(t, "    }\n");
+    for (int i = 0; i < g->nvalues; i++)
+        if (g->values[i].sums && g->values[i].data)
+            put(t, "    rows.store_sums(p%d + (uint64_t)blockIdx.x * s.tail, c%d, %s);\n", i, i,
+                g->together > 1 ? "total" : "nullptr");
+    put(t, "}\n");
+}
+
 char *ts_cuda_group_source(const ts_cuda_group *g)
 {
     text t = {0};
@@ -246,10 +389,15 @@ char *ts_cuda_group_source(const ts_cuda_group *g)
     int *version = calloc((size_t)g->nvalues, sizeof *version);
     bool ok = names && version;
     for (int c = 0; c < g->ncalls && ok; c++)
-        ok = read_names(g->calls[c].formula.names, names[c], g->calls[c].formula.operands + 1);
+        ok = g->calls[c].rows || read_names(g->calls[c].formula.names, names[c],
+                                            g->calls[c].formula.operands + 1);
     if (ok) {
         put(&t, "using namespace ts;\n");
         put_parameters(&t, g, names);
+    }
+    if (ok && g->rows) {
+        put_rows(&t, g, names, version);
+    } else if (ok) {
         put(&t, "    typedef %s index;\n"
                 "    const index first = (index)blockIdx.x * %d + threadIdx.x;\n"
                 "    const read_once read((int64_t)s.accesses * 16, false);\n",

@@ -10,6 +10,7 @@
 #include <tessera/backend.h>
 
 #include "tests/cuda/groups.h"
+#include "tests/cuda/rows.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -155,6 +156,27 @@ TS_TEST(kernels_of_drawn_groups_compile_for_two_capabilities, FOLDER, .loop = 2,
     }
     ck_assert_int_gt(groups, 20);
     ck_assert_int_gt(calls_in_groups, 4 * groups);
+}
+
+/** Each group of a function with calls by rows is a kernel. */
+TS_TEST(kernels_of_groups_by_rows_compile, FOLDER, .loop = 2, .timeout = 300)
+{
+    DEVICE(device);
+    capability = _i ? 90 : 80;
+    for (uint64_t seed = 0; seed < 48; seed++) {
+        TS_SCOPE;
+        row_program p = draw_rows(seed + 1000 * (uint64_t)_i);
+        ts_tensor *in[ROW_INPUTS], *out[ROW_OUTPUTS];
+        for (int k = 0; k < ROW_INPUTS; k++)
+            OK(in[k] = ts_to_device(row_input(&p, k), device));
+        ts_compiled *c = ts_compile(row_function, &p, NULL);
+        ts_status status = ts_compiled_call(c, in, ROW_INPUTS, out, ROW_OUTPUTS);
+        ck_assert_msg(status == TS_OK || status == TS_ERR_DEVICE, "%s: %s", row_kinds[p.kind],
+                      ts_error_message());
+        ts_error_clear();
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(groups, 30);
 }
 
 static ts_status chain_of_bytes(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
