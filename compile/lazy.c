@@ -12,7 +12,9 @@
 #include "compile/compile.h"
 #include "compile/replay.h"
 #include "dispatch/entries.h"
+#include "include/tessera/ops.h"
 #include "init.h"
+#include "ops/ops.h"
 
 #include <string.h>
 
@@ -354,6 +356,37 @@ static ts_status run_eagerly(ts_frame *f)
     return ts_redispatch_new(f, f->args);
 }
 
+/** True if the bias gradient of a linear_backward shall be a call of its own: a sum over rows,
+ *  which can be in the group that makes the incoming gradient. */
+static bool sums_apart(const ts_frame *f, const ts_lazy *l)
+{
+    enum { BIAS = 4 };
+    const ts_tensor *g = f->args[0].tag == TS_TAG_TENSOR ? f->args[0].t : NULL;
+    if (f->op != TS_OP_linear_backward || !(f->want & BIAS) || f->want == BIAS || f->given || !g ||
+        g->ndim < 2 || !ts_compiled_by_rows(l->compiled))
+        return false;
+    const ts_backend *backend = ts_backend_of(g->storage->device);
+    return backend && backend->group_takes;
+}
+
+/** Records a linear_backward, and the bias gradient as a sum. */
+static ts_status record_apart(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_tensor *g = f->args[0].t;
+    uint8_t want = f->want;
+    f->want = want & 3;
+    ts_status status = ts_enter_deferred(f, promise, record);
+    f->want = want;
+    TS_TRY(status);
+    ts_tensor *sum = ts_sum_to_size(f->args[0].t, &g->sizes[g->ndim - 1], 1);
+    if (!sum)
+        return ts_drop_results(f, ts_error_code());
+    ts_tensor_ref(sum);
+    f->rets[2] = ts_value_tensor(sum);
+    return TS_OK;
+}
+
 /** The kernel of LAZY for all ops: records the call. An op that cannot be recorded ends the
  *  recording and runs eagerly. */
 static ts_status defer(ts_frame *f)
@@ -363,6 +396,8 @@ static ts_status defer(ts_frame *f)
     if (!l || l->running || !(f->thread->include & LAZY))
         return run_eagerly(f);
     TS_TRY(require_all_values(f, l));
+    if (sums_apart(f, l))
+        return record_apart(f);
     if (op->kind == TS_FILL)
         return ts_enter_deferred(f, promise, record);
     if (op->kind == TS_VIEW)

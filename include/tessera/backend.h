@@ -61,9 +61,9 @@ typedef struct ts_group_call {
     ts_kernel kernel;
 } ts_group_call;
 /** For group_takes and group_run: number of last dims of argument 0 that form a row, if the call
- *  works on each row by itself (norms, softmax, reductions of the last dims), else 0. *summed, which
- *  may be NULL: results with other sizes than argument 0 are sums over all rows; otherwise they have
- *  one number per row. */
+ *  works on each row by itself (norms, softmax, reductions of the last dims), else 0. *summed,
+ *  which may be NULL: results with other sizes than argument 0 are sums over all rows; otherwise
+ *  they have one number per row. */
 TS_API int ts_kernel_row_dims(const ts_frame *frame, bool *summed);
 /** Result of running a group. */
 typedef struct ts_group_report {
