@@ -14,6 +14,9 @@ extern double ts_measure_time;
 struct ts_prof_machine;
 /** Replaces the measured ceilings; NULL: the next profile measures again. */
 void ts_prof_assume(const struct ts_prof_machine *machine);
+struct ts_device_part;
+/** Replaces the ceilings of devices, from the fields machine and half_flops. */
+void ts_prof_assume_device(const struct ts_device_part *part);
 
 /** Limit on the number of blocks of events, over all threads. */
 extern int ts_event_chunks_most;

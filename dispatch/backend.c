@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/files.h"
+#include "dispatch/device_times.h"
 #include "dispatch/store.h"
 #include "include/tessera/check.h"
 
@@ -71,6 +72,8 @@ static ts_status check(const ts_backend *b, const char *what)
                         : b->capture_begin && !b->capture_end    ? "capture_end"
                         : b->capture_begin && !b->capture_replay ? "capture_replay"
                         : b->capture_begin && !b->capture_free   ? "capture_free"
+                        : b->profile_begin && !b->profile_tag    ? "profile_tag"
+                        : b->profile_begin && !b->profile_end    ? "profile_end"
                                                                  : NULL;
     if (lacks)
         return ts_error_set(TS_ERR_FORMAT, "%s: the slot '%s' is required and NULL", what, lacks);
@@ -118,6 +121,8 @@ ts_status ts_register_backend(const ts_backend *backend, ts_key *key)
     TS_TRY(TS_CHECK_POINTERS(backend));
     ts_registry_begin();
     ts_status status = ts_registry_end(add(backend, "register_backend", &taken));
+    if (status == TS_OK)
+        ts_device_times_join(backend);
     if (status == TS_OK && key)
         *key = taken;
     return status;
@@ -160,6 +165,7 @@ ts_status ts_backend_load(const char *path, ts_key *key)
         dlclose(library); /* the registry has no entry of the backend any more */
         return status;
     }
+    ts_device_times_join(ts_backend_of((ts_device){taken, 0}));
     if (key)
         *key = taken;
     return TS_OK;

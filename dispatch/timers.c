@@ -13,6 +13,7 @@
  * stamp. Lock order: ts_timing.lock, then the list of threads.
  */
 // SPDX-License-Identifier: MIT
+#include "dispatch/device_times.h"
 #include "dispatch/timers_state.h"
 #include "core/hooks.h"
 #include "core/process.h"
@@ -70,6 +71,14 @@ static inline cell *stamp(ts_timers *t, cell *next)
     set(&t->last, now);
     t->running = next;
     return before;
+}
+
+/** Tags the device work that this thread queues from now on with the row of `c`. */
+static inline void tag(ts_timers *t, cell *c)
+{
+    const ts_backend *b = atomic_load_explicit(&ts_timing.device, memory_order_acquire);
+    if (TS_UNLIKELY(b != NULL))
+        ts_device_times_tag(b, row_of(t, c));
 }
 
 /** One point in time on both clocks. */
@@ -175,6 +184,7 @@ static TS_COLD void begin_period(ts_timers *t)
     t->period = get(&ts_timing.period);
     t->running = other(t, OUTSIDE);
     pthread_mutex_unlock(&ts_timing.lock);
+    tag(t, t->running);
 }
 
 /** The calling thread's timers, or NULL if out of memory. */
@@ -217,6 +227,7 @@ static TS_COLD void mark_step(ts_timers *t)
         stop = ts_timing.all_steps == ts_timing.last_step;
     }
     pthread_mutex_unlock(&ts_timing.lock);
+    tag(t, t->running);
     if (restart)
         ts_timers_reset();
     if (stop)
@@ -241,6 +252,8 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
     double flops = r->flops, bytes = r->bytes;
     add(&c->calls, 1);
+    if (f->key < 16)
+        tag(t, c);
     cell *before = stamp(t, c);
     bool traced = row && atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     int64_t around = traced ? ts_event_begin(r, f, row, get(&t->last)) : -1;
@@ -248,6 +261,8 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
     stamp(t, before);
     if (traced)
         ts_event_end(r, around, status, get(&t->last));
+    if (f->key < 16)
+        tag(t, before);
     if (f->key < 16 && row) {
         int64_t cost = get(&ts_timing.record_cost);
         if (status == TS_OK)
@@ -284,6 +299,7 @@ void *ts_timer_enter(ts_thread *thread)
         t->record.scope = ts_scope_named(t->record.scope, "backward");
     cell *engine = other(t, ENGINE);
     add(&engine->calls, 1);
+    tag(t, engine);
     return stamp(t, engine);
 }
 
@@ -294,6 +310,7 @@ void ts_timer_leave(ts_thread *thread, void *token)
     const ts_tally_row *row = row_of(thread->timers, token);
     thread->timers->record.scope = row ? row->scope : 0;
     stamp(thread->timers, token);
+    tag(thread->timers, token);
 }
 
 /* ---------------------------------------------------------------------- scopes and steps ---- */
@@ -325,8 +342,10 @@ static void change_scope(ts_timers *t, uint32_t scope)
     t->record.scope = scope;
     const ts_tally_row *row = row_of(t, t->running);
     ts_tally_row *next = row ? ts_tally_in_scope(&t->record, row) : NULL;
-    if (next)
+    if (next) {
         stamp(t, &next->cell);
+        tag(t, &next->cell);
+    }
 }
 
 void ts_timers_step(void)
@@ -485,8 +504,12 @@ ts_status ts_timers_record(bool on)
     }
     switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), on);
     pthread_mutex_unlock(&ts_timing.lock);
-    if (on && !before)
+    if (before && !on)
+        ts_device_times_end();
+    if (on && !before) {
+        ts_device_times_begin();
         ts_timers_reset(); /* at its next stamp each thread starts a new row */
+    }
     return TS_OK;
 }
 

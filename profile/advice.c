@@ -15,7 +15,11 @@ typedef struct advice {
     char evidence[160];
 } advice;
 
-static double share(const ts_profile *p, double ns) { return p->wall_ns > 0 ? ns / p->wall_ns : 0; }
+static double share(const ts_profile *p, double ns)
+{
+    double all = ts_profile_time(p);
+    return all > 0 ? ns / all : 0;
+}
 
 static bool has_op(const ts_entry *e, const char *const *ops)
 {
@@ -40,7 +44,7 @@ static advice fuse(const ts_profile *p)
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
         if (e->kernel && !e->product && !e->update && moves_memory(e)) {
-            ns += e->self_ns;
+            ns += ts_entry_time(p, e);
             calls += (double)e->calls;
         }
     }
@@ -59,7 +63,7 @@ static advice narrow(const ts_profile *p)
     double ns = 0;
     for (int64_t i = 0; i < p->count; i++)
         if (p->entries[i].kernel && strcmp(p->entries[i].dtype, "f64") == 0)
-            ns += p->entries[i].self_ns - p->entries[i].overhead_ns;
+            ns += ts_entry_time(p, &p->entries[i]) - p->entries[i].overhead_ns;
     a.gain = share(p, ns) / 2;
     a.fires = a.gain > 0.05;
     snprintf(a.evidence, sizeof a.evidence, "kernels in f64 take %.0f%% of the time",
@@ -137,7 +141,7 @@ static advice nothing_left(const ts_profile *p)
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
         if (e->regime == TS_REGIME_COMPUTE || e->regime == TS_REGIME_SLOW_COMPUTE) {
-            work += e->self_ns - e->overhead_ns;
+            work += ts_entry_time(p, e) - e->overhead_ns;
             roof += e->roof_ns;
         }
     }
@@ -148,23 +152,38 @@ static advice nothing_left(const ts_profile *p)
     return a;
 }
 
+/** Devices that wait for the host. */
+static advice queue_ahead(const ts_profile *p)
+{
+    advice a = {.gain = share(p, p->device.idle_ns)};
+    a.fires = ts_profile_is_of_device(p) && a.gain >= 0.15;
+    snprintf(a.evidence, sizeof a.evidence, "the device is idle for %.0f%% of the time",
+             100 * a.gain);
+    return a;
+}
+
 static const struct {
     const char *id, *what;
     advice (*ask)(const ts_profile *p);
+    bool host; /* about host time, which the device hides */
 } rules[] = {
-    {"A2", "fuse pointwise chains: ts_compiled_call()", fuse},
-    {"A5", "compute in f32, or bf16 under TS_AUTOCAST, instead of f64", narrow},
-    {"A8", "prepare batches in another thread: ts_loader with threads", prefetch},
-    {"A9", "update parameters in one list: ts_optimizer, not a call each", update_lists},
+    {"A1", "give the device more work a call: larger batches, ts_compiled_call()", queue_ahead,
+     false},
+    {"A2", "fuse pointwise chains: ts_compiled_call()", fuse, false},
+    {"A5", "compute in f32, or bf16 under TS_AUTOCAST, instead of f64", narrow, false},
+    {"A8", "prepare batches in another thread: ts_loader with threads", prefetch, true},
+    {"A9", "update parameters in one list: ts_optimizer, not a call each", update_lists, true},
     {"A11", "run without the layer: TS_NO_GRAD where no gradient is needed, weights cast once",
-     layers},
-    {"A14", "nothing cheap is left: lower precision or other hardware", nothing_left},
+     layers, true},
+    {"A14", "nothing cheap is left: lower precision or other hardware", nothing_left, false},
 };
 
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json)
 {
     int fired = 0;
     for (size_t i = 0; p->measured && i < sizeof rules / sizeof rules[0]; i++) {
+        if (rules[i].host && ts_profile_is_of_device(p))
+            continue;
         advice a = rules[i].ask(p);
         if (!a.fires)
             continue;

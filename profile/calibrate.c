@@ -37,14 +37,6 @@ static double now(void)
 static double smaller(double a, double b) { return a < b ? a : b; }
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/** In the rest of the block calls skip all layers and run CPU kernels directly. */
-#define PLAIN_CALLS                                                                                \
-    TS_KEEP_MODES;                                                                                 \
-    ts_tls.include = 0;                                                                            \
-    ts_tls.exclude |= ~TS_BACKEND_KEYS;                                                            \
-    ts_tls.recorder = NULL;                                                                        \
-    ts_tls.lazy = NULL
-
 static ts_tensor *halves(const int64_t *sizes, int ndim)
 {
     return ts_fill_(ts_empty_on(sizes, ndim, TS_F32, TS_DEVICE_CPU), 0.5);

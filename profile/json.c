@@ -37,7 +37,6 @@ static void print_text(FILE *out, const char *name, const char *text)
 
 static void print_machine(const ts_prof_machine *m, FILE *out)
 {
-    fputs("\"machine\": {", out);
     print_text(out, "name", m->name);
     fprintf(out,
             ", \"threads\": %d, \"gemm_flops\": %.17g, \"vector_flops\": %.17g, "
@@ -48,7 +47,24 @@ static void print_machine(const ts_prof_machine *m, FILE *out)
             m->record_ns, m->measured_at);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         fprintf(out, "%s[%.0f, %.17g]", i ? ", " : "", m->bytes_at[i], m->bandwidth[i]);
-    fputs("]},\n", out);
+    fputs("]", out);
+}
+
+static void print_device(const ts_device_part *d, FILE *out)
+{
+    fputs("\"device_times\": {", out);
+    print_text(out, "source", d->source);
+    fputs(", ", out);
+    print_text(out, "note", d->note);
+    fprintf(out,
+            ", \"kernels\": %lld, \"copies\": %lld, \"lost\": %lld, \"untagged\": %lld, "
+            "\"busy_ns\": %.17g, \"idle_ns\": %.17g, \"untagged_ns\": %.17g, \"measured\": %s, "
+            "\"half_flops\": %.17g,\n  \"machine\": {",
+            (long long)d->kernels, (long long)d->copies, (long long)d->lost,
+            (long long)d->untagged, d->busy_ns, d->idle_ns, d->untagged_ns,
+            d->measured ? "true" : "false", d->half_flops);
+    print_machine(&d->machine, out);
+    fputs("}},\n", out);
 }
 
 static void print_shares(const ts_profile_shares *s, FILE *out)
@@ -73,19 +89,24 @@ static void print_entry(const ts_entry *e, FILE *out)
             ", \"dtype\": \"%s\", \"phase\": \"%s\", \"regime\": \"%s\", \"kernel\": %s, "
             "\"product\": %s, \"update\": %s, \"calls\": %lld, \"unknown\": %lld, "
             "\"self_ns\": %.17g, \"flops\": %.17g, \"bytes\": %.17g, \"roof_ns\": %.1f, "
-            "\"overhead_ns\": %.1f}",
+            "\"overhead_ns\": %.1f, \"device_ns\": %.17g, \"kernels\": %lld}",
             e->dtype, ts_entry_phase(e), ts_regime_names[e->regime], e->kernel ? "true" : "false",
             e->product ? "true" : "false", e->update ? "true" : "false", (long long)e->calls,
-            (long long)e->unknown, e->self_ns, e->flops, e->bytes, e->roof_ns, e->overhead_ns);
+            (long long)e->unknown, e->self_ns, e->flops, e->bytes, e->roof_ns, e->overhead_ns,
+            e->device_ns, (long long)e->kernels);
 }
 
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
 {
     fprintf(out,
-            "{\"schema_version\": %d, \"library\": \"%s\", \"device\": \"cpu\", "
+            "{\"schema_version\": %d, \"library\": \"%s\", \"device\": \"%s\", "
             "\"measured\": %s, \"threads\": %d,\n",
-            TS_PROFILE_SCHEMA, TS_VERSION, p->measured ? "true" : "false", p->threads);
+            TS_PROFILE_SCHEMA, TS_VERSION, ts_profile_is_of_device(p) ? p->device.machine.name : "cpu",
+            p->measured ? "true" : "false", p->threads);
+    fputs("\"machine\": {", out);
     print_machine(&p->machine, out);
+    fputs("},\n", out);
+    print_device(&p->device, out);
     print_shares(&p->shares, out);
     fprintf(out,
             "\"wall_ns\": %.17g, \"profiler_ns\": %.17g,\n"
@@ -98,8 +119,9 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
     fprintf(out, "],\n\"first_step\": %lld,\n\"steps\": [\n", (long long)p->first_step);
     for (int64_t i = 0; i < p->nsteps; i++) {
         const ts_step_times *s = &p->steps[i];
-        fprintf(out, " [%.17g, %.17g, %.17g, %.17g, %.17g]%s\n", s->wall_ns, s->kernels_ns,
-                s->layers_ns, s->outside_ns, s->profiler_ns, i + 1 < p->nsteps ? "," : "");
+        fprintf(out, " [%.17g, %.17g, %.17g, %.17g, %.17g, %.17g, %.17g]%s\n", s->wall_ns,
+                s->kernels_ns, s->layers_ns, s->outside_ns, s->profiler_ns, s->busy_ns, s->idle_ns,
+                i + 1 < p->nsteps ? "," : "");
     }
     fputs("],\n\"rows\": [\n", out);
     for (int64_t i = 0; i < p->count; i++) {
@@ -203,6 +225,26 @@ static ts_status read_machine(const char *path, json_t *object, ts_prof_machine 
     return positive || !measured ? TS_OK : wrong(path, "machine", "ceilings above 0");
 }
 
+/** A profile that was written without device times has no such object. */
+static ts_status read_device(const char *path, json_t *object, ts_device_part *d)
+{
+    source s = {path, object};
+    if (!object)
+        return TS_OK;
+    TS_TRY(get_text(&s, "source", d->source, sizeof d->source));
+    TS_TRY(get_text(&s, "note", d->note, sizeof d->note));
+    TS_TRY(get_count(&s, "kernels", &d->kernels));
+    TS_TRY(get_count(&s, "copies", &d->copies));
+    TS_TRY(get_count(&s, "lost", &d->lost));
+    TS_TRY(get_count(&s, "untagged", &d->untagged));
+    TS_TRY(get_number(&s, "busy_ns", &d->busy_ns));
+    TS_TRY(get_number(&s, "idle_ns", &d->idle_ns));
+    TS_TRY(get_number(&s, "untagged_ns", &d->untagged_ns));
+    TS_TRY(get_number(&s, "half_flops", &d->half_flops));
+    TS_TRY(get_flag(&s, "measured", &d->measured));
+    return read_machine(path, json_object_get(object, "machine"), &d->machine, d->measured);
+}
+
 static ts_status read_entry(const char *path, json_t *object, ts_entry *e)
 {
     source s = {path, object};
@@ -218,17 +260,23 @@ static ts_status read_entry(const char *path, json_t *object, ts_entry *e)
     TS_TRY(get_count(&s, "unknown", &e->unknown));
     TS_TRY(get_number(&s, "self_ns", &e->self_ns));
     TS_TRY(get_number(&s, "flops", &e->flops));
-    return get_number(&s, "bytes", &e->bytes);
+    TS_TRY(get_number(&s, "bytes", &e->bytes));
+    if (!json_object_get(object, "device_ns")) /* written without device times */
+        return TS_OK;
+    TS_TRY(get_number(&s, "device_ns", &e->device_ns));
+    return get_count(&s, "kernels", &e->kernels);
 }
 
 static ts_status read_step(const char *path, json_t *list, ts_step_times *t)
 {
-    double *const values[] = {&t->wall_ns, &t->kernels_ns, &t->layers_ns, &t->outside_ns,
-                              &t->profiler_ns};
+    double *const values[] = {&t->wall_ns,     &t->kernels_ns, &t->layers_ns, &t->outside_ns,
+                              &t->profiler_ns, &t->busy_ns,    &t->idle_ns};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         json_t *v = json_array_get(list, i);
+        if (!v && i >= 5) /* written without device times */
+            break;
         if (!json_is_number(v) || !isfinite(json_number_value(v)))
-            return wrong(path, "steps", "five numbers a step");
+            return wrong(path, "steps", "five or seven numbers a step");
         *values[i] = json_number_value(v);
     }
     return TS_OK;
@@ -248,6 +296,7 @@ static ts_status read_body(const source *s, ts_profile *p, json_t *steps, json_t
     TS_TRY(get_count(&integrity, "lost_steps", &p->lost_steps));
     TS_TRY(get_count(&integrity, "shared_calls", &p->shared_calls));
     TS_TRY(read_machine(s->path, json_object_get(s->object, "machine"), &p->machine, p->measured));
+    TS_TRY(read_device(s->path, json_object_get(s->object, "device_times"), &p->device));
     for (size_t i = 0; i < json_array_size(steps); i++)
         TS_TRY(read_step(s->path, json_array_get(steps, i), &p->steps[i]));
     p->nsteps = (int64_t)json_array_size(steps);

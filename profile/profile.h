@@ -40,6 +40,8 @@ typedef struct ts_entry {
     bool kernel;  /* time in a backend's slot */
     bool product; /* a matrix product: the ceiling of matrix products applies */
     bool update;  /* the op updates parameters */
+    double device_ns; /* time of the kernels, copies and memsets that the calls queued */
+    int64_t kernels;
     /* set by ts_profile_judge() */
     ts_regime regime;
     double roof_ns;     /* minimum time by the ceilings; 0 if unknown */
@@ -49,7 +51,20 @@ typedef struct ts_entry {
 /** Wall time of a step and its parts. */
 typedef struct ts_step_times {
     double wall_ns, kernels_ns, layers_ns, outside_ns, profiler_ns;
+    double busy_ns, idle_ns; /* of the devices, on their clock */
 } ts_step_times;
+
+/** Work of devices other than the CPU. */
+typedef struct ts_device_part {
+    char source[32]; /* of the times; "" without any */
+    char note[160];  /* why there are no times, or "" */
+    int64_t kernels, copies, lost;
+    int64_t untagged; /* kernels and copies that no row queued */
+    double busy_ns, idle_ns, untagged_ns;
+    bool measured;           /* the ceilings are known */
+    ts_prof_machine machine; /* gemm_flops: of f32, also the ceiling of elementwise ops */
+    double half_flops;       /* FLOP/s of a bf16 matrix product */
+} ts_device_part;
 
 /** A call of a trace. */
 typedef struct ts_call_event {
@@ -75,6 +90,7 @@ struct ts_profile {
     int threads;
     double own_share; /* wall time minus the rows' sum; 0 unless there is a bug */
     ts_profile_shares shares; /* by ts_profile_judge() */
+    ts_device_part device;
 };
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
@@ -82,6 +98,18 @@ ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
 void ts_profile_judge(ts_profile *p);
 /** Bandwidth in bytes per second for a working set of `bytes`; 0: of main memory. */
 double ts_machine_bandwidth(const ts_prof_machine *m, double bytes);
+/** True if the regimes and shares are of device time. */
+static inline bool ts_profile_is_of_device(const ts_profile *p) { return p->device.busy_ns > 0; }
+/** The time of an entry that its regime judges: of the device in a profile of device time. */
+static inline double ts_entry_time(const ts_profile *p, const ts_entry *e)
+{
+    return ts_profile_is_of_device(p) ? e->device_ns : e->self_ns;
+}
+/** The time that shares divide: wall time, or the devices' busy and idle time. */
+static inline double ts_profile_time(const ts_profile *p)
+{
+    return ts_profile_is_of_device(p) ? p->device.busy_ns + p->device.idle_ns : p->wall_ns;
+}
 /** "data", "forward", "backward", "optimizer" or "other". */
 const char *ts_entry_phase(const ts_entry *e);
 /** Sorts the entries by self time, largest first. */
@@ -99,6 +127,14 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 
 /** Writes the advice that applies, with evidence; returns the number of pieces of advice. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
+
+/** In the rest of the block calls skip all layers and run CPU kernels directly. */
+#define PLAIN_CALLS                                                                                \
+    TS_KEEP_MODES;                                                                                 \
+    ts_tls.include = 0;                                                                            \
+    ts_tls.exclude |= ~TS_BACKEND_KEYS;                                                            \
+    ts_tls.recorder = NULL;                                                                        \
+    ts_tls.lazy = NULL
 
 /** Measures this process's costs of an empty call, stamps and recording. Resets the timers. */
 ts_status ts_prof_measure_calls(void);

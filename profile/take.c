@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "dispatch/timers.h"
 #include "ops/kernel.h"
-#include "profile/profile.h"
+#include "profile/device.h"
 
 enum { BESIDE = TS_MAX_OPS - 1 }; /* op number of rows for time outside of calls */
 
@@ -84,13 +84,15 @@ typedef struct gathering {
     ts_profile *p;
     int64_t room, rows, events, first_tick;
     double tick_ns;
+    ts_device_sums device;
 } gathering;
 
-static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
+static void add_entry(gathering *g, const ts_tally_row *row)
 {
+    ts_profile *p = g->p;
     ts_entry e = {.calls = load(&row->cell.calls),
                   .unknown = load(&row->unknown),
-                  .self_ns = (double)load(&row->cell.ticks) * tick_ns,
+                  .self_ns = (double)load(&row->cell.ticks) * g->tick_ns,
                   .flops = atomic_load_explicit(&row->flops, memory_order_relaxed),
                   .bytes = atomic_load_explicit(&row->bytes, memory_order_relaxed)};
     bool call = row->op != BESIDE;
@@ -103,6 +105,7 @@ static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
     e.kernel = call && row->key < 16;
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
+    ts_device_claim(&g->device, row->hash, &e);
     for (int64_t i = 0; i < p->count; i++) { /* the same class in another thread */
         ts_entry *same = &p->entries[i];
         if (same->kernel == e.kernel && strcmp(same->op, e.op) == 0 &&
@@ -113,6 +116,8 @@ static void add_entry(ts_profile *p, const ts_tally_row *row, double tick_ns)
             same->self_ns += e.self_ns;
             same->flops += e.flops;
             same->bytes += e.bytes;
+            same->device_ns += e.device_ns;
+            same->kernels += e.kernels;
             return;
         }
     }
@@ -160,7 +165,7 @@ static void gather(const ts_thread_record *t, void *ctx)
         const ts_tally_row *row = ts_tally_at(t->table, i);
         bool used = load(&row->cell.calls) || load(&row->cell.ticks);
         if (used && p->count < g->room)
-            add_entry(p, row, g->tick_ns);
+            add_entry(g, row);
     }
     if (p->events)
         copy_events(g, t, n);
@@ -207,7 +212,8 @@ ts_profile *ts_profile_take(void)
     gathering g = {.tick_ns = ts_timers_tick_ns()};
     ts_timers_each_record(survey, &g);
     ts_profile *p = ts_profile_new(g.rows, nsteps);
-    if (!p || (traced && !take_room_for_events(p, &g))) {
+    if (!p || (traced && !take_room_for_events(p, &g)) ||
+        ts_device_sums_make(&g.device, p) != TS_OK) {
         ts_profile_free(p);
         return NULL;
     }
@@ -218,6 +224,12 @@ ts_profile *ts_profile_take(void)
     p->steps_thread = thread;
     ts_timers_each_record(gather, &g);
     copy_steps(p, steps, nsteps, g.tick_ns);
+    ts_status status = ts_device_timeline(&g.device, p);
+    ts_device_sums_free(&g.device);
+    if (status != TS_OK) {
+        ts_profile_free(p);
+        return NULL;
+    }
     p->first_step = first;
     p->lost_steps = lost;
     double sum = p->profiler_ns;
@@ -227,6 +239,8 @@ ts_profile *ts_profile_take(void)
     p->machine.size = sizeof p->machine;
     p->measured = ts_prof_find_machine(&p->machine) == TS_OK;
     if (!p->measured)
+        ts_error_clear();
+    if (ts_profile_is_of_device(p) && ts_device_measure(ts_device_of_times(), &p->device) != TS_OK)
         ts_error_clear();
     ts_profile_sort(p);
     ts_profile_judge(p);

@@ -22,39 +22,43 @@ const char *const ts_regime_names[TS_REGIME_COUNT] = {
 static double larger(double a, double b) { return a > b ? a : b; }
 static double smaller(double a, double b) { return a < b ? a : b; }
 
-/** The compute ceiling, in FLOP/s, for e's kind of work. */
-static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e)
+/** The compute ceiling, in FLOP/s, for e's kind of work. half: that of products in 16 bits; 0: none
+ */
+static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e, double half)
 {
+    if (half > 0 && e->product && (strcmp(e->dtype, "bf16") == 0 || strcmp(e->dtype, "f16") == 0))
+        return half;
     double rate = e->product ? m->gemm_flops : m->vector_flops;
     return strcmp(e->dtype, "f64") == 0 ? rate / 2 : rate;
 }
 
-static void judge_kernel(const ts_prof_machine *m, ts_entry *e)
+/** Judges an entry by the time ns of its work on machine m. */
+static void judge_kernel(const ts_prof_machine *m, double half, ts_entry *e, double ns)
 {
     bool runs = strcmp(e->layer, "META") != 0 && strcmp(e->layer, "LAZY") != 0;
-    e->overhead_ns = smaller(e->self_ns, (double)e->calls * m->call_ns);
+    e->overhead_ns = smaller(ns, (double)e->calls * m->call_ns);
     if (e->unknown) {
         e->regime = TS_REGIME_UNKNOWN;
         return;
     }
     if (!runs || (e->flops == 0 && e->bytes == 0)) { /* views, composites */
-        e->overhead_ns = e->self_ns;
+        e->overhead_ns = ns;
         e->regime = TS_REGIME_OVERHEAD;
         return;
     }
-    double compute = 1e9 * e->flops / compute_ceiling(m, e);
+    double compute = 1e9 * e->flops / compute_ceiling(m, e, half);
     double memory = 1e9 * e->bytes / ts_machine_bandwidth(m, 0);
     bool cached = false;
-    if (memory > compute && memory > e->self_ns * 1.05) {
+    if (memory > compute && memory > ns * 1.05) {
         double each = e->calls ? e->bytes / (double)e->calls : e->bytes;
         memory = 1e9 * e->bytes / ts_machine_bandwidth(m, each);
         cached = true;
     }
     e->roof_ns = larger(compute, memory);
-    double work_ns = e->self_ns - e->overhead_ns, reached = e->roof_ns / larger(work_ns, 1e-9);
-    if (e->roof_ns > TS_ROOF_TOLERANCE * e->self_ns)
+    double work_ns = ns - e->overhead_ns, reached = e->roof_ns / larger(work_ns, 1e-9);
+    if (e->roof_ns > TS_ROOF_TOLERANCE * ns)
         e->regime = TS_REGIME_ERROR;
-    else if (e->self_ns < 2 * e->overhead_ns)
+    else if (ns < 2 * e->overhead_ns)
         e->regime = TS_REGIME_OVERHEAD;
     else if (cached && memory >= compute)
         e->regime = TS_REGIME_CACHE;
@@ -69,6 +73,7 @@ typedef struct parts {
     double of[6], errors;
 } parts;
 enum { COMPUTE, MEMORY, OVERHEAD, OUTSIDE, PROFILER, UNKNOWN };
+#define DEVICE_LOSS 0.005 /* share of lost device work above which a verdict is unreliable */
 static const char *const words[] = {"compute-bound", "memory-bound", "overhead-bound",
                                     "outside-bound"};
 
@@ -88,6 +93,57 @@ static const char *choose_word(const parts *s, double wall, double missing)
     return s->of[first] - s->of[second] < 0.1 * wall ? "mixed" : words[first];
 }
 
+static void add_work(parts *s, ts_regime regime, double work)
+{
+    switch (regime) {
+    case TS_REGIME_COMPUTE:
+    case TS_REGIME_SLOW_COMPUTE: s->of[COMPUTE] += work; break;
+    case TS_REGIME_MEMORY:
+    case TS_REGIME_SLOW_MEMORY:
+    case TS_REGIME_CACHE: s->of[MEMORY] += work; break;
+    case TS_REGIME_OUTSIDE: s->of[OUTSIDE] += work; break;
+    case TS_REGIME_OVERHEAD: s->of[OVERHEAD] += work; break;
+    default: s->of[UNKNOWN] += work;
+    }
+}
+
+/** Judges a profile of device time. Rows without device work keep the regime of their host time.
+ *  Work that overlaps on several streams has its share of the busy time; idle time is overhead. */
+static void judge_device(ts_profile *p)
+{
+    parts s = {{[UNKNOWN] = p->device.untagged_ns}, 0};
+    double sum = p->device.untagged_ns, all = ts_profile_time(p);
+    int64_t errors = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        ts_entry *e = &p->entries[i];
+        if (e->device_ns <= 0)
+            continue;
+        e->roof_ns = e->overhead_ns = 0;
+        e->regime = TS_REGIME_UNKNOWN;
+        if (e->kernel && p->device.measured && e->flops + e->bytes > 0)
+            judge_kernel(&p->device.machine, p->device.half_flops, e, e->device_ns);
+        add_work(&s, e->regime, e->device_ns);
+        sum += e->device_ns;
+        errors += e->regime == TS_REGIME_ERROR;
+        s.errors += e->regime == TS_REGIME_ERROR ? e->device_ns : 0;
+    }
+    double scale = sum > 0 ? p->device.busy_ns / sum : 0;
+    for (int i = 0; i <= UNKNOWN; i++)
+        s.of[i] *= scale;
+    s.of[OVERHEAD] += p->device.idle_ns;
+    s.errors *= scale;
+    int64_t works = p->device.kernels + p->device.copies + p->device.lost;
+    double lost = works ? (double)p->device.lost / (double)works : 0;
+    p->shares.compute = s.of[COMPUTE] / all;
+    p->shares.memory = s.of[MEMORY] / all;
+    p->shares.overhead = s.of[OVERHEAD] / all;
+    p->shares.unknown = s.of[UNKNOWN] / all;
+    p->shares.outside = s.of[OUTSIDE] / all;
+    p->shares.profiler = 0;
+    p->shares.errors = errors;
+    p->shares.verdict = lost > DEVICE_LOSS ? "unreliable" : choose_word(&s, all, 0);
+}
+
 void ts_profile_judge(ts_profile *p)
 {
     parts s = {{[PROFILER] = p->profiler_ns}, 0};
@@ -97,7 +153,7 @@ void ts_profile_judge(ts_profile *p)
         ts_entry *e = &p->entries[i];
         e->roof_ns = e->overhead_ns = 0;
         if (e->kernel && p->measured) {
-            judge_kernel(&p->machine, e);
+            judge_kernel(&p->machine, 0, e, e->self_ns);
         } else if (e->kernel) {
             e->regime = TS_REGIME_UNKNOWN;
         } else {
@@ -107,16 +163,7 @@ void ts_profile_judge(ts_profile *p)
         }
         double work = e->self_ns - e->overhead_ns;
         s.of[OVERHEAD] += e->overhead_ns;
-        switch (e->regime) {
-        case TS_REGIME_COMPUTE:
-        case TS_REGIME_SLOW_COMPUTE: s.of[COMPUTE] += work; break;
-        case TS_REGIME_MEMORY:
-        case TS_REGIME_SLOW_MEMORY:
-        case TS_REGIME_CACHE: s.of[MEMORY] += work; break;
-        case TS_REGIME_OUTSIDE: s.of[OUTSIDE] += work; break;
-        case TS_REGIME_OVERHEAD: s.of[OVERHEAD] += work; break;
-        default: s.of[UNKNOWN] += work;
-        }
+        add_work(&s, e->regime, work);
         if (e->regime == TS_REGIME_ERROR) {
             s.errors += e->self_ns;
             errors++;
@@ -142,6 +189,8 @@ void ts_profile_judge(ts_profile *p)
         .steps = p->nsteps,
         .errors = errors,
     };
+    if (ts_profile_is_of_device(p))
+        judge_device(p);
 }
 
 ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *shares)
@@ -180,8 +229,10 @@ const char *ts_entry_phase(const ts_entry *e)
 
 static int by_time(const void *a, const void *b)
 {
-    double x = ((const ts_entry *)a)->self_ns, y = ((const ts_entry *)b)->self_ns;
-    return (x < y) - (x > y);
+    const ts_entry *x = a, *y = b;
+    if (x->device_ns != y->device_ns)
+        return (x->device_ns < y->device_ns) - (x->device_ns > y->device_ns);
+    return (x->self_ns < y->self_ns) - (x->self_ns > y->self_ns);
 }
 
 void ts_profile_sort(ts_profile *p)

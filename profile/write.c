@@ -15,13 +15,15 @@
 /** Entries that share a name. */
 typedef struct group {
     const char *name;
-    double calls, self_ns, flops, bytes, roof_ns, overhead_ns, in[TS_REGIME_COUNT];
+    double calls, self_ns, flops, bytes, roof_ns, overhead_ns, device_ns, in[TS_REGIME_COUNT];
 } group;
 
 static int by_time(const void *a, const void *b)
 {
-    double x = ((const group *)a)->self_ns, y = ((const group *)b)->self_ns;
-    return (x < y) - (x > y);
+    const group *x = a, *y = b;
+    if (x->device_ns != y->device_ns)
+        return (x->device_ns < y->device_ns) - (x->device_ns > y->device_ns);
+    return (x->self_ns < y->self_ns) - (x->self_ns > y->self_ns);
 }
 
 /** Groups entries by the text of `name`, largest first; skips entries without one. Free with
@@ -47,7 +49,8 @@ static group *make_groups(const ts_profile *p, const char *(*name)(const ts_entr
         g->bytes += e->bytes;
         g->roof_ns += e->roof_ns;
         g->overhead_ns += e->overhead_ns;
-        g->in[e->regime] += e->self_ns;
+        g->device_ns += e->device_ns;
+        g->in[e->regime] += ts_entry_time(p, e);
     }
     if (*count > 1)
         qsort(all, (size_t)*count, sizeof *all, by_time);
@@ -83,14 +86,24 @@ static void print_rate(FILE *out, double amount, double ns)
         fprintf(out, " %8s", "-");
 }
 
+/** Prints calls, self time, its share, and in a profile of device time the device's. */
+static void print_times(FILE *out, const ts_profile *p, const group *g, int width)
+{
+    bool device = ts_profile_is_of_device(p);
+    fprintf(out, "%-*.*s %9.0f %10.2f", width, width, g->name, g->calls, g->self_ns / 1e6);
+    if (device)
+        fprintf(out, " %9.2f", g->device_ns / 1e6);
+    fprintf(out, " %5.1f%%", percent(device ? g->device_ns : g->self_ns, ts_profile_time(p)));
+}
+
 static void print_group(FILE *out, const ts_profile *p, const group *g, int width)
 {
-    double work = g->self_ns - g->overhead_ns, reached = percent(g->roof_ns, work);
-    fprintf(out, "%-*.*s %9.0f %10.2f %5.1f%%", width, width, g->name, g->calls, g->self_ns / 1e6,
-            percent(g->self_ns, p->wall_ns));
-    print_rate(out, g->flops, g->self_ns);
-    print_rate(out, g->bytes, g->self_ns);
-    if (g->roof_ns > 0 && regime_of(g) != TS_REGIME_OVERHEAD)
+    double ns = ts_profile_is_of_device(p) ? g->device_ns : g->self_ns;
+    double work = ns - g->overhead_ns, reached = percent(g->roof_ns, work);
+    print_times(out, p, g, width);
+    print_rate(out, g->flops, ns);
+    print_rate(out, g->bytes, ns);
+    if (g->roof_ns > 0 && work > 0 && regime_of(g) != TS_REGIME_OVERHEAD)
         fprintf(out, " %5.0f%%", reached < 100 ? reached : 100);
     else
         fprintf(out, " %6s", "-");
@@ -104,8 +117,10 @@ static ts_status print_groups(const ts_profile *p, FILE *out, const char *title,
     group *all = make_groups(p, name, &count), rest = {0};
     if (!all)
         return ts_error_code();
-    fprintf(out, "\n%-*s %9s %10s %6s %8s %8s %6s %s\n", width, title, "calls", "self ms", "wall",
-            "GFLOP/s", "GB/s", "roof", "regime");
+    bool device = ts_profile_is_of_device(p);
+    fprintf(out, "\n%-*s %9s %10s%s %6s %8s %8s %6s %s\n", width, title, "calls", "self ms",
+            device ? " device ms" : "", device ? "device" : "wall", "GFLOP/s", "GB/s", "roof",
+            "regime");
     for (int i = 0; i < count; i++) {
         if (i < most) {
             print_group(out, p, &all[i], width);
@@ -113,10 +128,13 @@ static ts_status print_groups(const ts_profile *p, FILE *out, const char *title,
         }
         rest.calls += all[i].calls;
         rest.self_ns += all[i].self_ns;
+        rest.device_ns += all[i].device_ns;
     }
-    if (count > most)
-        fprintf(out, "%-*s %9.0f %10.2f %5.1f%%\n", width, "(others)", rest.calls,
-                rest.self_ns / 1e6, percent(rest.self_ns, p->wall_ns));
+    if (count > most) {
+        rest.name = "(others)";
+        print_times(out, p, &rest, width);
+        fputc('\n', out);
+    }
     ts_sys_free(all);
     return TS_OK;
 }
@@ -147,6 +165,32 @@ static ts_status print_steps(const ts_profile *p, FILE *out)
     return TS_OK;
 }
 
+/** Prints how complete the device times are, or why there are none. */
+static void print_device(const ts_profile *p, FILE *out)
+{
+    const ts_device_part *d = &p->device;
+    double busiest = 0;
+    if (d->note[0])
+        fprintf(out, "%s\n", d->note);
+    if (!ts_profile_is_of_device(p))
+        return;
+    for (int64_t i = 0; i < p->nsteps; i++)
+        busiest = p->steps[i].busy_ns > busiest ? p->steps[i].busy_ns : busiest;
+    fprintf(out,
+            "device times of %s: %lld kernels, %lld copies; busy %.3f ms, idle %.3f ms (%.1f%%)",
+            d->source, (long long)d->kernels, (long long)d->copies, d->busy_ns / 1e6,
+            d->idle_ns / 1e6, percent(d->idle_ns, d->busy_ns + d->idle_ns));
+    if (busiest > 0)
+        fprintf(out, "; busiest step %.3f ms", busiest / 1e6);
+    fputc('\n', out);
+    if (d->untagged)
+        fprintf(out, "%lld kernels and copies without a row take %.3f ms\n",
+                (long long)d->untagged, d->untagged_ns / 1e6);
+    if (d->lost)
+        fprintf(out, "INCOMPLETE: %lld kernels and copies lost or with an invalid time\n",
+                (long long)d->lost);
+}
+
 /** Prints how complete the profile is: known work, sum of rows, cost of the profiler, lost data. */
 static void print_trust(const ts_profile *p, FILE *out)
 {
@@ -175,7 +219,7 @@ static void print_trust(const ts_profile *p, FILE *out)
                     "ERROR: %s: %.0f%% of a measured ceiling: the op's cost or the ceiling is "
                     "wrong; measure again with ts-prof calibrate\n",
                     p->entries[i].call,
-                    percent(p->entries[i].roof_ns, p->entries[i].self_ns));
+                    percent(p->entries[i].roof_ns, ts_entry_time(p, &p->entries[i])));
 }
 
 void ts_profile_write_verdict(const ts_profile *p, FILE *out)
@@ -187,8 +231,19 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
             s->verdict, 100 * s->compute, 100 * s->memory, 100 * s->overhead, 100 * s->outside);
     if (s->unknown > 0.005)
         fprintf(out, ", %.0f%% unknown", 100 * s->unknown);
-    fprintf(out, " of %.3f s in %d thread%s\n", s->wall_ns / 1e9, p->threads,
-            p->threads == 1 ? "" : "s");
+    if (ts_profile_is_of_device(p))
+        fprintf(out, " of %.3f s on %s; wall time %.3f s", ts_profile_time(p) / 1e9,
+                p->device.machine.name, s->wall_ns / 1e9);
+    else
+        fprintf(out, " of %.3f s", s->wall_ns / 1e9);
+    fprintf(out, " in %d thread%s\n", p->threads, p->threads == 1 ? "" : "s");
+    if (p->device.measured)
+        fprintf(out,
+                "ceilings of %s: %.0f GFLOP/s in f32 products, %.0f in 16 bits, %.0f GB/s (cache to "
+                "%.0f)\n",
+                p->device.machine.name, p->device.machine.gemm_flops / 1e9,
+                p->device.half_flops / 1e9, ts_machine_bandwidth(&p->device.machine, 0) / 1e9,
+                ts_machine_bandwidth(&p->device.machine, 1) / 1e9);
     if (p->measured)
         fprintf(out,
                 "ceilings of %s, %d threads: %.1f GFLOP/s in products, %.1f elementwise, %.1f GB/s "
@@ -206,6 +261,7 @@ ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
     fputs("\nprofile: ", out);
     ts_profile_write_verdict(p, out);
     TS_TRY(print_steps(p, out));
+    print_device(p, out);
     print_trust(p, out);
     TS_TRY(print_groups(p, out, "phase", ts_entry_phase, SCOPES, WIDTH));
     TS_TRY(print_groups(p, out, "op", kernel_name, OPS, WIDTH));
@@ -236,7 +292,7 @@ static void print_quoted(FILE *out, const char *text)
 static void write_csv(const ts_profile *p, FILE *out)
 {
     fputs("op,layer,phase,scope,call,dtype,calls,self_ns,flops,bytes,unknown_calls,roof_ns,"
-          "overhead_ns,regime\n",
+          "overhead_ns,regime,device_ns,kernels\n",
           out);
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
@@ -244,9 +300,10 @@ static void write_csv(const ts_profile *p, FILE *out)
         print_quoted(out, e->scope);
         fputc(',', out);
         print_quoted(out, e->call);
-        fprintf(out, ",%s,%lld,%.0f,%.17g,%.17g,%lld,%.0f,%.0f,%s\n", e->dtype,
+        fprintf(out, ",%s,%lld,%.0f,%.17g,%.17g,%lld,%.0f,%.0f,%s,%.0f,%lld\n", e->dtype,
                 (long long)e->calls, e->self_ns, e->flops, e->bytes, (long long)e->unknown,
-                e->roof_ns, e->overhead_ns, ts_regime_names[e->regime]);
+                e->roof_ns, e->overhead_ns, ts_regime_names[e->regime], e->device_ns,
+                (long long)e->kernels);
     }
 }
 

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
 #include "backends/cuda/capture.h"
+#include "backends/cuda/cupti.h"
 #include "backends/cuda/fuse.h"
 
 #include <stdatomic.h>
@@ -267,6 +268,25 @@ static ts_status set_deterministic(void *state, bool on)
     return TS_OK;
 }
 
+/* ----------------------------------------------------------------------------- profiles ---- */
+
+static ts_status profile_begin(void *state)
+{
+    (void)state;
+    return ts_cupti_begin();
+}
+static void profile_tag(void *state, uint64_t tag)
+{
+    (void)state;
+    ts_cupti_tag(tag);
+}
+static ts_status profile_end(void *state, ts_device_record *record)
+{
+    (void)state;
+    ts_cuda_wait_for_all(); /* CUPTI delivers records of finished work only */
+    return ts_cupti_end(record);
+}
+
 static const ts_backend backend = {
     .struct_size = sizeof backend,
     .abi_version = TS_BACKEND_ABI,
@@ -302,5 +322,8 @@ static const ts_backend backend = {
     .capture_free = ts_cuda_capture_free,
     .group_takes = ts_cuda_group_takes,
     .group_run = ts_cuda_group_run,
+    .profile_begin = profile_begin,
+    .profile_tag = profile_tag,
+    .profile_end = profile_end,
 };
 TS_BACKEND_ENTRY(&backend)

@@ -72,6 +72,21 @@ typedef struct ts_group_report {
     bool from_disk;    /**< the kernels were loaded from files of an earlier compilation */
 } ts_group_report;
 
+/** A kernel, copy or memset that a device ran. */
+typedef struct ts_device_work {
+    uint64_t tag; /**< the tag of the thread that queued it; 0: none */
+    int64_t begin_ns, end_ns; /**< on the device's clock */
+    uint8_t device; /**< index */
+    bool kernel;    /**< false: a copy or a memset */
+} ts_device_work;
+/** The work of all devices of a backend while a profile recorded. */
+typedef struct ts_device_record {
+    const ts_device_work *work; /**< in any order; the backend's, until the next profile_begin */
+    int64_t count;
+    int64_t lost;     /**< work without a record, or with an invalid time */
+    char source[32];  /**< the origin of the times, such as "CUPTI 13.0" */
+} ts_device_record;
+
 /**
  * Functions of a backend. Each gets `state`; `device` is a device's index. Several threads may call
  * them at the same time. Functions that return ts_status record errors with ts_error_set(). A
@@ -189,6 +204,16 @@ typedef struct ts_backend {
      *  TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with group_takes) */
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);
+
+    /** Starts to record the times of the devices' work, or drops the work recorded so far. Called
+     *  once the backend is loaded, before the first work. An error is a line of the profile.
+     *  (optional: a profile has host times only) */
+    ts_status (*profile_begin)(void *state);
+    /** Sets the tag of the work that the calling thread queues from now on. (this and the next:
+     *  required with profile_begin) */
+    void (*profile_tag)(void *state, uint64_t tag);
+    /** Waits for the devices, ends recording and fills *record. */
+    ts_status (*profile_end)(void *state, ts_device_record *record);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */

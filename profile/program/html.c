@@ -12,7 +12,7 @@ enum { OPS_MOST = 256, DOTS_MOST = 10, ROWS_MOST = 40 };
 
 typedef struct op_sum {
     const char *name;
-    double calls, self_ns, flops, bytes, roof_ns, overhead_ns;
+    double calls, self_ns, flops, bytes, roof_ns, overhead_ns, device_ns;
 } op_sum;
 
 typedef struct page {
@@ -22,6 +22,8 @@ typedef struct page {
     op_sum ops[OPS_MOST];
     int nops;
     double wall_ns;
+    json_t *device; /* device times; NULL: none */
+    double time_ns; /* what shares divide: the wall time, or busy and idle time of the device */
 } page;
 
 static double number(json_t *object, const char *name)
@@ -49,8 +51,16 @@ static void print_text(FILE *out, const char *s)
 
 static int by_time(const void *a, const void *b)
 {
-    double x = ((const op_sum *)a)->self_ns, y = ((const op_sum *)b)->self_ns;
-    return (x < y) - (x > y);
+    const op_sum *x = a, *y = b;
+    if (x->device_ns != y->device_ns)
+        return (x->device_ns < y->device_ns) - (x->device_ns > y->device_ns);
+    return (x->self_ns < y->self_ns) - (x->self_ns > y->self_ns);
+}
+
+/** The time that an op's rates divide by. */
+static double time_of(const page *p, const op_sum *o)
+{
+    return p->device ? o->device_ns : o->self_ns;
 }
 
 static void sum_ops(page *p)
@@ -75,6 +85,7 @@ static void sum_ops(page *p)
         o->bytes += number(row, "bytes");
         o->roof_ns += number(row, "roof_ns");
         o->overhead_ns += number(row, "overhead_ns");
+        o->device_ns += number(row, "device_ns");
     }
     qsort(p->ops, (size_t)p->nops, sizeof p->ops[0], by_time);
 }
@@ -118,7 +129,7 @@ static ts_status add_roof(ts_chart *chart, const char *name, double flops, doubl
 /** Draws the roofline: operations per second over operations per byte, one dot per op. */
 static ts_status draw_roofline(const page *p, ts_chart *chart)
 {
-    json_t *m = json_object_get(p->root, "machine"), *curve = json_object_get(m, "bandwidth");
+    json_t *m = json_object_get(p->device ? p->device : p->root, "machine"), *curve = json_object_get(m, "bandwidth");
     double memory = json_number_value(
         json_array_get(json_array_get(curve, json_array_size(curve) - 1), 1));
     double cache = 0;
@@ -127,12 +138,14 @@ static ts_status draw_roofline(const page *p, ts_chart *chart)
     json_array_foreach(curve, i, pair)
         cache = fmax(cache, json_number_value(json_array_get(pair, 1)));
     TS_TRY(add_roof(chart, "products, memory", number(m, "gemm_flops"), memory));
+    if (p->device)
+        TS_TRY(add_roof(chart, "products in 16 bits", number(p->device, "half_flops"), memory));
     TS_TRY(add_roof(chart, "elementwise, memory", number(m, "vector_flops"), memory));
     TS_TRY(add_roof(chart, "elementwise, caches", number(m, "vector_flops"), cache));
     ts_line_opts dot = {.size = sizeof dot, .markers = true};
     for (int k = 0, dots = 0; k < p->nops && dots < DOTS_MOST; k++) {
         const op_sum *o = &p->ops[k];
-        double work_ns = o->self_ns - o->overhead_ns;
+        double work_ns = time_of(p, o) - o->overhead_ns;
         if (o->flops <= 0 || o->bytes <= 0 || work_ns <= 0)
             continue;
         double x = o->flops / o->bytes, y = o->flops / work_ns;
@@ -144,13 +157,16 @@ static ts_status draw_roofline(const page *p, ts_chart *chart)
 
 static ts_status draw_steps(const page *p, ts_chart *chart)
 {
-    static const char *const names[] = {"wall", "kernels", "layers", "outside of calls"};
+    static const char *const names[] = {"wall", "kernels", "layers", "outside of calls", "",
+                                        "device busy", "device idle"};
     json_t *steps = json_object_get(p->root, "steps");
     size_t n = json_array_size(steps);
     double first = number(p->root, "first_step");
     double *x = malloc((n + 1) * 2 * sizeof *x);
     ts_status status = x ? TS_OK : TS_ERR_MEMORY;
-    for (int part = 0; part < 4 && status == TS_OK; part++) {
+    for (int part = 0; part < (p->device ? 7 : 4) && status == TS_OK; part++) {
+        if (!names[part][0])
+            continue;
         for (size_t i = 0; i < n; i++) {
             x[i] = first + (double)i;
             x[n + i] = json_number_value(json_array_get(json_array_get(steps, i),
@@ -200,9 +216,10 @@ static void print_bar(const page *p)
 
 static void print_ops(const page *p)
 {
-    fputs("<h2>Operators</h2><table><tr><th>op<th>calls<th>self ms<th>% of wall<th>GFLOP/s<th>GB/s"
-          "<th>% of ceiling</tr>\n",
-          p->out);
+    fprintf(p->out,
+            "<h2>Operators</h2><table><tr><th>op<th>calls<th>self ms%s<th>GFLOP/s<th>GB/s"
+            "<th>%% of ceiling</tr>\n",
+            p->device ? "<th>device ms<th>% of device" : "<th>% of wall");
     for (int i = 0; i < p->nops && i < ROWS_MOST; i++) {
         const op_sum *o = &p->ops[i];
         fputs("<tr><td>", p->out);
@@ -210,10 +227,13 @@ static void print_ops(const page *p)
         fputs("</td>", p->out);
         print_number(p->out, o->calls, 0);
         print_number(p->out, o->self_ns / 1e6, 2);
-        print_number(p->out, 100 * o->self_ns / p->wall_ns, 1);
-        print_number(p->out, o->flops / o->self_ns, 2);
-        print_number(p->out, o->bytes / o->self_ns, 2);
-        print_number(p->out, fmin(100, 100 * o->roof_ns / (o->self_ns - o->overhead_ns)), 0);
+        double ns = time_of(p, o);
+        if (p->device)
+            print_number(p->out, o->device_ns / 1e6, 2);
+        print_number(p->out, 100 * ns / p->time_ns, 1);
+        print_number(p->out, o->flops / ns, 2);
+        print_number(p->out, o->bytes / ns, 2);
+        print_number(p->out, fmin(100, 100 * o->roof_ns / (ns - o->overhead_ns)), 0);
         fputs("</tr>\n", p->out);
     }
     fputs("</table>\n", p->out);
@@ -223,9 +243,10 @@ static void print_rows(const page *p)
 {
     size_t i;
     json_t *row;
-    fputs("<h2>Calls, by shape, layer and scope</h2><table><tr><th>call<th>layer<th>phase<th>scope"
-          "<th>calls<th>self ms<th>% of wall<th>regime</tr>\n",
-          p->out);
+    fprintf(p->out,
+            "<h2>Calls, by shape, layer and scope</h2><table><tr><th>call<th>layer<th>phase<th>scope"
+            "<th>calls<th>self ms%s<th>regime</tr>\n",
+            p->device ? "<th>device ms<th>kernels<th>% of device" : "<th>% of wall");
     json_array_foreach(json_object_get(p->root, "rows"), i, row) {
         static const char *const columns[] = {"call", "layer", "phase", "scope"};
         if (i == ROWS_MOST)
@@ -238,7 +259,12 @@ static void print_rows(const page *p)
         }
         print_number(p->out, number(row, "calls"), 0);
         print_number(p->out, number(row, "self_ns") / 1e6, 2);
-        print_number(p->out, 100 * number(row, "self_ns") / p->wall_ns, 1);
+        if (p->device) {
+            print_number(p->out, number(row, "device_ns") / 1e6, 3);
+            print_number(p->out, number(row, "kernels"), 0);
+        }
+        print_number(p->out,
+                     100 * number(row, p->device ? "device_ns" : "self_ns") / p->time_ns, 1);
         fputs("<td>", p->out);
         print_text(p->out, text(row, "regime"));
         fputs("</td></tr>\n", p->out);
@@ -292,6 +318,20 @@ static void print_head(const page *p)
             number(m, "threads"), number(m, "gemm_flops") / 1e9, number(m, "vector_flops") / 1e9,
             100 * fabs(number(i, "missing_share")), number(i, "errors"), number(i, "lost_steps"),
             number(i, "shared_calls"));
+    const char *note = text(json_object_get(p->root, "device_times"), "note");
+    if (p->device)
+        fprintf(p->out,
+                "<p>The shares are of the time of %s, by %s: busy %.3f ms with %.0f kernels and %.0f "
+                "copies, idle %.3f ms. %.0f records were lost; %.3f ms belong to no row.</p>\n",
+                text(p->root, "device"), text(p->device, "source"), number(p->device, "busy_ns") / 1e6,
+                number(p->device, "kernels"), number(p->device, "copies"),
+                number(p->device, "idle_ns") / 1e6, number(p->device, "lost"),
+                number(p->device, "untagged_ns") / 1e6);
+    if (note[0]) {
+        fputs("<p>", p->out);
+        print_text(p->out, note);
+        fputs("</p>\n", p->out);
+    }
 }
 
 static ts_status print_page(FILE *out, void *ctx)
@@ -303,7 +343,7 @@ static ts_status print_page(FILE *out, void *ctx)
     print_head(p);
     print_bar(p);
     print_advice(p);
-    if (json_is_true(json_object_get(p->root, "measured"))) {
+    if (json_is_true(json_object_get(p->device ? p->device : p->root, "measured"))) {
         fputs("<h2>Roofline</h2>\n", out);
         TS_TRY(draw(p, &(ts_chart_opts){.size = sizeof(ts_chart_opts), .x_title = "FLOP/byte",
                                         .y_title = "GFLOP/s", .log_x = true, .log_y = true},
@@ -333,7 +373,12 @@ ts_status write_html(const ts_profile *profile, const char *path)
     if (p) {
         p->root = json_loadb(json, bytes, 0, NULL);
         p->path = path;
-        p->wall_ns = number(p->root, "wall_ns");
+        p->wall_ns = p->time_ns = number(p->root, "wall_ns");
+        p->device = json_object_get(p->root, "device_times");
+        if (number(p->device, "busy_ns") > 0)
+            p->time_ns = number(p->device, "busy_ns") + number(p->device, "idle_ns");
+        else
+            p->device = NULL;
         status = p->root ? ts_replace_file("ts-prof", path, print_page, p) : TS_ERR_MEMORY;
         json_decref(p->root);
     }

@@ -1,0 +1,83 @@
+/** @file device_times.c  Recording of device work by a backend while a profile records. */
+// SPDX-License-Identifier: MIT
+#include "dispatch/device_times.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "core/process.h"
+#include "dispatch/timers_state.h"
+
+#include <stdio.h>
+
+/* Written while a profile starts or stops. */
+static ts_device_record record;
+static char note[160];
+static ts_key recorder; /* key of the backend; TS_KEY_CPU: none */
+
+static uint64_t current(void) { return (uint64_t)ts_timing.reset % (1 << TS_TAG_RESET); }
+
+bool ts_tag_is_current(uint64_t tag)
+{
+    return (tag >> TS_TAG_STEP) % (1 << TS_TAG_RESET) == current();
+}
+
+void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row)
+{
+    uint64_t step = (uint64_t)get(&ts_timing.nsteps) % (1 << TS_TAG_STEP);
+    uint64_t tag = (row ? row->hash >> TS_TAG_ROW : 0) << TS_TAG_ROW | current() << TS_TAG_STEP |
+                   step;
+    backend->profile_tag(backend->state, tag);
+}
+
+/** Keeps the thread's error in the note. */
+static void keep_note(void)
+{
+    snprintf(note, sizeof note, "%.159s", ts_error_message());
+    ts_error_clear();
+}
+
+void ts_device_times_join(const ts_backend *backend)
+{
+    if (!backend || !backend->profile_begin || !ts_timers_recording() ||
+        atomic_load(&ts_timing.device))
+        return;
+    if (backend->device_count && backend->device_count(backend->state) <= 0) {
+        ts_error_clear();
+        return; /* there is nothing to record */
+    }
+    note[0] = 0;
+    if (backend->profile_begin(backend->state) != TS_OK) {
+        keep_note();
+        return;
+    }
+    /* at exit, the profile is read before the libraries that the backend loaded end */
+    ts_process_watch_end();
+    atomic_store_explicit(&ts_timing.device, backend, memory_order_release);
+}
+
+void ts_device_times_begin(void)
+{
+    record = (ts_device_record){0};
+    note[0] = 0;
+    for (uint8_t k = 0; k < 16; k++)
+        ts_device_times_join(ts_backend_of((ts_device){k, 0}));
+}
+
+void ts_device_times_end(void)
+{
+    const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);
+    recorder = TS_KEY_CPU;
+    for (uint8_t k = 0; k < 16 && b; k++)
+        recorder = ts_backend_of((ts_device){k, 0}) == b ? k : recorder;
+    if (b && b->profile_end(b->state, &record) != TS_OK) {
+        record = (ts_device_record){0};
+        keep_note();
+    }
+}
+
+const ts_device_record *ts_device_times(const char **why)
+{
+    *why = note;
+    return &record;
+}
+
+ts_device ts_device_of_times(void) { return (ts_device){recorder, 0}; }

@@ -1,0 +1,132 @@
+/**
+ * @file device_ceilings.c  Ceilings of a device, measured with the library's operators between
+ * events: matrix products in f32 and bf16, and copies of several sizes.
+ */
+// SPDX-License-Identifier: MIT
+#include <string.h>
+
+#include "core/checked.h"
+#include "core/error.h"
+#include "core/testing.h"
+#include "include/tessera/ops.h"
+#include "profile/device.h"
+
+typedef struct pair {
+    ts_tensor *to, *from;
+} pair;
+
+static ts_status multiply(const pair *x)
+{
+    return ts_mm_out(x->to, x->from, x->from) ? TS_OK : ts_error_code();
+}
+static ts_status copy(const pair *x)
+{
+    return ts_copy_(x->to, x->from) ? TS_OK : ts_error_code();
+}
+
+/** The shortest of several runs, in ns per call. Each run queues `calls` calls between two events;
+ *  the first run is not counted. */
+static ts_status measure(ts_device device, ts_status (*run)(const pair *x), const pair *x, int calls,
+                         double *ns)
+{
+    enum { RUNS = 6 };
+    ts_event *begin = NULL, *end = NULL;
+    ts_status status = ts_event_new(device, &begin);
+    *ns = 1e30;
+    if (status == TS_OK)
+        status = ts_event_new(device, &end);
+    for (int i = 0; i < RUNS && status == TS_OK; i++) {
+        double ms = 0;
+        status = ts_event_record(device, begin);
+        for (int k = 0; k < calls && status == TS_OK; k++)
+            status = run(x);
+        if (status == TS_OK)
+            status = ts_event_record(device, end);
+        if (status == TS_OK)
+            status = ts_event_synchronize(device, end);
+        if (status == TS_OK)
+            status = ts_event_elapsed(device, begin, end, &ms);
+        if (i && ms > 0 && 1e6 * ms / calls < *ns)
+            *ns = 1e6 * ms / calls;
+    }
+    if (begin)
+        ts_event_free(device, begin);
+    if (end)
+        ts_event_free(device, end);
+    return status;
+}
+
+/** Numbers that look random: products of constants take less power and run at a higher clock. Uses
+ *  no generator, so that a profile does not change the program's random numbers. */
+static ts_tensor *numbers(int64_t n, ts_dtype dtype, ts_device device)
+{
+    ts_tensor *count = ts_to_device(ts_arange(0, n, 1, TS_F32), device);
+    ts_tensor *row = ts_sin(ts_mul_scalar(count, 12.9898));
+    return ts_to(ts_mul(ts_reshape(row, TS_SIZES(n, 1)), row), dtype);
+}
+
+static ts_status measure_product(ts_device device, ts_dtype dtype, int64_t n, double *rate)
+{
+    TS_SCOPE;
+    double ns;
+    pair x = {ts_empty_on(TS_SIZES(n, n), dtype, device), numbers(n, dtype, device)};
+    if (!x.to || !x.from)
+        return ts_error_code();
+    TS_TRY(measure(device, multiply, &x, 4, &ns));
+    *rate = 2e9 * (double)n * (double)n * (double)n / ns;
+    return TS_OK;
+}
+
+/** Sizes below 2 MiB have the bandwidth of 2 MiB: shorter copies are bound by their launch. */
+static ts_status measure_copies(ts_device device, ts_prof_machine *m)
+{
+    enum { FIRST = 3 };
+    for (int i = TS_PROF_CURVE - 1; i >= 0; i--) {
+        TS_SCOPE;
+        int64_t bytes = (int64_t)32768 << 2 * i;
+        double ns;
+        m->bytes_at[i] = (double)bytes;
+        if (i < FIRST) {
+            m->bandwidth[i] = m->bandwidth[FIRST];
+            continue;
+        }
+        pair x = {ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device),
+                  ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device)};
+        if (!x.to || !x.from)
+            return ts_error_code();
+        TS_TRY(measure(device, copy, &x, i < 6 ? 64 : 4, &ns));
+        m->bandwidth[i] = 2e9 * (double)bytes / ns;
+        /* a smaller size is at least as fast, unless its launches limit it */
+        if (i + 1 < TS_PROF_CURVE && m->bandwidth[i] < m->bandwidth[i + 1])
+            m->bandwidth[i] = m->bandwidth[i + 1];
+    }
+    return TS_OK;
+}
+
+static ts_device_part assumed; /* measured false: none */
+
+void ts_prof_assume_device(const struct ts_device_part *part)
+{
+    assumed = part ? *part : (ts_device_part){0};
+}
+
+ts_status ts_device_measure(ts_device device, ts_device_part *part)
+{
+    if (assumed.measured) {
+        part->machine = assumed.machine;
+        part->half_flops = assumed.half_flops;
+        part->measured = true;
+        return TS_OK;
+    }
+    ts_prof_machine *m = &part->machine;
+    *m = (ts_prof_machine){.size = sizeof *m, .threads = 1};
+    snprintf(m->name, sizeof m->name, "%s", ts_device_name(device));
+    TS_SCOPE;
+    PLAIN_CALLS;
+    TS_TRY(measure_product(device, TS_F32, 4096, &m->gemm_flops));
+    TS_TRY(measure_product(device, TS_BF16, 8192, &part->half_flops));
+    TS_TRY(measure_copies(device, m));
+    m->vector_flops = m->gemm_flops;
+    part->measured = true;
+    return TS_OK;
+}

@@ -1,0 +1,409 @@
+/** @file device_times.c  Kernels of a device are joined to the rows and steps that queued them. */
+// SPDX-License-Identifier: MIT
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include "backends/cuda/cupti.h"
+#include "tests/dispatch/offset.h"
+#include "tests/profile/fake_cupti.h"
+#include "tests/profile/machine.h"
+
+#if !TS_TIMERS
+#define BEGIN TS_SKIP("built without timers")
+#else
+#define BEGIN prepare()
+#endif
+
+char ran[64];
+
+/* ------------------------------------------------------------------------------ backend ---- */
+
+static fake_launch_fn launch;
+static fake_device *fake;
+
+static ts_status relu(ts_frame *f)
+{
+    (void)f;
+    launch(FAKE_KERNEL, 0, 1000, 1);
+    return TS_OK;
+}
+/** Two kernels of one launch, as a graph has, and a memset. */
+static ts_status exponential(ts_frame *f)
+{
+    (void)f;
+    launch(FAKE_KERNEL, 100, 400, 2);
+    launch(FAKE_MEMSET, 0, 50, 1);
+    return TS_OK;
+}
+static ts_status install(void *state, ts_key key)
+{
+    (void)state;
+    TS_TRY(ts_register_kernel("relu", key, relu, NULL, NULL));
+    return ts_register_kernel("exp", key, exponential, NULL, NULL);
+}
+static ts_status profile_begin(void *state)
+{
+    (void)state;
+    return ts_cupti_begin();
+}
+static void profile_tag(void *state, uint64_t tag)
+{
+    (void)state;
+    ts_cupti_tag(tag);
+}
+static ts_status profile_end(void *state, ts_device_record *record)
+{
+    (void)state;
+    return ts_cupti_end(record);
+}
+
+static offset_state memory = {.devices = 1};
+static const ts_backend backend = {
+    OFFSET_BACKEND("SCRIPTED", TS_BACKEND_CPU_FALLBACK, &memory),
+    .install = install,
+    .profile_begin = profile_begin,
+    .profile_tag = profile_tag,
+    .profile_end = profile_end,
+};
+
+static ts_device on_device(void)
+{
+    ts_key key;
+    OK(ts_register_backend(&backend, &key));
+    return (ts_device){key, 0};
+}
+
+/** A scripted device of 1 TFLOP/s and 1 GB/s: a relu of 100 elements, 800 bytes, takes at least 800
+ *  ns. */
+static void prepare(void)
+{
+    ts_device_part d = {.measured = true, .half_flops = 2e12};
+    d.machine = (ts_prof_machine){.size = sizeof d.machine, .name = "scripted:0", .threads = 1,
+                                  .gemm_flops = 1e12, .vector_flops = 1e12};
+    for (int i = 0; i < TS_PROF_CURVE; i++) {
+        d.machine.bytes_at[i] = 32768 * (double)(1 << 2 * i);
+        d.machine.bandwidth[i] = 1e9;
+    }
+    use_fixed_machine();
+    ts_prof_assume_device(&d);
+    setenv("TS_CUDA_CUPTI", FAKE_CUPTI, 1);
+    void *library = dlopen(FAKE_CUPTI, RTLD_NOW), *at = dlsym(library, "fake_launch");
+    ck_assert_ptr_nonnull(at);
+    memcpy(&launch, &at, sizeof at);
+    fake = dlsym(library, "fake");
+    *fake = (fake_device){.clock = 5000};
+}
+
+static ts_profile *take(void)
+{
+    OK(ts_prof_stop());
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    return p;
+}
+
+static const ts_entry *must_find(const ts_profile *p, const char *op, const char *scope)
+{
+    for (int64_t i = 0; i < p->count; i++)
+        if (strcmp(p->entries[i].op, op) == 0 && strcmp(p->entries[i].scope, scope) == 0)
+            return &p->entries[i];
+    ck_abort_msg("no row of %s in '%s'", op, scope);
+    return NULL;
+}
+
+static char *as_text(const ts_profile *p, ts_profile_format format)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(ts_profile_write(p, out, format));
+    fclose(out);
+    return text;
+}
+
+static void expect_text(const ts_profile *p, const char *words)
+{
+    char *text = as_text(p, TS_PROFILE_TABLES);
+    ck_assert_msg(strstr(text, words) != NULL, "'%s' is not in:\n%s", words, text);
+    free(text);
+}
+
+/* -------------------------------------------------------------------------------- cases ---- */
+
+TS_TEST(rows_have_the_time_of_the_kernels_that_they_queued)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    launch(FAKE_KERNEL, 0, 777, 1); /* before the profile */
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 3; i++)
+        OK(ts_relu(x));
+    {
+        TS_PROF_SCOPE("part");
+        OK(ts_relu(x));
+        OK(ts_exp(x));
+        launch(FAKE_KERNEL, 0, 30, 1); /* outside of calls */
+    }
+    OK(ts_mul(ts_ones(TS_SIZES(2), TS_F32), ts_ones(TS_SIZES(2), TS_F32)));
+    ts_profile *p = take();
+    ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 3000);
+    ck_assert_int_eq(must_find(p, "relu", "")->kernels, 3);
+    ck_assert_double_eq(must_find(p, "relu", "part")->device_ns, 1000);
+    ck_assert_double_eq(must_find(p, "exp", "part")->device_ns, 850);
+    ck_assert_int_eq(must_find(p, "exp", "part")->kernels, 2);
+    ck_assert_double_eq(must_find(p, "(unattributed)", "part")->device_ns, 30);
+    ck_assert_double_eq(must_find(p, "mul", "")->device_ns, 0);
+    ck_assert_int_eq(p->device.kernels, 7);
+    ck_assert_int_eq(p->device.copies, 1);
+    ck_assert_int_eq(p->device.untagged, 0);
+    ck_assert_double_eq(p->device.busy_ns, 3000 + 1000 + 850 + 30);
+    ck_assert_double_eq(p->device.idle_ns, 200); /* the gaps of exp */
+    ck_assert_int_eq(fake->kinds, 0);
+    ck_assert_int_eq(fake->subscribers, 0);
+    ts_profile_free(p);
+}
+
+/** A step on the device begins with its first work, so host and device need no common clock. */
+TS_TEST(steps_have_busy_and_idle_time)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    for (int step = 0; step < 3; step++) {
+        OK(ts_relu(x));
+        fake->clock += 500 * step; /* nothing runs */
+        OK(ts_relu(x));
+        fake->clock += 40;
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    ck_assert_int_eq(p->nsteps, 3);
+    for (int step = 0; step < 3; step++) {
+        ck_assert_double_eq(p->steps[step].busy_ns, 2000);
+        ck_assert_double_eq(p->steps[step].idle_ns, 500 * step + (step < 2 ? 40 : 0));
+    }
+    ck_assert_double_eq(p->device.busy_ns, 6000);
+    ck_assert_double_eq(p->device.idle_ns, 1580);
+    ts_profile_free(p);
+}
+
+/** Steps before the first recorded one leave no device time. */
+TS_TEST(work_before_the_first_recorded_step_is_dropped)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_prof_start(&(ts_prof_opts){.size = sizeof(ts_prof_opts), .first_step = 3}));
+    for (int step = 1; step <= 4; step++) {
+        OK(ts_relu(x));
+        if (step == 4)
+            OK(ts_exp(x));
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "relu", "")->kernels, 2);
+    ck_assert_double_eq(p->device.busy_ns, 2850);
+    ck_assert_int_eq(p->nsteps, 2);
+    ck_assert_double_eq(p->steps[0].busy_ns, 1000);
+    ck_assert_double_eq(p->steps[1].busy_ns, 1850);
+    ts_profile_free(p);
+}
+
+static void *in_thread(void *x)
+{
+    TS_SCOPE;
+    for (int i = 0; i < 20; i++) {
+        OK(ts_relu(x));
+        OK(ts_exp(x));
+    }
+    return NULL;
+}
+
+TS_TEST(threads_tag_their_own_work)
+{
+    BEGIN;
+    TS_SCOPE;
+    pthread_t threads[3];
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 3; i++)
+        ck_assert_int_eq(pthread_create(&threads[i], NULL, in_thread, x), 0);
+    for (int i = 0; i < 3; i++)
+        pthread_join(threads[i], NULL);
+    ts_profile *p = take();
+    ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 60000);
+    ck_assert_double_eq(must_find(p, "exp", "")->device_ns, 60 * 850);
+    ck_assert_int_eq(p->device.untagged, 0);
+    ts_profile_free(p);
+}
+
+TS_TEST(each_profile_has_its_own_work)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    for (int i = 1; i <= 3; i++) {
+        OK(ts_prof_start(NULL));
+        for (int k = 0; k < i; k++)
+            OK(ts_relu(x));
+        ts_profile *p = take();
+        ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 1000 * i);
+        ts_profile_free(p);
+        OK(ts_relu(x)); /* between profiles */
+    }
+}
+
+TS_TEST(a_backend_that_is_loaded_while_a_profile_records_takes_part)
+{
+    BEGIN;
+    TS_SCOPE;
+    OK(ts_prof_start(NULL));
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_relu(x));
+    ts_profile *p = take();
+    ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 1000);
+    ts_profile_free(p);
+}
+
+TS_TEST(lost_records_are_counted_and_make_the_verdict_unreliable)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    OK(ts_relu(x));
+    fake->zero_times = true;
+    OK(ts_relu(x));
+    fake->dropped = 3;
+    ts_profile *p = take();
+    ck_assert_int_eq(p->device.lost, 4);
+    ck_assert_int_eq(p->device.kernels, 1);
+    ck_assert_str_eq(p->shares.verdict, "unreliable");
+    expect_text(p, "INCOMPLETE: 4 kernels and copies lost or with an invalid time");
+    ts_profile_free(p);
+}
+
+/** Work without a tag is busy time that belongs to no row; it is not guessed from its time. */
+TS_TEST(work_without_a_tag_belongs_to_no_row)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(100), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    OK(ts_relu(x));
+    fake->no_tags = true;
+    OK(ts_relu(x));
+    OK(ts_relu(x));
+    ts_profile *p = take();
+    ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 1000);
+    ck_assert_int_eq(p->device.untagged, 2);
+    ck_assert_double_eq(p->device.untagged_ns, 2000);
+    ck_assert_double_eq(p->device.busy_ns, 3000);
+    ck_assert_int_eq(p->shares.errors, 1); /* three calls' work in the time of one */
+    ck_assert_str_eq(p->shares.verdict, "unreliable");
+    ts_profile_free(p);
+}
+
+TS_TEST(without_cupti_the_profile_says_why_and_has_host_times)
+{
+    BEGIN;
+    TS_SCOPE;
+    setenv("TS_CUDA_CUPTI", "/nowhere/libcupti.so", 1);
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    OK(ts_relu(x));
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "relu", "")->calls, 1);
+    ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 0);
+    ck_assert_str_eq(p->device.note, "no GPU times: TS_CUDA_CUPTI=/nowhere/libcupti.so");
+    expect_text(p, p->device.note);
+    ts_profile_free(p);
+}
+
+TS_TEST(another_tool_keeps_cupti_until_it_ends)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    fake->taken = true;
+    for (int i = 0; i < 2; i++, fake->taken = false) {
+        OK(ts_prof_start(NULL));
+        OK(ts_relu(x));
+        ts_profile *p = take();
+        ck_assert_double_eq(must_find(p, "relu", "")->device_ns, i ? 1000 : 0);
+        ck_assert_str_eq(p->device.note,
+                         i ? "" : "no GPU times: another tool uses CUPTI in this process");
+        ts_profile_free(p);
+        ck_assert_int_eq(fake->kinds, 0);
+    }
+}
+
+TS_TEST(the_verdict_rests_on_device_time)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_device device = on_device();
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(100), TS_F32), device),
+              *wrong = ts_to_device(ts_ones(TS_SIZES(1000), TS_F32), device);
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 4; i++)
+        OK(ts_relu(x)); /* 800 bytes in 1,000 ns */
+    ts_profile *p = take();
+    ck_assert_int_eq(must_find(p, "relu", "")->regime, TS_REGIME_MEMORY);
+    ck_assert_str_eq(p->shares.verdict, "memory-bound");
+    ck_assert_double_eq(p->shares.memory, 1);
+    ck_assert_double_eq(must_find(p, "relu", "")->roof_ns, 3200);
+    ts_profile_free(p);
+
+    OK(ts_prof_start(NULL)); /* the host is late */
+    for (int i = 0; i < 4; i++, fake->clock += 3000)
+        OK(ts_relu(x));
+    p = take();
+    ck_assert_str_eq(p->shares.verdict, "overhead-bound");
+    ck_assert_double_eq_tol(p->shares.overhead, 9000.0 / 13000, 1e-9);
+    ck_assert_double_eq_tol(p->shares.memory, 4000.0 / 13000, 1e-9);
+    expect_text(p, "A1 ");
+    ts_profile_free(p);
+
+    OK(ts_prof_start(NULL)); /* 8,000 bytes in 1,000 ns */
+    OK(ts_relu(wrong));
+    p = take();
+    ck_assert_int_eq(must_find(p, "relu", "")->regime, TS_REGIME_ERROR);
+    ck_assert_str_eq(p->shares.verdict, "unreliable");
+    ts_profile_free(p);
+}
+
+TS_TEST(device_times_survive_a_file)
+{
+    BEGIN;
+    TS_SCOPE;
+    char path[96];
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(100), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    for (int step = 0; step < 2; step++, fake->clock += 100) {
+        OK(ts_relu(x));
+        OK(ts_exp(x));
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    snprintf(path, sizeof path, "%s/profile.json", own_cache());
+    FILE *out = fopen(path, "w");
+    ck_assert_ptr_nonnull(out);
+    OK(ts_profile_write(p, out, TS_PROFILE_JSON));
+    fclose(out);
+    ts_profile *again = ts_profile_read(path);
+    OK(again);
+    ck_assert_int_eq(memcmp(&again->device, &p->device, sizeof p->device), 0);
+    ck_assert_str_eq(again->shares.verdict, p->shares.verdict);
+    for (int i = 0; i < 2; i++) {
+        ck_assert_double_eq(again->steps[i].busy_ns, p->steps[i].busy_ns);
+        ck_assert_double_eq(again->steps[i].idle_ns, p->steps[i].idle_ns);
+    }
+    ck_assert_double_eq(must_find(again, "exp", "")->device_ns, 1700);
+    ck_assert_int_eq(must_find(again, "exp", "")->kernels, 4);
+    ts_profile_free(p);
+    ts_profile_free(again);
+    end_cache();
+}
