@@ -16,6 +16,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/capture.h"
+#include "dispatch/device_times.h"
 #include "dispatch/entries.h"
 
 #include <stdio.h>
@@ -265,8 +266,10 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         fresh = capture_steps(r, k, false, &step) != TS_OK || !remember(k, r, l);
     if (fresh && !capture(r, k, l))
         return TS_OK;
+    ts_device_times_scope(r->thread, "compiled"); /* a graph's kernels belong to no call */
     ts_status status =
         k->backend->capture_replay(k->backend->state, k->device.index, k->capture, stream);
+    ts_device_times_scope(r->thread, NULL);
     if (status != TS_OK) {
         ts_captured_refuse(k, l, ts_error_message());
         return TS_OK;

@@ -6,6 +6,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/cache.h"
+#include "dispatch/device_times.h"
 #include "dispatch/entries.h"
 #include "ops/ops.h"
 
@@ -209,8 +210,10 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
         if (r->workspace)
             r->workspace->used = 0;
         r->thread->workspace = r->workspace;
+        ts_device_times_scope(r->thread, "compiled");
         status = b->group_run(b->state, s->device.index, group, (int)n,
                               ts_stream_current(s->device), report);
+        ts_device_times_scope(r->thread, NULL);
         r->thread->workspace = NULL;
     }
     ts_free(r->thread, block, bytes);

@@ -13,20 +13,22 @@ static ts_device_record record;
 static char note[160];
 static ts_key recorder; /* key of the backend; TS_KEY_CPU: none */
 
-static uint64_t current(void) { return (uint64_t)ts_timing.reset % (1 << TS_TAG_RESET); }
+static uint64_t reset_part(int64_t reset) { return (uint64_t)reset % (1 << TS_TAG_RESET); }
 
 bool ts_tag_is_current(uint64_t tag)
 {
-    return (tag >> TS_TAG_STEP) % (1 << TS_TAG_RESET) == current();
+    return (tag >> TS_TAG_STEP) % (1 << TS_TAG_RESET) == reset_part(ts_timing.reset);
 }
 
-void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row)
+void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset)
 {
     uint64_t step = (uint64_t)get(&ts_timing.nsteps) % (1 << TS_TAG_STEP);
-    uint64_t tag = (row ? row->hash >> TS_TAG_ROW : 0) << TS_TAG_ROW | current() << TS_TAG_STEP |
-                   step;
+    uint64_t tag = (row ? row->hash >> TS_TAG_ROW : 0) << TS_TAG_ROW |
+                   reset_part(reset) << TS_TAG_STEP | step;
     backend->profile_tag(backend->state, tag);
 }
+
+void ts_device_times_open_scope(const char *name) { ts_timers_scope(name); }
 
 /** Keeps the thread's error in the note. */
 static void keep_note(void)

@@ -26,8 +26,18 @@ void ts_device_times_begin(void);
 /** Starts recording on a backend that is loaded while a profile records. */
 void ts_device_times_join(const ts_backend *backend);
 void ts_device_times_end(void);
-/** Tags later work of the calling thread; row NULL: no row. */
-void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row);
+/** Tags later work of the calling thread. row: NULL for no row; reset: the number of the last reset
+ *  that the thread saw. */
+void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset);
+/** Opens a scope of the profile around work that a compiled plan queues without a call, such as a
+ *  graph's launch; name NULL closes it. Does nothing while no profile records. */
+void ts_device_times_open_scope(const char *name);
+TS_INLINE void ts_device_times_scope(const ts_thread *thread, const char *name)
+{
+    if (TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
+                    TS_THREAD_RECORDING))
+        ts_device_times_open_scope(name);
+}
 /** The work of the last recording, borrowed until the next one; count 0 without any. *note: why
  *  there is none, "" if nothing failed. */
 const ts_device_record *ts_device_times(const char **note);

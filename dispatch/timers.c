@@ -78,7 +78,7 @@ static inline void tag(ts_timers *t, cell *c)
 {
     const ts_backend *b = atomic_load_explicit(&ts_timing.device, memory_order_acquire);
     if (TS_UNLIKELY(b != NULL))
-        ts_device_times_tag(b, row_of(t, c));
+        ts_device_times_tag(b, row_of(t, c), t->reset);
 }
 
 /** One point in time on both clocks. */

@@ -1,6 +1,6 @@
 /**
- * @file device.c  Device work in a profile: joined to rows and steps by tags, and a timeline of busy
- * and idle time.
+ * @file device.c  Device work in a profile: joined to rows and steps by tags, and a timeline of
+ * busy and idle time.
  *
  * A step on the devices lasts from the first work that was queued in it to the first work that was
  * queued in the next step. It is busy while at least one kernel, copy or memset runs.
@@ -24,8 +24,8 @@ static int by_begin(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Keeps the work since the last reset: tagged since then, or without a tag and later than the first
- *  of these. Returns the number kept. */
+/** Keeps the work since the last reset: tagged since then, or without a tag and later than the
+ *  first of these. Returns the number kept. */
 static int64_t select_current(ts_device_work *work, int64_t count)
 {
     int64_t first = INT64_MAX, kept = 0;

@@ -26,8 +26,8 @@ static ts_status copy(const pair *x)
 
 /** The shortest of several runs, in ns per call. Each run queues `calls` calls between two events;
  *  the first run is not counted. */
-static ts_status measure(ts_device device, ts_status (*run)(const pair *x), const pair *x, int calls,
-                         double *ns)
+static ts_status measure(ts_device device, ts_status (*run)(const pair *x), const pair *x,
+                         int calls, double *ns)
 {
     enum { RUNS = 6 };
     ts_event *begin = NULL, *end = NULL;
@@ -56,8 +56,8 @@ static ts_status measure(ts_device device, ts_status (*run)(const pair *x), cons
     return status;
 }
 
-/** Numbers that look random: products of constants take less power and run at a higher clock. Uses
- *  no generator, so that a profile does not change the program's random numbers. */
+/** Numbers that look random, because products of constants take less power and run at a higher
+ *  clock. A generator would change the program's random numbers. */
 static ts_tensor *numbers(int64_t n, ts_dtype dtype, ts_device device)
 {
     ts_tensor *count = ts_to_device(ts_arange(0, n, 1, TS_F32), device);

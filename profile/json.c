@@ -58,8 +58,8 @@ static void print_device(const ts_device_part *d, FILE *out)
     print_text(out, "note", d->note);
     fprintf(out,
             ", \"kernels\": %lld, \"copies\": %lld, \"lost\": %lld, \"untagged\": %lld, "
-            "\"busy_ns\": %.17g, \"idle_ns\": %.17g, \"untagged_ns\": %.17g, \"measured\": %s, "
-            "\"half_flops\": %.17g,\n  \"machine\": {",
+            "\"busy_ns\": %.17g, \"idle_ns\": %.17g, \"untagged_ns\": %.17g, "
+            "\"measured\": %s, \"half_flops\": %.17g,\n  \"machine\": {",
             (long long)d->kernels, (long long)d->copies, (long long)d->lost,
             (long long)d->untagged, d->busy_ns, d->idle_ns, d->untagged_ns,
             d->measured ? "true" : "false", d->half_flops);
@@ -101,7 +101,8 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out)
     fprintf(out,
             "{\"schema_version\": %d, \"library\": \"%s\", \"device\": \"%s\", "
             "\"measured\": %s, \"threads\": %d,\n",
-            TS_PROFILE_SCHEMA, TS_VERSION, ts_profile_is_of_device(p) ? p->device.machine.name : "cpu",
+            TS_PROFILE_SCHEMA, TS_VERSION,
+            ts_profile_is_of_device(p) ? p->device.machine.name : "cpu",
             p->measured ? "true" : "false", p->threads);
     fputs("\"machine\": {", out);
     print_machine(&p->machine, out);

@@ -236,7 +236,7 @@ static void ignore(void *data, uint32_t domain, uint32_t id, const void *call)
     (void)data, (void)domain, (void)id, (void)call;
 }
 
-/** Starts CUPTI. A subscriber without callbacks excludes other tools, and shows whether one runs. */
+/** Starts CUPTI. A subscriber without callbacks excludes other tools, and fails if one runs. */
 static ts_status start(void)
 {
     void (*callback)(void *, uint32_t, uint32_t, const void *) = ignore;

@@ -1,4 +1,4 @@
-/** @file cupti.h  Times of kernels, copies and memsets, recorded by CUPTI: for the functions profile_*
+/** @file cupti.h  Times of kernels, copies and memsets, recorded by CUPTI, for the slots profile_*
  * of the backend's table. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CUPTI_H

@@ -129,7 +129,8 @@ static ts_status add_roof(ts_chart *chart, const char *name, double flops, doubl
 /** Draws the roofline: operations per second over operations per byte, one dot per op. */
 static ts_status draw_roofline(const page *p, ts_chart *chart)
 {
-    json_t *m = json_object_get(p->device ? p->device : p->root, "machine"), *curve = json_object_get(m, "bandwidth");
+    json_t *m = json_object_get(p->device ? p->device : p->root, "machine");
+    json_t *curve = json_object_get(m, "bandwidth");
     double memory = json_number_value(
         json_array_get(json_array_get(curve, json_array_size(curve) - 1), 1));
     double cache = 0;
@@ -244,8 +245,8 @@ static void print_rows(const page *p)
     size_t i;
     json_t *row;
     fprintf(p->out,
-            "<h2>Calls, by shape, layer and scope</h2><table><tr><th>call<th>layer<th>phase<th>scope"
-            "<th>calls<th>self ms%s<th>regime</tr>\n",
+            "<h2>Calls, by shape, layer and scope</h2><table><tr><th>call<th>layer<th>phase"
+            "<th>scope<th>calls<th>self ms%s<th>regime</tr>\n",
             p->device ? "<th>device ms<th>kernels<th>% of device" : "<th>% of wall");
     json_array_foreach(json_object_get(p->root, "rows"), i, row) {
         static const char *const columns[] = {"call", "layer", "phase", "scope"};
@@ -319,14 +320,18 @@ static void print_head(const page *p)
             100 * fabs(number(i, "missing_share")), number(i, "errors"), number(i, "lost_steps"),
             number(i, "shared_calls"));
     const char *note = text(json_object_get(p->root, "device_times"), "note");
-    if (p->device)
+    if (p->device) {
+        fputs("<p>The shares are of the time of ", p->out);
+        print_text(p->out, text(p->root, "device"));
+        fputs(", by ", p->out);
+        print_text(p->out, text(p->device, "source"));
         fprintf(p->out,
-                "<p>The shares are of the time of %s, by %s: busy %.3f ms with %.0f kernels and %.0f "
-                "copies, idle %.3f ms. %.0f records were lost; %.3f ms belong to no row.</p>\n",
-                text(p->root, "device"), text(p->device, "source"), number(p->device, "busy_ns") / 1e6,
-                number(p->device, "kernels"), number(p->device, "copies"),
-                number(p->device, "idle_ns") / 1e6, number(p->device, "lost"),
-                number(p->device, "untagged_ns") / 1e6);
+                ": busy %.3f ms with %.0f kernels and %.0f copies, idle %.3f ms. %.0f records were "
+                "lost; %.3f ms belong to no row.</p>\n",
+                number(p->device, "busy_ns") / 1e6, number(p->device, "kernels"),
+                number(p->device, "copies"), number(p->device, "idle_ns") / 1e6,
+                number(p->device, "lost"), number(p->device, "untagged_ns") / 1e6);
+    }
     if (note[0]) {
         fputs("<p>", p->out);
         print_text(p->out, note);

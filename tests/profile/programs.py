@@ -117,6 +117,28 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "r.csv"), encoding="utf-8") as file:
             self.assertEqual(len(file.readlines()), 1 + len(profile["rows"]))
 
+    def test_the_page_shows_device_times(self):
+        profile, _ = self.profile()
+        rows = sorted((row for row in profile["rows"] if row["kernel"]),
+                      key=lambda row: row["self_ns"])
+        for row in rows[-2:]:
+            row.update(device_ns=4.321e9, kernels=57)
+        profile["device_times"].update(source="CUPTI <7>", kernels=114, copies=3, busy_ns=8.642e9,
+                                       idle_ns=1.358e9)
+        profile["steps"] = [step[:5] + [4e6, 1e6] for step in profile["steps"]]
+        with open(os.path.join(self.folder, "p/profile.json"), "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        text = self.run_program(TS_PROF, "report", "p/profile.json").stdout
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        self.assertIn("busy 8642.000 ms, idle 1358.000 ms (13.6%)", text)
+        self.assertRegex(text, r"op +calls +self ms device ms device")
+        self.assertRegex(text, rf"(?m)^{rows[-1]['op']} .* 4321.00  43.2%")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("CUPTI &lt;7&gt;: busy 8642.000 ms with 114 kernels and 3 copies", page)
+        self.assertIn("<td>4321.000</td><td>57</td><td>43.2</td>", page)
+        self.assertIn("device idle", page)
+
     def test_profiles_are_compared_by_step(self):
         self.profile()
         self.run_program(MLP, "40", setting="out=q")
