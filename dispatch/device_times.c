@@ -64,6 +64,13 @@ void ts_device_times_begin(void)
         ts_device_times_join(ts_backend_of((ts_device){k, 0}));
 }
 
+void ts_device_times_drop(void)
+{
+    const ts_backend *b = atomic_load_explicit(&ts_timing.device, memory_order_acquire);
+    if (b && b->profile_begin(b->state) != TS_OK)
+        ts_error_clear(); /* the work stays; its tags are of the reset before */
+}
+
 void ts_device_times_end(void)
 {
     const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);

@@ -25,6 +25,8 @@ bool ts_tag_is_current(uint64_t tag);
 void ts_device_times_begin(void);
 /** Starts recording on a backend that is loaded while a profile records. */
 void ts_device_times_join(const ts_backend *backend);
+/** Drops the work recorded so far, at a reset. */
+void ts_device_times_drop(void);
 void ts_device_times_end(void);
 /** Tags later work of the calling thread. row: NULL for no row; reset: the number of the last reset
  *  that the thread saw. */

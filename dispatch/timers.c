@@ -556,6 +556,7 @@ void ts_timers_reset(void)
     set(&ts_timing.lost_steps, 0);
     ts_timing.step_thread = -1;
     pthread_mutex_unlock(&ts_timing.lock);
+    ts_device_times_drop();
     if (running() && ts_tls.timers)
         timers_of(&ts_tls);
 }

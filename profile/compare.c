@@ -10,7 +10,8 @@
 #include "include/tessera/program.h"
 #include "profile/profile.h"
 
-/** Self time of an op and a layer in both profiles; per step if both profiles have steps. */
+/** Time of an op and a layer in both profiles, per step if both profiles have steps: of the device if
+ *  both are of device time, else self time. */
 typedef struct pair {
     const char *op, *layer;
     double calls[2], ns[2];
@@ -24,7 +25,8 @@ static int by_change(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static void add(pair *all, int64_t *count, const ts_profile *p, int side, double scale)
+static void add(pair *all, int64_t *count, const ts_profile *p, int side, double scale,
+                bool device)
 {
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
@@ -35,7 +37,7 @@ static void add(pair *all, int64_t *count, const ts_profile *p, int side, double
         all[k].op = e->op;
         all[k].layer = e->layer;
         all[k].calls[side] += (double)e->calls * scale;
-        all[k].ns[side] += e->self_ns * scale;
+        all[k].ns[side] += (device ? e->device_ns : e->self_ns) * scale;
     }
 }
 
@@ -57,9 +59,10 @@ ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, 
     if (!all)
         return ts_error_memory("a comparison", before->count + after->count);
     bool steps = before->nsteps && after->nsteps;
+    bool device = ts_profile_is_of_device(before) && ts_profile_is_of_device(after);
     int64_t count = 0;
-    add(all, &count, before, 0, steps ? 1 / (double)before->nsteps : 1);
-    add(all, &count, after, 1, steps ? 1 / (double)after->nsteps : 1);
+    add(all, &count, before, 0, steps ? 1 / (double)before->nsteps : 1, device);
+    add(all, &count, after, 1, steps ? 1 / (double)after->nsteps : 1, device);
     if (count > 1)
         qsort(all, (size_t)count, sizeof *all, by_change);
     const char *unit = steps ? "a step" : "in all";
@@ -71,6 +74,8 @@ ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, 
     ts_profile_write_verdict(after, out);
     fprintf(out, "wall %s: %.3f ms -> %.3f ms, %.3f times\n", unit, wall[0] / 1e6, wall[1] / 1e6,
             wall[0] > 0 ? wall[1] / wall[0] : 0.0);
+    if (device)
+        fputs("\ntimes of the device:", out);
     fprintf(out, "\n%-34s %-10s %8s %8s %11s %11s %11s\n", "op", "layer", "calls", "calls",
             "before ms", "after ms", "change ms");
     for (int64_t i = 0; i < count && i < MOST; i++)

@@ -355,7 +355,7 @@ TS_TEST(the_verdict_rests_on_device_time)
     ck_assert_str_eq(p->shares.verdict, "memory-bound");
     ck_assert_double_eq(p->shares.memory, 1);
     ck_assert_double_eq(must_find(p, "relu", "")->roof_ns, 3200);
-    ts_profile_free(p);
+    ts_profile *before = p;
 
     OK(ts_prof_start(NULL)); /* the host is late */
     for (int i = 0; i < 4; i++, fake->clock += 3000)
@@ -365,6 +365,15 @@ TS_TEST(the_verdict_rests_on_device_time)
     ck_assert_double_eq_tol(p->shares.overhead, 9000.0 / 13000, 1e-9);
     ck_assert_double_eq_tol(p->shares.memory, 4000.0 / 13000, 1e-9);
     expect_text(p, "A1 ");
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    OK(ts_profile_compare(before, p, out));
+    fclose(out);
+    ck_assert_msg(strstr(text, "times of the device:") && strstr(text, "0.0040      0.0040"),
+                  "%s", text);
+    free(text);
+    ts_profile_free(before);
     ts_profile_free(p);
 
     OK(ts_prof_start(NULL)); /* 8,000 bytes in 1,000 ns */
