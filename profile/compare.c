@@ -10,8 +10,8 @@
 #include "include/tessera/program.h"
 #include "profile/profile.h"
 
-/** Time of an op and a layer in both profiles, per step if both profiles have steps: of the device if
- *  both are of device time, else self time. */
+/** Time of an op and a layer in both profiles, per step if both have steps: of the device if both
+ *  profiles are of device time, else self time. */
 typedef struct pair {
     const char *op, *layer;
     double calls[2], ns[2];
