@@ -1,4 +1,4 @@
-/** @file arg.c  Rules of extremes: the chosen element gets the gradient. */
+/** @file arg.c  Gradient rules of extremes: the chosen element gets the gradient. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

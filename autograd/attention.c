@@ -1,4 +1,4 @@
-/** @file attention.c  Rule of scaled dot-product attention. */
+/** @file attention.c  Gradient rule of scaled dot-product attention. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 #include "dispatch/invoke.h"

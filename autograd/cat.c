@@ -1,4 +1,4 @@
-/** @file cat.c  Rules of joining: each member gets its part of the gradient, as a view. */
+/** @file cat.c  Gradient rules of joining: each member gets its part of the gradient, as a view. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

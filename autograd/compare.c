@@ -1,4 +1,4 @@
-/** @file compare.c  Rules of choices; comparisons have no gradient. */
+/** @file compare.c  Gradient rules of choices; comparisons have no gradient. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

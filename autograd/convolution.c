@@ -1,5 +1,5 @@
 /**
- * @file convolution.c  Rules of convolution.
+ * @file convolution.c  Gradient rules of convolution.
  *
  * A convolution is linear in input and in weight, so the second gradients are convolutions and
  * their gradients again.

@@ -1,4 +1,4 @@
-/** @file copy.c  Rules of copies and conversions. */
+/** @file copy.c  Gradient rules of copies and conversions. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -14,7 +14,8 @@ typedef struct ts_capture {
     ts_tensor *grad; /* owned; NULL while none has arrived */
 } ts_capture;
 
-/** Pending gradients of parts of a node's results, which are written together (pieces.c). */
+/** Pending gradients of parts of a node's results. They are written to one tensor together when
+ *  the node runs (pieces.c). */
 typedef struct ts_pieces ts_pieces;
 
 /** A node of a run with the gradients that have arrived for its results (owned). */
@@ -50,7 +51,7 @@ typedef struct ts_run {
     const ts_inside *around; /* the user's code that started the run */
     ts_capture *captures;
     int ncaptures;
-    uint64_t floor;          /* seq below which nothing is captured */
+    uint64_t floor;          /* nodes with a smaller seq lead to no capture and are skipped */
     ts_collected *collected; /* tensors recomputed for checkpoints */
     ts_task *now;            /* the running task; NULL between tasks */
     ts_node *root;           /* owned reference */

@@ -11,10 +11,10 @@ struct ts_function_call {
     void *ctx;
     ts_node *node;        /* the node whose block contains this struct */
     ts_tensor **inputs;   /* set while forward runs; NULL afterwards */
-    ts_end *saved; /* saved tensors; next is weak: the maker of an input, the node of an output */
+    ts_end *saved;  /* saved tensors. `next` is weak: an input's maker; for an output this node */
     int nsaved;
-    bool records;
-    uint8_t *marks; /* DIRTY and CONSTANT, per input, then per output */
+    bool records;   /* some input needs a gradient */
+    uint8_t *marks; /* bits DIRTY and CONSTANT, per input, then per output */
 };
 
 TS_INLINE ts_function_call *ts_function_of(const ts_node *n)

@@ -1,4 +1,4 @@
-/** @file index.c  Rules of reading and writing by index: each is the other's gradient. */
+/** @file index.c  Gradient rules of reading and writing by index: each is the other's gradient. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,4 +1,4 @@
-/** @file loss.c  Rules of losses. */
+/** @file loss.c  Gradient rules of losses. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,4 +1,4 @@
-/** @file mask.c  Rules of triangles and masks. */
+/** @file mask.c  Gradient rules of triangles and masks. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,5 +1,5 @@
 /**
- * @file matmul.c  Rules of products of matrices.
+ * @file matmul.c  Gradient rules of products of matrices.
  *
  * linear and linear_backward take transposed operands without views of them, so the rules of all
  * products are written with these two: x wᵀ is linear(x, w), aᵀ b is the second gradient of linear.

@@ -70,9 +70,10 @@ struct ts_node {
     _Atomic uint32_t owner; /* id + 1 of the thread whose run holds the lock; 0: unlocked */
     bool saves;             /* may hold saved tensors */
     bool guarded;           /* a run must hold the lock to run the rule; set at creation */
-    uint16_t freed : 1;     /* saved tensors are freed, or the last guest frees them */
+    uint16_t freed : 1;     /* saved tensors are freed, or will be when the last guest leaves */
     uint16_t trail : 1;     /* the block ends with a ts_trail (anomaly mode) */
-    uint16_t guests : 14;   /* runs in user code of the node; they keep `saved`, not the lock */
+    uint16_t guests : 14;   /* runs that are in user code of the node without holding its lock; the
+                               saved tensors must stay */
     uint64_t seq;
     const ts_vjp *vjp; /* NULL: no rule; backward through it is an error */
     union {
@@ -259,8 +260,8 @@ TS_INLINE ts_status ts_node_add_input(ts_node *n, ts_end *in, ts_tensor *t, bool
     n->seq = n->seq > next->seq ? n->seq : next->seq;
     return TS_OK;
 }
-/* While no other thread can reach a node, references are counted without atomic read-modify-write.
- */
+/* ts_node_ref() and ts_node_unref() for a node that no other thread can reach: without an atomic
+ * read-modify-write. */
 TS_INLINE ts_node *ts_node_ref_new(ts_node *node)
 {
     atomic_store_explicit(&node->refs, atomic_load_explicit(&node->refs, memory_order_relaxed) + 1,

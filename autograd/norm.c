@@ -1,4 +1,4 @@
-/** @file norm.c  Rules of layer and RMS normalisation. */
+/** @file norm.c  Gradient rules of layer and RMS normalisation. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,4 +1,4 @@
-/** @file pointwise.c  Rules of arithmetic and bounds. */
+/** @file pointwise.c  Gradient rules of arithmetic and bounds. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

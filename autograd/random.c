@@ -1,5 +1,5 @@
-/** @file random.c  Rules of dropout: the mask is drawn again from the counters of the forward
- * call. */
+/** @file random.c  Gradient rules of dropout: the mask is drawn again from the random state of the
+ * forward call. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,4 +1,5 @@
-/** @file reduce.c  Rules of reductions: broadcast the results' gradients over the reduced dims. */
+/** @file reduce.c  Gradient rules of reductions: broadcast the result's gradient over the reduced
+ * dims. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,4 +1,4 @@
-/** @file slice.c  Rules of parts of a tensor. */
+/** @file slice.c  Gradient rules of parts of a tensor. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -1,4 +1,4 @@
-/** @file softmax.c  Rules of softmax and log_softmax. */
+/** @file softmax.c  Gradient rules of softmax and log_softmax. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

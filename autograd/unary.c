@@ -1,4 +1,4 @@
-/** @file unary.c  Rules of the elementary functions. */
+/** @file unary.c  Gradient rules of the elementary functions. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

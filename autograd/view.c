@@ -1,4 +1,4 @@
-/** @file view.c  Rules of views. */
+/** @file view.c  Gradient rules of views. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

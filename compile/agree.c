@@ -1,4 +1,4 @@
-/** @file agree.c  Whether two calls of one plan do the same, so that a third one will. */
+/** @file agree.c  Compares two calls of one plan. If they are equal, later calls may be replays. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 
@@ -11,7 +11,7 @@ static bool numbers_agree(const ts_exec *e, const ts_repeat *a, const ts_repeat 
                           size_t size)
 {
     const uint64_t *before = a->numbers.data, *now = b->numbers.data;
-    bool declared = a->modes.epoch == b->modes.epoch && a->matched; /* it was predicted */
+    bool declared = a->modes.epoch == b->modes.epoch && a->matched; /* `predicted` is valid */
     for (uint32_t i = 0; i < b->rules.count; i++) {
         const ts_number_rule *x = AT(a->rules, ts_number_rule, i),
                              *y = AT(b->rules, ts_number_rule, i);
@@ -39,8 +39,8 @@ static bool numbers_agree(const ts_exec *e, const ts_repeat *a, const ts_repeat 
     return true;
 }
 
-/** Compares the storages from outside. A storage that belonged to one input in both calls, and
- *  differs, is from then on that input's. */
+/** Compares the origins of storages. If both calls have a storage of the same input but the two
+ *  storages differ, its origin becomes TS_ORIGIN_INPUT. */
 static bool holders_agree(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *varies,
                           char *why, size_t size)
 {
@@ -66,7 +66,7 @@ static bool holders_agree(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bo
         if (equal)
             continue;
         *varies = x->origin == TS_ORIGIN_FIXED && y->origin == TS_ORIGIN_FIXED &&
-                  atomic_load(&x->storage->refs) > 1; /* the program has both */
+                  atomic_load(&x->storage->refs) > 1; /* the program still holds the earlier one */
         ts_replay_refuse_storage(why, size, e, &b->sites, i,
                        "a tensor that is no input is another one in each call, of");
         return false;
@@ -95,7 +95,7 @@ static bool outputs_agree(const ts_repeat *a, ts_repeat *b)
         const ts_output_rule *x = AT(a->outputs, ts_output_rule, i);
         ts_output_rule *y = AT(b->outputs, ts_output_rule, i);
         bool settled = x->kind == TS_OUTPUT_HANDLE || (x->kind == TS_OUTPUT_NEW && !x->handle);
-        if (y->kind == TS_OUTPUT_NEW && y->handle) { /* the tensor itself, or a view of it */
+        if (y->kind == TS_OUTPUT_NEW && y->handle) { /* the same tensor, or a new view? */
             bool itself = settled ? x->kind == TS_OUTPUT_HANDLE && x->handle == y->handle
                                   : x->handle == y->handle;
             if (x->kind == TS_OUTPUT_HANDLE && !itself)

@@ -16,22 +16,23 @@ typedef struct ts_break {
 enum { TS_MAX_BREAKS = 16 };
 
 struct ts_compiled {
-    pthread_mutex_t lock;  /* guards the fields after name */
+    pthread_mutex_t lock;  /* guards the fields after `name` */
     ts_trace_fn fn;
     void *ctx;
     ts_compile_opts opts;
     char name[64];
-    ts_exec **plans;
+    ts_exec **plans;       /* owned */
     int64_t nplans;
-    uint64_t clock;
-    const ts_exec *newest;
-    char cause[192];       /* difference between the newest plan and the one before */
+    uint64_t clock;        /* number of runs, the time unit of ts_exec.used */
+    const ts_exec *newest; /* the plan that was made last */
+    char cause[192];       /* difference between the newest plan and the previous one */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
-    char replay_why[320];  /* the function ran last; "" */
-    int64_t replayed;      /* plan that was replayed last */
-    int surprises;         /* calls that differed where no guard did */
-    bool replay_over, verifying;
+    char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
+    int64_t replayed;      /* index of the plan that was replayed last */
+    int surprises;         /* calls that differed from a replay although its guards held */
+    bool replay_over,      /* no more replays: too many surprises, or a failed check */
+        verifying;         /* the running call checks what a replay would have done */
 };
 
 /** Reads the environment variable TS_COMPILE. */

@@ -26,23 +26,24 @@ enum ts_word {
     TS_WORD_STORAGE = 1, /* source, device, bytes */
     TS_WORD_VALUE,       /* dtype, ndim, storage; offset; sizes; strides */
     TS_WORD_CALL,        /* op, counts; arguments; results */
-    TS_WORD_END          /* which promised storages are held outside */
+    TS_WORD_END          /* which promised storages are still referenced outside the recording */
 };
 
-/** A storage of a recording. */
+/** A storage of a recording: promised (made by a recorded call, core/tensor.h), or outside (it
+ *  existed before a recorded call used it). */
 typedef struct ts_lazy_storage {
-    ts_storage *storage; /* promised: borrowed, NULL after its last reference; outside: one
+    ts_storage *storage; /* promised: borrowed, NULL after its last release; outside: one
                             reference */
-    const char *base;    /* promised address; outside: address of the next promised storage */
-    uint32_t newest;     /* value, + 1 */
-    uint32_t version;    /* of outside: when a call first named it */
+    const char *base;    /* promised: its address; outside: address of the next promised storage */
+    uint32_t newest;     /* index + 1 of its newest value */
+    uint32_t version;    /* outside: the version when a call first used it */
     bool outside;
 } ts_lazy_storage;
 
 /** A layout over a storage that a call takes or makes. */
 typedef struct ts_lazy_value {
-    uint32_t before; /* value of the same storage, + 1 */
-    uint32_t word;   /* index of its record */
+    uint32_t before; /* index + 1 of the previous value of the same storage */
+    uint32_t word;   /* index of its record in the stream */
 } ts_lazy_value;
 
 /** The recording of a thread. */
@@ -52,19 +53,19 @@ typedef struct ts_lazy {
     uint64_t serial;
     char *next;         /* address of the next promised storage */
     ts_array words, numbers, storages, values, sites;
-    ts_array table;     /* outside storage -> its index; open addressing */
+    ts_array table;     /* outside storage -> its index + 1; open addressing */
     uint32_t outside;   /* number of outside storages */
-    ts_keyset keys;     /* of all tensors that calls named */
-    struct ts_notes *notes; /* for a replay (replay.h); NULL: there will be none */
-    const ts_array *ahead;  /* numbers that the next run will probably have; NULL: unknown */
+    ts_keyset keys;     /* union of the keys of all tensors in calls */
+    struct ts_notes *notes; /* for replays (replay.h); NULL: replays are off */
+    const ts_array *ahead;  /* expected numbers of the next run; NULL: unknown */
     bool failed;        /* out of memory: the recording is lost */
-    bool running;       /* its calls are being run */
+    bool running;       /* the plan of the recording is running */
 } ts_lazy;
 
 /** Runs the recorded calls and starts a new recording. why: cause of the graph break; NULL at the
  *  end of the compiled function. site: call site of the break, or NULL. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
-/** Number of a storage of outside in the recording, + 1; 0: no call has named it. */
+/** Index + 1 of an outside storage in the recording; 0: no recorded call uses it. */
 uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
 /** Begins and ends recording in a thread. */
 void ts_lazy_begin(ts_lazy *l, struct ts_compiled *c);
@@ -115,10 +116,10 @@ typedef struct ts_exec {
     int64_t bytes, fused_bytes;
     uint64_t *words;       /* the key */
     uint32_t nwords;
-    uint64_t hash, used;   /* used: time of the last run */
+    uint64_t hash, used;   /* used: ts_compiled.clock at the last run */
     uint32_t runs;         /* runs in progress */
-    struct ts_captured *captured; /* capture.c; NULL without */
-    struct ts_repeat *replay;     /* replay.h; NULL without */
+    struct ts_captured *captured; /* the device graph (capture.c), or NULL */
+    struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;
 
 /** Makes the plan of a recorded stream and copies the words; NULL with an error. max_groups: limit

@@ -1,4 +1,5 @@
-/** @file notes.c  What a replay must know of a call beside its recording, noted as it happens. */
+/** @file notes.c  Collects during a call what a replay needs besides the recording: gradients of
+ * leaves, declared sources of numbers, reasons against a replay. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 #include "dispatch/entries.h"
@@ -54,7 +55,8 @@ static bool add_leaf(ts_notes *n, ts_leaf leaf)
     return true;
 }
 
-/** Events come leaf by leaf in one order: the next is often the one behind the last. */
+/** True if the leaf or variable has a note. Events of all leaves come in the same order, so the
+ *  search starts after the last match. */
 static bool is_known(ts_notes *n, const ts_tensor *leaf, ts_tensor **slot)
 {
     const ts_leaf *all = n->leaves.data;
@@ -87,7 +89,7 @@ static void note(ts_recorder *r, ts_tensor *leaf, ts_tensor *before)
 }
 static void grad_read(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad) { note(r, leaf, grad); }
 static void grad_absent(ts_recorder *r, ts_tensor *leaf) { note(r, leaf, NULL); }
-/** A gradient is removed while it is there, and set where there is none. */
+/** Before the event a removed gradient (grad NULL) still exists, and a new one does not. */
 static void grad_set(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad)
 {
     note(r, leaf, grad ? NULL : leaf->grad->grad);
@@ -141,14 +143,14 @@ void ts_notes_end(ts_notes *n)
 
 /* ------------------------------------------------------------------------- declarations ---- */
 
-/** The notes of the calling thread, while a function runs; NULL: nobody wants to know. */
+/** Notes of the calling thread's compiled call; NULL if none runs or replays are off. */
 static ts_notes *notes_now(void)
 {
     const ts_lazy *l = ts_tls.lazy;
     return l && !l->running ? l->notes : NULL;
 }
 
-/** The number of an argument by its name; -1 with an error. */
+/** Index of the argument `argument` of op, and the op's *number; -1 with TS_ERR_VALUE. */
 static int arg_of(ts_check_place at, const char *op, const char *argument, int *number)
 {
     *number = ts_op_by_name(op);
@@ -213,7 +215,7 @@ ts_status ts_depends_on(const void *memory, size_t bytes)
     ts_notes *n = notes_now();
     if (!n)
         return TS_OK;
-    for (uint32_t i = 0; i < n->dependencies.count; i++) { /* the first one tells the begin */
+    for (uint32_t i = 0; i < n->dependencies.count; i++) { /* only the first copy counts */
         const ts_dependency *d = (const ts_dependency *)n->dependencies.data + i;
         if (d->memory == memory && d->bytes == bytes)
             return TS_OK;
@@ -253,7 +255,7 @@ void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first)
     for (uint32_t i = 0; i < n->waiting.count; i++) {
         ts_cell c = waiting[i];
         ts_tag tag = c.kind == TS_NUMBER_CELL ? TS_TAG_FLOAT : TS_TAG_INTS;
-        if (c.op != f->op || c.arg != arg || v->tag != tag) { /* no number: a tensor, say */
+        if (c.op != f->op || c.arg != arg || v->tag != tag) { /* another argument, or no number */
             waiting[left++] = c;
             continue;
         }

@@ -1,4 +1,5 @@
-/** @file replay.c  Guards of replays, when they are granted, and the run without the function. */
+/** @file replay.c  Replays a plan without the user's function: checks guards, decides when replays
+ * are allowed, runs the plan and writes the function's effects. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 
@@ -18,7 +19,7 @@ static bool has_layout(const ts_layout *l, const ts_tensor *t)
            ts_same_sizes(l->strides, t->strides, t->ndim);
 }
 
-/** Whether an input is on the memory that the plan expects. */
+/** Checks the storage of input i. Returns NULL, or the reason why its memory forbids a replay. */
 static const char *check_memory(const ts_repeat *p, ts_tensor *const *inputs, uint32_t i,
                                 bool granted)
 {
@@ -109,8 +110,8 @@ static const char *check_fixed(const ts_repeat *p)
     return NULL;
 }
 
-/** What forbids a replay now; NULL: nothing. granted: an input that was the same tensor in all
- *  calls so far must be so. */
+/** Checks all guards. Returns NULL, or the reason against a replay. granted: an input that had the
+ *  same storage in all calls so far must have it again. */
 static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes,
                          ts_tensor *const *inputs, int n, bool granted)
 {
@@ -132,7 +133,7 @@ static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes
 
 /* ------------------------------------------------------------------------------ numbers ---- */
 
-/** Advances counts and takes the numbers of a call. */
+/** Writes a call's numbers to `numbers`. Increments the counters that ts_counts_from() declares. */
 static void take_numbers(const ts_repeat *p, uint64_t *numbers, ts_rng_state rng)
 {
     for (uint32_t i = 0; i < p->rules.count; i++) {
@@ -191,7 +192,7 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
     pthread_mutex_unlock(&c->lock);
 }
 
-/** The function did not do what a replay would have done. */
+/** Handles a call of the function that differed from what a replay of p would have done. */
 static void surprise(ts_compiled *c, ts_repeat *p, const char *why)
 {
     char text[sizeof c->replay_why];
@@ -207,7 +208,8 @@ static void surprise(ts_compiled *c, ts_repeat *p, const char *why)
     say(c, text);
 }
 
-/** Counts what the call has shown against replays that would have been made instead. */
+/** Calls surprise() for each plan whose guards held but whose replay would have differed from the
+ *  call, which used plan e. equal: the call equals e's summary. */
 static void judge(ts_compiled *c, const ts_exec *e, bool equal, const char *why)
 {
     for (int64_t i = 0; i < c->nplans; i++) {
@@ -292,7 +294,8 @@ static ts_storage *storage_at(const ts_repeat *p, ts_tensor *const *inputs, uint
     }
 }
 
-/** Storages of a run, and the handles that it leaves: all that may fail for want of memory. */
+/** Allocates the storages of a run and the handles that it leaves, so that nothing after the run
+ *  can fail. TS_ERR_MEMORY. */
 static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
                          ts_tensor *const *inputs)
 {
@@ -325,7 +328,7 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
     return TS_OK;
 }
 
-/** The state of the host after the function. */
+/** Writes the function's effects: versions, outputs, gradients, variables, generator. */
 static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
                         ts_tensor **outputs, ts_thread *thread)
 {
@@ -363,7 +366,7 @@ static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *
     thread->rng.offset += p->drawn;
 }
 
-/** Gives back what the run has made and nobody has taken. */
+/** Releases the handles and storages of a run that leave_state() did not hand out. */
 static void clean_up(const ts_repeat *p, const ts_exec *e)
 {
     ts_tensor **made = p->made.data;
@@ -397,7 +400,8 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
     return status;
 }
 
-/** A plan whose replay is granted and whose guards hold; it is busy from then on. */
+/** Finds a plan whose replay is granted and whose guards hold; NULL if there is none, or if this
+ *  call must run the function to check a replay (opts.verify). The caller holds c->lock. */
 static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *inputs, int n)
 {
     struct ts_replay_modes modes = ts_replay_modes_now(thread);

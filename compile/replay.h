@@ -1,11 +1,11 @@
 /**
- * @file replay.h  Compiled calls without their function: what a call depends on, what it leaves.
+ * @file replay.h  Replays: compiled calls that run a plan without running the user's function.
  *
- * While the function runs, notes.c writes down what the recording does not say: gradients of
- * leaves, numbers that come from the program's memory, what forbids a replay. summary.c makes a
- * ts_repeat of notes and recording: guards, where numbers and storages come from, results. Two
- * equal ones in a row grant the replay of a plan (replay.c): later calls whose guards hold run the
- * plan without the function, and leave the state that the function would have left.
+ * While the function runs, notes.c collects what the recording does not contain: gradients of
+ * leaves, numbers read from the program's memory, reasons that forbid a replay. summary.c combines
+ * notes and recording into a ts_repeat: guards, sources of numbers and storages, results. A plan
+ * may be replayed after two consecutive calls with equal ts_repeats. A later call whose guards hold
+ * then runs the plan and leaves the same state as the function (replay.c).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_REPLAY_H
@@ -17,76 +17,78 @@
 
 /* -------------------------------------------------------------------------------- notes ---- */
 
-/** A tensor without its memory. */
+/** Layout of a tensor in its storage. Layouts are compared byte by byte. */
 typedef struct ts_layout {
     uint8_t dtype, ndim, flags;
-    int64_t place; /* bytes from the storage's begin */
+    int64_t place; /* bytes from the start of the storage */
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
 } ts_layout;
 void ts_layout_of(ts_layout *l, const ts_tensor *t);
 
-/** Where a number of a run comes from. */
+/** Source of a number of a run. */
 typedef enum ts_number_kind {
-    TS_NUMBER_FIXED,  /* the same in each call */
-    TS_NUMBER_CELL,   /* *cell, a double */
-    TS_NUMBER_COUNT,  /* ++*cell, an int64_t */
-    TS_NUMBER_SEED,   /* of the thread's generator */
-    TS_NUMBER_OFFSET  /* so far from the generator's at the begin of the call */
+    TS_NUMBER_FIXED,  /* the same number in each call */
+    TS_NUMBER_CELL,   /* *cell, a double (ts_number_from()) */
+    TS_NUMBER_COUNT,  /* ++*cell, an int64_t (ts_counts_from()) */
+    TS_NUMBER_SEED,   /* seed of the thread's generator */
+    TS_NUMBER_OFFSET  /* the generator's offset at the start of the call, plus distance */
 } ts_number_kind;
 
 typedef struct ts_number_rule {
     uint32_t node;
-    uint8_t kind, arg; /* arg: UINT8_MAX for the state of a random call */
+    uint8_t kind, arg; /* arg: index of the argument; UINT8_MAX: generator state of a random call */
     union {
         void *cell;
         uint64_t distance;
     };
 } ts_number_rule;
 
-/** A declared source of numbers: waits for a call, then belongs to number `at`. */
+/** A declared source of a number. It waits for the next call of `op`, which assigns it to a number
+ *  of the recording. */
 typedef struct ts_cell {
     void *address;
-    uint32_t at;
+    uint32_t at;       /* index of the assigned number */
     uint16_t op;
-    uint8_t arg, kind;
-    uint32_t member; /* of a list */
+    uint8_t arg, kind; /* index of the argument; a ts_number_kind */
+    uint32_t member;   /* index in a list argument */
 } ts_cell;
 
-/** Memory of the program that decides what the function calls. */
+/** Memory of the program on which the function's control flow depends (ts_depends_on()). */
 typedef struct ts_dependency {
     const void *memory;
-    size_t bytes, at; /* at: of the copy */
+    size_t bytes, at; /* at: offset of its contents at declaration, in `copies` */
 } ts_dependency;
 
-/** A leaf whose gradient the function reads, adds to, sets or removes, or a declared variable that
- *  owns a tensor. */
+/** A leaf whose gradient the function reads, adds to, sets or removes; or a variable that
+ *  ts_replaces() declares, which owns a tensor. */
 typedef struct ts_leaf {
     ts_tensor *leaf;    /* one reference; NULL: a variable */
-    ts_tensor **slot;   /* the variable */
-    ts_tensor *before;  /* the tensor there at the begin, borrowed; NULL: none */
-    ts_storage *memory; /* of that */
-    bool alone;         /* nobody else held it */
-    ts_layout layout;
+    ts_tensor **slot;   /* address of the variable; NULL for a leaf */
+    ts_tensor *before;  /* gradient or tensor before the call, borrowed; NULL: none */
+    ts_storage *memory; /* storage of `before`, or NULL */
+    bool alone;         /* `before` and its storage had no other owner */
+    ts_layout layout;   /* layout of `before` */
 } ts_leaf;
 
+/** Notes on the running call of a compiled function. */
 typedef struct ts_notes {
-    ts_recorder events; /* the thread's, while the function runs */
+    ts_recorder events; /* the thread's recorder while the function runs */
     ts_thread *thread;
     ts_tensor *const *inputs;
     ts_tensor **outputs;
     int ninputs, noutputs;
-    ts_rng_state rng;   /* at the begin; so are modes */
+    ts_rng_state rng;   /* generator state at the start of the call */
     struct ts_replay_modes {
         uint64_t epoch;
         ts_keyset include, exclude;
         uint32_t autocast;
         ts_device device;
         bool no_cast_cache, deterministic;
-    } modes;
-    bool failed;        /* the function, or the notes for want of memory: the call shows nothing */
-    char why[240];      /* there is no replay; "" */
-    uint32_t last_leaf;
-    ts_array waiting, cells;       /* ts_cell */
+    } modes;            /* at the start of the call; compared byte by byte */
+    bool failed;        /* the function failed or memory ran out: the call is not judged */
+    char why[240];      /* first reason why the call cannot be replayed; "": none */
+    uint32_t last_leaf; /* where the search in `leaves` starts */
+    ts_array waiting, cells;       /* ts_cell: not yet assigned; assigned */
     ts_array dependencies, copies; /* ts_dependency, bytes */
     ts_array leaves;               /* ts_leaf */
 } ts_notes;
@@ -94,62 +96,71 @@ typedef struct ts_notes {
 void ts_notes_begin(ts_notes *n, ts_thread *thread, ts_tensor *const *inputs, int ninputs,
                     ts_tensor **outputs, int noutputs);
 void ts_notes_end(ts_notes *n);
-/** The first reason why there is no replay of the call; site may be NULL. */
+/** Records in n->why that the call cannot be replayed because of `what`, unless an earlier reason
+ *  is there. site: call site, or NULL. */
 void ts_notes_refuse(ts_notes *n, const char *what, const void *site);
+/** ts_notes_refuse() for the calling thread's compiled call. */
 void ts_notes_unrepeatable(const char *what);
-/** Gives the numbers of argument `arg` of a call, from `first` on, to cells that wait for it. */
+/** Assigns the waiting cells for argument `arg` of f's op to the argument's numbers, which start at
+ *  index `first` of the recording. */
 void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first);
 struct ts_replay_modes ts_replay_modes_now(const ts_thread *thread);
 
 /* ------------------------------------------------------------------------------- replay ---- */
 
-/** Whose a storage of the plan is. */
+/** Source of a storage of the plan. */
 typedef enum ts_origin {
-    TS_ORIGIN_PLAN,    /* made by the run */
-    TS_ORIGIN_FIXED,   /* this one in each call */
-    TS_ORIGIN_INPUT,   /* of input `at` */
-    TS_ORIGIN_GRADIENT /* of the gradient of leaf `at` */
+    TS_ORIGIN_PLAN,    /* allocated by the run */
+    TS_ORIGIN_FIXED,   /* the same storage in each call */
+    TS_ORIGIN_INPUT,   /* the storage of input `at` */
+    TS_ORIGIN_GRADIENT /* the storage of leaf `at`'s gradient, or of variable `at`'s tensor */
 } ts_origin;
 
+/** A storage that a call uses: those of the plan by number, then storages that no call touched. */
 typedef struct ts_holder {
     ts_storage *storage; /* FIXED: one reference */
-    uint32_t at;
-    uint32_t input;      /* FIXED: the input that it was of, + 1 */
-    uint8_t origin;
-    uint16_t writer;
-    uint32_t writes;     /* of outside: how many a call makes; of the plan: the version */
+    uint32_t at;         /* INPUT, GRADIENT: index of the input or leaf */
+    uint32_t input;      /* FIXED: index + 1 of an input with this storage; 0: none */
+    uint8_t origin;      /* a ts_origin */
+    uint16_t writer;     /* op of the last write */
+    uint32_t writes;     /* increments of the version per call; for PLAN the version afterwards */
 } ts_holder;
 
+/** Properties that an input must have in a replay. */
 typedef struct ts_input_guard {
     ts_keyset keys;
     ts_kind kind;
-    uint32_t holder; /* + 1; 0: its memory is not touched */
+    uint32_t holder; /* index + 1 of its storage in `holders`; 0: the call does not use it */
     ts_layout layout;
 } ts_input_guard;
 
+/** Effect of a call on a leaf's gradient or on a variable's tensor. */
 typedef enum ts_gradient_kind {
-    TS_GRADIENT_KEPT, /* the tensor stays */
-    TS_GRADIENT_NONE,
-    TS_GRADIENT_NEW
+    TS_GRADIENT_KEPT, /* the tensor is not replaced */
+    TS_GRADIENT_NONE, /* no gradient afterwards */
+    TS_GRADIENT_NEW   /* replaced by a new tensor */
 } ts_gradient_kind;
 
+/** Guard and effect for a leaf's gradient or a declared variable; "tensor" means either's. */
 typedef struct ts_leaf_rule {
-    ts_tensor *leaf;  /* one reference; NULL: */
-    ts_tensor **slot; /* the variable */
-    uint32_t input;  /* + 1: the leaf is this input; 0: it is `leaf` in each call */
-    bool had, alone, read; /* a gradient at the begin; read: its memory is touched */
-    uint8_t after;         /* a ts_gradient_kind */
-    uint32_t holder;       /* NEW */
-    ts_layout before, now;
+    ts_tensor *leaf;  /* one reference; NULL for a variable */
+    ts_tensor **slot; /* address of the variable; NULL for a leaf */
+    uint32_t input;   /* index + 1 of the input that is the leaf; 0: always `leaf` */
+    bool had,         /* guard: there is a tensor before the call */
+        alone,        /* guard, if read: the leaf is the tensor's only owner */
+        read;         /* calls use the tensor's memory */
+    uint8_t after;    /* a ts_gradient_kind */
+    uint32_t holder;  /* NEW: index of its storage in `holders` */
+    ts_layout before, now; /* guard, if read: layout before the call; NEW: layout afterwards */
 } ts_leaf_rule;
 
 typedef enum ts_output_kind {
-    TS_OUTPUT_NONE,
+    TS_OUTPUT_NONE,     /* TS_NONE */
     TS_OUTPUT_INPUT,    /* input `at` itself */
-    TS_OUTPUT_SAME,     /* as output `at` */
-    TS_OUTPUT_GRADIENT, /* of leaf `at`, a new one */
-    TS_OUTPUT_HANDLE,   /* this tensor in each call */
-    TS_OUTPUT_NEW       /* a layout over holder `at` */
+    TS_OUTPUT_SAME,     /* the same tensor as output `at` */
+    TS_OUTPUT_GRADIENT, /* the new gradient of leaf `at`, or the new tensor of variable `at` */
+    TS_OUTPUT_HANDLE,   /* the same tensor in each call */
+    TS_OUTPUT_NEW       /* a new tensor on storage `at` of `holders` */
 } ts_output_kind;
 
 typedef struct ts_output_rule {
@@ -159,30 +170,33 @@ typedef struct ts_output_rule {
     ts_layout layout;
 } ts_output_rule;
 
+/** Summary of a recorded call: guards, sources and results of its replays. */
 typedef struct ts_repeat {
-    struct ts_replay_modes modes;
-    ts_rng_state rng; /* seed and offset at the begin of the call that this is made of */
-    uint64_t drawn;
-    int agreed;       /* equal calls; 2 grant the replay */
-    bool refused;     /* for good */
-    bool matched;     /* its guards hold for the call that runs now */
-    bool busy;        /* one run at a time; others run the function */
-    int64_t since;    /* replays since the function ran */
+    struct ts_replay_modes modes; /* guard: the thread's modes */
+    ts_rng_state rng; /* generator state at the start of the summarised call */
+    uint64_t drawn;   /* Philox counters that a call takes from the generator */
+    int agreed;       /* consecutive equal calls; replays are allowed from 2 on */
+    bool refused;     /* the plan is never replayed */
+    bool matched;     /* the guards hold for the running call */
+    bool busy;        /* a replay is running; other threads run the function meanwhile */
+    int64_t since;    /* replays since the function last ran */
     ts_array inputs, holders, leaves, outputs; /* of the structs above */
-    ts_array fixed;                            /* ts_storage *, sorted */
-    ts_array numbers, rules, sites;            /* by number; by node */
-    ts_array predicted;                        /* numbers of the next call, where cells say so */
-    ts_array dependencies, copies;
+    ts_array fixed;                            /* ts_storage * of FIXED holders, sorted */
+    ts_array numbers, rules, /* per number: uint64_t; ts_number_rule */
+        sites;               /* per node: call site */
+    ts_array predicted;                        /* expected numbers of the next call */
+    ts_array dependencies, copies;             /* as in ts_notes */
     ts_array storages;                         /* ts_lazy_storage of a run */
-    ts_array made;                             /* ts_tensor * of a run: gradients, then outputs */
-    struct ts_repeat *next, **link;            /* among all that hold storages */
+    ts_array made;                             /* ts_tensor * of a run: by leaf, then by output */
+    struct ts_repeat *next, **link;            /* list of all that ts_replay_list() added */
 } ts_repeat;
 
-/** Summarises the call that has just been recorded, before its plan runs; NULL if it cannot be
- *  replayed, and notes say why. */
+/** Summarises the call that was just recorded, before its plan runs. The caller owns the result.
+ *  NULL if the call cannot be replayed; the notes then contain the reason. */
 ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e);
 void ts_replay_free(ts_repeat *p);
-/** The tensor of a rule: the gradient of its leaf, or that of its variable; NULL: none. */
+/** Address of the rule's tensor: the gradient of `leaf`, or the variable. NULL if the leaf has no
+ *  gradient meta. ts_leaf_tensor() returns the tensor, borrowed, or NULL if there is none. */
 TS_INLINE ts_tensor **ts_leaf_slot(const ts_leaf_rule *r, ts_tensor *leaf)
 {
     return r->slot ? r->slot : leaf->grad ? &leaf->grad->grad : NULL;
@@ -192,29 +206,37 @@ TS_INLINE ts_tensor *ts_leaf_tensor(const ts_leaf_rule *r, ts_tensor *leaf)
     ts_tensor **slot = ts_leaf_slot(r, leaf);
     return slot && *slot != TS_NONE ? *slot : NULL;
 }
-/** Says why there is no replay: of which call a number is; which call first touches a storage. */
+/** Write a reason against a replay to `why`. It names the number's argument and call, or the first
+ *  call that uses the storage; `what` completes the sentence. */
 void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_number_rule *r,
                              const void *site, const char *what);
 void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts_array *sites,
                               uint32_t storage, const char *what);
-/** Lists the storages that are FIXED; false without memory. */
+/** Fills p->fixed with the storages of FIXED holders; false if out of memory. */
 bool ts_replay_add_fixed(ts_repeat *p);
-/** Whether a storage is the same in each call. */
+/** True if p->fixed contains s. */
 bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
-/** Whether two calls of one plan do the same. *varies: if not, a third would not either. */
+/** True if two calls of one plan are equal. Otherwise *varies tells whether later calls will differ
+ *  too, and `why` receives the difference. */
 bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now, bool *varies,
                       char *why, size_t size);
-/** How many replays hold a storage, and the list of those that do. */
+/** Number of listed ts_repeats that hold a reference to s. */
 int32_t ts_replays_hold(const ts_storage *s);
+/** Adds p to the list that ts_replays_hold() searches; ts_replay_free() removes it. */
 void ts_replay_list(ts_repeat *p);
 
-/** Compares a recorded call with earlier ones. Takes over `call`, which may be NULL. Returns the
- *  status, or TS_ERR_STATE where fullgraph asks for replays and the call can have none. */
+/** Compares the recorded call with the previous call of its plan and makes it the plan's summary.
+ *  Takes over `call`, which is NULL for a call that cannot be replayed. Returns `status`, the
+ *  call's status; or TS_ERR_STATE if the function was compiled with replay and fullgraph and the
+ *  call can have no replay. */
 ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_status status);
+/** True if the plan may be replayed when its guards hold. */
 bool ts_replay_is_granted(const ts_exec *e);
-/** Marks the plans whose guards hold, before a function runs. */
+/** Call it before the function runs. Sets `matched` of the plans whose guards hold for these
+ *  inputs, so that ts_replay_learn() detects calls that a replay would have got wrong. */
 void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
-/** Runs a call without its function if that was granted; false: nothing has happened. */
+/** Replays a plan whose guards hold, without running the function, and sets *status. Returns false,
+ *  with nothing changed, if there is no such plan; the caller then runs the function. */
 bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs,
                     int noutputs, ts_status *status);
 

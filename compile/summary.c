@@ -1,4 +1,5 @@
-/** @file summary.c  A recorded call as a ts_repeat: guards, sources of numbers, results. */
+/** @file summary.c  Makes the ts_repeat of a recorded call: guards, sources of numbers and
+ * storages, results. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
 
@@ -10,7 +11,7 @@
 
 /* --------------------------------------------------------------------------------- text ---- */
 
-/** Says of which call a number is. */
+/** Writes the argument and the call of a number, and `what`, to `why`. */
 void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_number_rule *r,
                           const void *site, const char *what)
 {
@@ -21,7 +22,7 @@ void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_
              ts_graph_node_name(e->graph, n), ts_format_site(text, sizeof text, site), what);
 }
 
-/** Says which call first touches a storage. */
+/** Writes `what` and the first call that uses a storage to `why`. */
 void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts_array *sites,
                            uint32_t storage, const char *what)
 {
@@ -145,7 +146,7 @@ static ts_storage *hold(ts_storage *s)
     return s;
 }
 
-/** The input on a storage, + 1; 0: none. */
+/** Index + 1 of the first input on storage s; 0: none. */
 static uint32_t input_on(const ts_notes *n, const ts_storage *s)
 {
     for (int i = 0; i < n->ninputs; i++)
@@ -154,7 +155,7 @@ static uint32_t input_on(const ts_notes *n, const ts_storage *s)
     return 0;
 }
 
-/** Who has the storages of the recording. */
+/** Fills p->holders with the origin of each storage of the recording. */
 static bool add_holders(ts_repeat *p, const ts_lazy *l)
 {
     const ts_notes *n = l->notes;
@@ -187,8 +188,7 @@ static bool add_holders(ts_repeat *p, const ts_lazy *l)
     return true;
 }
 
-/** The number of a tensor's storage among the holders; one is added for memory that no call
- *  touched. */
+/** Sets *holder to the index of t's storage in p->holders; adds a holder if no call used it. */
 static bool holder_of(ts_repeat *p, const ts_lazy *l, const ts_tensor *t, uint32_t *holder)
 {
     if (t->storage->id >> TS_ID_BITS == l->serial) {
@@ -231,7 +231,8 @@ static bool add_inputs(ts_repeat *p, const ts_lazy *l)
     return true;
 }
 
-/** Gradients at the begin and at the end. */
+/** Fills p->leaves with the gradients and declared variables before and after the call. handles[i]:
+ *  number of handles on storage i that a replay would make. */
 static bool add_leaves(ts_repeat *p, const ts_lazy *l, uint32_t *handles)
 {
     const ts_notes *n = l->notes;
@@ -311,7 +312,7 @@ static bool add_outputs(ts_repeat *p, const ts_lazy *l, uint32_t *handles)
         ts_layout_of(&r->layout, t);
         if (fresh)
             handles[r->at] += atomic_load(&t->refs) == 1 && t->link ? 1 : UINT16_MAX;
-        else /* the tensor itself, or a new view of it: the next call shows */
+        else /* the same tensor or a new view in each call? ts_replay_agrees() decides */
             r->handle = ts_tensor_ref(t);
     }
     return true;
@@ -322,7 +323,7 @@ static bool is_number(const ts_graph_arg *a)
     return a->role == TS_ROLE_VALUE && a->tag != TS_TAG_NONE;
 }
 
-/** Two numbers are a state of the generator, which is where the call began, or ahead of that. */
+/** Marks two numbers as the generator's seed and offset if the seed is the one before the call. */
 static void draw_at(ts_repeat *p, const uint64_t *numbers, uint32_t seed, uint32_t offset)
 {
     ts_number_rule *rules = p->rules.data;
@@ -333,7 +334,7 @@ static void draw_at(ts_repeat *p, const uint64_t *numbers, uint32_t seed, uint32
     rules[offset].distance = numbers[offset] - p->rng.offset;
 }
 
-/** Sources of numbers: by the arguments of calls, then those that were declared. */
+/** Fills p->rules with the source of each number: first from the calls, then from declarations. */
 static bool add_numbers(ts_repeat *p, const ts_lazy *l, const ts_exec *e)
 {
     ts_notes *n = l->notes;
@@ -405,7 +406,8 @@ bool ts_replay_add_fixed(ts_repeat *p)
     return true;
 }
 
-/** The function must not change what it depends on: replays would not. */
+/** Refuses replays if the function changed memory that ts_depends_on() declares, because a replay
+ *  would not change it. */
 static void find_changed_memory(const ts_lazy *l)
 {
     ts_notes *n = l->notes;
@@ -416,7 +418,7 @@ static void find_changed_memory(const ts_lazy *l)
     }
 }
 
-/** A layer of the user that runs for calls of the function would not run for a replay. */
+/** Refuses replays if a layer of the user saw the function's calls, because a replay has none. */
 static void find_layers(const ts_lazy *l)
 {
     ts_notes *n = l->notes;
@@ -439,7 +441,7 @@ ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e)
                                         "registry changed in the function");
         return NULL;
     }
-    ts_array handles = {0}; /* of each storage that is held, those that a replay makes */
+    ts_array handles = {0}; /* uint32_t per storage: number of handles that a replay makes */
     ts_repeat *p = ts_alloc(thread, sizeof *p);
     if (p)
         *p = (ts_repeat){.modes = n->modes, .rng = n->rng, .agreed = 1,

@@ -29,12 +29,12 @@ static ts_status call(const ts_case *c, const ts_made *m, const ts_value *args)
 
 /** Status codes that the CPU returned for the calls of a sweep, in order. */
 typedef struct ts_answers {
-    ts_status *codes;
-    int count, room, at;
+    ts_status *codes;    /* freed by compare_odd() */
+    int count, room, at; /* at: the next code to compare with */
 } ts_answers;
 
-/** Checks that got and the recorded code equal want, and that the message names the op and the
- * argument and contains text; argument and text may be NULL. */
+/** Checks that `got` and the recorded code equal `want`, and that the message names the op and
+ * `argument` and contains `text`. argument and text may be NULL. */
 static void expect(const ts_case *c, ts_status got, ts_status want, const char *argument,
                    const char *text)
 {
@@ -143,8 +143,8 @@ static void note(ts_answers *a, ts_status status)
 }
 
 /**
- * META may accept calls whose error depends on values or on a missing kernel. Out of memory depends
- * on the device.
+ * True if a status other than the CPU's is no failure: META may accept calls whose error depends on
+ * values or on a missing kernel, and out of memory depends on the device.
  */
 static bool may_differ(const ts_case *c, ts_status want, ts_status got)
 {
@@ -155,8 +155,9 @@ static bool may_differ(const ts_case *c, ts_status want, ts_status got)
 }
 
 /**
- * Checks that a wrong call succeeds or fails with a named error and, on another device, as it does
- * on the CPU. A call that succeeds on the CPU is not compared and does not count.
+ * Makes an unusual call. Without answers, an error must name the op, and a successful call is not
+ * counted. With answers, the CPU's status is appended to them, and another device must return the
+ * same status.
  */
 static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *args,
                            ts_answers *answers)
@@ -187,7 +188,7 @@ static void check_bad_call(const ts_case *c, const ts_made *m, const ts_value *a
 }
 
 /**
- * Calls with each tensor in every dtype and in unusual shapes, and each number extreme.
+ * Calls the op with each tensor in every dtype and in unusual shapes, and with extreme numbers.
  * @param answers  NULL: checks the library's guarantees only; otherwise filled on the CPU and
  *                 compared on other devices
  */
@@ -264,6 +265,7 @@ static void sweep_odd(ts_case *c, const ts_made *m, ts_answers *answers)
     }
 }
 
+/** Makes the calls in the sample's list `bad` and checks their errors. */
 static void listed(ts_case *c, const ts_made *m)
 {
     c->form = "a bad call";

@@ -171,8 +171,8 @@ ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets)
         sample_run.calls(sample_run.ctx, c, true);
     for (int i = 0; status == TS_OK && i < c->info->nrets; i++)
         if (!(given >> i & 1) && rets[i].tag == TS_TAG_TENSOR) {
-            /* an argument's own handle as a result would get a second place
-             * in a scope, and a second history */
+            /* if a result were an argument's handle, a second scope would own it, and it would get
+             * a second history */
             if (is_argument(m, rets[i].t))
                 return ts_error_set(TS_ERR_INTERNAL,
                                     "%s: result %d is a handle that the caller holds already",

@@ -1,4 +1,4 @@
-/** @file forms.c  Forms of a call other than the one with a new result: out=, in place, on META. */
+/** @file forms.c  Tests the forms of a call that do not make a new result: out=, in place, META. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 

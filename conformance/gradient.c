@@ -1,6 +1,6 @@
 /**
- * @file gradient.c  Gradients against central differences in f64, and in f32 and the halves against
- * f64; gradients of other devices against the CPU's in f64.
+ * @file gradient.c  Tests gradients: in f64 against central differences, in f32, bf16 and f16
+ * against those in f64. Gradients of other devices are compared with the CPU's in f64.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -27,7 +27,7 @@ static void results_none(ts_value *rets)
         rets[i] = ts_value_none();
 }
 
-/** Sum of results times weights, at other values of the arguments. NaN when the call fails. */
+/** Sum of results times weights with `values` as arguments. NaN if the call fails. */
 static double loss_at(ts_case c, double *const *values, const weights *w)
 {
     TS_SCOPE;
@@ -203,9 +203,9 @@ static void check_f64(ts_case c, ts_layout weights_layout)
 }
 
 /**
- * Makes the same values in a dtype on the run's device and in f64 on the CPU. Weights of an
- * expanded layout are equal along the expanded dim in both. On META only sizes and dtypes are
- * compared.
+ * Compares the gradients in a dtype on the run's device with the CPU's in f64, for the same values.
+ * In an expanded layout, weights are equal along the expanded dim in both. On META only sizes and
+ * dtypes are compared.
  */
 static void check_narrow(ts_case c, ts_dtype dtype, ts_layout weights_layout)
 {
@@ -256,7 +256,8 @@ static void check_narrow(ts_case c, ts_dtype dtype, ts_layout weights_layout)
     made_free(&wide);
 }
 
-/** A tensor like t of one number, made without the device's factories. */
+/** A tensor with the sizes, dtype and device of t, filled with one number. Calls no factory of the
+ * device, which may lack it. */
 static ts_tensor *filled(const ts_tensor *t, double number)
 {
     double *values = malloc((size_t)(ts_numel(t) + 1) * sizeof *values);
@@ -268,8 +269,8 @@ static ts_tensor *filled(const ts_tensor *t, double number)
     return y;
 }
 
-/** A gradient through an op without a rule is an error that names the op;
- * NODIFF results ask for none. */
+/** Tests ops without a gradient: backward through an op without a rule must be an error that names
+ * the op, and results of a NODIFF op must not require grad. */
 static void check_none(ts_case c)
 {
     TS_SCOPE;
@@ -312,7 +313,7 @@ static void check_none(ts_case c)
     made_free(&m);
 }
 
-/** Adds the gradient of the squares of the gradients, which are recorded. */
+/** Runs backward from the sum of the squared gradients, which have a history. */
 static ts_status add_second(const ts_made *m)
 {
     ts_tensor *sum = NULL;
@@ -371,7 +372,7 @@ static void check_in_place(ts_case c, ts_dtype dtype)
             if (m.tensors[i].differentiable && ts_grad(m.tensors[i].t) != TS_NONE)
                 grads[k][i] = tensor_values(ts_grad(m.tensors[i].t));
         for (int i = 0; i < m.ntensors; i++)
-            ts_zero_grad(m.tensors[i].t); /* its history may hold the tensor */
+            ts_zero_grad(m.tensors[i].t); /* the history of a gradient may hold the tensor */
         for (int i = 0; k && good && i < m.ntensors; i++)
             for (int64_t e = 0; good && grads[0][i] && e < ts_numel(m.tensors[i].t); e++) {
                 compared = true;
@@ -394,7 +395,7 @@ static bool in_place_differentiates(const ts_sample *s)
     return s->inplace && s->args[0].tag == TS_TAG_TENSOR && !s->args[0].nograd;
 }
 
-/** All floating dtypes and layouts of a device. */
+/** Tests the gradients of a device other than the CPU in all floating dtypes and layouts. */
 static void check_device(ts_case c)
 {
     uint16_t dtypes = sample_dtypes(c.s);
@@ -414,7 +415,7 @@ static void check_device(ts_case c)
     }
 }
 
-/** f64 by differences, then the narrower dtypes. */
+/** Tests the CPU's gradients: f64 with central differences, narrower dtypes with f64. */
 static void check_cpu(ts_case c)
 {
     if (!sample_run.dtypes || sample_run.dtypes & TS_DT(TS_F64)) {

@@ -194,7 +194,8 @@ static void visit(const int64_t *sizes, const int64_t *strides, int ndim,
     }
 }
 
-/** Strides of a layout; returns the buffer's elements and the offset of the first. */
+/** Sets the strides of a layout and the offset of its first element; returns the number of elements
+ * of its buffer. */
 static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int64_t *strides,
                            int64_t *offset)
 {
@@ -244,7 +245,7 @@ static void read_one(void *ctx, int64_t i, int64_t at)
 bool on_cpu(ts_device device) { return device.backend == TS_DEVICE_CPU.backend; }
 bool on_meta(ts_device device) { return device.backend == TS_DEVICE_META.backend; }
 
-/** The buffer of a layout, sentinels beside the elements, on the CPU. */
+/** Creates the buffer of a layout on the CPU, with sentinels around the elements. */
 static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *sizes, int ndim,
                               const int64_t *strides, int64_t offset, int64_t length, bool expanded)
 {
@@ -391,7 +392,7 @@ static double bound(int64_t top, int64_t i, int64_t n)
     return n > 1 ? (double)(top * i / (n - 1)) : 0;
 }
 
-/** Generator of an argument's numbers: seed and count drawn so far. */
+/** Numbers drawn so far for one tensor of a call, and the settings that they depend on. */
 typedef struct drawn {
     uint64_t seed, state;
     double low, high;

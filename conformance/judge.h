@@ -27,7 +27,7 @@ typedef struct ts_judge_opts {
     bool isolate;     /* run each unit in its own process */
     int jobs;         /* with isolate: processes at a time, 1 to 256 */
     int timeout;      /* with isolate: seconds per unit */
-    /** NULL, or called after each unit; done of `all` units are finished. */
+    /** NULL, or called after each unit with the numbers of finished units and of all units. */
     void (*progress)(void *ctx, int done, int all);
     void *ctx;
 } ts_judge_opts;

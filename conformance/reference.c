@@ -30,7 +30,7 @@ double *ref_ret(ts_ref *r, int i, const int64_t *sizes, int ndim)
     ts_ref_arg *y = &r->ret[i];
     y->tag = TS_TAG_TENSOR;
     y->ndim = ndim;
-    if (ndim > 0) /* NULL serves for no sizes */
+    if (ndim > 0) /* sizes may be NULL for 0 dims */
         memcpy(y->sizes, sizes, (size_t)ndim * sizeof *sizes);
     y->numel = ref_numel(sizes, ndim);
     return y->x = ref_scratch(r, y->numel);
@@ -92,8 +92,9 @@ void ref_split(const ts_ref_arg *a, int64_t dim, int64_t *outer, int64_t *size, 
         *(d < at ? outer : d > at ? inner : &(int64_t){1}) *= a->sizes[d];
 }
 
-/* ---------------------------------------------------------------------- from the driver ---- */
+/* ------------------------------------------------------------------- arguments of a case ---- */
 
+/** Copies sizes, dtype and values of a tensor to a; r owns the values. */
 static void see_tensor(ts_ref_arg *a, const ts_made_tensor *x, ts_ref *r)
 {
     a->tag = TS_TAG_TENSOR;
@@ -105,7 +106,7 @@ static void see_tensor(ts_ref_arg *a, const ts_made_tensor *x, ts_ref *r)
     memcpy(a->x, x->values, (size_t)a->numel * sizeof(double));
 }
 
-/** A number as an element of a half holds it. */
+/** The value of a number after rounding to bf16 or f16. */
 static double rounded(const ts_value *v, ts_dtype half)
 {
     uint16_t bits;

@@ -51,7 +51,7 @@ typedef struct ts_sample_arg {
     uint8_t tag;   /* ts_tag; 0 is an absent optional */
     uint8_t gen;
     uint8_t dtype; /* of a tensor or a dtype argument: 0 is the run's dtype, otherwise 1 + dtype */
-    bool nograd;   /* no gradient, although the dtype is floating */
+    bool nograd;   /* the op has no gradient for this floating tensor */
     int ndim;      /* dims of a tensor, or number of ints */
     int64_t sizes[TS_MAX_DIMS]; /* of a tensor, or the ints */
     double low, high;
@@ -187,16 +187,16 @@ typedef struct ts_sample {
                         grad_c · eps(dtype) · √depth · max(1, largest |g|); 0 is 32 */
     uint8_t out[TS_MAX_RETS];
     int64_t most;    /* largest sweep; 0 is 257 */
-    int64_t many;    /* sweep of large cases: 1 against 2 threads on the CPU, results against the
-                        reference on other devices; 0 is 40,009 */
+    int64_t many;    /* SWEEP in large cases, which compare two threads with one on the CPU and
+                        results with the reference on other devices; 0 is 40,009 */
     bool grad;       /* test first and second gradients (small sizes, floating tensors) */
     uint8_t grad_rets; /* bit per result that has a gradient; 0 is all */
     bool inplace;    /* test the form whose result 0 is argument 0 */
     bool no_empty;   /* the sweep skips size 0 */
-    bool no_layouts; /* contiguous only: values of the arguments depend on each other */
-    bool no_expand;  /* no stride 0: ties or equal values are undefined,
-                        or the argument is written */
-    bool no_meta;    /* result sizes depend on values */
+    bool no_layouts; /* contiguous layouts only: values of the arguments depend on each other */
+    bool no_expand;  /* no layouts with stride 0: the result for equal elements is undefined, or the
+                        argument is written */
+    bool no_meta;    /* no tests on META: result sizes depend on values */
     bool by_values;  /* errors depend on values, so META may accept a bad call */
     bool rounds;     /* with bf16 or f16, number arguments are rounded to the dtype first */
     bool undefined;  /* result values are unspecified; only sizes and dtypes are checked */

@@ -1,9 +1,9 @@
 /**
  * @file second.c
- * Gradients of gradients in f64. With y the results, v weights of them and u weights
- * of the gradients, Q(x, v) = sum(u · d(sum(v · y(x)))/dx). Its gradient, through a recorded
- * backward, is held against differences of Q through a backward that is not recorded,
- * which runs the fused kernels.
+ * Tests second gradients in f64. With results y, weights v of the results and weights u of the
+ * gradients, Q(x, v) = sum(u · d(sum(v · y(x)))/dx). The gradient of Q, from a backward that is
+ * recorded, is compared with central differences of Q, from a backward that is not recorded and
+ * therefore runs the fused kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -46,7 +46,8 @@ static ts_tensor *add_product(ts_tensor *sum, ts_tensor *t, ts_tensor *w)
 }
 
 /**
- * Q of these values; NULL with an error. The weights, u and l->n are made when absent.
+ * Returns Q, NULL on failure. On the first call (l->n is 0), sets l->n and generates u and the
+ * weights.
  * @param create  record the backward; places then receives the n leaves
  */
 static ts_tensor *second_value(const ts_case *c, ts_made *m, leaves *l, bool create,
@@ -97,7 +98,7 @@ static ts_tensor *second_value(const ts_case *c, ts_made *m, leaves *l, bool cre
     return q ? q : ts_zero_(ts_empty_on(NULL, 0, c->dtype, c->device));
 }
 
-/** Q through fused kernels, at other values. NaN when it fails. */
+/** Q through fused kernels, with `values` as arguments. NaN if a call fails. */
 static double second_at(const ts_case *c, double *const *values, leaves *l)
 {
     TS_SCOPE;
@@ -112,6 +113,8 @@ static double second_at(const ts_case *c, double *const *values, leaves *l)
     return q;
 }
 
+/** Compares grads with central differences of Q, element by element. False after a reported
+ * failure. */
 static bool differences(const ts_case *c, const ts_made *m, leaves *l, double **grads)
 {
     double *values[MADE_MOST];
@@ -137,7 +140,8 @@ static bool differences(const ts_case *c, const ts_made *m, leaves *l, double **
     return true;
 }
 
-/** The recorded Q and its gradients of all leaves, to be freed. False after a complaint. */
+/** Computes *q and its gradients with respect to all leaves through a recorded backward; the caller
+ * frees grads[]. False after a reported failure. */
 static bool analytic(const ts_case *c, ts_made *m, leaves *l, double *q, double **grads)
 {
     ts_tensor *places[LEAVES_MOST], *g[LEAVES_MOST];

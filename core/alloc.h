@@ -12,8 +12,8 @@
 
 #include "core/thread.h"
 
-#define TS_SMALL_MAX 8192
-#define TS_SMALL_CLASSES 25
+#define TS_SMALL_MAX 8192   /* bytes; larger blocks come from the region */
+#define TS_SMALL_CLASSES 25 /* size classes of small blocks, tensor headers included */
 /** Headers of tensors have slabs of their own, so a dead handle always points to a header. */
 #define TS_HEADER_CLASS 24
 #define TS_HEADER_BYTES 256
@@ -27,20 +27,22 @@ struct ts_heap {
     ts_heap *next;                 /* list of heaps without a thread */
 };
 
-/** Base of each slab. */
+/** At the start of each slab, TS_SLAB_BYTES of aligned memory with blocks of one size class. */
 typedef struct ts_slab {
-    ts_heap *heap;
-    size_t klass;
+    ts_heap *heap; /* owner */
+    size_t klass;  /* size class */
 } ts_slab;
 
 /* TS_ALLOC=system: each block comes from the C library, for memory checkers. */
 extern bool ts_alloc_system;
 void ts_alloc_from_environment(void); /* TS_ALLOC */
-void ts_alloc_guard_forks(void);
+void ts_alloc_guard_forks(void); /* registers the allocator's locks by ts_fork_guard() */
 /** Returns all memory to the system. No block may be in use, and no other thread may call the
  *  allocator. */
 void ts_alloc_remove(void);
 
+/** Size class of a block of bytes <= TS_SMALL_MAX: multiples of 64 up to 512, then four classes per
+ *  power of two. */
 TS_INLINE int ts_small_class(size_t bytes)
 {
     if (bytes <= 512)
@@ -66,7 +68,7 @@ TS_INLINE void *ts_heap_take(ts_heap *heap, int klass)
     return block;
 }
 
-/** bytes of uninitialised memory, or NULL (no error is recorded). */
+/** Allocates `bytes` bytes, uninitialised. NULL if out of memory; no error is recorded. */
 TS_INLINE void *ts_alloc(ts_thread *thread, size_t bytes)
 {
     void *block = NULL;
@@ -116,7 +118,8 @@ ts_heap *ts_heap_acquire(void);
 /** Makes the heap an orphan that a later thread takes over. */
 void ts_heap_abandon(ts_heap *heap);
 
-/** malloc, calloc, realloc and free, counted; tests inject faults here. */
+/** malloc, zeroed malloc, realloc and free of the C library. Tests make them fail through
+ *  ts_alloc_fault (core/testing.h). */
 void *ts_sys_alloc(size_t bytes);
 void *ts_sys_calloc(size_t bytes);
 void *ts_sys_realloc(void *block, size_t bytes);

@@ -1,4 +1,4 @@
-/** @file base.h  Compiler helpers used in every room. */
+/** @file base.h  Compiler helpers used in every room (top-level folder) of the library. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_BASE_H
 #define TS_CORE_BASE_H

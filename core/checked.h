@@ -1,4 +1,5 @@
-/** @file checked.h  Checked multiplication and addition of sizes from outside (invariant 8). */
+/** @file checked.h  Checked multiplication and addition of sizes from outside (invariant 8 in
+ * docs/architecture.md). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_CHECKED_H
 #define TS_CORE_CHECKED_H

@@ -26,8 +26,8 @@ TS_INLINE uint16_t ts_f32_to_bf16(float x)
 }
 TS_INLINE float ts_f16_to_f32(uint16_t h)
 {
-    /* exponent and fraction shifted to f32's bits: the value times 2^-112; Inf or NaN from
-     * 65,536 */
+    /* With exponent and fraction at f32's bit positions, the number is the value times 2^-112. An
+     * exponent of all ones marks Inf or NaN, which `special` then adds. */
     uint32_t bits = (uint32_t)(h & 0x7fff) << 13, special = h & 0x3ff ? 0x7fc00000 : 0x7f800000;
     float x;
     memcpy(&x, &bits, 4);
@@ -55,8 +55,8 @@ TS_INLINE uint16_t ts_f32_to_f16(float x)
 }
 
 /**
- * f32 as an intermediate for bf16 or f16, rounded to odd: a lost bit sets the last bit, so the
- * second rounding gives the result of a single rounding.
+ * Converts to f32, rounded to odd: if the conversion is inexact, the last bit is set. Rounding the
+ * result to bf16 or f16 then equals a single rounding of x.
  */
 TS_INLINE float ts_odd_f32(double x)
 {

@@ -1,4 +1,4 @@
-/** @file dtype.c  Element types, devices by name. */
+/** @file dtype.c  Dtypes: sizes, names, promotion. The library's version. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 

@@ -46,7 +46,8 @@ TS_INLINE void ts_float_env_restore(const ts_float_control *before)
     ts_float_control now = ts_float_control_get();
     ts_float_control_set((now & ~TS_FLOAT_BITS) | (*before & TS_FLOAT_BITS));
 }
-/** Rest of the block rounds to nearest and keeps subnormal numbers. */
+/** Sets rounding to nearest with subnormal numbers; the end of the enclosing block restores the
+ *  mode. */
 #define TS_PLAIN_FLOATS                                                                            \
     const ts_float_control floats_before __attribute__((cleanup(ts_float_env_restore), unused)) =  \
         ts_float_control_get();                                                                    \

@@ -1,5 +1,6 @@
 /**
- * @file hooks.h  Functions that lower rooms call and upper rooms install.
+ * @file hooks.h  Functions that lower rooms call and upper rooms install. A room is a top-level
+ * folder of the library; docs/architecture.md lists the rooms.
  *
  * Each room's install function sets its own members. init.c calls the install functions before the
  * first use of the library. If one fails, no operators are registered, so no call reaches a NULL
@@ -31,11 +32,11 @@ typedef struct ts_hooks {
     void (*release_history)(ts_tensor *t);
     /** compile/lazy.c: runs the recorded calls, which compute t's values. */
     ts_status (*resolve)(ts_tensor *t, const void *site);
-    /** compile/notes.c: the compiled call that runs in this thread has done what a replay without
-     *  its function cannot do. */
+    /** compile/notes.c: excludes the calling thread's compiled call from replays, with the reason
+     *  `what`. */
     void (*unrepeatable)(const char *what);
-    /** compile/lazy.c: how many references to s are those of the calling thread's recording and of
-     *  replays. */
+    /** compile/lazy.c: number of references to s that the calling thread's recording and all
+     *  replays own. */
     int32_t (*holds)(const ts_storage *s);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
@@ -45,22 +46,22 @@ typedef struct ts_hooks {
 
 extern ts_hooks ts_above;
 
-/** Counts changes of what calls depend on besides arguments, modes and values: kernels and layers
- *  that are registered, requires_grad and hooks of tensors, the state of modules and optimizers. */
+/** Incremented when state changes on which replays depend, besides arguments, modes and values:
+ *  registered kernels and layers, requires_grad and hooks of tensors, modules and optimizers. */
 extern _Atomic uint64_t ts_epoch;
-/** Replays that hold storages. */
+/** Number of replays that hold storages. */
 extern _Atomic int32_t ts_replays;
 TS_INLINE void ts_epoch_ends(void)
 {
     atomic_fetch_add_explicit(&ts_epoch, 1, memory_order_relaxed);
 }
-/** The same for a change of a tensor on s, if a replay depends on it. */
+/** ts_epoch_ends() for a change of a tensor on s, if the recording or a replay holds s. */
 TS_INLINE void ts_epoch_ends_for(const ts_storage *s)
 {
     if (TS_UNLIKELY(atomic_load_explicit(&ts_replays, memory_order_relaxed)) && ts_above.holds(s))
         ts_epoch_ends();
 }
-/** Tells the compiled call of the calling thread, if there is one. */
+/** Excludes the calling thread's compiled call, if there is one, from replays. */
 TS_INLINE void ts_tell_unrepeatable(const char *what)
 {
     if (TS_UNLIKELY(ts_tls.lazy != NULL))

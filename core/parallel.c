@@ -1,4 +1,5 @@
-// The thread pool: parts of a loop are claimed through one word per worker.
+// The thread pool. Each worker has one atomic word, through which a thread claims the worker's
+// part of a loop.
 // SPDX-License-Identifier: MIT
 
 #include "core/parallel.h"

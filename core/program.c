@@ -1,4 +1,4 @@
-/** @file program.c  Numbers in the C locale, strict numbers, command lines. */
+/** @file program.c  Helpers of programs: C locale, strict parsing of integers, command lines. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/program.h"
 

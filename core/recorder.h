@@ -17,7 +17,7 @@ struct ts_recorder {
     uint32_t (*enter)(ts_recorder *r, const char *name, const void *site);
     void (*leave)(ts_recorder *r, uint32_t region);
     /** The current call is about to run its composite with layers enabled; the composite's calls
-     * are its parts. */
+     * are the call's parts. parts() starts a region as enter() does; parts_end() ends it. */
     uint32_t (*parts)(ts_recorder *r, const ts_frame *f);
     void (*parts_end)(ts_recorder *r, uint32_t region, const ts_frame *f);
     /** The current call computed result i, which the caller did not request, to save it for
@@ -33,7 +33,7 @@ struct ts_recorder {
     void (*grad_absent)(ts_recorder *r, ts_tensor *leaf);
     /** Calls from now until the exclude mask is restored are recorded before the current call. */
     void (*before)(ts_recorder *r);
-    bool compiles; /* a compiled call's, and no trace's */
+    bool compiles; /* true: the recorder of a compiled call; false: of a trace */
 };
 
 /** Reports an event to the thread's recorder, if there is one. */

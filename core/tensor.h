@@ -69,7 +69,7 @@ typedef struct ts_storage {
     uint32_t version;
     uint16_t writer;   /* op of the last write */
     ts_device device;
-    uint32_t block;    /* bytes of this header's block; small data lies behind the header */
+    uint32_t block;    /* bytes of this struct's block; data of <= TS_INLINE_DATA bytes is in it */
     void *data;
     int64_t bytes;
     uint64_t id;       /* id in the graph whose call made it; 0: none */
@@ -264,7 +264,7 @@ TS_INLINE void ts_storage_wrote(ts_storage *s, uint16_t op)
     s->writer = op;
 }
 
-/** Whether s has other owners than one handle, a recording, and replays. */
+/** True if s has owners besides one tensor, the calling thread's recording, and replays. */
 TS_INLINE bool ts_storage_shared(const ts_storage *s)
 {
     int32_t refs = atomic_load_explicit(&s->refs, memory_order_acquire);

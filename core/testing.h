@@ -6,10 +6,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** NULL, or called with the bytes before each system allocation; returning true makes it fail. */
+/** If not NULL, called before each allocation from the system with its size. If it returns true,
+ *  the allocation fails. */
 extern bool (*ts_alloc_fault)(size_t bytes);
 
-/** Scales the time of measurements of the machine; default 1. */
+/** Factor on the duration of the measurements of the machine's ceilings; default 1. */
 extern double ts_measure_time;
 struct ts_prof_machine;
 /** Replaces the measured ceilings; NULL: the next profile measures again. */
@@ -18,7 +19,7 @@ struct ts_device_part;
 /** Replaces the ceilings of devices, from the fields machine and half_flops. */
 void ts_prof_assume_device(const struct ts_device_part *part);
 
-/** Limit on the number of blocks of events, over all threads. */
+/** Maximum number of event blocks (TS_EVENT_CHUNK events each) over all threads. */
 extern int ts_event_chunks_most;
 
 #endif

@@ -29,17 +29,15 @@ enum {
 
 /** The modes of a thread. A scope saves them when it opens and restores them when it ends. */
 #define TS_THREAD_MODES                                                                            \
-    ts_keyset include, exclude;                                                                    \
-    ts_recorder *recorder; /* of a running trace, or NULL */                                       \
-    struct ts_lazy *lazy;  /* of a compiled function that records, or
-                              NULL */                                                              \
+    ts_keyset include, exclude; /* keys that every call adds, and keys that it skips */            \
+    ts_recorder *recorder; /* of the running trace or compiled call; NULL: none */                 \
+    struct ts_lazy *lazy;  /* recording of the running compiled call; NULL: none */                \
     ts_tape *tape; /* of the running checkpointed function; NULL: nodes save tensors */            \
     struct ts_inside *inside; /* user code that a backward currently runs
                                  (autograd/engine.h) */                                            \
-    ts_autocast_region *region; /* the innermost */                                                \
+    ts_autocast_region *region; /* innermost autocast region; NULL: none */                        \
     uint32_t autocast;          /* ts_autocast_state */                                            \
-    bool no_cast_cache;         /* of the autocast
-                                   region */                                                       \
+    bool no_cast_cache;         /* the autocast region does not cache casts */                     \
     bool casting;   /* the AUTOCAST layer runs a cast of its own; layers below mark it */          \
     uint16_t depth; /* nesting depth of calls */
 typedef struct ts_modes {
@@ -50,7 +48,7 @@ typedef struct ts_modes {
 typedef struct ts_block {
     ts_tensor *first; /* list of its temporaries */
     uint64_t serial;  /* serial number of this entry; 0: not open */
-    const char *place;
+    const char *place; /* source location, for reports of unclosed scopes; may be NULL */
     ts_modes modes;
 } ts_block;
 
@@ -68,7 +66,7 @@ struct ts_thread {
     ts_timers *timers;
     uint64_t seq; /* Lamport clock of autograd nodes */
     ts_rng_state rng;
-    ts_device device; /* of factories */
+    ts_device device; /* default device of factory functions */
     struct ts_workspace *workspace; /* memory for captured calls (core/device.h), or NULL */
     ts_error *error;
     ts_block *blocks; /* array of open scopes; blocks[0] owns results made outside scopes */

@@ -1,5 +1,5 @@
-/** @file backend.c  Backends beside the CPU: their structs, their libraries,
- * moves between devices. */
+/** @file backend.c  Registers backends other than the CPU, loads their libraries, and moves tensors
+ * between devices. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/files.h"

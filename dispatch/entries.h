@@ -1,4 +1,4 @@
-/** @file entries.h  The generic entries in the backend slots, and their common parts. */
+/** @file entries.h  Common functions of the generic entries in the backend slots (op.h). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_ENTRIES_H
 #define TS_DISPATCH_ENTRIES_H

@@ -74,8 +74,9 @@ enum ts_pointwise {
 
 /** Written by infer, completed by the generic entry, read by kernels. */
 struct ts_plan {
-    uint16_t cast;          /* bit i: argument i is to be of dtype compute */
-    uint16_t strided;       /* bit i: argument i may have any strides, whatever the kernel */
+    uint16_t cast;          /* bit i: the entry casts argument i to dtype `compute` */
+    uint16_t strided;       /* bit i: argument i may have any strides, even if the kernel does not
+                               declare TS_TAKES_STRIDES */
     uint16_t operands;      /* bit i: argument i may be the destination itself;
                              * pointwise: it (tensor or scalar) is an operand of the loop */
     uint8_t ordered;        /* bit i: a new result i is dense, with its dims in memory in `order` */
@@ -196,7 +197,10 @@ typedef struct ts_kernel_def {
 } ts_kernel_def;
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
 
-/** Generic entries (fill.c, enter.c). */
+/** Generic entries (fill.c, enter.c). A table puts one into each backend slot; the entry prepares
+ *  the call and runs the backend kernel in `impl`. fill: ops with a shape rule, whose results it
+ *  creates. view: ops that return aliases. whole: kernels and composites that create their own
+ *  results. */
 ts_status ts_enter_fill(ts_frame *f);
 ts_status ts_enter_view(ts_frame *f);
 ts_status ts_enter_whole(ts_frame *f);
@@ -205,6 +209,7 @@ ts_status ts_enter_foreign(ts_frame *f);
 /** Runs before the other entries for a backend with its own memory: calls `supports` and checks the
  * devices of tensors. */
 ts_status ts_enter_device(ts_frame *f);
+/** ts_run_parts() with ts_enter_whole() as the composite. */
 ts_status ts_enter_parts(ts_frame *f);
 /** Releases the new results of a call that failed; returns status. */
 TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);

@@ -1,5 +1,5 @@
-/** @file open.c  Backends that come with the library, opened by name,
- * and the device that a program is to use. */
+/** @file open.c  Opens backends that are installed with the library, by name, and selects a
+ * program's device. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/backend.h"
 #include "include/tessera/check.h"

@@ -67,7 +67,7 @@ void ts_tables_forget(void);
 ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
 /** The registration of a handle; NULL if it was removed. */
 ts_registration *ts_handle_find(const ts_registration *handle);
-/** Frees registrations that no slot uses; their handles become stale. */
+/** Frees r, which must have been removed from its entry. Its handle becomes stale. */
 void ts_registration_free(ts_registration *r);
 /** Names the first free key in [from, to] and stores it in *key. In a transaction.
  *  TS_ERR_REGISTRY if the name is taken or no key is free.

@@ -1,5 +1,5 @@
-/** @file timers.h  Timers of calls: a time stamp when each slot begins and ends. timers.c explains
- * the accounting. */
+/** @file timers.h  Timers of calls. They take a time stamp when a slot begins and when it ends;
+ * timers.c explains how the time between stamps is attributed. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
@@ -50,7 +50,7 @@ typedef struct ts_timer_rows {
     int count, room;
     bool failed; /* true: out of memory, some rows are missing */
 } ts_timer_rows;
-/** Adds the current rows; none in a build without timers. */
+/** Appends the current rows of all threads. A build without timers has no rows. */
 void ts_timers_rows(ts_timer_rows *rows);
 /** The calibrated cost of a time stamp. */
 double ts_timers_stamp_ns(void);

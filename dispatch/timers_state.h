@@ -26,8 +26,8 @@ struct ts_timers {
     _Atomic int64_t last; /* tick of the last stamp */
     _Atomic int64_t begun;
     ts_timers *next; /* list of ended threads' timers */
-    int64_t period;  /* the last timing period with a stamp of this thread; 0: none since reset */
-    int64_t reset;   /* number of the last reset seen; cells of an older reset are ignored */
+    int64_t period;  /* timing period of this thread's last stamp; 0: no stamp since the reset */
+    int64_t reset;   /* ts_timing.reset at the last stamp; if it is older, the cells are ignored */
     int thread_id;
     ts_tally_table record; /* while a profile records, its rows replace the cells */
     uint32_t follows;      /* scope of the backward pass for which `following` is valid */
@@ -50,11 +50,12 @@ struct ts_timing_state {
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
-    int64_t all_steps, first_step, last_step; /* steps since recording began; steps kept */
+    int64_t all_steps, /* steps since the recording began */
+        first_step, last_step; /* the recording keeps steps first_step to last_step; 0: no limit */
     int step_thread; /* the thread that marks steps; -1: none yet */
     atomic_bool marked; /* the program marks its steps itself */
     uint8_t updates[TS_MAX_OPS]; /* ops that update parameters */
-    _Atomic int64_t period; /* number of the period: grows at each start and reset */
+    _Atomic int64_t period; /* number of the timing period; grows at each start and reset */
     int64_t reset;          /* number of resets */
     _Atomic int64_t off_at; /* tick at which timing was last switched off */
     _Atomic(const ts_backend *) device; /* records its devices' work for the profile */

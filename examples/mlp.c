@@ -3,8 +3,9 @@
  *
  *     build/examples/mlp [--plugin path] [steps]
  *
- * Prints the loss as it falls. With a plugin, a backend's shared library, everything runs on its
- * device; the code below names no device. Exit status 0 when the network has learned.
+ * Prints the loss every 100 steps. With --plugin, the first device of the backend in that shared
+ * library does all computation; the training code names no device. Exit status 0 if the last loss
+ * is below 0.001.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -24,7 +25,7 @@ static ts_module *make_network(void)
     return NULL;
 }
 
-/** One step on fresh points. */
+/** Trains on 128 new random points. *loss: the mean squared error before the update. */
 static ts_status train_step(ts_module *net, ts_optimizer *optimizer, double *loss)
 {
     TS_SCOPE; // everything made below is released when the block ends
@@ -38,7 +39,7 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, double *los
     return ts_item(mean, loss);
 }
 
-/** Loads a backend and makes its first device the one that tensors and parameters are made on. */
+/** Loads a backend. New tensors and parameters are then made on its first device, *device. */
 static ts_status use_plugin(const char *path, ts_device *device)
 {
     TS_TRY(ts_backend_load(path, &device->backend));
@@ -53,7 +54,7 @@ int main(int argc, char **argv)
     int64_t steps = 1000;
     int status;
     const ts_argument arguments[] = {
-        {"--plugin", "a backend's shared library, on whose first device all runs", .text = &plugin},
+        {"--plugin", "shared library of a backend, to train on its first device", .text = &plugin},
         {"STEPS", "steps of training", .number = &steps, .least = 1, .most = 1000000000},
     };
     if (!ts_program_begin(argc, argv, "Trains a small network on y = sin(3 a) * b.", arguments, 2,

@@ -3,8 +3,8 @@
  *
  *     build/examples/mlp_amp [bf16|f16|f32] [steps]
  *
- * Products run in the dtype given, the loss in f32; f16 needs its gradients scaled. Parameters stay
- * f32. Exit status 0 when the network has learned.
+ * Matrix products run in the given dtype, the loss in f32. With f16 the gradients are scaled.
+ * Parameters stay f32. Exit status 0 if the last loss is below 0.001.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -25,7 +25,7 @@ static ts_module *make_network(void)
     return NULL;
 }
 
-/** One step on fresh points of y = sin(3 a) * b. */
+/** Trains on 128 new points of y = sin(3 a) * b. *loss: mean squared error before the update. */
 static ts_status train_step(ts_module *net, ts_optimizer *optimizer, ts_grad_scaler *scaler,
                             ts_dtype dtype, double *loss)
 {

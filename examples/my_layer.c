@@ -3,8 +3,9 @@
  *
  *     build/examples/my_layer
  *
- * The layer is above AUTOGRAD and below TRACING: it sees the program's calls with the casts of
- * AUTOCAST, and the calls of gradient rules in backward. Exit status 0 when all is as expected.
+ * The layer is above AUTOGRAD and below TRACING: it sees the program's calls, the casts that
+ * AUTOCAST adds, and in backward the calls of gradient rules. Exit status 0 if the layer sees the
+ * same calls in two threads.
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
@@ -15,7 +16,7 @@
 
 static _Atomic int calls;
 
-/** The whole layer: prints the call, redispatches, returns the status. */
+/** The whole layer: redispatches, prints and counts the call, returns the status. */
 static ts_status log_shapes(ts_frame *f)
 {
     char call[256];
@@ -61,7 +62,7 @@ static ts_status run(void)
     printf("on for this thread:\n");
     TS_TRY(ts_layer_enable(key, true));
     TS_TRY(compute());
-    TS_TRY(compute_elsewhere()); // not there
+    TS_TRY(compute_elsewhere()); // prints nothing: the layer is off in other threads
     TS_TRY(ts_layer_enable(key, false));
     int here = atomic_load(&calls);
     printf("on for all threads:\n");
@@ -79,7 +80,7 @@ int main(int argc, char **argv)
 {
     int ended;
     static const char about[] =
-        "Places a layer of its own between two others, and checks what it sees.";
+        "Registers a layer between two others, and checks the calls that it sees.";
     if (!ts_program_begin(argc, argv, about, NULL, 0, &ended))
         return ended;
     ts_status status = run();

@@ -4,10 +4,10 @@
  *
  *     build/examples/my_op
  *
- * softsign_gate(x, g) = x / (1 + |x|) * g. The shape rule provides broadcasting, promotion, META
- * and destinations; the kernel provides the CPU; the gradient rule provides backward and, because
- * it is written with ordinary ops, second gradients. Exit status 0 when gradients agree with
- * differences.
+ * softsign_gate(x, g) = x / (1 + |x|) * g. The shape rule gives the op broadcasting, dtype
+ * promotion, META and out= destinations. The kernel computes on the CPU. The gradient rule consists
+ * of ordinary ops, so it also gives second gradients. Exit status 0 if the gradient agrees with
+ * central differences.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -21,7 +21,7 @@ static int softsign_gate_op;
 /** x and g broadcast against each other and are cast to one floating dtype. */
 static ts_status rule(ts_frame *f) { return ts_rule_pointwise(f, 2, TS_DTYPE_NONE, true); }
 
-/** f64, over any strides: the space has the result, x and g, innermost dim first. */
+/** f64, any strides. The operands of the space are the result, x and g; dim 0 is the innermost. */
 static ts_status kernel(ts_frame *f)
 {
     ts_space s;
@@ -42,8 +42,8 @@ static ts_status kernel(ts_frame *f)
     return TS_OK;
 }
 
-/** dx = dy g / (1 + |x|)^2, dg = dy x / (1 + |x|). NULL travels to ts_rule_give(), which reports
- * it. */
+/** dx = dy g / (1 + |x|)^2, dg = dy x / (1 + |x|). If an op fails, ts_rule_give() gets NULL and
+ * returns the error. */
 static ts_status gradient(ts_vjp_call *call)
 {
     ts_tensor *dy = ts_rule_grad(call, 0), *x = ts_rule_saved_arg(call, 0);
@@ -70,7 +70,8 @@ static ts_status install(void)
     return ts_register_vjp("mine.softsign_gate", gradient, &reads);
 }
 
-/** The public function: boxes, calls, gives the result to the innermost scope. */
+/** The public function: boxes the arguments, calls the op, adds the result to the innermost
+ * scope. */
 static ts_tensor *softsign_gate(ts_tensor *x, ts_tensor *g)
 {
     ts_value args[] = {ts_value_tensor(x), ts_value_tensor(g)}, y = ts_value_none();
@@ -87,7 +88,7 @@ static ts_status run(void)
     TS_TRY(ts_backward(ts_sum(softsign_gate(x, g))));
     TS_TRY(ts_print(ts_grad(g)));
 
-    /* the slope along a direction d of x, by the gradient and by a difference */
+    /* the slope along a direction d of x: from the gradient, and as a central difference */
     TS_NO_GRAD;
     const double step = 1e-5;
     ts_tensor *d = ts_normal(TS_SIZES(4, 3), 0, 1, TS_F64), *far = ts_mul_scalar(d, step);
@@ -107,7 +108,7 @@ int main(int argc, char **argv)
 {
     int ended;
     static const char about[] =
-        "Registers an operator of its own, and checks its gradients by differences.";
+        "Registers a user-defined operator, and checks its gradients by differences.";
     if (!ts_program_begin(argc, argv, about, NULL, 0, &ended))
         return ended;
     ts_status status = run();

@@ -1,6 +1,6 @@
 /**
  * @file trace.c
- * Records a training step, prints it, and trains on by replaying it.
+ * Records a training step as a graph, prints the graph, and continues training by replaying it.
  *
  *     trace            the graph as text, then the losses
  *     trace dot        for Graphviz: trace dot | dot -Tsvg > step.svg
@@ -17,7 +17,7 @@ typedef struct trainer {
     ts_optimizer *sgd;
 } trainer;
 
-/** inputs: x (32, 2), y (32, 1); outputs: the loss. */
+/** One training step. inputs: x (32, 2), y (32, 1); outputs: the loss, 0-dim. */
 static ts_status step(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
 {
     (void)n, (void)m;
@@ -77,8 +77,8 @@ int main(int argc, char **argv)
     const char *form = "text";
     int ended;
     const ts_argument arguments[] = {
-        {"FORM", "of the graph that is printed", .text = &form, .one_of = "text|dot|json"}};
-    if (!ts_program_begin(argc, argv, "Records a training step and trains on by replaying it.",
+        {"FORM", "format of the printed graph", .text = &form, .one_of = "text|dot|json"}};
+    if (!ts_program_begin(argc, argv, "Records a training step and trains by replaying it.",
                           arguments, 1, &ended))
         return ended;
     TS_SCOPE;

@@ -1,12 +1,14 @@
 /**
  * @file train_gpt.c
- * Trains a byte-level GPT on one file and shows what each layer of the dispatcher cost.
+ * Trains a byte-level GPT on one file and prints the time of each op in each layer of the
+ * dispatcher.
  *
  *     train_gpt --data FILE [--out DIR] [--device auto|cpu|cuda] [--steps N] [--seed N]
  *               [--resume | --overwrite] ...
  *
- * All files go under DIR, which belongs to one run: a second run is refused without --overwrite.
- * Ctrl-C saves; --resume continues with the same bits, also after a kill.
+ * All output files are under DIR, which belongs to one run: without --overwrite a second run in DIR
+ * is an error. Ctrl-C saves a checkpoint and ends; --resume continues bit for bit, also after a
+ * kill.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -99,13 +101,13 @@ typedef struct run {
     bool resume, overwrite, compile, stopped;
     ts_compiled *compiled; // the step; NULL: it runs eagerly
     ts_training state; // model, optimizer, training text, step, run
-    ts_run *folder;    // its lock, while this process has it
-    ts_loader *val;
-    double entropy;
+    ts_run *folder;    // the run of the folder, with its lock
+    ts_loader *val;    // batches of the validation text
+    double entropy;    // unigram entropy of the validation text, nats per byte
     char text[4096]; // the last path or message
 } run;
 
-static volatile sig_atomic_t interrupted; // the number of the signal
+static volatile sig_atomic_t interrupted; // number of the signal that arrived, or 0
 static void interrupt(int number)
 {
     interrupted = number;
@@ -113,8 +115,9 @@ static void interrupt(int number)
         signal(SIGINT, SIG_DFL); // a second Ctrl-C ends the program at once
 }
 
-/** Signals that end a run with a checkpoint, unless the caller ignores them (nohup); SIGPIPE and
- * SIGXFSZ are ignored: a closed pipe and a file size limit become errors of the write. */
+/** Handles the signals that end a run with a checkpoint, except signals that are ignored at the
+ * start (nohup). Ignores SIGPIPE and SIGXFSZ, so a closed pipe or a file size limit is an error of
+ * the write. */
 static void set_signals(void)
 {
     static const int endings[] = {SIGINT, SIGTERM, SIGHUP};
@@ -125,33 +128,35 @@ static void set_signals(void)
     signal(SIGXFSZ, SIG_IGN);
 }
 
-/** True if a signal should end work other than training. */
+/** Returns TS_ERR_STATE if a signal arrived, to end work other than training. */
 static ts_status unless_interrupted(run *r)
 {
     r->stopped = interrupted;
     return r->stopped ? ts_error_set(TS_ERR_STATE, "interrupted") : TS_OK;
 }
 
-/** The run's path to a file, until the next call. */
+/** Path of a file in the run's folder; valid until r->text is written again. */
 static const char *in_out(run *r, const char *name)
 {
     snprintf(r->text, sizeof r->text, "%s/%s", r->out, name);
     return r->text;
 }
 
-/** The tensor itself, or its copy where the model is. */
+/** The tensor itself, or its copy on the model's device. */
 static ts_tensor *to_model_device(run *r, ts_tensor *t)
 {
     return r->device.backend ? ts_to_device(t, r->device) : t;
 }
 
+/** Mean loss of a batch, 0-dim. */
 static ts_tensor *loss_of(run *r, ts_batch *b)
 {
     ts_tensor *logits = ts_forward(r->state.model, to_model_device(r, b->x)); // (B, T, V)
     return ts_cross_entropy_last(logits, to_model_device(r, b->y));
 }
 
-/** Mean loss over at most `most` batches of the validation text, always the same ones. */
+/** Mean loss over the first `most` batches of the validation text, or over all if there are
+ * fewer. */
 static ts_status validate(run *r, int64_t most, double *mean)
 {
     TS_NO_GRAD;
@@ -204,7 +209,8 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     return TS_OK;
 }
 
-/** One step: after a failure before its count, the run is as it was. */
+/** Runs, counts and logs one step. After a failure before the count, train() restores loader and
+ * generator. */
 static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
 {
     TS_SCOPE;
@@ -229,7 +235,8 @@ static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
     return ts_csv_row(log, row, 6);
 }
 
-/** Steps to the end, or to a signal. The last checkpoint is of the last step, whatever ended it. */
+/** Trains until the last step, a signal or an error, then saves a checkpoint of the last finished
+ * step. */
 static ts_status train(run *r, ts_csv *log, ts_progress *progress)
 {
     ts_training *s = &r->state;
@@ -260,7 +267,8 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
     return status != TS_OK ? status : saving;
 }
 
-/** Prints bytes drawn one by one, each from the last T; control characters as \xNN. */
+/** Prints 300 sampled bytes, each drawn given the last T bytes. Bytes other than newlines and
+ * printable ASCII are printed as \xNN. */
 static ts_status sample(run *r)
 {
     TS_NO_GRAD;
@@ -287,7 +295,7 @@ static ts_status write_timers(FILE *out, void *unused)
     return ts_timers_write(out, TS_TIMERS_JSON);
 }
 
-/** A cell of the timers. */
+/** Self time of an op in a layer. */
 typedef struct timed {
     double ns;
     const char *op, *layer;
@@ -299,7 +307,8 @@ static int costlier(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/** Bars of the costliest (op, layer), and one of all the rest of the wall time. */
+/** Draws timers.svg: a bar for each of the costliest (op, layer), and one for the rest of the wall
+ * time. */
 static ts_status draw_timers(run *r)
 {
     enum { BARS = 14 };
@@ -425,7 +434,7 @@ static ts_status go(run *r)
         status = ts_error_code();
     if (status == TS_OK && !r->stopped) {
         status = report(r);
-        if (r->stopped) // in the report, which a resumed run writes
+        if (r->stopped) // a signal ended the report; a resumed run writes it again
             status = TS_OK, ts_error_clear();
     }
     return status;

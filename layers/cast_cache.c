@@ -1,5 +1,5 @@
-/** @file cast_cache.c  Casts of leaves that a thread keeps: open addressing
- * by the leaf's address. */
+/** @file cast_cache.c  Per-thread cache of autocast's casts of leaves: a hash table, keyed by the
+ * leaf's address, with open addressing. */
 // SPDX-License-Identifier: MIT
 #include "layers/cast_cache.h"
 #include "core/alloc.h"

@@ -2,9 +2,9 @@
  * @file determinism.c  The determinism checker: runs each call twice, over copies of the tensors
  * that it writes, and compares the bits.
  *
- * Both calls use the same frame: the same random numbers, the same keys. The call over copies runs
- * first, so that one that runs out of memory has written nothing of the program's. Its results are
- * compared and released.
+ * Both calls use the same frame, so they have the same random numbers and keys. The call over
+ * copies runs first: if it runs out of memory, no tensor of the program has been written. Its
+ * results are released after the comparison.
  */
 // SPDX-License-Identifier: MIT
 #include "layers/watch.h"

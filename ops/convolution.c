@@ -1,4 +1,4 @@
-/** @file convolution.c  Convolutions: rules of shapes and public forms. */
+/** @file convolution.c  Convolutions: shape rules and public functions. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "core/checked.h"

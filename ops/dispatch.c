@@ -1,4 +1,4 @@
-/** @file dispatch.c  The op that does nothing. */
+/** @file dispatch.c  noop, an op without a computation, for measurements of the call overhead. */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
 

@@ -41,8 +41,8 @@ TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 }
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
- * All tensor arguments must be on one device, which is returned through *device. scalars_ok: 0-dim
- * CPU tensors are allowed, as in pointwise ops.
+ * All tensor arguments must be on one device, which *device receives. scalars_ok: 0-dim CPU tensors
+ * may be mixed with tensors of another device, as in pointwise ops.
  */
 TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
@@ -66,8 +66,8 @@ TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, cons
     f->rets[i] = V_T(alias);
     return TS_OK;
 }
-/** Plans a new tensor. sizes_arg: index of the sizes; dtype_arg: index of the dtype, which the
- *  device follows. */
+/** Plans result 0 of a factory op. sizes_arg: index of the sizes argument; dtype_arg: index of the
+ *  dtype argument, directly before the device argument. TS_ERR_SHAPE, TS_ERR_DTYPE. */
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
 /** Checks that dim is in [-ndim, ndim) and stores it in *out, made non-negative. For a 0-dim tensor
  *  the range is [-1, 1). */

@@ -1,5 +1,5 @@
 /**
- * @file spatial.h  What operators over images share: lists of one number per spatial dim, windows
+ * @file spatial.h  Helpers of operators over images: lists of one number per spatial dim, windows
  * that slide over a dim, and the channels-last layout. Tensors are (N, C, spatial dims...).
  */
 // SPDX-License-Identifier: MIT
@@ -8,33 +8,34 @@
 
 #include "ops/ops.h"
 
-/** Most spatial dims: depth, height, width. */
+/** Maximum number of spatial dims: depth, height, width. */
 #define TS_MAX_SPATIAL 3
 
 /**
- * Reads a list argument of n numbers, or of one that stands for all n.
- * @param least  smallest number that is valid
+ * Reads a list argument of n numbers; a list of one number applies to all n dims.
+ * @param least  smallest valid number
  * @param out    receives n numbers, each at most INT32_MAX
+ * @return TS_ERR_VALUE if the list has another length or a number is out of range
  */
 ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *out);
 
 /**
- * Places of a window of `kernel` elements, `dilation` apart, that moves by `stride` over `size`
- * elements with `before` and `after` more at the ends. With `ceil` a last window may begin inside
- * the elements or `before`, and end behind `after` (PyTorch's ceil_mode).
- * @return the number of places; 0 if the window is longer than its range. size is a size of a
- *         tensor or -1 at least, all others at most INT32_MAX.
+ * Output size of a sliding window along one dim. The window has `kernel` elements, `dilation`
+ * apart, and moves by `stride` over `size` elements padded by `before` and `after` elements. With
+ * `ceil` (PyTorch's ceil_mode) the last window may extend past the padding at the end, if it starts
+ * before that padding. size is at least -1; all other numbers are at most INT32_MAX.
+ * @return the number of windows; 0 if the window is longer than the padded dim
  */
 int64_t ts_window_places(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
                          int64_t before, int64_t after, bool ceil);
 
 /**
- * Whether strides order a tensor of 3 to 5 dims as (N, spatial dims, C) in memory, by PyTorch's
- * rule for tensors whose sizes leave the order open. The tensor need not be dense.
+ * True if t has 3 to 5 dims and its strides order them as (N, spatial dims, C) in memory. Strides
+ * that fit several orders, as with sizes of 1, are judged by PyTorch's rule. t need not be dense.
  */
 bool ts_is_channels_last(const ts_tensor *t);
 
-/** A new result i, of ndim dims, is dense with its channels innermost. */
+/** Plans a new result i of ndim dims as dense with channels innermost (plan->ordered, order). */
 void ts_plan_channels_last(ts_plan *plan, int i, int ndim);
 
 /**

@@ -3,10 +3,11 @@
 
     (gdb) source PREFIX/share/gdb/auto-load/tessera-gdb.py
     (gdb) print x          a pointer to a tensor: dtype, sizes, device, values
-    (gdb) ts-tensor x      all that its header says, and all values
+    (gdb) ts-tensor x      all fields of its header, and all values
 
-It reads memory alone, so it works on core files too, and knows the layout of struct ts_tensor
-(core/tensor.h) itself, so the library needs no debug information. tests/house/test_gdb.py compares.
+It only reads memory, so it works on core files too. It knows the layout of struct ts_tensor
+(core/tensor.h), so the library needs no debug information. tests/house/test_gdb.py checks that the
+two agree.
 """
 import struct
 
@@ -18,11 +19,11 @@ KEYS, STORAGE, DATA, NUMEL, REFS, DTYPE, NDIM, BACKEND, INDEX, FLAGS = (
 NODE, GRAD, SIZES, STRIDES, BYTES = 48, 56, 88, 152, 216
 VERSION = 4
 CONTIGUOUS, REQUIRES_GRAD, VIEW, NONE = 1, 2, 4, 8
-ABSENT_KEY = 63  # of TS_NONE and of handles whose scope has ended
+ABSENT_KEY = 63  # a bit of TS_NONE and of handles whose scope has ended
 DTYPES = (("f64", "d"), ("f32", "f"), ("bf16", "H"), ("f16", "e"), ("i64", "q"), ("i32", "i"),
           ("u8", "B"), ("bool", "?"))
 DEVICES = {0: "cpu", 15: "meta"}
-SHOWN = 60  # elements that print shows
+SHOWN = 60  # most elements that print shows
 
 
 class Tensor:
@@ -41,7 +42,7 @@ class Tensor:
         return bytes(gdb.selected_inferior().read_memory(address, size))
 
     def problem(self):
-        """What stands in place of a tensor, or None."""
+        """Text for a handle that is not a usable tensor; None for a tensor."""
         if self.keys >> ABSENT_KEY & 1:
             return "TS_NONE" if self.flags & NONE else f"released tensor at {self.address:#x}"
         if self.dtype >= len(DTYPES) or self.ndim > 8:
@@ -117,7 +118,7 @@ def find(value):
 
 
 class Show(gdb.Command):
-    """Shows what the header of a tensor says, and all values: ts-tensor EXPRESSION"""
+    """Prints the fields of a tensor's header and all values: ts-tensor EXPRESSION"""
 
     def __init__(self):
         super().__init__("ts-tensor", gdb.COMMAND_DATA, gdb.COMPLETE_EXPRESSION)

@@ -88,8 +88,8 @@ struct ts_profile {
     int64_t nsteps, first_step, lost_steps, shared_calls;
     double wall_ns, profiler_ns; /* wall: summed over threads */
     int threads;
-    double own_share; /* wall time minus the rows' sum; 0 unless there is a bug */
-    ts_profile_shares shares; /* by ts_profile_judge() */
+    double own_share; /* (sum of the rows - wall time) / wall time; 0 unless there is a bug */
+    ts_profile_shares shares; /* set by ts_profile_judge() */
     ts_device_part device;
 };
 

@@ -15,7 +15,7 @@ typedef struct ts_chart_series {
     double *x, *y;  // n each, owned; NULL for bars
     double *smooth; // n moving averages of y, owned; NULL without smoothing
     int64_t n;
-    bool bridge_gaps, markers;
+    bool bridge_gaps, markers; // connect across points without a value; a dot at each point
 } ts_chart_series;
 
 typedef struct ts_chart_reference_line {

@@ -1,6 +1,7 @@
 /**
- * @file blocks.h  Choice of a case's allocator. A block must be freed by the allocator that made
- * it, so the choice is made at the start of a case, which has its own process.
+ * @file blocks.h  Selects the allocator of a test case: malloc or the library's own. Call it at the
+ * start of the case, before the process has allocated a block, because a block must be freed by the
+ * allocator that made it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_BLOCKS_H
@@ -16,11 +17,11 @@ static inline bool blocks_from(bool system)
     return ts_alloc_system == system;
 }
 
-/** Every block from malloc, so that each is an allocation that may fail.
- * False when it is too late. */
+/** Allocates every block by malloc, so that each allocation may fail. False if the process already
+ * has blocks of the other allocator. */
 static inline bool blocks_from_malloc(void) { return blocks_from(true); }
-/** The library's own free lists and region, in a build for a sanitizer too.
- * False when it is too late. */
+/** Allocates from the library's own free lists and region, also in a sanitizer build. False if the
+ * process already has blocks of malloc. */
 static inline bool blocks_from_heaps(void) { return blocks_from(false); }
 
 #define TOO_LATE "a process that has no blocks yet is needed"

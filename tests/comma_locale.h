@@ -1,4 +1,5 @@
-/** @file comma_locale.h  A locale that writes 0,5 for a half, made where none is installed. */
+/** @file comma_locale.h  Sets a locale with a decimal comma, and compiles one if none is
+ * installed. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_COMMA_LOCALE_H
 #define TESSERA_TESTS_COMMA_LOCALE_H

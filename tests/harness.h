@@ -14,11 +14,14 @@
  *         ...
  *     }
  *
- * The executable runs all its cases, each in a forked child; `--list` prints their names,
- * `--threads` selects those that are marked `.threads = true`, words on the command line select
- * the cases whose names contain one of them, CK_RUN_CASE selects one, and CK_FORK=no runs one case
- * in the process itself (for debuggers), and each of several in a process that is started anew
- * and does not fork (for TSan).
+ * The executable runs all its cases, each in a forked child.
+ *
+ *     --list            prints the names of the cases
+ *     --threads         selects the cases marked `.threads = true`
+ *     WORD ...          selects the cases whose names contain one of the words
+ *     CK_RUN_CASE=NAME  selects one case
+ *     CK_FORK=no        runs without fork: a single case in this process (for debuggers), each of
+ *                       several cases in a new process (for TSan)
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_HARNESS_H
@@ -29,8 +32,8 @@
 #include <stdbool.h>
 
 /*
- * check writes the place of each assertion that holds to a file, for its message about a later
- * crash. In a loop over elements this takes most of the time, so each place is written once.
+ * The check library writes the source line of each assertion that holds to a file, to report it
+ * after a crash. In loops over elements this takes most of the time, so each line is written once.
  */
 static atomic_bool ts_test_told[1024] __attribute__((unused));
 #define _mark_point(file, line)                                                                    \
@@ -50,15 +53,15 @@ typedef struct ts_test_case {
     void (*body)(int _i);
     const TTest *ttest;
     struct ts_test_case *next;
-    /* Options, given by name after the case's own. */
+    /* Options, given as designated initialisers after the name in TS_TEST(). */
     int loop;              /* run the body with _i = 0 … loop-1; 0 means once */
     double timeout;        /* seconds; 0 means 120 */
-    int signal;            /* the signal that the body must die of; 0 means none */
-    int exit;              /* the exit status that the body must end with; 0 means returns */
-    bool threads;          /* threads meet in it: `make tsan` runs it,
-                              and finds it by this very text */
-    void (*setup)(void);   /* run in the child, before and after the body */
-    void (*teardown)(void);
+    int signal;            /* signal that must end the body; 0: none */
+    int exit;              /* exit status with which the body must exit; 0: it must return */
+    bool threads;          /* several threads share data: `make tsan` runs the case. It searches
+                              the source for the text ".threads = true" */
+    void (*setup)(void);   /* runs in the child before the body */
+    void (*teardown)(void); /* runs in the child after the body */
 } ts_test_case;
 
 void ts_test_register(ts_test_case *test);
@@ -80,8 +83,8 @@ typedef enum ts_count_kind {
  * Count a check only if it compared something. A case in which a check failed fails, so the body
  * needs no assertion about the sum.
  *
- * Samples count in the sums of passed, failed and skipped; their case then counts no test case of
- * its own. All other kinds are counted apart, and their case counts as one test case.
+ * Samples are added to the totals of passed, failed and skipped tests; a case that counts samples
+ * is not itself added. Other kinds have separate totals, and their case counts as one test.
  */
 void ts_tally_as(ts_count_kind kind, int passed, int failed, int skipped);
 /** ts_tally_as() of samples. */
@@ -96,7 +99,7 @@ void ts_tally(int passed, int failed, int skipped);
 
 /** Defines and registers a case; the options are designated initialisers of ts_test_case. */
 #define TS_TEST(title, ...) TS_TEST_CASE(title, __VA_ARGS__)
-/** The same for macros that take the place of TS_TEST in some files. */
+/** TS_TEST() for macros that define cases in its place, such as VEC_TEST(). */
 #define TS_TEST_CASE(title, ...)                                                              \
     static void title##_body(int _i);                                                         \
     static void title##_run(int _i);                                                          \

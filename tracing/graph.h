@@ -28,7 +28,7 @@ typedef struct ts_array {
 /** Makes room for n more items of `item` bytes; false if out of memory: the array is unchanged. */
 bool ts_array_reserve(ts_array *a, uint32_t n, size_t item);
 void ts_array_free(ts_array *a, size_t item);
-/** The next of an array of items for which room was reserved. */
+/** Appends an item to an array with reserved room; evaluates to the item's address. */
 #define TS_PUSH(array, type) ((type *)(array).data + (array).count++)
 
 typedef enum ts_source { TS_SOURCE_INPUT, TS_SOURCE_CAPTURE, TS_SOURCE_RESULT } ts_source;

@@ -27,7 +27,7 @@ static int64_t A_(blocks)(int64_t n) { return ts_ceil_div(n, MICRO_ROWS); }
  */
 static bool A_(pack)(A_T *to, const A_T *from, int64_t row, int64_t k, int64_t columns, A_T scale)
 {
-    A_V odd = A_P(zero)(); /* NaN where something was Inf or NaN */
+    A_V odd = A_P(zero)(); /* sum of 0 * x: NaN if some x is Inf or NaN, else 0 */
     for (int64_t j = 0; j < columns; j += A_PANEL)
         for (int64_t p = 0; p < k; p++, to += A_PANEL)
             for (int v = 0; v < 2; v++) {

@@ -5,14 +5,14 @@
  */
 // SPDX-License-Identifier: MIT
 
-/** Of the `keys` keys from `first` on, the number up to the right end of row i's window. */
+/** Number of keys in [first, first + keys) up to the right end of row i's window. */
 TS_INLINE int64_t A_(visible)(const attention *s, const part *at, int64_t i, int64_t first,
                               int64_t keys)
 {
     return ts_max64(0, ts_min64(keys, i + at->keys - at->rows + s->c.right + 1 - first));
 }
 
-/** Of the n keys from `first` on, the number left of row i's window. */
+/** Number of keys in [first, first + n) left of row i's window. */
 TS_INLINE int64_t A_(passed)(const attention *s, const part *at, int64_t i, int64_t first,
                              int64_t n)
 {
@@ -31,6 +31,8 @@ static void A_(cap)(A_T *x, int64_t n, A_T cap, A_T *slope)
     }
 }
 
+/** Applies n mask elements from `mask` on to the scores x: a false or -Inf element hides the pair,
+ * other elements of a floating mask are added. */
 static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n)
 {
     int64_t step = s->mask[3];
@@ -115,7 +117,7 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
     A_T factor = 1; /* the first tile has no earlier sum: avoid exp(-Inf), which is slow */
     if (state->most != now)
         factor = state->most == -(A_T)INFINITY ? 0 : (A_T)exp((double)(state->most - now));
-    /* all hidden so far: e^-Inf is 0 */
+    /* if all pairs so far are hidden, subtract 0: -Inf - -Inf would be NaN */
     A_V top = A_P(set1)(now == -(A_T)INFINITY ? 0 : now), sum = A_P(zero)();
     for (j = 0; j < n; j += A_L) {
         A_V e = A_EXP(A_P(load)(x + j) - top);

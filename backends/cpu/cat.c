@@ -1,4 +1,4 @@
-/** @file cat.c  Joining: each member is copied to its part of the result. */
+/** @file cat.c  cat and stack: copies each member to its part of the result. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"

@@ -1,4 +1,5 @@
-/** @file compare.c  Comparisons, truth values, and choices made by them. */
+/** @file compare.c  Comparisons, logical and bitwise ops, tests for NaN and Inf, and selection by a
+ * bool tensor. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "ops/kernel.h"

@@ -1,12 +1,16 @@
 /**
  * @file convolution.c  Convolutions as products of matrices.
  *
- * All three directions gather windows of a tensor into the rows of a matrix, chunk by chunk, and
- * multiply it. The result y gathers windows of x. The gradient of x gathers from y what each
- * element of x went to: elements whose positions have one remainder by the stride have windows of
- * one form, so there is one product for each remainder, and nothing is added up in memory. The
- * gradient of the weight multiplies the windows of x with y. Chunks are cut by shape alone, so
- * results do not depend on the number of threads.
+ * The result y and both gradients are products of a matrix of windows, which is gathered chunk by
+ * chunk. The division into chunks depends only on the shape, so results do not depend on the number
+ * of threads.
+ *
+ *   y                   windows of x times the weight
+ *   gradient of x       windows of y times the weight. A window holds the elements of y that an
+ *                       element of x contributes to. Positions of x with the same remainder modulo
+ *                       the stride have windows of the same form: one product per remainder, so no
+ *                       element is written twice
+ *   gradient of weight  windows of x times y, added up over chunks
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -16,23 +20,23 @@
 #include "include/tessera/ops.h"
 #include "ops/kernel.h"
 
-#define CHUNK (1 << 18)     /* most elements of a matrix of windows, if there are enough rows */
-#define CHUNK_ROWS 512      /* least windows of a chunk, each of which packs the weight */
-#define SMALL_IMAGE 256     /* images of fewer positions share chunks */
-#define WEIGHT_CHUNK (1 << 22) /* the same of the gradient of the weight, which is added up */
+#define CHUNK (1 << 18)     /* maximum elements of a chunk's matrix, unless CHUNK_ROWS needs more */
+#define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
+#define SMALL_IMAGE 256     /* images with fewer positions share chunks */
+#define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
-/** What a call of either op needs. */
+/** A call of convolution or convolution_backward. */
 typedef struct job {
     const ts_frame *frame;
     ts_convolution c;
     image x, y;
-    const ts_tensor *weight; /* or its gradient */
+    const ts_tensor *weight; /* the weight, or its gradient */
     const ts_tensor *bias;
-    bool last; /* the image that is made is planned with its channels innermost */
+    bool last; /* the result image is planned with channels innermost */
     ts_dtype dtype;
-    int item;
+    int item;  /* bytes of an element */
 } job;
 
 static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x, bool by_window)
@@ -50,11 +54,12 @@ static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x,
     return w;
 }
 
-/** Scratch of a product. Functions run twice: for its size, and for the work. */
+/** Scratch memory of a call. The functions below run twice: first without memory, to compute its
+ *  size, then with memory, to compute the result. */
 typedef struct scratch {
-    bool there; /* else only `most` is wanted */
+    bool there; /* false: only compute `most` */
     char *base;
-    size_t used, most;
+    size_t used, most; /* bytes in use; largest `used` */
 } scratch;
 
 static char *take(scratch *s, int64_t bytes)
@@ -65,7 +70,7 @@ static char *take(scratch *s, int64_t bytes)
     return at;
 }
 
-/** A product; only its scratch if there is none yet. */
+/** Computes a product; without memory, only its scratch size. */
 static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
 {
     size_t used = s->used;
@@ -75,15 +80,16 @@ static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
     s->used = used;
 }
 
-/** How positions are cut into chunks, by shape and planned layout alone. */
+/** Division of positions into chunks, which depends only on shape and planned layout. */
 typedef struct cuts {
-    int64_t all;   /* positions */
-    int64_t whole; /* positions that no chunk reaches beyond: all, or those of an image */
-    int64_t most;  /* of a chunk */
+    int64_t all;   /* number of positions */
+    int64_t whole; /* a chunk does not cross multiples of this: all positions, or one image's */
+    int64_t most;  /* maximum positions of a chunk */
 } cuts;
 
-/** last: channels are innermost, so positions of all images are rows of one matrix. Other images
- *  are matrices by themselves if they are large enough, else they are put together in scratch. */
+/** Computes the division for chunks of about `wanted` positions. last: channels are innermost, so
+ *  the positions of all images are rows of one matrix. Otherwise each large image is a matrix, and
+ *  small images are combined in scratch. */
 static cuts cut(const axis *a, int64_t batch, bool last, int64_t wanted)
 {
     int64_t each = a[0].count * a[1].count * a[2].count;
@@ -98,7 +104,8 @@ static int64_t chunk_at(const cuts *c, int64_t first)
     return ts_min64(c->most, c->whole - first % c->whole);
 }
 
-/** Whether a group's channels at the positions of each chunk are a matrix in memory. */
+/** True if a group's channels at the positions of each chunk form a matrix in memory. Sets *step to
+ *  the distance between positions. */
 static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t channels, bool last,
                       const cuts *c, int64_t *step)
 {
@@ -107,13 +114,13 @@ static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t chan
                  : *step == 1 && v->c >= c->whole);
 }
 
-/** Whether tiles of windows are multiplied, by dtype, shape and planned layout. */
+/** True if the product uses window_tiles.h. Depends only on dtype, shape and planned layout. */
 static bool suits_tiles(const job *b, bool last, int64_t rows, int64_t k)
 {
     return VEC_ISA != VEC_IS_baseline && b->dtype == TS_F32 && last && k >= 8 && rows >= 4;
 }
 
-/** The elements of one group of y, or of x, whose windows are those of `axis`. */
+/** Computes one group of y, or (to_x) the elements of x with windows of the form `a`. */
 static void make_images(const job *b, int64_t group, const axis *a, bool to_x, scratch *s)
 {
     const ts_convolution *c = &b->c;
@@ -199,7 +206,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     s->used = used;
 }
 
-/** The gradient of one group's weight: y's channels times x's windows. */
+/** Computes the gradient of one group's weight: the channels of y times the windows of x. */
 static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
 {
     const ts_convolution *c = &b->c;
@@ -254,21 +261,22 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
 
 /* ---------------------------------------------------------------------------- depthwise ---- */
 
-/** A channel of y belongs to each channel of x: products would be of one column. */
+/** True for a depthwise convolution: each group has one channel of x and one of y, so matrix
+ *  products would have one column. */
 static bool is_depthwise(const ts_convolution *c)
 {
     return c->groups > 1 && c->channels == c->groups && c->features == c->groups;
 }
 
 enum {
-    LANES = 16, /* channels, or positions of a line, that are summed side by side */
-    TAPS = 32   /* of a window that are listed at a time */
+    LANES = 16, /* channels, or positions of a line, that are summed in parallel */
+    TAPS = 32   /* taps of a window that are collected at a time */
 };
 
-/** Sums over windows, channel by channel. */
+/** A depthwise convolution: sums over windows, channel by channel. */
 typedef struct depthwise {
-    windows w;        /* of all channels */
-    image to;         /* that is made, or y beside the gradient of the weight */
+    windows w;        /* windows of all channels */
+    image to;         /* the result image; for the gradient of the weight: y */
     char *weight;     /* (taps, channels), or its gradient (channels, taps) */
     const char *bias; /* (channels), or NULL */
     int64_t channels, batch, taps;

@@ -1,4 +1,4 @@
-// Run-time choice of the CPU kernels' variant.
+// Selects the instruction-set variant of the CPU kernels at run time.
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/isa.h"
 #include "include/tessera/core.h"

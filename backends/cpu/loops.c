@@ -1,4 +1,4 @@
-/** @file loops.c  Walks an iteration space around a loop, on one thread or several. */
+/** @file loops.c  Runs a pointwise loop over an iteration space, on one or several threads. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "backends/cpu/isa.h"

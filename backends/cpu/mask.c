@@ -1,5 +1,5 @@
-/** @file mask.c  Triangles, and elements chosen by a mask:
- * the results' sizes may depend on the data. */
+/** @file mask.c  tril and triu; nonzero, masked_select and masked_scatter. The result sizes of
+ * nonzero and masked_select depend on the data. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "core/parallel.h"

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
-/** Corrects the mean of a row whose elements are so close to it that its rounding error matters:
- * adds the mean of x - mean, so the mean of equal elements is exact. Returns the sum of
- * (x - mean)^2 with the new mean. */
+/** Adds the mean of x - mean to *mean, for rows with a variance so small that the rounding error of
+ * the mean matters. The mean of equal elements is then exact. Returns the sum of (x - mean)^2 with
+ * the new mean. */
 FOLD_FN T S(close_deviations)(const T *x, int64_t n, T *mean)
 {
     V m = F(set1)(*mean);
@@ -60,8 +60,9 @@ static void S(norm_forward)(void *ctx, int64_t begin, int64_t end)
 
 enum { S(ABREAST) = 4 }; /* rows that share one pass over the columns */
 
-/** For each of `rows` rows: the means of h = grad * weight and of h z, z = (x - mean) * rstd. w may
- * be NULL. Each row sums in the lanes of one line, so the order is the same in every variant. */
+/** Computes for each of `rows` rows the means of h = g * w and of h * z, z = (x - mean) * rstd. w
+ * may be NULL, which means 1. Each row is summed in the lanes of one 64-byte line, so the order of
+ * additions is the same in every variant. */
 VEC_FN void S(gradient_means)(const T *x, const T *g, const T *w, int rows, int64_t n,
                               const V *mean, const V *rstd, V *mean_h, V *mean_hz)
 {

@@ -199,7 +199,7 @@ static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/* One pair of bodies a fold, so that `how` is a constant in the loops. */
+/* Each fold has its own inner and outer body, so that `how` is a constant in the loops. */
 #define FOLD(name)                                                                              \
     static void S(inner_##name)(void *ctx, int64_t begin, int64_t end)                          \
     {                                                                                           \
@@ -235,9 +235,9 @@ static void S(finish)(finish how, void *results, const void *params, int64_t n, 
     }
 }
 
-/** Corrects means whose rounding error matters, because the squared deviations are small: adds the
- * mean of the deviations, if given. The mean of equal elements is then exact. Returns whether such
- * a mean exists. */
+/** Finds means whose rounding error matters because the squared deviations are small. Adds the mean
+ * of the deviations (`distances` / length) to them, unless `distances` is NULL; the mean of equal
+ * elements is then exact. Returns true if there are such means. */
 static bool S(close_means)(void *means, const void *squares, const void *distances, int64_t n,
                            double length)
 {

@@ -1,4 +1,5 @@
-/** @file sgemm.h  The own product of f32 matrices, and products of any kind for other families. */
+/** @file sgemm.h  Products of f32 matrices by the library's micro-kernels (ts_sgemm_*), and
+ * products for other kernel families (ts_product()), which selects a method by shape. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SGEMM_H
 #define TS_BACKENDS_CPU_SGEMM_H
@@ -36,9 +37,9 @@ bool TS_V(ts_sgemm_cut)(ts_sgemm_plan *plan, const ts_gemm *g, float *sums);
  *  if that is 0. */
 void TS_V(ts_sgemm_run)(ts_sgemm_plan *plan, void *scratch);
 
-/** Bytes of scratch that the product g of f32 or f64 takes. */
+/** Bytes of scratch that ts_product() needs for g; may be 0. dtype: TS_F32 or TS_F64. */
 size_t TS_V(ts_product_bytes)(const ts_gemm *g, ts_dtype dtype);
-/** The product g, on the pool, by the way that suits its shape. */
+/** Computes the product g on the thread pool. scratch: ts_product_bytes() bytes. */
 void TS_V(ts_product)(const ts_gemm *g, ts_dtype dtype, void *scratch);
 
 #endif

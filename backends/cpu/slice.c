@@ -1,4 +1,5 @@
-/** @file slice.c  A tensor with a slice replaced: plan->dim, start and step are the slice. */
+/** @file slice.c  Replaces a slice of a tensor or of zeros. plan->dim, start and step describe the
+ * slice. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/copy.h"
 #include "ops/kernel.h"

@@ -5,6 +5,7 @@
 
 /* ------------------------------------------------------------------ rows: inner == 1 ------ */
 
+/** Tasks are rows of n contiguous elements. */
 static void S(softmax_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;
@@ -27,6 +28,7 @@ static void S(softmax_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** dx = y (g - sum(g y)); with log, dx = g - exp(y) sum(g). job->x holds y, job->y receives dx. */
 static void S(softmax_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const softmax_job *job = ctx;

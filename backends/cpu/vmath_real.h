@@ -7,14 +7,15 @@
 #include "backends/cpu/real_names.h"
 
 /*
- * EXP_LOW, EXP_HIGH    e^x is 0 below and Inf above; EXP2_LOW and EXP2_HIGH likewise for 2^x
- * EXPM1_LOW            e^x - 1 rounds to -1 below
- * TANH_END             tanh rounds to ±1 beyond
- * NORMAL_END           Phi(-x) is 0 and Phi(x) is 1 beyond
- * ERFC_END             erfc is 0 beyond
+ * EXP_LOW, EXP_HIGH    e^x rounds to 0 below EXP_LOW and is Inf above EXP_HIGH; EXP2_LOW and
+ *                      EXP2_HIGH likewise for 2^x
+ * EXPM1_LOW            e^x - 1 rounds to -1 for smaller x
+ * TANH_END             tanh(x) rounds to ±1 for larger |x|
+ * NORMAL_END           Phi(-x) rounds to 0 and Phi(x) to 1 for larger x
+ * ERFC_END             erfc(x) rounds to 0 for larger x
  * LEAST_POWER          least n for which F(power)(n) is a normal number
- * HALF_PI_LOW          pi/2 minus its nearest number
- * HUGE_SUM             the sum of two numbers up to it is finite
+ * HALF_PI_LOW          pi/2 minus HALF_PI, pi/2 rounded to the type
+ * HUGE_SUM             the sum of two numbers up to HUGE_SUM is finite
  * TRIG_LIMIT           largest |x| for the reduction of F(trig)
  */
 #if REAL_BITS == 32

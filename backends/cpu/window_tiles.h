@@ -1,11 +1,11 @@
 /**
  * @file window_tiles.h
- * Products of windows and weights in f32, for results whose channels are innermost: each thread
- * gathers the windows of a tile into scratch of its own and multiplies them while they are in its
- * caches. For convolution.c alone.
+ * Products of windows and weights in f32, for results with channels innermost. Each lane, a task of
+ * the thread pool, gathers the windows of a tile into its own scratch memory and multiplies them
+ * while they are in cache. Included by convolution.c only.
  *
- * An element is one chain of fused multiply-adds per slice of the window, and the sums of slices
- * are added in order, so neither tiles nor threads change a bit.
+ * Each result is the sum of slices of the window in order; a slice is one chain of fused
+ * multiply-adds. So results depend neither on the division into tiles nor on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOW_TILES_H
@@ -15,31 +15,31 @@
 #include "backends/cpu/windows.h"
 
 enum {
-    TILE_DEPTH = 256,  /* most elements of a slice of a window */
-    TILE_BLOCKS = 4,   /* blocks of windows that meet a panel of weights while it is near */
-    TILE_WINDOWS = TILE_BLOCKS * MICRO_ROWS,
-    TILE_PANEL = MICRO_COLUMNS_F
+    TILE_DEPTH = 256,  /* maximum number of elements of a slice */
+    TILE_BLOCKS = 4,   /* blocks of windows that use a panel of weights while it is in cache */
+    TILE_WINDOWS = TILE_BLOCKS * MICRO_ROWS, /* maximum number of windows of a tile */
+    TILE_PANEL = MICRO_COLUMNS_F             /* output channels of a panel of weights */
 };
 
-/** The windows of one group times its weights. */
+/** The product of one group's windows and weights. */
 typedef struct tiles {
     windows w;
     image to;
     const float *weight; /* (rows, depth), dense */
     const float *bias;   /* (rows), or NULL */
-    float *packed;       /* the weight in panels of (depth, TILE_PANEL) columns */
-    float *scratch;      /* of each lane: windows, then their results if these are apart */
-    int64_t lane, result; /* floats of a lane; of them in front of the results */
-    int64_t rows, depth;
-    int64_t all, count;  /* windows; tiles of them */
-    int64_t step;        /* from window to window in `to` */
-    int64_t lanes;
-    bool direct;         /* windows of `to` are rows of a matrix, which results go to at once */
+    float *packed;       /* the weight in panels of (depth, TILE_PANEL) */
+    float *scratch;      /* per lane: gathered windows, then results unless `direct` */
+    int64_t lane, result; /* floats of a lane's scratch; offset of the results in it */
+    int64_t rows, depth; /* output channels; elements of a window */
+    int64_t all, count;  /* number of windows; of tiles */
+    int64_t step;        /* elements from position to position in `to`, if `direct` */
+    int64_t lanes;       /* number of lanes */
+    bool direct;         /* results are written to `to`, which is a matrix (all, rows) */
 } tiles;
 
 TS_INLINE int64_t tile_width(int64_t columns) { return columns > VF_LANES ? TILE_PANEL : VF_LANES; }
 
-/** Floats of the packed weight, and of a lane, whose parts are then known. */
+/** Sets t->count, lanes, lane and result. Returns the number of floats of t->packed. */
 static int64_t plan_tiles(tiles *t)
 {
     t->count = ts_ceil_div(t->all, TILE_WINDOWS);
@@ -60,7 +60,8 @@ static void pack_weight(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Windows (count, depth), or (depth, count) `step` apart, times panels of weights. */
+/** to (count, rows) = windows (count, depth) times weights (depth, rows), plus bias. row and step:
+ *  strides of `windows` along count and depth; to_row: stride of `to` between rows. */
 static void multiply_rows(const tiles *t, const float *windows, int64_t row, int64_t step,
                           int64_t count, float *to, int64_t to_row)
 {
@@ -104,7 +105,7 @@ static void run_tile(const tiles *t, int64_t first, int64_t count, float *scratc
     copy_strips(&out, 0, count);
 }
 
-/** Lanes begin to end: each has the same number of tiles, up to one. */
+/** Runs lanes begin to end - 1. The numbers of tiles of two lanes differ by at most one. */
 static void run_lanes(void *ctx, int64_t begin, int64_t end)
 {
     const tiles *t = ctx;

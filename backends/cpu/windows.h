@@ -1,6 +1,7 @@
 /**
- * @file windows.h  Images and weights of convolutions as matrices, and back: copies alone.
- * For one file, which is compiled once per variant.
+ * @file windows.h  Copies images and weights of convolutions to matrices and back. Included by
+ * convolution.c only, once per instruction-set variant. A window is the part of an image that one
+ * output position reads (ts_window_axis in kernel.h); a tap is an element of the kernel.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOWS_H
@@ -12,10 +13,11 @@
 
 #include <string.h>
 
-/** A tensor as (batch, channels, three spatial dims), steps in elements. */
+/** A tensor as (batch, channels, three spatial dims). */
 typedef struct image {
     char *data;
-    int64_t n, c, at[3], size[3];
+    int64_t n, c, at[3], /* strides of batch, channels and spatial dims, in elements */
+        size[3];         /* spatial sizes */
 } image;
 
 static image image_of(const ts_tensor *t, const int64_t *size, int dims)
@@ -35,7 +37,7 @@ typedef ts_window_axis axis;
     for (int64_t i = 0; i < n; i++)                                                                \
         ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
 
-/** n elements of `item` bytes, steps in elements. */
+/** Copies n elements of `item` bytes (4 or 8) with strides in elements. */
 static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                      int item)
 {
@@ -47,19 +49,18 @@ static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_s
         COPY_STEPS(uint64_t)
 }
 
-/** The windows first to first + count of a group's channels, as a matrix. */
+/** Windows first to first + count - 1 of one group's channels, gathered as a matrix at `to`. */
 typedef struct windows {
     image from;
     axis axis[3];
     int64_t channels, first, count;
-    int64_t row;    /* by taps: elements from row to row; at least count */
-    bool by_window; /* rows are windows, of (taps, channels); else rows are (channels, taps), of
-                       windows */
-    int item;
+    int64_t row;    /* unless by_window: stride between rows in elements, at least count */
+    bool by_window; /* the matrix is (count, taps, channels), else (channels, taps, count) */
+    int item;       /* bytes of an element */
     char *to;
 } windows;
 
-/** Position of a window in the batch. */
+/** Image (n) and position (i) of a window. */
 typedef struct place {
     int64_t n, i[3];
 } place;
@@ -88,7 +89,7 @@ static void next_place(place *p, const axis *a, int64_t run)
     }
 }
 
-/** First and last but one of the n numbers at, at + step, ... that lie in 0 to size. */
+/** Sets [*low, *high) to the indices k in [0, n) for which at + k step is in [0, size). */
 static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t *low,
                       int64_t *high)
 {
@@ -104,7 +105,8 @@ static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t
     *high = ts_min64(ts_max64(*high, *low), n);
 }
 
-/** Address of the channels of the first two dims' taps at p; NULL outside of the image. */
+/** Address of the image line (index 0 of the last dim, channel 0) that window p reads with taps j0
+ *  and j1 of the first two dims; NULL if the line is outside the image. */
 static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t j1)
 {
     const char *at = w->from.data + p->n * w->from.n * w->item;
@@ -119,7 +121,7 @@ static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t
     return at;
 }
 
-/** Windows begin to end, one after the other. */
+/** Gathers windows begin to end - 1 as rows of (taps, channels). */
 static void gather_by_window(void *ctx, int64_t begin, int64_t end)
 {
     const windows *w = ctx;
@@ -148,7 +150,7 @@ static void gather_by_window(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** A run of windows along the last dim, of one tap and channel. */
+/** Gathers one tap j of one channel for `run` windows along the last dim, from window p on. */
 static void gather_run(const windows *w, char *to, const place *p, const int64_t *j,
                        const char *channel, int64_t run)
 {
@@ -162,7 +164,7 @@ static void gather_run(const windows *w, char *to, const place *p, const int64_t
         copy_run(to + low * w->item, 1, from, a->move * w->from.at[2], high - low, w->item);
 }
 
-/** Rows begin to end of the matrix whose rows are (channels, taps). */
+/** Gathers rows begin to end - 1 of the matrix (channels, taps, count). */
 static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
 {
     const windows *w = ctx;
@@ -187,7 +189,7 @@ static void gather_by_tap(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Whether the windows are the pixels of the image. */
+/** True if each window is one pixel, in the order of the image. */
 static bool windows_are_pixels(const windows *w)
 {
     for (int d = 0; d < 3; d++) {
@@ -213,15 +215,16 @@ static void gather(windows *w, int64_t first, int64_t count)
         ts_parallel_for(taps * w->channels, 1 + 16384 / (count + 1), gather_by_tap, w);
 }
 
-/** Copies a matrix of one element a channel and position between scratch and an image. */
+/** A copy between an image and a matrix with one element per channel and position, for positions
+ *  first to first + count - 1. */
 typedef struct strips {
     image image;
     const axis *axis;
     int64_t channels, first, count;
-    int64_t channel_step, position_step; /* of the matrix */
-    int item;
+    int64_t channel_step, position_step; /* strides of the matrix in elements; one of them is 1 */
+    int item;                            /* bytes of an element */
     char *matrix;
-    bool back; /* into the image */
+    bool back; /* true: from the matrix into the image */
 } strips;
 
 static void copy_strips(void *ctx, int64_t begin, int64_t end)
@@ -262,7 +265,7 @@ static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
     ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
 }
 
-/** Address of a position's element of the first channel. */
+/** Address of the first channel's element at position `first`. */
 static char *position_at(const image *v, const axis *a, int64_t first, int item)
 {
     place p = place_of(a, first);
@@ -272,7 +275,8 @@ static char *position_at(const image *v, const axis *a, int64_t first, int item)
     return at;
 }
 
-/** Positions that step evenly through the image: those of the batch, of each image, or 0. */
+/** Number of consecutive positions that are *step elements apart: all positions of the batch, those
+ *  of one image, or 0. */
 static int64_t even_positions(const image *v, const axis *a, int64_t batch, int64_t *step)
 {
     const int64_t counts[4] = {batch, a[0].count, a[1].count, a[2].count};
@@ -294,19 +298,20 @@ static int64_t even_positions(const image *v, const axis *a, int64_t batch, int6
 
 /* ------------------------------------------------------------------------------ weights ---- */
 
-/** A group's part of the weight or of its gradient as a dense matrix (rows, taps and columns). */
+/** One group's part of the weight tensor, or of its gradient, and its copy as a dense matrix. */
 typedef struct weights {
-    char *data, *matrix;       /* a row of the matrix: (taps, columns), or (columns, taps) */
-    int64_t row, column, at[3]; /* steps of the tensor */
-    int64_t rows, columns;
+    char *data, *matrix;
+    int64_t row, column, at[3]; /* strides of the tensor in elements: row, column, spatial dims */
+    int64_t rows, columns;      /* output and input channels of the product */
     const axis *axis;
-    bool by_window, back;
-    int item;
+    bool by_window, /* the matrix is (rows, taps, columns), else (rows, columns, taps) */
+        back;       /* copy from the matrix to the tensor, else from the tensor */
+    int item;       /* bytes of an element */
 } weights;
 
-enum { WEIGHT_ROWS = 16 }; /* of a task */
+enum { WEIGHT_ROWS = 16 }; /* rows per task */
 
-/* The tensor is read in the order of its memory, as far as a task goes. */
+/* The inner loop runs along the tensor's dim with the smaller stride. */
 static void copy_weights(void *ctx, int64_t begin, int64_t end)
 {
     const weights *w = ctx;
@@ -338,7 +343,7 @@ static void copy_weights(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Whether the tensor's own memory is such a matrix, which w then has. */
+/** True if the tensor's memory has the layout of the matrix; then sets w->matrix to it. */
 static bool weights_in_place(weights *w)
 {
     const axis *a = w->axis;

@@ -42,8 +42,8 @@ __device__ __forceinline__ float float_beside(double x)
     return y;
 }
 
-/** Whether a number in the place of an operand of type T is passed in f32: true for halves. N
- * counts the result and the operands; a single operand is always a tensor. */
+/** True if a host number that takes the place of an operand of type T is passed in f32: T is a half
+ * and there are at least two operands. N counts the result and the operands. */
 template <class T, int N> constexpr bool number_is_wide = is_half<T> &&N > 2;
 
 /** Applies fn to one element of each operand, x. Returns the result in wide_t<R>; the caller rounds

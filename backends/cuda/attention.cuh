@@ -44,9 +44,9 @@ struct attention_call {
     bool early;        /* sm_90 and later: a kernel may begin before the previous kernel ends */
     unsigned *taken;   /* Hopper: counter from which blocks take their next rows or keys */
     double scale;      /* of the scores */
-    float to_log2;     /* factor from a score to an exponent of 2; the score is raw, or has the
-                          rules applied if `bent` */
-    float raw_to_log2; /* factor from a raw score to an exponent of 2 */
+    float to_log2;     /* multiplies a score to give an exponent of 2: a raw score, or if `bent`
+                          the result of attention_score() */
+    float raw_to_log2; /* multiplies a raw score (q k, unscaled) to give an exponent of 2 */
     float by_scale;    /* 1 / scale */
     int batches, heads, share; /* share: query heads per key head */
     int rows, keys, depth, value_depth;
@@ -59,7 +59,7 @@ struct attention_call {
     int64_t q_starts_step, k_starts_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
     bool rules;    /* a mask, dropout, a softcap, or a scale that is not a positive number */
-    bool bent;     /* some rule changes scores by more than a constant factor */
+    bool bent;     /* scores are not just the raw scores times scale: use attention_score() */
     float softcap; /* 0: none */
     int mask_type;
     const void *mask;

@@ -1,4 +1,4 @@
-/** @file attention_launch.cuh  Common code of attention's launches. */
+/** @file attention_launch.cuh  Launches of attention kernels whose blocks process rows. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_LAUNCH_CUH
 #define TS_CUDA_ATTENTION_LAUNCH_CUH
@@ -8,8 +8,9 @@
 
 namespace ts {
 
-/** Launches a kernel of `rows` rows a block on all rows of `heads` heads, with as much shared
- * memory as it wants. early: it waits for the kernel in front by itself (early.cuh). */
+/** Launches a kernel whose blocks have `rows` rows, `threads` threads and `bytes` bytes of dynamic
+ * shared memory, on the `length` rows of each of `heads` heads. early: launches by launch_early();
+ * the kernel must then wait for the previous kernel itself (early.cuh). */
 template <class... P, class... X>
 cudaError_t attention_launch_as(bool early, void (*kernel)(P...), int64_t heads, int64_t length,
                                 int rows, int threads, int bytes, cudaStream_t stream,

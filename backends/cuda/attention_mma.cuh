@@ -34,8 +34,8 @@ __device__ __forceinline__ void mma_pair(float (&d0)[4], float (&d1)[4], const u
         mma<T>(d1, a, b[2], b[3]);
     }
 }
-/** s[m][n] = the products of rows 16 m of a and rows 8 n of b, over `depth` of DEPTH columns,
- * rounded up to 32. */
+/** s = a bT over the first `depth` columns, rounded up to 32: s[m][n] is the product of rows 16 m
+ * to 16 m + 15 of a and rows 8 n to 8 n + 7 of b. */
 template <class T, int DEPTH, int TALL, int WIDE>
 __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attention_tile<T, DEPTH> a,
                                          attention_tile<T, DEPTH> b, int depth)
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULE
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 1));
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
                 top[m][half] = now;
-                /* rows without a visible key so far */
+                /* 0 for rows without a visible key so far */
                 float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
                 /* RULES: subtract before scaling. A mask may add the lowest finite numbers, for
                    which the rounding error of the product would be too large. */

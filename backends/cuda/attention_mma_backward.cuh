@@ -2,15 +2,18 @@
  * @file attention_mma_backward.cuh
  * Gradients of attention on the tensor cores of sm_80, in two passes that add in a fixed order.
  *
- * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), delta the row's sum of g out:
+ * With p = exp(scale q kT - lse), dp = g vT and ds = p (dp - delta), where delta is the row sum of
+ * g out:
  *   dq = scale ds k,  dk = scale dsT q,  dv = pT g.
- * A block holds a pair of tiles: (q, g) in the pass over queries, (k, v) in the one over keys.
- * The other pair passes by. In either pass s = (first of the pair held) (first of the pair
- * passing)T and dp is the same of the seconds, so that what a warp computes is at once the left
- * operand of the products it adds up. Beyond 128 columns two warps share 16 rows, and each adds up
- * half of the columns. Of halves each works out half of p and ds, which meet in shared memory; of
- * f32, whose tiles fill it, both work out all of them. Where there are too few blocks, several
- * share the tiles that pass, and a second kernel adds up what they leave.
+ * A block holds one pair of tiles in shared memory and streams the tiles of the other pair: it
+ * holds (q, g) in the pass over queries and (k, v) in the pass over keys. In both passes s is the
+ * product of the pairs' first tiles and dp that of the second tiles, held times streamedT, so each
+ * warp's accumulators are the left operands of its next products.
+ *
+ * Beyond 128 columns two warps share 16 rows, and each sums half of the columns. For halves, each
+ * of the two computes half of p and ds, and they exchange the halves in shared memory. For f32,
+ * whose tiles fill the shared memory, both compute all of p and ds. If there are too few blocks,
+ * several blocks share the streamed tiles, and a second kernel adds their partial sums.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
@@ -21,14 +24,14 @@
 
 namespace ts {
 
-/** Sizes of a block. PARTS warps share 16 rows, of which a warp works out the scores of `own`
- * others of each tile that passes. */
+/** Sizes of a block. `parts` warps share 16 held rows. Of each streamed tile of `wide` rows, a warp
+ * computes the scores of `own` rows. */
 template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     static constexpr int depth = DEPTH_, parts = depth > 128 ? 2 : 1;
     static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / parts,
                          wide = (KEYS && depth == 128) || sizeof(T) == 4 ? 32 : 64,
                          own = sizeof(T) == 4 ? wide : wide / parts;
-    static constexpr bool meets = own < wide;
+    static constexpr bool meets = own < wide; /* warps exchange p and ds in shared memory */
     static constexpr int held = rows * depth * (int)sizeof(T), tile = wide * depth * (int)sizeof(T),
                          pair = 2 * tile, slab = meets ? rows * wide * 2 : 0;
     static constexpr int bytes(int stages)
@@ -69,7 +72,7 @@ static __global__ void __launch_bounds__(256, 1)
     uint32_t passing = p_slab.base + (KEYS ? S::slab : 0);
     float2 *pairs = (float2 *)(shared + (passing - held1.base) + stages * S::pair);
 
-    /* the blocks with the most work first: under a causal mask the first keys and the last rows */
+    /* blocks with the most work come first: under a causal mask the first keys or the last rows */
     int most = KEYS ? c.keys : c.rows, heads = KEYS ? c.heads / c.share : c.heads,
         blocks = (most + S::rows - 1) / S::rows;
     int run = (int)(blockIdx.x % c.splits), index = (int)(blockIdx.x / c.splits);
@@ -166,7 +169,7 @@ static __global__ void __launch_bounds__(256, 1)
                     other = from + place;
                 float2 pair = KEYS ? pairs[stage * WIDE + piece + place] : own_pairs[e / 2];
                 int row = KEYS ? other : own, key = KEYS ? own : other;
-                /* rows and keys past the end, which a whole tile may have, are never written */
+                /* a whole tile may include rows or keys past the end, which are never written */
                 bool visible = whole || sees(span, row, key);
                 if (RULES && c.mask_type == MASK_BOOL)
                     visible = visible && shown.has(n, e);

@@ -25,8 +25,8 @@ template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static constexpr int row_bytes = depth * (int)sizeof(T),
                          keys = row_bytes > 128 ? 16 : 32; /* of a warp's tile */
     static constexpr int tile = keys * row_bytes, ring = 2 * stages * tile,
-                         blocks = row_bytes > 256 ? 1 : 2; /* of a multiprocessor */
-    static constexpr int unit = keys * warps;              /* keys of a run are a multiple */
+                         blocks = row_bytes > 256 ? 1 : 2; /* per multiprocessor */
+    static constexpr int unit = keys * warps; /* a run's number of keys is a multiple of it */
     static constexpr int bytes = warps * ring;
     static_assert(bytes >= warps * rows * (depth + 2) * 4, "the ring later holds f32 results");
 };
@@ -213,7 +213,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
                 now = fmaxf(now, __shfl_xor_sync(0xffffffffu, now, 2));
                 top[m][half] = now;
                 grown = grown || now != before;
-                /* rows without a visible key so far */
+                /* 0 for rows without a visible key so far */
                 float base = now == -INFINITY ? 0 : RULES ? now : now * c.to_log2, total = 0;
                 auto power = [&](float x) { /* as in attention_mma_kernel() */
                     return exp2_fast(RULES ? (x - base) * c.to_log2 : x * c.to_log2 - base);

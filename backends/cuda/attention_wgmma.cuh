@@ -22,6 +22,8 @@
 
 namespace ts {
 
+/** Sizes of a block. wide: keys per tile; stages: tiles in a ring; many, few: registers per thread
+ * of consumers and of the producer. */
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups;
     /* rules need registers, so fewer remain for scores */
@@ -79,7 +81,7 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
     }
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        /* rows that have seen nothing yet */
+        /* 0 for rows without a visible key so far */
         float base = top[half] == -INFINITY ? 0
                      : EXACT                ? top[half]
                                             : top[half] * to_log2,
@@ -140,15 +142,15 @@ __device__ __forceinline__ float at_most(float x, float most)
 }
 
 /**
- * What a mask adds to a lane's elements of N tiles of 16 x 8 (add_mask() of attention_head) in two
- * steps: fetch() loads the words of a tile ahead of time, add() uses them.
+ * attention_head::add_mask() in two steps, for a lane's elements of N tiles of 16 x 8: fetch()
+ * loads the mask's elements ahead of time, add() adds them to the scores.
  */
 template <class T, int N> struct attention_addends {
-    /* of an element, or where a mask of T is loaded in twos, of those in a row */
+    /* one element per word; two adjacent elements per word if `two` and the mask's dtype is T */
     uint32_t words[N][4];
-    bool two; /* neighbouring keys are loaded at once */
+    bool two; /* adjacent keys are loaded in one access */
 
-    /** row, key: of element 0 of tile 0; from: the first key of the tiles. */
+    /** row, key: position of element 0 of tile 0; from: the first key of the tiles. */
     __device__ __forceinline__ void fetch(const attention_call &c, const attention_span &span,
                                           int batch, int head, int row, int key, int from)
     {
@@ -229,7 +231,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    __shared__ attention_rows work_item[4]; /* more than two: outlives the stages of queries */
+    __shared__ attention_rows work_item[4]; /* read after the two stages of queries are released */
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
     tile_ring<2> rows{v + S::stages * S::tile_bytes};
@@ -261,7 +263,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     }
     __syncthreads();
 
-    /* tiles of rows, and of keys, so far */
+    /* round: tiles of rows so far; passed: tiles of keys so far */
     int group = threadIdx.x / 128 - 1, round = 0, passed = 0;
     if (group < 0) {
         if constexpr (GROUPS > 1)
@@ -329,7 +331,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         mine = group * 64 + thread / 32 * 16 + lane / 4;
     float o[DEPTH / 8][4] = {}, s[WIDE / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {},
                     shrink[2];
-    /* of the rows of `round`, while those of the previous round are not yet written */
+    /* top and sum of the rows of `round` while the previous round's rows are not yet written */
     float next_top[2], next_sum[2];
     uint32_t p[WIDE / 16][4];
     int first, tiles; /* of the rows of `round` */
@@ -353,8 +355,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a loop of its own */
     constexpr std::bool_constant<!APART> BESIDE;
-    /* which pairs of tile i of the rows dropout keeps, if it `draws`, and a mask shows; beside
-     * products */
+    /* sets `kept` (if `draws`) and `shown`, the pairs of tile i that dropout keeps and the mask
+     * shows, while products run */
     auto draw_bits = [&](int i, auto draws) {
         if constexpr (RULES == BITS) {
             attention_head rules{c, span, work_item[round % 4].batch, work_item[round % 4].head};
@@ -365,7 +367,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 shown = rules.template shown_of_rows<WIDE / 8>(row, from);
         }
     };
-    /* of tile i, whose keys begin at `from` */
+    /* applies the mask to the scores of tile i, whose first key is `from` */
     auto mask_scores = [&](int i, int from) {
         if constexpr (RULES == ADDED && FETCHES) {
             added.add(c, s);
@@ -396,7 +398,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                                                 k + passed % S::stages * S::tile_bytes);
         wgmma_commit();
     };
-    auto start_sums = [&] { /* of the previous tile */
+    auto start_sums = [&] { /* o += p v for the previous tile */
         values.wait_full(passed - 1);
         pin_accumulators(o);
         wgmma_begin();
@@ -449,7 +451,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         if (shrinks)
             shrink_sums();
     };
-    /* writes the rows of a round, and goes on with the next ones if there are more */
+    /* writes the rows of round `of`; if `more`, switches top, sum and o to the next rows */
     auto finish = [&](int of, bool more) {
         attention_rows r = work_item[of % 4];
 #pragma unroll
@@ -480,9 +482,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
             clear_sums();
     };
 
-    /* Beside dropout's bits, products take little time, but unrolled code of more than the
-     * instruction cache holds takes much: each step is here once. The bits of a tile are drawn
-     * while its scores and the sums of the tile before are computed. */
+    /* Dropout's bits take most of the time, and code larger than the instruction cache is slow, so
+     * this loop contains each step once. The bits of a tile are drawn while its scores and the
+     * previous tile's sums are computed. */
     if (APART && c.dropout) {
         for (;; round++) {
             meet_rows();

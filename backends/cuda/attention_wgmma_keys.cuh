@@ -27,13 +27,13 @@ template <int DEPTH_> struct attention_wgmma_keys_shape {
     static constexpr int held_bytes = keys * depth * 2, tile_bytes = rows * depth * 2,
                          pair_bytes = rows * 8;
     static constexpr int stage_bytes = 2 * tile_bytes;
-    static constexpr int slab_bytes = rows * 128; /* scores' gradients of a group's keys */
+    static constexpr int slab_bytes = rows * 128; /* gradients of a group's scores in one tile */
     static constexpr int bytes = 1024 + 2 * held_bytes + stages * (stage_bytes + pair_bytes) +
                                  groups * 2 * slab_bytes + 16 + tile_ring<stages>::bytes;
 };
 
-/** A unit of work of a block: KEYS keys of a head, and the tiles of ROWS rows that see them, for
- * each query head in turn. */
+/** A unit of work of a block: KEYS keys of a head, from key `first` on, and the tiles of ROWS rows
+ * that see them. Each query head has `tiles` tiles, from tile `start` on; all have `total`. */
 template <int KEYS, int ROWS> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
@@ -89,7 +89,7 @@ static __global__ void __launch_bounds__(384, 1)
     wait_for_kernel_in_front();
     __syncthreads();
 
-    /* tiles of rows, and of keys, so far */
+    /* passed: tiles of rows so far; round: units of work so far */
     int group = threadIdx.x / 128 - 1, passed = 0, round = 0;
     if (group < 0) {
         registers_shrink<24>();

@@ -17,8 +17,8 @@ namespace ts {
 
 template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
     static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups,
-                         wide = RULES == ADDED ? 64 : 128; /* registers are short */
-    static constexpr bool flush = depth == 128;
+                         wide = RULES == ADDED ? 64 : 128; /* ADDED needs registers for the mask */
+    static constexpr bool flush = depth == 128; /* wait for the products of dq after each tile */
     static constexpr int stages = wide * depth > 64 * 128 ? 2 : 3, threads = 128 * (groups + 1);
     static constexpr int held_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
     static constexpr int stage_bytes = 2 * tile_bytes;

@@ -11,11 +11,13 @@
 
 namespace ts {
 
+/** Initialises the barrier at a shared-memory address; `count` arrivals end a phase. One thread
+ * calls. */
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-/** After the last barrier_init(), before other threads or the copy engine see the barriers. */
+/** Call after the last barrier_init(), before other threads or the copy engine use the barriers. */
 __device__ __forceinline__ void barriers_ready()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -51,7 +53,7 @@ __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int byt
                  "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
-/** The same with an L2 cache policy (read_once::policy). */
+/** bulk_load() with an L2 cache policy (read_once::policy). */
 __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, int bytes,
                                           uint32_t barrier, uint64_t policy)
 {
@@ -76,7 +78,7 @@ __device__ __forceinline__ uint32_t peer_address(uint32_t mine, uint32_t rank)
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(a) : "r"(mine), "r"(rank));
     return a;
 }
-/** All threads of all blocks of the cluster meet. */
+/** Barrier over all threads of all blocks of the cluster. */
 __device__ __forceinline__ void cluster_meet()
 {
     asm volatile("barrier.cluster.arrive.release.aligned;\n"

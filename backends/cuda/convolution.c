@@ -1,10 +1,10 @@
 /**
  * @file convolution.c
- * Convolutions: windows gathered into matrices, chunk by chunk, and multiplied.
+ * Convolutions: gathers windows into matrices, chunk by chunk, and multiplies them.
  *
- * Images have their channels innermost here; others are transposed first, and results after. The
- * elements of the gradient of x are sums over windows of y, so nothing is added up in memory but
- * the chunks of a weight's gradient.
+ * The kernels work on images with channels innermost: other images are transposed first, and their
+ * results afterwards. Each element of the gradient of x is a sum over a window of y, so only the
+ * gradient of the weight is added up over chunks.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/windows.h"
@@ -12,12 +12,12 @@
 #include "tessera/ops.h"
 
 enum {
-    FEW_CHANNELS = 4,     /* of a group: more are products */
-    PART = 8192,          /* windows that are added up before a part's sums go to memory */
-    PARTS = 64,           /* most of them */
-    MOST_TAPS = 65535     /* of the kernel without a matrix */
+    FEW_CHANNELS = 4,     /* groups with more channels use matrix products */
+    PART = 8192,          /* windows per part of ts_cuda_weigh_windows(); more if PARTS limits */
+    PARTS = 64,           /* maximum number of parts */
+    MOST_TAPS = 65535     /* maximum taps of the kernels without a matrix */
 };
-#define CHUNK_BYTES ((int64_t)256 << 20) /* of gathered windows, if a window has fewer */
+#define CHUNK_BYTES ((int64_t)256 << 20) /* maximum of gathered windows, but at least one window */
 
 /** A product over windows of an image. */
 typedef struct product {
@@ -25,11 +25,11 @@ typedef struct product {
     ts_convolution c;
     ts_cuda_windows windows;
     ts_tensor *image; /* (N, ..., C), dense */
-    int64_t all;      /* windows */
-    int64_t taps, depth; /* of a window; elements of a window in a group */
+    int64_t all;      /* number of windows */
+    int64_t taps, depth; /* taps of a window; elements of a window in one group */
 } product;
 
-/** (N, C, ...) as (N, ..., C). */
+/** View of t (N, C, ...) as (N, ..., C). */
 static ts_tensor *last_view(ts_tensor *t)
 {
     int64_t order[5] = {0};
@@ -42,7 +42,8 @@ static ts_tensor *last_view(ts_tensor *t)
 
 static ts_tensor *dense(ts_tensor *t) { return t ? ts_contiguous(t) : NULL; }
 
-/** Windows of x for y (form -1), or of y for x. */
+/** Initialises *p for the windows of x that make y (form -1), or for those of y that make the
+ *  elements of x of this form (ts_kernel_windows()). `from`: the image with the windows. */
 static ts_status open_product(product *p, ts_frame *f, ts_tensor *from, int64_t form)
 {
     ts_convolution c = ts_kernel_convolution(f);
@@ -69,7 +70,7 @@ static ts_status open_product(product *p, ts_frame *f, ts_tensor *from, int64_t 
     return TS_OK;
 }
 
-/** Windows that are gathered at a time. */
+/** Number of windows per chunk. */
 static int64_t chunk_of(const product *p)
 {
     int64_t bytes = p->depth * p->c.groups * p->windows.item;
@@ -77,7 +78,7 @@ static int64_t chunk_of(const product *p)
     return most < 1 ? 1 : most < p->all ? most : p->all;
 }
 
-/** Whether the windows are the pixels of the image. */
+/** True if each window is one pixel, in the order of the image. */
 static bool windows_are_pixels(const product *p)
 {
     bool same = p->taps == 1;
@@ -89,7 +90,8 @@ static bool windows_are_pixels(const product *p)
     return same;
 }
 
-/** `count` windows from `first` on as a matrix (count, groups * depth). */
+/** Returns `count` windows from `first` on as a matrix (count, groups * depth); NULL with an
+ *  error. */
 static ts_tensor *gathered(product *p, int64_t first, int64_t count)
 {
     int64_t sizes[] = {count, p->c.groups * p->depth};
@@ -101,7 +103,8 @@ static ts_tensor *gathered(product *p, int64_t first, int64_t count)
     return to && ts_cuda_gather_windows(p->f, &p->windows, ts_kernel_data(to)) == TS_OK ? to : NULL;
 }
 
-/** The weight as (groups, rows, taps of the windows, channels of a group of the image). */
+/** Returns a dense copy of the weight as (groups, rows, taps of the windows, channels per group of
+ *  the windows' image); NULL with an error. */
 static ts_tensor *weight_matrix(const product *p, ts_tensor *weight, bool to_x)
 {
     const ts_convolution *c = &p->c;

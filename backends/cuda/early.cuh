@@ -1,18 +1,19 @@
-/** @file early.cuh  Kernels that begin before the kernel in front has ended (launch_early()). */
+/** @file early.cuh  Programmatic dependent launch: kernels that begin before the previous kernel on
+ * the stream has ended (launch_early()). No effect before sm_90. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EARLY_CUH
 #define TS_CUDA_EARLY_CUH
 
 namespace ts {
 
-/** Lets the next kernel begin, if its launch is early. */
+/** Lets the next kernel on the stream begin, if it was launched by launch_early(). */
 __device__ __forceinline__ void begin_next_kernel()
 {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
-/** Waits for the results of the kernel in front. */
+/** Waits until the previous kernel on the stream has ended and its stores are visible. */
 __device__ __forceinline__ void wait_for_kernel_in_front()
 {
 #if __CUDA_ARCH__ >= 900

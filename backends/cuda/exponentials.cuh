@@ -13,7 +13,7 @@ namespace ts {
 template <class X> struct exponentials {
     X top, sum, total;
 };
-/** The fold of elements of T: finish() returns their log-sum-exp. */
+/** The fold (reduce.cuh) that computes the log-sum-exp of elements of T. */
 template <class T> struct exponentials_fold {
     using X = wide_t<T>;
     using state = exponentials<X>;
@@ -21,6 +21,7 @@ template <class T> struct exponentials_fold {
     /** Number to subtract from exponents: `top`, or 0 if `top` is infinite or NaN, since Inf - Inf
      * is NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
+    /** s.sum, relative to `to` instead of base(s.top). */
     static __device__ __forceinline__ X moved(const state &s, X to)
     {
         return s.sum == 0 ? (X)0 : s.sum * exp_from<T>(to)(base(s.top));

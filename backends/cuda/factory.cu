@@ -1,4 +1,4 @@
-/** @file factory.cu  Fills. */
+/** @file factory.cu  Factories: empty, full, arange, linspace, eye; and fill. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/copy_fn.cuh"
 #include "backends/cuda/loops.cuh"

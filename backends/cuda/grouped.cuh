@@ -23,8 +23,8 @@ namespace ts {
 
 enum { SPAN = 32 };
 
-/** Rows of (outer, count, inner) are added to rows of (outer, bound, inner); keys from bound on are
- * ignored. */
+/** Sizes: rows of x (outer, count, inner) are added to rows of the result (outer, bound, inner). A
+ * row of x with a key >= bound is ignored. */
 struct grouping {
     int64_t outer, count, inner, bound;
 };

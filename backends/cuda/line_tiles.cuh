@@ -1,11 +1,11 @@
 /**
- * @file line_tiles.cuh  Short lines, many to a block, in shared memory.
+ * @file line_tiles.cuh  Kernels over short lines: a block loads many lines into shared memory.
  *
- * Element i of line (o, j) is at (o * count + i) * inner + j. A tile is some whole `outer`, which
- * lie in memory without gaps, or where `inner` is large `width` neighbouring lines of one. Threads
- * load a tile together, 16 bytes at a time where sizes allow, and then `lanes` of them work on a
- * line.
- * Everything follows from the shape alone.
+ * A line is the `count` elements along one dim of a tensor (outer, count, inner): element i of line
+ * (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of several consecutive
+ * indices o, which are contiguous in memory; if `inner` is large, of `width` adjacent lines of one
+ * o. The block's threads load a tile together, in 16-byte accesses if sizes allow; then `lanes`
+ * threads process each line. The division depends only on the shape.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINE_TILES_CUH
@@ -20,15 +20,15 @@ enum {
     TILE_THREADS = 256,
     TILE_BYTES = 16384,
     LONGEST_IN_TILE = 512,
-    TILES = 512 /* that keep a device busy: for fewer, tiles become smaller */
+    TILES = 512 /* tiles that occupy a device; tiles become smaller if there would be fewer */
 };
 
 struct line_tiles {
     lines l;
-    int outers;       /* of a tile; 0: a tile has `width` lines of one */
-    int width, lanes; /* adjacent lines; threads per line */
-    int shift;        /* without outers: log2 of width */
-    bool vector;      /* contiguous pieces are whole vectors */
+    int outers;       /* indices o per tile; 0: a tile has `width` lines of one o */
+    int width, lanes; /* lines per index o in a tile; threads per line */
+    int shift;        /* if outers is 0: log2 of width */
+    bool vector;      /* contiguous pieces consist of whole 16-byte vectors */
     divisor by_width;
 
     int64_t tiles() const
@@ -74,7 +74,8 @@ template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_la
     return true;
 }
 
-/** A line of each input in shared memory, on which `lanes` threads work. */
+/** One thread's view of a line of each input in shared memory. `lanes` threads share the line: this
+ * one processes elements first, first + lanes, ... `step` is the distance between elements. */
 template <class T, int INPUTS> struct tile_line {
     T *at[INPUTS];
     int step, first, count, lanes;
@@ -112,7 +113,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     T *tile = reinterpret_cast<T *>(tiles_shared);
     const line_tiles &t = a.t;
     int count = (int)t.l.count, size, n, width = t.width;
-    int64_t start, leap = t.l.inner; /* between elements of a line */
+    int64_t start, leap = t.l.inner; /* leap: stride of a line's elements in the tensor */
     if (t.outers) {
         int64_t o = (int64_t)blockIdx.x * t.outers;
         int outers = (int)(t.l.outer - o < t.outers ? t.l.outer - o : t.outers);
@@ -126,7 +127,8 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         n = (int)(leap - j < width ? leap - j : width);
         size = width * count;
     }
-    /* of `unit` elements: where in the tile, and where in the tensor */
+    /* calls move(offset in the tile, offset in the tensor) for this thread's pieces of `unit`
+     * elements */
     auto each_piece = [&](int unit, auto &&move) {
         int step = TILE_THREADS * unit, last = t.outers ? n * count : size;
 #pragma unroll 4

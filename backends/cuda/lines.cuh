@@ -1,7 +1,8 @@
 /**
  * @file lines.cuh  Kernels over lines of any length and stride that do not fit rows.cuh; they read
- * a line several times. Element i of line (o, j) is at o * count * inner + i * inner + j. A block
- * processes X adjacent lines with Y threads each, so that accesses are coalesced.
+ * a line several times. A line is the `count` elements along one dim of a tensor (outer, count,
+ * inner): element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent
+ * lines with Y threads each, so that accesses are coalesced.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH
@@ -15,6 +16,7 @@ struct lines {
     int64_t outer, count, inner;
 };
 
+/** The line of a thread in a block of X x Y threads. */
 template <int X, int Y> struct line_place {
     int64_t first;  /* offset of element 0 */
     int64_t number; /* index of the line: o * inner + j */

@@ -311,7 +311,7 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-/** The outermost dim along which an operand's stride exceeds 31 bits; -1 if there is none. */
+/** Outermost dim along which an operand's byte stride exceeds INT32_MAX; -1 if there is none. */
 inline int loop_far_dim(const ts_space &space)
 {
     int d = space.ndim - 1;

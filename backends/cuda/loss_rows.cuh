@@ -15,7 +15,7 @@ namespace ts {
 /** Inputs and outputs of a pass over rows of logits. */
 template <class T> struct logit_rows {
     using A = wide_t<T>;
-    enum { IGNORED = -2, NO_CLASS = -1 /* recorded, for reports by other kernels */ };
+    enum { IGNORED = -2, NO_CLASS = -1 /* an invalid target, which another kernel reports */ };
     const T *x;
     indices target;
     T *dx;                           /* gradient, (rows, n); may be x */

@@ -7,7 +7,8 @@
 
 namespace ts {
 
-/** a b in one instruction. For the C expression the compiler adds a zero to the high word. */
+/** The 64-bit product a b in one instruction. For the C expression, the compiler emits a second
+ * instruction that adds 0 to the high word. */
 __device__ __forceinline__ uint64_t product(uint32_t a, uint32_t b)
 {
     uint64_t p;

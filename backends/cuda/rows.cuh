@@ -23,8 +23,8 @@ struct row_shape {
     static constexpr int threads = 32 * warps;  /* threads per row */
     static constexpr int most = threads * rows; /* largest number of threads in a block */
     static constexpr bool full = FULL_;         /* the row is as long as the shape can hold */
-    static constexpr bool fits = false;         /* a row_fit */
-    static constexpr bool sub = false;          /* row_lanes */
+    static constexpr bool fits = false;         /* true in row_fit */
+    static constexpr bool sub = false;          /* true in row_lanes */
 
     static __device__ __forceinline__ int width() { return threads; }
     static dim3 block(int64_t) { return dim3(most); }
@@ -269,7 +269,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
         return inside(j, n) ? *reinterpret_cast<const vec<T, V> *>(line + column(j))
                             : all_of<T, V>(fill);
     }
-    /** The same for a line that may be NULL; then returns `fill`. */
+    /** Like there() for a line that may be NULL; then all elements are `fill`. */
     static __device__ __forceinline__ vec<T, V> kept(const T *line, int j, int64_t n, T fill)
     {
         return line ? there(line, j, n, fill) : all_of<T, V>(fill);

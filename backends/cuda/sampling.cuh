@@ -15,7 +15,7 @@ namespace ts {
  * The element at position q before step i came from position j in the latest earlier step, the
  * smallest j > i with h(j) = q. So the result at i is the end of a chain: from i to the smallest j
  * > i with the same partner, then from j to the smallest k > j whose partner is j, and so on. The
- * result is the number of the last position. Chains are short: their expected length is below ln n.
+ * result at i is the last position of the chain. The expected length of a chain is below ln n.
  */
 template <class I> struct permutation {
     I *partner;        /* h(i) */
@@ -146,7 +146,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     }
 }
 
-/** Arrival time of each category in a race of exponential times; infinite for weight 0. */
+/** Draws an exponential random time for each category, with the weight as rate; infinite for weight
+ * 0. The order of these arrival times is a sample without replacement. */
 template <class T>
 static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, ts_rng_state rng,
                                        reporter out)

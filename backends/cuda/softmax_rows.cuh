@@ -16,7 +16,8 @@ namespace ts {
 template <class T, int VECS, int V> struct own_exps {
     using A = wide_t<T>;
     A e[VECS][V];
-    A base, top, sum; /* top and sum of the thread, then of the row: exp(x - top) = e shift() */
+    A base, top, sum; /* e = exp(x - base). top and sum are the thread's; set_maximum_and_sum()
+                         makes them the row's, with exp(x - top) = e shift() */
 
     /** Replaces the elements in e, valid for vectors with inside(j), by exponentials; sets base,
      * top and sum. */
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(S::most, 1024 / S::most)
         settled(sum);
     }
     float2 whole = row_combine<S, V>(make_float2(top, sum), 0, 0, joined_exps<T>(), place);
-    /* log1p: takes fewer registers than log here */
+    /* log1p takes fewer registers than log here */
     float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
     exp_from<T> above(whole.x);
 #pragma unroll

@@ -1,4 +1,4 @@
-/** @file tma.h  TMA descriptors (CUtensorMap), which Hopper's bulk tensor copies take. */
+/** @file tma.h  Descriptors (CUtensorMap) for TMA, the copy engine of Hopper. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_TMA_H
 #define TS_CUDA_TMA_H

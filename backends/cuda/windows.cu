@@ -1,8 +1,8 @@
 /**
  * @file windows.cu
- * The windows of convolutions: gathered into matrices for products, or summed where a group has so
- * few channels that a product would leave its unit empty. Images have their channels innermost, so
- * neighbouring threads read neighbouring channels.
+ * Windows of convolutions: gathered into matrices for products, or multiplied and summed directly
+ * for groups with so few channels that a matrix product would be inefficient. Channels are
+ * innermost in the images, so adjacent threads read adjacent channels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/frame.cuh"

@@ -1,4 +1,5 @@
-/** @file windows.h  Kernels over the windows of convolutions, of channels-last images. */
+/** @file windows.h  Kernels over the windows of convolutions on channels-last images. A window is
+ * the part of an image that one position reads (ts_window_axis in kernel.h). */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WINDOWS_H
 #define TS_CUDA_WINDOWS_H
@@ -7,31 +8,37 @@
 
 TS_BEGIN_DECLS
 
-/** Windows of a dense image (batch, size, channels), numbered through batch and axes. */
+/** Windows of a dense image (batch, size[0], size[1], size[2], channels). They are numbered batch
+ * by batch, with the last axis fastest. */
 typedef struct ts_cuda_windows {
     const void *image;
     int64_t size[3], channels, groups;
     ts_window_axis axis[3];
-    int64_t first, count; /* of these windows the kernel works on */
+    int64_t first, count; /* the kernel processes windows first to first + count - 1 */
     int item;             /* bytes of an element */
 } ts_cuda_windows;
 
-/** Writes the windows as rows of a matrix: (count, groups, taps, channels / groups), 0 outside of
- *  the image. */
+/** Writes the windows to `to` as a dense matrix (count, groups, taps, channels / groups). Elements
+ *  outside the image are 0. */
 ts_status ts_cuda_gather_windows(ts_frame *frame, const ts_cuda_windows *windows, void *to);
 
 /**
- * Sums over windows without a matrix, for groups of few channels: (count, groups, rows) of
- * weight (groups, rows, taps, channels / groups).
- * @param bias  (groups, rows), or NULL
+ * Computes the convolution without a matrix of windows, for groups with few channels: the product
+ * of each window and the weights, plus bias.
+ * @param weight  (groups, rows, taps, channels / groups), dense
+ * @param bias    (groups, rows), or NULL
+ * @param rows    output channels per group
+ * @param to      receives (count, groups, rows)
  */
 ts_status ts_cuda_sum_windows(ts_frame *frame, const ts_cuda_windows *windows, const void *weight,
                               const void *bias, int64_t rows, void *to);
 
 /**
- * Products of windows with the elements of a dense matrix y (windows, groups, rows), added up over
- * windows in parts: (parts, groups, rows, taps, channels / groups), of f64 or f32.
- * @param parts  their number; each has the same windows whatever the device
+ * Computes the gradient of the weights as `parts` partial sums over windows, which the caller adds.
+ * The windows of a part do not depend on the device.
+ * @param y   dense matrix (windows, groups, rows)
+ * @param to  receives (parts, groups, rows, taps, channels / groups) in f64 for f64 images, else
+ *            f32
  */
 ts_status ts_cuda_weigh_windows(ts_frame *frame, const ts_cuda_windows *windows, const void *y,
                                 int64_t rows, int64_t parts, void *to);

@@ -1,10 +1,11 @@
-/** @file arg.c  Samples of extremes and their places. */
+/** @file arg.c  Samples of minimum, maximum and their indices. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 
 #include <math.h>
 
-/** Place of the largest of sign * x[0], sign * x[step], ...: the first one, a NaN before all. */
+/** Index of the largest of sign * x[0], sign * x[step], ...: the first if several are equal, or the
+ * first NaN. */
 static int64_t best_of(const double *x, int64_t n, int64_t step, double sign)
 {
     int64_t best = 0;
@@ -18,7 +19,7 @@ static int64_t best_of(const double *x, int64_t n, int64_t step, double sign)
     return best;
 }
 
-/** Places to result `at`, values to result 0 when that is another. */
+/** Writes indices to result `at` and, if at is not 0, values to result 0. */
 static void extremes(ts_ref *r, double sign, int at)
 {
     const ts_ref_arg *a = &r->a[0];

@@ -1,13 +1,15 @@
-/** @file attention.c  Samples of attention: docs/attention.md in double, pair by pair. */
+/** @file attention.c  Samples of attention: the formulas of docs/attention.md in double, one
+ * (query, key) pair at a time. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 #include "core/philox.h"
 
 #include <math.h>
 
-enum { SEED = 1234 }; /* the driver's, with offset 0 */
+enum { SEED = 1234 }; /* the driver's seed; its offset is 0 */
 
-/** A call; of packed sequences rows and keys are the bounds, which number the pairs. */
+/** A call. For packed sequences, rows and keys are max_seqlens: dropout and masks index (row, key)
+ * pairs by them. */
 typedef struct problem {
     const ts_ref_arg *q, *k, *v, *mask, *bounds;
     int64_t batch, heads, share, rows, keys, depth, value_depth, left, right;
@@ -45,7 +47,7 @@ static problem problem_of(const ts_ref_arg *qkv, const ts_ref_arg *options)
     return p;
 }
 
-/** First token and number of tokens of part b; of: 0 queries, 1 keys. */
+/** First token, and number of tokens, of packed sequence b; of: 0 queries, 1 keys. */
 static int64_t start_of(const problem *p, int of, int64_t b)
 {
     return p->bounds ? (int64_t)p->bounds[of].x[b] : 0;
@@ -57,7 +59,8 @@ static int64_t count_of(const problem *p, int of, int64_t b)
     return of ? p->keys : p->rows;
 }
 
-/** Place of row i of head h, or of the key j that head h reads, among rows of a tensor. */
+/** row_at(): row of the query tensor with row i of head h. key_at(): row of the key tensor with the
+ * key j that head h reads. */
 static int64_t row_at(const problem *p, int64_t b, int64_t h, int64_t i)
 {
     return ((p->bounds ? 0 : b) * p->heads + h) * p->q->sizes[2] + start_of(p, 0, b) + i;
@@ -93,7 +96,7 @@ static double score(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j
     return (p->softcap > 0 ? p->softcap * u : sum) + bias;
 }
 
-/** Dropout's factor of a weight. */
+/** Dropout's factor for the weight of row i and key j: 0, or 1 / (1 - p). */
 static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
 {
     uint64_t n = (uint64_t)(((b * p->heads + h) * p->rows + i) * p->keys + j);
@@ -103,7 +106,7 @@ static double kept(const problem *p, int64_t b, int64_t h, int64_t i, int64_t j)
     return dropped ? 0 : 1 / (1 - p->dropout_p);
 }
 
-/** s: place for the scores of a row. */
+/** Computes a row of the result (y) and its logsumexp. s: scratch for the row's scores. */
 static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, double *s, double *y,
                         double *lse)
 {
@@ -112,7 +115,7 @@ static void forward_row(const problem *p, int64_t b, int64_t h, int64_t i, doubl
     for (int64_t j = 0; j < keys; j++)
         most = fmax(most, s[j] = score(p, b, h, i, j, NULL));
     *lse = most;
-    if (most == -INFINITY) /* sees no key: zeros */
+    if (most == -INFINITY) /* the row sees no key: its result is 0 */
         return;
     for (int64_t j = 0; j < keys; j++)
         sum += exp(s[j] - most);
@@ -151,7 +154,8 @@ static void ref_forward_tiles(ts_ref *r)
         r->scale[1][i] = 1e-5 / (2 * 0x1p-23) * (1 + fabs(lse->x[i]));
 }
 
-/** Gradients that row i sends to itself, to keys and to values. out and lse may hold anything. */
+/** Adds the gradients of row i to those of queries, keys and values: to[0], to[1], to[2]. `out` and
+ * `lse` are arguments of the op and may hold any numbers. */
 static void backward_row(const problem *p, const ts_ref *r, int64_t b, int64_t h, int64_t i,
                          double *const *to)
 {

@@ -1,8 +1,8 @@
-/** @file cat.c  Samples of joining. */
+/** @file cat.c  Samples of cat and stack. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 
-/** Along dim of the result, member after member; a stack has a new dim of size 1 a member. */
+/** Joins the list along dim. For stack, each member gets a new dim of size 1. */
 static void join(ts_ref *r, bool stack)
 {
     const ts_ref_arg *first = &r->a[0].list[0];

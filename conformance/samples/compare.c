@@ -1,4 +1,4 @@
-/** @file compare.c  Samples of comparisons, truth values, and choices made by them. */
+/** @file compare.c  Samples of comparisons, logical ops, and selection by a bool tensor. */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 
@@ -24,7 +24,7 @@ REF_POINTWISE(ref_isfinite, 1, isfinite(a) != 0)
 REF_POINTWISE(ref_where, 3, a != 0 ? b : c)
 REF_POINTWISE(ref_masked_fill, 3, b != 0 ? c : a)
 
-/** ~x of u8 is within its 8 bits. */
+/** ~x of u8, reduced to 8 bits. */
 static void ref_bitwise_not_u8(ts_ref *r)
 {
     ref_bitwise_not(r);
@@ -34,7 +34,7 @@ static void ref_bitwise_not_u8(ts_ref *r)
 
 /* small whole numbers, so that equal ones occur */
 #define FEW(...) T_WHOLE(0, 3, __VA_ARGS__)
-/* halves hold 1 in place of the numbers beside it */
+/* numbers close to 1 round to 1 in bf16 and f16 */
 #define COMPARISON(op)                                                                             \
     {#op, "same sizes", {FEW(SWEEP, 3), FEW(SWEEP, 3)}, ref_##op, .dtypes = DT_ALL,                \
      .out = {OUT(TS_BOOL)}},                                                                       \

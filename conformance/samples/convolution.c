@@ -1,4 +1,5 @@
-/** @file convolution.c  Samples of convolutions: pairs of an element and a window's element. */
+/** @file convolution.c  Samples of convolutions: sums over pairs of elements that a weight
+ * connects. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 
@@ -8,7 +9,7 @@
 typedef struct problem {
     bool transposed;
     int dims;
-    int64_t groups, channels, features; /* of a group */
+    int64_t groups, channels, features; /* channels and features per group */
     int64_t x[5], y[5], w[5], stride[3], before[3], after[3], dilation[3];
 } problem;
 

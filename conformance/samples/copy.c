@@ -39,7 +39,7 @@ static void ref_to_i32(ts_ref *r)
 }
 
 #define EVERY (DT_ALL | TS_DT(TS_BF16) | TS_DT(TS_F16))
-/* Values in range of every destination; floating ones have fractions. */
+/* Values within the range of every destination; floating values have fractions. */
 #define CONVERSION(name, type, ref) \
     {"to", name, {T_UNIFORM(0, 120, SWEEP, 3), DTYPE(type)}, ref, .dtypes = EVERY,                 \
      .out = {OUT(type)}, .most = 65}

@@ -28,7 +28,7 @@ static int64_t first(const classes *k, int64_t p)
     return p / k->step * k->n * k->step + p % k->step;
 }
 
-/** Losses of positions as result 0, by the reduction. */
+/** Writes result 0: the losses of n positions, their sum, or the sum / count, by the reduction. */
 static void give(ts_ref *r, const double *losses, int64_t n, int64_t reduction, double count,
                  const int64_t *sizes, int ndim)
 {

@@ -12,7 +12,7 @@ static int64_t row_size(const ts_ref_arg *x, int64_t dims)
     return n;
 }
 
-/** A place for one number a row: the argument's sizes with ones for the last dims. */
+/** Result i with one number per row: the sizes of x with ones for the last `dims` dims. */
 static double *per_row(ts_ref *r, int i, const ts_ref_arg *x, int64_t dims)
 {
     int64_t sizes[TS_MAX_DIMS];
@@ -87,7 +87,8 @@ static void ref_layer_norm_backward(ts_ref *r)
     }
 }
 
-/** Rows of equal elements: 0, their mean to the bit, 1 / sqrt(eps); the dims are argument `at`. */
+/** Results for rows of equal elements: 0, exactly their value as mean, and 1 / sqrt(eps). Argument
+ * `at` is the number of normalized dims. */
 static void equal_rows(ts_ref *r, const double *values, int at)
 {
     const ts_ref_arg *x = &r->a[0];

@@ -4,7 +4,8 @@
 
 #include "conformance/sample.h"
 
-/** Results are the members of the written lists, in order: lists[q] for q < n. */
+/** Result q * count + k: a copy of member k of argument `list`, for the caller to update. Results
+ * are the members of the written lists in order. */
 static double *written(ts_ref *r, int list, int q, int k)
 {
     int count = r->a[0].count;
@@ -14,8 +15,8 @@ static double *written(ts_ref *r, int list, int q, int k)
     return y;
 }
 
-/** Whether a step is left out, which is list q + 1 of the results:
- * found and skipped are arguments guard and guard + 1. */
+/** True if the step is skipped: argument `guard` is the flag `found`. Adds the skipped step to the
+ * counts `skipped`, argument guard + 1, which are the q-th written list. */
 static bool left_out(ts_ref *r, int guard, int q)
 {
     bool out = r->a[guard].tag == TS_TAG_TENSOR && r->a[guard].x[0] != 0;
@@ -106,13 +107,13 @@ static void ref_unscale(ts_ref *r)
 
 #define PAIR LIST(T(SWEEP, 3), T(7))
 #define SQUARES LIST(T_UNIFORM(0.5, 2, SWEEP, 3), T_UNIFORM(0.5, 2, 7))
-/* the first of f32 */
+/* SQUARES with an f32 first member */
 #define SQUARES_F32 LIST({.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_UNIFORM,           \
                           .low = 0.5, .high = 2, SIZES_(SWEEP, 3)}, T_UNIFORM(0.5, 2, 7))
 #define MIXED LIST(T(SWEEP, 3), T_OF(TS_BF16, 7))
 #define OTHER LIST(T(SWEEP, 3), T(8))
 
-/* one number of f32 */
+/* a 0-dim f32 tensor */
 #define NUMBER(from, to) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_WHOLE,             \
                           .low = from, .high = to}
 #define FACTOR(from, to) {.tag = TS_TAG_TENSOR, .dtype = 1 + TS_F32, .gen = GEN_UNIFORM,           \
@@ -134,12 +135,12 @@ static const ts_sample samples[] = {
      {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.5), BOOL(false), UNGUARDED, ABSENT},
      ref_adamw, .c = 16, .scale = 4, .no_expand = true},
-    {"adamw", "gradients of bf16", /* state of f32 copies */
+    {"adamw", "gradients of bf16", /* as for f32 copies of bf16 parameters */
      {PAIR, LIST(T_OF(TS_BF16, SWEEP, 3), T_OF(TS_BF16, 7)), PAIR, SQUARES, INTS(3, 5), FLOAT(0.1),
       FLOAT(0.8), FLOAT(0.9),
       FLOAT(1e-2), FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
-    {"adamw", "mixed", /* parameters of f32 and of a half, whose state is f32 */
+    {"adamw", "mixed", /* f32 and bf16 parameters in one list, with f32 state */
      {MIXED, MIXED, PAIR, SQUARES, INTS(3, 5), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.1), BOOL(true), UNGUARDED, ABSENT},
      ref_adamw, .dtypes = TS_DT(TS_F32), .c = 16, .scale = 4, .no_expand = true},
@@ -170,7 +171,7 @@ static const ts_sample samples[] = {
      ref_adamw, .c = 16, .scale = 4, .no_expand = true,
      .bad = {{13, T_OF(TS_F32, 2), TS_ERR_SHAPE, "one element"},
              {13, T_OF(TS_F64), TS_ERR_DTYPE, "f32"}}},
-    {"adamw", "scaled, in the gradient", /* the decay is not */
+    {"adamw", "scaled, in the gradient", /* the scale does not apply to the decay */
      {PAIR, PAIR, PAIR, SQUARES, INTS(1, 2), FLOAT(0.1), FLOAT(0.8), FLOAT(0.9), FLOAT(1e-2),
       FLOAT(0.5), BOOL(false), UNGUARDED,
       FACTOR(0.2, 0.4)},

@@ -61,8 +61,8 @@ static void ref_add_bool(ts_ref *r)
         r->ret[0].x[i] = r->ret[0].x[i] != 0;
 }
 
-/* exact in f32, and nearly half a unit from the next bf16 and f16: a result shows
- * whether it was rounded before */
+/* Exact in f32, and nearly halfway between two numbers of bf16 and of f16, so a result shows
+ * whether the number was rounded first. */
 #define NO_HALF 0x1.0121p0
 
 #define BROADCASTS(op, ref, types)                                                                 \

@@ -29,7 +29,7 @@ static void ref_sum_to_size(ts_ref *r)
     }
 }
 
-/** The dims that argument 1 names: all when it is absent or empty. */
+/** True if dim d is reduced: argument 1 lists it, or is absent or empty (all dims). */
 static bool reduced(const ts_ref *r, int ndim, int d)
 {
     const ts_ref_arg *dims = &r->a[1];
@@ -41,7 +41,7 @@ static bool reduced(const ts_ref *r, int ndim, int d)
     return false;
 }
 
-/** Runs fn over the values that go into each element of the result. */
+/** Computes each element of the result as fn of the n elements that are reduced to it. */
 static void reduce(ts_ref *r, double (*fn)(const double *x, int64_t n, double option),
                    double option)
 {
@@ -168,7 +168,8 @@ static void ref_no_spread(ts_ref *r) { reduce(r, nothing, 0); }
 static void ref_norm(ts_ref *r) { reduce(r, norm, r->a[3].d); }
 static void ref_logsumexp(ts_ref *r) { reduce(r, logsumexp, 0); }
 
-/** The value of the reduction that an element went into. */
+/** Result element: the element of argument 0 to which a reduction over the dims of argument 2
+ * reduces it. */
 static void ref_unreduce(ts_ref *r)
 {
     const ts_ref_arg *a = &r->a[0], *to = &r->a[1], *dims = &r->a[2];
@@ -192,7 +193,7 @@ static void ref_unreduce(ts_ref *r)
     }
 }
 
-/* Sums of all kinds: the errors of a chain of n additions, each of the summed magnitudes. */
+/* Tolerance of all sums: n additions, each with an error relative to the sum of magnitudes. */
 #define OVER(op, ref, value, ...)                                                                  \
     {op, "last dim", {value(3, SWEEP), INTS(-1), BOOL(false), __VA_ARGS__}, ref, .c = 4,           \
      .depth = SWEEP, .grad = true, SPECIFIC},                                                      \

@@ -14,7 +14,7 @@ static void ref_cumsum(ts_ref *r)
     for (int64_t o = 0; o < outer; o++)
         for (int64_t i = 0; i < inner; i++)
             for (int64_t k = 0; k < n; k++) {
-                /* a sum of doubles in doubles would be right for one order alone */
+                /* long double: a sum in double depends on the order of the additions */
                 long double sum = 0;
                 for (int64_t j = r->a[2].i ? k : 0; j < (r->a[2].i ? n : k + 1); j++) {
                     double x = a->x[(o * n + j) * inner + i];

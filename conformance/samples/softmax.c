@@ -1,10 +1,11 @@
-/** @file softmax.c  Samples of softmax and its kin. */
+/** @file softmax.c  Samples of softmax, log_softmax and their gradients. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 
 #include <math.h>
 
-/** fn works on n values with a stride; others are arguments at the same places. */
+/** Applies fn to each line of n elements with stride `step` along the dim in argument dim_arg.
+ * other: the line of argument 1, or of argument 0 if argument 1 is no tensor. */
 static void rows(ts_ref *r, int dim_arg,
                  void (*fn)(double *y, const double *x, const double *other, int64_t n,
                             int64_t step))

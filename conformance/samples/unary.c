@@ -37,15 +37,15 @@ REF_POINTWISE(ref_erfc, 1, erfc(a))
 /* The unit in the last place below the normal numbers, for f32. */
 #define TINY 0x1p-126
 
-/** Keeps the dtype: exact everywhere; ints are the other dtypes that it takes. */
+/** Rows of an op that keeps the dtype and is exact. ints: its integer dtypes. */
 #define EXACT(op, ints)                                                                            \
     {#op, "values", {T_UNIFORM(-9, 9, SWEEP, 3)}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints), \
      .grad = true, .inplace = true},                                                               \
     {#op, "special", {T_SPECIAL(20, 19)}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints)},        \
     {#op, "0-dim", {T()}, ref_##op, .c = 0, .dtypes = DT_FLOATS_ | (ints), .inplace = true}
 
-/** Floating result within c units: over a range where the gradient exists,
- * over integers, over everything. */
+/** Rows of an op with a floating result within `ulps` units: from..to (where it has a gradient),
+ * integers, special values. */
 #define FUNCTION(op, from, to, ulps)                                                               \
     {#op, "values", {T_UNIFORM(from, to, SWEEP, 3)}, ref_##op, .c = ulps, .grad = true,            \
      .inplace = true},                                                                             \

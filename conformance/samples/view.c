@@ -1,4 +1,5 @@
-/** @file view.c  Samples of views: the position of each element of the argument. */
+/** @file view.c  Samples of views. A reference maps each result element to its position in the
+ * argument. */
 // SPDX-License-Identifier: MIT
 #include "conformance/sample.h"
 
@@ -151,7 +152,7 @@ static void ref_select(ts_ref *r)
     strided(r, 0, sizes, strides, n, index * own[dim]);
 }
 
-/** The other dims, then min of the two with the sum of their steps. */
+/** Result dims: the other dims, then the diagonal with the sum of the two strides. */
 static void ref_diagonal(ts_ref *r)
 {
     const ts_ref_arg *a = &r->a[0];
@@ -189,7 +190,8 @@ static void ref_parts(ts_ref *r)
     }
 }
 
-/** Row-major index in `sizes` of element e of the part of it that a slice at `dim` names. */
+/** Row-major index in a tensor of `sizes` of element e of its slice (start, step, length) along
+ * `dim`. */
 static int64_t slice_place(const int64_t *sizes, int ndim, int64_t dim, int64_t length,
                            int64_t start, int64_t step, int64_t e)
 {

@@ -15,7 +15,7 @@ SYMBOLS = {"ndash": "–", "mdash": "—", "zwj": "", "times": "×", "minus": "�
 
 
 class Unknown(Exception):
-    """Something in the XML that has no form here."""
+    """An XML element that this file does not convert."""
 
 
 def escaped(text):
@@ -23,7 +23,7 @@ def escaped(text):
 
 
 def declaration(element):
-    """The C declaration of a member; of a function without its parameters."""
+    """The C declaration of a member; for a function without its parameters."""
     said = re.sub(r"^(typedef|extern) |\b[\w@]+(::[\w@]+)*::", "", element.findtext("definition"))
     after = element.findtext("argsstring") or ""
     bits = element.findtext("bitfield")
@@ -32,7 +32,7 @@ def declaration(element):
 
 
 def linked(text):
-    """Names of pages as links."""
+    """Turns names of pages, such as docs/files.md, into links."""
     return re.sub(r"\bdocs/([\w-]+)\.md\b", r":doc:`/\1`", text)
 
 
@@ -47,7 +47,7 @@ class Item:
         self.kind, self.name, self.line, self.element = kind, name, line, element
 
     def words(self):
-        """What the description says, to find declarations that share one."""
+        """Text of the description, to find declarations that share one."""
         return "".join("".join(self.element.find(tag).itertext()) for tag in
                        ("briefdescription", "detaileddescription")).strip()
 
@@ -59,7 +59,7 @@ class Header:
 
 
 class Reference:
-    """All headers of a folder of XML; `page` says where a header's page is."""
+    """All headers of a folder of Doxygen's XML. targets: kind and name by Doxygen's id."""
 
     def __init__(self, xml, headers):
         self.targets, self.headers, self.xml = {}, {}, xml
@@ -79,7 +79,7 @@ class Reference:
             for member in header.element.iter("memberdef"):
                 self.member(header, member, names)
             header.items.sort(key=lambda item: item.line)
-        # A function that two headers declare stands with its operator.
+        # A function that generated.h declares too is listed only there, with its operator.
         made = {item.name for item in self.headers["tessera/ops/generated.h"].items}
         for path, header in self.headers.items():
             if not path.endswith("/generated.h"):
@@ -134,7 +134,7 @@ class Reference:
             else:
                 raise Unknown(f"<{child.tag}> in a sentence")
             before, after = "".join(parts)[-1:], (child.tail or "")[:1]
-            if said.endswith("`"):  # a role must stand by itself
+            if said.endswith("`"):  # a role needs separators around it
                 said = ("\\ " if before and before not in " \n([{/\"'-" else "") + said
                 said += "\\ " if after and after not in " \n.,;:!?)]}/\"'-" else ""
             parts += [said, escaped(child.tail or "")]
@@ -269,7 +269,7 @@ class Reference:
         return lines
 
     def plain(self, text):
-        """Text that Doxygen has not read: names of functions become links, `code` is code."""
+        """Converts text that Doxygen has not read: functions become links, `code` stays code."""
         known = {name for kind, name in self.targets.values() if kind in ("function", "define")}
         parts = re.split(r"(`[^`]+`)|\b(ts_\w+|TS_\w+)(?:\(\))", text)
         parts = [part for i, part in enumerate(parts) if i % 3 == 0 or part]  # one of the two

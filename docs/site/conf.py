@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""How Sphinx builds the site. tools/make-site puts the pages into one folder and calls it."""
+"""Sphinx's configuration. tools/make-site collects the pages in one folder and runs Sphinx."""
 import pathlib
 import re
 
@@ -34,7 +34,7 @@ CODE_IN_C = re.compile(r"\bts_|\bTS_|#include|;$|^}", re.M)
 
 
 def guess_languages(_app, doctree):
-    """An indented block of Markdown names no language; one that looks like C is C."""
+    """Sets the language of indented blocks, which Markdown cannot name: C if it looks like C."""
     for block in doctree.findall(nodes.literal_block):
         if "language" not in block or block["language"] in ("default", "none"):
             in_c = CODE_IN_C.search(block.astext())
@@ -61,7 +61,7 @@ def link_literals(app, doctree, docname):
 
 
 def name_pages(app, doctree, docname):
-    """A link whose text is the name of a file gets the page's title."""
+    """Replaces the text of a link that is a file name by the title of the page."""
     for link in doctree.findall(nodes.reference):
         target = re.match(r"([\w-]+)\.html", link.get("refuri", ""))
         if target and re.fullmatch(r"(docs/)?[\w-]+\.md", link.astext()) \

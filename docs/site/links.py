@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Checks built HTML: every link and every anchor within the site leads somewhere, no page is empty,
-and nothing that a page shows comes from another host."""
+"""Checks built HTML: links and anchors within the site exist, no page is empty, and pages load
+nothing from other hosts."""
 import html.parser
 import os
 import urllib.parse

@@ -1,33 +1,32 @@
 # SPDX-License-Identifier: MIT
-"""Pages of the operators: one for each family of ops/ops.def, with what its rows, the samples and
-the headers say of them."""
+"""Pages of the operators: one for each family of ops/ops.def, from its rows, the samples and the
+headers."""
 import json
 
-GRADIENTS = {"NODIFF": "none", "BY_PARTS": "that of the operators it is made of"}
-AUTOCAST = {"NONE": "runs with the dtypes it is given",
+GRADIENTS = {"NODIFF": "none", "BY_PARTS": "from the gradients of the operators that it calls"}
+AUTOCAST = {"NONE": "runs in the dtypes of its arguments",
             "LOWER": "floating arguments are cast to the region's dtype",
             "F32": "floating arguments are cast to f32",
             "WIDEST": "floating arguments are cast to the widest dtype among them",
-            "KEEP": "runs with the dtypes it is given, and so do the operators it is made of"}
+            "KEEP": "runs in the dtypes of its arguments, and so do the operators that it calls"}
 
 WORK = {  # ts_cost_...() in ops/, in words
-    "product": "2 m n k operations, m n of the result and k of the sum",
-    "addmm": "2 m n k + 3 m n operations, m n of the result and k of the sum",
-    "linear_backward": "2 m n k operations for each of the two products that is wanted, and m n "
-                       "for the bias",
-    "convolution": "2 operations for each pair of an element of the narrow side and a window's "
-                   "element",
-    "convolution_backward": "as many for each of the two products that is wanted, and an addition "
-                            "an element of grad for the bias",
-    "gathered": "no operations; of the first argument only what the result holds is read",
-    "scaled_dot_product_attention": "2 products over the pairs of a query and a key that sees it",
+    "product": "2 m n k operations: m n elements of the result, each a sum of k products",
+    "addmm": "2 m n k + 3 m n operations: m n elements of the result, each a sum of k products",
+    "linear_backward": "2 m n k operations for each requested product of matrices, and m n for the "
+                       "gradient of the bias",
+    "convolution": "2 operations for each element of the output (input if transposed) and each "
+                   "element of its window",
+    "convolution_backward": "those of the forward pass for each requested gradient of input and "
+                            "weight, and one per element of grad for the bias",
+    "gathered": "no operations; only the selected elements of the first argument are read",
+    "scaled_dot_product_attention": "2 products over the pairs of a query and a key that it sees",
     "scaled_dot_product_attention_backward": "5 products over the pairs of a query and a key that "
-                                             "sees it",
-    "adamw": "13 operations an element of the parameters",
-    "sgd": "6 operations an element of the parameters",
-    "norms": "2 operations an element of the list",
-    "scales": "1 operation an element of the list"}
-
+                                             "it sees",
+    "adamw": "13 operations per element of the parameters",
+    "sgd": "6 operations per element of the parameters",
+    "norms": "2 operations per element of the list",
+    "scales": "1 operation per element of the list"}
 
 def table(path):
     """Rows of a file of tab separated values, by their first column."""
@@ -39,20 +38,20 @@ def table(path):
 def cost(text):
     """The column `cost` of ops.def in words."""
     if text == "MOVE":
-        return "each element of arguments and results crosses memory once"
+        return "each element of arguments and results is read or written once"
     if text == "ALIAS":
         return "none: the result shares the argument's memory"
     kind, value = text.rstrip(")").split("(")
     if kind == "EACH":
         plural = "s" if value != "1" else ""
-        return f"{value} operation{plural} an element, and each element crosses memory once"
+        return f"{value} operation{plural} per element; each element is read or written once"
     return WORK[value]
 
 
 def by_backend(dtypes, meta):
-    """The same dtypes on every backend: a sample judges each of them."""
+    """Dtypes by backend; the samples test the same dtypes on each."""
     said = ", ".join(dtypes)
-    without = "none, since sizes depend on values"
+    without = "none, because sizes depend on values"
     return f"CPU and CUDA: {said}; META: {'the same' if meta else without}"
 
 
@@ -70,7 +69,7 @@ class Operators:
                 raise SystemExit(f"docs/data/{file} and ops/ops.def differ in: {', '.join(odd)}")
 
     def cuda(self):
-        """What the last run on a GPU said of the samples."""
+        """Summary of the samples in the last run on a GPU."""
         with open(self.record, encoding="utf-8") as file:
             record = json.load(file)
         passed = next(line for line in record["samples"]["totals"] if line.startswith("all"))
@@ -93,7 +92,7 @@ class Operators:
         return [f":{name}: {said}" for name, said in facts if said] + [""]
 
     def by_hand(self, row):
-        """The functions of a row that a header declares by hand; "" where they stand below it."""
+        """Links to functions of a row that a header declares by hand; "" for generated ones."""
         if row.functions:
             return ""
         names = [f"ts_{row.name}{form}" for form in ("", "_", "_out", "_ex")]
@@ -113,7 +112,7 @@ class Operators:
 
     def entry(self, row):
         lines = [f".. _op-{row.name}:", "", row.name, "-" * len(row.name), ""]
-        if not row.functions or row.functions[0].doc:  # else it is the comment of the first
+        if not row.functions or row.functions[0].doc:  # else the first function has this text
             lines += [self.reference.plain(row.doc.split("\n")[0]), ""]
         lines += self.facts(row)
         functions = [self.functions[f"ts_{form.name}"] for form in row.functions]
@@ -146,7 +145,7 @@ class Operators:
                  "A function whose name ends in ``_`` writes to its first argument. One that ends "
                  "in ``_out`` writes to ``out``. ``_scalar`` takes a plain number. In PyTorch's "
                  "names ``F`` is ``torch.nn.functional``, ``aten`` is ``torch.ops.aten``.", "",
-                 "The dtypes are those in which ``ts-conformance`` judges values "
+                 "The dtypes are those in which ``ts-conformance`` tests values "
                  f"(:doc:`/conformance`). {self.cuda()}", "",
                  ".. list-table::", "   :header-rows: 1", "", "   * - family", "     - operators"]
         for family, _, rows in self.families:

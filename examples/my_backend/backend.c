@@ -2,8 +2,8 @@
  * @file backend.c  A backend outside the library: memory, copies, and the struct that describes
  * them.
  *
- * Every function is synchronous, so there are no streams and no waits; those members stay NULL.
- * docs/add-a-backend.md explains the steps.
+ * Every function is synchronous, so the backend needs no streams and events; those members stay
+ * NULL. docs/add-a-backend.md explains the steps.
  */
 // SPDX-License-Identifier: MIT
 #include "my_backend.h"
@@ -89,7 +89,7 @@ static const ts_backend backend = {
     .struct_size = sizeof backend,
     .abi_version = TS_BACKEND_ABI,
     .name = "MINE",                      /* devices are called mine:0 */
-    .flags = TS_BACKEND_CPU_FALLBACK,    /* ops without a kernel here go to the CPU and back */
+    .flags = TS_BACKEND_CPU_FALLBACK,    /* ops without a kernel here run on the CPU */
     .install = install,
     .allocate = allocate,
     .free = release,

@@ -2,8 +2,8 @@
  * @file kernels.c  Kernels in f32 for training a small network. All other calls run on the CPU
  * (fallback).
  *
- * Three shapes of kernels cover them: a walk over the space of a pointwise op, a reduction over
- * the dims in a mask, and loops over packed matrices.
+ * There are three kinds: loops over the iteration space of a pointwise op, reductions over the dims
+ * in a mask, and loops over contiguous matrices.
  */
 // SPDX-License-Identifier: MIT
 #include "my_backend.h"
@@ -13,7 +13,7 @@
 
 #define F32 TS_DTYPE_BIT(TS_F32)
 
-/** The real address of a tensor's first element. */
+/** Host address of a tensor's first element; NULL without elements. */
 static float *at(const ts_tensor *t)
 {
     void *data = ts_kernel_data(t);
@@ -22,7 +22,7 @@ static float *at(const ts_tensor *t)
 
 /* --------------------------------------------------------------------------- pointwise ---- */
 
-/** The result from the operands' values. */
+/** A result element from elements x[0], x[1], ... of the operands. */
 typedef float (*function)(const float *x);
 
 static float f_copy(const float *x) { return x[0]; }
@@ -38,13 +38,13 @@ static float f_tanh(const float *x) { return tanhf(x[0]); }
 static float f_tanh_backward(const float *x) { return x[0] * (1 - x[1] * x[1]); }
 static float f_relu(const float *x) { return x[0] < 0 ? 0 : x[0]; }
 
-/** Walks the space row by row of its innermost dim. */
+/** Applies fn to the space, row by row along dim 0, the innermost. */
 static ts_status pointwise(ts_frame *f, function fn)
 {
     ts_space s;
     TS_TRY(ts_kernel_space(f, &s));
     char *base[TS_KERNEL_OPERANDS];
-    float host[TS_KERNEL_OPERANDS]; /* numbers of the host lie where the CPU may read */
+    float host[TS_KERNEL_OPERANDS]; /* values of operands in host memory */
     for (int k = 0; k < s.operands; k++) {
         if (s.operand[k].host) {
             host[k] = (float)ts_operand_number(&s.operand[k]);
@@ -89,7 +89,8 @@ POINTWISE(relu)
 
 /* -------------------------------------------------------------------------- reductions ---- */
 
-/** Sums over the dims in the rule's mask, each result in double. The argument is packed. */
+/** Sum or mean over the dims in ts_kernel_reduced()'s mask, accumulated in double. The argument is
+ * contiguous. */
 static ts_status reduce(ts_frame *f, bool mean)
 {
     const ts_tensor *t = f->args[0].t;
@@ -141,7 +142,7 @@ static ts_status linear_kernel(ts_frame *f)
 }
 
 /** linear_backward(grad (R, N), input? (R, K), weight? (N, K)) -> (R, K),
- * (N, K), (N), each if wanted. */
+ * (N, K), (N), each only if the caller requests it. */
 static ts_status linear_backward_kernel(ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t;
@@ -186,8 +187,8 @@ static ts_status linear_backward_kernel(ts_frame *f)
 /* --------------------------------------------------------------------------- optimizer ---- */
 
 /** adamw(params, grads, exp_avg, exp_avg_sq, steps, lr, beta1, beta2, eps, weight_decay,
- *  decoupled, found, skipped, grad_scale); found and skipped come with a gradient scaler:
- *  the library steps those. */
+ *  decoupled, found, skipped, grad_scale). A gradient scaler passes found and skipped; those calls
+ *  run on the CPU. */
 static ts_status adamw_kernel(ts_frame *f)
 {
     const ts_value *a = f->args;
@@ -212,7 +213,8 @@ static ts_status adamw_kernel(ts_frame *f)
 
 /* ------------------------------------------------------------------------ registration ---- */
 
-/** A kernel with the schema it was written for: the load fails, by name, if the op's is another. */
+/** A kernel and the schema it is written for. If the op has another schema, loading the backend
+ * fails with an error that names the op. */
 typedef struct row {
     const char *op;
     ts_kernel kernel;
@@ -264,7 +266,7 @@ bool my_kernels_support(const ts_frame *f)
     if (f->op == copy)
         return !f->given || ts_dtype_of(f->rets[0].t) == ts_dtype_of(f->args[0].t);
     if (f->op == adamw && f->args[11].tag == TS_TAG_TENSOR)
-        return false; // of a gradient scaler
+        return false; // a call with a gradient scaler
     for (int a = 0; f->op == adamw && a < 4; a++)
         for (uint32_t k = 0; k < f->args[a].count; k++)
             if (ts_dtype_of(f->args[a].list[k]) != TS_F32 || !ts_is_contiguous(f->args[a].list[k]))

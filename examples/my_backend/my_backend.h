@@ -7,9 +7,9 @@
 #include <tessera/kernel.h>
 
 /*
- * The device's memory is host memory under other addresses: 2^60 more than the real one, where no
- * machine has anything. Code that reads or writes a tensor of this device without the backend dies
- * at once, as it would with a real accelerator.
+ * The device's memory is host memory at addresses that are 2^60 too high, where nothing is mapped.
+ * Code that accesses a tensor of this device without the backend crashes at once, as it would with
+ * a real accelerator.
  */
 #define MY_OFFSET ((uintptr_t)1 << 60)
 static inline void *my_address(const void *real) { return (void *)((uintptr_t)real + MY_OFFSET); }
@@ -20,7 +20,7 @@ static inline void *my_real(const void *address)
 
 /** kernels.c: registers the kernels for key. */
 ts_status my_kernels_install(ts_key key);
-/** kernels.c: whether the kernel of the frame's op takes the call. */
+/** kernels.c: true if the kernel of the frame's op supports this call. */
 bool my_kernels_support(const ts_frame *frame);
 
 #endif

@@ -1,7 +1,7 @@
 /**
  * @file autocast.h
- * Mixed precision: inside a region, products run in bf16 or f16, and ops that are sensitive to
- * rounding in f32, without casts in the program.
+ * Mixed precision: inside a region, the AUTOCAST layer casts arguments, so that matrix products run
+ * in bf16 or f16, and ops that are sensitive to rounding run in f32. The program has no casts.
  *
  *     {
  *         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);
@@ -96,7 +96,7 @@ TS_API void ts_autocast_clear_cache(void);
 
 /* ---------------------------------------------------------------------------- extensions -- */
 
-/** The layer's treatment of an op's floating arguments, except f64. */
+/** What AUTOCAST does with an op's floating arguments. It never casts f64. */
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */

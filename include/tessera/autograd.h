@@ -12,8 +12,8 @@
 
 TS_BEGIN_DECLS
 
-/** Sets whether a leaf requires grad. Returns t, or NULL with TS_ERR_DTYPE if t is not f64, f32,
- *  bf16 or f16, or TS_ERR_AUTOGRAD if `requires_grad` is false and t is no leaf. */
+/** Sets whether t requires grad. Returns t. NULL with TS_ERR_DTYPE if `requires_grad` is true and t
+ *  is not f64, f32, bf16 or f16; with TS_ERR_AUTOGRAD if it is false and t is not a leaf. */
 TS_API ts_tensor *ts_set_requires_grad(ts_tensor *t, bool requires_grad);
 /** True if t requires grad: a leaf by ts_set_requires_grad(), or the result of a recorded op. */
 TS_API bool ts_requires_grad(const ts_tensor *t);
@@ -21,9 +21,9 @@ TS_API bool ts_requires_grad(const ts_tensor *t);
 TS_API bool ts_is_leaf(const ts_tensor *t);
 /** The accumulated gradient, borrowed from t; TS_NONE if there is none. */
 TS_API ts_tensor *ts_grad(const ts_tensor *t);
-/** Replaces the gradient; TS_NONE removes it. grad has t's sizes, dtype and device; t holds a
- *  reference to it, or to an alias if grad can have a gradient itself. Errors: TS_ERR_SHAPE,
- *  TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Replaces the gradient; TS_NONE removes it. grad has t's sizes, dtype and device. t keeps a
+ *  reference to grad, or to an alias of grad if grad requires grad itself. Errors: TS_ERR_SHAPE
+ *  (sizes or dtype), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
 /** Removes the gradient; the next backward stores its gradient without an addition. NULL-safe. */
 TS_API void ts_zero_grad(ts_tensor *t);
@@ -40,9 +40,10 @@ typedef struct ts_backward_opts {
     bool create_graph; /**< record the backward itself; implies retain_graph */
 } ts_backward_opts;
 
-/** Computes the gradients of `loss` (one element) and adds them to ts_grad() of the leaves that it
- *  depends on. Frees the saved tensors. Errors: TS_ERR_AUTOGRAD, TS_ERR_SHAPE, those of rules and
- *  hooks. */
+/** Computes the gradients of `loss` (one element) and adds them to ts_grad() of the leaves on which
+ *  it depends. Frees the saved tensors. Errors: TS_ERR_AUTOGRAD (loss does not require grad, its
+ *  graph was freed, or a saved tensor was written), TS_ERR_SHAPE (not one element), and those of
+ *  rules and hooks. */
 TS_API ts_status ts_backward(ts_tensor *loss);
 /**
  * Backward from a root of any sizes, with options.
@@ -51,11 +52,12 @@ TS_API ts_status ts_backward(ts_tensor *loss);
  */
 TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**
- * Returns the gradients of `output` with respect to `inputs` and accumulates none.
+ * Returns the gradients of `output` with respect to `inputs`, and leaves ts_grad() unchanged.
  * @param gradient  as in ts_backward_ex()
- * @param inputs    n tensors that require grad, n <= 256
- * @param grads     receives n tensors in the caller's scope; TS_NONE if the output does not depend
- *                  on the input
+ * @param inputs    n tensors that require grad, leaves or not; n <= 256
+ * @param grads     receives n tensors in the caller's scope; TS_NONE for an input on which the
+ *                  output does not depend. Not valid after an error
+ * Errors: those of ts_backward(), TS_ERR_VALUE (n), TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *inputs, int n,
                             ts_tensor **grads, const ts_backward_opts *opts);
@@ -69,10 +71,11 @@ typedef struct ts_node ts_node;
  *  replacement with its sizes and dtype. NULL is an error. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 typedef struct ts_hook ts_hook;
-/** Adds a hook to a tensor that requires grad. The handle *out (out may be NULL) is valid until
- *  ts_hook_remove() or until the node is freed. Hooks may add and remove hooks, drop tensors and
- *  run other backwards; a hook that is added while hooks of its node run is first called in the
- *  next backward. Errors: TS_ERR_AUTOGRAD (t does not require grad), TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Adds a hook to a tensor that requires grad; fn gets payload. The handle *out (out may be NULL)
+ *  is valid until ts_hook_remove(), or until t's node is freed. Hooks may add and remove hooks,
+ *  drop tensors and run other backwards. A hook that is added while hooks of its node run is first
+ *  called in the next backward. Errors: TS_ERR_AUTOGRAD (t does not require grad), TS_ERR_NULL,
+ *  TS_ERR_MEMORY. */
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
 /** Removes a hook of t. A call outside of hooks waits until no thread runs the hook. */
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
@@ -87,18 +90,20 @@ typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **
 /**
  * Called after a node's rule, before the gradients are propagated; for a leaf, after its gradient
  * was accumulated.
- * @param input_grads  the rule's gradients of its n inputs, TS_NONE for none; the hook may replace
- *                     entries (same sizes and dtype) or set them to TS_NONE. n is 0 for a leaf.
- * @param grads        gradients of the m results; for a leaf, its whole gradient
+ * @param input_grads  gradients of the node's n inputs that the rule returned, TS_NONE for none.
+ *                     The hook may replace entries (same sizes and dtype) or set them to TS_NONE.
+ *                     n is 0 for a leaf
+ * @param grads        gradients of the node's m results; for a leaf, its accumulated gradient
  */
 typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
                                        ts_tensor *const *grads, int m);
-/** Adds a hook to a node; hooks of a kind run in the order of registration. out may be NULL. */
+/** Adds a hook to a node; fn gets payload. Hooks of one kind run in the order of registration. out
+ *  receives the handle for ts_node_hook_remove() and may be NULL. TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *payload,
                                      ts_hook **out);
 TS_API ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload,
                                     ts_hook **out);
-/** Removes a hook of a node; also from inside a hook. */
+/** Removes a hook of a node. May be called inside a hook. */
 TS_API void ts_node_hook_remove(ts_node *node, ts_hook *hook);
 
 /* ---------------------------------------------------------------------- looking at a graph ---- */
@@ -180,7 +185,7 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
 /**
  * For forward: saves n tensors (inputs, outputs, others or TS_NONE) for backward. Further calls
  * append. A tensor that is neither input nor output is saved without history, so a second
- * derivative treats it as a constant.
+ * derivative treats it as a constant. TS_ERR_STATE outside of forward, as for both marks below.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
 /** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it
@@ -209,8 +214,8 @@ TS_API bool ts_anomaly_enabled(void);
 
 /* ------------------------------------------------------------- activations computed again ---- */
 
-/** A part of a forward pass: computes m outputs from n inputs and the tensors in ctx. A second run
- *  must call the same ops. */
+/** A part of a forward pass: computes m outputs from n inputs and from tensors that ctx refers to.
+ *  Each run must call the same ops. */
 typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n,
                                      ts_tensor **outputs, int m);
 
@@ -222,16 +227,17 @@ typedef struct ts_recompute_opts {
 } ts_recompute_opts;
 
 /**
- * Activation checkpointing: runs fn without saving tensors for backward. Backward runs fn again in
- * its own thread, with the same random numbers, key masks, autocast state and default device.
- * Memory holds the activations of one part and the inputs of all parts: with n layers in parts of
- * √n, 2√n activations instead of n. Tensors in ctx get gradients too. Parts may be nested; hooks,
- * ts_grad_of() and create_graph work as without recomputation.
+ * Activation checkpointing: runs fn without saving tensors for backward. Backward runs fn again, in
+ * the thread of the backward, with the first run's random numbers, key masks, autocast state and
+ * default device. During backward, memory holds the activations of one part and the inputs of all
+ * parts: for n layers in √n parts of √n layers, 2√n activations instead of n. Tensors that fn reads
+ * through ctx get gradients too. Parts may be nested; hooks, ts_grad_of() and create_graph work as
+ * without recomputation.
  *
  * fn and ctx must be valid until the graph is freed. fn must not write to its inputs in place
- * (TS_ERR_AUTOGRAD) or start a backward through its own ops. If the second run calls other ops or
- * has other sizes or dtypes, backward returns TS_ERR_STATE. If an input, or a leaf that a rule
- * reads, was written in between, it returns TS_ERR_AUTOGRAD.
+ * (TS_ERR_AUTOGRAD) or start a backward through its own ops. Backward returns TS_ERR_STATE if the
+ * second run calls other ops or has other sizes or dtypes, and TS_ERR_AUTOGRAD if an input, or a
+ * leaf that a rule reads, was written between the runs.
  * @param inputs   n tensors; TS_NONE for an absent one; NULL returns the recorded failure
  * @param outputs  receives m tensors in the caller's scope; NULL after an error
  */

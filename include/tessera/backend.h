@@ -88,13 +88,14 @@ typedef struct ts_device_record {
 } ts_device_record;
 
 /**
- * Functions of a backend. Each gets `state`; `device` is a device's index. Several threads may call
- * them at the same time. Functions that return ts_status record errors with ts_error_set(). A
- * function marked optional may be NULL; the brackets contain the effect.
+ * Functions of a backend. Each gets the struct's `state`; `device` is a device's index. Several
+ * threads may call them at the same time. Functions that return ts_status record errors with
+ * ts_error_set(). A function marked "(optional: ...)" may be NULL; the text after the colon says
+ * how the library then behaves.
  *
- * A memory address is valid for the backend only: the library adds byte offsets to it (views) but
- * never dereferences it. Sizes are in bytes, above 0. Copies are queued in order on a stream. A
- * copy from host memory that host_allocate did not return must have read it before the function
+ * Only the backend dereferences a memory address: the library adds byte offsets to it (views) and
+ * passes it on. Sizes are in bytes, above 0. Copies are queued in order on a stream. A copy from
+ * ordinary host memory, not from host_allocate, must have read that memory before the function
  * returns. A NULL stream is the device's default stream.
  */
 typedef struct ts_backend {
@@ -152,8 +153,8 @@ typedef struct ts_backend {
     ts_event *(*event_new)(void *state, int device);
     /** Frees an event. (required with event_new) */
     void (*event_free)(void *state, int device, ts_event *event);
-    /** Records the event after the work queued on the stream.
-     * (this and the next two: required with event_new) */
+    /** Records the event after the work queued on the stream. (required with event_new, as are
+     *  event_wait and event_synchronize) */
     ts_status (*event_record)(void *state, int device, ts_event *event, ts_stream *stream);
     /** Makes later work on the stream wait for the event. */
     ts_status (*event_wait)(void *state, int device, ts_event *event, ts_stream *stream);
@@ -183,8 +184,8 @@ typedef struct ts_backend {
      *  neither allocates, nor copies from or to the host, nor waits.
      *  (optional: work is never captured) */
     ts_status (*capture_begin)(void *state, int device, ts_capture **capture, ts_stream **stream);
-    /** Begins part number `part` of the captured work; numbers ascend within a capture. (this and
-     *  the next three: required with capture_begin) */
+    /** Begins part number `part` of the captured work; numbers ascend within a capture. (required
+     *  with capture_begin, as are capture_end, capture_replay and capture_free) */
     ts_status (*capture_part)(void *state, int device, ts_capture *capture, int part);
     /** Ends capturing and writes the number of kernel launches of a replay to *launches. It is an
      *  error if the kernels of a replaced part changed. After an error the library frees the

@@ -9,9 +9,9 @@
  *         TS_TRY(TS_CHECK_LIST(values, n));
  *         TS_TRY(TS_CHECK_VALUE(n, n <= s->room, "at most the room that is left"));
  *
- * Each is an expression of type ts_status. Its message names the function that contains the check,
- * without a leading "ts_", and the argument as written in the check: "scores_add: argument 'name':
- * expected a pointer, got NULL".
+ * A check is an expression of type ts_status. Its message names the function that contains the
+ * check, without a leading "ts_", and the argument as written in the check: "scores_add: argument
+ * 'name': expected a name, got NULL".
  *
  * A NULL object or tensor is usually the result of a failed call: the check returns the recorded
  * failure, or a new TS_ERR_NULL if none is recorded. For NULL strings, arrays, callbacks and result
@@ -25,14 +25,14 @@
 
 TS_BEGIN_DECLS
 
-/** Location of a check: the function, and the address to which it returns. */
+/** Location of a check. */
 typedef struct ts_check_place {
-    const char *function;
-    const void *site;
+    const char *function; /**< name of the function that contains the check */
+    const void *site;     /**< return address of that function, as in ts_error_site() */
 } ts_check_place;
 
-/** Reports that argument number `index` of the list `names` ("a, b, c") is NULL: TS_ERR_NULL. If it
- *  is an object, an earlier failure is returned instead. */
+/** Records TS_ERR_NULL for entry `index` of the list of arguments `names` ("a, b, c"). If the
+ *  argument is an object and a failure is recorded, returns that failure instead. */
 TS_API ts_status ts_check_null(ts_check_place at, const char *names, int index, bool object);
 /** Checks n tensors, called "a, b, c" in `names`. The first invalid one decides the error: NULL
  *  returns an earlier failure, or TS_ERR_NULL; TS_NONE is TS_ERR_NULL; a released tensor is
@@ -45,20 +45,23 @@ TS_API ts_status ts_check_list(ts_check_place at, const char *list_name, const c
 /** Like ts_check_list(), and TS_ERR_NULL for a NULL entry. */
 TS_API ts_status ts_check_strings(ts_check_place at, const char *list_name, const char *n_name,
                                   const char *const *list, int64_t n);
-/** Like TS_CHECK_LIST for a list of tensors; checks entries like ts_check_tensors(). */
+/** Like ts_check_list(), and checks each entry like ts_check_tensors(). */
 TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const char *n_name,
                                       ts_tensor *const *list, int64_t n);
 /**
- * Checks a name: 1 to `most` printable ASCII characters, no blank and none of `without`, not
- * "__metadata__" (reserved by files) and no word of `reserved`, which spaces separate.
- * Errors: TS_ERR_NULL, or TS_ERR_VALUE, whose message has the name.
+ * Checks that `text` is a valid name: 1 to `most` printable ASCII characters without blanks.
+ * @param name      the argument's name, for the message
+ * @param without   further characters that are not allowed, such as ":,"
+ * @param reserved  names that are not allowed, separated by spaces; "__metadata__", which
+ *                  safetensors files reserve, never is
+ * Errors: TS_ERR_NULL, or TS_ERR_VALUE with the text in the message.
  */
 TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
                                const char *without, const char *reserved);
 /** Records and returns TS_ERR_VALUE: "argument 'NAME': expected EXPECTED, got GOT". */
 TS_API ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected,
                                  ts_scalar got);
-/** Slow path of ts_check_opts(): options of another size, or NULL. */
+/** Slow path of ts_check_opts(), for NULL and for options of another size. */
 TS_API ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
                                      const void *opts);
 
@@ -87,34 +90,37 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
 #define TS_CHECK_HERE ((ts_check_place){__func__, __builtin_return_address(0)})
 #define TS_CHECK_COUNT_(type, ...) ((int)(sizeof((type[]){__VA_ARGS__}) / sizeof(type)))
 
-/** Objects that other calls made: modules, optimizers, files. NULL: that call failed. */
+/** Checks objects that other calls made (modules, optimizers, files) for NULL, which means that
+ *  such a call failed. */
 #define TS_CHECK_OBJECTS(...)                                                                      \
     ts_check_pointers(TS_CHECK_HERE, #__VA_ARGS__, (const void *const[]){__VA_ARGS__},             \
                       TS_CHECK_COUNT_(const void *, __VA_ARGS__), true)
-/** Strings, callbacks and result pointers. NULL is TS_ERR_NULL. */
+/** Checks strings, callbacks and result pointers: NULL is TS_ERR_NULL. */
 #define TS_CHECK_POINTERS(...)                                                                     \
     ts_check_pointers(TS_CHECK_HERE, #__VA_ARGS__, (const void *const[]){__VA_ARGS__},             \
                       TS_CHECK_COUNT_(const void *, __VA_ARGS__), false)
-/** Tensors that are required. NULL: the call that made it failed. */
+/** Checks required tensors; see ts_check_tensors(). */
 #define TS_CHECK_TENSORS(...)                                                                      \
     ts_check_tensors(TS_CHECK_HERE, #__VA_ARGS__, (const ts_tensor *const[]){__VA_ARGS__},         \
                      TS_CHECK_COUNT_(const ts_tensor *, __VA_ARGS__))
-/** An array of n >= 0 entries; NULL is allowed for none. */
+/** Checks an array of n >= 0 entries. It may be NULL if n is 0. */
 #define TS_CHECK_LIST(list, n) ts_check_list(TS_CHECK_HERE, #list, #n, list, n)
-/** An array of n >= 0 strings. */
+/** Checks an array of n >= 0 strings, none NULL. */
 #define TS_CHECK_STRINGS(list, n) ts_check_strings(TS_CHECK_HERE, #list, #n, list, n)
-/** An array of n >= 0 tensors, all required. */
+/** Checks an array of n >= 0 required tensors. */
 #define TS_CHECK_TENSOR_LIST(list, n) ts_check_tensor_list(TS_CHECK_HERE, #list, #n, list, n)
-/** A name; see ts_check_name(). */
+/** Checks a name; see ts_check_name(). */
 #define TS_CHECK_NAME(name, most, without, reserved)                                               \
     ts_check_name(TS_CHECK_HERE, #name, name, most, without, reserved)
-/** A number: TS_ERR_VALUE unless `condition` holds; the message has `expected` and the value. */
+/** Checks a number x: TS_ERR_VALUE unless `condition` holds. `expected` is the message's text for
+ *  valid numbers, such as "at least 1". */
 #define TS_CHECK_VALUE(x, condition, expected)                                                     \
     ((condition) ? TS_OK : ts_check_refuse(TS_CHECK_HERE, #x, expected, TS_SCALAR(x)))
 /**
- * Options, by the rule in core.h: copies *opts to *copy, a struct of the same type. Members that
- * the caller's older version lacks are 0; for NULL all members are 0. copy->size becomes the
- * library's size. Errors: TS_ERR_VALUE for a size of 0, above the library's, or no multiple of 8.
+ * Checks options by the rule in core.h and copies *opts to *copy, a struct of the same type. Fields
+ * that the caller's older version lacks become 0; if opts is NULL, all fields do. copy->size
+ * becomes the library's size. TS_ERR_VALUE if opts->size is 0, above the library's size, or not a
+ * multiple of sizeof(size_t).
  */
 #define TS_CHECK_OPTS(copy, opts)                                                                  \
     ts_check_opts(TS_CHECK_HERE, #opts, copy, sizeof *(copy), 1 ? (opts) : (copy))

@@ -1,6 +1,6 @@
 /**
  * @file compile.h
- * Compiled functions: calls are recorded, and run as fused groups.
+ * Compiled functions: op calls are recorded and run as a whole, pointwise calls as fused groups.
  *
  *     static ts_status act(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
  *     {
@@ -12,12 +12,13 @@
  *     TS_TRY(ts_explain(c, stdout));
  *     ts_compiled_free(c);
  *
- * The function's C code runs on each call, so branches, loops and variables behave as in C. Its op
- * calls (forward, backward and optimizer) are recorded by the LAZY backend instead of run. When the
- * function returns or reads a value, the library searches a plan of an earlier call with the same
- * structure (ops, sizes, strides, dtypes, integers and flags, but not floating-point numbers, seeds
- * or step counts), makes one if there is none, and runs the recording by the plan. See
- * docs/compile.md.
+ * The function's C code runs on each call, so branches, loops and variables behave as in C. The
+ * LAZY backend records its op calls (forward, backward and optimizer) and does not run them. When
+ * the function returns or reads a value, the library looks for a plan, and makes one if there is
+ * none. A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
+ * integers and flags. Floating-point numbers, seeds and step counts may differ. The library then
+ * runs the recording by the plan. A read of a value, or a call that cannot be recorded, is a break:
+ * it ends one recording, and the next call begins another. See docs/compile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_COMPILE_H
@@ -33,50 +34,56 @@ typedef struct ts_compiled ts_compiled;
 /** Options of ts_compile(); zero is default. */
 typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
-    const char *name;   /**< in reports and errors; NULL: "function" */
-    bool fullgraph;     /**< a break of the recording is an error (TS_ERR_STATE); so is a plan that
-                             cannot be captured with `graph` (TS_ERR_UNSUPPORTED), and a call that
-                             can have no replay with `replay` (TS_ERR_STATE, after the call) */
-    int64_t max_plans;  /**< cached plans; the least recently used is freed first; 0: 64 */
-    int64_t max_groups; /**< fused groups a plan; calls beyond them run one by one. 0: no limit; -1:
-                             none, to distinguish a wrong group from a wrong plan */
-    bool graph;         /**< plans on one device that can capture (CUDA) are captured on their
-                             third run and replayed from then on, as one launch. Others run call by
-                             call; ts_explain() says why */
-    bool replay;        /**< calls like the two before run without the function; see below */
-    int64_t verify;     /**< with replay: every verify-th call that could run without the function
-                             runs it and compares. If the call differs, there are no more replays,
-                             and the log's topic "warning" gets one line. 0: never */
+    const char *name;   /**< name in reports and errors, copied; NULL: "function" */
+    bool fullgraph;     /**< a break is an error (TS_ERR_STATE); with `graph`, so is a plan that
+                             cannot be captured (TS_ERR_UNSUPPORTED); with `replay`, so is a call
+                             that cannot be replayed (TS_ERR_STATE, after the call ran) */
+    int64_t max_plans;  /**< largest number of plans kept; the least recently used plan is freed
+                             first; 0: 64 */
+    int64_t max_groups; /**< largest number of fused groups per plan; further calls run one by one.
+                             0: no limit; -1: no groups, for example to find out whether a wrong
+                             result comes from a group */
+    bool graph;         /**< capture a plan on its third run and launch it as one device graph from
+                             then on. Needs a plan on one device that can capture (CUDA). Other
+                             plans run call by call; ts_explain() says why */
+    bool replay;        /**< after two equal calls in a row, further ones run without the function;
+                             see "calls without the function" below */
+    int64_t verify;     /**< with replay: of the calls that could run without the function, every
+                             verify-th runs it and compares. If the call differs, replays end for
+                             good, and the log's topic "warning" gets one line. 0: never */
 } ts_compile_opts;
 
 /**
- * Makes a compiled function of fn, which gets ctx, inputs and outputs as in ts_trace(). Nothing
- * runs yet. NULL with TS_ERR_NULL, TS_ERR_VALUE or TS_ERR_MEMORY.
+ * Makes a compiled function of fn, which gets ctx, inputs and outputs as in ts_trace(). Does not
+ * run fn. Owned by the caller (ts_compiled_free()); NULL with TS_ERR_NULL, TS_ERR_VALUE or
+ * TS_ERR_MEMORY.
  */
 TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts);
 /**
- * A graph of what fn launches, by the eager kernels: ts_compile() with fullgraph, graph, replay and
- * no groups. The first two calls run fn, the third captures, later ones are one launch. What cannot
- * be captured is an error that names the call and its site: a read of a value, an op whose result
- * sizes depend on values, a kernel that waits for the device, a number that changes without a
- * declared source, a tensor that fn keeps.
- * Errors: as ts_compile(); those of ts_compiled_call() with these options.
+ * Makes a compiled function that runs the eager kernels of fn as one device graph: ts_compile()
+ * with fullgraph, graph, replay and no groups. The first two calls run fn, the third captures, and
+ * each later call is one launch. Whatever cannot be captured is an error that names the op call and
+ * its site: a read of a value, an op whose result sizes depend on values, a kernel that waits for
+ * the device, a number that changes without a declared source (ts_number_from()), a tensor that fn
+ * keeps without ts_replaces().
+ * Errors: as ts_compile(). The calls have the errors of ts_compiled_call() with these options.
  */
 TS_API ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx);
-/** Frees the function and its plans. NULL is allowed. No thread may be in a call of it. */
+/** Frees the function and its plans. NULL-safe. No thread may be calling the function. */
 TS_API void ts_compiled_free(ts_compiled *compiled);
 
 /**
  * Calls the function. Results, written tensors, gradients and the generator's state are as after a
  * direct call of fn. Temporaries of fn are released when it returns, as if it opened a scope.
- * Inside another compiled call, or inside ts_trace(), fn runs as a part of that call. With
- * TS_COMPILE=off fn runs eagerly; with TS_COMPILE=trace the recorded calls run one by one, unfused.
- * @param inputs   ninputs tensors, passed to fn
- * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE
+ * Inside another compiled call, or inside ts_trace(), fn runs as a part of that call. The
+ * environment variable TS_COMPILE=off makes fn run eagerly; TS_COMPILE=trace makes the recorded
+ * calls run one by one, unfused.
+ * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
+ * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE. NULL
+ *                 after an error
  *
- * Errors: those of fn and of the recorded calls, with their call sites; TS_ERR_STATE for a read of
- * a value with fullgraph; TS_ERR_UNSUPPORTED for a plan without a graph where both are set;
- * TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.
+ * Errors: those of fn and of the recorded calls, with their call sites; those of
+ * ts_compile_opts.fullgraph; TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
                                   ts_tensor **outputs, int noutputs);
@@ -84,85 +91,97 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
 /* -------------------------------------------------------------- calls without the function ---- */
 
 /*
- * With `replay`, a call runs its plan without the function when two calls in a row were equal and
- * the guards of these hold: inputs (dtype, device, sizes, strides, offset, shared memory, requires
- * grad), tensors that the function takes from variables (alive, and the same), gradients (there or
- * not), modes of the thread, modules and optimizers (mode, members), registered kernels, and the
- * memory that ts_depends_on() names. The call leaves the state that the function would leave:
- * written tensors and their versions, gradients, the generator, counts of optimizers, outputs.
+ * A replay runs the plan of an earlier call without running the function. With the option `replay`,
+ * a call is replayed if two earlier calls in a row were equal and their guards still hold:
  *
- * What else the function does in C does not happen. Variables that it sets or counts, a pointer to
- * a tensor that it reads, or a branch keep the meaning of the two equal calls; `verify` finds such
- * a change. Numbers that change between calls need a declared source.
+ * - inputs: dtype, device, sizes, strides, offset, shared memory, requires grad
+ * - tensors that the function reads through variables: alive, and the same ones
+ * - gradients: present or absent as before
+ * - grad mode, autocast, layers and default device of the thread; deterministic mode
+ * - modules and optimizers: mode and members; registered kernels
+ * - the memory that ts_depends_on() declares
  *
- * The function runs on each call, and ts_explain() says why, if it reads a value, keeps a tensor
- * that is no output, returns a tensor with a history, sets the state of the generator, or if a
- * user's layer, anomaly mode or a profile sees its calls. A call whose guards fail runs the
- * function once; if that call is equal to those before, the next one is replayed again.
+ * A replay leaves the state that the function would leave: written tensors and their versions,
+ * gradients, the generator, step counts of optimizers, outputs. It has no other effect of the
+ * function's C code: the function sets and counts no variables, and its branches and pointers are
+ * those of the two equal calls. The option `verify` detects calls that would differ. A number that
+ * changes between calls needs a declared source.
+ *
+ * There are no replays if the function reads a value, keeps a tensor that is not an output, returns
+ * a tensor with a history or sets the generator's state, or if a user's layer, anomaly mode or a
+ * profile sees its calls; ts_explain() says which. If a guard fails, the call runs the function; if
+ * that call equals the earlier ones, the next call is replayed again.
  */
 
 /**
- * In a compiled function: the calling thread's next call of `op` with a floating-point number as
- * `argument` takes it from *cell, which replays read. The function must not change *cell. The cell
- * must stay valid as long as the compiled function is called, or until ts_state_changed().
- * Elsewhere it does nothing.
- * @param op, argument  names of the operators' page, such as "mul" and "other"
+ * Declares the source of a number: the calling thread's next call of `op` that passes a
+ * floating-point number as `argument` takes the number from *cell. Replays read *cell anew. Does
+ * nothing outside of a compiled function. The function must not change *cell. The cell must stay
+ * valid as long as the compiled function is called, or until ts_state_changed().
+ * @param op, argument  names of docs/operators.md, such as "mul" and "other"
  * Errors: TS_ERR_NULL; TS_ERR_VALUE for unknown names; TS_ERR_MEMORY.
  */
 TS_API ts_status ts_number_from(const char *op, const char *argument, const double *cell);
 /**
- * The same for a list of n counts, such as "steps" of "adamw": each call, and each replay, adds 1
- * to *cells[i], and number i is the sum. The function adds it itself, before or after the call.
+ * Like ts_number_from(), for a list of n counts, such as "steps" of "adamw". The function passes
+ * *cells[i] + 1 as number i and adds 1 to *cells[i] itself, before or after the call. A replay does
+ * both.
+ * Errors: TS_ERR_NULL; TS_ERR_VALUE for unknown names or n < 0; TS_ERR_MEMORY.
  */
 TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
                                 int64_t n);
-/** In a compiled function: its calls depend on these bytes, so a replay needs them as they are now.
- *  Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Declares memory that decides which calls the compiled function makes. It copies the bytes, and
+ *  the function is replayed only while they are unchanged. Does nothing outside of a compiled
+ *  function. Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
 /**
- * In a compiled function, before it changes *variable: the variable owns a tensor or is NULL, and
- * the function may release that tensor and put another one there, of ts_retain(). Replays do the
- * same. The variable stays valid as a cell does. Without it a kept tensor forbids replays.
+ * Declares that the compiled function replaces the tensor in *variable: it releases the old one, if
+ * any, and stores another that it got from ts_retain(). Call it before the change. Replays replace
+ * the tensor in the same way. Without the declaration, a tensor that the function keeps forbids
+ * replays. The variable must stay valid as a cell of ts_number_from(). Does nothing outside of a
+ * compiled function.
+ * @param variable  address of a variable that owns a tensor or is NULL
  * Errors: TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_replaces(ts_tensor **variable);
-/** Tells that state has changed on which compiled functions depend: each runs its function in its
- *  next call. Modules and optimizers of the library call it. Cells that were declared before are
- *  not read again. */
+/** Invalidates all replays: the next call of each compiled function runs the function. Call it when
+ *  state changes on which compiled functions depend; the library's modules and optimizers do.
+ *  Cells declared before are not read again. */
 TS_API void ts_state_changed(void);
 
 /* --------------------------------------------------------------------------------- reports ---- */
 
-/** Numbers about a compiled function. */
+/** Counters of a compiled function. */
 typedef struct ts_compile_stats {
-    int64_t calls;      /**< of the function */
-    int64_t segments;   /**< recordings that ran; one a call, and one more a break */
-    int64_t breaks;     /**< reads of values, and ops that cannot be recorded */
-    int64_t plans;      /**< that are kept */
-    int64_t hits;       /**< recordings for which a plan was there */
-    int64_t compiles;   /**< plans made */
-    int64_t nodes;      /**< recorded calls in the newest plan */
-    int64_t groups;     /**< fused groups in it */
-    int64_t fused;      /**< recorded calls in these */
-    int64_t bytes;      /**< that its calls move, run one by one */
-    int64_t fused_bytes; /**< that they move as groups */
-    double compile_ms;  /**< spent on making plans */
-    int64_t captures;   /**< plans captured as graphs of a device, including repeated captures */
-    int64_t replays;    /**< recordings that ran as such a graph */
-    int64_t replaced;   /**< calls captured anew for a replay, as a number or an address changed */
-    int64_t launches;   /**< of kernels in the newest graph */
-    int64_t skipped;    /**< calls that ran without the function (replay) */
-    int64_t verified;   /**< calls that ran it to be compared */
-    int64_t kernels;    /**< compiled for groups on other devices than the CPU */
-    int64_t kernels_read; /**< read from disk instead */
-    double kernel_ms;   /**< spent on both */
+    int64_t calls;      /**< calls of ts_compiled_call() */
+    int64_t segments;   /**< recordings that ran: one per recorded call, one more per break */
+    int64_t breaks;     /**< reads of values, and calls of ops that cannot be recorded */
+    int64_t plans;      /**< plans in the cache now */
+    int64_t hits;       /**< recordings whose plan was in the cache */
+    int64_t compiles;   /**< plans made so far */
+    int64_t nodes;      /**< newest plan: recorded calls */
+    int64_t groups;     /**< newest plan: fused groups */
+    int64_t fused;      /**< newest plan: recorded calls in fused groups */
+    int64_t bytes;      /**< newest plan: bytes that its calls move if they run one by one */
+    int64_t fused_bytes; /**< newest plan: bytes that its calls move with its groups */
+    double compile_ms;  /**< time spent making plans, ms */
+    int64_t captures;   /**< captures of plans as device graphs, repeated ones included */
+    int64_t replays;    /**< recordings that ran as a device graph */
+    int64_t replaced;   /**< calls captured again before a launch of their device graph because a
+                             number or an address had changed */
+    int64_t launches;   /**< kernel launches in the newest device graph */
+    int64_t skipped;    /**< calls that ran without the function (option replay) */
+    int64_t verified;   /**< calls that ran the function for a comparison (option verify) */
+    int64_t kernels;    /**< kernels compiled for groups on devices other than the CPU */
+    int64_t kernels_read; /**< kernels for such groups that were read from disk */
+    double kernel_ms;   /**< time spent compiling and reading these kernels, ms */
 } ts_compile_stats;
-/** All zero for NULL. */
+/** Returns the counters; all zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);
 /**
  * Writes a report about the function: calls, breaks with op and call site, plans, and for the
- * newest plan its groups, the bytes they save, and the cause of the plan. Errors: TS_ERR_NULL,
- * TS_ERR_IO, TS_ERR_MEMORY.
+ * newest plan why it was made, its groups, and the bytes that they save. Errors: TS_ERR_NULL,
+ * TS_ERR_IO.
  */
 TS_API ts_status ts_explain(ts_compiled *compiled, FILE *out);
 

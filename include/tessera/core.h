@@ -7,8 +7,9 @@
  * ts_keep() moves a tensor to the parent scope, ts_drop() releases it early. Objects that hold
  * tensors use ts_retain() and ts_release().
  *
- * Errors: a failed call returns NULL or a status other than TS_OK. A call with a NULL argument from
- * a failed call fails too, and the thread's error record keeps the first failure.
+ * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
+ * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
+ * code of that first failure (the root failure), and leaves the record unchanged.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H
@@ -72,13 +73,13 @@ TS_API const char *ts_error_hint(void);
 TS_API const void *ts_error_site(void);
 /** Empties the calling thread's record. */
 TS_API void ts_error_clear(void);
-/** Prints code, message and hint to stderr as at most three lines; prints nothing if the record is
- * empty. */
+/** Prints the record to stderr: message with code, hint and call site, one line each; no line for
+ *  an absent hint or site. Prints nothing if the record is empty. */
 TS_API void ts_error_print(void);
 /**
- * Records a root failure from user code, which then propagates as a failure of the library does.
+ * Records a failure of user code as the root failure. It propagates like one of the library.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
- *         TS_ERR_INTERNAL for TS_OK
+ *         TS_ERR_INTERNAL if status is TS_OK
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -137,13 +138,14 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 
 /* -------------------------------------------------------------------------- logging ------ */
 
-/** Receives one line without newline; `topic` is e.g. "dispatch", "memory". */
+/** Receives one log line without newline, in the thread that logs it. topic: e.g. "dispatch". */
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
  * Sets the callback that receives the log lines of all topics and threads; NULL restores the
- * default. The default prints to stderr the topics named in the environment variable TS_LOG (comma
- * separated, or "all") and the topic "warning". A warning names each environment variable with an
- * invalid value.
+ * default. Call it while no other thread logs. The default prints to stderr: the topics named in
+ * the environment variable TS_LOG (separated by commas, or "all"), and always "warning", such as an
+ * environment variable with an invalid value.
+ * @param payload  passed to callback
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
 /** True if the log writes lines of `topic`. Check it before formatting an expensive line. */
@@ -181,10 +183,10 @@ static inline bool ts_dtype_is_half(ts_dtype dtype) { return dtype == TS_BF16 ||
  *  invalid. */
 TS_API ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b);
 
-/** A device: the number of its backend's dispatch key (0 CPU, 1 CUDA, 15 META) and an index. */
+/** A device. Tensors on META have sizes and dtype but no memory. */
 typedef struct ts_device {
-    uint8_t backend;
-    uint8_t index;
+    uint8_t backend; /**< dispatch key of its backend: 0 CPU, 1 CUDA, 15 META, or a plugin's */
+    uint8_t index;   /**< number of the device in its backend */
 } ts_device;
 
 #if defined(__cplusplus)
@@ -198,7 +200,8 @@ typedef struct ts_device {
 /** "cpu", "cuda:0", "meta"; also the name of a device that does not exist, such as "cpu:3". The
  *  text is valid until the calling thread's eighth next call. */
 TS_API const char *ts_device_name(ts_device device);
-/** Device by name ("cpu", "cuda", "cuda:1", a plugin's name). TS_ERR_VALUE when unknown. */
+/** Parses a device name ("cpu", "cuda", "cuda:1", a plugin's name) without opening its backend or
+ *  checking that the device exists; see ts_device_open(). TS_ERR_VALUE for an unknown name. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */
@@ -256,16 +259,17 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 /* ---------------------------------------------------------------------------- options ---- */
 
 /*
- * Options. The first field of a struct of options is `size`, sizeof the struct in the caller's
- * headers. A NULL struct, or zero in a field, means the default.
+ * Options. The first field of an options struct, `size`, is sizeof the struct in the caller's
+ * headers; TS_OPTS() sets it. A NULL pointer to the struct means defaults; so does zero in a field.
  *
- * New fields are appended only. A newer library reads `size` bytes and takes the other fields as
- * zero. A size of 0, or above the library's, is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h). The same
- * holds for ts_module_type, ts_function and ts_training. A ts_backend must have the library's own
- * size.
+ * New versions only append fields. A newer library reads `size` bytes and treats the fields behind
+ * them as zero. A size of 0, or above the library's, is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h).
+ * The same holds for ts_module_type, ts_function and ts_training. A ts_backend must have the
+ * library's own size.
  *
- * A number whose default is not 0, and an optional tensor, are given by address; NULL means the
- * default. A NULL tensor at the address means a failed call, as elsewhere.
+ * Where 0 is a valid value other than the default, the field is a pointer to the number; NULL means
+ * the default. An optional tensor is a pointer to the tensor's variable: NULL means none, and a
+ * variable that is NULL means that the call that made the tensor failed.
  */
 #ifndef __cplusplus
 /** The address of a struct of options with its size, for one call:
@@ -275,13 +279,14 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 
 /* ---------------------------------------------------------------------------- tensors ---- */
 
-/** Absent optional argument or result. NULL, in contrast, means that a call failed. */
+/** Stands for an absent optional argument or result; programs write TS_NONE. NULL, in contrast,
+ *  means that a call failed. */
 TS_API extern ts_tensor *const ts_none;
-/** The constant's name in programs; the exported symbol has the library's prefix. */
+/** The usual spelling of ts_none, which has the prefix of exported symbols. */
 #define TS_NONE ts_none
 
-/* The readers below accept NULL and then return 0, NULL, false, TS_DTYPE_NONE or the CPU. Only
- * ts_size() records an error. */
+/* For NULL the functions from ts_ndim() to ts_data() return 0, NULL, false, TS_DTYPE_NONE or the
+ * CPU. Of these only ts_size() records errors. */
 
 /** Number of dims; 0 for a scalar tensor. */
 TS_API int ts_ndim(const ts_tensor *t);
@@ -301,7 +306,7 @@ TS_API ts_device ts_device_of(const ts_tensor *t);
 TS_API bool ts_is_contiguous(const ts_tensor *t);
 /** Writes sizes as "(2, 3)" into a buffer of `size` bytes; cuts a longer text. Returns buffer. */
 TS_API const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
-/** Number of writes to the storage, which views share. */
+/** Number of writes so far to t's storage, which t shares with its views. */
 TS_API uint32_t ts_version(const ts_tensor *t);
 /** Address of the first element, for reading, in the memory of t's device. NULL for META and empty
  *  tensors. Does not wait for the device. */
@@ -381,10 +386,10 @@ TS_API void ts_release(ts_tensor *t);
 
 /* --------------------------------------------------------------------- random numbers ---- */
 
-/** State of the calling thread's generator: Philox4x32-10 key and next counter. */
+/** State of a thread's random generator, Philox4x32-10. */
 typedef struct ts_rng_state {
-    uint64_t seed;
-    uint64_t offset;
+    uint64_t seed;   /**< Philox key */
+    uint64_t offset; /**< next Philox counter; each random op advances it */
 } ts_rng_state;
 
 /** Seeds the calling thread's generator; the offset restarts at 0. */

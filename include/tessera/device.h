@@ -15,16 +15,16 @@
 
 TS_BEGIN_DECLS
 
-/** A queue of work on a device; NULL is the device's default stream. On CUDA a cudaStream_t, which
- * the program may create itself. */
+/** A queue of work on a device; NULL is the device's default stream. On CUDA it is a cudaStream_t,
+ *  which the program may also create itself. */
 typedef struct ts_stream ts_stream;
-/** A mark in a stream; made and read by its backend alone. */
+/** A point in a stream's queue for which the host or other streams can wait. Opaque. */
 typedef struct ts_event ts_event;
 
 /**
- * Opens the device of this name, after opening its backend as by ts_backend_open(). "auto" is the
- * first device of the backends that are distributed with the library, else the CPU, and is never an
- * error. Any other device ("cpu", "cuda", "cuda:1") must exist.
+ * Opens a backend if necessary (ts_backend_open()) and finds a device by name.
+ * @param name    "cpu", "cuda", "cuda:1", ...: a device that must exist; or "auto": the first CUDA
+ *                device, or the CPU if there is none, without an error
  * @param device  receives the device
  * @param why     receives the reason for the choice, one line cut to `size` bytes; may be NULL
  *
@@ -33,13 +33,14 @@ typedef struct ts_event ts_event;
  */
 TS_API ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t size);
 
-/** Number of devices of a backend, by the backend's number (ts_device.backend); 0 without any. */
+/** Number of devices of a backend, which ts_device.backend identifies; 0 if it is not loaded. */
 TS_API int ts_device_count(uint8_t backend);
 /** Waits until everything queued on the device has been done. Errors: TS_ERR_DEVICE (no such
  *  device), and those of the backend, which may report a failure of earlier work. */
 TS_API ts_status ts_synchronize(ts_device device);
 
-/** Makes a stream; TS_OK with *stream NULL on a device without streams. */
+/** Makes a stream, which the caller frees with ts_stream_free(). *stream becomes NULL, without an
+ *  error, on a device without streams. Errors: TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_stream_new(ts_device device, ts_stream **stream);
 /** Frees a stream after its queued work is done. If it is the calling thread's current stream, the
  *  default stream becomes current. NULL is allowed. */
@@ -48,17 +49,21 @@ TS_API void ts_stream_free(ts_device device, ts_stream *stream);
 TS_API ts_stream *ts_stream_current(ts_device device);
 /**
  * Makes a stream the calling thread's current stream of a device; NULL selects the default stream.
- * TS_ERR_DEVICE: no such device; TS_ERR_STATE: streams of more than 8 devices at once.
+ * Errors: TS_ERR_DEVICE for an unknown device; TS_ERR_STATE if the thread already uses streams of 8
+ * other devices.
  */
 TS_API ts_status ts_stream_use(ts_device device, ts_stream *stream);
-/** Waits until everything queued on a stream has been done. */
+/** Waits until everything queued on a stream has been done. Errors as ts_synchronize(). */
 TS_API ts_status ts_stream_synchronize(ts_device device, ts_stream *stream);
 
-/** Makes an event; TS_OK with *event NULL on a device without streams. */
+/** Makes an event, which the caller frees with ts_event_free(). *event becomes NULL, without an
+ *  error, on a device without events. Errors: TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_event_new(ts_device device, ts_event **event);
 /** Frees an event. NULL is allowed. */
 TS_API void ts_event_free(ts_device device, ts_event *event);
-/** Records the event after the work queued on the calling thread's current stream. */
+/* The next three do nothing if event is NULL. Errors: TS_ERR_DEVICE, TS_ERR_VALUE for an event on a
+ * device without events, and those of the backend. */
+/** Records the event after the work queued so far on the calling thread's current stream. */
 TS_API ts_status ts_event_record(ts_device device, ts_event *event);
 /** Makes later work on the calling thread's current stream wait for the event. The host does not
  *  wait. */
@@ -71,21 +76,23 @@ TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *e
 
 /**
  * Tells the device's allocator that work on the calling thread's current stream uses t, which was
- * made on another stream. The allocator does not reuse its memory before that work is done.
+ * made on another stream. When t is freed, the allocator does not reuse t's memory until that work
+ * is done. Errors: TS_ERR_NULL, TS_ERR_STATE for a released tensor, and those of the backend.
  */
 TS_API ts_status ts_record_stream(ts_tensor *t);
 
 /**
- * Uninitialised contiguous tensor on the CPU in pinned memory, or in ordinary memory if the backend
- * has none. A copy from it to `device` is asynchronous: do not write to the tensor until
- * ts_synchronize() or ts_stream_synchronize() returned. A copy to it waits, as each copy to the
- * CPU.
+ * Makes an uninitialised contiguous CPU tensor in pinned memory of `device`'s backend, or in
+ * ordinary memory if the backend has none. A copy from pinned memory to `device` is asynchronous:
+ * do not write to the tensor until ts_synchronize() or ts_stream_synchronize() has returned. A copy
+ * from a device to it waits, as every copy to the CPU does.
  * @param sizes  ndim sizes
+ * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
 
-/** Switches deterministic mode for all threads and all backends, also those loaded later. While it
- *  is on, results do not depend on scheduling. Errors: those of the backends. */
+/** Switches deterministic mode for all threads and all backends, including backends loaded later.
+ *  While the mode is on, equal calls give equal bits. Errors: those of the backends. */
 TS_API ts_status ts_set_deterministic(bool on);
 /** True while deterministic mode is on. */
 TS_API bool ts_deterministic(void);

@@ -24,21 +24,24 @@ typedef uint64_t ts_keyset;
  *  not. */
 typedef uint8_t ts_key;
 
+/** Keys of the library. Keys 0 to 15 are backends; ts_register_backend_key() names 2 to 13. Keys 16
+ *  to 62 are layers; ts_register_layer() names those between the library's own. */
 enum {
     TS_KEY_CPU = 0,
-    TS_KEY_CUDA = 1,       /**< 2 to 13 are named at run time by ts_register_backend_key() */
-    TS_KEY_LAZY = 14,
-    TS_KEY_META = 15,
-    TS_KEY_AUTOGRAD = 24,  /**< 16 to 23: layers placed between the backends and AUTOGRAD */
-    TS_KEY_TRACING = 36,
-    TS_KEY_AUTOCAST = 48,
-    TS_KEY_ABSENT = 63,    /**< key of TS_NONE and of released tensors; its slot returns the
-                                error for a required tensor */
+    TS_KEY_CUDA = 1,
+    TS_KEY_LAZY = 14,      /**< records the calls of compiled functions (compile.h) */
+    TS_KEY_META = 15,      /**< shape inference only: tensors without memory */
+    TS_KEY_AUTOGRAD = 24,  /**< records calls for backward (autograd.h) */
+    TS_KEY_TRACING = 36,   /**< records calls as a graph (trace.h) */
+    TS_KEY_AUTOCAST = 48,  /**< casts arguments (autocast.h) */
+    TS_KEY_ABSENT = 63,    /**< key of TS_NONE and of released tensors: a call with one as a
+                                required tensor reaches this slot, which returns the error */
     TS_KEY_COUNT = 64,
     TS_KEY_INVALID = 255
 };
-/** Keys that name backends. */
+/** The set of all backend keys. */
 #define TS_BACKEND_KEYS ((ts_keyset)0xffff)
+/** The set that contains one key. */
 #define TS_KEYSET(key) ((ts_keyset)1 << (key))
 
 /** Name of a key: "CPU", "AUTOGRAD", ...; "?" for an unused key. */
@@ -50,7 +53,7 @@ TS_API ts_keyset ts_keys_of(const ts_tensor *t);
 
 /* ----------------------------------------------------------------------------- values ---- */
 
-/** Kinds of a boxed argument, each with the member of ts_value that holds it. */
+/** Kinds of a boxed argument. Each comment names the fields of ts_value that hold the value. */
 typedef enum ts_tag {
     TS_TAG_NONE = 0, /**< an absent optional argument */
     TS_TAG_BOOL,    /**< i; the numbers of BOOL, INT and FLOAT are those of ts_scalar_kind */
@@ -66,10 +69,10 @@ typedef enum ts_tag {
 
 /** A boxed argument or result, 16 bytes. Its pointers are borrowed. */
 typedef struct ts_value {
-    uint8_t tag;
+    uint8_t tag;        /**< a ts_tag */
     uint8_t reserved;
     uint16_t reserved2;
-    uint32_t count;
+    uint32_t count;     /**< length of a list */
     union {
         ts_tensor *t;
         ts_tensor *const *list;
@@ -99,8 +102,8 @@ static inline ts_value ts_value_optional(ts_tensor *t)
     ts_value v = {(uint8_t)(t == TS_NONE ? TS_TAG_NONE : TS_TAG_TENSOR), 0, 0, 0, {t}};
     return v;
 }
-/** Represents a value that cannot be boxed, such as a list with a count of 2^32. It is an invalid
- *  device, from which the call's error message reads the expected kind and the number. */
+/** Boxes an invalid argument, such as a list with a count of 2^32, as a device that does not exist.
+ *  The call fails; its error message reads the expected kind and the number from this value. */
 static inline ts_value ts_value_refused(ts_tag kind, int64_t number)
 {
     ts_value v = {TS_TAG_DEVICE, (uint8_t)kind, 0, (uint32_t)number, {0}};
@@ -114,7 +117,8 @@ static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
     v.i = i;
     return v;
 }
-/** Boxes a list of `count` entries, or a number; see ts_value_none(). Lists are borrowed. */
+/** Boxes a borrowed list of `count` entries, a scalar, a device or a string; see
+ *  ts_value_none(). */
 static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
     if (count != (int32_t)count || count < 0)
@@ -217,8 +221,8 @@ struct ts_frame {
  */
 TS_API ts_status ts_redispatch(ts_frame *frame);
 /**
- * Like ts_redispatch(), with other arguments of the same count and kinds. The keys below the
- * running one are computed again from them. For layers that change arguments, such as casts.
+ * Like ts_redispatch(), with other arguments of the same count and kinds, from which the keys below
+ * the running one are computed again. For layers that change arguments, for example by casts.
  */
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments, through all layers. rets as in ts_frame; the caller
@@ -290,12 +294,14 @@ TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registrat
 TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
 
 /** Switches a layer on or off for all calls of the calling thread; the end of a scope does not undo
- *  it. A layer that is off still gets calls with a tensor that has its key. */
+ *  it. A layer that is off still gets calls with a tensor that has its key. TS_ERR_VALUE for a key
+ *  that is not a layer's. */
 TS_API ts_status ts_layer_enable(ts_key key, bool on);
 /** Like ts_layer_enable() for all threads, present and future. */
 TS_API ts_status ts_layer_enable_all(ts_key key, bool on);
 
-/** The key masks of a thread, saved by ts_mask_push(). */
+/** The key masks of a thread. A call visits the layers of its tensors' keys and of `include`, less
+ *  those of `exclude`. */
 typedef struct ts_mask_guard {
     ts_keyset include, exclude;
 } ts_mask_guard;
@@ -338,7 +344,7 @@ typedef struct ts_op_arg {
 /** Properties of an op. Strings live as long as the library. */
 typedef struct ts_op_description {
     size_t size; /**< set by the caller: sizeof(ts_op_description) */
-    const char *name, *schema, *doc;
+    const char *name, *schema, *doc; /**< doc: the op's documentation */
     ts_op_kind kind;
     ts_op_gradient gradient;
     bool random;    /**< draws random numbers */

@@ -2,9 +2,9 @@
  * @file gradient.h
  * Gradient rules for operators registered at run time.
  *
- * A rule reads gradients of results, saved tensors and plain arguments, and sets a gradient for
- * each argument that needs one. It computes with ordinary ops, so it can be differentiated again
- * if these ops can:
+ * A gradient rule (vector-Jacobian product) reads the gradients of an op's results, saved tensors
+ * and plain arguments, and sets the gradient of each argument that needs one. A rule consists of
+ * ordinary ops, so it can be differentiated again if these ops can be:
  *
  *     static ts_status scaled_mul(ts_vjp_call *call)          // y = a * b * s
  *     {
@@ -33,7 +33,7 @@ TS_BEGIN_DECLS
 typedef struct ts_vjp_call ts_vjp_call;
 typedef ts_status (*ts_vjp_rule)(ts_vjp_call *call);
 
-/** Bits of the tensors that a rule reads: argument i, result i. */
+/** Bits that name the tensors to save for a rule: argument i of the op, result i. */
 #define TS_SAVE_ARG(i) (1u << (i))
 #define TS_SAVE_RET(i) (1u << (16 + (i)))
 
@@ -73,9 +73,9 @@ TS_API ts_tensor *ts_rule_saved_ret(ts_vjp_call *call, int i);
 TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 /** The generator's state that the forward call of a random op reserved. */
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
-/** Sets the gradient of argument i. The engine sums it to the argument's sizes and casts it to the
- *  argument's dtype, which undoes broadcasting and promotion. NULL: computing it failed; the
- *  recorded error is returned. */
+/** Sets the gradient of argument i, borrowed. The engine sums it to the argument's sizes and casts
+ *  it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op of
+ *  the rule failed, and the recorded error is returned. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);

@@ -2,11 +2,11 @@
  * @file kernel.h
  * The interface of kernels and shape rules, for backends and operators outside the library.
  *
- * A kernel of an op with a shape rule runs after all layers. The library has checked its arguments,
- * cast them to the compute dtype, packed them if needed, and allocated the results. The kernel
- * reads frame->args (arguments), frame->rets (results) and frame->rng (random ops), calls the
- * functions below, and writes the results' elements. A pointwise kernel needs only
- * ts_kernel_space().
+ * A kernel of an op with a shape rule runs after all layers. Before the kernel runs, the library
+ * has checked the arguments, cast them to the compute dtype, packed them (made them contiguous)
+ * where ts_kernel_opts requires it, and allocated the results. The kernel reads frame->args
+ * (arguments), frame->rets (results) and frame->rng (random ops), calls the functions below, and
+ * writes the results' elements. A pointwise kernel needs only ts_kernel_space().
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_KERNEL_H
@@ -28,12 +28,13 @@ typedef struct ts_kernel_opts {
     uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. Calls in other
                              dtypes run on the CPU if the backend has TS_BACKEND_CPU_FALLBACK, else
                              they are an error */
-    bool strided;       /**< accepts any strides. If false, the library packs tensors before the
-                             call, except arguments that the op writes and members of lists */
-    bool converts;      /**< reads tensors on its device whose dtype is not the compute dtype, and
-                             rounds their elements to it. If false, the library casts them before
-                             the call. It may cast a small tensor that is broadcast to a large
-                             result in either case */
+    bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
+                             contiguous before the call, except arguments that the op writes and
+                             members of lists */
+    bool converts;      /**< accepts tensors on its device whose dtype is not the compute dtype, and
+                             rounds their elements to the compute dtype. If false, the library
+                             casts such tensors before the call. In either case it may cast a small
+                             tensor that is broadcast to a large result */
     bool layouts;       /**< accepts tensors, and fills new results, in layouts that the shape rule
                              allows, such as channels-last; other tensors are packed */
 } ts_kernel_opts;
@@ -125,8 +126,11 @@ typedef struct ts_attention {
     int64_t rows, keys;                           /**< Sq and Sk; max_seqlen_q and max_seqlen_k if
                                                        packed */
     int64_t depth, value_depth;                   /**< D and E */
-    int64_t left, right;                          /**< window: keys before and after a row's own
-                                                       that it sees; rows + keys: all */
+    int64_t left, right;                          /**< window: row i sees the keys from
+                                                       i + keys - rows - left to
+                                                       i + keys - rows + right; rows + keys means
+                                                       no bound. In a packed batch, rows and keys
+                                                       are here the lengths of the sequence */
     double scale, softcap, dropout_p;             /**< softcap 0: none */
     ts_rng_state rng;                             /**< counters of the forward call's dropout,
                                                        if dropout_p > 0 */
@@ -135,66 +139,73 @@ typedef struct ts_attention {
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
- * A decoded call of convolution or its backward. A convolution reads the wide side x (batch,
- * channels, size) and makes the narrow side y (batch, features, places): y[p] sums weight[k] times
- * x[p stride - padding + k dilation], without what lies outside. A transposed convolution reads y
- * and makes x. weight is (features, channels / groups, kernel) either way. Spatial dims are always
- * three; those that tensors lack come first and have size 1.
+ * A decoded call of convolution or its backward. x and y name the two sides of the convolution:
+ *
+ *     y[p] = sum over k of weight[k] * x[p * stride - padding + k * dilation]
+ *
+ * Elements outside of x count as 0. x is (batch, channels, size), y (batch, features, places), and
+ * weight (features, channels / groups, kernel). A convolution computes y from x; a transposed
+ * convolution computes x from y. There are always three spatial dims: if the tensors have fewer,
+ * leading dims of size 1 are added.
  */
 typedef struct ts_convolution {
-    bool transposed;           /**< the input is y, the result x */
+    bool transposed;           /**< the call's input is y and its result x */
     int dims;                  /**< spatial dims of the tensors, 1 to 3 */
     int64_t batch, groups;
-    int64_t channels, features; /**< of x and y */
-    int64_t size[3], places[3]; /**< of x and y */
+    int64_t channels, features; /**< channels of x, channels of y */
+    int64_t size[3], places[3]; /**< spatial sizes of x, spatial sizes of y */
     int64_t kernel[3], stride[3], dilation[3];
-    int64_t padding[3];         /**< in front of x */
+    int64_t padding[3];         /**< zeros before x's first element */
 } ts_convolution;
-/** The running call of convolution or convolution_backward, decoded; of no other op. */
+/** Decodes the running call, which must be convolution or convolution_backward. */
 TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
 
-/** How the elements of a dim become those of another: which of them element o of the result reads,
- *  and with which weights, which sum to 1 unless said otherwise. */
+/** Which input indices output index o of a dim reads; in and out are the dim's sizes. The weights
+ *  of the elements read sum to 1 unless stated otherwise. */
 typedef enum ts_axis_map {
-    TS_AXIS_WINDOW,    /**< from o stride - padding on, `kernel` elements `dilation` apart, within
-                            the dim; an average is over them, or, with `padded`, also over those in
-                            the padding of both ends; with `sum` weights are 1 */
-    TS_AXIS_ADAPTIVE,  /**< floor(o in / out) to ceil((o + 1) in / out) - 1 */
-    TS_AXIS_NEAREST,   /**< floor(o scale), in float, at most in - 1 */
-    TS_AXIS_LINEAR,    /**< two neighbours of o scale if `corners`, else of (o + 1/2) scale - 1/2,
-                            at least 0 */
-    TS_AXIS_CUBIC,     /**< four neighbours of the same place without a bound (Keys 1981, a = -3/4);
-                            those outside are the end's */
-    TS_AXIS_CONSTANT,  /**< o - padding; none outside */
-    TS_AXIS_REFLECT,   /**< the same, mirrored at the ends' elements */
-    TS_AXIS_REPLICATE, /**< the same, or the end's */
-    TS_AXIS_CIRCULAR   /**< the same, from the other end */
+    TS_AXIS_WINDOW,    /**< o * stride - padding + k * dilation for 0 <= k < kernel, where inside
+                            the dim, with equal weights: 1 with `sum`; else 1 / (number of elements
+                            read), where `padded` also counts those in the padding at both ends */
+    TS_AXIS_ADAPTIVE,  /**< floor(o * in / out) to ceil((o + 1) * in / out) - 1, equal weights */
+    TS_AXIS_NEAREST,   /**< min(floor(o * scale), in - 1), computed in float */
+    TS_AXIS_LINEAR,    /**< the two neighbours of x = o * scale with `corners`, else of
+                            x = max(0, (o + 1/2) * scale - 1/2) */
+    TS_AXIS_CUBIC,     /**< the four neighbours of x = o * scale with `corners`, else of
+                            x = (o + 1/2) * scale - 1/2 (Keys 1981, a = -3/4); an index outside of
+                            the dim reads the end element */
+    TS_AXIS_CONSTANT,  /**< o - padding; outside of the dim nothing is read */
+    TS_AXIS_REFLECT,   /**< o - padding, mirrored at the end elements */
+    TS_AXIS_REPLICATE, /**< o - padding, clamped to the dim */
+    TS_AXIS_CIRCULAR   /**< o - padding, modulo in */
 } ts_axis_map;
 
-/** A spatial dim of pooling, padding or resizing. */
+/** One spatial dim of pooling, padding or resizing. */
 typedef struct ts_axis {
     ts_axis_map map;
-    int64_t in, out;                           /**< sizes of the forward op's argument and result */
-    int64_t kernel, stride, padding, dilation; /**< padding in front */
-    double scale;
-    bool padded, sum, corners;
+    int64_t in, out;                           /**< sizes of the forward op's input and result */
+    int64_t kernel, stride, padding, dilation; /**< padding: number of elements before the first */
+    double scale;                              /**< input elements per output element */
+    bool padded, sum, corners;                 /**< see ts_axis_map */
 } ts_axis;
 
-/** A decoded call of pooling, padding or resizing, or of its backward. A weight is the product of
- *  those of the dims. */
+/** A decoded call of pooling, padding or resizing, or of its backward. The weight of an element is
+ *  the product of its weights in the three dims, times factor. */
 typedef struct ts_resampling {
-    bool transposed;    /**< a backward: elements of the argument go where the forward op read */
-    int64_t planes;     /**< elements of the dims in front of the spatial ones */
+    bool transposed;    /**< backward: the call's input is the gradient of the result, and its
+                             result the gradient of the forward op's input */
+    int64_t planes;     /**< product of the sizes before the spatial dims */
     double factor;      /**< of all weights */
-    ts_axis axis[3];    /**< spatial dims; those that tensors lack come first and have size 1 */
+    ts_axis axis[3];    /**< spatial dims; if there are fewer, leading dims have size 1 */
 } ts_resampling;
-/** The running call of an op of the families pool and resample, decoded; of no other op. */
+/** Decodes the running call, which must be of an op in ops/pool.c or ops/resample.c. */
 TS_API ts_resampling ts_kernel_resampling(const ts_frame *frame);
 
 /**
- * A dim of windows that are gathered as rows of a matrix. Window i is that of position start + i
- * step of the side that is made. It has `taps` elements; tap j multiplies the kernel's element
- * first + j every, and reads position i move + base + j shift of the other side, 0 outside of it.
+ * One spatial dim of an implicit im2col: the windows that a product gathers from a source side (x
+ * or y) to compute positions of the other side, the target. Window i, 0 <= i < count, computes the
+ * target's position start + i * step. It sums over 0 <= j < taps the kernel's element first + j *
+ * every, times the source's element i * move + base + j * shift; elements outside of the source
+ * count as 0.
  */
 typedef struct ts_window_axis {
     int64_t count, start, step;
@@ -202,14 +213,17 @@ typedef struct ts_window_axis {
     int64_t move, base, shift;
 } ts_window_axis;
 /**
- * The windows of the running call of convolution or convolution_backward. With form -1 those of x
- * whose weighted sums are y; the gradient of the weight multiplies them with y. Else windows of y
- * whose weighted sums are elements of x: positions of x that are a multiple of the stride apart
- * have windows of one form, which may be empty. Each form is a product of its own.
+ * Writes the windows of the running call of convolution or convolution_backward, for each of the
+ * three spatial dims.
+ *
+ * Form -1: the source is x and the target y, one window for each position of y. The gradient of the
+ * weight is the product of these windows with y's gradient. Forms from 0: the source is y and the
+ * target x. Positions of x whose distance is a multiple of the stride have windows with the same
+ * taps and are one form; taps may be 0. A kernel computes x as one product per form.
  * @param form  -1, or 0 to ts_kernel_window_forms() - 1
  */
 TS_API void ts_kernel_windows(const ts_frame *frame, int64_t form, ts_window_axis axis[3]);
-/** Number of forms: the product of the strides, or of x's size where that is smaller. */
+/** Number of forms: the product over the spatial dims of min(stride, x's size). */
 TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
 
 /**
@@ -247,8 +261,9 @@ TS_API ts_status ts_kernel_error(const ts_frame *frame, int arg, ts_status statu
 typedef struct ts_op_opts {
     size_t size; /**< sizeof(ts_op_opts) */
     /** The shape rule: checks arguments and declares the results with the ts_rule_ functions. It
-     *  runs in each call on each backend, and alone on META. The library derives casts, out= and
-     *  in-place forms from it. NULL: the kernel or composite does all of this itself. */
+     *  runs in each call on each backend; on META nothing else runs. From the declared results the
+     *  library derives casts, out= forms and in-place forms. NULL: the kernel or composite checks
+     *  arguments and makes results itself. */
     ts_kernel rule;
     /** Computes the op with other ops, for backends without a kernel; may be NULL. */
     ts_kernel composite;

@@ -3,10 +3,10 @@
  * Debugging layers: a finder of NaN and infinity, a logger of shapes and dtypes, a checker of
  * determinism, a counter of work.
  *
- * Each is a dispatch layer directly above the backends. It sees all ops that run, those of backward
- * included, after autocast. One call switches a layer on for the calling thread or for all threads.
- * TS_LAYERS=nan,shapes,determinism switches these layers on for all threads when the library loads;
- * their reports then go to stderr.
+ * Each is a dispatch layer directly above the backends. It sees all ops that run, after autocast,
+ * including the ops of backward. One call switches a layer on or off for the calling thread or for
+ * all threads. The environment variable TS_LAYERS=nan,shapes,determinism switches these layers on
+ * for all threads when the library loads; their reports then go to stderr.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -38,36 +38,37 @@ typedef struct ts_layer_report {
 typedef void (*ts_layer_report_fn)(void *payload, const ts_layer_report *report);
 
 /**
- * Sets the destination of reports for all threads: a callback, else a file, line by line; both
- * NULL: the topic "layers" of the log. Call it before the layers are switched on.
+ * Sets where the reports of all threads go: to callback; if that is NULL, to file, one line each;
+ * if both are NULL, to the log's topic "layers". Call it before the layers are switched on.
  */
 TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file);
 
 /**
- * The NaN finder checks the f64, f32, bf16 and f16 results and written tensors of each op for NaN
- * and infinity. The first op whose output has one while its inputs have none is reported and fails
- * with TS_ERR_VALUE, which names the op, its arguments and the result. Later ops pass until
- * ts_nan_finder_reset().
+ * Switches the NaN finder. It checks the floating results and written tensors of each op for NaN
+ * and infinity. The first op that has one in its output and none in its inputs is reported and
+ * fails with TS_ERR_VALUE; the message has the op, its arguments and the result. After that, ops
+ * are not checked until ts_nan_finder_reset().
  */
 TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
-/** Makes the finder report the next op as the first again. */
+/** Makes the NaN finder check ops again after it has found one. */
 TS_API void ts_nan_finder_reset(void);
 
-/** The shape logger: reports each op with the sizes, dtypes and devices
- * of its arguments and results. */
+/** Switches the shape logger, which reports each op with the sizes, dtypes and devices of its
+ *  arguments and results. */
 TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 
 /**
- * The determinism checker runs each op twice with the same random numbers, on copies of the tensors
- * it writes, and compares the results bit by bit. A difference is reported, and the call fails with
- * TS_ERR_STATE. Ops with uninitialised results (empty) are skipped.
+ * Switches the determinism checker. It runs each op twice with the same random numbers, on copies
+ * of the tensors that the op writes, and compares the results bit by bit. A difference is reported,
+ * and the call fails with TS_ERR_STATE. Ops with uninitialised results (empty) are skipped.
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 
-/** The work counter: switched on, it begins at zero and adds up the least work (ts_op_cost()) of
- *  the calling thread's calls, backward included. Ops without a cost count as nothing. */
+/** Switches the work counter of the calling thread. Switched on, it starts at zero and adds up the
+ *  minimum work (ts_op_cost()) of the thread's calls, backward included. Ops without a cost formula
+ *  count as 0. */
 TS_API ts_status ts_work_counter(bool on);
-/** The sum since the counter was switched on last. */
+/** The sum since ts_work_counter(true). */
 TS_API ts_work ts_work_counted(void);
 
 TS_END_DECLS

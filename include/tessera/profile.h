@@ -3,9 +3,10 @@
  * Profiles: whether computation, memory bandwidth or overhead limits a program, compared with
  * ceilings that ts_prof_calibrate() measures on the machine.
  *
- * A profile records calls by op, layer, scope and class of shapes: calls, self time, floating-point
- * operations and the least bytes to be moved. Its rows sum to the wall time. `TS_PROF=1 ./program`
- * profiles any program without a change; see docs/profile.md.
+ * A profile has one row for each combination of op, layer, scope and class of shapes: number of
+ * calls, self time, floating-point operations, and the fewest bytes that the calls must move. The
+ * rows sum to the wall time. `TS_PROF=1 ./program` profiles any program without a change; see
+ * docs/profile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_PROFILE_H
@@ -18,13 +19,13 @@ TS_BEGIN_DECLS
 
 /* -------------------------------------------------------------------------- recording ---- */
 
-/** Options of ts_prof_start(); zero is the default everywhere. */
+/** Options of ts_prof_start(); zero is default. */
 typedef struct ts_prof_opts {
     size_t size;        /**< sizeof(ts_prof_opts) */
     int64_t first_step; /**< first recorded step; 0 or 1: record from the start */
     int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
-    bool trace;         /**< also keeps each call, 64 bytes, up to 256 MiB for all threads; calls
-                             beyond that are counted as lost */
+    bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
+                             threads; further calls are counted as lost */
 } ts_prof_opts;
 
 /**
@@ -64,7 +65,7 @@ static inline void ts_prof_leave_block(const bool *entered)
 
 /* ------------------------------------------------------------------------ the machine ---- */
 
-/** Sizes at which bandwidth is measured: 32 KiB times 4^i. */
+/** Number of buffer sizes at which bandwidth is measured: 32 KiB times 4^i, 0 <= i < 8. */
 #define TS_PROF_CURVE 8
 
 /** Ceilings of this machine, measured with the number of threads that ops use. */
@@ -73,14 +74,14 @@ typedef struct ts_prof_machine {
     char name[64];
     int threads;
     double gemm_flops;             /**< FLOP/s of an f32 matrix product */
-    double vector_flops;           /**< FLOP/s of f32 multiplications and additions, unfused */
-    double bytes_at[TS_PROF_CURVE]; /**< size of the buffer, in bytes */
-    double bandwidth[TS_PROF_CURVE]; /**< bytes/s read and written at buffer size bytes_at[i] */
-    double call_ns;                /**< ns that a one-element call spends in the backend's slot */
-    double entry_ns;               /**< ns of that call before its first slot: boxing, scopes */
-    double stamp_ns;               /**< cost of one time stamp */
-    double record_ns;              /**< cost of recording a call, without its stamps */
-    double measured_at;            /**< seconds since 1970 */
+    double vector_flops;           /**< FLOP/s of f32 multiplications and additions, not fused */
+    double bytes_at[TS_PROF_CURVE]; /**< buffer sizes, bytes */
+    double bandwidth[TS_PROF_CURVE]; /**< bytes/s read and written in a buffer of bytes_at[i] */
+    double call_ns;                /**< time of a one-element call in the backend's slot, ns */
+    double entry_ns;               /**< time of that call before its first slot (boxing, scopes) */
+    double stamp_ns;               /**< cost of one time stamp, ns */
+    double record_ns;              /**< cost of recording a call, without its time stamps, ns */
+    double measured_at;            /**< time of the measurement, seconds since 1970 */
 } ts_prof_machine;
 
 /**
@@ -111,8 +112,9 @@ typedef enum ts_profile_format {
 typedef struct ts_profile_shares {
     size_t size; /**< sizeof(ts_profile_shares), set by the caller */
     double wall_ns;
-    /** Shares of the wall time, which sum to 1. outside: the program's own code between calls;
-     *  profiler: the profiler's overhead; unknown: ops without a cost formula. */
+    /** Shares of the wall time, which sum to 1. compute, memory: ops limited by arithmetic, by
+     *  bandwidth; overhead: dispatch; outside: the program's own code between calls; profiler: the
+     *  profiler's overhead; unknown: ops without a cost formula. */
     double compute, memory, overhead, outside, profiler, unknown;
     const char *verdict; /**< "compute-bound", "memory-bound", "overhead-bound", "outside-bound",
                               "mixed", "unreliable" or "empty" */

@@ -2,9 +2,8 @@
  * @file report.h
  * Reports of a run: a progress line, a CSV log, SVG charts.
  *
- * Every object belongs to the thread that uses it; calls on one object from several threads need
- * a lock of the caller's. Strings given to these functions are copied. Numbers are written with a
- * decimal point whatever the locale.
+ * Only one thread at a time may use an object; the caller locks if several do. The functions copy
+ * strings that they get, and write numbers with a decimal point whatever the locale.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_REPORT_H
@@ -25,27 +24,29 @@ typedef struct ts_progress ts_progress;
 typedef enum ts_progress_mode {
     TS_PROGRESS_AUTO, /**< BAR on a terminal, unless TERM is dumb or unset; else PLAIN */
     TS_PROGRESS_BAR,  /**< one line, redrawn in place */
-    TS_PROGRESS_PLAIN, /**< whole lines for logs: each interval, and each 5 % if not too soon */
-    TS_PROGRESS_QUIET  /**< prints nothing; rates are still counted */
+    TS_PROGRESS_PLAIN, /**< new lines, for logs: one per interval, and one per 5 % of the steps
+                            unless the last line was too recent */
+    TS_PROGRESS_QUIET  /**< prints nothing; rates are still measured */
 } ts_progress_mode;
 
-/** Options of ts_progress_new(); zero is the default everywhere. */
+/** Options of ts_progress_new(); zero is default. */
 typedef struct ts_progress_opts {
     size_t size;           /**< sizeof(ts_progress_opts) */
-    const char *label;     /**< first word of the line; none by default */
-    const char *item_unit; /**< plural noun of ts_progress_add_items(); "items" */
-    int64_t start_step;    /**< steps done before (a resumed run), so that the ETA is right */
-    ts_progress_mode mode; /**< TS_PROGRESS_AUTO */
-    double interval;       /**< least seconds between lines; 0.1 redrawn, 5 plain */
-    double smoothing;      /**< decay of the shown loss per step in [0, 1); 0 means 0.95 */
+    const char *label;     /**< first word of the line; NULL: none */
+    const char *item_unit; /**< plural noun for ts_progress_add_items(); NULL: "items" */
+    int64_t start_step;    /**< steps done before a resumed run; they do not count for the ETA */
+    ts_progress_mode mode;
+    double interval;       /**< smallest time between lines, s; 0: 0.1 for BAR, 5 for PLAIN */
+    double smoothing;      /**< decay per step, in [0, 1), of the moving average that is shown as
+                                the loss; 0: 0.95 */
     FILE *stream;          /**< borrowed; NULL: stderr */
     double (*clock)(void); /**< returns seconds that never decrease; NULL: the monotonic clock */
 } ts_progress_opts;
 
 /**
- * Makes a progress line. Honours NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
- * @param total_steps  steps of the whole run, including those before start_step; 0: unknown
- *                     (neither bar nor ETA)
+ * Makes a progress line. Obeys NO_COLOR, TERM=dumb, COLUMNS and the terminal's width.
+ * @param total_steps  steps of the whole run, including those before start_step; 0: unknown, so
+ *                     the line has neither bar nor ETA
  * @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY
  */
 TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts *opts);
@@ -55,10 +56,12 @@ TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts 
  * loss's graph alive; pass ts_detach() of the loss to free the graph earlier.
  * @param loss  one element; TS_NONE in a loop without a loss; NULL: the step failed, and the
  *              recorded failure is returned
- * @return TS_OK also if writing to the stream failed
+ * Errors: those of ts_item(), TS_ERR_STATE after ts_progress_end(). It is no error if writing to
+ * the stream fails.
  */
 TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);
-/** Counts items (tokens, images) for the rate; before ts_progress_step() of the same step. */
+/** Counts items (tokens, images) for the rate. Call it before ts_progress_step() of the same step.
+ *  TS_ERR_VALUE if items is negative. */
 TS_API ts_status ts_progress_add_items(ts_progress *progress, int64_t items);
 /** Prints one line (without newline in `format`) above the progress line, escaped as by
  *  ts_escape_text(). Prints nothing in mode TS_PROGRESS_QUIET. */
@@ -76,27 +79,28 @@ TS_API void ts_progress_free(ts_progress *progress);
 
 /* ------------------------------------------------------------------------- folders ---- */
 
-/** Makes a folder and those above it that are missing.
- * TS_ERR_IO names the one that cannot be made. */
+/** Makes a folder and its missing parents. TS_ERR_IO names the folder that cannot be made. */
 TS_API ts_status ts_make_folders(const char *path);
 
 /* --------------------------------------------------------------------------- CSV log ---- */
 
-/** A log of rows of numbers, one file, appended to. */
+/** A CSV file to which rows of numbers are appended. */
 typedef struct ts_csv ts_csv;
 
 /**
  * Creates (or empties) a file and writes the header. Names are quoted as RFC 4180 where needed.
- * @return owned by the caller; NULL with TS_ERR_VALUE, TS_ERR_IO (file name and reason) or
- *         TS_ERR_MEMORY
+ * @param columns  ncolumns >= 1 names, not empty, without line breaks
+ * @return owned by the caller; NULL with TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_IO (file name and
+ *         reason) or TS_ERR_MEMORY
  */
 TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns);
 /**
- * Opens a log to continue after `last_step`: removes all rows from the first whose first column
- * exceeds last_step, and an incomplete last line, as left by a kill. A log resumed this way is
- * byte-equal to one that was never interrupted. A missing or empty file is created. The file is
- * checked completely before it is changed.
- * @return NULL with TS_ERR_FORMAT when the header differs or a first column is no integer
+ * Opens a log to continue after `last_step`, which the first column counts: removes the first row
+ * above last_step and all rows after it, and an incomplete last line that a kill left. The resumed
+ * log has the same bytes as one that was never interrupted. A missing or empty file is created. The
+ * file is checked completely before it is changed.
+ * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs or a cell of the
+ *         first column is not an integer
  */
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
                              int64_t last_step);
@@ -115,60 +119,64 @@ TS_API ts_status ts_csv_close(ts_csv *csv);
 /** A line chart or a horizontal bar chart, collected in memory and written as one SVG file. */
 typedef struct ts_chart ts_chart;
 
-/** Options of ts_chart_new(); zero is the default everywhere. */
+/** Options of ts_chart_new(); zero is default. */
 typedef struct ts_chart_opts {
     size_t size;         /**< sizeof(ts_chart_opts) */
-    const char *title;   /**< none */
-    const char *x_title; /**< axis title with unit; in a bar chart, the quantity of the bars */
-    const char *y_title; /**< axis title, with its unit */
-    int width;           /**< pixels, 200 to 10,000; 860 */
-    int height;          /**< pixels, 150 to 10,000; 480, and for bars whatever they need */
-    bool log_x;          /**< logarithmic; values that are not positive become gaps */
-    bool log_y;          /**< as log_x */
+    const char *title;   /**< NULL: none, as for both axes */
+    const char *x_title; /**< title of the x axis, with unit; in a bar chart the bars' quantity */
+    const char *y_title; /**< title of the y axis, with unit */
+    int width;           /**< pixels, 200 to 10,000; 0: 860 */
+    int height;          /**< pixels, 150 to 10,000; 0: 480, or as many as the bars need */
+    bool log_x;          /**< logarithmic x axis; values that are not positive become gaps */
+    bool log_y;          /**< logarithmic y axis, likewise */
 } ts_chart_opts;
 
-/** Options of a line; zero is the default everywhere. */
+/** Options of a line; zero is default. */
 typedef struct ts_line_opts {
     size_t size; /**< sizeof(ts_line_opts) */
     /** Decay in [0, 1) of an exponential moving average (bias corrected) that is drawn bold over
      *  the faint raw line; 0 draws the raw line alone. */
     double smoothing;
-    bool bridge_gaps; /**< connect over points without a value instead of leaving a gap */
-    bool markers;     /**< a dot at every point */
+    bool bridge_gaps; /**< connect the neighbours of points without a value; false: leave a gap */
+    bool markers;     /**< draw a dot at every point */
 } ts_line_opts;
 
 /** Makes an empty chart. @return owned by the caller; NULL with TS_ERR_VALUE or TS_ERR_MEMORY */
 TS_API ts_chart *ts_chart_new(const ts_chart_opts *opts);
 /**
- * Adds a line. A NaN or infinite y, or x, is a gap. Many points are thinned when drawn, to the
- * first, smallest, largest and last of each pixel column, which looks the same.
- * @param x  n numbers in order; NULL counts 0, 1, 2, ...
+ * Adds a line; x and y are copied. A point with a NaN or infinite coordinate is a gap. If there are
+ * many points, each pixel column shows only its first, smallest, largest and last y.
+ * @param x  n ascending numbers; NULL: 0, 1, 2, ...
  * @param y  n numbers
+ * Errors: TS_ERR_STATE (a chart with bars), TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x,
                                const double *y, int64_t n, const ts_line_opts *opts);
 /**
  * Adds a line from two columns of a CSV file, such as a ts_csv log; empty cells are gaps.
- * @return TS_ERR_IO, or TS_ERR_FORMAT when a column is missing or a cell is no number
+ * Errors: as ts_chart_line(); TS_ERR_IO; TS_ERR_FORMAT if a column is missing or a cell is not a
+ * number.
  */
 TS_API ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
                                    const char *x_column, const char *y_column,
                                    const ts_line_opts *opts);
-/** Adds a dashed horizontal line at y with its name, e.g. "unigram entropy". */
+/** Adds a dashed horizontal line at y with a name, such as "unigram entropy". TS_ERR_VALUE if y is
+ *  not finite, TS_ERR_STATE in a chart with bars. */
 TS_API ts_status ts_chart_reference(ts_chart *chart, const char *name, double y);
 /**
- * Adds a horizontal bar from 0 to `value`. Bars of one label are grouped, one per series; labels
- * and series appear in the order of their first bar. A chart has lines or bars.
+ * Adds a horizontal bar from 0 to `value`. Bars of one label form a group, with one bar per series.
+ * Labels and series appear in the order of their first bar.
  * @param label   text left of the bar
- * @param series  name in the legend, deciding the colour; NULL when there is only one
- * @param value   finite and not negative
+ * @param series  name in the legend; each series has a colour. NULL if there is only one series
+ * @param value   finite and not negative, else TS_ERR_VALUE
+ * Errors: also TS_ERR_STATE in a chart with lines, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *series,
                               double value);
 /**
- * Writes the SVG as ts_replace_file() does, so that a viewer never sees half a chart. May be called
- * again after more points. Colours follow the viewer's light or dark scheme. A chart without data
- * says so in its middle.
+ * Writes the SVG with ts_replace_file(), so that a viewer never sees a partly written file. May be
+ * called again after further data was added. Colours follow the viewer's light or dark scheme. A
+ * chart without data shows a text that says so.
  */
 TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
 /** Frees a chart. NULL-safe. */

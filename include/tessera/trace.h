@@ -16,10 +16,10 @@
  *     TS_TRY(ts_replay(graph, (ts_tensor *[]){x2, y2}, 2, &loss, 1));
  *     ts_graph_free(graph);
  *
- * A graph contains calls, shapes and ids of tensors. It captures tensors that are no inputs and
- * were made outside the function (parameters, optimizer state) by reference: a replay reads and
- * writes their current values. A tensor that the function makes from host values (ts_from_array())
- * is a constant of the graph. See docs/tracing.md.
+ * A graph contains calls, shapes and ids of tensors. Tensors that are not inputs but were made
+ * outside of the function (parameters, optimizer state) are captures: the graph keeps a reference,
+ * and a replay reads and writes their current values. A tensor that the function makes from host
+ * values (ts_from_array()) is a constant of the graph. See docs/tracing.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TRACE_H
@@ -33,21 +33,23 @@ TS_BEGIN_DECLS
 typedef struct ts_graph ts_graph;
 
 /**
- * A function to be traced. It runs once, with effects; it writes results to `outputs`, kept with
- * ts_keep() if it opens a scope. Branches are recorded as they were taken.
+ * A function to be traced. ts_trace() runs it once, as a direct call would, so the graph contains
+ * the branches that this run takes. If the function opens a scope, it calls ts_keep() on the
+ * results that it writes to `outputs`.
  */
 typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninputs,
                                  ts_tensor **outputs, int noutputs);
 
 /**
  * Runs fn and records the calls of the calling thread in the TRACING layer, which is below AUTOCAST
- * and above AUTOGRAD: casts of AUTOCAST are recorded as calls. Calls inside composites and kernels
- * are not recorded. A call of ts_backward() or ts_grad_of() has the ops of its rules as parts.
- * @param inputs   ninputs tensors that a replay may replace
- * @param outputs  receives noutputs tensors from fn; TS_NONE is allowed
- * @param graph    receives the graph, owned by the caller (ts_graph_free()). After an error of fn
- *                 the graph is incomplete: it has the calls before the error. NULL if the recording
- *                 could not start.
+ * and above AUTOGRAD, so casts of AUTOCAST are recorded as calls. Calls inside composites and
+ * kernels are not recorded. ts_backward() and ts_grad_of() are recorded as one region, whose parts
+ * are the ops of the gradient rules.
+ * @param inputs   ninputs tensors, which a replay may replace by others; TS_NONE is an error
+ * @param outputs  receives noutputs tensors from fn; fn may return TS_NONE. NULL after an error
+ * @param graph    receives the graph, owned by the caller (ts_graph_free()). If fn fails, the graph
+ *                 is incomplete and has the calls before the error. NULL if the recording could not
+ *                 start
  *
  * If the recorder runs out of memory, fn continues and the graph is incomplete.
  * Errors: those of fn; TS_ERR_STATE inside another trace or inside a kernel;
@@ -77,17 +79,17 @@ TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int 
 /** Frees a graph and releases the tensors that it captured. NULL-safe; any thread. */
 TS_API void ts_graph_free(ts_graph *graph);
 
-/** Numbers about a graph. */
+/** Counts of a graph. */
 typedef struct ts_graph_info {
     int64_t inputs, outputs;
-    int64_t captures;       /**< captured tensors, held by reference */
+    int64_t captures;       /**< tensors made outside of the function, other than inputs */
     int64_t constants;      /**< tensors made from host values */
-    int64_t tensors;        /**< inputs, captures, constants and results */
-    int64_t calls;          /**< calls of ops */
-    int64_t regions;        /**< calls recorded with their parts: backward, composites whose ops
+    int64_t tensors;        /**< inputs, captures, constants and results of calls */
+    int64_t calls;          /**< op calls */
+    int64_t regions;        /**< calls that contain their parts: backward, and composites whose ops
                                  autograd records */
     int64_t casts;          /**< casts that AUTOCAST inserted */
-    int64_t bytes;          /**< memory of the graph, without tensors held by reference */
+    int64_t bytes;          /**< memory of the graph in bytes, without the captured tensors */
     bool complete;          /**< false: the graph cannot be replayed */
     const char *reason;     /**< reason why it is incomplete, or "" */
 } ts_graph_info;
@@ -98,14 +100,15 @@ TS_API int64_t ts_graph_count(const ts_graph *graph, const char *op);
 
 /** Forms of ts_graph_write(). */
 typedef enum ts_graph_format {
-    TS_GRAPH_TEXT, /**< a line a call, for people */
-    TS_GRAPH_DOT,  /**< for Graphviz: boxes are calls, arrows tensors,
-                        clusters calls with their parts */
-    TS_GRAPH_JSON  /**< everything, see docs/tracing.md */
+    TS_GRAPH_TEXT, /**< one line per call */
+    TS_GRAPH_DOT,  /**< for Graphviz: boxes are calls, arrows are tensors,
+                        clusters are regions */
+    TS_GRAPH_JSON  /**< all data of the graph; docs/tracing.md describes the format */
 } ts_graph_format;
 /**
- * Writes the graph with shapes, dtypes and call sites (the return address of the public function,
- * as function+offset where the dynamic symbols tell, else module+offset for addr2line).
+ * Writes the graph with shapes, dtypes and call sites. A site is the return address of the public
+ * function, as function+offset if the dynamic symbol table has the function, else as module+offset
+ * for addr2line.
  * Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_IO, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_graph_write(const ts_graph *graph, FILE *out, ts_graph_format format);

@@ -1,4 +1,4 @@
-/** @file html.c  profile.json as one page: verdict, roofline, steps, tables. */
+/** @file html.c  Writes a profile as one HTML page: verdict, roofline, steps, tables. */
 // SPDX-License-Identifier: MIT
 #include <jansson.h>
 #include <math.h>

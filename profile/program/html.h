@@ -1,4 +1,4 @@
-/** @file html.h  A profile as one page. */
+/** @file html.h  Writes a profile as one HTML page. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_PROGRAM_HTML_H
 #define TS_PROFILE_PROGRAM_HTML_H

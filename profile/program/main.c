@@ -80,18 +80,20 @@ int main(int argc, char **argv)
          .text = &s.command,
          .one_of = "report|compare|calibrate",
          .required = true},
-        {.name = "FILE", .help = "a profile.json", .text = &s.file},
+        {.name = "FILE", .help = "a profile.json, for report and compare", .text = &s.file},
         {.name = "AFTER", .help = "second profile.json, for compare", .text = &s.after},
-        {.name = "--html", .help = "report: a page for a browser", .text = &s.html},
-        {.name = "--csv", .help = "report: a line per row", .text = &s.csv},
-        {.name = "--folded", .help = "report: folded stacks for flame graphs", .text = &s.folded},
-        {.name = "--anew", .help = "calibrate: measures again",
+        {.name = "--html", .help = "report: write an HTML page to this file", .text = &s.html},
+        {.name = "--csv", .help = "report: write the rows as CSV to this file", .text = &s.csv},
+        {.name = "--folded",
+         .help = "report: write folded stacks, for flame graphs, to this file",
+         .text = &s.folded},
+        {.name = "--anew", .help = "calibrate: measure again, even if results are stored",
          .flag = &s.anew},
     };
     if (!ts_program_begin(argc, argv,
                           "Reads profiles that TS_PROF=1,out=FOLDER writes.\n"
-                          "report prints or draws FILE, compare compares FILE with AFTER, and\n"
-                          "calibrate measures this machine.\n",
+                          "report prints FILE or writes it in other formats, compare prints the\n"
+                          "differences from FILE to AFTER, and calibrate measures this machine.\n",
                           arguments, sizeof arguments / sizeof arguments[0], &status))
         return status;
     bool reports = strcmp(s.command, "report") == 0, compares = strcmp(s.command, "compare") == 0;

@@ -1,4 +1,4 @@
-/** @file common.h  Common functions of the graph's tests. */
+/** @file common.h  Common functions of the autograd tests. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_AUTOGRAD_COMMON_H
 #define TESTS_AUTOGRAD_COMMON_H
@@ -18,7 +18,7 @@ static inline ts_tensor *parameter(int64_t rows, int64_t columns)
     return ts_set_requires_grad(ts_normal(TS_SIZES(rows, columns), 0, 1, TS_F64), true);
 }
 
-/** Largest difference of two tensors of the same sizes. */
+/** Largest absolute difference of two tensors of the same sizes. */
 static inline double distance(ts_tensor *a, ts_tensor *b)
 {
     TS_SCOPE;

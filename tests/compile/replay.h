@@ -1,4 +1,5 @@
-/** @file replay.h  What the tests of calls without their function share. */
+/** @file replay.h  Common code of the tests of replays (compile/replay.h): compiled calls that do
+ * not run the user's function. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_REPLAY_H
 #define TESTS_COMPILE_REPLAY_H
@@ -7,8 +8,9 @@
 #include "tests/compile/explains.h"
 #include "tests/tracing/net.h"
 
-static int ran; /* calls in which a function ran */
+static int ran; /* calls that ran the function */
 
+/** Compiles fn with replays enabled and resets `ran`. */
 static inline ts_compiled *replays_of(ts_trace_fn fn, void *ctx)
 {
     ran = 0;
@@ -28,7 +30,8 @@ static inline ts_status step(TRACED)
     return TS_OK;
 }
 
-/** The state of both optimizers has equal names and bits, and so have their numbers. */
+/** Checks that two optimizers have state with equal names and bits, equal numbers, and parameters
+ * with equal versions. */
 static inline void check_same_states(net a, net b)
 {
     ts_named_tensors x, y;
@@ -59,7 +62,8 @@ typedef struct hooks {
     const char *op;
 } hooks;
 
-/** Calls compiled function and function, which must do the same. */
+/** Calls the compiled function and then `fn` with ctx `other` from the same generator state. Checks
+ * that outputs and generator are equal afterwards. */
 static inline void check_call(ts_compiled *c, ts_trace_fn fn, void *other,
                               ts_tensor *const *in, int n)
 {

@@ -1,9 +1,9 @@
 /**
- * @file tape.h  A device that captures, with memory that the host cannot read.
+ * @file tape.h  A mock device that supports capture. The host cannot read its memory (offset.h).
  *
- * It keeps the work of a capture as a list of tasks, and a replay runs it. It counts calls that
- * CUDA forbids while a stream captures: allocations, copies from and to the host, waits. Freed
- * memory is overwritten.
+ * A capture is a list of tasks, which a replay runs. The device counts calls that CUDA forbids
+ * while a stream captures: allocations, copies from and to the host, waits. It overwrites new and
+ * freed memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_TAPE_H
@@ -14,7 +14,7 @@
 
 /** A task queued by a kernel. */
 typedef struct task {
-    void (*run)(const struct task *), (*end)(const struct task *); /* end: NULL for most */
+    void (*run)(const struct task *), (*end)(const struct task *); /* end: frees it; may be NULL */
     ts_space space;
     double numbers[2];
     void *to, *from;
@@ -24,18 +24,18 @@ typedef struct task {
 } task;
 
 struct ts_capture {
-    task *kept, *fresh; /* of the graph; captured now */
+    task *kept, *fresh; /* tasks of the graph; tasks of the running capture */
     int nkept, nfresh, part;
 };
 
 static offset_state memory = {.devices = 2};
-static _Thread_local struct ts_capture *capturing; /* its address is the stream's */
-static int captures;                 /* that are there */
-static int begun;                    /* captures */
-static _Atomic int forbidden;        /* calls that must not come meanwhile */
-static bool refuses;                 /* to capture */
-static _Thread_local ts_status run_status; /* of the last task that can fail */
-static _Thread_local task *described; /* a kernel's task goes there instead, for a group */
+static _Thread_local struct ts_capture *capturing; /* running capture, also used as its stream */
+static int captures;                 /* captures not yet freed */
+static int begun;                    /* captures begun so far */
+static _Atomic int forbidden;        /* forbidden calls during captures */
+static bool refuses;                 /* the device refuses captures */
+static _Thread_local ts_status run_status; /* status of the last task that can fail */
+static _Thread_local task *described; /* if set, queue() stores a kernel's task here, for a group */
 
 static void end_tasks(const task *t, int n)
 {
@@ -44,7 +44,7 @@ static void end_tasks(const task *t, int n)
             t[i].end(&t[i]);
 }
 
-/** Ends the task at once unless it is captured. */
+/** Adds the task to the capture if `stream` is one; otherwise runs and ends it. */
 static ts_status queue(ts_stream *stream, task t)
 {
     struct ts_capture *c = (struct ts_capture *)stream;
@@ -203,10 +203,10 @@ static const ts_backend mock = {
 /* -------------------------------------------------------------------------------- groups ---- */
 
 enum { INSIDE = 64, INSIDE_FLOATS = 1024 };
-static int groups_run;               /* groups at work, calls in them */
-static int calls_run;
+static int groups_run;               /* groups run so far */
+static int calls_run;                /* calls in these groups */
 static bool refuses_groups;
-static int new_kernels;              /* so many groups to come report that they compiled one */
+static int new_kernels;              /* number of next groups that report a compilation */
 
 static ts_status describe(ts_frame *f, ts_kernel kernel, task *t)
 {
@@ -216,7 +216,7 @@ static ts_status describe(ts_frame *f, ts_kernel kernel, task *t)
     described = NULL;
     return status;
 }
-/** Pointwise kernels that queue one task. */
+/** Accepts pointwise kernels that queue one task and need no cast. */
 static bool group_takes(void *state, ts_frame *f, ts_kernel kernel)
 {
     (void)state;
@@ -226,7 +226,7 @@ static bool group_takes(void *state, ts_frame *f, ts_kernel kernel)
             return false;
     return describe(f, kernel, &t) == TS_OK && t.space.ndim > 0;
 }
-/** Values of the group alone have places of the device's own. */
+/** Runs a group call by call; values that exist only inside the group are in `inside`. */
 static ts_status group_run(void *state, int index, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report)
 {
@@ -286,7 +286,7 @@ static inline float read_operand(const task *t, int operand, int64_t i)
             *at(&t->space, 0, i) = formula;                                                        \
         }                                                                                          \
     }
-/** Queues such a task for a call. */
+/** A kernel: queues a task with this `run` for the call of f. */
 static inline ts_status pointwise(ts_frame *f, void (*run)(const task *))
 {
     task t = {.run = run};
@@ -297,7 +297,7 @@ static inline ts_status pointwise(ts_frame *f, void (*run)(const task *))
     return queue(ts_kernel_stream(f), t);
 }
 static ts_device device;
-static bool has_groups; /* the device that is set up next */
+static bool has_groups; /* the next device that is set up supports groups */
 static void set_up_named(const char *name, ts_status (*installs)(void *state, ts_key key))
 {
     static ts_backend backends[2];
@@ -323,7 +323,7 @@ static inline void set_up_with(ts_status (*installs)(void *state, ts_key key))
 {
     set_up_named("TAPE", installs);
 }
-/** Nothing that CUDA forbids while it captures was called, and all memory is back. */
+/** Checks that no forbidden call came during a capture and that all captures are freed. */
 static inline void tear_down(void)
 {
     ck_assert_int_eq(forbidden, 0);
@@ -331,12 +331,12 @@ static inline void tear_down(void)
     ck_assert_ptr_null(capturing);
 }
 
-/** Drawn numbers on the device, by numbers() of tests/tracing/common.h. */
+/** numbers() of tests/tracing/common.h, copied to the device. */
 static inline ts_tensor *there(uint64_t seed, const int64_t *sizes, int ndim)
 {
     return ts_to_device(numbers(seed, sizes, ndim), device);
 }
-/** Whether two tensors have the same bits, wherever they are. */
+/** same() for tensors on any devices. */
 static inline bool same_there(ts_tensor *a, ts_tensor *b)
 {
     return same(ts_to_device(a, TS_DEVICE_CPU), ts_to_device(b, TS_DEVICE_CPU));

@@ -1,6 +1,6 @@
 /**
- * @file whole.h  Kernels of all ops for the device of tape.h: each queues the CPU's own call over
- * the device's memory.
+ * @file whole.h  Kernels of all ops for the device of tape.h. Each queues a task that runs the op
+ * on the CPU over the device's memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_WHOLE_H
@@ -18,9 +18,9 @@ typedef struct shadow {
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
 } shadow;
 
-/** A call that outlives its frame; members of lists follow each other. */
+/** Copy of a call that outlives its frame. Members of a list have consecutive shadows. */
 typedef struct whole_call {
-    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS]; /* tensors: i is the place of a shadow */
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS]; /* tensors: i is a shadow's index */
     int nargs, nrets, given, nshadows, nints;
     int64_t ints[64];
     shadow shadows[64];
@@ -28,7 +28,7 @@ typedef struct whole_call {
     ts_rng_state rng;
 } whole_call;
 
-static int64_t whole_calls; /* that are there */
+static int64_t whole_calls; /* whole_call structs not yet freed */
 
 static int64_t shadow_of(whole_call *w, const ts_tensor *t)
 {

@@ -1,4 +1,4 @@
-/** @file dead.h  Which cases read headers that were released. */
+/** @file dead.h  Skips cases that read freed tensor headers where such a read is not safe. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_CORE_DEAD_H
 #define TS_TESTS_CORE_DEAD_H

@@ -1,7 +1,7 @@
 /*
- * Cases that are compiled once per variant and skip on a machine without it. The body is a function
- * of its own, so that no instruction of the variant runs before the check. TS_TEST has no check,
- * so a file that includes this header cannot use it.
+ * Test cases that are compiled once per instruction-set variant (vec.h). VEC_TEST() skips the case
+ * on a machine without the variant. The body is a separate function, so that no instruction of the
+ * variant runs before the check. TS_TEST() would not check, so this header removes it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_CPU_VEC_TEST_H
@@ -44,7 +44,7 @@ static inline float bits_float(uint32_t bits)
     return x;
 }
 
-/** Same bits, or NaN both. */
+/** True if the bits are equal or both are NaN. */
 static inline bool same_float(float a, float b)
 {
     return float_bits(a) == float_bits(b) || (isnan(a) && isnan(b));

@@ -8,19 +8,19 @@
 
 #include "tests/cuda/cuda.h"
 
-/* Which kernels serve: the best ones, those of sm_80, plain ones.
- * Without the plain ones where halves on tensor cores are meant. */
+/* Kinds of attention kernels: 0 all, 1 no newer than sm_80, 2 plain. TENSOR_CORES counts those with
+ * tensor cores, for tests of halves on tensor cores. */
 enum { TENSOR_CORES = 2, KERNELS = 3 };
-/** To be called before the backend is opened. */
+/** Restricts the backend to kernels of a kind. Call it before the backend is opened. */
 void keep_to(int which);
 
-/** How (B, H, S, D) operands lie. */
+/** Memory layout of the (B, H, S, D) operands. */
 typedef enum layout {
     DENSE,
-    SWAPPED,  /* rows outside heads */
-    FRAMED,   /* within longer and wider rows, which hold NaN */
-    REPEATED, /* one head for all, by a stride of 0 */
-    ODD,      /* rows of an odd length: tensor cores need a copy */
+    SWAPPED,  /* (B, S, H, D) in memory */
+    FRAMED,   /* part of a tensor with more and longer rows, whose other elements are NaN */
+    REPEATED, /* all heads share one head's memory, by a stride of 0 */
+    ODD,      /* row stride of an odd number of elements: tensor cores need a copy */
     LAYOUTS
 } layout;
 
@@ -32,12 +32,12 @@ typedef struct problem {
     bool causal, window;
     int64_t left, right;
     double scale, softcap, dropout_p;
-    /* A letter a dim: b, h, q, k of that size, B and H by a stride
-     * of 0, 1 of size 1. NULL: no mask. */
+    /* One letter per dim of the mask: b, h, q, k: of that size; B, H: of that size with stride 0;
+     * 1: of size 1. NULL: no mask. */
     const char *mask;
     ts_dtype mask_dtype;
-    bool packed; /* `batch` sequences of unequal lengths, rows and keys
-                    at most, some of them empty */
+    bool packed; /* `batch` packed sequences of unequal lengths, at most `rows` and `keys`; some are
+                    empty */
     bool lse_gradient;
 } problem;
 
@@ -47,8 +47,8 @@ enum { SEQUENCES = 8 };
 typedef struct operands {
     ts_tensor *q, *k, *v, *g, *g_lse; // (B, H, Sq, D), (B, G, Sk, D), (B, G, Sk, E),
                                       // (B, H, Sq, E), (B, H, Sq)
-    ts_tensor *mask, *starts[2];      // or NULL: not masked, not packed
-    ts_attention_opts numbers;        /* without its tensors */
+    ts_tensor *mask, *starts[2];      // NULL without a mask; NULL unless packed
+    ts_attention_opts numbers;        /* options without tensors */
     int32_t q_starts[SEQUENCES + 1], k_starts[SEQUENCES + 1];
 } operands;
 
@@ -59,31 +59,34 @@ typedef struct results {
     ts_tensor *dead; // (B, H, Sq), bool: rows that see no key
 } results;
 
-/** All options of a call; they point into o. */
+/** All options of a call. They point into o. */
 ts_attention_opts options_of(const operands *o);
-/** Normal numbers; the device's generator goes on. */
+/** Draws standard normal operands on the device from the generator. */
 operands draw(const problem *p, ts_device device);
-/** The same on another device. */
+/** Copies operands to another device. */
 operands operands_to(const problem *p, const operands *o, ts_device device);
-/** Forward and backward by the ops of attention. */
+/** Forward and backward by the attention ops. */
 results by_attention(const operands *o);
-/** By separate ops in `dtype` and autograd; results in the problem's dtype, lse in `dtype`. */
+/** Forward and backward by separate ops in `dtype` with autograd. Results are in the problem's
+ *  dtype, lse is in `dtype`. */
 results by_ops(const problem *p, const operands *o, ts_dtype dtype);
 
 /**
- * Judges a problem: results of halves against f64, within twice the error of separate ops
- * in the same dtype and twice what adding and taking away 0.3 rounds; gradients under a softcap
- * within three times that error and 3e-4 more (Shah et al., FlashAttention-3, test suite). Of f32:
- * within 32 eps sqrt(depth) of the largest, or of 1. lse within 1e-5, absolute and relative.
- * Rows that see no key are 0, their lse -Inf. Nothing is NaN. All this in deterministic mode, too.
- * Counts the problem as a sample; prints what is wrong.
- * @param where  of the reference
+ * Tests a problem in normal and in deterministic mode. Counts it as a sample and prints what is
+ * wrong. Tolerances (Shah et al., FlashAttention-3, test suite):
+ *   halves  against f64: twice the error of separate ops in the same dtype, plus twice the rounding
+ *           error of adding and subtracting 0.3; gradients with a softcap: three times the error of
+ *           separate ops, plus 3e-4
+ *   f32     32 eps sqrt(depth) times the largest absolute value, at least 1
+ *   lse     1e-5, absolute and relative
+ * Rows without visible keys must be 0 with lse -Inf. No result may be NaN.
+ * @param where  device that computes the reference
  */
 void judge(const problem *p, ts_device device, ts_device where);
 
-/** Largest absolute value; Inf when one is not finite, 0 of nothing. */
+/** Largest absolute value; Inf if an element is not finite, 0 for an empty tensor. */
 double largest(ts_tensor *t);
-/** Largest difference, likewise. */
+/** Largest absolute difference, with the same special cases. */
 double apart(ts_tensor *a, ts_tensor *b);
 /** Whether two tensors of the same sizes and dtype have the same bits. */
 bool same_bits(ts_tensor *a, ts_tensor *b);

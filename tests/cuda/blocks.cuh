@@ -1,5 +1,5 @@
-/** @file blocks.cuh  Common code of the tests of building blocks: arrays of whole numbers,
- * launches, maps, accumulators. */
+/** @file blocks.cuh  Common code of the tests of tensor-core building blocks: arrays of whole
+ * numbers, launches, TMA descriptors, accumulators. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_BLOCKS_CUH
 #define TESSERA_TESTS_CUDA_BLOCKS_CUH
@@ -18,7 +18,7 @@
 #define HOPPER 0 /* other code is empty */
 #endif
 
-/* rows of a table, for both halves */
+/* two rows of a block_table: the function for bf16 and for f16 */
 #define HALVES(text, function, ...) {"bf16 " text, function<bf16, __VA_ARGS__>},                   \
     {"f16 " text, function<f16, __VA_ARGS__>}
 
@@ -26,7 +26,8 @@ using namespace ts;
 
 /* --------------------------------------------------------------------------------- host ---- */
 
-/** An array here and on the device. */
+/** An array in host memory and its copy on the device. up() and down() copy it; whole() fills it
+ * with whole numbers from -3 to 3. */
 template <class T> struct both {
     int n;
     T *host, *device = nullptr;
@@ -70,7 +71,7 @@ template <class T> struct both {
 
 inline cudaError_t block_failure;
 
-/** A block of `threads` threads; false when CUDA reports an error. */
+/** Runs a kernel and waits for it. False if CUDA reports an error, which block_failure keeps. */
 template <class... P, class... X>
 static bool run(void (*kernel)(P...), int blocks, int threads, int bytes, const X &...x)
 {
@@ -82,7 +83,7 @@ static bool run(void (*kernel)(P...), int blocks, int threads, int bytes, const 
     return block_failure == cudaSuccess;
 }
 
-/** A map of one matrix. */
+/** TMA descriptor of a dense matrix x (rows, columns). */
 template <class T> static CUtensorMap map_of(const both<T> &x, int rows, int columns, int box_rows)
 {
     CUtensorMap map = {};
@@ -96,7 +97,7 @@ __device__ __forceinline__ uint32_t tiles_of(char *shared)
 {
     return (shared_address(shared) + 1023) & ~1023u;
 }
-/** Where element e of accumulators n of a group lies in its 64 rows of `columns`. */
+/** Index of element e of this thread's accumulator n in a row-major matrix of 64 x `columns`. */
 __device__ __forceinline__ int place(int n, int e, int columns)
 {
     int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4 + e / 2 * 8;

@@ -22,7 +22,7 @@ typedef struct block_table {
 
 extern const block_table block_products, block_copies;
 
-/** Whether the current device is one of Hopper's; and the text of CUDA's last error. */
+/** True if the current device is a Hopper GPU. block_error(): the text of CUDA's last error. */
 int block_device(void);
 const char *block_error(void);
 

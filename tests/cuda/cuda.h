@@ -14,13 +14,13 @@
 
 #define OK(expr) ck_assert_msg(TS_STATUS_OF(expr) == TS_OK, "%s: %s", #expr, ts_error_message())
 
-/** Opens the first GPU as `device`; where there is none, the case is skipped and says why. */
+/** Opens the first GPU as `device`. Skips the case, with the reason, if there is none. */
 #define GPU(device)                                                \
     ts_device device = TS_DEVICE_CPU;                              \
     if (ts_device_open("cuda", &device, NULL, 0) != TS_OK)         \
     TS_SKIP("%s", ts_error_message())
 
-/** A tensor of n floats there, all v. */
+/** A tensor of n floats on the device, all v. */
 static inline ts_tensor *full_on(ts_device device, int64_t n, double v)
 {
     return ts_fill_(ts_empty_on(TS_SIZES(n), TS_F32, device), v);

@@ -1,5 +1,5 @@
-/** @file driver.h  Test-specific kernels through the driver's interface, for work that no operator
- *  does. */
+/** @file driver.h  Launches kernels of the tests through the CUDA driver API, for work that no
+ *  operator does. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_DRIVER_H
 #define TESSERA_TESTS_CUDA_DRIVER_H
@@ -17,8 +17,8 @@ static inline void *driver_function(const char *name)
     return function;
 }
 
-/** Launches one thread of the kernel `name` of a module in PTX,
- * on the context that the calling thread uses. */
+/** Launches one thread of the kernel `name` of a PTX module in the calling thread's current
+ * context. */
 static inline void launch_ptx(const char *ptx, const char *name, ts_stream *stream,
                               void **arguments)
 {
@@ -34,8 +34,8 @@ static inline void launch_ptx(const char *ptx, const char *name, ts_stream *stre
     ck_assert_int_eq(launch(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL), 0);
 }
 
-/* A kernel that keeps its stream until the host writes to *flag, or, so that nothing hangs,
- * for 20 s: then it writes 2. */
+/* A kernel that blocks its stream until the host sets *flag. After 20 s it sets *flag to 2 and
+ * ends, so that no test hangs. */
 static const char gate_ptx[] =
     ".version 7.0\n.target sm_80\n.address_size 64\n"
     ".visible .entry gate(.param .u64 flag)\n{\n"
@@ -47,7 +47,7 @@ static const char gate_ptx[] =
     "    mov.u32 %x, 2;\n    st.volatile.global.u32 [%at], %x;\n"
     "done:\n    ret;\n}\n";
 
-/** Stops a stream until *flag, in pinned memory, is set. */
+/** Clears *flag, which is in pinned memory, and blocks the stream until it is set. */
 static inline void stop_stream(ts_stream *stream, volatile int32_t *flag)
 {
     *flag = 0;

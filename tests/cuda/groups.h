@@ -1,8 +1,8 @@
 /**
- * @file groups.h  Drawn functions of pointwise calls, for groups on a device.
+ * @file groups.h  Random functions of pointwise calls, for tests of fused groups on a device.
  *
- * Inputs have drawn dtypes and layouts: contiguous, transposed, broadcast, beginning at no multiple
- * of 16 bytes. Calls are of all families of pointwise kernels, on tensors of one dtype at a time.
+ * Inputs have random dtypes and layouts: contiguous, transposed, broadcast, not 16-byte aligned.
+ * The calls cover all families of pointwise kernels; most calls have operands of one dtype.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_GROUPS_H
@@ -22,13 +22,13 @@ static inline uint32_t below(group_draw *d, uint32_t n)
     return (uint32_t)(d->state >> 33) % n;
 }
 
-/** A function: a seed says its calls. */
+/** A random function: the seed determines its calls. */
 typedef struct group_program {
     uint64_t seed;
     int calls;
     int64_t rows, columns;
-    double shift; /* of all numbers, from call to call */
-    bool random;  /* dropout too */
+    double shift; /* added to the numbers among the arguments; changes from call to call */
+    bool random;  /* may call dropout */
 } group_program;
 
 static inline group_program draw_group(uint64_t seed)
@@ -68,7 +68,7 @@ static inline ts_tensor *group_input(const group_program *p, int k, ts_device de
 typedef ts_tensor *(*unary_function)(ts_tensor *);
 typedef ts_tensor *(*binary_function)(ts_tensor *, ts_tensor *);
 
-/* of floating numbers */
+/* ops on floating dtypes */
 static const unary_function group_unary[] = {
     ts_neg, ts_abs, ts_sign, ts_square, ts_floor, ts_ceil, ts_round, ts_trunc, ts_frac, ts_exp,
     ts_exp2, ts_expm1, ts_log, ts_log2, ts_log10, ts_log1p, ts_sqrt, ts_rsqrt, ts_reciprocal,
@@ -77,9 +77,9 @@ static const unary_function group_unary[] = {
 static const binary_function group_binary[] = {
     ts_add, ts_sub, ts_mul, ts_div, ts_maximum, ts_minimum, ts_atan2, ts_hypot, ts_pow,
     ts_remainder, ts_floor_divide, ts_sigmoid_backward, ts_tanh_backward, ts_silu_backward};
-/* of two dtypes, of which an argument is cast */
+/* ops that are called with two dtypes, so that an argument is cast */
 static const binary_function group_mixed[] = {ts_add, ts_sub, ts_mul, ts_maximum, ts_lt, ts_atan2};
-/* of any */
+/* ops on any dtype; below: ops on integers (group_whole) and on bool (group_truth) */
 static const binary_function group_compare[] = {
     ts_eq, ts_ne, ts_lt, ts_le, ts_gt, ts_ge, ts_logical_and, ts_logical_or, ts_logical_xor};
 static const unary_function group_test[] = {ts_isnan, ts_isinf, ts_isfinite, ts_logical_not};
@@ -90,7 +90,7 @@ static const binary_function group_truth[] = {ts_bitwise_and, ts_bitwise_or, ts_
 static const binary_function group_in_place[] = {ts_add_, ts_sub_, ts_mul_, ts_maximum_};
 #define DRAWN(list) list[below(d, sizeof list / sizeof *list)]
 
-/** A call of two numbers, a tensor and others of its dtype. */
+/** Calls a random op with a number x among its arguments. a and b have the same dtype. */
 static inline ts_tensor *group_number(group_draw *d, ts_tensor *a, ts_tensor *b, double x)
 {
     switch (below(d, 24)) {
@@ -160,7 +160,7 @@ static inline ts_tensor *group_step(group_draw *d, const group_program *p, ts_te
     return DRAWN(group_binary)(a, b);
 }
 
-/** The function itself: outputs are the newest results. */
+/** The ts_trace_fn of a program; ctx is a group_program. Outputs are results of its calls. */
 static inline ts_status group_function(void *ctx, ts_tensor *const *in, int n, ts_tensor **out,
                                        int m)
 {

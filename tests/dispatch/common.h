@@ -17,11 +17,11 @@ static inline double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/** One-element CPU tensor of the innermost scope (the thread's root scope,
- * where a test opens none). */
+/** A one-element f32 CPU tensor, owned by the innermost scope. */
 static inline ts_tensor *one(void) { return ts_ones(TS_SIZES(1), TS_F32); }
 
-/** A tensor that pretends to live on another backend: the dispatcher looks at keys only. */
+/** A CPU tensor with another backend's key. The dispatcher reads only keys, so it calls that
+ * backend. */
 static inline ts_tensor *pretend(ts_key backend)
 {
     ts_tensor *t = one();
@@ -37,7 +37,7 @@ static inline double value(ts_tensor *t)
     return v;
 }
 
-/** Order in which kernels of the tests ran: one letter each. */
+/** The test kernels that ran, in order: one letter each, added by note(). */
 extern char ran[64];
 static inline void note(char c)
 {

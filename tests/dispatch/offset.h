@@ -1,7 +1,8 @@
 /**
- * @file offset.h  A backend over host memory whose addresses are no addresses of the host.
+ * @file offset.h  A mock backend over host memory whose addresses the host cannot access.
  *
- * A handle is a pointer plus 2^60, which no machine maps, so an access without the backend crashes.
+ * An address on the device (a handle) is a host pointer plus 2^60, which no machine maps, so an
+ * access that bypasses the backend crashes.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_DISPATCH_OFFSET_H
@@ -14,10 +15,10 @@
 static inline void *to_handle(void *p) { return (void *)((uintptr_t)p + OFFSET); }
 static inline void *from_handle(const void *h) { return (void *)((uintptr_t)h - OFFSET); }
 
-/** Memory that a device of the kind has allocated. */
+/** State of such a backend. */
 typedef struct offset_state {
-    _Atomic int64_t live;
-    int devices;
+    _Atomic int64_t live; /* bytes allocated and not freed, on all devices */
+    int devices;          /* number of devices */
 } offset_state;
 
 static inline int offset_devices(void *state) { return ((offset_state *)state)->devices; }

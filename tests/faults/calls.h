@@ -1,11 +1,12 @@
-/** @file calls.h  Short forms for sweeps of single public functions. */
+/** @file calls.h  Macros for fault sweeps (fault.h) of single public functions. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CALLS_H
 #define TESSERA_TESTS_CALLS_H
 
 #include "tests/faults/fault.h"
 
-/** A case that sweeps the body which follows: flags of fault_sweep(), then options of TS_TEST(). */
+/** Defines a test case that sweeps the body that follows the macro. flags: of fault_sweep(); then
+ * options of TS_TEST(). */
 #define CALLS_WITH(name, flags, ...)                                    \
     static void name##_calls(fault_try *f, void *ctx);                  \
     TS_TEST(name##_runs_out_of_memory, .timeout = 300, __VA_ARGS__)     \
@@ -17,7 +18,7 @@
     static void name##_calls(fault_try *f, void *ctx __attribute__((unused)))
 #define CALLS(name) CALLS_WITH(name, 0, .loop = 0)
 
-/** Tensors that stay as they are, whatever fails. */
+/** Calls fault_watch() for each tensor: a failure must leave them unchanged. */
 #define WATCH(...)                                                                           \
     do {                                                                                     \
         const ts_tensor *const watch[] = {__VA_ARGS__};                                      \
@@ -25,7 +26,7 @@
             fault_watch(f, watch[i]);                                                        \
     } while (0)
 
-/** An expression that gives a new tensor. */
+/** Sweeps an expression that returns a new tensor. */
 #define NEW(...)                     \
     do {                             \
         ts_tensor *new_ = NULL;        \
@@ -33,7 +34,7 @@
         fault_see(f, new_);            \
     } while (0)
 
-/** An expression that writes to x, a copy of source. */
+/** Sweeps an expression that writes to x, a copy of `source`. */
 #define INPLACE(source, ...)              \
     do {                                  \
         ts_tensor *x = ts_clone(source);  \

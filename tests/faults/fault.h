@@ -1,7 +1,7 @@
 /**
  * @file fault.h
- * Sweeps of allocation failures: a piece of code runs again and again while its first, second, ...
- * last allocation fails, once alone and once with all that follow.
+ * Sweeps of allocation failures. A sweep runs a piece of code repeatedly: the first, second, ...
+ * last allocation fails, once alone and once together with all later allocations.
  *
  *     static void linear(fault_try *f, void *ctx)
  *     {
@@ -13,10 +13,10 @@
  *     }
  *     fault_sweep("linear", linear, NULL, 0);
  *
- * Every allocation counts, those inside libc, jansson and xxhash too: the programs bring a malloc
- * of their own (fault.c), and each block of the library comes from it (TS_ALLOC=system).
- * Under a sanitizer malloc is the sanitizer's; there the library's own hook fails what
- * goes through core/alloc.
+ * All allocations count, including those inside libc, jansson and xxhash: the test programs replace
+ * malloc (fault.c), and every block of the library comes from malloc (TS_ALLOC=system). A sanitizer
+ * has its own malloc; in such a build the hook of core/testing.h fails only the allocations that go
+ * through core/alloc.h.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_FAULT_H
@@ -28,51 +28,54 @@
 #include "tests/harness.h"
 
 typedef struct fault_try fault_try;
-/** Runs from beginning to end, with its own scope; leaves no block behind. */
+/** The code of a sweep. It opens its own scope and must free all blocks that it allocates. */
 typedef void (*fault_body)(fault_try *f, void *ctx);
 
 enum {
-    /** A call that succeeds leaves blocks for the life of the library (tables, names). */
+    /** A successful call keeps blocks until the library ends (tables, names). */
     FAULT_KEEPS = 1,
-    /** Hundreds of equal allocations: the distance between points grows by an eighth. */
+    /** For bodies with hundreds of similar allocations: tests only some of them; the distance
+     *  between injection points grows by an eighth each time. */
     FAULT_SPARSE = 2,
-    /** The body changes the process for good (a layer takes its place, a backend its name):
-     *  each attempt runs in a process of its own, which has seen none before. */
+    /** The body changes the process permanently, for example registers a layer or a backend: each
+     *  attempt runs in a new process. */
     FAULT_FRESH = 4
 };
 
 /**
- * Sweeps a body. Each injection point counts as one fault point, which fails when the call gave
- * another code than out of memory, a watched tensor changed, blocks were lost, or the repeated
- * call gave other bits. A body that allocates nothing counts no point.
- * @return injection points
+ * Sweeps a body. Each injection point counts as one fault point. The point fails if the call
+ * returned another error than TS_ERR_MEMORY, a watched tensor changed, blocks leaked, or the
+ * repeated call computed other bits. A body without allocations has no injection points.
+ * @return the number of injection points
  */
 long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags);
-/** True in the whole sweep (TS_FAULTS=all); otherwise the sweeps skip the most expensive bodies. */
+/** True with TS_FAULTS=all; otherwise sweeps skip the most expensive bodies. */
 bool fault_whole(void);
-/** Injection points so far, over all cases of the program. */
+/** Number of injection points so far, over all cases of the program. */
 long fault_points(void);
 
-/** From here to fault_end() allocations of this thread are counted and may fail. */
+/** Until fault_end(), allocations of this thread are counted and may fail. */
 void fault_begin(fault_try *f);
 void fault_end(fault_try *f);
 /** Number of allocations between begin and end so far. */
 long fault_allocations(void);
-/** After a failure: judges code, message and watched tensors. False when no fault had happened. */
+/** Call it after a failed call: checks the code, the message and the watched tensors. False if no
+ *  fault was injected, so the failure has another cause. `text`: the call, for messages. */
 bool fault_judge(fault_try *f, const char *text, ts_status status);
-/** After the repeated call. */
+/** Call it after the repeated call, which must have succeeded. */
 void fault_repeated(fault_try *f, const char *text, ts_status status);
-/** A complaint about the running attempt. */
+/** Reports a defect in the running attempt. */
 void fault_wrong(fault_try *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/** A tensor that must be as it is now whenever a call fails; at most 16, until fault_unwatch(). */
+/** Watches t, at most 16 tensors at a time: until fault_unwatch(), a failed call must not change
+ *  it. */
 void fault_watch(fault_try *f, const ts_tensor *t);
-/** As above for a destination: a kernel that fails has perhaps written,
- * so the version may have gone up. */
+/** Like fault_watch() for a destination: its version may grow, because a failed kernel may have
+ *  written to it. */
 void fault_watch_written(fault_try *f, const ts_tensor *t);
 void fault_unwatch(fault_try *f);
 void fault_unwatch_one(fault_try *f, const ts_tensor *t);
-/** Results go into the attempt's digest. */
+/** Add a result to the attempt's digest, which must be equal in all attempts. */
 void fault_see(fault_try *f, ts_tensor *t);
 void fault_see_bytes(fault_try *f, const void *data, size_t bytes);
 void fault_see_number(fault_try *f, double x);
@@ -81,8 +84,8 @@ void fault_see_number(fault_try *f, double x);
 #define FAULT_TEXT(...) \
     static const char fault_text[] __attribute__((section("ts_faults"), used)) = #__VA_ARGS__
 
-/** An expression that gives a status or a pointer; fails, is judged,
- * and is then repeated without a fault. */
+/** Evaluates an expression of type ts_status or pointer, with the fault. If it fails, judges the
+ * failure and evaluates the expression again without a fault. */
 #define FAULTY(f, ...)                                              \
     do {                                                            \
         FAULT_TEXT(__VA_ARGS__);                                   \
@@ -94,7 +97,7 @@ void fault_see_number(fault_try *f, double x);
         fault_repeated(f, fault_text, fault_status);                \
     } while (0)
 
-/** An expression that cannot fail and so must not allocate. */
+/** Evaluates an expression that cannot report a failure, so it must not allocate. */
 #define QUIET(f, ...)                                                                      \
     do {                                                                                   \
         FAULT_TEXT(__VA_ARGS__);                                                          \

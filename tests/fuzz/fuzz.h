@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
         }                                                                 \
     } while (0)
 
-/* A file in memory with these contents, at its start. */
+/* Returns a descriptor of an anonymous file with these contents. */
 static inline int fuzz_file(const uint8_t *data, size_t size)
 {
     int fd = memfd_create("fuzz", MFD_CLOEXEC);

@@ -14,23 +14,23 @@
 typedef enum fault_kind {
     FAULT_NONE,
     FAULT_ONCE,    /* the n-th call fails with fault.error */
-    FAULT_FOREVER, /* and all after it */
-    FAULT_SHORT,   /* reads and writes from the n-th on move one byte at most */
-    FAULT_PART,    /* the n-th write moves half, the next ones nothing: a disk that fills up */
+    FAULT_FOREVER, /* the n-th call and all later calls fail with fault.error */
+    FAULT_SHORT,   /* reads and writes from the n-th call on transfer at most one byte */
+    FAULT_PART,    /* full disk: the n-th call writes half, later writes fail with ENOSPC */
     FAULT_KILL     /* the process ends before the n-th call */
 } fault_kind;
 
 static struct {
     fault_kind kind;
     int at, error;
-    int calls; /* so far */
+    int calls; /* number of calls so far */
     bool met;  /* the fault happened */
     char trace[1 << 16];
     size_t traced;
 } fault;
 static ts_file_table real_files;
 
-/* Counts a call; true when it must fail. */
+/* Counts and traces a call. Returns true, with errno set, if the call must fail. */
 static bool fault_here(const char *call, const char *path)
 {
     fault.calls++;

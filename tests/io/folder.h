@@ -20,7 +20,7 @@
 
 static char test_folder[64];
 
-/* Thousands of files are flushed here, and none needs to be; few tests do it in earnest. */
+/* Replaces fsync(): the tests flush thousands of files and do not need them on disk. */
 static int no_fsync(int fd)
 {
     (void)fd;
@@ -74,7 +74,7 @@ static inline void write_file(const char *path, const void *data, size_t bytes)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-/* A whole file, owned by the caller; NULL when it is not there. */
+/* Contents of a file, owned by the caller; NULL if the file does not exist. */
 static inline unsigned char *read_file(const char *path, size_t *bytes)
 {
     FILE *file = fopen(path, "rb");
@@ -101,7 +101,7 @@ static inline int count_one(const char *path, const struct stat *status, int kin
     return 0;
 }
 
-/* Files and folders under a folder. */
+/* Number of files and folders below a folder. */
 static inline int count_files(const char *path)
 {
     counted = 0;
@@ -109,7 +109,7 @@ static inline int count_files(const char *path)
     return counted;
 }
 
-/* The record holds this failure and its message holds text. */
+/* Checks that the recorded error has this code and that its message contains text; clears it. */
 #define ck_failed(code, text)                                                                      \
     do {                                                                                           \
         ck_assert_str_eq(ts_status_name(ts_error_code()), ts_status_name(code));                   \

@@ -1,11 +1,12 @@
-/** @file run.h  A run's state whose tensors all contain the step and life of their save. */
+/** @file run.h  Checkpoints whose tensors contain the step and the `life` of their save, so that a
+ * mixture of two saves is detected. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_RUN_H
 #define TS_TESTS_IO_RUN_H
 
 #include "tests/io/folder.h"
 
-/* Saves step; `life` tells a second save of the same step from the first. */
+/* Saves a checkpoint of `step`. `life` distinguishes several saves of the same step. */
 static inline ts_status run_save(const char *dir, int64_t step, int life, int keep)
 {
     TS_SCOPE;
@@ -24,7 +25,7 @@ static inline ts_status run_save(const char *dir, int64_t step, int life, int ke
                               TS_OPTS(ts_checkpoint_opts, .keep = keep));
 }
 
-/* Checks that a checkpoint is whole and of one piece; returns its life. */
+/* Checks that all tensors and the JSON of a checkpoint are from one save; returns its life. */
 static inline int run_check(const ts_checkpoint *c)
 {
     TS_SCOPE;
@@ -50,7 +51,7 @@ static inline int run_check(const ts_checkpoint *c)
     return life;
 }
 
-/* Finds the newest, checks it, tells step and life; false when there is none. */
+/* Finds and checks the newest checkpoint and sets *step and *life; false if there is none. */
 static inline bool run_find(const char *dir, int64_t *step, int *life)
 {
     ts_checkpoint *c;

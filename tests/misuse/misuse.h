@@ -1,7 +1,8 @@
 /**
- * @file misuse.h  Declarations shared by the parts of the misuse fuzzer: draw.c makes plain
- * arguments and tensors, objects.c objects, files and callbacks, misuse.c makes the calls and
- * judges them.
+ * @file misuse.h  Declarations shared by the files of the misuse fuzzer, which calls public
+ * functions with random, often invalid arguments. draw.c draws plain arguments and tensors,
+ * objects.c draws objects, files and callbacks, misuse.c makes the calls and judges them. A row is
+ * a sequence of calls that share objects; a hand is the state of one thread that makes calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_MISUSE_H
@@ -17,25 +18,26 @@
 #include "include/tessera/tessera.h"
 
 enum {
-    MOST_BYTES = 1 << 20, /* of an allocation */
-    MOST_SECONDS = 60,    /* of a call, in a sanitizer build on a busy machine too */
-    ENTRIES = 8,          /* of a list of tensors */
-    NUMBERS = 16,         /* of a list of integers, more than a tensor has dims */
-    ROOM = 2048,          /* bytes of a place for results */
-    MADE = 160,           /* tensors of a call */
-    HANDS = 5             /* the main thread, and those of a row in several */
+    MOST_BYTES = 1 << 20, /* maximum size of an allocation */
+    MOST_SECONDS = 60,    /* maximum duration of a call, also under a sanitizer */
+    ENTRIES = 8,          /* members of a list of tensors */
+    NUMBERS = 16,         /* members of a list of integers; more than TS_MAX_DIMS */
+    ROOM = 2048,          /* bytes of a buffer that receives results */
+    MADE = 160,           /* maximum number of tensors of a call */
+    HANDS = 5             /* the main thread's hand, and those of rows with several threads */
 };
 
 /* --------------------------------------------------------------------------------- hands ---- */
 
-/** A tensor of the call, and its previous contents. */
+/** A tensor of the call, and a checksum and version from before the call. */
 typedef struct made_tensor {
-    ts_tensor *t, *base; /* base: contiguous, in memory; NULL on META */
+    ts_tensor *t, *base; /* base: contiguous tensor of the whole memory; NULL on META */
     uint64_t sum;
     uint32_t version;
 } made_tensor;
 
-/** Objects that the library makes and its caller ends, and stand-ins for calls in flight. */
+/** Objects that the library makes and the caller frees, and substitutes for arguments that exist
+ *  only during a call (frames, rule calls, function calls). */
 typedef enum object_kind {
     MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
     PROFILE,
@@ -48,34 +50,34 @@ typedef struct object {
     void *p;
 } object;
 
-/** All that a row of calls draws and is judged by; each of several threads at once has its own. */
+/** State of one thread that draws and makes calls; each thread has its own. */
 typedef struct hand {
-    uint64_t state; /* of the random numbers */
+    uint64_t state; /* state of the random numbers */
     _Atomic bool working;
 
-    /* the call in words */
-    char name[64]; /* of the function that is called */
+    /* the call as text, for reports */
+    char name[64]; /* name of the called function */
     char words[4096];
     size_t used;
 
-    /* tensors, around a shape; the first nborrowed belong to another hand */
+    /* tensors, with sizes near `shape`; the first nborrowed belong to another hand */
     made_tensor made[MADE];
     int nmade, nborrowed;
-    bool sharing;        /* the argument to be drawn may be a borrowed one: it is read */
-    ts_tensor *dying[4]; /* released when all arguments are drawn */
+    bool sharing;        /* the next argument is only read, so it may be a borrowed tensor */
+    ts_tensor *dying[4]; /* released after all arguments are drawn, so the call gets dead tensors */
     int ndying;
     int64_t shape[TS_MAX_DIMS];
     int dims;
-    ts_dtype common;
-    bool mostly_right;
+    ts_dtype common;   /* preferred dtype */
+    bool mostly_right; /* draw invalid arguments rarely */
     bool held; /* tensors live as long as the row of calls that shares them */
 
     /* plain arguments */
-    _Alignas(64) char memory[1 << 19];
+    _Alignas(64) char memory[1 << 19]; /* of arena() */
     size_t taken;
-    int64_t count_of_call;
-    bool null_list, some_list;
-    ts_tensor **places[32];
+    int64_t count_of_call;     /* number of members of the call's lists */
+    bool null_list, some_list; /* a list of the call is NULL; is not NULL */
+    ts_tensor **places[32];    /* buffers that receive results */
     int nplaces;
 
     /* objects, of which the first nlent belong to another hand, and files */
@@ -92,7 +94,7 @@ typedef struct hand {
     bool used_folder;
     int files;
 
-    /* calls under way: one, and those that callbacks make in it */
+    /* calls that have not returned: one, and the calls that callbacks make inside it */
     struct {
         ts_modes modes;
         char name[64];
@@ -100,8 +102,8 @@ typedef struct hand {
     } under_way[4];
     int nunder_way, nnoted, nesting;
     bool disturbed;       /* a callback made calls of its own */
-    bool unbalanced;      /* a callback left modes or scopes as it should not */
-    ts_modes first_modes; /* of the thread: a row leaves none that it changed */
+    bool unbalanced;      /* a callback returned with changed modes or open scopes */
+    ts_modes first_modes; /* the thread's modes at the start of a row, restored at its end */
 } hand;
 
 extern hand hands[HANDS];      /* the first is the main thread's */
@@ -115,7 +117,7 @@ extern FILE *stream;
 uint64_t next(void);
 int below(int n);
 bool one_in(int n);
-/** A number that is seldom right. */
+/** An extreme number, which is seldom a valid argument. */
 int64_t odd_number(void);
 int64_t pick_number(void);
 double pick_double(void);
@@ -124,15 +126,16 @@ const char *pick_text(void);
 
 /** Makes tensors for several threads. */
 void make_tensors(int n);
-/** Tensors drawn from here on are like the owner's; those that are read may be the owner's. */
+/** From now on, draws tensors like the owner's; arguments that are only read may be the owner's
+ *  tensors themselves. */
 void borrow_tensors(const hand *owner);
-/** Before a call: draws the common properties of its tensors. */
+/** Call it before the arguments of a call are drawn: draws the common properties of its tensors. */
 void begin_drawing(void);
-/** Memory of the call, all zero and at a multiple of 16; NULL when there is no more. */
+/** Zeroed memory for the call's arguments, aligned to 16 bytes; NULL if none is left. */
 void *arena(size_t bytes);
-/** Tensors of a row of calls are given up. */
+/** Releases the tensors of a row of calls. */
 void give_up_tensors(void);
-/** Places for results; a call that fails leaves them NULL. */
+/** True if all result buffers of the call are still NULL, as a failed call must leave them. */
 bool places_are_empty(void);
 void forget_places(void);
 
@@ -177,18 +180,18 @@ ts_node *draw_node(const char *argument);
 ts_value *draw_values(const char *argument);
 ts_value *draw_results(const char *argument);
 ts_value draw_value(const ts_op_arg *p);
-/** Options, of a size that is right, missing, or wrong. */
+/** An options struct whose size field is right, 0 or wrong. */
 void *draw_sized(const char *argument, void *options, size_t size);
 void *draw_struct(const char *argument, void *options);
-/** A list whose entries are all like the one that was drawn. */
+/** A list whose members all equal `one`. */
 void *draw_structs(const char *argument, const void *one, size_t size);
 
 /* ----------------------------------------------------------------------------- objects.c ---- */
 
-/** The folder of all files, and objects that are made once. */
+/** Creates the folder of all files, and the objects that exist once. */
 void begin_objects(void);
 void end_objects(void);
-/** A child process may have left files: they go with the row. */
+/** The row's folder may contain files of a child process: it is emptied with the row. */
 void expect_files(void);
 /** Frees the objects that the calls of a row made. */
 void give_up_objects(void);
@@ -198,23 +201,23 @@ void make_shared_objects(void);
 void borrow_objects(const hand *owner);
 /** One of the row's objects, a new one, or NULL. */
 void *draw_object(object_kind kind, const char *argument);
-/** One that no call has filled, or NULL. */
+/** A new object that no call has used, or NULL. */
 void *new_object(object_kind kind, const char *argument);
-/** One of the row's objects, to be ended by the call. */
+/** One of the row's objects; the call frees it. */
 void *give_object(object_kind kind, const char *argument);
-/** A place that receives an object or a descriptor, which the row then ends. */
+/** A pointer that receives an object or a descriptor, which the row then frees or closes. */
 void *draw_object_place(object_kind kind, const char *argument);
 int *draw_descriptor(const char *argument);
-/** The results that a call wrote. */
+/** Adds the objects that a call returned through these pointers to the row's objects. */
 void collect_places(void);
 ts_scope *draw_scope(const char *argument);
-/** The address of a locale that was left, which the call goes back to. */
+/** Address of a saved locale, to which the call switches back. */
 void **draw_locale(const char *argument);
 bool any_object(object_kind kind);
 char *draw_path(const char *argument);
 const ts_backend *draw_backend(const char *argument);
 
-/* Callbacks, which misbehave. */
+/* Callbacks that misbehave, for example fail or make calls of their own. */
 typedef void (*blob_release)(void *payload, void *data, int64_t bytes);
 typedef ts_tensor *(*activation)(ts_tensor *x);
 typedef ts_tensor *(*module_forward)(ts_module *m, ts_tensor *x);
@@ -257,7 +260,7 @@ __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 void say_name(const char *argument);
 void say_tensor(const ts_tensor *t);
 __attribute__((format(printf, 1, 2))) void finding(const char *format, ...);
-/** Makes a drawn call inside of another. */
+/** Makes a random call inside a callback of another call. */
 void nested_call(void);
 
 #endif

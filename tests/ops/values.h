@@ -1,4 +1,4 @@
-/** @file values.h  Small tensors with known values, and comparison with values written down. */
+/** @file values.h  Small tensors with known values, and comparison with literal values. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_OPS_VALUES_H
 #define TESSERA_TESTS_OPS_VALUES_H
@@ -23,7 +23,7 @@ __attribute__((unused)) static ts_tensor *count_up(const int64_t *sizes, int ndi
     return t;
 }
 
-/** A tensor of one dim with these doubles, converted. */
+/** A one-dim tensor of n values, converted to dtype. */
 __attribute__((unused)) static ts_tensor *row(ts_dtype dtype, const double *values, int64_t n)
 {
     ts_tensor *t = ts_to(ts_from_array(values, TS_F64, &n, 1), dtype);
@@ -48,7 +48,7 @@ __attribute__((unused)) static void check_values(ts_tensor *t, const double *wan
                       (long long)i, got[i], want[i]);
     free(got);
 }
-/** Elements of t in row-major order, exactly. */
+/** Checks that the elements of t, in row-major order, equal the values exactly. */
 #define EXPECT(t, ...)                                    \
     check_values(t, (const double[]){__VA_ARGS__},        \
                  (int64_t)(sizeof((const double[]){__VA_ARGS__}) / sizeof(double)), __LINE__)
@@ -74,7 +74,7 @@ __attribute__((unused)) static void check_error(const void *result, ts_status co
                   ts_error_hint());
     ts_error_clear();
 }
-/** The call returned NULL with this code; message or hint contains `part`. */
+/** Checks that the call returns NULL with this code and that message or hint contains `part`. */
 #define EXPECT_ERROR(call, code, part) \
     do { ts_error_clear(); check_error(call, code, part, __LINE__); } while (0)
 /** The same for calls that return a status. */

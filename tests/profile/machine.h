@@ -1,4 +1,5 @@
-/** @file machine.h  A machine that is known beforehand, so that no test measures one. */
+/** @file machine.h  Fixed machine ceilings and a private cache folder, so that tests do not measure
+ * the machine. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_MACHINE_H
 #define TESTS_PROFILE_MACHINE_H
@@ -13,7 +14,7 @@
 #include "profile/profile.h"
 #include "tests/expect.h"
 
-/** A folder of this process for XDG_CACHE_HOME. */
+/** Creates a temporary folder and sets XDG_CACHE_HOME to it; returns its path. */
 static inline const char *own_cache(void)
 {
     static char folder[64];
@@ -33,7 +34,7 @@ static inline void end_cache(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-/** Ceilings as of a small server, for tests of counts. */
+/** Sets ceilings like those of a small server. */
 static inline void use_fixed_machine(void)
 {
     ts_prof_machine m = {.size = sizeof m, .name = "fixed", .threads = 2, .gemm_flops = 2e12,

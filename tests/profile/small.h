@@ -1,4 +1,4 @@
-/** @file small.h  A profile as a file, for tests of readers. */
+/** @file small.h  A small profile.json as text, for tests of its reader. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_PROFILE_SMALL_H
 #define TESTS_PROFILE_SMALL_H

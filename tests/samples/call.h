@@ -1,4 +1,5 @@
-/** @file call.h  A row of the table of op samples, called and differentiated. */
+/** @file call.h  Calls op samples (conformance/sample.h), with or without backward, and compares
+ * outputs and gradients of several calls. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_SAMPLES_CALL_H
 #define TESTS_SAMPLES_CALL_H
@@ -8,8 +9,8 @@
 
 #include <stdio.h>
 
-static int complaints;
-static bool counts = true; /* false while the same samples run once more */
+static int complaints;     /* failures printed so far */
+static bool counts = true; /* false while samples that were already counted run again */
 static inline void passed(void *ctx, const ts_case *c)
 {
     (void)ctx, (void)c;
@@ -30,7 +31,7 @@ typedef struct call {
     const ts_made *m;
 } call;
 
-/** The op; outputs are its results, then the arguments that it writes. */
+/** A ts_trace_fn that calls the op; ctx is a call. Outputs: the results, then written arguments. */
 static inline ts_status run(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs,
                             int noutputs)
 {
@@ -48,7 +49,7 @@ static inline ts_status run(void *ctx, ts_tensor *const *inputs, int n, ts_tenso
     return TS_OK;
 }
 
-/** The op, then a backward from each result with the result itself as gradient. */
+/** run(), then a backward from each differentiable result with the result itself as gradient. */
 static inline ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n,
                                      ts_tensor **outputs, int noutputs)
 {
@@ -64,16 +65,17 @@ static inline ts_status run_backward(void *ctx, ts_tensor *const *inputs, int n,
     return TS_OK;
 }
 
-/** Copies of one sample's arguments with equal bits, and the results of calls for them. */
+/** Up to SETS_MOST sets of arguments for one sample, with equal bits, and the outputs of their
+ *  calls. */
 enum { SETS_MOST = 3 };
 typedef struct sets {
-    int count, n, noutputs; /* sets that could be built; tensors and outputs of each */
+    int count, n, noutputs; /* number of sets built; tensors per set; outputs per set */
     ts_made m[SETS_MOST];
     call call[SETS_MOST];
     ts_tensor *inputs[SETS_MOST][MADE_MOST], *outputs[SETS_MOST][TS_MAX_RETS + MADE_MOST];
 } sets;
 
-/** False, without a set too many, when the sample has no such arguments. */
+/** Builds `count` sets for calls of fn. False if fewer could be built. Free them by sets_free(). */
 static inline bool sets_build(sets *s, const ts_case *c, ts_trace_fn fn, int count)
 {
     s->noutputs = c->info->nrets;
@@ -105,7 +107,7 @@ static inline bool same(const ts_tensor *a, const ts_tensor *b)
 {
     return (a == TS_NONE && b == TS_NONE) || (a != TS_NONE && b != TS_NONE && tensor_equal(a, b));
 }
-/** Whether two sets have equal outputs and gradients; says so where they have not. */
+/** True if sets a and b have equal outputs and gradients; otherwise reports a failed sample. */
 static inline bool sets_equal(const sets *s, int a, int b)
 {
     const ts_case *c = s->call->c;
@@ -122,7 +124,8 @@ static inline bool sets_equal(const sets *s, int a, int b)
     return true;
 }
 
-/** Checks each sample of a family: in each dtype, in another layout, with a backward. */
+/** Calls check() for each sample of a family: with run in each dtype and in mixed layouts, and with
+ * run_backward if the op is differentiable. */
 static inline void each_sample(const ts_sample_family *family, const char *form,
                                void (*check)(const ts_case *c, ts_trace_fn fn))
 {

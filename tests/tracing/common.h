@@ -14,7 +14,7 @@
         int n __attribute__((unused)), ts_tensor **out __attribute__((unused)),                    \
         int m __attribute__((unused))
 
-/** Normal numbers that depend on seed alone; the generator is left as it was. */
+/** Standard normal f32 numbers that depend only on seed. The thread's generator is unchanged. */
 static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim)
 {
     ts_rng_state before = ts_rng_get_state();
@@ -25,7 +25,8 @@ static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim)
     return t;
 }
 
-/** Equal sizes, dtypes and bits. Both contiguous. */
+/** True if both tensors are contiguous CPU tensors with equal sizes, dtype and bits, or both are
+ * TS_NONE. */
 static inline bool same(const ts_tensor *a, const ts_tensor *b)
 {
     if (a == TS_NONE || b == TS_NONE)
@@ -48,8 +49,8 @@ static inline char *written(const ts_graph *graph, ts_graph_format format)
     return text;
 }
 
-/** Records fn, replays it on other inputs, and checks that a call
- * with those gives the same outputs. */
+/** Traces fn with `inputs` and replays the graph with `others`. Calls fn with `again`, which must
+ * equal `others`, and checks that outputs, inputs and generator are as after the replay. */
 static inline void check_replay(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs,
                                 ts_tensor *const *others, ts_tensor *const *again, int n, int m)
 {

@@ -1,4 +1,4 @@
-/** @file net.h  A small network to record, and how two of them are compared. */
+/** @file net.h  A small network for tracing tests, and comparison of two such networks. */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_TRACING_NET_H
 #define TESTS_TRACING_NET_H
@@ -30,7 +30,7 @@ static inline void net_free(net t)
     ts_module_free(t.module);
 }
 
-/** All parameters (or their gradients) of two networks have equal bits. */
+/** Checks that all parameters (or their gradients) of two networks have equal bits. */
 static inline void check_same_nets(net a, net b, bool gradients)
 {
     int64_t n;
@@ -40,14 +40,14 @@ static inline void check_same_nets(net a, net b, bool gradients)
         ck_assert(gradients ? same(ts_grad(p[i]), ts_grad(q[i])) : same(p[i], q[i]));
 }
 
-/** ctx: a net. */
+/** A ts_trace_fn: the network's forward. ctx: a net. */
 static inline ts_status forward(TRACED)
 {
     const net *t = ctx;
     return TS_STATUS_OF(out[0] = ts_forward(t->module, in[0]));
 }
 
-/** Three times the input, from a constant. */
+/** A ts_trace_fn: adds the input three times to a constant 0 in place, and returns the sum. */
 static inline ts_status three_times(TRACED)
 {
     TS_SCOPE;

@@ -9,15 +9,16 @@
  *     TS_TRY(ts_grad_scaler_update(scaler));
  *     ts_optimizer_zero_grad(opt);
  *
- * A step clips if ts_optimizer_set_max_norm() is set. To look at gradients before the step, call
- * ts_grad_scaler_unscale() first.
+ * If ts_optimizer_set_max_norm() is set, the step also clips. To look at gradients before the step,
+ * call ts_grad_scaler_unscale() first.
  *
- * The rule is that of torch.amp.GradScaler: a step with a gradient that is not finite multiplies
- * the scale by backoff_factor; growth_interval steps without one multiply it by growth_factor,
- * as long as it stays finite in f32. The scale and the result of the check stay on the device, so a
- * step does not wait for the device. Functions that return a number of the scaler wait.
+ * ts_grad_scaler_update() follows the rule of torch.amp.GradScaler: after a step with a gradient
+ * that is not finite it multiplies the scale by backoff_factor; after growth_interval steps in a
+ * row without such a gradient it multiplies the scale by growth_factor, unless the scale would not
+ * be finite in f32. The scale and the result of the check stay on the device, so a step does not
+ * wait for the device. Functions that return a number of the scaler do wait.
  *
- * A scaler belongs to one thread at a time. In steady state it calls no system allocator.
+ * Only one thread at a time may use a scaler. After the first steps it calls no system allocator.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_AMP_H
@@ -29,14 +30,15 @@ TS_BEGIN_DECLS
 
 typedef struct ts_grad_scaler ts_grad_scaler;
 
-/** Options of ts_grad_scaler_new(); 0 is the default in brackets. */
+/** Options of ts_grad_scaler_new(); 0 means the default, which brackets contain. */
 typedef struct ts_grad_scaler_opts {
     size_t size;             /**< sizeof(ts_grad_scaler_opts) */
     double init_scale;       /**< > 0 [65536] */
     double growth_factor;    /**< > 1 [2] */
     double backoff_factor;   /**< in (0, 1) [0.5] */
     int64_t growth_interval; /**< steps, 1 to 2^24 [2000] */
-    bool disabled;           /**< scales nothing, skips nothing: one program for all dtypes */
+    bool disabled;           /**< neither scale nor skip, so that a program can keep its calls of
+                                  the scaler when it trains in bf16 or f32 */
 } ts_grad_scaler_opts;
 
 /** Makes a scaler; opts may be NULL. Owned by the caller; NULL with TS_ERR_VALUE or
@@ -48,10 +50,11 @@ TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
 /** Returns loss times the scale, in f32 or f64, in the innermost scope; loss itself if disabled. */
 TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
- * Divides the gradients of o's parameters by the scale and records whether all are finite. A step
- * does not need it; use it to look at gradients before the step, once per optimizer and update.
- * Errors: TS_ERR_STATE for a second call before the update, TS_ERR_DTYPE for f16 gradients, which
- * would vanish without their scale (a step takes them).
+ * Divides the gradients of o's parameters by the scale, in place, and records whether all are
+ * finite. Only needed to look at gradients before the step; call it at most once per optimizer
+ * between two updates.
+ * Errors: TS_ERR_STATE for a second call, or a call after the step, before the update; TS_ERR_DTYPE
+ * for f16 parameters, whose divided gradients would become 0 (ts_grad_scaler_step() accepts them).
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
 /** Steps o. If ts_grad_scaler_unscale() did not divide the gradients, the step divides them as it
@@ -68,8 +71,8 @@ TS_API double ts_grad_scaler_get_scale(const ts_grad_scaler *s);
 /** Number of steps skipped so far; waits for the device. */
 TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
 
-/** Writes at most `room` of the scaler's numbers to out, for checkpoints;
- * returns how many there are. */
+/** Writes the scaler's numbers, at most `room`, to out, for checkpoints. Returns how many the
+ *  scaler has. Waits for the device. */
 TS_API int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room);
 /** Sets a number by its name; TS_ERR_INDEX for an unknown one, TS_ERR_VALUE for a wrong value. */
 TS_API ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value);

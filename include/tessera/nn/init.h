@@ -5,8 +5,9 @@
  * f64, f32, bf16 or f16; constants, zeros and ones accept any dtype. Errors: TS_ERR_NULL,
  * TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  *
- * A weight has sizes (out, in, ...), at least 2 dims. With `field` the product of the sizes after
- * the second, fan-in is in * field and fan-out is out * field.
+ * The Xavier and Kaiming functions expect a weight of sizes (out, in, ...) with at least 2 dims:
+ * fan_in = in * field and fan_out = out * field, where field is the product of the sizes after the
+ * second (the elements of a convolution's kernel).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_INIT_H
@@ -27,7 +28,8 @@ TS_API ts_status ts_init_uniform(ts_tensor *t, double low, double high);
 /** Normal distribution with mean and standard deviation std. */
 TS_API ts_status ts_init_normal(ts_tensor *t, double mean, double std);
 /** Normal distribution truncated to [low, high], low < high; std > 0. The bounds are values, not
- *  multiples of std. Draws by the inverse distribution function. */
+ *  multiples of std. Draws by the inverse distribution function. TS_ERR_VALUE also if the interval
+ *  is so far from the mean that its probability is 0 in f64. */
 TS_API ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low,
                                       double high);
 

@@ -1,10 +1,10 @@
 /**
  * @file loader.h  Batches of token windows from a file, for next-token training.
  *
- * An epoch divides the file's range into windows of T + 1 tokens that overlap by one. (seed,
- * epoch) determines the offset of the first window and the order of the windows. Batch k of epoch
- * e depends on (seed, e, k) alone, so a resumed run needs only e and k, and the thread that
- * prepares batches does not change their content.
+ * An epoch divides a range of the file into windows of T + 1 tokens; neighbouring windows share one
+ * token. Seed and epoch determine the offset of the first window and the order of the windows.
+ * Batch k of epoch e depends only on the seed, e and k, so a resumed run needs only e and k. A
+ * background thread prepares batches; it does not change their content.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LOADER_H
@@ -24,13 +24,13 @@ typedef struct ts_loader_opts {
     int64_t batch;     /**< B, sequences per batch; >= 1 */
     int64_t length;    /**< T, tokens per sequence; >= 1 */
     ts_dtype dtype;    /**< dtype of the file's tokens: TS_U8, TS_I32 or TS_I64, little endian */
-    double from, to;   /**< range of the file as fractions, 0 <= from <= to <= 1; both 0: the whole
-                            file */
+    double from, to;   /**< range as fractions of the file, 0 <= from <= to <= 1; both 0: the
+                            whole file */
     uint64_t seed;
     bool in_order;     /**< windows in the file's order without an offset, for validation */
     bool no_thread;    /**< prepare batches in the caller's thread */
-    /** Flag that a signal handler sets, or NULL. While it is not 0, ts_loader_next() waits at most
-     *  half a second for the thread. */
+    /** Flag that a signal handler sets, or NULL. While the flag is not 0, ts_loader_next() waits at
+     *  most half a second for the background thread. */
     const volatile sig_atomic_t *stop;
 } ts_loader_opts;
 

@@ -20,10 +20,11 @@
  *         return NULL;
  *     }
  *
- * A parent owns its children. Tensors are held by reference, so two modules may share a parameter
- * (tied weights). A `slot` is a field of the payload that receives a borrowed pointer;
- * ts_module_to() updates it when it replaces the tensor. A module belongs to one thread at a time.
- * A constructor that fails returns NULL and frees everything that it made.
+ * A parent owns its children. Modules hold references to tensors, so two modules may share a
+ * parameter (tied weights). The payload is the module's own struct. A `slot` is a field of the
+ * payload that receives a borrowed pointer to the member; ts_module_to() updates it when it
+ * replaces the tensor. Only one thread at a time may use a module. A constructor that fails returns
+ * NULL and frees everything that it made.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_MODULE_H
@@ -41,38 +42,44 @@ typedef struct ts_module ts_module;
 typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
     const char *name;    /**< "Linear", for messages */
-    size_t payload;      /**< bytes of the module's own struct, zeroed at first; 0 is allowed */
-    /** Result in the caller's scope, NULL on failure.
-     * NULL for modules whose forward is another function. */
+    size_t payload;      /**< bytes of the module's own struct, which starts zeroed; 0: none */
+    /** Computes the module's result, in the caller's scope; returns NULL on failure. NULL if the
+     *  module has another forward function, which ts_forward() cannot call. */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
     void (*free)(void *payload); /**< optional: frees what the payload owns besides the module's
                                       members */
 } ts_module_type;
 
-/** A module without members, in training mode. Owned by the caller. */
+/** Makes a module without members, in training mode. Owned by the caller; NULL with TS_ERR_NULL,
+ *  TS_ERR_VALUE or TS_ERR_MEMORY. */
 TS_API ts_module *ts_module_new(const ts_module_type *type);
 /** Frees a module that has no parent, with its children, and releases its tensors. NULL-safe. */
 TS_API void ts_module_free(ts_module *m);
-/** The module's own struct, 64-byte aligned; NULL for NULL or when it has none. */
+/** The module's own struct, 64-byte aligned; NULL if m is NULL or has none. */
 TS_API void *ts_module_payload(const ts_module *m);
 /** The type that ts_module_new() was called with, borrowed. */
 TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 
 /**
- * Adds a parameter: holds t and makes it require grad (t must be an f64, f32, bf16 or f16 leaf).
- * @param name  not empty, without '.', unique in the module
- * @param t     NULL propagates an earlier failure; TS_NONE: adds nothing, and *slot is TS_NONE
+ * Adds a parameter: keeps a reference to t and makes t require grad.
+ * @param name  1 to 511 printable ASCII characters without blanks and '.', unique in the module
+ * @param t     a leaf of dtype f64, f32, bf16 or f16. NULL returns the recorded failure; TS_NONE
+ *              adds nothing, and *slot becomes TS_NONE
  * @param slot  receives t; may be NULL
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (name), TS_ERR_AUTOGRAD (not a leaf), TS_ERR_DTYPE,
+ * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t,
                                          ts_tensor **slot);
-/** Adds a tensor that is no parameter. @param persistent  part of the state dict */
+/** Like ts_module_add_parameter(), for a tensor of any dtype that is not a parameter.
+ *  @param persistent  whether the state dict contains it */
 TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
                                       ts_tensor **slot);
 /**
- * Adds a child and takes ownership of it; on failure the child is freed, so the argument may be the
- * call of a constructor. NULL returns the recorded failure. A child that belongs to another module,
- * or that is `m` or contains it, is TS_ERR_VALUE and is not freed.
+ * Adds a child and takes ownership of it. The function frees the child if it fails, so a
+ * constructor can be called in the argument list. Only if the child belongs to another module, or
+ * is `m` or contains it (TS_ERR_VALUE), it is not freed. A NULL child returns the recorded failure.
+ * @param name, slot  as in ts_module_add_parameter()
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
 
@@ -91,11 +98,11 @@ typedef struct ts_forward_hook {
     ts_tensor *(*before)(void *payload, ts_module *m, ts_tensor *x);
     /** Returns the result: y, or a tensor in the caller's scope. NULL fails. */
     ts_tensor *(*after)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
-    void *payload;
-    void (*release)(void *payload); /**< called when the hook or the module ends */
+    void *payload;                  /**< passed to the functions */
+    void (*release)(void *payload); /**< called when the hook is removed or the module freed */
 } ts_forward_hook;
 /**
- * Adds a hook behind those that the module has. Hooks run in the order in which they were added.
+ * Adds a hook. Hooks run in the order in which they were added.
  * @param hook  copied
  * @param id    receives the number for ts_module_remove_forward_hook(); may be NULL
  * Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
@@ -117,15 +124,16 @@ TS_API ts_status ts_module_summary(ts_module *m, ts_tensor *x, FILE *out);
 TS_API void ts_module_train(ts_module *m, bool train);
 /** True in training mode. */
 TS_API bool ts_module_training(const ts_module *m);
-/** Sets whether all parameters require grad. */
+/** Sets whether the parameters of m and its descendants require grad. */
 TS_API ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad);
 /** Removes the gradients of all parameters. */
 TS_API void ts_module_zero_grad(ts_module *m);
 /** Elements of all parameters; a shared parameter counts once. */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
- * Converts parameters and buffers of floating dtypes. They become new tensors (slots are updated),
- * so make optimizers afterwards. On failure nothing changes.
+ * Converts parameters and buffers of floating dtypes to dtype, a floating one (else TS_ERR_DTYPE).
+ * Each becomes a new tensor, and its slot is updated; make optimizers afterwards. On failure
+ * nothing changes.
  */
 TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 
@@ -163,12 +171,14 @@ typedef struct ts_named_tensors {
 } ts_named_tensors;
 /** Releases the references of a list and empties it. NULL-safe. */
 TS_API void ts_named_tensors_free(ts_named_tensors *list);
-/** All parameters, each once, under the first of its names. */
+/** Writes all parameters to *list, each once, under the first of its dotted names. Errors:
+ *  TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list);
 
 /* ----------------------------------------------------------------------------- state ---- */
 
-/** Parameters and persistent buffers under all their names. */
+/** Writes parameters and persistent buffers to *list; a shared tensor appears under each of its
+ *  dotted names. Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list);
 
 /** Differences that ts_module_load_state_dict() found. */
@@ -180,10 +190,10 @@ typedef struct ts_load_report {
 } ts_load_report;
 
 /**
- * Copies values into the module's tensors, converting dtypes. Sizes must match; with `strict`,
- * names must match too; otherwise missing and unexpected names are only reported. On TS_ERR_VALUE,
- * whose message is the report, nothing is copied.
- * @param report  may be NULL
+ * Copies the values of n tensors into the module's tensors of the same dotted names, converting
+ * dtypes. Sizes must match. With `strict`, a missing or unexpected name is an error; without, it is
+ * only reported. Errors: TS_ERR_VALUE, whose message is the report's text; nothing is then copied.
+ * @param report  receives the differences; may be NULL
  */
 TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
                                            ts_tensor *const *tensors, int64_t n, bool strict,

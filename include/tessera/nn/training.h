@@ -12,7 +12,8 @@
 
 TS_BEGIN_DECLS
 
-/** The parts of a run; all borrowed. The generator is that of the calling thread. */
+/** The parts of a training run, borrowed. The calling thread's random generator is saved and
+ *  restored too. */
 typedef struct ts_training {
     size_t size;             /**< sizeof(ts_training) */
     ts_module *model;
@@ -24,9 +25,9 @@ typedef struct ts_training {
 } ts_training;
 
 /**
- * Writes a checkpoint of the run under dir (see ts_checkpoint_save() in io.h): parameters and
- * buffers, the optimizer's state and numbers, the scaler's numbers, the loader's place,
- * the generator's state, the run's id.
+ * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h), whose errors it
+ * returns: parameters and buffers, the optimizer's state and numbers, the scaler's numbers, the
+ * loader's position, the generator's state, the run's id.
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**

@@ -14,73 +14,72 @@
 TS_BEGIN_DECLS
 
 /**
- * Options of attention; zero is default. Row i of Sq and key j of Sk are compared on the diagonal
- * that ends at the last row and the last key: row i corresponds to key i + Sk - Sq.
+ * Options of attention; zero is default. A row is a position of query (Sq rows), a key a position
+ * of key and value (Sk keys). The own key of row i is key i + Sk - Sq, so that the last row's own
+ * key is the last key. A row sees a key if the key takes part in the row's softmax.
  */
 typedef struct ts_attention_opts {
-    size_t size;  /**< sizeof(ts_attention_opts); options of later versions
-                       are zero for older callers */
-    double scale; /**< 0 means 1 / sqrt(D) */
-    bool causal;  /**< row i sees keys up to its own, i + Sk - Sq, as with window_right = 0;
-                       the last row sees all keys */
+    size_t size;  /**< sizeof(ts_attention_opts) */
+    double scale; /**< factor of query · keyᵀ; 0: 1 / sqrt(D) */
+    bool causal;  /**< each row sees the keys up to its own, as with window_right = 0 */
     /**
      * Address of a mask that broadcasts to (B, H, Sq, Sk), 0 to 4 dims; NULL: none. A bool mask is
-     * true for visible pairs. Any other mask is added to the scores; its dtype is the query's, or
-     * f32 if the query is bf16 or f16. The mask has no gradient.
+     * true where a row sees a key. Any other mask is added to the scores; its dtype is the query's,
+     * or f32 if the query is bf16 or f16. The mask has no gradient.
      */
     ts_tensor *const *mask;
     /**
      * Packed sequences of different lengths: an array of two tensors, the first for query, the
      * second for key and value; NULL: not packed. Each tensor is (B + 1) i32, starts at 0, never
-     * decreases and ends at the number of tokens. Sequence b has the tokens [element b, element
-     * b + 1). Query is (1, H, tokens, D), such as the
-     * transpose of (1, tokens, H, D); key and value likewise.
+     * decreases and ends at the number of tokens. Sequence b has the tokens from element b up to,
+     * but not including, element b + 1. Query is (1, H, tokens, D), such as the transpose of a
+     * (1, tokens, H, D) tensor; key and value likewise.
      */
     ts_tensor *const *cu_seqlens;
-    int64_t max_seqlen_q, max_seqlen_k; /**< largest lengths, Sq and Sk of mask and dropout;
-                                             only with cu_seqlens */
-    bool window;                        /**< use window_left and window_right */
-    int64_t window_left, window_right;  /**< number of keys before and after
-                                             its own that a row sees; -1: all */
+    int64_t max_seqlen_q, max_seqlen_k; /**< lengths of the longest sequences, which are Sq and Sk
+                                             for mask and dropout; only with cu_seqlens */
+    bool window;                        /**< use window_left and window_right, which else must
+                                             be 0 */
+    int64_t window_left, window_right;  /**< number of keys before its own and after its own that a
+                                             row sees; -1: all */
     double softcap;                     /**< scores become softcap · tanh(score / softcap);
-                                             0: none */
-    double dropout_p;                   /**< probability with which a weight is dropped;
-                                             the others grow by 1 / (1 - p) */
-    ts_rng_state rng;                   /**< only for backward with dropout: the result of
-                                             ts_rng_get_state() before the forward call */
+                                             0: unchanged */
+    double dropout_p;                   /**< probability, 0 to 1, with which a weight of the softmax
+                                             is set to 0; the others are multiplied by
+                                             1 / (1 - dropout_p) */
+    ts_rng_state rng;                   /**< for ts_scaled_dot_product_attention_backward() with
+                                             dropout: ts_rng_get_state() before the forward call */
 } ts_attention_opts;
 
 /**
- * Attention without mask, window or dropout. H is the number of query heads, G of key heads.
- * @param query  (B, H, S, D)
- * @param key    (B, G, T, D); H is a multiple of G, and H / G heads of queries share one of keys
- * @param value  (B, G, T, E)
- * @return (B, H, S, E), with heads and rows in memory in query's order: if query is the transpose
- *         of a (B, S, H, D) tensor, reshaping to (B, S, H · E) needs no copy. Rows that see no key
- *         are 0.
+ * Attention with the default options. H is the number of query heads, G the number of key heads.
+ * @param query  (B, H, Sq, D)
+ * @param key    (B, G, Sk, D); H is a multiple of G, and H / G query heads share one key head
+ * @param value  (B, G, Sk, E)
+ * @return (B, H, Sq, E), with heads and rows in memory in query's order: if query is the transpose
+ *         of a (B, Sq, H, D) tensor, reshaping to (B, Sq, H · E) needs no copy. Rows that see no
+ *         key are 0.
  */
 TS_API ts_tensor *ts_scaled_dot_product_attention(ts_tensor *query, ts_tensor *key,
                                                   ts_tensor *value);
 /**
- * Like ts_scaled_dot_product_attention(), with options. The arguments and the result have the same
- * shapes.
- * @param lse   receives the natural logarithm of each row's sum of exponentials, (B, H, S),
- *              -Inf for rows that see no key; f32 for bf16 and f16; not changed by dropout;
- *              may be NULL
+ * Like ts_scaled_dot_product_attention(), with options; shapes are the same.
+ * @param lse   receives the natural logarithm of each row's sum of exponentials, (B, H, Sq), before
+ *              dropout; -Inf for rows that see no key; f32 for bf16 and f16. May be NULL
  * @param opts  NULL for defaults
  */
 TS_API ts_tensor *ts_scaled_dot_product_attention_ex(ts_tensor *query, ts_tensor *key,
                                                      ts_tensor *value, ts_tensor **lse,
                                                      const ts_attention_opts *opts);
 /**
- * Gradients of attention. The scores are recomputed tile by tile. With create_graph the gradients
- * run as separate ops, with matrices of S · T scores in memory.
- * @param grad      gradient of the result, (B, H, S, E)
- * @param grad_lse  gradient of lse, (B, H, S), or TS_NONE
+ * Gradients of attention. The scores are recomputed tile by tile. If autograd records the call
+ * (create_graph), it runs as separate ops, with matrices of Sq · Sk scores in memory.
+ * @param grad      gradient of the result, (B, H, Sq, E)
+ * @param grad_lse  gradient of lse, (B, H, Sq), or TS_NONE
  * @param out, lse  results of the forward call
  * @param opts      options of the forward call; with dropout also rng
- * @param grads     addresses that receive the gradients of query, key and value; NULL for a
- *                  gradient that is not requested
+ * @param grads     addresses that receive the gradients of query, key and value, with the sizes and
+ *                  dtype of these; NULL for a gradient that is not needed
  */
 TS_API ts_status ts_scaled_dot_product_attention_backward(
     ts_tensor *grad, ts_tensor *grad_lse, ts_tensor *query, ts_tensor *key, ts_tensor *value,

@@ -14,32 +14,34 @@
 TS_BEGIN_DECLS
 
 /**
- * Options of convolutions; zero is default. Lists have a number per spatial dim, in the order of
- * the tensor's dims; those behind the last spatial dim are 0.
+ * Options of convolutions; zero is default. Lists have one number per spatial dim, in the order of
+ * the tensor's dims; the entries after the last spatial dim must be 0.
  */
 typedef struct ts_conv_opts {
     size_t size;               /**< sizeof(ts_conv_opts) */
-    int64_t stride[3];         /**< step of the window; 0 is 1 */
-    int64_t padding[3];        /**< zeros at both ends of a dim; of a transposed convolution,
-                                    elements of the result that are left out at both ends */
-    int64_t dilation[3];       /**< distance of the window's elements; 0 is 1 */
-    int64_t output_padding[3]; /**< transposed: elements that the result is longer at the end,
-                                    fewer than stride or dilation */
-    int64_t groups;            /**< parts of the channels, each convolved by itself; 0 is 1 */
-    bool same;                 /**< the result has the input's spatial sizes: padding follows from
-                                    the window, with one more at the end if it is odd in total;
-                                    needs stride 1, and is for convolutions that are not
-                                    transposed */
+    int64_t stride[3];         /**< step of the window; 0 means 1 */
+    int64_t padding[3];        /**< zeros added at both ends of a dim; for a transposed convolution,
+                                    elements removed at both ends of the result */
+    int64_t dilation[3];       /**< distance between the window's elements; 0 means 1 */
+    int64_t output_padding[3]; /**< transposed convolutions: elements added at the end of the
+                                    result; less than the larger of stride and dilation */
+    int64_t groups;            /**< number of channel groups, which are convolved separately;
+                                    0 means 1 */
+    bool same;                 /**< pad so that the result has the input's spatial sizes. If the
+                                    total padding of a dim is odd, the end gets one more zero than
+                                    the beginning. Needs stride 1 and padding 0; not for transposed
+                                    convolutions */
 } ts_conv_opts;
 
 /**
- * Sums over windows: y[n, o, p] = bias[o] + sum of weight[o, c, k] x[n, c, p stride - padding + k
- * dilation] over the channels c of o's group and the places k of the window.
- * @param input   (N, C, L), or (C, L) for one sample, which the result then is, too
+ * Convolution over one spatial dim: y[n, o, p] = bias[o] + the sum, over the channels c of o's
+ * group and the window's elements k, of weight[o, c, k] * x[n, c, p * stride - padding + k *
+ * dilation], where elements outside of x are 0.
+ * @param input   (N, C, L), or (C, L) for one sample; the result then has no N either
  * @param weight  (O, C / groups, K)
  * @param bias    (O), or TS_NONE
  * @param opts    NULL for defaults
- * @return (N, O, (L + 2 padding - dilation (K - 1) - 1) / stride + 1)
+ * @return (N, O, floor((L + 2 * padding - dilation * (K - 1) - 1) / stride) + 1)
  */
 TS_API ts_tensor *ts_conv1d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
                             const ts_conv_opts *opts);
@@ -52,13 +54,13 @@ TS_API ts_tensor *ts_conv3d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias
                             const ts_conv_opts *opts);
 
 /**
- * Transposed convolution, the gradient of a convolution with regard to its input: each element of
- * the input adds its window, weighted, to the result.
- * @param input   (N, C, L), or (C, L) for one sample
+ * Transposed convolution: computes what the gradient of a convolution with respect to its input
+ * computes. Each element of the input adds the weight's window, times the element, to the result.
+ * @param input   (N, C, L), or (C, L) for one sample; the result then has no N either
  * @param weight  (C, O / groups, K)
  * @param bias    (O), or TS_NONE
  * @param opts    NULL for defaults
- * @return (N, O, (L - 1) stride - 2 padding + dilation (K - 1) + output_padding + 1)
+ * @return (N, O, (L - 1) * stride - 2 * padding + dilation * (K - 1) + output_padding + 1)
  */
 TS_API ts_tensor *ts_conv_transpose1d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
                                       const ts_conv_opts *opts);

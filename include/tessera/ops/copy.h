@@ -10,14 +10,17 @@ TS_BEGIN_DECLS
 /** An alias of t if t is contiguous, else a contiguous copy. Any dtype. */
 TS_API ts_tensor *ts_contiguous(ts_tensor *t);
 
-/** Copies all elements, row-major and in the tensor's dtype, to `data`; `bytes` must be the exact
- *  size. Waits for the device. */
+/** Copies all elements, row-major and in the tensor's dtype, to host memory at `data`. Waits for
+ *  the device. Errors: TS_ERR_VALUE if `bytes` is not the exact size, TS_ERR_DEVICE for a META
+ *  tensor, TS_ERR_NULL, and those of the device. */
 TS_API ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes);
-/** The only element of a tensor of any dtype as a double. Waits for the device. */
+/** Writes the element of a one-element tensor of any dtype to *value. Waits for the device.
+ *  TS_ERR_SHAPE if t does not have one element; else errors as ts_copy_to(). */
 TS_API ts_status ts_item(ts_tensor *t, double *value);
-/** The only element of an integer or bool tensor. Waits for the device. */
+/** Like ts_item(), for an integer or bool tensor; TS_ERR_DTYPE for a floating one. */
 TS_API ts_status ts_item_int(ts_tensor *t, int64_t *value);
-/** Prints values (summarised above 1,000 elements), sizes, dtype and device to stdout. */
+/** Prints values, sizes, dtype and device to stdout. Above 1,000 elements, prints only the first
+ *  three and the last three of a dim. */
 TS_API ts_status ts_print(ts_tensor *t);
 
 TS_END_DECLS

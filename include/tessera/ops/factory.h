@@ -10,11 +10,14 @@
 TS_BEGIN_DECLS
 
 /**
- * start, start + step, ... before end (after, when step is negative), on the default device.
- * @param dtype  TS_DTYPE_NONE: i64 when the three numbers are integers, else f32
+ * The numbers start, start + step, ... up to, but not including, end: one dim, on the default
+ * device. The step may be negative.
+ * @param dtype  TS_DTYPE_NONE: i64 if the three numbers are integers, else f32
+ * Errors: also TS_ERR_VALUE if step is 0 or leads away from end.
  */
 TS_API ts_tensor *ts_arange(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype dtype);
-/** A 0-dim tensor; TS_DTYPE_NONE: bool, i64 or f32 by the kind of value. */
+/** A 0-dim tensor of `value` on the default device. dtype TS_DTYPE_NONE: bool, i64 or f32, by the
+ *  kind of value. */
 TS_API ts_tensor *ts_scalar_tensor(ts_scalar value, ts_dtype dtype);
 
 #ifndef __cplusplus

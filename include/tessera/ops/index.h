@@ -9,7 +9,8 @@
 
 TS_BEGIN_DECLS
 
-/** ts_gather() with self and index broadcast against each other in all dims but dim. */
+/** ts_gather() after broadcasting self and index to each other in all dims except dim. They have
+ *  the same number of dims. */
 TS_API ts_tensor *ts_take_along_dim(ts_tensor *self, ts_tensor *index, int dim);
 
 TS_END_DECLS

@@ -12,20 +12,23 @@ TS_BEGIN_DECLS
 
 /** How the losses of positions or elements are combined. */
 typedef enum ts_reduction {
-    TS_REDUCTION_MEAN,     /**< over the elements, or the positions that are not ignored */
+    TS_REDUCTION_MEAN,     /**< mean over the elements, or over the positions that are not
+                                ignored */
     TS_REDUCTION_SUM,
-    TS_REDUCTION_NONE,     /**< one loss each */
-    TS_REDUCTION_BATCHMEAN /**< kl_div only: sum over the size of the first dim */
+    TS_REDUCTION_NONE,     /**< not combined: one loss per position or element */
+    TS_REDUCTION_BATCHMEAN /**< kl_div only: the sum divided by the size of the first dim */
 } ts_reduction;
 
 /** Options of the _ex forms; zero is default. A loss ignores options that it does not have. */
 typedef struct ts_loss_opts {
     size_t size;                 /**< sizeof(ts_loss_opts) */
     ts_reduction reduction;
-    const int64_t *ignore_index; /**< class whose positions are ignored; NULL: -100 */
-    double label_smoothing;      /**< share of the target spread evenly over all classes, 0 to 1 */
-    const double *beta;          /**< where smooth_l1_loss and huber_loss become linear; NULL: 1 */
-    bool log_target;             /**< kl_div: target holds logarithms */
+    const int64_t *ignore_index; /**< positions with this class as target are ignored; NULL: -100 */
+    double label_smoothing;      /**< share of the target that is spread evenly over all classes,
+                                      0 to 1 */
+    const double *beta;          /**< |self - target| from which on smooth_l1_loss (beta >= 0) and
+                                      huber_loss (beta > 0) are linear; NULL: 1 */
+    bool log_target;             /**< kl_div: target contains logarithms of probabilities */
 } ts_loss_opts;
 
 /**
@@ -35,11 +38,12 @@ typedef struct ts_loss_opts {
  * @param target  (...), class indices, i64 or i32
  */
 TS_API ts_tensor *ts_cross_entropy_last(ts_tensor *self, ts_tensor *target);
-/** The loss with reduction, ignore_index, label_smoothing; (...) for TS_REDUCTION_NONE. */
+/** ts_cross_entropy_last() with reduction, ignore_index and label_smoothing. The result is 0-dim,
+ *  or (...) for TS_REDUCTION_NONE. */
 TS_API ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target,
                                            const ts_loss_opts *opts);
-/** ts_cross_entropy_grad() in place: self becomes the gradient. Returns the loss, f32 for bf16 and
- *  f16. */
+/** ts_cross_entropy_grad() in place: overwrites the logits in self with the gradient. Returns the
+ *  loss, f32 for bf16 and f16. */
 TS_API ts_tensor *ts_cross_entropy_grad_(ts_tensor *self, ts_tensor *target,
                                          const ts_loss_opts *opts);
 

@@ -13,16 +13,16 @@ TS_BEGIN_DECLS
 /** Options of ts_addmm_ex(); zero is default. */
 typedef struct ts_addmm_opts {
     size_t size;            /**< sizeof(ts_addmm_opts) */
-    const ts_scalar *beta;  /**< factor of self; NULL: 1. At 0 self is not read. */
+    const ts_scalar *beta;  /**< factor of self; NULL: 1. If it is 0, self is not read */
     const ts_scalar *alpha; /**< factor of the product; NULL: 1 */
 } ts_addmm_opts;
 
 /**
  * Gradients of ts_linear(): grad · weight, gradᵀ · input and the column sums of grad.
- * @param grad         (…, N)
- * @param input        (…, K); TS_NONE when grad_weight is not wanted
- * @param weight       (N, K); TS_NONE when grad_input is not wanted
- * @param grad_input   receives (…, K); NULL when not wanted, as the other two
+ * @param grad         gradient of the result, (…, N)
+ * @param input        (…, K); may be TS_NONE if grad_weight is NULL
+ * @param weight       (N, K); may be TS_NONE if grad_input is NULL
+ * @param grad_input   receives (…, K); NULL if the gradient is not needed, as for the other two
  * @param grad_weight  receives (N, K)
  * @param grad_bias    receives (N)
  */

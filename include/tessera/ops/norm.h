@@ -12,18 +12,20 @@ TS_BEGIN_DECLS
 /** Options of the _ex forms; zero is default. */
 typedef struct ts_normalization_opts {
     size_t size;      /**< sizeof(ts_normalization_opts) */
-    double eps;       /**< 0: 1e-5 for layer_norm, the dtype's epsilon for rms_norm */
-    int dims;         /**< number of last dims to normalise; 0: the dims of weight or bias, or 1
-                           without both */
-    ts_tensor **mean; /**< receives the means, normalised dims with size 1; may be NULL */
-    ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), the same sizes;
-                           both f32 for bf16 and f16; may be NULL */
+    double eps;       /**< 0: 1e-5 for layer_norm; for rms_norm the epsilon of f64 if self is f64,
+                           else of f32 */
+    int dims;         /**< number of last dims to normalise; 0: as many as weight or bias has, or 1
+                           if both are TS_NONE */
+    ts_tensor **mean; /**< receives the means: self's sizes, with 1 for each normalised dim; f32 for
+                           bf16 and f16. May be NULL; rms_norm ignores it */
+    ts_tensor **rstd; /**< receives 1 / sqrt(variance + eps), for rms_norm 1 / sqrt(mean(x^2) +
+                           eps), in the same sizes and dtype; may be NULL */
 } ts_normalization_opts;
 
 /**
- * (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dims, with the variance of n
- * elements over n (Ba, Kiros, Hinton 2016).
- * @param self    (..., sizes of weight)
+ * (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dims, where var is the mean of
+ * the squared deviations (Ba, Kiros, Hinton 2016).
+ * @param self    the normalised dims, the last ones, have the sizes of weight and bias
  * @param weight  or TS_NONE
  * @param bias    or TS_NONE
  */
@@ -32,8 +34,8 @@ TS_API ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *b
 TS_API ts_tensor *ts_layer_norm_ex(ts_tensor *self, ts_tensor *weight, ts_tensor *bias,
                                    const ts_normalization_opts *opts);
 /**
- * Layer norm of self + residual in one pass over memory, as between the blocks of a transformer.
- * For bf16 and f16 the sum is rounded first, and the norm is computed from the rounded sum.
+ * ts_layer_norm() of self + residual in one pass over memory, as transformer blocks need it. The
+ * sum is rounded to self's dtype before it is normalised.
  * @param residual  has self's sizes and dtype
  * @param sum       receives self + residual; may be NULL
  */

@@ -2,12 +2,13 @@
  * @file optim.h
  * Update rules over lists of tensors: one call, one pass over memory, no dispatch per tensor.
  *
- * Lists are arrays of n floating tensors on one device; grads[i] and the states of i have the sizes
- * and dtype of tensor i, except that the state of a bf16 or f16 tensor may be f32, and the gradient
- * of an f32 tensor bf16 or f16. Arithmetic is f64 for f64, else f32, rounded once when stored.
- * An empty list does nothing. Written tensors must not be expanded, nor share memory with
- * another member. Parameters require grad, so steps run under TS_NO_GRAD. Errors: TS_ERR_VALUE,
- * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_AUTOGRAD; nothing is written.
+ * Lists are arrays of n floating tensors on one device. grads[i] and the states of params[i] have
+ * the sizes and dtype of params[i], with two exceptions: the state of a bf16 or f16 parameter may
+ * be f32, and the gradient of an f32 parameter may be bf16 or f16. Arithmetic is f64 for f64, else
+ * f32; results are rounded once when stored. For n = 0 the functions write nothing. Written tensors
+ * must not be expanded or share memory with another member. Writing a leaf that requires grad needs
+ * TS_NO_GRAD. Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE,
+ * TS_ERR_AUTOGRAD; nothing is then written.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_OPTIM_H
@@ -18,18 +19,18 @@
 TS_BEGIN_DECLS
 
 /**
- * Device-side skip flag: a step is skipped without a host sync. All members are read. Tensors are
- * f32 on the device of the parameters.
+ * Device-side skip flag: a step is skipped without a host sync. Tensors are f32 on the device of
+ * the parameters. A caller sets both fields.
  */
 typedef struct ts_step_guard {
-    ts_tensor *found;           /**< one element, from ts_unscale_(): if it is not 0, the step only
-                                     adds 1 to the members of skipped; TS_NONE: no step is
-                                     skipped */
-    ts_tensor *const *skipped;  /**< with found: n tensors of one element, the number
-                                     of skipped steps among steps[i] */
+    ts_tensor *found;           /**< flag of one element, such as the result of ts_unscale_(). If it
+                                     is not 0, the step only adds 1 to each member of skipped.
+                                     TS_NONE: no flag */
+    ts_tensor *const *skipped;  /**< n tensors of one element: how many of the steps[i] steps of
+                                     parameter i were skipped. NULL if found is TS_NONE */
 } ts_step_guard;
 
-/** Numbers of an Adam step; all are read. */
+/** Numbers of an Adam step. No field has a default. */
 typedef struct ts_adamw_rule {
     double lr;           /**< >= 0 */
     double beta1, beta2; /**< in [0, 1); usual: 0.9, 0.999 */
@@ -38,57 +39,64 @@ typedef struct ts_adamw_rule {
     bool decoupled;      /**< true, AdamW: p *= 1 - lr * weight_decay;
                               false, Adam: g += weight_decay * p */
     const ts_step_guard *guard;   /**< NULL: no step is skipped */
-    ts_tensor *const *grad_scale; /**< NULL: 1; else one f32 element on the device of the tensors:
-                                       g is the gradient times this factor, in the arithmetic of
-                                       the step; the gradient itself is not written */
+    ts_tensor *const *grad_scale; /**< address of a factor of the gradients, one f32 element on the
+                                       device of the parameters; NULL: 1. The gradients themselves
+                                       are not written */
 } ts_adamw_rule;
 
 /**
- * Adam (Kingma, Ba, 2015) and AdamW (Loshchilov, Hutter, 2019), t = steps[i] less skipped steps:
+ * One step of Adam (Kingma, Ba, 2015) or AdamW (Loshchilov, Hutter, 2019). With g the gradient
+ * times grad_scale, and t = steps[i] less the skipped steps:
  *   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2,
  *   p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
  * @param exp_avg, exp_avg_sq  m and v, zero before the first step
- * @param steps  n numbers of steps: that of tensor i, this step included
+ * @param steps  n step counts >= 1; steps[i] is that of parameter i, this step included
  */
 TS_API ts_status ts_adamw_(ts_tensor *const *params, ts_tensor *const *grads,
                            ts_tensor *const *exp_avg, ts_tensor *const *exp_avg_sq,
                            const int64_t *steps, int64_t n, const ts_adamw_rule *rule);
 
-/** Numbers of an SGD step; all are read. */
+/** Numbers of an SGD step. No field has a default. */
 typedef struct ts_sgd_rule {
     double lr;           /**< >= 0 */
     double momentum;     /**< >= 0 */
-    double dampening;    /**< 0 with nesterov */
-    double weight_decay; /**< >= 0; added to the gradient */
+    double dampening;    /**< finite; must be 0 with nesterov */
+    double weight_decay; /**< >= 0; g += weight_decay * p */
     bool nesterov;       /**< needs momentum > 0 */
-    const ts_step_guard *guard;
-    ts_tensor *const *grad_scale; /**< both as in ts_adamw_rule */
+    const ts_step_guard *guard;   /**< as in ts_adamw_rule */
+    ts_tensor *const *grad_scale; /**< as in ts_adamw_rule */
 } ts_sgd_rule;
 
 /**
- * Gradient descent, as torch.optim.SGD: g += weight_decay p; with momentum b = g at step 1, then
- * b = momentum b + (1 - dampening) g, and g = b, or g + momentum b with nesterov; p -= lr g.
- * @param momentum_buffers  b; NULL without momentum
+ * One step of gradient descent, as torch.optim.SGD. With g the gradient times grad_scale:
+ *   g += weight_decay p
+ *   with momentum: b = g at step 1, later b = momentum b + (1 - dampening) g;
+ *                  then g = b, or g += momentum b with nesterov
+ *   p -= lr g
+ * @param momentum_buffers  b; not read if momentum is 0, and may then be NULL
+ * @param steps  as for ts_adamw_()
  */
 TS_API ts_status ts_sgd_(ts_tensor *const *params, ts_tensor *const *grads,
                          ts_tensor *const *momentum_buffers, const int64_t *steps, int64_t n,
                          const ts_sgd_rule *rule);
 
-/** sqrt of the sum of the squares of all elements, 0-dim; f64 if a tensor is f64, else f32.
- *  Sums in f64 over fixed blocks. No gradient flows through it. */
+/** The 2-norm of all elements of all tensors together: a 0-dim tensor, f64 if a tensor is f64, else
+ *  f32; 0 for n = 0. Sums in f64 over fixed blocks, so the bits do not depend on the number of
+ *  threads. Not differentiable. */
 TS_API ts_tensor *ts_global_norm(ts_tensor *const *tensors, int64_t n);
 
-/** Multiplies each tensor by a number. */
+/** Multiplies each tensor by a number, in place. */
 TS_API ts_status ts_scale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
-/** Multiplies each tensor by the one element of the floating `factor`. */
+/** Like ts_scale_(); factor is a floating tensor of one element. */
 TS_API ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
-/** Multiplies each tensor by a number, as ts_scale_(), in one pass. Returns a 0-dim f32: 1 if a
- *  product is infinite or NaN, else 0. See nn/amp.h. */
+/** Like ts_scale_(), and in the same pass checks the products. Returns a 0-dim f32 tensor: 1 if a
+ *  product is infinite or NaN, else 0. Used for gradient scaling (nn/amp.h). */
 TS_API ts_tensor *ts_unscale_(ts_tensor *const *tensors, int64_t n, ts_scalar factor);
-/** ts_unscale_() with the one element of the floating `factor`. */
+/** Like ts_unscale_(); factor is a floating tensor of one element. */
 TS_API ts_tensor *ts_unscale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor);
-/** Multiplies each tensor by min(1, max_norm / (norm + 1e-6)), with the norm of
- *  ts_global_norm(). */
+/** Multiplies each tensor by min(1, max_norm / (norm + 1e-6)), in place.
+ *  @param norm      one floating element, such as the result of ts_global_norm()
+ *  @param max_norm  >= 0 */
 TS_API ts_status ts_clip_norm_(ts_tensor *const *tensors, int64_t n, ts_tensor *norm,
                                double max_norm);
 

@@ -12,7 +12,8 @@ TS_BEGIN_DECLS
 /** Merges the dims start_dim to end_dim (included) into one: a view, or a copy if the strides do
  *  not allow a view. */
 TS_API ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim);
-/** Splits dim `dim` into ndim dims of these sizes; one size may be -1. */
+/** View in which dim `dim` is replaced by ndim dims of these sizes, whose product is dim's size.
+ *  One size may be -1 and is then computed. */
 TS_API ts_tensor *ts_unflatten(ts_tensor *t, int dim, const int64_t *sizes, int ndim);
 
 /** Transposes (N, M) to (M, N). A tensor with fewer than two dims is unchanged; more are an
