@@ -31,9 +31,9 @@ static shape draw_shape(uint64_t *state, float size, bool background)
     s.cos = cosf(angle), s.sin = sinf(angle);
     s.x = draw(state, 0, size), s.y = draw(state, 0, size);
     s.width = background ? 2 * size : draw(state, size / 8, size / 4);
-    s.height = s.class == 2 ? draw(state, size / 8, size / 4) : s.width;
+    s.height = s.class == 2 ? s.width * draw(state, 0.3F, 0.7F) : s.width;
     for (int c = 0; c < 3; c++)
-        s.colour[c] = draw(state, 0, 1);
+        s.colour[c] = background ? draw(state, 0, 0.6F) : draw(state, 0.4F, 1);
     s.contrast = draw(state, 0.05F, 0.15F);
     s.period = draw(state, size / 24, size / 8);
     return s;

@@ -11,7 +11,7 @@ enum { SCENE_CLASSES = 3 }; // background, disc, box
 
 /**
  * Draws scenes first .. first + n - 1 of a seed; a scene depends on the seed and its number alone.
- * Patterns, overlap and noise leave the outlines as the only sign of a class.
+ * Shapes are brighter than the background on average; only outlines tell discs from boxes.
  * @param x  receives the images (n, 3, size, size), channels-last, f32, about -1 to 1
  * @param y  receives the classes (n, size, size), i64
  */
