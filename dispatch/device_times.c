@@ -11,6 +11,7 @@
 /* Written while a profile starts or stops. */
 static ts_device_record record;
 static char note[160];
+static bool wanted;     /* a profile with device times records */
 static ts_key recorder; /* key of the backend; TS_KEY_CPU: none */
 
 static uint64_t reset_part(int64_t reset) { return (uint64_t)reset % (1 << TS_TAG_RESET); }
@@ -26,6 +27,12 @@ void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int
     uint64_t tag = (row ? row->hash >> TS_TAG_ROW : 0) << TS_TAG_ROW |
                    reset_part(reset) << TS_TAG_STEP | step;
     backend->profile_tag(backend->state, tag);
+    /* Libraries that the backend uses end by handlers of exit(), which they set when they first
+       run. The profile must be read earlier: by a handler that is set later. */
+    static _Atomic uint32_t tags;
+    uint32_t n = atomic_fetch_add_explicit(&tags, 1, memory_order_relaxed) + 1;
+    if (TS_UNLIKELY((n & (n - 1)) == 0) && n)
+        ts_process_watch_end();
 }
 
 void ts_device_times_open_scope(const char *name) { ts_timers_scope(name); }
@@ -39,8 +46,7 @@ static void keep_note(void)
 
 void ts_device_times_join(const ts_backend *backend)
 {
-    if (!backend || !backend->profile_begin || !ts_timers_recording() ||
-        atomic_load(&ts_timing.device))
+    if (!backend || !backend->profile_begin || !wanted || atomic_load(&ts_timing.device))
         return;
     if (backend->device_count && backend->device_count(backend->state) <= 0) {
         ts_error_clear();
@@ -51,8 +57,6 @@ void ts_device_times_join(const ts_backend *backend)
         keep_note();
         return;
     }
-    /* at exit, the profile is read before the libraries that the backend loaded end */
-    ts_process_watch_end();
     atomic_store_explicit(&ts_timing.device, backend, memory_order_release);
 }
 
@@ -60,6 +64,7 @@ void ts_device_times_begin(void)
 {
     record = (ts_device_record){0};
     note[0] = 0;
+    wanted = true;
     for (uint8_t k = 0; k < 16; k++)
         ts_device_times_join(ts_backend_of((ts_device){k, 0}));
 }
@@ -74,7 +79,9 @@ void ts_device_times_drop(void)
 void ts_device_times_end(void)
 {
     const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);
-    recorder = TS_KEY_CPU;
+    wanted = false;
+    if (b)
+        recorder = TS_KEY_CPU;
     for (uint8_t k = 0; k < 16 && b; k++)
         recorder = ts_backend_of((ts_device){k, 0}) == b ? k : recorder;
     if (b && b->profile_end(b->state, &record) != TS_OK) {

@@ -21,7 +21,8 @@ TS_INLINE int64_t ts_tag_step(uint64_t tag) { return (int64_t)(tag & ((1 << TS_T
 /** True if the tag is of the current recording, not of one before a reset. */
 bool ts_tag_is_current(uint64_t tag);
 
-/** Starts recording on the first loaded backend that can. */
+/** Starts recording on the first loaded backend that can. Call it before ts_timers_record(true);
+ *  ts_timers_record(false) ends it. */
 void ts_device_times_begin(void);
 /** Starts recording on a backend that is loaded while a profile records. */
 void ts_device_times_join(const ts_backend *backend);

@@ -506,10 +506,8 @@ ts_status ts_timers_record(bool on)
     pthread_mutex_unlock(&ts_timing.lock);
     if (before && !on)
         ts_device_times_end();
-    if (on && !before) {
-        ts_device_times_begin();
+    if (on && !before)
         ts_timers_reset(); /* at its next stamp each thread starts a new row */
-    }
     return TS_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/process.h"
+#include "dispatch/device_times.h"
 #include "dispatch/timers.h"
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
@@ -28,7 +29,11 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
     TS_TRY(ts_prof_measure_calls());
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));
     ts_timers_record_steps(o.first_step, o.last_step, o.trace);
-    return ts_timers_record(true);
+    ts_device_times_begin();
+    ts_status status = ts_timers_record(true);
+    if (status != TS_OK)
+        ts_device_times_end();
+    return status;
 }
 
 ts_status ts_prof_stop(void) { return ts_timers_recording() ? ts_timers_record(false) : TS_OK; }

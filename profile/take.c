@@ -240,8 +240,12 @@ ts_profile *ts_profile_take(void)
     p->measured = ts_prof_find_machine(&p->machine) == TS_OK;
     if (!p->measured)
         ts_error_clear();
-    if (ts_profile_is_of_device(p) && ts_device_measure(ts_device_of_times(), &p->device) != TS_OK)
+    if (ts_profile_is_of_device(p) &&
+        ts_device_measure(ts_device_of_times(), &p->device) != TS_OK) {
+        snprintf(p->device.note, sizeof p->device.note, "no GPU ceilings, so no regimes: %.120s",
+                 ts_error_message());
         ts_error_clear();
+    }
     ts_profile_sort(p);
     ts_profile_judge(p);
     return p;

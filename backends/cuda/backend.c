@@ -283,6 +283,8 @@ static void profile_tag(void *state, uint64_t tag)
 static ts_status profile_end(void *state, ts_device_record *record)
 {
     (void)state;
+    int device;
+    TS_TRY(ts_cuda_check(cudaGetDevice(&device), "no GPU times: the end of a profile"));
     ts_cuda_wait_for_all(); /* CUPTI delivers records of finished work only */
     return ts_cupti_end(record);
 }

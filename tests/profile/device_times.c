@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "backends/cuda/cupti.h"
+#include "init.h"
 #include "tests/dispatch/offset.h"
 #include "tests/profile/fake_cupti.h"
 #include "tests/profile/machine.h"
@@ -265,6 +266,40 @@ TS_TEST(a_backend_that_is_loaded_while_a_profile_records_takes_part)
     ts_profile *p = take();
     ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 1000);
     ts_profile_free(p);
+}
+
+enum { READ = 23 };
+static char report_path[96];
+
+/** The first handler that was set runs last, after the report. */
+static void read_report(void)
+{
+    char text[4096] = "";
+    fflush(stderr);
+    FILE *in = fopen(report_path, "r");
+    bool good = in && fread(text, 1, sizeof text - 1, in) > 0 &&
+                strstr(text, "device times of CUPTI 7: 2 kernels") != NULL;
+    if (in)
+        fclose(in);
+    unlink(report_path);
+    _exit(good ? READ : 1);
+}
+
+/** The profile of TS_PROF is read before CUPTI ends, though CUPTI's handler of exit() is set later
+ *  than the library's. */
+TS_TEST(a_profile_that_ends_with_the_process_has_device_times, .exit = READ)
+{
+    BEGIN;
+    ck_assert_int_eq(atexit(read_report), 0);
+    snprintf(report_path, sizeof report_path, "/tmp/tessera-report-%d", (int)getpid());
+    setenv("TS_PROF", "1", 1);
+    ts_profile_from_environment();
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_relu(x));
+    OK(ts_relu(x));
+    ck_assert_ptr_nonnull(freopen(report_path, "w", stderr));
+    exit(0);
 }
 
 TS_TEST(lost_records_are_counted_and_make_the_verdict_unreliable)
