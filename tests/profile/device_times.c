@@ -9,11 +9,10 @@
 #include "tests/profile/fake_cupti.h"
 #include "tests/profile/machine.h"
 
-#if !TS_TIMERS
-#define BEGIN TS_SKIP("built without timers")
-#else
-#define BEGIN prepare()
-#endif
+#define BEGIN                                                                                      \
+    if (!TS_TIMERS)                                                                                \
+        TS_SKIP("built without timers");                                                           \
+    prepare()
 
 char ran[64];
 
@@ -450,4 +449,18 @@ TS_TEST(device_times_survive_a_file)
     ts_profile_free(p);
     ts_profile_free(again);
     end_cache();
+}
+
+TS_TEST(a_backend_that_records_needs_all_slots)
+{
+    ts_backend partial = backend;
+    partial.profile_tag = NULL;
+    ck_assert_int_eq(ts_register_backend(&partial, NULL), TS_ERR_FORMAT);
+    ck_assert_str_eq(ts_error_message(),
+                     "register_backend: the slot 'profile_tag' is required and NULL");
+    partial.profile_tag = profile_tag;
+    partial.profile_end = NULL;
+    ck_assert_int_eq(ts_register_backend(&partial, NULL), TS_ERR_FORMAT);
+    ck_assert_str_eq(ts_error_message(),
+                     "register_backend: the slot 'profile_end' is required and NULL");
 }
