@@ -293,10 +293,12 @@ TS_TEST(a_profile_that_ends_with_the_process_has_device_times, .exit = READ)
     snprintf(report_path, sizeof report_path, "/tmp/tessera-report-%d", (int)getpid());
     setenv("TS_PROF", "1", 1);
     ts_profile_from_environment();
-    TS_SCOPE;
-    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
-    OK(ts_relu(x));
-    OK(ts_relu(x));
+    {
+        TS_SCOPE;
+        ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+        OK(ts_relu(x));
+        OK(ts_relu(x));
+    }
     ck_assert_ptr_nonnull(freopen(report_path, "w", stderr));
     exit(0);
 }
