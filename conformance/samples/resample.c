@@ -318,7 +318,7 @@ static const ts_sample samples[] = {
      .dtypes = DT_INTS | TS_DT(TS_BOOL)},
     {"pad", "cut off", {T(3, 4, SWEEP, 5), INTS(-1, 2, 1, 0, -1, -2), INT(TS_PAD_CONSTANT),
                         FLOAT(0)},
-     ref_pad, .c = 0, .grad = true, .most = 33, .many = 1000, .no_empty = true},
+     ref_pad, .c = 0, .grad = true, .most = 33, .many = 130, .no_empty = true},
     {"pad", "reflect", {T(SWEEP, 2, 4, 5), INTS(4, 1, 2, 3), INT(TS_PAD_REFLECT), FLOAT(0)},
      ref_pad,
      .c = 0, .grad = true, .most = 33, .many = 1000,
