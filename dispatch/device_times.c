@@ -80,8 +80,10 @@ void ts_device_times_end(void)
 {
     const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);
     wanted = false;
-    if (b)
+    if (b) {
         recorder = TS_KEY_CPU;
+        ts_process_watch_end(); /* as in ts_device_times_tag(), for the measurement of ceilings */
+    }
     for (uint8_t k = 0; k < 16 && b; k++)
         recorder = ts_backend_of((ts_device){k, 0}) == b ? k : recorder;
     if (b && b->profile_end(b->state, &record) != TS_OK) {

@@ -240,7 +240,8 @@ static TS_COLD void mark_step(ts_timers *t)
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
-    if (TS_UNLIKELY(r->updated != ts_timing.updates[f->op]) && f->thread->depth == 1) {
+    if (TS_UNLIKELY(r->updated != ts_timing.updates[f->op]) && f->thread->depth == 1 &&
+        !(r->updated && f->thread->workspace)) { /* no step ends inside the capture of a graph */
         r->updated = !r->updated;
         if (!r->updated && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed)) {
             mark_step(t);

@@ -123,6 +123,7 @@ ts_status ts_device_measure(ts_device device, ts_device_part *part)
     snprintf(m->name, sizeof m->name, "%s", ts_device_name(device));
     TS_SCOPE;
     PLAIN_CALLS;
+    TS_TRY(ts_synchronize(device)); /* an error if the device has ended with the process */
     TS_TRY(measure_product(device, TS_F32, 4096, &m->gemm_flops));
     TS_TRY(measure_product(device, TS_BF16, 8192, &part->half_flops));
     TS_TRY(measure_copies(device, m));

@@ -4,6 +4,7 @@
 #include "backends/cuda/alloc.h"
 #include "backends/cuda/capture.h"
 #include "backends/cuda/cupti.h"
+#include "backends/cuda/current.h"
 #include "backends/cuda/fuse.h"
 
 #include <stdatomic.h>
@@ -283,9 +284,9 @@ static void profile_tag(void *state, uint64_t tag)
 static ts_status profile_end(void *state, ts_device_record *record)
 {
     (void)state;
-    int device;
-    TS_TRY(ts_cuda_check(cudaGetDevice(&device), "no GPU times: the end of a profile"));
     ts_cuda_wait_for_all(); /* CUPTI delivers records of finished work only */
+    if (ts_cuda_current) /* fails if CUDA has ended, as CUPTI has then, too */
+        TS_TRY(ts_cuda_check(ts_cuda_wait_for_device(true), "no GPU times: wait for the device"));
     return ts_cupti_end(record);
 }
 
