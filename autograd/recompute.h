@@ -15,7 +15,8 @@
 typedef struct ts_segment ts_segment;
 
 /** How a thread saves tensors for backward while a checkpointed function runs. If both segment and
- *  into are NULL, tensors are not saved at all. */
+ *  into are NULL (an inner checkpointed function, while the outer one runs again), nodes save only
+ *  leaves that require grad and are not inputs; nothing would read the others. */
 struct ts_tape {
     ts_segment *segment;      /* first run: gives slot numbers */
     ts_collected *into;       /* second run: collects the tensors */
@@ -25,15 +26,16 @@ struct ts_tape {
 
 /** The slow part of ts_saved_pack(). */
 bool ts_tape_take(ts_tape *tape, ts_node *node, ts_tensor *t, ts_saved *s);
-/** Offers a tensor that node saves to the thread's tape. True: the tape handles it, and *s has its
- *  slot number if it can be recomputed. False: the node must save t itself. */
+/** Offers t, which node is about to save, to the thread's tape. True: the tape handles it: the
+ *  first run writes a slot number to *s, the second run collects t. False: the node must save t
+ *  itself. */
 TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_saved *s)
 {
     return TS_UNLIKELY(thread->tape != NULL) && ts_tape_take(thread->tape, node, t, s);
 }
 
-/** A tensor that the node saved, recomputed if necessary, without history; NULL with an error.
- *  Lives until the node has run. */
+/** The tensor whose slot number the node saved in `packed`, without history. The first call for a
+ *  segment runs its function again. NULL with an error. Lives until the node has run. */
 const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packed);
 /** Releases the tensors that were recomputed for a node that has run. */
 void ts_collected_done(ts_run *run, ts_node *node);

@@ -31,8 +31,9 @@ ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**
  * Gives argument 0 the gradient grad for a part of its elements and 0 elsewhere. The part is the
- * view's result `output`, or a set of distinct positions. Many parts of one tensor cost no more
- * than the tensor. May be called once per part.
+ * view's result `output`, or a set of distinct positions. The engine adds the parts of a tensor
+ * into one buffer, so the time is linear in the sizes of the tensor and its parts. May be called
+ * once per part.
  */
 ts_status ts_rule_give_part(ts_vjp_call *b, int output, ts_tensor *grad);
 ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *at);

@@ -16,8 +16,9 @@ TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
     f->plan = plan;
 }
 
-/** Checks each destination: it fits the planned result, and no argument shares its storage, except
- *  an operand that is the same tensor. TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE. */
+/** Checks each destination: it fits the planned result, and no argument overlaps it in memory,
+ *  except an operand with the same address, sizes, strides and dtype. TS_ERR_SHAPE, TS_ERR_DTYPE,
+ *  TS_ERR_DEVICE, TS_ERR_VALUE. */
 ts_status ts_check_given(const ts_frame *f);
 /** Checks that the destination `out` has the sizes, dtype and device of `m`, and no two elements at
  *  one address. Same errors. */

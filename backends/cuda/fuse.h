@@ -1,11 +1,15 @@
 /**
  * @file fuse.h
- * Fused groups: runs the pointwise calls of a group as one kernel, which NVRTC compiles.
+ * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A group has
+ * pointwise calls and calls by rows, such as softmax and sum, which work on each row of their first
+ * argument by itself; a row is the last dims. Another kernel adds the partial sums of sums over
+ * rows.
  *
- * The kernels of the calls describe the group: each runs without a device and, instead of launching
- * its loop, records the functor that the loop applies (describe.cuh). The generated kernel
- * (fuse_source.c) applies the same functors to the same elements, so its results are bitwise equal
- * to those of the separate calls.
+ * The kernels of pointwise calls describe the group: each runs without a device and, instead of
+ * launching its loop, records the functor that the loop applies (describe.cuh). A call by rows has
+ * a function in group_rows.cuh. The generated kernel (fuse_source.c) applies the same functors to
+ * the same elements, so the results of a pointwise group are bitwise equal to those of the separate
+ * calls. In a group by rows, sums may have another order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FUSE_H
@@ -73,7 +77,7 @@ typedef struct ts_cuda_group {
     bool draws; /* a functor takes random words */
     int64_t numel;
     int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements; by rows: without the row */
-    /* By rows; 0 in a pointwise group, except `threads`. */
+    /* By rows; 0 in a pointwise group, except `threads`, `resident` and `blocks`. */
     int rows;               /* last dims of the space that form a row */
     const ts_tensor *space; /* a tensor of the space's sizes */
     int64_t columns;        /* elements of a row */

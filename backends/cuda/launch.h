@@ -19,13 +19,15 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks per cluster, along x; 1: no clusters */
 } ts_cuda_grid;
 
-/** Launches on the calling thread's device. The first launch sets the attributes that the kernel's
- * grid needs. arguments: an address for each of the kernel's parameters. */
+/** Launches on the calling thread's device. The first launch of a kernel, and each with more shared
+ * memory than before, sets the attributes that the grid needs. arguments: an address for each of
+ * the kernel's parameters. */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 
-/** Launches a kernel whose blocks may start before the previous kernel has ended and wait for its
- * results by griddepcontrol.wait: on sm_90 and later, without clusters. */
+/** Like ts_cuda_launch(), but the blocks may start before the previous kernel on the stream has
+ * ended. The kernel must itself wait for that one's results, by griddepcontrol.wait. Call only for
+ * sm_90 or later, and with a grid without clusters. */
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 

@@ -3,9 +3,10 @@
  * Pointwise kernels. A kernel family defines a functor of elements; ts::pointwise() runs it over
  * the call's space.
  *
- * If every operand is contiguous along the innermost dim, or has one element for all of it, a
- * kernel per functor and dtype moves 16 bytes of the widest operand per thread. Otherwise a thread
- * moves four single elements. Then a functor whose operands have one dtype has a kernel per
+ * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
+ * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
+ * operand per thread (loop_is_wide() has the exact condition on layouts). Otherwise a thread moves
+ * four single elements. Then a functor whose operands have one dtype has a kernel per
  * arithmetic type (double, float, int64_t, bool), which converts elements as it loads and stores
  * them; copies and selections have a kernel per dtype. Offsets along the other dims are computed by
  * multiplications instead of divisions.
@@ -236,8 +237,9 @@ template <int N> struct loop_launcher {
     ts_cuda_grid fill(const ts_frame *f, const ts_space &of, int64_t from, int64_t size) const;
 };
 
-/** Fills the dims after the first one. A separate function, so that the common launch with one dim
- * stays short. Returns the number of accesses of all dims. */
+/** For several dims: fills the sizes of all dims but the last, and the strides of all but the
+ * first. A separate function, so that the common launch with one dim stays short. Returns the
+ * number of accesses of all dims, of which the last has last_size indices. */
 template <int N>
 __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space,
                                                   int shift, int64_t last_size)
@@ -255,8 +257,8 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** Fills the kernel's space with indices from to from + size - 1 of a space's outermost dim, fewer
- * than 2^31 accesses. Returns the grid. */
+/** Fills the kernel's space with a part of a space: `size` indices of its outermost dim, beginning
+ * with index `from`. The part has fewer than 2^31 accesses. Returns the grid. */
 template <int N>
 ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64_t from,
                                     int64_t size) const
@@ -322,9 +324,9 @@ inline int loop_far_dim(const ts_space &space)
     return d;
 }
 
-/** Launches a kernel over parts along the outermost dim with fewer than 2^31 accesses each; over
- * each index of a dim separately if one index has more accesses, or if a stride of the dim exceeds
- * 31 bits. */
+/** Launches a kernel over parts along the outermost dim with fewer than 2^31 accesses each. Before
+ * that, a dim with a stride of more than 31 bits is split into its single indices; so is the
+ * outermost dim if one index of it is already too large for a part. */
 template <int N>
 __attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &space,
                                                cudaStream_t stream, const loop_launcher<N> &to)

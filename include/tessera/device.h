@@ -4,8 +4,9 @@
  *
  * A backend with streams works asynchronously: an op returns when its work is queued on the calling
  * thread's current stream of the device. Calls that bring values to the host (ts_item(),
- * ts_copy_to(), ts_print(), ts_to_device() to the CPU) wait. On a device without streams these
- * functions are allowed and do nothing.
+ * ts_copy_to(), ts_print(), ts_to_device() to the CPU) wait. On a device without streams the
+ * functions for waiting, streams and events are allowed and do nothing, except that
+ * ts_event_elapsed() fails.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_DEVICE_H
