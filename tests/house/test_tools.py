@@ -464,7 +464,7 @@ class GpuSuite(ToolCase):
                                    'while [ $# -gt 0 ]; do [ "$1" = --json ] && cp card.json "$2"; '
                                    'shift; done\necho "cuda:0: conforms"\n')
         self.write("ts-conformance", self.conformance, 0o755)
-        for name in ("test_cuda", "test_cuda_attention", "test_cuda_blocks"):
+        for name in ("test_cuda", "test_cuda_attention", "test_cuda_blocks", "test_cuda_rows"):
             self.write(name, note + f"echo {name}: 5 passed, 0 failed, 1 skipped\n", 0o755)
         self.card()
 
@@ -490,7 +490,7 @@ class GpuSuite(ToolCase):
         steps = found["ptx80"]["steps"]
         self.assertEqual(list(steps),
                          ["compiled", "samples", "products", "compiled without force", "tests"])
-        self.assertEqual(steps["tests"]["verdict"], "15 passed, 0 failed, 3 skipped")
+        self.assertEqual(steps["tests"]["verdict"], "20 passed, 0 failed, 4 skipped")
         self.assertTrue(all(step["seconds"] >= 0 for step in steps.values()))
         calls = [line for line in self.calls() if "--list" not in line]
         order = ["samples" if "--json" in call else "tests" if call.startswith("test_cuda ")
@@ -542,7 +542,7 @@ class GpuSuite(ToolCase):
         status, output, found = self.suite("--only", "ptx80", "--resume")
         self.assertEqual(status, 0, output)
         self.assertEqual(found["ptx80"]["failed"], 0)
-        self.assertEqual(found["ptx80"]["steps"]["tests"]["passed"], 15)
+        self.assertEqual(found["ptx80"]["steps"]["tests"]["passed"], 20)
         calls = [line for line in self.calls()[before:] if "--list" not in line]
         self.assertFalse(any("--json" in call or "force=1 " in call for call in calls))
         self.assertGreater(len(calls), 15, "what the tests need is compiled again")

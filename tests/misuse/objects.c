@@ -484,6 +484,7 @@ static ts_status odd_status(ts_status right)
 static ts_tensor *odd_tensor(ts_tensor *right)
 {
     misbehave();
+    my->disturbed |= !right; /* a failed call left a record, and another tensor may replace NULL */
     switch (below(14)) {
     case 0: return NULL;
     case 1: return TS_NONE;
