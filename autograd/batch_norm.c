@@ -1,8 +1,9 @@
-/** @file batch_norm.c  Rules of normalisation by channel. */
+/** @file batch_norm.c  Gradient rules of batch norm and group norm. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
-/** A statistic of `groups` groups of channels, (groups) or (N, groups), as a factor of x. */
+/** Reshapes a statistic, (groups) or (N, groups), so that it broadcasts against x (N, C, ...);
+ * `groups` divides C. NULL-safe. */
 static ts_tensor *beside(ts_tensor *statistic, ts_tensor *x, int64_t groups)
 {
     TS_TRY_NULL(statistic);
@@ -16,8 +17,8 @@ static ts_tensor *beside(ts_tensor *statistic, ts_tensor *x, int64_t groups)
     return ts_reshape(statistic, sizes, x->ndim);
 }
 
-/** Adds to *dx what came for means and variances: of n elements, d mean = 1 / n and
- * d var = 2 (x - mean) / n. */
+/** Adds to *dx the gradients that arrive through the returned means and variances. For n elements
+ * per statistic, d mean / dx = 1 / n and d var / dx = 2 (x - mean) / n. */
 static ts_status add_statistics(ts_vjp_call *b, ts_tensor **dx, ts_tensor *x, int64_t groups)
 {
     ts_tensor *mean = RET(1);
@@ -36,7 +37,8 @@ static ts_status add_statistics(ts_vjp_call *b, ts_tensor **dx, ts_tensor *x, in
     return TS_OK;
 }
 
-/** Statistics that were given have the gradients -w rstd sum(g) and -w rstd^2 sum(g z) / 2. */
+/** Gradients of given statistics: -w rstd sum(g) for mean and -w rstd^2 sum(g z) / 2 for var, plus
+ * those of the returned copies. dw = sum(g z) and db = sum(g); NULL if not needed. */
 static ts_status give_constants(ts_vjp_call *b, ts_tensor *dw, ts_tensor *db)
 {
     ts_tensor *rstd = ts_rsqrt(ts_add_scalar(RET(2), NUM(5))), *weight = ARG(3),

@@ -1,10 +1,10 @@
-/** @file pool.c  Rules of max pools: gradients go to the places of the largest elements. */
+/** @file pool.c  Gradient rules of max pools: a gradient is added at the index of its maximum. */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
 #include "autograd/rule.h"
 
-/** The gradient by places, over n spatial dims; the numbers of a window are arguments from 1 on, or
- * absent. */
+/** Gives argument 0 its gradient by max_pool_backward over n spatial dims. window: arguments 1 to 4
+ * are kernel, stride, padding and dilation; false for adaptive pools, which have none. */
 static ts_status to_places(ts_vjp_call *b, int n, bool window)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
@@ -32,7 +32,7 @@ static ts_status adaptive_max_pool(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_adaptive_max_pool = {.rule = adaptive_max_pool, .always = READS_RET(1)};
 
-/** Elements of g at the places, over the spatial dims as one. */
+/** Gathers the elements of g at the indices, with the spatial dims flattened. */
 static ts_status max_pool_backward(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0), *indices = ARG(1);

@@ -1,9 +1,10 @@
-/** @file resample.c  Rules of padding, resizing and averages of windows, which are linear. */
+/** @file resample.c  Gradient rules of padding, resizing and average pooling. These ops are linear:
+ * the gradient of an op is its _backward op, and the gradient of that is the op. */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
 #include "autograd/rule.h"
 
-/** Numbers of a list argument. */
+/** Argument i, a list or a number. */
 static const ts_value *list(ts_vjp_call *b, int i) { return ts_rule_arg(b, i); }
 /** The last `n` sizes of argument 0. */
 #define LAST(n) ts_rule_arg_meta(b, 0).sizes + ts_rule_arg_meta(b, 0).ndim - (n)
@@ -13,8 +14,8 @@ static ts_tensor *call(int op, const ts_value *args, int nargs)
     return args[0].t ? ts_invoke(op, args, nargs, 1) : NULL;
 }
 
-/** The gradient as the other of the two ops, with the call's numbers from argument `from` on behind
- *  the spatial sizes, unless n is 0: those of argument 0 go to `sizes`. */
+/** Gives argument 0 its gradient by `op`, the transposed op. The arguments of op are the gradient;
+ *  if n > 0, the last n sizes of argument 0; and the call's arguments from `from` to nargs - 1. */
 static ts_status transposed(ts_vjp_call *b, int op, int n, int from, int nargs)
 {
     ts_value args[TS_MAX_ARGS] = {ts_value_tensor(GRAD(0))};

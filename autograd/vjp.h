@@ -40,8 +40,8 @@ ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *grad, const ts_places *
 /** Argument i of a pointwise call, cast to the dtype of result 0, in which the kernel computed. A
  * plain number becomes a 0-dim tensor. NULL with an error. */
 ts_tensor *ts_rule_operand(ts_vjp_call *b, int i);
-/** A gradient for a kernel that reads it beside x: a channels-last copy if x is channels-last and g
- *  is not, else g. NULL-safe. */
+/** Returns gradient g in a layout that a kernel can read together with x: a channels-last copy if x
+ *  is dense and channels-last and g is not, else g. NULL-safe. */
 ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x);
 /** A new tensor like m, filled with a number (ts_rule_zeros: with 0); NULL with an error. */
 ts_tensor *ts_rule_full(ts_meta m, ts_value value);

@@ -37,7 +37,7 @@ struct ts_compiled {
 
 /** Reads the environment variable TS_COMPILE. */
 void ts_compiled_from_environment(void);
-/** Whether the function's plans may have groups with calls by rows. */
+/** True if groups of the function's plans may contain norms, softmax and reductions (rows.c). */
 bool ts_compiled_by_rows(const ts_compiled *c);
 /** Counts a graph break; TS_ERR_STATE if the function was compiled with fullgraph. */
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);

@@ -266,7 +266,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
         fresh = capture_steps(r, k, false, &step) != TS_OK || !remember(k, r, l);
     if (fresh && !capture(r, k, l))
         return TS_OK;
-    ts_device_times_scope(r->thread, "compiled"); /* a graph's kernels belong to no call */
+    ts_device_times_scope(r->thread, "compiled"); /* the profile's scope of the graph's kernels */
     ts_status status =
         k->backend->capture_replay(k->backend->state, k->device.index, k->capture, stream);
     ts_device_times_scope(r->thread, NULL);

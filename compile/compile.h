@@ -123,7 +123,8 @@ typedef struct ts_exec {
 } ts_exec;
 
 /** Makes the plan of a recorded stream and copies the words; NULL with an error. max_groups: limit
- *  for fused groups, as in ts_compile_opts. by_rows: groups may have calls by rows. */
+ *  for fused groups, as in ts_compile_opts. by_rows: groups may contain norms, softmax and
+ *  reductions over the last dims (rows.c). */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      int64_t max_groups, bool by_rows);
 /** How a call takes part in a group. */
@@ -131,22 +132,22 @@ typedef struct ts_group_part {
     bool takes;      /* the call can be in a group of its device */
     uint8_t rows;    /* last dims of the iteration space that form a row, which the call needs as a
                         whole; 0: the call is pointwise */
-    uint8_t results; /* bit i: result i has other sizes than the space and is complete only after
-                        the group, so no call of the group may use it */
+    uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
+                        complete only after the group, or lacks the dims of a row */
 } ts_group_part;
-/** Whether and how a node's call can be in a fused group: pointwise or by rows and, on the CPU,
- *  without casts. numbers: the numbers of a run. */
+/** Tells whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
+ *  the CPU, it must also need no casts. numbers: the numbers of a run. */
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
-/** The same for a prepared call whose plan has rows (rows.c). */
+/** ts_group_takes() for a call whose shape rule ran and set plan->rows (rows.c). */
 ts_group_part ts_rows_part(const ts_frame *f);
 /** True if a value can be in a group over these sizes whose last `rows` dims form rows: along a row
  *  it is contiguous or has one element. */
 bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
                  int rows);
-/** True if v has one element per row of such a group. */
+/** True if v has the group's ndim dims and one element per row. */
 bool ts_rows_each(const ts_graph *g, const ts_graph_value *v, const int64_t *sizes, int ndim,
                   int rows);
-/** Most tensors of one call in a group. */
+/** Maximum number of tensors (arguments and results) of one call in a group. */
 enum { TS_GROUP_TENSORS = 10 };
 /** Bytes of a value's elements. */
 int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);

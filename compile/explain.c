@@ -33,7 +33,7 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
 }
 
-/** Appends the places of a node's values in memory that only its group uses. */
+/** Appends a note for each result of a node that gets no memory because only its group uses it. */
 static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
 {
     for (int i = 0; i < n->nrets; i++)

@@ -68,7 +68,7 @@ static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend
            t->info->kind == TS_FILL;
 }
 
-/** The place of a call in a group, by its plan. */
+/** How a call whose shape rule ran can take part in a group. */
 static ts_group_part part_of(const ts_frame *f)
 {
     if (f->plan->rows)

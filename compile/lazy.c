@@ -356,8 +356,8 @@ static ts_status run_eagerly(ts_frame *f)
     return ts_redispatch_new(f, f->args);
 }
 
-/** True if the bias gradient of a linear_backward shall be a call of its own: a sum over rows,
- *  which can be in the group that makes the incoming gradient. */
+/** True if f is a linear_backward whose bias gradient is recorded as a separate sum over rows. The
+ *  sum can join the group that computes the incoming gradient; linear_backward joins no group. */
 static bool sums_apart(const ts_frame *f, const ts_lazy *l)
 {
     enum { BIAS = 4 };
@@ -369,7 +369,7 @@ static bool sums_apart(const ts_frame *f, const ts_lazy *l)
     return backend && backend->group_takes;
 }
 
-/** Records a linear_backward, and the bias gradient as a sum. */
+/** Records a linear_backward without the bias gradient, and a sum_to_size for the bias gradient. */
 static ts_status record_apart(ts_frame *f)
 {
     TS_SCOPE;

@@ -253,8 +253,8 @@ static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
     return true;
 }
 
-/** True if the values of node i can be in a group over s's space whose last `rows` dims form rows;
- *  a result that is complete only after the group is an exception. */
+/** True if the values of node i can be in a group over s's space whose last `rows` dims form rows.
+ *  Results that no call of the group may use (touch.last) are not checked. */
 static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
 {
     const touch *t = (const touch *)m->touches.data;
@@ -265,7 +265,8 @@ static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
     return true;
 }
 
-/** True if node i, whose iteration space is v's, may join the group by its space and rows. */
+/** True if sizes, rows and device of node i, with iteration space v, match those of the group s,
+ *  which is step number `step`. */
 static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
                     const ts_graph_value *v, const ts_group_part *part)
 {

@@ -1,25 +1,27 @@
 /**
- * @file rows.c  Groups with calls by rows: norms, softmax, reductions.
+ * @file rows.c  Conditions under which norms, softmax and reductions ("calls by rows") join a fused
+ * group.
  *
- * The last dims of such a group's iteration space form a row, which one tile or thread block has as
- * a whole. Values have the sizes of the space, or one element per row, or one row for all rows.
+ * The last dims of such a group's iteration space form a row, which one tile (CPU) or thread block
+ * (GPU) computes as a whole. Values have the sizes of the space, one element per row, or one row
+ * that all rows share.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
 
 enum {
-    LONGEST = 8192, /* elements of a row */
-    SHORTEST = 16   /* on the CPU, whose kernels have a fixed cost per row */
+    LONGEST = 8192, /* maximum elements of a row */
+    SHORTEST = 16   /* minimum on the CPU, whose kernels have a fixed cost per row */
 };
 
-/** True if t's dims from `from` on have the sizes `want`, aligned to the last dim. */
+/** True if the last n sizes of t are `want`. */
 static bool ends_with(const ts_tensor *t, const int64_t *want, int n)
 {
     return t->ndim >= n && ts_same_sizes(t->sizes + t->ndim - n, want, n);
 }
 
-/** True if an argument of a call over `space` has its sizes, or one element per row, or is one row
- *  for all rows. */
+/** True if t is contiguous and has the sizes of `space`, one element per row, or the sizes of a
+ *  row. */
 static bool is_argument(const ts_tensor *t, const ts_tensor *space, int rows)
 {
     int outer = space->ndim - rows;
@@ -61,7 +63,7 @@ ts_group_part ts_rows_part(const ts_frame *f)
         const ts_tensor *t = f->rets[i].t;
         bool like = t->ndim == space->ndim && ends_with(t, space->sizes, space->ndim);
         if (t->dtype != p->ret[i].dtype || !(t->flags & TS_TENSOR_CONTIGUOUS) ||
-            (summed && !like && host)) /* tiles do not add up rows */
+            (summed && !like && host)) /* CPU tiles cannot sum over rows */
             return none;
         if (!like && (summed || t->ndim != space->ndim))
             part.results |= (uint8_t)(1u << i);

@@ -21,7 +21,8 @@ typedef struct tile_value {
     ts_tensor t;               /* one tile of it */
     char *base;                /* address of its memory; NULL: it has a buffer */
     int64_t step[TS_MAX_DIMS]; /* bytes along the space's dims; 0 where it is broadcast */
-    int shift;                 /* dim d of the value is dim d + shift of the space */
+    int shift;                 /* dim d of the value is dim d + shift of the space; gather() stores
+                                  a flag here until lay_out() runs */
     uint32_t number;           /* in the graph */
     int32_t buffer;            /* -1: none */
 } tile_value;
@@ -203,7 +204,7 @@ static void gather(tiles *w)
         for (int i = 0; i < n->nrets; i++) {
             c->ret[i] = n->rets[i] ? value_of(w, n->rets[i]) : 0;
             tile_value *v = c->ret[i] ? &w->values[c->ret[i] - 1] : NULL;
-            if (v) /* until the layout is known: 1 if it lacks the dims of a row */
+            if (v) /* for lay_out(): 1 if the result lacks the dims of a row */
                 v->shift = v->t.ndim < w->step->ndim;
         }
     }

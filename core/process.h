@@ -18,8 +18,9 @@ void ts_fork_guard(pthread_mutex_t *lock);
  *  the forking thread. */
 void ts_fork_in_child(void (*hook)(void));
 
-/** Registers the handler that notes the end of the process. Call it when the library loads and when
- * a second thread begins to use the library. */
+/** Registers the exit() handler that notes the end of the process. Call it when the library loads
+ * and when a second thread begins to use the library; also after other libraries have registered
+ * exit() handlers before which this one must run (handlers run in reverse order). */
 void ts_process_watch_end(void);
 /** Registers a hook that runs at process end, before the destructors of other libraries. */
 void ts_process_at_end(void (*hook)(void));

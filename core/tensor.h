@@ -277,8 +277,8 @@ TS_INLINE bool ts_storage_shared(const ts_storage *s)
  * (size-1 dims do not matter). */
 bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndim);
 /**
- * Whether t, of sizes (N, C, ...) and three dims or more, is dense with C innermost in memory and
- * the other dims in their order. Strides of dims of size 1 count, except that of N.
+ * True if t, (N, C, ...), has three dims or more and is dense in the order (N, ..., C):
+ * channels-last without gaps. Strides of dims of size 1 must also match, except that of N.
  */
 bool ts_is_dense_last(const ts_tensor *t);
 /** Fills row-major strides; returns numel. */

@@ -67,14 +67,14 @@ static ts_status convert_args(copies *c, const ts_frame *f, ts_accepts accepts)
     return TS_OK;
 }
 
-/** Whether a kernel cannot write to destination i: it is strided, or the kernel writes the plan's
- * order of dims. */
+/** True if a kernel cannot write to destination i, because the destination is strided or the kernel
+ * writes in the plan's order of dims. */
 static bool needs_temporary(const ts_frame *f, int i)
 {
     return !(f->rets[i].t->flags & TS_TENSOR_CONTIGUOUS) || (f->plan->ordered >> i & 1);
 }
 
-/** Runs the kernel on a new tensor in the place of each destination that it cannot write to. */
+/** Runs the kernel with a new tensor instead of each destination to which it cannot write. */
 static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];

@@ -8,11 +8,11 @@
 
 #include <stdio.h>
 
-/* Written while a profile starts or stops. */
+/* Written only while a profile starts or stops, or a backend is loaded. */
 static ts_device_record record;
 static char note[160];
-static bool wanted;     /* a profile with device times records */
-static ts_key recorder; /* key of the backend; TS_KEY_CPU: none */
+static bool wanted;     /* between ts_device_times_begin() and ts_device_times_end() */
+static ts_key recorder; /* key of the backend that made the last recording; TS_KEY_CPU: none */
 
 static uint64_t reset_part(int64_t reset) { return (uint64_t)reset % (1 << TS_TAG_RESET); }
 
@@ -27,8 +27,9 @@ void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int
     uint64_t tag = (row ? row->hash >> TS_TAG_ROW : 0) << TS_TAG_ROW |
                    reset_part(reset) << TS_TAG_STEP | step;
     backend->profile_tag(backend->state, tag);
-    /* Libraries that the backend uses end by handlers of exit(), which they set when they first
-       run. The profile must be read earlier: by a handler that is set later. */
+    /* Libraries of the backend register exit() handlers when they first run. The profile must be
+       read before these handlers run, so its own handler is registered again later (handlers run
+       in reverse order): at tags 1, 2, 4, 8, ... */
     static _Atomic uint32_t tags;
     uint32_t n = atomic_fetch_add_explicit(&tags, 1, memory_order_relaxed) + 1;
     if (TS_UNLIKELY((n & (n - 1)) == 0) && n)
@@ -37,7 +38,7 @@ void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int
 
 void ts_device_times_open_scope(const char *name) { ts_timers_scope(name); }
 
-/** Keeps the thread's error in the note. */
+/** Moves the thread's error to `note`. */
 static void keep_note(void)
 {
     snprintf(note, sizeof note, "%.159s", ts_error_message());
@@ -73,17 +74,16 @@ void ts_device_times_drop(void)
 {
     const ts_backend *b = atomic_load_explicit(&ts_timing.device, memory_order_acquire);
     if (b && b->profile_begin(b->state) != TS_OK)
-        ts_error_clear(); /* the work stays; its tags are of the reset before */
+        ts_error_clear(); /* old work stays, but ts_tag_is_current() excludes it */
 }
 
 void ts_device_times_end(void)
 {
     const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);
     wanted = false;
-    if (b) {
-        recorder = TS_KEY_CPU;
+    recorder = TS_KEY_CPU;
+    if (b)
         ts_process_watch_end(); /* as in ts_device_times_tag(), for the measurement of ceilings */
-    }
     for (uint8_t k = 0; k < 16 && b; k++)
         recorder = ts_backend_of((ts_device){k, 0}) == b ? k : recorder;
     if (b && b->profile_end(b->state, &record) != TS_OK) {

@@ -1,8 +1,8 @@
 /**
- * @file device_times.h  Times of device work while a profile records.
+ * @file device_times.h  Times of device work (kernels, copies, memsets) while a profile records.
  *
- * The backend records its work; each piece has the tag of the thread that queued it. A tag names a
- * row of the profile and a step, so that work is joined to rows by number and never by time.
+ * The backend records its work; each piece carries the tag that the queuing thread had set. A tag
+ * contains a row of the profile and a step, so work is assigned to rows by tag, not by time.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_DEVICE_TIMES_H
@@ -11,38 +11,43 @@
 #include "dispatch/record.h"
 #include "include/tessera/backend.h"
 
-/* Bits of a tag: 44 of the row's hash, 4 of the number of resets, 16 of the step. */
+/* A tag, from the highest bit: 44 bits of the row's hash, the number of resets modulo 16, the step
+ * modulo 65536. TS_TAG_STEP, TS_TAG_RESET: widths; TS_TAG_ROW: bits below the row. */
 enum { TS_TAG_STEP = 16, TS_TAG_RESET = 4, TS_TAG_ROW = TS_TAG_STEP + TS_TAG_RESET };
 
-/** The row's part of a tag. */
+/** The row's bits of a tag: its hash >> TS_TAG_ROW; 0: no row. */
 TS_INLINE uint64_t ts_tag_row(uint64_t tag) { return tag >> TS_TAG_ROW; }
 /** The step of a tag: steps that had ended since recording began. */
 TS_INLINE int64_t ts_tag_step(uint64_t tag) { return (int64_t)(tag & ((1 << TS_TAG_STEP) - 1)); }
 /** True if the tag is of the current recording, not of one before a reset. */
 bool ts_tag_is_current(uint64_t tag);
 
-/** Starts recording on the first loaded backend that can. Call it before ts_timers_record(true);
+/** Starts recording on the first loaded backend that has a device and profile_begin(). If none can
+ *  start, ts_device_times() returns the reason as a note. Call it before ts_timers_record(true);
  *  ts_timers_record(false) ends it. */
 void ts_device_times_begin(void);
-/** Starts recording on a backend that is loaded while a profile records. */
+/** Starts recording on `backend`, which was loaded while a profile records, unless another backend
+ *  records already. NULL is allowed. */
 void ts_device_times_join(const ts_backend *backend);
 /** Drops the work recorded so far, at a reset. */
 void ts_device_times_drop(void);
+/** Ends recording and fetches the record from the backend. */
 void ts_device_times_end(void);
-/** Tags later work of the calling thread. row: NULL for no row; reset: the number of the last reset
- *  that the thread saw. */
+/** Sets the tag of the work that the calling thread queues from now on. row: NULL for no row;
+ *  reset: number of the last reset that the thread saw. */
 void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset);
-/** Opens a scope of the profile around work that a compiled plan queues without a call, such as a
- *  graph's launch; name NULL closes it. Does nothing while no profile records. */
+/** ts_device_times_scope() while a profile records. */
 void ts_device_times_open_scope(const char *name);
+/** Opens a scope of the profile for work that a compiled plan queues outside of calls, such as the
+ *  launch of a graph; name NULL closes it. Does nothing unless a profile records. */
 TS_INLINE void ts_device_times_scope(const ts_thread *thread, const char *name)
 {
     if (TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
                     TS_THREAD_RECORDING))
         ts_device_times_open_scope(name);
 }
-/** The work of the last recording, borrowed until the next one; count 0 without any. *note: why
- *  there is none, "" if nothing failed. */
+/** The work of the last recording, valid until the next one begins; count is 0 if there is none.
+ *  *note: the error that prevented recording, or "". */
 const ts_device_record *ts_device_times(const char **note);
 /** The first device of the backend that made the last recording; the CPU if none did. */
 ts_device ts_device_of_times(void);

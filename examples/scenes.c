@@ -10,8 +10,8 @@
 
 typedef struct shape {
     int32_t class, pattern;              // pattern: flat, stripes or checks
-    float x, y, cos, sin, width, height; // centre, direction, half of the sides or radius
-    float colour[3], contrast, period;   // of the pattern
+    float x, y, cos, sin, width, height; // centre; rotation; half sides, or radius in `width`
+    float colour[3], contrast, period;   // colour; contrast and period of the pattern
 } shape;
 
 /** The next number of a SplitMix64 sequence, uniform in [low, high). */

@@ -4,8 +4,8 @@
  *
  *     unet [--out DIR] [--device auto|cpu|cuda] [--steps N] [--amp] [--compile] [--resume] ...
  *
- * A scene depends on the seed and its number alone, so a resumed run continues with the same bits.
- * Validation draws scenes whose numbers training never reaches.
+ * A scene depends only on the seed and its number, so a resumed run gives bit-identical results.
+ * Validation uses scenes whose numbers training never reaches.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -34,7 +34,7 @@ static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B
     return ts_forward(u->head, x);
 }
 
-/** Two times: 3x3 convolution, batch norm, ReLU. */
+/** 3x3 convolution, batch norm and ReLU, twice. */
 static ts_module *double_conv(int64_t in, int64_t out)
 {
     const ts_conv_opts same = {.size = sizeof same, .padding = {1, 1}};
@@ -99,14 +99,15 @@ static void interrupt(int number)
     signal(number, SIG_DFL); // a second signal ends the program at once
 }
 
-/** The run's path to a file, until the next call. */
+/** Path of a file in the run's folder; valid until the next call. */
 static const char *in_out(run *r, const char *name)
 {
     snprintf(r->text, sizeof r->text, "%s/%s", r->out, name);
     return r->text;
 }
 
-/** (B, 3, size, size) of any device -> (B, CLASSES, size, size) where the model is. */
+/** Runs the model: images (B, 3, size, size) on any device to logits (B, SCENE_CLASSES, size, size)
+ *  on the model's device. */
 static ts_tensor *logits_of(run *r, ts_tensor *x)
 {
     TS_AUTOCAST(r->device, r->amp ? TS_BF16 : TS_DTYPE_NONE);
@@ -128,8 +129,8 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     return TS_OK;
 }
 
-/** *iou: intersection over union of held-out scenes, mean over the classes; *accuracy: share of
- *  pixels that are right. */
+/** Evaluates the model on batches * GRID validation scenes. *iou: intersection over union, averaged
+ *  over the classes; *accuracy: fraction of correct pixels. */
 static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy)
 {
     TS_NO_GRAD;
@@ -149,7 +150,7 @@ static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy
                 either[a[k]]++, either[b[k]]++;
         if (i == 0 && r->state.step == r->steps &&
             scenes_save(in_out(r, "validation.png"), x, y, found) != TS_OK)
-            ts_error_print(), ts_error_clear(); // a build without libpng trains all the same
+            ts_error_print(), ts_error_clear(); // not fatal, so builds without libpng can train
     }
     ts_module_train(r->state.model, true);
     *iou = 0, *accuracy = right / all;
@@ -158,7 +159,7 @@ static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy
     return TS_OK;
 }
 
-/** One step: after a failure before its count, the run is as it was. */
+/** Runs one training step, with validation and a line of the log. */
 static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
 {
     TS_SCOPE;
@@ -182,7 +183,8 @@ static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
     return ts_csv_row(log, row, 7);
 }
 
-/** Steps to the end, or to a signal; the last checkpoint is of the last step, whatever ended it. */
+/** Trains until the last step, a signal or an error, and then saves a checkpoint of the last
+ *  complete step in each case. */
 static ts_status train(run *r, ts_csv *log, ts_progress *progress)
 {
     ts_training *s = &r->state;
@@ -192,11 +194,11 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
         if (status == TS_OK && s->step % r->save_every == 0 && s->step < r->steps)
             status = ts_training_save(s, r->out);
     }
-    ts_error_print(), ts_error_clear(); // the error that ended the run, before the last save
+    TS_TRY(status); // a failed step may have changed parameters: the last checkpoint remains
     TS_TRY(ts_training_save(s, r->out));
-    if (interrupted || status != TS_OK)
+    if (interrupted)
         fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n", (long long)s->step);
-    return status;
+    return TS_OK;
 }
 
 static ts_status report(run *r)

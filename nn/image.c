@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+/** Returns m if status is TS_OK; otherwise frees m and returns NULL. */
 static ts_module *built(ts_module *m, ts_status status)
 {
     if (status == TS_OK)
@@ -12,7 +13,7 @@ static ts_module *built(ts_module *m, ts_status status)
     return NULL;
 }
 
-/** A module whose payload is a copy of `bytes` bytes. */
+/** New module whose payload is a copy of `payload`, of `bytes` bytes; NULL with an error. */
 static ts_module *module_of(const ts_module_type *type, const void *payload, size_t bytes)
 {
     ts_module *m = ts_module_new(type);
@@ -24,7 +25,8 @@ static ts_module *module_of(const ts_module_type *type, const void *payload, siz
 /* -------------------------------------------------------------------------------- norms ---- */
 
 typedef struct batch_norm {
-    ts_tensor *weight, *bias, *mean, *var, *batches; // (channels), i64 () or TS_NONE
+    ts_tensor *weight, *bias, *mean, *var, // (channels), or TS_NONE
+        *batches;                          // i64 (), or TS_NONE
     ts_batch_norm_opts opts;
 } batch_norm;
 

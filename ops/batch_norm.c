@@ -1,4 +1,4 @@
-/** @file batch_norm.c  Normalisation by channel, over a batch or over groups of channels. */
+/** @file batch_norm.c  Batch norm and group norm: shape rules, composites and public functions. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "ops/parts.h"
@@ -6,8 +6,8 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** Argument i, or none, holds a number a channel or statistic: n sizes, of the dtype of argument
- * `self` or the one in which that is computed. */
+/** Checks optional argument i, a parameter or statistic: `n` sizes, and the dtype of argument
+ * `self` or the dtype that its arithmetic uses (f32 for bf16 and f16). */
 static ts_status check_parameter(ts_frame *f, int i, int self, const int64_t *sizes, int n)
 {
     if (f->args[i].tag != TS_TAG_TENSOR)
@@ -38,16 +38,16 @@ static ts_status check_groups(ts_frame *f, int arg, const ts_tensor *t)
                        (long long)t->sizes[1], (long long)groups);
 }
 
-/** Statistics of one element are no use in training. */
+/** Refuses statistics over a single element: the result would be the bias alone. */
 static ts_status check_elements(ts_frame *f, int64_t n, const char *what)
 {
     return n != 1 ? TS_OK
-                  : ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected more than one element a %s, "
-                                "got sizes "
-                                "%s", what, TS_SIZES_TEXT(f->args[0].t));
+                  : ts_fail_arg(f, 0, TS_ERR_SHAPE,
+                                "expected more than one element per %s, got sizes %s", what,
+                                TS_SIZES_TEXT(f->args[0].t));
 }
 
-/** Result 0 is like self, results 1 and 2 are statistics. */
+/** Plans result 0 like self, and results 1 and 2, mean and variance, with `n` sizes `sizes`. */
 static void plan_results(ts_frame *f, const int64_t *sizes, int n)
 {
     const ts_tensor *t = f->args[0].t;
@@ -86,7 +86,7 @@ ts_status ts_infer_group_norm(ts_frame *f)
     return TS_OK;
 }
 
-/** (grad, self, mean, var, weight?, ...) -> (dx, dw, db); n sizes of the statistics */
+/** (grad, self, mean, var, weight?, ...) -> (dx, dw, db). The statistics have n sizes `sizes`. */
 static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n)
 {
     const ts_tensor *t = f->args[1].t;
@@ -142,7 +142,8 @@ ts_status ts_infer_batch_norm_update(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ by parts ---- */
 
-/** A tensor by channel or statistic as (N or 1, groups, C / groups or 1, 1), in dtype. */
+/** Returns a parameter or statistic as (samples, groups, C / groups or 1, 1) in dtype, so that it
+ * broadcasts against (N, groups, C / groups, positions). */
 static ts_tensor *beside(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype dtype)
 {
     int64_t sets = samples * groups, rest = t && sets ? t->numel / sets : 1;
@@ -150,8 +151,9 @@ static ts_tensor *beside(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype
 }
 
 /**
- * With z = (x - mean) rstd and h = g w: dx = rstd (h - mean(h) - z mean(h z)), or rstd h beside
- * constant statistics; dw = sum(g z), db = sum(g). All as (N, groups, C / groups, positions).
+ * With z = (x - mean) rstd and h = g w: dx = rstd (h - mean(h) - z mean(h z)), or rstd h if the
+ * statistics are constant; dw = sum(g z), db = sum(g). Computed on tensors that are reshaped to
+ * (N, groups, C / groups, positions). batch: statistics are over N as well.
  */
 static ts_status backward_parts(ts_frame *f, int64_t groups, bool batch, double eps, bool constant)
 {
@@ -204,14 +206,14 @@ ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *ru
                          double eps)
 {
     const void *site = __builtin_return_address(0);
+    bool track = !(training && ts_is_none(running_mean) && ts_is_none(running_var));
     if (!ts_tensor_ok(self, "batch_norm", "self", site) ||
-        ((!training || !running_mean || !running_var) && /* none is for training only */
-         !(ts_tensor_ok(running_mean, "batch_norm", "running_mean", site) &&
-           ts_tensor_ok(running_var, "batch_norm", "running_var", site))))
+        (track && !(ts_tensor_ok(running_mean, "batch_norm", "running_mean", site) &&
+                    ts_tensor_ok(running_var, "batch_norm", "running_var", site))))
         return NULL;
+    track = track && training;
     TS_SCOPE;
     ts_tensor *mean = NULL, *var = NULL;
-    bool track = training && running_mean && !ts_is_none(running_mean);
     ts_value none = ts_value_none();
     ts_value args[] = {V_T(self), training ? none : V_T(running_mean),
                        training ? none : V_T(running_var), V_OPT(weight), V_OPT(bias), V_F(eps)};

@@ -1,4 +1,4 @@
-/** @file pool.c  Pooling over windows: rules of max pools, and public forms. */
+/** @file pool.c  Shape rules of max pools, and the public functions of max and average pools. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "include/tessera/ops.h"

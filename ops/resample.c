@@ -1,4 +1,5 @@
-/** @file resample.c  Averages of windows, padding, resizing: weighted sums over the last dims. */
+/** @file resample.c  Average pooling, padding and resizing, which are weighted sums over the last
+ * dims: decoding of calls (also of max pools), shape rules, composites and public functions. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "core/checked.h"
@@ -9,7 +10,7 @@
 
 /* ------------------------------------------------------------------------------ decoding ---- */
 
-/** Places of arguments, 0 for none: argument 0 is the tensor. */
+/** Argument indices of an op; 0 if the op lacks the argument (argument 0 is always the tensor). */
 typedef struct places {
     ts_axis_map map;
     bool transposed;
@@ -51,10 +52,11 @@ static const places *places_of(const ts_frame *f)
     }
 }
 
-/** Member d of a list with a number for each dim, or one for all. */
+/** Number of dim d in a list, which has one number per dim or one for all dims. */
 static int64_t member(const ts_value *v, int d) { return v->ints[v->count == 1 ? 0 : d]; }
 
-/** Spatial dims of a call; padding has numbers for the last ones of them. */
+/** Number of spatial dims of a call. For padding: the dims after (N, C), at most 3, or more if the
+ * list has numbers for more. */
 static int dims_of(const ts_frame *f, const places *at)
 {
     if (at->map == TS_AXIS_CONSTANT) {
@@ -67,9 +69,8 @@ static int dims_of(const ts_frame *f, const places *at)
     return (int)f->args[at->kernel].count;
 }
 
-/** Elements of the argument that a step of the result is. As in PyTorch, a given scale does not
- * count if the
- * size stays, or nearest elements are doubled. */
+/** Returns ts_axis.scale: input elements per output element. given: the scale factor; 0: none. As
+ * in PyTorch, the factor is ignored if the size stays (except cubic) or TS_NEAREST doubles it. */
 static double scale_of(const ts_axis *axis, double given)
 {
     if ((axis->map != TS_AXIS_CUBIC && axis->out == axis->in) ||
@@ -83,7 +84,7 @@ static double scale_of(const ts_axis *axis, double given)
     return ratio;
 }
 
-/** Spatial dim d of n; have: the size of the call's tensor. */
+/** Decodes spatial dim d of n; have: its size in argument 0. */
 static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_t have)
 {
     const ts_value *a = f->args;
@@ -142,7 +143,8 @@ ts_resampling ts_kernel_resampling(const ts_frame *f)
 
 /* --------------------------------------------------------------------------------- rules ---- */
 
-/** Checks the number of spatial dims and, unless `any`, that of the dims in front. */
+/** Checks that n is 1 to 3 and that argument 0 has n dims and, unless `any`, C and optionally N
+ * before them. arg: the list with n numbers, for the error. */
 static ts_status check_dims(ts_frame *f, int arg, int n, bool any)
 {
     const ts_tensor *t = f->args[0].t;
@@ -160,7 +162,7 @@ static ts_status check_dims(ts_frame *f, int arg, int n, bool any)
     return ts_check_one_device(f);
 }
 
-/** The numbers of a window. */
+/** Checks kernel, stride, padding and dilation. */
 static ts_status check_window(ts_frame *f, const places *at, int n)
 {
     int64_t kernel[TS_MAX_SPATIAL], padding[TS_MAX_SPATIAL], some[TS_MAX_SPATIAL],
@@ -184,7 +186,8 @@ static ts_status check_window(ts_frame *f, const places *at, int n)
     return TS_OK;
 }
 
-/** Sizes of the result from the numbers of the call, which are checked, and its layout. */
+/** Plans the results' sizes and layout from checked arguments. least: smallest valid spatial size
+ * of argument and result. */
 static ts_status plan_result(ts_frame *f, int n, int64_t least)
 {
     const ts_tensor *t = f->args[0].t;
@@ -211,7 +214,8 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
     return TS_OK;
 }
 
-/** A gradient has the sizes that the forward op makes of `sizes`. */
+/** Checks that the gradient, argument 0, has the sizes of the forward op's result. An op without
+ * the argument `ceil` accepts the sizes of either rounding. */
 static ts_status check_grad(ts_frame *f, const places *at, int n)
 {
     const ts_tensor *t = f->args[0].t;
@@ -290,7 +294,7 @@ ts_status ts_infer_pad(ts_frame *f)
     if (at->transposed)
         TS_TRY(ts_check_float(f, 0));
     if (p->count % 2)
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a pair of numbers a dim, got %s",
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected two numbers per dim, got %s",
                            TS_LIST_TEXT(p->ints, ts_min64(p->count, TS_MAX_DIMS)));
     TS_TRY(check_dims(f, 1, n, true));
     if (mode < TS_PAD_CONSTANT || mode > TS_PAD_CIRCULAR)
@@ -299,12 +303,13 @@ ts_status ts_infer_pad(ts_frame *f)
         const int64_t *q = p->ints + 2 * (n - 1 - d);
         int64_t size = t->sizes[t->ndim - n + d], most = ts_max64(q[0], q[1]);
         if (q[0] < -INT32_MAX || q[1] < -INT32_MAX || most > INT32_MAX)
-            return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected numbers of 31 bits, got %s",
+            return ts_fail_arg(f, 1, TS_ERR_VALUE,
+                               "expected numbers from -2147483647 to 2147483647, got %s",
                                TS_LIST_TEXT(p->ints, p->count));
         size -= at->transposed ? q[0] + q[1] : 0;
         if ((mode == TS_PAD_REFLECT && most >= size) || (mode == TS_PAD_CIRCULAR && most > size))
-            return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected less%s than %lld for dim %d, got %lld",
-                               mode == TS_PAD_CIRCULAR ? " or no more" : "", (long long)size,
+            return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected %s %lld for dim %d, got %lld",
+                               mode == TS_PAD_CIRCULAR ? "at most" : "less than", (long long)size,
                                t->ndim - n + d, (long long)most);
     }
     return plan_result(f, dims_of(f, at), mode != TS_PAD_CONSTANT);
@@ -313,7 +318,8 @@ ts_status ts_infer_pad_backward(ts_frame *f) { return ts_infer_pad(f); }
 
 /* ------------------------------------------------------------------------------ by parts ---- */
 
-/** (..., C f f, H, W) as (..., C, f, f, H, W) with dims in another order, and back. */
+/** Pixel shuffle: views (..., C f f, H, W) as (..., C, f, f, H, W), moves each f behind its H or W,
+ * and merges them. back: the inverse. */
 static ts_status shuffle(ts_frame *f, bool back)
 {
     TS_SCOPE;
@@ -323,7 +329,7 @@ static ts_status shuffle(ts_frame *f, bool back)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected sizes (..., C, H, W), got %s",
                            TS_SIZES_TEXT(t));
     if (by < 1 || !ts_mul_size(by, by, &square))
-        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected a factor from 1, got %lld", (long long)by);
+        return ts_fail_arg(f, 1, TS_ERR_VALUE, "expected at least 1, got %lld", (long long)by);
     const int64_t *last = t->sizes + t->ndim - 3;
     if (back ? last[1] % by || last[2] % by : last[0] % square)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE,
@@ -358,18 +364,22 @@ ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts)
     TS_TRY_NULL(TS_CHECK_POINTERS(opts));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     int n = self->ndim - 2;
+    if (n < 1 || n > TS_MAX_SPATIAL) {
+        ts_error_set(TS_ERR_SHAPE,
+                     "interpolate: argument 'self': expected 1 to %d spatial dims after batch and "
+                     "channels, got %d dims", TS_MAX_SPATIAL, self->ndim);
+        return NULL;
+    }
     bool by_factor = !(o.sizes[0] | o.sizes[1] | o.sizes[2]);
     for (int d = 0; d < TS_MAX_SPATIAL; d++) {
         bool given = by_factor ? o.scale_factor[d] != 0 : o.sizes[d] != 0;
-        double made = by_factor && d < n && n <= TS_MAX_SPATIAL
-                          ? floor((double)self->sizes[2 + d] * o.scale_factor[d])
-                          : 0;
+        double made =
+            by_factor && d < n ? floor((double)self->sizes[2 + d] * o.scale_factor[d]) : 0;
         if (given != (d < n) || !(made >= 0 && made <= INT32_MAX) ||
             (!by_factor && o.scale_factor[d] != 0)) {
             ts_error_set(TS_ERR_VALUE,
                          "interpolate: argument 'opts': expected sizes or scale factors for each "
-                             "of "
-                         "%d spatial dims", n);
+                         "of %d spatial dims", n);
             return NULL;
         }
         if (by_factor)

@@ -39,13 +39,14 @@ bool ts_is_channels_last(const ts_tensor *t);
 void ts_plan_channels_last(ts_plan *plan, int i, int ndim);
 
 /**
- * Keeps the layout of images: if the tensors among `args` (bits) are channels-last and dense, the
- * kernel gets them unpacked and writes results among `rets` (bits) channels-last, and the function
- * returns true. The kernel sees it by ts_is_dense_last() of all these tensors.
+ * Plans channels-last results: if all tensors among the arguments in the bit set `args` are dense
+ * and channels-last (ts_is_dense_last()), the kernel gets them as they are, the results in the bit
+ * set `rets` are created channels-last, and the function returns true. The kernel recognises the
+ * layout by ts_is_dense_last() of these tensors.
  */
 bool ts_plan_layout(ts_frame *f, uint32_t args, uint32_t rets);
 
-/** The rule of all pools, of averages and of largest elements, and of their backwards. */
+/** Shape rule of max and average pools, adaptive or not, and of their backward ops. */
 ts_status ts_infer_pool_of(ts_frame *f);
 
 #endif

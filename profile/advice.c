@@ -152,7 +152,7 @@ static advice nothing_left(const ts_profile *p)
     return a;
 }
 
-/** Devices that wait for the host. */
+/** Fires if devices wait for the host. */
 static advice queue_ahead(const ts_profile *p)
 {
     advice a = {.gain = share(p, p->device.idle_ns)};
@@ -165,7 +165,7 @@ static advice queue_ahead(const ts_profile *p)
 static const struct {
     const char *id, *what;
     advice (*ask)(const ts_profile *p);
-    bool host; /* about host time, which the device hides */
+    bool host; /* about host time; skipped in profiles of device time */
 } rules[] = {
     {"A1", "give the device more work a call: larger batches, ts_compiled_call()", queue_ahead,
      false},

@@ -10,8 +10,8 @@
 #include "include/tessera/program.h"
 #include "profile/profile.h"
 
-/** Time of an op and a layer in both profiles, per step if both have steps: of the device if both
- *  profiles are of device time, else self time. */
+/** Compares the time of an op in a layer between two profiles: device time if both profiles are of
+ *  device time, else self time; per step if both have steps. */
 typedef struct pair {
     const char *op, *layer;
     double calls[2], ns[2];

@@ -24,8 +24,8 @@ static int by_begin(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Keeps the work since the last reset: tagged since then, or without a tag and later than the
- *  first of these. Returns the number kept. */
+/** Removes work from before the last reset. Kept are work with a current tag, and work without a
+ *  tag that begins no earlier than the first of these. Returns the number kept. */
 static int64_t select_current(ts_device_work *work, int64_t count)
 {
     int64_t first = INT64_MAX, kept = 0;
@@ -102,12 +102,13 @@ void ts_device_claim(ts_device_sums *s, uint64_t hash, ts_entry *e)
     }
     if (low == s->nrows || s->rows[low].row != row || s->rows[low].claimed)
         return;
-    s->rows[low].claimed = true; /* the same class in another thread has the same row */
+    s->rows[low].claimed = true; /* rows of other threads may have the same hash */
     e->device_ns += s->rows[low].ns;
     e->kernels += s->rows[low].kernels;
 }
 
-/** Adds the time from `from` to `to` to the steps, whose borders on the device clock ascend. */
+/** Adds the busy time from `from` to `to` to the steps that it overlaps. borders: ascending starts
+ *  of the p->nsteps steps on the device clock, and the end of the last. */
 static void add_busy(ts_profile *p, const int64_t *borders, int64_t from, int64_t to)
 {
     int64_t low = 0, high = p->nsteps;
@@ -176,7 +177,7 @@ ts_status ts_device_timeline(ts_device_sums *s, ts_profile *p)
         in_steps += p->steps[i].busy_ns;
         idle += p->steps[i].idle_ns;
     }
-    if (in_steps > 0) { /* the verdict is about steps; preparation and the end are beside them */
+    if (in_steps > 0) { /* with steps, exclude work before the first and after the last step */
         p->device.busy_ns = in_steps;
         p->device.idle_ns = idle;
     }

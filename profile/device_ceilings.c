@@ -24,8 +24,8 @@ static ts_status copy(const pair *x)
     return ts_copy_(x->to, x->from) ? TS_OK : ts_error_code();
 }
 
-/** The shortest of several runs, in ns per call. Each run queues `calls` calls between two events;
- *  the first run is not counted. */
+/** Sets *ns to the time per call of the fastest of several runs. Each run queues `calls` calls
+ *  between two events; the first run is a warm-up. */
 static ts_status measure(ts_device device, ts_status (*run)(const pair *x), const pair *x,
                          int calls, double *ns)
 {
@@ -56,8 +56,8 @@ static ts_status measure(ts_device device, ts_status (*run)(const pair *x), cons
     return status;
 }
 
-/** Numbers that look random, because products of constants take less power and run at a higher
- *  clock. A generator would change the program's random numbers. */
+/** Pseudorandom numbers: products of constants take less power and run at a higher clock. They do
+ *  not come from the generator, because this would change the program's random numbers. */
 static ts_tensor *numbers(int64_t n, ts_dtype dtype, ts_device device)
 {
     ts_tensor *count = ts_to_device(ts_arange(0, n, 1, TS_F32), device);
@@ -77,7 +77,8 @@ static ts_status measure_product(ts_device device, ts_dtype dtype, int64_t n, do
     return TS_OK;
 }
 
-/** Sizes below 2 MiB have the bandwidth of 2 MiB: shorter copies are bound by their launch. */
+/** Measures the bandwidth of copies of 2 MiB and more. Smaller sizes get the bandwidth of 2 MiB,
+ *  because such copies are bound by their launch. */
 static ts_status measure_copies(ts_device device, ts_prof_machine *m)
 {
     enum { FIRST = 3 };

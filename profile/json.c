@@ -226,7 +226,7 @@ static ts_status read_machine(const char *path, json_t *object, ts_prof_machine 
     return positive || !measured ? TS_OK : wrong(path, "machine", "ceilings above 0");
 }
 
-/** A profile that was written without device times has no such object. */
+/** Reads the object "device_times", which older profiles lack. */
 static ts_status read_device(const char *path, json_t *object, ts_device_part *d)
 {
     source s = {path, object};

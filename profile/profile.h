@@ -41,7 +41,7 @@ typedef struct ts_entry {
     bool product; /* a matrix product: the ceiling of matrix products applies */
     bool update;  /* the op updates parameters */
     double device_ns; /* time of the kernels, copies and memsets that the calls queued */
-    int64_t kernels;
+    int64_t kernels;  /* number of kernels that the calls queued */
     /* set by ts_profile_judge() */
     ts_regime regime;
     double roof_ns;     /* minimum time by the ceilings; 0 if unknown */
@@ -51,18 +51,19 @@ typedef struct ts_entry {
 /** Wall time of a step and its parts. */
 typedef struct ts_step_times {
     double wall_ns, kernels_ns, layers_ns, outside_ns, profiler_ns;
-    double busy_ns, idle_ns; /* of the devices, on their clock */
+    double busy_ns, idle_ns; /* times of the devices, on their clock */
 } ts_step_times;
 
 /** Work of devices other than the CPU. */
 typedef struct ts_device_part {
-    char source[32]; /* of the times; "" without any */
-    char note[160];  /* why there are no times, or "" */
-    int64_t kernels, copies, lost;
-    int64_t untagged; /* kernels and copies that no row queued */
-    double busy_ns, idle_ns, untagged_ns;
-    bool measured;           /* the ceilings are known */
-    ts_prof_machine machine; /* gemm_flops: of f32, also the ceiling of elementwise ops */
+    char source[32]; /* timing library, such as CUPTI; "": no times */
+    char note[160];  /* reason why there are no times, or "" */
+    int64_t kernels, copies, lost; /* numbers of works; copies include memsets */
+    int64_t untagged; /* kernels and copies that belong to no row */
+    double busy_ns, idle_ns, untagged_ns; /* of all steps if there are steps, else of the recording;
+                                             untagged_ns: always of the recording */
+    bool measured;           /* the ceilings below are known */
+    ts_prof_machine machine; /* gemm_flops: f32 products; also the ceiling of elementwise ops */
     double half_flops;       /* FLOP/s of a bf16 matrix product */
 } ts_device_part;
 
@@ -98,14 +99,15 @@ ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
 void ts_profile_judge(ts_profile *p);
 /** Bandwidth in bytes per second for a working set of `bytes`; 0: of main memory. */
 double ts_machine_bandwidth(const ts_prof_machine *m, double bytes);
-/** True if the regimes and shares are of device time. */
+/** True if regimes and shares are computed from device time, false if from host time. */
 static inline bool ts_profile_is_of_device(const ts_profile *p) { return p->device.busy_ns > 0; }
-/** The time of an entry that its regime judges: of the device in a profile of device time. */
+/** Time of an entry in ns: device time in a profile of device time, else self time of the host. */
 static inline double ts_entry_time(const ts_profile *p, const ts_entry *e)
 {
     return ts_profile_is_of_device(p) ? e->device_ns : e->self_ns;
 }
-/** The time that shares divide: wall time, or the devices' busy and idle time. */
+/** Total time in ns of which shares are fractions: busy plus idle time in a profile of device time,
+ *  else wall time. */
 static inline double ts_profile_time(const ts_profile *p)
 {
     return ts_profile_is_of_device(p) ? p->device.busy_ns + p->device.idle_ns : p->wall_ns;
@@ -128,7 +130,7 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 /** Writes the advice that applies, with evidence; returns the number of pieces of advice. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
 
-/** In the rest of the block calls skip all layers and run CPU kernels directly. */
+/** Until the end of the block, calls skip all layers and run the backend's kernels directly. */
 #define PLAIN_CALLS                                                                                \
     TS_KEEP_MODES;                                                                                 \
     ts_tls.include = 0;                                                                            \

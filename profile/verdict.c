@@ -32,7 +32,7 @@ static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e, doubl
     return strcmp(e->dtype, "f64") == 0 ? rate / 2 : rate;
 }
 
-/** Judges an entry by the time ns of its work on machine m. */
+/** Sets the regime of an entry from the time of its work, `ns`, and the ceilings of machine m. */
 static void judge_kernel(const ts_prof_machine *m, double half, ts_entry *e, double ns)
 {
     bool runs = strcmp(e->layer, "META") != 0 && strcmp(e->layer, "LAZY") != 0;
@@ -108,7 +108,8 @@ static void add_work(parts *s, ts_regime regime, double work)
 }
 
 /** Judges a profile of device time. Rows without device work keep the regime of their host time.
- *  Work that overlaps on several streams has its share of the busy time; idle time is overhead. */
+ *  The rows' device times are scaled to add up to the busy time, because work on several streams
+ *  can overlap. Idle time is overhead. */
 static void judge_device(ts_profile *p)
 {
     parts s = {{[UNKNOWN] = p->device.untagged_ns}, 0};

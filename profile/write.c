@@ -86,7 +86,7 @@ static void print_rate(FILE *out, double amount, double ns)
         fprintf(out, " %8s", "-");
 }
 
-/** Prints calls, self time, its share, and in a profile of device time the device's. */
+/** Prints calls, self time, in a profile of device time also device time, and the share. */
 static void print_times(FILE *out, const ts_profile *p, const group *g, int width)
 {
     bool device = ts_profile_is_of_device(p);

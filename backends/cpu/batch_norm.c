@@ -1,10 +1,11 @@
 /**
  * @file batch_norm.c
- * Normalisation by channel, over a batch or over groups of channels of a sample, and its gradients.
+ * Batch norm and group norm, and their gradients.
  *
- * A tensor is (samples, channels, positions), contiguous or channels-last. Sums are taken over
- * pieces of a fixed number of positions of one sample, each of which is read once from memory, and
- * added in double in the order of the pieces: results do not depend on the number of threads.
+ * A tensor is (samples, channels, positions), contiguous or channels-last. Positions are cut into
+ * pieces whose length depends on sizes and layout only. A kernel sums each piece while it is in the
+ * cache; the piece sums are then added in double in a fixed order, so results do not depend on the
+ * number of threads.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -15,30 +16,31 @@
 #include <math.h>
 
 enum {
-    PIECE = 4096, /* elements that a piece has at most: a part of the second cache */
+    PIECE = 4096, /* maximum positions of a contiguous piece; fits the L2 cache */
     ROWS_LEAST = 64, ROWS_MOST = 512, /* positions of a channels-last piece */
-    PIECE_SUMS = 2
+    PIECE_SUMS = 2 /* numbers per piece and channel */
 };
 
 typedef struct channel_job {
     const void *x, *g;
     void *y;
     int64_t samples, channels, positions;
-    int64_t pieces, length;    /* of a sample's positions, and positions of one */
-    int64_t together;          /* channels of a task, unless channels-last */
+    int64_t pieces, length;    /* pieces per sample, positions per piece */
+    int64_t together;          /* channels per task, unless channels-last */
     bool last;                 /* channels-last */
-    int64_t sets;              /* of coefficients: one for each sample, or one */
+    int64_t sets;              /* sets of coefficients: `samples` (group norm) or 1 (batch norm) */
     void *shift, *scale, *add, *slope; /* (sets, channels): the result is (x - shift) scale + add;
                                           a gradient g slope + (x - shift) scale + add */
-    double *sums;              /* (channels, samples, pieces, PIECE_SUMS) */
+    double *sums;              /* (channels, samples, pieces, PIECE_SUMS): mean and sum of squared
+                                  deviations, or sums of g and of g (x - shift) */
 } channel_job;
 
-/** Positions of piece p. */
+/** Number of positions of piece p; the last piece may have fewer than the others. */
 TS_INLINE int64_t piece_length(const channel_job *job, int64_t p)
 {
     return ts_min64(job->length, job->positions - p * job->length);
 }
-/** From the sums of a channel to those of the next. */
+/** Distance in `sums` from one channel to the next. */
 TS_INLINE int64_t sums_step(const channel_job *job)
 {
     return job->samples * job->pieces * PIECE_SUMS;
@@ -58,7 +60,7 @@ TS_INLINE double *sums_of(const channel_job *job, int64_t k, int64_t i, int64_t 
 
 /* -------------------------------------------------------------------------------- calls ---- */
 
-/** Parameter i of a channel: of any floating dtype. */
+/** Element i of a contiguous tensor of any floating dtype; `absent` if v is not a tensor. */
 static double parameter(const ts_value *v, int64_t i, double absent)
 {
     if (v->tag != TS_TAG_TENSOR)
@@ -71,6 +73,7 @@ static double parameter(const ts_value *v, int64_t i, double absent)
     default: return (double)ts_f16_to_f32(((const uint16_t *)data)[i]);
     }
 }
+/** Stores element i, rounded once; does nothing if v is not a tensor. */
 static void put(const ts_value *v, int64_t i, double x)
 {
     if (v->tag != TS_TAG_TENSOR)
@@ -84,21 +87,23 @@ static void put(const ts_value *v, int64_t i, double x)
     }
 }
 
-/** A decoded call: a job and the arguments by channel that its coefficients are made of. */
+/** A decoded call: a job, and the parameters and statistics from which its coefficients are
+ * computed. */
 typedef struct channel_call {
     channel_job job;
-    const ts_value *mean, *var, *weight, *bias; /* arguments, or statistics to be written */
+    const ts_value *mean, *var, *weight, *bias; /* mean, var: arguments, or results to be written */
     const ts_value *dw, *db;
     double eps;
-    int64_t groups;   /* of channels; statistics are (sets, groups) */
-    const channel_job *summed; /* whose sums a forward call combines: channels may be groups */
-    bool given;       /* the statistics are arguments */
-    bool wide;
+    int64_t groups;   /* groups of channels; statistics are (sets, groups) */
+    const channel_job *summed; /* forward: the job of the MOMENTS pass; a channel of it may be a
+                                  whole group */
+    bool given;       /* the statistics are arguments, constant for the gradient */
+    bool wide;        /* coefficients are f64, else f32 */
     void *memory;
     size_t bytes;
 } channel_call;
 
-/** Coefficient i, in the dtype of the arithmetic. */
+/** Stores coefficient i in the dtype of the arithmetic. */
 static void set(const channel_call *c, void *list, int64_t i, double x)
 {
     if (c->wide)
@@ -107,9 +112,9 @@ static void set(const channel_call *c, void *list, int64_t i, double x)
         ((float *)list)[i] = (float)x;
 }
 
-/** Adds to *sum the elements of channels `first` and `width - 1` more of samples from..to, or their
- * squared distances from a mean: of a piece these are what the sum of distances from the piece's
- * mean leaves out. Returns how many elements they are. */
+/** Adds up the pieces of channels first to first + width - 1 in samples from to to - 1. If mean is
+ * NULL, adds the elements to *sum; otherwise adds the squared deviations from *mean, which are
+ * those from the piece's mean plus n (piece's mean - *mean)^2. Returns the number of elements. */
 static double add_pieces(const channel_job *job, int64_t from, int64_t to, int64_t first,
                          int64_t width, const double *mean, double *sum)
 {
@@ -125,7 +130,7 @@ static double add_pieces(const channel_job *job, int64_t from, int64_t to, int64
     return count;
 }
 
-/** Means and variances of groups begin .. end of (sets, groups), and the coefficients. */
+/** Computes the means, variances and coefficients of groups begin to end - 1 of (sets, groups). */
 static void combine_forward(void *ctx, int64_t begin, int64_t end)
 {
     const channel_call *c = ctx;
@@ -161,8 +166,8 @@ static void combine_forward(void *ctx, int64_t begin, int64_t end)
 }
 
 /**
- * With z = (x - mean) rstd, h = grad weight and m elements a group:
- *   dx = rstd (h - sum(h) / m - z sum(h z) / m), or rstd h beside given statistics.
+ * Computes the coefficients of dx. With z = (x - mean) rstd, h = grad weight and m elements per
+ * group: dx = rstd (h - sum(h) / m - z sum(h z) / m), or rstd h if the statistics are given.
  */
 static void combine_backward(void *ctx, int64_t begin, int64_t end)
 {
@@ -186,7 +191,7 @@ static void combine_backward(void *ctx, int64_t begin, int64_t end)
             int64_t i = set_at * job->channels + k;
             set(c, c->given ? job->scale : job->slope, i, rstd * parameter(c->weight, k, 1));
             set(c, job->add, i, c->given ? 0 : -rstd * shift / m);
-            if (c->given) /* of grad alone */
+            if (c->given) /* APPLY then runs with grad as x */
                 set(c, job->shift, i, 0);
             else
                 set(c, job->scale, i, -rstd * rstd * rstd * along / m);
@@ -194,7 +199,7 @@ static void combine_backward(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Gradients of weight and bias: channels begin .. end. */
+/** Computes the gradients of weight and bias for channels begin to end - 1. */
 static void combine_parameters(void *ctx, int64_t begin, int64_t end)
 {
     const channel_call *c = ctx;
@@ -216,7 +221,7 @@ static void combine_parameters(void *ctx, int64_t begin, int64_t end)
     }
 }
 
-/** Chooses the pieces by sizes and layout alone. */
+/** Chooses the length of pieces from sizes and layout alone. */
 static void cut(channel_job *job)
 {
     int64_t rows = 4 * PIECE / ts_max64(job->channels, 1),
@@ -228,7 +233,7 @@ static void cut(channel_job *job)
                         : ts_max64(ts_min64(PIECE / job->length, job->channels), 1);
 }
 
-/** Decodes the tensors of a call: x (N, C, ...); of a batch all samples share their statistics. */
+/** Decodes the tensors of a call. x: (N, C, ...); batch: all samples share the statistics. */
 static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int64_t groups,
                      bool batch)
 {
@@ -244,7 +249,7 @@ static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int
     const ts_tensor *g = f->args[0].t, *y = f->rets[0].tag == TS_TAG_TENSOR ? f->rets[0].t : x;
     job->last = job->positions == 1 || (ts_is_dense_last(x) && ts_is_dense_last(g) &&
                                         ts_is_dense_last(y));
-    if (job->last && batch) { /* any position is as good as a sample */
+    if (job->last && batch) { /* the layout allows N and the positions to be one dim */
         job->positions *= job->samples;
         job->samples = 1;
     }
@@ -252,7 +257,7 @@ static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int
     cut(job);
 }
 
-/** Memory for coefficients, and for the sums over pieces of `summed` unless it is NULL. */
+/** Allocates the coefficients and, unless `summed` is NULL, the piece sums of that job. */
 static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
 {
     channel_job *job = &c->job;
@@ -274,7 +279,7 @@ static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
 /** The four passes over the pieces. */
 typedef enum pass { MOMENTS, SUMS, APPLY, GRADIENT } pass;
 
-/** Runs a pass; each piece of some channels, or of all in channels-last, is a task. */
+/** Runs a pass. A task is one piece of `together` channels, or of all channels in channels-last. */
 static void run(const ts_frame *f, channel_job *job, pass what)
 {
 #define OF(dtype, name)                                                                            \

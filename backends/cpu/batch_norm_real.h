@@ -1,16 +1,17 @@
-/* Normalisation by channel for one real type; included by batch_norm.c. A task is a piece of some
- * channels, or, in channels-last, of all of them. Halves are converted in registers. */
+/* The loops of batch norm and group norm for one real type; included by batch_norm.c. A task is one
+ * piece of some channels or, in channels-last, of all channels. Halves are converted in
+ * registers. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
 enum { S(GROUP) = 4 }; /* vectors of columns that are summed together */
 
-/** A piece as a task finds it: rows of `length` elements, each of one channel, or of all of them
- * in channels-last. */
+/** The piece of a task: `rows` rows of `length` elements. A row is one channel; in channels-last it
+ * is one position of all channels. */
 typedef struct S(channel_piece) {
-    int64_t offset, rows, length; /* in x */
-    int64_t at;                   /* of the coefficients of the first row, or those of a row */
-    double *sums;
+    int64_t offset, rows, length; /* offset: first element in x */
+    int64_t at;                   /* index of the first channel's coefficients */
+    double *sums;                 /* of the first channel */
 } S(channel_piece);
 
 VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
@@ -35,8 +36,9 @@ VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
 
 /* ------------------------------------------------------------------------------- moments ---- */
 
-/** Stores a mean and squared deviations from it, of n = 1 / share values: those from m and their
- * sum are given. Corrected by them, the mean of equal values is one of them. */
+/** Stores the mean of n = 1 / share values and the sum of squared deviations from it, from an
+ * approximate mean m. apart, squares: sums of the deviations from m and of their squares. The
+ * correction makes the mean of equal values exact. */
 VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, double share)
 {
     double by = (double)apart * share, left = (double)squares - by * (double)apart;
@@ -74,7 +76,8 @@ VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n
                    1 / (double)n);
 }
 
-/** Of `vectors` vectors of columns, the last of `left` lanes, of rows `step` elements apart. */
+/** Moments of `vectors` vectors of columns, over rows `step` elements apart. left: number of valid
+ * lanes, LANES or more for whole vectors. */
 VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_t rows,
                               int64_t step, int vectors, int64_t left, double *to, int64_t to_step)
 {
@@ -175,7 +178,7 @@ VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, int64_t from, 
     }
 }
 
-/** Of each piece the sums of g and of g (x - shift). */
+/** Computes for each piece and channel the sums of g and of g (x - shift). */
 VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
 {
     int64_t n = job->channels, sums = sums_step(job);
@@ -199,7 +202,7 @@ VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, int64_t begin, int64_
 
 /* ------------------------------------------------------------------------------- results ---- */
 
-/** y = (x - shift) scale + add, and g slope + that for a gradient. */
+/** Returns (x - shift) scale + add; for a gradient, plus g slope. */
 VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, int64_t i, int64_t left,
                    V shift, V scale, V add, V slope)
 {
@@ -217,7 +220,7 @@ VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient,
     for (; i + LANES <= n; i += LANES)
         S(set)(kind, job->y, from + i,
                S(result)(kind, job, gradient, from + i, LANES, m, a, b, s), LANES);
-    if (i < n && n >= LANES) /* some elements a second time */
+    if (i < n && n >= LANES) /* the last vector overlaps the one before it */
         S(set)(kind, job->y, from + n - LANES,
                S(result)(kind, job, gradient, from + n - LANES, LANES, m, a, b, s), LANES);
     else if (i < n)

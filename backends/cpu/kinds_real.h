@@ -1,9 +1,9 @@
-/* Loads and stores of the dtypes that one real type computes: f64, or f32, bf16 and f16. `kind` is
- * a constant, so that each dtype has a loop of its own. */
+/* Vector loads and stores for the dtypes that are computed in one real type T: f64 in f64; f32,
+ * bf16 and f16 in f32. Callers pass `kind` as a constant, so each dtype gets its own loop. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
 
-/** Up to LANES elements from i on of memory of a dtype, the other lanes 0. */
+/** Loads min(left, LANES) elements of dtype `kind` from element i of p; the other lanes are 0. */
 VEC_FN V S(get)(ts_dtype kind, const void *p, int64_t i, int64_t left)
 {
 #if TS_REAL == 32
@@ -16,6 +16,7 @@ VEC_FN V S(get)(ts_dtype kind, const void *p, int64_t i, int64_t left)
     (void)kind;
     return S(load_some)((const T *)p + i, left, F(zero)());
 }
+/** Stores the first min(left, LANES) lanes of v from element i of p on, rounded to `kind`. */
 VEC_FN void S(set)(ts_dtype kind, void *p, int64_t i, V v, int64_t left)
 {
 #if TS_REAL == 32
@@ -32,8 +33,9 @@ VEC_FN void S(set)(ts_dtype kind, void *p, int64_t i, V v, int64_t left)
     (void)kind;
     S(store_some)((T *)p + i, v, left);
 }
-/** The last `left` < LANES elements of a row of n, and `other` in the other lanes. The load is a
- * whole vector, into the row, unless the row is shorter. */
+/** Loads the last `left` < LANES elements of the row of n elements at `from`; the other lanes are
+ * those of `other`. If n >= LANES the load is one whole vector that ends with the row, and the
+ * elements are in the last lanes; else they are in the first. */
 VEC_FN V S(get_last)(ts_dtype kind, const void *p, int64_t from, int64_t n, int64_t left, V other)
 {
     if (n < LANES)

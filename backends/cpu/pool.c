@@ -1,8 +1,9 @@
 /**
  * @file pool.c
- * Largest elements of windows. Of contiguous rows the largest elements of the columns are found
- * first, with the rows they are in; channels-last goes pixel by pixel. The gradient adds to the
- * places in their order; a plane, or some channels of a sample, belongs to one thread.
+ * Max pooling. Contiguous: for each row of windows, the kernel first finds the maximum of each
+ * column and its row, then the maximum over the columns of each window. Channels-last: vectors of
+ * channels, pixel by pixel. The gradient is added at the indices in a fixed order: one thread
+ * computes a plane, or CHANNELS channels of a sample.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -14,12 +15,12 @@
 typedef struct pool_job {
     const void *x;
     void *y;
-    int64_t *places;        /* may be NULL */
-    int64_t planes, channels; /* channels: of channels-last, else 1 */
+    int64_t *places;        /* indices of the maxima; may be NULL */
+    int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
-    bool last;
-    ts_slots *slots;
-    atomic_bool outside;    /* of a backward: a place is not in the plane */
+    bool last;              /* channels-last */
+    ts_slots *slots;        /* scratch memory of threads */
+    atomic_bool outside;    /* backward: an index is outside of the plane */
 } pool_job;
 
 /** Elements of window o: `count` from `first` on, `step` apart. */
@@ -32,7 +33,7 @@ TS_INLINE window window_of(const ts_axis *a, int64_t o)
         int64_t first = o * a->in / a->out;
         return (window){first, ts_ceil_div((o + 1) * a->in, a->out) - first, 1};
     }
-    if (a->map != TS_AXIS_WINDOW) /* a dim that is not there */
+    if (a->map != TS_AXIS_WINDOW) /* an added dim of size 1 */
         return (window){0, 1, 1};
     int64_t first = o * a->stride - a->padding, count = a->kernel;
     if (first < 0) {
@@ -82,6 +83,10 @@ static ts_status max_pool(ts_frame *f)
     ts_slots slots;
     if (rows <= 0)
         return TS_OK;
+    if (a[0].in * a[1].in * a[2].in > INT32_MAX) /* indices of f32 lanes have 32 bits */
+        return ts_fail_arg(f, 0, TS_ERR_UNSUPPORTED,
+                           "expected fewer than 2^31 elements per channel, got %lld",
+                           (long long)(a[0].in * a[1].in * a[2].in));
     TS_TRY(ts_slots_begin(f, &slots, rows, (a[2].in + 32) * 2 * 8, "rows of an image"));
     job.slots = &slots;
     ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], &job);

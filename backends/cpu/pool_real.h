@@ -1,13 +1,13 @@
-/* Largest elements of windows for one real type; included by pool.c. */
+/* The loops of max pooling for one real type; included by pool.c. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
 #ifndef TS_BACKENDS_CPU_POOL_REAL_H
 #define TS_BACKENDS_CPU_POOL_REAL_H
-enum { CHANNELS = 64 }; /* of a sample that a thread has at a time, channels-last */
+enum { CHANNELS = 64 }; /* channels per task of a channels-last backward */
 #endif
 
-/* Places beside vectors: integers of the width of T, in the bits of its vectors. */
+/* Type of an index in a vector lane: an integer of T's width, stored in the bits of a V. */
 #if TS_REAL == 32
 #define PLACE int32_t
 #else
@@ -18,7 +18,8 @@ VEC_FN VM S(replaces)(V x, V best)
 {
     return M(or)(F(gt)(x, best), F(ne)(x, x));
 }
-/** A place in every lane; loaded, since a sum with 0 may change its bits. */
+/** Returns a vector with the bits of `place` in every lane. Built in memory: float arithmetic may
+ * change the bits. */
 VEC_FN V S(place_vector)(int64_t place)
 {
     PLACE lanes[LANES];
@@ -29,7 +30,8 @@ VEC_FN V S(place_vector)(int64_t place)
     return v;
 }
 
-/** The largest elements of the columns, and the numbers of their rows. */
+/** Writes each column's maximum over the rows of windows d and h to `best`, and the index of its
+ * row in the plane to `rows`. */
 VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
                                   window h, T *best, PLACE *rows)
 {
@@ -52,7 +54,8 @@ VEC_FN void S(largest_of_columns)(ts_dtype kind, const pool_job *job, int64_t pl
     }
 }
 
-/** One vector of channels of pixel o. */
+/** Computes channels c to c + left - 1, at most a vector, of one pixel of the result. to: index of
+ * the first in the result. */
 VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plane, window d,
                                 window h, window w, int64_t c, int64_t left, int64_t to)
 {
@@ -100,7 +103,7 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
                 continue;
             int64_t at = w.first;
             for (int64_t k = 1, i = w.first + w.step; k < w.count; k++, i += w.step) {
-                /* of equal elements the one in the first row; of NaN the one in the last */
+                /* among equal elements the first in row-major order; among NaN the last */
                 bool nan = best[i] != best[i], had = best[at] != best[at];
                 if (nan ? !had || rows[i] >= rows[at]
                         : !had && (best[i] > best[at] ||
@@ -130,7 +133,7 @@ BODY(f16, TS_F16)
 #undef BODY
 #undef PLACE
 
-/** Adds gradients to their places: a task is a plane, or CHANNELS channels of a sample. */
+/** Adds each gradient at its index. A task is a plane, or CHANNELS channels of a sample. */
 static void S(pool_backward)(void *ctx, int64_t begin, int64_t end)
 {
     pool_job *job = ctx;

@@ -1,8 +1,9 @@
 /**
  * @file resample.c
- * Averages of windows, padding and resizing. For each spatial dim a table lists the elements that
- * an element of the result reads, and their weights; the gradient's table is the transposed one.
- * A row of the result is a sum of rows of the argument, which the table of the last dim combines.
+ * Average pooling, padding and resizing. For each spatial dim, a table (a sparse matrix) lists the
+ * elements of the argument that an element of the result reads, and their weights; a gradient uses
+ * the transposed table. A row of the result is computed in two steps: a weighted sum of rows of the
+ * argument, then the table of the last dim within that sum.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
@@ -11,28 +12,29 @@
 
 #include <math.h>
 
-/** Row o of a sparse matrix: taps begin[o] to begin[o + 1] - 1. */
+/** A sparse matrix (out, in). The taps of row o, its nonzeros, are begin[o] to begin[o + 1] - 1. */
 typedef struct table {
     int64_t in, out;    /* sizes of the dim in argument and result */
-    int32_t *begin, *index;
+    int32_t *begin, *index; /* index: element of the argument that a tap reads */
     double *weight;
-    float *weight32;    /* the same for f32 */
-    int32_t taps;           /* most taps of a row; 0: too many for the lists below */
-    int64_t step;           /* from the first taps of rows in these to the second ones */
-    int32_t *columns;       /* tap k of row o at k * step + o: its index, or `in` for none */
-    float *weights;         /* and weight */
+    float *weight32;    /* weight as f32 */
+    /* the same matrix for vectors of rows */
+    int32_t taps;           /* largest number of taps of a row; 0: too many for these lists */
+    int64_t step;           /* tap k of row o is element k * step + o */
+    int32_t *columns;       /* index of the tap; `in` if row o has fewer taps */
+    float *weights;         /* weight of the tap; 0 if row o has fewer taps */
 } table;
 
 typedef struct resample_job {
     const void *x;
     void *y;
-    int64_t planes, channels; /* channels: of channels-last, else 1 */
+    int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     table axis[3];
-    double factor;
-    bool last;
-    int64_t item;
-    const char *value;        /* of a copy's new elements */
-    ts_slots *slots;          /* rows */
+    double factor;            /* ts_resampling.factor */
+    bool last;                /* channels-last */
+    int64_t item;             /* bytes of an element */
+    const char *value;        /* padding with a constant: the element to store */
+    ts_slots *slots;          /* scratch rows of threads */
 } resample_job;
 
 #define TS_REAL 32
@@ -44,11 +46,12 @@ typedef struct resample_job {
 
 /* -------------------------------------------------------------------------------- tables ---- */
 
-/** What element o of the forward op's result reads: `count` elements from `first` on, `step` apart,
- * with one weight; or those at `place` with several. */
+/** Elements that element o of the forward op's result reads: `count` from `first` on, clamped to
+ * the dim. */
 typedef struct taps {
     int64_t first, count;
-    double weight, part[4];
+    double weight, part[4]; /* weight: of each element; TS_AXIS_LINEAR and TS_AXIS_CUBIC have
+                               part[k], the weight of element k, instead */
 } taps;
 
 static int64_t mirrored(int64_t i, int64_t n)
@@ -57,8 +60,8 @@ static int64_t mirrored(int64_t i, int64_t n)
     return i < n ? i : 2 * (n - 1) - i;
 }
 
-/** Weights of the neighbours -1, 0, 1 and 2 of a place t behind element 0, as products, which lose
- * no digits near their zeros. */
+/** Cubic weights of the elements -1, 0, 1 and 2 for position t, 0 <= t < 1. The factored form has
+ * no cancellation near the zeros. */
 static void cubic_parts(double t, double *part)
 {
     const double a = -0.75, u = 1 - t;
@@ -124,11 +127,12 @@ static double weight_of(const ts_axis *axis, const taps *t, int64_t k)
     return axis->map == TS_AXIS_LINEAR || axis->map == TS_AXIS_CUBIC ? t->part[k] : t->weight;
 }
 
-/** Memory of a call's tables, cut from the front. */
+/** One block of memory for all tables of a call; cut() takes parts from its front. */
 typedef struct arena {
     char *memory;
     size_t bytes, used;
 } arena;
+/** Takes `count` items of `item` bytes. Before `memory` is allocated, it only adds to `used`. */
 static void *cut(arena *a, int64_t count, size_t item)
 {
     void *p = a->memory ? a->memory + a->used : NULL;
@@ -136,19 +140,23 @@ static void *cut(arena *a, int64_t count, size_t item)
     return p;
 }
 
-/** Fills a table; without memory only its sizes are cut. Each element stands for `channels`. */
-static void tabulate(table *t, const ts_axis *axis, int64_t channels, bool transposed, arena *a)
+/** Fills a table; while the arena has no memory, only adds up the bytes needed. Each element of the
+ * dim becomes `channels` elements, one per channel. False if the table needs indices beyond 31
+ * bits. */
+static bool tabulate(table *t, const ts_axis *axis, int64_t channels, bool transposed, arena *a)
 {
     int64_t total = 0, rows = (transposed ? axis->in : axis->out) * channels;
     for (int64_t o = 0; o < axis->out; o++)
         total += taps_of(axis, o).count * channels;
     t->in = (transposed ? axis->out : axis->in) * channels;
     t->out = rows;
+    if (total > INT32_MAX || t->in > INT32_MAX || rows > INT32_MAX - 2)
+        return false;
     t->begin = cut(a, rows + 2, sizeof *t->begin);
     t->index = cut(a, total, sizeof *t->index);
     t->weight = cut(a, total, sizeof *t->weight);
     t->weight32 = cut(a, total, sizeof *t->weight32);
-    for (int pass = 0; a->memory && pass < 2; pass++) { /* counts, which become beginnings; taps */
+    for (int pass = 0; a->memory && pass < 2; pass++) { /* 0: counts, then `begin`; 1: taps */
         if (pass == 0)
             memset(t->begin, 0, (size_t)(rows + 2) * sizeof *t->begin);
         for (int64_t o = 0; o < axis->out; o++) {
@@ -167,9 +175,10 @@ static void tabulate(table *t, const ts_axis *axis, int64_t channels, bool trans
         for (int64_t row = 2; pass == 0 && row <= rows + 1; row++)
             t->begin[row] += t->begin[row - 1];
     }
+    return true;
 }
 
-/** Lists taps by their number in a row, for vectors of rows. */
+/** Fills the lists `columns` and `weights` of a table. */
 static void lay_out(table *t, arena *a)
 {
     enum { MOST = 8, LANES_MOST = 16 };
@@ -198,7 +207,9 @@ static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling
     for (int pass = 0; pass < 2; pass++) {
         a->used = 0;
         for (int k = 0; k < 3; k++) {
-            tabulate(&job->axis[k], &r->axis[k], k == 2 ? channels : 1, r->transposed, a);
+            if (!tabulate(&job->axis[k], &r->axis[k], k == 2 ? channels : 1, r->transposed, a))
+                return ts_fail_arg(f, 0, TS_ERR_UNSUPPORTED,
+                                   "expected dims with fewer than 2^31 elements and weights");
             lay_out(&job->axis[k], a);
         }
         if (pass == 0) {
@@ -212,7 +223,7 @@ static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling
 
 /* -------------------------------------------------------------------------------- copies ---- */
 
-/** The element that row o reads, or -1. */
+/** Element of the argument that element o of a copy reads; -1: the value of the padding. */
 static int64_t source_of(const table *t, int64_t o)
 {
     return t->begin[o] < t->begin[o + 1] ? t->index[t->begin[o]] : -1;
@@ -228,11 +239,11 @@ static void fill_items(char *y, const char *value, int64_t count, int64_t item)
         return;
     }
     memcpy(y, value, (size_t)item);
-    for (int64_t done = 1; done < count; done *= 2) /* what is there again */
+    for (int64_t done = 1; done < count; done *= 2) /* doubles the filled part */
         memcpy(y + done * item, y, (size_t)(ts_min64(done, count - done) * item));
 }
 
-/* each row of a table has its tap where `dense` */
+/* Copies elements of type U. dense: each element of the row has a source. */
 #define COPY_ROW(U)                                                                                \
     {                                                                                              \
         U *to = (U *)(void *)y;                                                                    \
@@ -246,7 +257,7 @@ static void fill_items(char *y, const char *value, int64_t count, int64_t item)
         break;                                                                                     \
     }
 
-/** Elements o to end - 1 of a row of pixels. */
+/** Copies elements o to end - 1 of a row y of the result from the row x. */
 static void copy_some(const resample_job *job, char *y, const char *x, int64_t o, int64_t end)
 {
     const table *t = &job->axis[2];
@@ -270,8 +281,8 @@ static void copy_some(const resample_job *job, char *y, const char *x, int64_t o
     }
 }
 
-/** Rows of the result, whose elements are elements of the argument: begin .. end of (planes, depth,
- * height). The longest run of neighbours is one copy. */
+/** Body of the parallel loop for ops that only copy elements: rows begin to end - 1 of (planes,
+ * depth, height). The longest run of neighbouring sources in a row is one memcpy. */
 static void copy_rows(void *ctx, int64_t begin, int64_t end)
 {
     const resample_job *job = ctx;
@@ -305,10 +316,12 @@ static void copy_rows(void *ctx, int64_t begin, int64_t end)
 
 /* --------------------------------------------------------------------------------- calls ---- */
 
-enum { SHORT = 1024, /* elements that a table may well have */
-       FEW_CHANNELS = 16 }; /* of which a pixel fills no vectors: they are elements of a row */
+enum { SHORT = 1024, /* maximum elements of dims that are merged */
+       FEW_CHANNELS = 16 }; /* below this, channels-last pixels do not fill vectors, and channels
+                               become a part of the last dim */
 
-/** Dims that become one average become one dim, and what cuts elements off becomes a copy. */
+/** Merges neighbouring dims that an adaptive pool averages to one element, and turns the gradient
+ * of constant padding into a copy. */
 static void simplify(ts_resampling *r)
 {
     for (int k = 0; k < 2; k++) {

@@ -5,14 +5,14 @@
 
 #ifndef TS_BACKENDS_CPU_RESAMPLE_REAL_H
 #define TS_BACKENDS_CPU_RESAMPLE_REAL_H
-enum { LONG_TAPS = 16, /* taps of neighbours that vectors sum */
-       PIXEL_VECTORS = 4 };
+enum { LONG_TAPS = 16, /* fewest contiguous taps that are summed in vectors */
+       PIXEL_VECTORS = 4 }; /* vectors that are summed together */
 #endif
 
-/** The rows of the argument that a row of the result reads. */
+/** A row of the result and the tables that say which rows of the argument it reads. */
 typedef struct S(row_taps) {
     const table *depth, *height;
-    int64_t d, h, plane; /* of the result, and the plane */
+    int64_t d, h, plane; /* position of the row in the result */
 } S(row_taps);
 
 VEC_FN S(row_taps) S(taps_of_row)(const resample_job *job, int64_t row)
@@ -25,7 +25,8 @@ VEC_FN S(row_taps) S(taps_of_row)(const resample_job *job, int64_t row)
 #define EACH_ROW(t, dk, hk)                                                                        \
     for (int32_t dk = (t).depth->begin[(t).d]; dk < (t).depth->begin[(t).d + 1]; dk++)             \
         for (int32_t hk = (t).height->begin[(t).h]; hk < (t).height->begin[(t).h + 1]; hk++)
-/** The first element of the row of taps dk and hk, and their weight. */
+/** Returns the offset of the argument's row that taps dk and hk read; *weight: the product of their
+ * weights and the factor. */
 VEC_FN int64_t S(row_offset)(const resample_job *job, const S(row_taps) *t, int32_t dk, int32_t hk,
                              T *weight)
 {
@@ -35,7 +36,8 @@ VEC_FN int64_t S(row_offset)(const resample_job *job, const S(row_taps) *t, int3
            job->axis[2].in * job->channels;
 }
 
-/** Vectors from element i on of the sum of the rows of the argument, in acc. */
+/** Writes elements i, i + 1, ... of the weighted sum of the argument's rows to acc: `vectors`
+ * vectors, of which a single one may have `left` < LANES elements. */
 VEC_FN void S(sum_vectors)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc,
                            int64_t i, int vectors, int64_t left)
 {
@@ -53,7 +55,7 @@ VEC_FN void S(sum_vectors)(ts_dtype kind, const resample_job *job, const S(row_t
         F(store)(acc + i + v * LANES, sum[v]);
 }
 
-/** The sum of the rows of the argument, in acc. */
+/** Writes the weighted sum of the argument's rows to acc. */
 VEC_FN void S(sum_rows)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc)
 {
     int64_t n = job->axis[2].in, i = 0;
@@ -74,7 +76,7 @@ VEC_FN T S(weight_at)(const table *t, int32_t k)
 #endif
 }
 
-/** Element o of a row, by its taps. */
+/** Element o of a row of the result, from the sum of the argument's rows. */
 VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
 {
     int32_t k = t->begin[o], end = t->begin[o + 1], n = end - k;
@@ -97,7 +99,8 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
     return sum;
 }
 
-/** A row of the result from the sum of the argument's rows, behind which is a 0. */
+/** Computes a row of the result from the sum of the argument's rows. acc[t->in] must be 0: missing
+ * taps read it. */
 VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
 {
     int64_t o = 0;
@@ -115,7 +118,8 @@ VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
         y[o] = S(combine_one)(t, acc, o);
 }
 
-/** Some vectors of channels of pixel o. */
+/** Computes `vectors` vectors of channels, from channel c on, of pixel o of a row of the result. A
+ * single vector may have `left` < LANES channels. to: index of the first in the result. */
 VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row_taps) *t,
                              int64_t to, int64_t o, int64_t c, int vectors, int64_t left)
 {

@@ -11,8 +11,8 @@ using namespace ts;
 
 /** The largest transformed element and its position: the first among equal elements; the first NaN
  * precedes all numbers. A state without a position means that all elements are the lowest number,
- * and the first is chosen. P: type of positions. A thread has eight states of halves, which need
- * half the registers with positions of 32 bits. */
+ * and the first is chosen. P: type of positions; 32-bit positions halve the registers of the eight
+ * states that a thread has for bf16 and f16. */
 template <class T, class P> struct place_fold {
     using A = ranked_t<T>;
     struct state {

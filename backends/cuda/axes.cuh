@@ -1,4 +1,5 @@
-/** @file axes.cuh  Which elements of a dim an element of the result reads, and their weights. */
+/** @file axes.cuh  Pooling, padding and resizing along one dim, by the formulas of ts_axis_map: the
+ * elements that an element of the result reads, their weights, and the transposed relation. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_AXES_CUH
 #define TS_CUDA_AXES_CUH
@@ -8,7 +9,7 @@
 
 namespace ts {
 
-/** A spatial dim of a call, in 32 bits. */
+/** ts_axis with 32-bit integers. */
 struct axis {
     int map, in, out, kernel, stride, padding, dilation;
     bool padded, sum, corners;
@@ -22,17 +23,20 @@ struct axis {
     {
     }
 
-    /** Rounded twice, as on the CPU: the weights of neighbours are differences from it. */
+    /** Position in the input that element o reads (linear, cubic). No fused multiply-add: rounded
+     *  as on the CPU, because weights are differences from it. */
     __device__ __forceinline__ double place(int o) const
     {
         return corners ? o * scale : __dadd_rn(__dmul_rn(o + 0.5, scale), -0.5);
     }
 };
 
-/** What element o of the forward op reads: `count` elements from `first` on, clamped to the dim. */
+/** Elements that element o of the forward op's result reads: `count` from `first` on, clamped to
+ * the dim. */
 struct taps {
     int first, count;
-    double t; /* the one weight, or the place behind element `first` of several */
+    double t; /* linear, cubic: position between the two middle elements, 0 to 1; else the weight of
+                 each element */
 
     __device__ __forceinline__ taps(const axis &a, int o) : first(o - a.padding), count(1), t(1)
     {
@@ -89,7 +93,7 @@ struct taps {
         if (a.map != TS_AXIS_CUBIC)
             return t;
         const double c = -0.75;
-        double u = 1 - t; /* products, which lose no digits near their zeros */
+        double u = 1 - t; /* factored: no cancellation near the zeros */
         switch (k) {
         case 0: return c * t * u * u;
         case 1: return u * (1 + t - (c + 2) * t * t);
@@ -99,7 +103,8 @@ struct taps {
     }
 };
 
-/** What element i of the argument's gradient reads: candidates, some of which have weight 0. */
+/** Elements of the result's gradient that element i of the input's gradient reads: `count`
+ * candidates, some of which have weight 0. */
 struct readers {
     int first, count;
 
@@ -144,7 +149,7 @@ struct readers {
         first = max(first, 0);
         count = max(last - first + 1, 0);
     }
-    /** Candidate k for element i, or -1. */
+    /** Index of candidate k in the result; -1 if it does not exist. */
     __device__ __forceinline__ int at(const axis &a, int i, int k) const
     {
         int o = first + k;
@@ -152,12 +157,12 @@ struct readers {
             o = first + (k - 1) * a.in;
         if (a.map == TS_AXIS_REFLECT) {
             o = k == 0 ? first : k == 1 ? a.padding - i : 2 * (a.in - 1) - i + a.padding;
-            if ((k == 1 && i == 0) || (k == 2 && i == a.in - 1)) /* its own image */
+            if ((k == 1 && i == 0) || (k == 2 && i == a.in - 1)) /* the same as candidate 0 */
                 return -1;
         }
         return o >= 0 && o < a.out ? o : -1;
     }
-    /** How often element o of the forward op reads element i. */
+    /** Weight with which element o of the forward op's result reads element i; 0: not at all. */
     static __device__ __forceinline__ double weight(const axis &a, int i, int o)
     {
         taps t(a, o);

@@ -1,10 +1,11 @@
 /**
  * @file batch_norm.cu
- * Normalisation by channel, over a batch or over groups of channels of a sample.
+ * Batch norm and group norm, and their gradients.
  *
- * A tensor is sets of units: of a batch one set, whose units are channels; of groups a set for each
- * sample. The first pass sums over splits of a unit's elements, the second combines the splits, the
- * third reads the elements again. Neither adds in an order that depends on scheduling.
+ * A unit is a channel: of all samples for batch norm (one set of units), of one sample for group
+ * norm (one set per sample). Pass 1 sums parts (splits) of each unit's elements, pass 2 combines
+ * the splits into statistics and coefficients, and pass 3 reads the elements again and writes the
+ * result. The order of additions does not depend on scheduling.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/image.cuh"
@@ -18,7 +19,7 @@ namespace {
 
 enum { THREADS = 256, PARTS = 3, UNROLL = 4 };
 
-/** A parameter by channel, of any floating dtype, or none. */
+/** A contiguous parameter or statistic of any floating dtype, or none. */
 struct parameter {
     const void *data;
     int dtype;
@@ -53,12 +54,13 @@ struct parameter {
     }
 };
 
-/** What a call is over. Element (n, set, c, s): contiguous at ((n sets + set) C + c) S + s, in
- * channels-last at (set S + s) C + c, where n is 0. */
+/** Sizes of a call: (samples, sets, channels C, positions S). Element (n, set, c, s) is at
+ * ((n sets + set) C + c) S + s if contiguous, at (set S + s) C + c in channels-last, where samples
+ * is 1. */
 struct shape {
     int64_t samples, sets, channels, positions;
-    int64_t groups;  /* of channels; statistics are (sets, groups) */
-    int64_t splits;  /* of the elements of a unit */
+    int64_t groups;  /* groups of channels; statistics are (sets, groups) */
+    int64_t splits;  /* splits per unit */
     double eps;
 
     __device__ __forceinline__ int64_t statistic(int64_t unit) const
@@ -67,8 +69,9 @@ struct shape {
     }
 };
 
-/** Two sums of a unit's elements: count, mean and squared deviations of x; or those of g and of
- * g (x - mean). */
+/** Sums over elements of a unit. Forward: a, b are the sums of x - shift and of its square, where
+ * shift is the first element; finish() turns them into mean and squared deviations. GRADIENT: a, b
+ * are the sums of g and g (x - shift), where shift is the mean. */
 template <class A> struct sums {
     A count = 0, a = 0, b = 0, shift = 0;
 
@@ -86,7 +89,7 @@ template <class A> struct sums {
         }
         count += 1;
     }
-    /** From sums of distances from one element to mean and deviations. */
+    /** Forward: sets a to the mean and b to the sum of squared deviations from it. */
     template <bool GRADIENT> __device__ __forceinline__ void finish()
     {
         if constexpr (!GRADIENT)
@@ -111,7 +114,8 @@ template <class A> struct sums {
     }
 };
 
-/** Merges the sums of `rows` threads that are `columns` apart; thread (x, 0) has the result. */
+/** Merges the sums of a block's threads (x, y) over y, 0 <= y < rows, a power of two; thread (x, 0)
+ * has the result. columns: number of x. */
 template <bool GRADIENT, class A, int N>
 __device__ __forceinline__ void merge_rows(sums<A> (&s)[N], int columns, int rows, int x, int y)
 {
@@ -142,7 +146,8 @@ __device__ __forceinline__ void fetch(wide_t<T> (&x)[V], const T *p)
     unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(p), x);
 }
 
-/** Sums of a unit's split, contiguous: block (unit, split). */
+/** Pass 1, contiguous: block (unit, split) writes count, a and b of its split to `parts`
+ * (units, splits, PARTS). */
 template <class T, int V, bool GRADIENT>
 __global__ void __launch_bounds__(THREADS)
     unit_sums(const T *x, const T *g, shape s, parameter mean, split<uint32_t> row,
@@ -177,8 +182,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/** The same in channels-last: block (vectors of channels of a set, split) of (columns, rows)
- * threads. */
+/** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
+ * where a column is a vector of channels. */
 template <class T, int V, bool GRADIENT>
 __global__ void __launch_bounds__(THREADS)
     pixel_sums(const T *x, const T *g, shape s, parameter mean, wide_t<T> *parts)
@@ -229,7 +234,7 @@ template <class A> __device__ __forceinline__ A warp_sum(A x)
     return x;
 }
 
-/** Coefficients by unit, each an array: the result is g slope + (x - mean) scale + add. */
+/** Arrays of one coefficient per unit: the result is g slope + (x - mean) scale + add. */
 template <class A> struct coefficients {
     A *mean, *scale, *add, *slope;
 
@@ -239,8 +244,8 @@ template <class A> struct coefficients {
     }
 };
 
-/** Means and variances, a warp for each: from the splits of its units, or as they were given; and
- * the coefficients of its units. */
+/** Pass 2 of the forward op, one warp per statistic: writes mean and variance, combined from the
+ * splits of its units or copied from the given ones, and the coefficients of its units. */
 template <class A>
 __global__ void __launch_bounds__(THREADS)
     combine_moments(const A *parts, shape s, parameter mean, parameter var, parameter given_mean,
@@ -258,14 +263,14 @@ __global__ void __launch_bounds__(THREADS)
         v = given_var.at<A>(at, 0);
     } else {
         const A *from = parts + unit * s.splits * PARTS;
-        double count = 0, sum = 0, squares = 0; /* the mean of equal elements is one of them */
+        double count = 0, sum = 0, squares = 0; /* double: the mean of equal elements is exact */
         for (int64_t i = lane; i < n; i += 32) {
             count += from[i * PARTS];
             sum += (double)from[i * PARTS] * from[i * PARTS + 1];
         }
         count = warp_sum(count);
         double whole = warp_sum(sum) / count;
-        for (int64_t i = lane; i < n; i += 32) { /* of nothing a split has no mean */
+        for (int64_t i = lane; i < n; i += 32) { /* an empty split has no mean */
             double d = from[i * PARTS] > 0 ? from[i * PARTS + 1] - whole : 0;
             squares += from[i * PARTS + 2] + from[i * PARTS] * d * d;
         }
@@ -284,9 +289,9 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/** From sums of g and g (x - mean) by unit and split, with h = g weight: a warp for each statistic
- * writes the coefficients of its units; behind them a warp for each channel sums the gradients of
- * weight and bias. */
+/** Pass 2 of the backward op, from the sums of g and g (x - mean) per unit and split. The first
+ * sets * groups warps write the coefficients of the units of one statistic each; the next
+ * `channels` warps compute dw and db of one channel each. constant: the statistics were given. */
 template <class A>
 __global__ void __launch_bounds__(THREADS)
     combine_sums(const A *parts, shape s, parameter mean, parameter var, parameter weight,
@@ -335,8 +340,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/** The result in mode 0; in mode 1 the gradient of x; in mode 2 that beside constant statistics,
- * which reads g alone. */
+/** Pass 3 for V elements from `at` on. MODE 0: the result; 1: the gradient of x; 2: the gradient of
+ * x for constant statistics, which reads g only. N: number of channels, 1 or V. */
 template <class T, int V, int MODE, int N>
 __device__ __forceinline__ void apply(const T *x, const T *g, T *y, int64_t at,
                                       const wide_t<T> (&mean)[N], const wide_t<T> (&scale)[N],
@@ -390,7 +395,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/** In channels-last a thread has its channels' coefficients for some pixels. */
+/** Pass 3, channels-last: a thread loads the coefficients of V channels once for several
+ * positions. */
 template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS)
     pixel_results(const T *x, const T *g, T *y, shape s, coefficients<wide_t<T>> k, int64_t each)
@@ -413,7 +419,7 @@ __global__ void __launch_bounds__(THREADS)
 /** A decoded call. */
 struct norm_call {
     shape s;
-    bool last;
+    bool last; /* channels-last */
     const void *x, *g;
     void *y;
 };
@@ -426,7 +432,7 @@ int power_of_two(int64_t n, int most)
     return p;
 }
 
-/** Threads (columns, rows) for C / V vectors of channels. */
+/** Block of THREADS threads (columns, rows) for `vectors` vectors of channels. */
 dim3 pixel_block(int64_t vectors)
 {
     int columns = power_of_two(vectors, 32);
@@ -507,8 +513,9 @@ cudaError_t result_pass(const norm_call &c, coefficients<wide_t<T>> k, cudaStrea
     });
 }
 
-/** Calls f.operator()<V>() with 16-byte vectors or single elements. Where y lies does not matter to
- * sums, whose order a vector's length decides. */
+/** Calls f.operator()<V>() with the elements of 16-byte vectors if sizes and addresses allow them,
+ * else with 1. Pass y = nullptr for sums: the order of additions depends on V and must not depend
+ * on the address of the result. */
 template <class T, class F> cudaError_t with_vectors(const norm_call &c, const void *y, F &&f)
 {
     int64_t run = c.last ? c.s.channels : c.s.positions;
@@ -519,7 +526,8 @@ template <class T, class F> cudaError_t with_vectors(const norm_call &c, const v
 
 unsigned warps(int64_t n) { return (unsigned)((n * 32 + THREADS - 1) / THREADS); }
 
-/** Statistics as parameters: results that are not wanted take scratch memory. */
+/** Runs the forward op. given: mean and var, or nullptr to compute them. weight_arg: index of the
+ * weight; bias and eps follow it. Statistics that are not requested go to temporary tensors. */
 ts_status forward(ts_frame *f, int64_t groups, bool batch, const ts_value *given, int weight_arg)
 {
     ts_device where = ts_kernel_device(f);

@@ -23,7 +23,7 @@
 enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, MEMCPY_PEER = 22,
        EXTERNAL_ID = 39 }; /* CUpti_ActivityKind */
 enum { LIMIT_REACHED = 12, TAKEN = 39 }; /* CUptiResult */
-enum { OURS = 3 }; /* CUpti_ExternalCorrelationKind: CUSTOM0 */
+enum { OURS = 3 }; /* kind of the tags; CUpti_ExternalCorrelationKind: CUSTOM0 */
 
 /** Records of these kinds, in the order of enabling. */
 static const uint32_t kinds[] = {EXTERNAL_ID, DRIVER, RUNTIME, KERNEL, MEMCPY, MEMCPY_PEER, MEMSET};
@@ -99,7 +99,7 @@ static void load(void)
     }
 }
 
-/** TS_OK, or an error that names a function of CUPTI. */
+/** Turns a CUptiResult of `function` into TS_OK or TS_ERR_UNSUPPORTED. */
 static ts_status check(uint32_t result, const char *function)
 {
     const char *text = NULL;
@@ -115,7 +115,7 @@ static ts_status check(uint32_t result, const char *function)
 
 /* ------------------------------------------------------------------------------ records ---- */
 
-/** Start, end, device and correlation id are at these offsets of a record. */
+/** Offsets in a record of a kernel, copy or memset. START and END are the same for all kinds. */
 typedef struct layout {
     size_t device, correlation;
     bool kernel;
@@ -134,7 +134,8 @@ typedef struct call_tag {
     uint32_t correlation;
 } call_tag;
 
-/** Records of each sort that are kept, at most; later ones count as lost. */
+/* RECORDS_MOST: maximum number of works and of tags. Later works count as lost; later tags are
+ * dropped, which leaves their works untagged. BUFFER: bytes of a CUPTI buffer. */
 enum { RECORDS_MOST = 4 << 20, BUFFER = 4 << 20 };
 
 static struct {
@@ -147,7 +148,7 @@ static struct {
     atomic_bool on;
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/** True if an array of `count` items has room for one more. */
+/** Grows an array of `count` items if needed; false if there is no room for one more. */
 static bool has_room(void **items, int64_t count, int64_t *room, size_t item)
 {
     if (count < *room)
@@ -204,7 +205,7 @@ static void keep(const uint8_t *record)
     case MEMSET: keep_work(record, (layout){32, 44, false}); break;
     case MEMCPY_PEER: keep_work(record, (layout){32, 60, false}); break;
     case EXTERNAL_ID: keep_tag(record); break;
-    default: break; /* API calls, which only make tags appear */
+    default: break; /* API calls: enabled because CUPTI writes tags only with them */
     }
 }
 
@@ -274,7 +275,7 @@ ts_status ts_cupti_begin(void)
 
 void ts_cupti_tag(uint64_t tag)
 {
-    static _Thread_local bool pushed; /* the thread's stack has one number at most */
+    static _Thread_local bool pushed; /* a tag is on the thread's stack, which has at most one */
     if (!atomic_load_explicit(&session.on, memory_order_relaxed))
         return;
     if (pushed)

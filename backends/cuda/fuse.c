@@ -20,7 +20,7 @@
 
 /* ------------------------------------------------------------------------- description ---- */
 
-enum { TENSORS = 10 /* most tensors of a call */ };
+enum { TENSORS = 10 /* maximum number of tensors of a call */ };
 
 /** The description that the thread requests from a kernel. */
 typedef struct note {
@@ -423,7 +423,7 @@ static ts_status launch(const ts_cuda_group *g, CUfunction function, const ts_fr
         space.tail = (uint32_t)g->columns;
     } else {
         space.accesses = (uint64_t)((g->numel + g->width - 1) / g->width);
-        space.tail = (uint32_t)(g->numel % g->width); /* only of one dim */
+        space.tail = (uint32_t)(g->numel % g->width); /* not 0 only if the space has one dim */
     }
     arguments[n++] = &space;
     for (int i = 0; i < g->nvalues; i++)

@@ -1,9 +1,9 @@
 /**
  * @file fuse.h
  * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A group has
- * pointwise calls and calls by rows, such as softmax and sum, which work on each row of their first
- * argument by itself; a row is the last dims. Another kernel adds the partial sums of sums over
- * rows.
+ * pointwise calls and calls by rows. A call by rows, such as softmax and sum, computes each row of
+ * its first argument by itself; the last dims are a row. A second kernel adds the partial results
+ * of sums over rows.
  *
  * The kernels of pointwise calls describe the group: each runs without a device and, instead of
  * launching its loop, records the functor that the loop applies (describe.cuh). A call by rows has
@@ -24,7 +24,7 @@ TS_BEGIN_DECLS
 /** Whether a kernel belongs to a family whose loops can be described (backend.c). Other kernels,
  *  such as a plugin's, would launch instead of describing themselves. */
 bool ts_cuda_describes(ts_kernel kernel);
-/** Whether a kernel belongs to a family of calls by rows. */
+/** True if a kernel belongs to a family with calls by rows (norms, softmax, reductions). */
 bool ts_cuda_is_by_rows(ts_kernel kernel);
 
 /* ------------------------------------------------------------------------------- group ---- */
@@ -48,10 +48,10 @@ typedef struct ts_cuda_group_value {
     int64_t strides[TS_MAX_DIMS]; /* in bytes, innermost dim first; [0] per access */
     uint8_t dtype, item, way; /* item: bytes of an element; way: TS_CUDA_INSIDE, ... */
     bool read, written; /* the kernel loads it from, or stores it to, memory */
-    bool each;          /* by rows: it has one element per row, or one in all */
-    bool left;          /* by rows: it has the sizes of the space without the dims of a row */
-    bool sums;          /* by rows: sums over rows, for which the kernel writes partial sums */
-    void *parts;        /* of sums: the partial sums */
+    bool each;          /* by rows: one element per row, or one element in all */
+    bool left;          /* by rows: its sizes are those of the space without the dims of a row */
+    bool sums;          /* by rows: sums over all rows */
+    void *parts;        /* if `sums`: partial sums (lines, columns) that the kernel writes, f32 */
 } ts_cuda_group_value;
 
 typedef struct ts_cuda_group_call {
@@ -59,10 +59,10 @@ typedef struct ts_cuda_group_call {
     int16_t value[TS_KERNEL_OPERANDS]; /* indices of the result, then of the operands; -1: a
                                           number */
     uint8_t compute;                   /* dtype that operands are cast to */
-    const char *rows;                  /* a call by rows: its function; NULL: pointwise */
-    int16_t result[TS_MAX_RETS];       /* by rows: values of the results; -1: not requested */
-    int results;
-    bool cast[TS_KERNEL_OPERANDS];
+    const char *rows;                  /* by rows: function in group_rows.cuh; NULL: pointwise */
+    int16_t result[TS_MAX_RETS];       /* by rows: indices of the results; -1: not requested */
+    int results;                       /* by rows: length of `result` */
+    bool cast[TS_KERNEL_OPERANDS];     /* operands that are cast to `compute` */
 } ts_cuda_group_call;
 
 /** A group in the form that its kernel is generated from. */
@@ -78,7 +78,7 @@ typedef struct ts_cuda_group {
     int64_t numel;
     int64_t sizes[TS_MAX_DIMS]; /* innermost dim first, in elements; by rows: without the row */
     /* By rows; 0 in a pointwise group, except `threads`, `resident` and `blocks`. */
-    int rows;               /* last dims of the space that form a row */
+    int rows;               /* number of last dims of the space that form a row */
     const ts_tensor *space; /* a tensor of the space's sizes */
     int64_t columns;        /* elements of a row */
     int lanes, accesses;    /* threads of a row; accesses of each */
@@ -94,15 +94,17 @@ enum { TS_CUDA_GROUP_THREADS = 256 };
  *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
  *  cast. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
-/** Number of a tensor in the group, which is added if it is new. */
+/** Index of a tensor in group->values; adds the tensor if it is new. */
 int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
-/** Describes a call by rows, whose rows are the last `dims` dims (fuse_rows.c). Returns false if
- *  there is no function for it. */
+/** Fills *call for a call by rows (fuse_rows.c). dims, summed: ts_kernel_row_dims(). Returns false
+ *  if there is no function for the op and dtype, or the group's rows have other dims. */
 bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame,
                            int dims, bool summed);
-/** Lays out a group by rows. Returns false if a row does not fit the registers of a block. */
+/** Chooses threads, accesses and blocks of a group by rows, after all calls are described. Returns
+ *  false if a row does not fit the registers of a block, or there are no rows or 2^31 or more. */
 bool ts_cuda_group_lay_rows(ts_cuda_group *group);
-/** Matrices of partial sums, whose lines are added into a tensor each. */
+/** Up to 8 matrices of partial sums (lines, columns), f32. The lines of parts[i] are added up into
+ *  sums[i], which has `columns` elements of dtypes[i] (f32, bf16 or f16). */
 typedef struct ts_cuda_sums {
     const float *parts[8];
     void *sums[8];
@@ -110,7 +112,7 @@ typedef struct ts_cuda_sums {
     int count;
     int64_t lines, columns;
 } ts_cuda_sums;
-/** Adds the lines (sums.cu). */
+/** Queues the kernel that adds up the lines (sums.cu). */
 cudaError_t ts_cuda_add_lines(const ts_cuda_sums *sums, cudaStream_t stream);
 
 /** Source of the group's kernel, without the functors' definitions. The caller frees it. NULL if

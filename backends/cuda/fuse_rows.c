@@ -1,11 +1,11 @@
 /**
  * @file fuse_rows.c
- * Fused groups with calls by rows: which calls there are, how threads share a row, and the sums
- * over rows.
+ * Fused groups with calls by rows (norms, softmax, reductions): supported ops, and the layout of
+ * rows on threads.
  *
- * Such a call has a function of its name in group_rows.cuh. Sums over rows are made in two kernels:
- * the group's blocks write lines of partial sums, and sums.cu adds the lines. The number of lines
- * depends on the sizes alone.
+ * Each supported op has a function in group_rows.cuh. Sums over all rows take two kernels: each
+ * block of the group's kernel writes a line of partial sums, and sums.cu adds the lines. The number
+ * of lines depends on sizes and dtypes only, so results are reproducible.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/fuse.h"
@@ -13,16 +13,16 @@
 #include <string.h>
 
 enum {
-    LONGEST_OF_SINGLES = 4096, /* elements of a row of which an access has one */
-    LIVE = 84,                 /* registers that a row shall take of a thread */
-    MOST_REGISTERS = 112,
-    PROCESSORS = 132           /* multiprocessors that a kernel with sums over rows shall fill */
+    LONGEST_OF_SINGLES = 4096, /* maximum elements of a row if an access has one element */
+    LIVE = 84,                 /* registers per thread for values of rows: aim of share_row() */
+    MOST_REGISTERS = 112,      /* and maximum */
+    PROCESSORS = 132           /* multiprocessors that a kernel with sums over rows is sized for */
 };
 
-/** A call by rows: op, function, and the arguments that the function takes. */
+/** An op by rows and its functions in group_rows.cuh. */
 typedef struct row_op {
-    const char *op, *function, *summed; /* summed: function for sums over all rows */
-    int8_t args, arg[TS_KERNEL_OPERANDS - 1];
+    const char *op, *function, *summed; /* summed: for calls with sums over all rows; NULL: none */
+    int8_t args, arg[TS_KERNEL_OPERANDS - 1]; /* indices of the op's arguments that it takes */
 } row_op;
 static const row_op ops[] = {
     {"sum", "sum", "sum_rows", 1, {0}},
@@ -85,7 +85,7 @@ bool ts_cuda_group_by_rows(ts_cuda_group *g, ts_cuda_group_call *call, ts_frame 
     return true;
 }
 
-/** Bytes between neighbours of a tensor along dim d of the space; 0 where it is broadcast. */
+/** Stride in bytes of a tensor along dim d of the space; 0 where the tensor is broadcast. */
 static int64_t step_of(const ts_cuda_group_value *v, int ndim, int d)
 {
     int at = v->left ? d : d - (ndim - ts_ndim(v->tensor));
@@ -94,7 +94,8 @@ static int64_t step_of(const ts_cuda_group_value *v, int ndim, int d)
                : ts_strides(v->tensor)[at] * v->item;
 }
 
-/** Merges the dims of the space before the rows and computes strides. */
+/** Sets sizes and strides of the space without the row, with dims merged where all tensors allow
+ * it. */
 static void collapse(ts_cuda_group *g, int ndim)
 {
     int n = 0;
@@ -155,9 +156,10 @@ static int width_of(const ts_cuda_group *g)
 }
 
 /**
- * Chooses the threads of a row: few with several accesses each, whose loads are all in flight
- * before the first reduction, and preferably so many that each access is inside the row. A warp
- * needs no barriers. live: values of a row that a thread holds at a time.
+ * Chooses the number of threads per row and of accesses per thread: as many accesses per thread as
+ * LIVE registers allow, so that all loads are in flight before the first reduction, and preferably
+ * a number by which all accesses are inside the row. Rows of up to 32 accesses use one warp or
+ * less, which needs no barriers. live: tensors of which a thread holds a part of the row.
  */
 static void share_row(ts_cuda_group *g, int live)
 {

@@ -170,7 +170,7 @@ static void put_loads(text *t, const ts_cuda_group *g)
     put(t, "    }\n");
 }
 
-/** Appends the name of a value; by rows, of element e of a row's part. */
+/** Appends the name of a value's variable; by rows, with the index e of the thread's element. */
 static void put_value(text *t, const ts_cuda_group *g, int i, int version)
 {
     put(t, "v%d_%d%s", i, version, g->rows && !g->values[i].each ? "[e]" : "");
@@ -279,7 +279,8 @@ static void put_row_loads(text *t, const ts_cuda_group *g)
     }
 }
 
-/** Appends a pointwise call on all elements of a row's part, or once for a number per row. */
+/** By rows: appends a pointwise call, as a loop over the thread's elements of a row, or once if the
+ * result has one element per row. */
 static void put_row_point(text *t, const ts_cuda_group *g, int c, const name *names, int *version)
 {
     int to = g->calls[c].value[0];
@@ -303,7 +304,7 @@ static void put_row_point(text *t, const ts_cuda_group *g, int c, const name *na
     version[to]++;
 }
 
-/** Appends a call by rows: declarations of its results, then the function. */
+/** Appends a call by rows: declarations of its results, then the call of its function. */
 static void put_row_call(text *t, const ts_cuda_group *g, int c, int *version)
 {
     const ts_cuda_group_call *call = &g->calls[c];

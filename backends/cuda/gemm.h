@@ -22,8 +22,8 @@ typedef struct ts_cuda_epilogue {
                          of c */
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
     void *sums;       /* receives the sums of a's rows; requires that the other fields are zero */
-    const double *factors; /* alpha and beta of alpha a b + beta added; NULL: 1 and 0 */
-    const void *added;     /* laid out like c; NULL: c itself */
+    const double *factors; /* alpha and beta: c = alpha a b + beta added; NULL: 1 and 0 */
+    const void *added;     /* matrix with the layout of c; NULL: c itself */
 } ts_cuda_epilogue;
 
 /**

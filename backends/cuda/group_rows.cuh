@@ -1,8 +1,9 @@
 /**
- * @file group_rows.cuh  Calls by rows in the generated kernels of fused groups (fuse_source.c).
+ * @file group_rows.cuh
+ * Norms, softmax and reductions over rows in the generated kernels of fused groups (fuse_source.c).
  *
- * A row's threads hold it in registers: thread t has the accesses t, t + L, t + 2 L, ... of V
- * elements. Reductions combine lanes and warps in a fixed order.
+ * L threads hold a row in registers: thread t has the accesses t, t + L, t + 2 L, ... of V elements
+ * each. Reductions combine lanes and warps in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUP_ROWS_CUH
@@ -13,13 +14,13 @@
 
 namespace ts {
 
-/** An argument or result that a call has not. */
+/** Type of an argument that is TS_NONE, or of a result that is not requested. */
 struct absent {};
 
 template <class X> constexpr bool is_array = false;
 template <class T, int E> constexpr bool is_array<T[E]> = true;
 
-/** Element e of a row, or the row's one element; `otherwise` if it is absent. */
+/** Element e of this thread's part of a row, or the row's one element; `otherwise` if absent. */
 template <class X>
 __device__ __forceinline__ float element(const X &x, int e, float otherwise = 0)
 {
@@ -32,17 +33,17 @@ __device__ __forceinline__ float element(const X &x, int e, float otherwise = 0)
 }
 
 /**
- * L threads for a row, R rows for a block, A accesses of V elements for a thread. FULL: each thread
- * has A accesses inside the row, and each block has R rows.
+ * L: threads per row; R: rows per block; A: accesses per thread; V: elements per access. FULL: all
+ * accesses are inside their row, and all blocks have R rows.
  */
 template <int L, int R, int A, int V, bool FULL> struct group_rows {
     static constexpr int elements = A * V, threads = L * R, lanes = L < 32 ? L : 32;
     static constexpr int warps = L / 32;
     uint32_t columns; /* elements of a row */
-    uint32_t lane;    /* of the row's threads */
+    uint32_t lane;    /* index of this thread in the row */
     bool some;        /* the row exists */
-    float *place;     /* shared memory for 2 * 2 * 32 numbers of each row; NULL if a warp has it */
-    int turn;
+    float *place;     /* shared memory, 128 numbers per row; NULL if L <= 32 */
+    int turn;         /* number of join() calls; they alternate between the halves of `place` */
 
     __device__ __forceinline__ group_rows(uint32_t n, float *shared)
         : columns(n), lane(threadIdx.x % L), some(true), place(shared), turn(0)
@@ -91,8 +92,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         if (lane == 0 && (FULL || some))
             *(T *)to = from_register<T>(x);
     }
-    /** Adds the sums of the block's rows, those of a warp pairwise, and stores a line of partial
-     * sums. total: shared memory for L A V numbers; it is not used if the block has one row. */
+    /** Adds up the threads' sums over the block's rows and stores them as a line of partial sums.
+     * total: shared memory for L A V numbers; unused if the block has one row. */
     __device__ __forceinline__ void store_sums(float *line, float (&sums)[A * V],
                                                float *total) const
     {
@@ -124,7 +125,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         }
     }
 
-    /** Combines N numbers of the row's threads; each thread gets the results. */
+    /** Reduces N numbers over the row's threads with op; each thread gets the results. */
     template <int N, class OP> __device__ __forceinline__ void join(float (&x)[N], OP op)
     {
 #pragma unroll
@@ -157,6 +158,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         join(x, [](float a, float b) { return a + b; });
         return x[0];
     }
+    /** Two sums over the row: f(e, x[0], x[1]) adds element e to both. */
     template <class F> __device__ __forceinline__ void two_sums(float (&x)[2], F f)
     {
         x[0] = x[1] = 0;
@@ -174,7 +176,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
                     f(a * V + k);
     }
 
-    /* ---- the calls; results first, rounded to T ---- */
+    /* ---- the ops: parameters are the results, rounded to T, then the arguments ---- */
 
     template <class T, class Y> __device__ __forceinline__ void put(Y &y, int e, float x) const
     {
@@ -257,8 +259,8 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
         each([&](int e) { put<T>(dx, e, element(g, e) - exp_of(element(y, e)) * sum); });
     }
 
-    /** The second sums are of differences from a first mean: for equal elements the mean is exact
-     * and the variance 0. */
+    /** The variance is computed from differences to a first mean, which also correct the mean: for
+     * equal elements the mean is exact and the variance 0. */
     template <class T, class Y, class M, class S, class X, class W, class B>
     __device__ __forceinline__ void layer_norm(Y &y, M &mean, S &rstd, const X &x, const W &weight,
                                                const B &bias, float eps)

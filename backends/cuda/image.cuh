@@ -1,4 +1,4 @@
-/** @file image.cuh  Tensors (N, C, ...) as kernels see them: contiguous or channels-last. */
+/** @file image.cuh  Tests of the layout of tensors (N, C, ...): channels-last, vector loads. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_IMAGE_CUH
 #define TS_CUDA_IMAGE_CUH
@@ -8,8 +8,8 @@
 
 namespace ts {
 
-/** Whether t, of three dims or more, is dense with C innermost in memory; ts_is_dense_last() of the
- * library, which lets such tensors pass. */
+/** ts_is_dense_last() (core/tensor.h), which backends cannot call: true if t has three dims or more
+ * and is dense with C innermost in memory. */
 inline bool dense_last(const ts_tensor *t)
 {
     int n = ts_ndim(t);
@@ -25,7 +25,7 @@ inline bool dense_last(const ts_tensor *t)
     return sizes[0] == 1 || strides[0] == step;
 }
 
-/** Whether all tensors are; absent ones do not count. */
+/** True if dense_last() is true for all tensors; values that are not tensors are ignored. */
 inline bool all_last(std::initializer_list<const ts_value *> values)
 {
     for (const ts_value *v : values)
@@ -34,7 +34,7 @@ inline bool all_last(std::initializer_list<const ts_value *> values)
     return true;
 }
 
-/** Whether runs of n elements can be moved in vectors of 16 bytes. */
+/** True if runs of n elements at these addresses can be accessed in vectors of 16 bytes. */
 template <class T> bool in_vectors(int64_t n, std::initializer_list<const void *> data)
 {
     uint64_t bits = (uint64_t)n * sizeof(T);

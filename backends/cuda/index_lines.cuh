@@ -18,39 +18,40 @@
 namespace ts {
 
 enum {
-    LINE_SHARED = 200 * 1024,    /* bytes of shared memory at most, where the device has so much */
-    LINE_THREADS = 512,          /* of a block at most */
-    LINE_ROWS = 4,               /* elements of a thread at a time */
-    LINE_MANY = 64,              /* blocks that keep the device busy, whatever the length */
-    LINE_LENGTH = 32 * 1024,     /* longest line, if there are few lines */
-    LINE_FEW = 512,              /* places so few that lanes of a warp often meet */
-    LINE_LEAST = 8,              /* longest line for one thread, however few there are */
-    LINE_OWN = 64 * 1024,        /* bytes of shared memory for sums of each thread */
-    LINE_SHORT = 64,             /* longest one of many */
-    LINE_SHORT_MANY = 8 * 1024   /* and how many there must be */
+    LINE_SHARED = 200 * 1024,    /* maximum bytes of shared memory per block */
+    LINE_THREADS = 512,          /* maximum threads per block */
+    LINE_ROWS = 4,               /* elements that a thread loads at a time */
+    LINE_MANY = 64,              /* with this many blocks, lines may have any length */
+    LINE_LENGTH = 32 * 1024,     /* longest line, if there are fewer blocks */
+    LINE_FEW = 512,              /* below this many targets, lanes of a warp often share a target */
+    LINE_LEAST = 8,              /* longest line for one thread, for any number of lines */
+    LINE_OWN = 64 * 1024,        /* bytes of shared memory for sums per thread, of a whole block */
+    LINE_SHORT = 64,             /* longest line for one thread, if there are */
+    LINE_SHORT_MANY = 8 * 1024   /* at least this many lines */
 };
 
-/** Lines of the index, and where the same lines are in self (and result)
- * and source: steps count elements. */
+/** The lines of the index, and where the same lines are in self (and the result) and in the source.
+ * Strides are in elements. */
 struct line_shape {
     bool fits;
-    bool sums;          /* else the last of equal indices wins */
+    bool sums;          /* true: elements are added; false: the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
-    int64_t count;      /* lines */
-    int64_t shares;     /* of each, and elements of one */
-    uint32_t share;
-    uint32_t length, n; /* elements of one; of one of self */
+    int64_t count;      /* number of lines */
+    int64_t shares;     /* shares per line */
+    uint32_t share;     /* elements per share */
+    uint32_t length, n; /* elements of a line of the index, of a line of self */
     int64_t along_self, along_src, along_index;
     walk<uint32_t, 3> lines; /* self, source, index */
-    int own;                 /* threads of a block, each with sums of its own; 0: shared sums */
-    int beside;              /* adjacent lines of such a block */
+    int own;                 /* threads per block if each thread has its own sums; 0: shared sums */
+    int beside;              /* if own > 0: adjacent lines per block */
 
     line_shape(const ts_cuda_device *device, const ts_tensor *self, const ts_tensor *index,
                const ts_tensor *src, int dim, int bytes, bool sums);
-    /** Lets each thread of a block have sums of `bytes` bytes of its own, if these are few beside
-     * the elements to add. */
+    /** Sets `own` if lines of self are short enough for separate sums (of `bytes` bytes) in each
+     * thread, and there are many more elements to add. */
     void share_out(int bytes);
-    /** Whether a thread adds a whole line. halves: their sums have to be rounded once. */
+    /** True if one thread processes a whole line. halves: sums of bf16 or f16, which must be
+     * rounded once. */
     bool brief(bool halves = false) const
     {
         return fits && (is_least(length) || (!halves && length <= LINE_SHORT &&
@@ -68,9 +69,9 @@ struct line_shape {
     bool is_least(int64_t along) const { return along <= (sums ? LINE_LEAST : 1); }
 };
 
-/** Whether a block can hold a line, with `bytes` an element,
- * and blocks are enough or have little to do; sums can be cut. The index has the dims of src, or
- * one dim, along `dim` of src. */
+/** Sets `fits` if a block can hold a line in shared memory, with `bytes` bytes per element, and
+ * there are enough blocks, or short lines, or sums, which can be cut into shares. The index has the
+ * dims of src, or one dim, which is along `dim` of src. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
@@ -269,10 +270,10 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * Lines of few elements: a thread adds elements to sums of its own in shared memory, so threads
- * never meet, whatever the indices are. Threads along x read adjacent lines, threads along y parts
- * of a line; then the sums of y are added in a fixed order. Results go where those of
- * lines_add_kernel() go.
+ * Short lines of self: each thread adds elements to its own sums in shared memory, so no two
+ * threads write to the same address. Threads along x read adjacent lines, threads along y read
+ * parts of a line; then the sums along y are added in a fixed order. Results are written as by
+ * lines_add_kernel().
  */
 template <class T>
 __global__ void __launch_bounds__(256)

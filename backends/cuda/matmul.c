@@ -143,7 +143,7 @@ static ts_status mm(ts_frame *f)
     return deliver(result, y);
 }
 
-/** beta self + alpha mat1 mat2 of integers. */
+/** addmm of integer tensors: a product, then beta self + alpha product. */
 static ts_status addmm_integers(ts_frame *f)
 {
     TS_SCOPE;
@@ -154,8 +154,9 @@ static ts_status addmm_integers(ts_frame *f)
 
 static double factor_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
 
-/** addmm(self, mat1, mat2, beta, alpha): one product, rounded once. A self of one row is its bias,
- * a dense one is read by the product; any other self is copied to the result first. */
+/** addmm(self, mat1, mat2, beta, alpha) as one product, rounded once. A self of one row is passed
+ * as the product's bias, a dense self as the added matrix; any other self is copied to the result
+ * first. */
 static ts_status addmm(ts_frame *f)
 {
     TS_SCOPE;

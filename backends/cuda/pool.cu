@@ -1,7 +1,7 @@
 /**
  * @file pool.cu
- * Largest elements of windows. A gradient gathers from the windows that hold its place, so sums
- * have a fixed order.
+ * Max pooling. Each element of the gradient gathers from the windows that contain it, so sums have
+ * a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/axes.cuh"
@@ -16,7 +16,7 @@ enum { THREADS = 256 };
 
 struct pool_call {
     axis a[3];
-    int64_t planes, channels; /* channels: of channels-last, else 1 */
+    int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
 };
 
 /** Elements of window o: `count` from `first` on, `step` apart. */
@@ -45,7 +45,8 @@ struct window {
     }
 };
 
-/** Numbers of a place of the result: channel, place, plane. */
+/** Splits the index of a vector of the result into plane, depth d, height h, width w and channel
+ * vector c; of() returns the plane. */
 template <class I> struct places {
     split<I> channels, width, height, depth;
 
@@ -60,9 +61,8 @@ template <class I> struct places {
     }
 };
 
-/** K: the window has K x K neighbours in the last two dims, all of whose loads are under way at
- * once;
- * 0: any window. V channels a thread. */
+/** Max pooling, V channels per thread. K: the windows are K x K in the last two dims without
+ * dilation, and all loads of a window are issued before the first comparison; 0: any window. */
 template <class T, class I, int V, int K>
 __global__ void __launch_bounds__(THREADS)
     largest_kernel(const T *x, T *y, int64_t *at, const __grid_constant__ pool_call p,
@@ -189,14 +189,15 @@ pool_call describe(const ts_frame *f, bool last)
 
 unsigned blocks(int64_t n) { return (unsigned)((n + THREADS - 1) / THREADS); }
 
-/** Places of a spatial plane are numbers of 31 bits. */
+/** True if the indices in a spatial plane fit 31 bits. */
 bool fits(const pool_call &p)
 {
     return (double)p.a[0].in * p.a[1].in * p.a[2].in < INT32_MAX &&
            (double)p.a[0].out * p.a[1].out * p.a[2].out < INT32_MAX;
 }
 
-/** Calls f.operator()<V>() for channels in vectors of 16 bytes, or elements. */
+/** Calls f.operator()<V>(), with V the channels of a 16-byte vector if layout and addresses allow
+ * it, else 1. */
 template <class T, class F>
 cudaError_t with_channels(const pool_call &p, const void *x, const void *y, F &&f)
 {
@@ -207,7 +208,7 @@ cudaError_t with_channels(const pool_call &p, const void *x, const void *y, F &&
     return f.template operator()<1>();
 }
 
-/** Neighbours of a square window of two dims that has a kernel of its own, else 0. */
+/** K of largest_kernel() for the call's windows. */
 int square(const pool_call &p)
 {
     const axis &d = p.a[0], &h = p.a[1], &w = p.a[2];

@@ -1,8 +1,8 @@
 /**
  * @file resample.cu
- * Averages of windows, padding and resizing. A thread has one place of the result in several planes
- * or channels, for which it computes the weights once; it gathers, for gradients too, so sums have
- * a fixed order.
+ * Average pooling, padding and resizing. A thread computes one position of the result in several
+ * planes or channels and computes the weights once for them. Gradients also gather instead of
+ * scattering, so sums have a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/axes.cuh"
@@ -17,15 +17,16 @@ namespace {
 
 enum { THREADS = 256, PLANES = 8 };
 
-/** A call: elements are at (plane, place) or, in channels-last, (plane, place, channel). */
+/** A decoded call. Elements are (plane, position) or, in channels-last, (sample, position,
+ * channel). */
 struct geometry {
     axis a[3];
     int have[3], made[3]; /* spatial sizes of argument and result */
-    int64_t planes, channels;
-    double factor;
+    int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
+    double factor;            /* ts_resampling.factor */
 };
 
-/** A list of elements of one dim with weights. */
+/** Elements of the argument, with weights, that element i of the result reads along one dim. */
 template <bool TRANSPOSED> struct reads {
     const axis &a;
     int i;
@@ -46,7 +47,9 @@ template <bool TRANSPOSED> struct reads {
     }
 };
 
-/** N elements `step` apart of the result at `to`, from `from` on in the argument. */
+/** Computes `count` <= N vectors of V elements at position (d, h, w) of the result. y: the first
+ * vector, the next ones to_step apart; x: the argument's first plane, the next ones from_step
+ * apart. pixel: distance of neighbours in the argument's last dim. */
 template <class T, int V, int N, bool TRANSPOSED>
 __device__ __forceinline__ void resample_place(const geometry &c, const T *x, T *y, int d, int h,
                                                int w, int64_t from_step, int64_t to_step,
@@ -94,7 +97,7 @@ __device__ __forceinline__ void resample_place(const geometry &c, const T *x, T 
                 to_word(pack<T, V>(sum[n]));
 }
 
-/** Contiguous: some planes. */
+/** Contiguous: a thread computes one position of up to PLANES planes. */
 template <class T, bool TRANSPOSED, class I>
 __global__ void __launch_bounds__(THREADS)
     plane_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> places,
@@ -112,7 +115,7 @@ __global__ void __launch_bounds__(THREADS)
         (int)(row - d * height.d), (int)(place - row * width.d), have, (int64_t)places.d, 1, count);
 }
 
-/** Channels-last: a vector of channels. */
+/** Channels-last: a thread computes a vector of V channels of one position. */
 template <class T, int V, bool TRANSPOSED, class I>
 __global__ void __launch_bounds__(THREADS)
     pixel_kernel(const T *x, T *y, const __grid_constant__ geometry c, split<I> vectors,
@@ -157,7 +160,8 @@ cudaError_t launch_sums(const geometry &c, bool last, const T *x, T *y, cudaStre
     return run.template operator()<1>();
 }
 
-/** Elements of the argument, or a value: each unit of the result by its number. */
+/** For ops that copy: returns unit i of the result, which is a unit of the argument or, in constant
+ * padding, `value`. A unit has the bytes of U. */
 template <class U, class I> struct copied {
     const U *x;
     U value;
@@ -218,7 +222,7 @@ ts_status resample(ts_frame *f)
             n += a.map == TS_AXIS_ADAPTIVE;
         return ts_status_of_pointer(ts_mean_out(f->rets[0].t, f->args[0].t, dims, n, true));
     }
-    if (r.transposed && r.axis[2].map == TS_AXIS_CONSTANT) { /* elements are cut off */
+    if (r.transposed && r.axis[2].map == TS_AXIS_CONSTANT) { /* gradient: copies the inner part */
         r.transposed = false;
         for (ts_axis &a : r.axis) {
             int64_t in = a.in;

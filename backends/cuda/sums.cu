@@ -1,10 +1,12 @@
-/** @file sums.cu  Adds lines of partial sums, which fused groups make of sums over rows. */
+/** @file sums.cu  Adds up the partial sums that a fused group writes for sums over rows: one line
+ * per block of the group's kernel. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/fuse.h"
 #include "backends/cuda/types.cuh"
 
 using namespace ts;
 
+/** Stores x as element i of dtype f32, bf16 or f16. */
 static __device__ void leave(void *to, int64_t i, int dtype, float x)
 {
     switch (dtype) {

@@ -1,6 +1,6 @@
 """
-Operators over images beside PyTorch's: norms, pooling, padding and resizing, contiguous and
-channels-last. A case is a pair: a call of ours and a function of torch's on the same memory.
+Benchmark cases that compare image operators (norms, pooling, padding, resizing) with PyTorch's,
+contiguous and channels-last. A case is a Tessera call and a PyTorch function on the same memory.
 """
 # SPDX-License-Identifier: MIT
 from functools import partial
@@ -98,7 +98,7 @@ FAMILIES = {'batch_norm': (batch_norm, SHAPES),
 
 
 def cases(family, dtype, device, scale=1):
-    """(name, shape, call, function of torch's)"""
+    """Yields (name, shape, Tessera call, PyTorch function)."""
     make_all, shapes = FAMILIES[family]
     for sizes in shapes:
         for last in (False, True):
@@ -109,7 +109,7 @@ def cases(family, dtype, device, scale=1):
 
 
 def on_cpu(case):
-    """What bench/compare.py runs: a function that makes `case`, by name and shape."""
+    """For bench/compare.py: functions that create the cases, by name and shape."""
     made = {}
 
     def maker(family, index):

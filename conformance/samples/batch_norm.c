@@ -1,4 +1,4 @@
-/** @file batch_norm.c  Samples of normalisation by channel. */
+/** @file batch_norm.c  Conformance samples of batch norm and group norm. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
@@ -10,10 +10,10 @@ static double parameter(const ts_ref_arg *a, int64_t i, double absent)
     return a->tag == TS_TAG_TENSOR ? a->x[i] : absent;
 }
 
-/** Statistics of a call: one for each group of a sample, or for each channel of the batch. */
+/** Sizes of a call's statistics: one per group of a sample, or one per channel of the batch. */
 typedef struct statistics {
     const ts_ref_arg *x;
-    int64_t channels, groups, positions; /* groups 0: of the batch */
+    int64_t channels, groups, positions; /* groups 0: batch norm */
     double eps;
 } statistics;
 
@@ -26,7 +26,7 @@ static int64_t channel_of(const statistics *s, int64_t i)
 {
     return i / s->positions % s->channels;
 }
-/** The statistic that element i belongs to. */
+/** Index of the statistic of element i. */
 static int64_t set_of(const statistics *s, int64_t i)
 {
     return s->groups ? i / (s->positions * (s->channels / s->groups)) : channel_of(s, i);
@@ -37,7 +37,7 @@ static double *statistic_ret(ts_ref *r, int i, const statistics *s)
     return s->groups ? ref_ret(r, i, sizes, 2) : ref_ret(r, i, &s->channels, 1);
 }
 
-/** Adds x to a sum; what is rounded off goes to *lost (Knuth 1997, 4.2.2). */
+/** Adds x to a sum and the rounding error of this addition to *lost (Knuth 1997, 4.2.2). */
 static void add(double *sum, double *lost, double x)
 {
     double all = *sum + x, part = all - *sum;
@@ -45,7 +45,7 @@ static void add(double *sum, double *lost, double x)
     *sum = all;
 }
 
-/** Means and variances over n. The terms of a sum that double loses are kept beside it. */
+/** Means and variances (divided by n), with compensated sums. */
 static void measure(ts_ref *r, const statistics *s, double *mean, double *var, int64_t sets)
 {
     double n = sets ? (double)s->x->numel / (double)sets : 0, *lost = ref_scratch(r, 2 * sets);
@@ -71,7 +71,7 @@ static void normalise(ts_ref *r, const statistics *s, const double *mean, const 
         double rstd = 1 / sqrt(var[k] + s->eps), w = parameter(&r->a[at], c, 1),
                b = parameter(&r->a[at + 1], c, 0);
         y[i] = (s->x->x[i] - mean[k]) * rstd * w + b;
-        /* what rounding x and its mean leaves, when they cancel */
+        /* error that the rounding of x and the mean leaves if they cancel */
         r->scale[0][i] = (fabs(s->x->x[i]) + fabs(mean[k])) * rstd * fabs(w) + fabs(b);
     }
 }
@@ -97,7 +97,7 @@ static void ref_group_norm(ts_ref *r)
     normalise(r, &s, mean, var, 2);
 }
 
-/** Of equal elements: zeros, their value as the mean to the bit, and a variance of 0. */
+/** Expected results for equal elements: result 0, the exact mean, variance 0. */
 static void ref_of_equal(ts_ref *r)
 {
     bool batch = r->a[1].tag == TS_TAG_NONE;
@@ -109,8 +109,8 @@ static void ref_of_equal(ts_ref *r)
         mean[set_of(&s, i)] = s.x->x[i];
 }
 
-/** From the definition: dx = rstd (gw - mean(gw) - z mean(gw z)), dw = sum(g z), db = sum(g);
- * constant statistics leave the means out. */
+/** Gradients by the definition: dx = rstd (gw - mean(gw) - z mean(gw z)), or rstd gw for constant
+ * statistics; dw = sum(g z), db = sum(g). */
 static void gradients(ts_ref *r, const statistics *s, bool constant)
 {
     const ts_ref_arg *g = &r->a[0], *mean = &r->a[2], *var = &r->a[3], *w = &r->a[4];

@@ -1,18 +1,18 @@
-/** @file pool.c  Samples of the largest elements of windows. */
+/** @file pool.c  Conformance samples of max pools. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
 #include <math.h>
 #include <string.h>
 
-/** A window of a dim, or with kernel 0 the adaptive one; dims that are not there have size 1. */
+/** The windows of a dim; kernel 0: adaptive. Missing dims have size 1. */
 typedef struct axis {
     int64_t in, out, kernel, stride, padding, dilation;
 } axis;
 
 static int64_t member(const ts_ref_arg *a, int d) { return a->sizes[a->ndim == 1 ? 0 : d]; }
 
-/** The last n dims; kernel is argument `at`, or 0 for adaptive windows. */
+/** Decodes the last n dims. at: index of the argument `kernel`; 0: adaptive windows. */
 static void axes_of(const ts_ref *r, axis *axes, const int64_t *in, int n, int at)
 {
     for (int k = 0; k < 3; k++) {
@@ -30,7 +30,7 @@ static void axes_of(const ts_ref *r, axis *axes, const int64_t *in, int n, int a
     }
 }
 
-/** Places by the definition: windows that begin in the elements or the padding before them. */
+/** Number of windows by the definition: those that begin before the end of the elements. */
 static int64_t places(const axis *a, bool ceil)
 {
     int64_t n = 0, extent = a->dilation * (a->kernel - 1) + 1;
@@ -41,7 +41,7 @@ static int64_t places(const axis *a, bool ceil)
     }
 }
 
-/** Whether window o has element i. */
+/** True if window o contains element i. */
 static bool has(const axis *a, int64_t o, int64_t i)
 {
     if (!a->kernel)
@@ -137,7 +137,7 @@ static const ts_sample samples[] = {
                                                        "expected 4 dims"}}},
     {"adaptive_max_pool", "1d", {T(2, 3, SWEEP), INTS(4)}, ref_adaptive, PLACES, .grad = true,
      .no_empty = true},
-    /* each window has all elements */
+    /* each window contains all elements */
     {"max_pool_backward", "2d",
      {T(SWEEP, 2, 4, 4), T_INDEX(16, SWEEP, 2, 4, 4), INTS(4, 4), INTS(7, 7), INTS(1), INTS(3),
       INTS(1)},

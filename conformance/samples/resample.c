@@ -1,5 +1,5 @@
-/** @file resample.c  Samples of averages of windows, padding and resizing: sums over matrices that
- * say what an element of a dim reads. */
+/** @file resample.c  Conformance samples of average pooling, padding and resizing. The expected
+ * results are products with one weight matrix per dim. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 #include "include/tessera/ops/resample.h"
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-/** A dim: (out, in) weights. */
+/** Weight matrix (out, in) of a dim. */
 typedef struct matrix {
     int64_t in, out;
     double *w;
@@ -26,7 +26,7 @@ static double *at(const matrix *m, int64_t o, int64_t i)
 
 static int64_t member(const ts_ref_arg *a, int d) { return a->sizes[a->ndim == 1 ? 0 : d]; }
 
-/** Averages over windows of `kernel` elements that begin every `stride`, from -padding on. */
+/** Averages over windows of `kernel` elements, which begin at -padding, -padding + stride, ... */
 static matrix average(ts_ref *r, int64_t in, int64_t kernel, int64_t stride, int64_t padding,
                       bool ceil, bool count_padding, bool sum)
 {
@@ -74,7 +74,7 @@ static matrix resized(ts_ref *r, int64_t in, int64_t out, int mode, bool corners
 {
     matrix m = matrix_of(r, in, out);
     if ((mode != TS_CUBIC && in == out) || (mode == TS_NEAREST && out == 2 * in))
-        factor = 0; /* as in PyTorch */
+        factor = 0; /* PyTorch ignores the factor here */
     double step = factor > 0 ? 1 / factor : (double)in / (double)out;
     if (corners)
         step = out > 1 ? (double)(in - 1) / (double)(out - 1) : 0;
@@ -112,7 +112,8 @@ static matrix padded(ts_ref *r, int64_t in, int64_t before, int64_t after, int m
     return m;
 }
 
-/** Result 0 is argument 0 with the last n dims multiplied by matrices, or by transposed ones. */
+/** Computes result 0: argument 0 with each of the last n dims multiplied by its matrix, or by the
+ * transposed matrix. */
 static void multiply(ts_ref *r, const matrix *m, int n, bool transposed, double factor)
 {
     const ts_ref_arg *x = &r->a[0];
@@ -142,7 +143,7 @@ static void multiply(ts_ref *r, const matrix *m, int n, bool transposed, double 
             }
 }
 
-/** Sizes of the forward op's argument: of argument 0, or argument 1 of a backward. */
+/** Spatial sizes of the forward op's argument: of argument 0; for a backward op, argument 1. */
 static const int64_t *in_sizes(const ts_ref *r, int n, bool transposed)
 {
     return transposed ? r->a[1].sizes : r->a[0].sizes + r->a[0].ndim - n;
@@ -203,7 +204,7 @@ static void pad_of(ts_ref *r, bool transposed)
     multiply(r, m, n, transposed, 1);
     if (transposed || r->a[2].i != TS_PAD_CONSTANT)
         return;
-    /* the value where the matrices read nothing */
+    /* elements that the matrices do not read get the value of the padding */
     ts_ref_arg x = r->a[0];
     double *kept = ref_scratch(r, r->ret[0].numel), *ones = ref_scratch(r, x.numel);
     memcpy(kept, r->ret[0].x, (size_t)r->ret[0].numel * sizeof *kept);
@@ -218,7 +219,7 @@ static void pad_of(ts_ref *r, bool transposed)
 static void ref_pad(ts_ref *r) { pad_of(r, false); }
 static void ref_pad_backward(ts_ref *r) { pad_of(r, true); }
 
-/** Elements of (..., C f f, H, W) in (..., C, H f, W f), and back. */
+/** Pixel shuffle by the definition: (..., C f f, H, W) to (..., C, H f, W f); back: the inverse. */
 static void shuffled(ts_ref *r, bool back)
 {
     const ts_ref_arg *x = &r->a[0];

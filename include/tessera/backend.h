@@ -46,11 +46,14 @@ typedef struct ts_capture ts_capture;
 
 /**
  * A call of a fused group: a frame that is ready for its kernel. Calls of a group are on one device
- * and run as if in order: a call reads the results of earlier calls. They are pointwise over the
- * sizes of the group, or by rows: a call for which ts_kernel_row_dims() is not 0 has an argument 0
- * of these sizes. If a group has calls by rows, all have rows of the same last dims; a pointwise
- * call may then also have one element per row, and no call reads sums over rows, or results without
- * the dims of a row. All its tensors are contiguous along a row or have one element there.
+ * and run as if in order: a call reads the results of earlier calls. A call is pointwise, with a
+ * result of the group's sizes; or by rows (ts_kernel_row_dims() is not 0), with an argument 0 of
+ * the group's sizes.
+ *
+ * In a group with calls by rows, a row is the same number of last dims for all of them, and each
+ * tensor is contiguous along a row or has one element there. Pointwise calls may also have one
+ * element per row. No call of the group reads a sum over rows, or a result that lacks the dims of
+ * a row.
  *
  * Arguments and results of the group with equal addresses are the same tensor. A tensor without
  * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an
@@ -60,10 +63,10 @@ typedef struct ts_group_call {
     ts_frame *frame;
     ts_kernel kernel;
 } ts_group_call;
-/** For group_takes and group_run: number of last dims of argument 0 that form a row, if the call
- *  works on each row by itself (norms, softmax, reductions of the last dims), else 0. *summed,
- *  which may be NULL: results with other sizes than argument 0 are sums over all rows; otherwise
- *  they have one number per row. */
+/** For group_takes and group_run. If the call computes each row of argument 0 separately (norms,
+ *  softmax, reductions of the last dims), returns the number of last dims that form a row; else 0.
+ *  Sets *summed, unless it is NULL: true if results whose sizes differ from argument 0 are sums
+ *  over all rows, false if they have one number per row. */
 TS_API int ts_kernel_row_dims(const ts_frame *frame, bool *summed);
 /** Result of running a group. */
 typedef struct ts_group_report {
@@ -76,15 +79,17 @@ typedef struct ts_group_report {
 typedef struct ts_device_work {
     uint64_t tag; /**< the tag of the thread that queued it; 0: none */
     int64_t begin_ns, end_ns; /**< on the device's clock */
-    uint8_t device; /**< index */
+    uint8_t device; /**< index of the device in the backend */
     bool kernel;    /**< false: a copy or a memset */
 } ts_device_work;
-/** The work of all devices of a backend while a profile recorded. */
+/** The work of all devices of a backend during one recording. */
 typedef struct ts_device_record {
-    const ts_device_work *work; /**< in any order; the backend's, until the next profile_begin */
-    int64_t count;
-    int64_t lost;     /**< work without a record, or with an invalid time */
-    char source[32];  /**< the origin of the times, such as "CUPTI 13.0" */
+    const ts_device_work *work; /**< in any order; owned by the backend, valid until the next
+                                     profile_begin */
+    int64_t count;    /**< length of `work` */
+    int64_t lost;     /**< number of works that are not in `work`: not recorded, or with an invalid
+                           time */
+    char source[32];  /**< name of the timing library and its version number */
 } ts_device_record;
 
 /**
@@ -206,12 +211,13 @@ typedef struct ts_backend {
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);
 
-    /** Starts to record the times of the devices' work, or drops the work recorded so far. Called
-     *  once the backend is loaded, before the first work. An error is a line of the profile.
-     *  (optional: a profile has host times only) */
+    /** Starts to record the times of the devices' work; while recording, drops the work recorded so
+     *  far. Called when a profile starts, when the backend is loaded while a profile records, and
+     *  when a profile is reset. The profile prints the text of an error. (optional: profiles have
+     *  host times only) */
     ts_status (*profile_begin)(void *state);
-    /** Sets the tag of the work that the calling thread queues from now on. (this and the next:
-     *  required with profile_begin) */
+    /** Sets the tag of the work that the calling thread queues from now on. (required with
+     *  profile_begin, as is profile_end) */
     void (*profile_tag)(void *state, uint64_t tag);
     /** Waits for the devices, ends recording and fills *record. */
     ts_status (*profile_end)(void *state, ts_device_record *record);

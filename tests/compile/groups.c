@@ -177,8 +177,8 @@ TS_TEST(without_groups_nothing_is_asked, MOCK)
     ts_compiled_free(c);
 }
 
-/** The strides of all operands are 0 when the mask has one element, so only their order tells that
- *  the kernel reordered them. */
+/** If the mask has one element, the strides of all operands are 0, so only the order of operands
+ *  shows that the kernel reordered them. */
 static ts_status fill_where_true(TRACED)
 {
     (void)ctx;
@@ -199,7 +199,8 @@ TS_TEST(each_tile_has_a_calls_operands_in_their_order)
     ts_compiled_free(c);
 }
 
-/** Calls by rows, with pointwise calls before and behind them, and numbers per row. */
+/** Calls by rows, with pointwise calls before and after them, and values with one element per
+ *  row. */
 static ts_status norm_of_sum(TRACED)
 {
     (void)ctx;

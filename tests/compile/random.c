@@ -258,8 +258,8 @@ static state begin(const program *p, int other)
 static int64_t replays, replaced; /* of graphs, and calls in them */
 static int64_t skipped;           /* calls without the function */
 
-/** A copy on the CPU in which each NaN is the same: which sign a NaN gets depends on whether an
- *  element is in a vector or in the rest of its run. */
+/** A copy on the CPU in which all NaN have the same bits. The sign of a NaN depends on whether the
+ *  element is computed in a whole vector or in the last elements of a run. */
 static ts_tensor *numbered(ts_tensor *t)
 {
     t = ts_to_device(ts_clone(ts_contiguous(t)), TS_DEVICE_CPU);

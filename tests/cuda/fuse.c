@@ -158,7 +158,7 @@ TS_TEST(kernels_of_drawn_groups_compile_for_two_capabilities, FOLDER, .loop = 2,
     ck_assert_int_gt(calls_in_groups, 4 * groups);
 }
 
-/** Each group of a function with calls by rows is a kernel. */
+/** Each group of a function with calls by rows compiles to one kernel. */
 TS_TEST(kernels_of_groups_by_rows_compile, FOLDER, .loop = 2, .timeout = 300)
 {
     DEVICE(device);

@@ -263,7 +263,8 @@ TS_TEST(sums_at_few_places_of_long_lines_are_exact, .loop = DTYPES - 1, .timeout
     }
 }
 
-/** Columns of rows that fill no vector, at each address: results have the bits of a copy's. */
+/** Reductions over leading dims of rows that do not fill vectors, at each alignment: results are
+ *  bit-identical with those of an aligned copy. */
 TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
 {
     GPU(device);
@@ -289,7 +290,8 @@ TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
     }
 }
 
-/** Up to 8 places of each line, some of them equal: sums are rounded once, in the CPU's order. */
+/** Scatters with up to 8 indices per line, some equal: sums have the CPU's order and are rounded
+ *  once. */
 TS_TEST(sums_at_few_places_of_a_line_are_those_of_the_CPU, .loop = DTYPES - 1, .timeout = 60)
 {
     GPU(device);

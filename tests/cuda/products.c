@@ -75,7 +75,8 @@ TS_TEST(a_linear_layer_reads_transposed_repeated_and_uneven_operands_as_if_they_
     ck_assert_double_le(apart(db, db2), bound);
 }
 
-/** With a matrix, a row, a column and a number to add, factors, no inner dim, and few columns. */
+/** addmm with a matrix, a row, a column or a number as self, with factors, without an inner dim,
+ *  and with few columns. */
 TS_TEST(addmm_rounds_a_sum_of_factors_once, .loop = 4)
 {
     GPU(device);

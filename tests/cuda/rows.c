@@ -29,7 +29,7 @@ static double error_of(ts_tensor *t, ts_tensor *exact)
     return worst / most;
 }
 
-/** Half of the distance of neighbours of 1: the error of a rounding. */
+/** Unit roundoff of a dtype: half of the distance from 1 to the next number. */
 static double rounding(ts_dtype dtype)
 {
     return dtype == TS_BF16 ? 0x1p-9 : dtype == TS_F16 ? 0x1p-12 : 0x1p-24;
@@ -109,7 +109,7 @@ TS_TEST(a_norm_of_equal_elements_in_a_group_is_zero)
     }
 }
 
-/** A NaN or infinity stays in its row. */
+/** A NaN or infinity affects its row only. */
 TS_TEST(not_a_number_stays_in_its_row)
 {
     GPU(device);

@@ -1,6 +1,6 @@
 /**
- * @file rows.h  Functions with calls by rows, for groups on a device: norms and softmax with
- * pointwise calls before and behind, their gradients, sums over rows.
+ * @file rows.h  Functions whose compiled form has groups with calls by rows: norms and softmax with
+ * pointwise calls before and after them, their gradients, and sums over rows.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_ROWS_H
@@ -24,13 +24,14 @@ static const char *const row_kinds[ROW_KINDS] = {
     "sum of products",        "sums over rows",              "gradient of log_softmax",
     "gradient of rms_norm",   "extremes",                    "two norms"};
 
-/** The dtype of a cast in the function. */
+/** A cast of the function; the exact program skips it. */
 static inline ts_tensor *row_cast(const row_program *p, ts_tensor *t, ts_dtype dtype)
 {
     return p->exact ? t : ts_to(t, dtype);
 }
 
-/** in: x, y, g (batch, rows, columns), weight, bias (columns). */
+/** Function of kind p->kind. in: x, y, g (batch, rows, columns), weight, bias (columns). out: up to
+ *  ROW_OUTPUTS results; TS_NONE where the kind has fewer. */
 static inline ts_status row_function(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     const row_program *p = ctx;

@@ -1,6 +1,6 @@
 /**
  * @file batch_norm.c
- * Normalisation by channel: running statistics, layouts, threads, and what must fail.
+ * Batch norm and group norm: running statistics, layouts, threads, and errors.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -36,7 +36,7 @@ TS_TEST(running_statistics_move_by_the_momentum)
     ts_tensor *y = ts_batch_norm(x, mean, var, TS_NONE, TS_NONE, false, 0.25, 0);
     ck_assert_double_eq_tol(at(y, 0), (1 - at(mean, 0)) / sqrt(at(var, 0)), 1e-6);
     ck_assert_double_eq_tol(at(mean, 0), 0.25 * 8.25, 1e-6);
-    /* in a half they are rounded once */
+    /* running statistics in bf16 or f16 are rounded once per update */
     ts_tensor *half[] = {ts_to(mean, TS_BF16), ts_to(var, TS_BF16)};
     OK(ts_batch_norm(ts_to(x, TS_BF16), half[0], half[1], TS_NONE, TS_NONE, true, 1, 1e-5));
     ck_assert_double_eq(at(ts_to(half[0], TS_F32), 0), 8.25);
@@ -69,7 +69,7 @@ TS_TEST(norms_keep_channels_last)
                 if (last && shapes[k][2] > 1)
                     ck_assert(ts_is_dense_last(y[last][op]));
             }
-        /* a leaf's gradient is contiguous, that of other tensors as they are */
+        /* gradients of leaves are contiguous; those of other tensors have the tensor's layout */
         ts_tensor *zeros = ts_zeros(&c, 1, TS_F32), *x = last_of(values),
                   *inner = ts_batch_norm_backward(last_of(g), x, zeros, w, w, 1, false, NULL, NULL);
         ck_assert(shapes[k][2] == 1 || ts_is_dense_last(inner));

@@ -1,6 +1,6 @@
 /**
  * @file pool.c
- * Pooling, padding and resizing: public forms, layouts, and what must fail.
+ * Pooling, padding and resizing: public functions, layouts, and errors.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -48,7 +48,7 @@ TS_TEST(pools_take_one_sample_and_default_strides)
                                            NULL), 1), 2);
 }
 
-/** What is run over both layouts. */
+/** The function that a test runs on both layouts. */
 static ts_tensor *run(int op, ts_tensor *x)
 {
     switch (op) {

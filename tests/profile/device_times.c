@@ -1,4 +1,5 @@
-/** @file device_times.c  Kernels of a device are joined to the rows and steps that queued them. */
+/** @file device_times.c  Tests that the kernels of a device are assigned to the rows and steps that
+ * queued them. */
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,7 +28,7 @@ static ts_status relu(ts_frame *f)
     launch(FAKE_KERNEL, 0, 1000, 1);
     return TS_OK;
 }
-/** Two kernels of one launch, as a graph has, and a memset. */
+/** Queues one launch of two kernels, as of a graph, and a memset. */
 static ts_status exponential(ts_frame *f)
 {
     (void)f;
@@ -73,8 +74,8 @@ static ts_device on_device(void)
     return (ts_device){key, 0};
 }
 
-/** A scripted device of 1 TFLOP/s and 1 GB/s: a relu of 100 elements, 800 bytes, takes at least 800
- *  ns. */
+/** Sets the ceilings of the scripted device: 1 TFLOP/s and 1 GB/s. A relu of 100 elements moves 800
+ *  bytes and takes at least 800 ns. */
 static void prepare(void)
 {
     ts_device_part d = {.measured = true, .half_flops = 2e12};
@@ -270,7 +271,7 @@ TS_TEST(a_backend_that_is_loaded_while_a_profile_records_takes_part)
 enum { READ = 23 };
 static char report_path[96];
 
-/** The first handler that was set runs last, after the report. */
+/** An exit() handler that is registered first, so it runs last, after the report is written. */
 static void read_report(void)
 {
     char text[4096] = "";
@@ -284,8 +285,8 @@ static void read_report(void)
     _exit(good ? READ : 1);
 }
 
-/** The profile of TS_PROF is read before CUPTI ends, though CUPTI's handler of exit() is set later
- *  than the library's. */
+/** The profile of TS_PROF is read before CUPTI ends, although CUPTI registers its exit() handler
+ *  after the library's. */
 TS_TEST(a_profile_that_ends_with_the_process_has_device_times, .exit = READ)
 {
     BEGIN;
@@ -321,7 +322,7 @@ TS_TEST(lost_records_are_counted_and_make_the_verdict_unreliable)
     ts_profile_free(p);
 }
 
-/** Work without a tag is busy time that belongs to no row; it is not guessed from its time. */
+/** Work without a tag counts as busy time but belongs to no row, not even by its time. */
 TS_TEST(work_without_a_tag_belongs_to_no_row)
 {
     BEGIN;

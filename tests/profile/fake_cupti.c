@@ -1,8 +1,8 @@
 /**
  * @file fake_cupti.c  CUPTI's functions over a scripted device.
  *
- * Records come as CUPTI's: in buffers of the client, from another thread, work after the record of
- * its tag but in another order than it ran.
+ * Records are delivered as by CUPTI: in the client's buffers, from another thread, each work after
+ * the record of its tag, but not in the order in which the work ran.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/profile/fake_cupti.h"

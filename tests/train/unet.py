@@ -23,7 +23,7 @@ STEPS, SIZE = 8, 16
 
 
 def log_of(folder):
-    """Columns of numbers that two runs of one seed share."""
+    """Columns of a log that are equal in two runs with the same seed."""
     with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
         return [[row[name] for name in ("step", "loss", "val_iou", "val_accuracy", "lr")]
                 for row in csv.DictReader(file)]

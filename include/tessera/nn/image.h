@@ -1,8 +1,8 @@
 /**
  * @file image.h
  * Layers over images (N, C, ...), contiguous or channels-last. Parameters are f32 on the thread's
- * default device. Constructors return NULL with TS_ERR_VALUE or TS_ERR_MEMORY; the caller owns what
- * they return until ts_module_add() takes it.
+ * default device. Constructors return a module that the caller owns until ts_module_add() takes
+ * ownership, or NULL with TS_ERR_VALUE, TS_ERR_NULL or TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_IMAGE_H
@@ -14,36 +14,39 @@
 
 TS_BEGIN_DECLS
 
-/** Options of ts_batch_norm_new(); zero is default. */
+/** Options of ts_batch_norm_new(); zero selects the default. */
 typedef struct ts_batch_norm_opts {
     size_t size;         /**< sizeof(ts_batch_norm_opts) */
     double eps;          /**< 0: 1e-5 */
-    double momentum;     /**< of the running statistics; 0: 0.1 */
-    bool cumulative;     /**< running statistics are averages of all batches, instead */
-    bool no_affine;      /**< without weight and bias */
-    bool no_statistics;  /**< without running statistics: those of the batch always */
+    double momentum;     /**< weight of the batch in the running statistics, 0 to 1; 0: 0.1 */
+    bool cumulative;     /**< running statistics are averages over all batches; momentum is
+                              ignored */
+    bool no_affine;      /**< no weight and bias */
+    bool no_statistics;  /**< no running statistics; evaluation also uses those of the batch */
 } ts_batch_norm_opts;
 /**
- * ts_batch_norm() over any number of spatial dims: BatchNorm1d, 2d and 3d of PyTorch. Parameters
- * "weight" of ones and "bias" of zeros (channels); buffers "running_mean" of zeros,
- * "running_var" of
- * ones and "num_batches_tracked" (i64), which ts_forward() changes in training.
+ * ts_batch_norm() over any number of spatial dims: PyTorch's BatchNorm1d, 2d and 3d. Parameters,
+ * all (channels): "weight", ones, and "bias", zeros. Buffers: "running_mean" (channels), zeros;
+ * "running_var" (channels), ones; "num_batches_tracked", i64 (). ts_forward() updates the buffers
+ * in training mode.
+ * @param opts  NULL: defaults
  */
 TS_API ts_module *ts_batch_norm_new(int64_t channels, const ts_batch_norm_opts *opts);
 
-/** ts_group_norm(): "weight" of ones and "bias" of zeros (channels), unless `affine` is false.
- *  @param groups  divides channels
+/** ts_group_norm(). Parameters, both (channels), if `affine`: "weight", ones, and "bias", zeros.
+ *  @param groups  a divisor of channels
  *  @param eps     0: 1e-5 */
 TS_API ts_module *ts_group_norm_new(int64_t groups, int64_t channels, double eps, bool affine);
 
-/** ts_max_pool1d(), 2d or 3d.
- *  @param dims  spatial dims, 1 to 3 */
+/** ts_max_pool1d(), 2d or 3d, without indices.
+ *  @param dims  spatial dims, 1 to 3
+ *  @param opts  copied; not NULL */
 TS_API ts_module *ts_max_pool_new(int dims, const ts_pool_opts *opts);
-/** ts_avg_pool1d(), 2d or 3d. */
+/** ts_avg_pool1d(), 2d or 3d. Parameters as ts_max_pool_new(). */
 TS_API ts_module *ts_avg_pool_new(int dims, const ts_pool_opts *opts);
-/** ts_adaptive_avg_pool() to `sizes` of 1 to 3 spatial dims. */
+/** ts_adaptive_avg_pool() to the `ndim` (1 to 3) spatial sizes `sizes`. */
 TS_API ts_module *ts_adaptive_avg_pool_new(const int64_t *sizes, int ndim);
-/** ts_interpolate(): Upsample of PyTorch. */
+/** ts_interpolate() with a copy of opts, not NULL: PyTorch's Upsample. */
 TS_API ts_module *ts_upsample_new(const ts_interpolate_opts *opts);
 
 TS_END_DECLS

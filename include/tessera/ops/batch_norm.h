@@ -1,6 +1,6 @@
 /**
  * @file batch_norm.h  Batch and instance normalisation.
- * What holds for the family stands in generated.h.
+ * generated.h states the dtypes, layouts and errors of this family.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_BATCH_NORM_H
@@ -11,23 +11,24 @@
 TS_BEGIN_DECLS
 
 /**
- * (x - mean) / sqrt(var + eps) * weight + bias by channel (Ioffe, Szegedy 2015). In training, mean
- * and variance are those of the batch, and running statistics move towards them: running =
- * (1 - momentum) running + momentum new, with the variance of n elements over n - 1. Otherwise they
- * are the running statistics.
+ * Normalises each channel: (x - mean) / sqrt(var + eps) * weight + bias (Ioffe, Szegedy 2015).
+ * If `training`, mean and var are those of the batch, and the running statistics are updated in
+ * place: running = (1 - momentum) * running + momentum * batch, where the batch's variance of n
+ * elements is divided by n - 1. Otherwise mean and var are the running statistics.
  * @param self          (N, C, ...)
- * @param running_mean  (C), written in training; both or neither are TS_NONE, in training only
- * @param running_var   (C)
+ * @param running_mean  (C), contiguous. In training, running_mean and running_var may both be
+ *                      TS_NONE: no statistics are kept
+ * @param running_var   (C), contiguous
  * @param weight        (C), or TS_NONE
  * @param bias          (C), or TS_NONE
- * @param momentum      0 to 1; 1 / k in call k keeps averages of all calls
+ * @param momentum      0 to 1; with 1 / k in call k, running statistics are averages of all calls
  */
 TS_API ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
                                 ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
                                 double eps);
 
-/** Group norm with one channel a group: each channel of each sample has its own mean and variance.
- *  self (N, C, ...); weight and bias (C), or TS_NONE. */
+/** ts_group_norm() with one channel per group: each channel of each sample has its own mean and
+ *  variance. self (N, C, ...); weight and bias (C), or TS_NONE. */
 TS_API ts_tensor *ts_instance_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, double eps);
 
 TS_END_DECLS

@@ -1427,17 +1427,20 @@ TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor
 
 /* ---------------------------------------------------------------------------- batch_norm ---- */
 /*
- * Normalisation by channel of (N, C, ...), contiguous or channels-last, in f64, f32, bf16 or f16;
+ * Batch norm and group norm of (N, C, ...), contiguous or channels-last, in f64, f32, bf16 or f16;
  * the result has self's layout. bf16 and f16 are computed in f32 and rounded once; their means and
- * variances are f32, as weight and bias may be. Variances of n elements are over n. Weight and bias
- * have size C; TS_NONE leaves one out. Errors: TS_ERR_SHAPE (no channels, sizes, one element a
- * channel in training), TS_ERR_DTYPE, TS_ERR_VALUE (groups), TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * variances are f32, and weight and bias may be f32. Variances of n elements are divided by n.
+ * Weight and bias have size C; TS_NONE leaves one out. Errors: TS_ERR_SHAPE (fewer than two dims,
+ * wrong sizes, one element per channel in training), TS_ERR_DTYPE, TS_ERR_VALUE (groups),
+ * TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
 /**
- * Gradients of a batch norm from the means and variances (C) that it returned. Returns the gradient
- * of self.
- * @param constant  mean and var were given to it, and do not depend on self
+ * Gradients of a batch norm. Returns the gradient of self.
+ * @param mean      as returned by the batch norm (C)
+ * @param var       as returned by the batch norm (C)
+ * @param constant  true if mean and var were arguments of the batch norm, so they do not depend on
+ *                  self
  * @param dw        receives the gradient of weight; may be NULL
  * @param db        receives the gradient of bias; may be NULL
  */
@@ -1446,8 +1449,8 @@ TS_API ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
                                          bool constant, ts_tensor **dw, ts_tensor **db);
 
 /**
- * (x - mean) / sqrt(var + eps) * weight + bias, where mean and variance are those of a group: C /
- * num_groups neighbouring channels of one sample (Wu, He 2018). With C groups it is an instance
+ * (x - mean) / sqrt(var + eps) * weight + bias, where mean and var are those of a group, which is C
+ * / num_groups neighbouring channels of one sample (Wu, He 2018). With C groups it is an instance
  * norm.
  * @param self    (N, C, ...)
  * @param weight  (C), or TS_NONE
@@ -1457,7 +1460,7 @@ TS_API ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *
                                 ts_tensor *bias, double eps);
 
 /**
- * Gradients of a group norm from its means and variances (N, num_groups), as
+ * Gradients of a group norm; mean and var are those of the groups (N, num_groups). dw and db as in
  * ts_batch_norm_backward().
  */
 TS_API ts_tensor *ts_group_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
@@ -1466,59 +1469,63 @@ TS_API ts_tensor *ts_group_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
 
 /* ---------------------------------------------------------------------------------- pool ---- */
 /*
- * Largest elements of windows, in ops/pool.h.
+ * Max pooling; the functions with options are in ops/pool.h.
  */
 
 /**
- * Largest elements of windows that divide the last dims as evenly as can be: window o of a dim
- * holds elements floor(o in / out) to ceil((o + 1) in / out) - 1.
+ * Maxima of windows that divide the spatial dims as evenly as possible: window o of a dim has the
+ * elements floor(o * in / out) to ceil((o + 1) * in / out) - 1.
  * @param self     (N, C, ...) or (C, ...), floating, 1 to 3 spatial dims
- * @param sizes    of the spatial dims of the result
- * @param indices  receives i64 row-major places in the spatial dims; NULL when not wanted
+ * @param sizes    spatial sizes of the result
+ * @param indices  receives the indices of the maxima in the spatial dims of self (i64, row-major);
+ *                 may be NULL
  */
 TS_API ts_tensor *ts_adaptive_max_pool(ts_tensor *self, const int64_t *sizes, int ndim,
                                        ts_tensor **indices);
 
 /* ------------------------------------------------------------------------------ resample ---- */
 /*
- * Pooling by averages, padding and resizing: each element of the result is a weighted sum of few
- * elements of the last 1 to 3 dims, and gradients are the transposed sums. Options are in
- * ops/resample.h and ops/pool.h. The result is channels-last if self is.
+ * Average pooling, padding and resizing: each element of the result is a weighted sum of a few
+ * elements of the last 1 to 3 dims. Options are in ops/resample.h and ops/pool.h. The result is
+ * channels-last if self is dense and channels-last.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_MEMORY.
  */
 
 /**
- * Averages of the windows of ts_adaptive_max_pool().
+ * Averages of windows, which are those of ts_adaptive_max_pool().
  * @param self   (N, C, ...) or (C, ...), floating, 1 to 3 spatial dims
- * @param sizes  of the spatial dims of the result
+ * @param sizes  spatial sizes of the result
  */
 TS_API ts_tensor *ts_adaptive_avg_pool(ts_tensor *self, const int64_t *sizes, int ndim);
 
-/** Gradient of ts_adaptive_avg_pool(), whose argument had these spatial sizes. */
+/**
+ * Gradient of ts_adaptive_avg_pool().
+ * @param sizes  spatial sizes of its argument
+ */
 TS_API ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *sizes, int ndim);
 
 /**
- * Elements around the last dims.
- * @param self     any dtype; floating unless mode is TS_PAD_CONSTANT
- * @param padding  (before, after) of the last dim, then of the dim before it, up to three; negative
- *                 numbers cut elements off in mode TS_PAD_CONSTANT
+ * Adds elements at both ends of the last dims.
+ * @param self     any dtype
+ * @param padding  numbers of elements (before, after) of the last dim, then of the dim before it,
+ *                 up to three dims; negative numbers remove elements
  * @param mode     a ts_pad_mode
  * @param value    of the new elements in mode TS_PAD_CONSTANT
  */
 TS_API ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
                          ts_scalar value);
 
-/** Gradient of ts_pad(): sums of grad over the places that hold an element. */
+/** Gradient of ts_pad(): each element sums grad over the positions to which it was copied. */
 TS_API ts_tensor *ts_pad_backward(ts_tensor *grad, const int64_t *padding, int npadding,
                                   int64_t mode);
 
 /**
- * (..., C f^2, H, W) to (..., C, H f, W f): f^2 channels become a square of pixels (Shi et al.
- * 2016).
+ * (..., C f^2, H, W) to (..., C, H f, W f): f^2 channels become a square of f x f pixels (Shi et
+ * al. 2016).
  */
 TS_API ts_tensor *ts_pixel_shuffle(ts_tensor *self, int64_t factor);
 
-/** (..., C, H f, W f) to (..., C f^2, H, W): undoes ts_pixel_shuffle(). */
+/** (..., C, H f, W f) to (..., C f^2, H, W): the inverse of ts_pixel_shuffle(). */
 TS_API ts_tensor *ts_pixel_unshuffle(ts_tensor *self, int64_t factor);
 
 TS_END_DECLS

@@ -1,8 +1,8 @@
 /**
  * @file pool.h
- * Pooling over windows of 1 to 3 spatial dims, as PyTorch's, of f64, f32, bf16 and f16. The result
- * is channels-last if self is. ts_adaptive_max_pool() and ts_adaptive_avg_pool() are in
- * generated.h.
+ * Max and average pooling over 1 to 3 spatial dims, as in PyTorch, for f64, f32, bf16 and f16.
+ * Inputs have a batch dim or not. The result of a batch is channels-last if self is dense and
+ * channels-last. ts_adaptive_max_pool() and ts_adaptive_avg_pool() are in generated.h.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
@@ -13,24 +13,28 @@
 
 TS_BEGIN_DECLS
 
-/** Options of pooling. Lists have a number per spatial dim; those behind the last dim are 0. */
+/** Options of pooling. Lists have one number per spatial dim; unused entries are 0. */
 typedef struct ts_pool_opts {
     size_t size;            /**< sizeof(ts_pool_opts) */
     int64_t kernel[3];      /**< elements of a window, at least 1 */
-    int64_t stride[3];      /**< step of the window; 0 is the kernel */
-    int64_t padding[3];     /**< at both ends, at most half of the window */
-    int64_t dilation[3];    /**< distance of a window's elements, of max pools only; 0 is 1 */
-    bool ceil;              /**< a last window may end behind the padding */
-    bool exclude_padding;   /**< averages do not count elements in the padding */
-    int64_t divisor;        /**< of averages, instead of the number of elements; 0: none */
+    int64_t stride[3];      /**< distance between windows; 0: the kernel */
+    int64_t padding[3];     /**< at each end, at most half of the window's extent; -inf for max
+                                 pools, 0 for averages */
+    int64_t dilation[3];    /**< distance between elements of a window; 0: 1. Max pools only */
+    bool ceil;              /**< the last window may extend past the padding (ceil_mode) */
+    bool exclude_padding;   /**< averages divide by the elements outside of the padding only */
+    int64_t divisor;        /**< averages divide by this number instead; 0: by the elements */
 } ts_pool_opts;
 
 /**
- * Largest elements of windows; NaN wins, and the first of equal elements.
+ * Maximum of each window. If a window contains NaN, the result is NaN; among equal elements, the
+ * index is that of the first.
  * @param self     (N, C, L) or (C, L)
- * @param indices  receives i64 row-major places in the spatial dims; may be NULL
- * @return (N, C, (L + 2 padding - dilation (kernel - 1) - 1) / stride + 1), rounded down or, with
- *         ceil, up, without windows that begin behind the elements
+ * @param indices  receives the indices of the maxima in the spatial dims of self (i64, row-major,
+ *                 sizes of the result); may be NULL
+ * @return (N, C, (L + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1) or without N. The
+ *         quotient is rounded down, or up with `ceil`; windows that start in the padding at the end
+ *         are then left out
  */
 TS_API ts_tensor *ts_max_pool1d(ts_tensor *self, const ts_pool_opts *opts, ts_tensor **indices);
 /** The same over two dims: (N, C, H, W) or (C, H, W). */
@@ -38,7 +42,7 @@ TS_API ts_tensor *ts_max_pool2d(ts_tensor *self, const ts_pool_opts *opts, ts_te
 /** The same over three dims: (N, C, D, H, W) or (C, D, H, W). */
 TS_API ts_tensor *ts_max_pool3d(ts_tensor *self, const ts_pool_opts *opts, ts_tensor **indices);
 
-/** Averages of windows, whose places are those of ts_max_pool1d(). self (N, C, L) or (C, L). */
+/** Average of each window; sizes and windows as in ts_max_pool1d(). self (N, C, L) or (C, L). */
 TS_API ts_tensor *ts_avg_pool1d(ts_tensor *self, const ts_pool_opts *opts);
 /** The same over two dims: (N, C, H, W) or (C, H, W). */
 TS_API ts_tensor *ts_avg_pool2d(ts_tensor *self, const ts_pool_opts *opts);

@@ -1,6 +1,6 @@
 /**
  * @file resample.h  Padding and resizing of images.
- * What holds for the family stands in generated.h.
+ * generated.h has the family's other functions (ts_pad() among them), dtypes, layouts and errors.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_OPS_RESAMPLE_H
@@ -10,36 +10,39 @@
 
 TS_BEGIN_DECLS
 
-/** What ts_pad() puts around a tensor. */
+/** Values of the elements that ts_pad() adds. */
 typedef enum ts_pad_mode {
-    TS_PAD_CONSTANT,  /**< a number */
-    TS_PAD_REFLECT,   /**< elements mirrored at the end's element; fewer than the dim has */
-    TS_PAD_REPLICATE, /**< the end's element */
-    TS_PAD_CIRCULAR   /**< elements of the other end; at most as many as the dim has */
+    TS_PAD_CONSTANT,  /**< the argument `value` */
+    TS_PAD_REFLECT,   /**< mirrored at the end element; padding must be below the dim's size */
+    TS_PAD_REPLICATE, /**< the end element */
+    TS_PAD_CIRCULAR   /**< elements of the other end; padding must be at most the dim's size */
 } ts_pad_mode;
 
-/** How ts_interpolate() reads between elements. */
+/** Methods of ts_interpolate(). in and out: sizes of a dim; o: index in the result. */
 typedef enum ts_interpolation {
-    TS_NEAREST, /**< element floor(o in / out) */
-    TS_LINEAR,  /**< between the two neighbours in each dim: linear, bilinear, trilinear */
-    TS_CUBIC    /**< four neighbours in each dim, for two dims only: bicubic */
+    TS_NEAREST, /**< element floor(o * in / out) */
+    TS_LINEAR,  /**< two neighbours per dim: linear, bilinear or trilinear */
+    TS_CUBIC    /**< four neighbours per dim: bicubic; two spatial dims only */
 } ts_interpolation;
 
-/** Options of ts_interpolate(). Lists have a number per spatial dim; those behind the last dim
- *  are 0. */
+/** Options of ts_interpolate(). Lists have one number per spatial dim; unused entries are 0. */
 typedef struct ts_interpolate_opts {
     size_t size;            /**< sizeof(ts_interpolate_opts) */
-    int64_t sizes[3];       /**< of the result; all 0: by scale_factor */
-    double scale_factor[3]; /**< sizes are floor(in factor), and places are read at o / factor; at
-                                 o in / out if the size stays, or TS_NEAREST doubles it */
+    int64_t sizes[3];       /**< spatial sizes of the result; all 0: use scale_factor */
+    double scale_factor[3]; /**< out = floor(in * factor); the step between positions that are read
+                                 is 1 / factor. The step is in / out, as with sizes, where the size
+                                 stays (except TS_CUBIC) or TS_NEAREST doubles it. Set either sizes
+                                 or scale_factor */
     ts_interpolation mode;
-    bool align_corners;     /**< the first and last elements keep their places, instead of the
-                                 edges of the image; not for TS_NEAREST */
+    bool align_corners;     /**< true: the centers of the first and last elements are aligned;
+                                 false: the edges of the image. false for TS_NEAREST */
 } ts_interpolate_opts;
 
 /**
- * Resizes the spatial dims by PyTorch's formulas, without a filter against aliases.
+ * Resizes the spatial dims as PyTorch's interpolate() with antialias=False.
  * @param self  (N, C, L), (N, C, H, W) or (N, C, D, H, W), floating
+ * @return (N, C, spatial sizes of the options); NULL with TS_ERR_VALUE if the options do not fit
+ *         self's dims or each other
  */
 TS_API ts_tensor *ts_interpolate(ts_tensor *self, const ts_interpolate_opts *opts);
 
