@@ -183,8 +183,8 @@ static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
     return ts_csv_row(log, row, 7);
 }
 
-/** Trains until the last step, a signal or an error, and then saves a checkpoint of the last
- *  complete step in each case. */
+/** Trains until the last step, a signal or an error; then saves a checkpoint, except after an
+ *  error. */
 static ts_status train(run *r, ts_csv *log, ts_progress *progress)
 {
     ts_training *s = &r->state;
