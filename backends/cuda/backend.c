@@ -271,16 +271,6 @@ static ts_status set_deterministic(void *state, bool on)
 
 /* ----------------------------------------------------------------------------- profiles ---- */
 
-static ts_status profile_begin(void *state)
-{
-    (void)state;
-    return ts_cupti_begin();
-}
-static void profile_tag(void *state, uint64_t tag)
-{
-    (void)state;
-    ts_cupti_tag(tag);
-}
 static ts_status profile_end(void *state, ts_device_record *record)
 {
     (void)state;
@@ -325,8 +315,8 @@ static const ts_backend backend = {
     .capture_free = ts_cuda_capture_free,
     .group_takes = ts_cuda_group_takes,
     .group_run = ts_cuda_group_run,
-    .profile_begin = profile_begin,
-    .profile_tag = profile_tag,
+    .profile_begin = ts_cupti_begin,
+    .profile_tag = ts_cupti_tag,
     .profile_end = profile_end,
 };
 TS_BACKEND_ENTRY(&backend)

@@ -256,8 +256,9 @@ static ts_status start(void)
     return status;
 }
 
-ts_status ts_cupti_begin(void)
+ts_status ts_cupti_begin(void *state)
 {
+    (void)state;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, load);
     if (cupti.why[0])
@@ -273,8 +274,9 @@ ts_status ts_cupti_begin(void)
     return TS_OK;
 }
 
-void ts_cupti_tag(uint64_t tag)
+void ts_cupti_tag(void *state, uint64_t tag)
 {
+    (void)state;
     static _Thread_local bool pushed; /* a tag is on the thread's stack, which has at most one */
     if (!atomic_load_explicit(&session.on, memory_order_relaxed))
         return;

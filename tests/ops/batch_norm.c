@@ -6,22 +6,7 @@
 #include <math.h>
 
 #include "core/tensor.h"
-#include "tests/expect.h"
-
-/** x of sizes (N, C, H, W) with the same values in channels-last. */
-static ts_tensor *last_of(ts_tensor *x)
-{
-    return ts_permute(ts_clone(ts_permute(x, TS_SIZES(0, 2, 3, 1))), TS_SIZES(0, 3, 1, 2));
-}
-
-static double at(const ts_tensor *t, int64_t i) { return (double)((const float *)ts_data(t))[i]; }
-
-static void assert_close(ts_tensor *a, ts_tensor *b, double tolerance)
-{
-    double worst = NAN;
-    OK(ts_item(ts_max(ts_abs(ts_sub(ts_to(a, TS_F64), ts_to(b, TS_F64)))), &worst));
-    ck_assert_double_le(worst, tolerance);
-}
+#include "tests/ops/images.h"
 
 TS_TEST(running_statistics_move_by_the_momentum)
 {

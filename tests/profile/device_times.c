@@ -42,16 +42,6 @@ static ts_status install(void *state, ts_key key)
     TS_TRY(ts_register_kernel("relu", key, relu, NULL, NULL));
     return ts_register_kernel("exp", key, exponential, NULL, NULL);
 }
-static ts_status profile_begin(void *state)
-{
-    (void)state;
-    return ts_cupti_begin();
-}
-static void profile_tag(void *state, uint64_t tag)
-{
-    (void)state;
-    ts_cupti_tag(tag);
-}
 static ts_status profile_end(void *state, ts_device_record *record)
 {
     (void)state;
@@ -62,8 +52,8 @@ static offset_state memory = {.devices = 1};
 static const ts_backend backend = {
     OFFSET_BACKEND("SCRIPTED", TS_BACKEND_CPU_FALLBACK, &memory),
     .install = install,
-    .profile_begin = profile_begin,
-    .profile_tag = profile_tag,
+    .profile_begin = ts_cupti_begin,
+    .profile_tag = ts_cupti_tag,
     .profile_end = profile_end,
 };
 
@@ -461,7 +451,7 @@ TS_TEST(a_backend_that_records_needs_all_slots)
     ck_assert_int_eq(ts_register_backend(&partial, NULL), TS_ERR_FORMAT);
     ck_assert_str_eq(ts_error_message(),
                      "register_backend: the slot 'profile_tag' is required and NULL");
-    partial.profile_tag = profile_tag;
+    partial.profile_tag = ts_cupti_tag;
     partial.profile_end = NULL;
     ck_assert_int_eq(ts_register_backend(&partial, NULL), TS_ERR_FORMAT);
     ck_assert_str_eq(ts_error_message(),
