@@ -24,8 +24,8 @@ typedef struct ts_task {
     ts_pieces *pieces; /* owned, or NULL */
     union {
         ts_tensor *few[TS_MAX_RETS];
-        ts_tensor **many; /* for a node with several results; NULL until the first gradient
-                             arrives */
+        ts_tensor **many; /* for a node with more than TS_MAX_RETS results; NULL until the first
+                             gradient arrives */
     };
 } ts_task;
 
@@ -38,7 +38,8 @@ typedef struct ts_inside {
     struct ts_run *run;
 } ts_inside;
 
-/** The state of one backward. Its arrays come from the thread's free lists. */
+/** The state of one backward. Its arrays are on the stack (few_tasks) or, for a larger graph, in
+ *  one block of ts_alloc(). */
 typedef struct ts_run {
     ts_thread *thread;
     ts_task *tasks;
@@ -115,8 +116,8 @@ ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what);
  *  the rule's scope; otherwise returns t. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
-/** The task of a node; a new task is added to the heap. Its index in run->tasks is the order of
- *  discovery. NULL with an error. */
+/** The task of a node, made if it has none; a new task is added to the heap unless the node is a
+ *  leaf. The indices in run->tasks are in the order of discovery. NULL with an error. */
 ts_task *ts_run_schedule(ts_run *run, ts_node *node);
 /**
  * Calls visit once for root and for each node that visit schedules with ts_run_schedule(); a node

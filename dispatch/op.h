@@ -113,7 +113,8 @@ struct ts_plan {
         int32_t i32;
         uint8_t u8;
         uint16_t u16;
-    } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype */
+    } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype; the CPU's loops over halves
+                                   replace those that stay f32 (ts_pointwise) by f32 */
 };
 
 /** A kernel calls this if it fails before its first write, so that no destination's version is
@@ -227,8 +228,9 @@ void ts_plan_iterate(ts_frame *f);
 /** Sets the strides of operand k of a space of ndim dims, outermost first: the strides of t times
  *  item, 0 for dims in which t is broadcast or has size 1. */
 void ts_iter_strides(ts_iter *it, int k, const ts_tensor *t, int ndim, int item);
-/** Sorts the dims of a space, the largest stride first; returns false if they were sorted. The
- *  first operand with different nonzero strides decides; without one two dims keep their order. */
+/** Sorts the dims of a space into `order`, the largest stride first. Returns true if that changes
+ *  their order. Of two dims, the first operand in which their strides differ and are not 0 decides
+ *  which comes first; if there is no such operand, they keep their order. */
 bool ts_iter_order(const ts_iter *it, int ndim, int operands, uint8_t *order);
 /** Completes a space whose byte strides are given outermost dim first: sorts the dims by operand
  *  0's strides, unless in_order; reverses them to innermost first; merges adjacent dims that are

@@ -1,7 +1,8 @@
 /**
  * @file record.h  Rows of a profile: the calls of one op, layer, scope and class of shapes. Calls
- * are of one class if their tensors have the same sizes, dtypes, devices and contiguity; of a list
- * only the first and the last member are compared.
+ * are of one class if their tensors have the same sizes, dtypes, devices and contiguity, their
+ * lists the same length, and their bool arguments the same values. Of a list only the first and the
+ * last member are compared.
  *
  * Each thread has its own table and is its only writer. A row keeps its address and lives as long
  * as the thread's timers, so a running call may hold a row across a reset. A row starts with a

@@ -1,5 +1,5 @@
-/* Weighted sums over spatial dims for one real type; included by resample.c. A task is a row of
- * the result: a number of (planes, depth, height). */
+/* Weighted sums over spatial dims for one real type; included by resample.c. A task computes one
+ * row of the result; rows are numbered by plane, then depth, then height. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
@@ -37,7 +37,7 @@ VEC_FN int64_t S(row_offset)(const resample_job *job, const S(row_taps) *t, int3
 }
 
 /** Writes elements i, i + 1, ... of the weighted sum of the argument's rows to acc: `vectors`
- * vectors, of which a single one may have `left` < LANES elements. */
+ * vectors of LANES elements, or, if `vectors` is 1, one vector of which only `left` are read. */
 VEC_FN void S(sum_vectors)(ts_dtype kind, const resample_job *job, const S(row_taps) *t, T *acc,
                            int64_t i, int vectors, int64_t left)
 {

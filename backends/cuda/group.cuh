@@ -65,7 +65,8 @@ __device__ __forceinline__ vec<T, V> load(const char *p, int some, const read_on
     if (V == 1 || some == V) {
         if constexpr (sizeof(word) == 16)
             return from_word<vec<T, V>>(read((const word *)p));
-        const word w = *(const word *)p; /* from_word() would read bytes of memory */
+        /* a copy in a register: from_word(*p) would load from memory byte by byte */
+        const word w = *(const word *)p;
         return from_word<vec<T, V>>(w);
     }
 #pragma unroll

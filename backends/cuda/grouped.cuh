@@ -9,8 +9,9 @@
  * adds the largest sums that lie within its key, so its chain is up to SPAN * SPAN times shorter.
  * The division depends only on the keys.
  *
- * Memory traffic beside the sort: each row is read once, each result with rows is written once
- * (every result if `every`), and the sums of spans add at most about 1/32 of the rows.
+ * Memory traffic beside the sort: each row is read once; each result with rows is read and written
+ * once (if `every`, all are only written); the sums of spans, at most about 1/32 as many as
+ * the rows, are written and read once.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_GROUPED_CUH

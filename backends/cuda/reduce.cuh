@@ -55,8 +55,10 @@ struct reduction {
 
     /* set by reduce_into() */
     quotient by[2][TS_MAX_DIMS];
-    bool vector, aligned; /* units are whole pieces, which can be loaded at once; else elements */
-    bool chunked;         /* units are what a group loads of a run, of one piece a thread */
+    bool vector, aligned; /* vector: a unit is a whole piece, else an element; aligned: a piece can
+                             be loaded at once */
+    bool chunked;         /* a unit is what a group loads at once: one piece per thread, all from
+                             one run of the innermost reduced dim */
     int group;            /* threads of a result, or beside each other */
     int64_t share;        /* units of a result that a block takes */
     int64_t run;          /* units in the dim that is read along */
@@ -230,7 +232,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         int64_t q = r.by_run.of(u);
         return (u - q * r.run) * unit * step + r.offset(1, 1, q, r.steps[1]);
     };
-    /* element e of a thread's piece is e * `apart` units after element 0 */
+    /* elements from one element of a thread's piece to the next; 0 if the piece is one unit */
     int apart = r.vector ? 0 : group, whole = r.vector ? group : group * V;
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
@@ -473,8 +475,8 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     r.run = r.sizes[read][0] / unit;
     r.by_run = quotient(r.run ? r.run : 1, r.count);
     if (beside) {
-        /* short runs leave threads to the elements of a result, and so do few results; but
-         * neighbouring threads load whole cache lines, or of little that is read half of one */
+        /* If runs are short or results few, more threads share the elements of a result. But
+         * neighbouring threads should load a whole cache line, or half of one if x is small. */
         int turns = power_for((r.count + IN_FLIGHT - 1) / IN_FLIGHT, REDUCE_THREADS),
             lines = r.run < 32 ? REDUCE_THREADS / power_for(r.run, 32) : 1,
             few = r.results * r.count * (int64_t)sizeof(T) < LITTLE ? 2 : 1,
@@ -509,7 +511,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
     if (all / least <= TURNS)
         shares = 1;
     r.share = (all + shares - 1) / shares;
-    if (shares > 1) { /* whole turns, so that only the last share has elements behind them */
+    if (shares > 1) { /* a share is whole turns; only the last one may have a remainder */
         r.share = (r.share + least - 1) / least * least;
         shares = (all + r.share - 1) / r.share;
     }

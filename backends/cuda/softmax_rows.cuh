@@ -58,7 +58,7 @@ template <class T> struct joined_exps : plain_parts {
     __device__ __forceinline__ float join(float a, float b) const { return fmaxf(a, b); }
     __device__ __forceinline__ float adjust(float2 own, float top, float, float) const
     {
-        /* if the largest is -Inf, own.y is 0, or NaN if all elements are NaN */
+        /* if the largest is -Inf, all elements are -Inf or NaN: own.y is 0, or NaN if one is NaN */
         return own.x == -INFINITY ? own.y : own.y * exp_from<T>(top)(own.x);
     }
 };

@@ -14,7 +14,8 @@ typedef struct ts_cuda_windows {
     const void *image;
     int64_t size[3], channels, groups;
     ts_window_axis axis[3];
-    int64_t first, count; /* the kernel processes windows first to first + count - 1 */
+    int64_t first, count; /* the kernel processes windows first to first + count - 1;
+                             ts_cuda_weigh_windows() ignores `first` and begins at window 0 */
     int item;             /* bytes of an element */
 } ts_cuda_windows;
 
@@ -36,7 +37,7 @@ ts_status ts_cuda_sum_windows(ts_frame *frame, const ts_cuda_windows *windows, c
 /**
  * Computes the gradient of the weights as `parts` partial sums over windows, which the caller adds.
  * The windows of a part do not depend on the device.
- * @param y   dense matrix (windows, groups, rows)
+ * @param y   dense matrix (count, groups, rows)
  * @param to  receives (parts, groups, rows, taps, channels / groups) in f64 for f64 images, else
  *            f32
  */

@@ -2,10 +2,10 @@
  * @file optimizer.h
  * SGD, Adam and AdamW over groups of parameters, learning-rate schedules, clipping.
  *
- * A step makes one op call per group, for all of its parameters that have a gradient. Parameters
- * without a gradient, and their step counts, stay unchanged. Parameters are f64, f32, bf16 or f16.
- * After the first steps a step calls no system allocator. Only one thread at a time may use an
- * optimizer.
+ * A step calls the update rule once per group, for all of its parameters that have a gradient.
+ * Parameters without a gradient, and their step counts, stay unchanged. Parameters are f64, f32,
+ * bf16 or f16. After the first steps a step calls no system allocator. Only one thread at a time
+ * may use an optimizer.
  *
  * For each bf16 or f16 parameter the optimizer holds an f32 master copy, made when the parameter is
  * added. A step updates the master copy and its f32 state and rounds the copy into the parameter,
@@ -142,7 +142,7 @@ typedef struct ts_schedule {
     double final_ratio;   /**< last factor; CONSTANT ignores it */
 } ts_schedule;
 
-/** The factor at step 0, 1, ...; NAN for a NULL or unknown schedule. */
+/** The factor at step 0, 1, ...; NAN for NULL and, after the warmup, for an unknown kind. */
 TS_API double ts_schedule_at(const ts_schedule *schedule, int64_t step);
 /** Sets each group's lr to its initial lr times the factor. TS_ERR_VALUE if the factor is negative
  *  or NaN; TS_ERR_NULL. */
