@@ -160,7 +160,7 @@ TS_API ts_checkpoint *ts_checkpoint_open(const char *path);
 /** Frees a checkpoint, with its sections; loaded tensors stay. NULL-safe. */
 TS_API void ts_checkpoint_close(ts_checkpoint *checkpoint);
 
-/* What the functions below return is borrowed from the checkpoint. */
+/* Results of the functions below are borrowed from the checkpoint. */
 /** The `step` of ts_checkpoint_save(). */
 TS_API int64_t ts_checkpoint_step(const ts_checkpoint *checkpoint);
 /** Folder of the checkpoint. */
