@@ -281,12 +281,6 @@ VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, int
     BODY(channel_sums_##of, sums, kind)                                                            \
     BODY(channel_apply_##of, results, kind, false)                                                 \
     BODY(channel_gradient_##of, results, kind, true)
-#if TS_REAL == 64
-BODIES(f64, TS_F64)
-#else
-BODIES(f32, TS_F32)
-BODIES(bf16, TS_BF16)
-BODIES(f16, TS_F16)
-#endif
+FOR_KINDS(BODIES)
 #undef BODY
 #undef BODIES

@@ -3,6 +3,14 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
 
+/* FOR_KINDS(DO): DO(suffix, kind) for each dtype that is computed in T. */
+#undef FOR_KINDS
+#if TS_REAL == 64
+#define FOR_KINDS(DO) DO(f64, TS_F64)
+#else
+#define FOR_KINDS(DO) DO(f32, TS_F32) DO(bf16, TS_BF16) DO(f16, TS_F16)
+#endif
+
 /** Loads min(left, LANES) elements of dtype `kind` from element i of p; the other lanes are 0. */
 VEC_FN V S(get)(ts_dtype kind, const void *p, int64_t i, int64_t left)
 {

@@ -123,13 +123,7 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
     {                                                                                              \
         S(pool_some)(kind, ctx, begin, end);                                                       \
     }
-#if TS_REAL == 64
-BODY(f64, TS_F64)
-#else
-BODY(f32, TS_F32)
-BODY(bf16, TS_BF16)
-BODY(f16, TS_F16)
-#endif
+FOR_KINDS(BODY)
 #undef BODY
 #undef PLACE
 

@@ -181,11 +181,5 @@ VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t beg
     {                                                                                              \
         S(resample_some)(kind, ctx, begin, end);                                                   \
     }
-#if TS_REAL == 64
-BODY(f64, TS_F64)
-#else
-BODY(f32, TS_F32)
-BODY(bf16, TS_BF16)
-BODY(f16, TS_F16)
-#endif
+FOR_KINDS(BODY)
 #undef BODY
