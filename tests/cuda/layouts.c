@@ -186,6 +186,77 @@ TS_TEST(pointwise_ops_of_two_dtypes_are_those_of_the_CPU, .loop = DTYPES, .timeo
     }
 }
 
+/** A tensor of these sizes in memory of a drawn order of dims, as part of a larger one, with every
+ * second index, or expanded; here and on the device. */
+static void lying_anyhow(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device,
+                         ts_tensor *(*both)[2])
+{
+    int64_t order[4], back[4], outer[4], whole[4];
+    int wide = (int)drawn(ndim), kind = (int)drawn(4);
+    for (int d = 0; d < ndim; d++)
+        order[d] = d;
+    for (int d = ndim - 1; d > 0; d--) {
+        int64_t e = drawn(d + 1), swap = order[d];
+        order[d] = order[e];
+        order[e] = swap;
+    }
+    for (int d = 0; d < ndim; d++) {
+        back[order[d]] = d;
+        whole[d] = sizes[d];
+    }
+    whole[wide] = kind == 0 ? 1 : kind == 1 ? 2 * sizes[wide] : sizes[wide] + drawn(3);
+    for (int d = 0; d < ndim; d++)
+        outer[d] = whole[order[d]];
+    int64_t step = kind == 1 ? 2 : 1, from = whole[wide] - step * sizes[wide];
+    (*both)[0] = drawn_values(outer, ndim, dtype, true);
+    (*both)[1] = ts_to_device((*both)[0], device);
+    for (int k = 0; k < 2; k++) {
+        ts_tensor *t = ts_permute((*both)[k], back, ndim);
+        t = kind == 0 ? ts_expand(t, sizes, ndim) : ts_slice(t, wide, from, whole[wide], step);
+        OK((*both)[k] = t);
+    }
+}
+
+static bool expanded(ts_tensor *x)
+{
+    for (int d = 0; d < ts_ndim(x); d++)
+        if (ts_sizes(x)[d] > 1 && ts_strides(x)[d] == 0)
+            return true;
+    return false;
+}
+
+TS_TEST(pointwise_ops_of_operands_in_any_order_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
+{
+    static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_lt};
+    GPU(device);
+    ts_dtype first = dtypes[_i];
+    state = (uint64_t)(3001 + _i);
+    ts_manual_seed((uint64_t)(90 + _i));
+    for (int turn = 0; turn < 200; turn++) {
+        TS_SCOPE;
+        ts_dtype second = drawn(2) ? first : dtypes[drawn(DTYPES)];
+        int ndim = 1 + (int)drawn(4);
+        int64_t sizes[4], room = 200000;
+        for (int d = 0; d < ndim; d++)
+            sizes[d] = drawn_size(&room);
+        ts_tensor *x[2], *y[2], *some[2], *to[2];
+        lying_anyhow(sizes, ndim, first, device, &x);
+        lying_anyhow(sizes, ndim, second, device, &y);
+        lying_anyhow(sizes, ndim, TS_BOOL, device, &some);
+        lying_anyhow(sizes, ndim, TS_F32, device, &to);
+        for (int k = 0; k < 4; k++)
+            assert_alike(ops[k](x[1], y[1]), ops[k](x[0], y[0]), 0, 0, "op", second);
+        if (second == first)
+            assert_alike(ts_where(some[1], x[1], y[1]), ts_where(some[0], x[0], y[0]), 0, 0,
+                         "where", first);
+        assert_alike(ts_contiguous(x[1]), ts_contiguous(x[0]), 0, 0, "contiguous", first);
+        assert_alike(ts_to(x[1], TS_F32), ts_to(x[0], TS_F32), 0, 0, "to", first);
+        assert_alike(ts_neg(to[1]), ts_neg(to[0]), 0, 0, "neg", first);
+        if (!expanded(to[0]))
+            assert_alike(ts_mul_(to[1], to[1]), ts_mul_(to[0], to[0]), 0, 0, "mul_", TS_F32);
+    }
+}
+
 /** y and the gradient of sum(y w), and the same bits from a tensor that begins elsewhere. */
 TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
 {

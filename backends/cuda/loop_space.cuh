@@ -1,0 +1,402 @@
+/** @file loop_space.cuh  The iteration space of a pointwise kernel, its launch, and the elements of
+ * each thread. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_LOOP_SPACE_CUH
+#define TS_CUDA_LOOP_SPACE_CUH
+
+#include <string.h>
+#include <utility>
+
+#include "backends/cuda/describe.cuh"
+#include "backends/cuda/launch.h"
+
+namespace ts {
+
+/** An operand along the innermost dim: contiguous, one element for all, or a number of the host. In
+ * kernels of single elements (V = 1), way_one means any stride. */
+enum access_way : uint8_t { way_array, way_one, way_number };
+
+/** The elements of a thread in kernels of single elements. */
+enum loop_walk : uint8_t {
+    walk_apart, /* LOOP_RUN elements, LOOP_THREADS apart in the order of the space */
+    walk_runs,  /* a run: up to LOOP_RUN consecutive elements along dim 0 */
+    walk_tiles  /* a run; a block's runs form a tile of dims 0 and 1, because an operand is
+                   contiguous along dim 1 */
+};
+
+/** A kernel's iteration space: sizes in accesses, strides in bytes per access. With runs, sizes[0]
+ * is the number of runs of a row, and strides[k][0] that of an element. */
+template <int OPERANDS> struct loop_space {
+    uint32_t accesses; /* of V elements each, or runs */
+    uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
+    int ndim;
+    divisor sizes[TS_MAX_DIMS];
+    int32_t strides[OPERANDS][TS_MAX_DIMS];
+    int64_t one[OPERANDS]; /* stride of one element in bytes, for the tail */
+    char *data[OPERANDS];
+    double number[OPERANDS]; /* bits of a host number, in the type of the computation */
+    access_way way[OPERANDS];
+    bool flat; /* one dim; the operands are arrays, or arrays and numbers */
+
+    loop_walk walk;
+    bool heads;        /* rows of the result begin anywhere: a run ends where its address is a
+                          multiple of LOOP_RUN elements */
+    uint8_t item;      /* log2 of the bytes of the result's elements */
+    uint8_t lanes;     /* log2 of the runs of a tile along dim 0 */
+    uint32_t row;      /* elements along dim 0 */
+    uint32_t beside;   /* elements along dim 1, for tiles */
+    divisor tiles[2];  /* along dims 0 and 1 */
+};
+
+enum {
+    LOOP_THREADS = 256,
+    LOOP_RUN = 4 /* elements of a thread in kernels of single elements; other kernels have one
+                    access of 16 bytes, because more loads in flight make memory 5 % slower */
+};
+
+/** Adds to offset the bytes from the space's first element to index i of dims d and above, in the
+ * order of the space. */
+template <int N>
+__device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
+                                            int64_t (&offset)[N])
+{
+    for (; d < s.ndim - 1; d++) {
+        uint32_t q = s.sizes[d].of(i), r = i - q * s.sizes[d].d;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[k] += (int64_t)(int32_t)r * s.strides[k][d];
+        i = q;
+    }
+    if (d < s.ndim)
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            offset[k] += (int64_t)(int32_t)i * s.strides[k][d];
+}
+
+/** A thread's elements in a kernel of single elements. */
+template <int N> struct loop_elements {
+    int64_t offset[LOOP_RUN][N]; /* in bytes */
+    uint32_t some;               /* bit u: element u exists */
+    bool run;                    /* all exist and are consecutive along dim 0 */
+
+    __device__ __forceinline__ explicit loop_elements(const loop_space<N> &s)
+    {
+        run = false;
+        some = 0;
+        if (s.walk == walk_apart) {
+            uint32_t first = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x;
+#pragma unroll
+            for (int u = 0; u < LOOP_RUN; u++) {
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    offset[u][k] = 0;
+                loop_offset(s, 0, first + u * LOOP_THREADS, offset[u]);
+                some |= (uint32_t)(first + u * LOOP_THREADS < s.accesses) << u;
+            }
+            return;
+        }
+        int64_t to[N] = {};
+        uint32_t of_row, rest;
+        bool inside;
+        if (s.walk == walk_runs) {
+            uint32_t i = blockIdx.x * LOOP_THREADS + threadIdx.x;
+            inside = i < s.accesses;
+            rest = s.sizes[0].of(i);
+            of_row = i - rest * s.sizes[0].d;
+            loop_offset(s, 1, rest, to);
+        } else {
+            uint32_t q = s.tiles[0].of(blockIdx.x);
+            rest = s.tiles[1].of(q);
+            of_row = ((blockIdx.x - q * s.tiles[0].d) << s.lanes) +
+                     (threadIdx.x & ((1u << s.lanes) - 1));
+            uint32_t at = (q - rest * s.tiles[1].d) * (LOOP_THREADS >> s.lanes) +
+                          (threadIdx.x >> s.lanes);
+            inside = of_row < s.sizes[0].d && at < s.beside;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                to[k] = (int64_t)at * s.strides[k][1];
+            loop_offset(s, 2, rest, to);
+        }
+        uint32_t head =
+            s.heads ? (uint32_t)((uintptr_t)(s.data[0] + to[0]) >> s.item) % LOOP_RUN : 0;
+        int64_t begin = (int64_t)of_row * LOOP_RUN - head;
+#pragma unroll
+        for (int u = 0; u < LOOP_RUN; u++) {
+            some |= (uint32_t)(inside && begin + u >= 0 && begin + u < s.row) << u;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                offset[u][k] = to[k] + (begin + u) * s.strides[k][0];
+        }
+        run = some == (1u << LOOP_RUN) - 1;
+    }
+    __device__ __forceinline__ bool has(int u) const { return some >> u & 1; }
+
+    /** Whether the elements of operand k are one aligned vector of elements W. */
+    template <class W>
+    __device__ __forceinline__ bool is_vector(const loop_space<N> &s, int k) const
+    {
+        constexpr int bytes = sizeof(W) * LOOP_RUN < 16 ? sizeof(W) * LOOP_RUN : 16;
+        return run && s.strides[k][0] == sizeof(W) &&
+               (uintptr_t)(s.data[k] + offset[0][k]) % bytes == 0;
+    }
+    /** Loads the elements of operand k as words; others become 0. */
+    template <class W>
+    __device__ __forceinline__ void load(const loop_space<N> &s, int k, W (&x)[LOOP_RUN]) const
+    {
+        if (is_vector<W>(s, k)) {
+            auto v = *reinterpret_cast<const vectors<W> *>(s.data[k] + offset[0][k]);
+            memcpy(x, &v, sizeof x);
+        } else {
+#pragma unroll
+            for (int u = 0; u < LOOP_RUN; u++)
+                x[u] = has(u) ? *reinterpret_cast<const W *>(s.data[k] + offset[u][k]) : W();
+        }
+    }
+    template <class W>
+    __device__ __forceinline__ void store(const loop_space<N> &s, const W (&x)[LOOP_RUN]) const
+    {
+        if (is_vector<W>(s, 0)) {
+            vectors<W> v;
+            memcpy(&v, x, sizeof v);
+            *reinterpret_cast<vectors<W> *>(s.data[0] + offset[0][0]) = v;
+        } else {
+#pragma unroll
+            for (int u = 0; u < LOOP_RUN; u++)
+                if (has(u))
+                    *reinterpret_cast<W *>(s.data[0] + offset[u][0]) = x[u];
+        }
+    }
+
+private:
+    /* LOOP_RUN words as vectors of at most 16 bytes */
+    template <class W> struct vectors {
+        static constexpr int count = sizeof(W) * LOOP_RUN > 16 ? sizeof(W) * LOOP_RUN / 16 : 1;
+        typename word<sizeof(W) * LOOP_RUN / count>::type at[count];
+    };
+};
+
+/** A loop kernel as the host launches it. The type does not depend on functor or element types. */
+template <int N> struct loop_launcher {
+    const void *kernel; /* takes the space, at `space`, and the functor, at `fn` */
+    const void *fn;
+    loop_space<N> *space;
+    int width;          /* elements of an access: a power of 2 */
+    int item[N];        /* bytes of an element */
+    bool wide[N];       /* loop_number() */
+    /* Stores the bits of a host operand. */
+    void (*number)(const ts_frame *f, const ts_operand &o, int item, bool wide, double *number);
+
+    ts_cuda_grid fill(const ts_frame *f, const ts_space &of, int64_t from, int64_t size) const;
+};
+
+/** For several dims: fills the sizes of all dims but the last, and the strides of all but the
+ * first. A separate function, so that the common launch with one dim stays short. Returns the
+ * number of accesses of all dims, of which the last has last_size indices. */
+template <int N>
+__attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_space &space,
+                                                  int shift, int64_t last_size)
+{
+    int last = space.ndim - 1;
+    int64_t accesses = last_size;
+    for (int d = 0; d < last; d++) {
+        int64_t within = d == 0 ? space.sizes[0] >> shift : space.sizes[d];
+        s.sizes[d] = divisor((uint32_t)within);
+        accesses *= within;
+    }
+    for (int k = 0; k < N; k++)
+        for (int d = 1; d <= last; d++)
+            s.strides[k][d] = (int32_t)space.operand[k].strides[d];
+    return accesses;
+}
+
+/** Whether operand k is read along dim d rather than along dim 0: 32 bytes, which are read at once,
+ * have several of its elements along d, and one along dim 0. */
+inline bool loop_lies_along(const ts_operand &o, int d)
+{
+    return !o.host && o.strides[0] >= 32 && o.strides[d] > 0 && o.strides[d] <= 16;
+}
+
+/** Chooses the elements of each thread in a kernel of single elements, for `accesses` elements in
+ * rows of `row`, `beside` along dim 1. Returns the number of blocks. */
+template <int N>
+__attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space &space,
+                                               int64_t row, int64_t beside, int64_t accesses,
+                                               const int (&item)[N])
+{
+    const ts_operand &to = space.operand[0];
+    int64_t rows = row ? accesses / row : 0;
+    bool across = false, array = to.strides[0] == item[0];
+    s.heads = false;
+    if (array) {
+        int64_t whole = (int64_t)item[0] * LOOP_RUN;
+        s.heads = (uintptr_t)s.data[0] % whole != 0;
+        for (int d = 1; d < space.ndim; d++)
+            s.heads = s.heads || to.strides[d] % whole;
+    }
+    int64_t runs = (row + LOOP_RUN - 1 + (s.heads ? LOOP_RUN - 1 : 0)) / LOOP_RUN;
+    for (int k = 1; k < N && space.ndim > 1; k++)
+        across = across || loop_lies_along(space.operand[k], 1);
+    s.item = (uint8_t)__builtin_ctz((unsigned)item[0]);
+    s.row = (uint32_t)row;
+    if (across) {
+        s.lanes = runs <= 1 ? 0 : runs <= 2 ? 1 : runs <= 4 ? 2 : 3;
+        int64_t high = LOOP_THREADS >> s.lanes, along = (runs + (1 << s.lanes) - 1) >> s.lanes,
+                up = (beside + high - 1) / high;
+        if (along * up * (LOOP_THREADS * LOOP_RUN) <= 3 * row * beside) {
+            s.walk = walk_tiles;
+            s.beside = (uint32_t)beside;
+            s.sizes[0] = divisor((uint32_t)runs);
+            s.tiles[0] = divisor((uint32_t)along);
+            s.tiles[1] = divisor((uint32_t)up);
+            return along * up * (rows / beside);
+        }
+    }
+    if (array && 2 * row >= LOOP_RUN * runs) {
+        s.walk = walk_runs;
+        s.sizes[0] = divisor((uint32_t)runs);
+        s.accesses = (uint32_t)(runs * rows);
+        return (runs * rows + LOOP_THREADS - 1) / LOOP_THREADS;
+    }
+    return (accesses + LOOP_THREADS * LOOP_RUN - 1) / (LOOP_THREADS * LOOP_RUN);
+}
+
+/** Fills the kernel's space with a part of a space: `size` indices of its outermost dim, beginning
+ * with index `from`. The part has fewer than 2^31 accesses. Returns the grid. */
+template <int N>
+ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64_t from,
+                                    int64_t size) const
+{
+    loop_space<N> &s = *space;
+    int last = of.ndim - 1, shift = __builtin_ctz((unsigned)width);
+    bool flat = last == 0;
+    s.ndim = of.ndim;
+    s.walk = walk_apart;
+    s.tail = last == 0 ? (uint32_t)(size & (width - 1)) : 0;
+    for (int k = 0; k < N; k++) {
+        const ts_operand &o = of.operand[k];
+        bool array = o.strides[0] == item[k];
+        s.one[k] = o.strides[0];
+        s.strides[k][0] = (int32_t)(o.strides[0] << shift);
+        if (__builtin_expect(!o.host, 1)) {
+            s.data[k] = (char *)o.data + from * o.strides[last];
+            s.way[k] = array ? way_array : way_one;
+            flat = flat && array;
+        } else {
+            s.data[k] = (char *)o.data;
+            s.way[k] = way_number;
+            flat = flat && N > 2;
+            number(f, o, item[k], wide[k], &s.number[k]);
+        }
+    }
+    s.flat = flat;
+    int64_t accesses = last == 0 ? size >> shift : loop_outer_dims(s, of, shift, size);
+    s.accesses = (uint32_t)accesses;
+    int64_t blocks = width > 1 ? (accesses + LOOP_THREADS - 1) / LOOP_THREADS
+                               : loop_walk_of(s, of, last == 0 ? size : of.sizes[0],
+                                              last == 1 ? size : of.ndim > 1 ? of.sizes[1] : 1,
+                                              accesses, item);
+    return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
+}
+
+/** Whether every operand of the innermost dim can be moved V elements at a time. */
+template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], int V)
+{
+    if (V == 1 || (space.ndim > 1 && space.sizes[0] % V) || space.sizes[0] < V)
+        return false;
+    for (int k = 0; k < N; k++) {
+        const ts_operand &o = space.operand[k];
+        int64_t bytes = (int64_t)item[k] * V;
+        if (o.host)
+            continue;
+        if (o.strides[0] == 0 && k > 0)
+            continue;
+        if (o.strides[0] != item[k] || (uintptr_t)o.data % bytes)
+            return false;
+        for (int d = 1; d < space.ndim; d++)
+            if (o.strides[d] % bytes)
+                return false;
+    }
+    return true;
+}
+
+/** Outermost dim along which an operand's byte stride exceeds INT32_MAX; -1 if there is none. */
+inline int loop_far_dim(const ts_space &space)
+{
+    int d = space.ndim - 1;
+    for (; d >= 0; d--)
+        for (int k = 0; k < space.operands; k++)
+            if (space.operand[k].strides[d] > INT32_MAX)
+                return d;
+    return d;
+}
+
+/** The space with dims ordered for a kernel of single elements: if an operand lies along a dim
+ * above 1 (loop_lies_along()), that dim becomes dim 1. */
+template <int N> ts_space loop_ordered(const ts_space &space)
+{
+    ts_space order = space;
+    for (int d = 1; d < space.ndim; d++)
+        for (int k = 1; k < N; k++)
+            if (loop_lies_along(space.operand[k], d) && space.sizes[d] >= 2 * LOOP_RUN) {
+                std::swap(order.sizes[1], order.sizes[d]);
+                for (int m = 0; m < N; m++)
+                    std::swap(order.operand[m].strides[1], order.operand[m].strides[d]);
+                return order;
+            }
+    return order;
+}
+
+/** Launches a kernel over parts along the outermost dim with fewer than 2^31 accesses each. Before
+ * that, a dim with a stride of more than 31 bits is split into its single indices; so is the
+ * outermost dim if one index of it is already too large for a part. */
+template <int N>
+__attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &space,
+                                               cudaStream_t stream, const loop_launcher<N> &to)
+{
+    if (space.numel == 0)
+        return TS_OK;
+    int last = space.ndim - 1, each = loop_far_dim(space);
+    int64_t whole = space.sizes[last], most = ((int64_t)1 << 31) - 4096, step = whole;
+    if (__builtin_expect(space.numel > most, 0)) {
+        int64_t around = space.numel / whole;
+        if (around > most && each < 0)
+            each = last;
+        step = most / around;
+        if (last == 0)
+            step = step / 4096 * 4096;
+    }
+    if (__builtin_expect(each >= 0, 0)) {
+        ts_space part = space;
+        int64_t size = space.sizes[each];
+        part.numel /= size;
+        part.ndim = last > 0 ? last : 1;
+        part.sizes[each] = 1;
+        for (int d = each; d < last; d++)
+            part.sizes[d] = space.sizes[d + 1];
+        for (int k = 0; k < space.operands; k++) {
+            part.operand[k].strides[each] = 0;
+            for (int d = each; d < last; d++)
+                part.operand[k].strides[d] = space.operand[k].strides[d + 1];
+        }
+        for (int64_t i = 0; i < size; i++) {
+            TS_CUDA_TRY(loop_parts(f, part, stream, to));
+            for (int k = 0; k < space.operands; k++)
+                if (!space.operand[k].host)
+                    part.operand[k].data =
+                        (char *)part.operand[k].data + space.operand[k].strides[each];
+        }
+        return TS_OK;
+    }
+    for (int64_t from = 0; from < whole; from += step) {
+        int64_t size = whole - from < step ? whole - from : step;
+        ts_cuda_grid grid = to.fill(f, space, from, size);
+        void *addresses[] = {to.space, (void *)to.fn};
+        cudaError_t e = ts_cuda_launch(to.kernel, &grid, addresses, stream);
+        TS_CUDA_TRY(ts_cuda_launched(f, e, stream));
+    }
+    return TS_OK;
+}
+
+} // namespace ts
+
+#endif
