@@ -160,7 +160,7 @@ static inline __attribute__((always_inline)) cudaError_t launch_with(const void 
                                                                      const ts_cuda_grid *grid,
                                                                      void **arguments,
                                                                      cudaStream_t stream,
-                                                                     bool early)
+                                                                     CUlaunchAttributeID wanted)
 {
     uint64_t key = key_of(kernel);
     place spare, *p = find(key, key);
@@ -179,16 +179,18 @@ static inline __attribute__((always_inline)) cudaError_t launch_with(const void 
         launch = atomic_load(&config_launch);
     }
     /* the two enums have the same numbers */
-    if (grid->cluster <= 1 && !early)
+    if (grid->cluster <= 1 && wanted == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
         return (cudaError_t)atomic_load_explicit(&plain_launch, memory_order_relaxed)(
             function, grid->blocks.x, grid->blocks.y, grid->blocks.z, grid->threads.x,
             grid->threads.y, grid->threads.z, grid->shared, stream, arguments, NULL);
-    CUlaunchAttribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-                                   .value.clusterDim = {grid->cluster, 1, 1}};
-    if (early)
-        attribute =
-            (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-                                .value.programmaticStreamSerializationAllowed = 1};
+    CUlaunchAttribute attribute = {.id = wanted};
+    if (wanted == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+    else if (wanted == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
+        attribute.value.cooperative = 1;
+    else
+        attribute.value.clusterDim.x = grid->cluster, attribute.value.clusterDim.y = 1,
+        attribute.value.clusterDim.z = 1;
     CUlaunchConfig config = {
         .gridDimX = grid->blocks.x, .gridDimY = grid->blocks.y, .gridDimZ = grid->blocks.z,
         .blockDimX = grid->threads.x, .blockDimY = grid->threads.y, .blockDimZ = grid->threads.z,
@@ -200,13 +202,20 @@ static inline __attribute__((always_inline)) cudaError_t launch_with(const void 
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream)
 {
-    return launch_with(kernel, grid, arguments, stream, false);
+    return launch_with(kernel, grid, arguments, stream, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
 }
 
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream)
 {
-    return launch_with(kernel, grid, arguments, stream, true);
+    return launch_with(kernel, grid, arguments, stream,
+                       CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
+}
+
+cudaError_t ts_cuda_launch_together(const void *kernel, const ts_cuda_grid *grid, void **arguments,
+                                    cudaStream_t stream)
+{
+    return launch_with(kernel, grid, arguments, stream, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 }
 
 cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned threads,

@@ -31,6 +31,12 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 
+/** Like ts_cuda_launch(), but all blocks run at the same time, so that they may wait for each other.
+ * The grid has no clusters. Returns cudaErrorCooperativeLaunchTooLarge for more blocks than
+ * ts_cuda_clusters(). */
+cudaError_t ts_cuda_launch_together(const void *kernel, const ts_cuda_grid *grid, void **arguments,
+                                    cudaStream_t stream);
+
 /** Number of clusters of a grid (blocks if `cluster` is 1) that can be resident on the calling
  * thread's device at once; 0 if the device cannot run one. The result is cached per kernel, so
  * grids of a kernel may differ only in `blocks`. */

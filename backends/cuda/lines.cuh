@@ -2,7 +2,9 @@
  * @file lines.cuh  Kernels over lines of any length and stride that do not fit rows.cuh; they read
  * a line several times. A line is the `count` elements along one dim of a tensor (outer, count,
  * inner): element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent
- * lines with Y threads each, so that accesses are coalesced.
+ * lines with Y threads each, so that accesses are coalesced. If there are too few such tiles of
+ * lines for the device and the lines are long, several blocks share a tile; they run at the same
+ * time and exchange their numbers through device memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH
@@ -14,7 +16,23 @@ namespace ts {
 
 struct lines {
     int64_t outer, count, inner;
+
+    /* of a tile of lines that several blocks share */
+    int shares = 1;              /* blocks per tile */
+    double *numbers = nullptr;   /* (reductions, tiles, shares, X) */
+    unsigned *arrived = nullptr; /* (tiles), initially 0: how often blocks have stored numbers */
+
+    /** Blocks without sharing. */
+    int64_t tiles() const { return inner == 1 ? outer : outer * ((inner + 31) / 32); }
 };
+
+enum {
+    LINES_SHARED = 2048, /* most blocks of a grid that shares tiles */
+    LINES_REDUCTIONS = 2 /* most reductions of a formula */
+};
+/** Device memory for sharing any lines: numbers, then counters. */
+constexpr int64_t lines_number_bytes = (int64_t)LINES_REDUCTIONS * LINES_SHARED * 32 * 8,
+                  lines_scratch_bytes = lines_number_bytes + LINES_SHARED * 4;
 
 /** The line of a thread in a block of X x Y threads. */
 template <int X, int Y> struct line_place {
@@ -51,15 +69,54 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
     return part[0][threadIdx.x];
 }
 
+/** Like line_reduce(), over all threads of a line. `turn`: number of the reduction in the kernel. The
+ * order depends on the shape and the number of shares only. */
+template <int X, int Y, class OP, class A>
+__device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
+{
+    x = line_reduce<X, Y, OP>(x);
+    if (l.shares == 1)
+        return x;
+    double *numbers = l.numbers + ((int64_t)turn * gridDim.x + blockIdx.x) * l.shares * X;
+    if (threadIdx.y == 0)
+        __stcg(numbers + blockIdx.y * X + threadIdx.x, (double)x);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        unsigned *arrived = l.arrived + blockIdx.x, now;
+        atomicAdd(arrived, 1);
+        do
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(arrived));
+        while (now < (unsigned)((turn + 1) * l.shares));
+    }
+    __syncthreads();
+    x = OP::template none<A>();
+    for (int s = threadIdx.y; s < l.shares; s += Y)
+        x = OP::of(x, (A)__ldcg(numbers + s * X + threadIdx.x));
+    return line_reduce<X, Y, OP>(x);
+}
+
+/** Number of blocks that share each tile of the kernel; 1 if the tiles occupy the device. */
+template <class K> int lines_shares(K kernel, const lines &l, dim3 block)
+{
+    ts_cuda_grid grid = {dim3(1), block, 0, 1};
+    int64_t resident = ts_cuda_clusters((const void *)kernel, &grid), tiles = l.tiles(),
+            most = l.count / (4 * block.y);
+    if (resident > LINES_SHARED)
+        resident = LINES_SHARED;
+    int64_t shares = tiles ? resident / tiles : 1;
+    shares = shares < most ? shares : most;
+    return shares > 1 ? (int)shares : 1;
+}
+
 /** Calls f.operator()<X, Y>(grid, block), which launches the kernel: X is 32 if lines are adjacent,
  * else 1. */
 template <class F> void lines_dispatch(const lines &l, F &&f)
 {
     if (l.inner == 1)
-        f.template operator()<1, 256>(dim3(grid_blocks(l.outer)), dim3(1, 256));
+        f.template operator()<1, 256>(dim3(grid_blocks(l.tiles())), dim3(1, 256));
     else
-        f.template operator()<32, 16>(dim3(grid_blocks(l.outer * ((l.inner + 31) / 32))),
-                                      dim3(32, 16));
+        f.template operator()<32, 16>(dim3(grid_blocks(l.tiles())), dim3(32, 16));
 }
 
 } // namespace ts

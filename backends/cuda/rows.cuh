@@ -74,6 +74,7 @@ struct op_sum {
     template <class A> static __device__ __forceinline__ A none() { return 0; }
 };
 struct op_max {
+    template <class A> static __device__ __forceinline__ A none() { return -(A)INFINITY; }
     static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
     static __device__ __forceinline__ double of(double a, double b) { return fmax(a, b); }
 };

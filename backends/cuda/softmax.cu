@@ -48,17 +48,19 @@ template <class T> struct softmax_gradient_of {
 
 /* ------------------------------------------------------------------------------- lines ---- */
 
-/** A line in device memory, which Y threads of a block of X lines work on. */
+/** A line in device memory, which Y threads of each block of its tile of X lines work on. */
 template <class T, int INPUTS, int X, int Y> struct block_line {
     line_place<X, Y> place;
-    int64_t count;
+    const lines &of;
     const T *const *x;
     T *y;
+    mutable int turn = 0;
 
     template <class F> __device__ __forceinline__ void each(F &&f) const
     {
         if (place.some)
-            for (int64_t i = threadIdx.y; i < count; i += Y)
+#pragma unroll 4
+            for (int64_t i = blockIdx.y * Y + threadIdx.y; i < of.count; i += Y * of.shares)
                 f(place.first + i * place.step);
     }
     __device__ __forceinline__ wide_t<T> get(int input, int64_t i) const
@@ -71,7 +73,7 @@ template <class T, int INPUTS, int X, int Y> struct block_line {
     }
     template <class OP, class A> __device__ __forceinline__ A reduce(A value) const
     {
-        return line_reduce<X, Y, OP>(value);
+        return lines_reduce<X, Y, OP>(of, turn++, value);
     }
 };
 
@@ -79,46 +81,78 @@ template <class T, int INPUTS, class F, int X, int Y>
 static __global__ void __launch_bounds__(X *Y)
     lines_kernel(const __grid_constant__ tiles_task<T, INPUTS, F> a)
 {
-    a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(a.t.l), a.t.l.count, a.x, a.y});
+    a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(a.t.l), a.t.l, a.x, a.y});
 }
 
-/** Launches f over lines that are not rows for registers (rows.cuh) or streams (row_stream.cuh). */
+/** Launches f over lines that are not rows for registers (rows.cuh) or streams (row_stream.cuh).
+ * scratch: lines_scratch_bytes of device memory, or NULL. */
 template <class T, int INPUTS, class F>
 static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[INPUTS], T *y,
-                              cudaStream_t stream)
+                              char *scratch, cudaStream_t stream)
 {
     tiles_task<T, INPUTS, F> a = {{l}, f, {}, y};
+    cudaError_t e = cudaSuccess;
     if (line_tiles_of<T>(l, a.t))
         return tiles_launch(a.t, f, x, y, stream);
     for (int k = 0; k < INPUTS; k++)
         a.x[k] = x[k];
     lines_dispatch(l, [&]<int X, int Y>(dim3 grid, dim3 block) {
-        lines_kernel<T, INPUTS, F, X, Y><<<grid, block, 0, stream>>>(a);
+        auto kernel = lines_kernel<T, INPUTS, F, X, Y>;
+        if (int shares = scratch ? lines_shares(kernel, l, block) : 1; shares > 1) {
+            a.t.l.shares = shares;
+            a.t.l.numbers = (double *)scratch;
+            a.t.l.arrived = (unsigned *)(scratch + lines_number_bytes);
+            e = cudaMemsetAsync(a.t.l.arrived, 0, grid.x * sizeof(unsigned), stream);
+            ts_cuda_grid together = {dim3(grid.x, shares), block, 0, 1};
+            void *arguments[] = {&a};
+            if (e == cudaSuccess)
+                e = ts_cuda_launch_together((const void *)kernel, &together, arguments, stream);
+        } else {
+            kernel<<<grid, block, 0, stream>>>(a);
+            e = cudaPeekAtLastError();
+        }
     });
-    return cudaPeekAtLastError();
+    return e;
+}
+
+/** Runs launch(rows, scratch), with scratch for over_lines() if the lines are few and long, else
+ * NULL. */
+template <class F> static ts_status with_lines(ts_frame *f, F &&launch)
+{
+    ts_rows r = ts_kernel_rows(f);
+    lines l = {r.outer, r.count, r.inner};
+    ts_device where = ts_kernel_device(f);
+    bool few = l.count > 4096 && l.tiles() <= LINES_SHARED / 2;
+    char *scratch = few ? (char *)ts_scratch_take(where, lines_scratch_bytes) : nullptr;
+    if (few && !scratch)
+        return ts_error_code();
+    ts_status status = with_float(f, [&]<class T>(const call &c) {
+        return l.outer && l.count && l.inner ? launch.template operator()<T>(c, l, scratch)
+                                             : cudaSuccess;
+    });
+    if (scratch)
+        ts_scratch_give(where, scratch, lines_scratch_bytes);
+    return status;
 }
 
 /** Rows that do not fill vectors, and so few elements that a tile has many. */
-template <class T> static bool in_tiles(const ts_rows &r)
+template <class T> static bool in_tiles(const lines &r)
 {
     return r.count % vec16<T> && r.count <= LONGEST_IN_TILE;
 }
 
 template <bool LOG> static ts_status forward(ts_frame *f)
 {
-    return with_float(f, [&]<class T>(const call &c) {
-        ts_rows r = ts_kernel_rows(f);
+    return with_lines(f, [&]<class T>(const call &c, const lines &r, char *scratch) {
         const T *x = data_of<T>(f->args[0]);
         T *y = data_of<T>(f->rets[0]);
-        if (!r.outer || !r.count || !r.inner)
-            return cudaSuccess;
         if constexpr (sizeof(T) < 8)
             if (r.inner == 1 && !in_tiles<T>(r)) {
                 cudaError_t e = softmax_rows<T, LOG>(x, y, r.outer, r.count, c.device, c.stream);
                 if (e != cudaErrorNotSupported)
                     return e;
             }
-        return over_lines<T, 1>({r.outer, r.count, r.inner}, softmax_of<T>{LOG}, {x}, y, c.stream);
+        return over_lines<T, 1>(r, softmax_of<T>{LOG}, {x}, y, scratch, c.stream);
     });
 }
 static ts_status softmax(ts_frame *f) { return forward<false>(f); }
@@ -126,12 +160,9 @@ static ts_status log_softmax(ts_frame *f) { return forward<true>(f); }
 
 template <bool LOG> static ts_status backward(ts_frame *f)
 {
-    return with_float(f, [&]<class T>(const call &c) {
-        ts_rows r = ts_kernel_rows(f);
+    return with_lines(f, [&]<class T>(const call &c, const lines &r, char *scratch) {
         const T *g = data_of<T>(f->args[0]), *y = data_of<T>(f->args[1]);
         T *dx = data_of<T>(f->rets[0]);
-        if (!r.outer || !r.count || !r.inner)
-            return cudaSuccess;
         if constexpr (sizeof(T) < 8)
             if (r.inner == 1 && !in_tiles<T>(r)) {
                 cudaError_t e =
@@ -139,8 +170,7 @@ template <bool LOG> static ts_status backward(ts_frame *f)
                 if (e != cudaErrorNotSupported)
                     return e;
             }
-        return over_lines<T, 2>({r.outer, r.count, r.inner}, softmax_gradient_of<T>{LOG}, {g, y},
-                                dx, c.stream);
+        return over_lines<T, 2>(r, softmax_gradient_of<T>{LOG}, {g, y}, dx, scratch, c.stream);
     });
 }
 static ts_status softmax_backward(ts_frame *f) { return backward<false>(f); }

@@ -82,3 +82,43 @@ TS_TEST(softmax_of_numbers_far_below_zero_beside_minus_infinity_is_that_of_the_C
                     dtypes[_i], log);
     }
 }
+
+/** Lines that several blocks share, and their gradient: not a multiple of a vector long, or with
+ * others between their elements. */
+TS_TEST(softmax_of_few_long_lines_is_that_of_the_CPU, .loop = 3)
+{
+    GPU(device);
+    uint64_t state = 4242 + (uint64_t)_i;
+    ts_manual_seed(state);
+    for (int turn = 0; turn < 24; turn++) {
+        TS_SCOPE;
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        int64_t outer = 1 + (int64_t)(state >> 60) % 3, inner = turn % 2 ? 1 + (int64_t)(state >> 55) % 70 : 1;
+        int64_t n = 4097 + (int64_t)(state >> 33) % (400000 / (outer * inner));
+        bool log = turn & 2;
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(outer, n, inner), 0, 2, TS_F32), dtypes[_i]),
+                  *up = ts_to(ts_normal(TS_SIZES(outer, n, inner), 0, 1, TS_F32), dtypes[_i]),
+                  *there = ts_to_device(x, device);
+        ts_tensor *right = (log ? ts_log_softmax : ts_softmax)(ts_to(x, TS_F64), 1),
+                  *got = (log ? ts_log_softmax : ts_softmax)(there, 1);
+        assert_near(got, right, dtypes[_i], log);
+        ts_tensor *y = ts_to_device(got, TS_DEVICE_CPU);
+        ts_tensor *(*backward)(ts_tensor *, ts_tensor *, int) =
+            log ? ts_log_softmax_backward : ts_softmax_backward;
+        ts_tensor *want = backward(ts_to(up, TS_F64), ts_to(y, TS_F64), 1),
+                  *first = backward(ts_to_device(up, device), got, 1),
+                  *again = backward(ts_to_device(up, device), got, 1);
+        ts_tensor *here = ts_to(ts_to_device(first, TS_DEVICE_CPU), TS_F64);
+        const double *a = ts_data(here), *b = ts_data(want);
+        /* the sum of n terms errs by less than sqrt(n) eps of the terms' magnitudes */
+        double unit = dtypes[_i] == TS_F32 ? 0x1p-20 : dtypes[_i] == TS_BF16 ? 0x1p-8 : 0x1p-11,
+               most = log ? 0x1p-22 * sqrt((double)n) * 8 : 0x1p-24;
+        for (int64_t i = 0; i < ts_numel(want); i++)
+            ck_assert_msg(fabs(a[i] - b[i]) <= 2 * unit * fabs(b[i]) + most,
+                          "gradient %d of (%d, %d, %d): got %.9g, expected %.9g", (int)i,
+                          (int)outer, (int)n, (int)inner, a[i], b[i]);
+        double same = 0;
+        OK(ts_item(ts_all(ts_eq(first, again)), &same));
+        ck_assert_double_eq(same, 1);
+    }
+}
