@@ -24,3 +24,57 @@ RULES(tanh_backward, (0, READS(1), ts_tanh_backward(g, ARG(1))), /* d(1 - y^2) =
       (1, READS(0) | READS(1), ts_mul(ts_mul_scalar(ts_mul(g, X), -2), ARG(1))))
 RULES(sigmoid_backward, (0, READS(1), ts_sigmoid_backward(g, ARG(1))), /* d(y (1 - y)) = 1 - 2 y */
       (1, READS(0) | READS(1), ts_mul(ts_mul(g, X), ts_rsub_scalar(ts_mul_scalar(ARG(1), 2), 1))))
+
+/* Below, u is the upstream gradient of the op's result and p = u grad; x is the input. */
+#define P ts_mul(g, X)
+
+/** p times the slope of sigmoid(x), s (1 - s). sigmoid(-|x|) has the same slope, and 1 - s does not
+ * cancel. */
+static ts_tensor *by_sigmoid_slope(ts_tensor *p, ts_tensor *x)
+{
+    return ts_sigmoid_backward(p, ts_sigmoid(ts_neg(ts_abs(x))));
+}
+
+/* the second derivative is s (1 - s) (2 - x tanh(x / 2)) with s = sigmoid(x) */
+static ts_tensor *silu_second(ts_tensor *p, ts_tensor *x)
+{
+    ts_tensor *bend = ts_mul(x, ts_tanh(ts_mul_scalar(x, 0.5)));
+    return ts_mul(by_sigmoid_slope(p, x), ts_rsub_scalar(bend, 2));
+}
+RULES(silu_backward, (0, READS(1), ts_silu_backward(g, ARG(1))),
+      (1, READS(0) | READS(1), silu_second(P, ARG(1))))
+
+/* phi(x) (2 - x^2) with the normal density phi; for the tanh form 0.5 x (1 + t) with
+ * t = tanh(k x + k c x^3) and r = k + 3 k c x^2, (1 - t^2) (k + 6 k c x^2 - x t r^2) */
+static ts_tensor *gelu_second(ts_tensor *p, ts_tensor *x, bool tanh_form)
+{
+    const double k = 0.79788456080286535588, c = 0.044715, density = 0.39894228040143267794;
+    ts_tensor *xx = ts_square(x);
+    if (!tanh_form) {
+        ts_tensor *bell = ts_exp(ts_mul_scalar(xx, -0.5));
+        return ts_mul(p, ts_mul(bell, ts_rsub_scalar(ts_mul_scalar(xx, density), 2 * density)));
+    }
+    ts_tensor *t = ts_tanh(ts_mul(x, ts_add_scalar(ts_mul_scalar(xx, k * c), k)));
+    ts_tensor *r = ts_add_scalar(ts_mul_scalar(xx, 3 * k * c), k);
+    ts_tensor *bend = ts_mul(ts_mul(x, t), ts_square(r));
+    return ts_mul(ts_tanh_backward(p, t),
+                  ts_sub(ts_add_scalar(ts_mul_scalar(xx, 6 * k * c), k), bend));
+}
+RULES(gelu_backward, (0, READS(1), ts_gelu_backward(g, ARG(1), INT(2))),
+      (1, READS(0) | READS(1), gelu_second(P, ARG(1), INT(2))))
+
+/* alpha e^x where x <= 0, which is the first derivative there, and 0 elsewhere */
+RULES(elu_backward, (0, READS(1), ts_elu_backward(g, ARG(1), NUM(2))),
+      (1, READS(0) | READS(1),
+       ts_masked_fill_scalar(ts_elu_backward(P, ARG(1), NUM(2)), ts_gt_scalar(ARG(1), 0), 0)))
+
+/* beta s (1 - s) with s = sigmoid(beta x), and 0 above the threshold */
+static ts_tensor *softplus_second(ts_tensor *p, ts_tensor *x, double beta, double threshold)
+{
+    ts_tensor *bx = beta == 1 ? x : ts_mul_scalar(x, beta);
+    ts_tensor *slope = by_sigmoid_slope(p, bx);
+    slope = beta == 1 ? slope : ts_mul_scalar(slope, beta);
+    return isinf(threshold) ? slope : ts_masked_fill_scalar(slope, ts_gt_scalar(bx, threshold), 0);
+}
+RULES(softplus_backward, (0, READS(1), ts_softplus_backward(g, ARG(1), NUM(2), NUM(3))),
+      (1, READS(0) | READS(1), softplus_second(P, ARG(1), NUM(2), NUM(3))))
