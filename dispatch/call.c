@@ -7,7 +7,7 @@
 
 /* ----------------------------------------------------------------------- the way down ---- */
 
-/** Thread state that descend() changes, for restoring it. */
+/** Thread state that run_lower_layers() changes, for restoring it. */
 typedef struct place {
     ts_frame *f;
     ts_keyset keys, exclude;
