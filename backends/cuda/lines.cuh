@@ -10,6 +10,7 @@
 #ifndef TS_CUDA_LINES_CUH
 #define TS_CUDA_LINES_CUH
 
+#include "backends/cuda/frame.cuh"
 #include "backends/cuda/launch_rows.cuh"
 
 namespace ts {
@@ -28,11 +29,32 @@ struct lines {
 
 enum {
     LINES_SHARED = 2048, /* most blocks of a grid that shares tiles */
-    LINES_REDUCTIONS = 2 /* most reductions of a formula */
+    LINES_REDUCTIONS = 3 /* most reductions of a kernel */
 };
-/** Device memory for sharing any lines: numbers, then counters. */
-constexpr int64_t lines_number_bytes = (int64_t)LINES_REDUCTIONS * LINES_SHARED * 32 * 8,
-                  lines_scratch_bytes = lines_number_bytes + LINES_SHARED * 4;
+
+/** Device memory for lines that blocks share, if they are few and long. */
+struct lines_scratch {
+    static constexpr int64_t numbers = (int64_t)LINES_REDUCTIONS * LINES_SHARED * 32 * 8,
+                             bytes = numbers + LINES_SHARED * 4; /* numbers, then counters */
+    ts_device where;
+    bool few;
+    char *data;
+
+    lines_scratch(const ts_frame *f, const lines &l)
+        : where(ts_kernel_device(f)),
+          few(l.count > 4096 && l.tiles() > 0 && l.tiles() <= LINES_SHARED / 2),
+          data(few ? (char *)ts_scratch_take(where, bytes) : nullptr)
+    {
+    }
+    lines_scratch(const lines_scratch &) = delete;
+    ~lines_scratch()
+    {
+        if (data)
+            ts_scratch_give(where, data, bytes);
+    }
+    /** Whether memory was wanted and refused; the error is recorded. */
+    bool failed() const { return few && !data; }
+};
 
 /** The line of a thread in a block of X x Y threads. */
 template <int X, int Y> struct line_place {
@@ -96,27 +118,39 @@ __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
     return line_reduce<X, Y, OP>(x);
 }
 
-/** Number of blocks that share each tile of the kernel; 1 if the tiles occupy the device. */
-template <class K> int lines_shares(K kernel, const lines &l, dim3 block)
+/** Launches a kernel whose first parameter is the lines, with as many blocks per tile as can be
+ * resident at once if there is scratch, else one. */
+template <class... P, class... A>
+cudaError_t lines_launch(void (*kernel)(lines, P...), lines l, dim3 block,
+                         const lines_scratch &scratch, cudaStream_t stream, const A &...args)
 {
-    ts_cuda_grid grid = {dim3(1), block, 0, 1};
-    int64_t resident = ts_cuda_clusters((const void *)kernel, &grid), tiles = l.tiles(),
-            most = l.count / (4 * block.y);
-    if (resident > LINES_SHARED)
-        resident = LINES_SHARED;
-    int64_t shares = tiles ? resident / tiles : 1;
-    shares = shares < most ? shares : most;
-    return shares > 1 ? (int)shares : 1;
+    int64_t tiles = l.tiles(), shares = 1;
+    ts_cuda_grid grid = {dim3(grid_blocks(tiles)), block, 0, 1};
+    if (scratch.data) {
+        int64_t resident = ts_cuda_clusters((const void *)kernel, &grid),
+                most = l.count / (4 * block.y);
+        shares = (resident < LINES_SHARED ? resident : LINES_SHARED) / tiles;
+        shares = shares < most ? shares : most;
+    }
+    if (shares <= 1)
+        return launch(kernel, grid, stream, l, args...);
+    l.shares = (int)shares;
+    l.numbers = (double *)scratch.data;
+    l.arrived = (unsigned *)(scratch.data + lines_scratch::numbers);
+    cudaError_t e = cudaMemsetAsync(l.arrived, 0, tiles * sizeof(unsigned), stream);
+    grid.blocks.y = l.shares;
+    void *addresses[] = {&l, (void *)&args...};
+    return e == cudaSuccess
+               ? ts_cuda_launch_together((const void *)kernel, &grid, addresses, stream)
+               : e;
 }
 
-/** Calls f.operator()<X, Y>(grid, block), which launches the kernel: X is 32 if lines are adjacent,
+/** Calls f.operator()<X, Y>(block), which launches the kernel: X is 32 if lines are adjacent,
  * else 1. */
-template <class F> void lines_dispatch(const lines &l, F &&f)
+template <class F> cudaError_t lines_dispatch(const lines &l, F &&f)
 {
-    if (l.inner == 1)
-        f.template operator()<1, 256>(dim3(grid_blocks(l.tiles())), dim3(1, 256));
-    else
-        f.template operator()<32, 16>(dim3(grid_blocks(l.tiles())), dim3(32, 16));
+    return l.inner == 1 ? f.template operator()<1, 256>(dim3(1, 256))
+                        : f.template operator()<32, 16>(dim3(32, 16));
 }
 
 } // namespace ts

@@ -16,32 +16,37 @@ enum { LONG = 256 }; /* threads of a row */
 
 template <class T, bool RMS>
 static __global__ void __launch_bounds__(LONG)
-    long_kernel(const T *x, const T *weight, const T *bias, T *y, wide_t<T> *mean, wide_t<T> *rstd,
-                int64_t n, double eps)
+    long_kernel(const __grid_constant__ lines l, const T *x, const T *weight, const T *bias, T *y,
+                wide_t<T> *mean, wide_t<T> *rstd, double eps)
 {
     using A = wide_t<T>;
+    int64_t n = l.count, from = blockIdx.y * LONG + threadIdx.y, step = (int64_t)LONG * l.shares;
     const T *row = x + blockIdx.x * n;
     A sum = 0, centre = 0;
+    int turn = 0; /* of lines_reduce() */
     if constexpr (!RMS) {
         /* Adds the mean difference to the mean, so that the mean of equal elements is exact. */
-        for (int pass = 0; pass < 2 && isfinite(centre); pass++, sum = 0) {
-            for (int64_t i = threadIdx.y; i < n; i += LONG)
+        for (; turn < 2 && isfinite(centre); sum = 0) {
+#pragma unroll 4
+            for (int64_t i = from; i < n; i += step)
                 sum += widen(row[i]) - centre;
-            centre += line_reduce<1, LONG, op_sum>(sum) / (A)n;
+            centre += lines_reduce<1, LONG, op_sum>(l, turn++, sum) / (A)n;
         }
     }
-    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+#pragma unroll 4
+    for (int64_t i = from; i < n; i += step) {
         A d = widen(row[i]) - centre;
         sum += d * d;
     }
-    A factor = rsqrt(line_reduce<1, LONG, op_sum>(sum) / (A)n + (A)eps);
-    if (threadIdx.y == 0) {
+    A factor = rsqrt(lines_reduce<1, LONG, op_sum>(l, turn, sum) / (A)n + (A)eps);
+    if (blockIdx.y == 0 && threadIdx.y == 0) {
         if (mean)
             mean[blockIdx.x] = centre;
         if (rstd)
             rstd[blockIdx.x] = factor;
     }
-    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+#pragma unroll 4
+    for (int64_t i = from; i < n; i += step) {
         A z = (widen(row[i]) - centre) * factor;
         z = weight ? z * widen(weight[i]) : z;
         y[blockIdx.x * n + i] = narrow<T>(bias ? z + widen(bias[i]) : z);
@@ -50,20 +55,23 @@ static __global__ void __launch_bounds__(LONG)
 
 template <class T, bool RMS>
 static __global__ void __launch_bounds__(LONG)
-    long_backward_kernel(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
-                         const wide_t<T> *rstd, T *dx, int64_t n)
+    long_backward_kernel(const __grid_constant__ lines l, const T *g, const T *x, const T *weight,
+                         const wide_t<T> *mean, const wide_t<T> *rstd, T *dx)
 {
     using A = wide_t<T>;
-    int64_t first = blockIdx.x * n;
+    int64_t n = l.count, first = blockIdx.x * n, from = blockIdx.y * LONG + threadIdx.y,
+            step = (int64_t)LONG * l.shares;
     A centre = RMS ? (A)0 : mean[blockIdx.x], factor = rstd[blockIdx.x], along = 0, shift = 0;
-    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+#pragma unroll 4
+    for (int64_t i = from; i < n; i += step) {
         A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
         along += q * (widen(x[first + i]) - centre) * factor;
         shift += q;
     }
-    along = line_reduce<1, LONG, op_sum>(along) / (A)n;
-    shift = RMS ? (A)0 : line_reduce<1, LONG, op_sum>(shift) / (A)n;
-    for (int64_t i = threadIdx.y; i < n; i += LONG) {
+    along = lines_reduce<1, LONG, op_sum>(l, 0, along) / (A)n;
+    shift = RMS ? (A)0 : lines_reduce<1, LONG, op_sum>(l, 1, shift) / (A)n;
+#pragma unroll 4
+    for (int64_t i = from; i < n; i += step) {
         A q = widen(g[first + i]) * (weight ? widen(weight[i]) : (A)1);
         dx[first + i] =
             narrow<T>(factor * (q - shift - (widen(x[first + i]) - centre) * factor * along));
@@ -99,28 +107,33 @@ static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *m
 template <class T, bool RMS>
 static cudaError_t backward_long(const T *g, const T *x, const T *weight, const wide_t<T> *mean,
                                  const wide_t<T> *rstd, T *dx, T *dweight, T *dbias,
-                                 wide_t<T> *scratch, int64_t lines, int64_t rows, int64_t n,
-                                 cudaStream_t stream)
+                                 wide_t<T> *scratch, int64_t shares, const lines &l,
+                                 const lines_scratch &shared, cudaStream_t stream)
 {
-    if (dx)
-        long_backward_kernel<T, RMS>
-            <<<(unsigned)rows, dim3(1, LONG), 0, stream>>>(g, x, weight, mean, rstd, dx, n);
-    if (!dweight && !dbias)
-        return cudaPeekAtLastError();
+    int64_t rows = l.outer, n = l.count;
+    cudaError_t e = dx ? lines_launch(long_backward_kernel<T, RMS>, l, dim3(1, LONG), shared, stream,
+                                      g, x, weight, mean, rstd, dx)
+                       : cudaSuccess;
+    if ((!dweight && !dbias) || e != cudaSuccess)
+        return e;
     wide_t<T> *dw = dweight ? scratch : nullptr,
-              *db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
-    dim3 grid((unsigned)((n + 31) / 32), (unsigned)lines);
+              *db = dbias ? scratch + (dweight ? shares * n : 0) : nullptr;
+    dim3 grid((unsigned)((n + 31) / 32), (unsigned)shares);
     columns_kernel<T, RMS><<<grid, dim3(32, 16), 0, stream>>>(g, x, mean, rstd, dw, db, rows, n);
-    return column_sums<T>(scratch, dweight, dbias, lines, n, stream);
+    return column_sums<T>(scratch, dweight, dbias, shares, n, stream);
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */
 
 template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double eps)
 {
+    ts_rows r = ts_kernel_rows(f);
+    lines l = {r.outer, r.count, 1};
+    lines_scratch shared(f, l);
+    if (shared.failed())
+        return ts_error_code();
     return with_float(f, [&]<class T>(const call &c) {
         using A = wide_t<T>;
-        ts_rows r = ts_kernel_rows(f);
         const T *x = data_of<T>(f->args[0]), *weight = data_of<T>(f->args[2]);
         const T *bias = bias_arg ? data_of<T>(f->args[bias_arg]) : nullptr;
         T *y = data_of<T>(f->rets[0]);
@@ -135,9 +148,8 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
             if (e != cudaErrorNotSupported)
                 return e;
         }
-        long_kernel<T, RMS><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(
-            x, weight, bias, y, mean, rstd, r.count, eps);
-        return cudaPeekAtLastError();
+        return lines_launch(long_kernel<T, RMS>, l, dim3(1, LONG), shared, c.stream, x, weight,
+                            bias, y, mean, rstd, eps);
     });
 }
 
@@ -177,12 +189,16 @@ static ts_status add_layer_norm(ts_frame *f)
         return TS_OK;
     if (!(sum = sum ? ts_add_out(sum, x, residual) : ts_add(x, residual)))
         return ts_error_code();
+    lines l = {r.outer, r.count, 1};
+    lines_scratch shared(f, l);
+    if (shared.failed())
+        return ts_error_code();
     return with_float(f, [&]<class T>(const call &c) {
-        long_kernel<T, false><<<(unsigned)r.outer, dim3(1, LONG), 0, c.stream>>>(
-            (const T *)ts_kernel_data(sum), data_of<T>(f->args[3]), data_of<T>(f->args[4]),
-            data_of<T>(f->rets[0]), data_of<wide_t<T>>(f->rets[2]), data_of<wide_t<T>>(f->rets[3]),
-            r.count, eps);
-        return cudaPeekAtLastError();
+        const T *from = (const T *)ts_kernel_data(sum), *weight = data_of<T>(f->args[3]),
+                *bias = data_of<T>(f->args[4]);
+        return lines_launch(long_kernel<T, false>, l, dim3(1, LONG), shared, c.stream, from, weight,
+                            bias, data_of<T>(f->rets[0]), data_of<wide_t<T>>(f->rets[2]),
+                            data_of<wide_t<T>>(f->rets[3]), eps);
     });
 }
 
@@ -201,9 +217,14 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     if (!device)
         return ts_error_code();
     /* one line of partial sums per resident block; long rows use fewer */
-    int64_t lines = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
-    int64_t bytes = sums && r.count ? 2 * lines * r.count * item : 0;
+    int64_t most = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
+    most = most < r.outer ? most : r.outer;
+    int64_t bytes = sums && r.count ? 2 * most * r.count * item : 0;
+    lines l = {r.outer, r.count, 1};
+    lines_scratch shared(f, l);
     void *scratch = nullptr;
+    if (shared.failed())
+        return ts_error_code();
     if (bytes && !(scratch = ts_scratch_take(where, bytes)))
         return ts_error_code();
     ts_status status = with_float(f, [&]<class T>(const call &c) {
@@ -230,9 +251,9 @@ template <bool RMS> static ts_status backward(ts_frame *f)
             if (e != cudaErrorNotSupported)
                 return e;
         }
-        int64_t shares = r.outer / 64 < 1 ? 1 : r.outer / 64 < lines ? r.outer / 64 : lines;
-        return backward_long<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, shares,
-                                     r.outer, r.count, c.stream);
+        int64_t shares = r.outer / 64 < 1 ? 1 : r.outer / 64 < most ? r.outer / 64 : most;
+        return backward_long<T, RMS>(g, x, weight, mean, rstd, dx, dw, db, (A *)scratch, shares, l,
+                                     shared, c.stream);
     });
     if (scratch)
         ts_scratch_give(where, scratch, bytes);

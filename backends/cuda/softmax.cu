@@ -79,60 +79,38 @@ template <class T, int INPUTS, int X, int Y> struct block_line {
 
 template <class T, int INPUTS, class F, int X, int Y>
 static __global__ void __launch_bounds__(X *Y)
-    lines_kernel(const __grid_constant__ tiles_task<T, INPUTS, F> a)
+    lines_kernel(const __grid_constant__ lines l, const __grid_constant__ tiles_task<T, INPUTS, F> a)
 {
-    a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(a.t.l), a.t.l, a.x, a.y});
+    a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(l), l, a.x, a.y});
 }
 
-/** Launches f over lines that are not rows for registers (rows.cuh) or streams (row_stream.cuh).
- * scratch: lines_scratch_bytes of device memory, or NULL. */
+/** Launches f over lines that are not rows for registers (rows.cuh) or streams (row_stream.cuh). */
 template <class T, int INPUTS, class F>
 static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[INPUTS], T *y,
-                              char *scratch, cudaStream_t stream)
+                              const lines_scratch &scratch, cudaStream_t stream)
 {
     tiles_task<T, INPUTS, F> a = {{l}, f, {}, y};
-    cudaError_t e = cudaSuccess;
     if (line_tiles_of<T>(l, a.t))
         return tiles_launch(a.t, f, x, y, stream);
     for (int k = 0; k < INPUTS; k++)
         a.x[k] = x[k];
-    lines_dispatch(l, [&]<int X, int Y>(dim3 grid, dim3 block) {
-        auto kernel = lines_kernel<T, INPUTS, F, X, Y>;
-        if (int shares = scratch ? lines_shares(kernel, l, block) : 1; shares > 1) {
-            a.t.l.shares = shares;
-            a.t.l.numbers = (double *)scratch;
-            a.t.l.arrived = (unsigned *)(scratch + lines_number_bytes);
-            e = cudaMemsetAsync(a.t.l.arrived, 0, grid.x * sizeof(unsigned), stream);
-            ts_cuda_grid together = {dim3(grid.x, shares), block, 0, 1};
-            void *arguments[] = {&a};
-            if (e == cudaSuccess)
-                e = ts_cuda_launch_together((const void *)kernel, &together, arguments, stream);
-        } else {
-            kernel<<<grid, block, 0, stream>>>(a);
-            e = cudaPeekAtLastError();
-        }
+    return lines_dispatch(l, [&]<int X, int Y>(dim3 block) {
+        return lines_launch(lines_kernel<T, INPUTS, F, X, Y>, l, block, scratch, stream, a);
     });
-    return e;
 }
 
-/** Runs launch(rows, scratch), with scratch for over_lines() if the lines are few and long, else
- * NULL. */
+/** Runs launch(call, lines, scratch for over_lines()), unless there are no elements. */
 template <class F> static ts_status with_lines(ts_frame *f, F &&launch)
 {
     ts_rows r = ts_kernel_rows(f);
     lines l = {r.outer, r.count, r.inner};
-    ts_device where = ts_kernel_device(f);
-    bool few = l.count > 4096 && l.tiles() <= LINES_SHARED / 2;
-    char *scratch = few ? (char *)ts_scratch_take(where, lines_scratch_bytes) : nullptr;
-    if (few && !scratch)
+    lines_scratch scratch(f, l);
+    if (scratch.failed())
         return ts_error_code();
-    ts_status status = with_float(f, [&]<class T>(const call &c) {
+    return with_float(f, [&]<class T>(const call &c) {
         return l.outer && l.count && l.inner ? launch.template operator()<T>(c, l, scratch)
                                              : cudaSuccess;
     });
-    if (scratch)
-        ts_scratch_give(where, scratch, lines_scratch_bytes);
-    return status;
 }
 
 /** Rows that do not fill vectors, and so few elements that a tile has many. */
@@ -143,7 +121,7 @@ template <class T> static bool in_tiles(const lines &r)
 
 template <bool LOG> static ts_status forward(ts_frame *f)
 {
-    return with_lines(f, [&]<class T>(const call &c, const lines &r, char *scratch) {
+    return with_lines(f, [&]<class T>(const call &c, const lines &r, const lines_scratch &scratch) {
         const T *x = data_of<T>(f->args[0]);
         T *y = data_of<T>(f->rets[0]);
         if constexpr (sizeof(T) < 8)
@@ -160,7 +138,7 @@ static ts_status log_softmax(ts_frame *f) { return forward<true>(f); }
 
 template <bool LOG> static ts_status backward(ts_frame *f)
 {
-    return with_lines(f, [&]<class T>(const call &c, const lines &r, char *scratch) {
+    return with_lines(f, [&]<class T>(const call &c, const lines &r, const lines_scratch &scratch) {
         const T *g = data_of<T>(f->args[0]), *y = data_of<T>(f->args[1]);
         T *dx = data_of<T>(f->rets[0]);
         if constexpr (sizeof(T) < 8)

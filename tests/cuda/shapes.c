@@ -173,6 +173,17 @@ TS_TEST(norms_of_rows_of_any_length_are_those_of_the_CPU, .loop = 2 * LENGTHS)
     compare_norms(device, _i % 2 ? TS_BF16 : TS_F32, ROWS, lengths[_i / 2]);
 }
 
+/** Few rows, drawn, too long or too odd for other shapes. */
+TS_TEST(rows_that_blocks_share_are_those_of_the_CPU, .loop = 12, .timeout = 60)
+{
+    GPU(device);
+    uint64_t state = ((uint64_t)_i + 71) * 6364136223846793005u;
+    ts_dtype dtype = _i % 3 == 0 ? TS_F32 : _i % 3 == 1 ? TS_BF16 : TS_F16;
+    int64_t rows = 1 + (int64_t)(state >> 60) % 3, n = 8193 + (int64_t)(state >> 33) % 600000;
+    compare_softmax(device, dtype, rows, n);
+    compare_norms(device, dtype, rows, n);
+}
+
 /* For memory checkers: clusters that each have a few rows, on a GPU of 132 multiprocessors. */
 TS_TEST(rows_of_a_small_choice_are_those_of_the_CPU)
 {
