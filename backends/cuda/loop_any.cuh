@@ -13,50 +13,39 @@ template <int N> struct any_space : loop_space<N> {
     uint8_t compute;  /* elements are first rounded to this dtype */
 };
 
-/** Converts elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute
- * dtype. */
-template <class A>
-__device__ __forceinline__ void any_convert(const uint64_t (&raw)[LOOP_RUN], int dtype,
-                                            int compute, A (&x)[LOOP_RUN])
+/** Bits of an element of up to 4 bytes, or of any element if the kernel computes in A of 8 bytes. */
+template <class A> using any_bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
+
+/** Converts elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute dtype. Words
+ * of 8 bytes that are not any_bits<A> hold elements of 8 bytes. */
+template <class A, class W>
+__device__ __forceinline__ void any_convert(const W (&raw)[LOOP_RUN], int dtype, int compute,
+                                            A (&x)[LOOP_RUN])
 {
-#define TS_EACH(expr)                                                                              \
-    _Pragma("unroll") for (int u = 0; u < LOOP_RUN; u++)                                              \
-    {                                                                                              \
-        uint64_t bits = raw[u];                                                                    \
-        x[u] = (A)(expr);                                                                          \
-    }                                                                                              \
+    constexpr bool large = sizeof(W) == 8, small = std::is_same_v<W, any_bits<A>>;
+#define TS_EACH(condition, expr)                            \
+    if constexpr (condition) {                              \
+        _Pragma("unroll") for (int u = 0; u < LOOP_RUN; u++) \
+        {                                                   \
+            W bits = raw[u];                                \
+            x[u] = (A)(expr);                               \
+        }                                                   \
+    }                                                       \
     break;
+    constexpr bool floating = std::is_floating_point_v<A>;
     switch (dtype) {
-    case TS_I64:
-        TS_EACH((int64_t)bits)
-    case TS_I32:
-        TS_EACH((int32_t)bits)
+    case TS_I64: TS_EACH(large, (int64_t)bits)
     case TS_F64:
-        if constexpr (std::is_same_v<A, float>)
+        if constexpr (large && std::is_same_v<A, float>)
             if (compute != TS_F32) {
-                TS_EACH(float_beside(__longlong_as_double(bits)))
+                TS_EACH(true, float_beside(__longlong_as_double(bits)))
             }
-        if constexpr (std::is_floating_point_v<A>) {
-            TS_EACH(__longlong_as_double(bits))
-        }
-        break;
-    case TS_F32:
-        if constexpr (std::is_floating_point_v<A>) {
-            TS_EACH(__uint_as_float((uint32_t)bits))
-        }
-        break;
-    case TS_BF16:
-        if constexpr (std::is_floating_point_v<A>) {
-            TS_EACH(__uint_as_float((uint32_t)bits << 16))
-        }
-        break;
-    case TS_F16:
-        if constexpr (std::is_floating_point_v<A>) {
-            TS_EACH(__half2float(__ushort_as_half((unsigned short)bits)))
-        }
-        break;
-    default:
-        TS_EACH((uint8_t)bits) /* u8 and bool */
+        TS_EACH(large && floating, __longlong_as_double(bits))
+    case TS_I32: TS_EACH(small, (int32_t)bits)
+    case TS_F32: TS_EACH(small && floating, __uint_as_float((uint32_t)bits))
+    case TS_BF16: TS_EACH(small && floating, __uint_as_float((uint32_t)bits << 16))
+    case TS_F16: TS_EACH(small && floating, __half2float(__ushort_as_half((unsigned short)bits)))
+    default: TS_EACH(small, (uint8_t)bits) /* u8 and bool */
     }
     if (dtype == compute)
         return;
@@ -119,43 +108,41 @@ __device__ __forceinline__ void any_body(const any_space<N> &s, const F &fn,
     loop_elements<N> at(s);
     if (!at.some)
         return;
-    uint64_t raw[N - 1][LOOP_RUN];
+    any_bits<A> raw[N - 1][LOOP_RUN];
     A x[N - 1][LOOP_RUN];
     auto fetch = [&]<int I>() {
         auto load = [&]<class W>() {
             W bits[LOOP_RUN];
             at.load(s, I + 1, bits);
+            if constexpr (sizeof(W) > sizeof(any_bits<A>)) {
+                any_convert(bits, s.dtype[I + 1], s.compute, x[I]);
+            } else {
 #pragma unroll
-            for (int u = 0; u < LOOP_RUN; u++)
-                raw[I][u] = bits[u];
+                for (int u = 0; u < LOOP_RUN; u++)
+                    raw[I][u] = bits[u];
+            }
         };
         if (s.way[I + 1] == way_number)
             return;
         switch (s.dtype[I + 1]) {
         case TS_F64:
-        case TS_I64:
-            load.template operator()<uint64_t>();
-            break;
+        case TS_I64: load.template operator()<uint64_t>(); break;
         case TS_F32:
-        case TS_I32:
-            load.template operator()<uint32_t>();
-            break;
+        case TS_I32: load.template operator()<uint32_t>(); break;
         case TS_BF16:
-        case TS_F16:
-            load.template operator()<uint16_t>();
-            break;
-        default:
-            load.template operator()<uint8_t>();
+        case TS_F16: load.template operator()<uint16_t>(); break;
+        default: load.template operator()<uint8_t>();
         }
     };
     auto convert = [&]<int I>() {
+        int dtype = s.dtype[I + 1];
         if (s.way[I + 1] == way_number) {
 #pragma unroll
             for (int u = 0; u < LOOP_RUN; u++)
                 x[I][u] = bits_as<A>(s.number[I + 1]);
-            return;
+        } else if (sizeof(any_bits<A>) == 8 || (dtype != TS_F64 && dtype != TS_I64)) {
+            any_convert(raw[I], dtype, s.compute, x[I]);
         }
-        any_convert(raw[I], s.dtype[I + 1], s.compute, x[I]);
     };
     (fetch.template operator()<K>(), ...);
     (convert.template operator()<K>(), ...);

@@ -19,6 +19,8 @@ enum access_way : uint8_t { way_array, way_one, way_number };
 /** The elements of a thread in kernels of single elements. */
 enum loop_walk : uint8_t {
     walk_apart, /* LOOP_RUN elements, LOOP_THREADS apart in the order of the space */
+    walk_flat,  /* LOOP_RUN consecutive elements in the order of the space, which is that of the
+                   result's memory */
     walk_runs,  /* a run: up to LOOP_RUN consecutive elements along dim 0 */
     walk_tiles  /* a run; a block's runs form a tile of dims 0 and 1, because an operand is
                    contiguous along dim 1 */
@@ -39,13 +41,13 @@ template <int OPERANDS> struct loop_space {
     bool flat; /* one dim; the operands are arrays, or arrays and numbers */
 
     loop_walk walk;
-    bool heads;        /* rows of the result begin anywhere: a run ends where its address is a
-                          multiple of LOOP_RUN elements */
-    uint8_t item;      /* log2 of the bytes of the result's elements */
-    uint8_t lanes;     /* log2 of the runs of a tile along dim 0 */
-    uint32_t row;      /* elements along dim 0 */
-    uint32_t beside;   /* elements along dim 1, for tiles */
-    divisor tiles[2];  /* along dims 0 and 1 */
+    bool heads;       /* rows of the result begin anywhere: runs begin where the address is a
+                         multiple of LOOP_RUN elements */
+    uint8_t item;     /* log2 of the bytes of the result's elements */
+    uint8_t lanes;    /* log2 of the runs of a tile along dim 0 */
+    uint32_t row;     /* elements along dim 0 */
+    uint32_t beside;  /* elements along dim 1, for tiles */
+    divisor tiles[2]; /* along dims 0 and 1 */
 };
 
 enum {
@@ -75,104 +77,135 @@ __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint3
 
 /** A thread's elements in a kernel of single elements. */
 template <int N> struct loop_elements {
-    int64_t offset[LOOP_RUN][N]; /* in bytes */
+    int64_t first[N];            /* offset of element 0 of a run, in bytes; it may not exist */
+    int64_t apart[LOOP_RUN][N]; /* offsets of elements that are no run */
     uint32_t some;               /* bit u: element u exists */
-    bool run;                    /* all exist and are consecutive along dim 0 */
+    bool run;
 
     __device__ __forceinline__ explicit loop_elements(const loop_space<N> &s)
+        : some(0), run(s.walk >= walk_runs)
     {
-        run = false;
-        some = 0;
-        if (s.walk == walk_apart) {
-            uint32_t first = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x;
+        if (!run) {
+            bool flat = s.walk == walk_flat;
+            uint32_t i = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x * (flat ? LOOP_RUN : 1),
+                     step = flat ? 1 : LOOP_THREADS;
 #pragma unroll
-            for (int u = 0; u < LOOP_RUN; u++) {
+            for (int u = 0; u < LOOP_RUN; u++, i += step) {
 #pragma unroll
                 for (int k = 0; k < N; k++)
-                    offset[u][k] = 0;
-                loop_offset(s, 0, first + u * LOOP_THREADS, offset[u]);
-                some |= (uint32_t)(first + u * LOOP_THREADS < s.accesses) << u;
+                    apart[u][k] = 0;
+                loop_offset(s, 0, i, apart[u]);
+                some |= (uint32_t)(i < s.accesses) << u;
             }
             return;
         }
-        int64_t to[N] = {};
-        uint32_t of_row, rest;
-        bool inside;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            first[k] = 0;
+        uint32_t of_row;
         if (s.walk == walk_runs) {
             uint32_t i = blockIdx.x * LOOP_THREADS + threadIdx.x;
-            inside = i < s.accesses;
-            rest = s.sizes[0].of(i);
-            of_row = i - rest * s.sizes[0].d;
-            loop_offset(s, 1, rest, to);
+            if (i >= s.accesses)
+                return;
+            of_row = i;
+            if (s.ndim > 1) {
+                uint32_t rest = s.sizes[0].of(i);
+                of_row = i - rest * s.sizes[0].d;
+                loop_offset(s, 1, rest, first);
+            }
         } else {
-            uint32_t q = s.tiles[0].of(blockIdx.x);
-            rest = s.tiles[1].of(q);
+            uint32_t q = s.tiles[0].of(blockIdx.x), rest = s.tiles[1].of(q);
             of_row = ((blockIdx.x - q * s.tiles[0].d) << s.lanes) +
                      (threadIdx.x & ((1u << s.lanes) - 1));
             uint32_t at = (q - rest * s.tiles[1].d) * (LOOP_THREADS >> s.lanes) +
                           (threadIdx.x >> s.lanes);
-            inside = of_row < s.sizes[0].d && at < s.beside;
+            if (of_row >= s.sizes[0].d || at >= s.beside)
+                return;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                to[k] = (int64_t)at * s.strides[k][1];
-            loop_offset(s, 2, rest, to);
+                first[k] = (int64_t)at * s.strides[k][1];
+            loop_offset(s, 2, rest, first);
         }
-        uint32_t head =
-            s.heads ? (uint32_t)((uintptr_t)(s.data[0] + to[0]) >> s.item) % LOOP_RUN : 0;
-        int64_t begin = (int64_t)of_row * LOOP_RUN - head;
+        uint32_t place = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
+                 head = s.heads ? place % LOOP_RUN : 0;
+        int64_t begin = (int64_t)of_row * LOOP_RUN - head, left = (int64_t)s.row - begin;
 #pragma unroll
-        for (int u = 0; u < LOOP_RUN; u++) {
-            some |= (uint32_t)(inside && begin + u >= 0 && begin + u < s.row) << u;
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                offset[u][k] = to[k] + (begin + u) * s.strides[k][0];
-        }
-        run = some == (1u << LOOP_RUN) - 1;
+        for (int k = 0; k < N; k++)
+            first[k] += begin * s.strides[k][0];
+        if (left <= 0)
+            return;
+        some = (1u << (left < LOOP_RUN ? (int)left : LOOP_RUN)) - 1;
+        if (begin < 0)
+            some &= ~0u << -begin;
     }
     __device__ __forceinline__ bool has(int u) const { return some >> u & 1; }
 
-    /** Whether the elements of operand k are one aligned vector of elements W. */
-    template <class W>
-    __device__ __forceinline__ bool is_vector(const loop_space<N> &s, int k) const
-    {
-        constexpr int bytes = sizeof(W) * LOOP_RUN < 16 ? sizeof(W) * LOOP_RUN : 16;
-        return run && s.strides[k][0] == sizeof(W) &&
-               (uintptr_t)(s.data[k] + offset[0][k]) % bytes == 0;
-    }
-    /** Loads the elements of operand k as words; others become 0. */
+    /** Loads the elements of operand k as words; others become 0 or another element. */
     template <class W>
     __device__ __forceinline__ void load(const loop_space<N> &s, int k, W (&x)[LOOP_RUN]) const
     {
-        if (is_vector<W>(s, k)) {
-            auto v = *reinterpret_cast<const vectors<W> *>(s.data[k] + offset[0][k]);
-            memcpy(x, &v, sizeof x);
+        if (run && s.strides[k][0] == 0) {
+            W same = *reinterpret_cast<const W *>(s.data[k] + first[k]);
+#pragma unroll
+            for (int u = 0; u < LOOP_RUN; u++)
+                x[u] = same;
+            return;
+        }
+        if (is_whole<W>(s, k)) {
+            const W *from = reinterpret_cast<const W *>(s.data[k] + first[k]);
+            if (is_aligned(from)) {
+                auto v = *reinterpret_cast<const vectors<W> *>(from);
+                memcpy(x, &v, sizeof v);
+            } else {
+#pragma unroll
+                for (int u = 0; u < LOOP_RUN; u++)
+                    x[u] = from[u];
+            }
         } else {
 #pragma unroll
             for (int u = 0; u < LOOP_RUN; u++)
-                x[u] = has(u) ? *reinterpret_cast<const W *>(s.data[k] + offset[u][k]) : W();
+                x[u] = has(u) ? *reinterpret_cast<const W *>(at(s, k, u)) : W();
         }
     }
     template <class W>
     __device__ __forceinline__ void store(const loop_space<N> &s, const W (&x)[LOOP_RUN]) const
     {
-        if (is_vector<W>(s, 0)) {
+        W *to = reinterpret_cast<W *>(at(s, 0, 0));
+        bool together = s.walk == walk_flat ? some == (1u << LOOP_RUN) - 1 : is_whole<W>(s, 0);
+        if (together && is_aligned(to)) {
             vectors<W> v;
             memcpy(&v, x, sizeof v);
-            *reinterpret_cast<vectors<W> *>(s.data[0] + offset[0][0]) = v;
+            *reinterpret_cast<vectors<W> *>(to) = v;
         } else {
 #pragma unroll
             for (int u = 0; u < LOOP_RUN; u++)
                 if (has(u))
-                    *reinterpret_cast<W *>(s.data[0] + offset[u][0]) = x[u];
+                    *reinterpret_cast<W *>(at(s, 0, u)) = x[u];
         }
     }
 
 private:
     /* LOOP_RUN words as vectors of at most 16 bytes */
     template <class W> struct vectors {
-        static constexpr int count = sizeof(W) * LOOP_RUN > 16 ? sizeof(W) * LOOP_RUN / 16 : 1;
+        static constexpr int count = sizeof(W) > 4 ? sizeof(W) / 4 : 1;
         typename word<sizeof(W) * LOOP_RUN / count>::type at[count];
     };
+
+    template <class W> static __device__ __forceinline__ bool is_aligned(const W *p)
+    {
+        return (uintptr_t)p % sizeof(vectors<W>::at[0]) == 0;
+    }
+    /* Whether all elements of operand k exist and are contiguous words. */
+    template <class W>
+    __device__ __forceinline__ bool is_whole(const loop_space<N> &s, int k) const
+    {
+        return run && some == (1u << LOOP_RUN) - 1 && s.strides[k][0] == sizeof(W);
+    }
+    __device__ __forceinline__ char *at(const loop_space<N> &s, int k, int u) const
+    {
+        return s.data[k] + (run ? first[k] + (int64_t)u * s.strides[k][0]
+                                : apart[u][k]);
+    }
 };
 
 /** A loop kernel as the host launches it. The type does not depend on functor or element types. */
@@ -225,24 +258,26 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
 {
     const ts_operand &to = space.operand[0];
     int64_t rows = row ? accesses / row : 0;
-    bool across = false, array = to.strides[0] == item[0];
+    bool across = false, array = to.strides[0] == item[0], dense = array;
     s.heads = false;
     if (array) {
         int64_t whole = (int64_t)item[0] * LOOP_RUN;
         s.heads = (uintptr_t)s.data[0] % whole != 0;
         for (int d = 1; d < space.ndim; d++)
             s.heads = s.heads || to.strides[d] % whole;
+        for (int d = 1; d < space.ndim; d++)
+            dense = dense && to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
     }
-    int64_t runs = (row + LOOP_RUN - 1 + (s.heads ? LOOP_RUN - 1 : 0)) / LOOP_RUN;
     for (int k = 1; k < N && space.ndim > 1; k++)
         across = across || loop_lies_along(space.operand[k], 1);
     s.item = (uint8_t)__builtin_ctz((unsigned)item[0]);
     s.row = (uint32_t)row;
+    int64_t runs = (row + LOOP_RUN - 1 + (s.heads ? LOOP_RUN - 1 : 0)) / LOOP_RUN;
     if (across) {
         s.lanes = runs <= 1 ? 0 : runs <= 2 ? 1 : runs <= 4 ? 2 : 3;
         int64_t high = LOOP_THREADS >> s.lanes, along = (runs + (1 << s.lanes) - 1) >> s.lanes,
                 up = (beside + high - 1) / high;
-        if (along * up * (LOOP_THREADS * LOOP_RUN) <= 3 * row * beside) {
+        if (along * up * LOOP_THREADS * LOOP_RUN <= 3 * row * beside) {
             s.walk = walk_tiles;
             s.beside = (uint32_t)beside;
             s.sizes[0] = divisor((uint32_t)runs);
@@ -251,12 +286,14 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
             return along * up * (rows / beside);
         }
     }
-    if (array && 2 * row >= LOOP_RUN * runs) {
+    /* a quarter of the elements of runs may be missing, or half if the alternative is apart */
+    if (array && (dense ? 4 : 6) * row >= 3 * LOOP_RUN * runs) {
         s.walk = walk_runs;
         s.sizes[0] = divisor((uint32_t)runs);
         s.accesses = (uint32_t)(runs * rows);
         return (runs * rows + LOOP_THREADS - 1) / LOOP_THREADS;
     }
+    s.walk = dense ? walk_flat : walk_apart;
     return (accesses + LOOP_THREADS * LOOP_RUN - 1) / (LOOP_THREADS * LOOP_RUN);
 }
 
