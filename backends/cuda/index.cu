@@ -224,6 +224,18 @@ static ts_status add_lines(ts_frame *f, const line_shape &lines, const ts_tensor
     return status;
 }
 
+/** Adds x to y, which already holds self, with a thread per line. */
+template <class T>
+static ts_status add_brief(ts_frame *f, const line_shape &lines, const ts_tensor *index, const T *x,
+                           T *y)
+{
+    return on_device(f, [&](const call &c) {
+        lines_brief_kernel<T><<<(unsigned)((lines.count + 255) / 256), 256, 0, c.stream>>>(
+            lines, indices(f, index, c.device), x, y);
+        return cudaPeekAtLastError();
+    });
+}
+
 enum { INDEX_FEW = 32, INDEX_NARROW = 8 };
 
 static ts_status index_add(ts_frame *f)
@@ -246,9 +258,14 @@ static ts_status index_add(ts_frame *f)
     ts_status status = !few ? TS_OK : with_number(ts_kernel_dtype(f), [&]<class T>() {
         T *y = data_of<T>(f->rets[0]);
         line_shape lines(device, self, index, src, dim, (int)sizeof(wide_t<T>), true);
-        lines.share_out((int)sizeof(wide_t<T>));
-        few = lines.own;
-        return few ? add_lines<T>(f, lines, index, y, data_of<T>(f->args[3]), y) : TS_OK;
+        const T *x = data_of<T>(f->args[3]);
+        bool brief = inner < INDEX_NARROW && lines.brief(!std::is_same_v<T, wide_t<T>>);
+        if (!brief)
+            lines.share_out((int)sizeof(wide_t<T>));
+        few = brief || lines.own;
+        return brief ? add_brief<T>(f, lines, index, x, y)
+               : few ? add_lines<T>(f, lines, index, y, x, y)
+                     : TS_OK;
     });
     if (few || status != TS_OK)
         return status;
@@ -451,11 +468,7 @@ static ts_status scatter_add(ts_frame *f)
         const T *x = (const T *)ts_kernel_data(src);
         T *y = (T *)ts_kernel_data(out);
         if (brief)
-            return on_device(f, [&](const call &c) {
-                lines_brief_kernel<T><<<(unsigned)((lines.count + 255) / 256), 256, 0, c.stream>>>(
-                    lines, indices(f, index, c.device), x, y);
-                return cudaPeekAtLastError();
-            });
+            return add_brief<T>(f, lines, index, x, y);
         if (held)
             return add_lines<T>(f, lines, index, lines.all ? data_of<T>(f->args[0]) : y, x, y);
         int64_t strides[2][TS_MAX_DIMS] = {};

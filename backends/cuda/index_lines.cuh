@@ -26,8 +26,9 @@ enum {
     LINE_FEW = 512,              /* below this many targets, lanes of a warp often share a target */
     LINE_LEAST = 8,              /* longest line for one thread, for any number of lines */
     LINE_OWN = 64 * 1024,        /* bytes of shared memory for sums per thread, of a whole block */
+    LINE_TURNS = 64,             /* elements of a thread for which more shares are better */
     LINE_SHORT = 64,             /* longest line for one thread, if there are */
-    LINE_SHORT_MANY = 8 * 1024   /* at least this many lines */
+    LINE_SHORT_MANY = 2048       /* at least this many lines */
 };
 
 /** The lines of the index, and where the same lines are in self (and the result) and in the source.
@@ -130,13 +131,15 @@ inline void line_shape::share_out(int bytes)
     int64_t shortest = threads / beside * each;
     if ((int64_t)n * bytes * threads > LINE_OWN || length < shortest || length < 256)
         return;
-    own = threads;
     /* some 1,024 blocks, each of which adds more than it sets to 0 and joins */
-    int64_t blocks = (count + beside - 1) / beside, most = length / (4 * shortest);
-    shares = blocks < 1024 ? 1024 / blocks : 1;
-    shares = shares < most ? shares : most;
-    shares = shares > 1 ? shares : 1;
-    share = (uint32_t)((length + shares - 1) / shares);
+    int64_t blocks = (count + beside - 1) / beside, most = length / (4 * shortest),
+            parts = blocks < 1024 ? 1024 / blocks : 1;
+    parts = parts < most ? parts : most;
+    parts = parts > 1 ? parts : 1;
+    if (fits && parts < shares && length / parts > LINE_TURNS * threads / beside)
+        return; /* each thread would have too much to do */
+    own = threads;
+    share = (uint32_t)((length + parts - 1) / parts);
     shares = (length + share - 1) / share;
 }
 
