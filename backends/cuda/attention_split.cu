@@ -44,7 +44,7 @@ bool attention_splits(const attention_call &c)
         return false;
     /* other kernels would leave most multiprocessors idle */
     int64_t blocks = (int64_t)c.batches * c.heads * ((c.rows + 127) / 128);
-    if (packed <= 512 && blocks <= 16 && c.keys >= 4096)
+    if (blocks <= 32 && c.keys >= 2048)
         return true;
     return c.keys && (packed <= tall || (packed <= 2 * tall && c.keys >= 1024 &&
                                          (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
