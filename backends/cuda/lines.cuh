@@ -91,8 +91,8 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
     return part[0][threadIdx.x];
 }
 
-/** Like line_reduce(), over all threads of a line. `turn`: number of the reduction in the kernel. The
- * order depends on the shape and the number of shares only. */
+/** Like line_reduce(), over all threads of a line. `turn`: number of the reduction in the kernel.
+ * The order depends on the shape and the number of shares only. */
 template <int X, int Y, class OP, class A>
 __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
 {

@@ -13,7 +13,7 @@ template <int N> struct any_space : loop_space<N> {
     uint8_t compute;  /* elements are first rounded to this dtype */
 };
 
-/** Bits of an element of up to 4 bytes, or of any element if the kernel computes in A of 8 bytes. */
+/** Bits of an element of up to 4 bytes; of any element if the kernel computes in A of 8 bytes. */
 template <class A> using any_bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
 
 /** Converts elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute dtype. Words

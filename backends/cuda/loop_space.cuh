@@ -87,8 +87,8 @@ template <int N> struct loop_elements {
     {
         if (!run) {
             bool flat = s.walk == walk_flat;
-            uint32_t i = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x * (flat ? LOOP_RUN : 1),
-                     step = flat ? 1 : LOOP_THREADS;
+            uint32_t each = flat ? LOOP_RUN : 1, step = flat ? 1 : LOOP_THREADS,
+                     i = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x * each;
 #pragma unroll
             for (int u = 0; u < LOOP_RUN; u++, i += step) {
 #pragma unroll
@@ -266,7 +266,8 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
         for (int d = 1; d < space.ndim; d++)
             s.heads = s.heads || to.strides[d] % whole;
         for (int d = 1; d < space.ndim; d++)
-            dense = dense && to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
+            dense = dense &&
+                    to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
     }
     for (int k = 1; k < N && space.ndim > 1; k++)
         across = across || loop_lies_along(space.operand[k], 1);

@@ -7,10 +7,10 @@
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
  * operand per thread (loop_is_wide() has the exact condition on layouts). Otherwise a thread moves
  * four elements, chosen by the layouts (loop_walk in loop_space.cuh): consecutive ones along the
- * innermost dim, of which aligned contiguous operands are one vector, or single ones. Then a functor
- * whose operands have one dtype has a kernel per arithmetic type (double, float, int64_t, bool),
- * which converts elements as it loads and stores them (loop_any.cuh); copies and selections have a
- * kernel per dtype. Offsets along the other dims are computed by multiplications instead of
+ * innermost dim, of which aligned contiguous operands are one vector, or single ones. Then a
+ * functor whose operands have one dtype has a kernel per arithmetic type (double, float, int64_t,
+ * bool), which converts elements as it loads and stores them (loop_any.cuh); copies and selections
+ * have a kernel per dtype. Offsets along the other dims are computed by multiplications instead of
  * divisions.
  *
  * For bf16 and f16, functors compute in f32 and get numbers in f32. If a functor has near(), the
@@ -171,7 +171,8 @@ __device__ __forceinline__ void loop_body_single(const loop_space<sizeof...(T) +
 #pragma unroll
     for (int u = 0; u < LOOP_RUN; u++)
         if (at.has(u))
-            out[u] = loop_apply<1, F, R, T...>(fn, widened<K + 1, 1, T>(s, std::get<K>(in).at[u])...);
+            out[u] =
+                loop_apply<1, F, R, T...>(fn, widened<K + 1, 1, T>(s, std::get<K>(in).at[u])...);
     at.store(s, out);
 }
 

@@ -111,9 +111,10 @@ static cudaError_t backward_long(const T *g, const T *x, const T *weight, const 
                                  const lines_scratch &shared, cudaStream_t stream)
 {
     int64_t rows = l.outer, n = l.count;
-    cudaError_t e = dx ? lines_launch(long_backward_kernel<T, RMS>, l, dim3(1, LONG), shared, stream,
-                                      g, x, weight, mean, rstd, dx)
-                       : cudaSuccess;
+    cudaError_t e = cudaSuccess;
+    if (dx)
+        e = lines_launch(long_backward_kernel<T, RMS>, l, dim3(1, LONG), shared, stream, g, x,
+                         weight, mean, rstd, dx);
     if ((!dweight && !dbias) || e != cudaSuccess)
         return e;
     wide_t<T> *dw = dweight ? scratch : nullptr,

@@ -79,7 +79,8 @@ template <class T, int INPUTS, int X, int Y> struct block_line {
 
 template <class T, int INPUTS, class F, int X, int Y>
 static __global__ void __launch_bounds__(X *Y)
-    lines_kernel(const __grid_constant__ lines l, const __grid_constant__ tiles_task<T, INPUTS, F> a)
+    lines_kernel(const __grid_constant__ lines l,
+                 const __grid_constant__ tiles_task<T, INPUTS, F> a)
 {
     a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(l), l, a.x, a.y});
 }

@@ -93,8 +93,9 @@ TS_TEST(softmax_of_few_long_lines_is_that_of_the_CPU, .loop = 3)
     for (int turn = 0; turn < 24; turn++) {
         TS_SCOPE;
         state = state * 6364136223846793005u + 1442695040888963407u;
-        int64_t outer = 1 + (int64_t)(state >> 60) % 3, inner = turn % 2 ? 1 + (int64_t)(state >> 55) % 70 : 1;
-        int64_t n = 4097 + (int64_t)(state >> 33) % (400000 / (outer * inner));
+        int64_t outer = 1 + (int64_t)(state >> 60) % 3,
+                inner = turn % 2 ? 1 + (int64_t)(state >> 55) % 70 : 1,
+                n = 4097 + (int64_t)(state >> 33) % (400000 / (outer * inner));
         bool log = turn & 2;
         ts_tensor *x = ts_to(ts_normal(TS_SIZES(outer, n, inner), 0, 2, TS_F32), dtypes[_i]),
                   *up = ts_to(ts_normal(TS_SIZES(outer, n, inner), 0, 1, TS_F32), dtypes[_i]),
