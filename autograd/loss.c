@@ -55,3 +55,86 @@ PAIR(binary_cross_entropy_with_logits)
 PAIR(smooth_l1_loss, NUM(3))
 PAIR(huber_loss, NUM(3))
 PAIR(kl_div, INT(3))
+
+/* --------------------------------------------------------- second gradients of pair losses ---- */
+
+/* A backward op of (grad, self, target, reduction, ...) has the results scale grad l_self and
+ * scale grad l_target, with the derivatives l of the loss of an element. */
+
+static double scale_of(ts_vjp_call *b)
+{
+    ts_meta self = ts_rule_arg_meta(b, 1);
+    int64_t n = 1;
+    for (int d = 0; d < self.ndim; d++)
+        n *= self.sizes[d];
+    return INT(3) == TS_REDUCTION_MEAN ? 1 / (double)n : 1;
+}
+
+static ts_tensor *scaled(ts_tensor *t, double scale)
+{
+    return scale == 1 ? t : ts_mul_scalar(t, scale);
+}
+
+/** The gradient of a difference between results 0 and 1, which are opposite. */
+static ts_tensor *opposite(ts_vjp_call *b)
+{
+    ts_tensor *u = GRAD(0), *v = GRAD(1);
+    return u && v ? ts_sub(u, v) : u ? u : ts_neg(v);
+}
+
+/** Keeps p where |self - target| is at most `bound`, 0 elsewhere. */
+static ts_tensor *within(ts_vjp_call *b, ts_tensor *p, double bound)
+{
+    ts_tensor *far = ts_gt_scalar(ts_abs(ts_sub(ARG(1), ARG(2))), bound);
+    return ts_masked_fill_scalar(p, far, 0);
+}
+
+/** A loss of self - target. bend: p times the loss's second derivative. */
+#define DIFFERENCE(name, bend, ...)                                                                \
+    static ts_status name##_second(ts_vjp_call *b)                                                 \
+    {                                                                                              \
+        ts_tensor *w = opposite(b);                                                                \
+        double scale = scale_of(b);                                                                \
+        GIVE(0, scaled(ts_##name##_backward(w, ARG(1), ARG(2), TS_REDUCTION_NONE, ##__VA_ARGS__,   \
+                                            NULL), scale));                                        \
+        if (ts_rule_needs(b, 1) || ts_rule_needs(b, 2)) {                                          \
+            ts_tensor *p = scaled(ts_mul(w, ARG(0)), scale), *by_self = bend;                      \
+            GIVE(1, by_self);                                                                      \
+            GIVE(2, ts_neg(by_self));                                                              \
+        }                                                                                          \
+        return TS_OK;                                                                              \
+    }                                                                                              \
+    const ts_vjp ts_vjp_##name##_backward = {.rule = name##_second,                                \
+                                             .always = READS(0) | READS(1) | READS(2)};
+
+DIFFERENCE(mse_loss, ts_mul_scalar(p, 2))
+DIFFERENCE(l1_loss, ts_zeros_like(p))
+DIFFERENCE(smooth_l1_loss,
+           NUM(4) == 0 ? ts_zeros_like(p) : ts_mul_scalar(within(b, p, NUM(4)), 1 / NUM(4)), NUM(4))
+DIFFERENCE(huber_loss, within(b, p, NUM(4)), NUM(4))
+
+/* l_self = s - target and l_target = -self with s = sigmoid(self); sigmoid(-|self|) has the same
+ * slope as s, and 1 - s does not cancel */
+static ts_status logits_second(ts_vjp_call *b)
+{
+    ts_tensor *u = GRAD(0), *v = GRAD(1), *g = ARG(0), *x = ARG(1), *t = ARG(2);
+    double scale = scale_of(b);
+    if (ts_rule_needs(b, 0)) {
+        ts_tensor *by_u = u ? ts_binary_cross_entropy_with_logits_backward(
+                                  u, x, t, TS_REDUCTION_NONE, NULL)
+                            : NULL,
+                  *by_v = v ? ts_mul(v, x) : NULL;
+        GIVE(0, scaled(by_u && by_v ? ts_sub(by_u, by_v) : by_u ? by_u : ts_neg(by_v), scale));
+    }
+    ts_tensor *p = u ? scaled(ts_mul(u, g), scale) : NULL,
+              *q = v ? scaled(ts_mul(v, g), scale) : NULL;
+    if (ts_rule_needs(b, 1)) {
+        ts_tensor *bend = p ? ts_sigmoid_backward(p, ts_sigmoid(ts_neg(ts_abs(x)))) : NULL;
+        GIVE(1, bend && q ? ts_sub(bend, q) : bend ? bend : ts_neg(q));
+    }
+    if (p)
+        GIVE(2, ts_neg(p));
+    return TS_OK;
+}
+const ts_vjp ts_vjp_binary_cross_entropy_with_logits_backward = {
+    .rule = logits_second, .always = READS(0) | READS(1) | READS(2)};

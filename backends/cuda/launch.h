@@ -31,8 +31,8 @@ cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 
-/** Like ts_cuda_launch(), but all blocks run at the same time, so that they may wait for each other.
- * The grid has no clusters. Returns cudaErrorCooperativeLaunchTooLarge for more blocks than
+/** Like ts_cuda_launch(), but all blocks run at the same time, so that they may wait for each
+ * other. The grid has no clusters. Returns cudaErrorCooperativeLaunchTooLarge for more blocks than
  * ts_cuda_clusters(). */
 cudaError_t ts_cuda_launch_together(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                     cudaStream_t stream);
