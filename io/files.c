@@ -42,6 +42,19 @@ ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int
     return TS_OK;
 }
 
+ts_status ts_span_read(const ts_span *span, void *data, int64_t bytes, int64_t at)
+{
+    if (at < 0 || bytes < 0 || bytes > span->bytes - at)
+        return ts_fail_op(TS_ERR_FORMAT, span->op, NULL, NULL,
+                          "'%s': expected %lld bytes from position %lld, got %lld", span->path,
+                          (long long)bytes, (long long)at, (long long)(span->bytes - at));
+    if (!span->memory)
+        return ts_file_read(span->op, span->path, span->fd, data, bytes, span->at + at);
+    if (bytes)
+        memcpy(data, span->memory + at, (size_t)bytes);
+    return TS_OK;
+}
+
 /* -------------------------------------------------------------------------- hashing ---- */
 
 static void hash_text(XXH128_hash_t hash, char text[TS_HASH_TEXT])

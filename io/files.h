@@ -20,6 +20,16 @@ const char *ts_quote(const char *text);
 ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes,
                        int64_t at);
 
+/** A range of an open file, or a block of memory, that is read as a file. */
+typedef struct ts_span {
+    const char *op, *path; /* for errors */
+    int fd;
+    int64_t at, bytes;     /* the range */
+    const char *memory;    /* `bytes` bytes; NULL: the file */
+} ts_span;
+/** ts_file_read() from position `at` of the span. */
+ts_status ts_span_read(const ts_span *span, void *data, int64_t bytes, int64_t at);
+
 /* -------------------------------------------------------------------------- hashing ---- */
 
 /** Size of an XXH3-128 hash as text: 32 hexadecimal digits and the terminating NUL. */

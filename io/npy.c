@@ -10,7 +10,7 @@
 #include "include/tessera/autograd.h"
 #include "include/tessera/io.h"
 #include "include/tessera/ops.h"
-#include "io/files.h"
+#include "io/npy.h"
 
 #define MAGIC "\x93NUMPY"
 #define MAX_HEADER 10000 /* NumPy's own limit for files that are not trusted */
@@ -21,7 +21,7 @@ static const char *const descriptions[TS_DTYPE_COUNT] = {
 };
 
 typedef struct header {
-    const char *path;
+    const char *op, *path;
     char text[MAX_HEADER + 1];
     const char *at;
     bool has_descr, has_order, has_shape;
@@ -31,7 +31,7 @@ typedef struct header {
     int64_t sizes[TS_MAX_DIMS]; // ndim
 } header;
 
-#define BAD(h, ...) ts_fail_op(TS_ERR_FORMAT, "npy_load", NULL, NULL, __VA_ARGS__)
+#define BAD(h, ...) ts_fail_op(TS_ERR_FORMAT, (h)->op, NULL, NULL, __VA_ARGS__)
 
 /* ------------------------------------------------------------------------- the header ---- */
 
@@ -72,7 +72,7 @@ static ts_status read_descr(header *h)
     char text[32];
     skip_space(h);
     if (*h->at == '[')
-        return ts_fail_op(TS_ERR_DTYPE, "npy_load", NULL, NULL,
+        return ts_fail_op(TS_ERR_DTYPE, h->op, NULL, NULL,
                           "'%s': expected one element type, got a record", h->path);
     TS_TRY(read_string(h, text, sizeof text, "as descr"));
     for (int d = 0; d < TS_DTYPE_COUNT; d++) {
@@ -82,7 +82,7 @@ static ts_status read_descr(header *h)
         }
     }
     return ts_fail_op(
-        TS_ERR_DTYPE, "npy_load", NULL,
+        TS_ERR_DTYPE, h->op, NULL,
         strchr(text, 'O') ? "objects are pickles, which can run code; save numbers instead" : NULL,
         "'%s': expected descr <f8, <f4, <f2, <i8, <i4, |u1 or |b1, got '%s'", h->path,
         ts_quote(text));
@@ -163,14 +163,15 @@ static ts_status parse(header *h)
 }
 
 /* Reads and checks everything before the data; *data receives the offset of the data. */
-static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *data)
+static ts_status read_header(header *h, const ts_span *file, int64_t *data)
 {
+    int64_t file_bytes = file->bytes;
     unsigned char start[12];
     char sizes[200];
     int64_t numel, bytes;
     if (file_bytes < 10)
         return BAD(h, "'%s': expected at least 10 bytes, got %lld", h->path, (long long)file_bytes);
-    TS_TRY(ts_file_read("npy_load", h->path, fd, start, ts_min64(12, file_bytes), 0));
+    TS_TRY(ts_span_read(file, start, ts_min64(12, file_bytes), 0));
     if (memcmp(start, MAGIC, 6) != 0)
         return BAD(h, "'%s': expected a file that begins with \\x93NUMPY", h->path);
     if (start[6] < 1 || start[6] > 3 || start[7] != 0)
@@ -185,7 +186,7 @@ static ts_status read_header(header *h, int fd, int64_t file_bytes, int64_t *dat
     if (length > file_bytes - prefix)
         return BAD(h, "'%s': expected a header of %lld bytes, got %lld before the file's end",
                    h->path, (long long)length, (long long)(file_bytes - prefix));
-    TS_TRY(ts_file_read("npy_load", h->path, fd, h->text, length, prefix));
+    TS_TRY(ts_span_read(file, h->text, length, prefix));
     h->text[length] = 0;
     if (strlen(h->text) != (size_t)length || length == 0 || h->text[length - 1] != '\n')
         return BAD(h, "'%s': expected a header of text that ends with a newline", h->path);
@@ -213,7 +214,7 @@ static ts_status check_bools(const header *h, unsigned char *bytes, int64_t n)
 }
 
 /* Reads the data. Data in Fortran order is read as the reversed shape in C order and transposed. */
-static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
+static ts_tensor *read_tensor(const header *h, const ts_span *file, int64_t at)
 {
     ts_thread *thread = ts_thread_self();
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
@@ -223,8 +224,7 @@ static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
     if (!t)
         return NULL;
     ts_scope_adopt(thread, t);
-    if (ts_file_read("npy_load", h->path, fd, t->data, t->numel * ts_dtype_sizes[h->dtype], at) !=
-            TS_OK ||
+    if (ts_span_read(file, t->data, t->numel * ts_dtype_sizes[h->dtype], at) != TS_OK ||
         (h->dtype == TS_BOOL && check_bools(h, (unsigned char *)t->data, t->numel) != TS_OK))
         return NULL;
     if (!h->fortran || h->ndim < 2)
@@ -235,61 +235,76 @@ static ts_tensor *read_tensor(const header *h, int fd, int64_t at)
     return t ? ts_contiguous(ts_scope_adopt(thread, t)) : NULL;
 }
 
-ts_tensor *ts_npy_load(const char *path)
+ts_tensor *ts_npy_read(const ts_span *file)
 {
     TS_SCOPE;
-    int fd;
-    int64_t bytes, data = 0;
-    header h = {.path = path};
+    int64_t data = 0;
+    header h = {.op = file->op, .path = file->path};
+    return ts_keep(read_header(&h, file, &data) == TS_OK ? read_tensor(&h, file, data) : NULL);
+}
+
+ts_tensor *ts_npy_load(const char *path)
+{
+    ts_span file = {.op = "npy_load", .path = path};
     TS_TRY_NULL(TS_CHECK_POINTERS(path));
-    if (ts_file_open("npy_load", path, &fd, &bytes) != TS_OK)
-        return NULL;
-    ts_tensor *t = read_header(&h, fd, bytes, &data) == TS_OK ? read_tensor(&h, fd, data) : NULL;
-    ts_file_close(fd);
-    return ts_keep(t);
+    TS_TRY_NULL(ts_file_open(file.op, path, &file.fd, &file.bytes));
+    ts_tensor *t = ts_npy_read(&file);
+    ts_file_close(file.fd);
+    return t;
 }
 
 /* ---------------------------------------------------------------------------- writing ---- */
 
-static ts_status write_npy(ts_writer *w, void *ctx)
+int ts_npy_header(const ts_tensor *t, char text[TS_NPY_HEADER])
 {
-    ts_tensor *t = ctx;
-    char text[320];
-    int used = snprintf(text, sizeof text,
+    int used = snprintf(text, TS_NPY_HEADER,
                         MAGIC "%c%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (", 1, 0, 0,
                         0, descriptions[t->dtype]);
     for (int i = 0; i < t->ndim; i++)
-        used += snprintf(text + used, sizeof text - (size_t)used, "%s%lld", i ? ", " : "",
+        used += snprintf(text + used, TS_NPY_HEADER - (size_t)used, "%s%lld", i ? ", " : "",
                          (long long)t->sizes[i]);
-    used += snprintf(text + used, sizeof text - (size_t)used, "%s), }", t->ndim == 1 ? "," : "");
+    used += snprintf(text + used, TS_NPY_HEADER - (size_t)used, "%s), }", t->ndim == 1 ? "," : "");
     /* the data begins at a multiple of 64 bytes */
     for (; (used + 1) % 64; used++)
         text[used] = ' ';
     text[used++] = '\n';
     text[8] = (char)((used - 10) & 0xff);
     text[9] = (char)((used - 10) >> 8);
-    TS_TRY(ts_writer_write(w, text, used));
-    TS_TRY(ts_resolve(t));
+    return used;
+}
+
+static ts_status write_npy(ts_writer *w, void *ctx)
+{
+    ts_tensor *t = ctx;
+    char text[TS_NPY_HEADER];
+    TS_TRY(ts_writer_write(w, text, ts_npy_header(t, text)));
     return ts_writer_write(w, t->data, t->numel * ts_dtype_sizes[t->dtype]);
+}
+
+ts_tensor *ts_npy_writable(const char *op, ts_tensor *t)
+{
+    if (!ts_same_device(t->storage->device, TS_DEVICE_CPU)) {
+        ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL, "argument 't': expected a tensor on cpu, got %s",
+                   ts_device_name(t->storage->device));
+        return NULL;
+    }
+    if (!descriptions[t->dtype]) {
+        ts_fail_op(TS_ERR_DTYPE, op, NULL, "convert it with ts_to(t, TS_F32)",
+                   "argument 't': expected a dtype that NumPy has, got %s",
+                   ts_dtype_name((ts_dtype)t->dtype));
+        return NULL;
+    }
+    TS_NO_GRAD;
+    if (!(t->flags & TS_TENSOR_CONTIGUOUS))
+        t = ts_contiguous(t);
+    return t && ts_resolve(t) == TS_OK ? t : NULL;
 }
 
 ts_status ts_npy_save(const char *path, ts_tensor *t)
 {
-    static const char op[] = "npy_save";
     TS_TRY(TS_CHECK_POINTERS(path));
     TS_TRY(TS_CHECK_TENSORS(t));
-    if (!ts_same_device(t->storage->device, TS_DEVICE_CPU))
-        return ts_fail_op(TS_ERR_DEVICE, op, NULL, NULL,
-                          "argument 't': expected a tensor on cpu, got %s",
-                          ts_device_name(t->storage->device));
-    if (!descriptions[t->dtype])
-        return ts_fail_op(TS_ERR_DTYPE, op, NULL, "convert it with ts_to(t, TS_F32)",
-                          "argument 't': expected a dtype that NumPy has, got %s",
-                          ts_dtype_name((ts_dtype)t->dtype));
     TS_SCOPE;
-    TS_NO_GRAD;
-    if (!(t->flags & TS_TENSOR_CONTIGUOUS))
-        t = ts_contiguous(t);
-    TS_TRY(t);
-    return ts_writer_replace(op, path, write_npy, t);
+    TS_TRY(t = ts_npy_writable("npy_save", t));
+    return ts_writer_replace("npy_save", path, write_npy, t);
 }

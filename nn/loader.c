@@ -1,52 +1,50 @@
-/** @file loader.c  Reads windows of tokens from a file; a thread prepares batches ahead. */
+/** @file loader.c  Order of samples, threads that prepare batches ahead, copies to a device. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/nn/loader.h"
-#include "include/tessera/check.h"
-#include "include/tessera/profile.h"
-#include "include/tessera/program.h"
+#include "nn/nn.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /** A prepared batch. */
-typedef struct slot {
-    int64_t *x, *y; /* (B, T) each, one block */
+typedef struct ready {
+    bool filled;
     ts_loader_state at;
-    int failed;     /* why it could not be filled: an errno, or CUT_SHORT */
-} slot;
+    ts_tensor *fields[TS_SAMPLE_FIELDS]; /* owned */
+    ts_status status;                    /* TS_OK, or why there are no fields */
+    char message[1024], hint[256];
+} ready;
 
-enum { SLOTS = 3, CUT_SHORT = -1 };
+enum { MOST_WORKERS = 256, MOST_AHEAD = 1024 };
 
 struct ts_loader {
     ts_loader_opts opts;
-    char *path;
-    int fd;
-    char *window; /* T + 1 tokens of the file; used by the preparing thread */
-    int64_t first, tokens; /* start and length of the range, in tokens */
+    ts_nn_source source;
     int64_t batches;
-    ts_loader_state next;  /* state of the batch to return next */
-    slot slots[SLOTS];
-    /* the thread's side: slots head .. head + filled - 1 are ready */
-    pthread_t thread;
-    bool threaded;
-    pid_t process;         /* process of the thread */
+    ts_loader_state next; /* state of the batch to return next */
+    /* of a device other than the CPU */
+    ts_stream *copies;
+    ts_event *copied; /* recorded after the copy of `staged` */
+    ready staged;     /* the batch to return next, on the device */
+    /* the threads' side: batches taken .. claimed - 1 are ready or in preparation */
+    pthread_t *threads;
+    int nthreads;
+    pid_t process; /* process of the threads */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ts_loader_state ahead; /* state of the batch to prepare next */
-    int head, filled;
+    ready *ring; /* opts.ahead; batch number k is entry k % opts.ahead */
+    int64_t taken, claimed;
+    ts_loader_state ahead; /* state of the batch to claim next */
     uint64_t turn;         /* incremented when the state is set: batches in preparation are stale */
     bool stop;
 };
 
 /* --------------------------------------------------------------------------- the order ---- */
 
-static uint64_t mix(uint64_t x)
+uint64_t ts_nn_mix(uint64_t x)
 {
     /* Stafford's thirteenth mixer of 64 bits */
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -69,7 +67,7 @@ static int64_t permute(int64_t i, int64_t n, uint64_t key)
         uint64_t left = x >> half, right = x & mask;
         for (int round = 0; round < 4; round++) {
             uint64_t swap =
-                left ^ (mix(right + key + (uint64_t)round * 0x9e3779b97f4a7c15ull) & mask);
+                left ^ (ts_nn_mix(right + key + (uint64_t)round * 0x9e3779b97f4a7c15ull) & mask);
             left = right;
             right = swap;
         }
@@ -78,68 +76,15 @@ static int64_t permute(int64_t i, int64_t n, uint64_t key)
     return (int64_t)x;
 }
 
-/** First token of window w of an epoch, from the start of the range. */
-static int64_t window(const ts_loader *l, int64_t epoch, int64_t w)
+int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i)
 {
-    int64_t t = l->opts.length;
-    if (l->opts.in_order)
-        return w * t;
-    uint64_t key = mix(l->opts.seed ^ mix((uint64_t)epoch + 1));
-    /* an epoch has one window fewer than fit, so that every offset leaves room for all windows */
-    int64_t windows = l->batches * l->opts.batch, spare = l->tokens - 1 - windows * t;
-    int64_t offset = (int64_t)(mix(key) % (uint64_t)((spare < t ? spare : t - 1) + 1));
-    return offset + permute(w, windows, key) * t;
+    return d->in_order ? d->first + i : permute(d->first + i, d->samples, d->key);
 }
 
-/* -------------------------------------------------------------------------- preparation ---- */
-
-static int64_t item_size(ts_dtype dtype) { return (int64_t)ts_dtype_size(dtype); }
-
-/** Token k of the window. */
-static int64_t token(const ts_loader *l, int64_t k)
+/** A fraction of 1 gives exactly `all`, also if a double cannot represent it. */
+int64_t ts_nn_part(int64_t all, double fraction)
 {
-    int32_t narrow;
-    int64_t wide;
-    switch (l->opts.dtype) {
-    case TS_U8: return (unsigned char)l->window[k];
-    case TS_I32: memcpy(&narrow, l->window + 4 * k, 4); return narrow;
-    default: memcpy(&wide, l->window + 8 * k, 8); return wide;
-    }
-}
-
-/**
- * Reads T + 1 tokens of the file from token `from` on; returns 0, an errno or CUT_SHORT. The file
- * is not mapped, because another process may truncate it, and an access to a mapping beyond the end
- * of the file raises SIGBUS.
- */
-static int read_window(const ts_loader *l, int64_t from)
-{
-    int64_t item = item_size(l->opts.dtype), bytes = (l->opts.length + 1) * item, done = 0;
-    while (done < bytes) {
-        ssize_t n =
-            pread(l->fd, l->window + done, (size_t)(bytes - done), (off_t)(from * item + done));
-        if (n == 0)
-            return CUT_SHORT;
-        if (n < 0 && errno != EINTR)
-            return errno;
-        done += n > 0 ? n : 0;
-    }
-    return 0;
-}
-
-static void prepare(const ts_loader *l, slot *s, ts_loader_state at)
-{
-    int64_t b = l->opts.batch, t = l->opts.length;
-    s->at = at;
-    s->failed = 0;
-    for (int64_t i = 0; i < b && !s->failed; i++) {
-        int64_t *x = s->x + i * t, *y = s->y + i * t;
-        s->failed = read_window(l, l->first + window(l, at.epoch, at.index * b + i));
-        for (int64_t k = 0; k < t && !s->failed; k++) {
-            x[k] = token(l, k);
-            y[k] = token(l, k + 1);
-        }
-    }
+    return fraction >= 1 ? all : (int64_t)((double)all * fraction);
 }
 
 static ts_loader_state after(const ts_loader *l, ts_loader_state s)
@@ -150,25 +95,72 @@ static ts_loader_state after(const ts_loader *l, ts_loader_state s)
     return s;
 }
 
+/* -------------------------------------------------------------------------- preparation ---- */
+
+static bool on_cpu(const ts_loader *l) { return l->opts.device.backend == 0; }
+
+ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndim, ts_dtype dtype)
+{
+    return d->device.backend == 0 ? ts_empty_on(sizes, ndim, dtype, TS_DEVICE_CPU)
+                                  : ts_empty_pinned(sizes, ndim, dtype, d->device);
+}
+
+static void release(ready *r)
+{
+    for (int f = 0; f < TS_SAMPLE_FIELDS; f++)
+        ts_release(r->fields[f]);
+    *r = (ready){0};
+}
+
+/** Makes a batch. An error is in the calling thread's record. */
+static void prepare(const ts_loader *l, ts_loader_state at, ready *r)
+{
+    TS_SCOPE;
+    TS_NO_GRAD;
+    ts_rng_state rng = ts_rng_get_state();
+    ts_device device = ts_default_device();
+    ts_tensor *fields[TS_SAMPLE_FIELDS] = {NULL};
+    ts_nn_draw d = {.first = at.index * l->opts.batch, .n = l->opts.batch,
+                    .samples = l->source.samples,
+                    .key = ts_nn_mix(l->opts.seed ^ ts_nn_mix((uint64_t)at.epoch + 1)),
+                    .in_order = l->opts.in_order, .device = l->opts.device};
+    if (d.n > d.samples - d.first)
+        d.n = d.samples - d.first;
+    *r = (ready){.filled = true, .at = at};
+    ts_set_default_device(TS_DEVICE_CPU);
+    r->status = l->source.make(l->source.payload, &d, fields);
+    for (int f = 0; f < l->source.nfields && r->status == TS_OK; f++)
+        r->fields[f] = ts_retain(fields[f]);
+    ts_set_default_device(device);
+    ts_rng_set_state(rng);
+}
+
 static void *work(void *arg)
 {
     ts_loader *l = arg;
+    ready r;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->filled == SLOTS - 1) { /* the caller may be reading the last slot */
+        if (l->claimed - l->taken >= l->opts.ahead) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
-        slot *s = &l->slots[(l->head + l->filled) % SLOTS];
+        int64_t number = l->claimed++;
         ts_loader_state at = l->ahead;
+        l->ahead = after(l, at);
         uint64_t turn = l->turn;
         pthread_mutex_unlock(&l->lock);
-        prepare(l, s, at);
+        prepare(l, at, &r);
+        if (r.status != TS_OK) { /* the record is this thread's */
+            snprintf(r.message, sizeof r.message, "%s", ts_error_message());
+            snprintf(r.hint, sizeof r.hint, "%s", ts_error_hint());
+        }
         pthread_mutex_lock(&l->lock);
         if (turn == l->turn) {
-            l->filled++;
-            l->ahead = after(l, at);
+            l->ring[number % l->opts.ahead] = r;
             pthread_cond_broadcast(&l->changed);
+        } else {
+            release(&r);
         }
     }
     pthread_mutex_unlock(&l->lock);
@@ -177,66 +169,32 @@ static void *work(void *arg)
 
 /* ------------------------------------------------------------------------ open and close ---- */
 
-static ts_status check(const ts_loader_opts *o)
+ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o)
 {
-    int64_t tokens, bytes;
-    if (__builtin_mul_overflow(o->batch, o->length, &tokens) ||
-        __builtin_mul_overflow(tokens, (int64_t)(2 * sizeof(int64_t)), &bytes))
-        return ts_error_set(TS_ERR_VALUE,
-                            "loader_open: a batch of %lld x %lld tokens does not fit 63 bits",
-                            (long long)o->batch, (long long)o->length);
-    if (o->dtype != TS_U8 && o->dtype != TS_I32 && o->dtype != TS_I64)
-        return ts_error_set(TS_ERR_DTYPE,
-                            "loader_open: argument 'dtype': expected u8, i32 or i64, got %s",
-                            ts_dtype_name(o->dtype));
+    const struct {
+        const char *name, *expected;
+        bool holds;
+        ts_scalar got;
+    } rules[] = {
+        {"opts.batch", "at least 1", o->batch >= 1, TS_SCALAR(o->batch)},
+        {"opts.from", "0 to opts.to", o->from >= 0 && o->from <= o->to, TS_SCALAR(o->from)},
+        {"opts.to", "at most 1", o->to <= 1, TS_SCALAR(o->to)},
+        {"opts.workers", "0 to 256", o->workers >= 0 && o->workers <= MOST_WORKERS,
+         TS_SCALAR(o->workers)},
+        {"opts.ahead", "0 to 1,024", o->ahead >= 0 && o->ahead <= MOST_AHEAD, TS_SCALAR(o->ahead)},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (!rules[i].holds)
+            return ts_check_refuse(at, rules[i].name, rules[i].expected, rules[i].got);
+    bool meta = o->device.backend == TS_DEVICE_META.backend;
+    if (meta || (int)o->device.index >= ts_device_count(o->device.backend))
+        return ts_error_set(TS_ERR_DEVICE, "%s: argument 'opts.device': expected a device %s, got %s",
+                            at.function + (strncmp(at.function, "ts_", 3) ? 0 : 3),
+                            meta ? "with memory" : "that exists", ts_device_name(o->device));
     return TS_OK;
 }
 
-/** The number of tokens in the first `fraction` of `all`. A fraction of 1 gives exactly `all`, also
- *  if a double cannot represent it. */
-static int64_t part(int64_t all, double fraction)
-{
-    return fraction >= 1 ? all : (int64_t)((double)all * fraction);
-}
-
-static ts_status open_file(ts_loader *l)
-{
-    struct stat info;
-    TS_TRY(ts_open_file("loader", l->path, O_RDONLY, &l->fd));
-    if (fstat(l->fd, &info) != 0)
-        return ts_error_set(TS_ERR_IO, "loader: cannot examine '%s': %s", l->path, strerror(errno));
-    int64_t all = info.st_size / item_size(l->opts.dtype);
-    l->first = part(all, l->opts.from);
-    l->tokens = part(all, l->opts.to == 0 ? 1 : l->opts.to) - l->first;
-    int64_t windows = (l->tokens - 1) / l->opts.length;
-    if (!l->opts.in_order && windows > l->opts.batch)
-        windows--;
-    l->batches = l->tokens > 0 ? windows / l->opts.batch : 0;
-    if (l->batches < 1)
-        return ts_error_set_hint(
-            TS_ERR_SHAPE, "use a larger file, a smaller batch or shorter sequences",
-            "loader: '%s' has %lld tokens in the range; a batch of %lld x %lld needs %lld", l->path,
-            (long long)l->tokens, (long long)l->opts.batch, (long long)l->opts.length,
-            (long long)(l->opts.batch * l->opts.length + 1));
-    return TS_OK;
-}
-
-static ts_status make_slots(ts_loader *l)
-{
-    size_t elements = (size_t)l->opts.batch * (size_t)l->opts.length,
-           bytes = 2 * elements * sizeof(int64_t);
-    for (int i = 0; i < SLOTS; i++) {
-        if (!(l->slots[i].x = malloc(bytes)))
-            return ts_error_memory("a batch", (int64_t)bytes);
-        l->slots[i].y = l->slots[i].x + elements;
-    }
-    bytes = ((size_t)l->opts.length + 1) * (size_t)item_size(l->opts.dtype);
-    if (!(l->window = malloc(bytes)))
-        return ts_error_memory("a sequence", (int64_t)bytes);
-    return TS_OK;
-}
-
-/** Starts the thread. If it cannot start, batches are prepared in the caller's thread. */
+/** Starts the threads. If none can start, batches are prepared in the caller's thread. */
 static void start(ts_loader *l)
 {
     if (l->opts.no_thread)
@@ -245,7 +203,8 @@ static void start(ts_loader *l)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
     l->process = getpid();
-    l->threaded = pthread_create(&l->thread, NULL, work, l) == 0;
+    for (int i = 0; i < l->opts.workers; i++)
+        l->nthreads += pthread_create(&l->threads[l->nthreads], NULL, work, l) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -261,38 +220,35 @@ static void make_lock(ts_loader *l)
     pthread_condattr_destroy(&monotonic);
 }
 
-/** A forked child has no such thread, and the thread may have held the lock. A child therefore
- * prepares batches in the caller's thread. */
+/** A forked child has no such threads, and one may have held the lock. A child therefore prepares
+ *  batches in the caller's thread, and forgets those that were prepared. */
 static void detach_after_fork(ts_loader *l)
 {
-    if (!l->threaded || l->process == getpid())
+    if (!l->nthreads || l->process == getpid())
         return;
-    l->threaded = false;
+    l->nthreads = 0;
+    memset(l->ring, 0, (size_t)l->opts.ahead * sizeof *l->ring);
     make_lock(l);
 }
 
-ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts)
+ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source)
 {
-    ts_loader_opts o;
-    TS_TRY_NULL(TS_CHECK_POINTERS(path, opts));
-    TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
-    TS_TRY_NULL(TS_CHECK_VALUE(o.batch, o.batch >= 1, "at least 1"));
-    TS_TRY_NULL(TS_CHECK_VALUE(o.length, o.length >= 1, "at least 1"));
-    TS_TRY_NULL(TS_CHECK_VALUE(o.from, o.from >= 0 && o.from <= o.to, "0 to opts.to"));
-    TS_TRY_NULL(TS_CHECK_VALUE(o.to, o.to <= 1, "at most 1"));
-    TS_TRY_NULL(check(&o));
-    ts_loader *l = calloc(1, sizeof *l);
-    char *copy = l ? malloc(strlen(path) + 1) : NULL;
-    if (!copy) {
-        free(l);
-        ts_error_memory("a loader", sizeof *l);
+    ts_loader *l = ts_nn_alloc(1, sizeof *l, "a loader");
+    if (!l) {
+        source->close(source->payload);
+        free(source->path);
         return NULL;
     }
-    l->opts = o;
-    l->path = strcpy(copy, path);
-    l->fd = -1;
+    l->opts = *o;
+    l->source = *source;
+    l->opts.workers = o->workers ? o->workers : 1;
+    l->opts.ahead = o->ahead ? o->ahead : 2 * l->opts.workers;
+    l->batches = source->samples / o->batch + (source->samples % o->batch && !o->drop_last);
     make_lock(l);
-    if (open_file(l) != TS_OK || make_slots(l) != TS_OK) {
+    l->threads = ts_nn_alloc(l->opts.workers, sizeof *l->threads, "a loader's threads");
+    l->ring = l->threads ? ts_nn_alloc(l->opts.ahead, sizeof *l->ring, "batches") : NULL;
+    if (!l->ring || (!on_cpu(l) && (ts_stream_new(o->device, &l->copies) != TS_OK ||
+                                    ts_event_new(o->device, &l->copied) != TS_OK))) {
         ts_loader_close(l);
         return NULL;
     }
@@ -305,52 +261,38 @@ void ts_loader_close(ts_loader *l)
     if (!l)
         return;
     detach_after_fork(l);
-    if (l->threaded) {
-        pthread_mutex_lock(&l->lock);
-        l->stop = true;
-        pthread_cond_broadcast(&l->changed);
-        pthread_mutex_unlock(&l->lock);
-        pthread_join(l->thread, NULL);
-    }
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->nthreads; i++)
+        pthread_join(l->threads[i], NULL);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->changed);
-    for (int i = 0; i < SLOTS; i++)
-        free(l->slots[i].x);
-    free(l->window);
-    if (l->fd >= 0)
-        close(l->fd);
-    free(l->path);
+    for (int i = 0; i < l->opts.ahead && l->ring; i++)
+        release(&l->ring[i]);
+    release(&l->staged);
+    ts_event_free(l->opts.device, l->copied);
+    ts_stream_free(l->opts.device, l->copies);
+    l->source.close(l->source.payload);
+    free(l->source.path);
+    free(l->ring);
+    free(l->threads);
     free(l);
 }
 
 /* -------------------------------------------------------------------------------- batches ---- */
 
-static ts_status deliver(const ts_loader *l, const slot *s, ts_batch *batch)
-{
-    if (s->failed > 0)
-        return ts_error_set(TS_ERR_IO, "loader: cannot read '%s': %s", l->path,
-                            strerror(s->failed));
-    if (s->failed)
-        return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened",
-                            l->path);
-    int64_t sizes[2] = {l->opts.batch, l->opts.length};
-    ts_tensor *x = ts_from_array(s->x, TS_I64, sizes, 2),
-              *y = ts_from_array(s->y, TS_I64, sizes, 2);
-    TS_TRY(x);
-    TS_TRY(y);
-    *batch = (ts_batch){x, y, s->at.epoch, s->at.index};
-    return TS_OK;
-}
-
-/** Waits for a prepared batch. False if the program was interrupted and the file read has not
- *  returned in time. */
+/** Waits for a prepared batch. False if the program was interrupted and no thread has finished it
+ *  in time. */
 static bool wait_for_batch(ts_loader *l)
 {
     enum { TENTHS = 5 };
     int stopped = 0;
-    while (!l->filled && !l->opts.stop)
+    const ready *r = &l->ring[l->taken % l->opts.ahead];
+    while (!r->filled && !l->opts.stop)
         pthread_cond_wait(&l->changed, &l->lock);
-    for (; !l->filled && stopped < TENTHS; stopped += *l->opts.stop != 0) {
+    for (; !r->filled && stopped < TENTHS; stopped += *l->opts.stop != 0) {
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += 100000000;
@@ -358,7 +300,86 @@ static bool wait_for_batch(ts_loader *l)
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&l->changed, &l->lock, &until);
     }
-    return l->filled > 0;
+    return r->filled;
+}
+
+/** Takes the next batch out of the ring. Without `wait` only one that is ready and has no error;
+ *  r->filled tells. */
+static ts_status take(ts_loader *l, ready *r, bool wait)
+{
+    *r = (ready){0};
+    if (!l->nthreads) {
+        if (wait)
+            prepare(l, l->next, r);
+        return r->status;
+    }
+    pthread_mutex_lock(&l->lock);
+    ready *head = &l->ring[l->taken % l->opts.ahead];
+    bool there = wait ? wait_for_batch(l) : head->filled && head->status == TS_OK;
+    if (there) {
+        *r = *head;
+        *head = (ready){0};
+        l->taken++;
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    if (!there && wait)
+        return ts_error_set(TS_ERR_STATE, "loader_next: interrupted while waiting for %s%s%s",
+                            l->source.path ? "'" : "a batch", l->source.path ? l->source.path : "",
+                            l->source.path ? "'" : "");
+    return r->status == TS_OK ? TS_OK
+                              : ts_error_set_hint(r->status, r->hint[0] ? r->hint : NULL, "%s",
+                                                  r->message);
+}
+
+/** Replaces the fields of r by copies on the device, which a stream of the loader's own makes. */
+static ts_status copy_to_device(const ts_loader *l, ready *r)
+{
+    TS_SCOPE;
+    ts_device device = l->opts.device;
+    ts_stream *before = ts_stream_current(device);
+    TS_TRY(ts_stream_use(device, l->copies));
+    ts_status status = TS_OK;
+    for (int f = 0; f < l->source.nfields && status == TS_OK; f++) {
+        ts_tensor *copy = ts_to_device(r->fields[f], device);
+        if ((status = TS_STATUS_OF(copy)) == TS_OK) {
+            ts_release(r->fields[f]);
+            r->fields[f] = ts_retain(copy);
+        }
+    }
+    if (status == TS_OK)
+        status = ts_event_record(device, l->copied);
+    ts_stream_use(device, before);
+    return status;
+}
+
+/** Makes `staged` the next batch; on the device if that is not the CPU. */
+static ts_status stage(ts_loader *l, bool wait)
+{
+    ts_status status = l->staged.filled ? TS_OK : take(l, &l->staged, wait);
+    if (status == TS_OK && l->staged.filled && !on_cpu(l))
+        status = copy_to_device(l, &l->staged);
+    if (status != TS_OK)
+        release(&l->staged);
+    return status;
+}
+
+/** Gives the staged batch to the caller's scope. */
+static ts_status deliver(ts_loader *l, ts_batch *batch)
+{
+    ready *r = &l->staged;
+    if (!on_cpu(l)) {
+        TS_TRY(ts_event_wait(l->opts.device, l->copied));
+        for (int f = 0; f < l->source.nfields; f++)
+            TS_TRY(ts_record_stream(r->fields[f]));
+    }
+    *batch = (ts_batch){.epoch = r->at.epoch, .index = r->at.index};
+    for (int f = 0; f < TS_SAMPLE_FIELDS; f++)
+        batch->fields[f] = r->fields[f] ? ts_adopt(r->fields[f]) : TS_NONE;
+    batch->x = batch->fields[0];
+    batch->y = batch->fields[1];
+    *r = (ready){0};
+    return TS_OK;
 }
 
 ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
@@ -367,34 +388,24 @@ ts_status ts_loader_next(ts_loader *loader, ts_batch *batch)
     TS_TRY(TS_CHECK_POINTERS(batch));
     TS_PROF_SCOPE("data");
     ts_loader *l = loader;
-    slot *s;
     detach_after_fork(l);
-    if (l->threaded) {
-        pthread_mutex_lock(&l->lock);
-        if (!wait_for_batch(l)) {
-            pthread_mutex_unlock(&l->lock);
-            return ts_error_set(TS_ERR_STATE, "loader: interrupted while waiting for '%s'",
-                                l->path);
-        }
-        s = &l->slots[l->head];
-        l->head = (l->head + 1) % SLOTS;
-        l->filled--;
-        pthread_cond_broadcast(&l->changed);
-        pthread_mutex_unlock(&l->lock);
-    } else {
-        s = &l->slots[0];
-        prepare(l, s, l->next);
-    }
-    ts_status status = deliver(l, s, batch);
+    ts_status status = l->staged.filled ? TS_OK : stage(l, true);
     if (status == TS_OK)
-        l->next = after(l, l->next);
-    else
-        ts_loader_set_state(l, l->next); /* the batch is not lost: the next call tries it again */
-    return status;
+        status = deliver(l, batch);
+    if (status != TS_OK) { /* the batch is not lost: the next call tries it again */
+        ts_loader_set_state(l, l->next);
+        return status;
+    }
+    l->next = after(l, l->next);
+    if (!on_cpu(l) && stage(l, false) != TS_OK) {
+        ts_error_clear(); /* the next call tries again, and reports */
+        ts_loader_set_state(l, l->next);
+    }
+    return TS_OK;
 }
 
 int64_t ts_loader_batches(const ts_loader *l) { return l ? l->batches : 0; }
-int64_t ts_loader_tokens(const ts_loader *l) { return l ? l->tokens : 0; }
+int64_t ts_loader_tokens(const ts_loader *l) { return l ? l->source.tokens : 0; }
 ts_loader_state ts_loader_get_state(const ts_loader *l)
 {
     return l ? l->next : (ts_loader_state){0, 0};
@@ -410,9 +421,12 @@ ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state)
             "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
             (long long)l->batches, (long long)state.epoch, (long long)state.index);
     detach_after_fork(l);
+    release(&l->staged);
     pthread_mutex_lock(&l->lock);
     l->next = l->ahead = state;
-    l->filled = 0;
+    for (int i = 0; i < l->opts.ahead; i++)
+        release(&l->ring[i]);
+    l->taken = l->claimed = 0;
     l->turn++;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);

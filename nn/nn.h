@@ -59,4 +59,38 @@ ts_tensor *ts_nn_grad_norm(ts_optimizer *o);
  */
 ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_tensor *found);
 
+/* ------------------------------------------------------------------------------- loaders ---- */
+
+/** The samples of a batch: entries first .. first + n - 1 of an epoch's order. */
+typedef struct ts_nn_draw {
+    int64_t first, n, samples; /* samples: of the epoch */
+    uint64_t key;              /* of seed and epoch */
+    bool in_order;
+    ts_device device; /* of the loader; another than the CPU: the batch is in pinned memory */
+} ts_nn_draw;
+/** Number of sample i of the batch, from 0 to samples - 1. */
+int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i);
+/** A pseudorandom function of 64 bits. */
+uint64_t ts_nn_mix(uint64_t x);
+/** The number of entries in the first `fraction` of `all`. */
+int64_t ts_nn_part(int64_t all, double fraction);
+/** Uninitialised memory for a field of a batch. */
+ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndim, ts_dtype dtype);
+
+/** Where a loader's samples come from. */
+typedef struct ts_nn_source {
+    void *payload;
+    char *path;      /* file of tokens; NULL: a dataset. Freed with the loader */
+    int64_t samples; /* of an epoch */
+    int64_t tokens;  /* or samples of the range */
+    int nfields;
+    /** Writes the fields of a batch, in the caller's scope. */
+    ts_status (*make)(const void *payload, const ts_nn_draw *d, ts_tensor **fields);
+    void (*close)(void *payload);
+} ts_nn_source;
+/** Checks the options that both kinds of loaders have. */
+ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o);
+/** Makes a loader and starts its threads. Takes over the source, which it closes if it fails. */
+ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source);
+
 #endif

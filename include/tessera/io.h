@@ -1,6 +1,7 @@
 /**
  * @file io.h
- * Tensors in files: safetensors, npy, checkpoints of a training run.
+ * Tensors in files: safetensors, npy and npz, images (PNG), data sets (IDX, CIFAR, CSV), checkpoints
+ * of a training run.
  *
  * Files are untrusted: the library checks everything before it allocates a tensor. An invalid file
  * is TS_ERR_FORMAT; the message has the file and the expected and actual value. A save replaces the
@@ -108,6 +109,91 @@ TS_API ts_tensor *ts_npy_load(const char *path);
 /** Writes a CPU tensor as version 1.0 in C order. Errors: TS_ERR_DEVICE (not on the CPU),
  *  TS_ERR_DTYPE (bf16, which NumPy does not have), TS_ERR_NULL, TS_ERR_IO, TS_ERR_MEMORY. */
 TS_API ts_status ts_npy_save(const char *path, ts_tensor *t);
+
+/** An npz file, a zip archive of npy files: its directory in memory, its data in the file. */
+typedef struct ts_npz ts_npz;
+
+/** Opens an archive and checks its directory; reads no tensor. Members are stored
+ *  (numpy.savez) or deflated (numpy.savez_compressed), and their names end with ".npy". Owned by the
+ *  caller; NULL with TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT or TS_ERR_MEMORY. */
+TS_API ts_npz *ts_npz_open(const char *path);
+/** Closes the file; tensors that were loaded stay. NULL-safe. */
+TS_API void ts_npz_close(ts_npz *npz);
+/** Number of tensors. */
+TS_API int64_t ts_npz_count(const ts_npz *npz);
+/** Index of the tensor of that name; -1, without an error, if there is none. */
+TS_API int64_t ts_npz_find(const ts_npz *npz, const char *name);
+/** Name of tensor `index`, without ".npy", borrowed from npz; NULL when out of range. */
+TS_API const char *ts_npz_name(const ts_npz *npz, int64_t index);
+/** Reads the tensor of that name into a new CPU tensor and checks its CRC. Errors: TS_ERR_INDEX
+ *  (unknown name), those of ts_npy_load(), and TS_ERR_UNSUPPORTED for a deflated member without
+ *  zlib, which is opened at first use. */
+TS_API ts_tensor *ts_npz_load(const ts_npz *npz, const char *name);
+/** Writes CPU tensors as stored members, which numpy.load() reads. The bytes of the file depend on
+ *  names, order and values alone.
+ *  @param names    n distinct names of at most 1,020 printable ASCII characters without blanks, '/'
+ *                  and '\\'
+ *  @param tensors  n tensors, at most 65,534 and 4 GB
+ *  Errors: those of ts_npy_save() and TS_ERR_VALUE. */
+TS_API ts_status ts_npz_save(const char *path, const char *const *names, ts_tensor *const *tensors,
+                             int64_t n);
+
+/* ----------------------------------------------------------------------------- images ---- */
+
+/** Options of ts_png_load(); zero is default. */
+typedef struct ts_png_opts {
+    size_t size;        /**< sizeof(ts_png_opts) */
+    int channels;       /**< 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: those of the file,
+                             with a palette as RGB */
+    bool indices;       /**< of an image with a palette, read the indices, as (1, H, W): the classes
+                             of a mask */
+    int64_t max_pixels; /**< an image with more is TS_ERR_FORMAT; 0: 2^26 */
+} ts_png_opts;
+/**
+ * Reads a PNG image into a CPU tensor (C, H, W), u8, whose channels are adjacent in memory
+ * (channels-last). 16-bit values are scaled to 8 bits. libpng is opened at first use.
+ * @param opts  NULL: defaults
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_UNSUPPORTED (no libpng),
+ * TS_ERR_MEMORY.
+ */
+TS_API ts_tensor *ts_png_load(const char *path, const ts_png_opts *opts);
+/** Writes a u8 CPU tensor, (H, W) or (C, H, W) with the channels of ts_png_opts, as a PNG image.
+ *  Errors: TS_ERR_NULL, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_IO, TS_ERR_UNSUPPORTED (no
+ *  libpng), TS_ERR_MEMORY. */
+TS_API ts_status ts_png_save(const char *path, ts_tensor *t);
+
+/* -------------------------------------------------------------------------- data sets ---- */
+
+/**
+ * Reads an IDX file, the format of MNIST, into a new CPU tensor: u8, f32 and f64 as they are, 8-,
+ * 16- and 32-bit signed integers as i32. Errors: TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT,
+ * TS_ERR_MEMORY.
+ */
+TS_API ts_tensor *ts_idx_load(const char *path);
+/**
+ * Reads a file of CIFAR's binary version.
+ * @param classes  10, or 100, whose labels are the fine ones
+ * @param images   receives (N, 3, 32, 32) u8
+ * @param labels   receives (N) i64
+ * Errors as ts_idx_load(), and TS_ERR_VALUE.
+ */
+TS_API ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images,
+                               ts_tensor **labels);
+
+/** Options of ts_csv_load(); zero is default. */
+typedef struct ts_csv_load_opts {
+    size_t size;        /**< sizeof(ts_csv_load_opts) */
+    char separator;     /**< ',', ';', '|' or a tab; 0: ',' */
+    int64_t skip_lines; /**< lines before the numbers, such as the names of the columns; lines
+                             without characters do not count */
+} ts_csv_load_opts;
+/**
+ * Reads a table of numbers into a new CPU tensor, (rows, columns) f64. Numbers have a decimal point
+ * in every locale; an empty cell is NaN, and lines without characters are skipped.
+ * @param opts  NULL: defaults
+ * Errors as ts_idx_load(), and TS_ERR_VALUE; a message names line and column.
+ */
+TS_API ts_tensor *ts_csv_load(const char *path, const ts_csv_load_opts *opts);
 
 /* ------------------------------------------------------------------------ checkpoints ---- */
 

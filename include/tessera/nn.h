@@ -4,6 +4,7 @@
 #define TESSERA_NN_H
 
 #include "nn/amp.h"
+#include "nn/dataset.h"
 #include "nn/image.h"
 #include "nn/init.h"
 #include "nn/layers.h"

@@ -1,0 +1,22 @@
+/** @file library.h  Shared libraries that are opened when a function first needs them. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_IO_LIBRARY_H
+#define TS_IO_LIBRARY_H
+
+#include "core/error.h"
+
+/** A library and its functions. */
+typedef struct ts_library {
+    const char *file;         /* for dlopen() */
+    const char *variable;     /* environment variable: another file, or 0 for none */
+    const char *const *names; /* n functions */
+    void **functions;         /* receives their addresses */
+    int n;
+    _Atomic int opened;
+} ts_library;
+
+/** Opens the library unless it is open. TS_ERR_UNSUPPORTED if it or one of its functions is
+ *  missing; `op` begins the message. The library stays open. */
+ts_status ts_library_open(ts_library *library, const char *op);
+
+#endif
