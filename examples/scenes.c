@@ -1,12 +1,11 @@
-/** @file scenes.c  Draws scenes and saves pictures of them. */
+/** @file scenes.c  Draws scenes, reads pairs of files, and saves pictures. */
 // SPDX-License-Identifier: MIT
+#include <dirent.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "scenes.h"
-#ifdef WITH_PNG
-#include <png.h>
-#endif
 
 typedef struct shape {
     int32_t class, pattern;              // pattern: flat, stripes or checks
@@ -61,74 +60,156 @@ static void paint(const shape *s, int64_t size, float *pixels, int64_t *classes)
         }
 }
 
-ts_status scenes_draw(uint64_t seed, int64_t first, int64_t n, int64_t size, ts_tensor **x,
-                      ts_tensor **y)
+static ts_status draw_scene(void *payload, int64_t index, ts_tensor **sample)
 {
-    ts_tensor *pixels = ts_empty_on(TS_SIZES(n, size, size, 3), TS_F32, TS_DEVICE_CPU);
-    *y = ts_empty_on(TS_SIZES(n, size, size), TS_I64, TS_DEVICE_CPU);
-    TS_TRY(pixels);
-    TS_TRY(*y);
-    float *at = ts_data_mut(pixels);
-    int64_t *classes = ts_data_mut(*y);
-    for (int64_t i = first; i < first + n; i++, at += size * size * 3, classes += size * size) {
-        uint64_t state = seed * 0xd1342543de82ef95u + (uint64_t)i * 0xaef17502108ef2d9u;
-        shape s = draw_shape(&state, (float)size, true);
+    const scenes *from = payload;
+    int64_t size = from->size;
+    ts_tensor *image = ts_empty_on(TS_SIZES(size, size, 3), TS_F32, TS_DEVICE_CPU);
+    TS_TRY(image);
+    TS_TRY(sample[1] = ts_empty_on(TS_SIZES(size, size), TS_I64, TS_DEVICE_CPU));
+    float *at = ts_data_mut(image);
+    int64_t *classes = ts_data_mut(sample[1]);
+    uint64_t state = from->seed * 0xd1342543de82ef95u + (uint64_t)index * 0xaef17502108ef2d9u;
+    shape s = draw_shape(&state, (float)size, true);
+    paint(&s, size, at, classes);
+    for (int shapes = (int)draw(&state, 1, 5); shapes > 0; shapes--) {
+        s = draw_shape(&state, (float)size, false);
         paint(&s, size, at, classes);
-        for (int shapes = (int)draw(&state, 1, 5); shapes > 0; shapes--) {
-            s = draw_shape(&state, (float)size, false);
-            paint(&s, size, at, classes);
-        }
-        for (int64_t k = 0; k < size * size * 3; k++)
-            at[k] = 2 * at[k] - 1 + draw(&state, -0.12F, 0.12F);
     }
-    return TS_STATUS_OF(*x = ts_permute(pixels, TS_SIZES(0, 3, 1, 2)));
+    for (int64_t k = 0; k < size * size * 3; k++)
+        at[k] = 2 * at[k] - 1 + draw(&state, -0.12F, 0.12F);
+    return TS_STATUS_OF(sample[0] = ts_permute(image, TS_SIZES(2, 0, 1)));
 }
 
-#ifdef WITH_PNG
-typedef struct picture {
-    png_image image;
-    unsigned char *rgb;
-} picture;
+static int64_t all_scenes(void *payload) { return (void)payload, INT64_C(1) << 41; }
 
-static ts_status write_png(FILE *out, void *ctx)
+void scenes_draw(scenes *s, uint64_t seed, int64_t size)
 {
-    picture *p = ctx;
-    return png_image_write_to_stdio(&p->image, out, 0, p->rgb, 0, NULL)
-               ? TS_OK
-               : ts_error_set(TS_ERR_IO, "scenes_save: %s", p->image.message);
+    *s = (scenes){{sizeof s->dataset, all_scenes, draw_scene, s, 2}, .seed = seed, .size = size,
+                  .classes = SCENE_CLASSES};
 }
+
+/* --------------------------------------------------------------------------- pairs of files ---- */
+
+static int64_t count_pairs(void *payload) { return ((scenes *)payload)->n; }
+
+/** Fails unless the mask (1, H, W) has the image's sizes and no class above the last. */
+static ts_status check_mask(const scenes *s, const char *name, ts_tensor *image, ts_tensor *mask)
+{
+    int64_t height = ts_size(image, 1), width = ts_size(image, 2), most;
+    const unsigned char *at = ts_data(mask);
+    if (ts_size(mask, 1) != height || ts_size(mask, 2) != width || height < s->size ||
+        width < s->size)
+        return ts_error_set(TS_ERR_SHAPE, "scenes: '%s': expected an image of at least %lld x %lld "
+                            "and a mask of the same sizes, got %lld x %lld and %lld x %lld", name,
+                            (long long)s->size, (long long)s->size, (long long)height,
+                            (long long)width, (long long)ts_size(mask, 1),
+                            (long long)ts_size(mask, 2));
+    most = 0;
+    for (int64_t k = 0; k < ts_numel(mask); k++)
+        most = at[k] > most ? at[k] : most;
+    return most < s->classes ? TS_OK
+                             : ts_error_set(TS_ERR_VALUE, "scenes: '%s': expected classes below "
+                                            "%lld in the mask, got %lld", name,
+                                            (long long)s->classes, (long long)most);
+}
+
+static ts_tensor *middle(ts_tensor *t, int64_t size)
+{
+    for (int d = 1; d < 3; d++) {
+        int64_t from = (ts_size(t, d) - size) / 2;
+        t = ts_slice(t, d, from, from + size, 1);
+    }
+    return t;
+}
+
+static ts_status read_pair(void *payload, int64_t index, ts_tensor **sample)
+{
+    const scenes *s = payload;
+    char path[2][4200];
+    snprintf(path[0], sizeof path[0], "%s/images/%s", s->folder, s->names[index]);
+    snprintf(path[1], sizeof path[1], "%s/masks/%s", s->folder, s->names[index]);
+    ts_tensor *image = ts_png_load(path[0], TS_OPTS(ts_png_opts, .channels = 3)),
+              *mask = ts_png_load(path[1], TS_OPTS(ts_png_opts, .channels = 1, .indices = true));
+    TS_TRY(image);
+    TS_TRY(mask);
+    TS_TRY(check_mask(s, s->names[index], image, mask));
+    image = ts_div_scalar(ts_to(image, TS_F32), 255);
+    if (s->vary) {
+        ts_tensor *pair[] = {image, mask};
+        TS_TRY(ts_augment(pair, 2, TS_OPTS(ts_augment_opts, .flip = 0.5, .height = s->size,
+                                           .width = s->size, .brightness = 0.2, .contrast = 0.2,
+                                           .saturation = 0.2), pair));
+        image = pair[0], mask = pair[1];
+    }
+    sample[0] = ts_add_scalar(ts_mul_scalar(middle(image, s->size), 2), -1);
+    sample[1] = ts_to(ts_select(middle(mask, s->size), 0, 0), TS_I64);
+    TS_TRY(sample[0]);
+    return TS_STATUS_OF(sample[1]);
+}
+
+static int is_png(const struct dirent *entry)
+{
+    size_t n = strlen(entry->d_name);
+    return n > 4 && strcmp(entry->d_name + n - 4, ".png") == 0;
+}
+
+ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool vary)
+{
+    char path[4200];
+    struct dirent **found = NULL;
+    *s = (scenes){{sizeof s->dataset, count_pairs, read_pair, s, 2}, .size = size,
+                  .classes = classes, .vary = vary, .folder = strdup(folder)};
+    snprintf(path, sizeof path, "%s/images", folder);
+    int n = s->folder ? scandir(path, &found, is_png, alphasort) : -1;
+    if (n < 1) {
+        free(found);
+        return ts_error_set(TS_ERR_IO, "scenes: '%s' has no PNG files (and their masks in "
+                            "'%s/masks')", path, folder);
+    }
+    s->names = calloc((size_t)n, sizeof *s->names);
+    for (; s->n < n && s->names; s->n++)
+        s->names[s->n] = strdup(found[s->n]->d_name);
+    for (int i = 0; i < n; i++)
+        free(found[i]);
+    free(found);
+    for (int64_t i = 0; i < n; i++)
+        if (!s->names || !s->names[i])
+            return ts_error_memory("the names of images", n);
+    return TS_OK;
+}
+
+void scenes_close(scenes *s)
+{
+    for (int64_t i = 0; s->names && i < s->n; i++)
+        free(s->names[i]);
+    free(s->names), free(s->folder);
+}
+
+/* ----------------------------------------------------------------------------- pictures ---- */
 
 ts_status scenes_save(const char *path, ts_tensor *x, ts_tensor *y, ts_tensor *found)
 {
-    static const unsigned char colours[SCENE_CLASSES][3] = {
-        {30, 30, 40}, {240, 160, 40}, {60, 140, 240}};
+    static const unsigned char colours[][3] = {{30, 30, 40}, {240, 160, 40}, {60, 140, 240},
+                                               {80, 200, 120}, {220, 80, 90}, {170, 110, 220},
+                                               {230, 220, 90}, {110, 210, 220}};
+    enum { COLOURS = sizeof colours / sizeof *colours };
     TS_SCOPE;
     x = ts_contiguous(ts_permute(x, TS_SIZES(0, 2, 3, 1))); // (n, size, size, 3)
     TS_TRY(x);
+    int64_t n = ts_size(x, 0), size = ts_size(x, 1), area = size * size;
+    ts_tensor *picture = ts_empty_on(TS_SIZES(3 * size, n * size, 3), TS_U8, TS_DEVICE_CPU);
+    TS_TRY(picture);
     const float *pixels = ts_data(x);
     const int64_t *classes[] = {NULL, ts_data(y), ts_data(found)};
-    int64_t n = ts_size(x, 0), size = ts_size(x, 1), area = size * size;
-    picture p = {.image = {.version = PNG_IMAGE_VERSION, .format = PNG_FORMAT_RGB,
-                           .width = (unsigned)(n * size), .height = (unsigned)(3 * size)}};
-    if (!(p.rgb = malloc((size_t)(9 * n * area))))
-        return ts_error_memory("a picture", 9 * n * area);
-    unsigned char *at = p.rgb;
+    unsigned char *at = ts_data_mut(picture);
     for (int64_t row = 0; row < 3 * size; row++)
         for (int64_t column = 0; column < n * size; column++) {
             int64_t pixel = column / size * area + row % size * size + column % size;
             for (int c = 0; c < 3; c++)
-                *at++ = row / size ? colours[classes[row / size][pixel]][c]
+                *at++ = row / size ? colours[classes[row / size][pixel] % COLOURS][c]
                                    : (unsigned char)(127.5F * fminf(fmaxf(pixels[3 * pixel + c] + 1,
                                                                           0), 2));
         }
-    ts_status status = ts_replace_file("scenes_save", path, write_png, &p);
-    free(p.rgb);
-    return status;
+    return ts_png_save(path, ts_permute(picture, TS_SIZES(2, 0, 1)));
 }
-#else
-ts_status scenes_save(const char *path, ts_tensor *x, ts_tensor *y, ts_tensor *found)
-{
-    (void)x, (void)y, (void)found;
-    return ts_error_set(TS_ERR_UNSUPPORTED, "scenes_save: %s needs a build with libpng", path);
-}
-#endif

@@ -1,5 +1,6 @@
 /**
- * @file scenes.h  Images of discs and boxes with the class of each pixel, drawn from a seed.
+ * @file scenes.h  Images with the class of each pixel: drawn scenes of discs and boxes, or pairs of
+ * PNG files in a folder.
  */
 // SPDX-License-Identifier: MIT
 #ifndef EXAMPLES_SCENES_H
@@ -9,17 +10,36 @@
 
 enum { SCENE_CLASSES = 3 }; // background, disc, box
 
-/**
- * Draws scenes first .. first + n - 1 of a seed; a scene depends on the seed and its number alone.
- * Shapes are brighter than the background on average; only outlines tell discs from boxes.
- * @param x  receives the images (n, 3, size, size), channels-last, f32, about -1 to 1
- * @param y  receives the classes (n, size, size), i64
- */
-ts_status scenes_draw(uint64_t seed, int64_t first, int64_t n, int64_t size, ts_tensor **x,
-                      ts_tensor **y);
+/** A source of images: its dataset has fields (3, size, size) f32, -1 to 1 up to noise, and
+ *  (size, size) i64, the classes. The dataset's payload is the struct, which must not move. */
+typedef struct scenes {
+    ts_dataset dataset;
+    uint64_t seed;  // of drawn scenes
+    int64_t size;
+    // of pairs of files
+    char *folder;
+    char **names;   // n, sorted
+    int64_t n, classes;
+    bool vary;      // random crops, flips and colours; else the middle of each image
+} scenes;
 
-/** Writes a PNG with three rows: the images, their classes, and the classes that a model found.
- *  TS_ERR_UNSUPPORTED in a build without libpng. */
+/**
+ * Drawn scenes, 2^41 of them: a scene depends on the seed and its number alone. Shapes are brighter
+ * than the background on average; only outlines tell discs from boxes.
+ */
+void scenes_draw(scenes *s, uint64_t seed, int64_t size);
+
+/**
+ * Pairs of PNG files with the same name in `folder`/images and `folder`/masks. A mask's grey value,
+ * or the index in its palette, is the class. Images are at least size x size. Files are read when
+ * the loader needs them.
+ */
+ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool vary);
+/** Frees the names of files. */
+void scenes_close(scenes *s);
+
+/** Writes a PNG with three rows: the images x, their classes y, and the classes that a model
+ *  found. */
 ts_status scenes_save(const char *path, ts_tensor *x, ts_tensor *y, ts_tensor *found);
 
 #endif

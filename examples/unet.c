@@ -1,90 +1,30 @@
 /**
  * @file unet.c
- * Trains a U-Net (Ronneberger et al. 2015) to find discs and boxes in scenes that it draws.
+ * Trains a U-Net (unet_model.h) to find discs and boxes in scenes that it draws, or the
+ * classes of pairs of PNG files in a folder (scenes.h).
  *
- *     unet [--out DIR] [--device auto|cpu|cuda] [--steps N] [--amp] [--compile] [--resume] ...
+ *     unet [--data DIR --classes N] [--out DIR] [--device auto|cpu|cuda] [--amp] [--compile] ...
  *
- * A scene depends only on the seed and its number, so a resumed run gives bit-identical results.
- * Validation uses scenes whose numbers training never reaches.
+ * A resumed run gives bit-identical results. Validation uses scenes whose numbers training never
+ * reaches, or the last tenth of the files.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <signal.h>
 
 #include "scenes.h"
+#include "unet_model.h"
 
-enum { LEVELS = 5, GRID = 8, MOST = 1000000000 }; // GRID: scenes of a validation batch
-static const int64_t HELD_OUT = INT64_C(1) << 40; // number of the first validation scene
-
-/* --------------------------------------------------------------------------------- model ---- */
-
-typedef struct unet {
-    ts_module *encode[LEVELS], *up[LEVELS], *decode[LEVELS], *pool, *head;
-} unet;
-
-static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B, CLASSES, H, W)
-{
-    unet *u = ts_module_payload(m);
-    ts_tensor *skip[LEVELS];
-    for (int l = 0; l < LEVELS; l++)
-        skip[l] = x = ts_forward(u->encode[l], l ? ts_forward(u->pool, x) : x);
-    for (int l = LEVELS - 2; l >= 0; l--)
-        x = ts_forward(u->decode[l],
-                       ts_cat((ts_tensor *[]){skip[l], ts_forward(u->up[l], x)}, 2, 1));
-    return ts_forward(u->head, x);
-}
-
-/** 3x3 convolution, batch norm and ReLU, twice. */
-static ts_module *double_conv(int64_t in, int64_t out)
-{
-    const ts_conv_opts same = {.size = sizeof same, .padding = {1, 1}};
-    ts_module *m = ts_sequential_new();
-    for (int i = 0; i < 2; i++)
-        if (ts_sequential_add(m, ts_conv_new(i ? out : in, out, TS_SIZES(3, 3), false, &same)) ||
-            ts_sequential_add(m, ts_batch_norm_new(out, NULL)) ||
-            ts_sequential_add(m, ts_activation_new("ReLU", ts_relu))) {
-            ts_module_free(m);
-            return NULL;
-        }
-    return m;
-}
-
-static ts_module *unet_new(int64_t width)
-{
-    static const ts_module_type type = {sizeof type, "UNet", sizeof(unet), unet_forward, NULL};
-    const ts_conv_opts twice = {.size = sizeof twice, .stride = {2, 2}};
-    ts_module *m = ts_module_new(&type);
-    unet *u = ts_module_payload(m);
-    bool ok = m != NULL;
-    for (int l = 0; l < LEVELS && ok; l++) {
-        int64_t n = width << l; // channels
-        char name[3][16];
-        snprintf(name[0], sizeof *name, "encode%d", l);
-        snprintf(name[1], sizeof *name, "up%d", l);
-        snprintf(name[2], sizeof *name, "decode%d", l);
-        ok = !ts_module_add(m, name[0], double_conv(l ? n / 2 : 3, n), &u->encode[l]) &&
-             (l == LEVELS - 1 ||
-              (!ts_module_add(m, name[1],
-                              ts_conv_transpose_new(2 * n, n, TS_SIZES(2, 2), true, &twice),
-                              &u->up[l]) &&
-               !ts_module_add(m, name[2], double_conv(2 * n, n), &u->decode[l])));
-    }
-    if (ok &&
-        !ts_module_add(m, "pool", ts_max_pool_new(2, TS_OPTS(ts_pool_opts, .kernel = {2, 2})),
-                       &u->pool) &&
-        !ts_module_add(m, "head", ts_conv_new(width, SCENE_CLASSES, TS_SIZES(1, 1), true, NULL),
-                       &u->head))
-        return m;
-    ts_module_free(m);
-    return NULL;
-}
+enum { GRID = 8, MOST_CLASSES = 64, MOST = 1000000000 }; // GRID: images of a validation batch
 
 /* ----------------------------------------------------------------------------------- run ---- */
 
 typedef struct run {
-    const char *out, *device_name;
+    const char *out, *device_name, *data;
     ts_device device; // of model, optimizer and batches
-    int64_t steps, seed, size, width, batch, save_every, val_every;
+    scenes train, held_out;
+    ts_loader *validation;
+    int64_t steps, seed, size, width, batch, save_every, val_every, classes;
     bool resume, overwrite, compile, amp;
     ts_compiled *compiled; // the step; NULL: it runs eagerly
     ts_training state;     // model, optimizer, step, run
@@ -106,12 +46,26 @@ static const char *in_out(run *r, const char *name)
     return r->text;
 }
 
-/** Runs the model: images (B, 3, size, size) on any device to logits (B, SCENE_CLASSES, size, size)
- *  on the model's device. */
+/** Logits (B, classes, size, size) of images (B, 3, size, size). */
 static ts_tensor *logits_of(run *r, ts_tensor *x)
 {
     TS_AUTOCAST(r->device, r->amp ? TS_BF16 : TS_DTYPE_NONE);
-    return ts_forward(r->state.model, r->device.backend ? ts_to_device(x, r->device) : x);
+    return ts_forward(r->state.model, x);
+}
+
+/** Cross entropy plus the Dice loss (Milletari et al. 2016), 1 - 2 |A ∩ B| / (|A| + |B|) averaged
+ *  over the classes, in which a class of few pixels counts as much as the background. */
+static ts_tensor *loss_of(run *r, ts_tensor *logits, ts_tensor *y)
+{
+    static const int64_t pixels[] = {0, 2, 3};
+    ts_tensor *classes = ts_arange(0, r->classes, 1, TS_I64),
+              *p = ts_softmax(logits, 1),
+              *is = ts_to(ts_eq(ts_unsqueeze(y, 1), ts_reshape(classes, TS_SIZES(1, -1, 1, 1))),
+                          TS_F32),
+              *both = ts_sum_dims(ts_mul(p, is), pixels, 3, false),
+              *sizes = ts_sum_dims(ts_add(p, is), pixels, 3, false),
+              *dice = ts_div(ts_mul_scalar(both, 2), ts_add_scalar(sizes, 1));
+    return ts_sub(ts_cross_entropy(logits, y), ts_add_scalar(ts_mean(dice), -1));
 }
 
 /** Computes one step: *out is the loss of images in[0] and classes in[1]; updates parameters. */
@@ -120,8 +74,7 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     (void)n, (void)m;
     run *r = ctx;
     TS_SCOPE;
-    ts_tensor *y = r->device.backend ? ts_to_device(in[1], r->device) : in[1],
-              *loss = ts_cross_entropy(ts_to(logits_of(r, in[0]), TS_F32), y);
+    ts_tensor *loss = loss_of(r, ts_to(logits_of(r, in[0]), TS_F32), in[1]);
     TS_TRY(ts_backward(loss));
     TS_TRY(ts_optimizer_step(r->state.optimizer));
     ts_optimizer_zero_grad(r->state.optimizer);
@@ -129,19 +82,23 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     return TS_OK;
 }
 
-/** Evaluates the model on batches * GRID validation scenes. *iou: intersection over union, averaged
- *  over the classes; *accuracy: fraction of correct pixels. */
+/** Evaluates the model on at most batches * GRID images. *iou: intersection over union, averaged
+ *  over the classes that occur; *accuracy: fraction of correct pixels. */
 static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy)
 {
     TS_NO_GRAD;
-    double both[SCENE_CLASSES] = {0}, either[SCENE_CLASSES] = {0}, right = 0, all = 0;
+    double both[MOST_CLASSES] = {0}, either[MOST_CLASSES] = {0}, right = 0, all = 0, occur = 0;
+    TS_TRY(ts_loader_set_state(r->validation, (ts_loader_state){0, 0}));
     ts_module_train(r->state.model, false);
-    for (int64_t i = 0; i < batches; i++) {
+    for (int64_t i = 0; i < batches && i < ts_loader_batches(r->validation); i++) {
         TS_SCOPE;
-        ts_tensor *x, *y;
-        TS_TRY(scenes_draw((uint64_t)r->seed, HELD_OUT + i * GRID, GRID, r->size, &x, &y));
-        ts_tensor *found = ts_to_device(ts_argmax_dim(logits_of(r, x), 1, false), TS_DEVICE_CPU);
+        ts_batch batch;
+        TS_TRY(ts_loader_next(r->validation, &batch));
+        ts_tensor *found = ts_to_device(ts_argmax_dim(logits_of(r, batch.x), 1, false),
+                                        TS_DEVICE_CPU),
+                  *y = ts_to_device(batch.y, TS_DEVICE_CPU);
         TS_TRY(found);
+        TS_TRY(y);
         const int64_t *a = ts_data(y), *b = ts_data(found);
         for (int64_t k = 0; k < ts_numel(y); k++, all++)
             if (a[k] == b[k])
@@ -149,13 +106,16 @@ static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy
             else
                 either[a[k]]++, either[b[k]]++;
         if (i == 0 && r->state.step == r->steps &&
-            scenes_save(in_out(r, "validation.png"), x, y, found) != TS_OK)
-            ts_error_print(), ts_error_clear(); // not fatal, so builds without libpng can train
+            scenes_save(in_out(r, "validation.png"), ts_to_device(batch.x, TS_DEVICE_CPU), y,
+                        found) != TS_OK)
+            ts_error_print(), ts_error_clear(); // not fatal: there may be no libpng
     }
     ts_module_train(r->state.model, true);
     *iou = 0, *accuracy = right / all;
-    for (int k = 0; k < SCENE_CLASSES; k++)
-        *iou += both[k] / either[k] / SCENE_CLASSES;
+    for (int k = 0; k < MOST_CLASSES; k++)
+        if (either[k] > 0)
+            *iou += both[k] / either[k], occur++;
+    *iou /= occur;
     return TS_OK;
 }
 
@@ -166,12 +126,13 @@ static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
     ts_training *s = &r->state;
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20,
                             .total_steps = r->steps, .final_ratio = 0.01};
-    ts_tensor *in[2], *loss;
+    ts_tensor *loss;
+    ts_batch batch;
     double value, iou = NAN, accuracy = NAN;
     TS_TRY(ts_schedule_apply(&schedule, s->optimizer, s->step));
-    TS_TRY(scenes_draw((uint64_t)r->seed, s->step * r->batch, r->batch, r->size, &in[0], &in[1]));
-    TS_TRY(r->compiled ? ts_compiled_call(r->compiled, in, 2, &loss, 1)
-                       : learn(r, in, 2, &loss, 1));
+    TS_TRY(ts_loader_next(s->loader, &batch));
+    TS_TRY(r->compiled ? ts_compiled_call(r->compiled, batch.fields, 2, &loss, 1)
+                       : learn(r, batch.fields, 2, &loss, 1));
     s->step++;
     TS_TRY(ts_item(loss, &value));
     if (s->step % r->val_every == 0)
@@ -220,6 +181,25 @@ static ts_status report(run *r)
     return TS_OK;
 }
 
+/** Opens the loaders of drawn scenes, or of the folder --data. */
+static ts_status open_data(run *r)
+{
+    bool drawn = !r->data;
+    ts_loader_opts opts = {.size = sizeof opts, .batch = r->batch, .to = drawn ? 0.5 : 0.9,
+                           .seed = (uint64_t)r->seed, .in_order = drawn, .drop_last = true,
+                           .workers = drawn ? 1 : 2, .device = r->device};
+    scenes *parts[] = {&r->train, &r->held_out};
+    for (int i = 0; i < 2; i++)
+        if (drawn)
+            scenes_draw(parts[i], (uint64_t)r->seed, r->size);
+        else
+            TS_TRY(scenes_open(parts[i], r->data, r->size, r->classes, i == 0));
+    TS_TRY(r->state.loader = ts_loader_new(&r->train.dataset, &opts));
+    opts.from = opts.to, opts.to = 1, opts.in_order = true, opts.batch = GRID;
+    opts.drop_last = false;
+    return TS_STATUS_OF(r->validation = ts_loader_new(&r->held_out.dataset, &opts));
+}
+
 static ts_status go(run *r)
 {
     TS_SCOPE;
@@ -233,7 +213,8 @@ static ts_status go(run *r)
     TS_TRY(ts_device_open(r->device_name, &r->device, r->text, sizeof r->text));
     TS_TRY(ts_set_default_device(r->device));
     ts_manual_seed((uint64_t)r->seed);
-    TS_TRY(r->state.model = unet_new(r->width));
+    TS_TRY(open_data(r));
+    TS_TRY(r->state.model = unet_new(r->width, r->classes));
     TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
     fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n",
             (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), r->text,
@@ -265,10 +246,14 @@ static ts_status go(run *r)
 int main(int argc, char **argv)
 {
     run r = {.out = "runs/unet", .device_name = "auto", .steps = 1000, .seed = 1, .size = 64,
-             .width = 16, .batch = 8, .save_every = 250, .val_every = 100,
+             .width = 16, .batch = 8, .save_every = 250, .val_every = 100, .classes = SCENE_CLASSES,
              .state.size = sizeof(ts_training)};
     const ts_argument arguments[] = {
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
+        {"--data", "folder of images/*.png and masks/*.png, instead of drawn scenes",
+         .text = &r.data, .value = "DIR"},
+        {"--classes", "classes in the masks of --data", .number = &r.classes, .least = 2,
+         .most = MOST_CLASSES},
         {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name,
          .value = "NAME"},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
@@ -287,7 +272,7 @@ int main(int argc, char **argv)
         {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},
     };
     int status;
-    if (!ts_program_begin(argc, argv, "Trains a U-Net on scenes that it draws.", arguments,
+    if (!ts_program_begin(argc, argv, "Trains a U-Net on scenes that it draws, or on pairs of PNG files.", arguments,
                           sizeof arguments / sizeof *arguments, &status))
         return status;
     signal(SIGINT, interrupt), signal(SIGTERM, interrupt);
@@ -295,6 +280,8 @@ int main(int argc, char **argv)
     if (status != TS_OK)
         ts_error_print();
     ts_compiled_free(r.compiled);
+    ts_loader_close(r.state.loader), ts_loader_close(r.validation);
+    scenes_close(&r.train), scenes_close(&r.held_out);
     ts_optimizer_free(r.state.optimizer);
     ts_module_free(r.state.model);
     ts_run_close(r.folder);

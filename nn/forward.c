@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------------------------- paths ---- */
 
-enum { PATH_MOST = 512 };
+enum { PATH_MOST = 512, MOST_INPUTS = 16 };
 
 /** The innermost module that the thread runs. */
 static _Thread_local ts_module *innermost;
@@ -122,25 +122,34 @@ static void end_passage(passage *p)
     innermost = p->outer;
 }
 
-static ts_tensor *run(ts_module *m, ts_tensor *x)
+static bool has_forward(const ts_module *m) { return m->type.forward || m->forward_list; }
+
+static ts_tensor *run(ts_module *m, ts_tensor *const *inputs, int n)
 {
+    ts_tensor *given[MOST_INPUTS] = {NULL}, *x = inputs[0], *y = NULL;
     for (const ts_nn_hook *h = m->hooks; h && x; h = h->next)
         if (h->is.before)
             x = h->is.before(h->is.payload, m, x);
-    ts_tensor *y = x ? m->type.forward(m, x) : NULL;
+    if (x && (n > 1 || !m->type.forward)) {
+        memcpy(given, inputs, (size_t)n * sizeof *given);
+        given[0] = x;
+        y = m->forward_list(m, given, n);
+    } else if (x) {
+        y = m->type.forward(m, x);
+    }
     for (const ts_nn_hook *h = m->hooks; h && y; h = h->next)
         if (h->is.after)
             y = h->is.after(h->is.payload, m, x, y);
     return y;
 }
 
-ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
+/** inputs: n, none NULL. */
+static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n)
 {
     char path[PATH_MOST];
-    TS_TRY_NULL(TS_CHECK_OBJECTS(m, x));
-    if (!m->type.forward) {
-        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of one tensor",
-                     m->type.name);
+    if (!has_forward(m) || (n > 1 && !m->forward_list)) {
+        ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of %s", m->type.name,
+                     n > 1 ? "several tensors" : "one tensor");
         return NULL;
     }
     passage p __attribute__((cleanup(end_passage))) = {m, innermost, ts_prof_active()};
@@ -148,13 +157,38 @@ ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
     m->running++;
     if (p.profiled)
         p.profiled = ts_prof_enter(m == p.outer ? "again" : path_below(m, p.outer, path)) == TS_OK;
-    ts_tensor *y = run(m, x);
+    ts_tensor *y = run(m, inputs, n);
     if (!y) {
         if (ts_error_code() == TS_OK)
             ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
         ts_error_within(path_below(m, NULL, path));
     }
     return y;
+}
+
+ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
+{
+    TS_TRY_NULL(TS_CHECK_OBJECTS(m, x));
+    return enter(m, &x, 1);
+}
+
+ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward)
+{
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    TS_TRY(TS_CHECK_POINTERS(forward));
+    m->forward_list = forward;
+    ts_state_changed();
+    return TS_OK;
+}
+
+ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n)
+{
+    TS_TRY_NULL(TS_CHECK_OBJECTS(m));
+    TS_TRY_NULL(TS_CHECK_LIST(inputs, n));
+    TS_TRY_NULL(TS_CHECK_VALUE(n, n >= 1 && n <= MOST_INPUTS, "1 to 16"));
+    for (int i = 0; i < n; i++)
+        TS_TRY_NULL(TS_CHECK_OBJECTS(inputs[i]));
+    return enter(m, inputs, n);
 }
 
 /* ------------------------------------------------------------------------------ summary ---- */
@@ -200,7 +234,7 @@ static ts_status list_modules(ts_module *m, summary_row *rows, int64_t *n)
     summary_row *row = &rows[(*n)++];
     row->m = m;
     snprintf(row->sizes, sizeof row->sizes, "-");
-    if (m->type.forward)
+    if (has_forward(m))
         TS_TRY(ts_module_add_forward_hook(
             m, TS_OPTS(ts_forward_hook, .before = note_begin, .after = note_end, .payload = row),
             &row->id));

@@ -18,6 +18,7 @@ struct ts_module {
     const ts_module_type *given; /* the type passed to ts_module_new(); borrowed */
     ts_module_type type;         /* a copy; fields that *given lacks are 0 */
     ts_module *parent;
+    ts_forward_list_fn forward_list; /* NULL: none */
     void *payload;
     ts_member *members;
     int nmembers, room;
@@ -40,6 +41,19 @@ char *ts_nn_copy_text(const char *text, const char *what);
  *  that are missing, unexpected or repeated, and sizes that differ; *report must be zeroed. */
 void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
                  int64_t n, int64_t *given, ts_load_report *report);
+
+/** ts_nn_match() that returns an error, begun by `function`, unless names, sizes and dtypes are the
+ *  same. */
+ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
+                              const char *const *names, ts_tensor *const *tensors, int64_t n,
+                              int64_t *given);
+/** Checks what ts_ema_load_state() gets. given: as in ts_nn_match(), of one more than the averages;
+ *  NULL if the caller does not need it. */
+ts_status ts_nn_ema_check(const ts_ema *ema, const char *const *names, ts_tensor *const *tensors,
+                          int64_t n, int64_t *given);
+/** Reads all tensors of a file into the caller's scope, without references of the list's own. The
+ *  caller frees list->names alone; names are borrowed from the file. */
+ts_status ts_nn_read_all(const ts_safetensors *file, ts_named_tensors *list);
 
 /** Adds the member "dropout" if p is not 0, and stores it in *dropout. */
 ts_status ts_nn_add_dropout(ts_module *m, double p, ts_module **dropout);

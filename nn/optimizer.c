@@ -256,6 +256,31 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
     return TS_OK;
 }
 
+ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
+                                       ts_parameter_filter wanted, void *ctx,
+                                       const ts_group_opts *opts)
+{
+    ts_named_tensors list, chosen = {0};
+    TS_TRY(TS_CHECK_OBJECTS(o, m));
+    TS_TRY(TS_CHECK_POINTERS(opts));
+    TS_TRY(ts_module_parameters(m, &list));
+    chosen.names = ts_nn_alloc(2 * (list.n + 1), sizeof(void *), "a parameter group");
+    ts_status status = chosen.names ? TS_OK : TS_ERR_MEMORY;
+    if (status == TS_OK) {
+        chosen.tensors = (ts_tensor **)(void *)(chosen.names + list.n + 1);
+        for (int64_t i = 0; i < list.n; i++)
+            if (!ts_nn_contains(o->params, o->n, list.tensors[i]) &&
+                (!wanted || wanted(ctx, list.names[i], list.tensors[i]))) {
+                chosen.names[chosen.n] = list.names[i];
+                chosen.tensors[chosen.n++] = list.tensors[i];
+            }
+        status = ts_optimizer_add_group(o, chosen.names, chosen.tensors, chosen.n, opts);
+    }
+    free(chosen.names);
+    ts_named_tensors_free(&list);
+    return status;
+}
+
 int ts_optimizer_num_groups(const ts_optimizer *o) { return o ? o->ngroups : 0; }
 
 ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index)
@@ -495,17 +520,7 @@ ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
 static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const char *const *names,
                             ts_tensor *const *tensors, int64_t n, int64_t *given)
 {
-    ts_load_report r = {0};
-    ts_nn_match(own, names, tensors, n, given, &r);
-    if (r.missing || r.unexpected || r.mismatched)
-        return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: %s", r.text);
-    for (int64_t i = 0; i < own->n; i++) {
-        ts_dtype mine = ts_dtype_of(own->tensors[i]), got = ts_dtype_of(tensors[given[i]]);
-        if (got != mine)
-            return ts_error_set(TS_ERR_VALUE,
-                                "optimizer_load_state: '%s': expected dtype %s, got %s",
-                                own->names[i], ts_dtype_name(mine), ts_dtype_name(got));
-    }
+    TS_TRY(ts_nn_match_exactly("optimizer_load_state", own, names, tensors, n, given));
     TS_NO_GRAD;
     size_t bytes = (size_t)o->n * sizeof *o->lists.steps;
     TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->lists.steps, bytes));

@@ -1,4 +1,4 @@
-/** @file state.c  Lists of named tensors: parameters, state dicts, and loading them. */
+/** @file state.c  Lists of named tensors: parameters, state dicts, and loading them, from files too. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -157,6 +157,23 @@ void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tenso
     }
 }
 
+ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
+                              const char *const *names, ts_tensor *const *tensors, int64_t n,
+                              int64_t *given)
+{
+    ts_load_report r = {0};
+    ts_nn_match(own, names, tensors, n, given, &r);
+    if (r.missing || r.unexpected || r.mismatched)
+        return ts_error_set(TS_ERR_VALUE, "%s: %s", function, r.text);
+    for (int64_t i = 0; i < own->n; i++) {
+        ts_dtype mine = ts_dtype_of(own->tensors[i]), got = ts_dtype_of(tensors[given[i]]);
+        if (got != mine)
+            return ts_error_set(TS_ERR_VALUE, "%s: '%s': expected dtype %s, got %s", function,
+                                own->names[i], ts_dtype_name(mine), ts_dtype_name(got));
+    }
+    return TS_OK;
+}
+
 static ts_status load(const ts_named_tensors *own, const char *const *names,
                       ts_tensor *const *tensors, int64_t n, bool strict, int64_t *given,
                       ts_load_report *r)
@@ -186,5 +203,49 @@ ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
     ts_status status = given ? load(&own, names, tensors, n, strict, given, r) : TS_ERR_MEMORY;
     free(given);
     ts_named_tensors_free(&own);
+    return status;
+}
+
+/* -------------------------------------------------------------------------------- files ---- */
+
+ts_status ts_module_save(const ts_module *m, const char *path)
+{
+    ts_named_tensors list;
+    TS_TRY(TS_CHECK_POINTERS(path));
+    TS_TRY(ts_module_state_dict(m, &list));
+    ts_status status =
+        ts_safetensors_save(path, list.names, list.tensors, list.n, NULL, NULL, 0);
+    ts_named_tensors_free(&list);
+    return status;
+}
+
+ts_status ts_nn_read_all(const ts_safetensors *file, ts_named_tensors *list)
+{
+    int64_t n = ts_safetensors_count(file);
+    *list = (ts_named_tensors){0};
+    char *block = ts_nn_alloc(2 * (n + 1), sizeof(void *), "the names of a file");
+    if (!block)
+        return TS_ERR_MEMORY;
+    list->names = (const char **)(void *)block;
+    list->tensors = (ts_tensor **)(void *)(list->names + n + 1);
+    TS_TRY(ts_safetensors_load_all(file, list->tensors));
+    for (; list->n < n; list->n++)
+        list->names[list->n] = ts_safetensors_name(file, list->n);
+    return TS_OK;
+}
+
+ts_status ts_module_load(ts_module *m, const char *path)
+{
+    TS_SCOPE;
+    ts_named_tensors list = {0};
+    TS_TRY(TS_CHECK_OBJECTS(m));
+    TS_TRY(TS_CHECK_POINTERS(path));
+    ts_safetensors *file = ts_safetensors_open(path, NULL);
+    TS_TRY(file);
+    ts_status status = ts_nn_read_all(file, &list);
+    if (status == TS_OK)
+        status = ts_module_load_state_dict(m, list.names, list.tensors, list.n, true, NULL);
+    free(list.names);
+    ts_safetensors_close(file);
     return status;
 }

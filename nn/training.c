@@ -1,12 +1,7 @@
 /** @file training.c  Saves and resumes a training: tensors as sections of a checkpoint, numbers as
  * JSON. */
 // SPDX-License-Identifier: MIT
-#include "include/tessera/nn/training.h"
-#include "include/tessera/check.h"
-#include "include/tessera/autograd.h"
-#include "include/tessera/io.h"
-#include "include/tessera/ops.h"
-#include "include/tessera/program.h"
+#include "nn/nn.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -133,27 +128,12 @@ static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_n
 
 /* --------------------------------------------------------------------------------- tensors ---- */
 
-/** A section's tensors in the scope of the caller, with their names. */
+/** A section's tensors, as by ts_nn_read_all(). */
 static ts_status read_section(const ts_checkpoint *c, const char *section, ts_named_tensors *list)
 {
     const ts_safetensors *file = ts_checkpoint_section_of(c, section);
     TS_TRY(file);
-    int64_t n = ts_safetensors_count(file);
-    list->names = calloc((size_t)n + 1, sizeof *list->names);
-    list->tensors = calloc((size_t)n + 1, sizeof *list->tensors);
-    if (!list->names || !list->tensors)
-        return ts_error_memory("the names of a checkpoint", n * (int64_t)sizeof *list->names);
-    TS_TRY(ts_safetensors_load_all(file, list->tensors));
-    for (int64_t i = 0; i < n; i++)
-        list->names[i] = ts_safetensors_name(file, i);
-    list->n = n;
-    return TS_OK;
-}
-
-static void release_section(ts_named_tensors *list)
-{
-    free(list->names);
-    free(list->tensors);
+    return ts_nn_read_all(file, list);
 }
 
 /** State of a run before a checkpoint is loaded, to restore if a part does not fit. */
@@ -200,16 +180,21 @@ static void restore_snapshot(ts_training *t, const before *b)
         ts_optimizer_set_number(t->optimizer, b->numbers[i].name, b->numbers[i].value);
 }
 
-/** Loads the model, the numbers, and last the optimizer's state, which changes completely or not at
- *  all. */
+/** Loads the model, the numbers, and last the states of optimizer and averages, which change
+ *  completely or not at all. */
 static ts_status take_parts(ts_training *t, const ts_checkpoint *c, const before *b,
-                            const ts_named_tensors *model, const ts_named_tensors *state)
+                            const ts_named_tensors *model, const ts_named_tensors *state,
+                            const ts_named_tensors *ema)
 {
     ts_rng_state rng;
     TS_TRY(ts_module_load_state_dict(t->model, model->names, model->tensors, model->n, true, NULL));
     TS_TRY(take_numbers(t, c, b->numbers, b->n, &rng));
+    if (t->ema)
+        TS_TRY(ts_nn_ema_check(t->ema, ema->names, ema->tensors, ema->n, NULL));
     if (t->optimizer)
         TS_TRY(ts_optimizer_load_state(t->optimizer, state->names, state->tensors, state->n));
+    if (t->ema)
+        TS_TRY(ts_ema_load_state(t->ema, ema->names, ema->tensors, ema->n));
     ts_rng_set_state(rng);
     t->step = ts_checkpoint_step(c);
     return TS_OK;
@@ -235,24 +220,27 @@ static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
 static ts_status load_checkpoint(ts_training *t, const ts_checkpoint *c)
 {
     TS_SCOPE;
-    ts_named_tensors model = {0}, state = {0};
+    ts_named_tensors model = {0}, state = {0}, ema = {0};
     before b = {0};
     ts_status status = check_run(t, c);
     if (status == TS_OK)
         status = read_section(c, "model", &model);
     if (status == TS_OK && t->optimizer)
         status = read_section(c, "state", &state);
+    if (status == TS_OK && t->ema)
+        status = read_section(c, "ema", &ema);
     if (status == TS_OK)
         status = take_snapshot(t, &b);
-    if (status == TS_OK && (status = take_parts(t, c, &b, &model, &state)) != TS_OK)
+    if (status == TS_OK && (status = take_parts(t, c, &b, &model, &state, &ema)) != TS_OK)
         restore_snapshot(t, &b);
     for (int64_t i = 0; b.copies && i < b.model.n; i++)
         ts_release(b.copies[i]);
     free(b.copies);
     ts_named_tensors_free(&b.model);
     free(b.numbers);
-    release_section(&model);
-    release_section(&state);
+    free(model.names);
+    free(state.names);
+    free(ema.names);
     return status;
 }
 
@@ -264,20 +252,24 @@ ts_status ts_training_save(const ts_training *training, const char *dir)
     TS_TRY(TS_CHECK_POINTERS(training, dir));
     TS_TRY(TS_CHECK_OPTS(&t, training));
     TS_TRY(TS_CHECK_OBJECTS(t.model));
-    ts_named_tensors model = {0}, state = {0};
+    ts_named_tensors model = {0}, state = {0}, ema = {0};
     ts_status status = ts_module_state_dict(t.model, &model);
     if (status == TS_OK && t.optimizer)
         status = ts_optimizer_state(t.optimizer, &state);
+    if (status == TS_OK && t.ema)
+        status = ts_ema_state(t.ema, &ema);
     char *text = status == TS_OK ? describe(&t) : NULL;
     if (status == TS_OK && !text)
         status = ts_error_memory("the numbers of a run", 0);
     ts_checkpoint_section sections[] = {{"model", model.names, model.tensors, model.n},
-                                        {"state", state.names, state.tensors, state.n}};
+                                        {"state", state.names, state.tensors, state.n},
+                                        {"ema", ema.names, ema.tensors, ema.n}};
     if (status == TS_OK)
-        status = ts_checkpoint_save(dir, t.step, sections, 2, text, NULL);
+        status = ts_checkpoint_save(dir, t.step, sections, t.ema ? 3 : 2, text, NULL);
     free(text);
     ts_named_tensors_free(&model);
     ts_named_tensors_free(&state);
+    ts_named_tensors_free(&ema);
     return status;
 }
 

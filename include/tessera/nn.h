@@ -5,6 +5,7 @@
 
 #include "nn/amp.h"
 #include "nn/dataset.h"
+#include "nn/ema.h"
 #include "nn/image.h"
 #include "nn/init.h"
 #include "nn/layers.h"

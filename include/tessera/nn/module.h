@@ -44,7 +44,8 @@ typedef struct ts_module_type {
     const char *name;    /**< "Linear", for messages */
     size_t payload;      /**< bytes of the module's own struct, which starts zeroed; 0: none */
     /** Computes the module's result, in the caller's scope; returns NULL on failure. NULL if the
-     *  module has another forward function, which ts_forward() cannot call. */
+     *  module has another forward function; ts_forward() calls that of
+     *  ts_module_set_forward_list(). */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
     void (*free)(void *payload); /**< optional: frees what the payload owns besides the module's
                                       members */
@@ -90,6 +91,15 @@ TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child,
  * type has no forward function.
  */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
+/** A module's forward of n tensors, such as queries and keys; like ts_module_type.forward. */
+typedef ts_tensor *(*ts_forward_list_fn)(ts_module *m, ts_tensor *const *inputs, int n);
+/** Sets the function that ts_forward_list() calls. ts_forward() calls it, with n = 1, if the type has
+ *  no forward. TS_ERR_NULL. */
+TS_API ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward);
+/** ts_forward() of n tensors, 1 to 16, by the function of ts_module_set_forward_list(). Hooks receive
+ *  the first tensor and may replace it. TS_ERR_UNSUPPORTED without such a function, except for one
+ *  tensor; TS_ERR_NULL, TS_ERR_VALUE. */
+TS_API ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n);
 
 /** Functions around a module's forward; each may be NULL. */
 typedef struct ts_forward_hook {
@@ -198,6 +208,13 @@ typedef struct ts_load_report {
 TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
                                            ts_tensor *const *tensors, int64_t n, bool strict,
                                            ts_load_report *report);
+
+/** Writes the state dict to a safetensors file; errors as ts_safetensors_save(). */
+TS_API ts_status ts_module_save(const ts_module *m, const char *path);
+/** Reads a file of ts_module_save(), or any safetensors file with exactly the names and sizes of the
+ *  module's state dict. Errors: those of ts_safetensors_open() and ts_module_load_state_dict();
+ *  nothing is then copied. */
+TS_API ts_status ts_module_load(ts_module *m, const char *path);
 
 TS_END_DECLS
 #endif

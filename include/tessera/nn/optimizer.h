@@ -61,6 +61,14 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
 TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
                                         ts_tensor *const *params, int64_t n,
                                         const ts_group_opts *opts);
+/** Selects parameters by their dotted names. */
+typedef bool (*ts_parameter_filter)(void *ctx, const char *name, ts_tensor *parameter);
+/** ts_optimizer_add_group() of the parameters of m that no group has yet and that `wanted` accepts,
+ *  such as all weights without biases.
+ *  @param wanted  gets ctx; NULL: all that no group has */
+TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
+                                              ts_parameter_filter wanted, void *ctx,
+                                              const ts_group_opts *opts);
 /** Number of groups. */
 TS_API int ts_optimizer_num_groups(const ts_optimizer *o);
 /** Numbers of group `index`, which the caller may read and change; NULL when out of range. The

@@ -6,6 +6,7 @@
 #define TESSERA_NN_TRAINING_H
 
 #include "amp.h"
+#include "ema.h"
 #include "loader.h"
 #include "optimizer.h"
 #include "run.h"
@@ -22,11 +23,12 @@ typedef struct ts_training {
     int64_t step;            /**< steps done */
     ts_grad_scaler *scaler;  /**< may be NULL */
     const ts_run *run;       /**< the run whose id checkpoints contain; may be NULL */
+    ts_ema *ema;             /**< averages of the model; may be NULL */
 } ts_training;
 
 /**
  * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h), whose errors it
- * returns: parameters and buffers, the optimizer's state and numbers, the scaler's numbers, the
+ * returns: parameters and buffers, the optimizer's state and numbers, the averages, the scaler's numbers, the
  * loader's position, the generator's state, the run's id.
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
