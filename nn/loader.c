@@ -188,7 +188,7 @@ ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o)
             return ts_check_refuse(at, rules[i].name, rules[i].expected, rules[i].got);
     bool meta = o->device.backend == TS_DEVICE_META.backend;
     if (meta || (int)o->device.index >= ts_device_count(o->device.backend))
-        return ts_error_set(TS_ERR_DEVICE, "%s: argument 'opts.device': expected a device %s, got %s",
+        return ts_error_set(TS_ERR_DEVICE, "%s: argument 'device': expected a device %s, got %s",
                             at.function + (strncmp(at.function, "ts_", 3) ? 0 : 3),
                             meta ? "with memory" : "that exists", ts_device_name(o->device));
     return TS_OK;

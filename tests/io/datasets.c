@@ -1,0 +1,330 @@
+/** @file datasets.c  IDX, CIFAR, CSV, npz and PNG files: right ones, and ones that break one rule. */
+// SPDX-License-Identifier: MIT
+#include "tests/io/folder.h"
+
+#include <math.h>
+
+static const char *make(const char *name, const void *bytes, size_t size)
+{
+    write_file(in_folder(name), bytes, size);
+    return in_folder(name);
+}
+
+static void ck_values(ts_tensor *t, ts_dtype dtype, const void *values, size_t bytes)
+{
+    ck_ok(t);
+    ck_assert_int_eq(ts_dtype_of(t), dtype);
+    ck_assert_uint_eq((size_t)ts_numel(t) * ts_dtype_size(dtype), bytes);
+    ck_assert_mem_eq(ts_data(t), values, bytes);
+}
+
+/* --------------------------------------------------------------------------------- IDX ---- */
+
+#define IDX(...) make("x", (unsigned char[]){__VA_ARGS__}, sizeof((unsigned char[]){__VA_ARGS__}))
+
+TS_TEST(idx_elements_of_each_type_are_read, IN_FOLDER)
+{
+    TS_SCOPE;
+    ts_tensor *t = ts_idx_load(IDX(0, 0, 8, 2, 0, 0, 0, 2, 0, 0, 0, 3, 1, 2, 3, 4, 5, 255));
+    ck_values(t, TS_U8, "\1\2\3\4\5\377", 6);
+    ck_assert_int_eq(ts_size(t, 0), 2);
+    ck_assert_int_eq(ts_size(t, 1), 3);
+    ck_values(ts_idx_load(IDX(0, 0, 9, 1, 0, 0, 0, 2, 127, 128)), TS_I32, (int32_t[]){127, -128}, 8);
+    ck_values(ts_idx_load(IDX(0, 0, 11, 1, 0, 0, 0, 3, 0, 1, 255, 254, 127, 255)), TS_I32,
+              (int32_t[]){1, -2, 32767}, 12);
+    ck_values(ts_idx_load(IDX(0, 0, 12, 1, 0, 0, 0, 1, 255, 255, 255, 0)), TS_I32,
+              (int32_t[]){-256}, 4);
+    ck_values(ts_idx_load(IDX(0, 0, 13, 1, 0, 0, 0, 1, 0x3f, 0xc0, 0, 0)), TS_F32, (float[]){1.5F}, 4);
+    ck_values(ts_idx_load(IDX(0, 0, 14, 1, 0, 0, 0, 1, 0xc0, 4, 0, 0, 0, 0, 0, 0)), TS_F64,
+              (double[]){-2.5}, 8);
+    ck_values(ts_idx_load(IDX(0, 0, 8, 0, 7)), TS_U8, "\7", 1);
+    ck_assert_int_eq(ts_numel(ts_idx_load(IDX(0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 0, 9))), 0);
+}
+
+TS_TEST(idx_files_that_break_a_rule_are_named, IN_FOLDER)
+{
+    TS_SCOPE;
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 8)));
+    ck_failed(TS_ERR_FORMAT, "at least 4 bytes, got 3");
+    ck_assert_ptr_null(ts_idx_load(IDX(0x1f, 0x8b, 8, 0, 1)));
+    ck_assert_ptr_null(ts_idx_load(IDX(0x1f, 0x8b, 8, 0, 1)));
+    ck_assert_str_eq(ts_error_hint(), "decompress it with gunzip");
+    ck_failed(TS_ERR_FORMAT, "gzip");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 1, 8, 0, 1)));
+    ck_failed(TS_ERR_FORMAT, "got 00 01 08");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 10, 0, 1)));
+    ck_failed(TS_ERR_FORMAT, "got 00 00 0a");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 8, 9, 1)));
+    ck_failed(TS_ERR_FORMAT, "at most 8 dimensions, got 9");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 8, 2, 0, 0, 0, 1)));
+    ck_failed(TS_ERR_FORMAT, "expected 2 sizes");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 8, 1, 0, 0, 0, 2, 1)));
+    ck_failed(TS_ERR_FORMAT, "for (2), got 1 bytes");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 8, 1, 0, 0, 0, 1, 1, 2)));
+    ck_failed(TS_ERR_FORMAT, "got 2 bytes");
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 14, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+                                       255, 255, 255, 255, 255, 255)));
+    ck_failed(TS_ERR_FORMAT, "8-byte elements");
+    ck_assert_ptr_null(ts_idx_load(in_folder("absent")));
+    ck_failed(TS_ERR_IO, "absent");
+}
+
+/* ------------------------------------------------------------------------------- CIFAR ---- */
+
+TS_TEST(cifar_records_become_images_and_labels, .loop = 2, IN_FOLDER)
+{
+    TS_SCOPE;
+    enum { N = 300 }; /* more than are read at once */
+    int labels_of_one = 1 + _i, record = 3072 + labels_of_one;
+    unsigned char *bytes = malloc((size_t)(N * record));
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < record; k++)
+            bytes[i * record + k] = (unsigned char)(k < labels_of_one ? (k == labels_of_one - 1 ? i % 10 : 200)
+                                                                     : i * 7 + k);
+    const char *path = make("batch.bin", bytes, (size_t)(N * record));
+    ts_tensor *x, *y;
+    ck_ok(ts_cifar_load(path, _i ? 100 : 10, &x, &y));
+    ck_assert_int_eq(ts_size(x, 0), N);
+    ck_assert_int_eq(ts_size(x, 1), 3);
+    ck_assert_int_eq(ts_size(x, 3), 32);
+    for (int i = 0; i < N; i++) {
+        ck_assert_mem_eq((const char *)ts_data(x) + 3072 * i, bytes + i * record + labels_of_one, 3072);
+        ck_assert_int_eq(((const int64_t *)ts_data(y))[i], i % 10);
+    }
+    ck_assert_int_eq(ts_cifar_load(path, _i ? 10 : 100, &x, &y), TS_ERR_FORMAT);
+    ck_failed(TS_ERR_FORMAT, "records of");
+    bytes[record * 299 + labels_of_one - 1] = _i ? 100 : 10;
+    path = make("batch.bin", bytes, (size_t)(N * record));
+    ck_assert_int_eq(ts_cifar_load(path, _i ? 100 : 10, &x, &y), TS_ERR_FORMAT);
+    ck_failed(TS_ERR_FORMAT, "record 299: expected a class below");
+    ck_assert_int_eq(ts_cifar_load(make("batch.bin", bytes, 0), 10, &x, &y), TS_ERR_FORMAT);
+    ck_assert_int_eq(ts_cifar_load(path, 20, &x, &y), TS_ERR_VALUE);
+    free(bytes);
+}
+
+/* --------------------------------------------------------------------------------- CSV ---- */
+
+static ts_tensor *table(const char *text, const ts_csv_load_opts *opts)
+{
+    return ts_csv_load(make("table.csv", text, strlen(text)), opts);
+}
+
+TS_TEST(tables_of_numbers_are_read, IN_FOLDER)
+{
+    TS_SCOPE;
+    ts_tensor *t = table("1,-2.5,3e2\r\n\r\n 4 , 5,0.1", NULL);
+    ck_values(t, TS_F64, (double[]){1, -2.5, 300, 4, 5, 0.1}, 48);
+    ck_assert_int_eq(ts_size(t, 0), 2);
+    t = table("a;b\n\n1;2\n;inf\n", TS_OPTS(ts_csv_load_opts, .separator = ';', .skip_lines = 1));
+    const double *x = ts_data(t);
+    ck_assert(x[0] == 1 && x[1] == 2 && isnan(x[2]) && isinf(x[3]) && ts_numel(t) == 4);
+    ck_values(table("7", NULL), TS_F64, (double[]){7}, 8);
+    ck_values(table("1\t2\n", TS_OPTS(ts_csv_load_opts, .separator = '\t')), TS_F64,
+              (double[]){1, 2}, 16);
+}
+
+TS_TEST(tables_that_break_a_rule_are_named, IN_FOLDER)
+{
+    TS_SCOPE;
+    static const struct {
+        const char *text, *message;
+    } wrong[] = {{"1,2\r\n\r\n3,x4\n", "line 3, column 2: expected a number, got 'x4'"},
+                 {"1,2\n3,4 5\n", "line 2, column 2: expected a number, got '4 5'"},
+                 {"1,2\n3\n", "line 2: expected 2 columns, got 1"},
+                 {"1\n2,3", "line 2: expected 1 columns, got 2"},
+                 {"1,\"2\"\n", "got '\"2\"'"},
+                 {"\n\n", "expected a row of numbers"},
+                 {"", "expected a row of numbers"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_ptr_null(table(wrong[i].text, NULL));
+        ck_failed(TS_ERR_FORMAT, wrong[i].message);
+    }
+    ck_assert_ptr_null(ts_csv_load(make("table.csv", "1,2\n3\0,4", 8), NULL));
+    ck_failed(TS_ERR_FORMAT, "a byte 0 at 5");
+    ck_assert_ptr_null(table("1\n", TS_OPTS(ts_csv_load_opts, .skip_lines = 2)));
+    ck_failed(TS_ERR_FORMAT, "more lines than the 1");
+    ck_assert_ptr_null(table("1\n", TS_OPTS(ts_csv_load_opts, .separator = 'e')));
+    ck_failed(TS_ERR_VALUE, "separator");
+}
+
+/* --------------------------------------------------------------------------------- npz ---- */
+
+/* numpy.savez_compressed(d=numpy.zeros(4, "f4")) without a date. */
+static unsigned char deflated[] = {
+#include "tests/io/deflated.h"
+};
+
+TS_TEST(archives_round_trip, IN_FOLDER)
+{
+    TS_SCOPE;
+    static const char *const names[] = {"a", "layer.weight", "empty"};
+    ts_tensor *tensors[] = {ts_arange(0, 6, 1, TS_I64), ts_t(ts_eye(3, 2, TS_F32)),
+                            ts_zeros(TS_SIZES(0, 4), TS_F64)};
+    const char *path = in_folder("a.npz");
+    ck_ok(ts_npz_save(path, names, tensors, 3));
+    ts_npz *z = ts_npz_open(path);
+    ck_ok(z);
+    ck_assert_int_eq(ts_npz_count(z), 3);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_str_eq(ts_npz_name(z, i), names[i]);
+        ck_assert_int_eq(ts_npz_find(z, names[i]), i);
+        ts_tensor *t = ts_npz_load(z, names[i]);
+        ck_ok(t);
+        ck_assert_int_eq(ts_dtype_of(t), ts_dtype_of(tensors[i]));
+        ck_assert_int_eq(ts_ndim(t), ts_ndim(tensors[i]));
+        if (ts_numel(t))
+            ck_assert_mem_eq(ts_data(t), ts_data(ts_contiguous(tensors[i])),
+                             (size_t)ts_numel(t) * ts_dtype_size(ts_dtype_of(t)));
+    }
+    ck_assert_ptr_null(ts_npz_name(z, 3));
+    ck_assert_int_eq(ts_npz_find(z, "b"), -1);
+    ck_assert_ptr_null(ts_npz_load(z, "b"));
+    ck_failed(TS_ERR_INDEX, "no member 'b'");
+    ts_npz_close(z);
+    ts_npz_close(NULL);
+    ck_assert_int_eq(ts_npz_save(path, (const char *[]){"a", "a"}, tensors, 2), TS_ERR_VALUE);
+    ck_failed(TS_ERR_VALUE, "distinct");
+    ck_assert_int_eq(ts_npz_save(path, (const char *[]){"../a"}, tensors, 1), TS_ERR_VALUE);
+    ts_tensor *half = ts_zeros(TS_SIZES(2), TS_BF16);
+    ck_assert_int_eq(ts_npz_save(path, names, &half, 1), TS_ERR_DTYPE);
+    ts_error_clear();
+}
+
+TS_TEST(deflated_members_are_inflated_and_checked, IN_FOLDER)
+{
+    TS_SCOPE;
+    ts_npz *z = ts_npz_open(make("d.npz", deflated, sizeof deflated));
+    ck_ok(z);
+    ts_tensor *t = ts_npz_load(z, "d");
+    if (!t && ts_error_code() == TS_ERR_UNSUPPORTED)
+        TS_SKIP("no zlib");
+    ck_values(t, TS_F32, (float[4]){0}, 16);
+    ts_npz_close(z);
+    /* each byte of the archive changed: an error, or the same values (a date, a version) */
+    int refused = 0;
+    for (size_t i = 0; i < sizeof deflated; i++) {
+        deflated[i] ^= 0x55;
+        z = ts_npz_open(make("d.npz", deflated, sizeof deflated));
+        t = z ? ts_npz_load(z, "d") : NULL;
+        if (t)
+            ck_values(t, TS_F32, (float[4]){0}, 16);
+        else
+            refused++;
+        ts_npz_close(z);
+        ts_error_clear();
+        deflated[i] ^= 0x55;
+    }
+    ck_assert_int_gt(refused, 100);
+    for (size_t size = 0; size < sizeof deflated; size++) {
+        ck_assert_ptr_null(ts_npz_open(make("d.npz", deflated, size)));
+        ck_failed(TS_ERR_FORMAT, "npz_open");
+    }
+}
+
+TS_TEST(a_library_that_is_missing_is_an_error, IN_FOLDER)
+{
+    TS_SCOPE;
+    setenv("TS_ZLIB", "0", 1);
+    setenv("TS_LIBPNG", "/no/such/libpng.so", 1);
+    ts_npz *z = ts_npz_open(make("d.npz", deflated, sizeof deflated));
+    ck_ok(z);
+    ck_assert_ptr_null(ts_npz_load(z, "d"));
+    ck_failed(TS_ERR_UNSUPPORTED, "npz_load: cannot open the library libz.so.1: it is switched off");
+    ts_npz_close(z);
+    ck_assert_ptr_null(ts_png_load(in_folder("d.npz"), NULL));
+    ck_failed(TS_ERR_UNSUPPORTED, "/no/such/libpng.so");
+    setenv("TS_LIBPNG", "libz.so.1", 1);
+    ck_assert_ptr_null(ts_png_load(in_folder("d.npz"), NULL));
+    ck_failed(TS_ERR_UNSUPPORTED, "has no png_");
+}
+
+/* --------------------------------------------------------------------------------- PNG ---- */
+
+static bool no_libpng(void)
+{
+    ts_tensor *t = ts_zeros(TS_SIZES(1, 1), TS_U8);
+    return ts_png_save(in_folder("probe.png"), t) == TS_ERR_UNSUPPORTED;
+}
+
+TS_TEST(pictures_of_one_to_four_channels_round_trip, .loop = 4, IN_FOLDER)
+{
+    TS_SCOPE;
+    if (no_libpng())
+        TS_SKIP("no libpng");
+    ts_tensor *t = ts_to(ts_reshape(ts_arange(0, (_i + 1) * 35, 1, TS_I64), TS_SIZES(_i + 1, 5, 7)),
+                         TS_U8);
+    ck_ok(ts_png_save(in_folder("a.png"), t));
+    ts_tensor *u = ts_png_load(in_folder("a.png"), NULL);
+    ck_values(ts_contiguous(u), TS_U8, ts_data(t), (size_t)ts_numel(t));
+    ck_assert_int_eq(ts_size(u, 0), _i + 1);
+    ck_assert_int_eq(ts_strides(u)[0], 1);
+    if (_i == 0) {
+        ck_ok(ts_png_save(in_folder("b.png"), ts_select(t, 0, 0)));
+        ck_values(ts_png_load(in_folder("b.png"), NULL), TS_U8, ts_data(t), 35);
+    }
+    /* as other channels */
+    for (int channels = 1; channels <= 4; channels++) {
+        u = ts_contiguous(ts_png_load(in_folder("a.png"),
+                                      TS_OPTS(ts_png_opts, .channels = channels)));
+        ck_ok(u);
+        ck_assert_int_eq(ts_size(u, 0), channels);
+        const unsigned char *own = ts_data(t), *got = ts_data(u);
+        bool colour = _i >= 2, alpha = _i & 1;
+        for (int k = 0; k < 35; k++) {
+            if (channels >= 3)
+                ck_assert_int_eq(got[k + 70], own[k + (colour ? 70 : 0)]);
+            else if (!colour)
+                ck_assert_int_eq(got[k], own[k]);
+            if (channels % 2 == 0)
+                ck_assert_int_eq(got[k + 35 * (channels - 1)], alpha ? own[k + 35 * _i] : 255);
+        }
+    }
+}
+
+/* A mask of 3 x 1 pixels with a palette of 3 colours and 2 bits each: indices 0, 1, 2. */
+static const unsigned char palette[] = {
+#include "tests/io/palette.h"
+};
+
+TS_TEST(indices_of_a_palette_are_classes, IN_FOLDER)
+{
+    TS_SCOPE;
+    if (no_libpng())
+        TS_SKIP("no libpng");
+    const char *path = make("p.png", palette, sizeof palette);
+    ck_values(ts_png_load(path, TS_OPTS(ts_png_opts, .indices = true)), TS_U8, "\0\1\2", 3);
+    ck_values(ts_contiguous(ts_png_load(path, NULL)), TS_U8, "\12\24\36\50\62\74\106\120\132", 9);
+    ck_assert_ptr_null(ts_png_load(path, TS_OPTS(ts_png_opts, .max_pixels = 2)));
+    ck_failed(TS_ERR_FORMAT, "at most 2 pixels, got 3 x 1");
+}
+
+TS_TEST(broken_pictures_are_errors, IN_FOLDER)
+{
+    TS_SCOPE;
+    if (no_libpng())
+        TS_SKIP("no libpng");
+    unsigned char bytes[sizeof palette];
+    memcpy(bytes, palette, sizeof bytes);
+    for (size_t size = 0; size < sizeof bytes; size++) {
+        ck_assert_ptr_null(ts_png_load(make("p.png", bytes, size), NULL));
+        ck_failed(TS_ERR_FORMAT, "libpng says: ");
+    }
+    int refused = 0;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        bytes[i] ^= 0x41;
+        ts_tensor *t = ts_png_load(make("p.png", bytes, sizeof bytes), NULL);
+        refused += !t;
+        ck_assert(t || ts_error_code() == TS_ERR_FORMAT);
+        ts_error_clear();
+        bytes[i] ^= 0x41;
+    }
+    ck_assert_int_gt(refused, (int)sizeof bytes / 2);
+    memcpy(bytes, palette, sizeof bytes);
+    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(5, 2, 2), TS_U8)), TS_ERR_SHAPE);
+    ck_failed(TS_ERR_SHAPE, "1 to 4 channels, got (5, 2, 2)");
+    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(2, 2), TS_F32)), TS_ERR_DTYPE);
+    ck_assert_int_eq(ts_png_save(in_folder("no/x.png"), ts_zeros(TS_SIZES(2, 2), TS_U8)), TS_ERR_IO);
+    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(0, 2), TS_U8)), TS_ERR_SHAPE);
+    ts_error_clear();
+    ck_assert_int_eq(access(in_folder("x.png"), F_OK), -1);
+}
