@@ -71,58 +71,58 @@ static ts_status check_own(const ts_ema *e, const char *function)
                       : TS_OK;
 }
 
-ts_status ts_ema_update(ts_ema *e)
+ts_status ts_ema_update(ts_ema *ema)
 {
-    TS_TRY(TS_CHECK_OBJECTS(e));
-    TS_TRY(check_own(e, "ema_update"));
+    TS_TRY(TS_CHECK_OBJECTS(ema));
+    TS_TRY(check_own(ema, "ema_update"));
     TS_SCOPE;
     TS_NO_GRAD;
-    double first = (1 + (double)e->steps) / (10 + (double)e->steps),
-           d = first < e->decay ? first : e->decay;
-    for (int64_t i = 0; i < e->values.n; i++) {
-        ts_tensor *average = e->state.tensors[i], *value = e->values.tensors[i];
+    double first = (1 + (double)ema->steps) / (10 + (double)ema->steps),
+           d = first < ema->decay ? first : ema->decay;
+    for (int64_t i = 0; i < ema->values.n; i++) {
+        ts_tensor *average = ema->state.tensors[i], *value = ema->values.tensors[i];
         TS_TRY(ts_dtype_is_float(ts_dtype_of(value))
                    ? ts_lerp_scalar_(average, ts_detach(value), 1 - d)
                    : ts_copy_(average, value));
     }
-    e->steps++;
+    ema->steps++;
     return TS_OK;
 }
 
-ts_status ts_ema_swap(ts_ema *e)
+ts_status ts_ema_swap(ts_ema *ema)
 {
-    TS_TRY(TS_CHECK_OBJECTS(e));
+    TS_TRY(TS_CHECK_OBJECTS(ema));
     TS_SCOPE;
     TS_NO_GRAD;
-    ts_tensor **copies = ts_nn_alloc(e->values.n, sizeof *copies, "averages");
+    ts_tensor **copies = ts_nn_alloc(ema->values.n, sizeof *copies, "averages");
     if (!copies)
         return TS_ERR_MEMORY;
     ts_status status = TS_OK; /* all allocations come before the first write */
-    for (int64_t i = 0; i < e->values.n && status == TS_OK; i++)
-        status = TS_STATUS_OF(copies[i] = begin_average(e->values.tensors[i]));
-    for (int64_t i = 0; i < e->values.n && status == TS_OK; i++) {
-        status = TS_STATUS_OF(ts_copy_(e->values.tensors[i], e->state.tensors[i]));
+    for (int64_t i = 0; i < ema->values.n && status == TS_OK; i++)
+        status = TS_STATUS_OF(copies[i] = begin_average(ema->values.tensors[i]));
+    for (int64_t i = 0; i < ema->values.n && status == TS_OK; i++) {
+        status = TS_STATUS_OF(ts_copy_(ema->values.tensors[i], ema->state.tensors[i]));
         if (status == TS_OK)
-            status = TS_STATUS_OF(ts_copy_(e->state.tensors[i], copies[i]));
+            status = TS_STATUS_OF(ts_copy_(ema->state.tensors[i], copies[i]));
     }
     free(copies);
     if (status == TS_OK)
-        e->swapped = !e->swapped;
+        ema->swapped = !ema->swapped;
     return status;
 }
 
 /* ----------------------------------------------------------------------------- checkpoints ---- */
 
-ts_status ts_ema_state(const ts_ema *e, ts_named_tensors *list)
+ts_status ts_ema_state(const ts_ema *ema, ts_named_tensors *list)
 {
-    TS_TRY(TS_CHECK_OBJECTS(e));
+    TS_TRY(TS_CHECK_OBJECTS(ema));
     TS_TRY(TS_CHECK_POINTERS(list));
-    TS_TRY(check_own(e, "ema_state"));
-    *(int64_t *)ts_data_mut(e->state.tensors[e->values.n]) = e->steps;
-    int64_t n = e->state.n;
+    TS_TRY(check_own(ema, "ema_state"));
+    *(int64_t *)ts_data_mut(ema->state.tensors[ema->values.n]) = ema->steps;
+    int64_t n = ema->state.n;
     size_t bytes = 0;
     for (int64_t i = 0; i < n; i++)
-        bytes += strlen(e->state.names[i]) + 1;
+        bytes += strlen(ema->state.names[i]) + 1;
     char *block = ts_nn_alloc((int64_t)((size_t)n * 2 * sizeof(void *) + bytes), 1,
                               "a list of averages");
     if (!block)
@@ -130,9 +130,9 @@ ts_status ts_ema_state(const ts_ema *e, ts_named_tensors *list)
     *list = (ts_named_tensors){n, (const char **)(void *)block, (ts_tensor **)(void *)block + n};
     char *text = (char *)(list->tensors + n);
     for (int64_t i = 0; i < n; i++) {
-        list->names[i] = strcpy(text, e->state.names[i]);
+        list->names[i] = strcpy(text, ema->state.names[i]);
         text += strlen(text) + 1;
-        list->tensors[i] = ts_retain(e->state.tensors[i]);
+        list->tensors[i] = ts_retain(ema->state.tensors[i]);
     }
     return TS_OK;
 }
@@ -153,20 +153,20 @@ ts_status ts_nn_ema_check(const ts_ema *e, const char *const *names, ts_tensor *
     return status;
 }
 
-ts_status ts_ema_load_state(ts_ema *e, const char *const *names, ts_tensor *const *tensors,
+ts_status ts_ema_load_state(ts_ema *ema, const char *const *names, ts_tensor *const *tensors,
                             int64_t n)
 {
-    TS_TRY(TS_CHECK_OBJECTS(e));
+    TS_TRY(TS_CHECK_OBJECTS(ema));
     TS_TRY(TS_CHECK_STRINGS(names, n));
     TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
-    TS_TRY(check_own(e, "ema_load_state"));
+    TS_TRY(check_own(ema, "ema_load_state"));
     TS_NO_GRAD;
-    int64_t *given = ts_nn_alloc(e->state.n, sizeof *given, "a match of names");
-    ts_status status = given ? ts_nn_ema_check(e, names, tensors, n, given) : TS_ERR_MEMORY;
-    for (int64_t i = 0; i < e->state.n && status == TS_OK; i++)
-        status = TS_STATUS_OF(ts_copy_(e->state.tensors[i], tensors[given[i]]));
+    int64_t *given = ts_nn_alloc(ema->state.n, sizeof *given, "a match of names");
+    ts_status status = given ? ts_nn_ema_check(ema, names, tensors, n, given) : TS_ERR_MEMORY;
+    for (int64_t i = 0; i < ema->state.n && status == TS_OK; i++)
+        status = TS_STATUS_OF(ts_copy_(ema->state.tensors[i], tensors[given[i]]));
     if (status == TS_OK)
-        status = ts_copy_to(e->state.tensors[e->values.n], &e->steps, sizeof e->steps);
+        status = ts_copy_to(ema->state.tensors[ema->values.n], &ema->steps, sizeof ema->steps);
     free(given);
     return status;
 }

@@ -28,6 +28,7 @@ DRAWN = {
     "ts_grad_hook": "grad_hook", "ts_node_pre_hook": "pre_hook", "ts_node_post_hook": "post_hook",
     "ts_recompute_fn": "part", "ts_trace_fn": "part", "ts_module_visit": "visit",
     "ts_layer_report_fn": "report_fn", "ts_log_fn": "log_fn", "ts_kernel": "kernel",
+    "ts_parameter_filter": "filter", "ts_forward_list_fn": "forward_list", "char": "int",
     "ts_vjp_rule": "rule", "...": "letters", "ts_tensor ***": "place_list",
 }
 # Buffers for results of a call, which are not checked.
@@ -53,7 +54,8 @@ BY_NAME = {
 # Objects and calls in flight.
 OBJECTS = {
     "ts_module *": "MODULE", "ts_optimizer *": "OPTIMIZER", "ts_grad_scaler *": "SCALER",
-    "ts_loader *": "LOADER", "ts_csv *": "CSV", "ts_chart *": "CHART",
+    "ts_loader *": "LOADER", "ts_dataset *": "DATASET", "ts_ema *": "EMA", "ts_npz *": "NPZ",
+    "ts_csv *": "CSV", "ts_chart *": "CHART",
     "ts_progress *": "PROGRESS", "ts_run *": "RUN", "ts_safetensors *": "SAFETENSORS",
     "ts_checkpoint *": "CHECKPOINT", "ts_graph *": "GRAPH", "ts_compiled *": "COMPILED",
     "ts_named_tensors *": "LIST", "ts_profile *": "PROFILE",
@@ -99,7 +101,7 @@ READS = {
     "ts_grad_node", "ts_node_name", "ts_node_inputs", "ts_node_outputs", "ts_node_next",
     "ts_node_leaf", "ts_node_retain", "ts_node_describe", "ts_autograd_write", "ts_backward",
     "ts_backward_ex", "ts_grad_of", "ts_recompute", "ts_recompute_ex", "ts_trace",
-    "ts_safetensors_save", "ts_npy_save",
+    "ts_safetensors_save", "ts_npy_save", "ts_npz_save", "ts_png_save",
 }
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
 # Fields that are arrays, and their lengths; most draws leave numbers that are valid.
@@ -110,6 +112,7 @@ ARRAYS |= {f"ts_interpolate_opts {field}": 3 for field in ("sizes", "scale_facto
 
 # Functions that are not called with drawn arguments, with the reason.
 SKIPPED = {
+    "ts_tensor_dataset_free": "a loader may use the dataset, as its header says",
     "ts_call_boxed": "misuse.c calls it, from the table of operators",
     "ts_call_for": "odd_kernel() in objects.c calls it, with the arguments of a frame",
     "ts_redispatch_new": "the same", "ts_operand_number": "odd_kernel() calls it, for a space",
@@ -156,7 +159,8 @@ class Callers:
             ends = owner.endswith(ENDS) and owner != "ts_named_tensors_free"
             give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
                                                "CHART", "PROGRESS", "RUN", "SAFETENSORS",
-                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE"}
+                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE", "EMA",
+                                               "NPZ"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
                 return f'new_object(LIST, "{name}")'  # the memory that it held would leak
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
@@ -235,8 +239,9 @@ class Callers:
             end = f"end_status({call})"
         elif function in MAKES:
             end = f"end_object({MAKES[function]}, {call})"
-        elif result in OBJECTS and function not in LENDS and OBJECTS[result] not in ("STREAM",):
-            end = f"end_object({OBJECTS[result]}, {call})"
+        elif result.removeprefix("const ") in OBJECTS and function not in LENDS and \
+                OBJECTS[result.removeprefix("const ")] != "STREAM":
+            end = f'end_object({OBJECTS[result.removeprefix("const ")]}, {call})'
         else:
             end = f"(void){call}; end_nothing()"
         lines.append(f'begin("{function}", {flags(function)}); {end};')

@@ -40,7 +40,7 @@ typedef struct made_tensor {
  *  only during a call (frames, rule calls, function calls). */
 typedef enum object_kind {
     MODULE, OPTIMIZER, SCALER, LOADER, CSV, CHART, PROGRESS, RUN, SAFETENSORS, CHECKPOINT,
-    PROFILE,
+    PROFILE, DATASET, EMA, NPZ,
     GRAPH, COMPILED, LIST, KEPT, KEPT_NODE, HOOK, REGISTRATION, STREAM, EVENT, SCOPE, REGION,
     LOCALE, FRAME, RULE_CALL, FUNCTION_CALL, KINDS
 } object_kind;
@@ -246,6 +246,8 @@ ts_node_pre_hook draw_pre_hook(const char *argument);
 ts_node_post_hook draw_post_hook(const char *argument);
 ts_recompute_fn draw_part(const char *argument);
 ts_module_visit draw_visit(const char *argument);
+ts_parameter_filter draw_filter(const char *argument);
+ts_forward_list_fn draw_forward_list(const char *argument);
 ts_layer_report_fn draw_report_fn(const char *argument);
 ts_log_fn draw_log_fn(const char *argument);
 ts_kernel draw_kernel(const char *argument);

@@ -60,7 +60,7 @@ static int our_rmdir(const char *path) { return ours(path) ? real_files.rmdir(pa
 static int no_fsync(int fd) { return (void)fd, 0; }
 
 /** Files that are right, as bytes. */
-enum { TENSORS_FILE, NPY_FILE, CSV_FILE, TOKENS_FILE, GOOD_FILES };
+enum { TENSORS_FILE, NPY_FILE, NPZ_FILE, PNG_FILE, IDX_FILE, CSV_FILE, TOKENS_FILE, GOOD_FILES };
 static struct {
     char bytes[1024];
     size_t size;
@@ -117,6 +117,12 @@ void begin_objects(void)
     keep_good(TENSORS_FILE, in_folder("good"));
     ts_npy_save(in_folder("npy"), pair[0]);
     keep_good(NPY_FILE, in_folder("npy"));
+    ts_npz_save(in_folder("npz"), (const char *[]){"a", "b"}, pair, 2);
+    keep_good(NPZ_FILE, in_folder("npz"));
+    ts_png_save(in_folder("png"), ts_to(pair[0], TS_U8)); /* fails without libpng */
+    keep_good(PNG_FILE, in_folder("png"));
+    static const char idx[] = "\0\0\x08\1\0\0\0\3abc";
+    memcpy(good[IDX_FILE].bytes, idx, good[IDX_FILE].size = sizeof idx - 1);
     static const char log[] = "step,loss\n1,2.5\n2,\n3,1.25\n";
     memcpy(good[CSV_FILE].bytes, log, good[CSV_FILE].size = sizeof log - 1);
     good[TOKENS_FILE].size = 600;
@@ -131,6 +137,9 @@ void end_objects(void) { nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 static int liked(void)
 {
     return strstr(my->name, "npy")      ? NPY_FILE
+           : strstr(my->name, "npz")    ? NPZ_FILE
+           : strstr(my->name, "png")    ? PNG_FILE
+           : strstr(my->name, "idx")    ? IDX_FILE
            : strstr(my->name, "csv")    ? CSV_FILE
            : strstr(my->name, "loader") ? TOKENS_FILE
                                     : TENSORS_FILE;
@@ -217,6 +226,16 @@ bool any_object(object_kind kind)
     return false;
 }
 
+/** A dataset whose samples fail now and then. Threads of a loader call it. */
+static int64_t odd_length(void *payload) { return (void)payload, 5; }
+static ts_status odd_get(void *payload, int64_t index, ts_tensor **sample)
+{
+    (void)payload;
+    sample[0] = index == 1 ? NULL : ts_uniform((int64_t[]){2, index % 3}, 2, 0, 1, TS_F32);
+    return index == 3 ? ts_error_set(TS_ERR_IO, "odd_get: the sample is odd") : TS_OK;
+}
+static const ts_dataset odd_dataset = {sizeof odd_dataset, odd_length, odd_get, NULL, 1};
+
 static void end_object(object o)
 {
     switch (o.kind) {
@@ -224,6 +243,12 @@ static void end_object(object o)
     case OPTIMIZER: ts_optimizer_free(o.p); break;
     case SCALER: ts_grad_scaler_free(o.p); break;
     case LOADER: ts_loader_close(o.p); break;
+    case EMA: ts_ema_free(o.p); break;
+    case NPZ: ts_npz_close(o.p); break;
+    case DATASET:
+        if (o.p != (const void *)&odd_dataset)
+            ts_tensor_dataset_free(o.p);
+        break;
     case CSV: ts_csv_close(o.p); break;
     case CHART: ts_chart_free(o.p); break;
     case PROFILE: ts_profile_free(o.p); break;
@@ -288,6 +313,16 @@ static void *make_object(object_kind kind)
         return module ? ts_optimizer_for(module, (ts_optimizer_kind)below(3), &group) : NULL;
     }
     case SCALER: return ts_grad_scaler_new(NULL);
+    case EMA:
+        module = draw_object(MODULE, "of");
+        return module ? ts_ema_new(module, 0.5) : NULL;
+    case NPZ:
+        my->used_folder = true;
+        write_bytes(in_folder("z"), good[NPZ_FILE].bytes, good[NPZ_FILE].size);
+        return ts_npz_open(in_folder("z"));
+    case DATASET:
+        t = ts_ones((int64_t[]){6, 2}, 2, TS_F32);
+        return one_in(2) ? (void *)&odd_dataset : (void *)ts_tensor_dataset_new(&t, 1);
     case LOADER:
         write_bytes(in_folder("tokens"), good[TOKENS_FILE].bytes, good[TOKENS_FILE].size);
         my->used_folder = true;
@@ -509,6 +544,16 @@ static ts_tensor *odd_module_forward(ts_module *m, ts_tensor *x)
     (void)m;
     return odd_tensor(ts_neg(x));
 }
+static ts_tensor *odd_forward_list(ts_module *m, ts_tensor *const *inputs, int n)
+{
+    (void)m;
+    return odd_tensor(ts_neg(inputs[n - 1] == TS_NONE ? inputs[0] : inputs[n - 1]));
+}
+static bool odd_filter(void *ctx, const char *name, ts_tensor *parameter)
+{
+    (void)ctx;
+    return strlen(name) % 2 || ts_ndim(parameter) == 1;
+}
 static ts_tensor *odd_before(void *payload, ts_module *m, ts_tensor *x)
 {
     (void)payload, (void)m;
@@ -696,6 +741,8 @@ DRAW_CALLBACK(ts_node_pre_hook, pre_hook, odd_pre_hook)
 DRAW_CALLBACK(ts_node_post_hook, post_hook, odd_post_hook)
 DRAW_CALLBACK(ts_recompute_fn, part, odd_part)
 DRAW_CALLBACK(ts_module_visit, visit, odd_visit)
+DRAW_CALLBACK(ts_parameter_filter, filter, odd_filter)
+DRAW_CALLBACK(ts_forward_list_fn, forward_list, odd_forward_list)
 DRAW_CALLBACK(ts_layer_report_fn, report_fn, odd_report)
 DRAW_CALLBACK(ts_log_fn, log_fn, odd_log)
 DRAW_CALLBACK(ts_kernel, kernel, odd_kernel)

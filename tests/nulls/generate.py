@@ -15,7 +15,8 @@ from headers import declared, structs  # noqa: E402
 
 CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre_hook": "before_fn",
              "ts_node_post_hook": "after_fn", "ts_recompute_fn": "traced", "ts_trace_fn": "traced",
-             "ts_layer_report_fn": "report_fn"}
+             "ts_layer_report_fn": "report_fn", "ts_parameter_filter": "filter",
+             "ts_forward_list_fn": "forward_list"}
 LISTS = {"const char *const *": "missing_names", "ts_tensor *const *": "missing_tensors"}
 COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata", "ndim",
           "ndims", "nparts", "chunks"}
@@ -66,7 +67,8 @@ OBJECTS = {
 }
 TYPES = {
     "ts_module *": "module", "ts_optimizer *": "optimizer", "ts_grad_scaler *": "scaler",
-    "ts_loader *": "loader", "ts_csv *": "csv", "ts_chart *": "chart",
+    "ts_loader *": "loader", "ts_dataset *": "&dataset", "ts_ema *": "ema", "ts_npz *": "npz",
+    "ts_csv *": "csv", "ts_chart *": "chart",
     "ts_progress *": "progress", "ts_run *": "run_of", "ts_argument *": "NULL",
     "ts_safetensors *": "file",
     "ts_checkpoint *": "checkpoint",
@@ -110,7 +112,9 @@ FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_progress *": "ts_progress_free", "ts_safetensors *": "ts_safetensors_close",
          "ts_csv *": "ts_csv_close", "ts_run *": "ts_run_close",
          "ts_profile *": "ts_profile_free",
-         "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close"}
+         "ts_checkpoint *": "ts_checkpoint_close", "ts_loader *": "ts_loader_close",
+         "ts_ema *": "ts_ema_free", "ts_npz *": "ts_npz_close",
+         "const ts_dataset *": "ts_tensor_dataset_free"}
 
 
 def argument(function, kind, name):
@@ -141,7 +145,8 @@ def wrong(function, params, allowed, sized):
             yield i, "NULL", "ANYTHING" if free else "REFUSED"
         if kind in LISTS:
             yield i, LISTS[kind], "FAILED"
-        if plain.removesuffix(" *") in sized and plain.endswith(" *"):
+        if plain.removesuffix(" *") in sized and plain.endswith(" *") and \
+                not function.endswith("_free"):
             struct = plain.removesuffix(" *")
             for size in SIZES:
                 yield (i, f"sized({argument(function, kind, name)}, sizeof({struct}), "
