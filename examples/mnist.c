@@ -1,15 +1,10 @@
 /**
  * @file mnist.c
- * Trains a small convolutional network on the digits of MNIST, from the IDX files in a folder:
- *
- *     train-images-idx3-ubyte  train-labels-idx1-ubyte  t10k-images-idx3-ubyte  t10k-labels-idx1-ubyte
- *
- *     mnist --data DIR [--epochs N] [--batch N] [--seed N] [--device auto|cpu|cuda] [--save FILE]
+ * Trains a small convolutional network on the digits of MNIST: mnist --data DIR. The folder has
+ * train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
-
-#include <stdio.h>
 
 enum { CLASSES = 10 };
 
@@ -81,7 +76,7 @@ int main(int argc, char **argv)
     int64_t epochs = 2, batch = 64, seed = 1;
     const ts_argument arguments[] = {
         {"--data", "folder of the four IDX files", .text = &dir, .value = "DIR"},
-        {"--epochs", "passes over the training images", .number = &epochs, .least = 1, .most = 1000},
+        {"--epochs", "passes over the images", .number = &epochs, .least = 1, .most = 1000},
         {"--batch", "images of a step", .number = &batch, .least = 1, .most = 65536},
         {"--seed", "seed of weights and order", .number = &seed, .most = INT64_MAX},
         {"--device", "where to train: auto, cpu, cuda or another name", .text = &device},
@@ -94,14 +89,15 @@ int main(int argc, char **argv)
     TS_SCOPE;
     ts_loader_opts opts = {.size = sizeof opts, .batch = batch, .seed = (uint64_t)seed};
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
-    ts_tensor *images = NULL, *tests = NULL;
+    ts_tensor *images, *tests;
     const ts_dataset *train = NULL, *test = NULL;
     ts_loader *batches = NULL, *held_out = NULL;
     ts_module *m = NULL;
     ts_optimizer *o = NULL;
     ts_manual_seed((uint64_t)seed);
     bool ok = ts_device_open(device, &opts.device, NULL, 0) == TS_OK;
-    ok = ok && (train = read_part(dir, "train", &images)) && (test = read_part(dir, "t10k", &tests));
+    ok = ok && (train = read_part(dir, "train", &images)) &&
+         (test = read_part(dir, "t10k", &tests));
     if (!ok)
         fprintf(stderr, "mnist: '%s' must have the four files of MNIST, decompressed\n", dir);
     ok = ok && ts_set_default_device(opts.device) == TS_OK &&

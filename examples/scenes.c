@@ -89,7 +89,7 @@ void scenes_draw(scenes *s, uint64_t seed, int64_t size)
                   .classes = SCENE_CLASSES};
 }
 
-/* --------------------------------------------------------------------------- pairs of files ---- */
+/* ----------------------------------------------------------------------- pairs of files ---- */
 
 static int64_t count_pairs(void *payload) { return ((scenes *)payload)->n; }
 

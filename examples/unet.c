@@ -206,7 +206,8 @@ static ts_status go(run *r)
     static const char *const columns[] = {"step", "loss", "val_iou", "val_accuracy", "lr",
                                           "images_per_s", "run"},
                       *const outputs[] = {"loss.svg", "validation.png"};
-    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 1e-3);
+    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 2e-3);
+    adamw.beta2 = 0.99; // small batches: steps follow the gradients' size sooner
     if (r->size % 16)
         return ts_error_set(TS_ERR_VALUE, "unet: argument '--size': expected a multiple of 16, got "
                             "%lld", (long long)r->size);
@@ -216,6 +217,7 @@ static ts_status go(run *r)
     TS_TRY(open_data(r));
     TS_TRY(r->state.model = unet_new(r->width, r->classes));
     TS_TRY(r->state.optimizer = ts_optimizer_for(r->state.model, TS_ADAMW, &adamw));
+    TS_TRY(ts_optimizer_set_max_norm(r->state.optimizer, 1));
     fprintf(stderr, "%ld parameters, on %s (%s), %d threads\n",
             (long)ts_module_num_parameters(r->state.model), ts_device_name(r->device), r->text,
             ts_num_threads());
@@ -245,8 +247,8 @@ static ts_status go(run *r)
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/unet", .device_name = "auto", .steps = 1000, .seed = 1, .size = 64,
-             .width = 16, .batch = 8, .save_every = 250, .val_every = 100, .classes = SCENE_CLASSES,
+    run r = {.out = "runs/unet", .device_name = "auto", .steps = 2000, .seed = 1, .size = 64,
+             .width = 16, .batch = 4, .save_every = 500, .val_every = 200, .classes = SCENE_CLASSES,
              .state.size = sizeof(ts_training)};
     const ts_argument arguments[] = {
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
@@ -272,8 +274,9 @@ int main(int argc, char **argv)
         {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},
     };
     int status;
-    if (!ts_program_begin(argc, argv, "Trains a U-Net on scenes that it draws, or on pairs of PNG files.", arguments,
-                          sizeof arguments / sizeof *arguments, &status))
+    if (!ts_program_begin(argc, argv,
+                          "Trains a U-Net on scenes that it draws, or on pairs of PNG files.",
+                          arguments, sizeof arguments / sizeof *arguments, &status))
         return status;
     signal(SIGINT, interrupt), signal(SIGTERM, interrupt);
     status = go(&r);

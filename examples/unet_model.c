@@ -37,8 +37,8 @@ static ts_module *double_conv(int64_t in, int64_t out)
     return m;
 }
 
-/** Draws the weights of convolutions for ReLUs (He et al. 2015). Smaller ones, as by default, change
- *  faster relative to their size, which batch norm hides: training is then noisy and slow. */
+/** Draws the weights of convolutions for ReLUs (He et al. 2015). The default's are smaller. Batch
+ *  norm hides their size, but then a step changes them more, so training is noisy. */
 static ts_status init_weight(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
 {
     (void)ctx, (void)name, (void)kind;

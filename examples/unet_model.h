@@ -6,8 +6,8 @@
 #include <tessera/tessera.h>
 
 /**
- * Images (B, 3, H, W) to logits (B, classes, H, W), H and W multiples of 16. Five levels have width,
- * 2 width, ... 16 width channels. Owned by the caller; NULL with an error.
+ * Images (B, 3, H, W) to logits (B, classes, H, W), H and W multiples of 16. Five levels have
+ * width, 2 width, ... 16 width channels. Owned by the caller; NULL with an error.
  */
 ts_module *unet_new(int64_t width, int64_t classes);
 

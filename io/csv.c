@@ -91,12 +91,9 @@ static ts_status measure(table *t, int64_t skip)
 static ts_tensor *parse(table *t)
 {
     TS_C_LOCALE;
-    ts_thread *thread = ts_thread_self();
-    ts_tensor *made =
-        ts_tensor_new(thread, TS_F64, TS_SIZES(t->rows, t->columns), TS_DEVICE_CPU);
+    ts_tensor *made = ts_empty_on(TS_SIZES(t->rows, t->columns), TS_F64, TS_DEVICE_CPU);
     if (!made)
         return NULL;
-    ts_scope_adopt(thread, made);
     char *at = t->text, *line;
     double *value = (double *)(void *)made->data;
     size_t length;

@@ -99,11 +99,9 @@ static void convert(const header *h, char *data, int64_t numel)
 
 static ts_tensor *read_elements(const header *h, int fd)
 {
-    ts_thread *thread = ts_thread_self();
-    ts_tensor *t = ts_tensor_new(thread, h->type.dtype, h->sizes, h->ndim, TS_DEVICE_CPU);
+    ts_tensor *t = ts_empty_on(h->sizes, h->ndim, h->type.dtype, TS_DEVICE_CPU);
     if (!t)
         return NULL;
-    ts_scope_adopt(thread, t);
     int64_t bytes = t->numel * h->type.bytes,
             spare = t->numel * ((int64_t)ts_dtype_sizes[h->type.dtype] - h->type.bytes);
     if (ts_file_read("idx_load", h->path, fd, (char *)t->data + spare, bytes, h->at) != TS_OK)
@@ -165,7 +163,6 @@ ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images, ts_te
     TS_SCOPE;
     TS_TRY(ts_file_open("cifar_load", path, &fd, &bytes));
     int64_t n = bytes / record;
-    ts_thread *thread = ts_thread_self();
     ts_status status = TS_OK;
     ts_tensor *x = NULL, *y = NULL;
     if (!n || bytes % record)
@@ -173,9 +170,8 @@ ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images, ts_te
                             "'%s': expected records of %lld bytes, got a file of %lld bytes", path,
                             (long long)record, (long long)bytes);
     if (status == TS_OK) {
-        x = ts_scope_adopt(thread, ts_tensor_new(thread, TS_U8, TS_SIZES(n, 3, 32, 32),
-                                                 TS_DEVICE_CPU));
-        y = ts_scope_adopt(thread, ts_tensor_new(thread, TS_I64, TS_SIZES(n), TS_DEVICE_CPU));
+        x = ts_empty_on(TS_SIZES(n, 3, 32, 32), TS_U8, TS_DEVICE_CPU);
+        y = ts_empty_on(TS_SIZES(n), TS_I64, TS_DEVICE_CPU);
         status = x && y ? split(path, fd, n, (int)(record - IMAGE), classes, x, y)
                         : ts_error_code();
     }

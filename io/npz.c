@@ -81,7 +81,8 @@ static ts_status read_end64(const char *path, int fd, int64_t end, directory *d)
     TS_TRY(ts_file_read(op, path, fd, bytes, END64, (int64_t)at));
     if (number(bytes, 4) != 0x06064b50)
         return BAD("'%s': expected a zip64 record at byte %lld", path, (long long)at);
-    uint64_t count = number(bytes + 32, 8), size = number(bytes + 40, 8), from = number(bytes + 48, 8);
+    uint64_t count = number(bytes + 32, 8), size = number(bytes + 40, 8),
+             from = number(bytes + 48, 8);
     if (count > MOST_MEMBERS || from > at || size > at - from)
         return BAD("'%s': expected a directory within the archive, got %llu bytes at %llu", path,
                    (unsigned long long)size, (unsigned long long)from);
@@ -100,7 +101,8 @@ static ts_status find_directory(const char *path, int fd, int64_t file_bytes, di
         return ts_error_memory("the end of an archive", tail);
     ts_status status = ts_file_read(op, path, fd, bytes, tail, file_bytes - tail);
     for (int64_t i = tail - END; i >= 0 && end < 0 && status == TS_OK; i--)
-        if (number(bytes + i, 4) == 0x06054b50 && (int64_t)number(bytes + i + 20, 2) == tail - END - i)
+        if (number(bytes + i, 4) == 0x06054b50 &&
+            (int64_t)number(bytes + i + 20, 2) == tail - END - i)
             end = i;
     const unsigned char *at = bytes + (end < 0 ? 0 : end);
     uint64_t disks = number(at + 4, 4), count = number(at + 10, 2), size = number(at + 12, 4),
@@ -397,7 +399,8 @@ ts_tensor *ts_npz_load(const ts_npz *npz, const char *name)
     ts_span file = {.op = "npz_load", .path = path, .fd = npz->fd, .bytes = npz->directory};
     ts_tensor *t = NULL;
     if (path && ts_span_read(&file, local, LOCAL, m->at) == TS_OK) {
-        int64_t data = m->at + LOCAL + (int64_t)number(local + 26, 2) + (int64_t)number(local + 28, 2);
+        int64_t data =
+            m->at + LOCAL + (int64_t)(number(local + 26, 2) + number(local + 28, 2));
         if (number(local, 4) != 0x04034b50 || data > npz->directory - m->packed) {
             BAD("'%s': expected a member at byte %lld", path, (long long)m->at);
         } else {

@@ -192,10 +192,7 @@ static void read_image(png *p, info *i, call *c, const ts_png_opts *o, ts_tensor
     int passes = lib.set_interlacing(p);
     lib.update(p, i);
     int64_t row = (int64_t)lib.row_bytes(p, i);
-    ts_thread *thread = ts_thread_self();
-    *pixels = ts_scope_adopt(thread, ts_tensor_new(thread, TS_U8,
-                                                   TS_SIZES(height, width, row / width),
-                                                   TS_DEVICE_CPU));
+    *pixels = ts_empty_on(TS_SIZES(height, width, row / width), TS_U8, TS_DEVICE_CPU);
     if (!*pixels) {
         c->status = ts_error_code();
         longjmp(c->out, 1);

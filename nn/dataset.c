@@ -37,10 +37,12 @@ static ts_status check_field(const ts_dataset *set, const ts_tensor *t, int f)
     if (t == TS_NONE || !t)
         return ts_error_code() != TS_OK && !t
                    ? ts_error_code()
-                   : ts_error_set(TS_ERR_NULL, "loader_next: field %d: expected a tensor, got %s", f,
+                   : ts_error_set(TS_ERR_NULL, "loader_next: field %d: expected a tensor, got %s",
+                                  f,
                                   t ? "none" : "NULL");
     if (ts_device_of(t).backend != 0)
-        return ts_error_set(TS_ERR_DEVICE, "loader_next: field %d: expected a tensor on cpu, got %s",
+        return ts_error_set(TS_ERR_DEVICE,
+                            "loader_next: field %d: expected a tensor on cpu, got %s",
                             f, ts_device_name(ts_device_of(t)));
     if (ts_ndim(t) >= TS_MAX_DIMS)
         return ts_error_set(TS_ERR_SHAPE, "loader_next: field %d of %d: expected at most %d dims, "
@@ -163,15 +165,16 @@ const ts_dataset *ts_tensor_dataset_new(ts_tensor *const *list, int n)
     TS_TRY_NULL(ts_check_tensor_list(TS_CHECK_HERE, "tensors", "n", list, n));
     for (int f = 0; f < n; f++) {
         if (ts_device_of(list[f]).backend != 0) {
-            ts_error_set(TS_ERR_DEVICE, "tensor_dataset_new: tensor %d: expected one on cpu, got %s",
+            ts_error_set(TS_ERR_DEVICE,
+                         "tensor_dataset_new: tensor %d: expected one on cpu, got %s",
                          f, ts_device_name(ts_device_of(list[f])));
             return NULL;
         }
         if (!ts_ndim(list[f]) || ts_sizes(list[f])[0] != ts_sizes(list[0])[0]) {
             char got[100];
             ts_error_set(TS_ERR_SHAPE,
-                         "tensor_dataset_new: tensor %d: expected the same first size as tensor 0's, "
-                         "got %s", f,
+                         "tensor_dataset_new: tensor %d: expected tensor 0's first size, got %s",
+                         f,
                          ts_format_sizes(got, sizeof got, ts_sizes(list[f]), ts_ndim(list[f])));
             return NULL;
         }

@@ -29,6 +29,8 @@ struct ts_loader {
     ts_stream *copies;
     ts_event *copied; /* recorded after the copy of `staged` */
     ready staged;     /* the batch to return next, on the device */
+    ready copying;    /* its pinned memory, until `copied` has happened */
+    ts_nn_pins pins;
     /* the threads' side: batches taken .. claimed - 1 are ready or in preparation */
     pthread_t *threads;
     int nthreads;
@@ -101,19 +103,23 @@ static bool on_cpu(const ts_loader *l) { return l->opts.device.backend == 0; }
 
 ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
-    return d->device.backend == 0 ? ts_empty_on(sizes, ndim, dtype, TS_DEVICE_CPU)
-                                  : ts_empty_pinned(sizes, ndim, dtype, d->device);
+    return d->pins ? ts_nn_pins_take(d->pins, sizes, ndim, dtype, d->device)
+                   : ts_empty_on(sizes, ndim, dtype, TS_DEVICE_CPU);
 }
 
-static void release(ready *r)
+/** Frees a batch; its pinned memory is used again. */
+static void release(ts_loader *l, ready *r)
 {
-    for (int f = 0; f < TS_SAMPLE_FIELDS; f++)
+    for (int f = 0; f < TS_SAMPLE_FIELDS; f++) {
+        if (!on_cpu(l))
+            ts_nn_pins_give(&l->pins, r->fields[f]);
         ts_release(r->fields[f]);
+    }
     *r = (ready){0};
 }
 
 /** Makes a batch. An error is in the calling thread's record. */
-static void prepare(const ts_loader *l, ts_loader_state at, ready *r)
+static void prepare(ts_loader *l, ts_loader_state at, ready *r)
 {
     TS_SCOPE;
     TS_NO_GRAD;
@@ -123,7 +129,8 @@ static void prepare(const ts_loader *l, ts_loader_state at, ready *r)
     ts_nn_draw d = {.first = at.index * l->opts.batch, .n = l->opts.batch,
                     .samples = l->source.samples,
                     .key = ts_nn_mix(l->opts.seed ^ ts_nn_mix((uint64_t)at.epoch + 1)),
-                    .in_order = l->opts.in_order, .device = l->opts.device};
+                    .in_order = l->opts.in_order, .device = l->opts.device,
+                    .pins = on_cpu(l) ? NULL : &l->pins};
     if (d.n > d.samples - d.first)
         d.n = d.samples - d.first;
     *r = (ready){.filled = true, .at = at};
@@ -160,7 +167,7 @@ static void *work(void *arg)
             l->ring[number % l->opts.ahead] = r;
             pthread_cond_broadcast(&l->changed);
         } else {
-            release(&r);
+            release(l, &r);
         }
     }
     pthread_mutex_unlock(&l->lock);
@@ -227,6 +234,7 @@ static void detach_after_fork(ts_loader *l)
     if (!l->nthreads || l->process == getpid())
         return;
     l->nthreads = 0;
+    pthread_mutex_init(&l->pins.lock, NULL);
     memset(l->ring, 0, (size_t)l->opts.ahead * sizeof *l->ring);
     make_lock(l);
 }
@@ -247,7 +255,9 @@ ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source)
     make_lock(l);
     l->threads = ts_nn_alloc(l->opts.workers, sizeof *l->threads, "a loader's threads");
     l->ring = l->threads ? ts_nn_alloc(l->opts.ahead, sizeof *l->ring, "batches") : NULL;
-    if (!l->ring || (!on_cpu(l) && (ts_stream_new(o->device, &l->copies) != TS_OK ||
+    int batches = l->opts.ahead + l->opts.workers + 2; /* with those that are copied and prepared */
+    if (!l->ring || (!on_cpu(l) && (ts_nn_pins_begin(&l->pins, batches * source->nfields) != TS_OK ||
+                                    ts_stream_new(o->device, &l->copies) != TS_OK ||
                                     ts_event_new(o->device, &l->copied) != TS_OK))) {
         ts_loader_close(l);
         return NULL;
@@ -270,8 +280,12 @@ void ts_loader_close(ts_loader *l)
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->changed);
     for (int i = 0; i < l->opts.ahead && l->ring; i++)
-        release(&l->ring[i]);
-    release(&l->staged);
+        release(l, &l->ring[i]);
+    if (l->copies)
+        ts_stream_synchronize(l->opts.device, l->copies);
+    release(l, &l->staged);
+    release(l, &l->copying);
+    ts_nn_pins_end(&l->pins);
     ts_event_free(l->opts.device, l->copied);
     ts_stream_free(l->opts.device, l->copies);
     l->source.close(l->source.payload);
@@ -333,22 +347,27 @@ static ts_status take(ts_loader *l, ready *r, bool wait)
 }
 
 /** Replaces the fields of r by copies on the device, which a stream of the loader's own makes. */
-static ts_status copy_to_device(const ts_loader *l, ready *r)
+static ts_status copy_to_device(ts_loader *l, ready *r)
 {
     TS_SCOPE;
     ts_device device = l->opts.device;
     ts_stream *before = ts_stream_current(device);
+    if (l->copying.filled) /* that copy was queued a step ago */
+        TS_TRY(ts_event_synchronize(device, l->copied));
+    release(l, &l->copying);
+    l->copying = *r;
+    *r = (ready){.filled = true, .at = l->copying.at};
     TS_TRY(ts_stream_use(device, l->copies));
     ts_status status = TS_OK;
-    for (int f = 0; f < l->source.nfields && status == TS_OK; f++) {
-        ts_tensor *copy = ts_to_device(r->fields[f], device);
-        if ((status = TS_STATUS_OF(copy)) == TS_OK) {
-            ts_release(r->fields[f]);
-            r->fields[f] = ts_retain(copy);
-        }
-    }
+    for (int f = 0; f < l->source.nfields && status == TS_OK; f++)
+        status = TS_STATUS_OF(
+            r->fields[f] = ts_retain(ts_to_device(l->copying.fields[f], device)));
     if (status == TS_OK)
         status = ts_event_record(device, l->copied);
+    if (status != TS_OK) { /* copies may be queued without the event */
+        ts_stream_synchronize(device, l->copies);
+        release(l, &l->copying);
+    }
     ts_stream_use(device, before);
     return status;
 }
@@ -360,7 +379,7 @@ static ts_status stage(ts_loader *l, bool wait)
     if (status == TS_OK && l->staged.filled && !on_cpu(l))
         status = copy_to_device(l, &l->staged);
     if (status != TS_OK)
-        release(&l->staged);
+        release(l, &l->staged);
     return status;
 }
 
@@ -421,11 +440,11 @@ ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state)
             "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
             (long long)l->batches, (long long)state.epoch, (long long)state.index);
     detach_after_fork(l);
-    release(&l->staged);
+    release(l, &l->staged);
     pthread_mutex_lock(&l->lock);
     l->next = l->ahead = state;
     for (int i = 0; i < l->opts.ahead; i++)
-        release(&l->ring[i]);
+        release(l, &l->ring[i]);
     l->taken = l->claimed = 0;
     l->turn++;
     pthread_cond_broadcast(&l->changed);

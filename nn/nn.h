@@ -3,6 +3,8 @@
 #ifndef TS_NN_NN_H
 #define TS_NN_NN_H
 
+#include <pthread.h>
+
 #include "tessera/tessera.h"
 
 /** A parameter, a buffer or a child of a module. */
@@ -75,12 +77,30 @@ ts_status ts_nn_step(ts_optimizer *o, ts_tensor *norm, ts_tensor *factor, ts_ten
 
 /* ------------------------------------------------------------------------------- loaders ---- */
 
+/** Pinned memory that is reused. Several threads may use it. */
+typedef struct ts_nn_pins {
+    pthread_mutex_t lock;
+    struct {
+        ts_tensor *memory; /* owned */
+        bool used;
+    } *entries; /* n, at most room */
+    int n, room;
+} ts_nn_pins;
+ts_status ts_nn_pins_begin(ts_nn_pins *p, int room);
+void ts_nn_pins_end(ts_nn_pins *p);
+/** Uninitialised memory in the caller's scope; NULL with an error. */
+ts_tensor *ts_nn_pins_take(ts_nn_pins *p, const int64_t *sizes, int ndim, ts_dtype dtype,
+                           ts_device device);
+/** Lets memory be reused; t is a tensor over it, or NULL. */
+void ts_nn_pins_give(ts_nn_pins *p, const ts_tensor *t);
+
 /** The samples of a batch: entries first .. first + n - 1 of an epoch's order. */
 typedef struct ts_nn_draw {
     int64_t first, n, samples; /* samples: of the epoch */
     uint64_t key;              /* of seed and epoch */
     bool in_order;
-    ts_device device; /* of the loader; another than the CPU: the batch is in pinned memory */
+    ts_device device;
+    ts_nn_pins *pins; /* for the memory of batches; NULL: the device is the CPU */
 } ts_nn_draw;
 /** Number of sample i of the batch, from 0 to samples - 1. */
 int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i);

@@ -1,4 +1,4 @@
-/** @file state.c  Lists of named tensors: parameters, state dicts, and loading them, from files too. */
+/** @file state.c  Lists of named tensors: parameters, state dicts, and files of them. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 

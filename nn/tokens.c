@@ -41,7 +41,8 @@ static ts_status read_window(const tokens *t, int64_t from, char *window)
 {
     int64_t item = item_size(t->dtype), bytes = (t->length + 1) * item, done = 0;
     while (done < bytes) {
-        ssize_t n = pread(t->fd, window + done, (size_t)(bytes - done), (off_t)(from * item + done));
+        ssize_t n =
+            pread(t->fd, window + done, (size_t)(bytes - done), (off_t)(from * item + done));
         if (n == 0)
             return ts_error_set(TS_ERR_IO, "loader: '%s' has become shorter since it was opened",
                                 t->path);

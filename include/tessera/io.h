@@ -1,7 +1,7 @@
 /**
  * @file io.h
- * Tensors in files: safetensors, npy and npz, images (PNG), data sets (IDX, CIFAR, CSV), checkpoints
- * of a training run.
+ * Tensors in files: safetensors, npy and npz, images (PNG), data sets (IDX, CIFAR, CSV),
+ * checkpoints of a training run.
  *
  * Files are untrusted: the library checks everything before it allocates a tensor. An invalid file
  * is TS_ERR_FORMAT; the message has the file and the expected and actual value. A save replaces the
@@ -114,8 +114,8 @@ TS_API ts_status ts_npy_save(const char *path, ts_tensor *t);
 typedef struct ts_npz ts_npz;
 
 /** Opens an archive and checks its directory; reads no tensor. Members are stored
- *  (numpy.savez) or deflated (numpy.savez_compressed), and their names end with ".npy". Owned by the
- *  caller; NULL with TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT or TS_ERR_MEMORY. */
+ *  (numpy.savez) or deflated (numpy.savez_compressed), and their names end with ".npy". Owned by
+ *  the caller; NULL with TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT or TS_ERR_MEMORY. */
 TS_API ts_npz *ts_npz_open(const char *path);
 /** Closes the file; tensors that were loaded stay. NULL-safe. */
 TS_API void ts_npz_close(ts_npz *npz);
@@ -158,8 +158,8 @@ typedef struct ts_png_opts {
  */
 TS_API ts_tensor *ts_png_load(const char *path, const ts_png_opts *opts);
 /** Writes a u8 CPU tensor, (H, W) or (C, H, W) with the channels of ts_png_opts, as a PNG image.
- *  Errors: TS_ERR_NULL, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_IO, TS_ERR_UNSUPPORTED (no
- *  libpng), TS_ERR_MEMORY. */
+ *  Errors: TS_ERR_NULL, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_IO, TS_ERR_UNSUPPORTED
+ *  (no libpng), TS_ERR_MEMORY. */
 TS_API ts_status ts_png_save(const char *path, ts_tensor *t);
 
 /* -------------------------------------------------------------------------- data sets ---- */

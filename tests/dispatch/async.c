@@ -537,6 +537,44 @@ TS_TEST(a_copy_from_pinned_memory_is_only_queued, MOCK)
     ck_assert_int_eq(pinned, 0);
 }
 
+/** Sample i: (3) f32 of i. */
+static int64_t seven(void *payload) { return (void)payload, 7; }
+static ts_status numbered(void *payload, int64_t index, ts_tensor **sample)
+{
+    (void)payload;
+    return TS_STATUS_OF(sample[0] = (ts_full)(TS_SIZES(3), ts_scalar_int(index), TS_F32));
+}
+
+TS_TEST(a_loader_copies_batches_while_the_callers_stream_is_busy, .threads = true, MOCK, .loop = 2)
+{
+    const ts_dataset set = {sizeof set, seven, numbered, NULL, 1};
+    ts_loader *l = ts_loader_new(&set, TS_OPTS(ts_loader_opts, .batch = 2, .in_order = true,
+                                               .device = device, .no_thread = _i));
+    OK(l);
+    for (int turn = 0; turn < 3; turn++) {
+        TS_SCOPE;
+        ts_tensor *doubled[4];
+        gate(NULL, true);
+        for (int k = 0; k < 4; k++) { /* returns though nothing on the stream has been done */
+            ts_batch b;
+            OK(ts_loader_next(l, &b));
+            ck_assert(b.index == k && b.y == TS_NONE);
+            ck_assert_int_eq(ts_device_of(b.x).backend, device.backend);
+            ck_assert_int_eq(ts_size(b.x, 0), k < 3 ? 2 : 1);
+            OK(doubled[k] = ts_mul_scalar(b.x, 2));
+            ts_drop(b.x); /* while its use is queued */
+        }
+        gate(NULL, false);
+        for (int k = 0; k < 4; k++)
+            ck_assert_double_eq(value(ts_select(ts_select(doubled[k], 0, 0), 0, 2)), 4 * k);
+        ck_assert_int_le(pinned, 5); /* memory is reused */
+        if (turn == 1)
+            OK(ts_loader_set_state(l, (ts_loader_state){5, 0}));
+    }
+    ts_loader_close(l);
+    ck_assert_int_eq(pinned, 0);
+}
+
 TS_TEST(a_failure_of_earlier_work_is_reported_by_the_call_that_waits, MOCK)
 {
     TS_SCOPE;

@@ -37,7 +37,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     case 3: t = ts_png_load(path, NULL); break;
     case 4: t = ts_png_load(path, TS_OPTS(ts_png_opts, .channels = 1, .indices = true)); break;
     case 5: t = ts_png_load(path, TS_OPTS(ts_png_opts, .channels = 4)); break;
-    case 6: t = ts_csv_load(path, TS_OPTS(ts_csv_load_opts, .separator = ';', .skip_lines = 1)); break;
+    case 6:
+        t = ts_csv_load(path, TS_OPTS(ts_csv_load_opts, .separator = ';', .skip_lines = 1));
+        break;
     case 7: t = ts_cifar_load(path, 10, &t, &labels) == TS_OK ? t : NULL; break;
     }
     close(fd);

@@ -1,4 +1,4 @@
-/** @file datasets.c  IDX, CIFAR, CSV, npz and PNG files: right ones, and ones that break one rule. */
+/** @file datasets.c  IDX, CIFAR, CSV, npz and PNG files, right ones and broken ones. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 
@@ -29,12 +29,14 @@ TS_TEST(idx_elements_of_each_type_are_read, IN_FOLDER)
     ck_values(t, TS_U8, "\1\2\3\4\5\377", 6);
     ck_assert_int_eq(ts_size(t, 0), 2);
     ck_assert_int_eq(ts_size(t, 1), 3);
-    ck_values(ts_idx_load(IDX(0, 0, 9, 1, 0, 0, 0, 2, 127, 128)), TS_I32, (int32_t[]){127, -128}, 8);
+    ck_values(ts_idx_load(IDX(0, 0, 9, 1, 0, 0, 0, 2, 127, 128)), TS_I32, (int32_t[]){127, -128},
+              8);
     ck_values(ts_idx_load(IDX(0, 0, 11, 1, 0, 0, 0, 3, 0, 1, 255, 254, 127, 255)), TS_I32,
               (int32_t[]){1, -2, 32767}, 12);
     ck_values(ts_idx_load(IDX(0, 0, 12, 1, 0, 0, 0, 1, 255, 255, 255, 0)), TS_I32,
               (int32_t[]){-256}, 4);
-    ck_values(ts_idx_load(IDX(0, 0, 13, 1, 0, 0, 0, 1, 0x3f, 0xc0, 0, 0)), TS_F32, (float[]){1.5F}, 4);
+    ck_values(ts_idx_load(IDX(0, 0, 13, 1, 0, 0, 0, 1, 0x3f, 0xc0, 0, 0)), TS_F32, (float[]){1.5F},
+              4);
     ck_values(ts_idx_load(IDX(0, 0, 14, 1, 0, 0, 0, 1, 0xc0, 4, 0, 0, 0, 0, 0, 0)), TS_F64,
               (double[]){-2.5}, 8);
     ck_values(ts_idx_load(IDX(0, 0, 8, 0, 7)), TS_U8, "\7", 1);
@@ -62,7 +64,8 @@ TS_TEST(idx_files_that_break_a_rule_are_named, IN_FOLDER)
     ck_failed(TS_ERR_FORMAT, "for (2), got 1 bytes");
     ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 8, 1, 0, 0, 0, 1, 1, 2)));
     ck_failed(TS_ERR_FORMAT, "got 2 bytes");
-    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 14, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+    ck_assert_ptr_null(ts_idx_load(IDX(0, 0, 14, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+                                       255,
                                        255, 255, 255, 255, 255, 255)));
     ck_failed(TS_ERR_FORMAT, "8-byte elements");
     ck_assert_ptr_null(ts_idx_load(in_folder("absent")));
@@ -79,8 +82,9 @@ TS_TEST(cifar_records_become_images_and_labels, .loop = 2, IN_FOLDER)
     unsigned char *bytes = malloc((size_t)(N * record));
     for (int i = 0; i < N; i++)
         for (int k = 0; k < record; k++)
-            bytes[i * record + k] = (unsigned char)(k < labels_of_one ? (k == labels_of_one - 1 ? i % 10 : 200)
-                                                                     : i * 7 + k);
+            bytes[i * record + k] = (unsigned char)(k >= labels_of_one       ? i * 7 + k
+                                                    : k == labels_of_one - 1 ? i % 10
+                                                                             : 200);
     const char *path = make("batch.bin", bytes, (size_t)(N * record));
     ts_tensor *x, *y;
     ck_ok(ts_cifar_load(path, _i ? 100 : 10, &x, &y));
@@ -88,7 +92,8 @@ TS_TEST(cifar_records_become_images_and_labels, .loop = 2, IN_FOLDER)
     ck_assert_int_eq(ts_size(x, 1), 3);
     ck_assert_int_eq(ts_size(x, 3), 32);
     for (int i = 0; i < N; i++) {
-        ck_assert_mem_eq((const char *)ts_data(x) + 3072 * i, bytes + i * record + labels_of_one, 3072);
+        ck_assert_mem_eq((const char *)ts_data(x) + 3072 * i, bytes + i * record + labels_of_one,
+                         3072);
         ck_assert_int_eq(((const int64_t *)ts_data(y))[i], i % 10);
     }
     ck_assert_int_eq(ts_cifar_load(path, _i ? 10 : 100, &x, &y), TS_ERR_FORMAT);
@@ -229,7 +234,8 @@ TS_TEST(a_library_that_is_missing_is_an_error, IN_FOLDER)
     ts_npz *z = ts_npz_open(make("d.npz", deflated, sizeof deflated));
     ck_ok(z);
     ck_assert_ptr_null(ts_npz_load(z, "d"));
-    ck_failed(TS_ERR_UNSUPPORTED, "npz_load: cannot open the library libz.so.1: it is switched off");
+    ck_failed(TS_ERR_UNSUPPORTED,
+              "npz_load: cannot open the library libz.so.1: it is switched off");
     ts_npz_close(z);
     ck_assert_ptr_null(ts_png_load(in_folder("d.npz"), NULL));
     ck_failed(TS_ERR_UNSUPPORTED, "/no/such/libpng.so");
@@ -320,11 +326,15 @@ TS_TEST(broken_pictures_are_errors, IN_FOLDER)
     }
     ck_assert_int_gt(refused, (int)sizeof bytes / 2);
     memcpy(bytes, palette, sizeof bytes);
-    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(5, 2, 2), TS_U8)), TS_ERR_SHAPE);
+    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(5, 2, 2), TS_U8)),
+                     TS_ERR_SHAPE);
     ck_failed(TS_ERR_SHAPE, "1 to 4 channels, got (5, 2, 2)");
-    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(2, 2), TS_F32)), TS_ERR_DTYPE);
-    ck_assert_int_eq(ts_png_save(in_folder("no/x.png"), ts_zeros(TS_SIZES(2, 2), TS_U8)), TS_ERR_IO);
-    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(0, 2), TS_U8)), TS_ERR_SHAPE);
+    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(2, 2), TS_F32)),
+                     TS_ERR_DTYPE);
+    ck_assert_int_eq(ts_png_save(in_folder("no/x.png"), ts_zeros(TS_SIZES(2, 2), TS_U8)),
+                     TS_ERR_IO);
+    ck_assert_int_eq(ts_png_save(in_folder("x.png"), ts_zeros(TS_SIZES(0, 2), TS_U8)),
+                     TS_ERR_SHAPE);
     ts_error_clear();
     ck_assert_int_eq(access(in_folder("x.png"), F_OK), -1);
 }

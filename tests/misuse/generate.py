@@ -159,8 +159,8 @@ class Callers:
             ends = owner.endswith(ENDS) and owner != "ts_named_tensors_free"
             give = ends and OBJECTS[plain] in {"MODULE", "OPTIMIZER", "SCALER", "LOADER", "CSV",
                                                "CHART", "PROGRESS", "RUN", "SAFETENSORS",
-                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE", "EMA",
-                                               "NPZ"}
+                                               "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE",
+                                               "EMA", "NPZ"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
                 return f'new_object(LIST, "{name}")'  # the memory that it held would leak
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
@@ -241,7 +241,7 @@ class Callers:
             end = f"end_object({MAKES[function]}, {call})"
         elif result.removeprefix("const ") in OBJECTS and function not in LENDS and \
                 OBJECTS[result.removeprefix("const ")] != "STREAM":
-            end = f'end_object({OBJECTS[result.removeprefix("const ")]}, {call})'
+            end = f"end_object({OBJECTS[result.removeprefix('const ')]}, {call})"
         else:
             end = f"(void){call}; end_nothing()"
         lines.append(f'begin("{function}", {flags(function)}); {end};')

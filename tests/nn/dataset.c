@@ -169,7 +169,9 @@ static ts_status uneven(void *payload, int64_t index, ts_tensor **sample)
     case 1: sample[0] = ts_zeros(TS_SIZES(2), odd ? TS_F64 : TS_F32); break;
     case 2: sample[0] = odd ? TS_NONE : ts_zeros(TS_SIZES(2), TS_F32); break;
     case 3: sample[0] = odd ? NULL : ts_zeros(TS_SIZES(2), TS_F32); break;
-    case 4: sample[0] = ts_empty_on(TS_SIZES(2), TS_F32, odd ? TS_DEVICE_META : TS_DEVICE_CPU); break;
+    case 4:
+        sample[0] = ts_empty_on(TS_SIZES(2), TS_F32, odd ? TS_DEVICE_META : TS_DEVICE_CPU);
+        break;
     case 5: return odd ? TS_ERR_IO : numbered(NULL, index, sample);
     default: sample[0] = ts_zeros((int64_t[]){1, 1, 1, 1, 1, 1, 1, 1}, 8, TS_F32);
     }
@@ -275,7 +277,8 @@ TS_TEST(tensors_in_memory_are_a_dataset_and_keep_their_layout)
     ts_loader_close(l);
     ts_tensor_dataset_free(set);
     ts_tensor_dataset_free(NULL);
-    FAILS(TS_ERR_SHAPE, ts_tensor_dataset_new((ts_tensor *[]){images, ts_zeros(TS_SIZES(9), TS_F32)}, 2));
+    ts_tensor *uneven_pair[] = {images, ts_zeros(TS_SIZES(9), TS_F32)};
+    FAILS(TS_ERR_SHAPE, ts_tensor_dataset_new(uneven_pair, 2));
     SAYS("tensor 1");
     FAILS(TS_ERR_VALUE, ts_tensor_dataset_new(&images, 0));
     FAILS(TS_ERR_DEVICE, ts_tensor_dataset_new(
@@ -331,7 +334,8 @@ TS_TEST(crops_reach_each_place_and_mirror_beyond_the_ends)
     ts_manual_seed(7);
     for (int i = 0; i < 400; i++) {
         TS_SCOPE;
-        OK(ts_augment(&mask, 1, TS_OPTS(ts_augment_opts, .padding = 2, .height = 3, .width = 5), out));
+        OK(ts_augment(&mask, 1, TS_OPTS(ts_augment_opts, .padding = 2, .height = 3, .width = 5),
+                      out));
         ck_assert_int_eq(ts_size(out[0], 0), 3);
         ck_assert_int_eq(ts_size(out[0], 1), 5);
         int found = 0;
@@ -383,7 +387,8 @@ TS_TEST(colours_change_by_their_formulas_within_0_to_1)
         for (int i = 0; i < 64; i++) { /* a pixel keeps its grey value */
             double before = 0, after = 0;
             for (int c = 0; c < 3; c++)
-                before += (double)(weights[c] * x[64 * c + i]), after += (double)(weights[c] * y[64 * c + i]);
+                before += (double)(weights[c] * x[64 * c + i]),
+                    after += (double)(weights[c] * y[64 * c + i]);
             ck_assert_double_eq_tol(before, after, 1e-5);
         }
     }

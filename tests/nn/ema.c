@@ -1,4 +1,4 @@
-/** @file ema.c  Averages of a module, weights in files, groups by a rule, forwards of several tensors. */
+/** @file ema.c  Averages of a module, its files, groups by a rule, forwards of lists. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 
@@ -23,7 +23,7 @@ static void set(ts_module *m, const char *name, double value)
     ck_ok(ts_init_constant(ts_module_tensor(m, name), value));
 }
 
-/* --------------------------------------------------------------------------------- averages ---- */
+/* ------------------------------------------------------------------------------ averages ---- */
 
 TS_TEST(averages_follow_their_formula)
 {
@@ -170,7 +170,7 @@ TS_TEST(states_of_averages_must_match)
     ts_module_free(m);
 }
 
-/* ------------------------------------------------------------------------------------ files ---- */
+/* --------------------------------------------------------------------------------- files ---- */
 
 TS_TEST(weights_are_saved_and_loaded_in_a_line, IN_FOLDER)
 {
@@ -194,7 +194,7 @@ TS_TEST(weights_are_saved_and_loaded_in_a_line, IN_FOLDER)
     ts_module_free(a), ts_module_free(b), ts_module_free(wide);
 }
 
-/* ----------------------------------------------------------------------------------- groups ---- */
+/* -------------------------------------------------------------------------------- groups ---- */
 
 static bool is_matrix(void *ctx, const char *name, ts_tensor *t)
 {
@@ -230,7 +230,7 @@ TS_TEST(groups_take_the_parameters_that_a_rule_accepts)
     ts_module_free(m);
 }
 
-/* --------------------------------------------------------------------------- several tensors ---- */
+/* ----------------------------------------------------------------------- several tensors ---- */
 
 static ts_tensor *weigh(ts_module *m, ts_tensor *const *inputs, int n)
 {
@@ -264,7 +264,8 @@ TS_TEST(a_forward_takes_several_tensors)
     ck_assert_double_eq(value, 4);
     ck_ok(ts_item(ts_forward(m, x[0]), &value));
     ck_assert_double_eq(value, 1);
-    ck_ok(ts_module_add_forward_hook(m, TS_OPTS(ts_forward_hook, .before = twice, .after = plus), NULL));
+    ck_ok(ts_module_add_forward_hook(m, TS_OPTS(ts_forward_hook, .before = twice, .after = plus),
+                                     NULL));
     ck_ok(ts_item(ts_forward_list(m, x, 2), &value));
     ck_assert_double_eq(value, 6); /* 2 + 2, and the first tensor again */
     ck_ok(ts_forward_list(linear, x, 1));

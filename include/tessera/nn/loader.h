@@ -3,11 +3,11 @@
  * next-token training.
  *
  * Seed and epoch determine the order of the samples. Batch k of epoch e depends only on the seed, e
- * and k, so a resumed run needs only e and k. Background threads prepare batches; they do not change
- * their content.
+ * and k, so a resumed run needs only e and k. Background threads prepare batches; they do not
+ * change their content.
  *
- * In a file of tokens the samples are windows of T + 1 tokens; neighbouring windows share one token.
- * Seed and epoch also determine the offset of the first window.
+ * In a file of tokens the samples are windows of T + 1 tokens; neighbouring windows share one
+ * token. Seed and epoch also determine the offset of the first window.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LOADER_H
@@ -26,8 +26,8 @@ typedef struct ts_loader_opts {
     size_t size;       /**< sizeof(ts_loader_opts) */
     int64_t batch;     /**< B, samples per batch; >= 1 */
     int64_t length;    /**< T, tokens per window; >= 1. Files of tokens only */
-    ts_dtype dtype;    /**< dtype of the file's tokens: TS_U8, TS_I32 or TS_I64, little endian. Files
-                            of tokens only */
+    ts_dtype dtype;    /**< of the file's tokens: TS_U8, TS_I32 or TS_I64, little endian. Files of
+                            tokens only */
     double from, to;   /**< range as fractions of the file or of the dataset, 0 <= from <= to <= 1;
                             both 0: all of it */
     uint64_t seed;
@@ -79,9 +79,9 @@ TS_API ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts);
  */
 TS_API ts_loader *ts_loader_new(const ts_dataset *dataset, const ts_loader_opts *opts);
 /** Returns the next batch in *batch. Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_IO if the file has
- * become too short or cannot be read, those of dataset->get (the message ends with the number of the
- * sample), TS_ERR_SHAPE or TS_ERR_DTYPE if samples of a batch differ, TS_ERR_STATE if opts.stop ended
- * the wait. After an error the next call tries the same batch again. */
+ * become too short or cannot be read, those of dataset->get (the message ends with the number of
+ * the sample), TS_ERR_SHAPE or TS_ERR_DTYPE if samples of a batch differ, TS_ERR_STATE if opts.stop
+ * ended the wait. After an error the next call tries the same batch again. */
 TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 /** Number of batches in an epoch. */
 TS_API int64_t ts_loader_batches(const ts_loader *loader);

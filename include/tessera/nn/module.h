@@ -93,12 +93,12 @@ TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child,
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
 /** A module's forward of n tensors, such as queries and keys; like ts_module_type.forward. */
 typedef ts_tensor *(*ts_forward_list_fn)(ts_module *m, ts_tensor *const *inputs, int n);
-/** Sets the function that ts_forward_list() calls. ts_forward() calls it, with n = 1, if the type has
- *  no forward. TS_ERR_NULL. */
+/** Sets the function that ts_forward_list() calls. ts_forward() calls it, with n = 1, if the type
+ *  has no forward. TS_ERR_NULL. */
 TS_API ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward);
-/** ts_forward() of n tensors, 1 to 16, by the function of ts_module_set_forward_list(). Hooks receive
- *  the first tensor and may replace it. TS_ERR_UNSUPPORTED without such a function, except for one
- *  tensor; TS_ERR_NULL, TS_ERR_VALUE. */
+/** ts_forward() of n tensors, 1 to 16, by the function of ts_module_set_forward_list(). Hooks
+ *  receive the first tensor and may replace it. TS_ERR_UNSUPPORTED without such a function, except
+ *  for one tensor; TS_ERR_NULL, TS_ERR_VALUE. */
 TS_API ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n);
 
 /** Functions around a module's forward; each may be NULL. */
@@ -211,8 +211,8 @@ TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *name
 
 /** Writes the state dict to a safetensors file; errors as ts_safetensors_save(). */
 TS_API ts_status ts_module_save(const ts_module *m, const char *path);
-/** Reads a file of ts_module_save(), or any safetensors file with exactly the names and sizes of the
- *  module's state dict. Errors: those of ts_safetensors_open() and ts_module_load_state_dict();
+/** Reads a file of ts_module_save(), or any safetensors file with exactly the names and sizes of
+ *  the module's state dict. Errors: those of ts_safetensors_open() and ts_module_load_state_dict();
  *  nothing is then copied. */
 TS_API ts_status ts_module_load(ts_module *m, const char *path);
 

@@ -28,8 +28,8 @@ typedef struct ts_training {
 
 /**
  * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h), whose errors it
- * returns: parameters and buffers, the optimizer's state and numbers, the averages, the scaler's numbers, the
- * loader's position, the generator's state, the run's id.
+ * returns: parameters and buffers, the optimizer's state and numbers, the averages, the scaler's
+ * numbers, the loader's position, the generator's state, the run's id.
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
