@@ -2,7 +2,7 @@
 # A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
 .DEFAULT_GOAL := help
 # Values of user settings are literal text: neither make nor the shell expands them.
-SETTINGS := ARCHS DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
+SETTINGS := ARCHS CLASSES DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
 .PHONY: help setup build train unet test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
@@ -32,10 +32,11 @@ train: build/build.ninja ## train a GPT; STEPS= OUT= SEED= DATA= DEVICE=cpu|cuda
 	    set -x; build/examples/train_gpt --data "$${DATA:-build/corpus.txt}" \
 	    --out "$${OUT:-runs/gpt}" $(RUN_OPTIONS)
 
-unet: build/build.ninja ## train a U-Net; STEPS= OUT= SEED= DEVICE=cpu|cuda AMP=1 COMPILE=1 RESUME=1 OVERWRITE=1
+unet: build/build.ninja ## train a U-Net; DATA= CLASSES= STEPS= OUT= SEED= DEVICE= AMP=1 COMPILE=1 RESUME=1 OVERWRITE=1
 	@ninja -C build trainer
 	@if [ -z "$$OUT$$RESUME" ]; then OVERWRITE=1; fi; \
-	    set -x; build/examples/unet --out "$${OUT:-runs/unet}" $(RUN_OPTIONS) $${AMP:+--amp}
+	    set -x; build/examples/unet --out "$${OUT:-runs/unet}" $(RUN_OPTIONS) $${AMP:+--amp} \
+	    $${DATA:+--data "$$DATA"} $${CLASSES:+--classes "$$CLASSES"}
 
 test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
 	@tools/gpu-suite current

@@ -157,6 +157,7 @@ static void *work(void *arg)
         l->ahead = after(l, at);
         uint64_t turn = l->turn;
         pthread_mutex_unlock(&l->lock);
+        ts_error_clear(); /* a failure of an earlier batch was passed on */
         prepare(l, at, &r);
         if (r.status != TS_OK) { /* the record is this thread's */
             snprintf(r.message, sizeof r.message, "%s", ts_error_message());

@@ -4,6 +4,7 @@
 Usage: unet.py PROGRAM"""
 import csv
 import os
+import re
 import shutil
 import signal
 import struct
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
@@ -27,6 +29,16 @@ def log_of(folder):
     with open(os.path.join(folder, "log.csv"), newline="", encoding="ascii") as file:
         return [[row[name] for name in ("step", "loss", "val_iou", "val_accuracy", "lr")]
                 for row in csv.DictReader(file)]
+
+
+def write_png(path, side, colour, row):
+    """A square PNG image of equal rows, of 8 bits per channel."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    head = struct.pack(">IIBBBBB", side, side, 8, colour, 0, 0, 0)
+    with open(path, "wb") as file:
+        file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) +
+                   chunk(b"IDAT", zlib.compress((b"\0" + row) * side)) + chunk(b"IEND", b""))
 
 
 class UNet(unittest.TestCase):
@@ -99,6 +111,50 @@ class UNet(unittest.TestCase):
         self.assertNotEqual(first, second)
         for a, b in zip(first, second):
             self.assertAlmostEqual(float(a[1]), float(b[1]), delta=0.05)
+
+    def pairs(self, name, masks):
+        """A folder of images whose left part is red, as wide as the mask says."""
+        folder = os.path.join(self.folder, name)
+        for part in "images", "masks":
+            os.makedirs(os.path.join(folder, part))
+        for i in range(20):
+            edge = 4 + i % 9
+            row = bytes(c for x in range(SIZE + 3)
+                        for c in ((220, 30, 40) if x < edge else (40, 60, 70 + 5 * (x % 3))))
+            write_png(os.path.join(folder, "images", f"{i:02}.png"), SIZE + 3, 2, row)
+            write_png(os.path.join(folder, "masks", f"{i:02}.png"), SIZE + 3, 0,
+                      bytes(masks * (x < edge) for x in range(SIZE + 3)))
+        return folder
+
+    def test_pairs_of_files_train_and_resume(self):
+        folder, runs = self.pairs("data", 1), []
+        for i in range(2):
+            out = os.path.join(self.folder, f"pairs{i}")
+            more = ["--data", folder, "--classes", "2"]
+            if i:  # half of the run first
+                done = self.run_to_end(out, *more, "--steps", "30", "--width", "4")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                more.append("--resume")
+            done = self.run_to_end(out, *more, "--steps", "60", "--width", "4")
+            if "libpng" in done.stderr and done.returncode:
+                self.skipTest("no libpng")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            runs.append(done.stdout)
+        found = [float(re.search(r"IoU (0\.\d+|1\.0*)", text)[1]) for text in runs]
+        self.assertGreater(found[0], 0.8)
+        self.assertGreater(found[1], 0.8)
+        self.assertTrue(os.path.exists(os.path.join(self.folder, "pairs0", "validation.png")))
+
+    def test_wrong_pairs_are_named(self):
+        out = os.path.join(self.folder, "wrong")
+        done = self.run_to_end(out, "--data", self.pairs("more", 5), "--classes", "2")
+        if "libpng" in done.stderr:
+            self.skipTest("no libpng")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"'\d\d.png': expected classes below 2 in the mask, got 5")
+        done = self.run_to_end(out, "--data", self.folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("has no PNG files", done.stderr)
 
     def test_a_size_that_cannot_be_halved_is_refused(self):
         done = self.run_to_end(os.path.join(self.folder, "odd"), "--size", "40")
