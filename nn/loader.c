@@ -256,8 +256,8 @@ ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source)
     make_lock(l);
     l->threads = ts_nn_alloc(l->opts.workers, sizeof *l->threads, "a loader's threads");
     l->ring = l->threads ? ts_nn_alloc(l->opts.ahead, sizeof *l->ring, "batches") : NULL;
-    int batches = l->opts.ahead + l->opts.workers + 2; /* with those copied and prepared */
-    if (!l->ring || (!on_cpu(l) && (ts_nn_pins_begin(&l->pins, batches * source->nfields) != TS_OK ||
+    int pins = source->nfields * (l->opts.ahead + l->opts.workers + 2); /* 2: copied and staged */
+    if (!l->ring || (!on_cpu(l) && (ts_nn_pins_begin(&l->pins, pins) != TS_OK ||
                                     ts_stream_new(o->device, &l->copies) != TS_OK ||
                                     ts_event_new(o->device, &l->copied) != TS_OK))) {
         ts_loader_close(l);
