@@ -133,10 +133,10 @@ class UNet(unittest.TestCase):
             out = os.path.join(self.folder, f"pairs{i}")
             more = ["--data", folder, "--classes", "2"]
             if i:  # half of the run first
-                done = self.run_to_end(out, *more, "--steps", "30", "--width", "4")
+                done = self.run_to_end(out, *more, "--steps", "75", "--width", "4")
                 self.assertEqual(done.returncode, 0, done.stderr)
                 more.append("--resume")
-            done = self.run_to_end(out, *more, "--steps", "60", "--width", "4")
+            done = self.run_to_end(out, *more, "--steps", "150", "--width", "4")
             if "libpng" in done.stderr and done.returncode:
                 self.skipTest("no libpng")
             self.assertEqual(done.returncode, 0, done.stderr)
