@@ -13,9 +13,14 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
     char sizes[192];
     if (!s->fused)
         return;
-    fprintf(out, "  group at step %u, %u calls over %s:", k, s->count,
-            ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
-    for (uint32_t i = 0; i < s->count; i++)
+    uint32_t calls = s->members ? s->count / s->members : s->count;
+    if (s->members)
+        fprintf(out, "  group at step %u, %u calls on each of %u tensors, %lld elements in all:", k,
+                calls, s->members, (long long)s->numel);
+    else
+        fprintf(out, "  group at step %u, %u calls over %s:", k, calls,
+                ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
+    for (uint32_t i = 0; i < calls; i++)
         fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
                                                              e->graph, e->order[s->first + i])));
     fputc('\n', out);
@@ -61,7 +66,9 @@ void ts_exec_dump(const ts_exec *e, const char *name)
         const ts_step *s = &e->steps[k];
         char sizes[192];
         fprintf(out, "step %u", k);
-        if (s->fused)
+        if (s->members)
+            fprintf(out, ", %u members of %u calls", s->members, s->count / s->members);
+        else if (s->fused)
             fprintf(out, ", %u calls over %s", s->count,
                     ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
         fprintf(out, "\n");

@@ -200,8 +200,13 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
     ts_group_call *group = (ts_group_call *)(calls + n);
     ts_tensor *headers = (ts_tensor *)(group + n);
     uint32_t *numbers = (uint32_t *)(headers + most), count = 0;
+    uint32_t each = s->members ? s->count / s->members : s->count; /* members share no header */
     ts_status status = TS_OK;
     for (uint32_t k = 0; k < n && status == TS_OK; k++) {
+        if (k % each == 0) {
+            headers += count;
+            count = 0;
+        }
         status = ready(r, r->exec->order[s->first + k], &calls[k], headers, numbers, &count);
         group[k] = (ts_group_call){&calls[k].f, calls[k].f.table->impl[calls[k].f.key]};
     }
@@ -211,8 +216,11 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
             r->workspace->used = 0;
         r->thread->workspace = r->workspace;
         ts_device_times_scope(r->thread, "compiled");
-        status = b->group_run(b->state, s->device.index, group, (int)n,
-                              ts_stream_current(s->device), report);
+        ts_stream *stream = ts_stream_current(s->device);
+        status = s->members ? b->group_run_members(b->state, s->device.index, group, (int)each,
+                                                   (int)s->members, stream, report)
+                            : b->group_run(b->state, s->device.index, group, (int)n, stream,
+                                           report);
         ts_device_times_scope(r->thread, NULL);
         r->thread->workspace = NULL;
     }

@@ -7,6 +7,7 @@
  * next tile.
  */
 // SPDX-License-Identifier: MIT
+#include "compile/plan.h"
 #include "compile/replay.h"
 
 #include <string.h>
@@ -158,24 +159,6 @@ static bool read_stream(reader *r)
 }
 
 /* -------------------------------------------------------------------------------- steps ---- */
-
-/** A storage and value that a node uses, and whether the node writes it. */
-typedef struct touch {
-    uint32_t storage, value;
-    bool writes, fresh; /* fresh: the first write, to all of a new promised storage */
-    bool last;          /* a group's result that no other call of the group may use */
-} touch;
-
-typedef struct maker {
-    ts_exec *exec;
-    ts_graph *graph;
-    ts_array touches;  /* touches of all nodes */
-    uint32_t *begin;   /* index of each node's first touch, and the end */
-    uint32_t *step_of; /* step of each node; UINT32_MAX: dead */
-    const uint64_t *numbers;
-    int64_t max_groups;
-    bool by_rows;
-} maker;
 
 static bool add_touch(maker *m, ts_id id, bool writes, bool fresh)
 {
@@ -366,21 +349,28 @@ static void add_node(maker *m, uint32_t i)
     }
 }
 
-/** Orders the nodes by steps; a group with one node becomes a call. */
+/** Orders the nodes by steps, and those of a step by members; a group with one node becomes a
+ *  call. */
 static void order_nodes(maker *m)
 {
     ts_exec *e = m->exec;
     uint32_t at = 0;
     for (uint32_t k = 0; k < e->nsteps; k++) {
         ts_step *s = &e->steps[k];
-        uint32_t left = s->count, first = s->first;
+        uint32_t each = s->members ? s->count / s->members : s->count, left = s->count,
+                 first = s->first;
         s->first = at;
         s->fused = s->fused && s->count > 1;
+        memset(e->order + at, 0xff, s->count * sizeof *e->order);
         for (uint32_t i = first; left; i++)
             if (m->step_of[i] == k) {
-                e->order[at++] = i;
+                uint32_t *to = &e->order[s->first + m->member[i] * each];
+                while (*to != UINT32_MAX)
+                    to++;
+                *to = i;
                 left--;
             }
+        at += s->count;
         e->nfused += s->fused ? s->count : 0;
     }
     e->nnodes = at;
@@ -418,8 +408,11 @@ static void find_lives(maker *m)
     for (uint32_t k = 0; k < e->nsteps; k++)
         for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++)
             for (uint32_t j = m->begin[e->order[i]]; j < m->begin[e->order[i] + 1]; j++) {
-                bool again = e->storages[t[j].storage].inside; /* or met before in this group */
-                for (uint32_t p = e->steps[k].first; p < i && e->steps[k].fused && !again; p++)
+                bool again = e->storages[t[j].storage].inside; /* or met before in this member */
+                uint32_t p = e->steps[k].first;
+                if (e->steps[k].members)
+                    p = i - (i - p) % (e->steps[k].count / e->steps[k].members);
+                for (; p < i && e->steps[k].fused && !again; p++)
                     for (uint32_t q = m->begin[e->order[p]]; q < m->begin[e->order[p] + 1]; q++)
                         again |= t[q].value == t[j].value;
                 if (!again)
@@ -488,7 +481,8 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
          (e->opens = take(e->nstorages * sizeof *e->opens)) &&
          (e->closes = take(e->nstorages * sizeof *e->closes)) &&
          (m.begin = take((n + 1) * sizeof *m.begin)) &&
-         (m.step_of = take((n + 1) * sizeof *m.step_of));
+         (m.step_of = take((n + 1) * sizeof *m.step_of)) &&
+         (m.member = take((n + 1) * sizeof *m.member));
     if (ok && r.storages.count)
         memcpy(e->storages, r.storages.data, r.storages.count * sizeof *e->storages);
     ok = ok && find_touches(&m);
@@ -499,12 +493,16 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
         for (uint32_t i = 0; i < n; i++)
             if (m.step_of[i] != UINT32_MAX)
                 add_node(&m, i);
+        ok = ts_plan_join_alike(&m);
+    }
+    if (ok) {
         order_nodes(&m);
         find_lives(&m);
         list_lives(e);
     }
     give(m.begin, (n + 1) * sizeof *m.begin);
     give(m.step_of, (n + 1) * sizeof *m.step_of);
+    give(m.member, (n + 1) * sizeof *m.member);
     ts_array_free(&m.touches, sizeof(touch));
     ts_array_free(&r.storages, sizeof(ts_plan_storage));
     if (ok)

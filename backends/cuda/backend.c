@@ -315,6 +315,7 @@ static const ts_backend backend = {
     .capture_free = ts_cuda_capture_free,
     .group_takes = ts_cuda_group_takes,
     .group_run = ts_cuda_group_run,
+    .group_run_members = ts_cuda_group_run_members,
     .profile_begin = ts_cupti_begin,
     .profile_tag = ts_cupti_tag,
     .profile_end = profile_end,

@@ -71,8 +71,7 @@ int ts_cuda_group_value_of(ts_cuda_group *g, const ts_tensor *t)
     return g->nvalues++;
 }
 
-/** Describes the calls and finds their values. */
-static bool gather(ts_cuda_group *g, const ts_group_call *calls, int count)
+bool ts_cuda_group_gather(ts_cuda_group *g, const ts_group_call *calls, int count)
 {
     for (int c = 0; c < count; c++) {
         ts_cuda_group_call *call = &g->calls[g->ncalls++];
@@ -114,7 +113,7 @@ bool ts_cuda_group_takes(void *state, ts_frame *f, ts_kernel kernel)
     ts_cuda_group_value values[TENSORS];
     const char *why;
     ts_cuda_group g = {.calls = &call, .values = values};
-    return gather(&g, &(ts_group_call){f, kernel}, 1) && ts_cuda_nvrtc(&why);
+    return ts_cuda_group_gather(&g, &(ts_group_call){f, kernel}, 1) && ts_cuda_nvrtc(&why);
 }
 
 /** Byte strides of a tensor along the dims of a result of `ndim` dims, outermost first. */
@@ -252,14 +251,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static kernel **kernels; /* open addressing */
 static int nkernels, room;
 
-/** Writes the kernel's key: the device, and everything that the source depends on. Returns the
- *  number of words. */
-static int words_of(const ts_cuda_group *g, uint64_t *words)
+int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
 {
     int n = 0;
     words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
                  (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
-                 (uint64_t)g->tail << 25 |
+                 (uint64_t)g->tail << 25 | (uint64_t)__builtin_ctz((unsigned)g->members | 1 << 30) << 26 |
                  (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
     words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
                  (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
@@ -373,10 +370,8 @@ static ts_status make(const ts_cuda_group *g, CUfunction *function, ts_group_rep
     return status;
 }
 
-/** Finds or compiles the kernel of a group. A kernel that NVRTC or the driver has rejected is not
- *  compiled again. */
-static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
-                             CUfunction *function, ts_group_report *report)
+ts_status ts_cuda_group_kernel(const ts_cuda_group *g, const uint64_t *words, int n,
+                               void **function, ts_group_report *report)
 {
     uint64_t hash = ts_cuda_hash(words, (size_t)n);
     ts_status status = TS_OK;
@@ -407,7 +402,7 @@ static ts_status find_kernel(const ts_cuda_group *g, const uint64_t *words, int 
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
-static ts_status launch(const ts_cuda_group *g, CUfunction function, const ts_frame *f,
+static ts_status launch(const ts_cuda_group *g, void *function, const ts_frame *f,
                         void **arguments, cudaStream_t stream)
 {
     ts_cuda_group_space space = {0};
@@ -445,7 +440,7 @@ static ts_status launch(const ts_cuda_group *g, CUfunction function, const ts_fr
 }
 
 /** Launches a group that has sums over rows, and adds the partial sums. */
-static ts_status launch_with_sums(const ts_cuda_group *g, CUfunction function, const ts_frame *f,
+static ts_status launch_with_sums(const ts_cuda_group *g, void *function, const ts_frame *f,
                                   void **arguments, ts_device where, cudaStream_t stream,
                                   ts_group_report *report)
 {
@@ -479,14 +474,10 @@ static ts_status launch_with_sums(const ts_cuda_group *g, CUfunction function, c
     return status;
 }
 
-/** Room for a group of `count` calls: calls, values, words of the key, addresses of arguments. */
-typedef struct space_of {
-    size_t calls, values, words, arguments;
-} space_of;
-static space_of room_for(int count)
+ts_cuda_group_room ts_cuda_group_room_for(int count)
 {
     size_t n = (size_t)count, operands = TENSORS;
-    return (space_of){n * sizeof(ts_cuda_group_call), n * operands * sizeof(ts_cuda_group_value),
+    return (ts_cuda_group_room){n * sizeof(ts_cuda_group_call), n * operands * sizeof(ts_cuda_group_value),
                       (2 + n * operands + 4 * n) * sizeof(uint64_t),
                       (1 + n * (2 * operands + 1)) * sizeof(void *)};
 }
@@ -494,11 +485,11 @@ static space_of room_for(int count)
 /** Describes a group and lays it out in `block`, host scratch memory from ts_scratch_take(). */
 static ts_status prepare(ts_cuda_group *g, char *block, const ts_group_call *calls, int count)
 {
-    space_of bytes = room_for(count);
+    ts_cuda_group_room bytes = ts_cuda_group_room_for(count);
     memset(block, 0, bytes.calls + bytes.values);
     *g = (ts_cuda_group){.calls = (ts_cuda_group_call *)block,
                          .values = (ts_cuda_group_value *)(block + bytes.calls)};
-    if (!gather(g, calls, count))
+    if (!ts_cuda_group_gather(g, calls, count))
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s is not a loop of a known function",
                             ts_op_name(calls[g->ncalls - 1].frame->op));
     if (!lay_out(g, calls[0].frame->rets[0].t))
@@ -513,8 +504,8 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
     (void)state;
     ts_cuda_device *d = ts_cuda_use(device);
     ts_cuda_group g;
-    CUfunction function = NULL;
-    space_of bytes = room_for(count);
+    void *function = NULL;
+    ts_cuda_group_room bytes = ts_cuda_group_room_for(count);
     int64_t all = (int64_t)(bytes.calls + bytes.values + bytes.words + bytes.arguments);
     char *block = d ? ts_scratch_take(TS_DEVICE_CPU, all) : NULL;
     if (!block)
@@ -523,7 +514,7 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
     *report = (ts_group_report){.launches = 1};
     ts_status status = prepare(&g, block, calls, count);
     if (status == TS_OK && g.numel)
-        status = find_kernel(&g, words, words_of(&g, words), &function, report);
+        status = ts_cuda_group_kernel(&g, words, ts_cuda_group_words(&g, words), &function, report);
     void **arguments = (void **)((char *)words + bytes.words);
     if (status == TS_OK && g.lines)
         status = launch_with_sums(&g, function, calls[0].frame, arguments,
@@ -539,7 +530,7 @@ ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capab
                                 ts_cuda_compiled *compiled)
 {
     ts_cuda_group g;
-    space_of bytes = room_for(count);
+    ts_cuda_group_room bytes = ts_cuda_group_room_for(count);
     int64_t all = (int64_t)(bytes.calls + bytes.values);
     char *block = ts_scratch_take(TS_DEVICE_CPU, all), *source = NULL;
     if (!block)

@@ -86,6 +86,7 @@ typedef struct ts_cuda_group {
     bool full;              /* no access is outside of its row, no row outside of the space */
     int threads, resident;  /* threads of a block; blocks that a multiprocessor shall hold */
     int64_t blocks, lines;  /* lines of partial sums; 0: no sums */
+    int members; /* with members (fuse_members.c): most of a launch, a power of two; else 0 */
 } ts_cuda_group;
 
 enum { TS_CUDA_GROUP_THREADS = 256 };
@@ -94,6 +95,22 @@ enum { TS_CUDA_GROUP_THREADS = 256 };
  *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
  *  cast. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
+/** Describes the calls of a group and finds its values. False if a call is not the loop of a known
+ *  function, or needs another row. */
+bool ts_cuda_group_gather(ts_cuda_group *group, const ts_group_call *calls, int count);
+/** Bytes of memory for a group of `count` calls: its calls, its values, the words of its key, the
+ *  addresses of its kernel's arguments. */
+typedef struct ts_cuda_group_room {
+    size_t calls, values, words, arguments;
+} ts_cuda_group_room;
+ts_cuda_group_room ts_cuda_group_room_for(int count);
+/** Writes the key of a group's kernel: the device, and all that the source depends on. Returns the
+ *  number of words. */
+int ts_cuda_group_words(const ts_cuda_group *group, uint64_t *words);
+/** Finds or compiles the kernel of a group on the current device. A kernel that NVRTC or the driver
+ *  has rejected is not compiled again: TS_ERR_UNSUPPORTED. */
+ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words, int nwords,
+                               void **function, ts_group_report *report);
 /** Index of a tensor in group->values; adds the tensor if it is new. */
 int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
 /** Fills *call for a call by rows (fuse_rows.c). dims, summed: ts_kernel_row_dims(). Returns false
@@ -118,7 +135,7 @@ cudaError_t ts_cuda_add_lines(const ts_cuda_sums *sums, cudaStream_t stream);
 /** Source of the group's kernel, without the functors' definitions. The caller frees it. NULL if
  *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel: the space, a
  *  group_tensor for each value in memory, a double for each number, and the members of each functor
- *  that has members. */
+ *  that has members. The first three are a group_members in a group with members. */
 char *ts_cuda_group_source(const ts_cuda_group *group);
 
 /** Launches a kernel that was loaded at run time, as ts_cuda_launch() does (launch.c). */
@@ -146,9 +163,15 @@ bool ts_cuda_group_takes(void *state, ts_frame *frame, ts_kernel kernel);
 ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls, int count,
                             ts_stream *stream, ts_group_report *report);
 
-/** Compiles a group for a compute capability without a device. Exported for tests. */
+ts_status ts_cuda_group_run_members(void *state, int device, const ts_group_call *calls, int count,
+                                    int members, ts_stream *stream, ts_group_report *report);
+
+/** Compiles a group for a compute capability without a device; so does the second for a group with
+ *  members. Exported for tests. */
 TS_API ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
                                        ts_cuda_compiled *compiled);
+TS_API ts_status ts_cuda_members_compile(const ts_group_call *calls, int count, int members,
+                                         int capability, ts_cuda_compiled *compiled);
 
 TS_END_DECLS
 #endif

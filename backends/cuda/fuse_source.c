@@ -112,8 +112,44 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
     return true;
 }
 
+/** Appends the parameters of a group with members, and the values of those of other groups: the
+ *  block's member has their places in the table. */
+static void put_members(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
+{
+    int tensors = 0, numbers = 0;
+    for (int i = 0; i < g->nvalues; i++)
+        tensors += g->values[i].way != TS_CUDA_INSIDE;
+    for (int c = 0; c < g->ncalls; c++)
+        for (int k = 1; k < g->calls[c].formula.operands; k++)
+            numbers += g->calls[c].formula.host[k];
+    put(t, "extern \"C\" __global__ void __launch_bounds__(%d) group("
+           "const __grid_constant__ group_members<%d, %d, %d> m",
+        g->threads, g->members, tensors, numbers);
+    for (int c = 0; c < g->ncalls; c++)
+        if (g->calls[c].formula.bytes)
+            put(t, ",\n    const %.*s f%d", names[c][0].length, names[c][0].text, c);
+    put(t, ")\n{\n    const uint32_t own = m.of_block(blockIdx.x);\n"
+           "    const uint32_t block = blockIdx.x - m.first[own];\n"
+           "    const group_space s = m.space(own);\n");
+    tensors = numbers = 0;
+    for (int i = 0; i < g->nvalues; i++) {
+        const ts_cuda_group_value *v = &g->values[i];
+        if (v->way != TS_CUDA_INSIDE)
+            put(t, "    const group_tensor<1> t%d = {m.data[%d][own], {%d}};\n", i, tensors++,
+                v->way == TS_CUDA_ARRAY ? v->item * g->width : 0);
+    }
+    for (int c = 0; c < g->ncalls; c++)
+        for (int k = 1; k < g->calls[c].formula.operands; k++)
+            if (g->calls[c].formula.host[k])
+                put(t, "    const double n%d_%d = m.number[%d][own];\n", c, k, numbers++);
+}
+
 static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
 {
+    if (g->members) {
+        put_members(t, g, names);
+        return;
+    }
     put(t, "extern \"C\" __global__ void __launch_bounds__(%d, %d) group(const __grid_constant__ "
            "group_space s",
         g->threads, g->resident);
@@ -130,7 +166,7 @@ static void put_parameters(text *t, const ts_cuda_group *g, name (*names)[TS_KER
         if (f->bytes)
             put(t, ",\n    const %.*s f%d", names[c][0].length, names[c][0].text, c);
     }
-    put(t, ")\n{\n");
+    put(t, ")\n{\n    const uint32_t block = blockIdx.x;\n");
 }
 
 /** Appends the address of a tensor's access. */
@@ -400,7 +436,7 @@ char *ts_cuda_group_source(const ts_cuda_group *g)
         put_rows(&t, g, names, version);
     } else if (ok) {
         put(&t, "    typedef %s index;\n"
-                "    const index first = (index)blockIdx.x * %d + threadIdx.x;\n"
+                "    const index first = (index)block * %d + threadIdx.x;\n"
                 "    const read_once read((int64_t)s.accesses * 16, false);\n",
             g->large ? "uint64_t" : "uint32_t", TS_CUDA_GROUP_THREADS * g->unroll);
         put_loads(&t, g);

@@ -29,6 +29,36 @@ template <int N> struct group_tensor {
     int64_t strides[N];
 };
 
+/**
+ * Up to M members of a group, each with T tensors in memory and N numbers. Blocks first[i] to
+ * first[i + 1] - 1 compute member i. fuse_members.c writes this layout.
+ */
+template <int M, int T, int N> struct group_members {
+    uint32_t count, first[M + 1];
+    uint32_t accesses[M], tail[M]; /* as in group_space; tail is V if the last access is whole */
+    char *data[T][M];
+    double number[N ? N : 1][M];
+    __device__ __forceinline__ uint32_t of_block(uint32_t block) const
+    {
+        uint32_t low = 0, high = count;
+        while (high - low > 1) {
+            uint32_t middle = (low + high) / 2;
+            if (first[middle] <= block)
+                low = middle;
+            else
+                high = middle;
+        }
+        return low;
+    }
+    __device__ __forceinline__ group_space space(uint32_t i) const
+    {
+        group_space s;
+        s.accesses = accesses[i];
+        s.tail = tail[i];
+        return s;
+    }
+};
+
 /** Position of an access along each dim. */
 template <int N, class I> struct place {
     I at[N];

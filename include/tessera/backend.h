@@ -210,6 +210,13 @@ typedef struct ts_backend {
      *  TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with group_takes) */
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);
+    /** Like group_run, for `members` groups with the same calls over different tensors, at best as
+     *  one kernel: member m has calls[m * count] to calls[m * count + count - 1]. The calls are
+     *  pointwise; a tensor is contiguous, and has all elements of its member's space or one. No
+     *  member reads or writes what another one writes.
+     *  (optional: each member is a group of its own) */
+    ts_status (*group_run_members)(void *state, int device, const ts_group_call *calls, int count,
+                                   int members, ts_stream *stream, ts_group_report *report);
 
     /** Starts to record the times of the devices' work; while recording, drops the work recorded so
      *  far. Called when a profile starts, when the backend is loaded while a profile records, and

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { POOL = 48, INPUTS = 5, CALLS = 40, OUTPUTS = 8 };
+enum { INPUTS = 5, CALLS = 40, ALIKE = 4, POOL = INPUTS + CALLS * ALIKE, OUTPUTS = 8 };
 
 typedef struct draw {
     uint64_t state;
@@ -39,11 +39,11 @@ typedef struct program {
 
 enum {
     UNARY, BINARY, NUMBER, COMPARE, CAST, REDUCE, ROWS, VIEW, IN_PLACE, OUT, PRODUCT, RANDOM, INDEX,
-    COPY, READ, SELECT, CAT, KINDS
+    COPY, READ, SELECT, CAT, EACH, KINDS
 };
 static const char *const kind_names[] = {
     "unary", "binary", "number", "compare", "cast", "reduce", "rows", "view", "in place", "out",
-    "product", "random", "index", "copy", "read", "select", "cat"};
+    "product", "random", "index", "copy", "read", "select", "cat", "each"};
 
 static program draw_program(uint64_t seed)
 {
@@ -60,6 +60,7 @@ static program draw_program(uint64_t seed)
                   : c->kind < 40 ? BINARY
                   : c->kind < 48 ? REDUCE
                   : c->kind < 56 ? ROWS
+                  : c->kind < 62 ? EACH
                                  : (uint8_t)(NUMBER + below(&d, KINDS - NUMBER));
         if (c->kind == READ && below(&d, 4))
             c->kind = BINARY;
@@ -200,11 +201,33 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
     }
 }
 
+/** The same calls on several tensors, which need not have equal sizes; results go to `made`, and
+ *  their number is returned; 0 if a call fails. */
+static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **made)
+{
+    int count = 0;
+    for (uint32_t k = 0; k < ALIKE; k++) {
+        ts_tensor *a = pool[(c->a + k * (1 + c->b % 3)) % (uint32_t)n], *t = a;
+        if (c->c & 1)
+            t = ts_to(a, ts_dtype_of(a) == TS_BF16 ? TS_F32 : TS_BF16);
+        if (c->c & 2)
+            t = t ? number(t, c->x + k, c->c >> 8) : NULL;
+        if (c->c & 4)
+            t = t ? unary(t, c->c >> 4) : NULL;
+        if (t == a)
+            t = ts_mul_scalar_(a, c->x);
+        if (!t)
+            return 0;
+        made[count++] = t;
+    }
+    return count;
+}
+
 /** ctx: a program. Calls that fail are struck out. */
 static ts_status run_program(TRACED)
 {
     program *p = ctx;
-    ts_tensor *pool[POOL + INPUTS];
+    ts_tensor *pool[POOL];
     int count = INPUTS;
     memcpy(pool, in, INPUTS * sizeof *pool);
     ts_autocast_region region;
@@ -214,11 +237,15 @@ static ts_status run_program(TRACED)
             continue;
         instruction shifted = p->calls[i];
         shifted.x += p->shift;
-        ts_tensor *t = run_call(&shifted, pool, count);
-        if (t)
-            pool[count++] = t;
-        else
+        ts_tensor *t = NULL;
+        int more = 0;
+        if (shifted.kind == EACH)
+            more = run_each(&shifted, pool, count, pool + count);
+        else if ((t = run_call(&shifted, pool, count)) != NULL)
+            pool[count + more++] = t;
+        if (!more)
             p->calls[i].off = true;
+        count += more;
         ts_error_clear();
     }
     OK(ts_autocast_exit(&region));
@@ -407,6 +434,19 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs, .timeout = 600,
     check_programs(from_environment("TS_TEST_SEED", 1) + 9000, n, &opts);
     ck_assert_int_gt(replays, 2 * n);
     ck_assert_int_gt(replaced, 4 * n);
+    OK(ts_set_default_device(TS_DEVICE_CPU));
+}
+
+/* The device runs groups, those with members among them. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_in_groups_of_a_device, .loop = 2, .timeout = 600,
+        .setup = set_up_whole_groups, .teardown = tear_down_whole)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .graph = _i};
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
+    OK(ts_set_default_device(device));
+    check_programs(from_environment("TS_TEST_SEED", 1) + 15000 + 500 * (uint64_t)_i, n, &opts);
+    ck_assert_int_gt(groups_run, n);
+    ck_assert_int_gt(joined_run, n / 8);
     OK(ts_set_default_device(TS_DEVICE_CPU));
 }
 

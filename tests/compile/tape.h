@@ -226,6 +226,14 @@ static bool group_takes(void *state, ts_frame *f, ts_kernel kernel)
             return false;
     return describe(f, kernel, &t) == TS_OK && t.space.ndim > 0;
 }
+/** The mock's group_takes and group_run; a test with other kernels has its own. */
+static bool group_takes(void *state, ts_frame *f, ts_kernel kernel);
+static ts_status group_run(void *state, int index, const ts_group_call *calls, int count,
+                           ts_stream *stream, ts_group_report *report);
+static bool (*takes_group)(void *, ts_frame *, ts_kernel) = group_takes;
+static ts_status (*runs_group)(void *, int, const ts_group_call *, int, ts_stream *,
+                               ts_group_report *) = group_run;
+
 /** Runs a group call by call; values that exist only inside the group are in `inside`. */
 static ts_status group_run(void *state, int index, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report)
@@ -259,6 +267,19 @@ static ts_status group_run(void *state, int index, const ts_group_call *calls, i
     *report = (ts_group_report){.launches = 1, .compile_ms = new_kernels > 0 ? 1.5 : 0};
     new_kernels--;
     return TS_OK;
+}
+
+static int joined_run; /* groups with members run so far */
+/** Runs the members as groups, the last one first. */
+static ts_status group_run_members(void *state, int index, const ts_group_call *calls, int count,
+                                   int members, ts_stream *stream, ts_group_report *report)
+{
+    ts_status status = TS_OK;
+    ck_assert_int_gt(members, 1);
+    for (int m = members - 1; m >= 0 && status == TS_OK; m--)
+        status = runs_group(state, index, calls + m * count, count, stream, report);
+    joined_run++;
+    return status;
 }
 
 /** Element i of an operand. */
@@ -312,8 +333,9 @@ static void set_up_named(const char *name, ts_status (*installs)(void *state, ts
     own.copy_out = copy_out;
     own.copy_within = copy_within;
     if (has_groups) {
-        own.group_takes = group_takes;
-        own.group_run = group_run;
+        own.group_takes = takes_group;
+        own.group_run = runs_group;
+        own.group_run_members = group_run_members;
     }
     backends[used] = own;
     OK(ts_register_backend(&backends[used++], &key));
