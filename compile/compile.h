@@ -141,6 +141,8 @@ typedef struct ts_group_part {
 /** Tells whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
  *  the CPU, it must also need no casts. numbers: the numbers of a run. */
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
+/** The frame of a node's call on a device. */
+ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread);
 /** ts_group_takes() for a call whose shape rule ran and set plan->rows (rows.c). */
 ts_group_part ts_rows_part(const ts_frame *f);
 /** True if a value can be in a group over these sizes whose last `rows` dims form rows: along a row

@@ -44,8 +44,7 @@ bool ts_group_plans(const ts_frame *f, const ts_tensor *t)
            !(divides && !ts_dtype_is_float((ts_dtype)p->compute));
 }
 
-/** The frame of a node's call on a device. */
-static ts_frame frame_of(const ts_graph_node *n, ts_device device, ts_thread *thread)
+ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread)
 {
     return (ts_frame){
         .table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
@@ -112,7 +111,7 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
         if (a[i].tag == TS_TAG_TENSOR)
             args[i].t = &tensors[i];
     ts_plan plan;
-    ts_frame f = frame_of(n, results[0].device, ts_thread_self());
+    ts_frame f = ts_group_frame(n, results[0].device, ts_thread_self());
     f.args = args;
     f.rets = rets;
     ts_plan_open(&f, &plan);
@@ -170,7 +169,7 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
         c->rets[i] = n->rets[i]
                          ? ts_value_tensor(header_in(r, n->rets[i], headers, numbers, count))
                          : ts_value_none();
-    c->f = frame_of(n, c->rets[0].t->device, r->thread);
+    c->f = ts_group_frame(n, c->rets[0].t->device, r->thread);
     c->f.site = r->sites[node];
     c->f.args = c->args;
     c->f.rets = c->rets;

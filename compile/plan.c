@@ -485,10 +485,12 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
          (m.member = take((n + 1) * sizeof *m.member));
     if (ok && r.storages.count)
         memcpy(e->storages, r.storages.data, r.storages.count * sizeof *e->storages);
-    ok = ok && find_touches(&m);
+    if (ok)
+        ts_graph_finish(e->graph);
+    ok = ok && (max_groups == -1 || ts_plan_widen(e->graph, e->nstorages, numbers)) &&
+         find_touches(&m);
     if (ok) {
         memcpy(e->words, words, nwords * sizeof *words);
-        ts_graph_finish(e->graph);
         drop_dead(&m);
         for (uint32_t i = 0; i < n; i++)
             if (m.step_of[i] != UINT32_MAX)

@@ -93,6 +93,8 @@ struct ts_plan {
     uint8_t rows;           /* last dims of args[0] that form a row, if results depend on each row
                                by itself; TS_ROWS_SUMMED may be added; other ops leave it alone, so
                                a reader sets it to 0 before the rule runs */
+    uint16_t widens;        /* bit i: a bf16 or f16 member of list i has the effect of its f32 copy;
+                               set like `rows` */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* the dim along which the op works */

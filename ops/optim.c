@@ -154,6 +154,7 @@ ts_status ts_infer_adamw(ts_frame *f)
     for (int a = 6; a <= 7; a++)
         if (f->args[a].d >= 1)
             return ts_fail_arg(f, a, TS_ERR_VALUE, "expected less than 1, got %g", f->args[a].d);
+    f->plan->widens = 1 << 1;
     return check_guard_and_scale(f, 11, device);
 }
 
@@ -161,6 +162,7 @@ ts_status ts_infer_sgd(ts_frame *f)
 {
     ts_device device;
     bool momentum = f->args[5].d != 0;
+    f->plan->widens = 1 << 1;
     TS_TRY(check_lists(f, momentum ? 3 : 2, &device));
     TS_TRY(check_steps(f, 3));
     for (int a = 4; a <= 7; a++)
@@ -183,6 +185,7 @@ ts_status ts_infer_global_norm(ts_frame *f)
     for (uint32_t k = 0; k < f->args[0].count; k++)
         if (f->args[0].list[k]->dtype == TS_F64)
             dtype = TS_F64;
+    f->plan->widens = 1 << 0;
     ts_plan_result(f->plan, 0, NULL, 0, dtype, device);
     return TS_OK;
 }

@@ -575,7 +575,8 @@ static __global__ void __launch_bounds__(THREADS)
 {
     share s = share_of(t);
     double sum = 0;
-    over_share<vec16<P>>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
+    constexpr int together = vec16<P> < vec16<float> ? vec16<P> : vec16<float>;
+    over_share<together>(s, aligned_all(t, s.member), [&]<int V>(int64_t i) {
         vec<P, V> x = load_at<V, P>(t.data[0][s.member], i);
 #pragma unroll
         for (int e = 0; e < V; e++)
@@ -591,7 +592,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0) {
         for (int w = 1; w < THREADS / 32; w++)
             sum += warps[w];
-        parts[blockIdx.x] = sum;
+        parts[(int64_t)t.number[0][s.member] + blockIdx.x - t.first[s.member]] = sum;
     }
 }
 template <class R> static __global__ void root_kernel(const double *parts, int64_t n, R *out)
@@ -607,31 +608,40 @@ template <class R> static __global__ void root_kernel(const double *parts, int64
 /** global_norm(tensors) -> a number */
 static ts_status global_norm(ts_frame *f)
 {
-    int64_t blocks = 1;
+    auto blocks_of = [&](int64_t i) {
+        return (ts_numel(f->args[0].list[i]) + SHARE - 1) / SHARE;
+    };
+    int64_t blocks = 0;
     for (uint32_t i = 0; i < f->args[0].count; i++)
-        blocks += (ts_numel(f->args[0].list[i]) + SHARE - 1) / SHARE;
+        blocks += blocks_of(i);
     ts_device where = ts_kernel_device(f);
-    double *parts = (double *)ts_scratch_take(where, blocks * 8), *next = parts;
+    double *parts = (double *)ts_scratch_take(where, (blocks + 1) * 8);
     if (!parts)
         return ts_error_code();
     const int args[] = {0};
     ts_status status = by_dtypes(f, args, [&](int64_t like) {
+        int64_t at = 0, before = 0; /* parts of members before `at`: partial sums are in the order of
+                                       the list, whatever the members' dtypes */
+        auto first_part = [&](table<1> &t, int m, int64_t i) {
+            for (; at < i; at++)
+                before += blocks_of(at);
+            t.number[0][m] = (double)before;
+        };
         return over_members<table<1>>(
-            f, args, like, no_numbers, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
+            f, args, like, first_part, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
                 switch (dtype_of(f, 0, like)) {
                 case TS_F64:
-                    squares_kernel<double><<<some, THREADS, 0, stream>>>(t, next);
+                    squares_kernel<double><<<some, THREADS, 0, stream>>>(t, parts);
                     break;
                 case TS_BF16:
-                    squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, next);
+                    squares_kernel<bf16><<<some, THREADS, 0, stream>>>(t, parts);
                     break;
                 case TS_F16:
-                    squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, next);
+                    squares_kernel<f16><<<some, THREADS, 0, stream>>>(t, parts);
                     break;
                 default:
-                    squares_kernel<float><<<some, THREADS, 0, stream>>>(t, next);
+                    squares_kernel<float><<<some, THREADS, 0, stream>>>(t, parts);
                 }
-                next += some;
             });
     });
     if (status == TS_OK)
@@ -640,23 +650,23 @@ static ts_status global_norm(ts_frame *f)
             switch (ts_dtype_of(f->rets[0].t)) {
             case TS_F64:
                 root_kernel<double>
-                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (double *)out);
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, blocks, (double *)out);
                 break;
             case TS_BF16:
                 root_kernel<bf16>
-                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (bf16 *)out);
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, blocks, (bf16 *)out);
                 break;
             case TS_F16:
                 root_kernel<f16>
-                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (f16 *)out);
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, blocks, (f16 *)out);
                 break;
             default:
                 root_kernel<float>
-                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, next - parts, (float *)out);
+                    <<<1, dim3(1, 1024), 0, c.stream>>>(parts, blocks, (float *)out);
             }
             return cudaPeekAtLastError();
         });
-    ts_scratch_give(where, parts, blocks * 8);
+    ts_scratch_give(where, parts, (blocks + 1) * 8);
     return status;
 }
 

@@ -39,11 +39,11 @@ typedef struct program {
 
 enum {
     UNARY, BINARY, NUMBER, COMPARE, CAST, REDUCE, ROWS, VIEW, IN_PLACE, OUT, PRODUCT, RANDOM, INDEX,
-    COPY, READ, SELECT, CAT, EACH, KINDS
+    COPY, READ, SELECT, CAT, LISTS, EACH, KINDS
 };
 static const char *const kind_names[] = {
     "unary", "binary", "number", "compare", "cast", "reduce", "rows", "view", "in place", "out",
-    "product", "random", "index", "copy", "read", "select", "cat", "each"};
+    "product", "random", "index", "copy", "read", "select", "cat", "lists", "each"};
 
 static program draw_program(uint64_t seed)
 {
@@ -170,6 +170,31 @@ static ts_tensor *by_rows(ts_tensor *a, ts_tensor *b, uint32_t which)
     }
 }
 
+/** A call over lists, in which gradients are f32 copies of halves. */
+static ts_tensor *over_lists(ts_tensor *a, ts_tensor *b, double x, uint32_t which)
+{
+    ts_dtype half = which & 1 ? TS_BF16 : TS_F16;
+    ts_tensor *from = ts_to(a, half), *other = ts_to(b, which & 2 ? half : TS_F32);
+    ts_tensor *grads[] = {ts_to(from, TS_F32), ts_to(other, TS_F32)}, *params[2], *state[2][2];
+    if (which & 4) /* the copy no longer has the elements of the half */
+        grads[0] = grads[0] ? ts_mul_scalar_(which & 8 ? from : grads[0], x) : NULL;
+    for (int i = 0; i < 2; i++) {
+        params[i] = grads[i] ? ts_mul_scalar(ts_to(grads[i], TS_F32), x) : NULL;
+        for (int k = 0; k < 2; k++)
+            state[k][i] = params[i] ? ts_zeros_like(params[i]) : NULL;
+        if (!state[1][i])
+            return NULL;
+    }
+    if (which & 16)
+        return ts_global_norm(grads, 2);
+    ts_adamw_rule adamw = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.99, .eps = 1e-6};
+    ts_sgd_rule sgd = {.lr = 0.01, .momentum = which & 64 ? 0.9 : 0};
+    ts_status status =
+        which & 32 ? ts_adamw_(params, grads, state[0], state[1], (int64_t[]){1, 2}, 2, &adamw)
+                   : ts_sgd_(params, grads, state[0], (int64_t[]){1, 2}, 2, &sgd);
+    return status == TS_OK ? params[0] : NULL;
+}
+
 static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
 {
     ts_tensor *a = pool[c->a % (uint32_t)n], *b = pool[c->b % (uint32_t)n];
@@ -197,6 +222,10 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
         ts_item(ts_sum(a), &value);
         return value > 0 ? ts_add(a, b) : ts_sub(a, b);
     case SELECT: return ts_where(ts_lt_scalar(a, c->x), a, b);
+    case LISTS: {
+        TS_NO_GRAD;
+        return over_lists(a, b, c->x, c->c);
+    }
     default: return ts_cat((ts_tensor *[]){a, b}, 2, 0);
     }
 }
