@@ -66,6 +66,7 @@ static uint16_t ask(const pass *p, const ts_graph_node *n)
     ts_tensor results[TS_MAX_RETS];
     ts_plan plan;
     uint32_t headers = 0;
+    ts_storage places[2] = {{.refs = 1}, {.refs = 1}}; /* of tensors on the CPU and on the device */
     ts_device device = TS_DEVICE_CPU;
     for (int i = 0; i < n->nargs; i++) {
         bool list = a[i].tag == TS_TAG_TENSORS;
@@ -74,7 +75,9 @@ static uint16_t ask(const pass *p, const ts_graph_node *n)
             ts_tensor *t = &p->headers[headers++];
             ts_group_header(g, value_at(p, list ? half_of(p, value) : value), t);
             p->registers[value] = t;
-            device = t->device;
+            if (t->device.backend != TS_KEY_CPU)
+                places[1].device = device = t->device;
+            t->storage = &places[t->device.backend != TS_KEY_CPU];
         }
     }
     ts_run r = {.exec = &(ts_exec){.graph = p->graph}, .numbers = p->numbers,
