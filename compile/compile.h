@@ -113,6 +113,7 @@ typedef struct ts_exec {
     ts_plan_storage *storages;
     ts_step *steps;
     ts_group_kernel *kernels; /* by step */
+    _Atomic(struct ts_tiles *) *tiles; /* by step: kept state of groups on the CPU (tile.c) */
     uint32_t *order;       /* nodes in the order of steps */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes;
@@ -199,6 +200,8 @@ ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
+/** Frees the state that a group keeps between runs; NULL is allowed. */
+void ts_tiles_free(struct ts_tiles *tiles);
 /** Fills t as a tensor header for value v, without memory. */
 void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t);
 /** True if a group can run f's call, by its plan: elementwise with a result like t, in a supported

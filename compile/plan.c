@@ -477,6 +477,7 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
     }
     ok = ok && e->storages && e->words && (e->steps = take(n * sizeof *e->steps)) &&
          (e->kernels = take(n * sizeof *e->kernels)) &&
+         (e->tiles = take(n * sizeof *e->tiles)) &&
          (e->order = take(n * sizeof *e->order)) &&
          (e->opens = take(e->nstorages * sizeof *e->opens)) &&
          (e->closes = take(e->nstorages * sizeof *e->closes)) &&
@@ -526,6 +527,9 @@ void ts_exec_free(ts_exec *e)
     give(e->words, e->nwords * sizeof *e->words);
     give(e->steps, n * sizeof *e->steps);
     give(e->kernels, n * sizeof *e->kernels);
+    for (uint32_t k = 0; e->tiles && k < n; k++)
+        ts_tiles_free(atomic_load(&e->tiles[k]));
+    give(e->tiles, n * sizeof *e->tiles);
     give(e->order, n * sizeof *e->order);
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);

@@ -14,7 +14,8 @@
 
 #include <string.h>
 
-enum { TILE_BYTES = 32768, TILE_LEAST = 512, TILE_MOST = 8192, WORK = 16384 };
+enum { TILE_BYTES = 32768, TILE_LEAST = 512, TILE_MOST = 8192, WORK = 16384,
+       KEPT_BUFFERS = 8192 /* on the stack */ };
 
 /** A value of a group. */
 typedef struct tile_value {
@@ -25,6 +26,7 @@ typedef struct tile_value {
                                   a flag here until lay_out() runs */
     uint32_t number;           /* in the graph */
     int32_t buffer;            /* -1: none */
+    int64_t whole[TS_MAX_DIMS]; /* its sizes; t has those of a tile */
 } tile_value;
 
 typedef struct tile_call {
@@ -34,14 +36,23 @@ typedef struct tile_call {
     ts_kernel kernel;
     ts_iter space;  /* iteration space as the shape rule made it */
     bool tried;     /* the kernel has run once */
+    bool numbers;   /* some argument is a number that changes from run to run */
     bool rewrites;  /* the kernel changed the space, which is restored before each tile */
     uint8_t operands;
     uint16_t operand[TS_MAX_OPERANDS]; /* value, + 1; 0: a number */
     uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* value, + 1 */
 } tile_call;
 
-/** The state of a running group. */
-typedef struct tiles {
+/** A worker's own values and calls. */
+typedef struct worker {
+    tile_value *values;
+    tile_call *calls;
+    char *buffers;
+    int64_t length; /* elements along the split dim for which the plans are made */
+} worker;
+
+/** The state of a group. That of a group that one worker runs is kept between runs. */
+typedef struct ts_tiles {
     const ts_run *run;
     const ts_step *step;
     tile_value *values; /* initial values and calls, which each worker copies */
@@ -56,6 +67,9 @@ typedef struct tiles {
     char *room;
     int nworkers;
     _Atomic int workers, failed;
+    int64_t grain;      /* fewest tiles for a worker */
+    worker only;        /* the worker if there is one: works on `values` and `calls` */
+    size_t bytes;       /* of this state with its values and calls */
 } tiles;
 
 /* ------------------------------------------------------------------------------- set-up ---- */
@@ -138,6 +152,7 @@ static void lay_out(tiles *w)
             t->sizes[0] = t->numel;
             t->strides[0] = 1;
         }
+        memcpy(v->whole, t->sizes, sizeof v->whole);
         if (v->shift) /* it lacks the dims of a row */
             v->shift = 0;
         else
@@ -198,9 +213,12 @@ static void gather(tiles *w)
                           .keys = TS_KEYSET(TS_KEY_CPU)};
         c->kernel = c->f.table->impl[TS_KEY_CPU];
         ts_run_unbox(r, n, c->args);
-        for (int i = 0; i < n->nargs; i++)
+        c->numbers = false;
+        for (int i = 0; i < n->nargs; i++) {
+            c->numbers |= a[i].role == TS_ROLE_VALUE && a[i].tag != TS_TAG_NONE;
             if (a[i].tag == TS_TAG_TENSOR)
                 c->arg[i] = value_of(w, a[i].id);
+        }
         for (int i = 0; i < n->nrets; i++) {
             c->ret[i] = n->rets[i] ? value_of(w, n->rets[i]) : 0;
             tile_value *v = c->ret[i] ? &w->values[c->ret[i] - 1] : NULL;
@@ -212,13 +230,39 @@ static void gather(tiles *w)
 
 /* ---------------------------------------------------------------------------------- run ---- */
 
-/** A worker's own values and calls. */
-typedef struct worker {
-    tile_value *values;
-    tile_call *calls;
-    char *buffers;
-    int64_t length; /* elements along the split dim for which the plans are made */
-} worker;
+/** Plans a call for the present sizes of its tensors. */
+static bool plan_call(const worker *own, tile_call *c)
+{
+    for (int i = 0; i < c->f.nargs; i++)
+        if (c->arg[i])
+            c->args[i].t = &own->values[c->arg[i] - 1].t;
+    for (int i = 0; i < c->f.nrets; i++)
+        c->rets[i] = c->ret[i] ? ts_value_tensor(&own->values[c->ret[i] - 1].t) : ts_value_none();
+    c->f.args = c->args;
+    c->f.rets = c->rets;
+    ts_plan_open(&c->f, &c->plan);
+    c->plan.rows = 0;
+    if (c->f.table->infer(&c->f) != TS_OK)
+        return false;
+    c->operands = 0;
+    c->tried = c->rewrites = false;
+    if (c->plan.rows)
+        return true;
+    if (!ts_group_plans(&c->f, c->rets[0].t))
+        return false;
+    ts_fill_space(&c->f);
+    c->operands = 1;
+    c->operand[0] = c->ret[0];
+    for (unsigned left = c->plan.operands; left; left &= left - 1) {
+        int i = __builtin_ctz(left);
+        if (c->args[i].tag != TS_TAG_NONE)
+            c->operand[c->operands++] = c->arg[i];
+    }
+    if (c->operands != c->plan.iter.operands)
+        return false;
+    c->space = c->plan.iter;
+    return true;
+}
 
 /** Plans the worker's calls for tiles of `length` elements along the split dim. */
 static bool prepare(const tiles *w, worker *own, int64_t length)
@@ -226,12 +270,11 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
     for (uint32_t i = 0; i < w->nvalues; i++) {
         tile_value *v = &own->values[i];
         ts_tensor *t = &v->t;
-        const ts_tensor *whole = &w->values[i].t;
         t->numel = 1;
         for (int d = 0; d < t->ndim; d++) {
             int at = d + v->shift;
-            int64_t size = at < w->split ? 1 : at == w->split ? length : whole->sizes[d];
-            t->numel *= t->sizes[d] = whole->sizes[d] == 1 ? 1 : size;
+            int64_t size = at < w->split ? 1 : at == w->split ? length : v->whole[d];
+            t->numel *= t->sizes[d] = v->whole[d] == 1 ? 1 : size;
         }
         if (v->base) {
             t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS
@@ -239,41 +282,11 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
         } else {
             ts_strides_fill(t->sizes, t->ndim, t->strides);
             t->flags = TS_TENSOR_CONTIGUOUS;
-            t->data = own->buffers + v->buffer * w->buffer;
         }
     }
-    for (uint32_t k = 0; k < w->ncalls; k++) {
-        tile_call *c = &own->calls[k];
-        for (int i = 0; i < c->f.nargs; i++)
-            if (c->arg[i])
-                c->args[i].t = &own->values[c->arg[i] - 1].t;
-        for (int i = 0; i < c->f.nrets; i++)
-            c->rets[i] = c->ret[i] ? ts_value_tensor(&own->values[c->ret[i] - 1].t)
-                                   : ts_value_none();
-        c->f.args = c->args;
-        c->f.rets = c->rets;
-        ts_plan_open(&c->f, &c->plan);
-        c->plan.rows = 0;
-        if (c->f.table->infer(&c->f) != TS_OK)
+    for (uint32_t k = 0; k < w->ncalls; k++)
+        if (!plan_call(own, &own->calls[k]))
             return false;
-        c->operands = 0;
-        c->tried = c->rewrites = false;
-        if (c->plan.rows)
-            continue;
-        if (!ts_group_plans(&c->f, c->rets[0].t))
-            return false;
-        ts_fill_space(&c->f);
-        c->operands = 1;
-        c->operand[0] = c->ret[0];
-        for (unsigned left = c->plan.operands; left; left &= left - 1) {
-            int i = __builtin_ctz(left);
-            if (c->args[i].tag != TS_TAG_NONE)
-                c->operand[c->operands++] = c->arg[i];
-        }
-        if (c->operands != c->plan.iter.operands)
-            return false;
-        c->space = c->plan.iter;
-    }
     own->length = length;
     return true;
 }
@@ -288,8 +301,10 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
     }
     for (uint32_t i = 0; i < w->nvalues; i++) {
         tile_value *v = &own->values[i];
-        if (!v->base)
+        if (!v->base) {
+            v->t.data = own->buffers + v->buffer * w->buffer;
             continue;
+        }
         v->t.data = v->base + (w->ndim ? at * v->step[w->split] : 0);
         for (int d = 0; d < w->split; d++)
             v->t.data += index[d] * v->step[d];
@@ -343,34 +358,129 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         }
 }
 
+/** A state with room for values and calls; NULL with an error. */
+static tiles *allocate(const ts_run *r, const ts_step *s, size_t values)
+{
+    size_t bytes = sizeof(tiles) + values * sizeof(tile_value) + s->count * sizeof(tile_call);
+    tiles *w = ts_alloc(r->thread, bytes);
+    if (!w) {
+        ts_error_memory("a fused group", (int64_t)bytes);
+        return NULL;
+    }
+    *w = (tiles){.run = r, .step = s, .bytes = bytes, .values = (tile_value *)(w + 1)};
+    w->calls = (tile_call *)(w->values + values);
+    return w;
+}
+
+/** Makes the state of a group for a run; NULL with an error. */
+static tiles *make(const ts_run *r, const ts_step *s)
+{
+    tiles *most = allocate(r, s, (size_t)s->count * TS_GROUP_TENSORS), *w;
+    if (!most)
+        return NULL;
+    gather(most);
+    w = allocate(r, s, most->nvalues);
+    if (w) {
+        w->nvalues = most->nvalues;
+        w->ncalls = most->ncalls;
+        memcpy(w->values, most->values, w->nvalues * sizeof *w->values);
+        memcpy(w->calls, most->calls, w->ncalls * sizeof *w->calls);
+        assign_buffers(w);
+        lay_out(w);
+        cut(w);
+        w->only = (worker){.values = w->values, .calls = w->calls};
+        w->grain = WORK / (w->ncalls * ts_max64(s->numel / (w->outer * w->along), 1)) + 1;
+    }
+    ts_tiles_free(most);
+    return w;
+}
+
+/** Takes the kept state of a group and renews what changes from run to run. NULL: there is none, or
+ *  it does not fit this run. */
+static tiles *renew(const ts_run *r, const ts_step *s)
+{
+    const ts_exec *e = r->exec;
+    tiles *w = atomic_exchange(&e->tiles[s - e->steps], NULL);
+    bool fits = w != NULL;
+    if (!w)
+        return NULL;
+    w->run = r;
+    for (uint32_t i = 0; i < w->nvalues && fits; i++) {
+        const ts_tensor *there = r->registers[w->values[i].number];
+        fits = (there != NULL) == (w->values[i].base != NULL);
+        w->values[i].base = there ? there->data : NULL;
+    }
+    for (uint32_t k = 0; k < w->ncalls && fits; k++) {
+        tile_call *c = &w->calls[k];
+        uint32_t node = e->order[s->first + k];
+        const ts_graph_node *n = ts_graph_node_at(e->graph, node);
+        fits = c->f.table == atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
+        c->f.thread = r->thread;
+        c->f.site = r->sites[node];
+        if (fits && c->numbers) {
+            ts_run_unbox(r, n, c->args);
+            fits = plan_call(&w->only, c);
+        }
+    }
+    if (fits)
+        return w;
+    ts_tiles_free(w);
+    return NULL;
+}
+
+void ts_tiles_free(tiles *w)
+{
+    if (w)
+        ts_free(&ts_tls, w, w->bytes);
+}
+
+/** Runs all tiles in this thread, and keeps the state. */
+static bool run_alone(tiles *w)
+{
+    char room[KEPT_BUFFERS + 64], *buffers = room;
+    bool large = w->nbuffers * w->buffer > KEPT_BUFFERS, ok = true;
+    const ts_exec *e = w->run->exec;
+    tiles *none = NULL;
+    size_t bytes = (size_t)(w->nbuffers * w->buffer) + 64;
+    if (large && !(buffers = ts_alloc(w->run->thread, bytes)))
+        return false;
+    w->only.buffers = (char *)(((uintptr_t)buffers + 63) & ~(uintptr_t)63);
+    for (int64_t i = 0; i < w->outer * w->along && ok; i++)
+        ok = run_tile(w, &w->only, i);
+    if (large)
+        ts_free(w->run->thread, buffers, bytes);
+    if (!ok || !atomic_compare_exchange_strong(&e->tiles[w->step - e->steps], &none, w))
+        ts_tiles_free(w);
+    return ok;
+}
+
+/** Divides the tiles between threads, and frees the state. */
+static bool run_divided(tiles *w)
+{
+    ts_thread *thread = w->run->thread;
+    w->worker = (w->nvalues * sizeof(tile_value) + w->ncalls * sizeof(tile_call) + 128 +
+                 (size_t)(w->nbuffers * w->buffer) + 63) & ~(size_t)63;
+    size_t room = (size_t)w->nworkers * w->worker;
+    bool ok = (w->room = ts_alloc(thread, room)) != NULL;
+    if (ok) {
+        ts_parallel_for(w->outer * w->along, w->grain, run_tiles, w);
+        ts_free(thread, w->room, room);
+        ok = !w->failed;
+    }
+    ts_tiles_free(w);
+    return ok;
+}
+
 ts_status ts_tile_run(const ts_run *r, const ts_step *s)
 {
     TS_PLAIN_FLOATS;
-    tiles w = {.run = r, .step = s};
-    size_t most = (size_t)s->count * TS_GROUP_TENSORS;
-    size_t bytes = most * sizeof(tile_value) + s->count * sizeof(tile_call);
-    if (!(w.values = ts_alloc(r->thread, bytes)))
-        return ts_error_memory("a fused group", (int64_t)bytes);
-    w.calls = (tile_call *)(w.values + most);
-    gather(&w);
-    assign_buffers(&w);
-    lay_out(&w);
-    cut(&w);
-    int64_t count = w.outer * w.along;
-    int64_t grain = WORK / (w.ncalls * ts_max64(s->numel / count, 1)) + 1;
-    w.nworkers = (int)ts_min64(ts_num_threads(), ts_max64(count / grain, 1));
-    w.worker = (w.nvalues * sizeof(tile_value) + w.ncalls * sizeof(tile_call) + 128 +
-                (size_t)(w.nbuffers * w.buffer) + 63) & ~(size_t)63;
-    size_t room = (size_t)w.nworkers * w.worker;
-    w.room = ts_alloc(r->thread, room);
-    if (w.room) {
-        ts_parallel_for(count, grain, run_tiles, &w);
-        ts_free(r->thread, w.room, room);
-    }
-    ts_free(r->thread, w.values, bytes);
-    if (!w.room)
-        return ts_error_memory("a fused group", (int64_t)room);
-    if (w.failed)
-        return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
-    return TS_OK;
+    tiles *w = renew(r, s);
+    if (!w && !(w = make(r, s)))
+        return ts_error_code();
+    w->nworkers = (int)ts_min64(ts_num_threads(),
+                                ts_max64(w->outer * w->along / w->grain, 1));
+    if (w->nworkers > 1 ? run_divided(w) : run_alone(w))
+        return TS_OK;
+    return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed, or found no memory",
+                        s->count);
 }

@@ -8,11 +8,9 @@
 
 /* ------------------------------------------------------------------------------- arrays ---- */
 
-bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
+bool ts_array_grow(ts_array *a, uint32_t n, size_t item)
 {
     int64_t bytes, count;
-    if (TS_LIKELY(n <= a->room - a->count))
-        return true;
     count = ts_max64(a->room ? 2 * (int64_t)a->room : 16, (int64_t)a->count + n);
     if (count >= 1 << TS_ID_BITS || !ts_mul_size(count, (int64_t)item, &bytes))
         return false;

@@ -25,8 +25,12 @@ typedef struct ts_array {
     uint32_t count, room;
 } ts_array;
 
+bool ts_array_grow(ts_array *a, uint32_t n, size_t item);
 /** Makes room for n more items of `item` bytes; false if out of memory: the array is unchanged. */
-bool ts_array_reserve(ts_array *a, uint32_t n, size_t item);
+TS_INLINE bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
+{
+    return TS_LIKELY(n <= a->room - a->count) || ts_array_grow(a, n, item);
+}
 void ts_array_free(ts_array *a, size_t item);
 /** Appends an item to an array with reserved room; evaluates to the item's address. */
 #define TS_PUSH(array, type) ((type *)(array).data + (array).count++)
