@@ -26,9 +26,13 @@ typedef struct compiled_code {
 } compiled_code;
 typedef ts_status (*compile_function)(const ts_group_call *calls, int count, int capability,
                                       compiled_code *compiled);
+typedef ts_status (*compile_members_function)(const ts_group_call *calls, int count, int members,
+                                              int capability, compiled_code *compiled);
 
 static const ts_backend *cuda;
 static compile_function compile_group;
+static compile_members_function compile_members;
+static int joined; /* groups with members */
 static int groups, calls_in_groups, from_disk, capability;
 
 static void *allocate(void *state, int index, int64_t bytes, ts_stream *stream)
@@ -58,25 +62,42 @@ static bool group_takes(void *state, ts_frame *frame, ts_kernel kernel)
     (void)state;
     return cuda->group_takes(cuda->state, frame, kernel);
 }
+/** Checks and counts the code of a group. */
+static void take_code(const compiled_code *code, int count, ts_group_report *report)
+{
+    ck_assert_ptr_nonnull(code->image);
+    ck_assert(memcmp(code->image, "\177ELF", 4) == 0);
+    free(code->image);
+    groups++;
+    calls_in_groups += count;
+    from_disk += code->from_disk;
+    *report = (ts_group_report){.launches = 1, .compile_ms = 1, .from_disk = code->from_disk};
+}
+
 static ts_status group_run(void *state, int index, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report)
 {
     (void)state, (void)index, (void)stream;
     compiled_code code = {0};
     TS_TRY(compile_group(calls, count, capability, &code));
-    ck_assert_ptr_nonnull(code.image);
-    ck_assert(memcmp(code.image, "\177ELF", 4) == 0);
-    free(code.image);
-    groups++;
-    calls_in_groups += count;
-    from_disk += code.from_disk;
-    *report = (ts_group_report){.launches = 1, .compile_ms = 1, .from_disk = code.from_disk};
+    take_code(&code, count, report);
+    return TS_OK;
+}
+static ts_status group_run_members(void *state, int index, const ts_group_call *calls, int count,
+                                   int members, ts_stream *stream, ts_group_report *report)
+{
+    (void)state, (void)index, (void)stream;
+    compiled_code code = {0};
+    TS_TRY(compile_members(calls, count, members, capability, &code));
+    take_code(&code, count * members, report);
+    joined++;
     return TS_OK;
 }
 static const ts_backend mock = {
     .struct_size = sizeof mock, .abi_version = TS_BACKEND_ABI, .name = "FUSE", .install = install,
     .allocate = allocate, .free = release, .copy_in = copy, .copy_out = copy, .copy_within = copy,
-    .group_takes = group_takes, .group_run = group_run};
+    .group_takes = group_takes, .group_run = group_run,
+    .group_run_members = group_run_members};
 
 /** Opens the test's device; false, with a reason, where there is no CUDA backend or no NVRTC. */
 static bool open_device(ts_device *device, const char **why)
@@ -90,9 +111,10 @@ static bool open_device(ts_device *device, const char **why)
     const ts_backend *(*entry)(void);
     *(void **)&entry = dlsym(library, TS_BACKEND_ENTRY_NAME);
     *(void **)&compile_group = dlsym(library, "ts_cuda_group_compile");
+    *(void **)&compile_members = dlsym(library, "ts_cuda_members_compile");
     bool (*has_nvrtc)(const char **);
     *(void **)&has_nvrtc = dlsym(library, "ts_cuda_nvrtc");
-    ck_assert(entry && compile_group && has_nvrtc);
+    ck_assert(entry && compile_group && compile_members && has_nvrtc);
     cuda = entry();
     if (!has_nvrtc(why))
         return false;
@@ -155,6 +177,24 @@ TS_TEST(kernels_of_drawn_groups_compile_for_two_capabilities, FOLDER, .loop = 2,
         run_program(&p, device);
     }
     ck_assert_int_gt(groups, 20);
+    ck_assert_int_gt(calls_in_groups, 4 * groups);
+}
+
+TS_TEST(kernels_of_the_same_calls_on_many_tensors_compile, FOLDER, .loop = 2, .timeout = 300)
+{
+    DEVICE(device);
+    capability = _i ? 90 : 80;
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        TS_SCOPE;
+        group_program p = draw_group(seed + 1000 * (uint64_t)_i);
+        ts_tensor *in[ALIKE_INPUTS], *out[ALIKE_INPUTS];
+        for (int k = 0; k < ALIKE_INPUTS; k++)
+            OK(in[k] = alike_input(&p, k, device));
+        ts_compiled *c = ts_compile(alike_function, &p, NULL);
+        OK(ts_compiled_call(c, in, ALIKE_INPUTS, out, ALIKE_INPUTS));
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(joined, 20);
     ck_assert_int_gt(calls_in_groups, 4 * groups);
 }
 

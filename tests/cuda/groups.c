@@ -1,5 +1,6 @@
 /** @file groups.c  Fused groups on a GPU: drawn functions have the bits of their calls. */
 // SPDX-License-Identifier: MIT
+#include "tests/compile/explains.h"
 #include "tests/cuda/groups.h"
 
 /** Whether two results are of the same bits, sizes and strides; NaNs count as equal. */
@@ -64,6 +65,39 @@ TS_TEST(drawn_groups_have_the_bits_of_calls, .loop = 2, .timeout = 600)
     for (uint64_t seed = 0; seed < 30; seed++)
         compare(seed + 5000 * (uint64_t)_i, device, _i, &fused);
     ck_assert_int_gt(fused, 100);
+}
+
+/** The same calls on tensors of several sizes are one kernel. */
+TS_TEST(drawn_calls_on_each_of_many_tensors_have_the_bits_of_calls, .loop = 2, .timeout = 300)
+{
+    GPU(device);
+    int64_t joined = 0;
+    for (uint64_t seed = 0; seed < 24; seed++) {
+        TS_SCOPE;
+        group_program p = draw_group(seed + 3000 * (uint64_t)_i);
+        ts_tensor *in[ALIKE_INPUTS], *again[ALIKE_INPUTS], *out[ALIKE_INPUTS], *want[ALIKE_INPUTS];
+        ts_compiled *c = ts_compile(alike_function, &p, TS_OPTS(ts_compile_opts, .graph = _i));
+        for (int run = 0; run < 5; run++) {
+            TS_SCOPE;
+            p.shift = run * 0.25;
+            for (int copy = 0; copy < 2; copy++) {
+                ts_manual_seed(p.seed);
+                for (int k = 0; k < ALIKE_INPUTS; k++)
+                    OK((copy ? again : in)[k] = alike_input(&p, k, device));
+            }
+            OK(ts_compiled_call(c, in, ALIKE_INPUTS, out, ALIKE_INPUTS));
+            OK(alike_function(&p, again, ALIKE_INPUTS, want, ALIKE_INPUTS));
+            for (int i = 0; i < ALIKE_INPUTS; i++)
+                if (!same_bits(out[i], want[i]) || !same_bits(in[i], again[i])) {
+                    ts_explain(c, stderr);
+                    ck_abort_msg("seed %llu, run %d: tensor %d differs",
+                                 (unsigned long long)p.seed, run, i);
+                }
+        }
+        joined += explains(c, "calls on each of");
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(joined, 20);
 }
 
 static ts_status chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)

@@ -179,4 +179,48 @@ static inline ts_status group_function(void *ctx, ts_tensor *const *in, int n, t
     return TS_OK;
 }
 
+/* ------------------------------------------------------------------- the same calls ---- */
+
+enum { ALIKE_INPUTS = 12 };
+
+/** Input k of a function of the same calls on each input: contiguous, with a size of its own; some
+ *  are not 16-byte aligned. */
+static inline ts_tensor *alike_input(const group_program *p, int k, ts_device device)
+{
+    static const int64_t sizes[] = {1, 3, 8, 100, 768, 4096, 5001, 16387};
+    group_draw d = {p->seed * 37 + (uint64_t)k * 991 + 5};
+    below(&d, 2);
+    int64_t n = sizes[below(&d, 8)];
+    ts_dtype dtype = p->seed % 3 ? TS_F32 : TS_BF16;
+    ts_tensor *t = ts_to_device(ts_to(ts_normal(TS_SIZES(n + 1), 0, 2, TS_F32), dtype), device);
+    return ts_narrow(t, 0, p->seed % 5 == 0 && below(&d, 2), n);
+}
+
+/** The ts_trace_fn of the same drawn calls on each input; ctx is a group_program. Inputs are written
+ *  in place by some programs. */
+static inline ts_status alike_function(void *ctx, ts_tensor *const *in, int n, ts_tensor **out,
+                                       int m)
+{
+    const group_program *p = ctx;
+    for (int i = 0; i < n && i < m; i++) {
+        group_draw draw = {p->seed * 0xd1342543de82ef95ull + 13}, *d = &draw;
+        below(d, 2);
+        ts_tensor *t = in[i];
+        for (int c = 0; c < 1 + p->calls % 4 && t; c++)
+            switch (below(d, 5)) {
+            case 0: t = ts_to(t, ts_dtype_of(t) == TS_F32 ? TS_BF16 : TS_F32); break;
+            case 1: t = ts_mul_scalar(t, 0.5 + 0.125 * i + p->shift); break;
+            case 2: t = t == in[i] ? ts_add_scalar_(t, 1 + p->shift) : ts_neg(t); break;
+            case 3: t = ts_add(t, ts_square(t)); break;
+            default: t = DRAWN(group_unary)(t);
+            }
+        if (t == in[i])
+            t = ts_neg(t);
+        if (!t)
+            return ts_error_code();
+        out[i] = t;
+    }
+    return TS_OK;
+}
+
 #endif
