@@ -9,6 +9,7 @@
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
 #include "compile/replay.h"
+#include "ops/ops.h"
 
 #include <string.h>
 
@@ -299,6 +300,38 @@ static void mark_last(maker *m, uint32_t i, const ts_group_part *part)
             t[k].last |= (part->results >> r & 1) && t[k].value == ts_id_index(n->rets[r]);
 }
 
+/**
+ * Gives a bias gradient back to its linear_backward, the call before it, if it joined no group
+ * (lazy.c records it as a call of its own): the product of the weight's gradient can add it up.
+ * The calls' touches are adjacent and become those of linear_backward. False if node i is no such
+ * call.
+ */
+static bool rejoin_bias(maker *m, uint32_t i)
+{
+    enum { BIAS = 2 };
+    const ts_graph_node *sum = ts_graph_node_at(m->graph, i);
+    ts_graph_node *product = i ? ts_graph_node_at(m->graph, i - 1) : NULL;
+    if (sum->op != TS_OP_sum_to_size || !product || product->op != TS_OP_linear_backward ||
+        product->rets[BIAS] || m->step_of[i - 1] == UINT32_MAX)
+        return false;
+    ts_id g = ts_graph_args_of(m->graph, sum)[0].id;
+    ts_graph_value *bias = ts_graph_value_at(m->graph, sum->rets[0]),
+                   *of = ts_graph_value_at(m->graph, g);
+    const ts_step *s = &m->exec->steps[m->step_of[i - 1]];
+    if (ts_graph_args_of(m->graph, product)[0].id != g || bias->ndim != 1 || of->ndim < 2 ||
+        bias->dtype != of->dtype || s->fused || sum->given || !product->rets[1] ||
+        *ts_graph_ints_at(m->graph, bias->ints) !=
+            ts_graph_ints_at(m->graph, of->ints)[of->ndim - 1])
+        return false;
+    product->rets[BIAS] = sum->rets[0];
+    bias->slot = i - 1;
+    product->want |= 1 << BIAS;
+    m->begin[i] = m->begin[i + 1];
+    m->exec->storages[bias->storage].writer = m->step_of[i - 1] + 1;
+    m->step_of[i] = UINT32_MAX;
+    return true;
+}
+
 /** Adds node i to a group or makes a step for it. While steps are made, ts_step.first is the number
  *  of the step's first node. */
 static void add_node(maker *m, uint32_t i)
@@ -326,6 +359,8 @@ static void add_node(maker *m, uint32_t i)
     mark_last(m, i, &part);
     if (part.takes)
         step = find_group(m, i, v, &part, after ? after - 1 : 0);
+    if (step == UINT32_MAX && rejoin_bias(m, i))
+        return;
     if (step == UINT32_MAX) {
         step = e->nsteps++;
         e->steps[step] = (ts_step){.first = i, .fused = part.takes, .ndim = v ? v->ndim : 0};
