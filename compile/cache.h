@@ -28,6 +28,9 @@ struct ts_compiled {
     char cause[192];       /* difference between the newest plan and the previous one */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
+    int64_t small;         /* recordings in a row whose plans are small */
+    int64_t small_inputs;  /* most elements of the inputs of one of these calls */
+    int64_t eager;         /* calls that ran without a recording, because they are small */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int surprises;         /* calls that differed from a replay although its guards held */

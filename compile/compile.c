@@ -14,6 +14,12 @@
 enum { MODE_OFF, MODE_TRACE, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
 
+enum {
+    SMALL_CALL = 1 << 16, /* bytes that a call moves, on average, in a small plan */
+    SMALL_FIRST = 64,     /* recordings with small plans before calls run without a recording */
+    SMALL_AGAIN = 256     /* one call in this number is recorded then */
+};
+
 void ts_compiled_from_environment(void)
 {
     int choice = ts_variable_choice("TS_COMPILE", "off|trace|fuse|full");
@@ -107,6 +113,14 @@ static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, uint64_t 
     return NULL;
 }
 
+static bool is_small(const ts_exec *e)
+{
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if (e->storages[i].device.backend != TS_KEY_CPU)
+            return false;
+    return e->bytes <= (int64_t)e->nnodes * SMALL_CALL;
+}
+
 /** Makes room for one more plan: frees the least recently used plan. NULL if all plans are
  *  running. */
 static ts_exec **room_for_plan(ts_compiled *c)
@@ -183,6 +197,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
             *place = e;
             c->newest = e;
             e->hash = hash;
+            e->small = is_small(e);
             ts_exec_dump(e, c->name);
             double ms = now_ms() - begin;
             c->stats.compiles++;
@@ -198,6 +213,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
                              e->ngroups, e->nfused, c->cause);
         }
     }
+    c->small = e && e->small ? c->small + 1 : 0;
     if (e) {
         e->used = ++c->clock;
         e->runs++;
@@ -310,6 +326,25 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status != TS_OK ? status : ran;
 }
 
+/** True if a call shall run without a recording: those before it were small, with no smaller inputs.
+ *  A recorded call notes the size of its inputs. */
+static bool is_small_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+{
+    int64_t elements = 0;
+    if (c->opts.graph || c->opts.replay || c->opts.fullgraph)
+        return false;
+    for (int i = 0; i < ninputs; i++)
+        elements += inputs[i] != TS_NONE ? inputs[i]->numel : 0;
+    pthread_mutex_lock(&c->lock);
+    bool small = c->small >= SMALL_FIRST && elements <= c->small_inputs &&
+                 c->stats.calls % SMALL_AGAIN;
+    c->eager += small;
+    if (!small)
+        c->small_inputs = c->small ? ts_max64(c->small_inputs, elements) : elements;
+    pthread_mutex_unlock(&c->lock);
+    return small;
+}
+
 ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs)
 {
@@ -328,7 +363,7 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
     bool inside = thread->lazy || thread->recorder ||
                   (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
     ts_status status = TS_OK;
-    if (inside)
+    if (inside || is_small_call(c, inputs, ninputs))
         status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
     else if (!c->opts.replay ||
              !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))

@@ -122,6 +122,7 @@ typedef struct ts_exec {
     uint32_t nwords;
     uint64_t hash, used;   /* used: ts_compiled.clock at the last run */
     uint32_t runs;         /* runs in progress */
+    bool small;            /* on the CPU, and its calls take no longer than their recording */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;

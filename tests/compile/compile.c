@@ -1,5 +1,6 @@
 /** @file compile.c  Results, writes and errors of compiled functions, and reasons for new plans. */
 // SPDX-License-Identifier: MIT
+#include "tests/compile/explains.h"
 #include "tests/tracing/net.h"
 
 /* ------------------------------------------------------------------------------ training ---- */
@@ -92,8 +93,8 @@ static ts_status scaled(TRACED)
 TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
 {
     TS_SCOPE;
-    numbers_of what = {0, 0, 2};
-    ts_compiled *c = ts_compile(scaled, &what, NULL);
+    numbers_of what = {0, 0, 2}; /* with fullgraph each call is recorded, as small as it is */
+    ts_compiled *c = ts_compile(scaled, &what, TS_OPTS(ts_compile_opts, .fullgraph = true));
     ts_tensor *x = numbers(1, TS_SIZES(3, 50)), *y, *want;
     for (int i = 0; i < 1000; i++) {
         TS_SCOPE;
@@ -119,6 +120,33 @@ TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
     ts_tensor *other = numbers(2, TS_SIZES(3, 51));
     OK(ts_compiled_call(c, &other, 1, &y, 1));
     ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 4);
+    ts_compiled_free(c);
+}
+
+/** Calls on few elements run without a recording after a while, larger ones do not. */
+TS_TEST(small_calls_are_recorded_now_and_then)
+{
+    TS_SCOPE;
+    numbers_of what = {0, 0, 2};
+    ts_compiled *c = ts_compile(scaled, &what, NULL);
+    ts_tensor *small = numbers(1, TS_SIZES(3, 50)), *large = numbers(2, TS_SIZES(400, 500));
+    int64_t last = 0;
+    for (int i = 1; i <= 1100; i++) {
+        TS_SCOPE;
+        ts_tensor *x = i > 600 && i < 610 ? large : small, *y, *want;
+        what.factor = i * 0.001;
+        what.branch = i % 3 == 0;
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        OK(scaled(&what, &x, 1, &want, 1));
+        ck_assert(same(y, want));
+        int64_t recorded = ts_compiled_get_stats(c).segments;
+        if (i <= 64 || x == large || i % 256 == 0 || (i >= 610 && i < 674))
+            ck_assert_int_eq(recorded, last + 1);
+        else
+            ck_assert_int_eq(recorded, last);
+        last = recorded;
+    }
+    ck_assert(explains(c, "calls ran without a recording"));
     ts_compiled_free(c);
 }
 
