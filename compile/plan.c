@@ -194,6 +194,17 @@ static bool find_touches(maker *m)
     return true;
 }
 
+/** Finds touches, after the calls that cats make superfluous are changed. */
+static bool find_final_touches(maker *m)
+{
+    bool some = false;
+    bool ok = find_touches(m) && (!m->by_rows || m->max_groups == -1 || ts_plan_drop_cats(m, &some));
+    if (!ok || !some)
+        return ok;
+    m->touches.count = 0;
+    return find_touches(m);
+}
+
 /** Marks dead nodes: their results are not read. */
 static void drop_dead(maker *m)
 {
@@ -524,7 +535,7 @@ ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *num
     if (ok)
         ts_graph_finish(e->graph);
     ok = ok && (max_groups == -1 || ts_plan_widen(e->graph, e->nstorages, numbers)) &&
-         find_touches(&m);
+         find_final_touches(&m);
     if (ok) {
         memcpy(e->words, words, nwords * sizeof *words);
         drop_dead(&m);

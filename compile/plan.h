@@ -1,5 +1,5 @@
-/** @file plan.h  The state of a plan that is being made: widen.c changes its calls, plan.c
- * makes its steps, horizontal.c joins them. */
+/** @file plan.h  The state of a plan that is being made: widen.c and cats.c change its
+ * calls, plan.c makes its steps, horizontal.c joins them. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
 #define TS_COMPILE_PLAN_H
@@ -28,6 +28,9 @@ typedef struct maker {
 /** Replaces casts from halves to f32 in the lists of calls that take halves (widen.c). False if out
  *  of memory. */
 bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
+/** Drops cats whose parts can be written in place (cats.c); *some: it dropped one, so touches have
+ *  changed. False if out of memory. */
+bool ts_plan_drop_cats(maker *m, bool *some);
 /** Joins steps that run the same calls over different tensors; each becomes a member of one step.
  *  ts_step.first is still the number of the step's first node. False if out of memory. */
 bool ts_plan_join_alike(maker *m);

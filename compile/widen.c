@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-/** What is known of a value while the calls are read in order. */
+/** What the pass knows of a value at the call that it reads. */
 typedef struct widened {
     uint32_t from; /* the half that a cast to f32 made this value from, + 1; 0: no cast made it */
     uint32_t node; /* the cast */

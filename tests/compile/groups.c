@@ -1,7 +1,7 @@
 /** @file groups.c  Groups on a device, against a mock of one that runs them. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
-#include "tests/compile/tape.h"
+#include "tests/compile/whole.h"
 
 #define POINTWISE(name, formula)                                                                   \
     FORMULA(name, formula)                                                                         \
@@ -244,4 +244,31 @@ TS_TEST(calls_by_rows_and_those_around_them_are_one_group, .loop = 2)
         ck_assert(same(got, want));
         ts_compiled_free(c);
     }
+}
+
+/** Two running sums side by side, and the sum of both. */
+static ts_status beside(TRACED)
+{
+    const int *dim = ctx;
+    ts_tensor *parts[] = {ts_cumsum(in[0], 1), ts_cumsum(in[1], 0)};
+    ts_tensor *both = ts_cat(parts, 2, *dim);
+    out[0] = ts_cumsum(both, 0);
+    if (ts_numel(in[2]) == 2) /* another reader of a part: the cat copies */
+        out[0] = ts_add(out[0], ts_sum(parts[0]));
+    return TS_STATUS_OF(out[0]);
+}
+
+TS_TEST(a_cat_of_new_results_copies_nothing, .setup = set_up_whole_groups,
+        .teardown = tear_down_whole, .loop = 4)
+{
+    TS_SCOPE;
+    int dim = _i % 2;
+    ts_tensor *in[] = {there(1, TS_SIZES(12, 8)), there(2, TS_SIZES(12, 8)),
+                       there(3, TS_SIZES(1 + _i / 2))}, *got, *want;
+    ts_compiled *c = ts_compile(beside, &dim, NULL);
+    OK(ts_compiled_call(c, in, 3, &got, 1));
+    OK(beside(&dim, in, 3, &want, 1));
+    ck_assert(same_there(got, want));
+    ck_assert_int_eq(ts_compiled_get_stats(c).nodes, _i / 2 ? 6 : 3);
+    ts_compiled_free(c);
 }

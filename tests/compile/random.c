@@ -226,7 +226,12 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
         TS_NO_GRAD;
         return over_lists(a, b, c->x, c->c);
     }
-    default: return ts_cat((ts_tensor *[]){a, b}, 2, 0);
+    default:
+        if (c->c & 1) { /* parts that calls of no group make */
+            a = ts_cumsum(a, -1);
+            b = ts_transpose(ts_cumsum(ts_transpose(b, 0, -1), 0), 0, -1);
+        }
+        return a && b ? ts_cat((ts_tensor *[]){a, b}, 2, c->c & 2 ? -1 : 0) : NULL;
     }
 }
 
