@@ -2,8 +2,8 @@
  * @file cats.c  Lets calls write their results where a cat would copy them: the gradients of query,
  * key and value go straight into the gradient of their common product.
  *
- * The values of a part get the cat's storage, with strides and offsets of their place in it, and the
- * cat is dropped. This happens on devices only, for parts that nothing else reads, made by calls
+ * The values of a part get the cat's storage, with strides and offsets of their place in it, and
+ * the cat is dropped. This happens on devices only, for parts that nothing else reads, made by calls
  * that write strided results and join no group.
  */
 // SPDX-License-Identifier: MIT
@@ -92,7 +92,8 @@ static bool take_part(const maker *m, const usage *uses, const ts_graph_value *w
     uint32_t from = part->storage;
     b->own = elements(sizes, dim, part->ndim);
     if (s->outside || s->held || part->ndim != whole->ndim || part->dtype != whole->dtype ||
-        !s->bytes || u->touches != 2 || u->writes != 1 || b->start * item % 16 || !is_whole(m, part))
+        !s->bytes || u->touches != 2 || u->writes != 1 || b->start * item % 16 ||
+        !is_whole(m, part))
         return false;
     const ts_graph_node *writer = ts_graph_node_at(g, u->writer);
     if (!(made = result_on(m, writer, from)) || made->dtype != part->dtype ||

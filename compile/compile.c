@@ -326,8 +326,8 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status != TS_OK ? status : ran;
 }
 
-/** True if a call shall run without a recording: those before it were small, with no smaller inputs.
- *  A recorded call notes the size of its inputs. */
+/** True if a call shall run without a recording: those before it were small, and their inputs no
+ *  smaller. A recorded call notes the size of its inputs. */
 static bool is_small_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 {
     int64_t elements = 0;

@@ -94,8 +94,8 @@ typedef struct ts_step {
     uint32_t members;      /* 0, or the number of members, each with the same calls over tensors of
                               its own (horizontal.c); nodes are listed member by member */
     ts_device device;      /* of a group */
-    uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group; a step with members
-                              has their elements in numel and no dims */
+    uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group; a step with
+                              members has their elements in numel and no dims */
     int64_t sizes[TS_MAX_DIMS];
     int64_t numel;
 } ts_step;

@@ -119,7 +119,8 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 c->breaks[i].site, (long long)c->breaks[i].count);
     write_mode(out, c);
     if (c->eager)
-        fprintf(out, "mode: %lld calls ran without a recording, which takes longer than their work\n",
+        fprintf(out,
+                "mode: %lld calls ran without a recording, which takes longer than their work\n",
                 (long long)c->eager);
     fprintf(out, "plans: %lld kept, %lld made in %.3f ms, %lld of %lld recordings had one\n",
             (long long)s->plans, (long long)s->compiles, s->compile_ms, (long long)s->hits,

@@ -76,8 +76,8 @@ typedef struct names {
     int64_t numel; /* elements of the member's space */
 } names;
 
-/** Appends a tensor's number, dtype and kind: all elements of the space, or one. False if the tensor
- *  has another layout, or shares its storage with another one of the member. */
+/** Appends a tensor's number, dtype and kind: all elements of the space, or one. False if the
+ *  tensor has another layout, or shares its storage with another one of the member. */
 static bool put_tensor(joiner *j, names *n, ts_id id)
 {
     const ts_graph *g = j->m->graph;
@@ -88,7 +88,8 @@ static bool put_tensor(joiner *j, names *n, ts_id id)
     int i = 0;
     for (int d = 0; d < v->ndim; d++)
         numel *= sizes[d];
-    if (!ts_strides_contiguous(sizes, sizes + v->ndim, v->ndim) || (numel != n->numel && numel != 1))
+    if (!ts_strides_contiguous(sizes, sizes + v->ndim, v->ndim) ||
+        (numel != n->numel && numel != 1))
         return false;
     for (; i < n->count && n->value[i] != value; i++)
         if (((const ts_graph_value *)g->values.data)[n->value[i]].storage == v->storage)

@@ -198,7 +198,8 @@ static bool find_touches(maker *m)
 static bool find_final_touches(maker *m)
 {
     bool some = false;
-    bool ok = find_touches(m) && (!m->by_rows || m->max_groups == -1 || ts_plan_drop_cats(m, &some));
+    bool ok = find_touches(m) &&
+              (!m->by_rows || m->max_groups == -1 || ts_plan_drop_cats(m, &some));
     if (!ok || !some)
         return ok;
     m->touches.count = 0;

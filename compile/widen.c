@@ -47,7 +47,8 @@ static void note_cast(const pass *p, uint32_t i, const ts_graph_node *n)
         p->values[to] = (widened){from + 1, i};
 }
 
-/** The value to pass in place of a member of a list: the half, if it still has the same elements. */
+/** The value to pass in place of a member of a list: the half, if it still has the same
+ *  elements. */
 static uint32_t half_of(const pass *p, uint32_t value)
 {
     const widened *w = &p->values[value];
@@ -115,7 +116,8 @@ static void pass_halves(const pass *p, const ts_graph_node *n)
         return;
     uint16_t lists = ask(p, n);
     for (int i = 0; i < n->nargs; i++)
-        for (uint32_t k = 0; (lists >> i & 1) && a[i].tag == TS_TAG_TENSORS && k < a[i].count; k++) {
+        for (uint32_t k = 0; (lists >> i & 1) && a[i].tag == TS_TAG_TENSORS && k < a[i].count;
+             k++) {
             int64_t *id = &ts_graph_ints_at(g, a[i].at)[k];
             *id = (int64_t)ts_id_make(g, half_of(p, ts_id_index((ts_id)*id)));
         }

@@ -253,10 +253,10 @@ static int nkernels, room;
 
 int ts_cuda_group_words(const ts_cuda_group *g, uint64_t *words)
 {
-    int n = 0;
+    int n = 0, members = __builtin_ctz((unsigned)g->members | 1 << 30);
     words[n++] = (uint64_t)ts_cuda_current->index | (uint64_t)g->ndim << 8 |
                  (uint64_t)g->width << 16 | (uint64_t)g->large << 24 |
-                 (uint64_t)g->tail << 25 | (uint64_t)__builtin_ctz((unsigned)g->members | 1 << 30) << 26 |
+                 (uint64_t)g->tail << 25 | (uint64_t)members << 26 |
                  (uint64_t)g->nvalues << 32 | (uint64_t)g->ncalls << 48;
     words[n++] = (uint64_t)g->lanes | (uint64_t)g->together << 16 | (uint64_t)g->accesses << 32 |
                  (uint64_t)g->full << 40 | (uint64_t)(g->rows > 0) << 41 |
@@ -477,9 +477,10 @@ static ts_status launch_with_sums(const ts_cuda_group *g, void *function, const 
 ts_cuda_group_room ts_cuda_group_room_for(int count)
 {
     size_t n = (size_t)count, operands = TENSORS;
-    return (ts_cuda_group_room){n * sizeof(ts_cuda_group_call), n * operands * sizeof(ts_cuda_group_value),
-                      (2 + n * operands + 4 * n) * sizeof(uint64_t),
-                      (1 + n * (2 * operands + 1)) * sizeof(void *)};
+    return (ts_cuda_group_room){.calls = n * sizeof(ts_cuda_group_call),
+                                .values = n * operands * sizeof(ts_cuda_group_value),
+                                .words = (2 + n * operands + 4 * n) * sizeof(uint64_t),
+                                .arguments = (1 + n * (2 * operands + 1)) * sizeof(void *)};
 }
 
 /** Describes a group and lays it out in `block`, host scratch memory from ts_scratch_take(). */

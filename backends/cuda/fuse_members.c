@@ -1,8 +1,8 @@
 /**
  * @file fuse_members.c
  * Fused groups with members: the same calls over different contiguous tensors, as one kernel. A
- * table of the members' addresses, sizes and numbers is an argument of the kernel; a block finds its
- * member by binary search. More members than a table holds take several launches.
+ * table of the members' addresses, sizes and numbers is an argument of the kernel; a block finds
+ * its member by binary search. More members than a table holds take several launches.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"

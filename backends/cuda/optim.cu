@@ -620,8 +620,8 @@ static ts_status global_norm(ts_frame *f)
         return ts_error_code();
     const int args[] = {0};
     ts_status status = by_dtypes(f, args, [&](int64_t like) {
-        int64_t at = 0, before = 0; /* parts of members before `at`: partial sums are in the order of
-                                       the list, whatever the members' dtypes */
+        int64_t at = 0, before = 0; /* parts of members before `at`: partial sums are in the order
+                                       of the list, whatever the members' dtypes */
         auto first_part = [&](table<1> &t, int m, int64_t i) {
             for (; at < i; at++)
                 before += blocks_of(at);

@@ -196,8 +196,8 @@ static inline ts_tensor *alike_input(const group_program *p, int k, ts_device de
     return ts_narrow(t, 0, p->seed % 5 == 0 && below(&d, 2), n);
 }
 
-/** The ts_trace_fn of the same drawn calls on each input; ctx is a group_program. Inputs are written
- *  in place by some programs. */
+/** The ts_trace_fn of the same drawn calls on each input; ctx is a group_program. Some programs
+ *  write inputs in place. */
 static inline ts_status alike_function(void *ctx, ts_tensor *const *in, int n, ts_tensor **out,
                                        int m)
 {
