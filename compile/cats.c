@@ -3,8 +3,8 @@
  * key and value go straight into the gradient of their common product.
  *
  * The values of a part get the cat's storage, with strides and offsets of their place in it, and
- * the cat is dropped. This happens on devices only, for parts that nothing else reads, made by calls
- * that write strided results and join no group.
+ * the cat is dropped. This happens on devices only, for parts that nothing else reads, made by
+ * calls that write strided results and join no group.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
