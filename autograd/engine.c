@@ -255,6 +255,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
         ts_tensor_ref(g);
     }
     m->grad = g;
+    ts_storage_own(g->storage, TS_OWNER_GRADIENT);
     TS_TELL(run->thread, grad_set, leaf, g);
     return TS_OK;
 }

@@ -28,6 +28,7 @@ ts_tensor *ts_set_requires_grad(ts_tensor *t, bool on)
     if (on != ts_requires_grad(t))
         ts_epoch_ends_for(t->storage);
     if (on) {
+        ts_storage_own(t->storage, TS_OWNER_PARAMETER);
         t->flags |= TS_TENSOR_REQUIRES_GRAD;
         t->keys |= TS_KEYSET(TS_KEY_AUTOGRAD);
     } else {

@@ -165,6 +165,7 @@ static TS_COLD ts_status save_rare(ts_node *n, const ts_frame *f, ts_end *in, ts
     }
     in->saved.t = saved;
     in->saved.version = saved->storage->version;
+    ts_storage_own(saved->storage, TS_OWNER_SAVED);
     return TS_OK;
 }
 
@@ -178,6 +179,7 @@ TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor
         return save_rare(n, f, in, t, overwritten);
     in->saved.t = ts_tensor_ref(t);
     in->saved.version = t->storage->version;
+    ts_storage_own(t->storage, TS_OWNER_SAVED);
     return TS_OK;
 }
 
@@ -242,6 +244,7 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
                 return ts_error_code();
             s->t->flags = t->flags;
             s->version = t->storage->version;
+            ts_storage_own(t->storage, TS_OWNER_SAVED);
         }
         if (extra)
             ts_tensor_unref(t);

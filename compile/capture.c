@@ -45,6 +45,7 @@ void ts_captured_drop(ts_captured *k)
     if (k->capture)
         k->backend->capture_free(k->backend->state, k->device.index, k->capture);
     k->capture = NULL;
+    k->profiled = 0;
 }
 
 void ts_captured_release(ts_captured *k)
@@ -246,6 +247,51 @@ static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
     return changed;
 }
 
+/** Finds the rows of the graph's steps, unless they are known. */
+static ts_status find_rows(const ts_run *r, ts_captured *k, int64_t period)
+{
+    const int *order = NULL;
+    uint32_t nsteps = r->exec->nsteps;
+    const part *p = k->parts.data;
+    if (k->profiled == period)
+        return TS_OK;
+    k->profiled = 0;
+    k->rows.count = k->works.count = 0;
+    if (!ts_array_reserve(&k->rows, nsteps + 1, sizeof(ts_graph_part)))
+        return ts_error_memory("a profile's rows", nsteps);
+    ts_graph_part *rows = k->rows.data;
+    for (uint32_t s = 0; s < nsteps; s++) {
+        rows[s] = (ts_graph_part){0};
+        if (p[s].where == INSIDE)
+            TS_TRY(ts_group_profile(r, &r->exec->steps[s], &rows[s]));
+    }
+    k->rows.count = nsteps;
+    const ts_backend *b = k->backend;
+    int n = b->capture_parts ? b->capture_parts(b->state, k->device.index, k->capture, &order) : 0;
+    if (!ts_array_reserve(&k->works, (uint32_t)n + 1, sizeof(ts_graph_part *)))
+        return ts_error_memory("a profile's rows", n);
+    for (int i = 0; i < n; i++)
+        ((const ts_graph_part **)k->works.data)[i] =
+            order[i] >= 0 && (uint32_t)order[i] < nsteps ? &rows[order[i]] : NULL;
+    k->works.count = (uint32_t)n;
+    k->profiled = period;
+    return TS_OK;
+}
+
+/** While a profile records: counts the calls in the graph and tags its works. */
+static void profile_replay(const ts_run *r, ts_captured *k)
+{
+    int64_t period = ts_graph_period(r->thread);
+    if (!period)
+        return;
+    if (find_rows(r, k, period) != TS_OK) {
+        ts_error_clear(); /* the work then belongs to the row of the launch */
+        return;
+    }
+    ts_graph_launches(r->thread, k->capture, k->rows.data, (int)k->rows.count, k->works.data,
+                      (int)k->works.count);
+}
+
 /** Captures and replays; *ran: the plan has run, else it is to run call by call. */
 static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
 {
@@ -267,6 +313,7 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     if (fresh && !capture(r, k, l))
         return TS_OK;
     ts_device_times_scope(r->thread, "compiled"); /* the profile's scope of the graph's kernels */
+    profile_replay(r, k);
     ts_status status =
         k->backend->capture_replay(k->backend->state, k->device.index, k->capture, stream);
     ts_device_times_scope(r->thread, NULL);
@@ -357,6 +404,8 @@ void ts_captured_free(ts_captured *k)
     ts_array_free(&k->sites, sizeof(uint64_t));
     ts_array_free(&k->addresses, sizeof(uint64_t));
     ts_array_free(&k->tables, sizeof(uint64_t));
+    ts_array_free(&k->rows, sizeof(ts_graph_part));
+    ts_array_free(&k->works, sizeof(ts_graph_part *));
     ts_free(&ts_tls, k, sizeof *k);
 }
 

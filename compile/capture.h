@@ -5,6 +5,7 @@
 #define TS_COMPILE_CAPTURE_H
 
 #include "compile/cache.h"
+#include "dispatch/marks.h"
 
 /** State of a plan's capture: no run yet, one run, two runs and the arena planned, captured, cannot
  *  be captured. */
@@ -46,6 +47,8 @@ typedef struct ts_captured {
     ts_array places;          /* offset in the arena per storage; -1: not in the arena */
     ts_array numbers, sites;  /* captured values, per number and node */
     ts_array addresses, tables; /* captured values, per storage and node */
+    int64_t profiled;         /* ts_graph_period() of the next two; 0: none */
+    ts_array rows, works;     /* ts_graph_part per step; its address per work of the graph */
 } ts_captured;
 
 static inline const touch *touches_of(const ts_captured *k, const part *p)
@@ -60,6 +63,8 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
  *  step to its last. The plan must have run, because storages inside a group need memory only if
  *  the group has no kernel. False if out of memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
+/** The row and the work of a step, for a profile of the graph. TS_ERR_MEMORY. */
+ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *part);
 /** Frees the graph and its memory; from now on the plan runs call by call. */
 void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why);
 /** Like ts_captured_refuse(), with a step's op and call site. */

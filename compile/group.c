@@ -5,7 +5,7 @@
  * frames and runs them as one kernel; if it refuses the group, the calls run one by one.
  */
 // SPDX-License-Identifier: MIT
-#include "compile/cache.h"
+#include "compile/capture.h"
 #include "dispatch/device_times.h"
 #include "dispatch/entries.h"
 #include "ops/ops.h"
@@ -216,13 +216,84 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
         r->thread->workspace = r->workspace;
         ts_device_times_scope(r->thread, "compiled");
         ts_stream *stream = ts_stream_current(s->device);
+        void *timed = ts_timer_group_enter(r->thread, group, (int)n);
         status = s->members ? b->group_run_members(b->state, s->device.index, group, (int)each,
                                                    (int)s->members, stream, report)
                             : b->group_run(b->state, s->device.index, group, (int)n, stream,
                                            report);
+        ts_timer_group_leave(r->thread, timed);
         ts_device_times_scope(r->thread, NULL);
         r->thread->workspace = NULL;
     }
+    ts_free(r->thread, block, bytes);
+    return status;
+}
+
+/** Number of tensors that a node's call refers to. */
+static size_t tensors_of(const ts_graph *g, const ts_graph_node *n)
+{
+    size_t count = n->nrets;
+    for (int i = 0; i < n->nargs; i++)
+        count += ts_graph_args_of(g, n)[i].tag == TS_TAG_TENSORS ? ts_graph_args_of(g, n)[i].count
+                                                                 : 1;
+    return count;
+}
+
+/** Boxes a node's call with headers in place of all tensors. Their memory is only named: equal
+ *  addresses are equal memory, NULL is memory inside the step. */
+static void box_shapes(const ts_run *r, const ts_graph_node *n, device_call *c, ts_tensor *headers,
+                       uint32_t *numbers, uint32_t *count)
+{
+    const ts_graph *g = r->exec->graph;
+    const ts_graph_arg *a = ts_graph_args_of(g, n);
+    ts_run_unbox(r, n, c->args);
+    for (int i = 0; i < n->nargs; i++) {
+        if (a[i].tag == TS_TAG_TENSOR)
+            c->args[i].t = header_in(r, a[i].id, headers, numbers, count);
+        for (uint32_t k = 0; a[i].tag == TS_TAG_TENSORS && k < a[i].count; k++)
+            ((ts_tensor **)c->args[i].list)[k] =
+                header_in(r, (ts_id)ts_graph_ints_at(g, a[i].at)[k], headers, numbers, count);
+    }
+    for (int i = 0; i < n->nrets && i < TS_MAX_RETS; i++)
+        c->rets[i] = n->rets[i]
+                         ? ts_value_tensor(header_in(r, n->rets[i], headers, numbers, count))
+                         : ts_value_none();
+    for (uint32_t i = 0; i < *count; i++) {
+        const ts_graph_value *v = (const ts_graph_value *)g->values.data + numbers[i];
+        uintptr_t place = ((uintptr_t)v->storage + 1) << 32;
+        headers[i].data = r->exec->storages[v->storage].inside ? NULL
+                                                               : (char *)place + v->offset;
+    }
+}
+
+ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *part)
+{
+    const ts_graph *g = r->exec->graph;
+    size_t n = s->fused ? s->count : 1, most = 0;
+    for (size_t k = 0; k < n; k++)
+        most += tensors_of(g, ts_graph_node_at(g, r->exec->order[s->first + k]));
+    size_t bytes = n * (sizeof(device_call) + sizeof(ts_group_call)) +
+                   (most + 1) * (sizeof(ts_tensor) + sizeof(uint32_t));
+    char *block = ts_alloc(r->thread, bytes);
+    if (!block)
+        return ts_error_memory("a profile's row", (int64_t)bytes);
+    device_call *calls = (device_call *)block;
+    ts_group_call *group = (ts_group_call *)(calls + n);
+    ts_tensor *headers = (ts_tensor *)(group + n);
+    uint32_t *numbers = (uint32_t *)(headers + most), count = 0;
+    for (size_t k = 0; k < n; k++) {
+        const ts_graph_node *node = ts_graph_node_at(g, r->exec->order[s->first + k]);
+        ts_device device = s->device;
+        box_shapes(r, node, &calls[k], headers, numbers, &count);
+        for (uint32_t i = 0; i < count && !s->fused; i++)
+            if (headers[i].device.backend != TS_KEY_CPU)
+                device = headers[i].device;
+        calls[k].f = frame_of(node, device, r->thread);
+        calls[k].f.args = calls[k].args;
+        calls[k].f.rets = calls[k].rets;
+        group[k] = (ts_group_call){&calls[k].f, NULL};
+    }
+    ts_status status = ts_graph_row(r->thread, group, (int)n, s->fused, part);
     ts_free(r->thread, block, bytes);
     return status;
 }

@@ -17,6 +17,12 @@
 typedef struct ts_storage ts_storage;
 
 typedef struct ts_hooks {
+    /** profile/device_ceilings.c: called when a profile has stopped recording; may be NULL. */
+    void (*profile_ended)(void);
+    /** dispatch/memory_log.c: enters a storage with new data in the log of a profile. */
+    void (*storage_born)(ts_thread *thread, ts_storage *s);
+    /** dispatch/memory_log.c: called before a storage in the log is freed. */
+    void (*storage_died)(ts_storage *s);
     /** dispatch/: called when a thread ends, before its heap is released. */
     void (*thread_ended)(ts_thread *thread);
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;

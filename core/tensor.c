@@ -32,17 +32,19 @@ TS_INLINE ts_storage *storage_init(ts_storage *s, ts_device device, int64_t byte
     s->version = 0;
     s->writer = 0;
     s->device = device;
-    s->block = (uint32_t)block;
+    s->block = (uint16_t)block;
     s->data = block == sizeof *s ? NULL : (char *)s + 64;
     s->bytes = bytes;
     s->id = 0;
-    if (block == sizeof *s)
+    if (block == sizeof *s) {
         s->release = NULL;
+        s->logged = 0;
+    }
     return s;
 }
 
 /** Allocates a storage's data outside the header's block; on failure false, with an error. */
-static bool storage_data(ts_thread *thread, ts_storage *s)
+static bool allocate_data(ts_thread *thread, ts_storage *s)
 {
     if (s->device.backend == TS_DEVICE_CPU.backend) {
         s->data = ts_alloc(thread, (size_t)s->bytes);
@@ -55,6 +57,19 @@ static bool storage_data(ts_thread *thread, ts_storage *s)
     if (ts_device_check(s->device, "new tensor") != TS_OK)
         return false;
     return !s->bytes || (s->data = ts_device_allocate(s->device, s->bytes, "a tensor")) != NULL;
+}
+
+/** The same, and enters the storage in the log of a profile. */
+static bool storage_data(ts_thread *thread, ts_storage *s)
+{
+    if (!allocate_data(thread, s))
+        return false;
+    if (TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
+                    TS_THREAD_RECORDING) && s->data) {
+        s->owner = TS_OWNER_TEMPORARY;
+        ts_above.storage_born(thread, s);
+    }
+    return true;
 }
 
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes)
@@ -77,6 +92,8 @@ void ts_storage_destroy(ts_storage *s)
 {
     ts_thread *thread = &ts_tls;
     if (s->block == sizeof *s) { /* the header has no data behind it */
+        if (TS_UNLIKELY(s->logged))
+            ts_above.storage_died(s);
         if (s->release)
             s->release(s->foreign, s->data, s->bytes);
         else if (s->data && s->device.backend == TS_DEVICE_CPU.backend)

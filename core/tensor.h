@@ -63,13 +63,28 @@ TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device dev
     return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
 }
 
+/** What a storage's memory is for, in ascending priority: a holder raises it, and never lowers
+ *  it. */
+typedef enum ts_owner {
+    TS_OWNER_TEMPORARY,
+    TS_OWNER_SAVED,     /* for the backward pass */
+    TS_OWNER_INPUT,     /* a batch */
+    TS_OWNER_GRADIENT,  /* of a leaf */
+    TS_OWNER_OPTIMIZER, /* state of an optimizer */
+    TS_OWNER_PARAMETER, /* a leaf that requires grad */
+    TS_OWNER_COUNT
+} ts_owner;
+
 /** Memory that tensors share. Each write increments the version (invariant 4). */
 typedef struct ts_storage {
     _Atomic int32_t refs;
     uint32_t version;
     uint16_t writer;   /* op of the last write */
     ts_device device;
-    uint32_t block;    /* bytes of this struct's block; data of <= TS_INLINE_DATA bytes is in it */
+    uint16_t block;    /* bytes of this struct's block; data of <= TS_INLINE_DATA bytes is in it */
+    uint8_t owner;     /* a ts_owner; valid if the storage is in a profile's log */
+    uint8_t logged;    /* number of the profile in whose log it is (dispatch/memory_log.h); 0: none.
+                          Valid only for data outside of the block */
     void *data;
     int64_t bytes;
     uint64_t id;       /* id in the graph whose call made it; 0: none */
@@ -104,6 +119,13 @@ struct ts_tensor {
 #define TS_INLINE_DATA 1024
 
 void ts_storage_destroy(ts_storage *s);
+
+/** Raises the owner of a storage that is in a profile's log. */
+TS_INLINE void ts_storage_own(ts_storage *s, ts_owner owner)
+{
+    if (s->block == sizeof *s && TS_UNLIKELY(s->logged) && owner > s->owner)
+        s->owner = (uint8_t)owner;
+}
 
 /** Uninitialised storage with one reference; NULL with an error. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);

@@ -20,7 +20,8 @@ typedef struct ts_tape ts_tape;
 enum {
     TS_THREAD_READY = 1,
     TS_THREAD_TIMING = 2,
-    TS_THREAD_RECORDING = 4 /* a profile records; only together with TIMING */
+    TS_THREAD_RECORDING = 4, /* a profile records; only together with TIMING */
+    TS_THREAD_DETAIL = 8     /* it records with detail; only together with RECORDING */
 };
 
 /** Deeper nesting of calls is an error (endless recursion). A power of two, so one bit test detects

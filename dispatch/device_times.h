@@ -8,8 +8,7 @@
 #ifndef TS_DISPATCH_DEVICE_TIMES_H
 #define TS_DISPATCH_DEVICE_TIMES_H
 
-#include "dispatch/record.h"
-#include "include/tessera/backend.h"
+#include "dispatch/marks.h"
 
 /* A tag, from the highest bit: 44 bits of the row's hash, the number of resets modulo 16, the step
  * modulo 65536. TS_TAG_STEP, TS_TAG_RESET: widths; TS_TAG_ROW: bits below the row. */
@@ -36,6 +35,35 @@ void ts_device_times_end(void);
 /** Sets the tag of the work that the calling thread queues from now on. row: NULL for no row;
  *  reset: number of the last reset that the thread saw. */
 void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset);
+/** Tags the work that the calling thread queues next, until the next tag, as the works of a graph.
+ *  row: the thread's running row, for works that cannot be assigned. works: see
+ *  ts_graph_launches(). */
+void ts_device_times_graph(const ts_backend *backend, const ts_tally_row *row, int64_t reset,
+                           const void *graph, const ts_graph_part *const *works, int nworks);
+/** Rows of a graph's works. */
+typedef struct ts_graph_map {
+    uint64_t id;     /* ts_tag_row() of the tag of its launches */
+    uint64_t beside; /* row of the launch, for works that cannot be assigned */
+    int count;
+    uint64_t *rows;  /* per work, in the order in which the works run */
+} ts_graph_map;
+/** The graphs of the last recording, borrowed. */
+const ts_graph_map *ts_device_times_graphs(int *count);
+
+/** Two simultaneous readings of the host's and the device's clock. */
+typedef struct ts_device_clock {
+    int64_t ticks[2], ns[2];
+} ts_device_clock;
+/** The clocks at the begin and end of the last recording; NULL: unknown. */
+const ts_device_clock *ts_device_times_clock(void);
+
+/** Names scopes and steps as ranges for other tools, until the recording ends. */
+void ts_device_times_name_ranges(bool on);
+/** Ends the range "step", if one is open, and begins the next. */
+void ts_device_times_range_step(void);
+/** Begins such a range; NULL ends the innermost. Does nothing without ranges. */
+void ts_device_times_range(const char *name);
+
 /** ts_device_times_scope() while a profile records. */
 void ts_device_times_open_scope(const char *name);
 /** Opens a scope of the profile for work that a compiled plan queues outside of calls, such as the

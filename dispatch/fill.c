@@ -6,6 +6,7 @@
 // SPDX-License-Identifier: MIT
 #include "core/float_env.h"
 #include "dispatch/entries.h"
+#include "dispatch/timers.h"
 
 /** Gives a new tensor dense strides with the dims in memory in the given order. */
 static __attribute__((noinline)) void order_dims(ts_tensor *t, const uint8_t *order)
@@ -96,10 +97,17 @@ TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, con
 
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
 {
-    for (int i = 0; i < f->nrets; i++)
-        if (is_lacking(f, i) && TS_UNLIKELY(!make_result(f, f->plan, i, NULL)))
-            return ts_drop_results(f, ts_error_code());
-    return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
+    void *part = ts_detail(f->thread, TS_PART_ALLOCATION);
+    bool made = true;
+    for (int i = 0; i < f->nrets && made; i++)
+        made = !is_lacking(f, i) || make_result(f, f->plan, i, NULL);
+    ts_detail_leave(f->thread, part);
+    if (TS_UNLIKELY(!made))
+        return ts_drop_results(f, ts_error_code());
+    part = ts_detail(f->thread, TS_PART_KERNEL); /* in a part of casts the kernel is none */
+    ts_status status = run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
+    ts_detail_leave(f->thread, part);
+    return status;
 }
 
 /** The steps after the shape rule. */
@@ -130,10 +138,43 @@ static TS_COLD ts_status fill_plainly(ts_frame *f)
     return ts_enter_fill(f);
 }
 
+/** True if the kernel gets arguments and destinations as they are. */
+static bool runs_plainly(const ts_frame *f, const ts_plan *plan)
+{
+    const ts_accepts *accepts = &f->table->accepts[f->key];
+    bool strides = (accepts->takes & TS_TAKES_STRIDES) | plan->pointwise;
+    return (accepts->dtypes >> plan->compute & 1) && (plan->flat || (!plan->cast && strides));
+}
+
+/** The entry in profiles with detail. */
+static TS_COLD ts_status fill_in_detail(ts_frame *f)
+{
+    ts_plan plan;
+    ts_plan_open(f, &plan);
+    void *part = ts_detail(f->thread, TS_PART_RULE);
+    ts_status status = f->table->infer(f);
+    ts_detail_leave(f->thread, part);
+    if (status == TS_OK && runs_plainly(f, &plan)) {
+        if (f->given)
+            status = ts_check_given(f);
+        if (status == TS_OK)
+            status = ts_fill_run(f, f->table->impl[f->key]);
+    } else if (status == TS_OK) {
+        part = ts_detail(f->thread, TS_PART_CASTS);
+        status = fill(f, &plan);
+        ts_detail_leave(f->thread, part);
+    }
+    f->plan = NULL;
+    return status;
+}
+
 ts_status ts_enter_fill(ts_frame *f)
 {
     if (TS_UNLIKELY(!ts_float_env_is_plain()))
         return fill_plainly(f);
+    if (TS_UNLIKELY(atomic_load_explicit(&f->thread->state, memory_order_relaxed) &
+                    TS_THREAD_DETAIL))
+        return fill_in_detail(f);
     ts_plan plan;
     ts_plan_open(f, &plan);
     ts_status status = f->table->infer(f);

@@ -220,6 +220,36 @@ ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const c
     return row;
 }
 
+ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part)
+{
+    uint64_t hash = mix(whole->hash, part);
+    ts_tally_row *row = find_row(r, hash);
+    if (!row && (row = make_row(r, hash, whole->op, whole->key, ALL_ROWS))) {
+        memcpy(row->call, whole->call, sizeof row->call);
+        row->scope = whole->scope;
+        row->dtype = whole->dtype;
+        row->part = (uint8_t)part;
+        row->whole = whole;
+        publish(r);
+    }
+    return row;
+}
+
+uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash) { return hash_call(f, mix(hash, f->op)); }
+
+ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
+                             uint8_t dtype, const char *text)
+{
+    hash = mix(hash, hash_place(op, key, r->scope));
+    ts_tally_row *row = find_row(r, hash);
+    if (!row && (row = make_row(r, hash, op, key, ALL_ROWS))) {
+        snprintf(row->call, sizeof row->call, "%s", text);
+        row->dtype = dtype;
+        publish(r);
+    }
+    return row;
+}
+
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
 {
     return ts_tally_other(r, row->op, row->key, row->call);
@@ -280,6 +310,7 @@ static _Atomic int chunks_taken; /* of all threads */
 /** Room for one more event. */
 static ts_event *next_event(ts_tally_table *r, int64_t n)
 {
+    n = r->ring ? n % r->ring : n;
     int64_t k = n / TS_EVENT_CHUNK;
     if (k >= TS_EVENT_CHUNKS)
         return NULL;
@@ -323,7 +354,7 @@ int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row 
 {
     int64_t before = r->open;
     int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
-    ts_event *e = before >= 0 && before < n ? ts_event_at(r, before) : NULL;
+    ts_event *e = ts_event_is_kept(r, before, n) ? ts_event_at(r, before) : NULL;
     if (e && e->inside && e->depth == f->thread->depth && e->op == f->op) {
         int layer = e->inside; /* a lower layer of this call */
         if (layer < TS_EVENT_LAYERS) {
@@ -352,7 +383,7 @@ int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row 
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now)
 {
     int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
-    if (r->open >= 0 && r->open < n) {
+    if (ts_event_is_kept(r, r->open, n)) {
         ts_event *e = ts_event_at(r, r->open);
         int layer = e->inside ? --e->inside : 0;
         if (layer < TS_EVENT_LAYERS)
@@ -399,6 +430,7 @@ bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)
                 continue;
             }
             mine->dtype = row->dtype;
+            mine->part = row->part;
             memcpy(mine->call, row->call, sizeof mine->call);
             publish(to);
         }

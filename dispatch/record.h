@@ -30,8 +30,21 @@ typedef struct ts_tally_row {
     uint16_t op;
     uint8_t key;
     uint8_t dtype;                /* of the first tensor, or TS_DTYPE_NONE */
+    uint8_t part;                 /* a ts_part; 0: the row of whole calls */
+    struct ts_tally_row *whole;   /* of a part: the row of the calls that it belongs to */
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
+
+/** Op numbers of rows that are no calls of an op; BESIDE in timers_state.h is the last. */
+enum { TS_ROW_GROUP = TS_MAX_OPS - 2 /* a fused group */ };
+
+/** Parts of the time of a backend's row, in profiles with detail. */
+typedef enum ts_part {
+    TS_PART_KERNEL,     /* the row itself */
+    TS_PART_RULE,       /* shape rule */
+    TS_PART_ALLOCATION, /* making results */
+    TS_PART_CASTS       /* casting and packing arguments and results */
+} ts_part;
 
 /** Classes of time: backend kernels, layers and the engine, time outside calls. */
 enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
@@ -67,6 +80,7 @@ _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
 enum {
     TS_EVENT_CHUNK = 16384,    /* events per block of 1 MiB */
+    TS_EVENT_RING = 4 * TS_EVENT_CHUNK, /* latest events that a flight recording keeps */
     TS_EVENT_CHUNKS = 256      /* maximum number of blocks; further events count as lost */
 };
 
@@ -81,7 +95,8 @@ typedef struct ts_tally_table {
     double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
                                calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
-    _Atomic int64_t nevents, lost_events;
+    _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
+    int64_t ring;           /* number of latest events that are kept; 0: the first events are */
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
     bool updated;           /* the last call was an update of an optimizer */
 } ts_tally_table;
@@ -92,6 +107,18 @@ ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
 /** Finds or makes the row for the same calls as `row` in the current scope of r. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
+/** Finds or makes a row with this hash, op, key and text in the current scope of r. */
+ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
+                             uint8_t dtype, const char *text);
+/** Name of a row's op. */
+TS_INLINE const char *ts_row_op(int op)
+{
+    return op == TS_ROW_GROUP ? "(fused group)" : ts_op_name(op);
+}
+/** Finds or makes the row of a part of the calls of `whole`. */
+ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
+/** Combines a hash with that of a call's op and shapes. */
+uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
 /** Adds the work of a call that ended to its row. flops, bytes: the values of r's counters when the
  *  call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
@@ -109,7 +136,13 @@ int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row 
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
 TS_INLINE ts_event *ts_event_at(const ts_tally_table *r, int64_t i)
 {
+    i = r->ring ? i % r->ring : i;
     return &r->events[i / TS_EVENT_CHUNK][i % TS_EVENT_CHUNK];
+}
+/** True if event i of n is there: made, and not overwritten. */
+TS_INLINE bool ts_event_is_kept(const ts_tally_table *r, int64_t i, int64_t n)
+{
+    return i >= 0 && i < n && (!r->ring || n - i <= r->ring);
 }
 TS_INLINE ts_tally_row *ts_tally_at(const ts_tally_table *r, int i)
 {

@@ -207,9 +207,9 @@ static ts_status op_define(const ts_op_info *row)
                             e->name, ts_format_site(a, sizeof a, ts_ops[e->op].site),
                             ts_format_site(b, sizeof b, row->site));
     int op = ts_reg.ops;
-    if (op >= TS_MAX_OPS - 1)
+    if (op >= TS_MAX_OPS - 2)
         return ts_error_set(TS_ERR_REGISTRY, "register_op: the registry holds at most %d ops",
-                            TS_MAX_OPS - 1);
+                            TS_MAX_OPS - 2);
     for (int k = 0; k < TS_KEY_COUNT; k++)
         for (ts_registration *r = e->newest[k]; r; r = r->older)
             if (r->schema)

@@ -17,69 +17,14 @@
 #include "dispatch/timers_state.h"
 #include "core/hooks.h"
 #include "core/process.h"
+#include "dispatch/memory_log.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 struct ts_timing_state ts_timing = {.lock = PTHREAD_MUTEX_INITIALIZER, .step_thread = -1};
 const char *const ts_timers_beside[3] = {"(backward engine)", "(timers)", "(unattributed)"};
-
-static int64_t nanoseconds(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
-static inline int64_t ticks(void)
-{
-#if defined(__x86_64__)
-    return (int64_t)__rdtsc();
-#else
-    return nanoseconds();
-#endif
-}
-
-/** The profile row that begins with this cell; NULL for a cell of t's table. */
-static inline ts_tally_row *row_of(ts_timers *t, cell *c)
-{
-    uintptr_t at = (uintptr_t)c - (uintptr_t)t->cells;
-    return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
-}
-
-/** The cell to add to: c, or if c is a row of a profile that has ended, the thread's own cell. */
-static inline cell *counted(ts_timers *t, cell *c)
-{
-    if (TS_LIKELY(atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)))
-        return c;
-    const ts_tally_row *row = row_of(t, c);
-    return TS_LIKELY(!row) ? c : &t->cells[row->op * TS_KEY_COUNT + row->key];
-}
-
-/** Makes a stamp: adds the ticks since the last stamp to the running cell and makes `next` the
- *  running cell. Returns the cell that ran before. */
-static inline cell *stamp(ts_timers *t, cell *next)
-{
-    int64_t now = ticks(), cost = get(&ts_timing.stamp_cost);
-    cell *before = t->running;
-    add(&counted(t, before)->ticks, now - get(&t->last) - cost);
-    add(&t->cells[STAMPS].ticks, cost);
-    set(&t->last, now);
-    t->running = next;
-    return before;
-}
-
-/** Tags the device work that this thread queues from now on with the row of `c`. */
-static inline void tag(ts_timers *t, cell *c)
-{
-    const ts_backend *b = atomic_load_explicit(&ts_timing.device, memory_order_acquire);
-    if (TS_UNLIKELY(b != NULL))
-        ts_device_times_tag(b, row_of(t, c), t->reset);
-}
 
 /** One point in time on both clocks. */
 typedef struct moment {
@@ -147,10 +92,6 @@ static inline bool is_timing(const ts_thread *thread)
 {
     return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_TIMING;
 }
-static inline bool is_recording(const ts_thread *thread)
-{
-    return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_RECORDING;
-}
 
 /** The cell for time outside of calls; while a profile records, the row of the thread's scope. */
 static cell *other(ts_timers *t, int which)
@@ -173,6 +114,7 @@ static TS_COLD void begin_period(ts_timers *t)
                 set(&c->ticks, 0);
             }
         ts_tally_clear(&t->record);
+        t->record.ring = ts_timing.flight ? TS_EVENT_RING : 0;
         t->wall = t->stamps = 0;
         t->reset = ts_timing.reset;
         t->period = 0;
@@ -188,7 +130,7 @@ static TS_COLD void begin_period(ts_timers *t)
 }
 
 /** The calling thread's timers, or NULL if out of memory. */
-static ts_timers *timers_of(ts_thread *thread)
+ts_timers *ts_timers_of(ts_thread *thread)
 {
     ts_timers *t = thread->timers;
     if (!t) {
@@ -204,7 +146,7 @@ static ts_timers *timers_of(ts_thread *thread)
 }
 
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
-static TS_COLD void mark_step(ts_timers *t)
+TS_COLD void ts_timers_mark_step(ts_timers *t)
 {
     bool restart = false, stop = false;
     stamp(t, t->running);
@@ -228,6 +170,7 @@ static TS_COLD void mark_step(ts_timers *t)
     }
     pthread_mutex_unlock(&ts_timing.lock);
     tag(t, t->running);
+    ts_device_times_range_step();
     if (restart)
         ts_timers_reset();
     if (stop)
@@ -244,7 +187,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
         !(r->updated && f->thread->workspace)) { /* no step ends inside the capture of a graph */
         r->updated = !r->updated;
         if (!r->updated && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed)) {
-            mark_step(t);
+            ts_timers_mark_step(t);
             if (!is_recording(f->thread)) /* the last step to be recorded has ended */
                 return is_timing(f->thread) ? ts_timed_hop(f, kernel) : kernel(f);
         }
@@ -276,7 +219,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
 {
-    ts_timers *t = timers_of(f->thread);
+    ts_timers *t = ts_timers_of(f->thread);
     if (!t)
         return kernel(f);
     if (is_recording(f->thread))
@@ -293,11 +236,11 @@ void *ts_timer_enter(ts_thread *thread)
 {
     if (TS_LIKELY(!(atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_TIMING)))
         return NULL;
-    ts_timers *t = timers_of(thread);
+    ts_timers *t = ts_timers_of(thread);
     if (!t)
         return NULL;
     if (is_recording(thread) && strcmp(ts_scope_get(t->record.scope).name, "backward") != 0)
-        t->record.scope = ts_scope_named(t->record.scope, "backward");
+        ts_mark_scope(t, t->record.scope = ts_scope_named(t->record.scope, "backward"));
     cell *engine = other(t, ENGINE);
     add(&engine->calls, 1);
     tag(t, engine);
@@ -310,66 +253,15 @@ void ts_timer_leave(ts_thread *thread, void *token)
         return;
     const ts_tally_row *row = row_of(thread->timers, token);
     thread->timers->record.scope = row ? row->scope : 0;
+    if (is_recording(thread))
+        ts_mark_scope(thread->timers, thread->timers->record.scope);
     stamp(thread->timers, token);
     tag(thread->timers, token);
 }
 
-/* ---------------------------------------------------------------------- scopes and steps ---- */
-
-uint32_t ts_recorded_scope(const ts_thread *thread)
-{
-    const ts_timers *t = thread->timers;
-    return t ? t->record.scope : 0;
-}
-
-void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward)
-{
-    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
-    if (!t)
-        return;
-    if (t->follows != base) {
-        memset(t->following, 0, sizeof t->following);
-        t->follows = base;
-    }
-    uint16_t *known = &t->following[forward % TS_SCOPES_MOST];
-    if (forward && !*known)
-        *known = (uint16_t)ts_scope_below(base, forward);
-    t->record.scope = forward ? *known : base;
-}
-
-/** Switches to another scope: the running cell becomes its row in that scope. */
-static void change_scope(ts_timers *t, uint32_t scope)
-{
-    t->record.scope = scope;
-    const ts_tally_row *row = row_of(t, t->running);
-    ts_tally_row *next = row ? ts_tally_in_scope(&t->record, row) : NULL;
-    if (next) {
-        stamp(t, &next->cell);
-        tag(t, &next->cell);
-    }
-}
-
-void ts_timers_step(void)
-{
-    ts_thread *thread = ts_thread_self();
-    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
-    atomic_store_explicit(&ts_timing.marked, true, memory_order_relaxed);
-    if (t)
-        mark_step(t);
-}
-
-void ts_timers_scope(const char *name)
-{
-    ts_thread *thread = ts_thread_self();
-    ts_timers *t = is_recording(thread) ? timers_of(thread) : NULL;
-    if (t)
-        change_scope(t, name ? ts_scope_named(t->record.scope, name)
-                             : ts_scope_get(t->record.scope).parent);
-}
-
 /* ------------------------------------------------------------------------------ switching ---- */
 
-enum { SWITCHED = TS_THREAD_TIMING | TS_THREAD_RECORDING };
+enum { SWITCHED = TS_THREAD_TIMING | TS_THREAD_RECORDING | TS_THREAD_DETAIL };
 
 static void switch_thread(ts_thread *thread, void *ctx)
 {
@@ -383,7 +275,8 @@ static void switch_thread(ts_thread *thread, void *ctx)
 static void switch_to(bool timers, bool recording)
 {
     bool before = running(), now = timers || recording;
-    uint32_t bits = (now ? TS_THREAD_TIMING : 0u) | (recording ? TS_THREAD_RECORDING : 0u);
+    uint32_t bits = (now ? TS_THREAD_TIMING : 0u) | (recording ? TS_THREAD_RECORDING : 0u) |
+                    (recording && ts_timing.detail ? TS_THREAD_DETAIL : 0u);
     if (now && !before)
         add(&ts_timing.period, 1);
     else if (before && !now)
@@ -455,6 +348,8 @@ void ts_timers_install(void)
 {
     ts_above.thread_ended = thread_ended;
     ts_fork_guard(&ts_timing.lock);
+    ts_marks_install();
+    ts_memory_log_install();
 }
 
 /** Makes and calibrates the calling thread's timers. If TS_OK, ts_timing.lock is held. */
@@ -464,7 +359,7 @@ static ts_status begin_change(const char *function, bool on)
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s: this build has no timers (-Dtimers=false)",
                             function);
     ts_thread *self = ts_thread_self();
-    if (on && !timers_of(self))
+    if (on && !ts_timers_of(self))
         return ts_error_memory("timers", sizeof(ts_timers));
     pthread_mutex_lock(&ts_timing.lock);
     ts_status status = on ? calibrate(self->timers, function) : TS_OK;
@@ -479,7 +374,7 @@ ts_status ts_timers_enable(bool on)
     switch_to(on, atomic_load_explicit(&ts_timing.recording, memory_order_relaxed));
     pthread_mutex_unlock(&ts_timing.lock);
     if (on)
-        timers_of(ts_thread_self()); /* starts this thread's period now, not at its next call */
+        ts_timers_of(ts_thread_self()); /* starts this thread's period now, not at its next call */
     return TS_OK;
 }
 
@@ -505,19 +400,25 @@ ts_status ts_timers_record(bool on)
     }
     switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), on);
     pthread_mutex_unlock(&ts_timing.lock);
-    if (before && !on)
+    if (before && !on) {
+        ts_memory_log_end();
         ts_device_times_end();
+        if (ts_above.profile_ended)
+            ts_above.profile_ended();
+    }
     if (on && !before)
         ts_timers_reset(); /* at its next stamp each thread starts a new row */
     return TS_OK;
 }
 
-void ts_timers_record_steps(int64_t first, int64_t last, bool trace)
+void ts_timers_record_as(const ts_recording *r)
 {
     pthread_mutex_lock(&ts_timing.lock);
-    atomic_store_explicit(&ts_timing.tracing, trace, memory_order_relaxed);
-    ts_timing.first_step = first;
-    ts_timing.last_step = last;
+    atomic_store_explicit(&ts_timing.tracing, r->trace, memory_order_relaxed);
+    ts_timing.first_step = r->first;
+    ts_timing.last_step = r->last;
+    ts_timing.detail = r->detail;
+    ts_timing.flight = r->flight;
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
@@ -557,7 +458,7 @@ void ts_timers_reset(void)
     pthread_mutex_unlock(&ts_timing.lock);
     ts_device_times_drop();
     if (running() && ts_tls.timers)
-        timers_of(&ts_tls);
+        ts_timers_of(&ts_tls);
 }
 
 bool ts_timers_enabled(void) { return atomic_load_explicit(&ts_timing.on, memory_order_relaxed); }

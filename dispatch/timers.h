@@ -31,6 +31,24 @@ TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread)
  *  forward call, below `base`, the scope of the backward pass. */
 void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward);
 
+/** Begins a part of the calling thread's running call; returns a token for ts_timer_part_leave(),
+ *  NULL if no row runs. */
+void *ts_timer_part(ts_thread *thread, ts_part part);
+void ts_timer_part_leave(ts_thread *thread, void *token);
+/** ts_timer_part() in profiles with detail. */
+TS_INLINE void *ts_detail(ts_thread *thread, ts_part part)
+{
+    return TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
+                       TS_THREAD_DETAIL)
+               ? ts_timer_part(thread, part)
+               : NULL;
+}
+TS_INLINE void ts_detail_leave(ts_thread *thread, void *token)
+{
+    if (TS_UNLIKELY(token != NULL))
+        ts_timer_part_leave(thread, token);
+}
+
 void ts_timers_install(void);
 
 /** The first TS_TIMERS_ENDED ended threads keep separate rows. The last of these and all threads
@@ -85,9 +103,14 @@ typedef struct ts_thread_record {
     int64_t begun; /* tick */
 } ts_thread_record;
 void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx);
-/** Configures the next recording: it drops the steps before `first` and stops after step `last`; 0
- *  means no limit. trace: keep an event per call. */
-void ts_timers_record_steps(int64_t first, int64_t last, bool trace);
+/** What a recording keeps. */
+typedef struct ts_recording {
+    int64_t first, last; /* drop the steps before `first`, stop after step `last`; 0: no limit */
+    bool trace, flight;  /* keep an event per call; of these the latest, not the first */
+    bool detail;         /* divide the time of backends' rows into parts */
+} ts_recording;
+/** Configures the next recording. */
+void ts_timers_record_as(const ts_recording *r);
 /** The totals at the end of each recorded step, borrowed; valid until the next recording.
  *  @param first   number of the first recorded step
  *  @param lost    steps without room

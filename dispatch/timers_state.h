@@ -3,10 +3,15 @@
 #ifndef TS_DISPATCH_TIMERS_STATE_H
 #define TS_DISPATCH_TIMERS_STATE_H
 
+#include "dispatch/device_times.h"
 #include "dispatch/timers.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <time.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
 typedef ts_cell cell;
 
@@ -47,6 +52,7 @@ struct ts_timing_state {
     atomic_bool on; /* ts_timers_enable() */
     atomic_bool recording; /* a profile records */
     atomic_bool tracing;   /* the profile keeps an event per call */
+    bool detail, flight;   /* it divides rows into parts; it keeps the latest events */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
@@ -81,7 +87,69 @@ static inline void set(_Atomic int64_t *place, int64_t value)
 }
 static inline void add(_Atomic int64_t *place, int64_t value) { set(place, get(place) + value); }
 
+static inline int64_t nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static inline int64_t ticks(void)
+{
+#if defined(__x86_64__)
+    return (int64_t)__rdtsc();
+#else
+    return nanoseconds();
+#endif
+}
+
+static inline bool is_recording(const ts_thread *thread)
+{
+    return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_RECORDING;
+}
+
+/** The profile row that begins with this cell; NULL for a cell of t's table. */
+static inline ts_tally_row *row_of(ts_timers *t, cell *c)
+{
+    uintptr_t at = (uintptr_t)c - (uintptr_t)t->cells;
+    return at < sizeof t->cells ? NULL : (ts_tally_row *)c;
+}
+
+/** The cell to add to: c, or if c is a row of a profile that has ended, the thread's own cell. */
+static inline cell *counted(ts_timers *t, cell *c)
+{
+    if (TS_LIKELY(atomic_load_explicit(&ts_timing.recording, memory_order_relaxed)))
+        return c;
+    const ts_tally_row *row = row_of(t, c);
+    return TS_LIKELY(!row) ? c : &t->cells[row->op * TS_KEY_COUNT + row->key];
+}
+
+/** Makes a stamp: adds the ticks since the last stamp to the running cell and makes `next` the
+ *  running cell. Returns the cell that ran before. */
+static inline cell *stamp(ts_timers *t, cell *next)
+{
+    int64_t now = ticks(), cost = get(&ts_timing.stamp_cost);
+    cell *before = t->running;
+    add(&counted(t, before)->ticks, now - get(&t->last) - cost);
+    add(&t->cells[STAMPS].ticks, cost);
+    set(&t->last, now);
+    t->running = next;
+    return before;
+}
+
+/** Tags the device work that this thread queues from now on with the row of `c`. */
+static inline void tag(ts_timers *t, cell *c)
+{
+    const ts_backend *b = atomic_load_explicit(&ts_timing.device, memory_order_acquire);
+    if (TS_UNLIKELY(b != NULL))
+        ts_device_times_tag(b, row_of(t, c), t->reset);
+}
+
 /** Adds the ticks up to now, or up to the switch off, to the calling thread's running cell. */
 void ts_timers_close(ts_timers *t);
+/** The calling thread's timers in the current period, or NULL if out of memory. */
+ts_timers *ts_timers_of(ts_thread *thread);
+/** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
+void ts_timers_mark_step(ts_timers *t);
 
 #endif

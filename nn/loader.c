@@ -394,8 +394,11 @@ static ts_status deliver(ts_loader *l, ts_batch *batch)
             TS_TRY(ts_record_stream(r->fields[f]));
     }
     *batch = (ts_batch){.epoch = r->at.epoch, .index = r->at.index};
-    for (int f = 0; f < TS_SAMPLE_FIELDS; f++)
+    for (int f = 0; f < TS_SAMPLE_FIELDS; f++) {
         batch->fields[f] = r->fields[f] ? ts_adopt(r->fields[f]) : TS_NONE;
+        if (r->fields[f])
+            ts_prof_hold(r->fields[f], TS_HOLD_INPUT);
+    }
     batch->x = batch->fields[0];
     batch->y = batch->fields[1];
     *r = (ready){0};

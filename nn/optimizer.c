@@ -211,10 +211,12 @@ static ts_status fill_group(const ts_optimizer *o, group *g, const char *const *
         for (int k = 0; k < states; k++) {
             ts_tensor *state = ts_zeros_like(like);
             TS_TRY(state);
+            ts_prof_hold(state, TS_HOLD_OPTIMIZER);
             r->states[k] = ts_retain(state);
             ts_drop(state);
         }
         if (half) {
+            ts_prof_hold(like, TS_HOLD_OPTIMIZER);
             r->states[MASTER] = ts_retain(like);
             ts_drop(like);
         }

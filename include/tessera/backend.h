@@ -75,13 +75,25 @@ typedef struct ts_group_report {
     bool from_disk;    /**< the kernels were loaded from files of an earlier compilation */
 } ts_group_report;
 
-/** A kernel, copy or memset that a device ran. */
+/** A kernel, copy or memset that a device ran. Times are in ns, on the clock of profile_clock. */
 typedef struct ts_device_work {
     uint64_t tag; /**< the tag of the thread that queued it; 0: none */
-    int64_t begin_ns, end_ns; /**< on the device's clock */
-    uint8_t device; /**< index of the device in the backend */
-    bool kernel;    /**< false: a copy or a memset */
+    int64_t begin_ns, end_ns;
+    int64_t called_ns, queued_ns; /**< begin and end of the host's call; 0: unknown */
+    const char *name; /**< a kernel's name, for tools; NULL: unknown. Valid as long as the record */
+    uint32_t launch;  /**< equal for the works of one call, such as the launch of a graph */
+    float waves;      /**< a kernel's blocks, divided by the blocks that the device runs at once; 0:
+                           unknown, or blocks that loop over the work */
+    uint8_t device;   /**< index of the device in the backend */
+    bool kernel;      /**< false: a copy or a memset */
+    bool pageable;    /**< a copy from or to ordinary host memory, for which the host waits */
 } ts_device_work;
+/** A call of the host that can keep it from queuing work. */
+typedef struct ts_device_wait {
+    uint64_t tag; /**< the tag of the calling thread; 0: none */
+    int64_t begin_ns, end_ns;
+    bool allocates; /**< it allocates or frees device memory; false: it waits for the device */
+} ts_device_wait;
 /** The work of all devices of a backend during one recording. */
 typedef struct ts_device_record {
     const ts_device_work *work; /**< in any order; owned by the backend, valid until the next
@@ -90,6 +102,8 @@ typedef struct ts_device_record {
     int64_t lost;     /**< number of works that are not in `work`: not recorded, or with an invalid
                            time */
     char source[32];  /**< name of the timing library and its version number */
+    const ts_device_wait *waits; /**< as `work`; NULL: not recorded */
+    int64_t nwaits;
 } ts_device_record;
 
 /**
@@ -228,6 +242,18 @@ typedef struct ts_backend {
     void (*profile_tag)(void *state, uint64_t tag);
     /** Waits for the devices, ends recording and fills *record. */
     ts_status (*profile_end)(void *state, ts_device_record *record);
+    /** The current time of the clock of ts_device_work. (optional: idle time of a device is not
+     *  divided among the scopes and layers of the host) */
+    int64_t (*profile_clock)(void *state);
+    /** Bytes of a device's memory. (optional: unknown) */
+    int64_t (*memory_capacity)(void *state, int device);
+    /** Names the host's current range for other tools (NVTX); NULL ends the innermost range.
+     *  (optional: no ranges) */
+    void (*profile_range)(void *state, const char *name);
+    /** Writes the part of each of the capture's works, in the order in which they run, to *parts,
+     *  which stays valid until the capture changes. Returns their number; 0: unknown. (optional:
+     *  the work of a capture has one row in profiles) */
+    int (*capture_parts)(void *state, int device, ts_capture *capture, const int **parts);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */

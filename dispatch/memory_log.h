@@ -1,0 +1,33 @@
+/**
+ * @file memory_log.h  The log of tensors' memory: an entry per storage that was allocated while a
+ * profile with memory records. Storages whose data is in their header's block (up to
+ * TS_INLINE_DATA bytes on the CPU) have no entry.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_DISPATCH_MEMORY_LOG_H
+#define TS_DISPATCH_MEMORY_LOG_H
+
+#include "core/tensor.h"
+
+/** The life of a storage. */
+typedef struct ts_memory_life {
+    int64_t born, died; /* ticks; died 0: alive at the end of the recording */
+    int64_t bytes;
+    ts_storage *alive;  /* NULL after its death */
+    uint32_t next;      /* the log's list of lives by address */
+    uint32_t scope;
+    uint16_t op;        /* of the row that ran at its birth; TS_MAX_OPS - 1: outside of calls */
+    uint8_t owner;      /* a ts_owner, at its death or at the end of the recording */
+    uint8_t device;     /* ts_device.backend */
+} ts_memory_life;
+
+void ts_memory_log_install(void);
+/** Starts the log, empty. It goes on through resets. */
+void ts_memory_log_begin(void);
+/** Stops the log; later deaths have no entry. */
+void ts_memory_log_end(void);
+/** The lives in the order of their births, borrowed until the next recording; *lost: births without
+ *  room; *begun: tick at which the log began. The count is 0 if memory was not recorded. */
+const ts_memory_life *ts_memory_lives(int64_t *count, int64_t *lost, int64_t *begun);
+
+#endif
