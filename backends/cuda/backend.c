@@ -6,6 +6,7 @@
 #include "backends/cuda/cupti.h"
 #include "backends/cuda/current.h"
 #include "backends/cuda/fuse.h"
+#include "backends/cuda/nvtx.h"
 
 #include <stdatomic.h>
 
@@ -271,6 +272,32 @@ static ts_status set_deterministic(void *state, bool on)
 
 /* ----------------------------------------------------------------------------- profiles ---- */
 
+static int64_t memory_capacity(void *state, int device)
+{
+    (void)state;
+    size_t left = 0, whole = 0;
+    if (!ts_cuda_use(device) || cudaMemGetInfo(&left, &whole) != cudaSuccess)
+        whole = 0;
+    cudaGetLastError();
+    return (int64_t)whole;
+}
+
+static ts_status profile_begin(void *state)
+{
+    int n = device_count(state);
+    for (int i = 0; i < n && i < TS_CUDA_DEVICES; i++) {
+        int of[4] = {0};
+        cudaDeviceGetAttribute(&of[0], cudaDevAttrMultiProcessorCount, i);
+        cudaDeviceGetAttribute(&of[1], cudaDevAttrMaxThreadsPerMultiProcessor, i);
+        cudaDeviceGetAttribute(&of[2], cudaDevAttrMaxRegistersPerMultiprocessor, i);
+        cudaDeviceGetAttribute(&of[3], cudaDevAttrMaxSharedMemoryPerMultiprocessor, i);
+        ts_cupti_limits limits = {(uint32_t)of[0], (uint32_t)of[1], (uint32_t)of[2],
+                                  (uint32_t)of[3]};
+        ts_cupti_set_limits(i, &limits);
+    }
+    return ts_cupti_begin(state);
+}
+
 static ts_status profile_end(void *state, ts_device_record *record)
 {
     (void)state;
@@ -316,8 +343,12 @@ static const ts_backend backend = {
     .group_takes = ts_cuda_group_takes,
     .group_run = ts_cuda_group_run,
     .group_run_members = ts_cuda_group_run_members,
-    .profile_begin = ts_cupti_begin,
+    .profile_begin = profile_begin,
     .profile_tag = ts_cupti_tag,
     .profile_end = profile_end,
+    .profile_clock = ts_cupti_clock,
+    .memory_capacity = memory_capacity,
+    .profile_range = ts_cuda_range,
+    .capture_parts = ts_cuda_capture_parts,
 };
 TS_BACKEND_ENTRY(&backend)

@@ -35,6 +35,7 @@ struct ts_capture {
     units kept, fresh; /* nodes of `graph`, and of the current capture */
     int *parts;        /* parts captured now, including parts without a launch */
     int nparts, room;
+    int *order;        /* part of each node of kept; NULL until asked for */
     bool capturing;
     cudaGraphNode_t last;
 };
@@ -286,6 +287,8 @@ ts_status ts_cuda_capture_end(void *state, int device, ts_capture *c, int64_t *l
         status = ts_cuda_check(cudaGraphInstantiate(&c->exec, graph, 0), "cuda:%d: a graph",
                                device);
         units kept = c->kept;
+        free(c->order);
+        c->order = NULL;
         c->kept = c->fresh;
         c->fresh = kept;
         c->graph = graph;
@@ -309,6 +312,19 @@ ts_status ts_cuda_capture_replay(void *state, int device, ts_capture *c, ts_stre
     return ts_cuda_check(cudaGraphLaunch(c->exec, own), "cuda:%d: launch of a graph", device);
 }
 
+int ts_cuda_capture_parts(void *state, int device, ts_capture *c, const int **parts)
+{
+    (void)state, (void)device;
+    if (!c->order && c->kept.count) {
+        if (!(c->order = malloc((size_t)c->kept.count * sizeof *c->order)))
+            return 0;
+        for (int i = 0; i < c->kept.count; i++)
+            c->order[i] = c->kept.all[i].part;
+    }
+    *parts = c->order;
+    return c->kept.count;
+}
+
 void ts_cuda_capture_free(void *state, int device, ts_capture *c)
 {
     (void)state;
@@ -330,5 +346,6 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *c)
     free(c->kept.all);
     free(c->fresh.all);
     free(c->parts);
+    free(c->order);
     free(c);
 }

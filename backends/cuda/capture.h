@@ -12,6 +12,7 @@ ts_status ts_cuda_capture_begin(void *state, int device, ts_capture **capture, t
 ts_status ts_cuda_capture_part(void *state, int device, ts_capture *capture, int part);
 ts_status ts_cuda_capture_end(void *state, int device, ts_capture *capture, int64_t *launches);
 ts_status ts_cuda_capture_replay(void *state, int device, ts_capture *capture, ts_stream *stream);
+int ts_cuda_capture_parts(void *state, int device, ts_capture *capture, const int **parts);
 void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /* runtime.c */

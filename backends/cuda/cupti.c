@@ -24,9 +24,40 @@ enum { MEMCPY = 1, MEMSET = 2, DRIVER = 4, RUNTIME = 5, KERNEL = 10, MEMCPY_PEER
        EXTERNAL_ID = 39 }; /* CUpti_ActivityKind */
 enum { LIMIT_REACHED = 12, TAKEN = 39 }; /* CUptiResult */
 enum { OURS = 3 }; /* kind of the tags; CUpti_ExternalCorrelationKind: CUSTOM0 */
+enum { PAGEABLE = 1 }; /* CUpti_ActivityMemoryKind */
 
 /** Records of these kinds, in the order of enabling. */
 static const uint32_t kinds[] = {EXTERNAL_ID, DRIVER, RUNTIME, KERNEL, MEMCPY, MEMCPY_PEER, MEMSET};
+
+/** API calls that queue work, wait or allocate. CUPTI records no other calls, because the record of
+ *  a trivial call costs as much as that of a launch. */
+enum { QUEUES, WAITS, ALLOCATES };
+static const struct {
+    uint32_t id; /* CUpti_driver_api_trace_cbid or CUpti_runtime_api_trace_cbid */
+    bool driver;
+    uint8_t what;
+} apis[] = {
+    {307, true, QUEUES},     /* cuLaunchKernel */
+    {652, true, QUEUES},     /* cuLaunchKernelEx */
+    {514, true, QUEUES},     /* cuGraphLaunch */
+    {211, false, QUEUES},    /* cudaLaunchKernel */
+    {430, false, QUEUES},    /* cudaLaunchKernelExC */
+    {505, false, QUEUES},    /* __cudaLaunchKernel */
+    {311, false, QUEUES},    /* cudaGraphLaunch */
+    {31, false, QUEUES},     /* cudaMemcpy */
+    {41, false, QUEUES},     /* cudaMemcpyAsync */
+    {44, false, QUEUES},     /* cudaMemcpy2DAsync */
+    {51, false, QUEUES},     /* cudaMemsetAsync */
+    {161, false, QUEUES},    /* cudaMemcpyPeerAsync */
+    {131, false, WAITS},     /* cudaStreamSynchronize */
+    {137, false, WAITS},     /* cudaEventSynchronize */
+    {165, false, WAITS},     /* cudaDeviceSynchronize */
+    {20, false, ALLOCATES},  /* cudaMalloc */
+    {22, false, ALLOCATES},  /* cudaFree */
+    {27, false, ALLOCATES},  /* cudaHostAlloc */
+    {26, false, ALLOCATES},  /* cudaFreeHost */
+};
+enum { APIS = sizeof apis / sizeof *apis, API_IDS = 1000 /* above the highest id of a call */ };
 
 typedef void (*request_fn)(uint8_t **buffer, size_t *bytes, size_t *most);
 typedef void (*complete_fn)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
@@ -45,6 +76,10 @@ static struct {
     uint32_t (*dropped)(void *context, uint32_t stream, size_t *count);
     uint32_t (*push)(uint32_t kind, uint64_t id);
     uint32_t (*pop)(uint32_t kind, uint64_t *id);
+    uint32_t (*clock)(uint64_t *ns);
+    uint32_t (*driver_api)(uint32_t id, uint8_t on);
+    uint32_t (*runtime_api)(uint32_t id, uint8_t on);
+    uint32_t (*finalize)(void);
     char why[120]; /* reason why CUPTI cannot be used; empty if it can */
 } cupti;
 
@@ -87,6 +122,10 @@ static void load(void)
         {&cupti.dropped, "cuptiActivityGetNumDroppedRecords"},
         {&cupti.push, "cuptiActivityPushExternalCorrelationId"},
         {&cupti.pop, "cuptiActivityPopExternalCorrelationId"},
+        {&cupti.clock, "cuptiGetTimestamp"},
+        {&cupti.driver_api, "cuptiActivityEnableDriverApi"},
+        {&cupti.runtime_api, "cuptiActivityEnableRuntimeApi"},
+        {&cupti.finalize, "cuptiFinalize"},
     };
     void *library = open_library();
     for (size_t i = 0; library && i < sizeof functions / sizeof *functions; i++) {
@@ -118,48 +157,75 @@ static ts_status check(uint32_t result, const char *function)
 /** Offsets in a record of a kernel, copy or memset. START and END are the same for all kinds. */
 typedef struct layout {
     size_t device, correlation;
-    bool kernel;
 } layout;
 enum { START = 16, END = 24, ID = 8, ID_CORRELATION = 16, ID_KIND = 4 };
+enum { COPY_FROM = 5, COPY_TO = 6 };                                     /* of a copy, one byte */
+enum { REGISTERS = 6, GRID = 52, BLOCK = 64, SHARED = 76, KERNEL_NAME = 104 }; /* of a kernel */
+enum { API_ID = 4, API_START = 8, API_END = 16, API_CORRELATION = 32 };  /* of an API call */
 
-typedef struct work {
-    int64_t begin_ns, end_ns;
-    uint32_t correlation;
-    uint8_t device;
-    bool kernel;
-} work;
 /** Tag of an API call. */
 typedef struct call_tag {
     uint64_t tag;
     uint32_t correlation;
 } call_tag;
+/** Time of an API call. */
+typedef struct api_call {
+    int64_t begin_ns, end_ns;
+    uint32_t correlation;
+    uint8_t what; /* QUEUES, WAITS or ALLOCATES */
+} api_call;
 
-/* RECORDS_MOST: maximum number of works and of tags. Later works count as lost; later tags are
- * dropped, which leaves their works untagged. BUFFER: bytes of a CUPTI buffer. */
-enum { RECORDS_MOST = 4 << 20, BUFFER = 4 << 20 };
+/* RECORDS_MOST: maximum number of works, of tags and of calls. Later works count as lost; later
+ * tags and calls are dropped, which leaves their works untagged. BUFFER: bytes of a CUPTI buffer.
+ * NAMES: maximum number of kernels with a name. SPARE: maximum number of buffers kept. */
+enum { RECORDS_MOST = 4 << 20, BUFFER = 4 << 20, NAMES = 4096, SPARE = 256 };
+
+/** A growing array. */
+typedef struct list {
+    void *items;
+    int64_t count, room;
+} list;
 
 static struct {
     pthread_mutex_t lock; /* CUPTI delivers buffers from a thread of its own */
-    work *works;
-    call_tag *tags;
-    int64_t nworks, works_room, ntags, tags_room, lost;
-    ts_device_work *joined; /* of the last session */
+    list works, tags, calls, waits; /* ts_device_work, call_tag, api_call, ts_device_wait */
+    int64_t lost;
+    uint8_t *spare[SPARE]; /* returned buffers, for reuse. They are not freed, so a late write by
+                              CUPTI cannot reach other memory */
+    int nspare;
+    struct {
+        const char *from; /* CUPTI's text, which is the same for all launches of a kernel */
+        char *text;
+    } names[NAMES];
     void *subscriber;
     atomic_bool on;
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static ts_cupti_limits limits[16]; /* of the first devices */
 
-/** Grows an array of `count` items if needed; false if there is no room for one more. */
-static bool has_room(void **items, int64_t count, int64_t *room, size_t item)
+void ts_cupti_set_limits(int device, const ts_cupti_limits *of)
 {
-    if (count < *room)
-        return true;
-    int64_t wanted = *room ? 2 * *room : 4096;
-    void *grown = wanted <= RECORDS_MOST ? realloc(*items, (size_t)wanted * item) : NULL;
-    if (!grown)
-        return false;
-    *items = grown;
-    *room = wanted;
-    return true;
+    if (device >= 0 && device < 16)
+        limits[device] = *of;
+}
+
+/** Room for one more item, or NULL. */
+static void *next_item(list *l, size_t item)
+{
+    if (l->count == l->room) {
+        int64_t wanted = l->room ? 2 * l->room : 4096;
+        void *grown = wanted <= RECORDS_MOST ? realloc(l->items, (size_t)wanted * item) : NULL;
+        if (!grown)
+            return NULL;
+        l->items = grown;
+        l->room = wanted;
+    }
+    return (char *)l->items + (size_t)l->count++ * item;
+}
+
+static void empty(list *l)
+{
+    free(l->items);
+    *l = (list){0};
 }
 
 static uint32_t read32(const uint8_t *at)
@@ -175,44 +241,111 @@ static uint64_t read64(const uint8_t *at)
     return value;
 }
 
-static void keep_work(const uint8_t *record, layout at)
+/** A copy of a kernel's name, because CUPTI's text may end with CUPTI; NULL if there is no room. */
+static const char *keep_name(const char *from)
 {
-    work w = {.begin_ns = (int64_t)read64(record + START),
-              .end_ns = (int64_t)read64(record + END),
-              .correlation = read32(record + at.correlation),
-              .device = (uint8_t)read32(record + at.device),
-              .kernel = at.kernel};
+    size_t at = (uintptr_t)from / 8 * 0x9e3779b97f4a7c15u >> 52;
+    for (int i = 0; from && i < 16; i++, at = (at + 1) % NAMES) {
+        if (!session.names[at].from) {
+            session.names[at].text = strdup(from);
+            session.names[at].from = session.names[at].text ? from : NULL;
+            return session.names[at].text;
+        }
+        if (session.names[at].from == from)
+            return session.names[at].text;
+    }
+    return NULL;
+}
+
+/** Blocks of a grid, divided by the blocks that a device runs at once. 0: unknown, or a kernel with
+ *  the same number of blocks on each multiprocessor, whose blocks loop over the work. */
+static float waves_of(const uint8_t *record, uint32_t device)
+{
+    enum { BLOCKS_MOST = 32, REGISTER_UNIT = 8, RESERVED = 1024 };
+    const ts_cupti_limits *l = &limits[device % 16];
+    uint64_t blocks = 1, threads = 1, fit = BLOCKS_MOST, registers = record[REGISTERS];
+    if (device > 15 || !l->processors)
+        return 0;
+    for (size_t i = 0; i < 3; i++) {
+        blocks *= read32(record + GRID + 4 * i);
+        threads *= read32(record + BLOCK + 4 * i);
+    }
+    threads = (threads + 31) / 32 * 32;
+    registers = (registers + REGISTER_UNIT - 1) / REGISTER_UNIT * REGISTER_UNIT * threads;
+    uint64_t shared = read32(record + SHARED) + read32(record + SHARED + 4) + RESERVED;
+    fit = threads && l->threads / threads < fit ? l->threads / threads : fit;
+    fit = registers && l->registers / registers < fit ? l->registers / registers : fit;
+    fit = l->shared / shared < fit ? l->shared / shared : fit;
+    if (!fit || blocks % l->processors == 0)
+        return 0;
+    return (float)blocks / (float)(fit * l->processors);
+}
+
+static void keep_work(const uint8_t *record, layout at, uint32_t kind)
+{
+    ts_device_work w = {.begin_ns = (int64_t)read64(record + START),
+                        .end_ns = (int64_t)read64(record + END),
+                        .launch = read32(record + at.correlation),
+                        .device = (uint8_t)read32(record + at.device),
+                        .kernel = kind == KERNEL};
     bool good = w.begin_ns > 0 && w.end_ns >= w.begin_ns;
-    if (good && has_room((void **)&session.works, session.nworks, &session.works_room, sizeof w))
-        session.works[session.nworks++] = w;
+    if (w.kernel) {
+        w.name = keep_name((const char *)(uintptr_t)read64(record + KERNEL_NAME));
+        w.waves = waves_of(record, w.device);
+    }
+    if (kind == MEMCPY)
+        w.pageable = record[COPY_FROM] == PAGEABLE || record[COPY_TO] == PAGEABLE;
+    ts_device_work *place = good ? next_item(&session.works, sizeof w) : NULL;
+    if (place)
+        *place = w;
     else
         session.lost++;
 }
 
 static void keep_tag(const uint8_t *record)
 {
-    call_tag t = {read64(record + ID), read32(record + ID_CORRELATION)};
-    if (read32(record + ID_KIND) == OURS &&
-        has_room((void **)&session.tags, session.ntags, &session.tags_room, sizeof t))
-        session.tags[session.ntags++] = t;
+    call_tag *t = read32(record + ID_KIND) == OURS ? next_item(&session.tags, sizeof *t) : NULL;
+    if (t)
+        *t = (call_tag){read64(record + ID), read32(record + ID_CORRELATION)};
+}
+
+static void keep_call(const uint8_t *record, bool driver)
+{
+    uint32_t id = read32(record + API_ID);
+    for (int i = 0; i < APIS; i++)
+        if (apis[i].id == id && apis[i].driver == driver) {
+            api_call *c = next_item(&session.calls, sizeof *c);
+            if (c)
+                *c = (api_call){(int64_t)read64(record + API_START),
+                                (int64_t)read64(record + API_END),
+                                read32(record + API_CORRELATION), apis[i].what};
+            return;
+        }
 }
 
 static void keep(const uint8_t *record)
 {
-    switch (read32(record)) {
-    case KERNEL: keep_work(record, (layout){40, 92, true}); break;
+    uint32_t kind = read32(record);
+    switch (kind) {
+    case KERNEL: keep_work(record, (layout){40, 92}, kind); break;
     case MEMCPY:
-    case MEMSET: keep_work(record, (layout){32, 44, false}); break;
-    case MEMCPY_PEER: keep_work(record, (layout){32, 60, false}); break;
+    case MEMSET: keep_work(record, (layout){32, 44}, kind); break;
+    case MEMCPY_PEER: keep_work(record, (layout){32, 60}, kind); break;
     case EXTERNAL_ID: keep_tag(record); break;
-    default: break; /* API calls: enabled because CUPTI writes tags only with them */
+    case DRIVER:
+    case RUNTIME: keep_call(record, kind == DRIVER); break;
+    default: break;
     }
 }
 
 static void request(uint8_t **buffer, size_t *bytes, size_t *most)
 {
     *most = 0;
-    *buffer = aligned_alloc(64, BUFFER);
+    pthread_mutex_lock(&session.lock);
+    *buffer = session.nspare ? session.spare[--session.nspare] : NULL;
+    pthread_mutex_unlock(&session.lock);
+    if (!*buffer)
+        *buffer = aligned_alloc(64, BUFFER);
     *bytes = *buffer ? BUFFER : 0;
 }
 
@@ -226,8 +359,9 @@ static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t byt
         keep(record);
     if (cupti.dropped(context, stream, &dropped) == 0)
         session.lost += (int64_t)dropped;
+    if (session.nspare < SPARE)
+        session.spare[session.nspare++] = buffer;
     pthread_mutex_unlock(&session.lock);
-    free(buffer);
 }
 
 /* ------------------------------------------------------------------------------ session ---- */
@@ -235,6 +369,22 @@ static void complete(void *context, uint32_t stream, uint8_t *buffer, size_t byt
 static void ignore(void *data, uint32_t domain, uint32_t id, const void *call)
 {
     (void)data, (void)domain, (void)id, (void)call;
+}
+
+/** Excludes all API calls but those of `apis` from the records. CUPTI writes no tags if the calls
+ *  are enabled one by one instead. */
+static void exclude_apis(void)
+{
+    for (uint32_t id = 1; id < API_IDS; id++) {
+        bool wanted[2] = {false, false};
+        for (int i = 0; i < APIS; i++)
+            if (apis[i].id == id)
+                wanted[apis[i].driver] = true;
+        if (!wanted[0])
+            cupti.runtime_api(id, 0); /* fails for ids without a call */
+        if (!wanted[1])
+            cupti.driver_api(id, 0);
+    }
 }
 
 /** Starts CUPTI. A subscriber without callbacks excludes other tools, and fails if one runs. */
@@ -248,12 +398,27 @@ static ts_status start(void)
     size_t n = 0;
     while (n < sizeof kinds / sizeof *kinds && status == TS_OK)
         status = check(cupti.enable(kinds[n++]), "cuptiActivityEnable");
+    if (status == TS_OK)
+        exclude_apis();
     if (status != TS_OK) {
         while (n > 1)
             cupti.disable(kinds[--n - 1]);
         cupti.unsubscribe(session.subscriber);
     }
     return status;
+}
+
+/** Drops the records and names of the last session. */
+static void drop_records(void)
+{
+    empty(&session.works);
+    empty(&session.tags);
+    empty(&session.calls);
+    empty(&session.waits);
+    session.lost = 0;
+    for (int i = 0; i < NAMES; i++)
+        free(session.names[i].text);
+    memset(session.names, 0, sizeof session.names);
 }
 
 ts_status ts_cupti_begin(void *state)
@@ -266,45 +431,85 @@ ts_status ts_cupti_begin(void *state)
     if (!atomic_load(&session.on))
         TS_TRY(start());
     pthread_mutex_lock(&session.lock);
-    session.nworks = session.ntags = session.lost = 0;
-    free(session.joined);
-    session.joined = NULL;
+    drop_records();
     pthread_mutex_unlock(&session.lock);
     atomic_store(&session.on, true);
     return TS_OK;
 }
 
+/* Thread-local: the number of the session in which this thread pushed a tag. Its stack in CUPTI has
+ * at most one tag. */
+static _Atomic uint32_t sessions;
+
 void ts_cupti_tag(void *state, uint64_t tag)
 {
     (void)state;
-    static _Thread_local bool pushed; /* a tag is on the thread's stack, which has at most one */
+    static _Thread_local uint32_t pushed;
+    static _Thread_local uint64_t last;
     if (!atomic_load_explicit(&session.on, memory_order_relaxed))
         return;
-    if (pushed)
+    uint32_t now = atomic_load_explicit(&sessions, memory_order_relaxed) + 1;
+    if (pushed == now && last == tag)
+        return;
+    if (pushed == now)
         cupti.pop(OURS, NULL);
-    pushed = cupti.push(OURS, tag) == 0;
+    pushed = cupti.push(OURS, tag) == 0 ? now : 0;
+    last = tag;
 }
 
-static int by_correlation(const void *a, const void *b)
+int64_t ts_cupti_clock(void *state)
+{
+    (void)state;
+    uint64_t ns = 0;
+    return atomic_load(&session.on) && cupti.clock(&ns) == 0 ? (int64_t)ns : 0;
+}
+
+static int by_tag(const void *a, const void *b)
 {
     uint32_t x = ((const call_tag *)a)->correlation, y = ((const call_tag *)b)->correlation;
     return (x > y) - (x < y);
 }
+static int by_call(const void *a, const void *b)
+{
+    uint32_t x = ((const api_call *)a)->correlation, y = ((const api_call *)b)->correlation;
+    return (x > y) - (x < y);
+}
 
-/** Joins works and tags by correlation id. */
+/** bsearch() in a list that may be empty. */
+static void *find(const list *l, const void *key, size_t item,
+                  int (*compare)(const void *a, const void *b))
+{
+    return l->count ? bsearch(key, l->items, (size_t)l->count, item, compare) : NULL;
+}
+
+static uint64_t tag_of(uint32_t correlation)
+{
+    call_tag key = {0, correlation}, *t = find(&session.tags, &key, sizeof key, by_tag);
+    return t ? t->tag : 0;
+}
+
+/** Joins works and waits with tags and calls, by correlation id. */
 static void join(void)
 {
-    if (session.ntags)
-        qsort(session.tags, (size_t)session.ntags, sizeof *session.tags, by_correlation);
-    for (int64_t i = 0; i < session.nworks; i++) {
-        const work *w = &session.works[i];
-        call_tag key = {0, w->correlation};
-        const call_tag *found = session.ntags
-                                    ? bsearch(&key, session.tags, (size_t)session.ntags,
-                                              sizeof key, by_correlation)
-                                    : NULL;
-        session.joined[i] = (ts_device_work){found ? found->tag : 0, w->begin_ns, w->end_ns,
-                                             w->device, w->kernel};
+    ts_device_work *w = session.works.items;
+    api_call *c = session.calls.items;
+    if (session.tags.count)
+        qsort(session.tags.items, (size_t)session.tags.count, sizeof(call_tag), by_tag);
+    if (session.calls.count)
+        qsort(c, (size_t)session.calls.count, sizeof *c, by_call);
+    for (int64_t i = 0; i < session.works.count; i++) {
+        api_call key = {.correlation = w[i].launch};
+        const api_call *call = find(&session.calls, &key, sizeof key, by_call);
+        w[i].tag = tag_of(w[i].launch);
+        w[i].called_ns = call ? call->begin_ns : 0;
+        w[i].queued_ns = call ? call->end_ns : 0;
+    }
+    for (int64_t i = 0; i < session.calls.count; i++) {
+        ts_device_wait *wait =
+            c[i].what == QUEUES ? NULL : next_item(&session.waits, sizeof *wait);
+        if (wait)
+            *wait = (ts_device_wait){tag_of(c[i].correlation), c[i].begin_ns, c[i].end_ns,
+                                     c[i].what == ALLOCATES};
     }
 }
 
@@ -316,20 +521,19 @@ ts_status ts_cupti_end(ts_device_record *record)
     ts_status status = check(cupti.flush(1), "cuptiActivityFlushAll");
     for (size_t i = sizeof kinds / sizeof *kinds; i-- > 0;)
         cupti.disable(kinds[i]);
-    cupti.unsubscribe(session.subscriber);
-    TS_TRY(status);
     cupti.version(&version);
+    cupti.unsubscribe(session.subscriber);
+    cupti.finalize(); /* else its hooks slow down each later API call */
+    atomic_fetch_add(&sessions, 1); /* the tags of all threads have ended with CUPTI's session */
+    TS_TRY(status);
     pthread_mutex_lock(&session.lock);
-    session.joined = malloc((size_t)(session.nworks + 1) * sizeof *session.joined);
-    if (session.joined)
-        join();
-    *record = (ts_device_record){session.joined, session.nworks, session.lost, ""};
+    join();
+    *record = (ts_device_record){.work = session.works.items, .count = session.works.count,
+                                 .lost = session.lost, .waits = session.waits.items,
+                                 .nwaits = session.waits.count};
     snprintf(record->source, sizeof record->source, "CUPTI %u", version);
-    free(session.works);
-    free(session.tags);
-    session.works = NULL;
-    session.tags = NULL;
-    session.nworks = session.works_room = session.ntags = session.tags_room = 0;
+    empty(&session.tags);
+    empty(&session.calls);
     pthread_mutex_unlock(&session.lock);
-    return record->work ? TS_OK : ts_error_set(TS_ERR_MEMORY, "no GPU times: no memory");
+    return TS_OK;
 }

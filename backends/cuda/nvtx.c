@@ -1,0 +1,66 @@
+/**
+ * @file nvtx.c  NVTX ranges. NVTX consists of headers only: without a tool such as Nsight Systems a
+ * range is a call through an empty pointer. The library has a domain of its own, and registers each
+ * name once.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/nvtx.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+#include <string.h>
+
+enum { NAMES = 1024 };
+
+static struct {
+    pthread_mutex_t lock;
+    nvtxDomainHandle_t domain;
+    struct {
+        char text[64];
+        nvtxStringHandle_t handle;
+    } names[NAMES];
+} ranges = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/** The handle of a name; NULL if the table is full. */
+static nvtxStringHandle_t handle_of(const char *name)
+{
+    size_t hash = 5381;
+    for (const char *c = name; *c; c++)
+        hash = hash * 33 + (unsigned char)*c;
+    nvtxStringHandle_t found = NULL;
+    pthread_mutex_lock(&ranges.lock);
+    if (!ranges.domain)
+        ranges.domain = nvtxDomainCreateA("tessera");
+    for (size_t i = 0; i < 8 && !found; i++) {
+        size_t at = (hash + i) % NAMES;
+        if (!ranges.names[at].text[0]) {
+            strncpy(ranges.names[at].text, name, sizeof ranges.names[at].text - 1);
+            ranges.names[at].handle = nvtxDomainRegisterStringA(ranges.domain, name);
+        }
+        if (strncmp(ranges.names[at].text, name, sizeof ranges.names[at].text - 1) == 0)
+            found = ranges.names[at].handle;
+    }
+    pthread_mutex_unlock(&ranges.lock);
+    return found;
+}
+
+void ts_cuda_range(void *state, const char *name)
+{
+    (void)state;
+    if (!name) {
+        if (ranges.domain)
+            nvtxDomainRangePop(ranges.domain);
+        return;
+    }
+    nvtxStringHandle_t handle = handle_of(name);
+    nvtxEventAttributes_t range = {
+        .version = NVTX_VERSION,
+        .size = NVTX_EVENT_ATTRIB_STRUCT_SIZE,
+        .messageType = handle ? NVTX_MESSAGE_TYPE_REGISTERED : NVTX_MESSAGE_TYPE_ASCII,
+    };
+    if (handle)
+        range.message.registered = handle;
+    else
+        range.message.ascii = name;
+    nvtxDomainRangePushEx(ranges.domain, &range);
+}
