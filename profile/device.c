@@ -6,12 +6,16 @@
  * queued in the next step. It is busy while at least one kernel, copy or memset runs.
  */
 // SPDX-License-Identifier: MIT
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
 #include "profile/device.h"
+
+/** Whole waves up to which the idle part of the last one counts as lost. */
+#define WAVES_FEW 4
 
 static int by_tag(const void *a, const void *b)
 {
@@ -38,6 +42,35 @@ static int64_t select_current(ts_device_work *work, int64_t count)
     return kept;
 }
 
+static int by_launch(const void *a, const void *b)
+{
+    const ts_device_work *x = a, *y = b;
+    if (x->launch != y->launch)
+        return (x->launch > y->launch) - (x->launch < y->launch);
+    return (x->begin_ns > y->begin_ns) - (x->begin_ns < y->begin_ns);
+}
+
+/** Replaces the tags of works of graphs by those of their rows. A graph runs its works one after
+ *  another, so the k-th work of a launch has the k-th row; if works are missing, all get the row of
+ *  the launch. The work is sorted by launch. */
+static void resolve_graphs(ts_device_sums *s)
+{
+    int nmaps;
+    const ts_graph_map *maps = ts_device_times_graphs(&nmaps);
+    for (int64_t i = 0, n; i < s->nwork; i += n) {
+        const ts_graph_map *map = NULL;
+        for (n = 1; i + n < s->nwork && s->work[i + n].launch == s->work[i].launch;)
+            n++;
+        for (int k = 0; k < nmaps && !map && s->work[i].tag; k++)
+            map = ts_tag_row(s->work[i].tag) == maps[k].id ? &maps[k] : NULL;
+        for (int64_t k = 0; k < n && map; k++) {
+            uint64_t row = n == map->count ? map->rows[k] : map->beside;
+            uint64_t low = s->work[i + k].tag & ((1 << TS_TAG_ROW) - 1);
+            s->work[i + k].tag = row << TS_TAG_ROW | low;
+        }
+    }
+}
+
 /** Sums the work, sorted by tag, per row. */
 static void sum_rows(ts_device_sums *s)
 {
@@ -47,10 +80,45 @@ static void sum_rows(ts_device_sums *s)
         if (!s->nrows || s->rows[s->nrows - 1].row != row)
             s->rows[s->nrows++] = (ts_device_row){.row = row};
         ts_device_row *r = &s->rows[s->nrows - 1];
-        r->ns += (double)(w->end_ns - w->begin_ns);
+        double ns = (double)(w->end_ns - w->begin_ns), whole = ceil((double)w->waves);
+        r->ns += ns;
         r->kernels += w->kernel;
         r->works++;
+        r->pageable_ns += w->pageable ? ns : 0;
+        r->delay_ns += w->called_ns ? (double)(w->begin_ns - w->called_ns) : 0;
+        if (whole > 0 && whole <= WAVES_FEW)
+            r->partial_ns += ns * (1 - (double)w->waves / whole);
     }
+}
+
+static int by_end(const void *a, const void *b)
+{
+    int64_t x = ((const ts_device_wait *)a)->end_ns, y = ((const ts_device_wait *)b)->end_ns;
+    return (x > y) - (x < y);
+}
+
+/** Copies the waits since the last reset, and counts them. */
+static ts_status copy_waits(ts_device_sums *s, const ts_device_record *record, ts_device_part *d)
+{
+    s->waits = ts_sys_alloc((size_t)(record->nwaits + 1) * sizeof *s->waits);
+    if (!s->waits)
+        return ts_error_memory("a profile's device work", record->nwaits);
+    for (int64_t i = 0; i < record->nwaits; i++) {
+        const ts_device_wait *w = &record->waits[i];
+        if (!w->tag || !ts_tag_is_current(w->tag))
+            continue;
+        s->waits[s->nwaits++] = *w;
+        d->waits += !w->allocates;
+        d->wait_ns += w->allocates ? 0 : (double)(w->end_ns - w->begin_ns);
+        d->allocations += w->allocates;
+        d->late_allocations += w->allocates && ts_tag_step(w->tag) > 0;
+        ts_device_row *row = w->allocates ? NULL : ts_device_find(s, ts_tag_row(w->tag));
+        if (row)
+            row->wait_ns += (double)(w->end_ns - w->begin_ns);
+    }
+    if (s->nwaits)
+        qsort(s->waits, (size_t)s->nwaits, sizeof *s->waits, by_end);
+    return TS_OK;
 }
 
 ts_status ts_device_sums_make(ts_device_sums *s, ts_profile *p)
@@ -64,7 +132,7 @@ ts_status ts_device_sums_make(ts_device_sums *s, ts_profile *p)
     if (!record->count)
         return TS_OK;
     s->work = ts_sys_alloc((size_t)record->count * sizeof *s->work);
-    s->rows = ts_sys_alloc((size_t)record->count * sizeof *s->rows);
+    s->rows = ts_sys_calloc((size_t)record->count * sizeof *s->rows);
     if (!s->work || !s->rows) {
         ts_device_sums_free(s);
         return ts_error_memory("a profile's device work",
@@ -76,23 +144,29 @@ ts_status ts_device_sums_make(ts_device_sums *s, ts_profile *p)
         p->device.kernels += s->work[i].kernel;
         p->device.copies += !s->work[i].kernel;
     }
-    if (s->nwork)
+    if (s->nwork) {
+        qsort(s->work, (size_t)s->nwork, sizeof *s->work, by_launch);
+        resolve_graphs(s);
         qsort(s->work, (size_t)s->nwork, sizeof *s->work, by_tag);
+    }
     sum_rows(s);
-    return TS_OK;
+    ts_status status = copy_waits(s, record, &p->device);
+    if (status != TS_OK)
+        ts_device_sums_free(s);
+    return status;
 }
 
 void ts_device_sums_free(ts_device_sums *s)
 {
     ts_sys_free(s->work);
     ts_sys_free(s->rows);
+    ts_sys_free(s->waits);
     *s = (ts_device_sums){0};
 }
 
-void ts_device_claim(ts_device_sums *s, uint64_t hash, ts_entry *e)
+ts_device_row *ts_device_find(ts_device_sums *s, uint64_t row)
 {
     int64_t low = 0, high = s->nrows;
-    uint64_t row = hash >> TS_TAG_ROW;
     while (low < high) {
         int64_t mid = (low + high) / 2;
         if (s->rows[mid].row < row)
@@ -100,11 +174,23 @@ void ts_device_claim(ts_device_sums *s, uint64_t hash, ts_entry *e)
         else
             high = mid;
     }
-    if (low == s->nrows || s->rows[low].row != row || s->rows[low].claimed)
+    return low < s->nrows && s->rows[low].row == row ? &s->rows[low] : NULL;
+}
+
+void ts_device_claim(ts_device_sums *s, uint64_t hash, ts_entry *e)
+{
+    ts_device_row *row = ts_device_find(s, hash >> TS_TAG_ROW);
+    e->row = hash >> TS_TAG_ROW;
+    if (!row || row->claimed)
         return;
-    s->rows[low].claimed = true; /* rows of other threads may have the same hash */
-    e->device_ns += s->rows[low].ns;
-    e->kernels += s->rows[low].kernels;
+    row->claimed = true; /* rows of other threads may have the same hash */
+    e->device_ns += row->ns;
+    e->kernels += row->kernels;
+    e->delay_ns += row->delay_ns;
+    e->idle_ns += row->idle_ns;
+    e->partial_ns += row->partial_ns;
+    e->pageable_ns += row->pageable_ns;
+    e->wait_ns += row->wait_ns;
 }
 
 /** Adds the busy time from `from` to `to` to the steps that it overlaps. borders: ascending starts
@@ -145,11 +231,6 @@ static void find_borders(const ts_device_sums *s, const ts_profile *p, int64_t l
 ts_status ts_device_timeline(ts_device_sums *s, ts_profile *p)
 {
     int64_t last = 0, until = 0;
-    for (int64_t i = 0; i < s->nrows; i++)
-        if (!s->rows[i].claimed) {
-            p->device.untagged_ns += s->rows[i].ns;
-            p->device.untagged += s->rows[i].works;
-        }
     if (!s->nwork)
         return TS_OK;
     int64_t *borders = ts_sys_alloc((size_t)(p->nsteps + 1) * sizeof *borders);
@@ -181,6 +262,47 @@ ts_status ts_device_timeline(ts_device_sums *s, ts_profile *p)
         p->device.busy_ns = in_steps;
         p->device.idle_ns = idle;
     }
+    ts_status status = ts_device_idle(s, p, in_steps > 0 ? borders[0] : 0,
+                                      in_steps > 0 ? borders[p->nsteps] : last);
     ts_sys_free(borders);
-    return TS_OK;
+    return status;
+}
+
+void ts_device_rest(const ts_device_sums *s, ts_profile *p)
+{
+    for (int64_t i = 0; i < s->nrows; i++)
+        if (!s->rows[i].claimed) {
+            p->device.untagged_ns += s->rows[i].ns;
+            p->device.untagged += s->rows[i].works;
+        }
+    double most = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->entries[i].wait_ns > most) {
+            most = p->entries[i].wait_ns;
+            snprintf(p->device.wait_row, sizeof p->device.wait_row, "%s", p->entries[i].call);
+        }
+}
+
+void ts_device_name_kernel(const ts_device_sums *s, ts_profile *p)
+{
+    const ts_entry *worst = NULL;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        if (e->kernels && (!worst || e->device_ns - e->roof_ns > worst->device_ns - worst->roof_ns))
+            worst = e;
+    }
+    const char *name = NULL;
+    int64_t longest = 0;
+    for (int64_t i = 0; i < s->nwork && worst; i++) {
+        const ts_device_work *w = &s->work[i];
+        if (w->name && ts_tag_row(w->tag) == worst->row && w->end_ns - w->begin_ns > longest) {
+            longest = w->end_ns - w->begin_ns;
+            name = w->name;
+        }
+    }
+    if (!name || strlen(name) >= sizeof p->device.kernel)
+        return;
+    snprintf(p->device.kernel, sizeof p->device.kernel, "%s", name);
+    for (int64_t i = 0; i < s->nwork; i++)
+        p->device.kernel_launches += s->work[i].name && strcmp(s->work[i].name, name) == 0;
 }

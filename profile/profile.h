@@ -3,6 +3,7 @@
 #ifndef TS_PROFILE_PROFILE_H
 #define TS_PROFILE_PROFILE_H
 
+#include "dispatch/memory_log.h"
 #include "dispatch/record.h"
 #include "include/tessera/profile.h"
 
@@ -34,6 +35,7 @@ enum { TS_SCOPE_TEXT = 128 };
 
 /** Calls of one op, layer, scope and class of shapes. */
 typedef struct ts_entry {
+    char part[12]; /* "rule", "allocation" or "casts"; "": the kernel, or all of the call */
     char op[48], layer[24], scope[TS_SCOPE_TEXT], call[96], dtype[8];
     int64_t calls, unknown; /* unknown: calls without a cost */
     double self_ns, flops, bytes;
@@ -42,6 +44,12 @@ typedef struct ts_entry {
     bool update;  /* the op updates parameters */
     double device_ns; /* time of the kernels, copies and memsets that the calls queued */
     int64_t kernels;  /* number of kernels that the calls queued */
+    double delay_ns;  /* time from the calls that queued the work to its begin */
+    double idle_ns;   /* idle time of the device until the host queued this work */
+    double partial_ns; /* time lost in the last, partial wave of kernels with few waves */
+    double wait_ns;     /* time in which the host waited for the device */
+    uint64_t row;       /* row in tags; only while a profile is taken */
+    double pageable_ns; /* time of copies from or to ordinary host memory */
     /* set by ts_profile_judge() */
     ts_regime regime;
     double roof_ns;     /* minimum time by the ceilings; 0 if unknown */
@@ -54,6 +62,27 @@ typedef struct ts_step_times {
     double busy_ns, idle_ns; /* times of the devices, on their clock */
 } ts_step_times;
 
+/** Causes of idle time of a device. */
+typedef enum ts_idle {
+    TS_IDLE_HOST,       /* the host had not queued the next work */
+    TS_IDLE_DATA,       /* the same, in a scope "data" */
+    TS_IDLE_SYNC,       /* the same, after the host had waited for the device */
+    TS_IDLE_ALLOCATOR,  /* the same, while the host allocated or freed device memory */
+    TS_IDLE_LAUNCH,     /* the work was on its way to the device */
+    TS_IDLE_DEPENDENCY, /* the work was queued, but waited for other work */
+    TS_IDLE_DEVICE,     /* the usual gap between two kernels */
+    TS_IDLE_UNKNOWN,    /* the time of queuing is unknown */
+    TS_IDLE_COUNT
+} ts_idle;
+extern const char *const ts_idle_names[TS_IDLE_COUNT];
+
+/** Idle time of the device during which the host was in a scope or a layer. */
+typedef struct ts_exposed {
+    char name[TS_SCOPE_TEXT]; /* scope: "" is outside of all scopes */
+    bool layer;               /* false: a scope */
+    double ns;
+} ts_exposed;
+
 /** Work of devices other than the CPU. */
 typedef struct ts_device_part {
     char source[32]; /* timing library, such as CUPTI; "": no times */
@@ -62,6 +91,14 @@ typedef struct ts_device_part {
     int64_t untagged; /* kernels and copies that belong to no row */
     double busy_ns, idle_ns, untagged_ns; /* of all steps if there are steps, else of the recording;
                                              untagged_ns: always of the recording */
+    double idle[TS_IDLE_COUNT]; /* idle_ns by cause */
+    double delay_ns;         /* median time from a call to the begin of its work */
+    int64_t waits, allocations; /* host calls that wait for the device, that allocate or free */
+    int64_t late_allocations;   /* allocations after the first recorded step */
+    double wait_ns;          /* time of the host in waits */
+    char wait_row[96];       /* call that waits longest; "": outside of calls */
+    char kernel[256];        /* the kernel that loses most time, for ncu; "": unknown */
+    int64_t kernel_launches; /* its launches */
     bool measured;           /* the ceilings below are known */
     ts_prof_machine machine; /* gemm_flops: f32 products; also the ceiling of elementwise ops */
     double half_flops;       /* FLOP/s of a bf16 matrix product */
@@ -74,11 +111,42 @@ typedef struct ts_call_event {
     double begin_ns; /* since the first thread began */
 } ts_call_event;
 
+/** Owners of memory; ts_storage.owner. */
+#define TS_OWNERS TS_OWNER_COUNT
+
+/** Bytes per owner at a time. */
+typedef struct ts_memory_point {
+    double ns;
+    double bytes[TS_OWNERS];
+} ts_memory_point;
+
+/** Memory of the calls of one op and scope at the peak. */
+typedef struct ts_memory_holder {
+    char op[48], scope[TS_SCOPE_TEXT];
+    int owner;
+    double bytes;
+    int64_t blocks;
+} ts_memory_holder;
+
+enum { TS_MEMORY_POINTS = 256, TS_MEMORY_HOLDERS = 20 };
+
+/** Memory of tensors on one device; npoints 0: not recorded. */
+typedef struct ts_memory_part {
+    char device[32];
+    double before;   /* bytes in use when the recording began */
+    double capacity; /* bytes of the device's memory; 0: unknown */
+    double peak_ns, peak_bytes, peak[TS_OWNERS];
+    int64_t lost;    /* events without room */
+    int64_t npoints, nholders;
+    ts_memory_point points[TS_MEMORY_POINTS];
+    ts_memory_holder holders[TS_MEMORY_HOLDERS]; /* at the peak, largest first */
+} ts_memory_part;
+
 struct ts_profile {
     bool traced;
     ts_call_event *events;
     char (*calls)[96]; /* texts of rows, by ts_event.row */
-    int64_t nevents, lost_events, ncalls;
+    int64_t nevents, lost_events, overwritten, ncalls;
     double tick_ns, steps_begin_ns;
     int steps_thread;
     ts_prof_machine machine;
@@ -92,7 +160,19 @@ struct ts_profile {
     double own_share; /* (sum of the rows - wall time) / wall time; 0 unless there is a bug */
     ts_profile_shares shares; /* set by ts_profile_judge() */
     ts_device_part device;
+    ts_exposed *exposed; /* largest first */
+    int64_t nexposed;
+    ts_memory_part memory;
+    char command[256]; /* of the program, quoted for a shell */
 };
+
+extern const char *const ts_owner_names[TS_OWNERS];
+/** Studies the log of memory and fills p->memory. TS_ERR_MEMORY. */
+ts_status ts_memory_study(ts_profile *p);
+/** Keeps the bytes in use at the beginning of a recording. */
+void ts_memory_begin(void);
+/** Sets p->command. */
+void ts_profile_name_program(ts_profile *p);
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
 /** Sets the regime, roof_ns and overhead_ns of each entry, and p->shares. */
@@ -126,6 +206,9 @@ ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
 ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
 /** Writes one paragraph: the regime, the shares of the wall time, the ceilings. */
 void ts_profile_write_verdict(const ts_profile *p, FILE *out);
+
+/** Writes the tables of idle time and of memory, and the command for Nsight Compute. */
+void ts_profile_write_device(const ts_profile *p, FILE *out);
 
 /** Writes the advice that applies, with evidence; returns the number of pieces of advice. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);

@@ -6,6 +6,7 @@
 #include "core/alloc.h"
 #include "core/error.h"
 #include "core/files.h"
+#include "core/hooks.h"
 #include "core/process.h"
 #include "dispatch/device_times.h"
 #include "dispatch/timers.h"
@@ -13,7 +14,7 @@
 #include "include/tessera/program.h"
 #include "init.h"
 #include "ops/kernel.h"
-#include "profile/profile.h"
+#include "profile/device.h"
 
 ts_status ts_prof_start(const ts_prof_opts *opts)
 {
@@ -28,11 +29,18 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
         return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
     TS_TRY(ts_prof_measure_calls());
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));
-    ts_timers_record_steps(o.first_step, o.last_step, o.trace);
+    ts_timers_record_as(&(ts_recording){o.first_step, o.last_step, o.trace, o.flight, o.detail});
+    ts_above.profile_ended = ts_device_measure_early;
+    ts_memory_begin();
     ts_device_times_begin();
+    ts_device_times_name_ranges(o.ranges);
+    if (o.memory)
+        ts_memory_log_begin();
     ts_status status = ts_timers_record(true);
-    if (status != TS_OK)
+    if (status != TS_OK) {
+        ts_memory_log_end();
         ts_device_times_end();
+    }
     return status;
 }
 
@@ -111,8 +119,16 @@ static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
     text[length] = 0;
     if (strcmp(text, "1") == 0)
         return true;
-    if (strcmp(text, "trace") == 0)
-        return o->trace = true;
+    const struct {
+        const char *word;
+        bool *option;
+    } options[] = {{"trace", &o->trace}, {"memory", &o->memory}, {"nvtx", &o->ranges},
+                   {"detail", &o->detail}, {"flight", &o->flight}};
+    for (int i = 0; i < TS_COUNTOF(options); i++)
+        if (strcmp(text, options[i].word) == 0) {
+            o->trace = o->trace || options[i].option == &o->flight;
+            return *options[i].option = true;
+        }
     if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < sizeof from_environment.out) {
         memcpy(from_environment.out, text + 4, length - 3);
         return true;
@@ -137,8 +153,9 @@ void ts_profile_from_environment(void)
         size_t length = strcspn(p, ",");
         if (!take_setting(p, length, &o)) {
             ts_log_write("warning",
-                         "TS_PROF: expected 1, trace, steps=FIRST:LAST or out=FOLDER, separated "
-                         "by commas, got '%.*s'; no profile is made",
+                         "TS_PROF: expected 1, trace, memory, detail, flight, nvtx, "
+                         "steps=FIRST:LAST or out=FOLDER, separated by commas, got '%.*s'; no "
+                         "profile is made",
                          (int)length, p);
             return;
         }

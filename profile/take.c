@@ -32,6 +32,7 @@ void ts_profile_free(ts_profile *profile)
         ts_sys_free(profile->steps);
         ts_sys_free(profile->events);
         ts_sys_free(profile->calls);
+        ts_sys_free(profile->exposed);
         ts_sys_free(profile);
     }
 }
@@ -96,13 +97,15 @@ static void add_entry(gathering *g, const ts_tally_row *row)
                   .flops = atomic_load_explicit(&row->flops, memory_order_relaxed),
                   .bytes = atomic_load_explicit(&row->bytes, memory_order_relaxed)};
     bool call = row->op != BESIDE;
-    snprintf(e.op, sizeof e.op, "%.47s", call ? ts_op_name(row->op) : row->call);
+    snprintf(e.op, sizeof e.op, "%.47s", call ? ts_row_op(row->op) : row->call);
     snprintf(e.layer, sizeof e.layer, "%s", call ? ts_key_name(row->key) : "-");
     snprintf(e.call, sizeof e.call, "%s", row->call);
     snprintf(e.dtype, sizeof e.dtype, "%s",
              row->dtype < TS_DTYPE_COUNT ? ts_dtype_name((ts_dtype)row->dtype) : "-");
     ts_scope_path(e.scope, sizeof e.scope, row->scope);
-    e.kernel = call && row->key < 16;
+    static const char *const parts[] = {"", "rule", "allocation", "casts"};
+    snprintf(e.part, sizeof e.part, "%s", parts[row->part % 4]);
+    e.kernel = call && row->key < 16 && !row->part;
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
     ts_device_claim(&g->device, row->hash, &e);
@@ -110,7 +113,7 @@ static void add_entry(gathering *g, const ts_tally_row *row)
         ts_entry *same = &p->entries[i];
         if (same->kernel == e.kernel && strcmp(same->op, e.op) == 0 &&
             strcmp(same->layer, e.layer) == 0 && strcmp(same->scope, e.scope) == 0 &&
-            strcmp(same->call, e.call) == 0) {
+            strcmp(same->call, e.call) == 0 && strcmp(same->part, e.part) == 0) {
             same->calls += e.calls;
             same->unknown += e.unknown;
             same->self_ns += e.self_ns;
@@ -118,6 +121,12 @@ static void add_entry(gathering *g, const ts_tally_row *row)
             same->bytes += e.bytes;
             same->device_ns += e.device_ns;
             same->kernels += e.kernels;
+            same->delay_ns += e.delay_ns;
+            same->idle_ns += e.idle_ns;
+            same->partial_ns += e.partial_ns;
+            same->pageable_ns += e.pageable_ns;
+            same->wait_ns += e.wait_ns;
+            same->row = e.device_ns > 0 ? e.row : same->row;
             return;
         }
     }
@@ -137,11 +146,14 @@ static void survey(const ts_thread_record *t, void *ctx)
 static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
 {
     ts_profile *p = g->p;
-    int64_t n = load(&t->table->nevents);
-    for (int64_t i = 0; i < n && p->nevents < g->events; i++) {
+    int64_t n = load(&t->table->nevents), ring = t->table->ring;
+    int64_t first = ring && n > ring ? n - ring : 0;
+    p->overwritten += first;
+    for (int64_t i = first; i < n && p->nevents < g->events; i++) {
         ts_call_event *c = &p->events[p->nevents++];
         c->event = *ts_event_at(t->table, i);
         c->event.row += (uint32_t)p->ncalls;
+        c->event.parent = c->event.parent > first ? c->event.parent - (uint32_t)first : 0;
         c->thread = t->thread;
         c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
     }
@@ -167,8 +179,13 @@ static void gather(const ts_thread_record *t, void *ctx)
         if (used && p->count < g->room)
             add_entry(g, row);
     }
-    if (p->events)
-        copy_events(g, t, n);
+}
+
+static void gather_events(const ts_thread_record *t, void *ctx)
+{
+    gathering *g = ctx;
+    if (g->p->events)
+        copy_events(g, t, load_count(&t->table->count));
 }
 
 static bool take_room_for_events(ts_profile *p, const gathering *g)
@@ -222,11 +239,15 @@ ts_profile *ts_profile_take(void)
     p->traced = traced;
     p->tick_ns = g.tick_ns;
     p->steps_thread = thread;
-    ts_timers_each_record(gather, &g);
     copy_steps(p, steps, nsteps, g.tick_ns);
+    ts_timers_each_record(gather_events, &g);
     ts_status status = ts_device_timeline(&g.device, p);
-    ts_device_sums_free(&g.device);
+    ts_timers_each_record(gather, &g);
+    ts_device_rest(&g.device, p);
+    if (status == TS_OK)
+        status = ts_memory_study(p);
     if (status != TS_OK) {
+        ts_device_sums_free(&g.device);
         ts_profile_free(p);
         return NULL;
     }
@@ -248,5 +269,8 @@ ts_profile *ts_profile_take(void)
     }
     ts_profile_sort(p);
     ts_profile_judge(p);
+    ts_device_name_kernel(&g.device, p);
+    ts_device_sums_free(&g.device);
+    ts_profile_name_program(p);
     return p;
 }

@@ -61,6 +61,7 @@ static group *make_groups(const ts_profile *p, const char *(*name)(const ts_entr
 
 static const char *kernel_name(const ts_entry *e) { return e->kernel ? e->op : NULL; }
 static const char *layer_name(const ts_entry *e) { return e->layer[0] == '-' ? e->op : e->layer; }
+static const char *part_name(const ts_entry *e) { return e->part[0] ? e->part : NULL; }
 static const char *scope_name(const ts_entry *e) { return e->scope[0] ? e->scope : "(program)"; }
 static const char *call_name(const ts_entry *e) { return e->kernel ? e->call : NULL; }
 
@@ -118,6 +119,10 @@ static ts_status print_groups(const ts_profile *p, FILE *out, const char *title,
     if (!all)
         return ts_error_code();
     bool device = ts_profile_is_of_device(p);
+    if (!count) {
+        ts_sys_free(all);
+        return TS_OK;
+    }
     fprintf(out, "\n%-*s %9s %10s%s %6s %8s %8s %6s %s\n", width, title, "calls", "self ms",
             device ? " device ms" : "", device ? "device" : "wall", "GFLOP/s", "GB/s", "roof",
             "regime");
@@ -207,6 +212,9 @@ static void print_trust(const ts_profile *p, FILE *out)
             "work known for %.1f%% of kernel time; rows sum to the wall time %+.4f%%; the profiler "
             "took %.1f%% (%.0f calls)\n",
             percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
+    if (p->overwritten)
+        fprintf(out, "the trace has the latest %lld calls; %lld older ones were overwritten\n",
+                (long long)p->nevents, (long long)p->overwritten);
     if (p->lost_events)
         fprintf(out, "INCOMPLETE: %lld calls had no room in the trace\n",
                 (long long)p->lost_events);
@@ -272,6 +280,8 @@ ts_status ts_profile_write_tables(const ts_profile *p, FILE *out)
     if (scoped)
         TS_TRY(print_groups(p, out, "scope", scope_name, SCOPES, WIDTH));
     TS_TRY(print_groups(p, out, "call", call_name, CALLS, 46));
+    TS_TRY(print_groups(p, out, "part of a call", part_name, OPS, WIDTH));
+    ts_profile_write_device(p, out);
     fputs("\nadvice\n", out);
     if (!ts_profile_write_advice(p, out, false))
         fputs("  none of the rules fires\n", out);
@@ -292,7 +302,7 @@ static void print_quoted(FILE *out, const char *text)
 static void write_csv(const ts_profile *p, FILE *out)
 {
     fputs("op,layer,phase,scope,call,dtype,calls,self_ns,flops,bytes,unknown_calls,roof_ns,"
-          "overhead_ns,regime,device_ns,kernels\n",
+          "overhead_ns,regime,device_ns,kernels,part,delay_ns,idle_ns\n",
           out);
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
@@ -300,10 +310,11 @@ static void write_csv(const ts_profile *p, FILE *out)
         print_quoted(out, e->scope);
         fputc(',', out);
         print_quoted(out, e->call);
-        fprintf(out, ",%s,%lld,%.0f,%.17g,%.17g,%lld,%.0f,%.0f,%s,%.0f,%lld\n", e->dtype,
+        fprintf(out, ",%s,%lld,%.0f,%.17g,%.17g,%lld,%.0f,%.0f,%s,%.0f,%lld,%s,%.0f,%.0f\n",
+                e->dtype,
                 (long long)e->calls, e->self_ns, e->flops, e->bytes, (long long)e->unknown,
                 e->roof_ns, e->overhead_ns, ts_regime_names[e->regime], e->device_ns,
-                (long long)e->kernels);
+                (long long)e->kernels, e->part, e->delay_ns, e->idle_ns);
     }
 }
 
@@ -320,6 +331,8 @@ static void write_folded(const ts_profile *p, FILE *out)
         fprintf(out, ";%s", e->op);
         if (e->layer[0] != '-')
             fprintf(out, ";%s", e->layer);
+        if (e->part[0])
+            fprintf(out, ";%s", e->part);
         fprintf(out, " %.0f\n", e->self_ns);
     }
     if (p->profiler_ns >= 0.5)

@@ -26,6 +26,12 @@ typedef struct ts_prof_opts {
     int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
     bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
                              threads; further calls are counted as lost */
+    bool memory;        /**< also record when tensors of more than 1 KiB are allocated and freed */
+    bool ranges;        /**< also name scopes and steps for other tools (NVTX), if a loaded backend
+                             can; load it before */
+    bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
+                             and kernel */
+    bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
 } ts_prof_opts;
 
 /**
@@ -51,6 +57,16 @@ TS_API void ts_prof_step(void);
 TS_API ts_status ts_prof_enter(const char *name);
 /** Closes the thread's innermost scope; does nothing if none is open. */
 TS_API void ts_prof_leave(void);
+
+/** What the memory of a tensor is for. */
+typedef enum ts_hold {
+    TS_HOLD_INPUT,    /**< a batch; ts_loader_next() declares its batches */
+    TS_HOLD_OPTIMIZER /**< state of an optimizer; ts_optimizer declares its own */
+} ts_hold;
+/** Declares what t's memory is for, in profiles with `memory`. The library itself knows parameters
+ *  (leaves that require grad), gradients, and tensors saved for backward passes; the rest counts as
+ *  temporary. Errors: none; a NULL tensor is ignored. */
+TS_API void ts_prof_hold(ts_tensor *t, ts_hold hold);
 
 /** Used by TS_PROF_SCOPE(): closes the scope if ts_prof_enter() opened it. */
 static inline void ts_prof_leave_block(const bool *entered)
@@ -140,6 +156,53 @@ TS_API ts_status ts_profile_compare(const ts_profile *before, const ts_profile *
 /** Copies the shares of a profile to *shares; the caller sets shares->size. Errors: TS_ERR_NULL,
  *  TS_ERR_VALUE for an invalid size. */
 TS_API ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *shares);
+/* ----------------------------------------------------------------------- trying advice ---- */
+
+/** What a knob of a program changes. */
+typedef enum ts_knob_kind {
+    TS_KNOB_BATCH,    /**< number of samples in a step; gains are per sample */
+    TS_KNOB_PADDING,  /**< a size in matrix products, such as the vocabulary */
+    TS_KNOB_AUTOCAST, /**< trial: the step runs in bf16 */
+    TS_KNOB_COMPILE,  /**< trial: the step is a compiled function */
+    TS_KNOB_GRAPH,    /**< trial: the compiled step is one launch of a graph */
+    TS_KNOB_DRY       /**< trial: the step's tensors are on META, so no kernel runs; shows the
+                           host's time */
+} ts_knob_kind;
+
+/** A number that the step function reads, and another value of it to try. */
+typedef struct ts_knob {
+    const char *name;
+    ts_knob_kind kind;
+    int64_t *value; /**< changed during ts_prof_try(), and restored */
+    int64_t trial;
+    /* results */
+    double predicted, measured;  /**< share of the time that the trial value saves */
+    double before_ns, after_ns; /**< time of a step with the own value and the trial value */
+} ts_knob;
+
+/** Options of ts_prof_try(); zero is default. */
+typedef struct ts_try_opts {
+    size_t size;    /**< sizeof(ts_try_opts) */
+    int64_t warmup; /**< steps before each measurement; 0: 3 */
+    int64_t steps;  /**< steps per measurement; 0: 10 */
+    int64_t rounds; /**< measurements per value; the shortest counts; 0: 3 */
+    FILE *out;      /**< receives the report; NULL: stdout */
+} ts_try_opts;
+
+/**
+ * Profiles a training step, predicts the gain of each knob from the profile, then measures it
+ * without a profile, one knob at a time, and prints both gains.
+ * @param step   runs one step and reads the knobs' values; after a change of a value it makes what
+ *               depends on it anew. Its temporaries are freed after each call.
+ * @param user   passed to step
+ * @param knobs  receives the results
+ * @param opts   NULL: all members zero
+ * Errors: those of step, of ts_prof_start() and of ts_profile_take(); TS_ERR_VALUE for a knob that
+ * is invalid or no knobs; TS_ERR_NULL.
+ */
+TS_API ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs, int count,
+                             const ts_try_opts *opts);
+
 /** Frees a profile; NULL is allowed. */
 TS_API void ts_profile_free(ts_profile *profile);
 

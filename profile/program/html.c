@@ -179,6 +179,31 @@ static ts_status draw_steps(const page *p, ts_chart *chart)
     return status == TS_OK ? inline_chart(p, chart) : status;
 }
 
+/** Draws memory over time: each line is the sum of an owner's bytes and those below it. */
+static ts_status draw_memory(const page *p, ts_chart *chart)
+{
+    json_t *memory = json_object_get(p->root, "memory");
+    json_t *points = json_object_get(memory, "points");
+    json_t *owners = json_object_get(memory, "owners");
+    size_t n = json_array_size(points), most = json_array_size(owners);
+    double *x = malloc((n + 1) * 2 * sizeof *x);
+    ts_status status = x ? TS_OK : TS_ERR_MEMORY;
+    for (size_t i = 0; i < n && x; i++)
+        x[n + i] = 0;
+    for (size_t k = most; k-- > 0 && status == TS_OK;) {
+        for (size_t i = 0; i < n; i++) {
+            json_t *point = json_array_get(points, i);
+            x[i] = number(point, "ns") / 1e9;
+            x[n + i] += json_number_value(json_array_get(json_object_get(point, "bytes"), k)) /
+                        1048576;
+        }
+        status = ts_chart_line(chart, json_string_value(json_array_get(owners, k)), x, x + n,
+                               (int64_t)n, NULL);
+    }
+    free(x);
+    return status == TS_OK ? inline_chart(p, chart) : status;
+}
+
 static ts_status draw(const page *p, const ts_chart_opts *opts,
                       ts_status (*fill)(const page *p, ts_chart *chart))
 {
@@ -292,6 +317,68 @@ static void print_advice(const page *p)
     fputs("</ul>\n", p->out);
 }
 
+static void print_idle(const page *p)
+{
+    json_t *idle = json_object_get(p->device, "idle"), *ns;
+    const char *cause;
+    size_t i;
+    json_t *exposed;
+    if (!p->device || number(p->device, "idle_ns") <= 0)
+        return;
+    fputs("<h2>Idle time of the device</h2><table><tr><th>cause<th>ms<th>% of device</tr>\n",
+          p->out);
+    json_object_foreach(idle, cause, ns) {
+        if (json_number_value(ns) <= 0)
+            continue;
+        fprintf(p->out, "<tr><td>%s</td>", cause);
+        print_number(p->out, json_number_value(ns) / 1e6, 3);
+        print_number(p->out, 100 * json_number_value(ns) / p->time_ns, 1);
+        fputs("</tr>\n", p->out);
+    }
+    fputs("</table>\n<table><tr><th>scope or layer of the host meanwhile<th>ms</tr>\n", p->out);
+    json_array_foreach(json_object_get(p->root, "exposed"), i, exposed) {
+        if (i == 20)
+            break;
+        fputs("<tr><td>", p->out);
+        print_text(p->out, text(exposed, "name")[0] ? text(exposed, "name") : "(program)");
+        fputs(json_is_true(json_object_get(exposed, "layer")) ? " (layer)</td>" : "</td>", p->out);
+        print_number(p->out, number(exposed, "ns") / 1e6, 3);
+        fputs("</tr>\n", p->out);
+    }
+    fputs("</table>\n", p->out);
+}
+
+static ts_status print_memory(const page *p)
+{
+    json_t *memory = json_object_get(p->root, "memory"), *holder;
+    json_t *owners = json_object_get(memory, "owners");
+    size_t i;
+    if (!json_array_size(json_object_get(memory, "points")))
+        return TS_OK;
+    fprintf(p->out, "<h2>Memory of tensors</h2>\n<p>Peak %.2f MiB on ",
+            number(memory, "peak_bytes") / 1048576);
+    print_text(p->out, text(memory, "device"));
+    fprintf(p->out, ", after %.3f s.</p>\n", number(memory, "peak_ns") / 1e9);
+    TS_TRY(draw(p, &(ts_chart_opts){.size = sizeof(ts_chart_opts), .x_title = "s",
+                                    .y_title = "MiB", .height = 320},
+                draw_memory));
+    fputs("<table><tr><th>op at the peak<th>for<th>scope<th>MiB<th>blocks</tr>\n", p->out);
+    json_array_foreach(json_object_get(memory, "holders"), i, holder) {
+        const char *owner = json_string_value(
+            json_array_get(owners, (size_t)number(holder, "owner")));
+        fputs("<tr><td>", p->out);
+        print_text(p->out, text(holder, "op"));
+        fprintf(p->out, "</td><td>%s</td><td>", owner ? owner : "");
+        print_text(p->out, text(holder, "scope"));
+        fputs("</td>", p->out);
+        print_number(p->out, number(holder, "bytes") / 1048576, 3);
+        print_number(p->out, number(holder, "blocks"), 0);
+        fputs("</tr>\n", p->out);
+    }
+    fputs("</table>\n", p->out);
+    return TS_OK;
+}
+
 static void print_head(const page *p)
 {
     json_t *m = json_object_get(p->root, "machine"), *i = json_object_get(p->root, "integrity");
@@ -360,6 +447,8 @@ static ts_status print_page(FILE *out, void *ctx)
                                         .y_title = "ms", .height = 320},
                     draw_steps));
     }
+    print_idle(p);
+    TS_TRY(print_memory(p));
     print_ops(p);
     print_rows(p);
     fputs("</body></html>\n", out);

@@ -1,0 +1,308 @@
+/**
+ * @file idle.c  Idle time of a device, divided by cause.
+ *
+ * A gap ends with a work. Until the host called the function that queued this work, the host was
+ * late; from then on the work was on its way. If the call came before the gap, the work waited for
+ * the device: for the usual time between two kernels, or for other work. The host's part of a gap
+ * is also divided among the scopes, and in a trace among the layers, in which the host was. For
+ * that the two clocks are fitted by their readings at the begin and the end of the recording.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/alloc.h"
+#include "core/error.h"
+#include "dispatch/marks.h"
+#include "profile/device.h"
+
+const char *const ts_idle_names[TS_IDLE_COUNT] = {"host",   "data",       "sync",   "allocator",
+                                                  "launch", "dependency", "device", "unknown"};
+
+/* --------------------------------------------------------------------------- intervals ---- */
+
+/** Disjoint intervals in ascending order; sum: length of all intervals before. */
+typedef struct interval {
+    double from, to, sum;
+} interval;
+typedef struct intervals {
+    interval *all;
+    int64_t count, room;
+} intervals;
+
+static bool append(intervals *l, double from, double to)
+{
+    interval *last = l->count ? &l->all[l->count - 1] : NULL;
+    if (last && from < last->to)
+        from = last->to;
+    if (to <= from)
+        return true;
+    if (l->count == l->room) {
+        int64_t room = 2 * l->room + 256;
+        interval *grown = ts_sys_realloc(l->all, (size_t)room * sizeof *grown);
+        if (!grown)
+            return false;
+        l->all = grown;
+        l->room = room;
+        last = l->count ? &l->all[l->count - 1] : NULL;
+    }
+    l->all[l->count++] = (interval){from, to, last ? last->sum + last->to - last->from : 0};
+    return true;
+}
+
+/** Length of the intervals before `at`. */
+static double before(const intervals *l, double at)
+{
+    int64_t low = 0, high = l->count;
+    while (low < high) {
+        int64_t mid = (low + high) / 2;
+        if (l->all[mid].from < at)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    if (!low)
+        return 0;
+    const interval *i = &l->all[low - 1];
+    return i->sum + (at < i->to ? at : i->to) - i->from;
+}
+
+static double within(const intervals *l, double from, double to)
+{
+    return to > from ? before(l, to) - before(l, from) : 0;
+}
+
+/* ------------------------------------------------------------------------------ exposed ---- */
+
+typedef struct study {
+    ts_profile *p;
+    ts_device_sums *s;
+    const ts_device_clock *clock; /* NULL: unknown */
+    intervals host, data, allocator;
+    double usual_gap;
+} study;
+
+static double device_time(const study *u, int64_t tick)
+{
+    const ts_device_clock *c = u->clock;
+    double rate = (double)(c->ns[1] - c->ns[0]) / (double)(c->ticks[1] - c->ticks[0]);
+    return (double)c->ns[0] + (double)(tick - c->ticks[0]) * rate;
+}
+
+static bool expose(ts_profile *p, const char *name, bool layer, double ns)
+{
+    for (int64_t i = 0; i < p->nexposed; i++)
+        if (p->exposed[i].layer == layer && strcmp(p->exposed[i].name, name) == 0) {
+            p->exposed[i].ns += ns;
+            return true;
+        }
+    if (ns == 0)
+        return true;
+    ts_exposed *grown = ts_sys_realloc(p->exposed, (size_t)(p->nexposed + 1) * sizeof *grown);
+    if (!grown)
+        return false;
+    p->exposed = grown;
+    grown[p->nexposed] = (ts_exposed){.layer = layer, .ns = ns};
+    snprintf(grown[p->nexposed++].name, sizeof grown->name, "%s", name);
+    return true;
+}
+
+/** Whether a scope is named "data" or is inside of one. */
+static bool is_data(uint32_t scope)
+{
+    for (; scope; scope = ts_scope_get(scope).parent)
+        if (strcmp(ts_scope_get(scope).name, "data") == 0)
+            return true;
+    return false;
+}
+
+/** Calls fn for each stay of the thread that marks steps in a scope. */
+static bool each_stay(study *u, bool (*fn)(study *u, uint32_t scope, double from, double to))
+{
+    int64_t n, lost;
+    const ts_mark *m = ts_marks(&n, &lost), *last = NULL;
+    int thread = u->p->steps_thread;
+    bool good = true;
+    for (int64_t i = 0; u->clock && i < n; i++) {
+        thread = thread < 0 ? m[i].thread : thread;
+        if (m[i].thread != thread)
+            continue;
+        if (last)
+            good = fn(u, last->scope, device_time(u, last->tick), device_time(u, m[i].tick)) &&
+                   good;
+        last = &m[i];
+    }
+    return good && (!last || fn(u, last->scope, device_time(u, last->tick), 1e300));
+}
+
+static bool note_data(study *u, uint32_t scope, double from, double to)
+{
+    return !is_data(scope) || append(&u->data, from, to);
+}
+
+static bool expose_scope(study *u, uint32_t scope, double from, double to)
+{
+    char path[TS_SCOPE_TEXT];
+    double ns = within(&u->host, from, to);
+    ts_scope_path(path, sizeof path, scope);
+    return ns <= 0 || expose(u->p, path, false, ns);
+}
+
+static double tick_of(const ts_event *e, uint32_t ticks)
+{
+    return (double)(e->begin + ((int64_t)ticks << e->shift));
+}
+
+/** Adds the host's part of the gaps to the layers of a call. Its lowest layer does not own the time
+ *  of the calls inside. */
+static bool expose_layers(study *u)
+{
+    ts_profile *p = u->p;
+    for (int64_t i = 0; u->clock && p->events && i < p->nevents; i++) {
+        const ts_event *e = &p->events[i].event;
+        bool good = true;
+        if (e->inside || (p->steps_thread >= 0 && p->events[i].thread != p->steps_thread))
+            continue;
+        double whole = 0, inner = 0;
+        for (int k = e->layers - 1; k >= 0 && good; k--) {
+            double from = k ? tick_of(e, e->enter[k - 1]) : (double)e->begin;
+            whole = within(&u->host, device_time(u, (int64_t)from),
+                           device_time(u, (int64_t)tick_of(e, e->leave[k])));
+            good = expose(p, ts_key_name(e->keys[k]), true, whole - inner);
+            inner = whole;
+        }
+        for (int64_t k = i; k > 0 && e->parent && good; k--) { /* the caller began before */
+            const ts_event *outer = &p->events[k - 1].event;
+            if (p->events[k - 1].thread == p->events[i].thread && outer->depth < e->depth &&
+                !outer->inside && outer->layers) {
+                good = expose(p, ts_key_name(outer->keys[outer->layers - 1]), true, -whole);
+                break;
+            }
+        }
+        if (!good)
+            return false;
+    }
+    return true;
+}
+
+/* --------------------------------------------------------------------------------- gaps ---- */
+
+/** The wait that ended last before `at`, if it ended after `from`. */
+static const ts_device_wait *wait_in(const ts_device_sums *s, int64_t from, int64_t at)
+{
+    int64_t low = 0, high = s->nwaits;
+    while (low < high) {
+        int64_t mid = (low + high) / 2;
+        if (s->waits[mid].end_ns <= at)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    while (low-- > 0 && s->waits[low].end_ns >= from)
+        if (!s->waits[low].allocates)
+            return &s->waits[low];
+    return NULL;
+}
+
+static bool split(study *u, const ts_device_work *w, int64_t from)
+{
+    double *idle = u->p->device.idle, gap = (double)(w->begin_ns - from);
+    ts_device_row *row = ts_device_find(u->s, ts_tag_row(w->tag));
+    if (!w->called_ns) {
+        idle[TS_IDLE_UNKNOWN] += gap;
+        return true;
+    }
+    if (w->queued_ns <= from) {
+        idle[gap <= 3 * u->usual_gap ? TS_IDLE_DEVICE : TS_IDLE_DEPENDENCY] += gap;
+        return true;
+    }
+    int64_t called = w->called_ns < w->begin_ns ? w->called_ns : w->begin_ns;
+    double host = called > from ? (double)(called - from) : 0;
+    idle[TS_IDLE_LAUNCH] += gap - host;
+    if (host == 0)
+        return true;
+    double a = within(&u->allocator, (double)from, (double)called);
+    double d = within(&u->data, (double)from, (double)called);
+    double rest = host - a - d > 0 ? host - a - d : 0;
+    const ts_device_wait *wait = wait_in(u->s, from, called);
+    idle[TS_IDLE_ALLOCATOR] += a;
+    idle[TS_IDLE_DATA] += d;
+    idle[wait ? TS_IDLE_SYNC : TS_IDLE_HOST] += rest;
+    ts_device_row *waits = wait ? ts_device_find(u->s, ts_tag_row(wait->tag)) : NULL;
+    row = wait ? waits : row; /* the call that waited */
+    if (row)
+        row->idle_ns += host;
+    return append(&u->host, (double)from, (double)called);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/** Calls fn for each gap, or adds the lengths of gaps before queued work to `gaps`. */
+static bool each_gap(study *u, int64_t first, int64_t last, double *gaps, int64_t *ngaps)
+{
+    int64_t until = 0;
+    bool good = true;
+    for (int64_t i = 0; i < u->s->nwork && good; i++) {
+        const ts_device_work *w = &u->s->work[i];
+        int64_t from = until > first ? until : first;
+        if (until && w->begin_ns > from && w->begin_ns <= last) {
+            if (!gaps)
+                good = split(u, w, from);
+            else if (w->queued_ns && w->queued_ns <= from)
+                gaps[(*ngaps)++] = (double)(w->begin_ns - from);
+        }
+        until = w->end_ns > until ? w->end_ns : until;
+    }
+    return good;
+}
+
+static int by_exposure(const void *a, const void *b)
+{
+    double x = ((const ts_exposed *)a)->ns, y = ((const ts_exposed *)b)->ns;
+    return (x < y) - (x > y);
+}
+
+static bool examine(study *u, int64_t first, int64_t last)
+{
+    enum { USUAL = 1500 }; /* ns; used if no kernel was queued before the previous one ended */
+    ts_profile *p = u->p;
+    int64_t n = 0;
+    double *list = ts_sys_alloc((size_t)(u->s->nwork + 1) * sizeof *list);
+    if (!list)
+        return false;
+    each_gap(u, first, last, list, &n);
+    if (n > 1)
+        qsort(list, (size_t)n, sizeof *list, by_value);
+    u->usual_gap = n && list[n / 2] < USUAL ? list[n / 2] : USUAL;
+    n = 0;
+    for (int64_t i = 0; i < u->s->nwork; i++)
+        if (u->s->work[i].called_ns && u->s->work[i].begin_ns > u->s->work[i].called_ns)
+            list[n++] = (double)(u->s->work[i].begin_ns - u->s->work[i].called_ns);
+    if (n > 1)
+        qsort(list, (size_t)n, sizeof *list, by_value);
+    p->device.delay_ns = n ? list[n / 2] : 0;
+    ts_sys_free(list);
+    for (int64_t i = 0; i < u->s->nwaits; i++)
+        if (u->s->waits[i].allocates && !append(&u->allocator, (double)u->s->waits[i].begin_ns,
+                                                (double)u->s->waits[i].end_ns))
+            return false;
+    bool good = each_stay(u, note_data) && each_gap(u, first, last, NULL, NULL) &&
+                each_stay(u, expose_scope) && expose_layers(u);
+    if (p->nexposed > 1)
+        qsort(p->exposed, (size_t)p->nexposed, sizeof *p->exposed, by_exposure);
+    return good;
+}
+
+ts_status ts_device_idle(ts_device_sums *s, ts_profile *p, int64_t first_ns, int64_t last_ns)
+{
+    study u = {.p = p, .s = s, .clock = ts_device_times_clock()};
+    bool good = examine(&u, first_ns, last_ns);
+    ts_sys_free(u.host.all);
+    ts_sys_free(u.data.all);
+    ts_sys_free(u.allocator.all);
+    return good ? TS_OK : ts_error_memory("a profile's idle times", s->nwork);
+}

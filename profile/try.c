@@ -1,0 +1,303 @@
+/**
+ * @file try.c  Tries the advice of a profile: sets the knobs that the program declares, one at a
+ * time, and compares the measured gain with the prediction.
+ *
+ * The profile gives each knob a prediction. Shapes of matrix products, with padding or in bf16, are
+ * timed for it. Steps are timed without a profile, in blocks that alternate between both values.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/checked.h"
+#include "core/device.h"
+#include "core/error.h"
+#include "dispatch/device_times.h"
+#include "dispatch/timers.h"
+#include "include/tessera/check.h"
+#include "include/tessera/ops.h"
+#include "include/tessera/program.h"
+#include "profile/advice.h"
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/** Waits for all devices. */
+static ts_status wait_for_devices(void)
+{
+    for (uint8_t k = 1; k < TS_KEY_LAZY; k++) {
+        const ts_backend *b = ts_backend_of((ts_device){k, 0});
+        if (b && b->synchronize && ts_device_count(k) > 0)
+            TS_TRY(ts_synchronize((ts_device){k, 0}));
+    }
+    return TS_OK;
+}
+
+typedef struct trial {
+    ts_status (*step)(void *user);
+    void *user;
+    int64_t warmup, steps;
+    int rounds;
+} trial;
+
+static ts_status run_steps(const trial *t, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        TS_SCOPE;
+        TS_TRY(t->step(t->user));
+    }
+    return TS_OK;
+}
+
+/** Time of a step in ns, on average over a block. */
+static ts_status time_block(const trial *t, double *ns)
+{
+    TS_TRY(wait_for_devices());
+    double begin = seconds();
+    TS_TRY(run_steps(t, t->steps));
+    TS_TRY(wait_for_devices());
+    *ns = 1e9 * (seconds() - begin) / (double)t->steps;
+    return TS_OK;
+}
+
+/** Times steps with the knob's own value and with its trial value, in turns; keeps the shortest
+ *  block of each. The knob has its own value afterwards. */
+static ts_status time_knob(const trial *t, ts_knob *k)
+{
+    const int64_t own = *k->value;
+    ts_status status = TS_OK;
+    k->before_ns = k->after_ns = 1e30;
+    for (int i = 0; i < 2 * t->rounds && status == TS_OK; i++) {
+        double *least = i % 2 ? &k->after_ns : &k->before_ns, ns = 0;
+        *k->value = i % 2 ? k->trial : own;
+        status = run_steps(t, t->warmup);
+        if (status == TS_OK)
+            status = time_block(t, &ns);
+        *least = ns < *least ? ns : *least;
+    }
+    *k->value = own;
+    return status;
+}
+
+/* -------------------------------------------------------------------------- predictions ---- */
+
+/** Shortest time in ns of a matrix product on a device. */
+static ts_status time_product(ts_device device, ts_gemm_sizes s, ts_dtype dtype, double *ns)
+{
+    enum { RUNS = 4 };
+    TS_SCOPE;
+    PLAIN_CALLS;
+    ts_tensor *a = ts_fill_(ts_empty_on(TS_SIZES(s.m, s.k), dtype, device), 0.37),
+              *b = ts_fill_(ts_empty_on(TS_SIZES(s.k, s.n), dtype, device), 0.71),
+              *out = ts_empty_on(TS_SIZES(s.m, s.n), dtype, device);
+    TS_TRY(a);
+    TS_TRY(b);
+    TS_TRY(out);
+    int64_t calls = 1;
+    *ns = 1e30;
+    for (int run = 0; run < RUNS; run++) {
+        TS_TRY(wait_for_devices());
+        double begin = seconds();
+        for (int64_t i = 0; i < calls; i++)
+            TS_TRY(ts_mm_out(out, a, b));
+        TS_TRY(wait_for_devices());
+        double took = seconds() - begin;
+        if (run && 1e9 * took / (double)calls < *ns) /* the first run warms up */
+            *ns = 1e9 * took / (double)calls;
+        if (!run)
+            calls = took > 2e-3 ? 1 : ts_min64(100, (int64_t)(2e-3 / (took + 1e-9)) + 1);
+    }
+    return TS_OK;
+}
+
+static int64_t replaced(int64_t size, const ts_knob *k)
+{
+    return k->kind == TS_KNOB_PADDING && size == *k->value ? k->trial : size;
+}
+
+/** Share of the time that the products save with another size or in bf16: each shape is timed as it
+ *  is and changed. */
+static ts_status predict_products(const ts_profile *p, const ts_knob *k, double *gain)
+{
+    ts_device device = ts_profile_is_of_device(p) ? ts_device_of_times() : TS_DEVICE_CPU;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        ts_gemm_sizes s;
+        double share = ts_advice_share(p, ts_entry_time(p, e)), before, after;
+        bool half = strcmp(e->dtype, "bf16") == 0;
+        if (!e->kernel || !e->product || share < 0.002 || !ts_advice_product(e, &s) ||
+            (!half && strcmp(e->dtype, "f32") != 0))
+            continue;
+        ts_gemm_sizes padded = {replaced(s.m, k), replaced(s.k, k), replaced(s.n, k)};
+        bool casts = k->kind == TS_KNOB_AUTOCAST && !half;
+        if (!casts && memcmp(&s, &padded, sizeof s) == 0)
+            continue;
+        ts_dtype dtype = half ? TS_BF16 : TS_F32;
+        TS_TRY(time_product(device, s, dtype, &before));
+        TS_TRY(time_product(device, padded, casts ? TS_BF16 : dtype, &after));
+        *gain += share * (1 - after / before);
+    }
+    return TS_OK;
+}
+
+/** Share of a step without a profile, of `ns`, that a share of the profile's time is. On a device
+ *  the profiler's cost for each launch is idle time, which a step without a profile lacks. */
+static double unprofiled(const ts_profile *p, double share, bool idle, double ns)
+{
+    double profiled = p->nsteps ? ts_profile_time(p) / (double)p->nsteps : 0;
+    if (!ts_profile_is_of_device(p) || profiled <= ns || ns <= 0)
+        return share;
+    double of = share * profiled - (idle ? profiled - ns : 0);
+    return of > 0 ? of / ns : 0;
+}
+
+/** Share of the time that does not grow with the batch: overhead, idle time, and updates. */
+static double fixed_share(const ts_profile *p, double ns)
+{
+    double fixed = unprofiled(p, p->shares.overhead, true, ns), updates = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        if (p->entries[i].kernel && p->entries[i].update)
+            updates += ts_advice_share(p, ts_entry_time(p, &p->entries[i]) -
+                                              p->entries[i].overhead_ns);
+    fixed += unprofiled(p, updates, false, ns);
+    return fixed < 1 ? fixed : 1;
+}
+
+/** Sets k->predicted. ns: time of a step without a profile. */
+static ts_status predict(const ts_profile *p, ts_knob *k, double ns)
+{
+    double late = ts_profile_is_of_device(p) ? unprofiled(p, ts_advice_late_host(p), true, ns) : 0;
+    double factor = *k->value ? (double)k->trial / (double)*k->value : 1;
+    k->predicted = 0;
+    switch (k->kind) {
+    case TS_KNOB_BATCH:
+        k->predicted = factor > 0 ? fixed_share(p, ns) * (1 - 1 / factor) : 0;
+        return TS_OK;
+    case TS_KNOB_PADDING:
+    case TS_KNOB_AUTOCAST: return predict_products(p, k, &k->predicted);
+    case TS_KNOB_COMPILE:
+        k->predicted = unprofiled(p, ts_advice_fusion(p), false, ns) + late;
+        return TS_OK;
+    case TS_KNOB_GRAPH: k->predicted = late; return TS_OK;
+    default: return TS_OK;
+    }
+}
+
+/* ------------------------------------------------------------------------------- report ---- */
+
+static const struct {
+    const char *name, *rule;
+} kinds[] = {{"batch", "A1"},   {"padding", "A3"}, {"autocast", "A5"},
+             {"compile", "A2"}, {"graph", "A1"},   {"dry", "-"}};
+
+/** What the time of a step with another batch, or on META, says about the limit. */
+static void conclude(const ts_knob *k, double device_ns, FILE *out)
+{
+    double factor = (double)k->trial / (double)*k->value, grew = k->after_ns / k->before_ns;
+    if (k->kind == TS_KNOB_BATCH && factor >= 1.5)
+        fprintf(out, "  %s: %.2f times the work takes %.2f times as long: %s\n", k->name, factor,
+                grew,
+                grew <= 1 + 0.25 * (factor - 1)   ? "overhead or an underfilled device is the limit"
+                : grew >= 1 + 0.75 * (factor - 1) ? "the work is the limit"
+                                                  : "both the work and its fixed cost count");
+    if (k->kind == TS_KNOB_DRY)
+        fprintf(out, "  %s: the host needs %.3f ms a step without kernels, %s: %s\n", k->name,
+                k->after_ns / 1e6, device_ns > 0 ? "the device is busy for the rest" : "of all",
+                k->after_ns > 0.7 * k->before_ns ? "the host is the limit"
+                                                 : "the kernels are the limit");
+}
+
+static void report(const ts_profile *p, const ts_knob *knobs, int count, FILE *out)
+{
+    TS_C_LOCALE;
+    fprintf(out, "%s; a step takes %.3f ms\n", p->shares.verdict, knobs[0].before_ns / 1e6);
+    fprintf(out, "%-20s %-9s %4s %10s %10s %10s %10s %10s\n", "knob", "kind", "rule", "from", "to",
+            "predicted", "measured", "ratio");
+    for (int i = 0; i < count; i++) {
+        const ts_knob *k = &knobs[i];
+        fprintf(out, "%-20.20s %-9s %4s %10lld %10lld", k->name, kinds[k->kind].name,
+                kinds[k->kind].rule, (long long)*k->value, (long long)k->trial);
+        if (k->kind == TS_KNOB_DRY)
+            fprintf(out, " %10s %10s %10s\n", "-", "-", "-");
+        else
+            fprintf(out, " %9.1f%% %9.1f%% %10.2f\n", 100 * k->predicted, 100 * k->measured,
+                    k->predicted != 0 ? k->measured / k->predicted : 0);
+    }
+    for (int i = 0; i < count; i++)
+        conclude(&knobs[i], ts_profile_is_of_device(p) ? p->device.busy_ns : 0, out);
+}
+
+/* ---------------------------------------------------------------------------------- try ---- */
+
+static ts_status check_knobs(const ts_knob *knobs, int count)
+{
+    TS_TRY(TS_CHECK_VALUE(count, count > 0, "at least one knob"));
+    TS_TRY(TS_CHECK_POINTERS(knobs));
+    for (int i = 0; i < count; i++) {
+        if (!knobs[i].name || !knobs[i].value)
+            return ts_error_set(TS_ERR_NULL, "prof_try: knob %d has no %s", i,
+                                knobs[i].name ? "value" : "name");
+        if ((unsigned)knobs[i].kind >= TS_COUNTOF(kinds))
+            return ts_error_set(TS_ERR_VALUE, "prof_try: knob '%s': expected a ts_knob_kind, got "
+                                "%d",
+                                knobs[i].name, (int)knobs[i].kind);
+        if (knobs[i].kind == TS_KNOB_BATCH && (knobs[i].trial < 1 || *knobs[i].value < 1))
+            return ts_error_set(TS_ERR_VALUE,
+                                "prof_try: knob '%s': expected batch sizes of at least 1, got %lld "
+                                "and %lld",
+                                knobs[i].name, (long long)*knobs[i].value,
+                                (long long)knobs[i].trial);
+    }
+    return TS_OK;
+}
+
+/** Profiles some steps. NULL with an error. */
+static ts_profile *profile_steps(const trial *t)
+{
+    TS_TRY_NULL(run_steps(t, t->warmup));
+    TS_TRY_NULL(wait_for_devices());
+    TS_TRY_NULL(ts_prof_start(NULL));
+    ts_prof_step(); /* marks the steps itself, so that programs without updates have steps */
+    ts_status status = TS_OK;
+    for (int64_t i = 0; i < t->steps && status == TS_OK; i++) {
+        status = run_steps(t, 1);
+        ts_prof_step();
+    }
+    ts_prof_stop();
+    return status == TS_OK ? ts_profile_take() : NULL;
+}
+
+ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs, int count,
+                      const ts_try_opts *opts)
+{
+    ts_try_opts o;
+    TS_TRY(TS_CHECK_OPTS(&o, opts));
+    TS_TRY(TS_CHECK_POINTERS(step));
+    TS_TRY(check_knobs(knobs, count));
+    if (o.steps < 0 || o.warmup < 0 || o.rounds < 0)
+        return ts_error_set(TS_ERR_VALUE, "prof_try: expected no negative counts");
+    trial t = {step, user, o.warmup ? o.warmup : 3, o.steps ? o.steps : 10,
+               o.rounds ? (int)o.rounds : 3};
+    ts_profile *p = profile_steps(&t);
+    if (!p)
+        return ts_error_code();
+    double ns = 0;
+    ts_status status = time_block(&t, &ns);
+    for (int i = 0; i < count && status == TS_OK; i++)
+        status = predict(p, &knobs[i], ns);
+    for (int i = 0; i < count && status == TS_OK; i++) {
+        ts_knob *k = &knobs[i];
+        status = time_knob(&t, k);
+        double work = k->kind == TS_KNOB_BATCH ? (double)k->trial / (double)*k->value : 1;
+        k->measured = status == TS_OK ? 1 - k->after_ns / work / k->before_ns : 0;
+    }
+    if (status == TS_OK)
+        report(p, knobs, count, o.out ? o.out : stdout);
+    ts_profile_free(p);
+    return status;
+}
