@@ -16,10 +16,11 @@ CALLS_WITH(recording, 0, .loop = 0)
     ts_prof_machine machine = {.size = sizeof machine};
     use_fixed_machine();
     FAULTY(f, ts_prof_calibrate(false, &machine));
-    ts_prof_opts traced = {.size = sizeof traced, .trace = true};
+    ts_prof_opts traced = {.size = sizeof traced, .trace = true, .memory = true};
     FAULTY(f, ts_prof_start(&traced));
     FAULTY(f, ts_prof_enter("scope"));
     NEW(ts_exp(t));
+    QUIET(f, ts_prof_hold(t, TS_HOLD_INPUT));
     QUIET(f, ts_prof_active());
     FAULTY(f, ts_prof_stop());
     FAULTY(f, p = ts_profile_take());

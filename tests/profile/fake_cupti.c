@@ -10,17 +10,20 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum { RECORD = 160, ALL = 1024, DRIVER = 4, EXTERNAL_ID = 39, EMPTY = 11, LAST = 24, TAKEN = 39 };
+enum { RECORD = 216, ALL = 4096, DRIVER = 4, RUNTIME = 5, LAUNCH_API = 307, WAIT_API = 131,
+       ALLOCATE_API = 20, EXTERNAL_ID = 39, EMPTY = 11, LAST = 24, TAKEN = 39 };
 
 EXPORT fake_device fake;
 EXPORT void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n);
+EXPORT void fake_wait(bool allocates, int64_t begin, int64_t end);
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t records[ALL][RECORD];
 static int count;
-static bool enabled[64];
+static bool enabled[64], excluded[64][1024]; /* excluded: API calls, by kind and id */
 static uint32_t correlation;
 static void (*request)(uint8_t **buffer, size_t *bytes, size_t *most);
 static void (*complete)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
@@ -50,20 +53,64 @@ static uint8_t *next_record(uint32_t kind)
 
 static void end_library(void) { ended = true; }
 
+static int64_t real_time(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+/** Writes the records of an API call: its tag and, unless begin is 0, its times. */
+static void put_call(uint32_t kind, uint32_t api, uint32_t id, int64_t begin, int64_t end)
+{
+    if (!enabled[kind] || excluded[kind][api])
+        return;
+    if (enabled[EXTERNAL_ID] && depth && !fake.no_tags) {
+        uint8_t *tag = next_record(EXTERNAL_ID);
+        put32(tag, 4, 3);
+        put64(tag, 8, stack[depth - 1]);
+        put32(tag, 16, id);
+    }
+    if (!begin)
+        return;
+    uint8_t *call = next_record(kind);
+    put32(call, 4, api);
+    put64(call, 8, (uint64_t)begin);
+    put64(call, 16, (uint64_t)end);
+    put32(call, 32, id);
+}
+
+void fake_wait(bool allocates, int64_t begin, int64_t end)
+{
+    pthread_mutex_lock(&lock);
+    put_call(RUNTIME, allocates ? ALLOCATE_API : WAIT_API, ++correlation, begin, end);
+    pthread_mutex_unlock(&lock);
+}
+
+static void put_kernel(uint8_t *work)
+{
+    uint64_t name = (uint64_t)(uintptr_t)fake.name;
+    memcpy(work + 104, &name, sizeof name);
+    work[6] = 32;
+    put32(work, 52, fake.blocks);
+    put32(work, 56, 1);
+    put32(work, 60, 1);
+    put32(work, 64, 256);
+    put32(work, 68, 1);
+    put32(work, 72, 1);
+}
+
 void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n)
 {
     pthread_mutex_lock(&lock);
     if (!began)
         began = atexit(end_library) == 0;
     uint32_t id = ++correlation;
-    if (enabled[EXTERNAL_ID] && enabled[DRIVER] && depth && !fake.no_tags) {
-        uint8_t *tag = next_record(EXTERNAL_ID);
-        put32(tag, 4, 3);
-        put64(tag, 8, stack[depth - 1]);
-        put32(tag, 16, id);
-    }
-    if (enabled[DRIVER])
-        next_record(DRIVER);
+    int64_t called = fake.real ? real_time() : fake.called;
+    put_call(DRIVER, LAUNCH_API, id, called, called + fake.call_ns);
+    if (fake.real && called + 1000 > fake.clock)
+        fake.clock = called + 1000;
+    fake.called = 0;
     for (int i = 0; i < n; i++) {
         int64_t begin = fake.clock + gap;
         fake.clock = begin + ns;
@@ -72,6 +119,10 @@ void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n)
         uint8_t *work = next_record(kind);
         put64(work, 16, fake.zero_times ? 0 : (uint64_t)begin);
         put64(work, 24, fake.zero_times ? 0 : (uint64_t)fake.clock);
+        if (kind == FAKE_KERNEL)
+            put_kernel(work);
+        else if (kind == FAKE_MEMCPY)
+            work[5] = fake.pageable ? 1 : 3;
         put32(work, kind == FAKE_KERNEL ? 92 : kind == FAKE_MEMCPY_PEER ? 60 : 44, id);
     }
     fake.zero_times = false;
@@ -133,6 +184,7 @@ static uint32_t switch_kind(uint32_t kind, bool on)
     pthread_mutex_lock(&lock);
     fake.kinds += on - enabled[kind];
     enabled[kind] = on;
+    memset(excluded[kind], 0, sizeof excluded[kind]);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -140,6 +192,29 @@ EXPORT uint32_t cuptiActivityEnable(uint32_t kind);
 uint32_t cuptiActivityEnable(uint32_t kind) { return switch_kind(kind, true); }
 EXPORT uint32_t cuptiActivityDisable(uint32_t kind);
 uint32_t cuptiActivityDisable(uint32_t kind) { return switch_kind(kind, false); }
+static uint32_t switch_api(uint32_t kind, uint32_t id, uint8_t on)
+{
+    if (id >= 1024)
+        return 1;
+    pthread_mutex_lock(&lock);
+    excluded[kind][id] = !on;
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+EXPORT uint32_t cuptiActivityEnableDriverApi(uint32_t id, uint8_t on);
+uint32_t cuptiActivityEnableDriverApi(uint32_t id, uint8_t on)
+{
+    return switch_api(DRIVER, id, on);
+}
+EXPORT uint32_t cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on);
+uint32_t cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on)
+{
+    return switch_api(RUNTIME, id, on);
+}
+EXPORT uint32_t cuptiGetTimestamp(uint64_t *ns);
+uint32_t cuptiGetTimestamp(uint64_t *ns) { return *ns = (uint64_t)real_time(), 0; }
+EXPORT uint32_t cuptiFinalize(void);
+uint32_t cuptiFinalize(void) { return fake.finalized++, 0; }
 EXPORT uint32_t cuptiActivityFlushAll(uint32_t flag);
 uint32_t cuptiActivityFlushAll(uint32_t flag)
 {

@@ -14,6 +14,14 @@ typedef struct fake_device {
     bool zero_times;    /* the next work has invalid times, 0 */
     uint64_t dropped;   /* records that the next buffer reports as dropped */
     int subscribers, kinds; /* number of subscribers, number of enabled activity kinds */
+    int finalized;          /* number of calls of cuptiFinalize() */
+    int64_t called;     /* time at which the next API call begins; 0: its record has no time */
+    int64_t call_ns;    /* duration of API calls */
+    bool real;          /* times are of CLOCK_MONOTONIC: a call begins now, and its work 1 us later,
+                           or when the device has ended its work */
+    bool pageable;      /* copies are from ordinary memory */
+    const char *name;   /* of the next kernels */
+    uint32_t blocks;    /* of the next kernels, with 256 threads and 32 registers each */
 } fake_device;
 
 /** Values of CUpti_ActivityKind. */
@@ -22,6 +30,9 @@ enum { FAKE_MEMCPY = 1, FAKE_MEMSET = 2, FAKE_KERNEL = 10, FAKE_MEMCPY_PEER = 22
 /** Records an API call that queues n works of a kind, as a graph launch does. Each takes `ns` ns
  *  and begins `gap` ns after the end of the work before it. */
 void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n);
+/** Records an API call that waits for the device, or allocates, on the same clock. */
+void fake_wait(bool allocates, int64_t begin, int64_t end);
+typedef void (*fake_wait_fn)(bool allocates, int64_t begin, int64_t end);
 typedef void (*fake_launch_fn)(uint32_t kind, int64_t gap, int64_t ns, int n);
 
 #endif

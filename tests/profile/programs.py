@@ -117,6 +117,36 @@ class Programs(unittest.TestCase):
         with open(os.path.join(self.folder, "r.csv"), encoding="utf-8") as file:
             self.assertEqual(len(file.readlines()), 1 + len(profile["rows"]))
 
+    def test_memory_and_parts_are_recorded_on_request(self):
+        profile, done = self.profile("memory,detail,out=p", "40")
+        memory = profile["memory"]
+        self.assertGreater(memory["peak_bytes"], 0)
+        self.assertAlmostEqual(max(sum(p["bytes"]) for p in memory["points"]),
+                               memory["peak_bytes"])
+        owners = dict(zip(memory["owners"], memory["peak"]))
+        self.assertGreater(owners["parameter"], 0)
+        self.assertGreater(owners["optimizer"], 0)
+        self.assertLessEqual({r["part"] for r in profile["rows"]},
+                             {"", "rule", "allocation", "casts"})
+        self.assertTrue(any(r["part"] == "rule" and r["self_ns"] > 0 for r in profile["rows"]))
+        self.assertIn("memory of tensors on cpu: peak", done.stderr)
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("Memory of tensors", page)
+        charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+        self.assertEqual(len(charts), 3)
+        for chart in charts:
+            xml.etree.ElementTree.fromstring(chart)
+        text = self.run_program(TS_PROF, "report", "p/profile.json").stdout
+        self.assertEqual(text[text.index("memory of tensors"):],
+                         done.stderr[done.stderr.index("memory of tensors"):
+                                     done.stderr.index("wrote ")])
+
+    def test_a_flight_recording_is_a_trace(self):
+        _, done = self.profile("flight,out=p")
+        self.assertIn("trace.json", done.stderr)
+
     def test_the_page_shows_device_times(self):
         profile, _ = self.profile()
         rows = sorted((row for row in profile["rows"] if row["kernel"]),
