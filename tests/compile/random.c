@@ -228,10 +228,13 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
     }
     default:
         if (c->c & 1) { /* parts that calls of no group make */
+            b = ts_cumsum(a, 0);
             a = ts_cumsum(a, -1);
-            b = ts_transpose(ts_cumsum(ts_transpose(b, 0, -1), 0), 0, -1);
         }
-        return a && b ? ts_cat((ts_tensor *[]){a, b}, 2, c->c & 2 ? -1 : 0) : NULL;
+        b = a && b ? ts_cat((ts_tensor *[]){a, b}, 2, c->c & 2 ? -1 : 0) : NULL;
+        if (b && c->c & 4) /* the cat has the elements from before */
+            return ts_mul_scalar_(a, c->x) ? b : NULL;
+        return b;
     }
 }
 
