@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
+#include "ops/spatial.h"
 
 #include <string.h>
 
@@ -54,6 +55,11 @@ ts_status ts_infer_cat(ts_frame *f)
     f->plan->compute = dtype;
     f->plan->dim = dim;
     ts_plan_result(f->plan, 0, sizes, like->ndim, dtype, like->storage->device);
+    bool last = like->ndim >= 3; /* PyTorch's rule: channels-last if all members are */
+    for (uint32_t i = 0; i < v->count && last; i++)
+        last = skipped(v->list[i]) || ts_is_channels_last(v->list[i]);
+    if (last)
+        ts_plan_channels_last(f->plan, 0, like->ndim);
     return TS_OK;
 }
 

@@ -1,14 +1,15 @@
 /**
  * @file cat.cu
  * cat and stack. The result consists of rows of bytes, and each member fills the same part of every
- * row. Members that are contiguous and have the result's dtype are copied together: a block finds
- * its member by binary search and copies units of up to 16 bytes. Every byte is read once and
- * written once. Other members are copied one by one.
+ * row. Members that have the result's dtype and layout, contiguous or channels-last, are copied
+ * together: a block finds its member by binary search and copies units of up to 16 bytes. Every
+ * byte is read once and written once. Other members are copied one by one.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
 
 #include "backends/cuda/copy.cuh"
+#include "backends/cuda/image.cuh"
 #include "backends/cuda/units.cuh"
 
 using namespace ts;
@@ -69,7 +70,7 @@ static ts_status copy_alone(ts_frame *f, ts_tensor *out, int dim, bool stack, co
     int ndim = ts_ndim(p.t);
     for (int d = 0; d < ndim; d++)
         to[d] = ts_strides(out)[d + (stack && d >= dim)];
-    char *data = (char *)ts_kernel_data(out) + p.at * elements_behind(out, dim) * item;
+    char *data = (char *)ts_kernel_data(out) + p.at * ts_strides(out)[dim] * item;
     return copy_part(f, {data, to, ts_dtype_of(out)},
                      {ts_kernel_data(p.t), ts_strides(p.t), ts_dtype_of(p.t)}, ts_sizes(p.t), ndim);
 }
@@ -81,8 +82,14 @@ static ts_status join(ts_frame *f, bool stack)
     if (!ts_numel(out))
         return TS_OK;
     int dim = (int)ts_kernel_dim(f);
+    bool last = !stack && !ts_is_contiguous(out) && dense_last(out);
     int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(out)),
-            step = elements_behind(out, dim) * item, row = ts_size(out, dim) * step;
+            step = (!last      ? elements_behind(out, dim)
+                    : dim == 1 ? 1
+                    : dim == 0 ? elements_behind(out, 0)
+                               : elements_behind(out, dim) * ts_size(out, 1)) *
+                   item,
+            row = ts_size(out, dim) * step;
     int64_t outer = ts_numel(out) * item / row, at = 0;
     auto part_of = [&](uint32_t i, int64_t begin) {
         const ts_tensor *t = list->list[i];
@@ -90,8 +97,8 @@ static ts_status join(ts_frame *f, bool stack)
         if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
             return p; /* ignored */
         p.length = stack ? 1 : ts_size(t, dim);
-        p.packed = ts_is_contiguous(t) && ts_dtype_of(t) == ts_dtype_of(out) &&
-                   outer * p.length * step < (int64_t)1 << 31;
+        p.packed = (last ? dense_last(t) : ts_is_contiguous(t)) &&
+                   ts_dtype_of(t) == ts_dtype_of(out) && outer * p.length * step < (int64_t)1 << 31;
         return p;
     };
     uint64_t bits = (uint64_t)row | (uint64_t)(uintptr_t)ts_kernel_data(out);
@@ -136,6 +143,6 @@ static ts_status cat(ts_frame *f) { return join(f, false); }
 static ts_status stack(ts_frame *f) { return join(f, true); }
 
 TS_CUDA_FAMILY(cat,
-    {"cat", cat, 0, false},
+    {"cat", cat, 0, false, false, true},
     {"stack", stack, 0, false},
 )

@@ -16,6 +16,29 @@ TS_TEST(cat_joins_along_any_dim)
     EXPECT(out, 0, 1, 0, 2, 4, 2, 3, 1, 3, 5);
 }
 
+TS_TEST(cat_of_channels_last_is_channels_last)
+{
+    for (int dims = 3; dims <= 5; dims++)
+        for (int dim = 0; dim < dims; dim++) {
+            TS_SCOPE;
+            int64_t sizes[] = {2, 3, 4, 2, 5}, total = 0;
+            ts_tensor *plain[3], *last[3];
+            for (int i = 0; i < 3; i++) {
+                sizes[dim] = 2 + i;
+                total += sizes[dim];
+                plain[i] = ts_normal(sizes, dims, 0, 1, TS_F32);
+                last[i] = ts_movedim(ts_contiguous(ts_movedim(plain[i], 1, -1)), -1, 1);
+            }
+            ts_tensor *want = ts_cat(plain, 3, dim), *y = ts_cat(last, 3, dim);
+            ck_assert_int_eq(ts_size(y, dim), total);
+            ck_assert(ts_is_contiguous(ts_movedim(y, 1, -1)) && !ts_is_contiguous(y));
+            double apart;
+            ck_assert_int_eq(ts_item(ts_amax(ts_abs(ts_sub(y, want))), &apart), TS_OK);
+            ck_assert_double_eq(apart, 0);
+            ck_assert(ts_is_contiguous(ts_cat((ts_tensor *[]){last[0], plain[1]}, 2, dim)));
+        }
+}
+
 TS_TEST(cat_promotes_and_skips_nothing)
 {
     ts_tensor *nothing = count_up(TS_SIZES(0), TS_F32);
