@@ -16,12 +16,13 @@ ts_status ts_transfer(ts_frame *f)
 {
     ts_tensor *from = f->args[0].t, *to = f->rets[0].t, *packed = NULL, *landed = NULL;
     ts_status status = TS_OK;
-    if (!(from->flags & TS_TENSOR_CONTIGUOUS)) {
+    bool alike = ts_is_dense_last(from) && ts_is_dense_last(to); /* the same bytes in memory */
+    if (!(from->flags & TS_TENSOR_CONTIGUOUS) && !alike) {
         if (!(packed = ts_above.convert(from, (ts_dtype)from->dtype)))
             return ts_checked(f, ts_error_code());
         from = packed;
     }
-    if (!(to->flags & TS_TENSOR_CONTIGUOUS)) {
+    if (!(to->flags & TS_TENSOR_CONTIGUOUS) && !alike) {
         landed =
             ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
         status = landed ? TS_OK : ts_error_code();

@@ -5,6 +5,7 @@
 #include "include/tessera/ops.h"
 #include "include/tessera/program.h"
 #include "ops/ops.h"
+#include "ops/spatial.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,14 @@ static void plan_one(ts_frame *f)
     f->plan->pointwise = TS_POINTWISE;
     f->plan->operands = 1;
     ts_plan_like(f->plan, f->args[0].t);
+}
+
+/** A new result of channels-last images is channels-last, as in PyTorch. */
+static void keep_layout(ts_frame *f)
+{
+    const ts_tensor *t = f->args[0].t;
+    if (!f->given && t->ndim >= 4 && ts_is_channels_last(t))
+        ts_plan_channels_last(f->plan, 0, t->ndim);
 }
 
 /** Plans a conversion, whose kernel must support the source and the result dtype. The compute dtype
@@ -57,6 +66,7 @@ ts_status ts_infer_to(ts_frame *f)
     plan_one(f);
     f->plan->ret[0].dtype = (uint8_t)f->args[1].i;
     compute_in_both(f);
+    keep_layout(f);
     return TS_OK;
 }
 
@@ -67,6 +77,9 @@ ts_status ts_infer_to_device(ts_frame *f)
     TS_TRY(check_values(f, to));
     plan_one(f);
     f->plan->ret[0].device = to;
+    const ts_op_table *copy = atomic_load_explicit(&ts_tables[TS_OP_copy], memory_order_acquire);
+    if (to.backend == TS_KEY_META || (copy->accepts[to.backend].takes & TS_TAKES_STRIDES))
+        keep_layout(f); /* a device that cannot pack tensors gets contiguous ones */
     return TS_OK;
 }
 
@@ -75,10 +88,14 @@ ts_status ts_infer_to_device(ts_frame *f)
 static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
 {
     bool cast = t->dtype != dtype;
-    ts_value args[] = {V_T(t), V_DT(dtype)}, ret = ts_value_none();
-    ts_status status =
-        ts_call(cast ? TS_OP_to : TS_OP_copy, args, cast ? 2 : 1, &ret, 1, 0, 1, NULL);
-    return status == TS_OK ? ret.t : NULL;
+    ts_tensor *packed = ts_tensor_new(&ts_tls, dtype, t->sizes, t->ndim, t->storage->device);
+    if (!packed)
+        return NULL;
+    ts_value args[] = {V_T(t), V_DT(dtype)}, ret = V_T(packed);
+    if (ts_call(cast ? TS_OP_to : TS_OP_copy, args, cast ? 2 : 1, &ret, 1, 1, 1, NULL) == TS_OK)
+        return packed;
+    ts_tensor_unref(packed);
+    return NULL;
 }
 
 static ts_status copy_into(ts_tensor *destination, ts_tensor *source, uint16_t op)

@@ -155,3 +155,21 @@ TS_TEST(moving_copies_within_the_host_and_leaves_meta_its_sizes)
     EXPECT_ERROR(ts_to_device(t, ((ts_device){16, 0})), TS_ERR_DEVICE, "16");
     EXPECT_ERROR(ts_to_device(NULL, TS_DEVICE_CPU), TS_ERR_NULL, "self");
 }
+
+TS_TEST(casts_and_moves_keep_channels_last)
+{
+    for (int dims = 3; dims <= 5; dims++) {
+        ts_tensor *plain = ts_normal(TS_SIZES(2, 3, 4, 2, 5), 0, 1, TS_F32);
+        while (ts_ndim(plain) > dims)
+            plain = ts_select(plain, -1, 0);
+        ts_tensor *last = ts_movedim(ts_contiguous(ts_movedim(plain, 1, -1)), -1, 1);
+        ts_tensor *cast = ts_to(last, TS_F64), *moved = ts_to_device(last, TS_DEVICE_CPU);
+        ck_assert_int_eq(ts_is_contiguous(cast), dims < 4);
+        ck_assert_int_eq(ts_is_contiguous(moved), dims < 4);
+        ck_assert(dims < 4 || ts_is_contiguous(ts_movedim(cast, 1, -1)));
+        double apart[2];
+        ck_assert_int_eq(ts_item(ts_amax(ts_abs(ts_sub(cast, plain))), &apart[0]), TS_OK);
+        ck_assert_int_eq(ts_item(ts_amax(ts_abs(ts_sub(moved, plain))), &apart[1]), TS_OK);
+        ck_assert(apart[0] == 0 && apart[1] == 0);
+    }
+}

@@ -134,9 +134,9 @@ TS_API ts_tensor *ts_copy_(ts_tensor *destination, ts_tensor *source);
 TS_API ts_tensor *ts_to(ts_tensor *self, ts_dtype dtype);
 
 /**
- * Copy of self on another device; always a new, contiguous tensor. A copy to META has sizes and
- * dtype only. Errors: TS_ERR_UNSUPPORTED (from META, whose tensors have no values, or to a device
- * without a to_device kernel), TS_ERR_DEVICE (invalid device).
+ * Copy of self on another device; always a new tensor, contiguous or channels-last as self. A copy
+ * to META has sizes and dtype only. Errors: TS_ERR_UNSUPPORTED (from META, whose tensors have no
+ * values, or to a device without a to_device kernel), TS_ERR_DEVICE (invalid device).
  */
 TS_API ts_tensor *ts_to_device(ts_tensor *self, ts_device device);
 
