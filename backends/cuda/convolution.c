@@ -1,13 +1,14 @@
 /**
  * @file convolution.c
- * Convolutions: gathers windows into matrices, chunk by chunk, and multiplies them.
+ * Convolutions. Halves are multiplied by kernels that read windows in the image
+ * (convolution_gemm.h). For other dtypes windows are gathered into matrices, chunk by chunk.
  *
  * The kernels work on images with channels innermost: other images are transposed first, and their
  * results afterwards. Each element of the gradient of x is a sum over a window of y, so only the
- * gradient of the weight is added up over chunks.
+ * gradient of the weight is added up over parts.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/windows.h"
+#include "backends/cuda/convolution_gemm.h"
 
 #include "tessera/ops.h"
 
@@ -40,20 +41,49 @@ static ts_tensor *last_view(ts_tensor *t)
     return ts_permute(t, order, n);
 }
 
+/** View of t (N, ..., C) as (N, C, ...). */
+static ts_tensor *second_view(ts_tensor *t)
+{
+    int64_t order[5] = {0};
+    int n = ts_ndim(t);
+    order[1] = n - 1;
+    for (int d = 2; d < n; d++)
+        order[d] = d - 1;
+    return ts_permute(t, order, n);
+}
+
 static ts_tensor *dense(ts_tensor *t) { return t ? ts_contiguous(t) : NULL; }
 
+/** Returns t with zeros behind the last dim, which gets `size` elements. */
+static ts_tensor *padded(ts_tensor *t, int64_t size)
+{
+    int64_t more = t ? size - ts_size(t, -1) : 0;
+    return more ? ts_pad(t, (int64_t[]){0, more}, 2, 0, ts_scalar_int(0)) : t;
+}
+
+/** Returns t (N, C, ...) with channels innermost in memory. Halves of one group get a multiple of 8
+ *  channels: 16 bytes, which kernels copy at once. */
+static ts_tensor *innermost(ts_frame *f, ts_tensor *t)
+{
+    ts_tensor *last = dense(last_view(t));
+    if (last && ts_dtype_size(ts_kernel_dtype(f)) == 2 && ts_kernel_convolution(f).groups == 1)
+        last = padded(last, (ts_size(t, 1) + 7) / 8 * 8);
+    return last ? second_view(last) : NULL;
+}
+
 /** Initialises *p for the windows of x that make y (form -1), or for those of y that make the
- *  elements of x of this form (ts_kernel_windows()). `from`: the image with the windows. */
+ *  elements of x of this form (ts_kernel_windows()). `from`: the image with the windows, from
+ *  innermost(). */
 static ts_status open_product(product *p, ts_frame *f, ts_tensor *from, int64_t form)
 {
     ts_convolution c = ts_kernel_convolution(f);
-    *p = (product){.f = f, .c = c, .image = dense(last_view(from))};
+    *p = (product){.f = f, .c = c, .image = last_view(from)};
     TS_TRY(p->image);
     ts_cuda_windows *w = &p->windows;
     ts_kernel_windows(f, form, w->axis);
     w->image = ts_kernel_data(p->image);
     w->groups = c.groups;
-    w->channels = form < 0 ? c.channels : c.features;
+    w->channels = ts_size(from, 1);
     w->item = (int)ts_dtype_size(ts_kernel_dtype(f));
     p->all = c.batch;
     p->taps = 1;
@@ -116,7 +146,20 @@ static ts_tensor *weight_matrix(const product *p, ts_tensor *weight, bool to_x)
         order[2 + d] = 3 + d;
     }
     order[2 + c->dims] = to_x ? 1 : 2;
-    return dense(ts_permute(w, order, 3 + c->dims));
+    return padded(dense(ts_permute(w, order, 3 + c->dims)), p->windows.channels / c->groups);
+}
+
+/** The call of a kernel that reads windows in the image. */
+static ts_cuda_window_product in_place(const product *p, ts_tensor *other, ts_tensor *bias,
+                                       int64_t rows, ts_tensor *to)
+{
+    ts_cuda_window_product q = {.windows = p->windows, .all = p->all, .rows = rows,
+                                .other = ts_kernel_data(other),
+                                .bias = bias ? ts_kernel_data(bias) : NULL,
+                                .to = ts_kernel_data(to), .size = {1, 1, 1}};
+    for (int d = 0; d < p->c.dims; d++)
+        q.size[3 - p->c.dims + d] = ts_size(to, 2 + d);
+    return q;
 }
 
 /* -------------------------------------------------------------------------------- images ---- */
@@ -177,15 +220,19 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
         return ts_status_of_pointer((ts_fill_)(to, ts_scalar_int(0)));
     }
     TS_TRY(weight = weight_matrix(&p, weight, to_x));
+    if (bias)
+        TS_TRY(bias = dense(bias));
     bool direct = ts_is_contiguous(to);
     int64_t channels = ts_size(result, 1), sizes[] = {p.all, channels};
+    ts_cuda_window_product q = in_place(&p, weight, bias, channels / p.c.groups, result);
+    bool plain = direct && p.c.groups == 1 && windows_are_pixels(&p); /* a product of matrices */
+    if (!plain && ts_is_contiguous(last_view(result)) && ts_cuda_window_product_fits(&q))
+        return ts_cuda_multiply_windows(f, &q);
     ts_tensor *matrix = direct ? ts_view(to, sizes, 2)
                                : ts_empty_on(sizes, 2, ts_kernel_dtype(f), ts_kernel_device(f));
     TS_TRY(matrix);
     if (p.c.groups > 1 && p.windows.channels / p.c.groups <= FEW_CHANNELS) {
         p.windows.count = p.all;
-        if (bias)
-            TS_TRY(bias = dense(bias));
         TS_TRY(ts_cuda_sum_windows(f, &p.windows, ts_kernel_data(weight),
                                    bias ? ts_kernel_data(bias) : NULL, channels / p.c.groups,
                                    ts_kernel_data(matrix)));
@@ -205,12 +252,18 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
 static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
                              ts_tensor *bias, bool to_x)
 {
-    if (!to_x)
-        return make_image(f, result, from, weight, bias, -1);
-    int64_t forms = ts_kernel_window_forms(f);
+    TS_SCOPE;
+    ts_tensor *to = last_view(result);
+    TS_TRY(from = innermost(f, from));
+    TS_TRY(to);
+    bool there = ts_dtype_size(ts_kernel_dtype(f)) != 2 || ts_is_contiguous(to);
+    if (!there)
+        to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f), ts_kernel_device(f));
+    TS_TRY(to = second_view(to));
+    int64_t forms = to_x ? ts_kernel_window_forms(f) : 1;
     for (int64_t form = 0; form < forms; form++)
-        TS_TRY(make_image(f, result, from, weight, bias, form));
-    return TS_OK;
+        TS_TRY(make_image(f, to, from, weight, bias, to_x ? form : -1));
+    return there ? TS_OK : ts_status_of_pointer(ts_copy_(result, to));
 }
 
 /* ------------------------------------------------------------------------------- weights ---- */
@@ -219,7 +272,7 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
 static ts_tensor *weigh(product *p, ts_tensor *y, int64_t first, int64_t count)
 {
     TS_SCOPE;
-    int64_t groups = p->c.groups, rows = p->c.features / groups;
+    int64_t groups = p->c.groups, rows = ts_size(y, 1) / groups;
     ts_tensor *windows = gathered(p, first, count), *w = NULL;
     y = ts_narrow(y, 0, first, count);
     if (groups == 1) {
@@ -247,20 +300,42 @@ static ts_tensor *weigh_few(product *p, ts_tensor *y)
     return ts_sum_dim(sums, 0, false);
 }
 
+/** The same of halves, without a matrix of windows; y may have more features than the weight. NULL
+ *  in *w without an error if no kernel can read the windows. */
+static ts_status weigh_in_place(product *p, ts_tensor *y, ts_tensor **w)
+{
+    int64_t sizes[] = {p->c.groups, ts_size(y, 1) / p->c.groups, p->depth};
+    *w = NULL;
+    if (p->windows.item != 2 || (p->c.groups == 1 && windows_are_pixels(p)) || sizes[1] % 8)
+        return TS_OK;
+    ts_tensor *to = ts_empty_on(sizes, 3, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+    TS_TRY(to);
+    ts_cuda_window_product q = in_place(p, y, NULL, sizes[1], to);
+    if (!ts_cuda_window_product_fits(&q))
+        return TS_OK;
+    *w = to;
+    return ts_cuda_multiply_by_windows(p->f, &q);
+}
+
 static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y)
 {
     TS_SCOPE;
     product p;
+    TS_TRY(x = innermost(f, x));
+    TS_TRY(y = innermost(f, y));
     TS_TRY(open_product(&p, f, x, -1));
     if (!ts_numel(result))
         return TS_OK;
     if (!p.all)
         return ts_status_of_pointer((ts_fill_)(result, ts_scalar_int(0)));
     const ts_convolution *c = &p.c;
-    int64_t channels = c->channels / c->groups;
+    int64_t channels = c->channels / c->groups, features = ts_size(y, 1);
     ts_tensor *w = NULL;
-    TS_TRY(y = ts_view(dense(last_view(y)), (int64_t[]){p.all, c->features}, 2));
-    if (c->groups > 1 && channels <= FEW_CHANNELS && p.taps <= MOST_TAPS) {
+    TS_TRY(y = ts_view(last_view(y), (int64_t[]){p.all, features}, 2));
+    TS_TRY(weigh_in_place(&p, y, &w));
+    if (w) {
+        ;
+    } else if (c->groups > 1 && channels <= FEW_CHANNELS && p.taps <= MOST_TAPS) {
         w = weigh_few(&p, y);
     } else {
         int64_t most = chunk_of(&p);
@@ -272,14 +347,15 @@ static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_te
             TS_TRY(w = first ? ts_add_(w, part) : part);
         }
     }
-    int64_t sizes[5] = {c->features}, order[5] = {0, c->dims + 1};
+    int64_t sizes[5] = {features}, order[5] = {0, c->dims + 1};
     for (int d = 0; d < c->dims; d++) {
         sizes[1 + d] = c->kernel[3 - c->dims + d];
         order[2 + d] = 1 + d;
     }
-    sizes[1 + c->dims] = channels;
+    sizes[1 + c->dims] = p.windows.channels / c->groups;
     w = ts_permute(ts_view(w, sizes, c->dims + 2), order, c->dims + 2);
-    return ts_status_of_pointer(ts_copy_(result, w));
+    return ts_status_of_pointer(
+        ts_copy_(result, ts_narrow(ts_narrow(w, 0, 0, c->features), 1, 0, channels)));
 }
 
 /* ------------------------------------------------------------------------------- kernels ---- */

@@ -77,11 +77,14 @@ template <int COLUMNS> struct mma_tile {
     __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int n) const
     {
         int lane = threadIdx.x % 32;
-        uint32_t from = moved(at(lane % 16, lane / 16), row, n);
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                     : "r"(from)
-                     : "memory");
+        read_transposed(b, moved(at(lane % 16, lane / 16), row, n));
+    }
+    /** Loads rows row to row + 15, columns 16 m to 16 m + 15, as the left operand whose depth is
+     * the rows. */
+    __device__ __forceinline__ void left_transposed(uint32_t (&a)[4], int row, int m) const
+    {
+        int lane = threadIdx.x % 32;
+        read_transposed(a, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, m));
     }
     /** The tile from row `row` on. */
     __device__ __forceinline__ mma_tile from(int row) const
@@ -97,6 +100,13 @@ template <int COLUMNS> struct mma_tile {
     static __device__ __forceinline__ void read(uint32_t (&x)[4], uint32_t from)
     {
         asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(from)
+                     : "memory");
+    }
+    static __device__ __forceinline__ void read_transposed(uint32_t (&x)[4], uint32_t from)
+    {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                      : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                      : "r"(from)
                      : "memory");

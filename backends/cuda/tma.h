@@ -10,24 +10,25 @@
 
 namespace ts {
 
-/** The driver's cuTensorMapEncodeTiled(), queried through the runtime, so that the library does not
- * link to the driver. NULL if the driver lacks it. */
-inline decltype(&cuTensorMapEncodeTiled) tma_encoder()
+/** A function of the driver, queried through the runtime, so that the library does not link to the
+ * driver. NULL if the driver lacks it. F: its type, one function per type. */
+template <class F> F tma_encoder(const char *name)
 {
     static void *found;
     static bool asked;
     if (!__atomic_load_n(&asked, __ATOMIC_ACQUIRE)) {
         void *f = nullptr;
         cudaDriverEntryPointQueryResult result;
-        if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault,
-                                             &result) != cudaSuccess ||
+        if (cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &result) !=
+                cudaSuccess ||
             result != cudaDriverEntryPointSuccess)
             f = nullptr;
         __atomic_store_n(&found, f, __ATOMIC_RELAXED);
         __atomic_store_n(&asked, true, __ATOMIC_RELEASE);
     }
-    return (decltype(&cuTensorMapEncodeTiled))__atomic_load_n(&found, __ATOMIC_RELAXED);
+    return (F)__atomic_load_n(&found, __ATOMIC_RELAXED);
 }
+#define TMA_ENCODER(function) ts::tma_encoder<decltype(&function)>(#function)
 
 template <class T> constexpr CUtensorMapDataType tma_type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
 template <> inline constexpr CUtensorMapDataType tma_type<f16> = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -39,7 +40,7 @@ template <class T>
 bool tma_map(CUtensorMap *map, const attention_operand &x, int columns, int rows, int heads,
              int batches, int box_rows)
 {
-    auto encode = tma_encoder();
+    auto encode = TMA_ENCODER(cuTensorMapEncodeTiled);
     /* the step of a dim of size 1 is unused, but the driver checks it */
     auto step = [&](int size, int64_t elements) {
         return (cuuint64_t)(size > 1 ? elements * 2 : 16);

@@ -132,6 +132,98 @@ TS_TEST(convolutions_are_those_of_the_CPU, .loop = 4, .timeout = 240)
     }
 }
 
+/* Halves with channels for tensor cores: groups of several tiles, remainders of tiles and of taps,
+ * several parts of windows. */
+static void draw_wide(problem *p, ts_dtype dtype, int turn)
+{
+    int64_t groups = turn % 4 == 3 ? drawn(2, 4) : 1, each = 8 * drawn(1, turn % 2 ? 6 : 20),
+            rows = turn % 8 == 5 ? drawn(1, 70) : 8 * drawn(1, turn % 3 ? 8 : 24),
+            in = groups * (turn % 8 == 6 ? drawn(1, 70) : each), out = groups * rows,
+            work = in * rows;
+    *p = (problem){.dims = turn % 5 == 4 ? 3 : 1 + turn % 5 % 2, .transposed = turn % 7 == 6,
+                   .opts = {.size = sizeof p->opts, .groups = groups}};
+    p->dims = turn % 5 < 3 ? 2 : p->dims;
+    int64_t x_sizes[5] = {drawn(1, 3), in}, w_sizes[5], extent[3];
+    w_sizes[0] = p->transposed ? in : out;
+    w_sizes[1] = (p->transposed ? out : in) / groups;
+    for (int d = 0; d < p->dims; d++) {
+        int64_t kernel = w_sizes[2 + d] = drawn(1, turn % 4 ? 3 : 5),
+                stride = p->opts.stride[d] = turn % 3 ? 1 : drawn(1, turn % 9 ? 3 : 10),
+                dilation = p->opts.dilation[d] = turn % 4 == 1 ? drawn(1, 3) : 1;
+        extent[d] = dilation * (kernel - 1) + 1;
+        p->opts.padding[d] = drawn(0, extent[d] / 2);
+        int64_t most = (stride > dilation ? stride : dilation) - 1;
+        p->opts.output_padding[d] = p->transposed ? drawn(0, most) : 0;
+        work *= kernel;
+    }
+    /* about 20 million products on the CPU */
+    double places = 2e7 / (double)work / (double)x_sizes[0], side = pow(places, 1.0 / p->dims);
+    int64_t most = side < 1 ? 1 : side > 300 ? 300 : (int64_t)side;
+    for (int d = 0; d < p->dims; d++)
+        x_sizes[2 + d] = extent[d] + drawn(0, most);
+    p->x = numbers(x_sizes, p->dims + 2, dtype);
+    p->w = numbers(w_sizes, p->dims + 2, dtype);
+    p->b = drawn(0, 1) ? numbers(&out, 1, dtype) : TS_NONE;
+    ts_tensor *y = convolve(p, p->x, p->w, p->b);
+    OK(y);
+    p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
+}
+
+/** The problem of the absolute values, whose results bound the sums of absolute products. */
+static problem absolute(const problem *p)
+{
+    problem a = *p;
+    a.x = ts_abs(p->x), a.w = ts_abs(p->w), a.g = ts_abs(p->g);
+    a.b = p->b == TS_NONE ? TS_NONE : ts_abs(p->b);
+    return a;
+}
+
+/** Each result is a sum of `terms` exact products, added in f32 in some order, and rounded once. An
+ *  addition on tensor cores may truncate: 2^-23 of the sum of absolute products (`sums`). */
+static void assert_summed(ts_tensor *got, ts_tensor *want, ts_tensor *sums, double terms,
+                          ts_dtype dtype, const char *what, int turn)
+{
+    double unit = dtype == TS_BF16 ? 0x1p-8 : 0x1p-11, least = dtype == TS_BF16 ? 0 : 0x1p-25;
+    got = ts_to(ts_to_device(got, TS_DEVICE_CPU), TS_F64);
+    OK(got);
+    ts_tensor *before = ts_mul_scalar(sums, terms * 0x1p-23); /* the rounding */
+    ts_tensor *allowed = ts_add(before, ts_mul_scalar(ts_add(ts_abs(want), before), unit));
+    double worst = item(ts_amax(ts_sub(ts_abs(ts_sub(got, want)), ts_add_scalar(allowed, least))));
+    ck_assert_msg(worst <= 0, "%s of %s, turn %d: %g beyond the bound, of %g", what,
+                  ts_dtype_name(dtype), turn, worst, item(ts_amax(ts_abs(want))));
+}
+
+static const ts_dtype halves[] = {TS_BF16, TS_F16};
+
+TS_TEST(convolutions_of_halves_are_sums_in_f32, .loop = 2, .timeout = 240)
+{
+    GPU(device);
+    ts_dtype dtype = halves[_i];
+    state = (uint64_t)(11 + _i);
+    ts_manual_seed((uint64_t)_i);
+    static const char *const names[] = {"y", "gradient of x", "gradient of w"};
+    for (int turn = 0; turn < 72; turn++) {
+        TS_SCOPE;
+        problem p;
+        ts_tensor *want[4], *sums[4], *got[4], *again[4];
+        draw_wide(&p, dtype, turn);
+        problem positive = absolute(&p);
+        run(&p, TS_DEVICE_CPU, TS_F64, want);
+        run(&positive, TS_DEVICE_CPU, TS_F64, sums);
+        run(&p, device, dtype, got);
+        run(&p, device, dtype, again);
+        double w = (double)ts_numel(p.w), y = (double)ts_numel(p.g), x = (double)ts_numel(p.x);
+        double terms[] = {w / (double)ts_size(p.w, p.transposed) + 1,
+                          w / (double)ts_size(p.w, !p.transposed) + 1,
+                          (p.transposed ? x : y) / (double)ts_size(p.transposed ? p.x : p.g, 1)};
+        for (int i = 0; i < 3; i++) {
+            assert_summed(got[i], want[i], sums[i], terms[i], dtype, names[i], turn);
+            ck_assert_msg(item(ts_to_device(ts_all(ts_eq(got[i], again[i])), TS_DEVICE_CPU)) == 1,
+                          "%s, turn %d: other bits", names[i], turn);
+        }
+    }
+}
+
 /* windows of 302 MiB, which are gathered in parts */
 TS_TEST(large_batches_are_cut)
 {

@@ -1,0 +1,177 @@
+/**
+ * @file convolution_gemm.cuh
+ * What both engines for implicit products of convolutions share: the windows of a call, and stores
+ * of results. convolution_mma.cuh is for sm_80 and all windows, convolution_wgmma.cuh for Hopper
+ * and windows that the copy engine can describe.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_CONVOLUTION_GEMM_CUH
+#define TS_CUDA_CONVOLUTION_GEMM_CUH
+
+#include "backends/cuda/apply.cuh"
+#include "backends/cuda/mma.cuh"
+
+namespace ts {
+
+/** A spatial dim (ts_window_axis). size: of the image; full: of the image to write. */
+struct conv_axis {
+    int count, taps, move, base, shift, size, start, step, full;
+    divisor by_count, by_taps;
+};
+/** A call of ts_cuda_multiply_windows() or ts_cuda_multiply_by_windows(). */
+struct conv_call {
+    conv_axis axis[3];
+    const void *image, *other, *bias;
+    void *to;
+    int windows, taps, groups, rows;
+    int channels, each, chunks; /* of a pixel; of a pixel in one group; the same in 16 bytes */
+    divisor by_chunks;
+    int processors; /* of the device */
+    bool vectors;   /* rows of `to` can be written in 16 bytes */
+    float *partial; /* sums of parts of the windows */
+};
+
+/** Batch position of a window, and its position in each dim. */
+struct conv_place {
+    int n, i[3];
+};
+__device__ __forceinline__ conv_place place_of(const conv_call &c, int window)
+{
+    conv_place p;
+#pragma unroll
+    for (int d = 2; d >= 0; d--) {
+        int next = (int)c.axis[d].by_count.of((uint32_t)window);
+        p.i[d] = window - next * c.axis[d].count;
+        window = next;
+    }
+    p.n = window;
+    return p;
+}
+
+/** Chunk q of a window: 8 channels of the pixel at these distances from the window's base. */
+struct conv_tap {
+    int d[3], channel;
+    bool some; /* the window has this chunk */
+
+    __device__ __forceinline__ conv_tap(const conv_call &c, int q)
+    {
+        int tap = (int)c.by_chunks.of((uint32_t)q);
+        channel = (q - tap * c.chunks) * 8;
+        some = tap < c.taps;
+        int plane = (int)c.axis[2].by_taps.of((uint32_t)tap),
+            first = (int)c.axis[1].by_taps.of((uint32_t)plane);
+        d[0] = first * c.axis[0].shift;
+        d[1] = (plane - first * c.axis[1].taps) * c.axis[1].shift;
+        d[2] = (tap - plane * c.axis[2].taps) * c.axis[2].shift;
+    }
+};
+
+/** Offset of a pixel in the image, which may be outside. */
+__device__ __forceinline__ int64_t pixel_offset(const conv_call &c, int n, int i0, int i1, int i2)
+{
+    return ((((int64_t)n * c.axis[0].size + i0) * c.axis[1].size + i1) * c.axis[2].size + i2) *
+           c.channels;
+}
+__device__ __forceinline__ bool is_inside(const conv_call &c, int i0, int i1, int i2)
+{
+    return (unsigned)i0 < (unsigned)c.axis[0].size && (unsigned)i1 < (unsigned)c.axis[1].size &&
+           (unsigned)i2 < (unsigned)c.axis[2].size;
+}
+
+/** Adds the bias to N tiles of 8 columns in the layout of mma(), from channel `feature` on. */
+template <class T, int N>
+__device__ __forceinline__ void conv_add_bias(const conv_call &c, float (&x)[N][4], int feature,
+                                              int group)
+{
+    if (!c.bias)
+        return;
+    const T *bias = (const T *)c.bias + (int64_t)group * c.rows;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            int f = feature + n * 8 + (int)threadIdx.x % 4 * 2 + e;
+            float b = f < c.rows ? widen(bias[f]) : 0;
+            x[n][e] += b;
+            x[n][2 + e] += b;
+        }
+}
+
+/** Offset in `to` of a window's position and a group's first channel; -1 beyond the last window. */
+__device__ __forceinline__ int64_t conv_offset(const conv_call &c, int window, int group)
+{
+    if (window >= c.windows)
+        return -1;
+    conv_place p = place_of(c, window);
+    int64_t offset = p.n;
+#pragma unroll
+    for (int d = 0; d < 3; d++) {
+        const conv_axis &a = c.axis[d];
+        offset = offset * a.full + a.start + p.i[d] * a.step;
+    }
+    return offset * c.groups * c.rows + (int64_t)group * c.rows;
+}
+/** A warp writes rows of a swizzled slab, results of ROWS windows for COLUMNS channels from
+ * `feature` on. offset: of the window in row lane % ROWS (conv_offset()). */
+template <class T, int ROWS, int COLUMNS>
+__device__ __forceinline__ void conv_store_rows(const conv_call &c, uint32_t slab, int64_t offset,
+                                                int feature)
+{
+    constexpr int CHUNKS = COLUMNS / 8;
+    int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < ROWS * CHUNKS / 32; k++) {
+        int index = k * 32 + lane, r = index / CHUNKS, chunk = index % CHUNKS,
+            f = feature + chunk * 8;
+        int64_t at = __shfl_sync(0xffffffffu, offset, r);
+        if (at < 0 || f >= c.rows)
+            continue;
+        uint4 v;
+        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                     : "r"(slab + r * 128 + ((chunk ^ r % 8) << 4))
+                     : "memory");
+        T *to = (T *)c.to + at + f;
+        if (c.vectors) {
+            *(uint4 *)to = v;
+        } else {
+            const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (f + e < c.rows)
+                    ((uint16_t *)to)[e] = (uint16_t)(words[e / 2] >> e % 2 * 16);
+        }
+    }
+}
+
+/** Rounds N tiles of 8 columns of the gradient of the weight and writes them: rows `row` and row +
+ * 8 of a group, `columns` columns from `column` on. */
+template <class T, int N>
+__device__ __forceinline__ void conv_store_weight(const conv_call &c, const float (&x)[N][4],
+                                                  int group, int row, int column, int columns)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int r = row + 8 * half;
+        T *to = (T *)c.to + ((int64_t)group * c.rows + r) * (c.taps * c.each) + column;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            int e = n * 8 + (int)threadIdx.x % 4 * 2;
+            if (r < c.rows && e < columns)
+                *(uint32_t *)(to + e) = pack2<T>(x[n][2 * half], x[n][2 * half + 1]);
+        }
+    }
+}
+
+/* The engines return cudaErrorNotSupported for calls that they cannot describe. `by` calls compute
+ * the gradient of the weight and need conv_*_bytes() bytes of c.partial. */
+template <class T> cudaError_t conv_mma(const conv_call &c, cudaStream_t stream);
+template <class T> cudaError_t conv_mma_by(const conv_call &c, cudaStream_t stream);
+template <class T> cudaError_t conv_wgmma(const conv_call &c, cudaStream_t stream);
+template <class T> cudaError_t conv_wgmma_by(const conv_call &c, cudaStream_t stream);
+int64_t conv_mma_bytes(const conv_call &c);
+int64_t conv_wgmma_bytes(const conv_call &c);
+
+} // namespace ts
+
+#endif

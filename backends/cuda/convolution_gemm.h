@@ -1,0 +1,42 @@
+/**
+ * @file convolution_gemm.h
+ * Convolutions of bf16 and f16 as implicit matrix products: kernels read the elements of windows
+ * straight from the image, so no matrix of windows exists in memory. Sums are in f32, in an order
+ * that depends only on the shape.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_CONVOLUTION_GEMM_H
+#define TS_CUDA_CONVOLUTION_GEMM_H
+
+#include "backends/cuda/windows.h"
+
+TS_BEGIN_DECLS
+
+/** A product over all windows of an image; windows.first and windows.count are not used. */
+typedef struct ts_cuda_window_product {
+    ts_cuda_windows windows;
+    int64_t all;       /* number of windows */
+    int64_t rows;      /* per group: channels of the result, or of y */
+    const void *other; /* weight (groups, rows, taps, channels / groups), or y (all, groups, rows);
+                          dense */
+    const void *bias;  /* (groups, rows), or NULL */
+    void *to;
+    int64_t size[3];   /* spatial sizes of the image `to` */
+} ts_cuda_window_product;
+
+/**
+ * True if the kernels can compute with these windows: bf16 or f16, channels of a group a multiple
+ * of 8, data at multiples of 16 bytes, numbers of 31 bits.
+ */
+bool ts_cuda_window_product_fits(const ts_cuda_window_product *product);
+
+/** to = windows times weight, plus bias. `to` is a dense image (batch, size, groups rows), whose
+ *  elements at the positions of the windows are written. */
+ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product *product);
+
+/** to (groups, rows, taps, channels / groups) = y transposed times windows. rows must be a multiple
+ *  of 8. */
+ts_status ts_cuda_multiply_by_windows(ts_frame *frame, const ts_cuda_window_product *product);
+
+TS_END_DECLS
+#endif

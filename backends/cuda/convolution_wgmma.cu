@@ -1,0 +1,215 @@
+/** @file convolution_wgmma.cu  Launches of convolution_wgmma.cuh, and the maps of the copy engine.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/convolution_wgmma.cuh"
+#include "backends/cuda/launch.h"
+#include "backends/cuda/tma.h"
+
+namespace ts {
+
+#ifdef TS_CUDA_SM90A /* else the kernels are empty */
+
+/** Writes the map of the windows, `pixels` in a column. Returns false if the copy engine has no
+ * such column: its limits are 8 bits for distances of two dims, 5 for those of three. */
+template <class T>
+static bool map_of_windows(const conv_call &c, int pixels, CUtensorMap *map, conv_copies *copies)
+{
+    const conv_axis *a = c.axis;
+    copies->volume = a[0].size != 1 || a[0].count != 1 || a[0].taps != 1 || a[0].base;
+    int dims = copies->volume ? 3 : 2, least = dims == 2 ? -128 : -16, low[3], high[3];
+    cuuint64_t sizes[5] = {(cuuint64_t)c.channels}, steps[4];
+    cuuint32_t every[5] = {1, 1, 1, 1, 1};
+    cuuint64_t step = (cuuint64_t)c.channels * 2;
+    for (int d = 2; d >= 0; d--) {
+        int reach = (a[d].taps - 1) * a[d].shift;
+        copies->low[d] = a[d].base + (reach < 0 ? reach : 0);
+        copies->back[d] = reach < 0 ? -reach : 0;
+        if (d < 3 - dims)
+            continue;
+        int k = 2 - d, wide = reach < 0 ? -reach : reach;
+        low[k] = copies->low[d];
+        high[k] = low[k] + (a[d].count - 1) * a[d].move - (a[d].size - 1);
+        if (low[k] < least || low[k] >= -least || high[k] < least || high[k] >= -least ||
+            wide >= -2 * least || a[d].move > 8)
+            return false;
+        sizes[1 + k] = (cuuint64_t)a[d].size;
+        every[1 + k] = (cuuint32_t)a[d].move;
+        steps[k] = step;
+        step *= (cuuint64_t)a[d].size;
+    }
+    steps[dims] = step;
+    sizes[1 + dims] = (cuuint64_t)c.windows / (cuuint64_t)(a[0].count * a[1].count * a[2].count);
+    auto encode = TMA_ENCODER(cuTensorMapEncodeIm2col);
+    return encode && encode(map, tma_type<T>, (cuuint32_t)dims + 2, (void *)c.image, sizes, steps,
+                            low, high, 64, (cuuint32_t)pixels, every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                            CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/** Writes the map of a dense tensor (groups, rows, lines, columns) for boxes of 64 columns by
+ * `box_lines` lines by `box_rows` rows. */
+template <class T>
+static bool map_of_matrix(const void *data, int64_t columns, int64_t lines, int64_t rows,
+                          int64_t groups, int box_lines, int box_rows, CUtensorMap *map)
+{
+    cuuint64_t sizes[4] = {(cuuint64_t)columns, (cuuint64_t)lines, (cuuint64_t)rows,
+                           (cuuint64_t)groups};
+    cuuint64_t steps[3] = {(cuuint64_t)columns * 2, (cuuint64_t)(columns * lines) * 2,
+                           (cuuint64_t)(columns * lines * rows) * 2};
+    cuuint32_t box[4] = {64, (cuuint32_t)box_lines, (cuuint32_t)box_rows, 1},
+               every[4] = {1, 1, 1, 1};
+    auto encode = TMA_ENCODER(cuTensorMapEncodeTiled);
+    return encode && encode(map, tma_type<T>, 4, (void *)data, sizes, steps, box, every,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <class S> static int64_t tiles_of(const conv_call &c)
+{
+    return ((int64_t)c.windows + S::tall - 1) / S::tall * ((c.rows + S::wide - 1) / S::wide);
+}
+static int64_t steps_of(const conv_call &c)
+{
+    return (int64_t)c.taps * ((c.each + 63) / 64);
+}
+/** Estimated time in clocks, with `clocks` for a step of a tile and `fixed` for its end. */
+template <class S> static int64_t time_of(const conv_call &c, int clocks, int fixed)
+{
+    return (tiles_of<S>(c) * c.groups + 131) / 132 * (steps_of(c) * clocks + fixed);
+}
+template <class T, class S> static cudaError_t multiply(const conv_call &c, cudaStream_t stream)
+{
+    CUtensorMap image, weight;
+    conv_copies copies;
+    int64_t all = tiles_of<S>(c), tiles = all * c.groups, most = c.processors * S::blocks;
+    if (!map_of_windows<T>(c, S::tall, &image, &copies) ||
+        !map_of_matrix<T>(c.other, c.each, c.taps, c.rows, c.groups, 1, S::wide, &weight) ||
+        tiles > INT32_MAX / 2)
+        return cudaErrorNotSupported;
+    return ts::launch(
+        conv_wgmma_kernel<T, S>,
+        {dim3((unsigned)(tiles < most ? tiles : most)), dim3(CONV_BLOCK), S::bytes, 1}, stream, c,
+        image, weight, copies, (int)all);
+}
+
+template <class T> cudaError_t conv_wgmma(const conv_call &c, cudaStream_t stream)
+{
+    using small = conv_shape<1, 64, 4, 2>;
+    using middle = conv_shape<1, 128, 3, 2>;
+    using tall = conv_shape<2, 128, 4, 1>;
+    using wide = conv_shape<1, 256, 4, 1>;
+    /* 64 channels of a step must not reach into the next group; with few, most products are of
+     * zeros */
+    if ((c.groups > 1 && c.each % 64) || c.each < 32)
+        return cudaErrorNotSupported;
+    int64_t times[] = {time_of<small>(c, 460, 1000), time_of<middle>(c, 680, 1500),
+                       time_of<tall>(c, 1250, 3000), time_of<wide>(c, 1200, 2000)};
+    int best = 0;
+    for (int i = 1; i < 4; i++)
+        if (times[i] < times[best])
+            best = i;
+    return best == 0   ? multiply<T, small>(c, stream)
+           : best == 1 ? multiply<T, middle>(c, stream)
+           : best == 2 ? multiply<T, tall>(c, stream)
+                       : multiply<T, wide>(c, stream);
+}
+
+template <class S> static conv_division division_of(const conv_call &c)
+{
+    constexpr int64_t BLOCKS = 132, /* multiprocessors of an H100; other GPUs get the same bits */
+        LEAST = 8,                  /* steps of a block, if there are few */
+        FIXED = 16,                 /* time of a part's begin and end, in steps */
+        STEP_BYTES = 1 << 20,       /* bytes that memory moves in the time of a step */
+        CACHED = 40 << 20;          /* operands up to this size remain in L2 */
+    int slabs = c.taps * ((c.each + 63) / 64);
+    int64_t pixels = (int64_t)c.axis[0].size * c.axis[1].size * c.axis[2].size,
+            batch = c.windows / ((int64_t)c.axis[0].count * c.axis[1].count * c.axis[2].count);
+    conv_division d = {};
+    d.tiles = (c.rows + 64 * S::tall - 1) / (64 * S::tall) * ((slabs + S::wide - 1) / S::wide);
+    d.all = d.tiles * c.groups;
+    d.steps = (c.windows + 63) / 64;
+    if ((batch * pixels * c.channels + (int64_t)c.windows * c.groups * c.rows) * 2 <= CACHED) {
+        int64_t all = (int64_t)d.all * d.steps;
+        d.each = (all + BLOCKS - 1) / BLOCKS;
+        if (d.each < LEAST)
+            d.each = d.steps < LEAST ? d.steps : LEAST;
+        d.blocks = (int)((all + d.each - 1) / d.each);
+        return d;
+    }
+    int64_t least = INT64_MAX;
+    for (int64_t parts = 1; parts <= 256 && parts <= d.steps; parts++) {
+        int64_t each = (d.steps + parts - 1) / parts, all = (d.steps + each - 1) / each;
+        int64_t time = (d.all * all + BLOCKS - 1) / BLOCKS * (each + FIXED) +
+                       (all > 1 ? FIXED + all * d.all * S::sums * 8 / STEP_BYTES : 0);
+        if (time < least)
+            least = time, d.each = each, d.parts = (int)all;
+    }
+    d.blocks = d.all * d.parts;
+    return d;
+}
+/** Whether blocks share tiles. */
+static bool is_divided(const conv_division &d)
+{
+    return d.parts ? d.parts > 1 : d.each % d.steps;
+}
+
+/** Calls f.operator()<S>() for the shape that suits the rows. */
+template <class F> static auto with_shape(const conv_call &c, F &&f)
+{
+    return c.rows > 128  ? f.template operator()<conv_by_shape<2, 4>>()
+           : c.rows > 64 ? f.template operator()<conv_by_shape<2, 2>>()
+                         : f.template operator()<conv_by_shape<1, 1>>();
+}
+int64_t conv_wgmma_bytes(const conv_call &c)
+{
+    return with_shape(c, [&]<class S>() {
+        conv_division d = division_of<S>(c);
+        return is_divided(d) ? ((int64_t)d.blocks + d.all) * S::sums * 4 : 0;
+    });
+}
+template <class T> cudaError_t conv_wgmma_by(const conv_call &c, cudaStream_t stream)
+{
+    if (c.each < 32)
+        return cudaErrorNotSupported;
+    return with_shape(c, [&]<class S>() {
+        CUtensorMap image, y;
+        conv_copies copies;
+        conv_division d = division_of<S>(c);
+        if (!map_of_windows<T>(c, 64, &image, &copies) ||
+            !map_of_matrix<T>(c.other, (int64_t)c.groups * c.rows, c.windows, 1, 1, 64, 1, &y))
+            return cudaErrorNotSupported;
+        cudaError_t e = ts::launch(conv_wgmma_by_kernel<T, S>,
+                                   {dim3((unsigned)d.blocks), dim3(CONV_BLOCK_BY), S::bytes, 1},
+                                   stream, c, image, y, copies, d);
+        if (e != cudaSuccess || !is_divided(d))
+            return e;
+        return ts::launch(conv_merge_kernel<T, S>,
+                          {dim3((unsigned)d.all, 2 * S::sets * 16 / CONV_MERGED), dim3(128), 0, 1},
+                          stream, c, d);
+    });
+}
+
+#else
+
+template <class T> cudaError_t conv_wgmma(const conv_call &, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+template <class T> cudaError_t conv_wgmma_by(const conv_call &, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+int64_t conv_wgmma_bytes(const conv_call &)
+{
+    return 0;
+}
+
+#endif
+
+template cudaError_t conv_wgmma<bf16>(const conv_call &, cudaStream_t);
+template cudaError_t conv_wgmma<f16>(const conv_call &, cudaStream_t);
+template cudaError_t conv_wgmma_by<bf16>(const conv_call &, cudaStream_t);
+template cudaError_t conv_wgmma_by<f16>(const conv_call &, cudaStream_t);
+
+} // namespace ts
