@@ -288,7 +288,7 @@ ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *par
         for (uint32_t i = 0; i < count && !s->fused; i++)
             if (headers[i].device.backend != TS_KEY_CPU)
                 device = headers[i].device;
-        calls[k].f = frame_of(node, device, r->thread);
+        calls[k].f = ts_group_frame(node, device, r->thread);
         calls[k].f.args = calls[k].args;
         calls[k].f.rets = calls[k].rets;
         group[k] = (ts_group_call){&calls[k].f, NULL};
