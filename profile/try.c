@@ -236,8 +236,6 @@ static void report(const ts_profile *p, const ts_knob *knobs, int count, FILE *o
 
 static ts_status check_knobs(const ts_knob *knobs, int count)
 {
-    TS_TRY(TS_CHECK_VALUE(count, count > 0, "at least one knob"));
-    TS_TRY(TS_CHECK_POINTERS(knobs));
     for (int i = 0; i < count; i++) {
         if (!knobs[i].name || !knobs[i].value)
             return ts_error_set(TS_ERR_NULL, "prof_try: knob %d has no %s", i,
@@ -277,7 +275,8 @@ ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs,
 {
     ts_try_opts o;
     TS_TRY(TS_CHECK_OPTS(&o, opts));
-    TS_TRY(TS_CHECK_POINTERS(step));
+    TS_TRY(TS_CHECK_POINTERS(step, knobs));
+    TS_TRY(TS_CHECK_VALUE(count, count > 0, "at least one knob"));
     TS_TRY(check_knobs(knobs, count));
     if (o.steps < 0 || o.warmup < 0 || o.rounds < 0)
         return ts_error_set(TS_ERR_VALUE, "prof_try: expected no negative counts");

@@ -55,7 +55,7 @@ OBJECTS = {
     "ts_fn function": "ts_relu", "char * text": "text", "char * buffer": "text",
     "char * function": '"f"', "int flags": "0", "void ** previous": "NULL",
     "char ** argv": "words",
-    "ts_fn write": "print_nothing",
+    "ts_fn write": "print_nothing", "ts_fn step": "do_nothing",
     "char * format": '"%d"', "double high": "2", "char * json_text": "NULL",
     "ts_tensor * gradient": "TS_NONE", "void * data": "numbers", "int64_t * sizes": "two",
     "int64_t * strides": "two", "int64_t * steps": "two", "int64_t * dims": "two",
@@ -88,7 +88,7 @@ TYPES = {
     "ts_vjp_rule": "rule", "ts_vjp_opts *": "NULL", "ts_value *": "&boxed",
     "ts_operand *": "&operand", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
     "uint32_t": "0", "ts_autocast_region *": "&region",
-    "ts_registration **": "&handle",
+    "ts_registration **": "&handle", "ts_knob *": "&knob",
     "int": "2", "int64_t": "2", "double": "1", "bool": "true", "bool *": "(bool[1]){0}",
     "size_t": "64", "...": "1",
     "ts_device": "TS_DEVICE_CPU", "ts_loader_state": "(ts_loader_state){0, 0}",
@@ -105,7 +105,7 @@ TYPES = {
     "ts_fan": "TS_FAN_IN", "ts_optimizer_kind": "TS_SGD",
 }
 ENUMS = ("ts_autograd_format", "ts_graph_format", "ts_layer_scope",
-         "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction",
+         "ts_autocast_policy", "ts_autocast_state", "ts_timers_format", "ts_reduction", "ts_hold",
          "ts_profile_format")
 FREED = {"ts_module *": "ts_module_free", "ts_optimizer *": "ts_optimizer_free",
          "ts_grad_scaler *": "ts_grad_scaler_free", "ts_chart *": "ts_chart_free",
