@@ -78,7 +78,7 @@ template <class T, int INPUTS, int X, int Y> struct block_line {
 };
 
 template <class T, int INPUTS, class F, int X, int Y>
-static __global__ void __launch_bounds__(X *Y)
+static __global__ void __launch_bounds__(X *Y, 1024 / (X * Y))
     lines_kernel(const __grid_constant__ lines l,
                  const __grid_constant__ tiles_task<T, INPUTS, F> a)
 {
