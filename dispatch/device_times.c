@@ -26,9 +26,9 @@ bool ts_tag_is_current(uint64_t tag)
     return (tag >> TS_TAG_STEP) % (1 << TS_TAG_RESET) == reset_part(ts_timing.reset);
 }
 
-/** Libraries of the backend register exit() handlers when they first run. The profile must be read
- *  before these handlers run, so its own handler is registered again later (handlers run in reverse
- *  order): at tags 1, 2, 4, 8, ... */
+/** Libraries of the backend register exit() handlers at their first use. The profile must be read
+ *  before these handlers run. Handlers run in reverse order of registration, so this function
+ *  registers the profile's handler again at tags 1, 2, 4, 8, ... */
 static void watch_end(void)
 {
     static _Atomic uint32_t tags;
@@ -75,7 +75,7 @@ static void forget_graphs(void)
     pthread_mutex_unlock(&graphs.lock);
 }
 
-/** The map of a graph with these rows, made if needed; its number, or -1 without memory. */
+/** Index of the graph's map, which is made if there is none; -1 if memory is out. */
 static int find_graph(uint64_t id, uint64_t beside, const ts_graph_part *const *works, int n)
 {
     for (int i = graphs.count; i-- > 0;)
@@ -163,8 +163,8 @@ static void keep_note(void)
     ts_error_clear();
 }
 
-/** Reads both clocks: end 0, the beginning, or 1, the end of the recording. The reading with the
- *  fewest ticks around it counts. */
+/** Reads the clocks of host and device at the begin (end 0) or the end (end 1) of a recording.
+ *  Keeps the reading of the device's clock that took the fewest host ticks. */
 static void read_clock(const ts_backend *b, int end)
 {
     int64_t closest = INT64_MAX;

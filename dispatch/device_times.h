@@ -35,33 +35,35 @@ void ts_device_times_end(void);
 /** Sets the tag of the work that the calling thread queues from now on. row: NULL for no row;
  *  reset: number of the last reset that the thread saw. */
 void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset);
-/** Tags the work that the calling thread queues next, until the next tag, as the works of a graph.
- *  row: the thread's running row, for works that cannot be assigned. works: see
- *  ts_graph_launches(). */
+/** Tags the work that the calling thread queues, until the next tag, as works of a graph. row: the
+ *  thread's running row, which gets the works that have no row of their own. graph, works, nworks:
+ *  see ts_graph_launches(). */
 void ts_device_times_graph(const ts_backend *backend, const ts_tally_row *row, int64_t reset,
                            const void *graph, const ts_graph_part *const *works, int nworks);
-/** Rows of a graph's works. */
+/** Rows of a graph's works, as row bits of tags (ts_tag_row()). */
 typedef struct ts_graph_map {
-    uint64_t id;     /* ts_tag_row() of the tag of its launches */
-    uint64_t beside; /* row of the launch, for works that cannot be assigned */
-    int count;
-    uint64_t *rows;  /* per work, in the order in which the works run */
+    uint64_t id;     /* row bits in the tag of the graph's launches */
+    uint64_t beside; /* row of the launch, which gets the works that have no row of their own */
+    int count;       /* number of works */
+    uint64_t *rows;  /* row of each work, in the order in which the works run */
 } ts_graph_map;
 /** The graphs of the last recording, borrowed. */
 const ts_graph_map *ts_device_times_graphs(int *count);
 
-/** Two simultaneous readings of the host's and the device's clock. */
+/** The host's clock (ticks) and the device's clock (ns), read at the same moment: [0] at the begin
+ *  of a recording, [1] at its end. */
 typedef struct ts_device_clock {
     int64_t ticks[2], ns[2];
 } ts_device_clock;
-/** The clocks at the begin and end of the last recording; NULL: unknown. */
+/** The clocks of the last recording; NULL: unknown. */
 const ts_device_clock *ts_device_times_clock(void);
 
 /** Names scopes and steps as ranges for other tools, until the recording ends. */
 void ts_device_times_name_ranges(bool on);
 /** Ends the range "step", if one is open, and begins the next. */
 void ts_device_times_range_step(void);
-/** Begins such a range; NULL ends the innermost. Does nothing without ranges. */
+/** Begins a range of the calling thread; NULL ends its innermost range. Does nothing unless
+ *  ts_device_times_name_ranges() switched ranges on. */
 void ts_device_times_range(const char *name);
 
 /** ts_device_times_scope() while a profile records. */

@@ -1,8 +1,8 @@
 /**
  * @file marks.c  Scopes, steps and fused groups of a profile, and the work of graphs.
  *
- * Each change of a scope is also a mark: a time, a thread and a scope. Marks show what the host did
- * while a device was idle. The recording keeps TS_MARKS_MOST of them.
+ * Each change of scope is recorded as a mark: a time, a scope and a thread. Marks show what the
+ * host did while a device was idle. A recording keeps the first TS_MARKS_MOST marks.
  */
 // SPDX-License-Identifier: MIT
 #include "dispatch/marks.h"
@@ -120,7 +120,7 @@ void ts_timer_part_leave(ts_thread *thread, void *token) { stamp(thread->timers,
 
 /* ----------------------------------------------------------------- groups and graphs ---- */
 
-/** Least bytes of a group: each tensor with memory counts once. */
+/** Fewest bytes that a group must move: each of at most 128 tensors with memory counts once. */
 static double group_bytes(const ts_group_call *calls, int count)
 {
     enum { MOST = 128 };

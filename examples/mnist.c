@@ -48,7 +48,7 @@ static ts_tensor *classify(ts_module *m, ts_tensor *images)
     return ts_forward(m, ts_div_scalar(ts_to(ts_unsqueeze(images, 1), TS_F32), 255));
 }
 
-/** Trains in one pass over the samples; without an optimizer, only evaluates. */
+/** One pass over the samples: trains, or only evaluates if o is NULL. *right: accuracy in %. */
 static ts_status epoch(ts_module *m, ts_loader *loader, ts_optimizer *o, double *right)
 {
     double all = 0, sum = 0;

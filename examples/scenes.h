@@ -10,8 +10,9 @@
 
 enum { SCENE_CLASSES = 3 }; // background, disc, box
 
-/** A source of images: its dataset has fields (3, size, size) f32, -1 to 1 up to noise, and
- *  (size, size) i64, the classes. The dataset's payload is the struct, which must not move. */
+/** A source of images. Its dataset has two fields: the image (3, size, size) f32, with values from
+ *  -1 to 1 (drawn scenes: plus noise), and the classes (size, size) i64. The dataset's payload is
+ *  this struct, which must not move while a loader uses it. */
 typedef struct scenes {
     ts_dataset dataset;
     uint64_t seed;  // of drawn scenes
@@ -20,7 +21,7 @@ typedef struct scenes {
     char *folder;
     char **names;   // n, sorted
     int64_t n, classes;
-    bool vary;      // random crops, flips and colours; else the middle of each image
+    bool vary;      // true: random crops, flips and colours; false: the middle of each image
 } scenes;
 
 /**
@@ -30,16 +31,17 @@ typedef struct scenes {
 void scenes_draw(scenes *s, uint64_t seed, int64_t size);
 
 /**
- * Pairs of PNG files with the same name in `folder`/images and `folder`/masks. A mask's grey value,
- * or the index in its palette, is the class. Images are at least size x size. Files are read when
- * the loader needs them.
+ * Lists pairs of PNG files with the same name in `folder`/images and `folder`/masks. The class of a
+ * pixel is the mask's grey value or palette index. Images are at least size x size; the loader's
+ * threads read them. Call scenes_close() also after an error.
  */
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool vary);
 /** Frees the names of files. */
 void scenes_close(scenes *s);
 
-/** Writes a PNG with three rows: the images x, their classes y, and the classes that a model
- *  found. */
+/** Writes a PNG with three rows of pictures: the images x (n, 3, size, size) f32, their classes y,
+ *  and the classes `found` by a model, both (n, size, size) i64. CPU tensors; y and found must be
+ *  contiguous. */
 ts_status scenes_save(const char *path, ts_tensor *x, ts_tensor *y, ts_tensor *found);
 
 #endif

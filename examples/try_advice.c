@@ -17,7 +17,7 @@ enum { FEATURES = 256 };
 
 typedef struct program {
     int64_t batch, words, autocast, compiled; // the knobs
-    int64_t made_batch, made_words;           // values that the tensors below were made for
+    int64_t made_batch, made_words;           // their values when the objects below were made
     ts_device device;
     ts_module *net;
     ts_optimizer *optimizer;
@@ -39,6 +39,7 @@ static void unmake(program *p)
     p->made_batch = p->made_words = 0;
 }
 
+/** One training step on features in[0] and words in[1]; out[0] receives the loss. */
 static ts_status train(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -76,6 +77,7 @@ static ts_status make(program *p)
     return TS_OK;
 }
 
+/** The step of ts_prof_try(): makes the objects anew if a knob changed their sizes, then trains. */
 static ts_status step(void *ctx)
 {
     program *p = ctx;

@@ -53,8 +53,9 @@ static ts_tensor *logits_of(run *r, ts_tensor *x)
     return ts_forward(r->state.model, x);
 }
 
-/** Cross entropy plus the Dice loss (Milletari et al. 2016), 1 - 2 |A ∩ B| / (|A| + |B|) averaged
- *  over the classes, in which a class of few pixels counts as much as the background. */
+/** Cross entropy plus the Dice loss (Milletari et al. 2016): 1 - 2 |A ∩ B| / (|A| + |B|), averaged
+ *  over the classes, so a class of few pixels has the same weight as the background. logits: (B,
+ *  classes, size, size) f32; y: (B, size, size) i64. */
 static ts_tensor *loss_of(run *r, ts_tensor *logits, ts_tensor *y)
 {
     static const int64_t pixels[] = {0, 2, 3};
@@ -68,7 +69,7 @@ static ts_tensor *loss_of(run *r, ts_tensor *logits, ts_tensor *y)
     return ts_sub(ts_cross_entropy(logits, y), ts_add_scalar(ts_mean(dice), -1));
 }
 
-/** Computes one step: *out is the loss of images in[0] and classes in[1]; updates parameters. */
+/** One training step on images in[0] and their classes in[1]; *out receives the loss. */
 static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;

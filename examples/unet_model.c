@@ -22,8 +22,8 @@ static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B
     return ts_forward(u->head, x);
 }
 
-/** 3x3 convolution, batch norm and ReLU, twice. Running statistics average some 50 batches, since
- *  batches are small. */
+/** 3x3 convolution, batch norm and ReLU, twice. The momentum of 0.02 averages running statistics
+ *  over about 50 batches, because batches are small. */
 static ts_module *double_conv(int64_t in, int64_t out)
 {
     const ts_conv_opts same = {.size = sizeof same, .padding = {1, 1}};
@@ -39,8 +39,9 @@ static ts_module *double_conv(int64_t in, int64_t out)
     return m;
 }
 
-/** Draws the weights of convolutions for ReLUs (He et al. 2015). The default's are smaller. Batch
- *  norm hides their size, but then a step changes them more, so training is noisy. */
+/** Initialises the weights of convolutions for ReLUs (He et al. 2015). The default weights are
+ *  smaller. Batch norm makes the output independent of their scale, but a step changes smaller
+ *  weights relatively more, so training would be noisier. */
 static ts_status init_weight(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
 {
     (void)ctx, (void)name, (void)kind;

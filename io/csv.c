@@ -21,7 +21,8 @@ typedef struct table {
     int64_t rows, columns;
 } table;
 
-/** The next line that is not empty, and its length without its end; NULL at the text's end. */
+/** Returns the next line that is not empty, and its length without the line end; NULL at the end
+ *  of the text. Moves *at behind the line. */
 static char *next_line(table *t, char **at, size_t *length)
 {
     while (*at < t->end) {

@@ -20,14 +20,15 @@ const char *ts_quote(const char *text);
 ts_status ts_file_read(const char *op, const char *path, int fd, void *data, int64_t bytes,
                        int64_t at);
 
-/** A range of an open file, or a block of memory, that is read as a file. */
+/** A part of an open file, or a block of memory, that is read as a file. Borrows all members. */
 typedef struct ts_span {
-    const char *op, *path; /* for errors */
+    const char *op, *path; /* for error messages */
     int fd;
-    int64_t at, bytes;     /* the range */
-    const char *memory;    /* `bytes` bytes; NULL: the file */
+    int64_t at, bytes;     /* offset in the file, and length */
+    const char *memory;    /* `bytes` bytes to read instead of the file; NULL: the file */
 } ts_span;
-/** ts_file_read() from position `at` of the span. */
+/** Reads exactly `bytes` bytes from position `at` of the span. Errors: those of ts_file_read();
+ *  TS_ERR_FORMAT if they are not within the span. */
 ts_status ts_span_read(const ts_span *span, void *data, int64_t bytes, int64_t at);
 
 /* -------------------------------------------------------------------------- hashing ---- */
@@ -56,6 +57,7 @@ typedef struct ts_writer {
 /** Creates the file, which must not exist. Borrows op and path until w ends. After a failure w has
  *  ended. Errors: TS_ERR_IO, TS_ERR_MEMORY. */
 ts_status ts_writer_open(ts_writer *w, const char *op, const char *path);
+/** Appends `bytes` bytes to the file. Does not end w. Errors: TS_ERR_IO. */
 ts_status ts_writer_write(ts_writer *w, const void *data, int64_t bytes);
 /** Flushes the file to disk and closes it. text, if not NULL, receives the hash. w ends, also after
  *  a failure; the file then stays for the caller to remove. */

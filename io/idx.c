@@ -1,6 +1,5 @@
 /**
- * @file idx.c  Files of fixed layout that data sets of images come in: IDX, as MNIST's, and the
- * binary records of CIFAR.
+ * @file idx.c  Readers of image data sets in binary files: IDX (MNIST) and the records of CIFAR.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -14,7 +13,7 @@
 
 #define BAD(...) ts_fail_op(TS_ERR_FORMAT, "idx_load", NULL, NULL, __VA_ARGS__)
 
-/** Element types by their code, the third byte of a file. Numbers are big-endian. */
+/** An element type. Its code is the third byte of a file; elements are big-endian. */
 typedef struct element {
     ts_dtype dtype; /* of the tensor; TS_DTYPE_NONE: no such code */
     int bytes;      /* in the file */

@@ -5,14 +5,15 @@
 
 #include "io/files.h"
 
-/** Size of a header as this library writes it, at most. */
+/** Largest header that ts_npy_header() writes, in bytes. */
 #define TS_NPY_HEADER 320
 
 /** Reads an npy file into a new tensor of the caller's scope; errors as ts_npy_load(). */
 ts_tensor *ts_npy_read(const ts_span *file);
-/** t, or a contiguous copy in the caller's scope; NULL with an error if NumPy has none such. */
+/** Returns t if it is contiguous, else a contiguous copy in the caller's scope; NULL with
+ *  TS_ERR_DEVICE (not on the CPU), TS_ERR_DTYPE (NumPy lacks the dtype) or TS_ERR_MEMORY. */
 ts_tensor *ts_npy_writable(const char *op, ts_tensor *t);
-/** Writes what precedes the data of t, contiguous, and returns its length. */
+/** Writes the npy header of t, a contiguous tensor, and returns its length in bytes. */
 int ts_npy_header(const ts_tensor *t, char text[TS_NPY_HEADER]);
 
 #endif

@@ -1,7 +1,7 @@
 /**
- * @file npz.c  NumPy's npz files: zip archives whose members are npy files. The directory at the
- * end of an archive is the truth; members are stored, or deflated and then inflated by zlib, which
- * is opened when it is first needed.
+ * @file npz.c  NumPy's npz files: zip archives whose members are npy files. Names, sizes and CRCs
+ * come from the directory at the archive's end. Members are stored, or deflated; zlib, which
+ * inflates them, is opened at first use.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -15,7 +15,8 @@
 #include "io/library.h"
 #include "io/npy.h"
 
-enum { END = 22, ENTRY = 46, LOCAL = 30, LOCATOR = 20, END64 = 56 }; /* bytes of fixed parts */
+/* bytes of the fixed part of each record */
+enum { END = 22, ENTRY = 46, LOCAL = 30, LOCATOR = 20, END64 = 56 };
 enum { STORED = 0, DEFLATED = 8, ENCRYPTED = 1, MOST_NAME = 1024 };
 #define MOST_MEMBERS 1000000
 
@@ -23,8 +24,8 @@ typedef struct member {
     char *name; /* in the archive's block of names, without ".npy" */
     int method;
     uint32_t crc;
-    int64_t packed, bytes; /* in the file, and inflated */
-    int64_t at;            /* of its local header */
+    int64_t packed, bytes; /* size in the archive; size of the npy file */
+    int64_t at;            /* offset of its local header */
 } member;
 
 struct ts_npz {
@@ -47,7 +48,7 @@ static uint64_t number(const unsigned char *at, int bytes)
     return x;
 }
 
-/** Continues a CRC-32 as zip files have it; begin with 0. */
+/** Adds `bytes` bytes to a CRC-32 as in zip files; the first call gets 0. */
 static uint32_t crc32_of(uint32_t crc, const void *data, int64_t bytes)
 {
     uint32_t table[256];
@@ -68,7 +69,7 @@ typedef struct directory {
     int64_t at, bytes, count;
 } directory;
 
-/** Replaces numbers of the archive's end that are too large for it by those of its zip64 record. */
+/** Reads *d from the zip64 record, which holds numbers that do not fit the end record at `end`. */
 static ts_status read_end64(const char *path, int fd, int64_t end, directory *d)
 {
     unsigned char bytes[END64];
@@ -121,7 +122,8 @@ static ts_status find_directory(const char *path, int fd, int64_t file_bytes, di
     return TS_OK;
 }
 
-/** Takes 64-bit numbers of an entry from its extra field, where the entry has all bits set. */
+/** Replaces numbers of an entry that are 0xffffffff by the 64-bit numbers of its zip64 extra field,
+ *  then checks the member's offset and sizes. */
 static ts_status read_extra(const ts_npz *z, const unsigned char *extra, int64_t bytes, member *m)
 {
     int64_t *wanted[] = {&m->bytes, &m->packed, &m->at};
@@ -267,7 +269,7 @@ int64_t ts_npz_find(const ts_npz *npz, const char *name)
 #undef BAD
 #define BAD(...) ts_fail_op(TS_ERR_FORMAT, "npz_load", NULL, NULL, __VA_ARGS__)
 
-/** zlib's z_stream, which has been the same since version 1.2. */
+/** zlib's z_stream, whose layout has not changed since version 1.2. */
 typedef struct inflater {
     const unsigned char *next_in;
     unsigned available_in;
@@ -323,7 +325,7 @@ static ts_status inflate_into(const ts_span *packed, const member *m, char *out)
             z.available_in = (unsigned)n;
             in += n;
         }
-        /* one byte too many tells a member that is longer than it says */
+        /* when `out` is full, inflate into a spare byte: a member that fills it is too long */
         unsigned char spare;
         unsigned room = (unsigned)ts_min64(1 << 30, m->bytes - done);
         z.next_out = room ? (unsigned char *)out + done : &spare;
@@ -472,7 +474,7 @@ static ts_status write_member(ts_writer *w, const archive *a, int64_t i, bool in
     return ts_writer_write(w, t->data, bytes_of(t));
 }
 
-/** Bytes of a member with its local header. */
+/** Bytes of a member in the archive: local header, npy header and data. */
 static int64_t member_bytes(const archive *a, int64_t i)
 {
     char text[TS_NPY_HEADER];

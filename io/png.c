@@ -1,6 +1,6 @@
 /**
- * @file png.c  PNG images by libpng's simplified interface, which reports failures by results. The
- * library is opened at first use.
+ * @file png.c  PNG images, with libpng's simplified interface, which returns errors instead of
+ * calling longjmp(). libpng is opened at first use.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -15,7 +15,7 @@
 
 /* ----------------------------------------------------------------------------- libpng ---- */
 
-/** libpng's png_image, which has been the same since version 1.6. */
+/** libpng's png_image, whose layout has not changed since version 1.6. */
 typedef struct image {
     void *opaque;
     uint32_t version;
@@ -27,7 +27,7 @@ typedef struct image {
     char message[64];
 } image;
 enum { VERSION = 1, ALPHA = 1, COLOUR = 2, PALETTE = 8 };
-enum { NOT_LINEAR = 4 }; /* flag: 16-bit values are encoded as 8-bit ones are */
+enum { NOT_LINEAR = 4 }; /* flag: 16-bit values in a file without gamma are sRGB, as 8-bit ones */
 
 static struct {
     int (*begin)(image *, const void *file, size_t bytes);
@@ -40,7 +40,7 @@ static const char *const names[] = {"png_image_begin_read_from_memory", "png_ima
                                     "png_image_write_to_memory", "png_image_free"};
 static ts_library libpng = {"libpng16.so.16", "TS_LIBPNG", names, (void **)&lib, 4, 0};
 
-/** Records the failure of a call of libpng, and ends the image. */
+/** Records the failure of a libpng call and frees the image's state. */
 static ts_status failed(image *i, const char *op, const char *path)
 {
     lib.free(i);
@@ -82,7 +82,7 @@ static ts_tensor *convert(ts_tensor *pixels, int channels) // (H, W, n) -> (H, W
     return made;
 }
 
-/** Checks the sizes of an image in a file of `bytes` bytes. */
+/** Checks the sizes of an image in a file of `bytes` bytes: at most `most` pixels. */
 static ts_status check_sizes(const image *i, const char *path, int64_t bytes, int64_t most)
 {
     double pixels = (double)i->width * i->height,

@@ -1,4 +1,4 @@
-/** @file augment.c  Random flips, crops and colours of images. */
+/** @file augment.c  Augmentation of images: random flips, crops and changes of colours. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -41,8 +41,8 @@ static ts_status check_images(ts_tensor *const *images, int n, const ts_augment_
     return TS_OK;
 }
 
-/** Indices of `count` pixels along a dim of `size` pixels, from a random place on: mirrored beyond
- *  the image's ends, and reversed if `flip`. */
+/** Indices of a crop of `count` pixels along a dim of `size` pixels with reflection padding, in
+ *  reverse order if `flip`. place: 0 to 1, the crop's position. */
 static ts_tensor *pixels(int64_t size, int64_t count, int64_t padding, double place, bool flip)
 {
     ts_tensor *t = ts_empty_on(TS_SIZES(count), TS_I64, TS_DEVICE_CPU);
@@ -56,7 +56,7 @@ static ts_tensor *pixels(int64_t size, int64_t count, int64_t padding, double pl
     return t;
 }
 
-/** A factor of 1 - most to 1 + most. */
+/** Maps draw, uniform in [0, 1), to a factor from 1 - most to 1 + most. */
 static double factor(double most, double draw) { return 1 + most * (2 * draw - 1); }
 
 static ts_tensor *grey(ts_tensor *image) // (C, H, W) -> (1, H, W)

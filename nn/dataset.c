@@ -13,7 +13,7 @@ typedef struct range {
 
 /* -------------------------------------------------------------------------------- batches ---- */
 
-/** Memory for n samples like `sample`, (n, sizes), whose dims have the sample's order in memory. */
+/** Memory (n, sizes) for n samples like `sample`, with the sample's memory layout. */
 static ts_tensor *memory_like(const ts_nn_draw *d, const ts_tensor *sample)
 {
     int ndim = ts_ndim(sample);

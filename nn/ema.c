@@ -9,9 +9,9 @@ struct ts_ema {
     double decay;
     /* The averages, owned, under the names of the state dict; the last entry is "steps". */
     ts_named_tensors state;
-    ts_named_tensors values; /* the module's tensors, one less */
-    int64_t steps;
-    bool swapped;
+    ts_named_tensors values; /* the module's tensors, without an entry for "steps" */
+    int64_t steps;           /* updates so far */
+    bool swapped;            /* the module has the averages, `state` the module's values */
 };
 
 /** The average of t before the first update. */

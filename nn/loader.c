@@ -29,9 +29,9 @@ struct ts_loader {
     ts_stream *copies;
     ts_event *copied; /* recorded after the copy of `staged` */
     ready staged;     /* the batch to return next, on the device */
-    ready copying;    /* its pinned memory, until `copied` has happened */
+    ready copying;    /* its pinned memory, in use until `copied` is complete */
     ts_nn_pins pins;
-    /* the threads' side: batches taken .. claimed - 1 are ready or in preparation */
+    /* shared with the threads: batches taken .. claimed - 1 are ready or in preparation */
     pthread_t *threads;
     int nthreads;
     pid_t process; /* process of the threads */
@@ -107,7 +107,7 @@ ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndi
                    : ts_empty_on(sizes, ndim, dtype, TS_DEVICE_CPU);
 }
 
-/** Frees a batch; its pinned memory is used again. */
+/** Frees a batch and makes its pinned memory available again. */
 static void release(ts_loader *l, ready *r)
 {
     for (int f = 0; f < TS_SAMPLE_FIELDS; f++) {
@@ -318,8 +318,8 @@ static bool wait_for_batch(ts_loader *l)
     return r->filled;
 }
 
-/** Takes the next batch out of the ring. Without `wait` only one that is ready and has no error;
- *  r->filled tells. */
+/** Moves the next batch from the ring to *r. Without `wait`, leaves *r empty (r->filled is false)
+ *  unless the batch is ready and has no error. */
 static ts_status take(ts_loader *l, ready *r, bool wait)
 {
     *r = (ready){0};
@@ -347,7 +347,7 @@ static ts_status take(ts_loader *l, ready *r, bool wait)
                                                   r->message);
 }
 
-/** Replaces the fields of r by copies on the device, which a stream of the loader's own makes. */
+/** Queues copies of r's fields to the device on the loader's stream and puts the copies into r. */
 static ts_status copy_to_device(ts_loader *l, ready *r)
 {
     TS_SCOPE;
@@ -373,7 +373,7 @@ static ts_status copy_to_device(ts_loader *l, ready *r)
     return status;
 }
 
-/** Makes `staged` the next batch; on the device if that is not the CPU. */
+/** Moves the next batch to `staged`, and copies it to the device if that is not the CPU. */
 static ts_status stage(ts_loader *l, bool wait)
 {
     ts_status status = l->staged.filled ? TS_OK : take(l, &l->staged, wait);
@@ -384,7 +384,7 @@ static ts_status stage(ts_loader *l, bool wait)
     return status;
 }
 
-/** Gives the staged batch to the caller's scope. */
+/** Moves the staged batch to the caller's scope. */
 static ts_status deliver(ts_loader *l, ts_batch *batch)
 {
     ready *r = &l->staged;

@@ -1,4 +1,4 @@
-/** @file nn.h  Declarations shared by the files of this room. */
+/** @file nn.h  Declarations shared by the files of nn/. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_NN_NN_H
 #define TS_NN_NN_H
@@ -49,8 +49,8 @@ void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tenso
 ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
                               const char *const *names, ts_tensor *const *tensors, int64_t n,
                               int64_t *given);
-/** Checks what ts_ema_load_state() gets. given: as in ts_nn_match(), of one more than the averages;
- *  NULL if the caller does not need it. */
+/** Checks the tensors for ts_ema_load_state(). given: as in ts_nn_match(), with an entry for each
+ *  average and for "steps"; NULL if the caller does not need it. */
 ts_status ts_nn_ema_check(const ts_ema *ema, const char *const *names, ts_tensor *const *tensors,
                           int64_t n, int64_t *given);
 /** Reads all tensors of a file into the caller's scope, without references of the list's own. The
@@ -86,9 +86,13 @@ typedef struct ts_nn_pins {
     } *entries; /* n, at most room */
     int n, room;
 } ts_nn_pins;
+/** Initialises *p for at most `room` tensors. Errors: TS_ERR_MEMORY; ts_nn_pins_end() is then
+ *  allowed. */
 ts_status ts_nn_pins_begin(ts_nn_pins *p, int room);
+/** Releases the memory. */
 void ts_nn_pins_end(ts_nn_pins *p);
-/** Uninitialised memory in the caller's scope; NULL with an error. */
+/** Returns a tensor over uninitialised pinned memory for `device`, in the caller's scope; NULL with
+ *  an error. */
 ts_tensor *ts_nn_pins_take(ts_nn_pins *p, const int64_t *sizes, int ndim, ts_dtype dtype,
                            ts_device device);
 /** Lets memory be reused; t is a tensor over it, or NULL. */
@@ -96,35 +100,36 @@ void ts_nn_pins_give(ts_nn_pins *p, const ts_tensor *t);
 
 /** The samples of a batch: entries first .. first + n - 1 of an epoch's order. */
 typedef struct ts_nn_draw {
-    int64_t first, n, samples; /* samples: of the epoch */
-    uint64_t key;              /* of seed and epoch */
-    bool in_order;
+    int64_t first, n, samples; /* samples: number of samples in the epoch */
+    uint64_t key;              /* hash of seed and epoch: the key of the permutation */
+    bool in_order;             /* true: no permutation */
     ts_device device;
     ts_nn_pins *pins; /* for the memory of batches; NULL: the device is the CPU */
 } ts_nn_draw;
-/** Number of sample i of the batch, from 0 to samples - 1. */
+/** Index of the batch's entry i in the loader's range, from 0 to samples - 1. */
 int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i);
 /** A pseudorandom function of 64 bits. */
 uint64_t ts_nn_mix(uint64_t x);
-/** The number of entries in the first `fraction` of `all`. */
+/** all * fraction, rounded down. */
 int64_t ts_nn_part(int64_t all, double fraction);
-/** Uninitialised memory for a field of a batch. */
+/** Returns an uninitialised tensor for a field of a batch, pinned if d->pins is not NULL, in the
+ *  caller's scope; NULL with an error. */
 ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndim, ts_dtype dtype);
 
 /** Where a loader's samples come from. */
 typedef struct ts_nn_source {
     void *payload;
     char *path;      /* file of tokens; NULL: a dataset. Freed with the loader */
-    int64_t samples; /* of an epoch */
-    int64_t tokens;  /* or samples of the range */
-    int nfields;
-    /** Writes the fields of a batch, in the caller's scope. */
+    int64_t samples; /* in an epoch */
+    int64_t tokens;  /* in the range; of a dataset: samples in the range */
+    int nfields;     /* tensors of a batch */
+    /** Writes the fields of a batch, in the caller's scope. Several threads call it. */
     ts_status (*make)(const void *payload, const ts_nn_draw *d, ts_tensor **fields);
     void (*close)(void *payload);
 } ts_nn_source;
 /** Checks the options that both kinds of loaders have. */
 ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o);
-/** Makes a loader and starts its threads. Takes over the source, which it closes if it fails. */
+/** Makes a loader and starts its threads. Takes ownership of the source; closes it on failure. */
 ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source);
 
 #endif

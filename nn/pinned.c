@@ -1,5 +1,5 @@
-/** @file pinned.c  Pinned memory of a loader's batches, reused from batch to batch: to allocate and
- * to free it may wait for all devices. */
+/** @file pinned.c  Pinned memory for a loader's batches. It is reused, because allocating and
+ * freeing it may wait for all devices. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 

@@ -1,4 +1,4 @@
-/** @file tokens.c  Loaders of files of tokens: a batch is windows of the file. */
+/** @file tokens.c  Loaders of token files: each sample is a window of the file. */
 // SPDX-License-Identifier: MIT
 #include "nn/nn.h"
 
@@ -26,7 +26,7 @@ static int64_t start_of(const tokens *t, const ts_nn_draw *d, int64_t w)
     int64_t length = t->length;
     if (d->in_order)
         return w * length;
-    /* an epoch has one window fewer than fit, so that every offset leaves room for all windows */
+    /* open_file() drops a window if it can, which leaves room for offsets up to T - 1 */
     int64_t spare = t->tokens - 1 - d->samples * length;
     return (int64_t)(ts_nn_mix(d->key) %
                      (uint64_t)((spare < length ? spare : length - 1) + 1)) +

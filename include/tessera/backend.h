@@ -50,10 +50,10 @@ typedef struct ts_capture ts_capture;
  * result of the group's sizes; or by rows (ts_kernel_row_dims() is not 0), with an argument 0 of
  * the group's sizes.
  *
- * In a group with calls by rows, a row is the same number of last dims for all of them, and each
- * tensor is contiguous along a row or has one element there. Pointwise calls may also have one
- * element per row. No call of the group reads a sum over rows, or a result that lacks the dims of
- * a row.
+ * If a group has calls by rows, a row has the same number of last dims in all of them, and each
+ * tensor is contiguous along a row or has one element per row. Results of pointwise calls may have
+ * one element per row, too. No call of the group reads a sum over rows, or a result without the
+ * dims of a row.
  *
  * Arguments and results of the group with equal addresses are the same tensor. A tensor without
  * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an
@@ -81,18 +81,18 @@ typedef struct ts_device_work {
     int64_t begin_ns, end_ns;
     int64_t called_ns, queued_ns; /**< begin and end of the host's call; 0: unknown */
     const char *name; /**< a kernel's name, for tools; NULL: unknown. Valid as long as the record */
-    uint32_t launch;  /**< equal for the works of one call, such as the launch of a graph */
+    uint32_t launch;  /**< number of the host's call; equal for all works of one graph launch */
     float waves;      /**< a kernel's blocks, divided by the blocks that the device runs at once; 0:
-                           unknown, or blocks that loop over the work */
+                           unknown, or a persistent kernel, whose blocks loop over the work */
     uint8_t device;   /**< index of the device in the backend */
     bool kernel;      /**< false: a copy or a memset */
-    bool pageable;    /**< a copy from or to ordinary host memory, for which the host waits */
+    bool pageable;    /**< a copy from or to pageable host memory, which blocks the host */
 } ts_device_work;
-/** A call of the host that can keep it from queuing work. */
+/** A call that blocks the host, which cannot queue work meanwhile. */
 typedef struct ts_device_wait {
     uint64_t tag; /**< the tag of the calling thread; 0: none */
     int64_t begin_ns, end_ns;
-    bool allocates; /**< it allocates or frees device memory; false: it waits for the device */
+    bool allocates; /**< true: it allocates or frees device memory; false: it waits for work */
 } ts_device_wait;
 /** The work of all devices of a backend during one recording. */
 typedef struct ts_device_record {
@@ -224,11 +224,11 @@ typedef struct ts_backend {
      *  TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with group_takes) */
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);
-    /** Like group_run, for `members` groups with the same calls over different tensors, at best as
+    /** Like group_run, for `members` groups with the same calls over different tensors, ideally as
      *  one kernel: member m has calls[m * count] to calls[m * count + count - 1]. The calls are
-     *  pointwise; a tensor is contiguous, and has all elements of its member's space or one. No
-     *  member reads or writes what another one writes.
-     *  (optional: each member is a group of its own) */
+     *  pointwise; each tensor is contiguous and has either its member's sizes or one element. No
+     *  member reads or writes a tensor that another member writes.
+     *  (optional: each member runs as a group of its own) */
     ts_status (*group_run_members)(void *state, int device, const ts_group_call *calls, int count,
                                    int members, ts_stream *stream, ts_group_report *report);
 
@@ -242,17 +242,18 @@ typedef struct ts_backend {
     void (*profile_tag)(void *state, uint64_t tag);
     /** Waits for the devices, ends recording and fills *record. */
     ts_status (*profile_end)(void *state, ts_device_record *record);
-    /** The current time of the clock of ts_device_work. (optional: idle time of a device is not
-     *  divided among the scopes and layers of the host) */
+    /** Returns the current time in ns on the clock of ts_device_work; 0 or less: unknown.
+     *  (optional: a device's idle time is not divided among the scopes and layers of the host) */
     int64_t (*profile_clock)(void *state);
-    /** Bytes of a device's memory. (optional: unknown) */
+    /** Returns the size of a device's memory in bytes. (optional: unknown) */
     int64_t (*memory_capacity)(void *state, int device);
-    /** Names the host's current range for other tools (NVTX); NULL ends the innermost range.
-     *  (optional: no ranges) */
+    /** Begins a range of the calling thread with this name for external tools (NVTX); NULL ends the
+     *  thread's innermost range. (optional: no ranges) */
     void (*profile_range)(void *state, const char *name);
-    /** Writes the part of each of the capture's works, in the order in which they run, to *parts,
-     *  which stays valid until the capture changes. Returns their number; 0: unknown. (optional:
-     *  the work of a capture has one row in profiles) */
+    /** Sets *parts to an array with the part number (see capture_part) of each captured kernel,
+     *  copy and memset, in the order in which they run. The backend owns the array, which is valid
+     *  until the capture changes. Returns its length; 0: unknown. (optional: the work of a capture
+     *  has one row in profiles) */
     int (*capture_parts)(void *state, int device, ts_capture *capture, const int **parts);
 } ts_backend;
 

@@ -126,15 +126,16 @@ TS_API int64_t ts_npz_find(const ts_npz *npz, const char *name);
 /** Name of tensor `index`, without ".npy", borrowed from npz; NULL when out of range. */
 TS_API const char *ts_npz_name(const ts_npz *npz, int64_t index);
 /** Reads the tensor of that name into a new CPU tensor and checks its CRC. Errors: TS_ERR_INDEX
- *  (unknown name), those of ts_npy_load(), and TS_ERR_UNSUPPORTED for a deflated member without
- *  zlib, which is opened at first use. */
+ *  (unknown name), those of ts_npy_load(), and TS_ERR_UNSUPPORTED if the member is deflated and the
+ *  library cannot open zlib, which it does at first use. */
 TS_API ts_tensor *ts_npz_load(const ts_npz *npz, const char *name);
-/** Writes CPU tensors as stored members, which numpy.load() reads. The bytes of the file depend on
- *  names, order and values alone.
+/** Writes CPU tensors to an uncompressed npz file for numpy.load(). The bytes of the file depend
+ *  only on the names, their order, and the tensors' dtypes, sizes and values.
  *  @param names    n distinct names of at most 1,020 printable ASCII characters without blanks, '/'
  *                  and '\\'
- *  @param tensors  n tensors, at most 65,534 and 4 GB
- *  Errors: those of ts_npy_save() and TS_ERR_VALUE. */
+ *  @param tensors  n tensors, borrowed
+ *  @param n        at most 65,534; the file must stay below 4 GB
+ *  Errors: those of ts_npy_save() and TS_ERR_VALUE (names, n, size of the file). */
 TS_API ts_status ts_npz_save(const char *path, const char *const *names, ts_tensor *const *tensors,
                              int64_t n);
 
@@ -143,39 +144,42 @@ TS_API ts_status ts_npz_save(const char *path, const char *const *names, ts_tens
 /** Options of ts_png_load(); zero is default. */
 typedef struct ts_png_opts {
     size_t size;        /**< sizeof(ts_png_opts) */
-    int channels;       /**< 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: those of the file,
-                             with a palette as RGB */
-    bool indices;       /**< of an image with a palette, read the indices, as (1, H, W): the classes
-                             of a mask */
-    int64_t max_pixels; /**< an image with more is TS_ERR_FORMAT; 0: 2^26 */
+    int channels;       /**< C: 1 grey, 2 grey and alpha, 3 RGB, 4 RGB and alpha; 0: as in the file,
+                             where a palette is RGB, with alpha if it has transparent colours */
+    bool indices;       /**< if the image has a palette, return palette indices (1, H, W), such as
+                             the classes of a mask, and ignore `channels` */
+    int64_t max_pixels; /**< limit of H * W, up to 2^40; larger images are TS_ERR_FORMAT; 0: 2^26 */
 } ts_png_opts;
 /**
- * Reads a PNG image into a CPU tensor (C, H, W), u8, whose channels are adjacent in memory
- * (channels-last). 16-bit values are scaled to 8 bits. libpng is opened at first use.
+ * Reads a PNG image into a new CPU tensor (C, H, W), u8, whose channels are adjacent in memory
+ * (channels-last). Scales 16-bit values to 8 bits. Conversion to grey is 0.299 R + 0.587 G +
+ * 0.114 B; added alpha is 255; removed alpha does not change the colours. Opens libpng at first
+ * use.
  * @param opts  NULL: defaults
  * Errors: TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_UNSUPPORTED (no libpng),
  * TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_png_load(const char *path, const ts_png_opts *opts);
-/** Writes a u8 CPU tensor, (H, W) or (C, H, W) with the channels of ts_png_opts, as a PNG image.
+/** Writes a u8 CPU tensor as a PNG image: (H, W), grey, or (C, H, W) with C as in ts_png_opts.
  *  Errors: TS_ERR_NULL, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_IO, TS_ERR_UNSUPPORTED
- *  (no libpng), TS_ERR_MEMORY. */
+ *  (no libpng), TS_ERR_FORMAT (libpng refuses the image), TS_ERR_MEMORY. */
 TS_API ts_status ts_png_save(const char *path, ts_tensor *t);
 
 /* -------------------------------------------------------------------------- data sets ---- */
 
 /**
- * Reads an IDX file, the format of MNIST, into a new CPU tensor: u8, f32 and f64 as they are, 8-,
- * 16- and 32-bit signed integers as i32. Errors: TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT,
- * TS_ERR_MEMORY.
+ * Reads an IDX file, the format of MNIST, into a new CPU tensor of the file's sizes (at most 8
+ * dims). u8, f32 and f64 keep their dtype; signed integers of 8, 16 and 32 bits become i32. A file
+ * that is still compressed with gzip is TS_ERR_FORMAT. Errors: TS_ERR_NULL, TS_ERR_IO,
+ * TS_ERR_FORMAT, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_idx_load(const char *path);
 /**
- * Reads a file of CIFAR's binary version.
- * @param classes  10, or 100, whose labels are the fine ones
+ * Reads one file of the binary version of CIFAR-10 or CIFAR-100 into new CPU tensors.
+ * @param classes  10, or 100, for which the fine labels are read
  * @param images   receives (N, 3, 32, 32) u8
  * @param labels   receives (N) i64
- * Errors as ts_idx_load(), and TS_ERR_VALUE.
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (classes).
  */
 TS_API ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images,
                                ts_tensor **labels);
@@ -184,14 +188,15 @@ TS_API ts_status ts_cifar_load(const char *path, int classes, ts_tensor **images
 typedef struct ts_csv_load_opts {
     size_t size;        /**< sizeof(ts_csv_load_opts) */
     char separator;     /**< ',', ';', '|' or a tab; 0: ',' */
-    int64_t skip_lines; /**< lines before the numbers, such as the names of the columns; lines
-                             without characters do not count */
+    int64_t skip_lines; /**< lines to skip at the start, such as column names; empty lines do not
+                             count */
 } ts_csv_load_opts;
 /**
- * Reads a table of numbers into a new CPU tensor, (rows, columns) f64. Numbers have a decimal point
- * in every locale; an empty cell is NaN, and lines without characters are skipped.
+ * Reads a table of numbers into a new CPU tensor, (rows, columns) f64. All rows have the same
+ * number of cells. Numbers have a decimal point in every locale. An empty cell is NaN; empty lines
+ * are skipped.
  * @param opts  NULL: defaults
- * Errors as ts_idx_load(), and TS_ERR_VALUE; a message names line and column.
+ * Errors as ts_idx_load(), and TS_ERR_VALUE (options); a message names line and column.
  */
 TS_API ts_tensor *ts_csv_load(const char *path, const ts_csv_load_opts *opts);
 
@@ -254,8 +259,8 @@ TS_API const char *ts_checkpoint_path(const ts_checkpoint *checkpoint);
 /** The JSON object that the caller saved, as newly formatted text; "{}" if there was none. */
 TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
 /**
- * Reads a number of the JSON object by its path of keys, outermost first: the keys "loader",
- * "epoch" lead to 3 in {"loader": {"epoch": 3}}.
+ * Reads a number of the JSON object by its path of keys, outermost first: with the keys "loader"
+ * and "epoch", *value is 3 for {"loader": {"epoch": 3}}.
  * @param keys   nkeys names
  * @param value  receives an integer, or a float if the number is written with a point or an
  *               exponent

@@ -27,8 +27,8 @@ typedef struct ts_prof_opts {
     bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
                              threads; further calls are counted as lost */
     bool memory;        /**< also record when tensors of more than 1 KiB are allocated and freed */
-    bool ranges;        /**< also name scopes and steps for other tools (NVTX), if a loaded backend
-                             can; load it before */
+    bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX), if a
+                             loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
                              and kernel */
     bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
@@ -63,9 +63,9 @@ typedef enum ts_hold {
     TS_HOLD_INPUT,    /**< a batch; ts_loader_next() declares its batches */
     TS_HOLD_OPTIMIZER /**< state of an optimizer; ts_optimizer declares its own */
 } ts_hold;
-/** Declares what t's memory is for, in profiles with `memory`. The library itself knows parameters
- *  (leaves that require grad), gradients, and tensors saved for backward passes; the rest counts as
- *  temporary. Errors: none; a NULL tensor is ignored. */
+/** Declares what t's memory is for, in profiles with `memory`. The library itself recognises
+ *  parameters (leaves that require grad), gradients, and tensors saved for backward passes; other
+ *  memory counts as temporary. Errors: none; a NULL tensor is ignored. */
 TS_API void ts_prof_hold(ts_tensor *t, ts_hold hold);
 
 /** Used by TS_PROF_SCOPE(): closes the scope if ts_prof_enter() opened it. */
@@ -92,7 +92,7 @@ typedef struct ts_prof_machine {
     double gemm_flops;             /**< FLOP/s of an f32 matrix product */
     double vector_flops;           /**< FLOP/s of f32 multiplications and additions, not fused */
     double bytes_at[TS_PROF_CURVE]; /**< buffer sizes, bytes */
-    double bandwidth[TS_PROF_CURVE]; /**< bytes/s read and written in a buffer of bytes_at[i] */
+    double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i] */
     double call_ns;                /**< time of a one-element call in the backend's slot, ns */
     double entry_ns;               /**< time of that call before its first slot (boxing, scopes) */
     double stamp_ns;               /**< cost of one time stamp, ns */
@@ -169,15 +169,16 @@ typedef enum ts_knob_kind {
                            host's time */
 } ts_knob_kind;
 
-/** A number that the step function reads, and another value of it to try. */
+/** A number that the step function reads, and another value to try. */
 typedef struct ts_knob {
     const char *name;
     ts_knob_kind kind;
-    int64_t *value; /**< changed during ts_prof_try(), and restored */
-    int64_t trial;
+    int64_t *value; /**< read by the step function; ts_prof_try() changes and restores it */
+    int64_t trial;  /**< the value to try */
     /* results */
-    double predicted, measured;  /**< share of the time that the trial value saves */
-    double before_ns, after_ns; /**< time of a step with the own value and the trial value */
+    double predicted, measured;  /**< fraction of a step's time that `trial` saves (BATCH: of the
+                                      time per sample); negative if it is slower */
+    double before_ns, after_ns; /**< time of a step with *value and with `trial`, ns */
 } ts_knob;
 
 /** Options of ts_prof_try(); zero is default. */
@@ -192,13 +193,13 @@ typedef struct ts_try_opts {
 /**
  * Profiles a training step, predicts the gain of each knob from the profile, then measures it
  * without a profile, one knob at a time, and prints both gains.
- * @param step   runs one step and reads the knobs' values; after a change of a value it makes what
- *               depends on it anew. Its temporaries are freed after each call.
+ * @param step   runs one step with the knobs' current values, and first rebuilds the objects, such
+ *               as a batch, that depend on a changed value. Each call has a scope of its own.
  * @param user   passed to step
- * @param knobs  receives the results
+ * @param knobs  `count` knobs, at least one; receives the results
  * @param opts   NULL: all members zero
- * Errors: those of step, of ts_prof_start() and of ts_profile_take(); TS_ERR_VALUE for a knob that
- * is invalid or no knobs; TS_ERR_NULL.
+ * Errors: those of step, of ts_prof_start() and of ts_profile_take(); TS_ERR_VALUE for count,
+ * opts or a knob; TS_ERR_NULL, also for a knob without name or value.
  */
 TS_API ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs, int count,
                              const ts_try_opts *opts);

@@ -31,18 +31,18 @@ typedef struct ts_loader_opts {
     double from, to;   /**< range as fractions of the file or of the dataset, 0 <= from <= to <= 1;
                             both 0: all of it */
     uint64_t seed;
-    bool in_order;     /**< samples in their own order without an offset, for validation */
+    bool in_order;     /**< no shuffling and no offset, for validation */
     bool no_thread;    /**< prepare batches in the caller's thread */
     /** Flag that a signal handler sets, or NULL. While the flag is not 0, ts_loader_next() waits at
      *  most half a second for the background threads. */
     const volatile sig_atomic_t *stop;
     int workers;       /**< background threads, 1 to 256; 0: 1 */
     int ahead;         /**< batches that the threads prepare ahead, 1 to 1,024; 0: two per thread */
-    bool drop_last;    /**< omit the last batch of an epoch if it has less than B samples, as
-                            batches of tokens always do */
-    /** Device of the batches; zero is the CPU. For another device, batches are prepared in pinned
-     *  memory (ts_empty_pinned()), and the copy of the next batch is queued on a stream of the
-     *  loader's own while the caller works on the present one. */
+    bool drop_last;    /**< omit the last batch of an epoch if it has fewer than B samples; loaders
+                            of token files always do */
+    /** Device of the batches; zero is the CPU. For another device, the threads prepare batches in
+     *  pinned memory (ts_empty_pinned()), and the loader copies the next batch on a stream of its
+     *  own while the caller works on the current one. */
     ts_device device;
 } ts_loader_opts;
 
@@ -54,8 +54,8 @@ typedef struct ts_batch {
     int64_t epoch;     /**< epoch of the batch */
     int64_t index;     /**< number of the batch in its epoch */
     ts_tensor *fields[TS_SAMPLE_FIELDS]; /**< (B, sizes of the field) each; unused ones are TS_NONE.
-                            The last batch of an epoch may have fewer than B samples. The order of
-                            the dims in memory is that of the batch's first sample */
+                            The last batch of an epoch may have fewer than B samples. A batch has
+                            the memory layout of its first sample, such as channels-last */
 } ts_batch;
 
 /** Position of a loader: the next batch to be returned. */
@@ -78,19 +78,20 @@ TS_API ts_loader *ts_loader_open(const char *path, const ts_loader_opts *opts);
  * @param dataset  copied
  */
 TS_API ts_loader *ts_loader_new(const ts_dataset *dataset, const ts_loader_opts *opts);
-/** Returns the next batch in *batch. Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_IO if the file has
+/** Writes the next batch to *batch. Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_IO if the file has
  * become too short or cannot be read, those of dataset->get (the message ends with the number of
- * the sample), TS_ERR_SHAPE or TS_ERR_DTYPE if samples of a batch differ, TS_ERR_STATE if opts.stop
- * ended the wait. After an error the next call tries the same batch again. */
+ * the sample), TS_ERR_DEVICE if a field is not on the CPU, TS_ERR_SHAPE or TS_ERR_DTYPE if the
+ * samples of a batch differ, TS_ERR_STATE if opts.stop ended the wait. After an error the next call
+ * tries the same batch again. */
 TS_API ts_status ts_loader_next(ts_loader *loader, ts_batch *batch);
 /** Number of batches in an epoch. */
 TS_API int64_t ts_loader_batches(const ts_loader *loader);
-/** Number of tokens in the range, or of the dataset's samples. */
+/** Number of tokens in the range; for a dataset, number of samples in the range. */
 TS_API int64_t ts_loader_tokens(const ts_loader *loader);
 /** Position of the next batch. */
 TS_API ts_loader_state ts_loader_get_state(const ts_loader *loader);
-/** Continues at batch `state`. Errors: TS_ERR_NULL, TS_ERR_VALUE if the epoch is negative or has no
- * batch of this index. */
+/** Makes `state` the position of the next batch. Errors: TS_ERR_NULL, TS_ERR_VALUE if the epoch is
+ * negative or has no batch of this index. */
 TS_API ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state);
 /** Stops the threads and closes the file. NULL-safe. */
 TS_API void ts_loader_close(ts_loader *loader);

@@ -43,9 +43,8 @@ typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
     const char *name;    /**< "Linear", for messages */
     size_t payload;      /**< bytes of the module's own struct, which starts zeroed; 0: none */
-    /** Computes the module's result, in the caller's scope; returns NULL on failure. NULL if the
-     *  module has another forward function; ts_forward() calls that of
-     *  ts_module_set_forward_list(). */
+    /** Computes the module's result, in the caller's scope; returns NULL on failure. May be NULL:
+     *  ts_forward() then calls the function set by ts_module_set_forward_list(). */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
     void (*free)(void *payload); /**< optional: frees what the payload owns besides the module's
                                       members */
@@ -78,8 +77,8 @@ TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor 
                                       ts_tensor **slot);
 /**
  * Adds a child and takes ownership of it. The function frees the child if it fails, so a
- * constructor can be called in the argument list. Only if the child belongs to another module, or
- * is `m` or contains it (TS_ERR_VALUE), it is not freed. A NULL child returns the recorded failure.
+ * constructor can be called in the argument list. Exception: a child that already has a parent, is
+ * `m`, or contains `m` (TS_ERR_VALUE) is not freed. A NULL child returns the recorded failure.
  * @param name, slot  as in ts_module_add_parameter()
  */
 TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot);
@@ -91,22 +90,23 @@ TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child,
  * type has no forward function.
  */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
-/** A module's forward of n tensors, such as queries and keys; like ts_module_type.forward. */
+/** Forward function of n inputs, such as queries and keys. Returns a tensor in the caller's scope,
+ *  or NULL on failure. */
 typedef ts_tensor *(*ts_forward_list_fn)(ts_module *m, ts_tensor *const *inputs, int n);
 /** Sets the function that ts_forward_list() calls. ts_forward() calls it, with n = 1, if the type
  *  has no forward. TS_ERR_NULL. */
 TS_API ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward);
-/** ts_forward() of n tensors, 1 to 16, by the function of ts_module_set_forward_list(). Hooks
- *  receive the first tensor and may replace it. TS_ERR_UNSUPPORTED without such a function, except
- *  for one tensor; TS_ERR_NULL, TS_ERR_VALUE. */
+/** ts_forward() of n tensors, 1 to 16; calls the function set by ts_module_set_forward_list(), or,
+ *  for one tensor, that of the type if it has one. Hooks receive the first tensor and may replace
+ *  it. Errors: those of ts_forward(), TS_ERR_VALUE (n), TS_ERR_NULL. */
 TS_API ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n);
 
 /** Functions around a module's forward; each may be NULL. */
 typedef struct ts_forward_hook {
     size_t size; /**< sizeof(ts_forward_hook) */
-    /** Returns the argument for the module: x, or a tensor in the caller's scope. NULL fails. */
+    /** Returns the module's input: x, or another tensor in the caller's scope; NULL on failure. */
     ts_tensor *(*before)(void *payload, ts_module *m, ts_tensor *x);
-    /** Returns the result: y, or a tensor in the caller's scope. NULL fails. */
+    /** Returns the module's result: y, or another tensor in the caller's scope; NULL on failure. */
     ts_tensor *(*after)(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y);
     void *payload;                  /**< passed to the functions */
     void (*release)(void *payload); /**< called when the hook is removed or the module freed */

@@ -24,8 +24,9 @@ typedef struct ts_optimizer ts_optimizer;
 
 typedef enum ts_optimizer_kind { TS_SGD, TS_ADAM, TS_ADAMW } ts_optimizer_kind;
 
-/** Numbers of a group; may be changed between steps. ops/optim.h has the formulas and ranges. Start
- *  from ts_optimizer_defaults(), which also sets the size: here zero is not the default. */
+/** Hyperparameters of a group; may be changed between steps. ops/optim.h has the formulas and
+ *  ranges. Start from ts_optimizer_defaults(), which also sets the size: here zero is not the
+ *  default. */
 typedef struct ts_group_opts {
     size_t size; /**< sizeof(ts_group_opts) */
     double lr;
@@ -61,11 +62,11 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
 TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
                                         ts_tensor *const *params, int64_t n,
                                         const ts_group_opts *opts);
-/** Selects parameters by their dotted names. */
+/** Returns true to select a parameter, given its dotted name. */
 typedef bool (*ts_parameter_filter)(void *ctx, const char *name, ts_tensor *parameter);
-/** ts_optimizer_add_group() of the parameters of m that no group has yet and that `wanted` accepts,
- *  such as all weights without biases.
- *  @param wanted  gets ctx; NULL: all that no group has */
+/** Adds a group of the parameters of m that are in no group yet and that `wanted` selects, such as
+ *  all weights but not the biases. Errors as ts_optimizer_add_group().
+ *  @param wanted  called with ctx; NULL: selects all */
 TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
                                               ts_parameter_filter wanted, void *ctx,
                                               const ts_group_opts *opts);
