@@ -5,8 +5,8 @@
 
 namespace ts {
 
-/** Calls f.operator()<T, DEPTH, TALL>() for the tiles that serve a call, T of its element's size.
- */
+/** Calls f.operator()<T, DEPTH, TALL>() for the tile shape of a call: head size up to DEPTH, 16
+ * TALL rows. T is float, or bf16 for both bf16 and f16. */
 template <class F> static auto with_split_shape(const attention_call &c, F &&f)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
@@ -37,8 +37,6 @@ bool attention_splits(const attention_call &c)
         tall = wide || depth > 128 ? 16 : 32;
     if (wide && depth > 128) /* registers do not hold queries and results */
         return false;
-    /* With two tiles of rows, these kernels read keys and values twice; other kernels read them
-     * once per query head, but leave multiprocessors idle if there are few heads. */
     /* With one tile of keys, Hopper's kernels are faster, because they merge no warps. */
     if (c.keys <= 64 && c.share == 1 && depth <= 128 && !c.q_starts && !c.bent)
         return false;
@@ -46,6 +44,8 @@ bool attention_splits(const attention_call &c)
     int64_t blocks = (int64_t)c.batches * c.heads * ((c.rows + 127) / 128);
     if (blocks <= 32 && c.keys >= 2048)
         return true;
+    /* With two tiles of rows, these kernels read keys and values twice; other kernels read them
+     * once per query head, but leave multiprocessors idle if there are few heads. */
     return c.keys && (packed <= tall || (packed <= 2 * tall && c.keys >= 1024 &&
                                          (c.share > 1 || (int64_t)c.batches * c.heads < 128)));
 }

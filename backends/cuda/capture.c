@@ -32,12 +32,12 @@ struct ts_capture {
     cudaStream_t stream;
     cudaGraph_t graph; /* owns the nodes of kept */
     cudaGraphExec_t exec;
-    units kept, fresh; /* nodes of `graph`, and of the current capture */
+    units kept, fresh; /* nodes of `graph`; nodes of the current capture */
     int *parts;        /* parts captured now, including parts without a launch */
     int nparts, room;
-    int *order;        /* part of each node of kept; NULL until asked for */
+    int *order;        /* part of each node of kept; NULL until ts_cuda_capture_parts() */
     bool capturing;
-    cudaGraphNode_t last;
+    cudaGraphNode_t last; /* last collected node of the current capture; NULL: none */
 };
 
 typedef CUresult (*get_fn)(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS *parameters);

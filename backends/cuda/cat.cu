@@ -1,9 +1,9 @@
 /**
  * @file cat.cu
- * cat and stack. The result consists of rows of bytes, and each member fills the same part of every
- * row. Members that have the result's dtype and layout, contiguous or channels-last, are copied
- * together: a block finds its member by binary search and copies units of up to 16 bytes. Every
- * byte is read once and written once. Other members are copied one by one.
+ * cat and stack. The members are the joined tensors. The result consists of rows of bytes, and each
+ * member fills the same part of every row. Members that have the result's dtype and its layout
+ * (contiguous or channels-last) are copied by one kernel: a block finds its member by binary search
+ * and copies units of up to 16 bytes. Other members are copied one by one.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -23,7 +23,7 @@ struct members {
     unsigned first[MEMBERS + 1];
     uint32_t units[MEMBERS];
     split<uint32_t> row[MEMBERS];
-    int64_t offset[MEMBERS]; /* in a row of the result */
+    int64_t offset[MEMBERS]; /* of the member in a row of the result, in units */
     const void *data[MEMBERS];
 };
 

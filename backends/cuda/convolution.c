@@ -1,11 +1,13 @@
 /**
  * @file convolution.c
- * Convolutions. Halves are multiplied by kernels that read windows in the image
- * (convolution_gemm.h). For other dtypes windows are gathered into matrices, chunk by chunk.
+ * Convolutions (docs/convolution.md). bf16 and f16 use kernels that read windows straight from the
+ * image (convolution_gemm.h) where these support the call. Groups of few channels use kernels that
+ * sum windows without a matrix (windows.h). All other calls gather windows into matrices, at most
+ * 256 MiB at a time, for matrix products.
  *
- * The kernels work on images with channels innermost: other images are transposed first, and their
- * results afterwards. Each element of the gradient of x is a sum over a window of y, so only the
- * gradient of the weight is added up over parts.
+ * All kernels work on images with channels innermost; other images are transposed before the
+ * product, and its result afterwards. y and the gradient of x are sums over one window per element.
+ * The gradient of the weight is a sum over all windows, which is added up over chunks or parts.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/convolution_gemm.h"
@@ -14,13 +16,13 @@
 
 enum {
     FEW_CHANNELS = 4,     /* groups with more channels use matrix products */
-    PART = 8192,          /* windows per part of ts_cuda_weigh_windows(); more if PARTS limits */
+    PART = 8192,          /* windows per part of ts_cuda_weigh_windows(); more with PARTS parts */
     PARTS = 64,           /* maximum number of parts */
-    MOST_TAPS = 65535     /* maximum taps of the kernels without a matrix */
+    MOST_TAPS = 65535     /* maximum taps for ts_cuda_weigh_windows() */
 };
-#define CHUNK_BYTES ((int64_t)256 << 20) /* maximum of gathered windows, but at least one window */
+#define CHUNK_BYTES ((int64_t)256 << 20) /* maximum size of a chunk of more than one window */
 
-/** A product over windows of an image. */
+/** A product over windows of an image: of x (form -1), or of y for one form of x's gradient. */
 typedef struct product {
     ts_frame *f;
     ts_convolution c;
@@ -61,8 +63,8 @@ static ts_tensor *padded(ts_tensor *t, int64_t size)
     return more ? ts_pad(t, (int64_t[]){0, more}, 2, 0, ts_scalar_int(0)) : t;
 }
 
-/** Returns t (N, C, ...) with channels innermost in memory. Halves of one group get a multiple of 8
- *  channels: 16 bytes, which kernels copy at once. */
+/** Returns t (N, C, ...) with channels innermost in memory; NULL with an error. For bf16 and f16
+ *  without groups, zeros extend C to a multiple of 8, because kernels copy 16 bytes at a time. */
 static ts_tensor *innermost(ts_frame *f, ts_tensor *t)
 {
     ts_tensor *last = dense(last_view(t));
@@ -71,9 +73,9 @@ static ts_tensor *innermost(ts_frame *f, ts_tensor *t)
     return last ? second_view(last) : NULL;
 }
 
-/** Initialises *p for the windows of x that make y (form -1), or for those of y that make the
- *  elements of x of this form (ts_kernel_windows()). `from`: the image with the windows, from
- *  innermost(). */
+/** Initialises *p for the windows of x that compute y (form -1), or the windows of y that compute
+ *  one form of x (ts_kernel_windows()). from: the image of the windows, returned by innermost().
+ *  TS_ERR_UNSUPPORTED if a window of all groups has more than INT32_MAX elements. */
 static ts_status open_product(product *p, ts_frame *f, ts_tensor *from, int64_t form)
 {
     ts_convolution c = ts_kernel_convolution(f);
@@ -149,7 +151,7 @@ static ts_tensor *weight_matrix(const product *p, ts_tensor *weight, bool to_x)
     return padded(dense(ts_permute(w, order, 3 + c->dims)), p->windows.channels / c->groups);
 }
 
-/** The call of a kernel that reads windows in the image. */
+/** Arguments for a kernel of convolution_gemm.h. to: (N, C, ...) in memory (N, ..., C). */
 static ts_cuda_window_product in_place(const product *p, ts_tensor *other, ts_tensor *bias,
                                        int64_t rows, ts_tensor *to)
 {
@@ -164,7 +166,8 @@ static ts_cuda_window_product in_place(const product *p, ts_tensor *other, ts_te
 
 /* -------------------------------------------------------------------------------- images ---- */
 
-/** to (count, groups rows) = windows from `first` on times weight (groups, rows, depth). */
+/** to (count, groups * rows) = windows first to first + count - 1, times the transposed weight
+ *  (groups, rows, depth), plus bias (groups * rows) unless NULL. */
 static ts_status multiply(product *p, ts_tensor *to, int64_t first, int64_t count,
                           ts_tensor *weight, ts_tensor *bias)
 {
@@ -181,7 +184,7 @@ static ts_status multiply(product *p, ts_tensor *to, int64_t first, int64_t coun
         ts_tensor *y = ts_bmm(ts_transpose(windows, 0, 1), ts_transpose(weight, 1, 2));
         return ts_status_of_pointer(ts_copy_(to, ts_transpose(y, 0, 1)));
     }
-    for (int64_t g = 0; g < groups; g++) { /* a bias that came later would be rounded once more */
+    for (int64_t g = 0; g < groups; g++) { /* adding the bias after bmm would round twice */
         ts_tensor *y = ts_linear(ts_select(windows, 1, g), ts_select(weight, 0, g),
                                  ts_narrow(bias, 0, g * rows, rows));
         TS_TRY(ts_copy_(ts_select(to, 1, g), y));
@@ -189,7 +192,7 @@ static ts_status multiply(product *p, ts_tensor *to, int64_t first, int64_t coun
     return TS_OK;
 }
 
-/** Where the elements that the windows make are in the result, (N, ..., C). */
+/** View (N, ..., C) of the elements of the result that the windows compute. */
 static ts_tensor *positions(const product *p, ts_tensor *result)
 {
     const ts_convolution *c = &p->c;
@@ -202,7 +205,7 @@ static ts_tensor *positions(const product *p, ts_tensor *result)
     return v;
 }
 
-/** The elements of y (form -1), or those of one form of x. */
+/** Computes y (form -1), or the elements of x of one form, into result. from: by innermost(). */
 static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
                             ts_tensor *bias, int64_t form)
 {
@@ -248,7 +251,7 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
                         ts_copy_(to, ts_view(matrix, ts_sizes(to), ts_ndim(to))));
 }
 
-/** y, or x form by form. */
+/** Computes y, or with to_x the gradient of x form by form, into result (N, C, ...). */
 static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
                              ts_tensor *bias, bool to_x)
 {
@@ -268,7 +271,8 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
 
 /* ------------------------------------------------------------------------------- weights ---- */
 
-/** (groups, rows, depth): elements of y (count, groups rows) times windows from `first` on. */
+/** Returns the gradient of the weight (groups, rows, depth) over `count` windows from `first` on,
+ *  by a matrix product. y: (windows, groups * rows). */
 static ts_tensor *weigh(product *p, ts_tensor *y, int64_t first, int64_t count)
 {
     TS_SCOPE;
@@ -285,7 +289,8 @@ static ts_tensor *weigh(product *p, ts_tensor *y, int64_t first, int64_t count)
     return ts_keep(ts_bmm(y, windows));
 }
 
-/** The same of all windows, for groups of few channels. */
+/** Returns the gradient of the weight over all windows without a matrix, for groups of few
+ *  channels: (groups, rows, depth) in f32, or f64 for f64. */
 static ts_tensor *weigh_few(product *p, ts_tensor *y)
 {
     int64_t parts = (p->all + PART - 1) / PART, rows = p->c.features / p->c.groups;
@@ -300,8 +305,9 @@ static ts_tensor *weigh_few(product *p, ts_tensor *y)
     return ts_sum_dim(sums, 0, false);
 }
 
-/** The same of halves, without a matrix of windows; y may have more features than the weight. NULL
- *  in *w without an error if no kernel can read the windows. */
+/** Sets *w to the gradient of the weight over all windows by convolution_gemm.h, for bf16 and f16.
+ *  y may have more features than the weight, because innermost() adds zeros. Sets *w to NULL and
+ *  returns TS_OK if no kernel supports the windows. */
 static ts_status weigh_in_place(product *p, ts_tensor *y, ts_tensor **w)
 {
     int64_t sizes[] = {p->c.groups, ts_size(y, 1) / p->c.groups, p->depth};

@@ -1,8 +1,8 @@
 /**
  * @file convolution_gemm.cuh
- * What both engines for implicit products of convolutions share: the windows of a call, and stores
- * of results. convolution_mma.cuh is for sm_80 and all windows, convolution_wgmma.cuh for Hopper
- * and windows that the copy engine can describe.
+ * Code shared by both engines for implicit products of convolutions: the description of a call, and
+ * stores of results. convolution_mma.cuh serves sm_80 and later and all windows;
+ * convolution_wgmma.cuh serves Hopper and windows that the copy engine (TMA) can describe.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CONVOLUTION_GEMM_CUH
@@ -13,7 +13,8 @@
 
 namespace ts {
 
-/** A spatial dim (ts_window_axis). size: of the image; full: of the image to write. */
+/** A spatial dim: fields of ts_window_axis; size: elements of the image with the windows; full:
+ * elements of the image to write. */
 struct conv_axis {
     int count, taps, move, base, shift, size, start, step, full;
     divisor by_count, by_taps;
@@ -24,11 +25,12 @@ struct conv_call {
     const void *image, *other, *bias;
     void *to;
     int windows, taps, groups, rows;
-    int channels, each, chunks; /* of a pixel; of a pixel in one group; the same in 16 bytes */
+    int channels, each, chunks; /* channels of a pixel; channels per group; each / 8, the number of
+                                   16-byte chunks */
     divisor by_chunks;
-    int processors; /* of the device */
-    bool vectors;   /* rows of `to` can be written in 16 bytes */
-    float *partial; /* sums of parts of the windows */
+    int processors; /* multiprocessors of the device */
+    bool vectors;   /* `to` allows 16-byte stores */
+    float *partial; /* scratch for partial gradients of the weight; NULL if not needed */
 };
 
 /** Batch position of a window, and its position in each dim. */
@@ -48,7 +50,8 @@ __device__ __forceinline__ conv_place place_of(const conv_call &c, int window)
     return p;
 }
 
-/** Chunk q of a window: 8 channels of the pixel at these distances from the window's base. */
+/** Chunk q of a window: 8 channels of one group, from `channel` on, of the pixel at distance d from
+ * the window's base. */
 struct conv_tap {
     int d[3], channel;
     bool some; /* the window has this chunk */
@@ -163,8 +166,9 @@ __device__ __forceinline__ void conv_store_weight(const conv_call &c, const floa
     }
 }
 
-/* The engines return cudaErrorNotSupported for calls that they cannot describe. `by` calls compute
- * the gradient of the weight and need conv_*_bytes() bytes of c.partial. */
+/* Each engine's launches of ts_cuda_multiply_windows() and (by) ts_cuda_multiply_by_windows(). They
+ * return cudaErrorNotSupported, without a launch, for calls that the engine cannot serve. c.partial
+ * must have conv_*_bytes(c) bytes for `by`. */
 template <class T> cudaError_t conv_mma(const conv_call &c, cudaStream_t stream);
 template <class T> cudaError_t conv_mma_by(const conv_call &c, cudaStream_t stream);
 template <class T> cudaError_t conv_wgmma(const conv_call &c, cudaStream_t stream);

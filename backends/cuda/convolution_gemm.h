@@ -16,7 +16,7 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_window_product {
     ts_cuda_windows windows;
     int64_t all;       /* number of windows */
-    int64_t rows;      /* per group: channels of the result, or of y */
+    int64_t rows;      /* channels per group of the result; for the gradient of the weight, of y */
     const void *other; /* weight (groups, rows, taps, channels / groups), or y (all, groups, rows);
                           dense */
     const void *bias;  /* (groups, rows), or NULL */
@@ -25,17 +25,19 @@ typedef struct ts_cuda_window_product {
 } ts_cuda_window_product;
 
 /**
- * True if the kernels can compute with these windows: bf16 or f16, channels of a group a multiple
- * of 8, data at multiples of 16 bytes, numbers of 31 bits.
+ * True if the kernels support these windows: elements of 2 bytes, a multiple of 8 channels per
+ * group, `image` and `other` at multiples of 16 bytes, and numbers of windows, taps and channels
+ * below 2^29. False with TS_CUDA_CONV=matrix. The functions below require true.
  */
 bool ts_cuda_window_product_fits(const ts_cuda_window_product *product);
 
-/** to = windows times weight, plus bias. `to` is a dense image (batch, size, groups rows), whose
- *  elements at the positions of the windows are written. */
+/** Queues to = windows times weight, plus bias, in the frame's dtype, bf16 or f16. `to` is a dense
+ *  image (batch, size[0], size[1], size[2], groups * rows); only elements at the positions of the
+ *  windows (start + i * step of each axis) are written. */
 ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
-/** to (groups, rows, taps, channels / groups) = y transposed times windows. rows must be a multiple
- *  of 8. */
+/** Queues to (groups, rows, taps, channels / groups) = y transposed times windows, the gradient of
+ *  the weight, in the frame's dtype. rows must be a multiple of 8; bias and size are not used. */
 ts_status ts_cuda_multiply_by_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
 TS_END_DECLS

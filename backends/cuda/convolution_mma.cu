@@ -38,8 +38,8 @@ static int64_t weights_of(const conv_call &c)
 {
     return (int64_t)c.groups * c.rows * c.taps * c.each;
 }
-/** Steps of a part of the windows, so that the tiles of all parts keep a GPU busy: the number with
- * the least estimated time. It depends only on the shape. */
+/** Number of steps, of CONV_DEEP windows each, per part of the windows. Minimises an estimate of
+ * the time, which depends only on the shape. */
 static int steps_of_part(const conv_call &c)
 {
     constexpr int64_t PROCESSORS = 132, /* of an H100; other GPUs get the same bits */
@@ -122,8 +122,8 @@ static conv_call call_of_product(const ts_cuda_window_product &p, const call &at
     return c;
 }
 
-/** The variable TS_CUDA_CONV: 0: own kernels, 1: without those for Hopper, 2: matrices of windows.
- */
+/** Value of the environment variable TS_CUDA_CONV, read once. 0 (own, default): wgmma or mma
+ * kernels; 1 (mma): only mma kernels; 2 (matrix): matrices of windows. */
 static int allowed_engine()
 {
     static int known; /* the choice + 1; 0: not asked yet */
@@ -145,7 +145,7 @@ static void log_call(const conv_call &c, bool hopper, const char *what)
                      hopper ? "wgmma" : "mma", what, c.windows, c.groups, c.rows, c.taps, c.each);
 }
 
-/** Runs launch.operator()<T>(stream) for the half that the call computes in. */
+/** Runs launch.operator()<T>(stream); T is the call's dtype, bf16 or f16. */
 template <class F> static ts_status with_half(ts_frame *f, const call &at, F &&launch)
 {
     cudaError_t e = ts_kernel_dtype(f) == TS_BF16 ? launch.template operator()<bf16>(at.stream)

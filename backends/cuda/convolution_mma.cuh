@@ -11,10 +11,15 @@
 
 namespace ts {
 
-enum { CONV_THREADS = 256, CONV_STAGES = 3, CONV_TALL = 128, CONV_DEEP = 64 };
+enum {
+    CONV_THREADS = 256,
+    CONV_STAGES = 3, /* steps in shared memory: one in use, the others being copied */
+    CONV_TALL = 128, /* windows per tile; for the gradient of the weight, rows per tile */
+    CONV_DEEP = 64   /* elements of the sum per step */
+};
 
-/** d (32 x 8 N) += a b of a warp, with operands of CONV_DEEP. left(a, i, k) and right(b, j, k) load
- * tiles of 16 rows and 16 columns. */
+/** Adds one step's product to a warp's sums d (32 x 8 N): a (32 x CONV_DEEP) times b (CONV_DEEP x
+ * 8 N). left(a, i, k) and right(b, j, k) load 16 x 16 tiles of them. */
 template <class T, int N, class L, class R>
 __device__ __forceinline__ void conv_products(float (&d)[2][N][4], L &&left, R &&right)
 {
@@ -57,8 +62,8 @@ __device__ __forceinline__ void conv_pipeline(int steps, L &&load, M &&multiply)
     __syncthreads();
 }
 
-/** Windows times weight: a block computes CONV_TALL windows by WIDE channels of a group, 32 x
- * WIDE / 2 in each warp. A step is the next 8 chunks of the windows. */
+/** Windows times weight: a block computes CONV_TALL windows by WIDE channels of a group, each warp
+ * 32 windows by WIDE / 2 channels. A step is the next 8 chunks (conv_tap) of the windows. */
 template <class T, int WIDE>
 static __global__ void __launch_bounds__(CONV_THREADS)
     conv_mma_kernel(const __grid_constant__ conv_call c)
@@ -138,8 +143,8 @@ static __global__ void __launch_bounds__(CONV_THREADS)
 }
 
 /** The gradient of the weight: a block computes CONV_TALL rows by 128 elements of windows (16
- * chunks) of a group, over one part of the windows, `each` of them. A step is the next CONV_DEEP
- * windows. If there are several parts, their sums go to c.partial. */
+ * chunks) of a group, summed over one part of `each` windows. A step is the next CONV_DEEP windows.
+ * With several parts, sums are written to c.partial (parts, groups, rows, taps * c.each). */
 template <class T>
 static __global__ void __launch_bounds__(CONV_THREADS)
     conv_mma_by_kernel(const __grid_constant__ conv_call c, int each)

@@ -9,8 +9,9 @@ namespace ts {
 
 #ifdef TS_CUDA_SM90A /* else the kernels are empty */
 
-/** Writes the map of the windows, `pixels` in a column. Returns false if the copy engine has no
- * such column: its limits are 8 bits for distances of two dims, 5 for those of three. */
+/** Writes the TMA descriptor of the windows, for copies of `pixels` windows by 64 channels. Returns
+ * false if the windows exceed TMA's limits: 8 bits (two spatial dims) or 5 bits (three) for the
+ * corners of the bounding box and the distances of taps, and strides of at most 8. */
 template <class T>
 static bool map_of_windows(const conv_call &c, int pixels, CUtensorMap *map, conv_copies *copies)
 {
@@ -46,8 +47,8 @@ static bool map_of_windows(const conv_call &c, int pixels, CUtensorMap *map, con
                             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/** Writes the map of a dense tensor (groups, rows, lines, columns) for boxes of 64 columns by
- * `box_lines` lines by `box_rows` rows. */
+/** Writes the TMA descriptor of a dense tensor (groups, rows, lines, columns), for boxes of 64
+ * columns by `box_lines` lines by `box_rows` rows. Returns false if the driver rejects it. */
 template <class T>
 static bool map_of_matrix(const void *data, int64_t columns, int64_t lines, int64_t rows,
                           int64_t groups, int box_lines, int box_rows, CUtensorMap *map)
@@ -73,7 +74,8 @@ static int64_t steps_of(const conv_call &c)
 {
     return (int64_t)c.taps * ((c.each + 63) / 64);
 }
-/** Estimated time in clocks, with `clocks` for a step of a tile and `fixed` for its end. */
+/** Estimated time in clock cycles on 132 multiprocessors: `clocks` per step of a tile, `fixed` for
+ * a tile's stores. */
 template <class S> static int64_t time_of(const conv_call &c, int clocks, int fixed)
 {
     return (tiles_of<S>(c) * c.groups + 131) / 132 * (steps_of(c) * clocks + fixed);
@@ -99,8 +101,8 @@ template <class T> cudaError_t conv_wgmma(const conv_call &c, cudaStream_t strea
     using middle = conv_shape<1, 128, 3, 2>;
     using tall = conv_shape<2, 128, 4, 1>;
     using wide = conv_shape<1, 256, 4, 1>;
-    /* 64 channels of a step must not reach into the next group; with few, most products are of
-     * zeros */
+    /* a step's 64 channels must not reach into the next group; below 32 channels, more than half of
+     * the products would be with zeros */
     if ((c.groups > 1 && c.each % 64) || c.each < 32)
         return cudaErrorNotSupported;
     int64_t times[] = {time_of<small>(c, 460, 1000), time_of<middle>(c, 680, 1500),

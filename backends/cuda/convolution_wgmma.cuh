@@ -1,8 +1,8 @@
 /**
  * @file convolution_wgmma.cuh
- * Implicit products of convolutions on Hopper. The copy engine gathers the windows itself (im2col
- * mode: a column of pixels in the order of the windows, for one tap and 64 channels, with zeros
- * outside of the image). Two groups of four warps multiply; a thread of one more warp starts the
+ * Implicit products of convolutions on Hopper. The copy engine (TMA) gathers the windows: in im2col
+ * mode, one copy reads one tap and 64 channels of many consecutive windows, with zeros outside of
+ * the image. Two groups of four warps multiply; one thread of another warp or group starts the
  * copies.
  */
 // SPDX-License-Identifier: MIT
@@ -16,16 +16,17 @@ namespace ts {
 
 enum { CONV_GROUPS = 2, CONV_BLOCK = CONV_GROUPS * 128 + 32, CONV_BLOCK_BY = 3 * 128 };
 
-/** What the copy engine adds to conv_call: in im2col mode coordinates count from the image's first
- * element, and taps are distances of at least 0 from the first one. */
+/** Parameters of TMA copies. In im2col mode, a copy names the image index of a window's lowest tap,
+ * and the distance of the copied tap from it, at least 0. */
 struct conv_copies {
-    int low[3];  /* the least index that window 0 reads, in each dim */
-    int back[3]; /* index of tap 0 minus `low` */
+    int low[3];  /* lowest image index that window 0 reads, in each dim; may be negative */
+    int back[3]; /* image index of tap 0 of window 0, minus `low`; above 0 if `shift` is negative */
     bool volume; /* axis 0 has a dim of its own in the map */
 };
 
-/** Copies the pixels of the map's column from window place p on, channels from `channel` on, moved
- * by d0, d1, d2. */
+/** Starts a copy to shared memory at `to`: 64 channels from `channel` on, of the tap at distance
+ * (d0, d1, d2), for as many windows from p on as the descriptor says. Completion is counted on
+ * `barrier`. */
 __device__ __forceinline__ void tma_load_windows(uint32_t to, const CUtensorMap *map,
                                                  const conv_call &c, const conv_copies &copies,
                                                  const conv_place &p, int channel, int d0, int d1,
@@ -56,9 +57,9 @@ __device__ __forceinline__ void tma_load_windows(uint32_t to, const CUtensorMap 
  * stored. */
 template <int SETS, int WIDE, int STAGES, int BLOCKS> struct conv_shape {
     static constexpr int sets = SETS, tall = 128 * SETS, wide = WIDE, stages = STAGES,
-                         blocks = BLOCKS; /* of a multiprocessor */
+                         blocks = BLOCKS; /* per multiprocessor */
     static constexpr int image_bytes = tall * 128, stage_bytes = image_bytes + wide * 128,
-                         slab_bytes = 64 * 128; /* results of a group on their way to memory */
+                         slab_bytes = 64 * 128; /* staging area for the results of a group */
     static constexpr int bytes =
         stages * stage_bytes + CONV_GROUPS * slab_bytes + tile_ring<stages>::bytes;
 };
@@ -76,7 +77,8 @@ __device__ __forceinline__ conv_tile conv_tile_of(const conv_call &c, int tile, 
     return {tall * S::tall, (tile - tall * wide) * S::wide, set};
 }
 
-/** all: tiles of a group of channels. */
+/** Windows times weight plus bias. all: tiles of one group of channels; block b computes tiles b,
+ * b + gridDim.x, ... of all groups. */
 template <class T, class S>
 static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
     conv_wgmma_kernel(const __grid_constant__ conv_call c,
@@ -172,8 +174,8 @@ static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
 
 /* --------------------------------------------------------------------- y x windows ---- */
 
-/** The gradient of the weight: a tile is 64 TALL rows by 64 WIDE elements of windows, 64 elements
- * of one tap at a time. A group of warps has 64 SETS rows and 128 elements. A step is 64 windows.
+/** Tiles of the gradient of the weight. A slab is 64 channels of one tap. A tile is 64 TALL rows by
+ * `wide` slabs, and a group of warps computes 64 SETS rows by 2 slabs of it. A step is 64 windows.
  */
 template <int SETS, int TALL> struct conv_by_shape {
     static constexpr int sets = SETS, tall = TALL, wide = 4 * SETS / TALL, stages = 4;
@@ -184,19 +186,20 @@ template <int SETS, int TALL> struct conv_by_shape {
 };
 
 /**
- * Division of the steps of all tiles among blocks, which depends only on the shape. Sums of a block
- * that has some steps of a tile go to place() in c.partial, and conv_merge_kernel adds them.
+ * Division of the steps of all tiles among blocks, which depends only on the shape. A block that
+ * computes only some steps of a tile writes its sums to c.partial at place(), and conv_merge_kernel
+ * adds them.
  *
- * parts > 0: each tile has `parts` parts of `each` steps; a block has one. Blocks of the same part
- * run at the same time, so that memory is read once. Else the steps form a sequence, tile after
- * tile, and block b has the steps from b each to (b + 1) each - 1: all blocks have the same number.
+ * parts > 0: each tile has `parts` parts of `each` steps, one per block. Blocks of the same part
+ * run at the same time, so that memory is read once. parts = 0: the steps form a sequence, tile
+ * after tile, and block b computes steps b * each to (b + 1) * each - 1 of the sequence.
  */
 struct conv_division {
-    int tiles; /* of a group of channels */
-    int all;   /* of all groups */
-    int steps; /* of a tile */
+    int tiles; /* tiles of one group of channels */
+    int all;   /* tiles of all groups */
+    int steps; /* steps of a tile */
     int parts, blocks;
-    int64_t each; /* steps of a block */
+    int64_t each; /* steps of a block; the last block or part may have fewer */
 
     /** The block with the first steps of a tile, and the one with the last ones. */
     __device__ __forceinline__ int first_block(int tile) const
@@ -214,8 +217,8 @@ struct conv_division {
     }
 };
 
-/** The sums of a lane in one tile: rows row and row + 8 of group `set`, and N tiles of 8 elements
- * of slab `at`, from element 8 n on. */
+/** Stores a lane's sums x: rows `row` and row + 8 of group `set`, and N tiles of 8 elements of slab
+ * `at`, from element 8 * n of the slab on. */
 template <class T, int N>
 __device__ __forceinline__ void conv_store_slab(const conv_call &c, const float (&x)[N][4], int set,
                                                 int row, int at, int n)
@@ -225,10 +228,10 @@ __device__ __forceinline__ void conv_store_slab(const conv_call &c, const float 
         conv_store_weight<T>(c, x, set, row, tap * c.each + first, c.each - first);
 }
 
-/** A block's next steps of one tile; count = 0 at the end. */
+/** A block's next steps, all of one tile. */
 struct conv_piece {
-    int tile, begin, count; /* of all groups of channels; steps of the tile */
-    int set, row, slab;
+    int tile, begin, count; /* tile among those of all groups; its first step; number of steps */
+    int set, row, slab;     /* the tile's group of channels, first row and first slab */
 
     template <class S>
     static __device__ __forceinline__ conv_piece of(const conv_call &c, const conv_division &d,
@@ -310,7 +313,7 @@ static __global__ void __launch_bounds__(CONV_BLOCK_BY, 1)
         }
     } else {
         registers_grow<224>();
-        bool by_rows_of_y = S::tall > S::sets; /* of the groups */
+        bool by_rows_of_y = S::tall > S::sets; /* the two groups divide rows; else slabs */
         int first = by_rows_of_y ? group * S::sets : 0, element = by_rows_of_y ? 0 : 2 * group,
             thread = (int)threadIdx.x % 128;
         float sums[S::sets][16][4];
@@ -365,9 +368,10 @@ static __global__ void __launch_bounds__(CONV_BLOCK_BY, 1)
 #endif
 }
 
-enum { CONV_MERGED = 4 }; /* tiles of 8 columns of a block */
+enum { CONV_MERGED = 4 }; /* tiles of 8 columns that a block of conv_merge_kernel adds */
 
-/** Adds the sums of tiles that several blocks computed, in the order of the blocks. */
+/** Adds the partial sums of each tile that several blocks computed, in the order of the blocks, and
+ * stores them rounded. */
 template <class T, class S>
 static __global__ void __launch_bounds__(128)
     conv_merge_kernel(const __grid_constant__ conv_call c,

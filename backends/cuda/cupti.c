@@ -1,9 +1,10 @@
 /**
  * @file cupti.c  Times of device work by CUPTI's activity API.
  *
- * CUPTI writes a record per kernel, copy and memset. It also writes, per API call, the number that
- * the calling thread last pushed: the tag. Both records have the call's correlation id, by which
- * ts_cupti_end() joins them. Kernels of a graph have the id of the graph's launch.
+ * CUPTI writes a record per kernel, copy and memset (a work), and per API call a record of its time
+ * and a record of the number that the calling thread last pushed: the tag. All have the call's
+ * correlation id, by which ts_cupti_end() joins them. Works of a graph have the id of the graph's
+ * launch.
  *
  * The file loads CUPTI at run time and declares the parts of its interface that it uses. The
  * offsets in records are equal in CUPTI 12 and 13.
@@ -257,8 +258,9 @@ static const char *keep_name(const char *from)
     return NULL;
 }
 
-/** Blocks of a grid, divided by the blocks that a device runs at once. 0: unknown, or a kernel with
- *  the same number of blocks on each multiprocessor, whose blocks loop over the work. */
+/** Blocks of a kernel's grid, divided by the blocks that the device runs at once. 0: unknown, or
+ *  the number of blocks is a multiple of the multiprocessors, as in kernels whose blocks loop over
+ *  the work. */
 static float waves_of(const uint8_t *record, uint32_t device)
 {
     enum { BLOCKS_MOST = 32, REGISTER_UNIT = 8, RESERVED = 1024 };
@@ -437,8 +439,8 @@ ts_status ts_cupti_begin(void *state)
     return TS_OK;
 }
 
-/* Thread-local: the number of the session in which this thread pushed a tag. Its stack in CUPTI has
- * at most one tag. */
+/* Number of ended sessions. Each thread remembers in which session it pushed a tag; its stack of
+ * tags in CUPTI has at most one. */
 static _Atomic uint32_t sessions;
 
 void ts_cupti_tag(void *state, uint64_t tag)

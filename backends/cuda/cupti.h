@@ -10,21 +10,24 @@ TS_BEGIN_DECLS
 
 /* `state`, that of the backend, is not used. */
 
-/** Starts recording, or drops what was recorded so far. TS_ERR_UNSUPPORTED if CUPTI is missing or
- *  another tool uses it. */
+/** Starts recording; if a recording runs, drops its records. TS_ERR_UNSUPPORTED if CUPTI is missing
+ *  or another tool uses it. */
 ts_status ts_cupti_begin(void *state);
 /** Tags the work that the calling thread queues from now on. */
 void ts_cupti_tag(void *state, uint64_t tag);
-/** The time now on the clock of the records, in ns; 0 unless CUPTI records. */
+/** Current time on the clock of the records, in ns; 0 if nothing is being recorded. */
 int64_t ts_cupti_clock(void *state);
-/** What a device runs at once; all zero: unknown. */
+/** Resources of a device; all zero: unknown. */
 typedef struct ts_cupti_limits {
     uint32_t processors;                 /* multiprocessors */
-    uint32_t threads, registers, shared; /* threads, registers and bytes of each of them */
+    uint32_t threads, registers, shared; /* per multiprocessor; shared: bytes of shared memory */
 } ts_cupti_limits;
-/** Sets the limits of a device, from which the waves of its kernels are computed. */
+/** Sets the limits of a device, from which the waves of its kernels are computed. Ignores devices
+ *  with an index above 15. */
 void ts_cupti_set_limits(int device, const ts_cupti_limits *of);
-/** Ends recording. Call when the devices have no work left. */
+/** Ends recording, detaches CUPTI and fills *record, whose arrays are valid until the next
+ *  ts_cupti_begin(). Synchronize all devices first. TS_ERR_STATE if nothing is being recorded,
+ *  TS_ERR_UNSUPPORTED if CUPTI cannot deliver its records. */
 ts_status ts_cupti_end(ts_device_record *record);
 
 TS_END_DECLS

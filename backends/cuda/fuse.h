@@ -86,7 +86,7 @@ typedef struct ts_cuda_group {
     bool full;              /* no access is outside of its row, no row outside of the space */
     int threads, resident;  /* threads of a block; blocks that a multiprocessor shall hold */
     int64_t blocks, lines;  /* lines of partial sums; 0: no sums */
-    int members; /* with members (fuse_members.c): most of a launch, a power of two; else 0 */
+    int members; /* maximum members per launch, a power of two; 0: a group without members */
 } ts_cuda_group;
 
 enum { TS_CUDA_GROUP_THREADS = 256 };
@@ -95,11 +95,12 @@ enum { TS_CUDA_GROUP_THREADS = 256 };
  *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
  *  cast. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
-/** Describes the calls of a group and finds its values. False if a call is not the loop of a known
- *  function, or needs another row. */
+/** Describes the calls of a group in group->calls and its tensors in group->values, which the
+ *  caller allocated. False if a call is neither a describable loop nor a known call by rows, or
+ *  if two calls by rows have different dims of a row. */
 bool ts_cuda_group_gather(ts_cuda_group *group, const ts_group_call *calls, int count);
-/** Bytes of memory for a group of `count` calls: its calls, its values, the words of its key, the
- *  addresses of its kernel's arguments. */
+/** Sizes in bytes for a group of `count` calls: its calls, its values, the words of its key, and
+ *  the array of its kernel's argument addresses. */
 typedef struct ts_cuda_group_room {
     size_t calls, values, words, arguments;
 } ts_cuda_group_room;
@@ -107,8 +108,9 @@ ts_cuda_group_room ts_cuda_group_room_for(int count);
 /** Writes the key of a group's kernel: the device, and all that the source depends on. Returns the
  *  number of words. */
 int ts_cuda_group_words(const ts_cuda_group *group, uint64_t *words);
-/** Finds or compiles the kernel of a group on the current device. A kernel that NVRTC or the driver
- *  has rejected is not compiled again: TS_ERR_UNSUPPORTED. */
+/** Finds or compiles the kernel of a group on the current device; *function is not owned by the
+ *  caller. A kernel that NVRTC or the driver has rejected before is not compiled again:
+ *  TS_ERR_UNSUPPORTED. */
 ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words, int nwords,
                                void **function, ts_group_report *report);
 /** Index of a tensor in group->values; adds the tensor if it is new. */
@@ -166,8 +168,8 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
 ts_status ts_cuda_group_run_members(void *state, int device, const ts_group_call *calls, int count,
                                     int members, ts_stream *stream, ts_group_report *report);
 
-/** Compiles a group for a compute capability without a device; so does the second for a group with
- *  members. Exported for tests. */
+/** Both compile a group for a compute capability (10 major + minor), without a device; the second a
+ *  group with members. The caller frees compiled->image. Exported for tests. */
 TS_API ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
                                        ts_cuda_compiled *compiled);
 TS_API ts_status ts_cuda_members_compile(const ts_group_call *calls, int count, int members,

@@ -1,8 +1,9 @@
 /**
  * @file fuse_members.c
- * Fused groups with members: the same calls over different contiguous tensors, as one kernel. A
- * table of the members' addresses, sizes and numbers is an argument of the kernel; a block finds
- * its member by binary search. More members than a table holds take several launches.
+ * Fused groups with members: one kernel runs the same calls over several sets of contiguous
+ * tensors, the members. A table of the members' addresses, sizes and numbers is an argument of the
+ * kernel; a block finds its member by binary search. Members that do not fit in one table need
+ * further launches.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
@@ -15,7 +16,9 @@
 enum { MOST_MEMBERS = 256, MOST_BYTES = 24000 /* of a table; an argument has 32,764 at most */,
        UNROLL = 4 /* accesses per thread */ };
 
-/** Describes a group with memory at `block`, of ts_cuda_group_room_for(count). */
+/** Describes the calls of one member in *g, whose calls and values are stored at `block` (sizes:
+ * ts_cuda_group_room_for()). False if one pointwise kernel over contiguous tensors cannot run
+ * them. */
 static bool describe(ts_cuda_group *g, char *block, const ts_group_call *calls, int count)
 {
     ts_cuda_group_room bytes = ts_cuda_group_room_for(count);
@@ -35,7 +38,7 @@ static bool describe(ts_cuda_group *g, char *block, const ts_group_call *calls, 
     return g->numel / 16 < INT32_MAX;
 }
 
-/** True if one kernel computes both: they differ in addresses, sizes and numbers only. */
+/** True if a and b differ only in addresses, sizes and numbers, so one kernel serves both. */
 static bool alike(const ts_cuda_group *a, const ts_cuda_group *b)
 {
     bool same = a->nvalues == b->nvalues;
@@ -56,7 +59,8 @@ static bool alike(const ts_cuda_group *a, const ts_cuda_group *b)
     return same;
 }
 
-/** The widest access that a member's addresses allow. */
+/** Elements per access of a member: 16 bytes of the widest type, or 1 if an address is not
+ * aligned. */
 static int width_of(const ts_cuda_group *g)
 {
     int widest = 1;
@@ -125,8 +129,9 @@ static uint32_t put(const table *t, int i, const ts_cuda_group *g, int width)
 typedef struct run {
     const ts_group_call *calls;
     int count, members;
-    ts_cuda_group first, own; /* the first member, and the one looked at */
-    char *block, *second;     /* memory of both; `block` goes on with words, arguments, the table */
+    ts_cuda_group first, own; /* the first member, and the current one */
+    char *block, *second;     /* memory of `first` and of `own`; the words of the key and the
+                                 addresses of arguments follow `second` */
     ts_cuda_group_room bytes;
     table table;
 } run;
@@ -136,7 +141,8 @@ static const ts_group_call *calls_of(const run *r, int member)
     return r->calls + (size_t)member * (size_t)r->count;
 }
 
-/** Describes all members and lays out their kernel. */
+/** Describes the first member and sets its kernel's layout. TS_ERR_UNSUPPORTED if a member cannot
+ * be described or needs another kernel. */
 static ts_status prepare(run *r)
 {
     if (!describe(&r->first, r->block, r->calls, r->count))

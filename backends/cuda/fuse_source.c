@@ -112,8 +112,8 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
     return true;
 }
 
-/** Appends the parameters of a group with members, and the values of those of other groups: the
- *  block's member has their places in the table. */
+/** Appends the parameters of a group with members. Then defines variables with the names that an
+ *  ordinary group has as parameters, from the table's entries of the block's member. */
 static void put_members(text *t, const ts_cuda_group *g, name (*names)[TS_KERNEL_OPERANDS + 1])
 {
     int tensors = 0, numbers = 0;

@@ -35,7 +35,8 @@ template <int N> struct group_tensor {
  */
 template <int M, int T, int N> struct group_members {
     uint32_t count, first[M + 1];
-    uint32_t accesses[M], tail[M]; /* as in group_space; tail is V if the last access is whole */
+    uint32_t accesses[M], tail[M]; /* as in group_space, but tail is never 0: V if the last access
+                                      is whole */
     char *data[T][M];
     double number[N ? N : 1][M];
     __device__ __forceinline__ uint32_t of_block(uint32_t block) const
@@ -50,6 +51,7 @@ template <int M, int T, int N> struct group_members {
         }
         return low;
     }
+    /** Iteration space of member i, which has one dim: `by` and `sizes` are not set. */
     __device__ __forceinline__ group_space space(uint32_t i) const
     {
         group_space s;

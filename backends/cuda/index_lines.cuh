@@ -1,11 +1,11 @@
 /**
- * @file index_lines.cuh  Scatters line by line along the indexed dim: only elements of the same
- * line can have the same target. A block holds a line of the result in shared memory, lets the
- * line's indices write there, and stores it, so that self, index, source and result cross the bus
- * once each. Adjacent lines share sectors of 32 bytes; their blocks run at the same time, so the
- * sectors are shared in the second-level cache. If there are many short lines, or lines have few
+ * @file index_lines.cuh  Scatters (scatter, scatter_add, index_add) line by line. A line is the
+ * elements along the indexed dim; only elements of the same line can have the same target. A block
+ * builds a line of the result in shared memory and stores it, so that self, index, source and
+ * result are each accessed once. Adjacent lines share 32-byte sectors; their blocks run at the same
+ * time, so the sectors are shared in the L2 cache. If there are many short lines, or lines have few
  * indices, a thread processes a whole line. Few long lines are divided into shares, whose sums are
- * added in order. If a line of the result has few elements, each thread has sums of its own.
+ * added in order. If a line of the result has few elements, each thread has its own sums.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_LINES_CUH
@@ -21,28 +21,28 @@ enum {
     LINE_SHARED = 200 * 1024,    /* maximum bytes of shared memory per block */
     LINE_THREADS = 512,          /* maximum threads per block */
     LINE_ROWS = 4,               /* elements that a thread loads at a time */
-    LINE_MANY = 64,              /* with this many blocks, lines may have any length */
-    LINE_LENGTH = 32 * 1024,     /* longest line, if there are fewer blocks */
+    LINE_MANY = 64,              /* with at least this many blocks, lines may have any length */
+    LINE_LENGTH = 32 * 1024,     /* longest line or share with fewer than LINE_MANY blocks */
     LINE_FEW = 512,              /* below this many targets, lanes of a warp often share a target */
     LINE_LEAST = 8,              /* longest line for one thread, for any number of lines */
-    LINE_OWN = 64 * 1024,        /* bytes of shared memory for sums per thread, of a whole block */
-    LINE_TURNS = 64,             /* elements of a thread for which more shares are better */
-    LINE_SHORT = 64,             /* longest line for one thread, if there are */
-    LINE_SHORT_MANY = 2048       /* at least this many lines */
+    LINE_OWN = 64 * 1024,        /* shared memory of a block whose threads have their own sums */
+    LINE_TURNS = 64,             /* most elements per thread with own sums, if more shares exist */
+    LINE_SHORT = 64,             /* longest line for one thread with LINE_SHORT_MANY lines */
+    LINE_SHORT_MANY = 2048       /* number of lines from which LINE_SHORT holds */
 };
 
-/** The lines of the index, and where the same lines are in self (and the result) and in the source.
- * Strides are in elements. */
+/** The lines of the index, and the offsets of the same lines in self (and the result) and in the
+ * source. Strides are in elements. */
 struct line_shape {
-    bool fits;
+    bool fits;          /* the kernels of this file can run; else no other field may be used */
     bool sums;          /* true: elements are added; false: the last of equal indices wins */
     bool all;           /* every line of self has a line of the index */
     int64_t count;      /* number of lines */
     int64_t shares;     /* shares per line */
     uint32_t share;     /* elements per share */
     uint32_t length, n; /* elements of a line of the index, of a line of self */
-    int64_t along_self, along_src, along_index;
-    walk<uint32_t, 3> lines; /* self, source, index */
+    int64_t along_self, along_src, along_index; /* strides between elements of a line */
+    walk<uint32_t, 3> lines; /* offset of a line's first element in self, source and index */
     int own;                 /* threads per block if each thread has its own sums; 0: shared sums */
     int beside;              /* if own > 0: adjacent lines per block */
 
@@ -70,9 +70,9 @@ struct line_shape {
     bool is_least(int64_t along) const { return along <= (sums ? LINE_LEAST : 1); }
 };
 
-/** Sets `fits` if a block can hold a line in shared memory, with `bytes` bytes per element, and
- * there are enough blocks, or short lines, or sums, which can be cut into shares. The index has the
- * dims of src, or one dim, which is along `dim` of src. */
+/** Sets `fits` if a line of self fits in a block's shared memory, with `bytes` bytes per element,
+ * and there are enough blocks or the lines or shares are short; only sums have shares. The index
+ * has the dims of src, or one dim, which is along `dim` of src. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)
@@ -107,7 +107,7 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     lines = walk<uint32_t, 3>(sizes, ts_ndim(self), strides);
     length = (uint32_t)along;
     n = (uint32_t)bound;
-    /* some 512 blocks, each of which has four times the work of beginning and ending */
+    /* about 512 blocks; each adds at least four times as many elements as a line of self has */
     if (sums && count < LINE_MANY) {
         shares =
             along / (4 * bound + 4096) < 512 / count ? along / (4 * bound + 4096) : 512 / count;
@@ -115,7 +115,7 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     }
     share = (uint32_t)((along + shares - 1) / shares);
     shares = (along + share - 1) / share;
-    /* a long line of which little is written is better left where it is */
+    /* copying a long line through shared memory is not worth it for few indices */
     fits = is_least(along) || ((count * shares >= LINE_MANY || share <= LINE_LENGTH) &&
                                bound <= 8 * along + 4096);
 }
@@ -131,7 +131,7 @@ inline void line_shape::share_out(int bytes)
     int64_t shortest = threads / beside * each;
     if ((int64_t)n * bytes * threads > LINE_OWN || length < shortest || length < 256)
         return;
-    /* some 1,024 blocks, each of which adds more than it sets to 0 and joins */
+    /* about 1,024 blocks, each with more elements to add than sums to clear and join */
     int64_t blocks = (count + beside - 1) / beside, most = length / (4 * shortest),
             parts = blocks < 1024 ? 1024 / blocks : 1;
     parts = parts < most ? parts : most;
@@ -146,7 +146,7 @@ inline void line_shape::share_out(int bytes)
 /** Elements with room to the next multiple of 8. */
 static inline __host__ __device__ int64_t line_padded(int64_t n) { return (n + 7) / 8 * 8; }
 
-/** A line of this block or thread: where it begins in self, source and index. */
+/** Offsets of the first element of a line in self, source and index. */
 struct line_at {
     int64_t self, src, index;
     __device__ __forceinline__ line_at(const line_shape &l, uint32_t line)
@@ -185,10 +185,10 @@ __global__ void __launch_bounds__(LINE_THREADS)
 }
 
 /**
- * Sums in the order of the index: the block processes LINE_ROWS widths of the index at a time, and
- * elements with the same target take turns, lowest first. If there are few targets, the first lane
- * of each group of equal indices in a warp first adds the group's elements, lane after lane. With
- * `sums` the line starts at zero and is written to sums[share][line].
+ * scatter_add: adds in the order of the index. The block processes LINE_ROWS * blockDim.x indices
+ * at a time, and elements with the same target take turns, lowest position first. If there are few
+ * targets, the first lane of each group of equal indices in a warp first adds the group's elements
+ * in lane order. If sums is not NULL, the line starts at zero and is written to sums[share][line].
  */
 template <class T>
 __global__ void __launch_bounds__(LINE_THREADS)

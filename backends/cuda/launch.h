@@ -19,21 +19,21 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks per cluster, along x; 1: no clusters */
 } ts_cuda_grid;
 
-/** Launches on the calling thread's device. The first launch of a kernel, and each with more shared
- * memory than before, sets the attributes that the grid needs. arguments: an address for each of
- * the kernel's parameters. */
+/** Launches a kernel on the calling thread's device. The first launch of a kernel, and each launch
+ * with more shared memory than before, sets the attributes that the grid needs. arguments: the
+ * address of each argument. */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 
-/** Like ts_cuda_launch(), but the blocks may start before the previous kernel on the stream has
- * ended. The kernel must itself wait for that one's results, by griddepcontrol.wait. Call only for
- * sm_90 or later, and with a grid without clusters. */
+/** Like ts_cuda_launch(), but blocks may start before the previous kernel on the stream has ended;
+ * the launched kernel must wait for the previous kernel's results by griddepcontrol.wait. Requires
+ * sm_90 or later and a grid without clusters. */
 cudaError_t ts_cuda_launch_early(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                  cudaStream_t stream);
 
-/** Like ts_cuda_launch(), but all blocks run at the same time, so that they may wait for each
- * other. The grid has no clusters. Returns cudaErrorCooperativeLaunchTooLarge for more blocks than
- * ts_cuda_clusters(). */
+/** Like ts_cuda_launch(), but all blocks run at the same time, so that they may wait for each other
+ * (a cooperative launch). The grid must have no clusters. Returns
+ * cudaErrorCooperativeLaunchTooLarge for more blocks than ts_cuda_clusters(). */
 cudaError_t ts_cuda_launch_together(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                                     cudaStream_t stream);
 

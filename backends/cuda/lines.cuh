@@ -2,9 +2,9 @@
  * @file lines.cuh  Kernels over lines of any length and stride that do not fit rows.cuh; they read
  * a line several times. A line is the `count` elements along one dim of a tensor (outer, count,
  * inner): element i of line (o, j) is at (o * count + i) * inner + j. A block processes X adjacent
- * lines with Y threads each, so that accesses are coalesced. If there are too few such tiles of
- * lines for the device and the lines are long, several blocks share a tile; they run at the same
- * time and exchange their numbers through device memory.
+ * lines (a tile) with Y threads each, so that accesses are coalesced. If there are few tiles and
+ * the lines are long, several blocks share a tile: a cooperative launch runs all blocks at the same
+ * time, and they exchange partial results through device memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINES_CUH
@@ -18,10 +18,10 @@ namespace ts {
 struct lines {
     int64_t outer, count, inner;
 
-    /* of a tile of lines that several blocks share */
+    /* for tiles that several blocks share; lines_launch() sets them */
     int shares = 1;              /* blocks per tile */
-    double *numbers = nullptr;   /* (reductions, tiles, shares, X) */
-    unsigned *arrived = nullptr; /* (tiles), initially 0: how often blocks have stored numbers */
+    double *numbers = nullptr;   /* partial results (reductions, tiles, shares, X) */
+    unsigned *arrived = nullptr; /* (tiles), initially 0: number of partial results stored */
 
     /** Blocks without sharing. */
     int64_t tiles() const { return inner == 1 ? outer : outer * ((inner + 31) / 32); }
@@ -32,7 +32,8 @@ enum {
     LINES_REDUCTIONS = 3 /* most reductions of a kernel */
 };
 
-/** Device memory for lines that blocks share, if they are few and long. */
+/** Takes scratch memory for shared tiles if the lines are few and long (else data is NULL), and
+ * gives it back at the end of the scope. Call failed() before use. */
 struct lines_scratch {
     static constexpr int64_t numbers = (int64_t)LINES_REDUCTIONS * LINES_SHARED * 32 * 8,
                              bytes = numbers + LINES_SHARED * 4; /* numbers, then counters */
@@ -52,7 +53,7 @@ struct lines_scratch {
         if (data)
             ts_scratch_give(where, data, bytes);
     }
-    /** Whether memory was wanted and refused; the error is recorded. */
+    /** True if the allocation failed; the error is recorded. */
     bool failed() const { return few && !data; }
 };
 
@@ -91,8 +92,9 @@ template <int X, int Y, class OP, class A> __device__ __forceinline__ A line_red
     return part[0][threadIdx.x];
 }
 
-/** Like line_reduce(), over all threads of a line. `turn`: number of the reduction in the kernel.
- * The order depends on the shape and the number of shares only. */
+/** Like line_reduce(), over all threads of a line in all blocks that share it. turn: index of the
+ * reduction in the kernel, from 0 and without gaps; all threads of these blocks must call. The
+ * order of the sum depends only on the shape and the number of shares. */
 template <int X, int Y, class OP, class A>
 __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
 {
@@ -118,8 +120,8 @@ __device__ __forceinline__ A lines_reduce(const lines &l, int turn, A x)
     return line_reduce<X, Y, OP>(x);
 }
 
-/** Launches a kernel whose first parameter is the lines, with as many blocks per tile as can be
- * resident at once if there is scratch, else one. */
+/** Launches a kernel whose first parameter is the lines. With scratch memory, as many blocks share
+ * a tile as can be resident at once and have enough elements; else a tile has one block. */
 template <class... P, class... A>
 cudaError_t lines_launch(void (*kernel)(lines, P...), lines l, dim3 block,
                          const lines_scratch &scratch, cudaStream_t stream, const A &...args)

@@ -10,14 +10,15 @@ namespace ts {
 /** A space whose operands have different dtypes. */
 template <int N> struct any_space : loop_space<N> {
     uint8_t dtype[N]; /* ts_dtype; for numbers from the host: compute */
-    uint8_t compute;  /* elements are first rounded to this dtype */
+    uint8_t compute;  /* dtype to which arguments are rounded before fn is applied */
 };
 
-/** Bits of an element of up to 4 bytes; of any element if the kernel computes in A of 8 bytes. */
+/** Word for the bits of an element: 64 bits if A has 8 bytes, else 32, which hold elements of up to
+ * 4 bytes. */
 template <class A> using any_bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
 
-/** Converts elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute dtype. Words
- * of 8 bytes that are not any_bits<A> hold elements of 8 bytes. */
+/** Converts elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute dtype. W is
+ * any_bits<A>, or uint64_t for elements of 8 bytes where any_bits<A> has 32 bits. */
 template <class A, class W>
 __device__ __forceinline__ void any_convert(const W (&raw)[LOOP_RUN], int dtype, int compute,
                                             A (&x)[LOOP_RUN])
@@ -67,7 +68,7 @@ __device__ __forceinline__ void any_convert(const W (&raw)[LOOP_RUN], int dtype,
 #undef TS_EACH
 }
 
-/** Stores fn's values as elements of a dtype. */
+/** Stores the thread's results x as elements of the result's dtype. */
 template <class B, int N>
 __device__ __forceinline__ void any_store(const any_space<N> &s, const loop_elements<N> &at,
                                           const B (&x)[LOOP_RUN])

@@ -12,22 +12,25 @@
 
 namespace ts {
 
-/** An operand along the innermost dim: contiguous, one element for all, or a number of the host. In
- * kernels of single elements (V = 1), way_one means any stride. */
+/** Layout of an operand along dim 0, the innermost: contiguous (way_array), stride 0 (way_one), or
+ * a number on the host (way_number). In kernels of single elements (V = 1), way_one means any
+ * stride other than contiguous. */
 enum access_way : uint8_t { way_array, way_one, way_number };
 
-/** The elements of a thread in kernels of single elements. */
+/** How a kernel of single elements assigns elements to a thread. The order of the space has the
+ * innermost dim fastest. */
 enum loop_walk : uint8_t {
     walk_apart, /* LOOP_RUN elements, LOOP_THREADS apart in the order of the space */
-    walk_flat,  /* LOOP_RUN consecutive elements in the order of the space, which is that of the
-                   result's memory */
+    walk_flat,  /* LOOP_RUN consecutive elements in the order of the space; the result is contiguous
+                   in this order */
     walk_runs,  /* a run: up to LOOP_RUN consecutive elements along dim 0 */
     walk_tiles  /* a run; a block's runs form a tile of dims 0 and 1, because an operand is
                    contiguous along dim 1 */
 };
 
-/** A kernel's iteration space: sizes in accesses, strides in bytes per access. With runs, sizes[0]
- * is the number of runs of a row, and strides[k][0] that of an element. */
+/** A kernel's iteration space, innermost dim first; operand 0 is the result. Along dim 0, sizes
+ * count accesses and strides are in bytes per access; with walk_runs and walk_tiles, sizes[0] is
+ * the number of runs per row and strides[k][0] the bytes per element. Other dims count indices. */
 template <int OPERANDS> struct loop_space {
     uint32_t accesses; /* of V elements each, or runs */
     uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
@@ -41,8 +44,8 @@ template <int OPERANDS> struct loop_space {
     bool flat; /* one dim; the operands are arrays, or arrays and numbers */
 
     loop_walk walk;
-    bool heads;       /* rows of the result begin anywhere: runs begin where the address is a
-                         multiple of LOOP_RUN elements */
+    bool heads;       /* rows of the result may be unaligned: runs begin at addresses that are
+                         multiples of LOOP_RUN elements, so a row's first run may be partial */
     uint8_t item;     /* log2 of the bytes of the result's elements */
     uint8_t lanes;    /* log2 of the runs of a tile along dim 0 */
     uint32_t row;     /* elements along dim 0 */
@@ -52,8 +55,8 @@ template <int OPERANDS> struct loop_space {
 
 enum {
     LOOP_THREADS = 256,
-    LOOP_RUN = 4 /* elements of a thread in kernels of single elements; other kernels have one
-                    access of 16 bytes, because more loads in flight make memory 5 % slower */
+    LOOP_RUN = 4 /* elements per thread in kernels of single elements; other kernels make one
+                    16-byte access per thread: with more loads in flight, memory is 5 % slower */
 };
 
 /** Adds to offset the bytes from the space's first element to index i of dims d and above, in the
@@ -77,8 +80,8 @@ __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint3
 
 /** A thread's elements in a kernel of single elements. */
 template <int N> struct loop_elements {
-    int64_t first[N];            /* offset of element 0 of a run, in bytes; it may not exist */
-    int64_t apart[LOOP_RUN][N]; /* offsets of elements that are no run */
+    int64_t first[N];            /* if run: byte offset of element 0, even if that does not exist */
+    int64_t apart[LOOP_RUN][N]; /* if not run: byte offset of each element */
     uint32_t some;               /* bit u: element u exists */
     bool run;
 
@@ -140,7 +143,8 @@ template <int N> struct loop_elements {
     }
     __device__ __forceinline__ bool has(int u) const { return some >> u & 1; }
 
-    /** Loads the elements of operand k as words; others become 0 or another element. */
+    /** Loads the thread's elements of operand k as words. Entries of x without an element become 0
+     * or the value of another element. */
     template <class W>
     __device__ __forceinline__ void load(const loop_space<N> &s, int k, W (&x)[LOOP_RUN]) const
     {
@@ -208,7 +212,8 @@ private:
     }
 };
 
-/** A loop kernel as the host launches it. The type does not depend on functor or element types. */
+/** A loop kernel with all that its launch needs. Independent of functor and element types, so that
+ * the launching code is compiled once per number of operands. */
 template <int N> struct loop_launcher {
     const void *kernel; /* takes the space, at `space`, and the functor, at `fn` */
     const void *fn;
@@ -242,15 +247,16 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** Whether operand k is read along dim d rather than along dim 0: 32 bytes, which are read at once,
- * have several of its elements along d, and one along dim 0. */
+/** True if a 32-byte sector of operand o holds several elements along dim d but only one along dim
+ * 0, so that threads should read along dim d. */
 inline bool loop_lies_along(const ts_operand &o, int d)
 {
     return !o.host && o.strides[0] >= 32 && o.strides[d] > 0 && o.strides[d] <= 16;
 }
 
-/** Chooses the elements of each thread in a kernel of single elements, for `accesses` elements in
- * rows of `row`, `beside` along dim 1. Returns the number of blocks. */
+/** Sets s.walk and the fields that it needs, for a kernel of single elements. accesses: number of
+ * elements; row: elements along dim 0; beside: elements along dim 1, or 1. Returns the number of
+ * blocks. */
 template <int N>
 __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space &space,
                                                int64_t row, int64_t beside, int64_t accesses,
@@ -287,7 +293,7 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
             return along * up * (rows / beside);
         }
     }
-    /* a quarter of the elements of runs may be missing, or half if the alternative is apart */
+    /* up to a quarter of the elements of runs may be missing; up to half instead of walk_apart */
     if (array && (dense ? 4 : 6) * row >= 3 * LOOP_RUN * runs) {
         s.walk = walk_runs;
         s.sizes[0] = divisor((uint32_t)runs);
@@ -336,7 +342,8 @@ ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64
     return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
 }
 
-/** Whether every operand of the innermost dim can be moved V elements at a time. */
+/** True if each operand can be accessed V elements at a time along dim 0: it is contiguous and
+ * aligned there, a host number, or an argument with stride 0. */
 template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], int V)
 {
     if (V == 1 || (space.ndim > 1 && space.sizes[0] % V) || space.sizes[0] < V)
@@ -384,9 +391,9 @@ template <int N> ts_space loop_ordered(const ts_space &space)
     return order;
 }
 
-/** Launches a kernel over parts along the outermost dim with fewer than 2^31 accesses each. Before
- * that, a dim with a stride of more than 31 bits is split into its single indices; so is the
- * outermost dim if one index of it is already too large for a part. */
+/** Launches a kernel over a space, in parts along the outermost dim with fewer than 2^31 accesses
+ * each. If a dim has a byte stride above INT32_MAX, or one index of the outermost dim has too many
+ * accesses, each index of that dim is launched separately. An empty space launches nothing. */
 template <int N>
 __attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &space,
                                                cudaStream_t stream, const loop_launcher<N> &to)

@@ -6,12 +6,12 @@
  * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
  * operand per thread (loop_is_wide() has the exact condition on layouts). Otherwise a thread moves
- * four elements, chosen by the layouts (loop_walk in loop_space.cuh): consecutive ones along the
- * innermost dim, of which aligned contiguous operands are one vector, or single ones. Then a
- * functor whose operands have one dtype has a kernel per arithmetic type (double, float, int64_t,
- * bool), which converts elements as it loads and stores them (loop_any.cuh); copies and selections
- * have a kernel per dtype. Offsets along the other dims are computed by multiplications instead of
- * divisions.
+ * four elements, which the layouts determine (loop_walk in loop_space.cuh): consecutive elements
+ * along the innermost dim, accessed as one vector where an operand is contiguous and aligned, or
+ * separate elements. These kernels exist once per functor and arithmetic type (double, float,
+ * int64_t, bool) and convert elements as they load and store them (loop_any.cuh); copies and
+ * selections have a kernel per dtype. Offsets along the other dims are computed by multiplications
+ * instead of divisions.
  *
  * For bf16 and f16, functors compute in f32 and get numbers in f32. If a functor has near(), the
  * kernel calls near() for bf16 and f16: a faster formula that is accurate enough for a half.
@@ -148,7 +148,7 @@ template <class T> struct loop_words {
     word_of<vec<T, 1>> at[LOOP_RUN];
 };
 
-/** LOOP_RUN single elements. */
+/** Body of a kernel of single elements: LOOP_RUN elements per thread. */
 template <class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_body_single(const loop_space<sizeof...(T) + 1> &s, const F &fn,
                                                  std::integer_sequence<int, K...>)

@@ -12,7 +12,7 @@ using namespace ts;
 
 /* --------------------------------------------------------- rows that registers do not hold ---- */
 
-enum { LONG = 256 }; /* threads of a row */
+enum { LONG = 256 }; /* threads per block; blocks may share a row (lines.cuh) */
 
 template <class T, bool RMS>
 static __global__ void __launch_bounds__(LONG)
@@ -78,7 +78,9 @@ static __global__ void __launch_bounds__(LONG)
     }
 }
 
-/** Sums of g h and of g over the rows of one share: line blockIdx.y of two (shares, n). */
+/** Partial gradients of weight and bias: for each column, sums of g times the normalized x, and of
+ * g, over the rows of share blockIdx.y. They become row blockIdx.y of dweight and dbias, each
+ * (shares, n) or NULL. */
 template <class T, bool RMS>
 static __global__ void columns_kernel(const T *g, const T *x, const wide_t<T> *mean,
                                       const wide_t<T> *rstd, wide_t<T> *dweight, wide_t<T> *dbias,
@@ -145,7 +147,7 @@ template <bool RMS> static ts_status forward(ts_frame *f, int bias_arg, double e
             norm_rows<T> a = {x, nullptr, weight, bias, y, nullptr, mean, rstd, r.outer, r.count,
                               (float)eps};
             cudaError_t e = r.count ? norm_forward<T, RMS, false>(a, c.device, c.stream)
-                                    : cudaErrorNotSupported; /* a row whose mean is NaN */
+                                    : cudaErrorNotSupported; /* an empty row has the mean NaN */
             if (e != cudaErrorNotSupported)
                 return e;
         }
@@ -217,7 +219,7 @@ template <bool RMS> static ts_status backward(ts_frame *f)
     ts_cuda_device *device = ts_cuda_use(where.index);
     if (!device)
         return ts_error_code();
-    /* one line of partial sums per resident block; long rows use fewer */
+    /* most lines of partial sums: one per block that can be resident */
     int64_t most = (int64_t)device->sms * 16, item = ts_kernel_dtype(f) == TS_F64 ? 8 : 4;
     most = most < r.outer ? most : r.outer;
     int64_t bytes = sums && r.count ? 2 * most * r.count * item : 0;

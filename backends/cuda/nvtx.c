@@ -1,7 +1,7 @@
 /**
- * @file nvtx.c  NVTX ranges. NVTX consists of headers only: without a tool such as Nsight Systems a
- * range is a call through an empty pointer. The library has a domain of its own, and registers each
- * name once.
+ * @file nvtx.c  NVTX ranges. NVTX consists of headers only: without a tool such as Nsight Systems,
+ * a range costs a test of a null function pointer. The ranges have their own domain, "tessera", and
+ * each name is registered once.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/nvtx.h"
@@ -21,7 +21,8 @@ static struct {
     } names[NAMES];
 } ranges = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/** The handle of a name; NULL if the table is full. */
+/** The handle of a name, registered at its first use; NULL if the table has no room. Names with the
+ * same first 63 characters share a handle. */
 static nvtxStringHandle_t handle_of(const char *name)
 {
     size_t hash = 5381;

@@ -17,10 +17,10 @@ using namespace ts;
 
 enum { MEMBERS = 256, THREADS = 256, SHARE = 4096 /* elements per block */ };
 
-/** Members of LISTS parallel lists; `numbers` differ between members. */
+/** Members of LISTS parallel lists: member m has a tensor in each list. */
 template <int LISTS> struct table {
     int count;
-    int first[MEMBERS + 1]; /* block at which a member begins */
+    int first[MEMBERS + 1]; /* first block of each member */
     int64_t numel[MEMBERS];
     void *data[LISTS][MEMBERS];
     double number[2][MEMBERS];
@@ -31,10 +31,10 @@ template <int LISTS> struct table {
 template <int LISTS> struct guarded_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* number of skipped steps of each member, in device memory */
-    static constexpr int least = 1; /* the kernel that counts steps */
+    static constexpr int least = 1; /* one block, which counts skipped steps */
 };
 
-/** Elements [from, to) of a member that this block takes. */
+/** Elements [from, to) of a member that this block processes. */
 struct share {
     int member;
     int64_t from, to;
@@ -70,7 +70,8 @@ static __device__ __forceinline__ bool left_out(const table<LISTS> &, const shar
     return false;
 }
 
-/** Calls fn(place, V) over a share: V elements where pointers allow, else one. */
+/** Calls fn.operator()<N>(i) for elements i to i + N - 1 of a share: N is V for whole vectors if
+ * the pointers are aligned, else 1. */
 template <int V, class F>
 static __device__ __forceinline__ void over_share(const share &s, bool aligned, F &&fn)
 {
@@ -187,8 +188,8 @@ static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel ke
     return status;
 }
 
-/** Launches f(table, blocks, stream) over the members that are like one, MEMBERS at a time.
- *  numbers(table, place, i) writes the rest. */
+/** Calls launch(table, blocks, stream) for the members with the dtypes of member `like`, at most
+ *  MEMBERS at a time. numbers(table, m, i) fills the remaining fields of entry m for member i. */
 template <class TABLE, int LISTS, class N, class F>
 static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t like, N &&numbers,
                               F &&launch)
@@ -246,7 +247,8 @@ struct adamw_numbers {
     const float *grad_scale;
 };
 
-/** Factors of the root and of the quotient in step number `step`. */
+/** Bias corrections of step number `step`, from 1: `scale` multiplies the root of the second
+ * average, and `rate` is -lr / (1 - beta1^step). */
 static __host__ __device__ __forceinline__ void adamw_factors(const adamw_numbers &c, double step,
                                                               double &scale, double &rate)
 {
@@ -316,7 +318,8 @@ static __global__ void __launch_bounds__(THREADS)
     });
 }
 
-/** Launches over members with a guard, which is arguments `guard` and the next one, or without. */
+/** Like over_members(). If argument `guard` (found) is a tensor, the device decides whether to skip
+ * the step; argument guard + 1 then is the list of counters of skipped steps. */
 template <int LISTS, class N, class F>
 static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like, int guard,
                             N &&numbers, F &&launch)
@@ -670,7 +673,8 @@ static ts_status global_norm(ts_frame *f)
     return status;
 }
 
-/** An op over lists as they are; the lists that it writes are named by bits. */
+/** Kernel of an op over lists of any strides. Bit a of WRITTEN: the op writes list a. TAKEN: the
+ * dtype that KERNEL requires of each member. */
 template <ts_kernel KERNEL, uint32_t WRITTEN, taken_fn TAKEN = dtype_of>
 static ts_status of_lists(ts_frame *f)
 {

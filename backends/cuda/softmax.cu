@@ -48,7 +48,8 @@ template <class T> struct softmax_gradient_of {
 
 /* ------------------------------------------------------------------------------- lines ---- */
 
-/** A line in device memory, which Y threads of each block of its tile of X lines work on. */
+/** A thread's line in device memory. In each block that has its tile, Y threads process the line;
+ * reduce() combines the values of all of them. */
 template <class T, int INPUTS, int X, int Y> struct block_line {
     line_place<X, Y> place;
     const lines &of;
@@ -85,7 +86,8 @@ static __global__ void __launch_bounds__(X *Y, 1024 / (X * Y))
     a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(l), l, a.x, a.y});
 }
 
-/** Launches f over lines that are not rows for registers (rows.cuh) or streams (row_stream.cuh). */
+/** Launches f over lines that suit neither rows.cuh nor row_stream.cuh: short ones in tiles
+ * (line_tiles.cuh), others in device memory. */
 template <class T, int INPUTS, class F>
 static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[INPUTS], T *y,
                               const lines_scratch &scratch, cudaStream_t stream)
@@ -100,7 +102,8 @@ static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[IN
     });
 }
 
-/** Runs launch(call, lines, scratch for over_lines()), unless there are no elements. */
+/** Calls launch.operator()<T>(call, lines, scratch), T the call's dtype, unless there are no
+ * elements. scratch: for over_lines(). */
 template <class F> static ts_status with_lines(ts_frame *f, F &&launch)
 {
     ts_rows r = ts_kernel_rows(f);
@@ -114,7 +117,7 @@ template <class F> static ts_status with_lines(ts_frame *f, F &&launch)
     });
 }
 
-/** Rows that do not fill vectors, and so few elements that a tile has many. */
+/** True for rows that line_tiles.cuh serves best: short, and not a multiple of 16 bytes long. */
 template <class T> static bool in_tiles(const lines &r)
 {
     return r.count % vec16<T> && r.count <= LONGEST_IN_TILE;

@@ -1,4 +1,5 @@
-/** @file convolution.c  Convolutions of drawn sizes, layouts and dtypes: beside the CPU in f64. */
+/** @file convolution.c  Convolutions on CUDA of random sizes, layouts, options and dtypes, compared
+ * with the CPU in f64. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -6,14 +7,14 @@
 
 static uint64_t state;
 
-/** A number from low to high. */
+/** A random integer from low to high, both included. */
 static int64_t drawn(int64_t low, int64_t high)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return low + (int64_t)((state >> 33) % (uint64_t)(high - low + 1));
 }
 
-/** A drawn call; its tensors are f64 on the CPU. */
+/** A random call: input, weight, bias or TS_NONE, and gradient of the result, f64 on the CPU. */
 typedef struct problem {
     int dims;
     bool transposed;
@@ -32,7 +33,7 @@ static ts_tensor *convolve(const problem *p, ts_tensor *x, ts_tensor *w, ts_tens
                           : ts_conv3d(x, w, b, &p->opts);
 }
 
-/** Numbers that the dtype holds, with channels innermost in every second tensor. */
+/** Random numbers that dtype represents exactly, as f64; half of the tensors are channels-last. */
 static ts_tensor *numbers(const int64_t *sizes, int ndim, ts_dtype dtype)
 {
     ts_tensor *t = ts_to(ts_to(ts_normal(sizes, ndim, 0, 1, TS_F32), dtype), TS_F64);
@@ -89,8 +90,8 @@ static double item(ts_tensor *t)
     return value;
 }
 
-/** Of halves, cuBLASLt rounds some sums before it adds a bias, and partial sums of others: an error
- *  of a unit of the largest element. */
+/** Asserts that got equals want (f64) up to rounding. For bf16 and f16, cuBLASLt rounds some sums
+ *  before it adds the bias, and some partial sums: an error of one unit of the largest element. */
 static void assert_alike(ts_tensor *got, ts_tensor *want, ts_dtype dtype, const char *what,
                          int turn)
 {
@@ -104,8 +105,8 @@ static void assert_alike(ts_tensor *got, ts_tensor *want, ts_dtype dtype, const 
     double largest = item(ts_amax(ts_abs(want)));
     ts_tensor *allowed = ts_add_scalar(ts_mul_scalar(ts_abs(want), unit), sums * (largest + 1e-3));
     double worst = item(ts_amax(ts_sub(ts_abs(ts_sub(got, want)), allowed)));
-    ck_assert_msg(worst <= 0, "%s of %s, turn %d: %g too far from what the CPU says, of %g", what,
-                  ts_dtype_name(dtype), turn, worst, largest);
+    ck_assert_msg(worst <= 0, "%s of %s, turn %d: differs from the CPU by %g more than allowed; "
+                  "largest element: %g", what, ts_dtype_name(dtype), turn, worst, largest);
 }
 
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64};
@@ -132,8 +133,8 @@ TS_TEST(convolutions_are_those_of_the_CPU, .loop = 4, .timeout = 240)
     }
 }
 
-/* Halves with channels for tensor cores: groups of several tiles, remainders of tiles and of taps,
- * several parts of windows. */
+/* Calls for the wgmma and mma kernels: several tiles per group, partial tiles, dilated and strided
+ * taps, several parts of the windows. */
 static void draw_wide(problem *p, ts_dtype dtype, int turn)
 {
     int64_t groups = turn % 4 == 3 ? drawn(2, 4) : 1, each = 8 * drawn(1, turn % 2 ? 6 : 20),
@@ -169,7 +170,7 @@ static void draw_wide(problem *p, ts_dtype dtype, int turn)
     p->g = numbers(ts_sizes(y), ts_ndim(y), dtype);
 }
 
-/** The problem of the absolute values, whose results bound the sums of absolute products. */
+/** The same problem with absolute values: its results are the sums of absolute products. */
 static problem absolute(const problem *p)
 {
     problem a = *p;
@@ -178,8 +179,9 @@ static problem absolute(const problem *p)
     return a;
 }
 
-/** Each result is a sum of `terms` exact products, added in f32 in some order, and rounded once. An
- *  addition on tensor cores may truncate: 2^-23 of the sum of absolute products (`sums`). */
+/** Asserts that each element of got is a sum of `terms` exact products, added in f32 in any order
+ *  and rounded once. An addition on tensor cores may truncate: an error of up to 2^-23 of the sum
+ *  of absolute products (`sums`). */
 static void assert_summed(ts_tensor *got, ts_tensor *want, ts_tensor *sums, double terms,
                           ts_dtype dtype, const char *what, int turn)
 {
@@ -189,8 +191,8 @@ static void assert_summed(ts_tensor *got, ts_tensor *want, ts_tensor *sums, doub
     ts_tensor *before = ts_mul_scalar(sums, terms * 0x1p-23); /* the rounding */
     ts_tensor *allowed = ts_add(before, ts_mul_scalar(ts_add(ts_abs(want), before), unit));
     double worst = item(ts_amax(ts_sub(ts_abs(ts_sub(got, want)), ts_add_scalar(allowed, least))));
-    ck_assert_msg(worst <= 0, "%s of %s, turn %d: %g beyond the bound, of %g", what,
-                  ts_dtype_name(dtype), turn, worst, item(ts_amax(ts_abs(want))));
+    ck_assert_msg(worst <= 0, "%s of %s, turn %d: error exceeds the bound by %g; largest element: "
+                  "%g", what, ts_dtype_name(dtype), turn, worst, item(ts_amax(ts_abs(want))));
 }
 
 static const ts_dtype halves[] = {TS_BF16, TS_F16};
@@ -219,12 +221,12 @@ TS_TEST(convolutions_of_halves_are_sums_in_f32, .loop = 2, .timeout = 240)
         for (int i = 0; i < 3; i++) {
             assert_summed(got[i], want[i], sums[i], terms[i], dtype, names[i], turn);
             ck_assert_msg(item(ts_to_device(ts_all(ts_eq(got[i], again[i])), TS_DEVICE_CPU)) == 1,
-                          "%s, turn %d: other bits", names[i], turn);
+                          "%s, turn %d: a second run gives other bits", names[i], turn);
         }
     }
 }
 
-/* windows of 302 MiB, which are gathered in parts */
+/* The matrix of windows has 288 MiB, so it is gathered in two chunks. */
 TS_TEST(large_batches_are_cut)
 {
     GPU(device);

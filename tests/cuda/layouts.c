@@ -1,5 +1,5 @@
-/** @file layouts.c  Reductions, pointwise ops and short lines of drawn layouts and dtypes: beside
- * the CPU. */
+/** @file layouts.c  Reductions, pointwise ops, softmax and scatters on CUDA over random layouts and
+ * dtypes, compared with the CPU. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -7,14 +7,15 @@
 
 static uint64_t state;
 
-/** A number below n. */
+/** A random integer from 0 to n - 1. */
 static int64_t drawn(int64_t n)
 {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (int64_t)((state >> 33) % (uint64_t)n);
 }
 
-/** A size: 1, small, odd or large, with the product below `room`, which it takes its part of. */
+/** A random size below *room, or 1, from small and large ranges; divides *room by it, so that the
+ * product of a tensor's sizes stays below the first *room. */
 static int64_t drawn_size(int64_t *room)
 {
     static const int64_t most[] = {1, 4, 9, 40, 300, 3000};
@@ -24,7 +25,7 @@ static int64_t drawn_size(int64_t *room)
     return n;
 }
 
-/** Numbers with many ties, and some that are not finite, as `dtype`. */
+/** Random integers with many ties, as `dtype`; unless `finite`, also NaN and -infinity. */
 static ts_tensor *drawn_values(const int64_t *sizes, int ndim, ts_dtype dtype, bool finite)
 {
     ts_tensor *x = ts_round(ts_normal(sizes, ndim, 0, 3, TS_F32));
@@ -36,8 +37,8 @@ static ts_tensor *drawn_values(const int64_t *sizes, int ndim, ts_dtype dtype, b
     return ts_to(ts_dtype_is_float(dtype) ? x : ts_abs(x), dtype);
 }
 
-/** Views of a and of b, which is the same elsewhere: dims in another order, a part of one, one
- * expanded. */
+/** Replaces *a and *b, the same tensor on two devices, by equal random views: permuted dims, and a
+ * slice or an expansion of one dim. */
 static void lay_out(ts_tensor **a, ts_tensor **b)
 {
     ts_tensor **both[] = {a, b};
@@ -74,7 +75,7 @@ static double *doubles_of(ts_tensor *t)
     return values;
 }
 
-/** Elements differ by at most `relative` of the element and `absolute`. */
+/** Asserts that elements differ by at most relative * |want| + absolute. */
 static void assert_alike(ts_tensor *got, ts_tensor *want, double relative, double absolute,
                          const char *what, ts_dtype dtype)
 {
@@ -99,7 +100,7 @@ static double unit_of(ts_dtype dtype)
     return dtype == TS_BF16 ? 0x1p-8 : dtype == TS_F16 ? 0x1p-11 : 0x1p-21;
 }
 
-/** Places and values of extremes are those of the CPU; sums differ by rounding. */
+/** Indices and values of extremes equal the CPU's; sums differ by rounding. */
 TS_TEST(reductions_of_drawn_layouts_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
 {
     GPU(device);
@@ -149,7 +150,7 @@ TS_TEST(reductions_of_drawn_layouts_are_those_of_the_CPU, .loop = DTYPES, .timeo
 
 typedef ts_tensor *binary(ts_tensor *a, ts_tensor *b);
 
-/** Elements are converted as a cast would, whatever dtypes meet and however they lie. */
+/** Operands are converted as by a cast, for all pairs of dtypes and random layouts. */
 TS_TEST(pointwise_ops_of_two_dtypes_are_those_of_the_CPU, .loop = DTYPES, .timeout = 120)
 {
     static binary *const ops[] = {ts_add, ts_mul, ts_maximum, ts_div};
@@ -186,8 +187,9 @@ TS_TEST(pointwise_ops_of_two_dtypes_are_those_of_the_CPU, .loop = DTYPES, .timeo
     }
 }
 
-/** A tensor of these sizes in memory of a drawn order of dims, as part of a larger one, with every
- * second index, or expanded; here and on the device. */
+/** Fills *both with a random tensor of these sizes on the CPU and its copy on the device. Their
+ * dims have a random order in memory; one dim is a slice of a larger one, has step 2, or is
+ * expanded. */
 static void lying_anyhow(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device,
                          ts_tensor *(*both)[2])
 {
@@ -257,7 +259,8 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_are_those_of_the_CPU, .loop = DTY
     }
 }
 
-/** y and the gradient of sum(y w), and the same bits from a tensor that begins elsewhere. */
+/** Result y and the gradient of sum(y * w) equal the CPU's up to rounding. A tensor that begins at
+ * another address gives the same bits. */
 TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
 {
     GPU(device);
@@ -298,8 +301,8 @@ TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)
 }
 
 /**
- * Few places of long lines: whole numbers add up exactly in any order, and a second call has the
- * bits of the first for any numbers.
+ * Sums of many elements to few targets: sums of integers are exact in any order, and for other
+ * numbers a second call gives the same bits.
  */
 TS_TEST(sums_at_few_places_of_long_lines_are_exact, .loop = DTYPES - 1, .timeout = 60)
 {
@@ -334,8 +337,8 @@ TS_TEST(sums_at_few_places_of_long_lines_are_exact, .loop = DTYPES - 1, .timeout
     }
 }
 
-/** Reductions over leading dims of rows that do not fill vectors, at each alignment: results are
- *  bit-identical with those of an aligned copy. */
+/** Reductions over dim 0 of rows that are not a multiple of 16 bytes long, at each alignment:
+ *  results are bit-identical with those of an aligned copy. */
 TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
 {
     GPU(device);

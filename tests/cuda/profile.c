@@ -1,5 +1,6 @@
-/** @file profile.c  Profiles of a GPU: planted regimes get their verdict, work in graphs belongs to
- * its ops, a profile leaves no cost behind, and events replace CUPTI. */
+/** @file profile.c  Profiles of a GPU: workloads with a known bottleneck get the right verdict,
+ * work in graphs is assigned to its ops, calls are as fast after a profile as before, and events
+ * time calls without CUPTI. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -130,7 +131,7 @@ TS_TEST(planted_regimes_of_a_gpu_are_found)
     has_verdict(device, "memory-bound", multiply_one_row);
 }
 
-/** A sleep in a scope is idle time of that scope. */
+/** The GPU's idle time while the host sleeps is assigned to the scope of the sleep. */
 TS_TEST(idle_time_of_a_gpu_belongs_to_the_scope_that_sleeps)
 {
     GPU(device);

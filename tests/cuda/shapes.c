@@ -1,5 +1,5 @@
-/** @file shapes.c  Kernels that only certain shapes reach,
- * which the samples of ts-conformance do not have: beside the CPU. */
+/** @file shapes.c  Kernels that only certain shapes use, which the samples of ts-conformance do not
+ * contain, compared with the CPU. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -7,12 +7,12 @@
 
 enum { LEAVES = 4 };
 
-/** A compared function of leaves, and its text. */
+/** A function to compare, and the dtype and sizes of its leaves. */
 typedef struct subject {
     ts_tensor *(*run)(ts_tensor *const *leaves, int which);
-    int which; /* passed on */
+    int which; /* second argument of run */
     ts_dtype dtype;
-    int n; /* leaves */
+    int n; /* number of leaves */
     int64_t sizes[LEAVES][4];
     int ndims[LEAVES];
 } subject;
@@ -38,9 +38,9 @@ static void run_on(ts_device device, const subject *s, ts_dtype dtype, ts_tensor
     }
 }
 
-/* The CPU computes in f32 from the same values. Halves are rounded when stored, in the result,
- * in its gradient and in those of the leaves; f32 differs by the order of its sums.
- * Bound: `units` eps of the largest element. */
+/* Compares result and gradients with the CPU in f32 on the same values. bf16 and f16 are rounded
+ * when they are stored; f32 differs by the order of sums. Bound: `units` eps of the largest
+ * element. */
 static void compare(ts_device device, const subject *s, double units)
 {
     TS_SCOPE;
@@ -88,8 +88,7 @@ static ts_tensor *add_layer_norm(ts_tensor *const *leaves, int unused)
     return ts_add(y, sum);
 }
 
-/** softmax, log_softmax and their gradients. Bound: f32 sums differ by their order, halves by their
- * rounding when stored. */
+/** Compares softmax, log_softmax and their gradients over rows of n elements. */
 static void compare_softmax(ts_device device, ts_dtype dtype, int64_t rows, int64_t n)
 {
     for (int log = 0; log < 2; log++)
@@ -110,20 +109,20 @@ static void compare_norms(ts_device device, ts_dtype dtype, int64_t rows, int64_
             units);
 }
 
-/* Row lengths of a warp, a block, and clusters of two and more blocks, in f32; halves have twice
- * the length. Some lengths leave parts of a kernel's shape empty. There are more rows than blocks
- * that stay on a GPU. */
+/* Row lengths for which a warp, a block, or a cluster of two or more blocks processes a row of f32;
+ * for bf16, lengths are twice as large. Some lengths leave threads without elements. There are more
+ * rows than resident blocks. */
 static const int64_t lengths[] = {136, 640, 768, 1024, 3000, 4096, 8192, 12288, 12296, 16384, 24576,
                                   32768, 65536};
 enum { LENGTHS = sizeof lengths / sizeof *lengths, ROWS = 300 };
 
-/* Lengths for which a block has as many warps as it needs, of each number of vectors a thread:
- * those that fill them, as models have them, and others. The longer ones reach clusters, too. */
+/* Lengths for kernels whose number of warps depends on the length, for each number of vectors per
+ * thread: lengths of real models, which fill all threads, and others. The longest use clusters. */
 static const int64_t fitted[] = {832,   1000,  1280,  1536,  1600,  1792,  2048,
                                  2304,  4608,  5120,  5160,  6144,  7168,  9216,
                                  14336, 18432, 20480, 22528, 28672, 30720, 40960};
 enum { FITTED = sizeof fitted / sizeof *fitted };
-/** Of the short ones so many that a block sums over some. */
+/** Number of rows: for short rows so many that a block adds several to its sums over rows. */
 static int64_t rows_of_fitted(int64_t n) { return n < 2500 ? 1500 : n < 20000 ? 30 : ROWS; }
 
 /* Lengths that leave parts of a cluster's warps and threads without elements. */
@@ -173,7 +172,7 @@ TS_TEST(norms_of_rows_of_any_length_are_those_of_the_CPU, .loop = 2 * LENGTHS)
     compare_norms(device, _i % 2 ? TS_BF16 : TS_F32, ROWS, lengths[_i / 2]);
 }
 
-/** Few rows, drawn, too long or too odd for other shapes. */
+/** One to three rows of random lengths from 8,193, for which several blocks share a row. */
 TS_TEST(rows_that_blocks_share_are_those_of_the_CPU, .loop = 12, .timeout = 60)
 {
     GPU(device);
@@ -184,7 +183,7 @@ TS_TEST(rows_that_blocks_share_are_those_of_the_CPU, .loop = 12, .timeout = 60)
     compare_norms(device, dtype, rows, n);
 }
 
-/* For memory checkers: clusters that each have a few rows, on a GPU of 132 multiprocessors. */
+/* Small enough for memory checkers: a few rows per cluster on a GPU of 132 multiprocessors. */
 TS_TEST(rows_of_a_small_choice_are_those_of_the_CPU)
 {
     GPU(device);
@@ -192,9 +191,9 @@ TS_TEST(rows_of_a_small_choice_are_those_of_the_CPU)
     compare_norms(device, TS_BF16, 40, 16384);
 }
 
-/* The gradient takes a cluster of 16 blocks for a row. Of these only six: under synccheck of
- * compute-sanitizer 2025.3 a kernel with eight ends with an illegal address, even one whose blocks
- * do nothing but meet. */
+/* The gradient uses a cluster of 16 blocks per row. Only six rows: under synccheck of
+ * compute-sanitizer 2025.3, a kernel with eight such clusters ends with an illegal address, even if
+ * its blocks only synchronize. */
 TS_TEST(rows_over_16_blocks_are_those_of_the_CPU)
 {
     GPU(device);
@@ -261,7 +260,8 @@ TS_TEST(an_empty_index_may_have_sizes_beyond_32_bits)
     ck_assert_int_eq(ts_size(y, 1), many);
 }
 
-/* The dims do not join, and two of them have more elements than 31 bits count. */
+/* Dims that cannot be merged, because y is expanded; two of them together have more than
+ * 2^31 elements. */
 TS_TEST(pointwise_ops_reach_every_element_of_dims_with_more_than_2_to_the_31)
 {
     GPU(device);
@@ -303,7 +303,7 @@ static ts_tensor *difference_of(ts_tensor *x, ts_tensor *n) { return ts_sub(n, x
 static ts_tensor *product_of(ts_tensor *x, ts_tensor *n) { return ts_mul(n, x); }
 static ts_tensor *quotient_of(ts_tensor *x, ts_tensor *n) { return ts_div(x, n); }
 
-/** The same bits from both devices; their dtype is a float. */
+/** Asserts that both tensors have the same floating-point dtype and equal elements. */
 static void same_bits(ts_tensor *there, ts_tensor *here, const char *what)
 {
     int64_t differ;
@@ -316,8 +316,8 @@ static void same_bits(ts_tensor *there, ts_tensor *here, const char *what)
                   ts_dtype_name(ts_dtype_of(here)), (long long)differ);
 }
 
-/* additions, products and quotients of f32 are exact to the last bit,
- * and the result is rounded once */
+/* f32 sums, differences, products and quotients are correctly rounded on both devices, and the
+ * result is rounded to the dtype once. */
 TS_TEST(a_number_beside_a_tensor_is_computed_with_as_on_the_CPU)
 {
     GPU(device);

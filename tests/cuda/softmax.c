@@ -6,8 +6,8 @@
 
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
 
-/* Of f32: exponents and sums of up to 262,144 terms, 32 eps; of halves one rounding more,
- * of f16 not below its smallest step. */
+/* Bound of the error: 32 eps of f32, for exponentials and sums of up to 262,144 terms; for bf16 and
+ * f16 one more rounding, for f16 at least its smallest step. */
 static void assert_near(ts_tensor *got_, ts_tensor *want_, ts_dtype dtype, bool log)
 {
     ts_tensor *here = ts_to(ts_to_device(got_, TS_DEVICE_CPU), TS_F64);
@@ -30,7 +30,7 @@ TS_TEST(softmax_of_wide_rows_is_that_of_the_CPU, .loop = 3)
     for (size_t k = 0; k < 2 * sizeof columns / sizeof *columns; k++) {
         TS_SCOPE;
         bool log = k & 1;
-        /* more than blocks that stay, or few */
+        /* more rows than blocks that are resident, or few */
         int64_t n = columns[k / 2], rows = n < 30000 ? 150 : 20;
         ts_tensor *x = ts_to(ts_normal(TS_SIZES(rows, n), 0, 2, TS_F32), dtypes[_i]),
                   *there = ts_to_device(x, device);
@@ -42,8 +42,8 @@ TS_TEST(softmax_of_wide_rows_is_that_of_the_CPU, .loop = 3)
 static const int64_t widths[] = {8, 800, 1024, 4096, 16384, 20000, 32768, 100352, 131072};
 enum { WIDTHS = sizeof widths / sizeof *widths, LINES = 3 };
 
-/* Threads own neighbouring vectors or warps parts,
- * so either half of a row is all that some of them see. */
+/* Rows with one value in the left half and one in the right, so that some threads and warps see
+ * only one of them. */
 static ts_tensor *halves(int64_t n, float left, float right, ts_dtype dtype)
 {
     ts_tensor *x = ts_empty(TS_SIZES(LINES, n), TS_F32);
@@ -83,8 +83,7 @@ TS_TEST(softmax_of_numbers_far_below_zero_beside_minus_infinity_is_that_of_the_C
     }
 }
 
-/** Lines that several blocks share, and their gradient: not a multiple of a vector long, or with
- * others between their elements. */
+/** Lines that several blocks share, with gradients: rows of any length, or lines with inner > 1. */
 TS_TEST(softmax_of_few_long_lines_is_that_of_the_CPU, .loop = 3)
 {
     GPU(device);
