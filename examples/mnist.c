@@ -95,10 +95,10 @@ int main(int argc, char **argv)
     ts_module *m = NULL;
     ts_optimizer *o = NULL;
     ts_manual_seed((uint64_t)seed);
-    bool ok = ts_device_open(device, &opts.device, NULL, 0) == TS_OK;
-    ok = ok && (train = read_part(dir, "train", &images)) &&
+    bool opened = ts_device_open(device, &opts.device, NULL, 0) == TS_OK;
+    bool ok = opened && (train = read_part(dir, "train", &images)) &&
          (test = read_part(dir, "t10k", &tests));
-    if (!ok)
+    if (opened && !ok)
         fprintf(stderr, "mnist: '%s' must have the four files of MNIST, decompressed\n", dir);
     ok = ok && ts_set_default_device(opts.device) == TS_OK &&
          (m = network(ts_size(images, 1), ts_size(images, 2))) &&

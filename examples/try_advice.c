@@ -30,8 +30,8 @@ static void unmake(program *p)
     ts_compiled_free(p->function);
     ts_optimizer_free(p->optimizer);
     ts_module_free(p->net);
-    ts_drop(p->x);
-    ts_drop(p->y);
+    ts_release(p->x);
+    ts_release(p->y);
     p->function = NULL;
     p->optimizer = NULL;
     p->net = NULL;

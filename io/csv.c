@@ -47,7 +47,7 @@ static ts_status read_cell(const table *t, char **at, int64_t column, double *va
     *at = last + (end != NULL);
     *value = last > cell ? strtod(cell, &after) : NAN;
     after += strspn(after, " ");
-    if (after < last || (last > cell && after == cell)) {
+    if (last > cell && after != last) {
         *last = 0;
         return BAD("'%s': line %lld, column %lld: expected a number, got '%s'", t->path,
                    (long long)t->line, (long long)column + 1, ts_quote(cell));

@@ -83,16 +83,18 @@ static ts_tensor *convert(ts_tensor *pixels, int channels) // (H, W, n) -> (H, W
 }
 
 /** Checks the sizes of an image in a file of `bytes` bytes: at most `most` pixels. */
-static ts_status check_sizes(const image *i, const char *path, int64_t bytes, int64_t most)
+static ts_status check_sizes(const image *i, const char *path, const unsigned char *file,
+                             int64_t bytes, int64_t most)
 {
+    /* bit depth and colour type, in the first chunk of the file, give the bits of a pixel */
+    static const int channels[] = {1, 0, 3, 1, 2, 0, 4};
+    int depth = file[24], colour = file[25];
     double pixels = (double)i->width * i->height,
-           raw = pixels * (i->format & (PALETTE | COLOUR | ALPHA) ? channels_of(i->format) : 1);
+           raw = pixels * depth * (colour < TS_COUNTOF(channels) ? channels[colour] : 0) / 8;
     if (pixels > (double)most)
         return ts_fail_op(TS_ERR_FORMAT, "png_load", NULL, "raise max_pixels of the options",
                           "'%s': expected at most %lld pixels, got %u x %u", path, (long long)most,
                           i->width, i->height);
-    if (i->format & PALETTE || channels_of(i->format) == 1)
-        raw = pixels / 8; /* a pixel may have one bit */
     /* deflate shrinks data to no less than 1/1032: a short file cannot claim a large image */
     return raw <= 1032.0 * (double)bytes
                ? TS_OK
@@ -110,7 +112,7 @@ static ts_tensor *decode(const char *path, const void *file, int64_t bytes, cons
         failed(&i, "png_load", path);
         return NULL;
     }
-    if (check_sizes(&i, path, bytes, o->max_pixels) != TS_OK) {
+    if (check_sizes(&i, path, file, bytes, o->max_pixels) != TS_OK) {
         lib.free(&i);
         return NULL;
     }

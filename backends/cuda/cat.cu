@@ -104,8 +104,9 @@ static ts_status join(ts_frame *f, bool stack)
     uint64_t bits = (uint64_t)row | (uint64_t)(uintptr_t)ts_kernel_data(out);
     for (uint32_t i = 0; i < list->count; i++) {
         part p = part_of(i, at);
+        bits |= (uint64_t)(p.length * step); /* so that the next member begins at a unit */
         if (p.packed)
-            bits |= (uint64_t)(p.length * step) | (uint64_t)(uintptr_t)ts_kernel_data(p.t);
+            bits |= (uint64_t)(uintptr_t)ts_kernel_data(p.t);
         else if (p.length)
             TS_CUDA_TRY(copy_alone(f, out, dim, stack, p));
         at += p.length;

@@ -162,7 +162,8 @@ bool ts_cuda_window_product_fits(const ts_cuda_window_product *p)
     const ts_cuda_windows *w = &p->windows;
     int64_t each = w->channels / w->groups, taps = 1, most = INT32_MAX / 4;
     uintptr_t at = (uintptr_t)w->image | (uintptr_t)p->other;
-    if (allowed_engine() == 2 || w->item != 2 || each % 8 || !each || !p->rows || at % 16)
+    if (allowed_engine() == 2 || w->item != 2 || each % 8 || !each || !p->rows || at % 16 ||
+        w->groups > 65535)
         return false;
     for (int d = 0; d < 3; d++) {
         const ts_window_axis *a = &w->axis[d];

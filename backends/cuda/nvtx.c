@@ -21,24 +21,25 @@ static struct {
     } names[NAMES];
 } ranges = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/** The handle of a name, registered at its first use; NULL if the table has no room. Names with the
- * same first 63 characters share a handle. */
+/** The handle of a name, registered at its first use; NULL for a name that is empty or longer than
+ * 63 characters, and if the table has no room. */
 static nvtxStringHandle_t handle_of(const char *name)
 {
     size_t hash = 5381;
     for (const char *c = name; *c; c++)
         hash = hash * 33 + (unsigned char)*c;
     nvtxStringHandle_t found = NULL;
+    bool fits = *name && strlen(name) < sizeof ranges.names[0].text;
     pthread_mutex_lock(&ranges.lock);
     if (!ranges.domain)
-        ranges.domain = nvtxDomainCreateA("tessera");
-    for (size_t i = 0; i < 8 && !found; i++) {
+        __atomic_store_n(&ranges.domain, nvtxDomainCreateA("tessera"), __ATOMIC_RELEASE);
+    for (size_t i = 0; i < 8 && fits && !found; i++) {
         size_t at = (hash + i) % NAMES;
         if (!ranges.names[at].text[0]) {
-            strncpy(ranges.names[at].text, name, sizeof ranges.names[at].text - 1);
+            strcpy(ranges.names[at].text, name);
             ranges.names[at].handle = nvtxDomainRegisterStringA(ranges.domain, name);
         }
-        if (strncmp(ranges.names[at].text, name, sizeof ranges.names[at].text - 1) == 0)
+        if (strcmp(ranges.names[at].text, name) == 0)
             found = ranges.names[at].handle;
     }
     pthread_mutex_unlock(&ranges.lock);
@@ -49,8 +50,9 @@ void ts_cuda_range(void *state, const char *name)
 {
     (void)state;
     if (!name) {
-        if (ranges.domain)
-            nvtxDomainRangePop(ranges.domain);
+        nvtxDomainHandle_t domain = __atomic_load_n(&ranges.domain, __ATOMIC_ACQUIRE);
+        if (domain)
+            nvtxDomainRangePop(domain);
         return;
     }
     nvtxStringHandle_t handle = handle_of(name);
