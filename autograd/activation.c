@@ -14,8 +14,9 @@ RULE(gelu, READS_X, ts_gelu_backward(g, X, INT(1)))
 RULE(silu, READS_X, ts_silu_backward(g, X))
 RULE(softplus, READS_X, ts_softplus_backward(g, X, NUM(1), NUM(2)))
 
-/* Second gradients. Argument 0 of each op is the upstream gradient; argument 1 is the saved input
- * or result. Where the derivative is piecewise constant, the gradient of argument 1 is 0. */
+/* Second gradients: rules of the backward ops. Argument 0 of each op is the upstream gradient of
+ * the activation; argument 1 is its saved input or result. Where the derivative is piecewise
+ * constant, the gradient of argument 1 is 0. */
 RULES(threshold_backward, (0, READS(1), ts_threshold_backward(g, ARG(1), NUM(2))),
       (1, 0, ts_zeros_like(g)))
 RULES(leaky_relu_backward, (0, READS(1), ts_leaky_relu_backward(g, ARG(1), NUM(2))),
@@ -25,17 +26,19 @@ RULES(tanh_backward, (0, READS(1), ts_tanh_backward(g, ARG(1))), /* d(1 - y^2) =
 RULES(sigmoid_backward, (0, READS(1), ts_sigmoid_backward(g, ARG(1))), /* d(y (1 - y)) = 1 - 2 y */
       (1, READS(0) | READS(1), ts_mul(ts_mul(g, X), ts_rsub_scalar(ts_mul_scalar(ARG(1), 2), 1))))
 
-/* Below, u is the upstream gradient of the op's result and p = u grad; x is the input. */
+/* Below, g is the upstream gradient of the backward op's result, X its argument 0, and P their
+ * product. Each NAME_second() returns p f''(x), the gradient of the saved input x, with p = P and
+ * the activation f; comments give f''. */
 #define P ts_mul(g, X)
 
-/** p times the slope of sigmoid(x), s (1 - s). sigmoid(-|x|) has the same slope, and 1 - s does not
- * cancel. */
+/** p s (1 - s) with s = sigmoid(x). sigmoid(-|x|) gives the same product, without cancellation in
+ * 1 - s. */
 static ts_tensor *by_sigmoid_slope(ts_tensor *p, ts_tensor *x)
 {
     return ts_sigmoid_backward(p, ts_sigmoid(ts_neg(ts_abs(x))));
 }
 
-/* the second derivative is s (1 - s) (2 - x tanh(x / 2)) with s = sigmoid(x) */
+/* f'' = s (1 - s) (2 - x tanh(x / 2)) with s = sigmoid(x) */
 static ts_tensor *silu_second(ts_tensor *p, ts_tensor *x)
 {
     ts_tensor *bend = ts_mul(x, ts_tanh(ts_mul_scalar(x, 0.5)));
@@ -44,8 +47,8 @@ static ts_tensor *silu_second(ts_tensor *p, ts_tensor *x)
 RULES(silu_backward, (0, READS(1), ts_silu_backward(g, ARG(1))),
       (1, READS(0) | READS(1), silu_second(P, ARG(1))))
 
-/* phi(x) (2 - x^2) with the normal density phi; for the tanh form 0.5 x (1 + t) with
- * t = tanh(k x + k c x^3) and r = k + 3 k c x^2, (1 - t^2) (k + 6 k c x^2 - x t r^2) */
+/* f'' = phi(x) (2 - x^2) with the standard normal density phi. For the tanh form 0.5 x (1 + t) with
+ * t = tanh(k x + k c x^3) and r = k + 3 k c x^2, f'' = (1 - t^2) (k + 6 k c x^2 - x t r^2) */
 static ts_tensor *gelu_second(ts_tensor *p, ts_tensor *x, bool tanh_form)
 {
     const double k = 0.79788456080286535588, c = 0.044715, density = 0.39894228040143267794;
@@ -63,12 +66,12 @@ static ts_tensor *gelu_second(ts_tensor *p, ts_tensor *x, bool tanh_form)
 RULES(gelu_backward, (0, READS(1), ts_gelu_backward(g, ARG(1), INT(2))),
       (1, READS(0) | READS(1), gelu_second(P, ARG(1), INT(2))))
 
-/* alpha e^x where x <= 0, which is the first derivative there, and 0 elsewhere */
+/* f'' = alpha e^x = f' where x <= 0, and 0 elsewhere */
 RULES(elu_backward, (0, READS(1), ts_elu_backward(g, ARG(1), NUM(2))),
       (1, READS(0) | READS(1),
        ts_masked_fill_scalar(ts_elu_backward(P, ARG(1), NUM(2)), ts_gt_scalar(ARG(1), 0), 0)))
 
-/* beta s (1 - s) with s = sigmoid(beta x), and 0 above the threshold */
+/* f'' = beta s (1 - s) with s = sigmoid(beta x), and 0 where beta x > threshold */
 static ts_tensor *softplus_second(ts_tensor *p, ts_tensor *x, double beta, double threshold)
 {
     ts_tensor *bx = beta == 1 ? x : ts_mul_scalar(x, beta);

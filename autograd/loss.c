@@ -24,8 +24,8 @@ const ts_vjp ts_vjp_cross_entropy = {
 RULE(nll_loss, READS(0) | READS(1),
      ts_nll_loss_backward(g, X, ARG(1), (ts_reduction)INT(2), INT(3)))
 
-/** Gradient of `grad` in a backward op that is linear in grad and independent of self: the loss
- *  applied to the upstream gradient u. */
+/** Second gradient of nll_loss with respect to `grad`, for the upstream gradient u. The backward op
+ *  is linear in grad and does not depend on self's values, so it is nll_loss applied to u. */
 static ts_tensor *loss_of(ts_vjp_call *b, ts_tensor *u)
 {
     int64_t ignore = INT(4);
@@ -59,8 +59,10 @@ PAIR(kl_div, INT(3))
 /* --------------------------------------------------------- second gradients of pair losses ---- */
 
 /* A backward op of (grad, self, target, reduction, ...) has the results scale grad l_self and
- * scale grad l_target, with the derivatives l of the loss of an element. */
+ * scale grad l_target, where l_self and l_target are the derivatives of one element's loss. u and v
+ * are the upstream gradients of these results; either may be NULL. */
 
+/** 1 / number of elements for TS_REDUCTION_MEAN, else 1. */
 static double scale_of(ts_vjp_call *b)
 {
     ts_meta self = ts_rule_arg_meta(b, 1);
@@ -75,7 +77,7 @@ static ts_tensor *scaled(ts_tensor *t, double scale)
     return scale == 1 ? t : ts_mul_scalar(t, scale);
 }
 
-/** The gradient of a difference between results 0 and 1, which are opposite. */
+/** u - v: the upstream gradient of result 0, if result 1 is its negative. */
 static ts_tensor *opposite(ts_vjp_call *b)
 {
     ts_tensor *u = GRAD(0), *v = GRAD(1);
@@ -89,7 +91,7 @@ static ts_tensor *within(ts_vjp_call *b, ts_tensor *p, double bound)
     return ts_masked_fill_scalar(p, far, 0);
 }
 
-/** A loss of self - target. bend: p times the loss's second derivative. */
+/** Second gradients of a loss of self - target. bend: p times the loss's second derivative. */
 #define DIFFERENCE(name, bend, ...)                                                                \
     static ts_status name##_second(ts_vjp_call *b)                                                 \
     {                                                                                              \
@@ -113,8 +115,8 @@ DIFFERENCE(smooth_l1_loss,
            NUM(4) == 0 ? ts_zeros_like(p) : ts_mul_scalar(within(b, p, NUM(4)), 1 / NUM(4)), NUM(4))
 DIFFERENCE(huber_loss, within(b, p, NUM(4)), NUM(4))
 
-/* l_self = s - target and l_target = -self with s = sigmoid(self); sigmoid(-|self|) has the same
- * slope as s, and 1 - s does not cancel */
+/* l_self = s - target and l_target = -self with s = sigmoid(self). s (1 - s) is computed with
+ * sigmoid(-|self|), which gives the same product without cancellation in 1 - s. */
 static ts_status logits_second(ts_vjp_call *b)
 {
     ts_tensor *u = GRAD(0), *v = GRAD(1), *g = ARG(0), *x = ARG(1), *t = ARG(2);

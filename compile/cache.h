@@ -28,8 +28,8 @@ struct ts_compiled {
     char cause[192];       /* difference between the newest plan and the previous one */
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
-    int64_t small;         /* recordings in a row whose plans are small */
-    int64_t small_inputs;  /* most elements of the inputs of one of these calls */
+    int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
+    int64_t small_inputs;  /* largest number of elements in the inputs of one of these calls */
     int64_t eager;         /* calls that ran without a recording, because they are small */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
@@ -51,7 +51,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report);
 /** Marks the kernel of a group as refused; the group then runs call by call. */
 void ts_compiled_refused(ts_compiled *c, ts_group_kernel *k, const char *why);
-/** Ends a use of a plan that ts_compiled_plan() returned. */
+/** Ends the run of a plan that ts_compiled_plan() returned; the plan may be freed from then on. */
 void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 
 #endif

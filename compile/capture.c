@@ -8,8 +8,8 @@
  *
  * A graph contains the numbers and addresses of its capture. Before a replay, steps with a changed
  * number or address are captured again, and the backend replaces the old ones. The rest of the
- * graph is unchanged. A run without its function knows most numbers of the next run and captures
- * them while the device works.
+ * graph is unchanged. A run that does not call the user's function (replay.c) knows most numbers of
+ * the next run, and captures steps with these numbers while the device works.
  *
  * Calls that reach another device, such as the copy of a batch from the host, run before or after
  * the graph if the order of calls allows it.
@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_CAPTURES = 8 };
+enum { MOST_CAPTURES = 8 /* of a whole plan */ };
 
 static uint64_t *words_of(const ts_array *a) { return a->data; }
 
@@ -230,8 +230,9 @@ static bool take_arena(ts_run *r, ts_captured *k)
     return true;
 }
 
-/** While the device works: captures the steps that the next run will change, as far as its numbers
- *  are known. A graph's changes are for later launches. */
+/** Captures the steps that will change in the next run, with its expected numbers (l->ahead), while
+ *  the device runs the current launch, which the changes do not affect. Returns the number of
+ *  changed steps. */
 static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     ts_lazy next = *l;
@@ -247,7 +248,8 @@ static uint32_t look_ahead(ts_run *r, ts_captured *k, const ts_lazy *l)
     return changed;
 }
 
-/** Finds the rows of the graph's steps, unless they are known. */
+/** Sets k->rows and k->works for a profile, unless they are valid for this period. Error:
+ *  TS_ERR_MEMORY. */
 static ts_status find_rows(const ts_run *r, ts_captured *k, int64_t period)
 {
     const int *order = NULL;
@@ -278,21 +280,23 @@ static ts_status find_rows(const ts_run *r, ts_captured *k, int64_t period)
     return TS_OK;
 }
 
-/** While a profile records: counts the calls in the graph and tags its works. */
+/** If a profile records, adds the launch to the rows of the graph's steps and tags the works that
+ *  it will queue. */
 static void profile_replay(const ts_run *r, ts_captured *k)
 {
     int64_t period = ts_graph_period(r->thread);
     if (!period)
         return;
     if (find_rows(r, k, period) != TS_OK) {
-        ts_error_clear(); /* the work then belongs to the row of the launch */
+        ts_error_clear(); /* the graph's works then belong to the row of the launch */
         return;
     }
     ts_graph_launches(r->thread, k->capture, k->rows.data, (int)k->rows.count, k->works.data,
                       (int)k->works.count);
 }
 
-/** Captures and replays; *ran: the plan has run, else it is to run call by call. */
+/** Captures the plan, or its changed steps, and replays the graph. *ran is set if the plan has run;
+ *  otherwise the caller runs it call by call. */
 static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
 {
     uint32_t changed = 0, step;

@@ -44,11 +44,12 @@ typedef struct ts_captured {
     bool deterministic;
     char why[256];            /* reason of REFUSED */
     ts_array parts, touches;
-    ts_array places;          /* offset in the arena per storage; -1: not in the arena */
-    ts_array numbers, sites;  /* captured values, per number and node */
-    ts_array addresses, tables; /* captured values, per storage and node */
-    int64_t profiled;         /* ts_graph_period() of the next two; 0: none */
-    ts_array rows, works;     /* ts_graph_part per step; its address per work of the graph */
+    ts_array places;          /* int64_t per storage: offset in the arena; -1: not in the arena */
+    ts_array numbers, sites;  /* as captured: the numbers; the call site of each node */
+    ts_array addresses, tables; /* as captured: address of each storage; op table of each node */
+    int64_t profiled;         /* ts_graph_period() in which rows and works are valid; 0: never */
+    ts_array rows, works;     /* ts_graph_part per step; pointer to one of them per work of the
+                                 graph, in the order in which the works run */
 } ts_captured;
 
 static inline const touch *touches_of(const ts_captured *k, const part *p)
@@ -63,15 +64,17 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
  *  step to its last. The plan must have run, because storages inside a group need memory only if
  *  the group has no kernel. False if out of memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
-/** The row and the work of a step, for a profile of the graph. TS_ERR_MEMORY. */
+/** Sets *part to the profile's row of a step and the step's work (FLOPs, bytes). Only while a
+ *  profile records. Error: TS_ERR_MEMORY. */
 ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *part);
-/** Frees the graph and its memory; from now on the plan runs call by call. */
+/** Frees the graph and the arena, and sets k->why; from now on the plan runs call by call. */
 void ts_captured_refuse(ts_captured *k, const ts_lazy *l, const char *why);
 /** Like ts_captured_refuse(), with a step's op and call site. */
 void ts_captured_refuse_step(ts_captured *k, const ts_run *r, const ts_lazy *l, uint32_t step,
                              const char *why);
-/** Frees the graph and its memory; the plan may be captured again. */
+/** Frees the graph, but not the arena; the plan may be captured again. */
 void ts_captured_drop(ts_captured *k);
+/** ts_captured_drop(), and frees the arena. */
 void ts_captured_release(ts_captured *k);
 
 #endif

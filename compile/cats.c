@@ -1,10 +1,12 @@
 /**
- * @file cats.c  Lets calls write their results where a cat would copy them: the gradients of query,
- * key and value go straight into the gradient of their common product.
+ * @file cats.c  Drops a cat and lets the calls that make its parts write them into its result. For
+ * example, attention then writes the gradients of query, key and value directly into the gradient
+ * of their common projection.
  *
- * The values of a part get the cat's storage, with strides and offsets of their place in it, and
- * the cat is dropped. This happens on devices only, for parts that nothing else reads, made by
- * calls that write strided results and join no group.
+ * The values of a part get the storage of the cat's result, with the strides and offset of their
+ * place in it. A cat is dropped if each part is a whole storage that one call writes and only the
+ * cat reads, and that call runs on a device (not the CPU), writes results with any strides, and
+ * joins no group.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -15,15 +17,17 @@
 
 /** How calls use a storage. */
 typedef struct usage {
-    uint32_t touches, writes;
+    uint32_t touches, writes; /* numbers of uses, of those that write */
     uint32_t writer; /* the last call that writes it */
 } usage;
 
-/** The place of a part in the result: blocks of `own` elements, one in each `all` elements. */
+/** The place of a part in the cat's result: of each `all` elements, the part has `own` elements
+ *  from `start` on. */
 typedef struct block {
     int64_t own, all, start;
 } block;
 
+/** Number of elements of dims first to end - 1. */
 static int64_t elements(const int64_t *sizes, int first, int end)
 {
     int64_t n = 1;
@@ -40,7 +44,8 @@ static bool is_whole(const maker *m, const ts_graph_value *v)
            ts_value_bytes(m->graph, v) == m->exec->storages[v->storage].bytes;
 }
 
-/** Moves a value to its place in the result, or only tells whether it can be moved. */
+/** True if value v of a part can have strides in the cat's result. With `move`, sets its strides
+ *  and offset. */
 static bool place(const maker *m, ts_graph_value *v, const block *b, bool move)
 {
     int64_t *sizes = ts_graph_ints_at(m->graph, v->ints), *strides = sizes + v->ndim, inside = 0;
@@ -60,7 +65,7 @@ static bool place(const maker *m, ts_graph_value *v, const block *b, bool move)
     return inside + offset % b->own < b->own;
 }
 
-/** True if a call can write a result with any strides. */
+/** True if a call on this device can write a result with any strides and joins no group. */
 static bool writes_strides(const maker *m, const ts_graph_node *n, ts_device device)
 {
     const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
@@ -70,7 +75,7 @@ static bool writes_strides(const maker *m, const ts_graph_node *n, ts_device dev
            !(t->packed >> device.backend & 1) && !ts_group_takes(m->graph, n, m->numbers).takes;
 }
 
-/** The value of a node's result on a storage; NULL: none. */
+/** The result of a node that is on this storage; NULL: none. */
 static ts_graph_value *result_on(const maker *m, const ts_graph_node *n, uint32_t storage)
 {
     for (int i = 0; i < n->nrets; i++)
@@ -79,7 +84,8 @@ static ts_graph_value *result_on(const maker *m, const ts_graph_node *n, uint32_
     return NULL;
 }
 
-/** Checks part k of a cat and sets *b to its place, or moves the part there. */
+/** Sets b->own for a part `id` of a cat, and returns true if the part can be written in place. With
+ *  `move`, moves the values of its storage to the storage of `whole`, the cat's result. */
 static bool take_part(const maker *m, const usage *uses, const ts_graph_value *whole, int dim,
                       ts_id id, block *b, bool move)
 {
@@ -114,6 +120,8 @@ static bool take_part(const maker *m, const usage *uses, const ts_graph_value *w
     return true;
 }
 
+/** Moves the parts of n and makes n dead, if n is a cat whose parts can all be written in place;
+ *  false if not. */
 static bool drop_cat(const maker *m, const usage *uses, ts_graph_node *n)
 {
     ts_graph *g = m->graph;
@@ -133,7 +141,7 @@ static bool drop_cat(const maker *m, const usage *uses, ts_graph_node *n)
             if (!take_part(m, uses, whole, dim, (ts_id)ts_graph_ints_at(g, a[0].at)[k], &b, move))
                 return false;
     }
-    n->nargs = n->nrets = 0; /* it touches nothing, so it is dead */
+    n->nargs = n->nrets = 0; /* without arguments and results it is dead */
     return true;
 }
 

@@ -10,14 +10,14 @@
 #include <time.h>
 #include <xxhash.h>
 
-/** The mode that the environment variable TS_COMPILE selects, read once. */
+/** Values of the environment variable TS_COMPILE, which is read once. */
 enum { MODE_OFF, MODE_TRACE, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
 
 enum {
-    SMALL_CALL = 1 << 16, /* bytes that a call moves, on average, in a small plan */
-    SMALL_FIRST = 64,     /* recordings with small plans before calls run without a recording */
-    SMALL_AGAIN = 256     /* one call in this number is recorded then */
+    SMALL_CALL = 1 << 16, /* most bytes that a call of a small plan moves on average */
+    SMALL_FIRST = 64,     /* recordings in a row with small plans, before calls run without one */
+    SMALL_AGAIN = 256     /* from then on, one of this number of calls is recorded */
 };
 
 void ts_compiled_from_environment(void)
@@ -121,8 +121,8 @@ static bool is_small(const ts_exec *e)
     return e->bytes <= (int64_t)e->nnodes * SMALL_CALL;
 }
 
-/** Makes room for one more plan: frees the least recently used plan. NULL if all plans are
- *  running. */
+/** The place of a new plan in c->plans. If all max_plans places are in use, frees the least
+ *  recently used plan that does not run. NULL if all plans are running, or if out of memory. */
 static ts_exec **room_for_plan(ts_compiled *c)
 {
     if (!c->plans) {
@@ -142,7 +142,8 @@ static ts_exec **room_for_plan(ts_compiled *c)
     return oldest;
 }
 
-/** Describes the first difference between a recording's words and the newest plan's. */
+/** Sets c->cause to the first difference between a recording's words and those of the newest
+ *  plan. */
 static void find_cause(ts_compiled *c, const ts_array *words)
 {
     const ts_exec *e = c->newest;
@@ -273,8 +274,8 @@ ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
 
 /* -------------------------------------------------------------------------------- calls ---- */
 
-/** Calls the function in a scope. The scope releases temporaries before the recorded calls run, so
- *  a plan can keep them out of memory. */
+/** Calls the function in a scope, which releases the temporaries before the recorded calls run, so
+ *  the plan need not write them to memory. Checks and keeps the outputs. */
 static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {
@@ -291,8 +292,8 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status;
 }
 
-/** Records the function, then runs the recorded calls. They run also if the function failed,
- *  because in eager mode they would have run before the error. */
+/** Records the function, then runs the recorded calls, even if the function failed: eager calls
+ *  would have run before the error. */
 static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
                                ts_tensor **outputs, int noutputs, const void *site)
 {
@@ -311,7 +312,7 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     thread->include |= TS_KEYSET(TS_KEY_LAZY);
     thread->lazy = &lazy;
     ts_status status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
-    if (lazy.notes && status != TS_OK) { /* its outputs are no tensors */
+    if (lazy.notes && status != TS_OK) { /* the outputs may be invalid */
         notes.failed = true;
         ts_notes_refuse(&notes, "an error", NULL);
     }
@@ -326,8 +327,8 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status != TS_OK ? status : ran;
 }
 
-/** True if a call shall run without a recording: those before it were small, and their inputs no
- *  smaller. A recorded call notes the size of its inputs. */
+/** True if a call runs without a recording: the recordings before it were small and had inputs of
+ *  at least as many elements. If false, updates c->small_inputs. */
 static bool is_small_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 {
     int64_t elements = 0;

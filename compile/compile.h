@@ -1,5 +1,5 @@
 /**
- * @file compile.h  Common declarations of this room: the recording, and the plan made from it.
+ * @file compile.h  Common declarations of compile/: the recording, and the plan made from it.
  *
  * A recording (lazy.c) has three parts: a stream of words that describes the structure of all
  * calls, a list of the numbers that were passed, and the storages that the calls read and write.
@@ -81,55 +81,60 @@ typedef struct ts_plan_storage {
     bool held;    /* promised, and still referenced after the recording */
     bool inside;  /* used by one group only, which keeps it in registers or tiles */
     uint32_t first, last;    /* first and last step that uses it; UINT32_MAX: none */
-    uint32_t writer, reader; /* last step so far that writes (reads) it, + 1; only while the plan is
-                                made */
+    uint32_t writer, reader; /* last step so far that writes it, that reads it, + 1; 0: none; only
+                                while the plan is made */
 } ts_plan_storage;
 
-/** A step of a plan: one call, or a fused group of calls. */
+/** A step of a plan: one call, a fused group of calls, or members that run as one kernel. */
 typedef struct ts_step {
-    uint32_t first, count; /* its nodes: order[first .. first + count) in ts_exec */
-    uint32_t opens, closes; /* end of this step's storages in ts_exec.opens and closes */
-    bool fused;
-    uint8_t rows;          /* of a group: last dims of the space that form a row; 0: pointwise */
-    uint32_t members;      /* 0, or the number of members, each with the same calls over tensors of
-                              its own (horizontal.c); nodes are listed member by member */
+    uint32_t first, count; /* its nodes: ts_exec.order[first .. first + count) */
+    uint32_t opens, closes; /* end of this step's storages in ts_exec.opens and ts_exec.closes */
+    bool fused;            /* a group; also a step with members */
+    uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
+                              row; 0: pointwise */
+    uint32_t members;      /* number of members, each with the same count / members calls over other
+                              tensors (horizontal.c), listed member by member; 0: no members */
     ts_device device;      /* of a group */
-    uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group; a step with
-                              members has their elements in numel and no dims */
+    uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group. With members, ndim
+                              is 0 and numel the sum of their elements */
     int64_t sizes[TS_MAX_DIMS];
     int64_t numel;
 } ts_step;
 
-/** The kernel of a group on a device. */
+/** State of a group's kernel on a device: not run yet, has run, or the device refused the group. */
 typedef enum ts_kernel_stage { TS_KERNEL_NONE, TS_KERNEL_READY, TS_KERNEL_REFUSED } ts_kernel_stage;
+/** The kernel of a group on a device. */
 typedef struct ts_group_kernel {
-    _Atomic int stage;
-    ts_group_report report;
-    char why[200]; /* REFUSED */
+    _Atomic int stage;      /* a ts_kernel_stage */
+    ts_group_report report; /* of the last change to READY */
+    char why[200];          /* reason, if REFUSED */
 } ts_group_kernel;
 
+/** A plan. ts_compiled owns it. */
 typedef struct ts_exec {
     ts_graph *graph;       /* sources and storages of its values refer to the recording */
     ts_plan_storage *storages;
     ts_step *steps;
     ts_group_kernel *kernels; /* by step */
     _Atomic(struct ts_tiles *) *tiles; /* by step: kept state of groups on the CPU (tile.c) */
-    uint32_t *order;       /* nodes in the order of steps */
+    uint32_t *order;       /* nodes in the order of steps, without dead ones */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
-    uint32_t nstorages, nsteps, ngroups, nfused, nnodes;
-    int64_t bytes, fused_bytes;
-    uint64_t *words;       /* the key */
+    uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
+                                                            nodes that are not dead */
+    int64_t bytes, fused_bytes; /* bytes moved by the calls one by one; by the steps */
+    uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
-    uint64_t hash, used;   /* used: ts_compiled.clock at the last run */
+    uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
     uint32_t runs;         /* runs in progress */
     bool small;            /* on the CPU, and its calls take no longer than their recording */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;
 
-/** Makes the plan of a recorded stream and copies the words; NULL with an error. max_groups: limit
- *  for fused groups, as in ts_compile_opts. by_rows: groups may contain norms, softmax and
- *  reductions over the last dims (rows.c). */
+/** Makes the plan of a recorded stream and copies the words. numbers: those of the recording.
+ *  max_groups: limit for fused groups, as in ts_compile_opts. by_rows: groups may contain norms,
+ *  softmax and reductions over the last dims (rows.c). Free it with ts_exec_free(). NULL with
+ *  TS_ERR_MEMORY. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      int64_t max_groups, bool by_rows);
 /** How a call takes part in a group. */
@@ -143,7 +148,7 @@ typedef struct ts_group_part {
 /** Tells whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
  *  the CPU, it must also need no casts. numbers: the numbers of a run. */
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
-/** The frame of a node's call on a device. */
+/** The frame of a node's call on a device, without arguments, results, plan and call site. */
 ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread);
 /** ts_group_takes() for a call whose shape rule ran and set plan->rows (rows.c). */
 ts_group_part ts_rows_part(const ts_frame *f);
@@ -171,8 +176,8 @@ typedef struct ts_run {
     const uint64_t *numbers;
     const void *const *sites;
     ts_storage **storages;  /* per storage; promised storages are allocated when needed */
-    ts_tensor **registers;  /* by value */
-    ts_tensor **lists;
+    ts_tensor **registers;  /* handle of each value; NULL: its storage is not open */
+    ts_tensor **lists;      /* room for the lists of one call's arguments */
     ts_thread *thread;
     ts_workspace *workspace;     /* scratch memory for calls; NULL: the device's allocator */
     char *arena;            /* NULL: promised storages are allocated one by one */

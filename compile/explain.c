@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/** Writes step k and the state of its kernel; nothing if it is a single call. */
 static void write_step(FILE *out, const ts_exec *e, uint32_t k)
 {
     const ts_step *s = &e->steps[k];
@@ -38,7 +39,7 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
 }
 
-/** Appends a note for each result of a node that gets no memory because only its group uses it. */
+/** Appends a note for each result of a node that has no memory, because only its group uses it. */
 static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
 {
     for (int i = 0; i < n->nrets; i++)
@@ -83,10 +84,10 @@ void ts_exec_dump(const ts_exec *e, const char *name)
     fclose(out);
 }
 
-/** Whether the function runs on each call, and why. */
+/** Writes whether the function runs on each call or is replayed, and why. */
 static void write_mode(FILE *out, const ts_compiled *c)
 {
-    bool granted = false;
+    bool granted = false; /* a plan can be replayed */
     for (int64_t i = 0; i < c->nplans && !c->replay_over; i++)
         granted |= ts_replay_is_granted(c->plans[i]);
     if (!c->opts.replay)

@@ -38,7 +38,8 @@ bool ts_group_plans(const ts_frame *f, const ts_tensor *t)
         if ((p->cast >> i & 1) && f->args[i].tag == TS_TAG_TENSOR &&
             f->args[i].t->dtype != p->compute)
             return false; /* kernels on tiles do not cast */
-    bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* fail at zeros */
+    bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* of integers, these
+                                                              report a division by zero */
     return p->pointwise && (takes >> p->compute & 1) && p->ret[0].dtype == t->dtype &&
            (!p->converts || (takes >> t->dtype & 1)) &&
            !(divides && !ts_dtype_is_float((ts_dtype)p->compute));
@@ -52,8 +53,8 @@ ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thr
         .keys = TS_KEYSET(device.backend), .key = device.backend};
 }
 
-/** True if the device can run groups that contain this op. *backend receives the device's backend,
- *  NULL for the CPU. */
+/** True if the device can run groups that contain this op. *backend: the device's backend; NULL for
+ *  the CPU. */
 static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend **backend)
 {
     const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
@@ -67,7 +68,7 @@ static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend
            t->info->kind == TS_FILL;
 }
 
-/** How a call whose shape rule ran can take part in a group. */
+/** ts_group_takes() for a call whose shape rule has run, without asking the backend. */
 static ts_group_part part_of(const ts_frame *f)
 {
     if (f->plan->rows)
@@ -99,7 +100,8 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
         if (a[i].tag == TS_TAG_TENSORS)
             return none;
         if (!backend && a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE)
-            return none; /* a random op: a tile lacks the index of its elements in the tensor */
+            return none; /* a random op, which needs the index of an element in the tensor; a tile
+                            does not know it */
         if (a[i].tag != TS_TAG_TENSOR)
             continue;
         ts_group_header(g, ts_graph_value_at(g, a[i].id), &tensors[i]);
@@ -138,7 +140,8 @@ typedef struct device_call {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
 } device_call;
 
-/** Finds or makes the tensor header of a value, which all calls of the group share. */
+/** Finds or adds the tensor header of a value, which the calls of the group share. headers,
+ *  numbers: the headers so far and the indices of their values; *count of each. */
 static ts_tensor *header_in(const ts_run *r, ts_id id, ts_tensor *headers, uint32_t *numbers,
                             uint32_t *count)
 {
@@ -186,7 +189,8 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
     return TS_OK;
 }
 
-/** Runs a group on its device as one kernel. */
+/** Runs a group, or a step with members, on its device as one kernel. TS_ERR_UNSUPPORTED if the
+ *  device or a changed kernel does not allow it. */
 static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report *report)
 {
     size_t n = s->count, most = n * TS_GROUP_TENSORS;
@@ -229,7 +233,7 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
     return status;
 }
 
-/** Number of tensors that a node's call refers to. */
+/** Upper bound of the number of tensors in a node's arguments and results. */
 static size_t tensors_of(const ts_graph *g, const ts_graph_node *n)
 {
     size_t count = n->nrets;
@@ -239,8 +243,9 @@ static size_t tensors_of(const ts_graph *g, const ts_graph_node *n)
     return count;
 }
 
-/** Boxes a node's call with headers in place of all tensors. Their memory is only named: equal
- *  addresses are equal memory, NULL is memory inside the step. */
+/** Boxes a node's call with headers in place of all tensors, to compute its work. The headers'
+ *  addresses are never read: equal addresses stand for the same memory, NULL for a value that has
+ *  no memory because only its step uses it. */
 static void box_shapes(const ts_run *r, const ts_graph_node *n, device_call *c, ts_tensor *headers,
                        uint32_t *numbers, uint32_t *count)
 {

@@ -1,11 +1,12 @@
 /**
- * @file horizontal.c  Joins steps of a plan that run the same calls over different tensors, such as
- * the casts of all parameters. They become members of one step, which a device runs as one kernel.
+ * @file horizontal.c  Joins pointwise steps of a plan that run the same calls over different
+ * tensors, such as the casts of all parameters. They become members of one step, which a device
+ * runs as one kernel.
  *
- * A step may move to any place between the last earlier step and the first later step that it
- * conflicts with: two steps conflict if both use a storage that one of them writes. Members of a
- * step meet at a place that all of them may move to, so calls keep the order of all their conflicts
- * and results do not change.
+ * Two steps conflict if both use a storage that one of them writes. A step may move to any place
+ * between the last earlier step and the first later step that it conflicts with. Members are joined
+ * at a place that all of them may move to and conflict with no other member, so conflicting calls
+ * keep their order and results do not change.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -15,21 +16,22 @@
 #include <xxhash.h>
 
 enum {
-    MOST_ELEMENTS = 1 << 22, /* of a member; joining larger ones saves no time, and lives of values
-                                would grow by much memory */
-    MOST_MEMBERS = 1024,
-    MOST_CANDIDATES = 4096,
-    MOST_JOINS = 32          /* joined steps of a plan */
+    MOST_ELEMENTS = 1 << 22, /* of a member. Joining larger ones saves no time, and moving them
+                                would keep much memory alive for longer */
+    MOST_MEMBERS = 1024,     /* of a joined step */
+    MOST_CANDIDATES = 4096,  /* of a plan */
+    MOST_JOINS = 32          /* attempts to make a joined step, per plan */
 };
 
 /** A step that may become a member. */
 typedef struct candidate {
     uint32_t step;
-    uint32_t words, nwords;  /* its calls, without the tensors' names and sizes */
-    uint64_t hash;
-    uint32_t like;           /* the first candidate with the same calls */
-    uint32_t first, last;    /* places that it may move to: before steps first .. last */
-    bool done;
+    uint32_t words, nwords;  /* range in joiner.words that describes its calls, without the
+                                identity and sizes of tensors */
+    uint64_t hash;           /* of these words */
+    uint32_t like;           /* index of the first candidate with the same words and device */
+    uint32_t first, last;    /* it may move to the place before any of the steps first .. last */
+    bool done;               /* it is a member */
 } candidate;
 
 /** A step that uses a storage. */
@@ -40,14 +42,15 @@ typedef struct use {
 
 typedef struct joiner {
     maker *m;
-    ts_array candidates, words;
-    uint32_t *begin;    /* index of each storage's first use, and the end */
-    use *uses;          /* by storage, in the order of steps */
-    uint32_t *seen;     /* per storage: 2 * (number of the join) + (a member writes it) */
+    ts_array candidates, words; /* of candidate; of uint64_t */
+    uint32_t *begin;    /* index in `uses` of each storage's first use, and the end */
+    use *uses;          /* sorted by storage, then by node */
+    uint32_t *seen;     /* per storage: 2 * (the last join with a member that uses it) + (such a
+                           member writes it) */
     uint32_t *nodes, *node_begin; /* nodes by step, and the index of each step's first */
     uint32_t *to;       /* new number of each step; UINT32_MAX: a member */
-    ts_step *before;    /* the steps before a join */
-    uint32_t joins;
+    ts_step *before;    /* copy of the steps, while a join renumbers them */
+    uint32_t joins;     /* attempts so far; the number of the current one */
 } joiner;
 
 static const touch *touch_at(const joiner *j, uint32_t i)
@@ -69,15 +72,16 @@ static bool put(joiner *j, uint64_t word)
     return true;
 }
 
-/** The tensors of a member, numbered as its calls name them. */
+/** The tensors of a member, numbered in the order in which its calls first use them. */
 typedef struct names {
-    uint32_t value[64];
+    uint32_t value[64]; /* index in the graph */
     int count;
-    int64_t numel; /* elements of the member's space */
+    int64_t numel; /* elements of the member's iteration space */
 } names;
 
-/** Appends a tensor's number, dtype and kind: all elements of the space, or one. False if the
- *  tensor has another layout, or shares its storage with another one of the member. */
+/** Appends a word with a tensor's number, its dtype, and whether it has one element per element of
+ *  the space or one in all. False if it has neither, is not contiguous, or shares its storage with
+ *  another tensor of the member; also if out of memory. */
 static bool put_tensor(joiner *j, names *n, ts_id id)
 {
     const ts_graph *g = j->m->graph;
@@ -128,8 +132,8 @@ static bool put_call(joiner *j, names *n, const ts_graph_node *node)
     return ok && put_tensor(j, n, node->rets[0]);
 }
 
-/** Adds step k to the candidates if it is pointwise over contiguous tensors. False if out of
- *  memory. */
+/** Adds step k to the candidates if it is pointwise over contiguous tensors, small enough, and its
+ *  backend can run members. False if out of memory. */
 static bool add_candidate(joiner *j, uint32_t k)
 {
     const ts_step *s = &j->m->exec->steps[k];
@@ -153,7 +157,7 @@ static bool add_candidate(joiner *j, uint32_t k)
     return true;
 }
 
-/** Sets the candidate's `like`. */
+/** Sets `like` of candidate i; those before it have theirs. */
 static void find_like(const joiner *j, uint32_t i)
 {
     const uint64_t *words = j->words.data;
@@ -170,7 +174,7 @@ static void find_like(const joiner *j, uint32_t i)
 
 /* -------------------------------------------------------------------------------- places ---- */
 
-/** Lists the nodes by step and the uses by storage. */
+/** Fills node_begin, nodes, begin and uses for the current steps. */
 static void list_uses(joiner *j)
 {
     const maker *m = j->m;
@@ -191,7 +195,7 @@ static void list_uses(joiner *j)
     for (uint32_t i = 0; i < at; i++)
         for (uint32_t t = m->begin[j->nodes[i]]; t < m->begin[j->nodes[i] + 1]; t++)
             j->begin[touch_at(j, t)->storage]++;
-    for (uint32_t s = 1; s <= e->nstorages; s++) /* ends; they move to the begins */
+    for (uint32_t s = 1; s <= e->nstorages; s++) /* ends, which the next loop moves to begins */
         j->begin[s] += j->begin[s - 1];
     for (uint32_t i = at; i-- > 0;)
         for (uint32_t t = m->begin[j->nodes[i]]; t < m->begin[j->nodes[i] + 1]; t++)
@@ -199,7 +203,7 @@ static void list_uses(joiner *j)
                 (use){m->step_of[j->nodes[i]], touch_at(j, t)->writes};
 }
 
-/** Finds the places that a candidate may move to. */
+/** Sets c->first and c->last, from the conflicts of its step. */
 static void find_places(const joiner *j, candidate *c)
 {
     const maker *m = j->m;
@@ -242,7 +246,8 @@ static uint32_t best_place(const joiner *j, uint32_t like, uint32_t *count)
     return best;
 }
 
-/** True if a candidate conflicts with no member that the join has already; marks its storages. */
+/** Adds a candidate's storages to the current join (`seen`). False, without a change, if the
+ *  candidate conflicts with a member of the join. */
 static bool join_one(joiner *j, const candidate *c)
 {
     const maker *m = j->m;
@@ -262,7 +267,8 @@ static bool join_one(joiner *j, const candidate *c)
 
 /* ---------------------------------------------------------------------------------- join ---- */
 
-/** Moves the steps of the chosen candidates before step `place`, as members of one step. */
+/** Replaces the steps of the chosen candidates by one step with these members, before step
+ *  `place`; renumbers steps. */
 static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t count)
 {
     maker *m = j->m;
@@ -307,7 +313,8 @@ static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t co
             candidate_at(j, i)->step = j->to[candidate_at(j, i)->step];
 }
 
-/** Joins candidates like `like` at one place; false if fewer than two can meet. */
+/** Joins candidates like `like` at the place that most of them may move to. False if fewer than two
+ *  can be joined. */
 static bool join(joiner *j, uint32_t like)
 {
     uint32_t chosen[MOST_MEMBERS], n = 0, count;

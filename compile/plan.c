@@ -1,10 +1,11 @@
 /**
- * @file plan.c  Makes a plan from a recorded stream: the graph, dead calls, fused groups.
+ * @file plan.c  Makes a plan from a recorded stream: decodes the graph, drops dead calls, and
+ * divides the others into steps.
  *
- * Steps are made in one pass. A call joins an earlier group if no call that it depends on comes
- * after that group, so the steps preserve all dependences. Two calls of a group may share a written
- * storage only through the same layout, because a group runs all its calls on one tile before the
- * next tile.
+ * One pass over the calls makes the steps. A call joins an earlier group if all calls that it
+ * depends on are in that group or in earlier steps, so dependences are preserved. Two calls of a
+ * group may share a written storage only through the same layout, because a group runs all its
+ * calls on one tile before the next tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -194,7 +195,7 @@ static bool find_touches(maker *m)
     return true;
 }
 
-/** Finds touches, after the calls that cats make superfluous are changed. */
+/** Finds touches, and finds them again if cats are dropped. */
 static bool find_final_touches(maker *m)
 {
     bool some = false;
@@ -206,7 +207,7 @@ static bool find_final_touches(maker *m)
     return find_touches(m);
 }
 
-/** Marks dead nodes: their results are not read. */
+/** Sets step_of of each node: UINT32_MAX if nothing reads the storages that it writes, else 0. */
 static void drop_dead(maker *m)
 {
     ts_plan_storage *s = m->exec->storages;
@@ -225,8 +226,9 @@ static void drop_dead(maker *m)
         s[i].writer = 0;
 }
 
-/** True if node i may join a group: each written storage that both use has the same layout in both.
- *  *shares: they use a common storage. */
+/** True if node i may join the group: both use each common storage that one of them writes through
+ *  the same value, and node i uses no result marked touch.last. *shares: they have a common
+ *  storage; valid only if true is returned. */
 static bool fits(const maker *m, uint32_t i, uint32_t step, bool *shares)
 {
     const touch *t = (const touch *)m->touches.data;
@@ -261,8 +263,8 @@ static bool fits_rows(const maker *m, uint32_t i, const ts_step *s, int rows)
     return true;
 }
 
-/** True if sizes, rows and device of node i, with iteration space v, match those of the group s,
- *  which is step number `step`. */
+/** True if sizes, rows and device of node i match those of the group s, which is step number `step`
+ *  and not full. The sizes of v are the node's iteration space. */
 static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
                     const ts_graph_value *v, const ts_group_part *part)
 {
@@ -285,8 +287,8 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
     return fits_rows(m, i, s, rows);
 }
 
-/** Finds a group at step `after` or later that node i, with the iteration space of v, can join;
- *  UINT32_MAX if there is none. */
+/** Finds the last group that node i can join and shares a storage with, among the latest steps from
+ *  `after` on; UINT32_MAX if there is none. The sizes of v are the node's iteration space. */
 static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                            const ts_group_part *part, uint32_t after)
 {
@@ -313,10 +315,10 @@ static void mark_last(maker *m, uint32_t i, const ts_group_part *part)
 }
 
 /**
- * Gives a bias gradient back to its linear_backward, the call before it, if it joined no group
- * (lazy.c records it as a call of its own): the product of the weight's gradient can add it up.
- * The calls' touches are adjacent and become those of linear_backward. False if node i is no such
- * call.
+ * Merges node i into linear_backward, the call before it, if node i is the sum_to_size that lazy.c
+ * records for the bias gradient. The product of the weight's gradient then computes this sum. The
+ * touches of both nodes are adjacent and become those of linear_backward. False if node i is no
+ * such call. Only for a node that joined no group.
  */
 static bool rejoin_bias(maker *m, uint32_t i)
 {
@@ -386,7 +388,7 @@ static void add_node(maker *m, uint32_t i)
     }
     ts_step *s = &e->steps[step];
     s->rows = part.rows ? part.rows : s->rows;
-    e->ngroups += s->fused && s->count == 1; /* its second call makes it a group */
+    e->ngroups += s->fused && s->count == 1; /* this is its second call */
     s->count++;
     m->step_of[i] = step;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
@@ -396,8 +398,8 @@ static void add_node(maker *m, uint32_t i)
     }
 }
 
-/** Orders the nodes by steps, and those of a step by members; a group with one node becomes a
- *  call. */
+/** Fills e->order: nodes by step, and within a step by member. Sets ts_step.first to the index of a
+ *  step's first node in e->order. A group of one node becomes a single call. */
 static void order_nodes(maker *m)
 {
     ts_exec *e = m->exec;
@@ -455,7 +457,7 @@ static void find_lives(maker *m)
     for (uint32_t k = 0; k < e->nsteps; k++)
         for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++)
             for (uint32_t j = m->begin[e->order[i]]; j < m->begin[e->order[i] + 1]; j++) {
-                bool again = e->storages[t[j].storage].inside; /* or met before in this member */
+                bool again = e->storages[t[j].storage].inside; /* or used before in this member */
                 uint32_t p = e->steps[k].first;
                 if (e->steps[k].members)
                     p = i - (i - p) % (e->steps[k].count / e->steps[k].members);
@@ -470,6 +472,7 @@ static void find_lives(maker *m)
 
 /* --------------------------------------------------------------------------------- plan ---- */
 
+/** Allocates zeroed memory, freed with give(); NULL without an error message. */
 static void *take(size_t bytes)
 {
     void *p = ts_alloc(ts_thread_self(), bytes ? bytes : 1);
@@ -483,17 +486,18 @@ static void give(void *p, size_t bytes)
         ts_free(&ts_tls, p, bytes ? bytes : 1);
 }
 
-/** Fills e->opens and e->closes: the storages by first and by last step (a counting sort). */
+/** Fills e->opens and e->closes, the storages sorted by first and by last step, and the fields
+ *  opens and closes of each step (a counting sort). */
 static void list_lives(ts_exec *e)
 {
     for (int last = 0; last < 2; last++) {
         uint32_t *list = last ? e->closes : e->opens, at = 0;
-        for (uint32_t i = 0; i < e->nstorages; i++) { /* counts, in the place of ends */
+        for (uint32_t i = 0; i < e->nstorages; i++) { /* count per step */
             uint32_t k = last ? e->storages[i].last : e->storages[i].first;
             if (k != UINT32_MAX)
                 ++*(last ? &e->steps[k].closes : &e->steps[k].opens);
         }
-        for (uint32_t k = 0; k < e->nsteps; k++) { /* begins */
+        for (uint32_t k = 0; k < e->nsteps; k++) { /* counts to begins; the next loop makes ends */
             uint32_t *end = last ? &e->steps[k].closes : &e->steps[k].opens, n = *end;
             *end = at;
             at += n;

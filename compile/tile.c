@@ -1,10 +1,10 @@
 /**
  * @file tile.c  Fused groups on the CPU: all calls of a group on one tile, then the next tile.
  *
- * A tile is a part of the group's iteration space that fits the first-level cache. The calls run
- * the eager kernels, so a group gives the same bits as its calls one by one. The shape rule plans
- * each call once for one tile; later tiles change only the addresses. Values that only the group
- * reads are stored in buffers of one tile.
+ * A tile is a part of the group's iteration space whose values fit the first-level cache. The calls
+ * run the eager kernels, so a group gives the same bits as its calls one by one. Each call's shape
+ * rule runs once per size of tiles; other tiles of that size change only the addresses. A value
+ * that only the group uses is stored in a buffer of one tile.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -14,33 +14,36 @@
 
 #include <string.h>
 
-enum { TILE_BYTES = 32768, TILE_LEAST = 512, TILE_MOST = 8192, WORK = 16384,
-       KEPT_BUFFERS = 8192 /* on the stack */ };
+enum { TILE_BYTES = 32768,               /* of the values of a tile */
+       TILE_LEAST = 512, TILE_MOST = 8192, /* elements of a tile */
+       WORK = 16384,                     /* elements times calls that are worth another thread */
+       KEPT_BUFFERS = 8192 /* bytes of buffers up to which they are on the stack */ };
 
 /** A value of a group. */
 typedef struct tile_value {
-    ts_tensor t;               /* one tile of it */
+    ts_tensor t;               /* header of one tile of it */
     char *base;                /* address of its memory; NULL: it has a buffer */
-    int64_t step[TS_MAX_DIMS]; /* bytes along the space's dims; 0 where it is broadcast */
+    int64_t step[TS_MAX_DIMS]; /* strides in bytes along the space's dims; 0: broadcast */
     int shift;                 /* dim d of the value is dim d + shift of the space; gather() stores
                                   a flag here until lay_out() runs */
-    uint32_t number;           /* in the graph */
-    int32_t buffer;            /* -1: none */
+    uint32_t number;           /* index in the graph */
+    int32_t buffer;            /* number of its buffer; -1: none */
     int64_t whole[TS_MAX_DIMS]; /* its sizes; t has those of a tile */
 } tile_value;
 
+/** A call of a group, planned for one tile. */
 typedef struct tile_call {
     ts_frame f;
     ts_plan plan;
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     ts_kernel kernel;
-    ts_iter space;  /* iteration space as the shape rule made it */
-    bool tried;     /* the kernel has run once */
+    ts_iter space;  /* plan.iter as the shape rule made it */
+    bool tried;     /* the kernel has run once since the call was planned */
     bool numbers;   /* some argument is a number that changes from run to run */
-    bool rewrites;  /* the kernel changed the space, which is restored before each tile */
-    uint8_t operands;
-    uint16_t operand[TS_MAX_OPERANDS]; /* value, + 1; 0: a number */
-    uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* value, + 1 */
+    bool rewrites;  /* the kernel changes plan.iter, which is restored before each tile */
+    uint8_t operands; /* of plan.iter; 0 for a call by rows */
+    uint16_t operand[TS_MAX_OPERANDS]; /* index of its value + 1; 0: a number */
+    uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* index of the value + 1; 0: none */
 } tile_call;
 
 /** A worker's own values and calls. */
@@ -51,24 +54,25 @@ typedef struct worker {
     int64_t length; /* elements along the split dim for which the plans are made */
 } worker;
 
-/** The state of a group. That of a group that one worker runs is kept between runs. */
+/** The state of a group's run. If one worker runs the group, its next run uses the state again. */
 typedef struct ts_tiles {
     const ts_run *run;
     const ts_step *step;
     tile_value *values; /* initial values and calls, which each worker copies */
     tile_call *calls;
     uint32_t nvalues, ncalls, nbuffers;
-    int ndim, split;    /* dim of the space that is divided; outer dims advance by 1 */
+    int ndim, split;    /* dims of the space; dim that tiles divide. A tile has one index of each
+                           dim before `split`, and all of each dim after it */
     int64_t sizes[TS_MAX_DIMS];
     int64_t chunk, along, outer; /* elements of the split dim per tile; tiles along the split dim;
-                                    product of the outer dims */
-    int64_t buffer;     /* bytes */
+                                    product of the dims before it */
+    int64_t buffer;     /* bytes of a buffer */
     size_t worker;      /* bytes of a worker's values, calls and buffers */
-    char *room;
+    char *room;         /* memory of the workers */
     int nworkers;
-    _Atomic int workers, failed;
+    _Atomic int workers, failed; /* workers that have begun; 1 if one failed */
     int64_t grain;      /* fewest tiles for a worker */
-    worker only;        /* the worker if there is one: works on `values` and `calls` */
+    worker only;        /* the worker of an undivided run; it uses `values` and `calls` */
     size_t bytes;       /* of this state with its values and calls */
 } tiles;
 
@@ -153,7 +157,7 @@ static void lay_out(tiles *w)
             t->strides[0] = 1;
         }
         memcpy(v->whole, t->sizes, sizeof v->whole);
-        if (v->shift) /* it lacks the dims of a row */
+        if (v->shift) /* gather()'s flag: it lacks the dims of a row */
             v->shift = 0;
         else
             v->shift = w->ndim - t->ndim;
@@ -165,7 +169,8 @@ static void lay_out(tiles *w)
     }
 }
 
-/** Chooses the dim and size of tiles so that a tile's values fit the first-level cache. */
+/** Chooses the split dim and the size of tiles, so that a tile's values fit the first-level cache
+ *  and rows stay whole. */
 static void cut(tiles *w)
 {
     int64_t item = 1, values = w->nbuffers, inner = 1, n;
@@ -196,7 +201,7 @@ static void cut(tiles *w)
     w->buffer = (w->chunk * inner * item + 63) & ~(int64_t)63;
 }
 
-/** Collects the values and calls of the group, in the state in which each worker starts. */
+/** Fills w->values and w->calls from the step; workers start with copies of them. */
 static void gather(tiles *w)
 {
     const ts_run *r = w->run;
@@ -230,7 +235,7 @@ static void gather(tiles *w)
 
 /* ---------------------------------------------------------------------------------- run ---- */
 
-/** Plans a call for the present sizes of its tensors. */
+/** Runs the call's shape rule for the current sizes of its tensors; false if it fails. */
 static bool plan_call(const worker *own, tile_call *c)
 {
     for (int i = 0; i < c->f.nargs; i++)
@@ -264,7 +269,8 @@ static bool plan_call(const worker *own, tile_call *c)
     return true;
 }
 
-/** Plans the worker's calls for tiles of `length` elements along the split dim. */
+/** Plans the worker's calls for tiles of `length` elements along the split dim; false if a call
+ *  cannot be planned. */
 static bool prepare(const tiles *w, worker *own, int64_t length)
 {
     for (uint32_t i = 0; i < w->nvalues; i++) {
@@ -335,6 +341,7 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
     return true;
 }
 
+/** A worker's share of a divided run: tiles begin to end - 1. */
 static void run_tiles(void *ctx, int64_t begin, int64_t end)
 {
     tiles *w = ctx;
@@ -395,8 +402,8 @@ static tiles *make(const ts_run *r, const ts_step *s)
     return w;
 }
 
-/** Takes the kept state of a group and renews what changes from run to run. NULL: there is none, or
- *  it does not fit this run. */
+/** Takes the kept state of a group and updates its addresses, call sites and numbers for this run.
+ *  NULL if no state is kept, or if it does not fit this run and is freed. */
 static tiles *renew(const ts_run *r, const ts_step *s)
 {
     const ts_exec *e = r->exec;
@@ -434,7 +441,8 @@ void ts_tiles_free(tiles *w)
         ts_free(&ts_tls, w, w->bytes);
 }
 
-/** Runs all tiles in this thread, and keeps the state. */
+/** Runs all tiles in this thread and keeps the state for the next run; frees it on failure, or if
+ *  another thread has kept one. */
 static bool run_alone(tiles *w)
 {
     char room[KEPT_BUFFERS + 64], *buffers = room;

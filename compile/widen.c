@@ -1,10 +1,10 @@
 /**
- * @file widen.c  Passes halves to calls that widen them by themselves: a list of gradients may have
- * bf16 members where the recording casts them to f32 first. If nothing else reads the copies, they
- * are dead, and the plan neither writes nor reads them.
+ * @file widen.c  Replaces f32 copies of bf16 and f16 tensors (halves) in lists of tensors by the
+ * halves, for calls that compute in f32 anyway, such as adamw with its list of gradients. If
+ * nothing else reads the copies, the casts are dead and the plan drops them.
  *
- * The shape rule of a call says which lists take halves with the results of their f32 copies
- * (ts_plan.widens).
+ * The shape rule of a call sets ts_plan.widens: bit i means that list argument i may have halves,
+ * with the same results as for their f32 copies.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -13,18 +13,20 @@
 
 #include <string.h>
 
-/** What the pass knows of a value at the call that it reads. */
+/** The cast from a half to f32 that made a value. */
 typedef struct widened {
-    uint32_t from; /* the half that a cast to f32 made this value from, + 1; 0: no cast made it */
+    uint32_t from; /* index of the half, + 1; 0: no such cast made the value */
     uint32_t node; /* the cast */
 } widened;
 
+/** The pass over the calls, in their order. */
 typedef struct pass {
     ts_graph *graph;
     const uint64_t *numbers;
-    widened *values;
-    uint32_t *written; /* per storage: the newest call that writes it, + 1 */
-    ts_tensor *headers, **registers, **lists;
+    widened *values;   /* per value */
+    uint32_t *written; /* per storage: the last call so far that writes it, + 1 */
+    ts_tensor *headers, **registers, **lists; /* scratch of ask(): headers, as ts_run.registers and
+                                                 ts_run.lists */
 } pass;
 
 static const ts_graph_value *value_at(const pass *p, uint32_t i)
@@ -32,7 +34,7 @@ static const ts_graph_value *value_at(const pass *p, uint32_t i)
     return (const ts_graph_value *)p->graph->values.data + i;
 }
 
-/** Notes the result of a cast from a half to f32. */
+/** If call i is a cast from a half to f32 with the same layout, sets `values` of its result. */
 static void note_cast(const pass *p, uint32_t i, const ts_graph_node *n)
 {
     const ts_graph_arg *a = ts_graph_args_of(p->graph, n);
@@ -47,8 +49,8 @@ static void note_cast(const pass *p, uint32_t i, const ts_graph_node *n)
         p->values[to] = (widened){from + 1, i};
 }
 
-/** The value to pass in place of a member of a list: the half, if it still has the same
- *  elements. */
+/** The value to pass for member `value` of a list: the half, if no call has written the half or its
+ *  copy since the cast; else `value`. */
 static uint32_t half_of(const pass *p, uint32_t value)
 {
     const widened *w = &p->values[value];
@@ -58,7 +60,8 @@ static uint32_t half_of(const pass *p, uint32_t value)
     return w->from - 1;
 }
 
-/** Runs the shape rule of a call with halves in its lists, and returns the lists that take them. */
+/** Runs the shape rule of a call with halves in its lists. Returns ts_plan.widens, or 0 if the rule
+ *  fails. */
 static uint16_t ask(const pass *p, const ts_graph_node *n)
 {
     const ts_graph *g = p->graph;
@@ -67,7 +70,7 @@ static uint16_t ask(const pass *p, const ts_graph_node *n)
     ts_tensor results[TS_MAX_RETS];
     ts_plan plan;
     uint32_t headers = 0;
-    ts_storage places[2] = {{.refs = 1}, {.refs = 1}}; /* of tensors on the CPU and on the device */
+    ts_storage places[2] = {{.refs = 1}, {.refs = 1}}; /* on the CPU; on the device */
     ts_device device = TS_DEVICE_CPU;
     for (int i = 0; i < n->nargs; i++) {
         bool list = a[i].tag == TS_TAG_TENSORS;
@@ -100,7 +103,7 @@ static uint16_t ask(const pass *p, const ts_graph_node *n)
     return status == TS_OK ? plan.widens : 0;
 }
 
-/** Replaces members of a call's lists by the halves that they are copies of. */
+/** Replaces f32 copies by halves in those lists of a call that take halves. */
 static void pass_halves(const pass *p, const ts_graph_node *n)
 {
     ts_graph *g = p->graph;
@@ -123,7 +126,7 @@ static void pass_halves(const pass *p, const ts_graph_node *n)
         }
 }
 
-/** Notes the storages that a call writes. */
+/** Sets `written` of the storages that call i writes. */
 static void note_writes(const pass *p, uint32_t i, const ts_graph_node *n)
 {
     const ts_graph *g = p->graph;

@@ -20,7 +20,8 @@ static void plan_one(ts_frame *f)
     ts_plan_like(f->plan, f->args[0].t);
 }
 
-/** A new result of channels-last images is channels-last, as in PyTorch. */
+/** Plans a channels-last result if the argument is channels-last with 4 or 5 dims, as in PyTorch,
+ *  and the caller gives no result. */
 static void keep_layout(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
@@ -79,12 +80,13 @@ ts_status ts_infer_to_device(ts_frame *f)
     f->plan->ret[0].device = to;
     const ts_op_table *copy = atomic_load_explicit(&ts_tables[TS_OP_copy], memory_order_acquire);
     if (to.backend == TS_KEY_META || (copy->accepts[to.backend].takes & TS_TAKES_STRIDES))
-        keep_layout(f); /* a device that cannot pack tensors gets contiguous ones */
+        keep_layout(f); /* a device whose copy kernel takes no strides gets contiguous tensors */
     return TS_OK;
 }
 
 /* ------------------------------------------------------- functions for the generic entry ---- */
 
+/** A new contiguous tensor with t's values in `dtype`; the caller owns it. NULL with an error. */
 static ts_tensor *convert(ts_tensor *t, ts_dtype dtype)
 {
     bool cast = t->dtype != dtype;
@@ -124,8 +126,7 @@ static ts_status across(ts_frame *f, int arg)
     }
     ts_device device = ts_kernel_device(f);
     TS_TRY(ts_check_devices(f, true, &device));
-    /* the tensors agree with each other, but not with a device
-     * that was named or with a destination */
+    /* the arguments are on one device, but a device argument or the destination is another */
     const char *name = "out";
     ts_device got = device;
     if (arg < f->nargs) {

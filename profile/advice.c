@@ -1,4 +1,5 @@
-/** @file advice.c  Writes the advice of the rules that fire, and reads shapes for them. */
+/** @file advice.c  Writes the advice of the rules that fire, and reads sizes of products from the
+ * text of calls. */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@ double ts_advice_share(const ts_profile *p, double ns)
     return all > 0 ? ns / all : 0;
 }
 
-/** Reads sizes such as "(2, 3) f32" from *text; returns their number, 0 without sizes. */
+/** Reads the next sizes in *text, such as "(2, 3)", and moves *text behind them. Returns their
+ *  number; 0 if there are none, or more than `most`. */
 static int read_sizes(const char **text, int64_t *sizes, int most)
 {
     const char *at = strchr(*text, '(');
@@ -48,7 +50,7 @@ bool ts_advice_product(const ts_entry *e, ts_gemm_sizes *sizes)
         return false;
     for (int i = 0; i + 1 < na; i++)
         rows *= a[i];
-    /* linear_backward has the gradient of the result, then the input */
+    /* the arguments of linear_backward are the gradient of the result, the input, the weight */
     *sizes = kind == 2 ? (ts_gemm_sizes){rows, a[na - 1], b[nb - 1]}
              : kind == 1 ? (ts_gemm_sizes){rows, a[na - 1], b[0]}
                          : (ts_gemm_sizes){rows, a[na - 1], b[1]};

@@ -1,37 +1,41 @@
-/** @file advice.h  Rules of advice: each has a condition, evidence, and an upper bound of its gain.
- */
+/** @file advice.h  The rules of advice (rules.c) and what they compute from a profile. All gains
+ * and shares are fractions of ts_profile_time(): 0.1 is 10 %. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_ADVICE_H
 #define TS_PROFILE_ADVICE_H
 
 #include "profile/profile.h"
 
-/** What a rule says about a profile. */
+/** The result of a rule for a profile. */
 typedef struct ts_advice {
-    bool fires;
-    double gain; /* share of the time that the change saves, at most */
-    char evidence[160];
+    bool fires;         /* the rule applies */
+    double gain;        /* upper bound of the share of the time that the change saves */
+    char evidence[160]; /* the observation, as text */
 } ts_advice;
 
+/** A rule of advice. */
 typedef struct ts_rule {
-    const char *id, *what;
-    ts_advice (*ask)(const ts_profile *p);
+    const char *id, *what; /* "A1"; the change that it advises */
+    ts_advice (*ask)(const ts_profile *p); /* p is judged (ts_profile_judge()) */
 } ts_rule;
 
 enum { TS_RULES = 15 };
 extern const ts_rule ts_rules[TS_RULES]; /* A1 to A15 */
 
-/** Share of the profile's time. */
+/** ns as a share of ts_profile_time(). */
 double ts_advice_share(const ts_profile *p, double ns);
-/** Share of the time that a fused group of the memory-bound calls could save, at most. */
+/** Upper bound of the share of the time that fusing the memory-bound calls saves. */
 double ts_advice_fusion(const ts_profile *p);
-/** Share of the time in which an idle device waits for the host to queue work. */
+/** Share of the time in which the device is idle because of the host or of launch delays (causes
+ *  host, launch and unknown); 0 without device times. */
 double ts_advice_late_host(const ts_profile *p);
-/** Sizes of a matrix product. */
+/** Sizes of a matrix product (m, k) × (k, n). */
 typedef struct ts_gemm_sizes {
     int64_t m, k, n;
 } ts_gemm_sizes;
-/** Reads the sizes of an entry's product from its text; false if it is none of two matrices. */
+/** Reads the sizes of a product from e->op and e->call (mm, matmul, linear, linear_gelu; for
+ *  linear_backward, of the gradient of its input). Batch dims count as rows, m. False if e is
+ *  another op, or one with a second operand that is no matrix. */
 bool ts_advice_product(const ts_entry *e, ts_gemm_sizes *sizes);
 
 #endif

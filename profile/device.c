@@ -1,9 +1,9 @@
 /**
- * @file device.c  Device work in a profile: joined to rows and steps by tags, and a timeline of
+ * @file device.c  Device work in a profile: assigned to rows and steps by tags, and a timeline of
  * busy and idle time.
  *
- * A step on the devices lasts from the first work that was queued in it to the first work that was
- * queued in the next step. It is busy while at least one kernel, copy or memset runs.
+ * A step on the devices lasts from the first work queued in it to the first work queued in the next
+ * step. The devices are busy while at least one kernel, copy or memset runs.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -14,7 +14,7 @@
 #include "core/error.h"
 #include "profile/device.h"
 
-/** Whole waves up to which the idle part of the last one counts as lost. */
+/** Most waves (rounded up) of a kernel whose last, partial wave counts as lost time. */
 #define WAVES_FEW 4
 
 static int by_tag(const void *a, const void *b)
@@ -28,8 +28,8 @@ static int by_begin(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Removes work from before the last reset. Kept are work with a current tag, and work without a
- *  tag that begins no earlier than the first of these. Returns the number kept. */
+/** Removes work from before the last reset. Keeps work with a current tag, and untagged work that
+ *  begins no earlier than the first work with a current tag. Returns the number kept. */
 static int64_t select_current(ts_device_work *work, int64_t count)
 {
     int64_t first = INT64_MAX, kept = 0;
@@ -50,9 +50,9 @@ static int by_launch(const void *a, const void *b)
     return (x->begin_ns > y->begin_ns) - (x->begin_ns < y->begin_ns);
 }
 
-/** Replaces the tags of works of graphs by those of their rows. A graph runs its works one after
- *  another, so the k-th work of a launch has the k-th row; if works are missing, all get the row of
- *  the launch. The work is sorted by launch. */
+/** Replaces the graph's id in the tags of its works by the row of each work. A graph runs its works
+ *  one after another, so the k-th work of a launch belongs to the k-th row. If the launch has
+ *  another number of works, all get the row of the launch. s->work is sorted by launch. */
 static void resolve_graphs(ts_device_sums *s)
 {
     int nmaps;
@@ -71,7 +71,7 @@ static void resolve_graphs(ts_device_sums *s)
     }
 }
 
-/** Sums the work, sorted by tag, per row. */
+/** Fills s->rows with sums over s->work, which is sorted by tag. */
 static void sum_rows(ts_device_sums *s)
 {
     for (int64_t i = 0; i < s->nwork; i++) {
@@ -97,7 +97,8 @@ static int by_end(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Copies the waits since the last reset, and counts them. */
+/** Copies the waits and allocations since the last reset, sorted by end, and sums them in *d and in
+ *  the rows. Error: TS_ERR_MEMORY. */
 static ts_status copy_waits(ts_device_sums *s, const ts_device_record *record, ts_device_part *d)
 {
     s->waits = ts_sys_alloc((size_t)(record->nwaits + 1) * sizeof *s->waits);
@@ -183,7 +184,7 @@ void ts_device_claim(ts_device_sums *s, uint64_t hash, ts_entry *e)
     e->row = hash >> TS_TAG_ROW;
     if (!row || row->claimed)
         return;
-    row->claimed = true; /* rows of other threads may have the same hash */
+    row->claimed = true; /* other threads' tables may have a row with the same hash */
     e->device_ns += row->ns;
     e->kernels += row->kernels;
     e->delay_ns += row->delay_ns;

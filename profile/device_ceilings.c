@@ -57,8 +57,8 @@ static ts_status measure(ts_device device, ts_status (*run)(const pair *x), cons
     return status;
 }
 
-/** Pseudorandom numbers: products of constants take less power and run at a higher clock. They do
- *  not come from the generator, because this would change the program's random numbers. */
+/** An (n, n) matrix of pseudorandom numbers; products of constants take less power and run at a
+ *  higher clock. It does not use the generator, so the program's random numbers do not change. */
 static ts_tensor *numbers(int64_t n, ts_dtype dtype, ts_device device)
 {
     ts_tensor *count = ts_to_device(ts_arange(0, n, 1, TS_F32), device);
@@ -105,13 +105,14 @@ static ts_status measure_copies(ts_device device, ts_prof_machine *m)
     return TS_OK;
 }
 
-static ts_device_part assumed; /* measured false: none */
+/** Ceilings set by a test in place of measured ones; measured is false if there are none. */
+static ts_device_part assumed;
 
 /** The last measurement, which later profiles of the process use. */
 static struct {
     pthread_mutex_t lock;
     ts_device device;
-    ts_device_part part; /* measured false: none */
+    ts_device_part part; /* measured is false if there is none */
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static ts_status measure_device(ts_device device, ts_device_part *part)
@@ -164,5 +165,5 @@ void ts_device_measure_early(void)
     const char *note;
     ts_device_part part = {0};
     if (ts_device_times(&note)->count && ts_device_measure(ts_device_of_times(), &part) != TS_OK)
-        ts_error_clear(); /* the profile tries again and has the error */
+        ts_error_clear(); /* ts_profile_take() measures again and reports the error */
 }

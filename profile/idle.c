@@ -1,11 +1,12 @@
 /**
  * @file idle.c  Idle time of a device, divided by cause.
  *
- * A gap ends with a work. Until the host called the function that queued this work, the host was
- * late; from then on the work was on its way. If the call came before the gap, the work waited for
- * the device: for the usual time between two kernels, or for other work. The host's part of a gap
- * is also divided among the scopes, and in a trace among the layers, in which the host was. For
- * that the two clocks are fitted by their readings at the begin and the end of the recording.
+ * A gap is a time without work on the device; it ends when the next work begins. The host part of
+ * a gap lasts until the host calls the function that queues this work; the rest is the delay of the
+ * launch. If the work was queued before the gap, the gap is the usual pause between two kernels or
+ * a wait for other work. The host part is also divided among the scopes, and in a trace among the
+ * layers, in which the host was meanwhile. For this purpose host ticks are converted to the
+ * device's clock by the readings of both clocks at the begin and at the end of the recording.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -21,15 +22,17 @@ const char *const ts_idle_names[TS_IDLE_COUNT] = {"host",   "data",       "sync"
 
 /* --------------------------------------------------------------------------- intervals ---- */
 
-/** Disjoint intervals in ascending order; sum: length of all intervals before. */
+/** An interval in ns on the device's clock. sum: total length of the intervals before it. */
 typedef struct interval {
     double from, to, sum;
 } interval;
+/** Disjoint intervals in ascending order. */
 typedef struct intervals {
     interval *all;
     int64_t count, room;
 } intervals;
 
+/** Appends an interval, without its part before the end of the last one. False if out of memory. */
 static bool append(intervals *l, double from, double to)
 {
     interval *last = l->count ? &l->all[l->count - 1] : NULL;
@@ -50,7 +53,7 @@ static bool append(intervals *l, double from, double to)
     return true;
 }
 
-/** Length of the intervals before `at`. */
+/** Total length of the intervals' parts before `at`. */
 static double before(const intervals *l, double at)
 {
     int64_t low = 0, high = l->count;
@@ -67,6 +70,7 @@ static double before(const intervals *l, double at)
     return i->sum + (at < i->to ? at : i->to) - i->from;
 }
 
+/** Total length of the intervals' parts between `from` and `to`. */
 static double within(const intervals *l, double from, double to)
 {
     return to > from ? before(l, to) - before(l, from) : 0;
@@ -78,10 +82,13 @@ typedef struct study {
     ts_profile *p;
     ts_device_sums *s;
     const ts_device_clock *clock; /* NULL: unknown */
-    intervals host, data, allocator;
-    double usual_gap;
+    intervals host;      /* host parts of gaps */
+    intervals data;      /* times of the host in scopes "data" */
+    intervals allocator; /* times of the host in allocations and frees */
+    double usual_gap;    /* ns between two kernels that are queued in time */
 } study;
 
+/** A time of the host, in ns on the device's clock. u->clock is not NULL. */
 static double device_time(const study *u, int64_t tick)
 {
     const ts_device_clock *c = u->clock;
@@ -89,6 +96,7 @@ static double device_time(const study *u, int64_t tick)
     return (double)c->ns[0] + (double)(tick - c->ticks[0]) * rate;
 }
 
+/** Adds ns, which may be negative, to a scope or layer in p->exposed. False if out of memory. */
 static bool expose(ts_profile *p, const char *name, bool layer, double ns)
 {
     for (int64_t i = 0; i < p->nexposed; i++)
@@ -107,7 +115,7 @@ static bool expose(ts_profile *p, const char *name, bool layer, double ns)
     return true;
 }
 
-/** Whether a scope is named "data" or is inside of one. */
+/** True if a scope or one around it is named "data". */
 static bool is_data(uint32_t scope)
 {
     for (; scope; scope = ts_scope_get(scope).parent)
@@ -116,7 +124,9 @@ static bool is_data(uint32_t scope)
     return false;
 }
 
-/** Calls fn for each stay of the thread that marks steps in a scope. */
+/** Calls fn for each interval between two changes of scope in the thread that marks steps; without
+ *  steps, in the thread of the first mark. False if fn returned false. Without a clock it does
+ *  nothing. */
 static bool each_stay(study *u, bool (*fn)(study *u, uint32_t scope, double from, double to))
 {
     int64_t n, lost;
@@ -148,13 +158,15 @@ static bool expose_scope(study *u, uint32_t scope, double from, double to)
     return ns <= 0 || expose(u->p, path, false, ns);
 }
 
+/** Host time of a time in an event, which is stored as shifted ticks since its begin. */
 static double tick_of(const ts_event *e, uint32_t ticks)
 {
     return (double)(e->begin + ((int64_t)ticks << e->shift));
 }
 
-/** Adds the host's part of the gaps to the layers of a call. Its lowest layer does not own the time
- *  of the calls inside. */
+/** Divides the host parts of gaps among the layers of the calls in a trace. Each layer gets its own
+ *  time; the time of a call inside another is subtracted from the lowest layer of the outer call.
+ *  False if out of memory. */
 static bool expose_layers(study *u)
 {
     ts_profile *p = u->p;
@@ -171,7 +183,7 @@ static bool expose_layers(study *u)
             good = expose(p, ts_key_name(e->keys[k]), true, whole - inner);
             inner = whole;
         }
-        for (int64_t k = i; k > 0 && e->parent && good; k--) { /* the caller began before */
+        for (int64_t k = i; k > 0 && e->parent && good; k--) { /* the outer call is before it */
             const ts_event *outer = &p->events[k - 1].event;
             if (p->events[k - 1].thread == p->events[i].thread && outer->depth < e->depth &&
                 !outer->inside && outer->layers) {
@@ -187,7 +199,8 @@ static bool expose_layers(study *u)
 
 /* --------------------------------------------------------------------------------- gaps ---- */
 
-/** The wait that ended last before `at`, if it ended after `from`. */
+/** The host's last wait that ended between `from` and `at`; NULL: none. Allocations are no
+ *  waits. */
 static const ts_device_wait *wait_in(const ts_device_sums *s, int64_t from, int64_t at)
 {
     int64_t low = 0, high = s->nwaits;
@@ -204,6 +217,7 @@ static const ts_device_wait *wait_in(const ts_device_sums *s, int64_t from, int6
     return NULL;
 }
 
+/** Divides the gap from `from` to the begin of w by cause. False if out of memory. */
 static bool split(study *u, const ts_device_work *w, int64_t from)
 {
     double *idle = u->p->device.idle, gap = (double)(w->begin_ns - from);
@@ -229,7 +243,7 @@ static bool split(study *u, const ts_device_work *w, int64_t from)
     idle[TS_IDLE_DATA] += d;
     idle[wait ? TS_IDLE_SYNC : TS_IDLE_HOST] += rest;
     ts_device_row *waits = wait ? ts_device_find(u->s, ts_tag_row(wait->tag)) : NULL;
-    row = wait ? waits : row; /* the call that waited */
+    row = wait ? waits : row; /* after a wait, the host part belongs to the call that waited */
     if (row)
         row->idle_ns += host;
     return append(&u->host, (double)from, (double)called);
@@ -241,7 +255,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Calls fn for each gap, or adds the lengths of gaps before queued work to `gaps`. */
+/** Divides each gap from `first` to `last` by cause. If `gaps` is not NULL, only appends to it the
+ *  lengths of gaps before work that was queued in time. False if out of memory. */
 static bool each_gap(study *u, int64_t first, int64_t last, double *gaps, int64_t *ngaps)
 {
     int64_t until = 0;
@@ -268,7 +283,8 @@ static int by_exposure(const void *a, const void *b)
 
 static bool examine(study *u, int64_t first, int64_t last)
 {
-    enum { USUAL = 1500 }; /* ns; used if no kernel was queued before the previous one ended */
+    enum { USUAL = 1500 }; /* ns; upper limit of usual_gap, and its value if no work was queued
+                              before the work before it ended */
     ts_profile *p = u->p;
     int64_t n = 0;
     double *list = ts_sys_alloc((size_t)(u->s->nwork + 1) * sizeof *list);

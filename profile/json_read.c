@@ -22,11 +22,14 @@ static ts_status wrong(const char *path, const char *field, const char *expected
                       expected);
 }
 
-/** Table of the fields read from one object. */
+/** An object of the file, and the file's path for errors. */
 typedef struct source {
     const char *path;
     json_t *object;
 } source;
+
+/* Each get_NAME() reads one field of an object. TS_ERR_FORMAT, with path and field, if the field is
+ * missing or has another type. */
 
 static ts_status get_number(const source *s, const char *name, double *value)
 {
@@ -61,7 +64,7 @@ static ts_status get_text(const source *s, const char *name, char *text, size_t 
     if (!json_is_string(v) || json_string_length(v) >= size ||
         strlen(json_string_value(v)) != json_string_length(v))
         return wrong(s->path, name, "a text that is not longer than what is written");
-    ts_escape_text(text, size, json_string_value(v)); /* it may end on a terminal */
+    ts_escape_text(text, size, json_string_value(v)); /* it may be printed on a terminal */
     return TS_OK;
 }
 
@@ -71,6 +74,7 @@ static ts_status get_list(const source *s, const char *name, json_t **list)
     return json_is_array(*list) ? TS_OK : wrong(s->path, name, "a list");
 }
 
+/** Reads "bandwidth": TS_PROF_CURVE pairs of bytes and bytes per second. */
 static ts_status read_pairs(const source *s, ts_prof_machine *m)
 {
     json_t *list;
@@ -124,7 +128,7 @@ static ts_status read_device(const char *path, json_t *object, ts_device_part *d
     TS_TRY(get_flag(&s, "measured", &d->measured));
     TS_TRY(read_machine(path, json_object_get(object, "machine"), &d->machine, d->measured));
     json_t *idle = json_object_get(object, "idle");
-    if (!idle) /* written without the causes of idle time */
+    if (!idle) /* a file of an older version, without causes of idle time */
         return TS_OK;
     source causes = {path, idle};
     for (int i = 0; i < TS_IDLE_COUNT; i++)
@@ -172,7 +176,7 @@ static ts_status read_memory(const char *path, json_t *object, ts_memory_part *m
 {
     source s = {path, object};
     json_t *points, *holders;
-    if (!object) /* written without memory */
+    if (!object) /* a file of an older version */
         return TS_OK;
     TS_TRY(get_text(&s, "device", m->device, sizeof m->device));
     TS_TRY(get_number(&s, "before", &m->before));
@@ -224,11 +228,11 @@ static ts_status read_entry(const char *path, json_t *object, ts_entry *e)
     TS_TRY(get_number(&s, "self_ns", &e->self_ns));
     TS_TRY(get_number(&s, "flops", &e->flops));
     TS_TRY(get_number(&s, "bytes", &e->bytes));
-    if (!json_object_get(object, "device_ns")) /* written without device times */
+    if (!json_object_get(object, "device_ns")) /* a file of an older version */
         return TS_OK;
     TS_TRY(get_number(&s, "device_ns", &e->device_ns));
     TS_TRY(get_count(&s, "kernels", &e->kernels));
-    if (!json_object_get(object, "part")) /* written without these times */
+    if (!json_object_get(object, "part")) /* a file of an older version */
         return TS_OK;
     TS_TRY(get_text(&s, "part", e->part, sizeof e->part));
     TS_TRY(get_number(&s, "delay_ns", &e->delay_ns));
@@ -244,7 +248,7 @@ static ts_status read_step(const char *path, json_t *list, ts_step_times *t)
                               &t->profiler_ns, &t->busy_ns,    &t->idle_ns};
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
         json_t *v = json_array_get(list, i);
-        if (!v && i >= 5) /* written without device times */
+        if (!v && i >= 5) /* a file of an older version */
             break;
         if (!json_is_number(v) || !isfinite(json_number_value(v)))
             return wrong(path, "steps", "five or seven numbers a step");
@@ -308,7 +312,8 @@ static ts_profile *parse(const char *path, json_t *root)
     return p;
 }
 
-/** Reads a whole file; free *text with ts_sys_free(). */
+/** Reads a whole file of at most 64 MiB. The caller frees *text with ts_sys_free(). Errors:
+ *  TS_ERR_IO, TS_ERR_FORMAT if it is longer, TS_ERR_MEMORY. */
 static ts_status read_text(const char *path, char **text, size_t *bytes)
 {
     enum { MOST = 64 << 20 };

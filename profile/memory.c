@@ -1,8 +1,10 @@
 /**
- * @file memory.c  The timeline of tensors' memory by owner, its peak and the holders of the peak.
+ * @file memory.c  The timeline of tensors' memory by owner, its peak, and the ops and scopes whose
+ * tensors make up the peak.
  *
- * The log has one life per storage. The study walks births and deaths in the order of their times.
- * It is about the devices of a backend if one allocated memory, else about the CPU.
+ * The log (dispatch/memory_log.h) has one life per storage: its birth and its death. The study
+ * walks both in the order of their times. If tensors were allocated on a device, the study covers
+ * that device's backend; otherwise it covers the CPU.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -25,7 +27,7 @@ void ts_prof_hold(ts_tensor *t, ts_hold hold)
         ts_storage_own(s, hold == TS_HOLD_INPUT ? TS_OWNER_INPUT : TS_OWNER_OPTIMIZER);
 }
 
-static double before_recording[16]; /* bytes in use, by backend */
+static double before_recording[16]; /* bytes in use on the first device, by backend */
 
 void ts_memory_begin(void)
 {
@@ -39,10 +41,10 @@ void ts_memory_begin(void)
     before_recording[TS_KEY_CPU] = (double)ts_memory_get_stats().in_use;
 }
 
-/** A birth or a death. */
+/** The birth or the death of a storage. */
 typedef struct change {
     int64_t tick;
-    int64_t life;
+    int64_t life; /* index in study.lives */
     bool birth;
 } change;
 
@@ -57,8 +59,8 @@ static int by_tick(const void *a, const void *b)
 typedef struct study {
     ts_memory_part *m;
     const ts_memory_life *lives;
-    change *changes;
-    int64_t nchanges, begun;
+    change *changes; /* of one backend, sorted by tick, deaths first */
+    int64_t nchanges, begun; /* begun: tick at which the log began */
     double tick_ns;
 } study;
 
@@ -70,8 +72,8 @@ static double sum_of(const double *bytes)
     return sum;
 }
 
-/** Walks the changes: keeps the largest state of each of the TS_MEMORY_POINTS parts of the time,
- *  and the peak. Returns the tick of the peak. */
+/** Walks the changes. Divides the time into TS_MEMORY_POINTS equal parts and sets m->points to the
+ *  largest state in each part that has changes; sets the peak. Returns the tick of the peak. */
 static int64_t walk(const study *u)
 {
     ts_memory_part *m = u->m;
@@ -109,7 +111,8 @@ static int by_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/** Sums the lives at the peak by op, scope and owner, and keeps the largest sums. */
+/** Sums the lives at tick `peak` by op, scope and owner, and stores the largest sums in m->holders.
+ *  Error: TS_ERR_MEMORY. */
 static ts_status find_holders(const study *u, int64_t count, uint8_t device, int64_t peak)
 {
     ts_memory_holder *all = NULL;
@@ -151,6 +154,7 @@ static ts_status find_holders(const study *u, int64_t count, uint8_t device, int
     return TS_OK;
 }
 
+/** Bytes of memory of a backend's first device; 0: unknown. */
 static double capacity_of(uint8_t device)
 {
     const ts_backend *b = ts_backend_of((ts_device){device, 0});

@@ -1,4 +1,5 @@
-/** @file profile.h  A profile in memory, for the files of this room. */
+/** @file profile.h  A profile in memory, for the files of profile/. Times are in ns, bandwidths in
+ * bytes per second, rates in FLOP/s. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_PROFILE_H
 #define TS_PROFILE_PROFILE_H
@@ -9,12 +10,12 @@
 
 #define TS_PROFILE_SCHEMA 1 /* version of profile.json; a reader refuses other versions */
 
-/** A rate above this multiple of a measured ceiling shows a wrong cost or count. Smaller excesses
+/** A rate above this multiple of a measured ceiling means a wrong cost or count. Smaller excesses
  *  are normal, because a CPU's ceilings vary with its clock and with other load. */
 #define TS_ROOF_TOLERANCE 1.25
 #define TS_ROOF_REACHED 0.6 /* share of a ceiling below which a row is inefficient */
 
-/** Regime: the limit of a row's time. */
+/** Regime of a row: what limits its speed. */
 typedef enum ts_regime {
     TS_REGIME_NONE, /* the row has no time */
     TS_REGIME_OVERHEAD,  /* a layer, the engine, or calls hardly longer than an empty call */
@@ -33,74 +34,78 @@ extern const char *const ts_regime_names[TS_REGIME_COUNT];
 
 enum { TS_SCOPE_TEXT = 128 };
 
-/** Calls of one op, layer, scope and class of shapes. */
+/** A row of a profile: sums over the calls of one op, layer, scope and class of shapes. */
 typedef struct ts_entry {
-    char part[12]; /* "rule", "allocation" or "casts"; "": the kernel, or all of the call */
-    char op[48], layer[24], scope[TS_SCOPE_TEXT], call[96], dtype[8];
+    char part[12]; /* "rule", "allocation", "casts"; "": the kernel, or the call without detail */
+    char op[48], layer[24], scope[TS_SCOPE_TEXT]; /* layer: "CPU", "AUTOGRAD"; "-": no call */
+    char call[96], dtype[8]; /* call: op and sizes, such as "relu((2, 3) f32)" */
     int64_t calls, unknown; /* unknown: calls without a cost */
-    double self_ns, flops, bytes;
-    bool kernel;  /* time in a backend's slot */
+    double self_ns, flops, bytes; /* self_ns: host time without the calls inside */
+    bool kernel;  /* the layer is a backend, and part is "" */
     bool product; /* a matrix product: the ceiling of matrix products applies */
     bool update;  /* the op updates parameters */
     double device_ns; /* time of the kernels, copies and memsets that the calls queued */
     int64_t kernels;  /* number of kernels that the calls queued */
-    double delay_ns;  /* time from the calls that queued the work to its begin */
-    double idle_ns;   /* idle time of the device until the host queued this work */
+    double delay_ns;  /* sum over this work of the time from the queuing call to its begin */
+    double idle_ns;   /* idle time of the device while the host was late to queue this work; after a
+                         wait of the host, the row that waited has this time */
     double partial_ns; /* time lost in the last, partial wave of kernels with few waves */
     double wait_ns;     /* time in which the host waited for the device */
-    uint64_t row;       /* row in tags; only while a profile is taken */
-    double pageable_ns; /* time of copies from or to ordinary host memory */
+    uint64_t row;       /* ts_tag_row() of its work; only during ts_profile_take() */
+    double pageable_ns; /* time of copies from or to pageable (not pinned) host memory */
     /* set by ts_profile_judge() */
     ts_regime regime;
     double roof_ns;     /* minimum time by the ceilings; 0 if unknown */
     double overhead_ns; /* part of self_ns that the same number of empty calls takes */
 } ts_entry;
 
-/** Wall time of a step and its parts. */
+/** Wall time of a step in the thread that marks steps, and its parts. */
 typedef struct ts_step_times {
     double wall_ns, kernels_ns, layers_ns, outside_ns, profiler_ns;
     double busy_ns, idle_ns; /* times of the devices, on their clock */
 } ts_step_times;
 
-/** Causes of idle time of a device. */
+/** Causes of idle time of a device (docs/profile.md). */
 typedef enum ts_idle {
     TS_IDLE_HOST,       /* the host had not queued the next work */
-    TS_IDLE_DATA,       /* the same, in a scope "data" */
-    TS_IDLE_SYNC,       /* the same, after the host had waited for the device */
+    TS_IDLE_DATA,       /* the same, while the host was in a scope "data" */
+    TS_IDLE_SYNC,       /* the same, after a wait of the host that ended in the gap */
     TS_IDLE_ALLOCATOR,  /* the same, while the host allocated or freed device memory */
-    TS_IDLE_LAUNCH,     /* the work was on its way to the device */
-    TS_IDLE_DEPENDENCY, /* the work was queued, but waited for other work */
+    TS_IDLE_LAUNCH,     /* from the call that queued the work to the begin of the work */
+    TS_IDLE_DEPENDENCY, /* the work was queued before the gap, but waited for other work */
     TS_IDLE_DEVICE,     /* the usual gap between two kernels */
-    TS_IDLE_UNKNOWN,    /* the time of queuing is unknown */
+    TS_IDLE_UNKNOWN,    /* the time of the queuing call is unknown */
     TS_IDLE_COUNT
 } ts_idle;
 extern const char *const ts_idle_names[TS_IDLE_COUNT];
 
-/** Idle time of the device during which the host was in a scope or a layer. */
+/** Idle time of the device, caused by the host, while the host was in a scope or a layer. */
 typedef struct ts_exposed {
-    char name[TS_SCOPE_TEXT]; /* scope: "" is outside of all scopes */
+    char name[TS_SCOPE_TEXT]; /* path of the scope, "" outside of all scopes; or the layer */
     bool layer;               /* false: a scope */
     double ns;
 } ts_exposed;
 
-/** Work of devices other than the CPU. */
+/** Work and idle time of devices other than the CPU, and their ceilings. */
 typedef struct ts_device_part {
     char source[32]; /* timing library, such as CUPTI; "": no times */
     char note[160];  /* reason why there are no times, or "" */
-    int64_t kernels, copies, lost; /* numbers of works; copies include memsets */
-    int64_t untagged; /* kernels and copies that belong to no row */
+    int64_t kernels, copies, lost; /* numbers of works; copies include memsets; lost: without a
+                                      record */
+    int64_t untagged; /* number of kernels and copies that belong to no row */
     double busy_ns, idle_ns, untagged_ns; /* of all steps if there are steps, else of the recording;
                                              untagged_ns: always of the recording */
     double idle[TS_IDLE_COUNT]; /* idle_ns by cause */
-    double delay_ns;         /* median time from a call to the begin of its work */
-    int64_t waits, allocations; /* host calls that wait for the device, that allocate or free */
+    double delay_ns;         /* median time from a queuing call to the begin of its work */
+    int64_t waits, allocations; /* number of host calls that wait for the device; that allocate or
+                                   free device memory */
     int64_t late_allocations;   /* allocations after the first recorded step */
-    double wait_ns;          /* time of the host in waits */
-    char wait_row[96];       /* call that waits longest; "": outside of calls */
-    char kernel[256];        /* the kernel that loses most time, for ncu; "": unknown */
+    double wait_ns;          /* host time in waits */
+    char wait_row[96];       /* ts_entry.call of the row that waits longest; "": outside of calls */
+    char kernel[256];        /* mangled name of the kernel that loses most time; "": unknown */
     int64_t kernel_launches; /* its launches */
     bool measured;           /* the ceilings below are known */
-    ts_prof_machine machine; /* gemm_flops: f32 products; also the ceiling of elementwise ops */
+    ts_prof_machine machine; /* gemm_flops: of f32 matrix products; vector_flops is the same */
     double half_flops;       /* FLOP/s of a bf16 matrix product */
 } ts_device_part;
 
@@ -111,51 +116,54 @@ typedef struct ts_call_event {
     double begin_ns; /* since the first thread began */
 } ts_call_event;
 
-/** Owners of memory; ts_storage.owner. */
+/** Number of owners of memory (ts_owner). */
 #define TS_OWNERS TS_OWNER_COUNT
 
-/** Bytes per owner at a time. */
+/** Bytes of tensors per owner at a time. */
 typedef struct ts_memory_point {
-    double ns;
+    double ns; /* since the recording began */
     double bytes[TS_OWNERS];
 } ts_memory_point;
 
-/** Memory of the calls of one op and scope at the peak. */
+/** Tensors of one op, scope and owner at the peak. */
 typedef struct ts_memory_holder {
-    char op[48], scope[TS_SCOPE_TEXT];
-    int owner;
+    char op[48], scope[TS_SCOPE_TEXT]; /* in which they were made; op "(program)": no op */
+    int owner; /* a ts_owner */
     double bytes;
-    int64_t blocks;
+    int64_t blocks; /* number of allocations */
 } ts_memory_holder;
 
 enum { TS_MEMORY_POINTS = 256, TS_MEMORY_HOLDERS = 20 };
 
-/** Memory of tensors on one device; npoints 0: not recorded. */
+/** Memory of tensors on the devices of one backend; npoints 0: not recorded. */
 typedef struct ts_memory_part {
     char device[32];
     double before;   /* bytes in use when the recording began */
     double capacity; /* bytes of the device's memory; 0: unknown */
-    double peak_ns, peak_bytes, peak[TS_OWNERS];
-    int64_t lost;    /* events without room */
+    double peak_ns, peak_bytes, peak[TS_OWNERS]; /* time, bytes and bytes per owner, without
+                                                    `before` */
+    int64_t lost;    /* allocations that had no room in the log */
     int64_t npoints, nholders;
-    ts_memory_point points[TS_MEMORY_POINTS];
+    ts_memory_point points[TS_MEMORY_POINTS]; /* the largest sum in each part of the time */
     ts_memory_holder holders[TS_MEMORY_HOLDERS]; /* at the peak, largest first */
 } ts_memory_part;
 
 struct ts_profile {
-    bool traced;
-    ts_call_event *events;
+    bool traced; /* it was recorded with a trace */
+    ts_call_event *events; /* NULL: no trace */
     char (*calls)[96]; /* texts of rows, by ts_event.row */
-    int64_t nevents, lost_events, overwritten, ncalls;
-    double tick_ns, steps_begin_ns;
-    int steps_thread;
+    int64_t nevents, lost_events, overwritten, ncalls; /* lost: without room in the trace;
+                                                          overwritten: by later calls (flight) */
+    double tick_ns, steps_begin_ns; /* ns per tick; begin of the thread that marks steps */
+    int steps_thread; /* number of the thread that marks steps; -1: none */
     ts_prof_machine machine;
-    bool measured; /* the machine is known */
+    bool measured; /* the machine's ceilings are known */
     ts_entry *entries;
-    int64_t count;
+    int64_t count; /* of entries */
     ts_step_times *steps;
-    int64_t nsteps, first_step, lost_steps, shared_calls;
-    double wall_ns, profiler_ns; /* wall: summed over threads */
+    int64_t nsteps, first_step, lost_steps, shared_calls; /* shared_calls: in rows that classes of
+                                                             shapes share (docs/profile.md) */
+    double wall_ns, profiler_ns; /* summed over threads */
     int threads;
     double own_share; /* (sum of the rows - wall time) / wall time; 0 unless there is a bug */
     ts_profile_shares shares; /* set by ts_profile_judge() */
@@ -163,17 +171,19 @@ struct ts_profile {
     ts_exposed *exposed; /* largest first */
     int64_t nexposed;
     ts_memory_part memory;
-    char command[256]; /* of the program, quoted for a shell */
+    char command[256]; /* command line of the program, quoted for a shell; "": unknown or longer */
 };
 
 extern const char *const ts_owner_names[TS_OWNERS];
-/** Studies the log of memory and fills p->memory. TS_ERR_MEMORY. */
+/** Fills p->memory from the log of memory (dispatch/memory_log.h). Error: TS_ERR_MEMORY. */
 ts_status ts_memory_study(ts_profile *p);
-/** Keeps the bytes in use at the beginning of a recording. */
+/** Stores the bytes in use on each backend's first device, for ts_memory_part.before. */
 void ts_memory_begin(void);
 /** Sets p->command. */
 void ts_profile_name_program(ts_profile *p);
 
+/** Makes an empty profile with room for `count` entries and `nsteps` steps. Free it with
+ *  ts_profile_free(). NULL with TS_ERR_MEMORY. */
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps);
 /** Sets the regime, roof_ns and overhead_ns of each entry, and p->shares. */
 void ts_profile_judge(ts_profile *p);
@@ -199,18 +209,23 @@ void ts_profile_sort(ts_profile *p);
 
 /** Writes text as a JSON string, quoted and escaped. */
 void ts_profile_print_text(FILE *out, const char *text);
+/** Writes the trace for Perfetto. TS_ERR_STATE without a trace. */
 ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
-/** Writes the path of a scope, outermost first, such as "step/attention". */
+/** Stores the path of a scope in text, outermost first, such as "step/attention"; cut to size. */
 void ts_scope_path(char *text, size_t size, uint32_t scope);
+/** Writes profile.json, which ts_profile_read() reads. The caller checks `out` for errors. */
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
+/** Writes the report. TS_ERR_MEMORY; the caller checks `out` for errors. */
 ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
-/** Writes one paragraph: the regime, the shares of the wall time, the ceilings. */
+/** Writes one paragraph: the verdict, the shares of the time, the ceilings. */
 void ts_profile_write_verdict(const ts_profile *p, FILE *out);
 
-/** Writes the tables of idle time and of memory, and the command for Nsight Compute. */
+/** Writes the tables of idle time and of memory, and the command for Nsight Compute; nothing for
+ *  parts that the profile lacks. */
 void ts_profile_write_device(const ts_profile *p, FILE *out);
 
-/** Writes the advice that applies, with evidence; returns the number of pieces of advice. */
+/** Writes the rules that fire, with evidence and gain, as text or as elements of a JSON array.
+ *  Returns their number; 0 if the machine's ceilings are unknown. */
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
 
 /** Until the end of the block, calls skip all layers and run the backend's kernels directly. */

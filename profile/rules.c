@@ -1,8 +1,8 @@
 /**
  * @file rules.c  The rules of advice, A1 to A15.
  *
- * A gain is the largest share of the profile's time that the change can save: of the device's time
- * in a profile of device time, else of the wall time.
+ * A gain is an upper bound of the share of ts_profile_time() that the change saves: of the device's
+ * time in a profile of device time, else of the wall time.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>
@@ -28,7 +28,7 @@ static bool moves_memory(const ts_entry *e)
            e->regime == TS_REGIME_CACHE;
 }
 
-/** Sum over kernel entries for which `wanted` is true. */
+/** Sum of the times of the kernel entries for which `wanted` is true, in ns. */
 static double kernel_time(const ts_profile *p, bool (*wanted)(const ts_entry *e))
 {
     double ns = 0;
@@ -51,7 +51,7 @@ double ts_advice_late_host(const ts_profile *p)
     return share(p, idle[TS_IDLE_HOST] + idle[TS_IDLE_LAUNCH] + idle[TS_IDLE_UNKNOWN]);
 }
 
-/** Short kernels, and a device that waits for the host; or, on a CPU, calls with little work. */
+/** Fires for short kernels on a device that waits for the host; on a CPU, for overhead of calls. */
 static ts_advice queue_ahead(const ts_profile *p)
 {
     enum { SHORT = 20000 }; /* ns */
@@ -94,7 +94,7 @@ static ts_advice fuse(const ts_profile *p)
 
 /* ------------------------------------------------------------ A3: alignment; A4: waves */
 
-/** Rows of a matrix whose length is no multiple of 16 bytes need more loads, and exclude TMA. */
+/** A matrix whose rows are not multiples of 16 bytes needs more loads, and TMA cannot load it. */
 static ts_advice pad(const ts_profile *p)
 {
     enum { BYTES = 16 };
@@ -190,14 +190,14 @@ static ts_advice prefetch(const ts_profile *p)
     bool device = ts_profile_is_of_device(p);
     ts_advice a = {.gain = share(p, device ? p->device.idle[TS_IDLE_DATA] : ns)};
     a.fires = a.gain > 0.05;
-    SAY(a, "%s the scope 'data' %s %.0f%% of the time", device ? "the device waits for" : "",
+    SAY(a, "%sthe scope 'data' %s %.0f%% of the time", device ? "the device waits for " : "",
         device ? "for" : "takes", 100 * a.gain);
     return a;
 }
 
 /* --------------------------------------------------- A9: updates; A10: device memory */
 
-/** One call per list of parameters does the same work with fewer calls. */
+/** One call for a list of parameters does the work of a call for each. */
 static ts_advice update_lists(const ts_profile *p)
 {
     static const char *const updates[] = {"adamw", "sgd", NULL};
@@ -237,6 +237,7 @@ static bool is_backend(const ts_profile *p, const char *layer)
     return false;
 }
 
+/** The gain is the time of all layers but backends: idle time of a device, or host time. */
 static ts_advice leave_layers(const ts_profile *p)
 {
     ts_advice a = {0};
@@ -298,6 +299,7 @@ static ts_advice recompute(const ts_profile *p)
     return a;
 }
 
+/** Has no gain: it says that most of the time is computation near the ceiling. */
 static ts_advice nothing_left(const ts_profile *p)
 {
     ts_advice a = {0};
@@ -322,6 +324,8 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/** Compares the first step with the median of the later ones. The gain is a share of the time of
+ *  all steps. */
 static ts_advice warm_up(const ts_profile *p)
 {
     enum { MOST = 512 };

@@ -109,7 +109,8 @@ void ts_profile_report(void)
     ts_profile_free(p);
 }
 
-/** Takes "steps=3:5" or "out=dir"; false for anything else. */
+/** Parses one word of TS_PROF, such as "trace" or "steps=3:5", into *o or from_environment.out;
+ *  false if it is invalid. */
 static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
 {
     char text[280];

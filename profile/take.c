@@ -9,7 +9,7 @@
 #include "ops/kernel.h"
 #include "profile/device.h"
 
-enum { BESIDE = TS_MAX_OPS - 1 }; /* op number of rows for time outside of calls */
+enum { BESIDE = TS_MAX_OPS - 1 }; /* number in place of an op, in rows of time outside of calls */
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
 {

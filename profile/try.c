@@ -1,9 +1,9 @@
 /**
- * @file try.c  Tries the advice of a profile: sets the knobs that the program declares, one at a
- * time, and compares the measured gain with the prediction.
+ * @file try.c  ts_prof_try(): changes the knobs that the program declares, one at a time, and
+ * compares the measured gain of each with a prediction from a profile.
  *
- * The profile gives each knob a prediction. Shapes of matrix products, with padding or in bf16, are
- * timed for it. Steps are timed without a profile, in blocks that alternate between both values.
+ * For knobs of padding and bf16 the prediction times the profile's matrix products with both sizes
+ * or dtypes. Steps are timed without a profile, in blocks that alternate between both values.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/** Waits for all devices. */
+/** Waits for the first device of each backend. */
 static ts_status wait_for_devices(void)
 {
     for (uint8_t k = 1; k < TS_KEY_LAZY; k++) {
@@ -38,6 +38,7 @@ static ts_status wait_for_devices(void)
     return TS_OK;
 }
 
+/** The program's step, and how often to run it. */
 typedef struct trial {
     ts_status (*step)(void *user);
     void *user;
@@ -65,8 +66,8 @@ static ts_status time_block(const trial *t, double *ns)
     return TS_OK;
 }
 
-/** Times steps with the knob's own value and with its trial value, in turns; keeps the shortest
- *  block of each. The knob has its own value afterwards. */
+/** Times blocks of steps with the knob's own value and with its trial value in turn. Sets before_ns
+ *  and after_ns to the time of a step in the shortest block of each. Restores the own value. */
 static ts_status time_knob(const trial *t, ts_knob *k)
 {
     const int64_t own = *k->value;
@@ -115,13 +116,14 @@ static ts_status time_product(ts_device device, ts_gemm_sizes s, ts_dtype dtype,
     return TS_OK;
 }
 
+/** `size`, or the trial value if k is a knob of padding whose value is `size`. */
 static int64_t replaced(int64_t size, const ts_knob *k)
 {
     return k->kind == TS_KNOB_PADDING && size == *k->value ? k->trial : size;
 }
 
-/** Share of the time that the products save with another size or in bf16: each shape is timed as it
- *  is and changed. */
+/** Adds to *gain the share of the profile's time that its matrix products save with the knob's
+ *  trial value (another size, or bf16). Each product is timed as it is and as changed. */
 static ts_status predict_products(const ts_profile *p, const ts_knob *k, double *gain)
 {
     ts_device device = ts_profile_is_of_device(p) ? ts_device_of_times() : TS_DEVICE_CPU;
@@ -145,8 +147,9 @@ static ts_status predict_products(const ts_profile *p, const ts_knob *k, double 
     return TS_OK;
 }
 
-/** Share of a step without a profile, of `ns`, that a share of the profile's time is. On a device
- *  the profiler's cost for each launch is idle time, which a step without a profile lacks. */
+/** Converts a share of the profile's time to a share of a step that takes `ns` without a profile.
+ *  idle: the share is idle time of the device. It contains the profiler's cost per launch, which is
+ *  subtracted. Without device times the share is returned unchanged. */
 static double unprofiled(const ts_profile *p, double share, bool idle, double ns)
 {
     double profiled = p->nsteps ? ts_profile_time(p) / (double)p->nsteps : 0;
@@ -156,7 +159,8 @@ static double unprofiled(const ts_profile *p, double share, bool idle, double ns
     return of > 0 ? of / ns : 0;
 }
 
-/** Share of the time that does not grow with the batch: overhead, idle time, and updates. */
+/** Share of a step's time that does not grow with the batch: overhead, idle time, and updates of
+ *  parameters. ns: time of a step without a profile. */
 static double fixed_share(const ts_profile *p, double ns)
 {
     double fixed = unprofiled(p, p->shares.overhead, true, ns), updates = 0;
@@ -195,7 +199,7 @@ static const struct {
 } kinds[] = {{"batch", "A1"},   {"padding", "A3"}, {"autocast", "A5"},
              {"compile", "A2"}, {"graph", "A1"},   {"dry", "-"}};
 
-/** What the time of a step with another batch, or on META, says about the limit. */
+/** For knobs BATCH and DRY, writes what limits the step. device_ns: busy time in the profile. */
 static void conclude(const ts_knob *k, double device_ns, FILE *out)
 {
     double factor = (double)k->trial / (double)*k->value, grew = k->after_ns / k->before_ns;
@@ -254,7 +258,7 @@ static ts_status check_knobs(const ts_knob *knobs, int count)
     return TS_OK;
 }
 
-/** Profiles some steps. NULL with an error. */
+/** Runs warm-up steps, then profiles t->steps steps. NULL with an error. */
 static ts_profile *profile_steps(const trial *t)
 {
     TS_TRY_NULL(run_steps(t, t->warmup));

@@ -12,7 +12,7 @@
 
 /* ------------------------------------------------------------------------------ groups ---- */
 
-/** Entries that share a name. */
+/** Sums over entries that share a name. in: time per regime. */
 typedef struct group {
     const char *name;
     double calls, self_ns, flops, bytes, roof_ns, overhead_ns, device_ns, in[TS_REGIME_COUNT];

@@ -1,4 +1,5 @@
-/** @file write_device.c  Writes the tables about devices and memory, and the command for ncu. */
+/** @file write_device.c  Writes the tables of idle time and memory, and the command that runs
+ * Nsight Compute (ncu). */
 // SPDX-License-Identifier: MIT
 #include <ctype.h>
 #include <fcntl.h>
@@ -9,7 +10,8 @@
 #include "include/tessera/program.h"
 #include "profile/profile.h"
 
-/** Appends text, quoted for a shell if needed. False if there is no room. */
+/** Appends a word of a command, after a space and quoted for a shell if needed. False if `to` may
+ *  have no room. */
 static bool append_word(char *to, size_t size, const char *word)
 {
     size_t used = strlen(to), length = strlen(word);

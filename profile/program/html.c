@@ -23,7 +23,7 @@ typedef struct page {
     int nops;
     double wall_ns;
     json_t *device; /* device times; NULL: none */
-    double time_ns; /* what shares divide: the wall time, or busy and idle time of the device */
+    double time_ns; /* shares are fractions of it: wall time, or busy and idle time of the device */
 } page;
 
 static double number(json_t *object, const char *name)
@@ -179,7 +179,8 @@ static ts_status draw_steps(const page *p, ts_chart *chart)
     return status == TS_OK ? inline_chart(p, chart) : status;
 }
 
-/** Draws memory over time: each line is the sum of an owner's bytes and those below it. */
+/** Draws memory over time: the line of an owner is the sum of its bytes and those of all owners
+ *  after it in the list. */
 static ts_status draw_memory(const page *p, ts_chart *chart)
 {
     json_t *memory = json_object_get(p->root, "memory");

@@ -251,7 +251,7 @@ static ts_status one_through_the_cpu(TRACED) { return TS_STATUS_OF(out[0] = ts_t
 static ts_status through_the_cpu(TRACED)
 {
     const weights *p = ctx;
-    TS_TRY(ts_add_(p->w, ts_tanh(p->w))); /* the mock has no kernel of it */
+    TS_TRY(ts_add_(p->w, ts_tanh(p->w))); /* the mock has no kernel of tanh */
     return TS_STATUS_OF(out[0] = ts_relu(p->w));
 }
 
@@ -272,14 +272,14 @@ TS_TEST(a_call_that_goes_through_the_host_is_named_and_runs_all_the_same, MOCK)
     ck_assert(explains(c, "no graph: tanh, called from "));
     ck_assert(explains(c, "cannot be captured"));
     ts_compiled_free(c);
-    c = graph_of(one_through_the_cpu, NULL); /* neither values of its own nor scratch */
+    c = graph_of(one_through_the_cpu, NULL); /* a plan without intermediates and scratch */
     for (int k = 0; k < 6; k++)
         OK(ts_compiled_call(c, &a.w, 1, &got, 1));
     ck_assert(explains(c, "no graph: tanh, called from "));
     ts_compiled_free(c);
 }
 
-/** Copies from the host and groups there before the graph, the same after it. */
+/** Copies between host and device, and groups on the host, before the graph and after it. */
 static ts_status from_host_and_back(TRACED)
 {
     const weights *p = ctx;
@@ -289,7 +289,7 @@ static ts_status from_host_and_back(TRACED)
     out[0] = ts_neg(ts_add(sum, ts_tanh(sum)));
     return TS_STATUS_OF(out[1] = ts_to_device(in[0], device));
 }
-/** A value that goes to the host and comes back. */
+/** A value of the device is copied to the host and back. */
 static ts_status amid(TRACED)
 {
     ts_tensor *h = ts_to_device(ts_relu(ts_to_device(in[0], device)), TS_DEVICE_CPU);
@@ -484,7 +484,7 @@ TS_TEST(a_step_graph_refuses_what_it_cannot_hold_with_the_call, .loop = 4, MOCK)
 {
     static const struct {
         ts_trace_fn fn;
-        int calls; /* that work */
+        int calls; /* number of calls that succeed */
         const char *why, *call;
     } cases[] = {
         {reads_in_step, 0, "fullgraph: no replay: a read of values, called from ", ""},
@@ -512,7 +512,8 @@ TS_TEST(a_step_graph_refuses_what_it_cannot_hold_with_the_call, .loop = 4, MOCK)
     ts_release(a.moment);
 }
 
-/** What a run knows of the next one is captured behind its launch: the next has nothing to do. */
+/** Calls whose numbers in the next run are known are captured after the launch, so the next run
+ *  captures nothing before its launch. */
 static ts_status draws_in_place(TRACED)
 {
     const weights *p = ctx;
@@ -529,7 +530,7 @@ TS_TEST(a_replay_captures_ahead_and_follows_a_generator_that_jumps, MOCK)
     for (int k = 0; k < 24; k++) {
         TS_SCOPE;
         if (k == 12)
-            ts_manual_seed(99); /* what was captured ahead is wrong */
+            ts_manual_seed(99); /* the seed captured ahead is wrong */
         ts_rng_state begin = ts_rng_get_state();
         int before = begun;
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));

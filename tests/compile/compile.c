@@ -93,7 +93,7 @@ static ts_status scaled(TRACED)
 TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
 {
     TS_SCOPE;
-    numbers_of what = {0, 0, 2}; /* with fullgraph each call is recorded, as small as it is */
+    numbers_of what = {0, 0, 2}; /* with fullgraph even small calls are all recorded */
     ts_compiled *c = ts_compile(scaled, &what, TS_OPTS(ts_compile_opts, .fullgraph = true));
     ts_tensor *x = numbers(1, TS_SIZES(3, 50)), *y, *want;
     for (int i = 0; i < 1000; i++) {

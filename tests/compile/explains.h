@@ -9,7 +9,7 @@
 
 #include "include/tessera/compile.h"
 
-/** Whether ts_explain() prints the words; if not, the whole explanation goes to stderr. */
+/** True if ts_explain() prints the words; if not, prints the whole explanation to stderr. */
 static inline bool explains(ts_compiled *c, const char *words)
 {
     char *text = NULL;

@@ -1,4 +1,4 @@
-/** @file groups.c  Groups on a device, against a mock of one that runs them. */
+/** @file groups.c  Tests of groups, on the CPU and on a mock device that runs groups. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/compile/whole.h"
@@ -11,7 +11,7 @@ POINTWISE(mul, x * y)
 POINTWISE(relu, x > 0 ? x : 0)
 POINTWISE(neg, -x)
 
-/** No loop of a group: two tasks. */
+/** A kernel that no group can contain, because it refuses to describe its loop. */
 static ts_status square(ts_frame *f)
 {
     task t = {.run = run_mul};
@@ -62,7 +62,7 @@ static ts_status update(TRACED)
     return TS_STATUS_OF(out[1] = ts_transpose(s, 0, 1));
 }
 
-/** Runs it often; how: bit 0 as a graph, bit 1 refused by the device. */
+/** Runs update() `calls` times. how: bit 0: as a graph; bit 1: the device refuses groups. */
 static ts_compiled *run_often(int how, int calls)
 {
     weights a = {there(1, TS_SIZES(5, 7)), 0}, b = {there(1, TS_SIZES(5, 7)), 0};
@@ -246,7 +246,7 @@ TS_TEST(calls_by_rows_and_those_around_them_are_one_group, .loop = 2)
     }
 }
 
-/** Two running sums side by side, and the sum of both. */
+/** Concatenates two running sums along dim *ctx, and returns a running sum of the result. */
 static ts_status beside(TRACED)
 {
     const int *dim = ctx;

@@ -59,7 +59,7 @@ TS_TEST(each_guard_brings_the_function_back_and_only_where_it_fails, .loop = 9)
             int before = ran;
             for (int k = 0; k < 4; k++)
                 check_call(c, guarded, &a, in, 2);
-            /* one replay a plan: where both use one, it is made of the last two calls */
+            /* a plan has one replay, made from its last two calls; both cases may share a plan */
             ck_assert_msg(ran - before <= (_i == 7 || (turn == 0 && odd) ? 2 : 1),
                           "turn %d, odd %d: ran %d times", turn, odd, ran - before);
             ck_assert(ran > before || turn || !odd);
@@ -79,9 +79,9 @@ TS_TEST(new_inputs_are_no_reason_and_inputs_that_meet_are)
         TS_SCOPE;
         ts_tensor *in[] = {numbers((uint64_t)k, TS_SIZES(4)), numbers(99, TS_SIZES(4))};
         if (k == 10 || k == 20)
-            in[0] = in[1] = one; /* the same tensor twice is another call */
+            in[0] = in[1] = one; /* inputs that share memory fail a guard */
         if (k == 15)
-            in[1] = a.w; /* and so is a tensor that the function has */
+            in[1] = a.w; /* so does a tensor that the function also takes from a variable */
         check_call(c, guarded, &a, in, 2);
     }
     ck_assert_int_le(ran, 6);

@@ -227,19 +227,19 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
         return over_lists(a, b, c->x, c->c);
     }
     default:
-        if (c->c & 1) { /* parts that calls of no group make */
+        if (c->c & 1) { /* the parts are made by calls that join no group */
             b = ts_cumsum(a, 0);
             a = ts_cumsum(a, -1);
         }
         b = a && b ? ts_cat((ts_tensor *[]){a, b}, 2, c->c & 2 ? -1 : 0) : NULL;
-        if (b && c->c & 4) /* the cat has the elements from before */
+        if (b && c->c & 4) /* a part is written after the cat, which keeps the old elements */
             return ts_mul_scalar_(a, c->x) ? b : NULL;
         return b;
     }
 }
 
-/** The same calls on several tensors, which need not have equal sizes; results go to `made`, and
- *  their number is returned; 0 if a call fails. */
+/** Runs the same calls on ALIKE tensors, whose sizes may differ. Stores the results in `made` and
+ *  returns their number; 0 if a call fails. */
 static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **made)
 {
     int count = 0;
@@ -332,7 +332,7 @@ static ts_tensor *numbered(ts_tensor *t)
                : t;
 }
 
-/** Versions are compared of inputs: a call counts a copy into its own new result, or does not. */
+/** Compares versions of inputs only: a call may or may not count a copy into its own new result. */
 static bool equal(ts_tensor *a, ts_tensor *b, bool input)
 {
     if (a == TS_NONE || b == TS_NONE || !a || !b)
@@ -345,9 +345,10 @@ static bool equal(ts_tensor *a, ts_tensor *b, bool input)
 }
 
 /**
- * The difference, or NULL. Two calls, so that the second finds a plan, and for a graph more, the
- * last with other numbers. A call that fails does so when it is recorded or when it runs, as the
- * error may depend on values: calls that fail are left out.
+ * Compares compiled calls of a program with eager ones; returns the first difference, or NULL.
+ * Makes two calls, so that the second finds a plan; for graphs and replays more, with new numbers.
+ * An error may be reported when a call is recorded or when the plan runs, so calls that fail are
+ * removed from the program first.
  */
 static const char *differs(const program *drawn, const ts_compile_opts *opts)
 {
@@ -460,8 +461,8 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
                    (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
 }
 
-/* More than two of six calls of a program are replays, where no read breaks it and no number that
- * is whole changes with the others. */
+/* On average more than two of a program's six calls are graph replays. Programs that read values or
+ * whose integers change have fewer. */
 TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs, .timeout = 600,
         .setup = set_up_whole, .teardown = tear_down_whole)
 {
@@ -474,7 +475,7 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs, .timeout = 600,
     OK(ts_set_default_device(TS_DEVICE_CPU));
 }
 
-/* The device runs groups, those with members among them. */
+/* The mock device runs groups, also those with members. */
 TS_TEST(drawn_programs_compute_the_bits_of_calls_in_groups_of_a_device, .loop = 2, .timeout = 600,
         .setup = set_up_whole_groups, .teardown = tear_down_whole)
 {
@@ -487,8 +488,8 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_in_groups_of_a_device, .loop = 
     OK(ts_set_default_device(TS_DEVICE_CPU));
 }
 
-/* Programs whose calls fail, read values or keep a tensor have no replays; the third and later
- * calls of most others are without the function. */
+/* Programs whose calls fail, read values or keep a tensor have no replays. In most others the third
+ * and later calls run without the function. */
 TS_TEST(drawn_programs_compute_the_bits_of_calls_without_their_function, .loop = 2,
         .timeout = 600)
 {

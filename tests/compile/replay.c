@@ -368,15 +368,15 @@ static ts_status wrongly_declared(TRACED)
     hooks *h = ctx;
     ran++;
     switch (h->branch) {
-    case 0: /* the function changes it */
+    case 0: /* the function changes its declared number */
         h->factor += 1;
         TS_TRY(ts_number_from("mul", "other", &h->factor));
         break;
-    case 1: /* no call takes it */ TS_TRY(ts_number_from("add", "other", &h->factor)); break;
-    case 2: /* it is no number of the call */
+    case 1: /* no call of add */ TS_TRY(ts_number_from("add", "other", &h->factor)); break;
+    case 2: /* `self` is no number */
         TS_TRY(ts_number_from("mul", "self", &h->factor));
         break;
-    case 3: /* another one */ TS_TRY(ts_number_from("mul", "other", &h->other)); break;
+    case 3: /* another number */ TS_TRY(ts_number_from("mul", "other", &h->other)); break;
     }
     return TS_STATUS_OF(out[0] = ts_mul_scalar(in[0], h->factor));
 }

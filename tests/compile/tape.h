@@ -221,12 +221,12 @@ static bool group_takes(void *state, ts_frame *f, ts_kernel kernel)
 {
     (void)state;
     task t;
-    for (int i = 0; i < f->nargs; i++) /* it casts nothing */
+    for (int i = 0; i < f->nargs; i++) /* the mock does not cast */
         if (f->args[i].tag == TS_TAG_TENSOR && ts_dtype_of(f->args[i].t) != ts_kernel_dtype(f))
             return false;
     return describe(f, kernel, &t) == TS_OK && t.space.ndim > 0;
 }
-/** The mock's group_takes and group_run; a test with other kernels has its own. */
+/** The mock's group_takes and group_run, which tests with other kernels replace. */
 static bool group_takes(void *state, ts_frame *f, ts_kernel kernel);
 static ts_status group_run(void *state, int index, const ts_group_call *calls, int count,
                            ts_stream *stream, ts_group_report *report);

@@ -1,6 +1,6 @@
 /**
- * @file whole.h  Kernels of all ops for the device of tape.h. Each queues a task that runs the op
- * on the CPU over the device's memory.
+ * @file whole.h  Kernels of all ops for the mock device of tape.h. Each queues a task that runs the
+ * op on the CPU over the device's memory.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESTS_COMPILE_WHOLE_H
@@ -9,7 +9,7 @@
 #include "dispatch/invoke.h"
 #include "tests/compile/tape.h"
 
-/** A tensor of a call, without its handle. */
+/** Copy of a tensor's header that outlives the tensor. */
 typedef struct shadow {
     const ts_tensor *of;
     char *data;
@@ -64,7 +64,7 @@ static void run_whole(const task *t)
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
     for (int i = 0; i < w->nshadows; i++) {
         handles[i] = NULL;
-        for (int k = 0; k < i && !handles[i]; k++) /* a tensor written in place is one handle */
+        for (int k = 0; k < i && !handles[i]; k++) /* one handle per tensor, also if used twice */
             if (w->shadows[k].of == w->shadows[i].of)
                 handles[i] = handles[k];
         if (!handles[i])
@@ -144,9 +144,9 @@ static ts_status install_whole(void *state, ts_key key)
 }
 static void set_up_whole(void) { set_up_with(install_whole); }
 
-/* Groups: a mock that gives memory to the values inside of them and queues their calls. */
+/* Groups: the mock allocates memory for values inside a group and queues the group's calls. */
 enum { MOST_INSIDE = 1 << 16 };
-static void *inside_whole[MOST_INSIDE]; /* freed at the end, because captured tasks use it */
+static void *inside_whole[MOST_INSIDE]; /* freed at tear-down, because captured tasks use it */
 static int inside_count;
 
 static bool takes_whole(void *state, ts_frame *f, ts_kernel kernel)
@@ -178,7 +178,7 @@ static ts_status run_whole_group(void *state, int index, const ts_group_call *ca
     *report = (ts_group_report){.launches = 1};
     return TS_OK;
 }
-/** Like set_up_whole(), of a device that runs groups. */
+/** set_up_whole() for a device that runs groups. */
 static inline void set_up_whole_groups(void)
 {
     has_groups = true;

@@ -14,7 +14,8 @@ static ts_tally_row *row_of_op(const char *op)
     ck_abort_msg("no row of %s", op);
 }
 
-/** The k-th work of a launch belongs to the k-th row; if works are missing, to the launch. */
+/** The k-th work of a launch belongs to the k-th row. If works are missing, all belong to the row
+ *  of the launch. */
 TS_TEST(works_of_a_graph_belong_to_their_ops)
 {
     BEGIN;
@@ -60,7 +61,7 @@ static void event_free(void *state, int device, ts_event *event)
 static ts_status event_record(void *state, int device, ts_event *event, ts_stream *stream)
 {
     (void)state, (void)device, (void)stream;
-    fake->clock += 5; /* an event takes time of the device */
+    fake->clock += 5; /* device time of an event */
     *(int64_t *)event = fake->clock;
     return TS_OK;
 }
@@ -151,7 +152,8 @@ TS_TEST(scopes_and_steps_are_ranges_of_other_tools)
 
 /* ----------------------------------------------------------------------------- idle time ---- */
 
-/** Each gap has one cause, by the time of the call that ends it. */
+/** A gap is divided by cause, from the time of the call that queues the work after it. Comments
+ *  give times in ns. */
 TS_TEST(idle_time_has_causes)
 {
     BEGIN;
@@ -160,24 +162,24 @@ TS_TEST(idle_time_has_causes)
     OK(ts_prof_start(NULL));
     fake->call_ns = 100;
     fake->called = 4000;
-    OK(ts_relu(x)); /* 5,000 to 6,000 */
+    OK(ts_relu(x)); /* runs from 5,000 to 6,000 */
     fake->called = 5500;
     fake->clock += 10;
-    OK(ts_relu(x)); /* queued before the gap of 10: between kernels; to 7,010 */
+    OK(ts_relu(x)); /* queued before a gap of 10: device; ends at 7,010 */
     fake->called = 6500;
     fake->clock += 40000;
-    OK(ts_relu(x)); /* queued before a gap of 40,000: it waited; to 48,010 */
+    OK(ts_relu(x)); /* queued before a gap of 40,000: dependency; ends at 48,010 */
     fake->called = fake->clock + 300;
     fake->clock += 1000;
-    OK(ts_relu(x)); /* 300 of the host, 700 on its way; to 50,010 */
+    OK(ts_relu(x)); /* a gap of 300 host and 700 launch; ends at 50,010 */
     wait_call(false, 49000, fake->clock + 50);
     fake->called = fake->clock + 250;
     fake->clock += 250;
-    OK(ts_relu(x)); /* 250 after a wait; to 51,260 */
+    OK(ts_relu(x)); /* a gap of 250 after a wait: sync; ends at 51,260 */
     wait_call(true, fake->clock + 20, fake->clock + 90);
     fake->called = fake->clock + 100;
     fake->clock += 100;
-    OK(ts_exp(x)); /* 70 in the allocator, 30 of the host, 100 on its way, 100 inside */
+    OK(ts_exp(x)); /* gaps: 70 allocator, 30 host, 100 launch; then 100 between its kernels */
     ts_profile *p = take();
     const double *idle = p->device.idle;
     ck_assert_double_eq(idle[TS_IDLE_DEVICE], 10 + 100);
@@ -199,8 +201,7 @@ TS_TEST(idle_time_has_causes)
     ts_profile_free(p);
 }
 
-/** The host's part of idle time belongs to the scope, and in a trace to the layer, in which the
- *  host was. */
+/** Idle time in which the host is late belongs to the host's scope, and in a trace to its layer. */
 TS_TEST(idle_time_belongs_to_scopes_and_layers)
 {
     BEGIN;
@@ -246,9 +247,9 @@ TS_TEST(kernels_have_names_waves_and_copies_their_memory)
     ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
     OK(ts_prof_start(NULL));
     fake->name = "_Z4odd'name";
-    fake->blocks = 1000; /* 8 of 256 threads fit a processor: 1.25 waves */
+    fake->blocks = 1000; /* 100 processors hold 8 blocks each: 1.25 waves */
     OK(ts_relu(x));
-    fake->blocks = 300; /* the same number on each processor */
+    fake->blocks = 300; /* 3 blocks per processor */
     OK(ts_relu(x));
     fake->blocks = 801;
     fake->pageable = true;

@@ -1,8 +1,8 @@
 /**
  * @file fake_cupti.c  CUPTI's functions over a scripted device.
  *
- * Records are delivered as by CUPTI: in the client's buffers, from another thread, each work after
- * the record of its tag, but not in the order in which the work ran.
+ * Records are delivered as CUPTI does: in the client's buffers, from another thread, and not in the
+ * order in which the work ran.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/profile/fake_cupti.h"
@@ -28,7 +28,8 @@ static uint32_t correlation;
 static void (*request)(uint8_t **buffer, size_t *bytes, size_t *most);
 static void (*complete)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
                         size_t valid);
-static bool began, ended; /* as libraries of a GPU, which end by a handler that they set at work */
+static bool began, ended; /* like a GPU's libraries: the first work registers an exit() handler,
+                             which ends the library */
 static _Thread_local uint64_t stack[8];
 static _Thread_local int depth;
 
@@ -136,7 +137,7 @@ static void *deliver(void *ctx)
         uint8_t *buffer = NULL;
         size_t bytes = 0, most = 0, used = 0;
         request(&buffer, &bytes, &most);
-        while (count && used + RECORD <= bytes && used < 3 * RECORD) { /* several buffers */
+        while (count && used + RECORD <= bytes && used < 3 * RECORD) { /* 3 records per buffer */
             memcpy(buffer + used, records[--count], RECORD);
             used += RECORD;
         }
@@ -221,7 +222,7 @@ uint32_t cuptiActivityFlushAll(uint32_t flag)
     pthread_t thread;
     (void)flag;
     if (ended)
-        abort(); /* CUPTI reads memory that is gone */
+        abort(); /* the real CUPTI would read freed memory */
     if (pthread_create(&thread, NULL, deliver, NULL) != 0)
         return 1;
     pthread_join(thread, NULL);

@@ -17,9 +17,9 @@ typedef struct fake_device {
     int finalized;          /* number of calls of cuptiFinalize() */
     int64_t called;     /* time at which the next API call begins; 0: its record has no time */
     int64_t call_ns;    /* duration of API calls */
-    bool real;          /* times are of CLOCK_MONOTONIC: a call begins now, and its work 1 us later,
-                           or when the device has ended its work */
-    bool pageable;      /* copies are from ordinary memory */
+    bool real;          /* use CLOCK_MONOTONIC: a call begins now, and its work 1 us later or after
+                           the work before it */
+    bool pageable;      /* copies are from pageable memory */
     const char *name;   /* of the next kernels */
     uint32_t blocks;    /* of the next kernels, with 256 threads and 32 registers each */
 } fake_device;

@@ -75,7 +75,7 @@ TS_TEST(memory_has_its_peak_and_the_holders_of_the_peak)
     ts_profile_free(p);
 }
 
-/** One step of training: each owner has its bytes. */
+/** In a training step, each owner has the expected bytes. */
 TS_TEST(memory_has_owners)
 {
     BEGIN;
@@ -112,7 +112,8 @@ TS_TEST(memory_has_owners)
     ts_profile_free(p);
 }
 
-/** Tensors that outlive a recording, or were made before it, are no entries of the next. */
+/** Tensors that an earlier recording logged, or that were made before a recording, are not in its
+ *  log. */
 TS_TEST(logs_of_two_profiles_do_not_mix)
 {
     BEGIN;

@@ -1,4 +1,4 @@
-/** @file profile.c  A profile counts every call, its work, its time and its place. */
+/** @file profile.c  Tests of profiles: each call is counted with its work, time, scope and step. */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "tests/dispatch/common.h"
 #include "tests/profile/machine.h"
 
-/** The entry of a call by the beginning of its text; NULL without one. */
+/** The entry whose `call` begins with the text; NULL if there is none. */
 static const ts_entry *find(const ts_profile *p, const char *call)
 {
     for (int64_t i = 0; i < p->count; i++)
@@ -33,7 +33,7 @@ static ts_profile *take(void)
     return p;
 }
 
-/** Rows and the profiler's own time are the wall time, but for rounding. */
+/** The times of rows and the profiler's own time sum to the wall time, up to rounding. */
 static void sums(const ts_profile *p)
 {
     double sum = p->profiler_ns;
@@ -390,7 +390,7 @@ static void *trace_many(void *arg)
     return NULL;
 }
 
-/** Beyond the cap calls are counted, in the trace as lost and in the rows as ever. */
+/** Calls beyond the trace's limit are counted as lost in the trace, and as usual in the rows. */
 TS_TEST(calls_beyond_the_cap_are_counted_as_lost, .threads = true)
 {
     BEGIN;

@@ -1,4 +1,5 @@
-/** @file read.c  Formats of a profile, reading it back, wrong files, the file of a machine. */
+/** @file read.c  Tests of a profile's formats, of reading it, of invalid files, and of the file
+ * with a machine's ceilings. */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 
@@ -62,7 +63,7 @@ static ts_profile *small_run(void)
     return p;
 }
 
-/** A written profile is read, and written again to the same bytes. */
+/** A profile that is written, read and written again has the same bytes. */
 TS_TEST(a_profile_survives_its_file)
 {
 #if !TS_TIMERS

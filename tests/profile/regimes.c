@@ -1,4 +1,5 @@
-/** @file regimes.c  Programs whose regime is known get it, by the ceilings of this machine. */
+/** @file regimes.c  Tests that programs with a known regime get it, with the ceilings of this
+ * machine. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/common.h"
 #include "tests/profile/machine.h"
@@ -174,7 +175,7 @@ TS_TEST(repeated_multiplication_turns_from_memory_to_compute)
     }
 }
 
-/** A cost that claims more than the machine can do is an error, not a record. */
+/** A row above a ceiling, because its op claims too much work, has the regime ERROR. */
 TS_TEST(rates_above_a_ceiling_are_errors)
 {
 #if !TS_TIMERS
