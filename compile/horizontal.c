@@ -20,7 +20,7 @@ enum {
                                 would keep much memory alive for longer */
     MOST_MEMBERS = 1024,     /* of a joined step */
     MOST_CANDIDATES = 4096,  /* of a plan */
-    MOST_JOINS = 32          /* attempts to make a joined step, per plan */
+    MOST_JOINS = 32          /* joined steps, per plan */
 };
 
 /** A step that may become a member. */
@@ -51,6 +51,7 @@ typedef struct joiner {
     uint32_t *to;       /* new number of each step; UINT32_MAX: a member */
     ts_step *before;    /* copy of the steps, while a join renumbers them */
     uint32_t joins;     /* attempts so far; the number of the current one */
+    uint32_t joined;    /* steps made */
 } joiner;
 
 static const touch *touch_at(const joiner *j, uint32_t i)
@@ -317,7 +318,11 @@ static void move(joiner *j, uint32_t place, const uint32_t *members, uint32_t co
  *  can be joined. */
 static bool join(joiner *j, uint32_t like)
 {
-    uint32_t chosen[MOST_MEMBERS], n = 0, count;
+    uint32_t chosen[MOST_MEMBERS], n = 0, count, members = 0;
+    for (uint32_t i = like; i < j->candidates.count; i++)
+        members += candidate_at(j, i)->like == like && !candidate_at(j, i)->done;
+    if (members < 2)
+        return false;
     list_uses(j);
     j->joins++;
     for (uint32_t i = like; i < j->candidates.count; i++)
@@ -329,8 +334,10 @@ static bool join(joiner *j, uint32_t like)
         if (c->like == like && !c->done && c->first <= place && place <= c->last && join_one(j, c))
             chosen[n++] = i;
     }
-    if (n > 1)
+    if (n > 1) {
         move(j, place, chosen, n);
+        j->joined++;
+    }
     return n > 1;
 }
 
@@ -344,7 +351,7 @@ static bool join_all(joiner *j)
     for (uint32_t i = 0; i < j->candidates.count; i++)
         find_like(j, i);
     for (uint32_t i = 0; i < j->candidates.count; i++)
-        while (candidate_at(j, i)->like == i && j->joins < MOST_JOINS &&
+        while (candidate_at(j, i)->like == i && j->joined < MOST_JOINS &&
                (!j->m->max_groups || e->ngroups < j->m->max_groups) && join(j, i))
             ;
     return true;

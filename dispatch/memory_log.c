@@ -82,14 +82,14 @@ void ts_memory_log_install(void)
     ts_fork_guard(&history.lock);
 }
 
-void ts_memory_log_begin(void)
+void ts_memory_log_begin(bool on)
 {
     pthread_mutex_lock(&history.lock);
     history.count = history.lost = 0;
     memset(history.lists, 0, sizeof history.lists);
     history.session = history.session == UINT8_MAX ? 1 : history.session + 1;
     history.begun = ticks();
-    atomic_store(&history.on, true);
+    atomic_store(&history.on, on);
     pthread_mutex_unlock(&history.lock);
 }
 

@@ -22,8 +22,8 @@ typedef struct ts_memory_life {
 } ts_memory_life;
 
 void ts_memory_log_install(void);
-/** Starts the log, empty. It goes on through resets. */
-void ts_memory_log_begin(void);
+/** Empties the log and, if `on`, starts it. It goes on through resets. */
+void ts_memory_log_begin(bool on);
 /** Stops the log; later deaths have no entry. */
 void ts_memory_log_end(void);
 /** The lives in the order of their births, borrowed until the next recording; *lost: births without

@@ -11,7 +11,7 @@ struct ts_ema {
     ts_named_tensors state;
     ts_named_tensors values; /* the module's tensors, without an entry for "steps" */
     int64_t steps;           /* updates so far */
-    bool swapped;            /* the module has the averages, `state` the module's values */
+    ts_tensor **own;         /* the module's values while it has the averages, else NULL */
 };
 
 /** The average of t before the first update. */
@@ -55,10 +55,21 @@ ts_ema *ts_ema_new(const ts_module *m, double decay)
     return NULL;
 }
 
+/** Releases the values that were set aside, and returns `status`. */
+static ts_status drop_own(ts_ema *e, ts_status status)
+{
+    for (int64_t i = 0; e->own && i < e->values.n; i++)
+        ts_release(e->own[i]);
+    free(e->own);
+    e->own = NULL;
+    return status;
+}
+
 void ts_ema_free(ts_ema *e)
 {
     if (!e)
         return;
+    drop_own(e, TS_OK);
     ts_named_tensors_free(&e->state);
     ts_named_tensors_free(&e->values);
     free(e);
@@ -66,7 +77,7 @@ void ts_ema_free(ts_ema *e)
 
 static ts_status check_own(const ts_ema *e, const char *function)
 {
-    return e->swapped ? ts_error_set_hint(TS_ERR_STATE, "call ts_ema_swap() before",
+    return e->own ? ts_error_set_hint(TS_ERR_STATE, "call ts_ema_swap() before",
                                           "%s: the module has the averages", function)
                       : TS_OK;
 }
@@ -89,26 +100,40 @@ ts_status ts_ema_update(ts_ema *ema)
     return TS_OK;
 }
 
+/** Copies the module's values to e->own. */
+static ts_status set_own_aside(ts_ema *e)
+{
+    TS_SCOPE;
+    if (!(e->own = ts_nn_alloc(e->values.n, sizeof *e->own, "averages")))
+        return TS_ERR_MEMORY;
+    for (int64_t i = 0; i < e->values.n; i++) {
+        ts_tensor *copy = ts_clone(ts_detach(e->values.tensors[i]));
+        TS_TRY(copy);
+        e->own[i] = ts_retain(copy);
+    }
+    return TS_OK;
+}
+
+static ts_status set_values(ts_ema *e, ts_tensor *const *to)
+{
+    for (int64_t i = 0; i < e->values.n; i++)
+        TS_TRY(ts_copy_(e->values.tensors[i], to[i]));
+    return TS_OK;
+}
+
 ts_status ts_ema_swap(ts_ema *ema)
 {
     TS_TRY(TS_CHECK_OBJECTS(ema));
     TS_SCOPE;
     TS_NO_GRAD;
-    ts_tensor **copies = ts_nn_alloc(ema->values.n, sizeof *copies, "averages");
-    if (!copies)
-        return TS_ERR_MEMORY;
-    ts_status status = TS_OK; /* all allocations come before the first write */
-    for (int64_t i = 0; i < ema->values.n && status == TS_OK; i++)
-        status = TS_STATUS_OF(copies[i] = begin_average(ema->values.tensors[i]));
-    for (int64_t i = 0; i < ema->values.n && status == TS_OK; i++) {
-        status = TS_STATUS_OF(ts_copy_(ema->values.tensors[i], ema->state.tensors[i]));
-        if (status == TS_OK)
-            status = TS_STATUS_OF(ts_copy_(ema->state.tensors[i], copies[i]));
+    if (ema->own) {
+        TS_TRY(set_values(ema, ema->own));
+        return drop_own(ema, TS_OK);
     }
-    free(copies);
+    ts_status status = set_own_aside(ema); /* all allocations come before the first write */
     if (status == TS_OK)
-        ema->swapped = !ema->swapped;
-    return status;
+        status = set_values(ema, ema->state.tensors);
+    return status == TS_OK ? TS_OK : drop_own(ema, status);
 }
 
 /* ----------------------------------------------------------------------------- checkpoints ---- */
@@ -140,6 +165,7 @@ ts_status ts_ema_state(const ts_ema *ema, ts_named_tensors *list)
 ts_status ts_nn_ema_check(const ts_ema *e, const char *const *names, ts_tensor *const *tensors,
                           int64_t n, int64_t *given)
 {
+    TS_TRY(check_own(e, "ema_load_state"));
     int64_t *own = given ? given : ts_nn_alloc(e->state.n, sizeof *own, "a match of names"), steps;
     if (!own)
         return TS_ERR_MEMORY;
@@ -159,7 +185,6 @@ ts_status ts_ema_load_state(ts_ema *ema, const char *const *names, ts_tensor *co
     TS_TRY(TS_CHECK_OBJECTS(ema));
     TS_TRY(TS_CHECK_STRINGS(names, n));
     TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
-    TS_TRY(check_own(ema, "ema_load_state"));
     TS_NO_GRAD;
     int64_t *given = ts_nn_alloc(ema->state.n, sizeof *given, "a match of names");
     ts_status status = given ? ts_nn_ema_check(ema, names, tensors, n, given) : TS_ERR_MEMORY;

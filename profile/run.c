@@ -34,8 +34,7 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
     ts_memory_begin();
     ts_device_times_begin();
     ts_device_times_name_ranges(o.ranges);
-    if (o.memory)
-        ts_memory_log_begin();
+    ts_memory_log_begin(o.memory);
     ts_status status = ts_timers_record(true);
     if (status != TS_OK) {
         ts_memory_log_end();

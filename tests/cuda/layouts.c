@@ -259,6 +259,35 @@ TS_TEST(pointwise_ops_of_operands_in_any_order_are_those_of_the_CPU, .loop = DTY
     }
 }
 
+TS_TEST(joined_members_in_any_order_are_those_of_the_CPU, .loop = 3, .timeout = 60)
+{
+    static const ts_dtype some[] = {TS_F32, TS_BF16, TS_U8};
+    GPU(device);
+    state = (uint64_t)(511 + _i);
+    ts_manual_seed((uint64_t)_i);
+    for (int turn = 0; turn < 100; turn++) {
+        TS_SCOPE;
+        int ndim = 1 + (int)drawn(4), dim = (int)drawn(ndim), n = 2 + (int)drawn(5);
+        int64_t sizes[4], room = 5000;
+        for (int d = 0; d < ndim; d++)
+            sizes[d] = drawn_size(&room);
+        ts_tensor *here[6], *there[6];
+        for (int k = 0; k < n; k++) {
+            ts_tensor *both[2];
+            sizes[dim] = 1 + drawn(9);
+            if (drawn(2)) {
+                both[0] = drawn_values(sizes, ndim, some[_i], true);
+                both[1] = ts_to_device(both[0], device);
+            } else {
+                lying_anyhow(sizes, ndim, some[_i], device, &both);
+            }
+            here[k] = both[0];
+            there[k] = both[1];
+        }
+        assert_alike(ts_cat(there, n, dim), ts_cat(here, n, dim), 0, 0, "cat", some[_i]);
+    }
+}
+
 /** Result y and the gradient of sum(y * w) equal the CPU's up to rounding. A tensor that begins at
  * another address gives the same bits. */
 TS_TEST(short_lines_are_those_of_the_CPU, .loop = 3, .timeout = 120)

@@ -37,9 +37,9 @@ TS_API void ts_ema_free(ts_ema *ema);
  *  computes d, so call this function outside of compiled functions. Errors: TS_ERR_NULL,
  *  TS_ERR_MEMORY, TS_ERR_STATE while the module has the averages. */
 TS_API ts_status ts_ema_update(ts_ema *ema);
-/** Exchanges the module's values and the averages; a second call restores the module's values. A
- *  bf16 or f16 parameter gets the rounded average, and after the second call its average stays
- *  rounded. Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Replaces the module's values by the averages, rounded to the parameter's dtype; a second call
+ *  restores the values of before the first one. The averages do not change. Errors: TS_ERR_NULL,
+ *  TS_ERR_MEMORY. */
 TS_API ts_status ts_ema_swap(ts_ema *ema);
 
 /** Writes the averages, under the names of the state dict, and "steps", (1) i64, to *list. The
