@@ -37,8 +37,9 @@ static ts_status add_statistics(ts_vjp_call *b, ts_tensor **dx, ts_tensor *x, in
     return TS_OK;
 }
 
-/** Gradients of given statistics: -w rstd sum(g) for mean and -w rstd^2 sum(g z) / 2 for var, plus
- * those of the returned copies. dw = sum(g z) and db = sum(g); NULL if not needed. */
+/** Gives the gradients of the arguments mean and var, if they are constants of the call: with
+ * z = (x - mean) rstd, -weight rstd sum(g) for mean and -weight rstd^2 sum(g z) / 2 for var, plus
+ * the gradients of the returned copies. dw = sum(g z) and db = sum(g); NULL if not needed. */
 static ts_status give_constants(ts_vjp_call *b, ts_tensor *dw, ts_tensor *db)
 {
     ts_tensor *rstd = ts_rsqrt(ts_add_scalar(RET(2), NUM(5))), *weight = ARG(3),

@@ -112,8 +112,8 @@ static __attribute__((noinline)) void heap_sift(ts_run *run, uint32_t last)
     run->heap[at] = last;
 }
 
-/** Takes the next waiting task; false if there is none. Leaves come last, in the order of their
- *  addition. */
+/** Takes the next waiting task; false if there is none. Leaves come last, in the order of
+ *  discovery. */
 TS_INLINE bool next_task(ts_run *run, uint32_t *index)
 {
     if (run->nheap) {
@@ -322,8 +322,9 @@ static void hooks_end(hooks_held *h)
 
 /**
  * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
- * @param edited  gradients that the hooks may replace: the run's, or those that a rule made.
- *                Replacements belong to the caller's scope
+ * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
+ *                results, borrowed from the caller's scope; for other kinds they are the run's, and
+ *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
  * @param grads   gradients of the results, for POST hooks; NULL for other kinds
  */
 static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
@@ -364,8 +365,8 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
     return status;
 }
 
-/** Runs hooks on single gradients, then ts_retain_grad(), which keeps the result of the other
- *  hooks. */
+/** For each result: runs the GRAD hooks on its gradient, then adds the gradient that they leave to
+ *  the one that ts_retain_grad() keeps. */
 static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
 {
     TS_SCOPE;
@@ -414,7 +415,7 @@ void ts_inside_leave(ts_inside *in)
     in->run->thread->inside = in->outer;
 }
 
-/** Calls the rule. The node is locked if runs change it. */
+/** Calls the rule of a node. The caller has locked the node if n->guarded is set. */
 TS_INLINE ts_status call_rule(ts_vjp_call *b)
 {
     ts_run *run = b->run;
@@ -438,11 +439,12 @@ TS_INLINE ts_status call_rule(ts_vjp_call *b)
 static TS_COLD ts_status fail_reentered(const ts_node *n)
 {
     return ts_fail_op(
-        TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach what the inner backward starts from",
+        TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "detach the root of the inner backward",
         "the node's own backward, or a hook on it, started a backward through it");
 }
 
-/** Passes on the rule's gradients after running POST hooks. */
+/** In anomaly mode, checks that the rule's gradients are finite. Runs the POST hooks, which may
+ *  replace the gradients. */
 static TS_COLD ts_status check_rule_results(ts_vjp_call *b, bool hooked)
 {
     ts_node *n = b->node;
@@ -455,7 +457,7 @@ static TS_COLD ts_status check_rule_results(ts_vjp_call *b, bool hooked)
 
 static void unlock(ts_node *const *n) { ts_node_unlock(*n); }
 
-/** The rule of a node that runs may change. */
+/** call_rule() under the node's lock. */
 static ts_status call_locked(ts_vjp_call *b)
 {
     if (TS_UNLIKELY(!ts_node_lock(b->node, b->run->self)))
@@ -569,7 +571,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
     if (TS_UNLIKELY(t->pieces != NULL)) {
         TS_TRY(ts_pieces_end(run, n, t->pieces, grads));
         if (!has_gradient(n, grads))
-            return TS_OK; /* all gradients were passed on */
+            return TS_OK; /* all were parts, and a view passed them on to its argument */
     }
     if (TS_UNLIKELY(run->around != NULL) && is_around(run->around, n))
         return fail_reentered(n);

@@ -11,7 +11,8 @@ struct ts_function_call {
     void *ctx;
     ts_node *node;        /* the node whose block contains this struct */
     ts_tensor **inputs;   /* set while forward runs; NULL afterwards */
-    ts_end *saved;  /* saved tensors. `next` is weak: an input's maker; for an output this node */
+    ts_end *saved;  /* saved tensors. `next` is weak: of a saved input, that input's node; of
+                       a saved output, this node; otherwise NULL */
     int nsaved;
     bool records;   /* some input needs a gradient */
     uint8_t *marks; /* bits DIRTY and CONSTANT, per input, then per output */
@@ -21,8 +22,8 @@ TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
 {
     return (ts_function_call *)(n->args + n->nargs);
 }
-/** Error if a list or an input is NULL or a freed tensor, or if m is not in [1, most]; `expected`
- *  is the text for that range. */
+/** Error if a list or an input is NULL, if an input is a freed tensor, or if m is not in
+ *  [1, most]; `expected` is the error's text for this range. Inputs may be TS_NONE. */
 ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
                         int m, int most, const char *expected);
 /** Releases the function's data when its node is freed. */

@@ -16,7 +16,7 @@ static ts_status cross_entropy(ts_vjp_call *b)
             ts_mul(ts_softmax_as(x, dim, (ts_dtype)lse->dtype), ts_unsqueeze(g_lse, dim));
         dx = dx ? ts_add(dx, part) : part;
     }
-    return ts_rule_give(b, 0, dx); /* lse is f32 for halves */
+    return ts_rule_give(b, 0, dx); /* casts dx, which may be f32 like lse, to x's dtype */
 }
 const ts_vjp ts_vjp_cross_entropy = {
     .rule = cross_entropy, .always = READS_X | READS(1) | READS_RET(1)};
@@ -58,9 +58,10 @@ PAIR(kl_div, INT(3))
 
 /* --------------------------------------------------------- second gradients of pair losses ---- */
 
-/* A backward op of (grad, self, target, reduction, ...) has the results scale grad l_self and
- * scale grad l_target, where l_self and l_target are the derivatives of one element's loss. u and v
- * are the upstream gradients of these results; either may be NULL. */
+/* A backward op has the arguments (grad, self, target, reduction, ...). Its results are
+ * scale * grad * l_self and scale * grad * l_target, where l_self and l_target are the derivatives
+ * of one element's loss. u and v are the upstream gradients of these results; one of them may be
+ * NULL. */
 
 /** 1 / number of elements for TS_REDUCTION_MEAN, else 1. */
 static double scale_of(ts_vjp_call *b)
@@ -77,7 +78,7 @@ static ts_tensor *scaled(ts_tensor *t, double scale)
     return scale == 1 ? t : ts_mul_scalar(t, scale);
 }
 
-/** u - v: the upstream gradient of result 0, if result 1 is its negative. */
+/** u - v: the upstream gradient of result 0 if result 1 is the negative of result 0. */
 static ts_tensor *opposite(ts_vjp_call *b)
 {
     ts_tensor *u = GRAD(0), *v = GRAD(1);
@@ -91,7 +92,8 @@ static ts_tensor *within(ts_vjp_call *b, ts_tensor *p, double bound)
     return ts_masked_fill_scalar(p, far, 0);
 }
 
-/** Second gradients of a loss of self - target. bend: p times the loss's second derivative. */
+/** Second gradients of a loss of self - target, so l_target = -l_self. p is
+ *  scale * grad * (u - v); `bend` is p times the second derivative of one element's loss. */
 #define DIFFERENCE(name, bend, ...)                                                                \
     static ts_status name##_second(ts_vjp_call *b)                                                 \
     {                                                                                              \

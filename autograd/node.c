@@ -91,7 +91,7 @@ static void gradient_unref(ts_tensor *t)
 {
     if (atomic_fetch_sub_explicit(&t->refs, 1, memory_order_acq_rel) != 1)
         return;
-    t->next = gradients; /* `next` is unused: a tensor in a scope's list has a reference */
+    t->next = gradients; /* free to use: only a referenced tensor is in a scope's list */
     gradients = t;
     release_pending();
 }
@@ -186,7 +186,8 @@ static void clear_owner(ts_thread *thread, void *owner)
         *(uint32_t *)owner = 0;
 }
 
-/** True if no live thread of this process has the id `owner`, for example after a fork. */
+/** True if no live thread of this process has the lock id (ts_node_self()) `owner`, for example
+ *  after a fork. */
 static bool is_gone(uint32_t owner)
 {
     ts_thread_walk(clear_owner, &owner);
@@ -199,8 +200,8 @@ bool ts_node_wait(ts_node *node, uint32_t self)
         uint32_t owner = atomic_load_explicit(&node->owner, memory_order_relaxed);
         if (owner == self)
             return false;
-        /* take over the lock of a thread that no longer exists: its unfinished changes have valid
-           pointers */
+        /* Take over the lock of a thread that no longer exists. The thread may have left a change
+           unfinished, but the node's pointers are valid in the middle of a change, too. */
         if (owner && ((tries & 63) != 63 || !is_gone(owner)))
             owner = 0;
         if (atomic_compare_exchange_weak_explicit(&node->owner, &owner, self, memory_order_acquire,

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include <string.h>
 
-/** A function and the arguments of one run. */
+/** A checkpointed function and the arguments of one run of it. */
 typedef struct part {
     ts_recompute_fn fn;
     void *ctx;
@@ -39,7 +39,8 @@ struct ts_segment {
     ts_mask_guard masks;
     uint32_t autocast; /* of the thread */
     ts_device device;
-    ts_segment *outer; /* owned; NULL when no input is packed */
+    ts_segment *outer; /* owned; the segment that has the slots of packed inputs; NULL: no input is
+                          packed */
     size_t bytes;
     ts_shape *outputs; /* m */
     segment_input inputs[];
@@ -167,7 +168,7 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         sizeof(ts_segment) + (size_t)p->n * sizeof(segment_input) + (size_t)p->m * sizeof(ts_shape);
     ts_segment *s = ts_alloc(thread, bytes);
     if (!s) {
-        ts_error_memory("a part to compute again", (int64_t)bytes);
+        ts_error_memory("a checkpointed function", (int64_t)bytes);
         return NULL;
     }
     *s = (ts_segment){.open = true,
@@ -192,8 +193,8 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         in->version = in->saved.version = t->storage->version;
         in->requires_grad = t->flags & TS_TENSOR_REQUIRES_GRAD;
         if (!outer || is_held(outer, t)) {
-            /* an alias: the history of the leaf's gradient may hold the part; holding the leaf
-               itself would be a cycle */
+            /* Hold an alias of a leaf: the history of the leaf's gradient may own this segment, so
+               a reference to the leaf could close a cycle. */
             in->saved.t = in->requires_grad && !t->node ? ts_whole_alias(thread, t)
                                                         : ts_tensor_ref(t);
             if (in->saved.t)
@@ -247,13 +248,14 @@ static ts_status forward(part *p, void (*release)(void *))
     s->open = false;
     s->broken = status != TS_OK;
     if (s->broken)
-        /* a written input would keep its own segment alive */
+        /* the history of an input that the function wrote may own the segment: a cycle */
         drop_inputs(s);
     ts_segment_unref(s);
     return status;
 }
 
-/** Runs a part inside a part that is recomputed: saves nothing, because nothing would read it. */
+/** Runs an inner checkpointed function while the outer one is recomputed. Its nodes save no tensors
+ *  for rules, because backward uses the graph of the first run. */
 static ts_status run_inside(part *p, ts_tape *tape)
 {
     for (int i = 0; i < p->n; i++) /* in the order in which segment_new() packed them */
@@ -327,9 +329,9 @@ static ts_status input_again(ts_run *run, ts_segment *s, int i, ts_collected *ou
     }
     if (!t)
         return ts_fail_op(TS_ERR_INTERNAL, op_name, s->part.site, NULL,
-                          "input %d of an inner part was already freed", i);
+                          "input %d of an inner checkpointed function was already freed", i);
     if (!ts_shape_fits(&in->shape, t))
-        return fail_shape(s, "an input of an inner part", &in->shape, t);
+        return fail_shape(s, "an input of an inner checkpointed function", &in->shape, t);
     if (t->storage->version != saved->version) {
         uint16_t writer = t->storage->writer;
         return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->part.site,
@@ -425,7 +427,7 @@ static ts_status recompute_segment(ts_run *run, ts_segment *s, ts_collected *c)
     ts_held block TS_HELD = {run->thread, ts_alloc(run->thread, bytes), bytes};
     p.inputs = block.at;
     if (!p.inputs)
-        return ts_error_memory("a part to compute again", (int64_t)bytes);
+        return ts_error_memory("the arguments of a recomputation", (int64_t)bytes);
     memset(p.inputs, 0, bytes);
     p.outputs = p.inputs + p.n;
     p.tape = &(ts_tape){.into = c, .inputs = p.inputs, .n = p.n};
@@ -462,11 +464,11 @@ static ts_status collect(ts_run *run, ts_segment *s, ts_collected **out)
             "a backward through the function's ops was started before the function was done");
     if (s->broken)
         return ts_fail_op(TS_ERR_AUTOGRAD, op_name, s->part.site, NULL,
-                          "backward through a part whose forward failed");
+                          "backward through a checkpointed function whose forward failed");
     size_t bytes = sizeof(ts_collected) + s->slots * sizeof(ts_saved);
     ts_collected *c = ts_alloc(run->thread, bytes);
     if (!c)
-        return ts_error_memory("tensors computed again", (int64_t)bytes);
+        return ts_error_memory("recomputed tensors", (int64_t)bytes);
     *c = (ts_collected){.segment = segment_ref(s), .left = s->readers, .bytes = bytes};
     memset(c->kept, 0, s->slots * sizeof *c->kept);
     ts_collected *failed __attribute__((cleanup(collected_end))) = c;
@@ -484,7 +486,7 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packe
     ts_collected *c;
     if (!s) {
         ts_fail_op(TS_ERR_INTERNAL, ts_node_name(node), node->site, NULL,
-                   "the rule reads what no part computes");
+                   "the rule reads a tensor that no checkpointed function recomputes");
         return NULL;
     }
     c = *find(run, s);

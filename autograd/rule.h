@@ -6,7 +6,7 @@
 #include "autograd/vjp.h"
 #include "include/tessera/ops.h"
 
-/* the rules that rows of ops.def name */
+/* Declares the rules that rows of ops.def name. NODIFF and BY_PARTS rows have no rule. */
 #define VJP(rule) extern const ts_vjp ts_vjp_##rule;
 #define NODIFF
 #define BY_PARTS
@@ -23,9 +23,11 @@
 #define READS_X READS(0)
 #define READS_Y READS_RET(0)
 
-/* Values in a rule whose argument is ts_vjp_call *b. GRAD(i): gradient of result i. ARG(i), RET(i):
- * saved argument and saved result i. INT, DIM, NUM: plain argument as int64_t, int, double.
- * SIZES(i): sizes and ndim of tensor argument i, as two arguments. */
+/* Values in a rule whose parameter is ts_vjp_call *b; tensors are borrowed.
+ * GRAD(i)         gradient of result i; NULL if none arrived
+ * ARG(i), RET(i)  saved argument i, saved result i; TS_NONE if absent, NULL with an error
+ * INT, DIM, NUM   argument `at`, not a tensor, as int64_t, int, double
+ * SIZES(i)        sizes and ndim of tensor argument i, separated by a comma */
 #define GRAD(i) ts_rule_grad(b, i)
 #define ARG(i) ts_rule_saved_arg(b, i)
 #define RET(i) ts_rule_saved_ret(b, i)
@@ -44,7 +46,8 @@
             TS_TRY(ts_rule_give(b, i, gradient));                                                  \
     } while (0)
 
-/** A rule for argument 0 alone, as an expression of g, the result's gradient. */
+/** A rule for argument 0 alone. reads: READS bits of the tensors in `expr`, which computes the
+ *  argument's gradient from g, the gradient of result 0. */
 #define RULE(name, reads, expr) RULE_WITH(name, expr, .saves = {[0] = reads})
 /** A rule of a view, whose gradient has the same elements as g in other positions. */
 #define VIEW_RULE(name, expr) RULE_WITH(name, expr, .view = true)
@@ -56,7 +59,7 @@
     }                                                                                              \
     const ts_vjp ts_vjp_##name = {.rule = name##_rule, __VA_ARGS__};
 
-/** A rule for up to three arguments: (argument, tensors read, expression of g) for each. */
+/** A rule for two or three arguments: a triple (argument, READS bits, expression of g) for each. */
 #define RULES(name, ...) RULES_OF(name, GRAD(0), __VA_ARGS__)
 /** Like RULES(), with the expression `shared` as g in all gradients. */
 #define RULES_OF(name, shared, ...)                                                                \

@@ -15,9 +15,9 @@ enum { MODE_OFF, MODE_TRACE, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
 
 enum {
-    SMALL_CALL = 1 << 16, /* most bytes that a call of a small plan moves on average */
-    SMALL_FIRST = 64,     /* recordings in a row with small plans, before calls run without one */
-    SMALL_AGAIN = 256     /* from then on, one of this number of calls is recorded */
+    SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
+    SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording */
+    SMALL_AGAIN = 256     /* then every 256th call is recorded */
 };
 
 void ts_compiled_from_environment(void)
@@ -121,8 +121,9 @@ static bool is_small(const ts_exec *e)
     return e->bytes <= (int64_t)e->nnodes * SMALL_CALL;
 }
 
-/** The place of a new plan in c->plans. If all max_plans places are in use, frees the least
- *  recently used plan that does not run. NULL if all plans are running, or if out of memory. */
+/** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the
+ *  least recently used plan that is not running. NULL if all plans are running, or if out of
+ *  memory. */
 static ts_exec **room_for_plan(ts_compiled *c)
 {
     if (!c->plans) {
@@ -327,8 +328,9 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status != TS_OK ? status : ran;
 }
 
-/** True if a call runs without a recording: the recordings before it were small and had inputs of
- *  at least as many elements. If false, updates c->small_inputs. */
+/** True if a call runs without a recording: the last SMALL_FIRST recordings had small plans, and
+ *  the inputs of one of those calls had at least as many elements as this call's. If false, updates
+ *  c->small_inputs. */
 static bool is_small_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 {
     int64_t elements = 0;

@@ -25,7 +25,7 @@ static const char usage[] =
     "  --family NAME     families of operators\n"
     "  --dtype NAME      f64 f32 bf16 f16 i64 i32 u8 bool\n"
     "  --part NAME       values, gradients, errors\n"
-    "  --brief           values: one size and two layouts, and the large cases; "
+    "  --brief           test values in one size and two layouts, and the large cases; "
     "for slow checkers\n"
     "  --list            print the selected samples and exit\n"
     "processes\n"
@@ -50,7 +50,7 @@ typedef struct settings {
     ts_candidate candidates[CANDIDATES_MOST];
     int ncandidates;
     ts_judge_opts judge;
-    int isolate; /* 0 by the backend's name, 1 yes, -1 no */
+    int isolate; /* 1 yes, -1 no, 0 the default: yes except for CUDA */
     bool strict, list, card, quiet;
     const char *json, *tsv, *matrix;
 } settings;
@@ -65,7 +65,7 @@ static bool wrong(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    fprintf(stderr, "ts-conformance: %s; --help tells more\n",
+    fprintf(stderr, "ts-conformance: %s; see --help\n",
             ts_escape_text(shown, sizeof shown, text));
     return false;
 }
@@ -109,7 +109,7 @@ static bool take(settings *s, const char *option, char *names)
         if (op || family) {
             ts_choice *choice = op ? &s->judge.ops : &s->judge.families;
             if (!(op ? is_op(name) : is_family(name)))
-                return wrong("no %s of the samples is called '%s', see --list",
+                return wrong("the samples have no %s '%s', see --list",
                              op ? "operator" : "family", name);
             if (choice->count == CHOICES_MOST)
                 return wrong("--%s takes at most %d names", option, CHOICES_MOST);
@@ -119,7 +119,7 @@ static bool take(settings *s, const char *option, char *names)
         bool dtype = strcmp(option, "dtype") == 0;
         int i = dtype ? find(name, dtype_at, TS_DTYPE_COUNT) : find(name, part_at, PART_COUNT);
         if (i < 0)
-            return wrong("--%s: '%s' is none", option, name);
+            return wrong("--%s: unknown name '%s'", option, name);
         if (dtype)
             s->judge.dtypes |= TS_DT(i);
         else

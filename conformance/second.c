@@ -38,7 +38,7 @@ static ts_tensor *like(const ts_case *c, const ts_tensor *t, double *values)
                        c->device, NULL);
 }
 
-/** sum + sum(t · w); either may be NULL. */
+/** Returns sum + sum(t · w), where a `sum` of NULL counts as 0; NULL on failure. */
 static ts_tensor *add_product(ts_tensor *sum, ts_tensor *t, ts_tensor *w)
 {
     ts_tensor *product = ts_sum(ts_mul(t, w));
@@ -48,7 +48,8 @@ static ts_tensor *add_product(ts_tensor *sum, ts_tensor *t, ts_tensor *w)
 /**
  * Returns Q, NULL on failure. On the first call (l->n is 0), sets l->n and generates u and the
  * weights.
- * @param create  record the backward; places then receives the n leaves
+ * @param create  record the backward. `places` then receives the l->n leaves: the differentiable
+ *                arguments, then the weights of results
  */
 static ts_tensor *second_value(const ts_case *c, ts_made *m, leaves *l, bool create,
                                ts_tensor **places)

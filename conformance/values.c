@@ -1,5 +1,5 @@
-/** @file values.c  Runs samples in all dtypes, sizes and layouts, and compares their results with
- * the references, META with the CPU, and two threads with one. */
+/** @file values.c  Runs samples in all dtypes, sizes and layouts. Compares results with the
+ * references, META's results with the CPU's, and those of two threads with those of one thread. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 
@@ -131,7 +131,7 @@ static bool judge_all(const ts_case *c, const ts_made *m, ts_tensor **out, int n
         }
         good = c->s->check(&r);
         if (!good)
-            sample_failed(c, "the check of the sample says no");
+            sample_failed(c, "the results fail the sample's own check");
     } else {
         c->s->ref(&r);
         for (int i = 0; good && i < n; i++)

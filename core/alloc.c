@@ -153,7 +153,7 @@ static block *block_after(block *b)
     return p < region.base + region.end ? (block *)p : NULL;
 }
 
-/** Shrinks b to size and returns the rest to the bins. */
+/** Shrinks b to size and puts the rest into a bin. Keeps b whole if the rest is below 4 headers. */
 static void block_split(block *b, size_t size)
 {
     size_t rest = b->size - size;
@@ -268,8 +268,8 @@ static size_t small_class_bytes(int klass)
     return ((size_t)512 << octave) + (size_t)(quarter + 1) * ((size_t)128 << octave);
 }
 
-/** A mapping that is divided into slabs. Its descriptor is behind the last slab, in the page that
- *  the alignment of the slabs leaves free. */
+/** Descriptor of a mapping that is divided into 16 slabs. The mapping is one slab longer, so that
+ *  the slabs can be aligned; the descriptor is in the unused rest behind the last slab. */
 typedef struct batch {
     struct batch *next;
     void *base;
@@ -339,7 +339,7 @@ void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass)
 {
     if (TS_UNLIKELY(ts_alloc_system)) {
         void *p = NULL;
-        if (thread->heap) /* with a heap, ts_free() would read a slab header */
+        if (thread->heap) /* with a heap, ts_free() would read a slab header that p lacks */
             ts_heap_abandon(thread->heap);
         thread->heap = NULL;
         if (refused(bytes) || posix_memalign(&p, 64, bytes ? bytes : 1) != 0)

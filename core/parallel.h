@@ -1,14 +1,15 @@
 /*
  * The thread pool of the host: loops over independent tasks.
  *
- * Only kernels run in the workers: a body must not call an op, allocate, or fail, and has no way to
- * report errors. A body gets ranges of tasks, and which ranges depends on the number of threads, so
- * a result must be a function of the task alone (split reductions by shape).
+ * Workers run loop bodies of kernels only. A body must not call an op or allocate, and cannot
+ * report an error. The ranges that a body gets depend on the number of threads. To get the same
+ * bits for any number of threads, compute each task's result from the task alone, and divide
+ * reductions into tasks by shape.
  *
  * One loop at a time uses the pool. A loop that another thread or a body starts meanwhile runs its
- * whole range in the calling thread, so loops never wait for each other. The calling thread of the
- * loop in the pool also runs tasks, and takes the parts that no worker has begun, so it never waits
- * for a worker to wake up.
+ * whole range in the calling thread, so loops never wait for each other. The thread that owns the
+ * loop in the pool runs one range itself, then each range that no worker has begun, so it never
+ * waits for a worker to wake up.
  *
  * The pool starts at the first loop that is large enough, with ts_num_threads() - 1 workers (fewer
  * when the system refuses more; at most TS_PARALLEL_MAX - 1). Workers block all signals, have the
@@ -29,10 +30,10 @@
 typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
 
 /**
- * Covers the tasks 0 .. tasks-1 exactly once and returns when all are done. Each thread gets one
- * contiguous range; ranges differ by at most one task.
+ * Runs each of the tasks 0 to tasks - 1 once and returns when all are done. The tasks are divided
+ * into at most ts_num_threads() contiguous ranges, whose lengths differ by at most one task.
  * @param tasks  0 or less does nothing
- * @param grain  smallest number of tasks per thread; fewer than 2 * grain tasks run in the caller
+ * @param grain  smallest number of tasks per range; fewer than 2 * grain tasks run in the caller
  */
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 

@@ -13,9 +13,11 @@
  */
 void ts_json_ready(void);
 /**
- * Parses one JSON value. All memory for it is allocated before, in one block, because jansson's
- * lexer ignores a failure to grow its buffer and reads beyond the end.
- * @param path      names the source in messages
+ * Parses one JSON value. Before parsing, allocates one block that holds the whole value, because
+ * jansson's lexer ignores a failure to grow its buffer and reads beyond the end.
+ * @param op        function that error messages name
+ * @param path      source that error messages name
+ * @param text      `bytes` bytes; need not end with a NUL
  * @param flags     decoding flags of jansson (JSON_...)
  * @param at        byte offset of text in the source, for messages
  * @param consumed  receives the number of bytes read; may be NULL
@@ -24,8 +26,9 @@ void ts_json_ready(void);
  */
 json_t *ts_json_load(const char *op, const char *path, const char *text, size_t bytes, size_t flags,
                      int64_t at, size_t *consumed);
-/** Releases the value of this thread's last ts_json_load(), or a value that took ownership of it,
- *  and its memory block. NULL releases only the block. */
+/** Drops a reference to `value` and frees the memory block of this thread's last ts_json_load().
+ *  `value` is the result of that call, or a container to which the caller added it. NULL frees only
+ *  the block. */
 void ts_json_done(json_t *value);
 /** Serializes a value with jansson's encoding flags. Returns a NUL-terminated text, which the
  *  caller frees with ts_sys_free(), and its length in *bytes; NULL with TS_ERR_MEMORY. */

@@ -3,7 +3,8 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-/** plan: count = size of the dim, outer and inner = sizes before and behind it. */
+/** Checks the dim in argument `arg` and plans it: count is its size, outer and inner are the
+ * products of the sizes before and after it, rows is 1 if it is the last dim. */
 static ts_status plan_dim(ts_frame *f, const ts_tensor *t, int arg)
 {
     ts_plan *plan = f->plan;
@@ -13,7 +14,7 @@ static ts_status plan_dim(ts_frame *f, const ts_tensor *t, int arg)
     return TS_OK;
 }
 
-/** softmax(self, dim, dtype?) */
+/** softmax(self, dim, dtype?); self is cast to a given dtype */
 ts_status ts_infer_softmax(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t;
@@ -33,7 +34,7 @@ ts_status ts_infer_softmax(ts_frame *f)
     return plan_dim(f, t, 1);
 }
 
-/** softmax_backward(grad, result, dim) */
+/** softmax_backward(grad, result, dim); grad is cast to result's dtype */
 ts_status ts_infer_softmax_backward(ts_frame *f)
 {
     const ts_tensor *y = f->args[1].t;

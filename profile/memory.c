@@ -22,7 +22,7 @@ const char *const ts_owner_names[TS_OWNERS] = {"temporary", "saved",     "input"
 
 void ts_prof_hold(ts_tensor *t, ts_hold hold)
 {
-    ts_storage *s = t ? t->storage : NULL;
+    ts_storage *s = t && !ts_tensor_is_dead(t) ? t->storage : NULL;
     if (s)
         ts_storage_own(s, hold == TS_HOLD_INPUT ? TS_OWNER_INPUT : TS_OWNER_OPTIMIZER);
 }

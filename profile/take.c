@@ -9,7 +9,7 @@
 #include "ops/kernel.h"
 #include "profile/device.h"
 
-enum { BESIDE = TS_MAX_OPS - 1 }; /* number in place of an op, in rows of time outside of calls */
+enum { BESIDE = TS_MAX_OPS - 1 }; /* ts_tally_row.op of rows that hold time outside of calls */
 
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
 {
@@ -82,7 +82,9 @@ static int64_t load(const _Atomic int64_t *place)
 }
 
 typedef struct gathering {
-    ts_profile *p;
+    ts_profile *p; /* the result */
+    /* room: entries that p can hold; rows, events: numbers in all threads; first_tick: earliest
+       start of a thread */
     int64_t room, rows, events, first_tick;
     double tick_ns;
     ts_device_sums device;
@@ -109,7 +111,7 @@ static void add_entry(gathering *g, const ts_tally_row *row)
     e.product = call && is_product(row->op);
     e.update = call && is_update(row->op);
     ts_device_claim(&g->device, row->hash, &e);
-    for (int64_t i = 0; i < p->count; i++) { /* the same class in another thread */
+    for (int64_t i = 0; i < p->count; i++) { /* adds to the equal row of another thread */
         ts_entry *same = &p->entries[i];
         if (same->kernel == e.kernel && strcmp(same->op, e.op) == 0 &&
             strcmp(same->layer, e.layer) == 0 && strcmp(same->scope, e.scope) == 0 &&
@@ -133,7 +135,7 @@ static void add_entry(gathering *g, const ts_tally_row *row)
     p->entries[p->count++] = e;
 }
 
-/** Counts rows and threads, and finds the start of the first thread. */
+/** Counts rows and events, and finds the start of the first thread. */
 static void survey(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
@@ -142,7 +144,8 @@ static void survey(const ts_thread_record *t, void *ctx)
     g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
 }
 
-/** Copies a thread's events; row numbers continue from the threads before. */
+/** Appends a thread's events, and the call texts of its rows, to those of earlier threads. Adapts
+ *  the row and parent numbers in the events. */
 static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
 {
     ts_profile *p = g->p;

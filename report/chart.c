@@ -126,8 +126,8 @@ ts_status ts_chart_line(ts_chart *chart, const char *name, const double *x, cons
 
 /* ------------------------------------------------------------------- lines from CSV ---- */
 
-/* Unquotes the CSV field at *cursor in place, terminates it, and advances *cursor. *more is set if
-   another field follows. */
+/* Unquotes the CSV field at *cursor in place, terminates it, and returns it. *cursor moves behind
+   the field; *more is true if another field follows. */
 static char *next_field(char **cursor, bool *more)
 {
     char *field = *cursor, *from = field, *to = field;
@@ -152,7 +152,8 @@ static char *next_field(char **cursor, bool *more)
     return field;
 }
 
-/* Columns of two names in a header line, -1 where missing; the line is changed. */
+/* Writes the indices of the columns x_name and y_name in a header line, -1 for a missing column.
+   Changes the line. */
 static void find_columns(char *line, const char *x_name, const char *y_name, int *x, int *y)
 {
     bool more = true;
@@ -167,7 +168,7 @@ static void find_columns(char *line, const char *x_name, const char *y_name, int
     }
 }
 
-/* One number of a cell; NaN for an empty or missing one. */
+/* Parses the number in a cell; an empty cell gives NaN. False if the cell is not a number. */
 static bool parse_cell(const char *cell, double *value)
 {
     char *end;
@@ -201,7 +202,7 @@ static ts_status parse_rows(char *data, const char *path, const char *x_name, co
             find_columns(line, x_name, y_name, &x, &y);
         if (x < 0 || y < 0)
             break;
-        // A line without its end is still being written, or was cut off: not a point yet.
+        // Skip a last line without a newline: it is still being written, or was cut off.
         if (row > 0 && whole) {
             bool more = true;
             out->x[out->n] = out->y[out->n] = NAN;
@@ -270,7 +271,8 @@ ts_status ts_chart_reference(ts_chart *chart, const char *name, double y)
     return TS_OK;
 }
 
-/* Index of a label or series of bars, added when new; -1 when out of memory. */
+/* label_index() and series_index() return the index of a label or of a series of bars, which they
+   add if it is new; -1 if out of memory. */
 static int label_index(ts_chart *chart, const char *label)
 {
     for (int i = 0; i < chart->nlabels; i++)

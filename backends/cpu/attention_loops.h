@@ -3,7 +3,7 @@
  *
  *   A_T        element type              A_V, A_L   its vector and lanes
  *   A_(name)   a function of this type   A_P(name)  a primitive of vec.h: vf_name or vd_name
- *   A_FIRST(n) mask of the first n lanes
+ *   A_FIRST(n) mask of the first n lanes A_TRANSPOSE packs a transpose, as vf_pack_transposed()
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *
  * The full score matrix is never stored: a task processes tiles of rows and keys that fit in cache.
@@ -56,8 +56,9 @@ static void A_(pack_transposed)(A_T *to, const A_T *from, int64_t row, int64_t k
 }
 
 /**
- * c (m, n) = a (m, k) b (k, n); with `add` the product is added to c. m <= MICRO_ROWS. b is packed
- * in panels of `depth` rows, of which the first k are used.
+ * c (m, n) = a (m, k) b (k, n); with `add` the product is added to c. m <= MICRO_ROWS. a has the
+ * strides a_row and a_step, c has rows c_row apart, in elements. b is packed in panels of
+ * (depth, A_PANEL), of which the product uses k rows.
  */
 static void A_(multiply)(int64_t m, int64_t n, int64_t k, const A_T *a, int64_t a_row,
                          int64_t a_step, const A_T *b, int64_t depth, A_T *c, int64_t c_row,

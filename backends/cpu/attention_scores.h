@@ -31,8 +31,8 @@ static void A_(cap)(A_T *x, int64_t n, A_T cap, A_T *slope)
     }
 }
 
-/** Applies n mask elements from `mask` on to the scores x: a false or -Inf element hides the pair,
- * other elements of a floating mask are added. */
+/** Applies the n mask elements that start at `mask` to the scores x: a false or -Inf element hides
+ * the pair, other elements of a floating mask are added. */
 static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n)
 {
     int64_t step = s->mask[3];
@@ -46,8 +46,8 @@ static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n
             x[j] = bias[j * step] == -(A_T)INFINITY ? -(A_T)INFINITY : x[j] + bias[j * step];
 }
 
-/** Applies the softcap, the mask and the left end of the window to the first n scores of row i, for
- * keys from `key` on. */
+/** Applies the softcap, the mask and the left end of the window to n scores of row i, those of keys
+ * key to key + n - 1. With a softcap, slope receives its derivatives; it may be NULL. */
 static void A_(mask_scores)(const attention *s, const part *at, int64_t head, int64_t i,
                             int64_t key, A_T *x, int64_t n, A_T *slope)
 {
@@ -63,7 +63,7 @@ static void A_(mask_scores)(const attention *s, const part *at, int64_t head, in
         x[j] = -(A_T)INFINITY;
 }
 
-/** Writes the dropout factors of n weights of row i, for keys from `key` on: 0 or 1 / (1 - p). */
+/** Writes the dropout factors (0 or 1 / (1 - p)) of row i for keys key to key + n - 1. */
 static void A_(draw)(const attention *s, const part *at, int64_t head, int64_t i, int64_t key,
                      A_T *factor, int64_t n)
 {
@@ -133,8 +133,9 @@ static A_T A_(online_softmax)(A_(row_state) *state, A_T *x, int64_t n)
 
 /**
  * Gradient of one row's scores. On entry p holds the scores and dp the gradients of the weights;
- * d = grad · out - grad of lse. On return p holds the weights exp(score - lse), and dp holds
- * p (dp - d). Both are 0 from the n visible keys to `keys`.
+ * d = grad · out - grad of lse. On return p holds the weights exp(score - lse), and dp holds the
+ * gradients of the scores, weight * (dp - d). Elements n to keys - 1, of keys that the row does not
+ * see, become 0 in both.
  */
 static void A_(row_gradient)(A_T *p, A_T *dp, int64_t n, int64_t keys, A_T lse, A_T d)
 {

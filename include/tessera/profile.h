@@ -65,7 +65,7 @@ typedef enum ts_hold {
 } ts_hold;
 /** Declares what t's memory is for, in profiles with `memory`. The library itself recognises
  *  parameters (leaves that require grad), gradients, and tensors saved for backward passes; other
- *  memory counts as temporary. Errors: none; a NULL tensor is ignored. */
+ *  memory counts as temporary. Ignores NULL and a tensor that was released. */
 TS_API void ts_prof_hold(ts_tensor *t, ts_hold hold);
 
 /** Used by TS_PROF_SCOPE(): closes the scope if ts_prof_enter() opened it. */

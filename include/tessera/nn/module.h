@@ -85,9 +85,9 @@ TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child,
 
 /**
  * Runs the module's forward between its hooks; the result is in the caller's scope. An error's
- * message names the innermost module by its path ("blocks.3.attn.qkv"). A profile counts the
- * module's calls, those of backward included, in a scope with its name. TS_ERR_UNSUPPORTED if the
- * type has no forward function.
+ * message names the innermost module by its path ("blocks.3.attn.qkv"). A profile has a scope with
+ * the module's name for the calls of forward and of their backward. TS_ERR_UNSUPPORTED if the
+ * module has no forward function.
  */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
 /** Forward function of n inputs, such as queries and keys. Returns a tensor in the caller's scope,
@@ -96,9 +96,10 @@ typedef ts_tensor *(*ts_forward_list_fn)(ts_module *m, ts_tensor *const *inputs,
 /** Sets the function that ts_forward_list() calls. ts_forward() calls it, with n = 1, if the type
  *  has no forward. TS_ERR_NULL. */
 TS_API ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward);
-/** ts_forward() of n tensors, 1 to 16; calls the function set by ts_module_set_forward_list(), or,
- *  for one tensor, that of the type if it has one. Hooks receive the first tensor and may replace
- *  it. Errors: those of ts_forward(), TS_ERR_VALUE (n), TS_ERR_NULL. */
+/** ts_forward() for n tensors, 1 to 16. With n = 1 and a type that has a forward, calls that
+ *  forward; otherwise calls the function set by ts_module_set_forward_list(). Hooks receive the
+ *  first tensor and may replace it. Errors: those of ts_forward(), TS_ERR_VALUE (n) and
+ *  TS_ERR_NULL. */
 TS_API ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n);
 
 /** Functions around a module's forward; each may be NULL. */
@@ -138,12 +139,13 @@ TS_API bool ts_module_training(const ts_module *m);
 TS_API ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad);
 /** Removes the gradients of all parameters. */
 TS_API void ts_module_zero_grad(ts_module *m);
-/** Elements of all parameters; a shared parameter counts once. */
+/** Number of elements of all parameters; a shared parameter counts once. -1 with TS_ERR_NULL or
+ *  TS_ERR_MEMORY. */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
- * Converts parameters and buffers of floating dtypes to dtype, a floating one (else TS_ERR_DTYPE).
- * Each becomes a new tensor, and its slot is updated; make optimizers afterwards. On failure
- * nothing changes.
+ * Converts the parameters and buffers that have floating dtypes to the floating dtype `dtype`. Each
+ * becomes a new tensor, and its slot is updated. Create optimizers afterwards, because they hold
+ * the old tensors. Errors: TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_MEMORY; nothing changes then.
  */
 TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 
@@ -160,14 +162,14 @@ TS_API const char *ts_module_child_name(const ts_module *m, int index);
 typedef enum ts_member_kind {
     TS_MEMBER_PARAMETER,
     TS_MEMBER_BUFFER,
-    TS_MEMBER_TEMPORARY /**< not in the state dict */
+    TS_MEMBER_TEMPORARY /**< a buffer that is not in the state dict */
 } ts_member_kind;
 /** Called with one tensor and its dotted name ("blocks.0.norm.weight"). A status other than TS_OK
  *  ends the walk, which returns it. */
 typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
                                      ts_member_kind kind);
 /** Visits parameters and buffers in the order in which they were added, depth first. `visit` must
- *  not free a module that is being visited. */
+ *  not free a module that is being visited. Errors: TS_ERR_NULL, and those of `visit`. */
 TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx);
 /** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
 TS_API ts_tensor *ts_module_tensor(const ts_module *m, const char *name);
