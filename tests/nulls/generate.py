@@ -88,7 +88,7 @@ TYPES = {
     "ts_vjp_rule": "rule", "ts_vjp_opts *": "NULL", "ts_value *": "&boxed",
     "ts_operand *": "&operand", "ts_space *": "&space", "ts_rows": "(ts_rows){0}",
     "uint32_t": "0", "ts_autocast_region *": "&region",
-    "ts_registration **": "&handle", "ts_knob *": "&knob",
+    "ts_registration **": "&handle", "ts_knob *": "knobs",
     "int": "2", "int64_t": "2", "double": "1", "bool": "true", "bool *": "(bool[1]){0}",
     "size_t": "64", "...": "1",
     "ts_device": "TS_DEVICE_CPU", "ts_loader_state": "(ts_loader_state){0, 0}",

@@ -237,7 +237,8 @@ static const char *in_folder(const char *name)
 
 static char word[] = "program", *words[] = {word, word, NULL};
 static int64_t batch_size = 2;
-static ts_knob knob = {.name = "batch", .kind = TS_KNOB_BATCH, .value = &batch_size, .trial = 4};
+static ts_knob knobs[] = {{"batch", TS_KNOB_BATCH, &batch_size, .trial = 4},
+                          {"words", TS_KNOB_PADDING, &batch_size, .trial = 8}};
 static ts_status do_nothing(void *user)
 {
     (void)user;
