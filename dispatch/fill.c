@@ -97,17 +97,10 @@ TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, con
 
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel)
 {
-    void *part = ts_detail(f->thread, TS_PART_ALLOCATION);
-    bool made = true;
-    for (int i = 0; i < f->nrets && made; i++)
-        made = !is_lacking(f, i) || make_result(f, f->plan, i, NULL);
-    ts_detail_leave(f->thread, part);
-    if (TS_UNLIKELY(!made))
-        return ts_drop_results(f, ts_error_code());
-    part = ts_detail(f->thread, TS_PART_KERNEL); /* in a part of casts the kernel is none */
-    ts_status status = run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
-    ts_detail_leave(f->thread, part);
-    return status;
+    for (int i = 0; i < f->nrets; i++)
+        if (is_lacking(f, i) && TS_UNLIKELY(!make_result(f, f->plan, i, NULL)))
+            return ts_drop_results(f, ts_error_code());
+    return run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
 }
 
 /** The steps after the shape rule. */
@@ -146,6 +139,22 @@ static bool runs_plainly(const ts_frame *f, const ts_plan *plan)
     return (accepts->dtypes >> plan->compute & 1) && (plan->flat || (!plan->cast && strides));
 }
 
+/** ts_fill_run() in profiles with detail. */
+static ts_status run_in_parts(ts_frame *f, ts_kernel kernel)
+{
+    void *part = ts_detail(f->thread, TS_PART_ALLOCATION);
+    bool made = true;
+    for (int i = 0; i < f->nrets && made; i++)
+        made = !is_lacking(f, i) || make_result(f, f->plan, i, NULL);
+    ts_detail_leave(f->thread, part);
+    if (!made)
+        return ts_drop_results(f, ts_error_code());
+    part = ts_detail(f->thread, TS_PART_KERNEL);
+    ts_status status = run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
+    ts_detail_leave(f->thread, part);
+    return status;
+}
+
 /** The entry in profiles with detail. */
 static TS_COLD ts_status fill_in_detail(ts_frame *f)
 {
@@ -158,7 +167,7 @@ static TS_COLD ts_status fill_in_detail(ts_frame *f)
         if (f->given)
             status = ts_check_given(f);
         if (status == TS_OK)
-            status = ts_fill_run(f, f->table->impl[f->key]);
+            status = run_in_parts(f, f->table->impl[f->key]);
     } else if (status == TS_OK) {
         part = ts_detail(f->thread, TS_PART_CASTS);
         status = fill(f, &plan);
