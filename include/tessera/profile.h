@@ -58,12 +58,12 @@ TS_API ts_status ts_prof_enter(const char *name);
 /** Closes the thread's innermost scope; does nothing if none is open. */
 TS_API void ts_prof_leave(void);
 
-/** What the memory of a tensor is for. */
+/** Purposes of a tensor's memory that the library cannot recognise itself. */
 typedef enum ts_hold {
     TS_HOLD_INPUT,    /**< a batch; ts_loader_next() declares its batches */
     TS_HOLD_OPTIMIZER /**< state of an optimizer; ts_optimizer declares its own */
 } ts_hold;
-/** Declares what t's memory is for, in profiles with `memory`. The library itself recognises
+/** Declares the purpose of t's memory, for profiles with `memory`. The library itself recognises
  *  parameters (leaves that require grad), gradients, and tensors saved for backward passes; other
  *  memory counts as temporary. Ignores NULL and a tensor that was released. */
 TS_API void ts_prof_hold(ts_tensor *t, ts_hold hold);
