@@ -185,6 +185,16 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/** Sorts names. Returns a name that occurs twice, or NULL. */
+static const char *sort_names(const char **names, int64_t n)
+{
+    qsort(names, (size_t)n, sizeof *names, by_name);
+    for (int64_t i = 1; i < n; i++)
+        if (strcmp(names[i - 1], names[i]) == 0)
+            return names[i];
+    return NULL;
+}
+
 static ts_status check_distinct(const ts_npz *z)
 {
     const char **sorted = ts_sys_alloc((size_t)(z->count + 1) * sizeof *sorted);
@@ -192,14 +202,10 @@ static ts_status check_distinct(const ts_npz *z)
         return ts_error_memory("the names of an archive", z->count * (int64_t)sizeof *sorted);
     for (int64_t i = 0; i < z->count; i++)
         sorted[i] = z->members[i].name;
-    qsort(sorted, (size_t)z->count, sizeof *sorted, by_name);
-    ts_status status = TS_OK;
-    for (int64_t i = 1; i < z->count && status == TS_OK; i++)
-        if (strcmp(sorted[i - 1], sorted[i]) == 0)
-            status = BAD("'%s': expected distinct names, got '%s' twice", z->path,
-                         ts_quote(sorted[i]));
+    const char *twice = sort_names(sorted, z->count);
     ts_sys_free(sorted);
-    return status;
+    return twice ? BAD("'%s': expected distinct names, got '%s' twice", z->path, ts_quote(twice))
+                 : TS_OK;
 }
 
 static ts_status read_directory(ts_npz *z, const directory *d)
@@ -421,6 +427,7 @@ typedef struct archive {
     const char *const *names;
     ts_tensor *const *tensors; /* contiguous */
     int64_t n;
+    uint32_t *sums; /* CRC-32 of each member, which write_archive() sets */
 } archive;
 
 static void put(unsigned char **at, uint64_t x, int bytes)
@@ -459,11 +466,12 @@ static ts_status write_member(ts_writer *w, const archive *a, int64_t i, bool in
     unsigned char fixed[ENTRY], *at = fixed;
     const ts_tensor *t = a->tensors[i];
     int header = ts_npy_header(t, text);
-    uint32_t crc = crc32_of(crc32_of(0, text, header), t->data, bytes_of(t));
+    if (!in_directory)
+        a->sums[i] = crc32_of(crc32_of(0, text, header), t->data, bytes_of(t));
     put(&at, in_directory ? 0x02014b50 : 0x04034b50, 4);
     if (in_directory)
         put(&at, 20, 2);
-    put_common(&at, a->names[i], crc, header + bytes_of(t));
+    put_common(&at, a->names[i], a->sums[i], header + bytes_of(t));
     if (in_directory) {
         put(&at, 0, 10); /* no comment, first disk, no attributes */
         put(&at, (uint64_t)from, 4);
@@ -507,15 +515,19 @@ static ts_status write_archive(ts_writer *w, void *ctx)
 static ts_status check_names(const char *const *names_of, int64_t n)
 {
     const ts_check_place at = {"npz_save", __builtin_return_address(0)};
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n; i++)
         TS_TRY(ts_check_name(at, "names", names_of[i], MOST_NAME - 4, "/\\", ""));
-        for (int64_t k = 0; k < i; k++)
-            if (strcmp(names_of[k], names_of[i]) == 0)
-                return ts_fail_op(TS_ERR_VALUE, "npz_save", NULL, NULL,
-                                  "argument 'names': expected distinct names, got '%s' twice",
-                                  ts_quote(names_of[i]));
-    }
-    return TS_OK;
+    const char **sorted = ts_sys_alloc((size_t)(n + 1) * sizeof *sorted);
+    if (!sorted)
+        return ts_error_memory("the names of an archive", n * (int64_t)sizeof *sorted);
+    for (int64_t i = 0; i < n; i++)
+        sorted[i] = names_of[i];
+    const char *twice = sort_names(sorted, n);
+    ts_sys_free(sorted);
+    return twice ? ts_fail_op(TS_ERR_VALUE, "npz_save", NULL, NULL,
+                              "argument 'names': expected distinct names, got '%s' twice",
+                              ts_quote(twice))
+                 : TS_OK;
 }
 
 ts_status ts_npz_save(const char *path, const char *const *names, ts_tensor *const *tensors,
@@ -528,10 +540,10 @@ ts_status ts_npz_save(const char *path, const char *const *names, ts_tensor *con
     TS_TRY(check_names(names, n));
     TS_SCOPE;
     ts_tensor **ready = ts_sys_alloc((size_t)(n + 1) * sizeof *ready);
-    if (!ready)
-        return ts_error_memory("a list of tensors", n * (int64_t)sizeof *ready);
-    archive a = {names, ready, n};
-    ts_status status = TS_OK;
+    archive a = {names, ready, n, ts_sys_alloc((size_t)(n + 1) * sizeof *a.sums)};
+    ts_status status = ready && a.sums
+                           ? TS_OK
+                           : ts_error_memory("a list of tensors", n * (int64_t)sizeof *ready);
     int64_t bytes = 0;
     for (int64_t i = 0; i < n && status == TS_OK; i++) {
         status = TS_STATUS_OF(ready[i] = ts_npy_writable("npz_save", tensors[i]));
@@ -543,5 +555,6 @@ ts_status ts_npz_save(const char *path, const char *const *names, ts_tensor *con
     if (status == TS_OK)
         status = ts_writer_replace("npz_save", path, write_archive, &a);
     ts_sys_free(ready);
+    ts_sys_free(a.sums);
     return status;
 }

@@ -49,7 +49,7 @@ static void reset_active_calls(void) { atomic_store(&active_calls, 0); }
 static bool enter(const ts_gemm *g)
 {
     int64_t steps = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
-    if (ts_max64(ts_max64(steps, g->c_row), ts_max64(g->k, g->n)) > INT_MAX)
+    if (ts_max64(ts_max64(steps, g->c_row), ts_max64(g->m, ts_max64(g->k, g->n))) > INT_MAX)
         return false;
     atomic_fetch_add(&active_calls, 1);
     if (!atomic_load(&closed))
