@@ -7,8 +7,9 @@
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *
  * The full score matrix is never stored: a task processes tiles of rows and keys that fit in cache.
- * K is scaled when it is packed, so forward and backward compute bit-identical scores.
- * Hidden pairs contribute to no sum; attention_scores.h masks the scores of a row.
+ * K is scaled when it is packed, so forward and backward compute bit-identical scores. A pair
+ * (row, key) is hidden if the mask or the window excludes the key; hidden pairs contribute to no
+ * sum. attention_scores.h masks the scores of a row.
  */
 // SPDX-License-Identifier: MIT
 
@@ -162,6 +163,8 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
     }
 }
 
+/** A task is a chunk of at most FORWARD_ROWS rows of one head of one part. All heads have `most`
+ * tasks; tasks beyond the chunks of a shorter part do nothing. */
 static void A_(forward)(void *ctx, int64_t begin, int64_t end)
 {
     attention *s = ctx;
@@ -282,11 +285,12 @@ static void A_(backward_head)(const attention *s, A_T *scratch, const part *at, 
     }
 }
 
+/** A task is one key head of one part. */
 static void A_(backward)(void *ctx, int64_t begin, int64_t end)
 {
     attention *s = ctx;
     A_T *scratch = ts_slot(&s->slots);
-    int64_t shared = s->heads / s->share;
+    int64_t shared = s->heads / s->share; /* key heads */
     for (int64_t task = begin; task < end; task++) {
         part at = part_of(s, task / shared);
         A_(backward_head)(s, scratch, &at, task % shared);

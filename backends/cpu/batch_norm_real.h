@@ -1,6 +1,6 @@
-/* The loops of batch norm and group norm for one real type; included by batch_norm.c. A task is one
- * piece of some channels or, in channels-last, of all channels. Halves are converted in
- * registers. */
+/* The loops of batch norm and group norm for one real type; included by batch_norm.c, which defines
+ * pieces. A task computes one piece of some channels or, in channels-last, of all channels. bf16
+ * and f16 are converted in registers. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/kinds_real.h"
 
@@ -46,6 +46,7 @@ VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, double share)
     to[1] = left < 0 ? 0 : left;
 }
 
+/** Stores the moments of the n elements from x[from] on: mean, and sum of squared deviations. */
 VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n, double *to)
 {
     V sum[4] = {{0}}, apart[2] = {{0}}, squares[2] = {{0}};
@@ -76,8 +77,9 @@ VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n
                    1 / (double)n);
 }
 
-/** Moments of `vectors` vectors of columns, over rows `step` elements apart. left: number of valid
- * lanes, LANES or more for whole vectors. */
+/** Stores the moments of the columns of `vectors` vectors, over rows `step` elements apart. left:
+ * number of valid lanes of a vector, LANES or more for whole vectors. to_step: distance in `to`
+ * from one column to the next. */
 VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_t rows,
                               int64_t step, int vectors, int64_t left, double *to, int64_t to_step)
 {
@@ -105,6 +107,7 @@ VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_
     }
 }
 
+/** Computes for each piece and channel the mean and the sum of squared deviations. */
 VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
 {
     int64_t n = job->channels, sums = sums_step(job);
@@ -127,6 +130,8 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
 
 /* ------------------------------------------------------------- sums for the gradients ---- */
 
+/** Stores the sums of g and of g (x - shift) over n elements from index `from` on. column_sums()
+ * does so for each column, as column_moments(). */
 VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, int64_t from, int64_t n, T shift,
                         double *to)
 {
@@ -210,7 +215,7 @@ VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, int64_t
     return gradient ? F(fma)(S(get)(kind, job->g, i, left), slope, v) : v;
 }
 
-/** A row of one channel. */
+/** Writes the results of a row of n elements of one channel, whose coefficients have index `at`. */
 VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t from,
                            int64_t at, int64_t n)
 {
@@ -227,7 +232,8 @@ VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient,
         S(set)(kind, job->y, from, S(result)(kind, job, gradient, from, n, m, a, b, s), n);
 }
 
-/** Vectors of columns of rows `step` elements apart. */
+/** Writes the results of `vectors` vectors of channels for rows `step` elements apart. at: index of
+ * the first channel's coefficients; left: as in column_moments(). */
 VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t from,
                               int64_t at, int64_t rows, int64_t step, int vectors, int64_t left)
 {
@@ -247,6 +253,7 @@ VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradie
         }
 }
 
+/** Writes the results of each piece; with `gradient`, the gradients of x. */
 VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t begin,
                        int64_t end)
 {

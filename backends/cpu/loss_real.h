@@ -9,7 +9,8 @@ typedef struct S(position) {
     T top, rest, loss;
 } S(position);
 
-/** Loss of one position from the sum of its exponentials, its own logit and the sum of x - top. */
+/** Loss of one position. top: largest logit; sum: sum of exp(x - top) over the classes; own: logit
+ * of the target; spread: sum of x - top over the classes, used with label smoothing. */
 VEC_FN S(position) S(close_position)(const class_job *job, T top, T sum, T own, T spread)
 {
     S(position) p = {.top = top, .rest = S(log_of)(sum)};
@@ -127,6 +128,7 @@ static void S(cross_entropy_grad_rows)(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** nll_loss: losses[r] = -x[target], or 0 if position r is ignored. */
 static void S(nll_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;

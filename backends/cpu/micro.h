@@ -26,7 +26,8 @@
 /**
  * c (rows, columns) = a (rows, k) b (k, columns) + bias (columns). With `add` the result is added
  * to c instead of stored. All strides are in elements. The table index sets the number of rows and
- * the width of the tile; columns is at most that width and more than the width less one vector.
+ * the width of the tile, in vectors. `columns` is at most the width; only the last vector of a row
+ * may be partial.
  * @param a_row, a_step  strides of a along rows and along k: any
  * @param b_row          stride of b along k. Columns of b are dense and read in whole vectors, so
  *                       each row must be readable up to the full width of the tile

@@ -127,6 +127,7 @@ VEC_FN void S(norm_backward_rows)(const norm_job *job, bool rms, bool weighted, 
     }
 }
 
+/** A task is a chunk of ROWS_PER_CHUNK rows. With `sums`, its sums dw and db are in job->parts. */
 VEC_FN void S(norm_backward_chunks)(const norm_job *job, bool rms, bool weighted, bool sums,
                                     int64_t begin, int64_t end)
 {

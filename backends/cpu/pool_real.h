@@ -14,6 +14,7 @@ enum { CHANNELS = 64 }; /* channels per task of a channels-last backward */
 #define PLACE int64_t
 #endif
 
+/** Lanes in which x becomes the new maximum: x is larger than `best`, or NaN. */
 VEC_FN VM S(replaces)(V x, V best)
 {
     return M(or)(F(gt)(x, best), F(ne)(x, x));
@@ -82,6 +83,8 @@ VEC_FN void S(largest_of_pixel)(ts_dtype kind, const pool_job *job, int64_t plan
         job->places[to + k] = places[k];
 }
 
+/** Computes rows begin to end - 1 of the result. A row is a line along the last spatial dim; rows
+ * are numbered by plane, then depth, then height. */
 VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int64_t end)
 {
     const ts_axis *a = job->axis;

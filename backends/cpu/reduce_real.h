@@ -80,7 +80,8 @@ VEC_FN void S(inner_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Folds one vector of columns at j: n rows, and the levels of the bits in `carry`, into out. */
+/** Folds n rows, and then each level whose bit is set in `carry`, for the vector of columns from j
+ * on. Stores min(left, LANES) results at out + j. */
 VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j, int64_t left,
                              const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {
@@ -94,7 +95,7 @@ VEC_FN void S(column_vector)(fold how, const char *const *rows, int n, int64_t j
     S(store_some)(out + j, y, left);
 }
 
-/** The fold of all columns of a tile. */
+/** Does column_vector() for all columns of a tile. */
 VEC_FN void S(column_leaf)(fold how, const char *const *rows, int n, int64_t columns,
                            const T *params, const T (*level)[TILE], unsigned carry, T *out)
 {

@@ -22,6 +22,8 @@ VEC_FN S(row_taps) S(taps_of_row)(const resample_job *job, int64_t row)
     S(row_taps) t = {depth, height, rest % depth->out, row % height->out, rest / depth->out};
     return t;
 }
+
+/** Loops over the argument's rows that row t reads: tap dk along depth, tap hk along height. */
 #define EACH_ROW(t, dk, hk)                                                                        \
     for (int32_t dk = (t).depth->begin[(t).d]; dk < (t).depth->begin[(t).d + 1]; dk++)             \
         for (int32_t hk = (t).height->begin[(t).h]; hk < (t).height->begin[(t).h + 1]; hk++)

@@ -20,7 +20,8 @@ typedef struct ts_sgemm_plan {
                                       part */
     int64_t floats;                /* floats of scratch per task; 0 if the tasks share it */
     int64_t packed_floats;         /* floats before `rest` */
-    bool small;                    /* if set, only g, sums and bytes are valid */
+    bool small;                    /* the operands fit the L1 cache: no tiles, no scratch; only g,
+                                      sums and bytes are valid */
     bool a_packed, alone;          /* both operands are packed; the calling thread runs all tasks */
     size_t bytes;                  /* bytes of scratch; may be 0 */
 } ts_sgemm_plan;

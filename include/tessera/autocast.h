@@ -1,7 +1,7 @@
 /**
  * @file autocast.h
  * Mixed precision: inside a region, the AUTOCAST layer casts arguments, so that matrix products run
- * in bf16 or f16, and ops that are sensitive to rounding run in f32. The program has no casts.
+ * in bf16 or f16, and ops that are sensitive to rounding run in f32. The program needs no casts.
  *
  *     {
  *         TS_AUTOCAST(TS_DEVICE_CPU, TS_BF16);

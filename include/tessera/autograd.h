@@ -27,7 +27,7 @@ TS_API ts_tensor *ts_grad(const ts_tensor *t);
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
 /** Removes the gradient; the next backward stores its gradient without an addition. NULL-safe. */
 TS_API void ts_zero_grad(ts_tensor *t);
-/** Makes backward accumulate a gradient in t although t is no leaf; no effect on a leaf.
+/** Makes backward accumulate a gradient in a tensor t that is not a leaf; no effect on a leaf.
  *  TS_ERR_AUTOGRAD if t does not require grad. */
 TS_API ts_status ts_retain_grad(ts_tensor *t);
 /** Alias of self that does not require grad and has no node. */
@@ -135,7 +135,8 @@ TS_API int ts_node_describe(const ts_node *node, char *buffer, size_t size);
 typedef enum ts_autograd_format { TS_AUTOGRAD_TEXT, TS_AUTOGRAD_DOT } ts_autograd_format;
 /**
  * Prints the graph of nodes from t backwards. In text, each line has a node's number, its call and
- * the numbers of the nodes that receive its gradients. TS_ERR_AUTOGRAD if t does not require grad.
+ * the numbers of the nodes that receive its gradients. Errors: TS_ERR_AUTOGRAD if t does not
+ * require grad, TS_ERR_NULL, TS_ERR_VALUE (format), TS_ERR_IO, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_autograd_write(ts_tensor *t, FILE *out, ts_autograd_format format);
 
@@ -175,8 +176,9 @@ typedef struct ts_function {
  * @param outputs  receives m tensors (1 to 255), NULL after an error
  *
  * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD
- * (an input was written that is not marked dirty), TS_ERR_VALUE, TS_ERR_MEMORY. In backward: those
- * of backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE.
+ * (forward wrote an input without marking it dirty), TS_ERR_VALUE, TS_ERR_MEMORY. ts_backward()
+ * returns those of the function's backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE,
+ * TS_ERR_DTYPE, TS_ERR_DEVICE.
  */
 TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs,
                                    int n, ts_tensor **outputs, int m);
@@ -185,7 +187,8 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
 /**
  * For forward: saves n tensors (inputs, outputs, others or TS_NONE) for backward. Further calls
  * append. A tensor that is neither input nor output is saved without history, so a second
- * derivative treats it as a constant. TS_ERR_STATE outside of forward, as for both marks below.
+ * derivative treats it as a constant. Outside of forward, this function and both
+ * ts_function_mark_ functions return TS_ERR_STATE.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
 /** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it
@@ -194,19 +197,21 @@ TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
 /** For forward: declares that output k does not require grad. Integer and bool outputs never do. */
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
 /**
- * For forward, before it writes input i in place: the input becomes a result and must be one of the
- * outputs. TS_ERR_AUTOGRAD if it is a leaf that requires grad, a view, or shares its memory.
+ * For forward, before it writes input i in place. The input must then be one of the outputs.
+ * TS_ERR_AUTOGRAD if the input is a leaf that requires grad, is a view, or shares its memory with
+ * another live tensor.
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
 /* -------------------------------------------------------------------------------- anomaly ---- */
 
 /**
- * Switches anomaly mode in all threads. While it is on, each recorded call keeps its C call chain,
- * and a backward checks every gradient that a rule returns: the first NaN or Inf ends it with
- * TS_ERR_AUTOGRAD. This and all other errors of a backward then name the forward call with shapes,
- * dtypes and call site. A step takes several times as long while the mode is on. Names of static
- * functions need a program linked with -rdynamic; otherwise use addr2line with file and offset.
+ * Switches anomaly mode in all threads. While the mode is on, each recorded call keeps its C call
+ * chain, and a backward checks every gradient that a rule returns: the first NaN or Inf ends the
+ * backward with TS_ERR_AUTOGRAD. All errors of a backward then name the forward call with shapes,
+ * dtypes and call chain. A step takes several times as long while the mode is on. The program's
+ * functions appear by name if they are not static and the program is linked with -rdynamic; others
+ * appear as file and offset, for addr2line.
  */
 TS_API void ts_anomaly_enable(bool on);
 /** True while anomaly mode is on. */
@@ -243,6 +248,7 @@ typedef struct ts_recompute_opts {
  */
 TS_API ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                               ts_tensor **outputs, int m);
+/** Like ts_recompute(), with options. */
 TS_API ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                                   ts_tensor **outputs, int m, const ts_recompute_opts *opts);
 

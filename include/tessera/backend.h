@@ -45,19 +45,19 @@ typedef enum ts_backend_flag {
 typedef struct ts_capture ts_capture;
 
 /**
- * A call of a fused group: a frame that is ready for its kernel. Calls of a group are on one device
- * and run as if in order: a call reads the results of earlier calls. A call is pointwise, with a
- * result of the group's sizes; or by rows (ts_kernel_row_dims() is not 0), with an argument 0 of
- * the group's sizes.
+ * A call of a fused group: a frame that is ready for its kernel. All calls of a group are on one
+ * device and iterate over the same sizes, the group's sizes. They run as if in order: a call reads
+ * the results of earlier calls. A call is pointwise, with a result of the group's sizes, or by rows
+ * (ts_kernel_row_dims() is not 0), with an argument 0 of the group's sizes.
  *
  * If a group has calls by rows, a row has the same number of last dims in all of them, and each
  * tensor is contiguous along a row or has one element per row. Results of pointwise calls may have
- * one element per row, too. No call of the group reads a sum over rows, or a result without the
- * dims of a row.
+ * one element per row, too. No call of the group reads a result that is a sum over rows or that
+ * lacks the dims of a row.
  *
  * Arguments and results of the group with equal addresses are the same tensor. A tensor without
  * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an
- * argument's dtype is not ts_kernel_dtype(), the group casts it, as by ts_to().
+ * argument's dtype is not ts_kernel_dtype(), the backend casts it, as ts_to() does.
  */
 typedef struct ts_group_call {
     ts_frame *frame;
@@ -81,7 +81,8 @@ typedef struct ts_device_work {
     int64_t begin_ns, end_ns;
     int64_t called_ns, queued_ns; /**< begin and end of the host's call; 0: unknown */
     const char *name; /**< a kernel's name, for tools; NULL: unknown. Valid as long as the record */
-    uint32_t launch;  /**< number of the host's call; equal for all works of one graph launch */
+    uint32_t launch;  /**< number of the host call that queued the work; all work of one graph
+                           launch has the same number */
     float waves;      /**< a kernel's blocks, divided by the blocks that the device runs at once; 0:
                            unknown, or a persistent kernel, whose blocks loop over the work */
     uint8_t device;   /**< index of the device in the backend */
@@ -99,10 +100,10 @@ typedef struct ts_device_record {
     const ts_device_work *work; /**< in any order; owned by the backend, valid until the next
                                      profile_begin */
     int64_t count;    /**< length of `work` */
-    int64_t lost;     /**< number of works that are not in `work`: not recorded, or with an invalid
-                           time */
+    int64_t lost;     /**< number of kernels, copies and memsets that are not in `work`, because
+                           they were not recorded or have an invalid time */
     char source[32];  /**< name of the timing library and its version number */
-    const ts_device_wait *waits; /**< as `work`; NULL: not recorded */
+    const ts_device_wait *waits; /**< nwaits waits, owned like `work`; NULL: not recorded */
     int64_t nwaits;
 } ts_device_record;
 
@@ -159,8 +160,8 @@ typedef struct ts_backend {
      *  host_allocate) */
     void (*host_free)(void *state, int device, void *data, int64_t bytes);
 
-    /** Waits for a stream. (optional together with the functions below: then all functions and
-     *  kernels are synchronous) */
+    /** Waits for a stream. (required with stream_new; optional: all functions and kernels are
+     *  synchronous) */
     ts_status (*synchronize)(void *state, int device, ts_stream *stream);
     /** Waits for all streams of the device. (optional: synchronize with the device's own stream) */
     ts_status (*synchronize_device)(void *state, int device);
@@ -232,10 +233,10 @@ typedef struct ts_backend {
     ts_status (*group_run_members)(void *state, int device, const ts_group_call *calls, int count,
                                    int members, ts_stream *stream, ts_group_report *report);
 
-    /** Starts to record the times of the devices' work; while recording, drops the work recorded so
-     *  far. Called when a profile starts, when the backend is loaded while a profile records, and
-     *  when a profile is reset. The profile prints the text of an error. (optional: profiles have
-     *  host times only) */
+    /** Starts recording the times of the devices' work; if a recording is active, drops its data.
+     *  Called when a profile starts, when the backend is loaded while a profile records, and when a
+     *  profile is reset. The profile prints the text of an error. (optional: profiles have host
+     *  times only) */
     ts_status (*profile_begin)(void *state);
     /** Sets the tag of the work that the calling thread queues from now on. (required with
      *  profile_begin, as is profile_end) */

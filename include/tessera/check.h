@@ -52,8 +52,8 @@ TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, 
  * Checks that `text` is a valid name: 1 to `most` printable ASCII characters without blanks.
  * @param name      the argument's name, for the message
  * @param without   further characters that are not allowed, such as ":,"
- * @param reserved  names that are not allowed, separated by spaces; "__metadata__", which
- *                  safetensors files reserve, never is
+ * @param reserved  names that are not allowed, separated by spaces. "__metadata__", which
+ *                  safetensors files reserve, is never allowed
  * Errors: TS_ERR_NULL, or TS_ERR_VALUE with the text in the message.
  */
 TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,
@@ -118,9 +118,9 @@ static inline ts_status ts_check_opts(ts_check_place at, const char *name, void 
     ((condition) ? TS_OK : ts_check_refuse(TS_CHECK_HERE, #x, expected, TS_SCALAR(x)))
 /**
  * Checks options by the rule in core.h and copies *opts to *copy, a struct of the same type. Fields
- * that the caller's older version lacks become 0; if opts is NULL, all fields do. copy->size
- * becomes the library's size. TS_ERR_VALUE if opts->size is 0, above the library's size, or not a
- * multiple of sizeof(size_t).
+ * that the caller's older version of the struct lacks become 0. If opts is NULL, all fields become
+ * 0. copy->size is then set to the library's size. TS_ERR_VALUE if opts->size is 0, above the
+ * library's size, or not a multiple of sizeof(size_t).
  */
 #define TS_CHECK_OPTS(copy, opts)                                                                  \
     ts_check_opts(TS_CHECK_HERE, #opts, copy, sizeof *(copy), 1 ? (opts) : (copy))

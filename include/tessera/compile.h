@@ -12,13 +12,15 @@
  *     TS_TRY(ts_explain(c, stdout));
  *     ts_compiled_free(c);
  *
- * The function's C code runs on each call, so branches, loops and variables behave as in C. The
- * LAZY backend records its op calls (forward, backward and optimizer) and does not run them. When
- * the function returns or reads a value, the library looks for a plan, and makes one if there is
- * none. A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
- * integers and flags. Floating-point numbers, seeds and step counts may differ. The library then
- * runs the recording by the plan. A read of a value, or a call that cannot be recorded, is a break:
- * it ends one recording, and the next call begins another. See docs/compile.md.
+ * The function's C code runs on each call (except with the option `replay`), so branches, loops and
+ * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
+ * optimizer) and does not run them. When the function returns or reads a value, the library looks
+ * for a plan, makes one if there is none, and runs the recording by the plan.
+ *
+ * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
+ * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,
+ * or a call that cannot be recorded, is a break: it ends one recording, and the next call begins
+ * another. See docs/compile.md.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_COMPILE_H
@@ -48,9 +50,10 @@ typedef struct ts_compile_opts {
                              plans run call by call; ts_explain() says why */
     bool replay;        /**< after two equal calls in a row, further ones run without the function;
                              see "calls without the function" below */
-    int64_t verify;     /**< with replay: of the calls that could run without the function, every
-                             verify-th runs it and compares. If the call differs, replays end for
-                             good, and the log's topic "warning" gets one line. 0: never */
+    int64_t verify;     /**< with `replay`: every verify-th call that could be replayed runs the
+                             function instead and compares. After a difference the function is never
+                             replayed again, and the log's topic "warning" gets one line. 0: no
+                             comparisons */
 } ts_compile_opts;
 
 /**

@@ -77,7 +77,7 @@ TS_API void ts_error_clear(void);
  *  an absent hint or site. Prints nothing if the record is empty. */
 TS_API void ts_error_print(void);
 /**
- * Records a failure of user code as the root failure. It propagates like one of the library.
+ * Records a failure of user code as the root failure, which propagates like a library failure.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
  *         TS_ERR_INTERNAL if status is TS_OK
  */
@@ -142,9 +142,9 @@ static inline ts_status ts_status_of_mistake(void (*tried)(void))
 typedef void (*ts_log_fn)(void *payload, const char *topic, const char *line);
 /**
  * Sets the callback that receives the log lines of all topics and threads; NULL restores the
- * default. Call it while no other thread logs. The default prints to stderr: the topics named in
- * the environment variable TS_LOG (separated by commas, or "all"), and always "warning", such as an
- * environment variable with an invalid value.
+ * default. Call it while no other thread logs. The default prints to stderr the topics that the
+ * environment variable TS_LOG names (separated by commas, or "all"), and always the topic
+ * "warning", which reports, for example, an environment variable with an invalid value.
  * @param payload  passed to callback
  */
 TS_API void ts_log_set_callback(ts_log_fn callback, void *payload);
@@ -198,7 +198,7 @@ typedef struct ts_device {
 #endif
 
 /** "cpu", "cuda:0", "meta"; also the name of a device that does not exist, such as "cpu:3". The
- *  text is valid until the calling thread's eighth next call. */
+ *  text is valid until the calling thread has called this function eight more times. */
 TS_API const char *ts_device_name(ts_device device);
 /** Parses a device name ("cpu", "cuda", "cuda:1", a plugin's name) without opening its backend or
  *  checking that the device exists; see ts_device_open(). TS_ERR_VALUE for an unknown name. */
@@ -264,12 +264,13 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
  *
  * New versions only append fields. A newer library reads `size` bytes and treats the fields behind
  * them as zero. A size of 0, or above the library's, is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h).
- * The same holds for ts_module_type, ts_function and ts_training. A ts_backend must have the
+ * The same rule applies to ts_module_type, ts_function and ts_training. A ts_backend must have the
  * library's own size.
  *
- * Where 0 is a valid value other than the default, the field is a pointer to the number; NULL means
- * the default. An optional tensor is a pointer to the tensor's variable: NULL means none, and a
- * variable that is NULL means that the call that made the tensor failed.
+ * If 0 is a valid value but not the default, the field is a pointer to the number; NULL means the
+ * default. A field for an optional tensor is the address of a tensor variable: NULL means no
+ * tensor. If the variable itself is NULL, the call that made the tensor failed, and the call with
+ * the options returns that failure.
  */
 #ifndef __cplusplus
 /** The address of a struct of options with its size, for one call:
@@ -279,14 +280,15 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 
 /* ---------------------------------------------------------------------------- tensors ---- */
 
-/** Stands for an absent optional argument or result; programs write TS_NONE. NULL, in contrast,
+/** Represents an absent optional argument or result; programs write TS_NONE. NULL, in contrast,
  *  means that a call failed. */
 TS_API extern ts_tensor *const ts_none;
-/** The usual spelling of ts_none, which has the prefix of exported symbols. */
+/** Alias of ts_none, spelled like the other constants. */
 #define TS_NONE ts_none
 
-/* For NULL the functions from ts_ndim() to ts_data() return 0, NULL, false, TS_DTYPE_NONE or the
- * CPU. Of these only ts_size() records errors. */
+/* If t is NULL, the functions from ts_ndim() to ts_data_mut() return 0, NULL, false, TS_DTYPE_NONE
+ * or the CPU and record no error; ts_size() returns -1, with TS_ERR_NULL unless a failure is
+ * recorded already. */
 
 /** Number of dims; 0 for a scalar tensor. */
 TS_API int ts_ndim(const ts_tensor *t);
@@ -328,9 +330,9 @@ TS_API ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t 
  *                 when numel is 0
  * @param sizes    ndim sizes
  * @param release  frees the memory: called once with payload, data and its size in bytes, in the
- *                 thread that releases the last tensor over it; must not call ops. NULL: the caller
- *                 keeps the memory valid until all these tensors are freed, those that graph nodes
- *                 save included
+ *                 thread that releases the last tensor that uses the memory; must not call ops.
+ *                 NULL: the caller keeps the memory valid until all these tensors are freed,
+ *                 including tensors that autograd saves
  * @param payload  passed to release
  *
  * After an error the caller still owns the memory, and release is not called.
@@ -404,12 +406,13 @@ TS_API void ts_rng_set_state(ts_rng_state state);
 /** Number of threads that one op may use, the calling thread included. Initially the value of
  *  TS_NUM_THREADS, else the number of processors that the process may use. */
 TS_API int ts_num_threads(void);
-/** Sets this number for all threads; it may exceed the number of processors. Results do not depend
- *  on it. TS_ERR_VALUE below 1. */
+/** Sets ts_num_threads() for the whole program. The number may exceed the number of processors;
+ *  results do not depend on it. TS_ERR_VALUE below 1. */
 TS_API ts_status ts_set_num_threads(int threads);
 
+/** Statistics of an allocator, of the host or of a device. */
 typedef struct ts_memory_stats {
-    int64_t in_use;         /**< bytes held by live blocks */
+    int64_t in_use;         /**< bytes in blocks that are allocated now */
     int64_t peak;           /**< largest in_use since the last reset */
     int64_t reserved;       /**< bytes that the allocator holds from the system */
     uint64_t system_allocs; /**< calls to the system allocator so far */

@@ -6,6 +6,9 @@
  * Each layer does its work and calls ts_redispatch(), which excludes the layer's key and calls the
  * next slot. The lowest slot is a backend's kernel. Bit i of the key set selects slot i of the op's
  * table.
+ *
+ * A composite computes an op by calls of other ops, on backends without a kernel for the op. A
+ * fallback is a key's kernel for all ops that have no other kernel for the key.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_DISPATCH_H
@@ -117,8 +120,8 @@ static inline ts_value ts_value_integral(ts_tag kind, int64_t i)
     v.i = i;
     return v;
 }
-/** Boxes a borrowed list of `count` entries, a scalar, a device or a string; see
- *  ts_value_none(). */
+/** Boxes a borrowed list of `count` entries, a number, a dtype, a device or a borrowed string. The
+ *  rules at ts_value_none() apply. */
 static inline ts_value ts_value_list(ts_tag kind, const void *list, int64_t count)
 {
     if (count != (int32_t)count || count < 0)
@@ -201,7 +204,7 @@ typedef ts_status (*ts_kernel)(ts_frame *frame);
  */
 struct ts_frame {
     const ts_op_table *table;  /**< snapshot of the op's slots */
-    ts_keyset keys;         /**< keys that remain, the running one included */
+    ts_keyset keys;         /**< the running key and the keys below it that are still to run */
     const ts_value *args;   /**< nargs values */
     ts_value *rets;         /**< nrets values */
     ts_thread *thread;
@@ -221,8 +224,9 @@ struct ts_frame {
  */
 TS_API ts_status ts_redispatch(ts_frame *frame);
 /**
- * Like ts_redispatch(), with other arguments of the same count and kinds, from which the keys below
- * the running one are computed again. For layers that change arguments, for example by casts.
+ * Like ts_redispatch(), with other arguments of the same count and kinds, for layers that change
+ * arguments, for example by casts. The dispatcher computes the keys below the running key from the
+ * new arguments.
  */
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments, through all layers. rets as in ts_frame; the caller
@@ -261,12 +265,14 @@ TS_API int ts_op_count(void);
 TS_API ts_status ts_register_op(const char *schema, int *op);
 /** Reserves a free key, 2 to 13, for a new backend and names it. A key's name follows
  *  ts_check_name(), has at most 23 characters and no ':' or ',', and differs from other names in
- *  more than case; "auto", "backends" and "?" are reserved. */
+ *  more than case; "auto", "backends" and "?" are reserved. Errors: TS_ERR_NULL or TS_ERR_VALUE for
+ *  an invalid name, TS_ERR_REGISTRY for a used name or if no key is free. */
 TS_API ts_status ts_register_backend_key(const char *name, ts_key *key);
 /**
  * Reserves and names the lowest free key above the key called `above` and below the library's next
  * layer. `above` NULL, "" or "backends" means above the backends.
- * Errors: TS_ERR_REGISTRY for an unknown `above`, a used name, or if no key is free there.
+ * Errors: TS_ERR_NULL or TS_ERR_VALUE for an invalid name (rules as for a backend's key),
+ * TS_ERR_REGISTRY for an unknown `above`, a used name, or if no key is free there.
  */
 TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *key);
 
@@ -275,16 +281,19 @@ typedef struct ts_registration ts_registration;
 /**
  * Registers a kernel for (op, key). The newest registration is used; removing it restores the
  * previous one.
- * @param op      name of the op, which may be registered later. The ops of a backend's kernels must
- *                be registered before its load ends
+ * @param op      name of the op, which may be registered later; for a kernel that a backend
+ *                registers in install(), before the load of the backend ends
  * @param schema  the schema that the kernel was written for; NULL skips the check. A mismatch is an
  *                error of this call or, if the op is registered later, of that registration
  * @param out     receives a handle for ts_unregister(); may be NULL
+ * Errors: TS_ERR_NULL, TS_ERR_REGISTRY (invalid op name, unknown key, another schema),
+ * TS_ERR_FORMAT (malformed schema), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel,
                                     const char *schema, ts_registration **out);
-/** Removes a kernel or fallback; the handle is invalid afterwards. Errors: TS_ERR_NULL,
- *  TS_ERR_REGISTRY for a handle that was removed before, TS_ERR_STATE while a backend loads. */
+/** Removes a kernel, a fallback or an autocast policy; the handle is invalid afterwards. Errors:
+ *  TS_ERR_NULL, TS_ERR_REGISTRY for a handle that was removed before, TS_ERR_STATE while a backend
+ *  loads. */
 TS_API ts_status ts_unregister(ts_registration *registration);
 /** Registers a kernel for all present and future ops that have no other kernel for `key`.
  *  TS_ERR_REGISTRY if the key has a fallback already. */
@@ -415,7 +424,7 @@ typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON }
 /**
  * Writes a row with calls and self time for each (op, layer) and thread, a row for the timers' own
  * calibrated cost and a row for the time between calls. The rows sum exactly to the wall time. A
- * build without timers writes no rows.
+ * build without timers writes no rows. Errors: TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**

@@ -82,9 +82,10 @@ TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *
                                           ts_tensor *dst);
 
 /**
- * Writes tensors of any dtype, strides and device except META, one after the other by way of the
- * CPU. The file depends on names, values and metadata only, not on the order of the arguments: data
- * is sorted by dtype (i64, f64, f32, i32, bf16, f16, u8, bool), then by name; metadata by key.
+ * Writes tensors of any dtype, strides and device except META; tensors of other devices are copied
+ * to the CPU one at a time. The file depends on names, values and metadata only, not on the order
+ * of the arguments: data is sorted by dtype (i64, f64, f32, i32, bf16, f16, u8, bool), then by
+ * name; metadata is sorted by key.
  * @param names    n distinct names in UTF-8 of at most 1,024 bytes, none "__metadata__"
  * @param tensors  n tensors, borrowed
  * @param keys, values  nmetadata texts in UTF-8; may be NULL if nmetadata is 0
@@ -237,11 +238,11 @@ TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
  *  none. Errors: TS_ERR_STATE while a save is running; TS_ERR_NULL, TS_ERR_IO, TS_ERR_MEMORY. */
 TS_API ts_status ts_checkpoint_remove_all(const char *dir);
 /**
- * Opens the newest checkpoint under dir that verifies: all files are read, and sizes and hashes
- * compared with the manifest.
+ * Opens the newest valid checkpoint under dir. A checkpoint is valid if sizes and hashes of all its
+ * files, which the function reads, match the manifest.
  * @param checkpoint  receives the checkpoint, owned by the caller (ts_checkpoint_close()); NULL,
  *                    with TS_OK, if there is none
- * Errors: TS_ERR_FORMAT if checkpoints exist and none verifies; TS_ERR_NULL, TS_ERR_IO,
+ * Errors: TS_ERR_FORMAT if checkpoints exist but none is valid; TS_ERR_NULL, TS_ERR_IO,
  * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint);

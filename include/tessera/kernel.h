@@ -2,11 +2,14 @@
  * @file kernel.h
  * The interface of kernels and shape rules, for backends and operators outside the library.
  *
- * A kernel of an op with a shape rule runs after all layers. Before the kernel runs, the library
- * has checked the arguments, cast them to the compute dtype, packed them (made them contiguous)
- * where ts_kernel_opts requires it, and allocated the results. The kernel reads frame->args
- * (arguments), frame->rets (results) and frame->rng (random ops), calls the functions below, and
- * writes the results' elements. A pointwise kernel needs only ts_kernel_space().
+ * An op's shape rule checks the arguments and declares the results and the compute dtype, the dtype
+ * in which the kernel computes. A kernel of an op with a shape rule runs after all layers. Before
+ * the kernel runs, the library has run the rule, cast the arguments to the compute dtype, packed
+ * them (made them contiguous) where ts_kernel_opts requires it, and allocated the results.
+ *
+ * The kernel reads frame->args (arguments), frame->rets (results) and frame->rng (random ops),
+ * calls the functions below, and writes the results' elements. A pointwise kernel needs only
+ * ts_kernel_space().
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_KERNEL_H
@@ -24,7 +27,7 @@ TS_BEGIN_DECLS
 /** Requirements of a kernel; zero is default. */
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
-    const char *schema; /**< the schema it was written for; NULL skips the check */
+    const char *schema; /**< schema that the kernel was written for; NULL skips the check */
     uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. Calls in other
                              dtypes run on the CPU if the backend has TS_BACKEND_CPU_FALLBACK, else
                              they are an error */
@@ -129,8 +132,9 @@ typedef struct ts_attention {
     int64_t left, right;                          /**< window: row i sees the keys from
                                                        i + keys - rows - left to
                                                        i + keys - rows + right; rows + keys means
-                                                       no bound. In a packed batch, rows and keys
-                                                       are here the lengths of the sequence */
+                                                       no bound. In a packed batch these formulas
+                                                       use the lengths of the row's sequence
+                                                       instead of rows and keys */
     double scale, softcap, dropout_p;             /**< softcap 0: none */
     ts_rng_state rng;                             /**< counters of the forward call's dropout,
                                                        if dropout_p > 0 */
@@ -163,9 +167,10 @@ TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
 /** Which input indices output index o of a dim reads; in and out are the dim's sizes. The weights
  *  of the elements read sum to 1 unless stated otherwise. */
 typedef enum ts_axis_map {
-    TS_AXIS_WINDOW,    /**< o * stride - padding + k * dilation for 0 <= k < kernel, where inside
-                            the dim, with equal weights: 1 with `sum`; else 1 / (number of elements
-                            read), where `padded` also counts those in the padding at both ends */
+    TS_AXIS_WINDOW,    /**< o * stride - padding + k * dilation for 0 <= k < kernel, if inside the
+                            dim. All weights are 1 if `sum` is set, else 1 / n: n is the number of
+                            elements read, plus, if `padded` is set, the number of window elements
+                            in the padding at both ends */
     TS_AXIS_ADAPTIVE,  /**< floor(o * in / out) to ceil((o + 1) * in / out) - 1, equal weights */
     TS_AXIS_NEAREST,   /**< min(floor(o * scale), in - 1), computed in float */
     TS_AXIS_LINEAR,    /**< the two neighbours of x = o * scale with `corners`, else of
@@ -194,18 +199,21 @@ typedef struct ts_resampling {
     bool transposed;    /**< backward: the call's input is the gradient of the result, and its
                              result the gradient of the forward op's input */
     int64_t planes;     /**< product of the sizes before the spatial dims */
-    double factor;      /**< of all weights */
+    double factor;      /**< multiplies all weights */
     ts_axis axis[3];    /**< spatial dims; if there are fewer, leading dims have size 1 */
 } ts_resampling;
 /** Decodes the running call, which must be of an op in ops/pool.c or ops/resample.c. */
 TS_API ts_resampling ts_kernel_resampling(const ts_frame *frame);
 
 /**
- * One spatial dim of an implicit im2col: the windows that a product gathers from a source side (x
- * or y) to compute positions of the other side, the target. Window i, 0 <= i < count, computes the
- * target's position start + i * step. It sums over 0 <= j < taps the kernel's element first + j *
- * every, times the source's element i * move + base + j * shift; elements outside of the source
- * count as 0.
+ * One spatial dim of an implicit im2col. A convolution reads windows of one side of
+ * ts_convolution, the source (x or y), and computes positions of the other side, the target. Window
+ * i, 0 <= i < count, computes one position:
+ *
+ *     target[start + i * step] = sum over 0 <= j < taps of
+ *                                kernel[first + j * every] * source[base + i * move + j * shift]
+ *
+ * Elements outside of the source count as 0.
  */
 typedef struct ts_window_axis {
     int64_t count, start, step;
@@ -216,10 +224,12 @@ typedef struct ts_window_axis {
  * Writes the windows of the running call of convolution or convolution_backward, for each of the
  * three spatial dims.
  *
- * Form -1: the source is x and the target y, one window for each position of y. The gradient of the
- * weight is the product of these windows with y's gradient. Forms from 0: the source is y and the
- * target x. Positions of x whose distance is a multiple of the stride have windows with the same
- * taps and are one form; taps may be 0. A kernel computes x as one product per form.
+ * With form -1, the source is x and the target y: there is one window for each position of y. The
+ * gradient of the weight is the product of these windows with y's gradient.
+ *
+ * With form >= 0, the source is y and the target x. Two positions of x are in the same form if
+ * their distance is a multiple of the stride: their windows have the same taps (possibly none). A
+ * kernel computes x with one product per form.
  * @param form  -1, or 0 to ts_kernel_window_forms() - 1
  */
 TS_API void ts_kernel_windows(const ts_frame *frame, int64_t form, ts_window_axis axis[3]);

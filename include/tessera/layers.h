@@ -5,8 +5,9 @@
  *
  * Each is a dispatch layer directly above the backends. It sees all ops that run, after autocast,
  * including the ops of backward. One call switches a layer on or off for the calling thread or for
- * all threads. The environment variable TS_LAYERS=nan,shapes,determinism switches these layers on
- * for all threads when the library loads; their reports then go to stderr.
+ * all threads (TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free). The
+ * environment variable TS_LAYERS=nan,shapes,determinism switches these layers on for all threads
+ * when the library loads; their reports then go to stderr.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -44,8 +45,8 @@ typedef void (*ts_layer_report_fn)(void *payload, const ts_layer_report *report)
 TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file);
 
 /**
- * Switches the NaN finder. It checks the floating results and written tensors of each op for NaN
- * and infinity. The first op that has one in its output and none in its inputs is reported and
+ * Switches the NaN finder, which checks the floating results and written tensors of each op for NaN
+ * and infinity. The first op with such a value in its output and none in its inputs is reported and
  * fails with TS_ERR_VALUE; the message has the op, its arguments and the result. After that, ops
  * are not checked until ts_nan_finder_reset().
  */

@@ -158,14 +158,15 @@ TS_API ts_status ts_profile_compare(const ts_profile *before, const ts_profile *
 TS_API ts_status ts_profile_get_shares(const ts_profile *profile, ts_profile_shares *shares);
 /* ----------------------------------------------------------------------- trying advice ---- */
 
-/** What a knob of a program changes. */
+/** Kinds of knobs (ts_knob): what the knob's number means, or what its value `trial` makes the
+ *  step function do. */
 typedef enum ts_knob_kind {
-    TS_KNOB_BATCH,    /**< number of samples in a step; gains are per sample */
+    TS_KNOB_BATCH,    /**< the number of samples in a step; gains are per sample */
     TS_KNOB_PADDING,  /**< a size in matrix products, such as the vocabulary */
-    TS_KNOB_AUTOCAST, /**< trial: the step runs in bf16 */
-    TS_KNOB_COMPILE,  /**< trial: the step is a compiled function */
-    TS_KNOB_GRAPH,    /**< trial: the compiled step is one launch of a graph */
-    TS_KNOB_DRY       /**< trial: the step's tensors are on META, so no kernel runs; shows the
+    TS_KNOB_AUTOCAST, /**< `trial` makes the step run in bf16 */
+    TS_KNOB_COMPILE,  /**< `trial` makes the step a compiled function */
+    TS_KNOB_GRAPH,    /**< `trial` makes the compiled step one launch of a device graph */
+    TS_KNOB_DRY       /**< `trial` makes the step use META tensors, so no kernel runs; shows the
                            host's time */
 } ts_knob_kind;
 

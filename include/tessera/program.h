@@ -75,14 +75,14 @@ TS_API int ts_variable_choice(const char *name, const char *one_of);
 
 /** One argument of a program. Exactly one of flag, number and text is not NULL. */
 typedef struct ts_argument {
-    const char *name;  /**< of an option, "--steps", or of a positional argument, "FILE" */
+    const char *name;  /**< name of an option ("--steps") or of a positional argument ("FILE") */
     const char *help;  /**< description, for --help */
     bool *flag;        /**< for an option without a value: set to true if the option is given */
     int64_t *number;   /**< for an integer: receives it */
     int64_t least, most; /**< range of the integer */
     const char **text; /**< for a string that is not empty: receives it, borrowed from argv */
     const char *one_of; /**< for a string: the accepted ones, "bf16|f16|f32"; NULL: any */
-    bool required;     /**< leaving the argument out is a mistake */
+    bool required;     /**< a command line without the argument is a mistake */
     const char *value;  /**< name of an option's value in --help, such as "FILE"; NULL: "N" for an
                              integer, one_of or "TEXT" for a string */
 } ts_argument;

@@ -2,8 +2,8 @@
  * @file report.h
  * Reports of a run: a progress line, a CSV log, SVG charts.
  *
- * Only one thread at a time may use an object; the caller locks if several do. The functions copy
- * strings that they get, and write numbers with a decimal point whatever the locale.
+ * Only one thread at a time may use an object; a caller with several threads locks. The functions
+ * copy their string arguments, and write numbers with a decimal point in every locale.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_REPORT_H
@@ -24,8 +24,8 @@ typedef struct ts_progress ts_progress;
 typedef enum ts_progress_mode {
     TS_PROGRESS_AUTO, /**< BAR on a terminal, unless TERM is dumb or unset; else PLAIN */
     TS_PROGRESS_BAR,  /**< one line, redrawn in place */
-    TS_PROGRESS_PLAIN, /**< new lines, for logs: one per interval, and one per 5 % of the steps
-                            unless the last line was too recent */
+    TS_PROGRESS_PLAIN, /**< new lines, for logs: one per interval, and one per 5 % of the steps if
+                            the last line is at least a fifth of an interval old */
     TS_PROGRESS_QUIET  /**< prints nothing; rates are still measured */
 } ts_progress_mode;
 
@@ -36,7 +36,7 @@ typedef struct ts_progress_opts {
     const char *item_unit; /**< plural noun for ts_progress_add_items(); NULL: "items" */
     int64_t start_step;    /**< steps done before a resumed run; they do not count for the ETA */
     ts_progress_mode mode;
-    double interval;       /**< smallest time between lines, s; 0: 0.1 for BAR, 5 for PLAIN */
+    double interval;       /**< time between lines, s; 0: 0.1 for BAR, 5 for PLAIN */
     double smoothing;      /**< decay per step, in [0, 1), of the moving average that is shown as
                                 the loss; 0: 0.95 */
     FILE *stream;          /**< borrowed; NULL: stderr */
@@ -70,8 +70,9 @@ TS_API ts_status ts_progress_message(ts_progress *progress, const char *format, 
 /** Items per second over about the last fifteen seconds; 0 before there is a measurement. */
 TS_API double ts_progress_items_per_second(const ts_progress *progress);
 /**
- * Replaces the line by a summary of the run: steps of this run, time, rate, last loss.
- * Later steps are TS_ERR_STATE; a second end is TS_OK and does nothing.
+ * Replaces the line by a summary: steps of this run, time, items per second, average loss as in the
+ * line. ts_progress_step() then fails with TS_ERR_STATE; a second ts_progress_end() does nothing.
+ * Errors: those of ts_item(), for the last loss.
  */
 TS_API ts_status ts_progress_end(ts_progress *progress);
 /** Frees the object; a line that was not ended stays on the terminal, with a newline. NULL-safe. */
@@ -95,10 +96,10 @@ typedef struct ts_csv ts_csv;
  */
 TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int ncolumns);
 /**
- * Opens a log to continue after `last_step`, which the first column counts: removes the first row
- * above last_step and all rows after it, and an incomplete last line that a kill left. The resumed
- * log has the same bytes as one that was never interrupted. A missing or empty file is created. The
- * file is checked completely before it is changed.
+ * Opens a log to continue after step `last_step`; the first column has the step of each row.
+ * Removes the first row with a step above last_step and all rows after it, and an incomplete last
+ * line. The resumed log has the same bytes as one that was never interrupted. A missing or empty
+ * file is created. The function checks the whole file before it changes the file.
  * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs or a cell of the
  *         first column is not an integer
  */
@@ -108,7 +109,9 @@ TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int n
  * Appends a row with one write(). Numbers have nine significant digits, which restore every f32;
  * whole numbers below 2^53 are written in full, and NaN is an empty cell. If the write fails (a
  * full disk), the part of the row that was written is removed.
- * @param values  ncolumns numbers
+ * @param values    ncolumns numbers
+ * @param ncolumns  as in ts_csv_create(), else TS_ERR_VALUE
+ * Errors: also TS_ERR_IO, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_csv_row(ts_csv *csv, const double *values, int ncolumns);
 /** Closes and frees; TS_ERR_IO when the system reports a late error. NULL-safe. */
@@ -122,9 +125,10 @@ typedef struct ts_chart ts_chart;
 /** Options of ts_chart_new(); zero is default. */
 typedef struct ts_chart_opts {
     size_t size;         /**< sizeof(ts_chart_opts) */
-    const char *title;   /**< NULL: none, as for both axes */
-    const char *x_title; /**< title of the x axis, with unit; in a bar chart the bars' quantity */
-    const char *y_title; /**< title of the y axis, with unit */
+    const char *title;   /**< title of the chart; NULL: none */
+    const char *x_title; /**< title of the x axis, with unit; in a bar chart, the quantity that the
+                              bars show; NULL: none */
+    const char *y_title; /**< title of the y axis, with unit; NULL: none */
     int width;           /**< pixels, 200 to 10,000; 0: 860 */
     int height;          /**< pixels, 150 to 10,000; 0: 480, or as many as the bars need */
     bool log_x;          /**< logarithmic x axis; values that are not positive become gaps */
@@ -177,6 +181,7 @@ TS_API ts_status ts_chart_bar(ts_chart *chart, const char *label, const char *se
  * Writes the SVG with ts_replace_file(), so that a viewer never sees a partly written file. May be
  * called again after further data was added. Colours follow the viewer's light or dark scheme. A
  * chart without data shows a text that says so.
+ * Errors: those of ts_replace_file(), TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_chart_write(const ts_chart *chart, const char *path);
 /** Frees a chart. NULL-safe. */

@@ -57,7 +57,7 @@ typedef ts_status (*ts_trace_fn)(void *ctx, ts_tensor *const *inputs, int ninput
  */
 TS_API ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninputs,
                           ts_tensor **outputs, int noutputs, ts_graph **graph);
-/** True while a trace is under way in the calling thread. */
+/** True while the calling thread records a trace. */
 TS_API bool ts_tracing(void);
 
 /**

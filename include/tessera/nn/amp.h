@@ -1,8 +1,9 @@
 /**
  * @file amp.h
- * Gradient scaling for training in f16, where small gradients become 0. The loss is multiplied by a
- * scale, the step divides the gradients by it as it reads them, and a step whose gradients
- * overflowed is skipped. bf16 has the range of f32 and needs no scaling. Regions: autocast.h.
+ * Gradient scaling for training in f16, where small gradients become 0. The scaler multiplies the
+ * loss by a scale, the step divides the gradients by the scale as it reads them, and a step whose
+ * gradients overflowed is skipped. bf16 has the range of f32 and needs no scaling. autocast.h has
+ * the regions in which ops run in f16.
  *
  *     TS_TRY(ts_backward(ts_grad_scaler_scale(scaler, loss)));
  *     TS_TRY(ts_grad_scaler_step(scaler, opt)); // skipped when a gradient is not finite
@@ -16,7 +17,7 @@
  * that is not finite it multiplies the scale by backoff_factor; after growth_interval steps in a
  * row without such a gradient it multiplies the scale by growth_factor, unless the scale would not
  * be finite in f32. The scale and the result of the check stay on the device, so a step does not
- * wait for the device. Functions that return a number of the scaler do wait.
+ * wait for the device. Functions that return numbers of the scaler wait for the device.
  *
  * Only one thread at a time may use a scaler. After the first steps it calls no system allocator.
  */
@@ -30,7 +31,7 @@ TS_BEGIN_DECLS
 
 typedef struct ts_grad_scaler ts_grad_scaler;
 
-/** Options of ts_grad_scaler_new(); 0 means the default, which brackets contain. */
+/** Options of ts_grad_scaler_new(); 0 means the default, which is in brackets. */
 typedef struct ts_grad_scaler_opts {
     size_t size;             /**< sizeof(ts_grad_scaler_opts) */
     double init_scale;       /**< > 0 [65536] */

@@ -42,7 +42,7 @@ TS_API ts_module *ts_group_norm_new(int64_t groups, int64_t channels, double eps
  *  @param dims  spatial dims, 1 to 3
  *  @param opts  copied; not NULL */
 TS_API ts_module *ts_max_pool_new(int dims, const ts_pool_opts *opts);
-/** ts_avg_pool1d(), 2d or 3d. Parameters as ts_max_pool_new(). */
+/** ts_avg_pool1d(), 2d or 3d; arguments as for ts_max_pool_new(). */
 TS_API ts_module *ts_avg_pool_new(int dims, const ts_pool_opts *opts);
 /** ts_adaptive_avg_pool() to the `ndim` (1 to 3) spatial sizes `sizes`. */
 TS_API ts_module *ts_adaptive_avg_pool_new(const int64_t *sizes, int ndim);

@@ -1,9 +1,9 @@
 /**
  * @file init.h
  * Initial values of parameters. The functions write t in place; autograd does not record them.
- * Random values are drawn from the calling thread's generator (ts_manual_seed()), and t is then
- * f64, f32, bf16 or f16; constants, zeros and ones accept any dtype. Errors: TS_ERR_NULL,
- * TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * Constants, zeros and ones accept any dtype. The other functions draw random numbers from the
+ * calling thread's generator (ts_manual_seed()) and accept f64, f32, bf16 and f16. Errors:
+ * TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  *
  * The Xavier and Kaiming functions expect a weight of sizes (out, in, ...) with at least 2 dims:
  * fan_in = in * field and fan_out = out * field, where field is the product of the sizes after the

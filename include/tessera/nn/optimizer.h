@@ -72,10 +72,10 @@ TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *
                                               const ts_group_opts *opts);
 /** Number of groups. */
 TS_API int ts_optimizer_num_groups(const ts_optimizer *o);
-/** Numbers of group `index`, which the caller may read and change; NULL when out of range. The
- *  pointer is valid until a group is added. */
+/** Hyperparameters of group `index`, which the caller may read and change; NULL when out of range.
+ *  The pointer is valid until a group is added. */
 TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
-/** Parameters of all groups, borrowed, with their number; valid until a group is added. */
+/** Parameters of all groups, borrowed; valid until a group is added. *n receives their number. */
 TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
 
 /**
@@ -90,7 +90,9 @@ TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
  */
 TS_API ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm);
 
-/** Updates the parameters by their gradients, which it does not write. */
+/** Updates the parameters and the state by the gradients; does not write the gradients. Errors:
+ *  TS_ERR_NULL, TS_ERR_MEMORY, and those of ts_sgd_() or ts_adamw_() (ops/optim.h). If the update
+ *  of a group fails, the groups before it are already updated. */
 TS_API ts_status ts_optimizer_step(ts_optimizer *o);
 /** Removes the gradients, so that the next backward stores its gradients without an addition. */
 TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
@@ -125,7 +127,9 @@ TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, doub
  * Scales the gradients of params in place so that their common 2-norm is at most max_norm. As in
  * PyTorch, a norm that is not finite makes all gradients NaN or 0. To clip without writing the
  * gradients, use ts_optimizer_set_max_norm().
- * @param norm  receives the norm before scaling, 0-dim, in the caller's scope; may be NULL
+ * @param params  n tensors; those without a gradient are skipped
+ * @param norm    receives the norm before scaling, 0-dim, in the caller's scope; may be NULL
+ * Errors: those of ts_global_norm() and ts_clip_norm_() (ops/optim.h).
  */
 TS_API ts_status ts_clip_grad_norm(ts_tensor *const *params, int64_t n, double max_norm,
                                    ts_tensor **norm);

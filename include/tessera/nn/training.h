@@ -33,9 +33,9 @@ typedef struct ts_training {
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
- * Loads the newest checkpoint under dir that verifies into the run, which must have the structure
- * of the saved run. Everything is read and verified first; names or sizes that do not match are
- * TS_ERR_VALUE. On failure the run is unchanged.
+ * Loads the newest valid checkpoint under dir (see ts_checkpoint_find()) into *training, which must
+ * have the structure of the saved run. Everything is read and verified first; names or sizes that
+ * do not match are TS_ERR_VALUE. On failure *training is unchanged.
  * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
  *              skipped, with paths escaped; may be NULL
  * @return TS_ERR_STATE if there is no checkpoint, or if the newest one does not belong to

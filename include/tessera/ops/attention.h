@@ -15,17 +15,17 @@ TS_BEGIN_DECLS
 
 /**
  * Options of attention; zero is default. A row is a position of query (Sq rows), a key a position
- * of key and value (Sk keys). The own key of row i is key i + Sk - Sq, so that the last row's own
- * key is the last key. A row sees a key if the key takes part in the row's softmax.
+ * of key and value (Sk keys). A row sees a key if the key is part of the row's softmax. The own
+ * key of row i, from which windows count, is key i + Sk - Sq; that of the last row is the last key.
  */
 typedef struct ts_attention_opts {
     size_t size;  /**< sizeof(ts_attention_opts) */
     double scale; /**< factor of query · keyᵀ; 0: 1 / sqrt(D) */
-    bool causal;  /**< each row sees the keys up to its own, as with window_right = 0 */
+    bool causal;  /**< each row sees the keys up to its own key, as with window_right = 0 */
     /**
      * Address of a mask that broadcasts to (B, H, Sq, Sk), 0 to 4 dims; NULL: none. A bool mask is
-     * true where a row sees a key. Any other mask is added to the scores; its dtype is the query's,
-     * or f32 if the query is bf16 or f16. The mask has no gradient.
+     * true where a row sees a key. Any other mask is added to the scores; it has the query's dtype,
+     * or may be f32 if the query is bf16 or f16. The mask has no gradient.
      */
     ts_tensor *const *mask;
     /**
@@ -38,10 +38,10 @@ typedef struct ts_attention_opts {
     ts_tensor *const *cu_seqlens;
     int64_t max_seqlen_q, max_seqlen_k; /**< lengths of the longest sequences, which are Sq and Sk
                                              for mask and dropout; only with cu_seqlens */
-    bool window;                        /**< use window_left and window_right, which else must
+    bool window;                        /**< use window_left and window_right; if false, both must
                                              be 0 */
-    int64_t window_left, window_right;  /**< number of keys before its own and after its own that a
-                                             row sees; -1: all */
+    int64_t window_left, window_right;  /**< number of keys that a row sees before and after its own
+                                             key; -1: all */
     double softcap;                     /**< scores become softcap · tanh(score / softcap);
                                              0: unchanged */
     double dropout_p;                   /**< probability, 0 to 1, with which a weight of the softmax

@@ -54,8 +54,9 @@ TS_API ts_tensor *ts_conv3d(ts_tensor *input, ts_tensor *weight, ts_tensor *bias
                             const ts_conv_opts *opts);
 
 /**
- * Transposed convolution: computes what the gradient of a convolution with respect to its input
- * computes. Each element of the input adds the weight's window, times the element, to the result.
+ * Transposed convolution: the function with which a convolution's backward computes the gradient of
+ * the convolution's input from the gradient of its result. Each element of `input` is multiplied by
+ * the weight's window, and the products are added to the result.
  * @param input   (N, C, L), or (C, L) for one sample; the result then has no N either
  * @param weight  (C, O / groups, K)
  * @param bias    (O), or TS_NONE

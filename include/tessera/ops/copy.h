@@ -19,8 +19,9 @@ TS_API ts_status ts_copy_to(ts_tensor *t, void *data, size_t bytes);
 TS_API ts_status ts_item(ts_tensor *t, double *value);
 /** Like ts_item(), for an integer or bool tensor; TS_ERR_DTYPE for a floating one. */
 TS_API ts_status ts_item_int(ts_tensor *t, int64_t *value);
-/** Prints values, sizes, dtype and device to stdout. Above 1,000 elements, prints only the first
- *  three and the last three of a dim. */
+/** Prints values, sizes, dtype and device to stdout; of a META tensor no values. Above 1,000
+ *  elements, prints only the first three and the last three of each dim. Waits for the device.
+ *  Errors: TS_ERR_NULL, TS_ERR_MEMORY, and those of the device. */
 TS_API ts_status ts_print(ts_tensor *t);
 
 TS_END_DECLS

@@ -59,7 +59,7 @@ TS_API ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype);
  * (ts_manual_seed). Element i of the result depends only on the seed, the first counter and i, not
  * on layout or number of threads.
  *
- * In-place forms write every element and return t; a leaf that requires grad is written under
+ * In-place forms write every element and return t; to write a leaf that requires grad, use
  * TS_NO_GRAD. Errors: TS_ERR_VALUE for parameters, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 
@@ -72,7 +72,7 @@ TS_API ts_tensor *ts_uniform_on(const int64_t *sizes, int ndim, double low, doub
 /** ts_uniform() in place: writes to t and returns it. */
 TS_API ts_tensor *ts_uniform_(ts_tensor *t, double low, double high);
 
-/** Normal random numbers of this mean and standard deviation >= 0; of a floating dtype. */
+/** Normal random numbers with this mean and standard deviation (>= 0); of a floating dtype. */
 TS_API ts_tensor *ts_normal(const int64_t *sizes, int ndim, double mean, double std,
                             ts_dtype dtype);
 /** ts_normal() on a device. */
@@ -93,8 +93,8 @@ TS_API ts_tensor *ts_randint_(ts_tensor *t, int64_t low, int64_t high);
 TS_API ts_tensor *ts_randperm(int64_t n);
 
 /**
- * Each element is 1 with the probability that the element of p is, else 0. p is floating; the
- * result has its sizes, dtype and device.
+ * Each element is 1 with the probability in the same element of p, else 0. p is floating, with
+ * values in [0, 1], else TS_ERR_VALUE. The result has p's sizes, dtype and device.
  */
 TS_API ts_tensor *ts_bernoulli(ts_tensor *p);
 /** Each element is 1 with probability p in [0, 1], else 0; of any dtype. */
@@ -1126,9 +1126,9 @@ TS_API ts_tensor *ts_addmm_out(ts_tensor *out, ts_tensor *self, ts_tensor *mat1,
                                const ts_addmm_opts *opts);
 
 /**
- * Product of vectors or matrices. Two vectors (K) give their dot product. A vector beside a matrix
- * is a row on the left and a column on the right. Leading dims of matrices broadcast: (…, m, k)
- * with (…, k, n) gives (…, m, n).
+ * Product of vectors or matrices. Two vectors (K) give their dot product. With a matrix, a vector
+ * `self` is a row and a vector `other` a column. Leading dims of matrices broadcast: (…, m, k) with
+ * (…, k, n) gives (…, m, n).
  */
 TS_API ts_tensor *ts_matmul(ts_tensor *self, ts_tensor *other);
 
@@ -1193,7 +1193,7 @@ TS_API ts_tensor *ts_log_softmax_backward(ts_tensor *grad, ts_tensor *result, in
  */
 
 /**
- * Gradients of ts_layer_norm_ex(), from its mean and rstd. Returns that for self.
+ * Gradients of ts_layer_norm_ex(), from its mean and rstd. Returns the gradient for self.
  * @param dims  number of last dims that were normalised
  * @param dw    receives the gradient for weight; may be NULL
  * @param db    receives the gradient for bias; may be NULL
@@ -1250,7 +1250,7 @@ TS_API ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index);
 
 /**
  * Copy of self with result[i][index[i][j][k]][k] = src[i][j][k] for dim 1; for other dims likewise.
- * Of equal indices the last one determines the element. index has at most src's size in each dim,
+ * If indices are equal, the last one sets the element. index has at most src's size in each dim,
  * and at most self's in each dim other than dim.
  */
 TS_API ts_tensor *ts_scatter(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
@@ -1349,7 +1349,7 @@ TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts
 
 /**
  * Computes the loss of ts_cross_entropy_ex() and returns its gradient for self, in one pass over
- * the logits. The incoming gradient is 1, for TS_REDUCTION_NONE ones. Not differentiable; for
+ * the logits. The upstream gradient is 1 (TS_REDUCTION_NONE: ones). Not differentiable; for
  * training steps without autograd.
  * @param opts  reduction, ignore_index, label_smoothing; NULL: the mean
  * @param loss  receives the loss, f32 for bf16 and f16; may be NULL
@@ -1371,7 +1371,7 @@ TS_API ts_tensor *ts_mse_loss(ts_tensor *self, ts_tensor *target);
 /** ts_mse_loss() with a reduction. */
 TS_API ts_tensor *ts_mse_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
+/** Returns the gradient for self; dtarget receives the gradient for target and may be NULL. */
 TS_API ts_tensor *ts_mse_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                        ts_reduction reduction, ts_tensor **dtarget);
 
@@ -1380,48 +1380,54 @@ TS_API ts_tensor *ts_l1_loss(ts_tensor *self, ts_tensor *target);
 /** ts_l1_loss() with a reduction. */
 TS_API ts_tensor *ts_l1_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
+/** Returns the gradient for self; dtarget receives the gradient for target and may be NULL. */
 TS_API ts_tensor *ts_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                       ts_reduction reduction, ts_tensor **dtarget);
 
-/** d^2 / (2 beta) for |d| < beta, else |d| - beta / 2; d = x - t; beta 1; as the mean. */
+/** Mean of d^2 / (2 beta) for |d| < beta, else |d| - beta / 2, with d = x - t and beta = 1. */
 TS_API ts_tensor *ts_smooth_l1_loss(ts_tensor *self, ts_tensor *target);
 /** ts_smooth_l1_loss() with reduction and beta. */
 TS_API ts_tensor *ts_smooth_l1_loss_ex(ts_tensor *self, ts_tensor *target,
                                        const ts_loss_opts *opts);
 
-/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
+/** Returns the gradient for self; dtarget receives the gradient for target and may be NULL. */
 TS_API ts_tensor *ts_smooth_l1_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                              ts_reduction reduction, double beta,
                                              ts_tensor **dtarget);
 
-/** d^2 / 2 for |d| <= beta, else beta (|d| - beta / 2); d = x - t; beta 1; mean (Huber 1964). */
+/**
+ * Mean of d^2 / 2 for |d| <= beta, else beta (|d| - beta / 2), with d = x - t and beta = 1 (Huber
+ * 1964).
+ */
 TS_API ts_tensor *ts_huber_loss(ts_tensor *self, ts_tensor *target);
 /** ts_huber_loss() with reduction and beta. */
 TS_API ts_tensor *ts_huber_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
+/** Returns the gradient for self; dtarget receives the gradient for target and may be NULL. */
 TS_API ts_tensor *ts_huber_loss_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                          ts_reduction reduction, double delta, ts_tensor **dtarget);
 
-/** log(1 + e^x) - x t, as the mean: cross entropy of sigmoid(x) with probability t. */
+/** Mean of log(1 + e^x) - x t: the cross entropy between probability t and sigmoid(x). */
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits(ts_tensor *self, ts_tensor *target);
 /** ts_binary_cross_entropy_with_logits() with a reduction. */
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits_ex(ts_tensor *self, ts_tensor *target,
                                                          const ts_loss_opts *opts);
 
-/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
+/** Returns the gradient for self; dtarget receives the gradient for target and may be NULL. */
 TS_API ts_tensor *ts_binary_cross_entropy_with_logits_backward(ts_tensor *grad, ts_tensor *self,
                                                                ts_tensor *target,
                                                                ts_reduction reduction,
                                                                ts_tensor **dtarget);
 
-/** t (log t - x), 0 at t = 0, x a log-probability, as the mean; with log_target e^t (t - x). */
+/**
+ * Mean of t (log t - x), or 0 if t = 0; x is a log-probability, t a probability. With log_target, t
+ * is a log-probability too: mean of e^t (t - x).
+ */
 TS_API ts_tensor *ts_kl_div(ts_tensor *self, ts_tensor *target);
 /** ts_kl_div() with reduction and log_target. */
 TS_API ts_tensor *ts_kl_div_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
 
-/** Returns the gradient of the loss for self; dtarget receives that of target and may be NULL. */
+/** Returns the gradient for self; dtarget receives the gradient for target and may be NULL. */
 TS_API ts_tensor *ts_kl_div_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *target,
                                      ts_reduction reduction, bool log_target, ts_tensor **dtarget);
 

@@ -26,8 +26,9 @@ typedef struct ts_loss_opts {
     const int64_t *ignore_index; /**< positions with this class as target are ignored; NULL: -100 */
     double label_smoothing;      /**< share of the target that is spread evenly over all classes,
                                       0 to 1 */
-    const double *beta;          /**< |self - target| from which on smooth_l1_loss (beta >= 0) and
-                                      huber_loss (beta > 0) are linear; NULL: 1 */
+    const double *beta;          /**< smooth_l1_loss (beta >= 0) and huber_loss (beta > 0) are
+                                      quadratic for |self - target| below beta, linear above;
+                                      NULL: 1 */
     bool log_target;             /**< kl_div: target contains logarithms of probabilities */
 } ts_loss_opts;
 

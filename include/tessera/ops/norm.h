@@ -25,9 +25,9 @@ typedef struct ts_normalization_opts {
 /**
  * (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over the last dims, where var is the mean of
  * the squared deviations (Ba, Kiros, Hinton 2016).
- * @param self    the normalised dims, the last ones, have the sizes of weight and bias
- * @param weight  or TS_NONE
- * @param bias    or TS_NONE
+ * @param self    any sizes; its last dims, which are normalised, have the sizes of weight and bias
+ * @param weight  sizes of the normalised dims; TS_NONE: 1
+ * @param bias    sizes of the normalised dims; TS_NONE: 0
  */
 TS_API ts_tensor *ts_layer_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias);
 /** The same with options. */

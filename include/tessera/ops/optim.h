@@ -26,8 +26,9 @@ typedef struct ts_step_guard {
     ts_tensor *found;           /**< flag of one element, such as the result of ts_unscale_(). If it
                                      is not 0, the step only adds 1 to each member of skipped.
                                      TS_NONE: no flag */
-    ts_tensor *const *skipped;  /**< n tensors of one element: how many of the steps[i] steps of
-                                     parameter i were skipped. NULL if found is TS_NONE */
+    ts_tensor *const *skipped;  /**< n tensors of one element; tensor i counts the skipped steps
+                                     among the steps[i] steps of parameter i. NULL if found is
+                                     TS_NONE */
 } ts_step_guard;
 
 /** Numbers of an Adam step. No field has a default. */

@@ -1,8 +1,8 @@
 /**
  * @file pool.h
  * Max and average pooling over 1 to 3 spatial dims, as in PyTorch, for f64, f32, bf16 and f16.
- * Inputs have a batch dim or not. The result of a batch is channels-last if self is dense and
- * channels-last. ts_adaptive_max_pool() and ts_adaptive_avg_pool() are in generated.h.
+ * The batch dim of an input is optional. The result of a batch is channels-last if self is dense
+ * and channels-last. ts_adaptive_max_pool() and ts_adaptive_avg_pool() are in generated.h.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
@@ -18,8 +18,8 @@ typedef struct ts_pool_opts {
     size_t size;            /**< sizeof(ts_pool_opts) */
     int64_t kernel[3];      /**< elements of a window, at least 1 */
     int64_t stride[3];      /**< distance between windows; 0: the kernel */
-    int64_t padding[3];     /**< at each end, at most half of the window's extent; -inf for max
-                                 pools, 0 for averages */
+    int64_t padding[3];     /**< elements added at each end, -Inf for max pools, 0 for averages; at
+                                 most half of the window's extent, dilation * (kernel - 1) + 1 */
     int64_t dilation[3];    /**< distance between elements of a window; 0: 1. Max pools only */
     bool ceil;              /**< the last window may extend past the padding (ceil_mode) */
     bool exclude_padding;   /**< averages divide by the elements outside of the padding only */

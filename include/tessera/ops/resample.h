@@ -29,10 +29,10 @@ typedef enum ts_interpolation {
 typedef struct ts_interpolate_opts {
     size_t size;            /**< sizeof(ts_interpolate_opts) */
     int64_t sizes[3];       /**< spatial sizes of the result; all 0: use scale_factor */
-    double scale_factor[3]; /**< out = floor(in * factor); the step between positions that are read
-                                 is 1 / factor. The step is in / out, as with sizes, where the size
-                                 stays (except TS_CUBIC) or TS_NEAREST doubles it. Set either sizes
-                                 or scale_factor */
+    double scale_factor[3]; /**< out = floor(in * factor). Without align_corners, the positions that
+                                 are read are 1 / factor apart. If the size does not change (except
+                                 with TS_CUBIC), or TS_NEAREST doubles it, they are in / out apart,
+                                 as with `sizes`. Set either sizes or scale_factor */
     ts_interpolation mode;
     bool align_corners;     /**< true: the centers of the first and last elements are aligned;
                                  false: the edges of the image. false for TS_NEAREST */
