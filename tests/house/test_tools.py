@@ -256,7 +256,7 @@ class Corpora(unittest.TestCase):
 
     def test_a_seed_of_a_call_begins_with_the_name_of_an_operator(self):
         operators = set()
-        for table in ("ops.def", "images.def"):
+        for table in ("ops.def", "training.def", "images.def"):
             path = os.path.join(os.path.dirname(TOOLS), "ops", table)
             with open(path, encoding="utf-8") as file:
                 operators |= set(re.findall(r"^TS_OP\((\w+),", file.read(), re.M))
