@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# A thin front door; meson does the work: `meson setup build && meson test -C build` is as good.
+# Short wrappers around meson; `meson setup build && meson test -C build` works too.
 .DEFAULT_GOAL := help
 # Values of user settings are literal text: neither make nor the shell expands them.
 SETTINGS := ARCHS CLASSES DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
@@ -86,7 +86,7 @@ aarch64 aarch64-quick: build-for-tests
 	@ninja -C build tests/bits && build/tests/bits >build-aarch64/bits.txt
 	@TS_TEST_BITS='$(CURDIR)/build-aarch64/bits.txt' tools/run-tests -C build-aarch64 $(ARM_TESTS)
 
-compile-cuda: build/build.ninja ## compile the CUDA backend without a GPU; ARCHS=90a (all)
+compile-cuda: build/build.ninja ## compile the CUDA backend without a GPU; ARCHS=90a: Hopper only
 	@if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then \
 	    tools/compile-cuda $${ARCHS:+"$$ARCHS"}; else echo "compile-cuda: skipped: needs nvcc"; fi
 

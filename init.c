@@ -29,7 +29,7 @@ __attribute__((constructor(110))) static void init(void)
     ts_status status = TS_OK;
     ts_core_install();
     ts_dispatch_install();
-    ts_registry_begin(); /* what they register becomes visible together, or not at all */
+    ts_registry_begin(); /* all registrations become visible together, or none */
     for (int i = 0; i < TS_COUNTOF(rooms) && status == TS_OK; i++) {
         room = rooms[i].name;
         status = rooms[i].install();
@@ -43,12 +43,12 @@ __attribute__((constructor(110))) static void init(void)
 /* Without a priority, so that it comes before the handlers of atexit() when the library is unloaded. */
 __attribute__((destructor)) static void end(void)
 {
-    ts_profile_report(); /* unless that was done as the process ended */
+    ts_profile_report(); /* does nothing if the handler of exit() has printed the report */
     if (ts_process_ends())
         return;
     ts_io_remove();
     ts_layers_remove();
-    ts_core_remove(); /* the main thread ends, and dispatch/ hears of it */
+    ts_core_remove(); /* before ts_dispatch_remove(): it calls the hook thread_ended of dispatch/ */
     ts_autograd_remove();
     ts_dispatch_remove();
     ts_alloc_remove();

@@ -5,7 +5,8 @@
 
 #include "include/tessera/core.h"
 
-/** Each registers what its room has and sets its members of ts_above; rooms below are up. */
+/** Each function registers the ops, kernels, rules or layers of its room (top-level folder) and
+ *  sets the room's members of ts_above. init.c calls lower rooms first. */
 void ts_core_install(void);
 void ts_dispatch_install(void);
 ts_status ts_ops_install(void);
@@ -21,7 +22,7 @@ void ts_profile_from_environment(void);
 /** Prints that profile, once. */
 void ts_profile_report(void);
 
-/** Give back what the room has taken from the system. */
+/** Each function releases the memory and other resources of its room, when the library unloads. */
 void ts_io_remove(void);
 void ts_layers_remove(void);
 void ts_autograd_remove(void);

@@ -33,7 +33,8 @@ static void put(char *text, size_t size, const char *before, const char *what)
     snprintf(text + used, size - used, "%s%s", before, what);
 }
 
-/** The call and where it was made: the public function's caller, then the frames above it. */
+/** Appends the node's call, the site of the call and, from the node's trail, up to six outer
+ *  frames, innermost first. */
 static void put_call(const ts_node *node, char *text, size_t size)
 {
     char part[300];

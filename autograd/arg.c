@@ -1,4 +1,5 @@
-/** @file arg.c  Gradient rules of extremes: the chosen element gets the gradient. */
+/** @file arg.c  Gradient rule of max and min along a dim: the element at the returned index gets
+ *  the gradient. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

@@ -4,7 +4,7 @@
 #include "dispatch/invoke.h"
 #include "ops/kernel.h"
 
-/** Places of the forward call's arguments. */
+/** Indices of the forward call's arguments from `mask` on. */
 enum { MASK = 3, CU_SEQLENS, MAX_SEQLENS, SCALE, WINDOW, SOFTCAP, DROPOUT_P };
 
 static ts_status scaled_dot_product_attention(ts_vjp_call *b)

@@ -1,4 +1,5 @@
-/** @file cat.c  Gradient rules of joining: each member gets its part of the gradient, as a view. */
+/** @file cat.c  Gradient rules of cat and stack: each member gets its part of the gradient, as a
+ *  view. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
@@ -9,7 +10,7 @@ static ts_status cat(ts_vjp_call *b)
     int64_t start = 0;
     for (int k = 0; k < n; k++) {
         ts_meta m = ts_rule_member_meta(b, 0, k);
-        bool nothing = m.ndim == 1 && m.sizes[0] == 0; /* joins tensors of any dims */
+        bool nothing = m.ndim == 1 && m.sizes[0] == 0; /* cat() skips a member of sizes (0) */
         int64_t end = start + (nothing ? 0 : m.sizes[dim]);
         if (ts_rule_needs_member(b, 0, k))
             TS_TRY(ts_rule_give_member(

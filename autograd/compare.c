@@ -1,4 +1,4 @@
-/** @file compare.c  Gradient rules of choices; comparisons have no gradient. */
+/** @file compare.c  Gradient rules of where and masked_fill. Comparisons have no gradient. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 

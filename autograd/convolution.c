@@ -1,8 +1,8 @@
 /**
  * @file convolution.c  Gradient rules of convolution.
  *
- * A convolution is linear in input and in weight, so the second gradients are convolutions and
- * their gradients again.
+ * A convolution is linear in input and in weight. The second gradients are therefore computed by
+ * convolution and convolution_backward, too.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
@@ -11,7 +11,7 @@
 
 enum { NUMBERS = 6 }; /* stride, padding, dilation, transposed, output_padding, groups */
 
-/** The numbers of call b, which begin at an argument. */
+/** Copies the NUMBERS arguments of call b from argument `at` on. */
 static void copy_numbers(ts_value *to, ts_vjp_call *b, int at)
 {
     for (int i = 0; i < NUMBERS; i++)
@@ -20,7 +20,7 @@ static void copy_numbers(ts_value *to, ts_vjp_call *b, int at)
 
 static ts_value sizes_of(const ts_meta *m) { return V_IS(m->sizes, m->ndim); }
 
-/** convolution(input, weight, bias) with the numbers of a backward call. */
+/** convolution(input, weight, bias) with the numbers of b, a call of convolution_backward. */
 static ts_tensor *convolve(ts_vjp_call *b, ts_tensor *input, ts_tensor *weight, ts_tensor *bias)
 {
     ts_value args[3 + NUMBERS] = {V_T(input), V_T(weight), V_OPT(bias)};
@@ -29,8 +29,10 @@ static ts_tensor *convolve(ts_vjp_call *b, ts_tensor *input, ts_tensor *weight, 
 }
 
 /**
- * The wanted ones of the gradients of input, weight and bias.
- * @param grads  receive them; what is NULL is not wanted
+ * Calls convolution_backward.
+ * @param numbers  index in b of the first of the NUMBERS arguments
+ * @param grads    addresses for the gradients of input, weight and bias; NULL: not computed. The
+ *                 caller's scope owns the gradients
  */
 static ts_status gradients(ts_vjp_call *b, int numbers, ts_tensor *grad, ts_tensor *input,
                            ts_tensor *weight, ts_value input_sizes, ts_value weight_sizes,
@@ -66,8 +68,9 @@ static ts_status convolution(ts_vjp_call *b)
 const ts_vjp ts_vjp_convolution = {.rule = convolution,
                                    .saves = {[0] = READS(1), [1] = READS(0)}};
 
-/** Of grad, where hx, hw and hb are the gradients of what the call returned: a convolution of hx
- *  with weight and one of input with hw, and hb by channel. */
+/** The gradient of `grad` of a convolution_backward call b: convolution(hx, weight) +
+ *  convolution(input, hw), plus hb per channel. hx, hw, hb: gradients of the call's results, the
+ *  gradients of input, weight and bias; NULL: none arrived. */
 static ts_tensor *of_grad(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
 {
     ts_tensor *bias = hb ? hb : TS_NONE;

@@ -266,9 +266,9 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
 static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_tensor *g)
 {
     if (!g)
-        return ts_fail_null(ts_node_name(n), n->site, "what a hook returned");
+        return ts_fail_null(ts_node_name(n), n->site, "result of a hook");
     if (g != TS_NONE && ts_tensor_is_dead(g))
-        return ts_fail_dead(ts_node_name(n), n->site, "what a hook returned", g);
+        return ts_fail_dead(ts_node_name(n), n->site, "result of a hook", g);
     if (g == old || g == TS_NONE || !old || old == TS_NONE)
         return TS_OK;
     ts_shape want;
@@ -285,9 +285,8 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
     return TS_OK;
 }
 
-/** Calls a hook with the gradients that it may replace and, for a POST hook, the gradients of the
- *  results.
- */
+/** Calls a hook. seen: `count` gradients, which the hook may replace; grads: the gradients of the
+ *  results, for a POST hook. */
 static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
                            ts_tensor **grads)
 {

@@ -49,7 +49,7 @@ typedef struct ts_run {
     uint32_t nleaves;             /* leaves among tasks[0..nleaves) have run */
     uint32_t self;                /* this thread's id for ts_node_lock() */
     bool record, retain, anomaly;
-    const ts_inside *around; /* the user's code that started the run */
+    const ts_inside *around; /* user code of an outer run that started this run; NULL: none */
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;          /* nodes with a smaller seq lead to no capture and are skipped */
@@ -69,9 +69,12 @@ struct ts_vjp_call {
 };
 
 /**
- * Stores g (borrowed) as a pending gradient of the part `at` of a tensor. `end` is the input of the
- * finished node that used the tensor. If the pending gradients exceed the tensor's size, all of
- * them are added to *slot, so time and memory are linear in the gradients and the tensor.
+ * Stores g (borrowed) as a pending gradient of the part `at` of a tensor, one result of a task's
+ * node. If the pending gradients have more than about twice the tensor's elements, all of them are
+ * added to *slot, so time and memory are linear in the gradients and the tensor.
+ * @param all   the task's pending gradients
+ * @param slot  gradient of the whole result; NULL in *slot: none arrived
+ * @param end   input of the node that used the result; has the tensor's sizes and result number
  */
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
                         ts_tensor *g, const ts_places *at);

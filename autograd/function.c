@@ -206,13 +206,13 @@ static ts_status check_forward(const ts_function_call *call, ts_tensor *const *i
         int k = find(outputs, m, inputs[i]);
         if (k < 0)
             return ts_fail_op(TS_ERR_AUTOGRAD, name, site, "return it as an output",
-                              "input %d is dirty but no output", i);
+                              "input %d is marked dirty but is not an output", i);
         if (call->marks[n + k] & CONSTANT)
             return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
                               "output %d is a dirty input and marked constant", k);
         if (find(outputs + k + 1, m - k - 1, inputs[i]) >= 0)
             return ts_fail_op(TS_ERR_AUTOGRAD, name, site, NULL,
-                              "input %d is dirty and two outputs", i);
+                              "input %d is marked dirty but is two of the outputs", i);
     }
     return TS_OK;
 }
@@ -226,8 +226,8 @@ static ts_tensor *alias_of(const ts_tensor *t)
     return alias;
 }
 
-/** Classifies each saved tensor as input, output or other. A dirty tensor must not hold its own
- *  node. */
+/** Classifies each saved tensor as input, output or other (ts_function_call.saved). Replaces a
+ *  saved dirty input by an alias without history, because the input itself will own this node. */
 static ts_status name_saved(ts_function_call *call, ts_tensor *const *inputs,
                             ts_tensor *const *outputs)
 {
@@ -401,7 +401,7 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
     const char *name = call->fn.name;
     const void *site = b->node->site;
     if (!b->node->inputs[i].next)
-        return TS_OK; /* no gradient requested */
+        return TS_OK; /* the input needs no gradient */
     if (!g)
         return ts_error_code() != TS_OK
                    ? fail_in(call, "backward", TS_ERR_NULL)
@@ -427,7 +427,8 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
     return TS_OK;
 }
 
-/** Marks gradients not made of ops, so that differentiating them again is an error. */
+/** Gives each gradient a node whose rule is an error, because a gradient that is not made of ops
+ *  cannot be differentiated again. */
 static ts_status forbid_second(ts_vjp_call *b, const ts_function_call *call)
 {
     ts_node *node = b->node;

@@ -11,8 +11,8 @@ struct ts_function_call {
     void *ctx;
     ts_node *node;        /* the node whose block contains this struct */
     ts_tensor **inputs;   /* set while forward runs; NULL afterwards */
-    ts_end *saved;  /* saved tensors. `next` is weak: of a saved input, that input's node; of
-                       a saved output, this node; otherwise NULL */
+    ts_end *saved;  /* nsaved tensors. `next` is weak: for a saved input, `next` of the node's
+                       input; for a saved output, this node; otherwise NULL */
     int nsaved;
     bool records;   /* some input needs a gradient */
     uint8_t *marks; /* bits DIRTY and CONSTANT, per input, then per output */

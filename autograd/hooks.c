@@ -13,7 +13,7 @@ static void append(ts_node *node, ts_hook *h)
     ts_hook **place = &node->hooks;
     while (*place)
         place = &(*place)->next;
-    /* a run tests for hooks before it locks */
+    /* a release store, because runs test for hooks without the lock */
     __atomic_store_n(place, h, __ATOMIC_RELEASE);
     if (mine)
         ts_node_unlock(node);
@@ -179,7 +179,7 @@ ts_status ts_retain_grad(ts_tensor *t)
         ts_node_unlock(t->node);
     if (h)
         return TS_OK;
-    /* also marks, for the release of the tensor, that a hook points to it */
+    /* t->grad also tells the release of t that a hook points to t */
     TS_TRY(ts_grad_meta_of(t));
     return add(t->node, (ts_hook){.payload = t, .kind = TS_HOOK_RETAIN, .output = t->output}, NULL);
 }

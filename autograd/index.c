@@ -1,4 +1,5 @@
-/** @file index.c  Gradient rules of reading and writing by index: each is the other's gradient. */
+/** @file index.c  Gradient rules of reads by index, which are additions at the index, and of writes
+ *  by index, which are reads. */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
 
@@ -8,7 +9,8 @@
 
 RULE(embedding, READS(1), ts_embedding_backward(g, ARG(1), ts_rule_arg_meta(b, 0).sizes[0], INT(2)))
 
-/** Rows of the second gradient; the padding row has no gradient. */
+/** The gradient of grad of embedding_backward: the rows of gg at the indices, with 0 for the
+ *  padding row. gg: gradient of the result, which has the weight's sizes. */
 static ts_tensor *rows(ts_vjp_call *b, ts_tensor *gg)
 {
     int64_t padding = INT(3);

@@ -35,7 +35,7 @@ static ts_tensor *loss_of(ts_vjp_call *b, ts_tensor *u)
 }
 RULES(nll_loss_backward, (0, READS(2), loss_of(b, g)), (1, 0, ts_zeros_like(g)))
 
-/** A loss whose gradient op computes both gradients. */
+/** Rule of a loss whose backward op computes the gradients of self and target in one call. */
 #define PAIR(name, ...)                                                                            \
     static ts_status name(ts_vjp_call *b)                                                          \
     {                                                                                              \

@@ -6,7 +6,7 @@ RULE(tril, 0, ts_tril(g, INT(1)))
 RULE(triu, 0, ts_triu(g, INT(1)))
 RULE(masked_select, READS(1), ts_masked_scatter(ts_rule_zeros(ts_rule_arg_meta(b, 0)), ARG(1), g))
 
-/** g with zeros at the masked positions. */
+/** The gradient of self of masked_scatter: g, and 0 where the mask is true. */
 static ts_tensor *unmasked(ts_vjp_call *b, ts_tensor *g)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
@@ -15,8 +15,8 @@ static ts_tensor *unmasked(ts_vjp_call *b, ts_tensor *g)
     return ts_masked_scatter(g, ARG(1), ts_rule_zeros(m));
 }
 
-/** The masked elements of g. Elements of source after the number of true values were not read, and
- *  get 0. */
+/** The gradient of source of masked_scatter: the elements of g where the mask is true, in source's
+ *  sizes. Elements of source beyond the number of true values were not read and get 0. */
 static ts_tensor *masked(ts_vjp_call *b, ts_tensor *g)
 {
     ts_meta m = ts_rule_arg_meta(b, 2);

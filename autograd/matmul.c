@@ -1,8 +1,8 @@
 /**
  * @file matmul.c  Gradient rules of products of matrices.
  *
- * linear and linear_backward take transposed operands without views of them, so the rules of all
- * products are written with these two: x wᵀ is linear(x, w), aᵀ b is the second gradient of linear.
+ * The rules call linear and linear_backward, which read a transposed operand without a transposed
+ * view: x wᵀ is linear(x, w), and aᵀ b is the gradient of linear's weight.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/rule.h"
@@ -63,7 +63,8 @@ static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
 static ts_status linear(ts_vjp_call *b) { return give_linear(b, GRAD(0)); }
 const ts_vjp ts_vjp_linear = {.rule = linear, .saves = {[0] = READS(1), [1] = READS(0)}};
 
-/* The gradient of gelu, plus the gradient of the linear result if that has one. */
+/* Result 1 is the linear result and result 0 its gelu, so the linear result gets the gradients of
+ * both. */
 static ts_status linear_gelu(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0), *g_linear = GRAD(1);
@@ -78,8 +79,9 @@ const ts_vjp ts_vjp_linear_gelu = {.rule = linear_gelu,
                                    .always = READS_RET(1)};
 
 /*
- * dx = g w, dw = gᵀ x, db = sum of g over all but its last dim. With upstream gradients hx, hw, hb
- * of these, the gradient of g is hx wᵀ + x hwᵀ + hb, of x is g hw, of w is gᵀ hx
+ * linear_backward returns dx = g w, dw = gᵀ x, db = sum of g over all dims but the last. With the
+ * upstream gradients hx, hw, hb of these results, g has the gradient hx wᵀ + x hwᵀ + hb (of_g()), x
+ * has g hw, and w has gᵀ hx.
  */
 static ts_tensor *of_g(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
 {

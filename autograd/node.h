@@ -100,7 +100,8 @@ struct ts_grad_meta {
     ts_node *accumulator; /* owned; of leaves */
 };
 
-/** Gradient meta of t, made on demand; NULL with an error. */
+/** The gradient meta of t, and the accumulator node of leaf t; made on demand, borrowed. NULL with
+ *  TS_ERR_MEMORY. */
 ts_grad_meta *ts_grad_meta_of(ts_tensor *t);
 ts_node *ts_accumulator_of(ts_tensor *t);
 /** The node that receives a gradient of t: t's own, or its leaf's accumulator; borrowed. NULL with
@@ -203,8 +204,8 @@ extern _Atomic bool ts_anomaly_on;
 /** Writes the trail into the end of the node's block. */
 TS_COLD void ts_trail_take(ts_node *node);
 
-/** A node with room for its arrays and `tail` bytes behind them; edges are not made yet.
- *  NULL with an error. */
+/** A node with one reference and room for its arrays and `tail` bytes behind them. The caller adds
+ *  the inputs with ts_node_add_input(). NULL with TS_ERR_MEMORY. */
 TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, uint32_t ninputs,
                                uint8_t nrets, size_t tail, const void *site)
 {
@@ -315,7 +316,7 @@ TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bo
 /** Moves a tensor's RETAIN hook from one node to another (NULL: the tensor is freed). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 
-/** Makes t the result i of a new node. */
+/** Makes t result i of a new node, which t then references; t requires grad. */
 TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
 {
     ts_node *before = t->node;

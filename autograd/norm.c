@@ -3,8 +3,9 @@
 #include "autograd/rule.h"
 
 /**
- * dx from the gradients of the statistics: d mean = 1 / n, d rstd = -rstd^3 (x - mean) / n. Both
- * arrive if the statistics are used beside the result, as in the parts of a second gradient.
+ * Adds to *input, the gradient of x or NULL, the gradient that arrives through the statistics: d
+ * mean / dx = 1 / n, d rstd / dx = -rstd^3 (x - mean) / n. g_mean and g_rstd (NULL: none) arrive if
+ * the program uses the statistics, as the ops of a second gradient do.
  */
 static ts_status add_statistics(ts_tensor **input, ts_tensor *x, int64_t dims, ts_tensor *mean,
                                 ts_tensor *g_mean, ts_tensor *rstd, ts_tensor *g_rstd)

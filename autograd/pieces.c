@@ -99,9 +99,11 @@ static ts_status places_of(ts_thread *thread, const ts_node *view, int output, t
 }
 
 /**
- * Converts positions *at in a view's result to positions in the view's argument, in which the
- * result's elements are at `view`. False if the converted positions have no constant stride, such
- * as a step from the end of a transposed row to the next row.
+ * Converts *at, the positions of g's elements in a view's result, to positions in the view's
+ * argument. False if these have no constant strides, for example if g continues from the end of a
+ * row of a transposed matrix to the next row.
+ * @param s     sizes of the view's result
+ * @param view  positions of the result's elements in the argument
  */
 static bool move_places(const ts_shape *s, const ts_places *view, const ts_tensor *g, ts_places *at)
 {
@@ -109,7 +111,7 @@ static bool move_places(const ts_shape *s, const ts_places *view, const ts_tenso
     int64_t row[TS_MAX_DIMS];
     ts_strides_fill(s->sizes, s->ndim, row);
     if (!g->numel || (!view->offset && memcmp(row, view->strides, s->ndim * sizeof *row) == 0))
-        return true; /* the order of the elements stays */
+        return true; /* the view keeps the order of the elements, and with it the positions */
     for (int d = 0; d < s->ndim; d++) {
         int64_t reach = at->offset / row[d] % s->sizes[d];
         to.offset += reach * view->strides[d];
@@ -154,7 +156,7 @@ static bool is_slice(const ts_shape *s, const piece *p, slice_at *at)
         offset -= start * row;
         k -= !fewer;
     }
-    at->dim += at->dim < 0; /* all of it */
+    at->dim += at->dim < 0; /* no dim is cut: the part is the whole tensor, a slice of dim 0 */
     return k < 0 && offset == 0;
 }
 
@@ -214,7 +216,7 @@ static void parts_free(void *ctx)
     ts_free(&ts_tls, p, p->bytes);
 }
 
-/** Zeros with the gradients added at their places: one node when the run is recorded. */
+/** Adds the gradients at their places to a tensor of zeros. A recorded run gets one node for it. */
 static ts_tensor *sum_of(const ts_shape *whole, const piece *pieces, int n)
 {
     static const ts_function sum_parts = {.size = sizeof sum_parts,
@@ -306,7 +308,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
         TS_TRY(grow(run->thread, p));
     p->list[p->n++] = (piece){ts_tensor_ref(g), *at};
     p->waiting += g->numel + 1;
-    /* overlapping parts may exceed their tensor many times: limit pending parts to its size */
+    /* overlapping parts may have many times the elements of their tensor: limits the memory */
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 
@@ -321,8 +323,8 @@ static bool passes(const ts_run *run, const ts_node *n)
     return view;
 }
 
-/** Passes the pending parts of a view's result to the view's argument, for elements that are in it.
- */
+/** Passes pending parts of a view's result on as parts of the view's argument. Stops at the first
+ *  part whose positions cannot be converted; that part and later ones stay in p. */
 static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
 {
     TS_SCOPE;

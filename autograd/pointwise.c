@@ -6,7 +6,8 @@
 
 #define BOTH (READS(0) | READS(1))
 
-/* The rules of this file compute with arguments as the call did: in the dtype of its result. */
+/* In this file ARG(i) is argument i in the dtype of the call's result, in which the call
+ * computed. */
 #undef ARG
 #define ARG(i) ts_rule_operand(b, i)
 
@@ -42,7 +43,7 @@ static ts_status pow_rule(ts_vjp_call *b)
     const ts_value *exponent = ts_rule_arg(b, 1);
     if (ts_rule_needs(b, 0)) {
         ts_tensor *x = X, *dx;
-        if (exponent->tag == TS_TAG_TENSOR) { /* where the exponent is 0, x^-1 may be infinite */
+        if (exponent->tag == TS_TAG_TENSOR) { /* exponent 0: dx is 0, though x^-1 may be Inf */
             ts_tensor *e = ARG(1);
             dx = ts_mul(g, ts_mul(e, ts_pow(x, ts_sub_scalar(e, 1))));
             dx = ts_masked_fill_scalar(dx, ts_eq_scalar(e, 0), 0);
@@ -51,7 +52,7 @@ static ts_status pow_rule(ts_vjp_call *b)
         }
         TS_TRY(ts_rule_give(b, 0, dx));
     }
-    if (ts_rule_needs(b, 1)) { /* g y log(x), and 0 where x is 0 and so is the limit */
+    if (ts_rule_needs(b, 1)) { /* g y log(x), and 0 where x is 0 and the exponent is not negative */
         ts_tensor *e = ARG(1), *flat = ts_ge_scalar(e, 0), *slope;
         const ts_value *base = ts_rule_arg(b, 0);
         if (base->tag == TS_TAG_TENSOR) {
@@ -69,7 +70,8 @@ static ts_status pow_rule(ts_vjp_call *b)
 }
 const ts_vjp ts_vjp_pow = {.rule = pow_rule, .saves = {[0] = BOTH, [1] = BOTH | READS_Y}};
 
-/** g where argument i wins, g / 2 where both are equal. */
+/** The gradient of argument i of maximum (larger) or minimum: g where it is the result, g / 2 where
+ *  both arguments are equal, else 0. */
 static ts_tensor *grad_of_extreme(ts_vjp_call *b, ts_tensor *g, int i, bool larger)
 {
     ts_tensor *mine = ARG(i), *other = ARG(1 - i);
@@ -86,7 +88,7 @@ RULES_OF(atan2, ts_div(GRAD(0), ts_add(ts_square(ARG(0)), ts_square(ARG(1)))),
 RULES(hypot, (0, READS(0) | READS_Y, ts_mul(g, ts_div(ARG(0), Y))),
       (1, READS(1) | READS_Y, ts_mul(g, ts_div(ARG(1), Y))))
 
-/** g (1 - weight) of a lerp; g - g weight would cancel near weight 1. */
+/** The gradient of lerp's start: g (1 - weight). g - g weight would cancel near weight 1. */
 static ts_tensor *of_start(ts_vjp_call *b, ts_tensor *g)
 {
     const ts_value *weight = ts_rule_arg(b, 2);
@@ -116,7 +118,8 @@ const ts_vjp ts_vjp_addcdiv = {.rule = addcdiv_rule,
 
 /* ------------------------------------------------------------------------------ bounds ---- */
 
-/** The gradient g inside the bounds that are arguments i and i + 1. */
+/** g where argument `self` is inside the bounds, arguments i and i + 1 (may be absent), else 0.
+ *  open: the bounds themselves are outside. */
 static ts_tensor *inside(ts_vjp_call *b, ts_tensor *g, int self, int i, bool open)
 {
     const ts_value *low = ts_rule_arg(b, i), *high = ts_rule_arg(b, i + 1);

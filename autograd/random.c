@@ -4,6 +4,6 @@
 #include "autograd/rule.h"
 
 RULE(dropout, 0, ts_dropout_backward(g, NUM(1), ts_rule_rng(b)))
-/** Linear in grad, so its gradient is itself. */
+/** dropout_backward is linear in grad, so its rule is the same op with the same random state. */
 RULE(dropout_backward, 0,
      ts_dropout_backward(g, NUM(1), (ts_rng_state){(uint64_t)INT(2), (uint64_t)INT(3)}))

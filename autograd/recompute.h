@@ -34,12 +34,13 @@ TS_INLINE bool ts_saved_pack(ts_thread *thread, ts_node *node, ts_tensor *t, ts_
     return TS_UNLIKELY(thread->tape != NULL) && ts_tape_take(thread->tape, node, t, s);
 }
 
-/** The tensor whose slot number the node saved in `packed`, without history. The first call for a
- *  segment runs its function again. NULL with an error. Lives until the node has run. */
+/** The tensor whose slot number the node saved in `packed`, without history; valid until the node
+ *  has run. The first call for a segment runs its function again. NULL with an error: TS_ERR_STATE
+ *  if the second run differs from the first, or the function's own error. */
 const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packed);
 /** Releases the tensors that were recomputed for a node that has run. */
 void ts_collected_done(ts_run *run, ts_node *node);
-/** The end of a run. */
+/** Releases all tensors that were recomputed for the run, at its end. */
 void ts_collected_free(ts_run *run);
 void ts_segment_unref(ts_segment *segment);
 

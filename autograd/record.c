@@ -2,8 +2,8 @@
  * @file record.c  The AUTOGRAD layer: redispatches, then attaches a node with the tensors that the
  * rule reads.
  *
- * One kernel serves all ops: it is the fallback of the AUTOGRAD key. Everything that can fail runs
- * before redispatch, so a failed recording never follows a write.
+ * One kernel serves all ops: it is the fallback of the AUTOGRAD key. In a call that writes to given
+ * tensors, everything that can fail runs before redispatch, so no write is left without its record.
  */
 // SPDX-License-Identifier: MIT
 #include "autograd/recompute.h"
@@ -150,7 +150,8 @@ static TS_COLD ts_tensor *old_value(const ts_frame *f, const ts_tensor *t)
     return copy;
 }
 
-/** Saves a tensor that the call overwrites (once per call), or stores its slot on the tape. */
+/** Saves t for the rule if the call overwrites it (then as a copy, made once per call) or if the
+ *  thread has a tape, which may store a slot number instead. */
 static TS_COLD ts_status save_rare(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t,
                                    bool overwritten)
 {

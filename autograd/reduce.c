@@ -21,7 +21,7 @@ static ts_tensor *expand_reduced(ts_vjp_call *b, ts_tensor *t)
          ? ts_##op##_dims(t, ts_rule_arg(b, 1)->ints, (int)ts_rule_arg(b, 1)->count, true)         \
          : ts_##op(t))
 
-/** Elements of argument 0 that went into each result, less `correction`; at least 0. */
+/** Number of elements of argument 0 per element of the result, less `correction`; at least 0. */
 static double reduced_count(ts_vjp_call *b, double correction)
 {
     ts_tensor *g = GRAD(0);
@@ -77,7 +77,8 @@ static ts_tensor *share(ts_vjp_call *b, ts_tensor *g, ts_tensor *chosen)
 }
 RULE(extreme, READS_X | READS_Y, share(b, g, ts_eq(X, expand_reduced(b, Y))))
 
-/** exp(x - y) g; if all elements are -Inf, y is -Inf too and is replaced by 0. */
+/** exp(x - y), the softmax of x for y = logsumexp(x). Where all elements are -Inf, y is -Inf, too,
+ *  and is replaced by 0. */
 static ts_tensor *softmax_of(ts_vjp_call *b, ts_tensor *y)
 {
     y = ts_masked_fill_scalar(y, ts_eq_scalar(y, -INFINITY), 0);
@@ -85,7 +86,8 @@ static ts_tensor *softmax_of(ts_vjp_call *b, ts_tensor *y)
 }
 RULE(logsumexp, READS_X | READS_Y, ts_mul(softmax_of(b, Y), expand_reduced(b, g)))
 
-/** p = 1: sign(x); p = 2: x / y, and 0 at y = 0; p = Inf: sign(x) shared among the largest. */
+/** The gradient of a p-norm y. p = 1: sign(x) g; p = 2: x / y g, and 0 where y is 0; p = Inf:
+ *  sign(x) g divided evenly among the elements with |x| = y. */
 static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
 {
     if (p == 1)
@@ -115,8 +117,9 @@ static ts_tensor *running_product(ts_tensor *x, bool behind)
 }
 
 /**
- * The product of all other elements without division, because the derivative of a quotient is wrong
- * if an element is 0. Needs log2(n) times the memory, so only a recorded backward uses it.
+ * For each element of x, the product of the other elements of its reduction. No division is used,
+ * because the derivative of a quotient is wrong if an element is 0. Needs log2(n) times the memory
+ * for n elements per reduction, so only a recorded backward uses it.
  */
 static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
 {
@@ -143,8 +146,9 @@ static ts_tensor *others_recorded(ts_vjp_call *b, ts_tensor *x)
     return ts_permute(ts_reshape(others, sizes, ndim), back, ndim);
 }
 
-/** g times the product of all other elements. Without a recorded backward it is computed as the
- *  product of the nonzero elements, divided by x, or 0 where another element is 0. */
+/** The gradient of prod: g times the product of the other elements. A backward that is not recorded
+ *  divides the product of the nonzero elements by x, if x is not 0, and sets the result to 0 where
+ *  another element is 0. */
 static ts_tensor *product_of_others(ts_vjp_call *b, ts_tensor *g)
 {
     ts_tensor *x = X;

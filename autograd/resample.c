@@ -1,5 +1,6 @@
 /** @file resample.c  Gradient rules of padding, resizing and average pooling. These ops are linear:
- * the gradient of an op is its _backward op, and the gradient of that is the op. */
+ * the rule of an op calls its _backward op, the transposed op, and the rule of the _backward op
+ * calls the op. */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
 #include "autograd/rule.h"

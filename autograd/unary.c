@@ -28,7 +28,8 @@ RULE(acos, READS_X, ts_neg(ts_mul(g, ts_rsqrt(ts_rsub_scalar(ts_square(X), 1))))
 RULE(atan, READS_X, ts_div(g, ts_add_scalar(ts_square(X), 1)))
 RULE(sinh, READS_X, ts_mul(g, ts_cosh(X)))
 RULE(cosh, READS_X, ts_mul(g, ts_sinh(X)))
-/* multiply the slopes first: the gradient may be so large that a factor above 1 overflows */
+/* The slope of erf, factor * exp(-x^2), is computed before g multiplies it: g times the factor,
+ * which is above 1, may overflow. */
 #define BELL(factor) ts_mul_scalar(ts_exp(ts_neg(ts_square(X))), factor)
 RULE(erf, READS_X, ts_mul(g, BELL(TWO_OVER_SQRT_PI)))
 RULE(erfc, READS_X, ts_mul(g, BELL(-TWO_OVER_SQRT_PI)))

@@ -20,7 +20,7 @@ VIEW_RULE(permute, permute_back(g, ts_rule_arg(b, 1)))
 
 /* ------------------------------------------------------------------------- any strides ---- */
 
-/** Strides and offset of elements in the storage. */
+/** Positions of a tensor's elements in its storage; strides and offset in elements. */
 typedef struct place {
     int64_t strides[TS_MAX_DIMS], offset;
     const int64_t *sizes;
@@ -51,7 +51,8 @@ static ts_tensor *place_index(const place *p, ts_device device)
     return ts_reshape(index, (int64_t[]){-1}, 1);
 }
 
-/** Zeros of n elements, with src added at `index`. */
+/** A tensor of n zeros with the elements of src added at `index`, with the dtype and device of
+ *  `like`. */
 static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta like)
 {
     like.sizes = &n;
@@ -60,10 +61,10 @@ static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta li
 }
 
 /**
- * The result is a part of an argument in row-major order if its elements are distinct and all in
- * the argument. Otherwise the gradient is summed into a buffer with the storage's layout at the
- * positions of the result's elements, and read at the positions of the argument's. Elements of the
- * argument at the same position share the sum.
+ * If the argument is contiguous and the result's elements are distinct and within it, the result is
+ * a part of the argument. Otherwise the gradient is added into a buffer with the layout of the
+ * storage, at the positions of the result's elements. Each element of the argument then gets the
+ * sum at its position, divided by the number of the argument's elements at that position.
  */
 static ts_status as_strided(ts_vjp_call *b)
 {

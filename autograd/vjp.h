@@ -22,11 +22,11 @@ typedef struct ts_places {
 /** True if the strides prove that no two elements share a position. May be false otherwise. */
 bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
 
-/** Strides and offset in the storage, in elements, of saved argument i. Works also if the argument
- *  was written since. */
+/** Strides and offset in the storage, in elements, of saved argument i, a tensor. A write to the
+ *  argument since the forward call is no error. TS_ERR_INTERNAL if the rule does not save it. */
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Sizes, dtype and device of tensor argument i, or of member k of list argument i. The tensor need
- *  not be saved. */
+ *  not be saved. If there is none, the dtype is TS_DTYPE_NONE. */
 ts_meta ts_rule_arg_meta(const ts_vjp_call *b, int i);
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k);
 /**

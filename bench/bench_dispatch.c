@@ -240,7 +240,7 @@ int main(int argc, char **argv)
     const ts_argument arguments[] = {
         {"--list", "print the names of the cases", .flag = &list},
         {"--only", "the case to run", .text = &only},
-        {"--iters", "calls, without timing; 0: time them", .number = &iters, .most = INT64_MAX},
+        {"--iters", "make N calls untimed; 0: time", .number = &iters, .most = INT64_MAX},
     };
     if (!ts_program_begin(argc, argv, "Times calls of the dispatcher.", arguments, 3, &status))
         return status;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-Our kernels beside PyTorch's, in one process and on the same memory.
+Compares Tessera with PyTorch, in one process and on the same memory.
 
     bench/compare.py --suite cpu|images [--threads 1,2] [--only REGEX] [--out FILE]
     bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
@@ -12,11 +12,11 @@ Our kernels beside PyTorch's, in one process and on the same memory.
                      [--out FILE] [--case SEED:NUMBER]
     bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
 
-Results are compared first; then both sides take turns in short batches and the fastest batch of
-each counts. One line a case: op, shape, ours and torch's in microseconds, ratio (below 1: ours is
-faster). With --random cases are drawn, and the distribution of PyTorch's time over ours is printed
-(above 1: ours is faster). docs/performance.md says how to read it. PyTorch must be importable (pip
-install torch).
+Compares the results first. Then the two sides alternate short batches of calls, and the fastest
+batch of each counts. Prints one line per case: op, shape, Tessera's and PyTorch's time in
+microseconds, and their ratio (below 1: Tessera is faster). --random draws cases and prints the
+distribution of PyTorch's time / Tessera's time (above 1: Tessera is faster). docs/performance.md
+explains the output. PyTorch must be importable (pip install torch).
 """
 # SPDX-License-Identifier: MIT
 import argparse
@@ -308,43 +308,44 @@ def main():
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='numbers of threads, one table each (default 1,2)')
     parser.add_argument('--only', default='', help='cases whose "op shape" matches this expression')
-    parser.add_argument('--seconds', type=float, default=5, help='most time for a case (default 5)')
+    parser.add_argument('--seconds', type=float, default=5,
+                        help='longest time for a case (default 5)')
     parser.add_argument('--realtime', action='store_true',
-                        help='real-time priority (as root): for a machine where others work too')
+                        help='use real-time priority (as root), for a machine with other users')
     parser.add_argument('--compile', action='store_true',
                         help='cuda: measure torch.compile as well')
     parser.add_argument('--jobs', type=int, default=len(PROCESSORS) or 1,
-                        help='cuda: processes that compile first')
+                        help='cuda: number of processes that compile the cases first')
     parser.add_argument('--widths', default='',
                         type=lambda s: [int(n) for n in s.split(',')] if s else [],
-                        help='cuda: only ops on rows, of so many columns')
+                        help='cuda: only ops on rows, with these numbers of columns')
     parser.add_argument('--kernels', type=int, default=0, metavar='N',
-                        help='steps: list the N kernels of each side that take longest')
+                        help='steps: list the N slowest kernels of each side')
     parser.add_argument('--begin-with', metavar='FILE',
-                        help='cuda: compile, then measure when FILE is there: the GPU has '
-                        'other users until then')
+                        help='cuda: compile, then wait until FILE exists before measuring, '
+                        'for a GPU with other users until then')
     parser.add_argument('--minutes', type=float, default=60,
-                        help='on a GPU, random: most time for all cases')
+                        help='random, on a GPU: longest time for all cases (default 60)')
     parser.add_argument('--build', default=str(ROOT / 'build'), help='folder with libtessera.so')
     parser.add_argument('--commit',
-                        help='what to call the sources where there is no version control')
+                        help='commit to record, for sources outside version control')
     parser.add_argument('--cases', type=int, default=10000,
                         help='oracle: number of drawn cases (default 10000)')
     parser.add_argument('--random', type=int, default=0, metavar='N',
-                        help='cpu, cuda, attention: N drawn cases, and how their ratios are '
-                        'distributed')
+                        help='cpu, cuda, attention: draw N cases and print the distribution '
+                        'of their ratios')
     parser.add_argument('--device', choices=['cpu', 'cuda'],
-                        help='random: where (default: cpu for --suite cpu, else cuda)')
+                        help='random: device (default: cpu for --suite cpu, else cuda)')
     parser.add_argument('--seed', type=int, default=1,
-                        help='oracle, random: of the draws (default 1)')
+                        help='oracle, random: seed of the draws (default 1)')
     parser.add_argument('--ops',
                         help='oracle, random: only operators whose name matches this expression')
     parser.add_argument('--self-test', action='store_true',
-                        help='oracle: make mistakes in our results, which must be reported')
-    parser.add_argument('--case', help='oracle, random: one case again, as it was printed '
-                        '(seed:number)')
+                        help='oracle: change results on purpose; the oracle must report this')
+    parser.add_argument('--case', metavar='SEED:NUMBER',
+                        help='oracle, random: repeat one case, by its printed numbers')
     parser.add_argument('--show', type=int, default=3,
-                        help='oracle: unexplained cases that are printed for an operator and kind')
+                        help='oracle: most unexplained cases to print per operator and kind')
     parser.add_argument('--out', help='file for the table, tab separated')
     options = parser.parse_args()
     try:

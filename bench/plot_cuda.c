@@ -122,9 +122,9 @@ int main(int argc, char **argv)
     int fd, status;
     const ts_argument arguments[] = {
         {"TABLE.tsv", "a table that bench/compare.py wrote", .text = &path, .required = true},
-        {"FOLDER", "where the charts go", .text = &folder, .required = true},
+        {"FOLDER", "folder for the charts", .text = &folder, .required = true},
     };
-    if (!ts_program_begin(argc, argv, "Draws charts of a table of benchmarks of CUDA.", arguments,
+    if (!ts_program_begin(argc, argv, "Draws charts from a table of CUDA benchmarks.", arguments,
                           2, &status))
         return status;
     FILE *table =

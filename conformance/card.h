@@ -28,7 +28,8 @@ typedef struct ts_cell {
 typedef enum ts_verdict {
     NOT_LISTED,  /* no selected sample has this dtype */
     FAIL,        /* a test failed */
-    UNSUPPORTED, /* the device refused the op: no value test passed, or no test at all */
+    UNSUPPORTED, /* the device refused tests of values and passed none of them, or refused other
+                    tests and passed none at all */
     FALLBACK,    /* passed, but the op ran on the CPU */
     PASS,        /* passed on the device */
     SKIPPED,     /* no test passed, failed or was refused */
@@ -57,7 +58,8 @@ typedef struct ts_card {
     char error[2048];                          /* why judge() failed; "" otherwise */
     int nops;
     size_t bytes;
-    atomic_int nfailures; /* may exceed FAILURES_MOST, the number of texts kept */
+    atomic_int nfailures; /* texts passed to card_note() and within FAILURES_PER_OP; the first
+                             FAILURES_MOST are kept */
     ts_failure failures[FAILURES_MOST];
     ts_op_row ops[];
 } ts_card;
@@ -82,7 +84,8 @@ bool card_is_good(const ts_card *card, bool strict);
 void card_print_totals(const ts_card *card, FILE *out);
 /** Prints the table of verdicts: a row per op, a column per dtype and one for gradients. */
 void card_print_ops(const ts_card *card, FILE *out);
-/** The following write all cards of a run: as a page of Markdown, as TSV, as JSON. */
+/** The following functions write all cards of a run: as a page of Markdown, as TSV, as JSON. JSON
+ *  returns TS_ERR_IO if it cannot be written; for the others the caller checks `out`. */
 ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out);
 ts_status cards_write_tsv(ts_card *const *cards, int count, FILE *out);
 ts_status cards_write_json(ts_card *const *cards, int count, FILE *out);

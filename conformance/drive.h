@@ -41,9 +41,10 @@ typedef struct ts_case {
 } ts_case;
 
 /**
- * Large cases test tails and grid sizes. Some of their about 10⁵ results are closer to zero than
- * any of a small case, and the reference, which sums in double, has errors of its own. So the
- * tolerance of a large case is LARGE_FACTOR · c, relative to the largest |value| of the result.
+ * A large case has about 10⁵ results, to test the tails of loops and the sizes of grids. Results
+ * near zero have large relative errors, and the reference, which sums in double, has errors too.
+ * The tolerance of each element is therefore LARGE_FACTOR times that of sample.h, with the largest
+ * |value| of the whole result in place of |w|.
  */
 #define LARGE_FACTOR 8
 
@@ -157,6 +158,7 @@ int sample_results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor 
  *  results. sample_form_meta() runs the META form only. */
 void sample_forms(ts_case c, ts_tensor *const *out, int n);
 void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n);
+/** True if the op has a gradient rule, or its gradient goes through its parts. */
 bool sample_is_differentiable(const ts_op_description *info);
 /** Tests the gradient of the gradient in f64. */
 void sample_check_second(ts_case c);

@@ -72,7 +72,7 @@ typedef struct ts_sample_arg {
 #define T_WHOLE(from, to, ...) {.tag = TS_TAG_TENSOR, .gen = GEN_WHOLE, .low = from, .high = to,   \
                                 SIZES_(__VA_ARGS__)}
 #define T_SPECIAL(...) {.tag = TS_TAG_TENSOR, .gen = GEN_SPECIAL, SIZES_(__VA_ARGS__)}
-/** Fixed dtype, whatever the run's. */
+/** A tensor of a fixed dtype, in runs of any dtype. */
 #define T_OF(type, ...) {.tag = TS_TAG_TENSOR, .dtype = 1 + (type), SIZES_(__VA_ARGS__)}
 /** i64 indices 0 <= x < bound. */
 #define T_INDEX(bound, ...) \

@@ -68,7 +68,7 @@ _Static_assert(sizeof(block) <= HEADER, "header of a block");
 static struct {
     pthread_mutex_t lock;
     char *base;
-    size_t reserved; /* bytes of addresses */
+    size_t reserved; /* size of the address range in bytes */
     size_t limit;   /* the most bytes that may be used */
     size_t mapped;  /* bytes readable and writable */
     size_t end;     /* bytes carved into blocks */
@@ -276,8 +276,8 @@ typedef struct batch {
 } batch;
 enum { BATCH_BYTES = 16 * TS_SLAB_BYTES, BATCH_MAPPED = BATCH_BYTES + TS_SLAB_BYTES };
 
-/** A 64-KiB slab aligned to its size. The system provides sixteen at a time; they are never
- *  returned. */
+/** A new slab of 64 KiB, aligned to its size; NULL if out of memory. Slabs are mapped sixteen at a
+ *  time and stay mapped until ts_alloc_remove(). */
 static char *slab_new(void)
 {
     pthread_mutex_lock(&slab_lock);

@@ -13,21 +13,24 @@
 #include "core/thread.h"
 
 #define TS_SMALL_MAX 8192   /* bytes; larger blocks come from the region */
-#define TS_SMALL_CLASSES 25 /* size classes of small blocks, tensor headers included */
-/** Headers of tensors have slabs of their own, so a dead handle always points to a header. */
+#define TS_SMALL_CLASSES 25 /* size classes of small blocks, that of tensor headers included */
+/** Size class of tensor headers. Its slabs hold headers only, so a stale tensor handle always
+ *  points to a header. */
 #define TS_HEADER_CLASS 24
-#define TS_HEADER_BYTES 256
+#define TS_HEADER_BYTES 256 /* size of its blocks */
 #define TS_SLAB_BYTES 65536
 
+/** The small blocks of one thread. The arrays have an entry per size class. */
 struct ts_heap {
-    void *free[TS_SMALL_CLASSES];
+    void *free[TS_SMALL_CLASSES];  /* first free block, linked by ts_next_free() */
     char *bump[TS_SMALL_CLASSES];  /* unused rest of the class's newest slab */
     char *limit[TS_SMALL_CLASSES];
     _Atomic(void *) remote;        /* blocks freed by other threads */
     ts_heap *next;                 /* list of heaps without a thread */
 };
 
-/** At the start of each slab, TS_SLAB_BYTES of aligned memory with blocks of one size class. */
+/** Header at the start of a slab. A slab is TS_SLAB_BYTES of memory, aligned to its size, that
+ *  holds blocks of one size class. */
 typedef struct ts_slab {
     ts_heap *heap; /* owner */
     size_t klass;  /* size class */
@@ -51,6 +54,8 @@ TS_INLINE int ts_small_class(size_t bytes)
     return 8 + (octave - 9) * 4 + (int)(((bytes - 1) >> (octave - 2)) & 3);
 }
 
+/** Slow paths of ts_alloc(), ts_header_alloc() and ts_free(). klass: size class; ignored if bytes
+ *  is larger than TS_SMALL_MAX. */
 void *ts_alloc_slow(ts_thread *thread, size_t bytes, int klass);
 void ts_free_slow(void *block, size_t bytes);
 
@@ -77,7 +82,8 @@ TS_INLINE void *ts_alloc(ts_thread *thread, size_t bytes)
         block = ts_heap_take(thread->heap, klass);
     return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes, klass);
 }
-/** Memory for a tensor's header of at most TS_HEADER_BYTES, to be freed by ts_free(). */
+/** Memory for a tensor header of at most TS_HEADER_BYTES, uninitialised; free it with ts_free().
+ *  NULL if out of memory; no error is recorded. */
 TS_INLINE void *ts_header_alloc(ts_thread *thread, size_t bytes)
 {
     void *block = thread->heap ? ts_heap_take(thread->heap, TS_HEADER_CLASS) : NULL;
@@ -118,14 +124,15 @@ ts_heap *ts_heap_acquire(void);
 /** Makes the heap an orphan that a later thread takes over. */
 void ts_heap_abandon(ts_heap *heap);
 
-/** malloc, zeroed malloc, realloc and free of the C library. Tests make them fail through
- *  ts_alloc_fault (core/testing.h). */
+/** malloc, zeroed malloc, realloc and free of the C library. NULL if out of memory; no error is
+ *  recorded. Tests make them fail through ts_alloc_fault (core/testing.h). */
 void *ts_sys_alloc(size_t bytes);
 void *ts_sys_calloc(size_t bytes);
 void *ts_sys_realloc(void *block, size_t bytes);
 void ts_sys_free(void *block);
 
-/** Memory that is freed at the end of the C block, also when an exception ends the block. */
+/** A block of ts_alloc(). A variable declared with TS_HELD frees it at the end of the enclosing C
+ *  block, also when an exception ends the block. */
 typedef struct ts_held {
     ts_thread *thread;
     void *at; /* NULL: none */

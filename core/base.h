@@ -8,7 +8,8 @@
 #define TS_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TS_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #define TS_INLINE static inline __attribute__((always_inline))
-/* For a long function with many callers: a sanitizer's code in each copy takes long to compile. */
+/* For long functions with many callers. Sanitizer builds do not force them inline, because the
+ * instrumented copies take long to compile. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define TS_INLINE_LONG static inline
 #else
@@ -34,7 +35,7 @@
 #define TS_DT_HALVES (TS_DT(TS_BF16) | TS_DT(TS_F16))
 #define TS_DT_ALL ((uint16_t)((1u << TS_DTYPE_COUNT) - 1))
 
-/** Place of an object in a table of mask + 1 = 2^n entries, n <= 24. */
+/** Hash of an address: an index into a table of mask + 1 = 2^n entries, n <= 24. */
 TS_INLINE uint32_t ts_hash_pointer(const void *object, uint32_t mask)
 {
     return (uint32_t)(((uintptr_t)object >> 6) * 0x9e3779b97f4a7c15ull >> 40) & mask;

@@ -33,7 +33,8 @@ static bool is_among(const char *word, const char *list)
     return false;
 }
 
-/** The noun for an argument ("a path"), derived from its name; equal names mean equal things. */
+/** The noun for an argument in messages, such as "a path". It follows from the argument's name,
+ *  which the library uses for one kind of argument only. */
 static const char *noun_of(const char *name, bool object)
 {
     static const struct {

@@ -27,8 +27,9 @@ TS_INLINE bool ts_product(const int64_t *sizes, int ndim, int64_t *out)
     return true;
 }
 /**
- * Elements and bytes of a tensor of these sizes; false when either does not fit 63 bits. A dim of
- * size 0 does not hide an overflow of the other dims, because strides must fit too.
+ * Computes a tensor's number of elements and its bytes, at `item` bytes per element. False if a
+ * size is negative or a number does not fit 63 bits. Beside a dim of size 0 the other dims must fit
+ * too, because the strides are their products.
  */
 TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *numel,
                                int64_t *bytes)
@@ -42,7 +43,8 @@ TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int6
     return ts_mul_size(span, (int64_t)item, bytes) && ts_mul_size(n, (int64_t)item, bytes);
 }
 
-/** Reads an integer from least to most that fills the whole text; see ts_parse_int(). */
+/** Parses the whole text as a decimal integer in [least, most], with an optional minus sign. False
+ *  if it is none; *value is then unchanged and no error is recorded. */
 bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value);
 
 #endif

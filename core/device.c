@@ -343,7 +343,7 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
     }
     if (at < 0 && stream)
         return ts_error_set(TS_ERR_STATE,
-                            "stream_use: streams of %d devices are in use by the thread already",
+                            "stream_use: the thread already uses streams of %d devices",
                             MOST);
     if (at >= 0) {
         current[at].device = device;

@@ -11,9 +11,11 @@
 /** The backend of each key; NULL for the CPU, META and keys without a struct. dispatch/ sets each
  * once. */
 extern _Atomic(const ts_backend *) ts_devices[16];
-/** Names of keys, which dispatch/ publishes; NULL where there is none. */
+/** Name of each key, published by dispatch/; NULL for unused keys. */
 extern _Atomic(const char *) ts_key_names[];
-/** The counters that ts_backend_get_stats() reports. */
+/** The counters of a backend that ts_backend_get_stats() reports: calls that ran on the CPU
+ *  instead, bytes copied from the host (in) and to the host (out). ts_device_count_of has one per
+ *  key. */
 typedef struct ts_device_counts {
     _Atomic uint64_t round_trips, bytes_in, bytes_out;
 } ts_device_counts;
@@ -43,7 +45,7 @@ const char *ts_move_hint(ts_device got, ts_device expected);
 /**
  * Device memory for the temporaries of a thread's calls while a plan is captured
  * (compile/capture.c). Each call starts at `base` again, so a repeated capture gets the same
- * addresses. With base NULL the workspace only measures sizes.
+ * addresses. With base NULL the workspace only adds up the sizes, and the backend allocates.
  */
 typedef struct ts_workspace {
     ts_device device;
@@ -52,15 +54,17 @@ typedef struct ts_workspace {
     int64_t live;              /* allocations not yet freed */
 } ts_workspace;
 
-/** Allocates memory of a device with a backend, from the thread's workspace if it has one for the
- *  device. bytes > 0. NULL with an error that names `what`; NULL without an error if the workspace
- *  only measures. */
+/** Allocates bytes > 0 of memory on a device that has a backend: from the thread's workspace for
+ *  the device, if that has a base, otherwise from the backend. NULL with TS_ERR_MEMORY, which names
+ *  `what`, or with the backend's TS_ERR_DEVICE if the device is lost. */
 void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);
-/** Frees memory of ts_device_allocate(). */
+/** Frees memory of ts_device_allocate(); bytes: the size passed there. */
 void ts_device_release(ts_device device, void *data, int64_t bytes);
 /**
- * Copies bytes between any two devices that have memory. A copy from a device to the host waits for
- * the values; other copies are queued on the current stream of the destination.
+ * Copies bytes between any two devices with memory. A copy from a device to the host waits for the
+ * values; other copies are queued on the current stream of the destination. Errors:
+ * TS_ERR_DEVICE (a device has no memory), TS_ERR_UNSUPPORTED (a copy between devices in a capture),
+ * TS_ERR_MEMORY, those of the backend.
  */
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);

@@ -16,7 +16,8 @@ struct ts_error {
     char message[1200];
 };
 
-/** Root failure of an op; the message begins with "op: ". Returns code. */
+/** Records a failure of `op` in place of an older one; the message begins with "op: ". op (no
+ *  prefix), site and hint may be NULL. Returns code, or TS_ERR_INTERNAL if code is TS_OK. */
 TS_COLD ts_status ts_fail_op(ts_status code, const char *op, const void *site, const char *hint,
                              const char *format, ...) __attribute__((format(printf, 5, 6)));
 /** Error for a NULL argument: keeps a recorded failure, which caused the NULL; otherwise records

@@ -195,7 +195,7 @@ ts_status ts_folder_sync(const char *op, const char *path, int fd)
 
 /* ------------------------------------------------------------------------ replacing ---- */
 
-/** The new file under its temporary name, flushed and closed. */
+/** Writes the new file under its temporary name, flushes it and closes it. */
 static ts_status write_beside(const char *op, const char *temporary, const struct stat *old,
                               ts_status (*write)(int fd, const char *temporary, void *ctx),
                               void *ctx)
@@ -250,7 +250,7 @@ ts_status ts_file_replace(const char *op, const char *path,
     return status;
 }
 
-/** The text written to a memory stream. */
+/** A text that is written to a memory stream first, and to the file when it is complete. */
 typedef struct written {
     const char *op;
     char *data;

@@ -19,7 +19,8 @@ typedef struct ts_storage ts_storage;
 typedef struct ts_hooks {
     /** profile/device_ceilings.c: called when a profile has stopped recording; may be NULL. */
     void (*profile_ended)(void);
-    /** dispatch/memory_log.c: enters a storage with new data in the log of a profile. */
+    /** dispatch/memory_log.c: adds a storage whose data was just allocated to the profile's log of
+     *  memory. */
     void (*storage_born)(ts_thread *thread, ts_storage *s);
     /** dispatch/memory_log.c: called before a storage in the log is freed. */
     void (*storage_died)(ts_storage *s);
@@ -52,8 +53,9 @@ typedef struct ts_hooks {
 
 extern ts_hooks ts_above;
 
-/** Incremented when state changes on which replays depend, besides arguments, modes and values:
- *  registered kernels and layers, requires_grad and hooks of tensors, modules and optimizers. */
+/** Counts changes of the state that replays depend on but do not compare themselves: registered
+ *  kernels and layers, requires_grad and hooks of tensors, modules and optimizers. A replay runs
+ *  the plan of an earlier compiled call instead of the function (compile/). */
 extern _Atomic uint64_t ts_epoch;
 /** Number of replays that hold storages. */
 extern _Atomic int32_t ts_replays;

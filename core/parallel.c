@@ -24,7 +24,8 @@
 #include "core/checked.h"
 #include "tessera/core.h"
 
-/* Workers spin this long between loops: longer than the gap between the ops of a training step. */
+/* Workers spin this long (in ns) before they sleep: longer than the time between the loops of a
+ * training step. */
 #define SPIN_NS 100000
 #define SPIN_MOST 100000 /* iterations of at least 10 ns */
 

@@ -9,7 +9,8 @@
 
 static struct {
     pthread_mutex_t *lock;
-    pthread_mutex_t unlocked; /* initial state, for a child: the owner's thread id differs there */
+    pthread_mutex_t unlocked; /* the lock when it was free; a child restores this state, because its
+                                 thread id differs from that of the lock's owner */
 } guards[MOST];
 typedef struct hook_list {
     void (*hooks[MOST])(void);
@@ -71,10 +72,10 @@ static void note_end(void)
 }
 
 /*
- * exit() calls the handlers that were set after the program had begun, and then the destructors of
- * libraries; dlclose() calls a library's destructors before its handlers. So `ends` is set when a
- * destructor runs at process exit. A handler that is set while the program loads runs after the
- * destructors, so the first use by a second thread sets it again.
+ * exit() runs the handlers that were registered after main() began, then the destructors of
+ * libraries; dlclose() runs a library's destructors before its handlers. A destructor therefore
+ * finds `ends` set at process exit only. A handler that is registered while the program loads runs
+ * after the destructors, so the library registers it again when a second thread first uses it.
  */
 void ts_process_watch_end(void)
 {

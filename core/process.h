@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
+/** Installs the handlers of fork() and exit(). core/ calls it when the library loads. */
 void ts_process_install(void);
 
 /**
@@ -24,7 +25,8 @@ void ts_fork_in_child(void (*hook)(void));
 void ts_process_watch_end(void);
 /** Registers a hook that runs at process end, before the destructors of other libraries. */
 void ts_process_at_end(void (*hook)(void));
-/** True during process exit, which frees nothing; false while the library is unloaded. */
+/** True while the process exits; the library then frees nothing. False while dlclose() unloads the
+ *  library. */
 bool ts_process_ends(void);
 
 #endif

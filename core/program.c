@@ -25,7 +25,7 @@ bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value)
     bool minus = *text == '-';
     int64_t n = 0;
     const char *at = text + minus;
-    for (; *at >= '0' && *at <= '9'; at++) /* negative: the range has one number more */
+    for (; *at >= '0' && *at <= '9'; at++) /* n is negative, since -INT64_MIN does not fit */
         if (__builtin_mul_overflow(n, 10, &n) || __builtin_sub_overflow(n, *at - '0', &n))
             return false;
     if (*at || at == text + minus || (!minus && n == INT64_MIN))
@@ -166,7 +166,8 @@ static const ts_argument *next_word(const ts_argument *arguments, int n, int *at
     return *at < n ? &arguments[(*at)++] : NULL;
 }
 
-/** seen: a bit for each row that was given. */
+/** Parses argv and stores the values where the rows of `arguments` say. Sets bit i of *seen if row
+ *  i was given. TS_ERR_VALUE; the message names the argument. */
 static ts_status parse(int argc, char **argv, const ts_argument *arguments, int n, uint64_t *seen)
 {
     int words = 0;

@@ -31,7 +31,9 @@ struct ts_recorder {
     void (*grad_set)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
     /** The gradient of a leaf that has none was read or removed. */
     void (*grad_absent)(ts_recorder *r, ts_tensor *leaf);
-    /** Calls from now until the exclude mask is restored are recorded before the current call. */
+    /** The AUTOGRAD layer is about to make calls on behalf of the current call, such as a copy of a
+     *  value that it overwrites. They are recorded before the current call, until the layer
+     *  restores the thread's exclude mask. */
     void (*before)(ts_recorder *r);
     bool compiles; /* true: the recorder of a compiled call; false: of a trace */
 };

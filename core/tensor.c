@@ -59,7 +59,7 @@ static bool allocate_data(ts_thread *thread, ts_storage *s)
     return !s->bytes || (s->data = ts_device_allocate(s->device, s->bytes, "a tensor")) != NULL;
 }
 
-/** The same, and enters the storage in the log of a profile. */
+/** allocate_data(), then adds the storage to the log of memory if a profile records. */
 static bool storage_data(ts_thread *thread, ts_storage *s)
 {
     if (!allocate_data(thread, s))

@@ -63,8 +63,8 @@ TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device dev
     return (ts_meta){sizes, numel, {ts_kind_of(dtype, ndim, device)}};
 }
 
-/** What a storage's memory is for, in ascending priority: a holder raises it, and never lowers
- *  it. */
+/** Purpose of a storage's memory in profiles, in ascending priority. ts_storage_own() raises a
+ *  storage's purpose and never lowers it. */
 typedef enum ts_owner {
     TS_OWNER_TEMPORARY,
     TS_OWNER_SAVED,     /* for the backward pass */
@@ -118,16 +118,18 @@ struct ts_tensor {
 /** Data of at most this size is in the storage's own block. */
 #define TS_INLINE_DATA 1024
 
+/** Frees a storage whose last reference was released: its data, or calls s->release, and s. */
 void ts_storage_destroy(ts_storage *s);
 
-/** Raises the owner of a storage that is in a profile's log. */
+/** Raises s->owner to `owner` if s is in a profile's log. */
 TS_INLINE void ts_storage_own(ts_storage *s, ts_owner owner)
 {
     if (s->block == sizeof *s && TS_UNLIKELY(s->logged) && owner > s->owner)
         s->owner = (uint8_t)owner;
 }
 
-/** Uninitialised storage with one reference; NULL with an error. */
+/** Uninitialised storage with one reference; data is NULL on META. NULL with TS_ERR_MEMORY or
+ *  TS_ERR_DEVICE. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
 
 /** Releases one reference; true if it was the last one. */
@@ -142,7 +144,8 @@ TS_INLINE void ts_storage_release(ts_storage *s)
         ts_storage_destroy(s);
 }
 
-/** One reference, no history, no scope. */
+/** Initialises a header: one reference, no history, no scope. The caller sets keys, storage, data,
+ *  numel, kind, flags, sizes and strides. */
 TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
 {
     atomic_init(&t->refs, 1);
@@ -154,7 +157,7 @@ TS_INLINE ts_tensor *ts_tensor_init(ts_tensor *t)
     return t;
 }
 
-/** A tensor header with one reference and no scope. The caller fills sizes and strides. */
+/** A new header, initialised by ts_tensor_init(); NULL with TS_ERR_MEMORY. */
 TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 {
     ts_tensor *t = ts_header_alloc(thread, sizeof *t);
@@ -165,8 +168,8 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
     return ts_tensor_init(t);
 }
 
-/** Computes elements and bytes of a tensor of these sizes; false with an error that names the
- *  argument of `op`. */
+/** Checks dtype, ndim and sizes of a new tensor and computes its elements and bytes. False with
+ *  TS_ERR_DTYPE, TS_ERR_SHAPE or TS_ERR_NULL; the message names `op` and the argument. */
 bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
                   int64_t *numel, int64_t *bytes);
 /** Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error. */
@@ -201,15 +204,19 @@ TS_INLINE int64_t ts_tensor_place(const ts_tensor *t)
     bool moved = TS_UNLIKELY(ts_is_promised(t->data)) && !ts_is_promised(s->data);
     return t->data ? t->data - (char *)(moved ? s->foreign : s->data) : 0;
 }
-/** Computes recorded values of t, for a reader or writer outside of ops. */
+/** The slow part of ts_resolve(). */
 TS_COLD ts_status ts_resolve_lazy(const ts_tensor *t, const void *site);
+/** If a compiled call has recorded the calls that compute t, runs them. Code outside of ops calls
+ *  it before it reads or writes t's memory. Errors: those of the calls. */
 TS_INLINE ts_status ts_resolve(const ts_tensor *t)
 {
     if (TS_LIKELY(!((t->keys | ts_tls.include) & TS_KEYSET(TS_KEY_LAZY))))
         return TS_OK;
     return ts_resolve_lazy(t, __builtin_return_address(0)); /* of the function that reads */
 }
-/** Alias of base's storage; offset in elements from base's first element. Owned by the caller. */
+/** Alias of base's storage without history, owned by the caller. strides and offset are in
+ *  elements; offset counts from base's first element. Nothing is checked. NULL with
+ *  TS_ERR_MEMORY. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
 /** ts_from_blob() without the scope: one reference, owned by the caller. */
@@ -217,6 +224,8 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
                                  const int64_t *sizes, int ndim, void *foreign,
                                  void (*release)(void *foreign, void *data, int64_t bytes));
 
+/** Frees a tensor whose last reference was released, with its node, its gradient and its reference
+ *  to the storage. Marks the header as dead. */
 void ts_tensor_destroy(ts_tensor *t);
 
 /** Releases one of several references; out of line, to keep the fast path small. */
@@ -270,13 +279,14 @@ TS_INLINE bool ts_tensor_is_dead(const ts_tensor *t)
 /** Records TS_ERR_STATE for a dead argument. */
 TS_COLD ts_status ts_fail_dead(const char *op, const void *site, const char *argument,
                                const ts_tensor *t);
-/** Call it after the callback named `what`. Ends the scopes above the one with this serial number,
- *  which the callback entered and did not leave. Returns `status`; if it is TS_OK and there were
- *  such scopes, TS_ERR_STATE. */
+/** Ends the scopes that the callback named `what` entered and did not leave. serial: serial number
+ *  of the innermost scope before the callback. Returns `status`, or TS_ERR_STATE if that is TS_OK
+ *  and such scopes were open. */
 ts_status ts_end_open_scopes(ts_status status, uint64_t serial, const char *op, const void *site,
                              const char *what);
 /** With TS_DEBUG=scopes, delays the reuse of a freed header. */
 TS_COLD void ts_scope_quarantine(ts_tensor *t);
+/** True if TS_DEBUG=scopes is set. */
 extern bool ts_scopes_watched;
 
 /** Records a write by op: increments the version (invariant 4). */

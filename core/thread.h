@@ -21,7 +21,7 @@ enum {
     TS_THREAD_READY = 1,
     TS_THREAD_TIMING = 2,
     TS_THREAD_RECORDING = 4, /* a profile records; only together with TIMING */
-    TS_THREAD_DETAIL = 8     /* it records with detail; only together with RECORDING */
+    TS_THREAD_DETAIL = 8     /* the profile times parts of calls; only together with RECORDING */
 };
 
 /** Deeper nesting of calls is an error (endless recursion). A power of two, so one bit test detects
@@ -71,7 +71,7 @@ struct ts_thread {
     struct ts_workspace *workspace; /* memory for captured calls (core/device.h), or NULL */
     ts_error *error;
     ts_block *blocks; /* array of open scopes; blocks[0] owns results made outside scopes */
-    int64_t room;     /* size of the array in bytes */
+    int64_t room;     /* size of the array `blocks` in bytes */
     uint64_t serial; /* serial number of the last scope entered */
     ts_block root;
     ts_thread *next, **link; /* list of live threads */

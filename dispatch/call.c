@@ -5,7 +5,7 @@
 #include "dispatch/registry.h"
 #include "dispatch/timers.h"
 
-/* ----------------------------------------------------------------------- the way down ---- */
+/* ------------------------------------------------------------------------- redispatch ---- */
 
 /** Thread state that run_lower_layers() changes, for restoring it. */
 typedef struct place {
@@ -21,7 +21,8 @@ TS_INLINE void restore(const place *p)
     p->f->thread->exclude = p->exclude;
 }
 
-/** Runs the highest of keys that is below the running one and restores f's place afterwards. */
+/** Runs the slot of the highest key in `keys` below f->key; afterwards restores f and the thread's
+ *  exclude mask. */
 TS_INLINE ts_status run_lower_layers(ts_frame *f, ts_keyset keys)
 {
     ts_thread *thread = f->thread;
@@ -47,7 +48,7 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
     return run_lower_layers(&inner, ts_keys_visited(keys, f->thread, f->table));
 }
 
-/* ------------------------------------------------------------------------- rare things ---- */
+/* --------------------------------------------------------------------------- slow path ---- */
 
 ts_status ts_call_slow(ts_frame *f)
 {

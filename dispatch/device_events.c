@@ -31,7 +31,7 @@ static struct {
     int npending;
     ts_event *free[2 * BATCH];
     int nfree;
-    ts_event *anchor; /* times are relative to it */
+    ts_event *anchor; /* event from which times are measured */
     double anchor_ns, empty_ns;
     ts_device_work *work;
     int64_t count, room, lost;

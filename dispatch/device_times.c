@@ -75,7 +75,7 @@ static void forget_graphs(void)
     pthread_mutex_unlock(&graphs.lock);
 }
 
-/** Index of the graph's map, which is made if there is none; -1 if memory is out. */
+/** Index of the graph's map, which is made at the first call; -1 if out of memory. */
 static int find_graph(uint64_t id, uint64_t beside, const ts_graph_part *const *works, int n)
 {
     for (int i = graphs.count; i-- > 0;)

@@ -10,8 +10,9 @@
 
 #include "dispatch/marks.h"
 
-/* A tag, from the highest bit: 44 bits of the row's hash, the number of resets modulo 16, the step
- * modulo 65536. TS_TAG_STEP, TS_TAG_RESET: widths; TS_TAG_ROW: bits below the row. */
+/* Bits of a tag, from the highest: 44 bits of the row's hash, the number of resets modulo 16, the
+ * step modulo 65536. TS_TAG_STEP and TS_TAG_RESET are widths; TS_TAG_ROW is the row's lowest
+ * bit. */
 enum { TS_TAG_STEP = 16, TS_TAG_RESET = 4, TS_TAG_ROW = TS_TAG_STEP + TS_TAG_RESET };
 
 /** The row's bits of a tag: its hash >> TS_TAG_ROW; 0: no row. */

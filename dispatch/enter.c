@@ -1,4 +1,5 @@
-/** @file enter.c  The generic entries around views, composites and kernels that do everything. */
+/** @file enter.c  The generic entries of views, of composites and of kernels that create their own
+ *  results; the check of devices before any entry. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/float_env.h"
@@ -22,7 +23,7 @@ static bool is_copied(const ts_frame *f, int i, const ts_tensor *made)
 
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
 {
-    for (int i = 0; i < f->nrets; i++) /* only copy_into() writes these, and it counts the write */
+    for (int i = 0; i < f->nrets; i++) /* copy_into() writes these and increments the versions */
         if (f->plan && (f->given >> i & 1) &&
             !(made[i].tag == TS_TAG_TENSOR && made[i].t == f->rets[i].t))
             f->plan->delivered |= (uint8_t)(1 << i);
@@ -44,7 +45,7 @@ ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
     return status;
 }
 
-/** Composites do not write to destinations: they make new results, which the entry copies. */
+/** Runs a kernel that makes new results, and copies these to f's destinations. */
 static TS_COLD ts_status whole_into(ts_frame *f, ts_kernel kernel)
 {
     ts_value made[TS_MAX_RETS];

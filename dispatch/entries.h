@@ -25,9 +25,12 @@ ts_status ts_check_given(const ts_frame *f);
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
- * Moves `made`, the results of another run of f's call, into f->rets; takes over their references.
- * A result with a destination or another dtype is copied, and the copy increments the version.
- * status: of that run; if it is an error, only releases the results. Returns the call's status.
+ * Delivers `made`, the results of a second run of f's call (in f32, or on the CPU), to f->rets, and
+ * takes over their references. If f already has a tensor for a result that is a destination or has
+ * another dtype, the values are copied to it and its version is incremented. Other results replace
+ * the entries of f->rets.
+ * @param status  status of that run; an error only releases the results
+ * @return status, or the error of a copy
  */
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status);
 

@@ -120,7 +120,8 @@ void ts_timer_part_leave(ts_thread *thread, void *token) { stamp(thread->timers,
 
 /* ----------------------------------------------------------------- groups and graphs ---- */
 
-/** Fewest bytes that a group must move: each of at most 128 tensors with memory counts once. */
+/** Lower bound of the bytes that a fused group moves: each distinct tensor counts once; only the
+ *  first 128 count. */
 static double group_bytes(const ts_group_call *calls, int count)
 {
     enum { MOST = 128 };
@@ -184,7 +185,7 @@ void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int co
 {
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     ts_work work;
-    if (!t || (thread->workspace && thread->workspace->base)) /* a capture runs nothing */
+    if (!t || (thread->workspace && thread->workspace->base)) /* a capture runs no kernels */
         return NULL;
     ts_tally_row *row = group_row(t, calls, count, &work);
     if (!row)

@@ -14,7 +14,7 @@ typedef struct ts_memory_life {
     int64_t born, died; /* ticks; died 0: alive at the end of the recording */
     int64_t bytes;
     ts_storage *alive;  /* NULL after its death */
-    uint32_t next;      /* the log's list of lives by address */
+    uint32_t next;      /* number + 1 of the next life in the log's hash list; 0: none */
     uint32_t scope;
     uint16_t op;        /* of the row that ran at its birth; TS_MAX_OPS - 1: outside of calls */
     uint8_t owner;      /* a ts_owner, at its death or at the end of the recording */
@@ -22,7 +22,7 @@ typedef struct ts_memory_life {
 } ts_memory_life;
 
 void ts_memory_log_install(void);
-/** Empties the log and, if `on`, starts it. It goes on through resets. */
+/** Empties the log and, if `on`, starts it. A reset of the timers does not change the log. */
 void ts_memory_log_begin(bool on);
 /** Stops the log; later deaths have no entry. */
 void ts_memory_log_end(void);

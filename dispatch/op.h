@@ -68,8 +68,8 @@ enum ts_pointwise {
                              because the random number of an element depends on its index */
 };
 
-/** In ts_plan.rows: results with other sizes than args[0] are sums over all rows. Without it they
- *  have one number per row. */
+/** Flag in ts_plan.rows: results that do not have args[0]'s sizes are sums over all rows. Without
+ *  the flag they have one number per row. */
 #define TS_ROWS_SUMMED 128
 
 /** Written by infer, completed by the generic entry, read by kernels. */
@@ -90,11 +90,11 @@ struct ts_plan {
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */
-    uint8_t rows;           /* last dims of args[0] that form a row, if results depend on each row
-                               by itself; TS_ROWS_SUMMED may be added; other ops leave it alone, so
-                               a reader sets it to 0 before the rule runs */
-    uint16_t widens;        /* bit i: a bf16 or f16 member of list i has the effect of its f32 copy;
-                               set like `rows` */
+    uint8_t rows;           /* ops that compute each row of args[0] separately: number of its last
+                               dims that form a row, plus TS_ROWS_SUMMED or not. Rules of other ops
+                               do not set it, so a reader sets it to 0 before the rule runs */
+    uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
+                               results as for their f32 copies. A reader sets it to 0, as `rows` */
     ts_meta ret[TS_MAX_RETS];
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
     int64_t dim;            /* the dim along which the op works */
@@ -135,7 +135,8 @@ TS_INLINE ts_status ts_checked(const ts_frame *f, ts_status status)
 
 enum {
     TS_OP_RANDOM = 1,      /* has a reserve function */
-    TS_OP_BY_PARTS = 2,    /* composite runs with AUTOGRAD left on */
+    TS_OP_BY_PARTS = 2,    /* if a gradient is needed and the op has no rule, the composite's ops
+                              are recorded instead of the call */
     TS_OP_NODIFF = 4,      /* results never require grad */
     TS_OP_RUNTIME = 8      /* registered at run time */
 };
@@ -183,7 +184,7 @@ struct ts_op_table {
     ts_kernel infer;   /* copy of info->infer, which saves a load */
     const ts_vjp *vjp; /* the gradient rule; NULL: none */
     ts_kernel slot[TS_KEY_COUNT];
-    ts_kernel impl[16];       /* backend kernels beside the generic entries */
+    ts_kernel impl[16];       /* per backend: the kernel that the generic entry in `slot` runs */
     ts_accepts accepts[16];
     uint8_t rule[TS_KEY_COUNT]; /* the reason for the slot's kernel; for ts_op_dump */
     const ts_op_table *older;    /* chain of replaced snapshots, freed at unload */
@@ -198,6 +199,8 @@ typedef struct ts_kernel_def {
     ts_kernel kernel;
     ts_accepts accepts;
 } ts_kernel_def;
+/** Registers `count` kernels for a key, all or none. site: text that begins the log message of a
+ *  failure. Errors: TS_ERR_REGISTRY, TS_ERR_MEMORY. */
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site);
 
 /** Generic entries (fill.c, enter.c). A table puts one into each backend slot; the entry prepares

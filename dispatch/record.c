@@ -274,7 +274,9 @@ void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, doub
                    double bytes)
 {
     if (f->key >= TS_KEY_LAZY || f->table->rule[f->key] == TS_RULE_COMPOSITE)
-        return; /* no work of its own: nothing was computed, or inner calls did the work */
+        return; /* a recorded call computes nothing; a composite's inner calls do the work */
+    if (r->flops < flops || r->bytes < bytes)
+        flops = bytes = 0; /* ts_tally_clear() ran in the call: all work since then is inside it */
     ts_cost cost = f->table->info->cost;
     ts_work all = cost ? cost(f) : (ts_work){NAN, NAN},
             own = {all.flops - (r->flops - flops), all.bytes - (r->bytes - bytes)};
@@ -307,7 +309,7 @@ void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PAR
 int ts_event_chunks_most = TS_EVENT_CHUNKS;
 static _Atomic int chunks_taken; /* of all threads */
 
-/** Room for one more event. */
+/** Memory for event number n; NULL if there is no room or memory. */
 static ts_event *next_event(ts_tally_table *r, int64_t n)
 {
     n = r->ring ? n % r->ring : n;
@@ -408,7 +410,7 @@ void ts_tally_clear(ts_tally_table *r)
         atomic_store_explicit(&row->unknown, 0, memory_order_relaxed);
     }
     atomic_store_explicit(&r->shared, 0, memory_order_relaxed);
-    r->flops = r->bytes = 0; /* a call in flight finds less than it began with: its own work only */
+    r->flops = r->bytes = 0;
 }
 
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from)

@@ -35,7 +35,7 @@ typedef struct ts_tally_row {
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 
-/** Op numbers of rows that are no calls of an op; BESIDE in timers_state.h is the last. */
+/** Op numbers for rows that do not count calls of one op. The last is BESIDE in timers_state.h. */
 enum { TS_ROW_GROUP = TS_MAX_OPS - 2 /* a fused group */ };
 
 /** Parts of the time of a backend's row, in profiles with detail. */
@@ -91,21 +91,23 @@ typedef struct ts_tally_table {
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost scope */
-    _Atomic int64_t shared; /* calls counted in a shared row, because there was no room for one */
+    _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because there
+                               was no room for another row */
     double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
                                calls */
     ts_event **events;      /* TS_EVENT_CHUNKS blocks; NULL: none yet */
     _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
-    int64_t ring;           /* number of latest events that are kept; 0: the first events are */
+    int64_t ring;           /* keep this number of latest events; 0: keep the first events */
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
     bool updated;           /* the last call was an update of an optimizer */
 } ts_tally_table;
 
 /** Finds or makes the row for f's op, key, scope and shapes; NULL if out of memory. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
-/** Finds or makes the row for time outside of calls that op and key identify. */
+/** Finds or makes the row for op and key without shapes, in the current scope of r: time outside of
+ *  calls, or calls that get no row of their own. name: text of a new row. */
 ts_tally_row *ts_tally_other(ts_tally_table *r, uint16_t op, ts_key key, const char *name);
-/** Finds or makes the row for the same calls as `row` in the current scope of r. */
+/** ts_tally_other() with the op, key and text of `row`. */
 ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row);
 /** Finds or makes a row with this hash, op, key and text in the current scope of r. */
 ts_tally_row *ts_tally_named(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
@@ -133,6 +135,8 @@ void ts_tally_free(ts_tally_table *r);
 /** Begins an event for a call, or a lower layer in the event of the running call. Returns the
  *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
 int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row *row, int64_t now);
+/** Ends a layer that ts_event_begin() began and makes event `before` the open one again. status: of
+ *  the layer. */
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
 TS_INLINE ts_event *ts_event_at(const ts_tally_table *r, int64_t i)
 {

@@ -176,7 +176,8 @@ ts_status ts_fail_no_keys(const ts_frame *f)
 {
     return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
                       "pass at least one tensor or a device; check what the thread excludes",
-                      "no dispatch key is left: the arguments carry none that is not excluded");
+                      "no dispatch key is left: the arguments have no keys, or the thread excludes "
+                      "them");
 }
 
 ts_status ts_missing_kernel(ts_frame *f)

@@ -10,8 +10,9 @@ ts_status ts_registry_install(const ts_op_info *rows, int count);
 
 /** TS_ERR_REGISTRY: function `what` got an unknown op name. The hint is a similar op name. */
 ts_status ts_fail_unknown_op(const char *what, const char *name);
-/** Begins and ends a transaction (store.h). The end publishes the changes if status is TS_OK,
- *  otherwise or on an error it undoes them; returns the final status. */
+/** Begin and end a transaction (store.h). If status is TS_OK, ts_registry_end() publishes the
+ *  changes. If status is an error, or publishing fails, it undoes them. Returns status or the error
+ *  of publishing. */
 void ts_registry_begin(void);
 ts_status ts_registry_end(ts_status status);
 /** Sets the gradient rule of an op, which need not be registered yet. The rule must live as long as

@@ -45,6 +45,7 @@ struct ts_op_entry {
 typedef struct ts_registry {
     int depth;            /* nesting depth of transactions */
     uint64_t transaction; /* number of the latest transaction */
+    /* keys of ts_key_prefer_fallback(); keys with a name */
     ts_keyset prefer_fallback, named;
     const ts_backend *backends[16]; /* backend of each key; NULL for keys without a struct */
     int ops;                        /* defined ops; ops from ts_op_count() on are not published
@@ -69,8 +70,9 @@ ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
 ts_registration *ts_handle_find(const ts_registration *handle);
 /** Frees r, which must have been removed from its entry. Its handle becomes stale. */
 void ts_registration_free(ts_registration *r);
-/** Names the first free key in [from, to] and stores it in *key. In a transaction.
- *  TS_ERR_REGISTRY if the name is taken or no key is free.
+/** Names the first free key in [from, to] and stores it in *key, if that is not NULL. In a
+ *  transaction. TS_ERR_REGISTRY if the name is taken or no key is free; TS_ERR_VALUE or TS_ERR_NULL
+ *  for an invalid name.
  *  @param full  description of the range for that error, such as "the gap above CPU" */
 ts_status ts_key_take(const char *what, const char *name, int from, int to, const char *full,
                       ts_key *key);

@@ -102,12 +102,14 @@ typedef struct ts_thread_record {
     double wall_ns, stamps_ns;
     int64_t begun; /* tick */
 } ts_thread_record;
+/** Calls fn with the record of each thread, ended threads included, under the timers' lock: fn must
+ *  not call a function of the timers. */
 void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx);
 /** What a recording keeps. */
 typedef struct ts_recording {
     int64_t first, last; /* drop the steps before `first`, stop after step `last`; 0: no limit */
-    bool trace, flight;  /* keep an event per call; of these the latest, not the first */
-    bool detail;         /* divide the time of backends' rows into parts */
+    bool trace, flight;  /* keep an event per call: the first ones, or with flight the latest */
+    bool detail;         /* divide the time of backends' rows into parts (ts_part) */
 } ts_recording;
 /** Configures the next recording. */
 void ts_timers_record_as(const ts_recording *r);
@@ -118,6 +120,7 @@ void ts_timers_record_as(const ts_recording *r);
  *  @param traced  true if events were kept */
 const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,
                                bool *traced);
+/** Length of a tick in ns, as calibrated. */
 double ts_timers_tick_ns(void);
 
 /** Runs a slot, with stamps if timers are on. Timers that are off cost one predictable branch;

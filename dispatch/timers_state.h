@@ -52,7 +52,7 @@ struct ts_timing_state {
     atomic_bool on; /* ts_timers_enable() */
     atomic_bool recording; /* a profile records */
     atomic_bool tracing;   /* the profile keeps an event per call */
-    bool detail, flight;   /* it divides rows into parts; it keeps the latest events */
+    bool detail, flight;   /* of the profile, as in ts_recording */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;

@@ -21,7 +21,7 @@ static struct {
         ts_registration *r; /* NULL: free */
         uint64_t serial;
         uint32_t next_free;
-    } *at; /* entry 0 is unused: 0 is no handle */
+    } *at; /* entry 0 is unused, because handle 0 means none */
     uint32_t count, room, first_free;
     uint64_t serial;
 } holders = {.count = 1};

@@ -33,7 +33,7 @@ static ts_status train_step(ts_module *net, ts_optimizer *optimizer, double *los
     ts_tensor *a = ts_narrow(x, 1, 0, 1), *b = ts_narrow(x, 1, 1, 1); // (128, 1) each
     ts_tensor *error = ts_sub(ts_forward(net, x), ts_mul(ts_sin(ts_mul_scalar(a, 3)), b));
     ts_tensor *mean = ts_mean(ts_mul(error, error));
-    TS_TRY(ts_backward(mean)); // a failure above arrives here as NULL
+    TS_TRY(ts_backward(mean)); // also fails if a call above failed
     TS_TRY(ts_optimizer_step(optimizer));
     ts_optimizer_zero_grad(optimizer);
     return ts_item(mean, loss);
@@ -55,7 +55,7 @@ int main(int argc, char **argv)
     int status;
     const ts_argument arguments[] = {
         {"--plugin", "shared library of a backend, to train on its first device", .text = &plugin},
-        {"STEPS", "steps of training", .number = &steps, .least = 1, .most = 1000000000},
+        {"STEPS", "training steps", .number = &steps, .least = 1, .most = 1000000000},
     };
     if (!ts_program_begin(argc, argv, "Trains a small network on y = sin(3 a) * b.", arguments, 2,
                           &status))
@@ -80,7 +80,7 @@ int main(int argc, char **argv)
     ts_backend_stats stats;
     if (device.backend != TS_DEVICE_CPU.backend &&
         ts_backend_get_stats(device.backend, &stats) == TS_OK)
-        printf("%llu calls had no kernel there and went over the CPU\n",
+        printf("%llu calls had no kernel there and ran on the CPU\n",
                (unsigned long long)stats.round_trips);
     ts_error_print(); // prints nothing without an error
     ts_optimizer_free(optimizer);

@@ -52,7 +52,7 @@ int main(int argc, char **argv)
     int status;
     const ts_argument arguments[] = {
         {"DTYPE", "dtype of matrix products", .text = &name, .one_of = "bf16|f16|f32"},
-        {"STEPS", "steps of training", .number = &steps, .least = 1, .most = 1000000000},
+        {"STEPS", "training steps", .number = &steps, .least = 1, .most = 1000000000},
     };
     if (!ts_program_begin(argc, argv, "Trains a small network in mixed precision.", arguments, 2,
                           &status))

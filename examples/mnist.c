@@ -1,7 +1,11 @@
 /**
  * @file mnist.c
- * Trains a small convolutional network on the digits of MNIST: mnist --data DIR. The folder has
- * train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte, t10k-labels-idx1-ubyte.
+ * Trains a small convolutional network on the digits of MNIST and prints its accuracy.
+ *
+ *     mnist --data DIR [--epochs N] [--device auto|cpu|cuda] [--save FILE] ...
+ *
+ * DIR contains train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+ * t10k-labels-idx1-ubyte, decompressed.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
@@ -31,7 +35,8 @@ static ts_module *network(int64_t height, int64_t width)
     return NULL;
 }
 
-/** A dataset of the images and labels in two files of `dir`, whose names begin with `part`. */
+/** A dataset of the images and labels in two files of `dir` whose names begin with `part`. *images:
+ *  (N, H, W) u8, in the caller's scope. NULL on failure; else freed by ts_tensor_dataset_free(). */
 static const ts_dataset *read_part(const char *dir, const char *part, ts_tensor **images)
 {
     char path[2][4096];
@@ -42,7 +47,7 @@ static const ts_dataset *read_part(const char *dir, const char *part, ts_tensor 
     return *images && y ? ts_tensor_dataset_new((ts_tensor *[]){*images, y}, 2) : NULL;
 }
 
-/** Logits of images (B, H, W) with values 0 to 255. */
+/** Logits (B, CLASSES) of images (B, H, W) u8. */
 static ts_tensor *classify(ts_module *m, ts_tensor *images)
 {
     return ts_forward(m, ts_div_scalar(ts_to(ts_unsqueeze(images, 1), TS_F32), 255));
@@ -77,9 +82,9 @@ int main(int argc, char **argv)
     const ts_argument arguments[] = {
         {"--data", "folder of the four IDX files", .text = &dir, .value = "DIR"},
         {"--epochs", "passes over the images", .number = &epochs, .least = 1, .most = 1000},
-        {"--batch", "images of a step", .number = &batch, .least = 1, .most = 65536},
-        {"--seed", "seed of weights and order", .number = &seed, .most = INT64_MAX},
-        {"--device", "where to train: auto, cpu, cuda or another name", .text = &device},
+        {"--batch", "images per step", .number = &batch, .least = 1, .most = 65536},
+        {"--seed", "seed of weights and order of images", .number = &seed, .most = INT64_MAX},
+        {"--device", "auto (CUDA or else CPU), cpu, cuda or a device name", .text = &device},
         {"--save", "file for the trained weights", .text = &file, .value = "FILE"},
     };
     int status;

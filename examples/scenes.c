@@ -7,10 +7,14 @@
 
 #include "scenes.h"
 
+/** class: 0 background, 1 disc, 2 box. pattern: 0 flat, 1 stripes, 2 checks, which add or subtract
+ *  `contrast` to the colour (0 to 1) and change every `period` pixels. (x, y): the centre; width
+ *  and height: half the sides of a box, both the radius of a disc; all in pixels. cos, sin: of the
+ *  rotation. */
 typedef struct shape {
-    int32_t class, pattern;              // pattern: flat, stripes or checks
-    float x, y, cos, sin, width, height; // centre; rotation; half sides, or radius in `width`
-    float colour[3], contrast, period;   // colour; contrast and period of the pattern
+    int32_t class, pattern;
+    float x, y, cos, sin, width, height;
+    float colour[3], contrast, period;
 } shape;
 
 /** The next number of a SplitMix64 sequence, uniform in [low, high). */
@@ -38,6 +42,7 @@ static shape draw_shape(uint64_t *state, float size, bool background)
     return s;
 }
 
+/** Paints a shape over pixels (size, size, 3) and writes its class to `classes` (size, size). */
 static void paint(const shape *s, int64_t size, float *pixels, int64_t *classes)
 {
     float reach = s->width + s->height, side = (float)size;
@@ -114,6 +119,7 @@ static ts_status check_mask(const scenes *s, const char *name, ts_tensor *image,
                                             (long long)s->classes, (long long)most);
 }
 
+/** The middle (C, size, size) of an image (C, H, W). */
 static ts_tensor *middle(ts_tensor *t, int64_t size)
 {
     for (int d = 1; d < 3; d++) {

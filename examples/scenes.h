@@ -17,9 +17,9 @@ typedef struct scenes {
     ts_dataset dataset;
     uint64_t seed;  // of drawn scenes
     int64_t size;
-    // of pairs of files
+    // the following fields are used only for pairs of files
     char *folder;
-    char **names;   // n, sorted
+    char **names;   // names of n files, sorted
     int64_t n, classes;
     bool vary;      // true: random crops, flips and colours; false: the middle of each image
 } scenes;
@@ -32,11 +32,12 @@ void scenes_draw(scenes *s, uint64_t seed, int64_t size);
 
 /**
  * Lists pairs of PNG files with the same name in `folder`/images and `folder`/masks. The class of a
- * pixel is the mask's grey value or palette index. Images are at least size x size; the loader's
- * threads read them. Call scenes_close() also after an error.
+ * pixel is the mask's grey value or palette index, below `classes`. Images are at least size x
+ * size; the loader's threads read and check them. TS_ERR_IO if there are no PNG files,
+ * TS_ERR_MEMORY; call scenes_close() also after an error.
  */
 ts_status scenes_open(scenes *s, const char *folder, int64_t size, int64_t classes, bool vary);
-/** Frees the names of files. */
+/** Frees what scenes_open() allocated. */
 void scenes_close(scenes *s);
 
 /** Writes a PNG with three rows of pictures: the images x (n, 3, size, size) f32, their classes y,

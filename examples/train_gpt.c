@@ -63,7 +63,7 @@ static ts_tensor *gpt_forward(ts_module *m, ts_tensor *tokens) // (B, T) i64 -> 
     return ts_forward(g->head, ts_forward(g->ln, ts_forward(g->blocks, x)));
 }
 
-/** Small normal weights; layers that write to the residual stream start smaller (as GPT-2). */
+/** Small normal weights; projections into the residual stream get smaller ones, as in GPT-2. */
 static ts_status init_weight(void *ctx, const char *name, ts_tensor *t, ts_member_kind kind)
 {
     (void)ctx, (void)kind;
@@ -98,10 +98,10 @@ typedef struct run {
     const char *data, *out, *device_name;
     ts_device device; // of model, optimizer and batches
     int64_t steps, seed, save_every, val_every;
-    bool resume, overwrite, compile, stopped;
-    ts_compiled *compiled; // the step; NULL: it runs eagerly
-    ts_training state; // model, optimizer, training text, step, run
-    ts_run *folder;    // the run of the folder, with its lock
+    bool resume, overwrite, compile, stopped; // stopped: a signal ended training or the report
+    ts_compiled *compiled; // the step as a compiled function; NULL: eager
+    ts_training state; // model, optimizer, loader of the training text, step, run
+    ts_run *folder;    // the run, which holds the folder's lock
     ts_loader *val;    // batches of the validation text
     double entropy;    // unigram entropy of the validation text, nats per byte
     char text[4096]; // the last path or message
@@ -195,7 +195,8 @@ static ts_status unigram_entropy(run *r)
     return TS_OK;
 }
 
-/** Computes one step: *out is the loss of tokens in[0] and targets in[1]; updates parameters. */
+/** Computes one step on tokens in[0] and targets in[1], both (B, T) i64, and updates the
+ * parameters. *out: the loss, 0-dim. */
 static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -262,7 +263,7 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
         saving = ts_training_save(s, r->out);
     r->stopped = interrupted;
     if (saving == TS_OK && (r->stopped || status != TS_OK))
-        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n",
+        fprintf(stderr, "saved at step %lld; continue with RESUME=1 (--resume)\n",
                 (long long)s->step);
     return status != TS_OK ? status : saving;
 }
@@ -449,7 +450,7 @@ int main(int argc, char **argv)
     const ts_argument arguments[] = {
         {"--data", "file to train on", .text = &r.data, .required = true, .value = "FILE"},
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},
-        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name,
+        {"--device", "auto (CUDA or else CPU), cpu, cuda or a device name", .text = &r.device_name,
          .value = "NAME"},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
         {"--seed", "seed of weights and batches", .number = &r.seed, .most = INT64_MAX},

@@ -5,8 +5,8 @@
  *
  *     unet [--data DIR --classes N] [--out DIR] [--device auto|cpu|cuda] [--amp] [--compile] ...
  *
- * A resumed run gives bit-identical results. Validation uses scenes whose numbers training never
- * reaches, or the last tenth of the files.
+ * A resumed run gives the same bits as an uninterrupted one. Validation uses scenes whose numbers
+ * training never reaches, or the last tenth of the files.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -26,8 +26,8 @@ typedef struct run {
     ts_loader *validation;
     int64_t steps, seed, size, width, batch, save_every, val_every, classes;
     bool resume, overwrite, compile, amp;
-    ts_compiled *compiled; // the step; NULL: it runs eagerly
-    ts_training state;     // model, optimizer, step, run
+    ts_compiled *compiled; // the step as a compiled function; NULL: eager
+    ts_training state;     // model, optimizer, loader of training images, step, run
     ts_run *folder;
     char text[4096]; // the last path or message
 } run;
@@ -53,9 +53,10 @@ static ts_tensor *logits_of(run *r, ts_tensor *x)
     return ts_forward(r->state.model, x);
 }
 
-/** Cross entropy plus the Dice loss (Milletari et al. 2016): 1 - 2 |A ∩ B| / (|A| + |B|), averaged
- *  over the classes, so a class of few pixels has the same weight as the background. logits: (B,
- *  classes, size, size) f32; y: (B, size, size) i64. */
+/** Cross entropy plus a Dice loss (Milletari et al. 2016), 0-dim. The Dice loss of a class is
+ *  1 - 2 sum(p t) / (sum(p + t) + 1) over all pixels of the batch, with softmax probabilities p and
+ *  targets t (1 in the class, else 0). Its mean over the classes gives a class of few pixels the
+ *  weight of the background. logits: (B, classes, size, size) f32; y: (B, size, size) i64. */
 static ts_tensor *loss_of(run *r, ts_tensor *logits, ts_tensor *y)
 {
     static const int64_t pixels[] = {0, 2, 3};
@@ -69,7 +70,8 @@ static ts_tensor *loss_of(run *r, ts_tensor *logits, ts_tensor *y)
     return ts_sub(ts_cross_entropy(logits, y), ts_add_scalar(ts_mean(dice), -1));
 }
 
-/** One training step on images in[0] and their classes in[1]; *out receives the loss. */
+/** One training step on images in[0], (B, 3, size, size) f32, and their classes in[1],
+ *  (B, size, size) i64. *out: the loss, 0-dim. */
 static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -159,7 +161,8 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
     TS_TRY(status); // a failed step may have changed parameters: the last checkpoint remains
     TS_TRY(ts_training_save(s, r->out));
     if (interrupted)
-        fprintf(stderr, "saved at step %lld; go on with RESUME=1 (--resume)\n", (long long)s->step);
+        fprintf(stderr, "saved at step %lld; continue with RESUME=1 (--resume)\n",
+                (long long)s->step);
     return TS_OK;
 }
 
@@ -257,19 +260,19 @@ int main(int argc, char **argv)
          .text = &r.data, .value = "DIR"},
         {"--classes", "classes in the masks of --data", .number = &r.classes, .least = 2,
          .most = MOST_CLASSES},
-        {"--device", "where to train: auto, cpu, cuda or another name", .text = &r.device_name,
+        {"--device", "auto (CUDA or else CPU), cpu, cuda or a device name", .text = &r.device_name,
          .value = "NAME"},
         {"--steps", "steps of the whole run", .number = &r.steps, .least = 1, .most = MOST},
         {"--seed", "seed of weights and scenes", .number = &r.seed, .most = INT64_MAX},
         {"--size", "side of an image, a multiple of 16", .number = &r.size, .least = 16,
          .most = 4096},
         {"--width", "channels of the first level", .number = &r.width, .least = 1, .most = 1024},
-        {"--batch", "images of a step", .number = &r.batch, .least = 1, .most = 65536},
+        {"--batch", "images per step", .number = &r.batch, .least = 1, .most = 65536},
         {"--save-every", "steps between checkpoints", .number = &r.save_every, .least = 1,
          .most = MOST},
         {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
          .most = MOST},
-        {"--amp", "run the forward pass in bf16", .flag = &r.amp},
+        {"--amp", "run the forward pass with autocast to bf16", .flag = &r.amp},
         {"--compile", "run each step as a compiled function", .flag = &r.compile},
         {"--resume", "continue the run in the folder", .flag = &r.resume},
         {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},

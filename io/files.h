@@ -45,7 +45,8 @@ void ts_memory_hash(const void *data, size_t bytes, char text[TS_HASH_TEXT]);
 
 /* -------------------------------------------------------------------------- writing ---- */
 
-/** A file that is being written, with an optional hash of the bytes so far. */
+/** A file that is being written, with an optional hash of the bytes so far. A writer ends when its
+ *  file is closed and its hash is freed; after that it must not be used. */
 typedef struct ts_writer {
     const char *op;
     const char *path; /* borrowed */
@@ -74,8 +75,8 @@ ts_status ts_writer_replace(const char *op, const char *path,
 
 /** Creates a folder and flushes its parent to disk. An existing folder is no error. */
 ts_status ts_folder_make(const char *op, const char *path);
-/** Removes a folder and the files in it, but no subfolders. A symbolic link is removed, not
- *  followed. True if the path no longer exists; otherwise errno is set. Records no error. */
+/** Removes a file, a symbolic link (not its target), or a folder and the files in it, but no
+ *  subfolders. True if the path no longer exists; otherwise errno is set. Records no error. */
 bool ts_folder_remove(const char *path);
 /**
  * Calls visit with each name in a folder, except "." and "..", until visit fails, and returns that

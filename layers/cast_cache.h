@@ -7,7 +7,8 @@
 
 /** The cast of t to dtype, borrowed; NULL if there is no cast or t was written since. */
 ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype);
-/** Caches a cast of t and holds t. Does nothing if out of memory. */
+/** Caches a cast of t in place of an older one; takes references to t and the cast. Does nothing if
+ *  out of memory. */
 void ts_cast_cache_put(ts_tensor *t, ts_tensor *cast);
 /** Number of casts kept. */
 int64_t ts_cast_cache_count(void);

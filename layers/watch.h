@@ -23,7 +23,8 @@ void ts_watchers_install(void);
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
 /** Passes a report to the callback or the log; `what` is the finding, printed after the call. */
 void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);
-/** "add((2, 3) f32, ...) -> (2, 3) f32, what [site]". Returns buffer. */
+/** Writes "add((2, 3) f32, ...) -> (2, 3) f32: WHAT [site]", cut to size. what may be NULL. Returns
+ *  buffer. */
 const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffer, size_t size);
 /** Releases the new results of a call that the watcher turns into an error. */
 void ts_watcher_take_back(ts_frame *f);

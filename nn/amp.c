@@ -16,7 +16,7 @@ typedef struct watched {
     ts_tensor *found; /* owned: not 0 if a gradient is not finite; NULL before unscaling */
 } watched;
 
-/** Numbers that steps change, on the device that takes them. */
+/** Indices of the numbers that steps and updates change, in ts_grad_scaler.there. */
 enum { SCALE, TRACKER, SKIPPED, CHANGING };
 
 /* all numbers are doubles, so that checkpoints store one kind of number */
@@ -130,12 +130,13 @@ static ts_tensor *on(ts_tensor *t, ts_device device)
     return at.backend == device.backend && at.index == device.index ? t : ts_to_device(t, device);
 }
 
-/** Tells a compiled function what the scaler changes. */
+/** Declares to a compiled function the variables that the scaler's call replaces and the count that
+ *  decides which calls it makes. w: NULL if the call does not replace w->found. */
 static ts_status declare(ts_grad_scaler *s, watched *w)
 {
     for (int i = 0; i < CHANGING; i++)
         TS_TRY(ts_replaces(&s->there[i]));
-    TS_TRY(ts_depends_on(&s->n, sizeof s->n)); /* it ends with an update, or runs each time */
+    TS_TRY(ts_depends_on(&s->n, sizeof s->n)); /* equal in each call only if each call updates */
     return w ? ts_replaces(&w->found) : TS_OK;
 }
 
@@ -195,7 +196,8 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
     return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
 }
 
-/** o's entry; NULL out of memory. */
+/** The entry of optimizer o, made at its first use since the last update; NULL with
+ *  TS_ERR_MEMORY. */
 static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
 {
     for (int64_t i = 0; i < s->n; i++)
@@ -211,7 +213,7 @@ static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
         free(s->list);
         s->list = list;
         s->room = room;
-        ts_state_changed(); /* a compiled function may know the old places */
+        ts_state_changed(); /* a compiled function may hold addresses in the old list */
     }
     s->list[s->n].o = o;
     s->list[s->n].stage = READY;

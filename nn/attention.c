@@ -12,7 +12,7 @@ typedef struct attention {
 static ts_status split_heads(const attention *a, ts_tensor *qkv, ts_tensor **parts)
 {
     if (a->heads == a->groups) {
-        TS_TRY(ts_split(qkv, a->heads, 2, parts, 3)); // one write of the whole gradient
+        TS_TRY(ts_split(qkv, a->heads, 2, parts, 3)); // its backward writes the gradient once
     } else {
         parts[0] = ts_narrow(qkv, 2, 0, a->heads);
         parts[1] = ts_narrow(qkv, 2, a->heads, a->groups);

@@ -21,8 +21,8 @@ static ts_status check_images(ts_tensor *const *images, int n, const ts_augment_
         if (ts_ndim(t) < 2 || ts_size(t, -2) != height || ts_size(t, -1) != width || !height ||
             !width)
             return ts_error_set(TS_ERR_SHAPE,
-                                "augment: image %d: expected sizes that end with (%lld, %lld), as "
-                                "those of image 0 and not empty, got %s", i, (long long)height,
+                                "augment: image %d: expected the height and width of image 0, "
+                                "(%lld, %lld), not 0, got sizes %s", i, (long long)height,
                                 (long long)width,
                                 ts_format_sizes(got, sizeof got, ts_sizes(t), ts_ndim(t)));
     }

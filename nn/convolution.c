@@ -27,7 +27,8 @@ static const convolve functions[2][3] = {
     {ts_conv1d, ts_conv2d, ts_conv3d},
     {ts_conv_transpose1d, ts_conv_transpose2d, ts_conv_transpose3d}};
 
-/** sizes: of the weight. Both parameters reach as far as the inputs of its second dim allow. */
+/** Adds the parameters, uniform in ±1 / sqrt(n), where n is the product of the weight's sizes after
+ *  the first. sizes: of the weight; out: size of the bias. */
 static ts_status build(ts_module *m, const int64_t *sizes, int ndim, int64_t out, bool bias)
 {
     convolution *c = ts_module_payload(m);
@@ -57,8 +58,8 @@ static ts_module *convolution_new(const int64_t *sizes, int ndim, int64_t out, b
     return NULL;
 }
 
-/* Checks the arguments of a constructor, which is named in errors,
- * and writes the weight's sizes behind its channels. */
+/* Checks the arguments of a constructor, which errors name, and writes the kernel's sizes to
+ * sizes[2], sizes[3], ... */
 #define CHECK_ARGUMENTS(o, sizes)                                                                  \
     do {                                                                                           \
         TS_TRY_NULL(TS_CHECK_OPTS(&(o), opts));                                                    \

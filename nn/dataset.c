@@ -13,7 +13,8 @@ typedef struct range {
 
 /* -------------------------------------------------------------------------------- batches ---- */
 
-/** Memory (n, sizes) for n samples like `sample`, with the sample's memory layout. */
+/** An uninitialised batch of n samples: sizes (n, sizes of the sample), with the sample's dtype and
+ *  order of dims in memory. NULL with an error. */
 static ts_tensor *memory_like(const ts_nn_draw *d, const ts_tensor *sample)
 {
     int ndim = ts_ndim(sample);
@@ -77,7 +78,8 @@ static ts_status get_sample(const ts_dataset *set, int64_t index, ts_tensor **sa
     return status;
 }
 
-/** Adds sample `index` of the dataset to the batches as entry i. */
+/** Copies sample `index` of the dataset to entry i of each field of a batch. Entry 0 makes the
+ *  fields. */
 static ts_status add_sample(const ts_dataset *set, const ts_nn_draw *d, int64_t i, int64_t index,
                             ts_tensor **fields)
 {

@@ -31,8 +31,8 @@ ts_status ts_init_normal(ts_tensor *t, double mean, double std)
 
 /* ----------------------------------------------------------------------- truncated normal ---- */
 
-/** x with P(Z <= x) = u, for u in (0, 1), by Newton's method from the middle,
- *  which the convex half of the distribution makes monotone. */
+/** The quantile x of the standard normal distribution: P(Z <= x) = u, for u in (0, 1). Newton's
+ *  method from x = 0 converges monotonically, because P is convex for x < 0. */
 static double normal_quantile(double u)
 {
     /* solved in the lower half, where erfc keeps its digits */
@@ -132,7 +132,7 @@ static ts_status kaiming(ts_tensor *t, const char *function, ts_fan fan, double 
     return TS_OK;
 }
 
-/* a uniform distribution of deviation s reaches from -s sqrt 3 to s sqrt 3 */
+/* a uniform distribution in [-s sqrt 3, s sqrt 3] has the standard deviation s */
 static ts_status uniform_of(ts_tensor *t, double std)
 {
     return ts_init_uniform(t, -std * sqrt(3), std * sqrt(3));

@@ -25,11 +25,10 @@ struct ts_loader {
     ts_nn_source source;
     int64_t batches;
     ts_loader_state next; /* state of the batch to return next */
-    /* of a device other than the CPU */
-    ts_stream *copies;
-    ts_event *copied; /* recorded after the copy of `staged` */
-    ready staged;     /* the batch to return next, on the device */
-    ready copying;    /* its pinned memory, in use until `copied` is complete */
+    ts_stream *copies; /* for copies to the device; NULL: the device is the CPU */
+    ts_event *copied;  /* recorded after the copy of `staged` */
+    ready staged;      /* the batch to return next, on the loader's device */
+    ready copying;     /* pinned source of `staged`, in use until `copied` is complete */
     ts_nn_pins pins;
     /* shared with the threads: batches taken .. claimed - 1 are ready or in preparation */
     pthread_t *threads;
@@ -228,8 +227,9 @@ static void make_lock(ts_loader *l)
     pthread_condattr_destroy(&monotonic);
 }
 
-/** A forked child has no such threads, and one may have held the lock. A child therefore prepares
- *  batches in the caller's thread, and forgets those that were prepared. */
+/** In a forked child, drops the prepared batches and makes a new lock. The child has none of the
+ *  loader's threads, and one of them may have held the lock, so the child prepares batches in the
+ *  caller's thread. */
 static void detach_after_fork(ts_loader *l)
 {
     if (!l->nthreads || l->process == getpid())
@@ -256,7 +256,8 @@ ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source)
     make_lock(l);
     l->threads = ts_nn_alloc(l->opts.workers, sizeof *l->threads, "a loader's threads");
     l->ring = l->threads ? ts_nn_alloc(l->opts.ahead, sizeof *l->ring, "batches") : NULL;
-    int pins = source->nfields * (l->opts.ahead + l->opts.workers + 2); /* 2: copied and staged */
+    /* batches in the ring, in preparation, in `staged` and in `copying` */
+    int pins = source->nfields * (l->opts.ahead + l->opts.workers + 2);
     if (!l->ring || (!on_cpu(l) && (ts_nn_pins_begin(&l->pins, pins) != TS_OK ||
                                     ts_stream_new(o->device, &l->copies) != TS_OK ||
                                     ts_event_new(o->device, &l->copied) != TS_OK))) {
@@ -298,8 +299,8 @@ void ts_loader_close(ts_loader *l)
 
 /* -------------------------------------------------------------------------------- batches ---- */
 
-/** Waits for a prepared batch. False if the program was interrupted and no thread has finished it
- *  in time. */
+/** Waits until the next batch is prepared. False if opts.stop was set and the batch is not finished
+ *  half a second later. */
 static bool wait_for_batch(ts_loader *l)
 {
     enum { TENTHS = 5 };

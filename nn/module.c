@@ -177,7 +177,7 @@ static const ts_module *root_of(const ts_module *m)
 ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot)
 {
     ts_status status = TS_CHECK_OBJECTS(m, child);
-    if (status == TS_OK && (child->parent || child == root_of(m))) /* before all that frees it */
+    if (status == TS_OK && (child->parent || child == root_of(m))) /* later errors free the child */
         return ts_error_set(
             TS_ERR_VALUE,
             "module_add: argument 'child': this %s belongs to another module, or holds this one",
@@ -238,7 +238,7 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
         if (length + n + 2 > NAME_MOST)
             return ts_error_set(
                 TS_ERR_VALUE,
-                "the name of '%s' in a %s is longer than %d bytes with those above it", e->name,
+                "the dotted name of '%s' in a %s is longer than %d bytes", e->name,
                 m->type.name, NAME_MOST - 1);
         memcpy(name + length, e->name, n + 1);
         if (e->tensor) {
@@ -414,7 +414,7 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
     if (status == TS_OK) {
         ts_state_changed();
         for (int64_t i = 0; i < x.n; i++)
-            ts_retain(x.old[i]); /* keeps addresses apart until all are replaced */
+            ts_retain(x.old[i]); /* so that no new tensor gets the address of an old one */
         each_module(m, replace_tensors, &x);
         for (int64_t i = 0; i < x.n; i++)
             ts_release(x.old[i]);

@@ -39,13 +39,14 @@ void *ts_nn_alloc(int64_t count, size_t item, const char *what);
 bool ts_nn_contains(ts_tensor *const *list, int64_t n, const ts_tensor *t);
 /** A copy of text, to be freed with free(); NULL with TS_ERR_MEMORY. */
 char *ts_nn_copy_text(const char *text, const char *what);
-/** Sets given[i] to the index of own tensor i in names[0..n), or -1 if it is missing. Reports names
- *  that are missing, unexpected or repeated, and sizes that differ; *report must be zeroed. */
+/** Finds each tensor of `own` by name: sets given[i], one per own tensor, to its index in
+ *  names[0..n), or to -1. Adds missing, unexpected and repeated names, and sizes that differ, to
+ *  *report, which the caller has zeroed. */
 void ts_nn_match(const ts_named_tensors *own, const char *const *names, ts_tensor *const *tensors,
                  int64_t n, int64_t *given, ts_load_report *report);
 
-/** ts_nn_match() that returns an error, begun by `function`, unless names, sizes and dtypes are the
- *  same. */
+/** Like ts_nn_match(), but returns TS_ERR_VALUE unless names, sizes and dtypes agree; `function`
+ *  begins the message. */
 ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
                               const char *const *names, ts_tensor *const *tensors, int64_t n,
                               int64_t *given);
@@ -53,8 +54,8 @@ ts_status ts_nn_match_exactly(const char *function, const ts_named_tensors *own,
  *  average and for "steps"; NULL if the caller does not need it. */
 ts_status ts_nn_ema_check(const ts_ema *ema, const char *const *names, ts_tensor *const *tensors,
                           int64_t n, int64_t *given);
-/** Reads all tensors of a file into the caller's scope, without references of the list's own. The
- *  caller frees list->names alone; names are borrowed from the file. */
+/** Reads all tensors of a file. The caller's scope owns the tensors, and the file owns the names.
+ *  The caller frees both arrays by free(list->names), also after an error. */
 ts_status ts_nn_read_all(const ts_safetensors *file, ts_named_tensors *list);
 
 /** Adds the member "dropout" if p is not 0, and stores it in *dropout. */
@@ -116,9 +117,9 @@ int64_t ts_nn_part(int64_t all, double fraction);
  *  caller's scope; NULL with an error. */
 ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndim, ts_dtype dtype);
 
-/** Where a loader's samples come from. */
+/** The source of a loader's samples: a dataset or a file of tokens. */
 typedef struct ts_nn_source {
-    void *payload;
+    void *payload;   /* owned; freed by close() */
     char *path;      /* file of tokens; NULL: a dataset. Freed with the loader */
     int64_t samples; /* in an epoch */
     int64_t tokens;  /* in the range; of a dataset: samples in the range */
@@ -129,7 +130,8 @@ typedef struct ts_nn_source {
 } ts_nn_source;
 /** Checks the options that both kinds of loaders have. */
 ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o);
-/** Makes a loader and starts its threads. Takes ownership of the source; closes it on failure. */
+/** Makes a loader and starts its threads. Takes ownership of the source, which it closes on
+ *  failure. NULL with an error. */
 ts_loader *ts_nn_loader_new(const ts_loader_opts *o, const ts_nn_source *source);
 
 #endif

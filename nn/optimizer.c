@@ -31,7 +31,7 @@ typedef struct group {
 /** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
 typedef struct step_lists {
     ts_tensor **values, **grads, **first, **second, **skipped;
-    int64_t *steps, **counts; /* counts: where the steps are kept */
+    int64_t *steps, **counts; /* counts: addresses of the `steps` of the records */
 } step_lists;
 
 /* params and lists share one allocation, which starts with params. */
@@ -163,7 +163,8 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
     if (twice)
         return ts_error_set(
             TS_ERR_VALUE,
-            "optimizer_add_group: parameter '%s': this tensor or name is there already", name);
+            "optimizer_add_group: parameter '%s': the optimizer already has this tensor or name",
+            name);
     return TS_OK;
 }
 
@@ -324,7 +325,8 @@ static ts_status count_skipped(const ts_optimizer *o, group *g)
     return TS_OK;
 }
 
-/** Steps of each parameter that were not skipped; waits for devices that count skipped steps. */
+/** Writes the number of steps of each parameter that were not skipped to steps[0..o->n). Waits for
+ *  devices that count skipped steps. */
 static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
 {
     TS_SCOPE;
@@ -373,7 +375,8 @@ static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
                  TS_F32);
 }
 
-/** Tells a compiled function where the numbers of a group's call come from. */
+/** Declares to a compiled function the sources of the numbers that the op of group g gets. n:
+ *  number of parameters with a gradient; 0: there is no call. */
 static ts_status declare_numbers(const ts_optimizer *o, const group *g, int64_t n)
 {
     static const struct {

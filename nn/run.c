@@ -96,8 +96,7 @@ static ts_status lock(ts_run *r)
     if (read_record(r, &id, &pid))
         snprintf(who, sizeof who, "process %ld", pid);
     return ts_error_set_hint(TS_ERR_STATE, "stop it first, or give each run a folder of its own",
-                             "run_open: '%s' belongs to the run of %s, which still goes on", r->dir,
-                             who);
+                             "run_open: '%s' is in use by the run of %s", r->dir, who);
 }
 
 /** Removes the files of the earlier run, its id last, so that an interrupted removal can be
@@ -182,7 +181,7 @@ void ts_run_close(ts_run *run)
     if (!run)
         return;
     if (run->fd >= 0)
-        close(run->fd); /* and with it the lock */
+        close(run->fd); /* releases the lock, too */
     free(run->dir);
     free(run);
 }

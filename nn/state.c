@@ -9,7 +9,8 @@
 
 /* -------------------------------------------------------------------------------- lists ---- */
 
-/** Two walks: one counts, one fills. */
+/** The context of two walks over a module: the first counts tensors and bytes of names, the second
+ *  fills the lists. */
 typedef struct collector {
     bool parameters; /* each parameter once; else the state */
     int64_t n, room;
@@ -50,7 +51,7 @@ static ts_status collect_all(const ts_module *m, bool parameters, ts_named_tenso
     c.names = (const char **)(void *)block;
     c.tensors = (ts_tensor **)(void *)(c.names + c.room);
     c.text = (char *)(c.tensors + c.room);
-    TS_TRY(ts_module_each(m, collect, &c)); /* cannot fail after it went well once */
+    TS_TRY(ts_module_each(m, collect, &c)); /* does not fail, because the first walk did not */
     *list = (ts_named_tensors){c.n, c.names, c.tensors};
     return TS_OK;
 }

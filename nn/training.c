@@ -62,7 +62,7 @@ static char *describe(const ts_training *t)
     return text;
 }
 
-/** A 64-bit word that was written as text. */
+/** Reads the number GROUP.KEY, an unsigned 64-bit number that the manifest stores as a string. */
 static ts_status word_at(const ts_checkpoint *c, const char *group, const char *key, uint64_t *word)
 {
     char text[24], *end;
@@ -114,7 +114,7 @@ static ts_status take_numbers(ts_training *t, const ts_checkpoint *c, const ts_n
     TS_TRY(word_at(c, "rng", "offset", &rng->offset));
     if (epoch.kind != TS_SCALAR_INT || index.kind != TS_SCALAR_INT)
         return ts_error_set(TS_ERR_FORMAT,
-                            "training_resume: '%s': expected integers as the loader's place",
+                            "training_resume: '%s': expected integers as loader.epoch and .index",
                             ts_checkpoint_path(c));
     if (t->loader)
         TS_TRY(ts_loader_set_state(t->loader, (ts_loader_state){epoch.i, index.i}));
@@ -212,8 +212,8 @@ static ts_status check_run(const ts_training *t, const ts_checkpoint *c)
     if (status == TS_OK && id.kind == TS_SCALAR_INT && id.i == ts_run_id(t->run))
         return TS_OK;
     return ts_error_set_hint(
-        TS_ERR_STATE, "move it away to go on from an earlier one",
-        "training_resume: '%s': expected a checkpoint of run %lld, got one of %lld (0: of none)",
+        TS_ERR_STATE, "move it away to resume from an earlier checkpoint",
+        "training_resume: '%s': expected a checkpoint of run %lld, got one of %lld (0: no run)",
         ts_checkpoint_path(c), (long long)ts_run_id(t->run), (long long)id.i);
 }
 

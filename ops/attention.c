@@ -141,8 +141,8 @@ static ts_status check_mask(ts_frame *f, int arg, const int64_t *sizes)
     ts_dtype own = f->plan->compute;
     if (t->dtype != TS_BOOL && t->dtype != own && t->dtype != ts_widened_dtype(own))
         return ts_fail_arg_hint(f, arg, TS_ERR_DTYPE, "cast with ts_to()",
-                                "expected dtype bool, %s as argument 'query'%s, got %s",
-                                ts_dtype_name(own), ts_dtype_is_half(own) ? " or f32" : "",
+                                "expected dtype bool%s or %s as argument 'query', got %s",
+                                ts_dtype_is_half(own) ? ", f32" : "", ts_dtype_name(own),
                                 ts_dtype_name((ts_dtype)t->dtype));
     f->plan->strided |= (uint16_t)(1u << arg);
     return ts_check_broadcasts(f, arg, sizes, 4);

@@ -9,6 +9,7 @@
 
 /* ------------------------------------------------------------------ helpers of infer ---- */
 
+/* The functions ts_fail_...() record the errors of the checks with the same ending. */
 TS_COLD ts_status ts_fail_dtype_as(ts_frame *f, int arg, int as, const char *hint);
 TS_COLD ts_status ts_fail_dtype_number(ts_frame *f, int arg);
 
@@ -41,8 +42,8 @@ TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 }
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
- * All tensor arguments must be on one device, which *device receives. scalars_ok: 0-dim CPU tensors
- * may be mixed with tensors of another device, as in pointwise ops.
+ * Checks that all tensor arguments are on one device, and stores it in *device. TS_ERR_DEVICE.
+ * scalars_ok: 0-dim CPU tensors may be mixed with tensors of another device, as in pointwise ops.
  */
 TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
@@ -56,7 +57,8 @@ TS_INLINE ts_status ts_check_one_device(ts_frame *f)
     ts_device device;
     return ts_check_devices(f, false, &device);
 }
-/** Makes result i an alias of argument 0. offset: in elements, from the start of argument 0. */
+/** Makes result i an alias of argument 0. strides and offset are in elements; offset counts from
+ *  the first element of argument 0. Nothing is checked. TS_ERR_MEMORY. */
 TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, const int64_t *strides,
                                   int ndim, int64_t offset)
 {
@@ -69,21 +71,23 @@ TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, cons
 /** Plans result 0 of a factory op. sizes_arg: index of the sizes argument; dtype_arg: index of the
  *  dtype argument, directly before the device argument. TS_ERR_SHAPE, TS_ERR_DTYPE. */
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
-/** Checks that dim is in [-ndim, ndim) and stores it in *out, made non-negative. For a 0-dim tensor
- *  the range is [-1, 1). */
+/* The checks below record an error about argument `arg` and return its code. Where they check a
+ * tensor, the argument must be one. */
+/** Checks that dim, the value of `arg`, is in [-ndim, ndim), or [-1, 1) for ndim 0, and stores it
+ *  in *out, made non-negative. TS_ERR_INDEX. */
 ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out);
-/** Argument must be a tensor of a floating dtype. */
+/** The tensor must have a floating dtype. TS_ERR_DTYPE. */
 ts_status ts_check_float(ts_frame *f, int arg);
-/** Argument must be a tensor of this dtype. */
+/** The tensor must have this dtype. TS_ERR_DTYPE. */
 ts_status ts_check_dtype(ts_frame *f, int arg, ts_dtype dtype);
-/** Argument must be a tensor of the dtype of argument `as`. */
+/** The tensor must have the dtype of argument `as`. TS_ERR_DTYPE with `hint`, which may be NULL. */
 TS_INLINE ts_status ts_check_dtype_as(ts_frame *f, int arg, int as, const char *hint)
 {
     return TS_LIKELY(f->args[arg].t->dtype == f->args[as].t->dtype)
                ? TS_OK
                : ts_fail_dtype_as(f, arg, as, hint);
 }
-/** The value of a dtype argument must be a ts_dtype. */
+/** The number in a dtype argument must be a ts_dtype. TS_ERR_DTYPE. */
 TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
 {
     return TS_LIKELY((uint64_t)f->args[arg].i < TS_DTYPE_COUNT) ? TS_OK
@@ -91,12 +95,12 @@ TS_INLINE ts_status ts_check_dtype_number(ts_frame *f, int arg)
 }
 TS_COLD ts_status ts_fail_ndim(ts_frame *f, int arg, int ndim);
 TS_COLD ts_status ts_fail_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim);
-/** Argument must be a tensor with exactly ndim dims. */
+/** The tensor must have exactly ndim dims. TS_ERR_SHAPE. */
 TS_INLINE ts_status ts_check_ndim(ts_frame *f, int arg, int ndim)
 {
     return TS_LIKELY(f->args[arg].t->ndim == ndim) ? TS_OK : ts_fail_ndim(f, arg, ndim);
 }
-/** Sizes of the argument must equal these. */
+/** The tensor must have these sizes. TS_ERR_SHAPE. */
 TS_INLINE ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, int ndim)
 {
     const ts_tensor *t = f->args[arg].t;
@@ -104,7 +108,7 @@ TS_INLINE ts_status ts_check_sizes(ts_frame *f, int arg, const int64_t *sizes, i
                ? TS_OK
                : ts_fail_sizes(f, arg, sizes, ndim);
 }
-/** Sizes of the argument must broadcast to these. */
+/** The tensor's sizes must broadcast to these. TS_ERR_SHAPE. */
 ts_status ts_check_broadcasts(ts_frame *f, int arg, const int64_t *sizes, int ndim);
 /** Broadcasts two lists of sizes into out (room for TS_MAX_DIMS); false if they do not fit. */
 bool ts_broadcast(const int64_t *a, int na, const int64_t *b, int nb, int64_t *out, int *nout);
@@ -153,8 +157,8 @@ TS_INLINE bool ts_plan_flat(ts_frame *f, int nargs, ts_dtype result, bool float_
 ts_status ts_infer_pointwise_typed(ts_frame *f, int nargs, int first, int last, ts_dtype result,
                                    bool float_math);
 /**
- * Plans a pointwise loop over args[0..nargs), which become the operands: promotes dtypes (scalars
- * are weak) and broadcasts sizes.
+ * Plans a pointwise loop over args[0..nargs), which become the operands: promotes dtypes by
+ * ts_promote_values() and broadcasts sizes. TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_VALUE.
  * @param result      dtype of the result; TS_DTYPE_NONE: the promoted dtype
  * @param float_math  integers and bool compute in f32
  */
@@ -172,11 +176,12 @@ TS_INLINE ts_status ts_infer_jumping(ts_frame *f, ts_dtype result)
     f->plan->pointwise = TS_POINTWISE_ROUNDED;
     return TS_OK;
 }
-/** If the argument is an integer, it must be in the range of the plan's integer compute dtype. A
- * negative number may wrap in u8, as in PyTorch. */
+/** If the argument is an integer, it must be in the range of the plan's compute dtype if that is u8
+ * or i32. For u8 the range is -255 to 255; negative numbers wrap, as in PyTorch. TS_ERR_VALUE. */
 ts_status ts_check_fits(ts_frame *f, int arg);
-/** Promoted dtype of tensors and scalars, by PyTorch's categories: tensors with dims, 0-dim
- *  tensors, scalars. */
+/** Promoted dtype of tensors and numbers, as in PyTorch: tensors with dims decide; a 0-dim tensor
+ *  or a number counts only if its kind (bool, integer, floating) is higher than theirs.
+ *  TS_DTYPE_NONE if there is neither. */
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
 /** Checks that *dim, an argument of a public function, is in [-n, n) and makes it non-negative;

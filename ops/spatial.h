@@ -24,14 +24,15 @@ ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *o
  * apart, and moves by `stride` over `size` elements padded by `before` and `after` elements. With
  * `ceil` (PyTorch's ceil_mode) the last window may extend past the padding at the end, if it starts
  * before that padding. size is at least -1; all other numbers are at most INT32_MAX.
- * @return the number of windows; 0 if the window is longer than the padded dim
+ * @return the number of windows; 0 if no window fits into the padded dim or its size overflows
  */
 int64_t ts_window_places(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
                          int64_t before, int64_t after, bool ceil);
 
 /**
- * True if t has 3 to 5 dims and its strides order them as (N, spatial dims, C) in memory. Strides
- * that fit several orders, as with sizes of 1, are judged by PyTorch's rule. t need not be dense.
+ * True if t has 3 to 5 dims, none of size 0, and its strides order them as (N, spatial dims, C) in
+ * memory. Strides that fit several orders, as with sizes of 1, are judged by PyTorch's rule. t need
+ * not be dense.
  */
 bool ts_is_channels_last(const ts_tensor *t);
 

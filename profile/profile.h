@@ -47,11 +47,11 @@ typedef struct ts_entry {
     double device_ns; /* time of the kernels, copies and memsets that the calls queued */
     int64_t kernels;  /* number of kernels that the calls queued */
     double delay_ns;  /* sum over this work of the time from the queuing call to its begin */
-    double idle_ns;   /* idle time of the device while the host was late to queue this work; after a
-                         wait of the host, the row that waited has this time */
+    double idle_ns;   /* idle time of the device because the host queued this work late. If the host
+                         was late after a wait, the time counts for the row that waited instead */
     double partial_ns; /* time lost in the last, partial wave of kernels with few waves */
-    double wait_ns;     /* time in which the host waited for the device */
-    uint64_t row;       /* ts_tag_row() of its work; only during ts_profile_take() */
+    double wait_ns;     /* host time in which these calls waited for the device */
+    uint64_t row;       /* ts_tag_row() of its device work; only during ts_profile_take() */
     double pageable_ns; /* time of copies from or to pageable (not pinned) host memory */
     /* set by ts_profile_judge() */
     ts_regime regime;
@@ -67,10 +67,10 @@ typedef struct ts_step_times {
 
 /** Causes of idle time of a device (docs/profile.md). */
 typedef enum ts_idle {
-    TS_IDLE_HOST,       /* the host had not queued the next work */
-    TS_IDLE_DATA,       /* the same, while the host was in a scope "data" */
-    TS_IDLE_SYNC,       /* the same, after a wait of the host that ended in the gap */
-    TS_IDLE_ALLOCATOR,  /* the same, while the host allocated or freed device memory */
+    TS_IDLE_HOST,       /* the next work was not queued yet, for no reason listed below */
+    TS_IDLE_DATA,       /* not queued yet: the host was in a scope "data" */
+    TS_IDLE_SYNC,       /* not queued yet: a wait of the host for the device ended in the gap */
+    TS_IDLE_ALLOCATOR,  /* not queued yet: the host allocated or freed device memory */
     TS_IDLE_LAUNCH,     /* from the call that queued the work to the begin of the work */
     TS_IDLE_DEPENDENCY, /* the work was queued before the gap, but waited for other work */
     TS_IDLE_DEVICE,     /* the usual gap between two kernels */
@@ -102,8 +102,8 @@ typedef struct ts_device_part {
     int64_t late_allocations;   /* allocations after the first recorded step */
     double wait_ns;          /* host time in waits */
     char wait_row[96];       /* ts_entry.call of the row that waits longest; "": outside of calls */
-    char kernel[256];        /* mangled name of the kernel that loses most time; "": unknown */
-    int64_t kernel_launches; /* its launches */
+    char kernel[256];        /* mangled name, set by ts_device_name_kernel(); "": unknown */
+    int64_t kernel_launches; /* number of launches of this kernel */
     bool measured;           /* the ceilings below are known */
     ts_prof_machine machine; /* gemm_flops: of f32 matrix products; vector_flops is the same */
     double half_flops;       /* FLOP/s of a bf16 matrix product */

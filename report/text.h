@@ -41,8 +41,8 @@ void ts_text_free(ts_text *text);
 /** snprintf in the C locale. */
 void ts_format(char *buffer, size_t size, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/** Formats a number for a CSV cell: integers below 2^53 in full, other numbers with `digits`
- *  significant digits (fewer than 17 where they are exact), NaN as "". */
+/** Formats a number for a CSV cell: integers below 2^53 in full, NaN as "", other numbers with
+ *  `digits` significant digits. For digits 17 it uses 15 or 16 if these are exact. */
 void ts_format_cell(char buffer[40], double value, int digits);
 /** Formats a number with an SI prefix and `digits` significant digits, "12.3 µs". A space precedes
  *  prefix and unit if one of them is not empty. ascii: the prefix µ becomes u. */

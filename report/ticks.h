@@ -22,7 +22,9 @@ typedef struct ts_axis {
 } ts_axis;
 
 /**
- * Returns an axis for [low, high] with about `wanted` ticks at 1, 2 or 5 times a power of ten.
+ * Returns an axis for [low, high] with about `wanted` ticks, at most TS_MOST_TICKS. A linear axis
+ * has ticks at multiples of a step of 1, 2 or 5 times a power of ten. A logarithmic axis has ticks
+ * at 1, 2, 3 or 5 times powers of ten, or those of a linear axis if high is at most 3 times low.
  * @param snap  widen the range to the outermost ticks
  * Any range gives a usable axis: a range that is empty, reversed, not finite, or not positive on a
  * logarithmic axis is replaced.

@@ -55,7 +55,7 @@ typedef struct ts_graph_storage {
     uint32_t newest;  /* newest value, + 1 */
     uint32_t version; /* version after the last recorded write; used by the recorder */
     uint8_t source;   /* ts_source of its first value */
-    bool written;     /* by a recorded call */
+    bool written;     /* a recorded call has written to it */
 } ts_graph_storage;
 
 /** The source of an argument's value at run time. */
@@ -116,7 +116,7 @@ typedef struct ts_graph_node {
 struct ts_graph {
     uint64_t serial;
     bool has_backward;
-    const char *reason;   /* not NULL: incomplete */
+    const char *reason;   /* why the graph is incomplete; NULL: it is complete */
     ts_array nodes, values, args, ints, text, storages;
     ts_array inputs;      /* ts_id */
     ts_array outputs;     /* ts_id, or none */
@@ -141,15 +141,22 @@ bool ts_graph_fail(ts_graph *g, const char *reason);
 /** Adds a value with t's layout, dtype and device on storage number `storage`. */
 bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot,
                         uint32_t storage, ts_id *id);
+/** Adds a storage; *storage receives its number. version: its version now. */
 bool ts_graph_add_storage(ts_graph *g, ts_source source, uint32_t version, uint32_t *storage);
 /** Adds n arguments with tag NONE; *at receives the index of the first. */
 bool ts_graph_add_args(ts_graph *g, int n, uint32_t *at);
+/** Adds a copy of *node; *index receives its index. index may be NULL. */
 bool ts_graph_add_node(ts_graph *g, const ts_graph_node *node, uint32_t *index);
+/** Adds n numbers to g->ints, or a string with its NUL to g->text; *at receives the index of the
+ *  first. */
 bool ts_graph_add_ints(ts_graph *g, const int64_t *ints, uint32_t n, uint32_t *at);
 bool ts_graph_add_text(ts_graph *g, const char *text, uint32_t *at);
+/** Adds an id to ids, which is g->inputs or g->outputs. */
 bool ts_graph_add_id(ts_graph *g, ts_array *ids, ts_id id);
+/** Adds a reference to t to g->captures; *slot receives its index. */
 bool ts_graph_add_capture(ts_graph *g, ts_tensor *t, uint32_t *slot);
-/** The value with the same memory and layout as t, or NULL. */
+/** The newest value on storage number `storage` with t's dtype, offset, sizes and strides; NULL if
+ *  there is none. */
 const ts_graph_value *ts_graph_find_layout(const ts_graph *g, uint32_t storage, const ts_tensor *t);
 /** Computes the interpreter's tables; the graph does not change afterwards. */
 void ts_graph_finish(ts_graph *g);
@@ -204,7 +211,8 @@ typedef struct ts_interpretation {
 } ts_interpretation;
 /**
  * Runs the nodes of a graph in order. registers[i] is the tensor of value i: borrowed for inputs
- * and captures, owned for results. The caller must set the values that no chosen node makes.
+ * and captures, owned for results. The caller must set the values that no chosen node makes. Sets
+ * the thread's generator to the state at the end of the graph, or after an error to how->rng.
  * TS_ERR_INTERNAL if a node needs a missing value; otherwise the first error of a call.
  */
 ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interpretation *how);

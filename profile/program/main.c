@@ -106,7 +106,7 @@ int main(int argc, char **argv)
                         : !(reports || compares) && s.file ? "calibrate takes no FILE"
                                                            : NULL;
     if (wrong) {
-        fprintf(stderr, "ts-prof: %s; --help tells more\n", wrong);
+        fprintf(stderr, "ts-prof: %s; see --help\n", wrong);
         return 2;
     }
     ts_status done = reports ? report(&s) : compares ? compare(&s) : calibrate(&s);

@@ -270,7 +270,7 @@ TS_TEST(in_place_functions_obey_the_rule_for_writes)
     f.forward = dirty_lost;
     in = ts_mul_scalar(x, 1);
     FAILS(TS_ERR_AUTOGRAD, ts_function_apply(&f, NULL, &in, 1, &y, 1));
-    SAYS("dirty but no output");
+    SAYS("marked dirty but is not an output");
 }
 
 static ts_status two_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,

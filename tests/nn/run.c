@@ -38,7 +38,7 @@ TS_TEST(a_folder_has_one_run_at_a_time, IN_FOLDER)
 {
     const char *dir = in_folder("run");
     char pid[32];
-    snprintf(pid, sizeof pid, "process %ld,", (long)getpid());
+    snprintf(pid, sizeof pid, "process %ld", (long)getpid());
     check_refused(resumed(dir), "no run to resume");
     ck_assert_int_eq(access(dir, F_OK), -1);
     ts_run *run = new_run(dir);

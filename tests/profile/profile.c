@@ -450,6 +450,42 @@ TS_TEST(failed_calls_have_no_work)
     ts_profile_free(p);
 }
 
+static ts_work hundred(const ts_frame *f)
+{
+    (void)f;
+    return (ts_work){100, 100};
+}
+
+static ts_status resetting_kernel(ts_frame *f)
+{
+    ts_timers_reset();
+    OK(ts_exp(f->args[0].t)); /* the thread clears its rows at the next call */
+    return ts_kernel_give(f, 0, f->args[0].t);
+}
+
+TS_TEST(a_reset_inside_a_call_adds_no_earlier_work_to_it)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *square = ts_ones(TS_SIZES(64, 64), TS_F32);
+    OK(ts_register_op_ex("test.resets(Tensor a) -> Tensor",
+                         TS_OPTS(ts_op_opts, .cost = hundred), NULL));
+    OK(ts_register_kernel_ex("test.resets", TS_KEY_CPU, resetting_kernel, NULL, NULL));
+    ts_value args[] = {ts_value_tensor(one())}, ret = ts_value_none();
+    OK(ts_prof_start(NULL));
+    for (int i = 0; i < 10; i++)
+        OK(ts_mm(square, square));
+    OK(ts_call_boxed(ts_op_by_name("test.resets"), args, 1, &ret, 1));
+    ts_release(ret.t);
+    ts_profile *p = take();
+    double flops = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        flops += p->entries[i].flops;
+    ck_assert_double_gt(flops, 0);
+    ck_assert_double_le(flops, 100);
+    ts_profile_free(p);
+}
+
 TS_TEST(nothing_is_kept_alive)
 {
     BEGIN;
