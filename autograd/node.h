@@ -12,7 +12,7 @@
 /** Sizes, dtype and device of a tensor; a copy, so that it outlives the tensor. */
 typedef struct ts_shape {
     TS_KIND_MEMBERS;
-    uint8_t output; /* of an input: index among its maker's results */
+    uint8_t output; /* inputs only: index among the results of the node that made the input */
     int64_t sizes[TS_MAX_DIMS];
 } ts_shape;
 
@@ -30,8 +30,8 @@ typedef struct ts_saved {
  * an alias without history, which avoids a cycle; unpacking gives it its node.
  */
 typedef struct ts_end {
-    ts_node *next; /* of an input, owned: its maker, or its leaf's accumulator;
-                      NULL: it needs no gradient */
+    ts_node *next; /* inputs only, owned: the node that made the input, or the accumulator of a
+                      leaf; NULL: the input needs no gradient */
     ts_saved saved;
     ts_shape shape;
 } ts_end;
@@ -82,8 +82,8 @@ struct ts_node {
     };
     ts_rng_state rng;
     union {
-        ts_tensor *leaf;            /* of an accumulator: weak, cleared when the leaf dies */
-        struct ts_segment *segment; /* of others: owned; where packed tensors come from */
+        ts_tensor *leaf;            /* accumulators: the leaf, weak; NULL after it is freed */
+        struct ts_segment *segment; /* others: owned; recomputes the node's packed tensors */
     };
     ts_hook *hooks;     /* owned */
     ts_value *args;  /* nargs; the value of a tensor argument points to its ts_end in inputs */

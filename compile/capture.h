@@ -16,7 +16,7 @@ typedef enum where { INSIDE, BEFORE, AFTER } where;
 
 /** The storages and numbers that a step uses, and where it runs. */
 typedef struct part {
-    uint32_t first_touch, touches; /* in the list of touches */
+    uint32_t first_touch, touches; /* index of its first touch in `touches`; number of touches */
     uint32_t first_number, last_number; /* half-open; the range may include numbers of other
                                            calls */
     uint8_t where;

@@ -94,7 +94,7 @@ typedef struct ts_step {
                               row; 0: pointwise */
     uint32_t members;      /* number of members, each with the same count / members calls over other
                               tensors (horizontal.c), listed member by member; 0: no members */
-    ts_device device;      /* of a group */
+    ts_device device;      /* device of a group */
     uint8_t ndim;          /* ndim, sizes, numel: the iteration space of a group. With members, ndim
                               is 0 and numel the sum of their elements */
     int64_t sizes[TS_MAX_DIMS];
@@ -115,13 +115,13 @@ typedef struct ts_exec {
     ts_graph *graph;       /* sources and storages of its values refer to the recording */
     ts_plan_storage *storages;
     ts_step *steps;
-    ts_group_kernel *kernels; /* by step */
-    _Atomic(struct ts_tiles *) *tiles; /* by step: kept state of groups on the CPU (tile.c) */
+    ts_group_kernel *kernels; /* one per step */
+    _Atomic(struct ts_tiles *) *tiles; /* one per step: kept state of groups on the CPU (tile.c) */
     uint32_t *order;       /* nodes in the order of steps, without dead ones */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
                                                             nodes that are not dead */
-    int64_t bytes, fused_bytes; /* bytes moved by the calls one by one; by the steps */
+    int64_t bytes, fused_bytes; /* bytes that the nodes move without groups; with them */
     uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */

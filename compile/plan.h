@@ -19,7 +19,7 @@ typedef struct maker {
     ts_exec *exec;
     ts_graph *graph;
     ts_array touches;  /* of all nodes, in the order of nodes */
-    uint32_t *begin;   /* index in `touches` of each node's first, and the end */
+    uint32_t *begin;   /* index in `touches` of each node's first touch; then the end */
     uint32_t *step_of; /* step of each node; UINT32_MAX: dead */
     const uint64_t *numbers; /* numbers of the recording */
     int64_t max_groups;      /* 0: no limit; -1: no groups */

@@ -67,9 +67,9 @@ TS_INLINE ts_meta ts_meta_of(const int64_t *sizes, ts_dtype dtype, ts_device dev
  *  storage's purpose and never lowers it. */
 typedef enum ts_owner {
     TS_OWNER_TEMPORARY,
-    TS_OWNER_SAVED,     /* for the backward pass */
+    TS_OWNER_SAVED,     /* saved for the backward pass */
     TS_OWNER_INPUT,     /* a batch */
-    TS_OWNER_GRADIENT,  /* of a leaf */
+    TS_OWNER_GRADIENT,  /* gradient of a leaf */
     TS_OWNER_OPTIMIZER, /* state of an optimizer */
     TS_OWNER_PARAMETER, /* a leaf that requires grad */
     TS_OWNER_COUNT

@@ -11,13 +11,13 @@
 
 /** The life of a storage. */
 typedef struct ts_memory_life {
-    int64_t born, died; /* ticks; died 0: alive at the end of the recording */
+    int64_t born, died; /* ticks of allocation and release; died 0: not released */
     int64_t bytes;
-    ts_storage *alive;  /* NULL after its death */
+    ts_storage *alive;  /* the storage; NULL after it is freed */
     uint32_t next;      /* number + 1 of the next life in the log's hash list; 0: none */
     uint32_t scope;
-    uint16_t op;        /* of the row that ran at its birth; TS_MAX_OPS - 1: outside of calls */
-    uint8_t owner;      /* a ts_owner, at its death or at the end of the recording */
+    uint16_t op;        /* op that ran when it was allocated; TS_MAX_OPS - 1: outside of calls */
+    uint8_t owner;      /* a ts_owner, when it is freed or at the end of the recording */
     uint8_t device;     /* ts_device.backend */
 } ts_memory_life;
 

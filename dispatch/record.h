@@ -31,7 +31,7 @@ typedef struct ts_tally_row {
     uint8_t key;
     uint8_t dtype;                /* of the first tensor, or TS_DTYPE_NONE */
     uint8_t part;                 /* a ts_part; 0: the row of whole calls */
-    struct ts_tally_row *whole;   /* of a part: the row of the calls that it belongs to */
+    struct ts_tally_row *whole;   /* parts only: the row of the whole calls */
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 

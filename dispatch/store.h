@@ -25,7 +25,7 @@ struct ts_registration {
     uint32_t handle; /* index in the table of handles; 0: cannot be removed */
     ts_accepts accepts;
     ts_kernel kernel;
-    const ts_vjp *vjp;      /* of a gradient rule */
+    const ts_vjp *vjp;      /* gradient rules only */
     const char *schema;     /* stored behind the struct; NULL: not checked */
     uint64_t transaction;   /* transaction that added it */
     ts_registration *older; /* next registration of the same entry and slot */

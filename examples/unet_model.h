@@ -6,8 +6,9 @@
 #include <tessera/tessera.h>
 
 /**
- * Images (B, 3, H, W) to logits (B, classes, H, W), H and W multiples of 16. Five levels have
- * width, 2 width, ... 16 width channels. Owned by the caller; NULL with an error.
+ * Makes a U-Net that maps images (B, 3, H, W) to logits (B, classes, H, W); H and W are multiples
+ * of 16. Its five levels have width, 2 width, ..., 16 width channels. The caller frees it with
+ * ts_module_free(). NULL after an error.
  */
 ts_module *unet_new(int64_t width, int64_t classes);
 

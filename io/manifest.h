@@ -1,5 +1,5 @@
 /** @file manifest.h  manifest.json of a checkpoint: its step, the files of the folder with sizes
- * and hashes, and the caller's JSON object. */
+ * and hashes, and the caller's JSON object. `op` is the prefix of error messages. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_IO_MANIFEST_H
 #define TS_IO_MANIFEST_H
@@ -25,7 +25,7 @@ typedef struct ts_manifest {
     char *json; /* the caller's object as text; NULL is {} when writing */
 } ts_manifest;
 
-/** True for 1 to 64 of a-z A-Z 0-9 _ - beginning with a letter. */
+/** True if name has 1 to 64 of the characters a-z A-Z 0-9 _ - and begins with a letter. */
 bool ts_section_name_ok(const char *name);
 
 /**
@@ -35,8 +35,8 @@ bool ts_section_name_ok(const char *name);
  *         TS_MANIFEST_MAX, TS_ERR_MEMORY
  */
 ts_status ts_manifest_make(const char *op, const ts_manifest *manifest, char **text, size_t *bytes);
-/** Parses the text of path and verifies its hash. On TS_OK the caller frees the result with
- *  ts_manifest_free(). Errors: TS_ERR_FORMAT, TS_ERR_MEMORY. */
+/** Parses `bytes` bytes of text, the contents of the file `path`, and verifies the hash. On TS_OK
+ *  the caller frees the result with ts_manifest_free(). Errors: TS_ERR_FORMAT, TS_ERR_MEMORY. */
 ts_status ts_manifest_parse(const char *op, const char *path, const char *text, size_t bytes,
                             ts_manifest *manifest);
 /** Frees files and json; call it only for a manifest of ts_manifest_parse(). */

@@ -121,8 +121,8 @@ ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndi
 typedef struct ts_nn_source {
     void *payload;   /* owned; freed by close() */
     char *path;      /* file of tokens; NULL: a dataset. Freed with the loader */
-    int64_t samples; /* in an epoch */
-    int64_t tokens;  /* in the range; of a dataset: samples in the range */
+    int64_t samples; /* samples per epoch */
+    int64_t tokens;  /* tokens in the range; for a dataset, samples in the range */
     int nfields;     /* tensors of a batch */
     /** Writes the fields of a batch, in the caller's scope. Several threads call it. */
     ts_status (*make)(const void *payload, const ts_nn_draw *d, ts_tensor **fields);

@@ -306,7 +306,7 @@ static char *cache_path(const ts_prof_machine *m, char **folder)
 
 #define FILE_FORMAT "tessera-machine 1\n"
 
-/** Reads a file of ts_prof_machine_write(); false for other content. */
+/** Parses a text that print_machine() wrote; false for other content. */
 static bool parse_machine(const char *text, ts_prof_machine *m)
 {
     TS_C_LOCALE;

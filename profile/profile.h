@@ -127,7 +127,7 @@ typedef struct ts_memory_point {
 
 /** Tensors of one op, scope and owner at the peak. */
 typedef struct ts_memory_holder {
-    char op[48], scope[TS_SCOPE_TEXT]; /* in which they were made; op "(program)": no op */
+    char op[48], scope[TS_SCOPE_TEXT]; /* op and scope that made them; op "(program)": no op */
     int owner; /* a ts_owner */
     double bytes;
     int64_t blocks; /* number of allocations */
@@ -159,7 +159,7 @@ struct ts_profile {
     ts_prof_machine machine;
     bool measured; /* the machine's ceilings are known */
     ts_entry *entries;
-    int64_t count; /* of entries */
+    int64_t count; /* number of entries */
     ts_step_times *steps;
     int64_t nsteps, first_step, lost_steps, shared_calls; /* shared_calls: in rows that classes of
                                                              shapes share (docs/profile.md) */

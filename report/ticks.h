@@ -16,7 +16,7 @@ typedef struct ts_axis {
     double low, high; /**< low < high; both positive when log */
     int nticks;
     double ticks[TS_MOST_TICKS];
-    int decimals;       /**< of labels on a linear axis, after division by `divisor` */
+    int decimals;       /**< decimal places of labels on a linear axis, after the division */
     double divisor;     /**< power of 1000 that labels are divided by */
     const char *suffix; /**< SI prefix of the divisor: "", "k", "M", ... */
 } ts_axis;

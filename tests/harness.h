@@ -80,8 +80,8 @@ typedef enum ts_count_kind {
 
 /**
  * Counts checks of one kind. Works from the forked child of a case, its children and its threads.
- * Count a check only if it compared something. A case in which a check failed fails, so the body
- * needs no assertion about the sum.
+ * Count a check only if it compared something. If a counted check failed, the case fails; the body
+ * needs no assertion.
  *
  * Samples are added to the totals of passed, failed and skipped tests; a case that counts samples
  * is not itself added. Other kinds have separate totals, and their case counts as one test.

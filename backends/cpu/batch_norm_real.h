@@ -11,7 +11,7 @@ enum { S(GROUP) = 4 }; /* vectors of columns that are summed together */
 typedef struct S(channel_piece) {
     int64_t offset, rows, length; /* offset: first element in x */
     int64_t at;                   /* index of the first channel's coefficients */
-    double *sums;                 /* of the first channel */
+    double *sums;                 /* sums of the first channel in this piece */
 } S(channel_piece);
 
 VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)

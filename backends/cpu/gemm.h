@@ -9,8 +9,8 @@
  * c (m, n) = a (m, k) b (k, n) + bias (n elements, or NULL). All operands have one dtype, f32 or
  * f64. Steps are in elements: a_row is the distance between rows of a, a_column that between
  * columns. c is row-major with dense rows. Each operand has a step of 1 in one dim, and the other
- * step is at least the size of that dim. The step of a dim of size 1 is ignored. With `add`,
- * and without a bias, the product is added to c.
+ * step is at least the size of that dim. The step of a dim of size 1 is ignored. If `add` is set,
+ * the product is added to c and the bias is ignored.
  */
 typedef struct ts_gemm {
     int64_t m, n, k;
@@ -21,7 +21,7 @@ typedef struct ts_gemm {
 } ts_gemm;
 
 /** Computes the product of f32 (f64) operands on the calling thread. Returns false and writes
- *  nothing if k, n or a step exceeds INT_MAX or the process is exiting. m must fit in an int. */
+ *  nothing if m, n, k or a step exceeds INT_MAX, or if the process is exiting. */
 bool ts_blas_f32(const ts_gemm *g);
 bool ts_blas_f64(const ts_gemm *g);
 /** Sets the CBLAS to one thread and registers the exit and fork handlers. Called once, when the

@@ -18,7 +18,7 @@
 
 #include "backends/cpu/vmath_d.h"
 
-/** c[0] + c[1] x + ... + c[n-1] x^(n-1), highest power first. */
+/** c[0] + c[1] x + ... + c[n-1] x^(n-1) by Horner's rule. */
 VEC_FN vf vec_horner(vf x, const float *c, int n)
 {
     vf p = vf_set1(c[n - 1]);
@@ -37,8 +37,8 @@ VEC_FN vf vf_power(vf n) { return (vf)(((vu)vf_trunc_to_vi(n) + 127u) << 23); }
 /* x without its last 12 bits: products of two such numbers are exact. */
 VEC_FN vf vf_short(vf x) { return (vf)((vi)x & ~0xfff); }
 
-/* x - n ln 2, in two parts (Cody and Waite's reduction): the first has 16 bits, so that its
- * products with exponents are exact without FMA, too. */
+/* x - n ln 2 (Cody and Waite's reduction). ln 2 is the sum of two constants; the first has 15
+ * significant bits, so that its product with an exponent n is exact even without FMA. */
 #define VEC_LN2_HI 0x1.62e4p-1f
 #define VEC_LN2_LO 0x1.7f7d1cp-20f
 VEC_FN vf vf_exp_reduce(vf x, vf n)
@@ -64,7 +64,7 @@ VEC_FN vf vf_exp2_poly(vf r)
                     0.00133988739f, 0.000153533634f);
 }
 
-/* x = m 2^k with m in [2/3, 4/3); returns m. Denormals are scaled first. */
+/* Splits x > 0 into m 2^k with m in [2/3, 4/3); returns m. Denormals are scaled first. */
 VEC_FN vf vf_split(vf x, vf *k)
 {
     vm tiny = vf_lt(x, vf_set1(0x1p-126f));
@@ -93,8 +93,8 @@ VEC_FN vd vec_reduce_d(vd x, vd *n)
     return r - *n * 0x1.0b4611a626331p-34;
 }
 
-/* Sine and cosine of the reduced argument, swapped in odd quadrants, and the quadrant of x: its low
- * two bits. */
+/* Writes sine and cosine of the reduced argument, swapped in odd quadrants. The low two bits of the
+ * result are the quadrant of x. */
 VEC_FN vu vf_trig(vf x, vf *sine, vf *cosine)
 {
     vd n_lo, n_hi;
@@ -113,7 +113,7 @@ VEC_FN vu vf_trig(vf x, vf *sine, vf *cosine)
     return n;
 }
 
-/* asin(x) = x + x z g(z), z = x^2 <= 1/4, and atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
+/* g(z) of asin(x) = x + x z g(z), z = x^2 <= 1/4; of atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
 VEC_FN vf vf_asin_rest(vf z)
 {
     /* minimax.py asin */
@@ -125,8 +125,8 @@ VEC_FN vf vf_atan_rest(vf z)
     return VEC_POLY(z, -0.333329558f, 0.199779257f, -0.138798505f, 0.0806031004f);
 }
 
-/* Phi(-t) for t in [0, 15], with a small relative error even where it is tiny; bell is
- * exp(-t^2/2). */
+/* Phi(-t), Phi the normal distribution, for t in [0, 15], with a small relative error even where
+ * Phi is tiny. bell is exp(-t^2/2). */
 VEC_FN vf vf_normal_tail(vf t, vf bell)
 {
     vf u = 1.0f / vf_fma(t, vf_set1(0.5f), vf_set1(1.0f));
@@ -164,7 +164,7 @@ VEC_FN vf vf_log10(vf x)
     vf r = vf_fma(f, vf_set1(-0x1.5b235ep-27f), f * f * q);
     r = vf_fma(k, vf_set1(0x1.3509f8p-18f), r);
     r = vf_fma(f, vf_set1(0x1.bcb7b2p-2f), r);
-    return vf_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2), 10 + 24 bits
+    return vf_log_limits(x, vf_fma(k, vf_set1(0x1.344p-2f), r)); // log10(2): 11 + 24 bits
 }
 
 /** Error function: 2 ulp. x + x g(x^2) up to 1, then 1 - exp(-x (1 + g(x))). */
@@ -182,7 +182,7 @@ VEC_FN vf vf_erf(vf x)
     return vf_select(vf_lt(a, vf_set1(1.0f)), vf_fma(x, p, x), vf_copysign(large, x));
 }
 
-/* y log2(x) in f64 for the lanes of one vd: m in [2/3, 4/3), k its exponent. */
+/* y log2(x) in f64, for x = m 2^k with m in [2/3, 4/3); clamped to [-200, 200]. */
 VEC_FN vd vec_pow_log2(vd m, vd k, vd y)
 {
     vd f = m - 1.0;

@@ -68,7 +68,7 @@ VEC_FN vd vd_exp2_poly(vd r)
                       7.0549744770552931e-09, 4.4565705107098272e-10, 2.5625422887287152e-11);
 }
 
-/* x = m 2^k with m in [sqrt(1/2), sqrt(2)); returns m. Denormals are scaled first. */
+/* Splits x > 0 into m 2^k with m in [sqrt(1/2), sqrt(2)); returns m. Denormals are scaled first. */
 VEC_FN vd vd_split(vd x, vd *k)
 {
     vdm tiny = vd_lt(x, vd_set1(0x1p-1022));
@@ -129,7 +129,7 @@ VEC_FN vul vd_trig(vd x, vd *sine, vd *cosine)
     return quadrant;
 }
 
-/* asin(x) = x + x z g(z), z = x^2 <= 1/4, and atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
+/* g(z) of asin(x) = x + x z g(z), z = x^2 <= 1/4; of atan(x) = x + x z g(z), z <= tan(pi/8)^2 */
 VEC_FN vd vd_asin_rest(vd z)
 {
     /* minimax.py asin_d */

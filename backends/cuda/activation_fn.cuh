@@ -104,7 +104,7 @@ template <bool NEAR> __device__ __forceinline__ float tail_at(float t)
 /* exp(-x^2 / 2) */
 template <bool NEAR> __device__ __forceinline__ float bell_at(float x)
 {
-    const float high = -0.721347511f, low = -9.62981496e-09f; /* of -log2(e) / 2 */
+    const float high = -0.721347511f, low = -9.62981496e-09f; /* their sum is -log2(e) / 2 */
     float s = x * x, y = s * high, e = exp2_fast(y);
     if (NEAR)
         return e;

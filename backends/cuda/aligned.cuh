@@ -13,6 +13,7 @@
 
 namespace ts {
 
+/** True for a tensor whose data is not aligned to 16 bytes. */
 inline bool lies_badly(const ts_value &v)
 {
     return v.tag == TS_TAG_TENSOR && !aligned16(ts_kernel_data(v.t));

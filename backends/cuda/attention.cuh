@@ -28,6 +28,8 @@ struct attention_operand {
 enum attention_type { ATTENTION_F32, ATTENTION_F64, ATTENTION_BF16, ATTENTION_F16 };
 enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 
+/** Arguments of all attention kernels. A batch is a sequence if sequences are packed. Forward does
+ * not use g, dq, dk and dv. */
 struct attention_call {
     attention_type type;
     attention_operand q, k, v, out, g, dq, dk, dv;
@@ -38,12 +40,12 @@ struct attention_call {
                           attention_plain_pairs_kernel() */
     int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
-    float *parts; /* partial results of each run of keys or rows: forward with few rows, backward by
-                     mma */
-    int splits;   /* runs in parts */
+    float *parts; /* partial results, one per run. Runs are the parts into which blocks divide the
+                     keys (forward with few rows) or the streamed tiles (backward by mma) */
+    int splits;   /* number of runs */
     bool early;        /* sm_90 and later: a kernel may begin before the previous kernel ends */
     unsigned *taken;   /* Hopper: counter from which blocks take their next rows or keys */
-    double scale;      /* of the scores */
+    double scale;      /* factor of the raw scores q k */
     float to_log2;     /* multiplies a score to give an exponent of 2: a raw score, or if `bent`
                           the result of attention_score() */
     float raw_to_log2; /* multiplies a raw score (q k, unscaled) to give an exponent of 2 */

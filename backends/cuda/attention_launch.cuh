@@ -24,6 +24,7 @@ cudaError_t attention_launch_as(bool early, void (*kernel)(P...), int64_t heads,
     ts_cuda_grid grid = {dim3((unsigned)blocks), dim3(threads), (unsigned)bytes, 1};
     return early ? launch_early(kernel, grid, stream, x...) : launch(kernel, grid, stream, x...);
 }
+/** attention_launch_as() with early = false. */
 template <class... P, class... X>
 cudaError_t attention_launch(void (*kernel)(P...), int64_t heads, int64_t length, int rows,
                              int threads, int bytes, cudaStream_t stream, const X &...x)

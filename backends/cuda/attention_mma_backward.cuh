@@ -6,14 +6,15 @@
  * g out:
  *   dq = scale ds k,  dk = scale dsT q,  dv = pT g.
  * A block holds one pair of tiles in shared memory and streams the tiles of the other pair: it
- * holds (q, g) in the pass over queries and (k, v) in the pass over keys. In both passes s is the
- * product of the pairs' first tiles and dp that of the second tiles, held times streamedT, so each
- * warp's accumulators are the left operands of its next products.
+ * holds (q, g) in the pass over queries and (k, v) in the pass over keys. In both passes
+ *   s = first held tile * first streamed tileT,  dp = second held tile * second streamed tileT,
+ * so the accumulators of s and dp are the left operands of the warp's next products.
  *
  * Beyond 128 columns two warps share 16 rows, and each sums half of the columns. For halves, each
  * of the two computes half of p and ds, and they exchange the halves in shared memory. For f32,
  * whose tiles fill the shared memory, both compute all of p and ds. If there are too few blocks,
- * several blocks share the streamed tiles, and a second kernel adds their partial sums.
+ * the streamed tiles are divided into runs, one per block, and a second kernel adds the partial
+ * sums of the runs.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_BACKWARD_CUH
@@ -48,7 +49,7 @@ inline int64_t attention_mma_passing(const attention_call &c, bool keys, int wid
     return keys ? tiles * c.share : tiles;
 }
 
-/** Address in c.parts of a run's f32 sums of one row: dk and dv, or dq. */
+/** Address in c.parts of the f32 sums of one row in one run: dk and then dv, or dq. */
 __device__ __forceinline__ float *attention_part(const attention_call &c, bool keys, int run,
                                                  int batch, int head, int row)
 {
@@ -177,7 +178,7 @@ static __global__ void __launch_bounds__(256, 1)
                 if (RULES && c.bent)
                     x = rules.score<T>(x, row, key, slope);
                 float power = x * c.to_log2 - pair.x, change = dp[0][n][e];
-                if (RULES && c.bent) /* the rounding error of the lowest numbers can make it > 0 */
+                if (RULES && c.bent) /* > 0 only by rounding, for scores near -2e38 */
                     power = power > 0 ? 0 : power;
                 float p = visible ? exp2_fast(power) : 0;
                 s[0][n][e] = p;

@@ -73,7 +73,8 @@ __device__ __forceinline__ attention_bits<N> attention_bits_of_keys(F &&chunk)
 {
     int lane = threadIdx.x % 32, quad = lane % 4, team = lane / 4;
     attention_bits<N> bits = {};
-    /* lanes of the same quad share 2 N rows; eight of them take one each in turns */
+    /* The 8 lanes with the same `quad` need bits of the same 2 N rows. In each iteration, each of
+       them computes the bits of one row and sends them to the others. */
 #pragma unroll
     for (int first = 0; first < 2 * N; first += 8) {
         int own = first + team;

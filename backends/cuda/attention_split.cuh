@@ -18,14 +18,14 @@
 
 namespace ts {
 
-/** Sizes of a block. TALL: 16 rows each. */
+/** Sizes of a block. TALL: number of fragments of 16 rows. */
 template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static constexpr int depth = DEPTH_, tall = TALL_, rows = 16 * tall, warps = 4,
                          threads = 32 * warps, stages = 3;
     static constexpr int row_bytes = depth * (int)sizeof(T),
-                         keys = row_bytes > 128 ? 16 : 32; /* of a warp's tile */
+                         keys = row_bytes > 128 ? 16 : 32; /* keys per warp's tile */
     static constexpr int tile = keys * row_bytes, ring = 2 * stages * tile,
-                         blocks = row_bytes > 256 ? 1 : 2; /* per multiprocessor */
+                         blocks = row_bytes > 256 ? 1 : 2; /* blocks per multiprocessor */
     static constexpr int unit = keys * warps; /* a run's number of keys is a multiple of it */
     static constexpr int bytes = warps * ring;
     static_assert(bytes >= warps * rows * (depth + 2) * 4, "the ring later holds f32 results");

@@ -334,7 +334,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     /* top and sum of the rows of `round` while the previous round's rows are not yet written */
     float next_top[2], next_sum[2];
     uint32_t p[WIDE / 16][4];
-    int first, tiles; /* of the rows of `round` */
+    int first, tiles; /* rows of `round`: first row, and number of tiles of keys that they see */
     auto release = [&](uint32_t barrier) {
         if (thread == 0)
             barrier_arrive(barrier);
@@ -346,7 +346,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     attention_bits<WIDE / 8> kept = {}, shown = {};
     constexpr bool FETCHES = RULES == ADDED && DEPTH <= 192; /* registers are left to hold them */
-    attention_addends<T, FETCHES ? WIDE / 8 : 1> added; /* of the next tile */
+    attention_addends<T, FETCHES ? WIDE / 8 : 1> added; /* mask of the next tile */
     auto fetch_added = [&](int from) {
         if constexpr (FETCHES)
             added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,

@@ -143,7 +143,8 @@ static __global__ void __launch_bounds__(384, 1)
             if (index >= all)
                 break;
             work w(c, index, blocks, together);
-            int begin = w.first + group * 64, own = begin + warp * 16 + lane / 4; /* and own + 8 */
+            /* this lane's keys are own and own + 8 */
+            int begin = w.first + group * 64, own = begin + warp * 16 + lane / 4;
             float dk[DEPTH / 8][4] = {}, dv[DEPTH / 8][4] = {}, s[ROWS / 8][4], dp[ROWS / 8][4],
                              dq[8][4];
             uint32_t p[ROWS / 16][4], ds[ROWS / 16][4];
@@ -342,7 +343,7 @@ static __global__ void __launch_bounds__(256)
         column = (ROWS == 128 ? 0 : part % 2 * 64) + lane % 4 * 8;
     const float4 *from = (const float4 *)c.sums + ((int64_t)heads * parts + part) * 1024 + thread;
     float scale = (float)c.scale;
-    uint32_t x[2][2][4]; /* rows, columns / 32, and of the four next lanes */
+    uint32_t x[2][2][4]; /* packed pairs: [row, row + 8][column, column + 32][n % 4] */
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         float4 v = from[n * 128];

@@ -80,7 +80,7 @@ static __global__ void __launch_bounds__(384, 1)
     } else {
         registers_grow<240>();
         int thread = threadIdx.x % 128, lane = thread % 32, begin = first + group * 64,
-            own = begin + thread / 32 * 16 + lane / 4; /* and own + 8 */
+            own = begin + thread / 32 * 16 + lane / 4; /* this lane's rows: own, own + 8 */
         uint32_t own_q = q + group * 64 * 128, own_g = g + group * 64 * 128;
         float dq[DEPTH / 8][4] = {}, s[WIDE / 8][4], dp[WIDE / 8][4];
         uint32_t ds[WIDE / 16][4];

@@ -157,7 +157,7 @@ struct readers {
             o = first + (k - 1) * a.in;
         if (a.map == TS_AXIS_REFLECT) {
             o = k == 0 ? first : k == 1 ? a.padding - i : 2 * (a.in - 1) - i + a.padding;
-            if ((k == 1 && i == 0) || (k == 2 && i == a.in - 1)) /* the same as candidate 0 */
+            if ((k == 1 && i == 0) || (k == 2 && i == a.in - 1)) /* equals candidate 0 */
                 return -1;
         }
         return o >= 0 && o < a.out ? o : -1;

@@ -1,5 +1,5 @@
-/** @file capture.h  CUDA graphs: functions of the backend's table, documented there, and the lock
- * between captures and device-wide waits. */
+/** @file capture.h  CUDA graphs: the backend's slots capture_* (documented in tessera/backend.h),
+ * and the lock between captures and device-wide waits. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_CAPTURE_H
 #define TS_CUDA_CAPTURE_H
@@ -21,7 +21,7 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
  *  device, so the call and captures exclude each other. With `patient` the call waits for captures
  *  to end; otherwise it returns cudaErrorNotReady during a capture. */
 cudaError_t ts_cuda_wait_for_device(bool patient);
-/** Call before and after a capture, both in the capturing thread. */
+/** Call enter before and leave after a capture, both in the capturing thread. */
 void ts_cuda_capture_enter(void);
 void ts_cuda_capture_leave(void);
 

@@ -57,7 +57,7 @@ __device__ __forceinline__ void tma_load_windows(uint32_t to, const CUtensorMap 
  * stored. */
 template <int SETS, int WIDE, int STAGES, int BLOCKS> struct conv_shape {
     static constexpr int sets = SETS, tall = 128 * SETS, wide = WIDE, stages = STAGES,
-                         blocks = BLOCKS; /* per multiprocessor */
+                         blocks = BLOCKS; /* resident blocks per multiprocessor */
     static constexpr int image_bytes = tall * 128, stage_bytes = image_bytes + wide * 128,
                          slab_bytes = 64 * 128; /* staging area for the results of a group */
     static constexpr int bytes =
@@ -181,7 +181,7 @@ template <int SETS, int TALL> struct conv_by_shape {
     static constexpr int sets = SETS, tall = TALL, wide = 4 * SETS / TALL, stages = 4;
     static constexpr int slab = 64 * 128, stage_bytes = (tall + wide) * slab;
     static constexpr int bytes = stages * stage_bytes + tile_ring<stages>::bytes;
-    static constexpr int sums = 64 * 64 * tall * wide; /* of a tile */
+    static constexpr int sums = 64 * 64 * tall * wide; /* number of sums in a tile */
     static_assert(tall == sets || tall == 2 * sets, "the groups divide rows or elements");
 };
 

@@ -8,7 +8,7 @@
 
 TS_BEGIN_DECLS
 
-/* `state`, that of the backend, is not used. */
+/* The functions do not use `state`. */
 
 /** Starts recording; if a recording runs, drops its records. TS_ERR_UNSUPPORTED if CUPTI is missing
  *  or another tool uses it. */

@@ -38,7 +38,7 @@ template <class... X> constexpr const char *names_of() { return __PRETTY_FUNCTIO
  * reads this struct is compiled once for all functors and element types. */
 template <int N> struct loop_types {
     const char *names; /* names_of() functor, result, operands */
-    int bytes;         /* of the functor's members; 0: none */
+    int bytes;         /* bytes of the functor's members; 0: none */
     bool draws;        /* ts_cuda_formula.draws */
     int item[N];       /* bytes of an element */
     bool wide[N];      /* numbers are f32 (loop_number()) */
@@ -75,6 +75,7 @@ __attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &
     ts_cuda_describe(&formula);
     return TS_OK;
 }
+/** The same, with types deduced from the functor F, the result R and the operands T. */
 template <class F, class R, class... T>
 ts_status describe(const ts_frame *f, const ts_space &space, const F &fn)
 {

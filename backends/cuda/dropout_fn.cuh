@@ -8,6 +8,7 @@
 
 namespace ts::fn {
 
+/** Drops an element by its random word; multiplies the others by `factor`, 1 / (1 - p). */
 struct dropout_fn {
     uint32_t below; /* an element is dropped if the upper 24 bits of its word are below the
                        threshold */

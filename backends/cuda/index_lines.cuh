@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(LINE_THREADS)
             to[r] = next[r];
             value[r] = widen(coming[r]);
         }
-        fetch(begin + LINE_ROWS * blockDim.x); /* on its way while these are added */
+        fetch(begin + LINE_ROWS * blockDim.x); /* the next loads overlap these additions */
 #pragma unroll
         for (int r = 0; r < LINE_ROWS; r++) {
             bool own = to[r] >= 0;
@@ -388,6 +388,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
+/** Launches scatter: out is self with the elements of src stored at the indices. U is a type of the
+ * element's size. */
 template <class U>
 cudaError_t lines_set(const line_shape &l, const indices &index, const U *self, const U *src,
                       U *out, cudaStream_t stream)
@@ -403,6 +405,8 @@ template <class T> int64_t lines_bytes(const line_shape &l)
     return l.shares > 1 ? l.shares * l.count * l.n * (int64_t)sizeof(wide_t<T>) : 0;
 }
 
+/** Launches scatter_add: out is self plus the elements of src at the indices. scratch has
+ * lines_bytes<T>(l) bytes; NULL for 0. */
 template <class T>
 cudaError_t lines_add(const line_shape &l, const indices &index, const T *self, const T *src,
                       T *out, void *scratch, cudaStream_t stream)

@@ -13,6 +13,7 @@
 
 TS_BEGIN_DECLS
 
+/** The grid of a launch. */
 typedef struct ts_cuda_grid {
     dim3 blocks, threads;
     unsigned shared;  /* bytes of dynamic shared memory */
@@ -60,6 +61,7 @@ cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t 
     void *addresses[] = {(void *)&args...};
     return ts_cuda_launch((const void *)kernel, &grid, addresses, stream);
 }
+/** launch() by ts_cuda_launch_early(). */
 template <class... P, class... A>
 cudaError_t launch_early(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t stream,
                          const A &...args)

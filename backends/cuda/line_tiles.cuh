@@ -23,6 +23,7 @@ enum {
     TILES = 512 /* tiles that occupy a device; tiles become smaller if there would be fewer */
 };
 
+/** Division of lines into tiles; made by line_tiles_of(). */
 struct line_tiles {
     lines l;
     int outers;       /* indices o per tile; 0: a tile has `width` lines of one o */
@@ -177,6 +178,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
         each_piece(1, [&](int i, int64_t to) { y[to] = tile[i]; });
 }
 
+/** Launches tiles_kernel(): calls f for each line of the inputs x and writes the results to y. */
 template <class T, int INPUTS, class F>
 cudaError_t tiles_launch(const line_tiles &t, const F &f, const T *const (&x)[INPUTS], T *y,
                          cudaStream_t stream)

@@ -15,6 +15,7 @@
 
 namespace ts {
 
+/** The lines of a contiguous tensor (outer, count, inner). */
 struct lines {
     int64_t outer, count, inner;
 

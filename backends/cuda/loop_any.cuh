@@ -165,6 +165,7 @@ __device__ __forceinline__ void any_body(const any_space<N> &s, const F &fn,
     any_store(s, at, y);
 }
 
+/** Applies fn in A to the elements of a space whose dtypes are known only at run time. */
 template <class A, class F, int N>
 __global__ void __launch_bounds__(LOOP_THREADS)
     any_kernel(const __grid_constant__ any_space<N> s, const F fn)

@@ -32,7 +32,7 @@ enum loop_walk : uint8_t {
  * count accesses and strides are in bytes per access; with walk_runs and walk_tiles, sizes[0] is
  * the number of runs per row and strides[k][0] the bytes per element. Other dims count indices. */
 template <int OPERANDS> struct loop_space {
-    uint32_t accesses; /* of V elements each, or runs */
+    uint32_t accesses; /* number of accesses of V elements, or of runs */
     uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
     int ndim;
     divisor sizes[TS_MAX_DIMS];
@@ -50,7 +50,7 @@ template <int OPERANDS> struct loop_space {
     uint8_t lanes;    /* log2 of the runs of a tile along dim 0 */
     uint32_t row;     /* elements along dim 0 */
     uint32_t beside;  /* elements along dim 1, for tiles */
-    divisor tiles[2]; /* along dims 0 and 1 */
+    divisor tiles[2]; /* numbers of tiles along dims 0 and 1 */
 };
 
 enum {

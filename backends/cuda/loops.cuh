@@ -176,6 +176,7 @@ __device__ __forceinline__ void loop_body_single(const loop_space<sizeof...(T) +
     at.store(s, out);
 }
 
+/** Applies fn to the elements of a space, in accesses of V elements. */
 template <int V, class F, class R, class... T>
 __global__ void __launch_bounds__(LOOP_THREADS)
     loop_kernel(const __grid_constant__ loop_space<sizeof...(T) + 1> s, const F fn)
@@ -201,7 +202,8 @@ template <int N> struct loop_kernels {
     const void *wide; /* accesses of `width` elements */
     int width;
     const void *single; /* loop_kernel with V = 1, or any_kernel */
-    void (*number)(const ts_frame *, const ts_operand &, int, bool, double *); /* of any_kernel */
+    /* stores the bits of a host operand for any_kernel, as loop_launcher::number */
+    void (*number)(const ts_frame *, const ts_operand &, int, bool, double *);
 };
 
 /** Launches one of the kernels with accesses of `width` elements of the functor's types. */

@@ -13,11 +13,13 @@
 
 namespace ts {
 
+/** Arguments of a forward pass. Tensors are contiguous: x, residual, y and sum (rows, n), weight
+ * and bias (n), mean and rstd (rows). */
 template <class T> struct norm_rows {
-    const T *x, *residual; /* residual and sum = x + residual: only with ADD */
-    const T *weight, *bias;
-    T *y, *sum;
-    float *mean, *rstd;
+    const T *x, *residual;  /* residual: only with ADD, which normalizes x + residual */
+    const T *weight, *bias; /* NULL: none; an RMS norm has no bias */
+    T *y, *sum;             /* sum: only with ADD, receives x + residual; NULL: not requested */
+    float *mean, *rstd;     /* NULL: not requested */
     int64_t rows, n;
     float eps;
 };
@@ -140,6 +142,7 @@ constexpr int norm_threads = norm_with_all<T, S, ADD> ? norm_threads_with_all
                              : V == 1 || ADD          ? 512
                                                       : 640;
 
+/** Normalizes rows that fit in registers. */
 template <class T, class S, int V, bool RMS, bool ADD>
 __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
     norm_kernel(const __grid_constant__ norm_rows<T> a)
@@ -265,6 +268,7 @@ template <class T, class S, bool RMS, bool ADD> struct norm_formula : norm_sums<
 
 #endif /* sm_90 */
 
+/** Normalizes rows that stream through shared memory. */
 template <class T, class S, bool RMS, bool ADD>
 __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks + 1) / 2)
     norm_stream_kernel(const __grid_constant__ norm_rows<T> a)

@@ -11,7 +11,7 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_padding {
     int64_t rows, columns, inner;
     bool a, b, c;
-    bool last; /* of b, only the last columns, which do not fill a vector, are copied */
+    bool last; /* only those last columns of b that do not fill a vector are copied */
 } ts_cuda_padding;
 
 /** Whether a product is faster over padded copies; if so, sets *padding. The answer depends only on

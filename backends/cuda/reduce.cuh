@@ -59,9 +59,10 @@ struct reduction {
                              be loaded at once */
     bool chunked;         /* a unit is what a group loads at once: one piece per thread, all from
                              one run of the innermost reduced dim */
-    int group;            /* threads of a result, or beside each other */
-    int64_t share;        /* units of a result that a block takes */
-    int64_t run;          /* units in the dim that is read along */
+    int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel: threads
+                             of a block that have different results */
+    int64_t share;        /* units of a result that a block reduces */
+    int64_t run;          /* units in the innermost dim along which threads load */
     quotient by_run;
 
     /** Offset of element i of the dims from `first` on. */
@@ -434,8 +435,8 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 /** Blocks that keep a device busy: constants, so that the order of sums is the same on all. */
 enum {
     BUSY = 1024,
-    MANY = 2048,     /* results that keep it busy with a warp each */
-    TURNS = 5,       /* accesses of a block that take as long as a second launch */
+    MANY = 2048,     /* results that keep a device busy with a warp each */
+    TURNS = 5,       /* iterations of a block that take as long as a second launch */
     LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */
 };
 

@@ -63,11 +63,13 @@ template <class X, class OP, class PRE, class S = X> struct plain_fold {
     }
 };
 
+/** Runs a plain_fold with elements of T. */
 template <class T, class OP, class PRE>
 ts_status plain(ts_frame *f, double factor, bool root)
 {
     return reduce<T>(f, plain_fold<wide_t<T>, OP, PRE>{factor, root});
 }
+/** plain() for the call's floating dtype. */
 template <class OP, class PRE>
 ts_status real(ts_frame *f, double factor = 1, bool root = false)
 {

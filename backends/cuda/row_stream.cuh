@@ -44,7 +44,7 @@ struct stream_shape {
 template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int V = vec16<T>, vecs = S::vecs;
     using vector = vec<T, V>;
-    static constexpr int slots = 32 * vecs;             /* of a warp */
+    static constexpr int slots = 32 * vecs;             /* vectors per warp, input and stage */
     static constexpr int parts = S::warps * S::cluster; /* parts of a row: one per warp */
     static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
@@ -54,17 +54,17 @@ template <class T, class S, int ARRAYS> struct row_stream {
         uint64_t full[S::stages][S::warps], all[4]; /* barriers */
     };
 
-    const T *in[2]; /* ARRAYS of them */
+    const T *in[2]; /* the ARRAYS inputs */
     int64_t rows, n;
     vector *ring; /* this warp's part of the block's (stages, ARRAYS, warps, 32 * vecs) vectors */
     exchange_place *place;
-    int64_t row, step; /* row that first() or second() works on */
+    int64_t row, step; /* row that first() or second() works on; distance to the next row */
     int count;         /* vectors of this block's segment */
     int chunk, own;    /* vectors of a warp with a full share; vectors of this warp */
-    float elements;    /* of this thread */
+    float elements;    /* number of this thread's elements */
     int stage;         /* stage of the ring with the row */
     int turn;          /* number of the row among this block's rows */
-    uint64_t policy;   /* of loads */
+    uint64_t policy;   /* L2 cache policy of the loads */
 
     static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
     static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }

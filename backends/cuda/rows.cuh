@@ -288,7 +288,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
             return;
         if constexpr (STREAM && sizeof(x) == 16)
             store_stream(to, x);
-        else if constexpr (S::rows > 1 || !S::full) /* under a condition */
+        else if constexpr (S::rows > 1 || !S::full) /* some threads may not store */
             store_whole(to, x);
         else
             *to = x;

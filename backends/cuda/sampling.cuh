@@ -11,11 +11,12 @@ namespace ts {
 /* -------------------------------------------------------------------------- permutations ---- */
 
 /*
- * The CPU's shuffle: for i from n - 1 down, element i is swapped with partner h(i) among 0 .. i.
- * The element at position q before step i came from position j in the latest earlier step, the
- * smallest j > i with h(j) = q. So the result at i is the end of a chain: from i to the smallest j
- * > i with the same partner, then from j to the smallest k > j whose partner is j, and so on. The
- * result at i is the last position of the chain. The expected length of a chain is below ln n.
+ * The CPU's shuffle starts from 0, 1, ..., n - 1. For i from n - 1 down to 0, step i swaps elements
+ * i and h(i), where the partner h(i) is one of 0 .. i; position i is final after step i. Its value
+ * is the element at h(i) before step i. The last step j > i that wrote position h(i) is the
+ * smallest j > i with h(j) = h(i); it brought the element at j. The last step that wrote position j
+ * before that is the smallest k > j with h(k) = j, and so on. The result at i is therefore the last
+ * position of the chain h(i), j, k, ... The expected length of a chain is below ln n.
  */
 template <class I> struct permutation {
     I *partner;        /* h(i) */
@@ -30,6 +31,7 @@ template <class I> struct permutation {
     static int64_t bytes(int64_t n) { return 4 * n * (int64_t)sizeof(I); }
 };
 
+/** Draws the partners and links the steps of each partner. */
 template <class I>
 static __global__ void partners_kernel(permutation<I> p, int64_t n, ts_rng_state rng)
 {
@@ -43,6 +45,7 @@ static __global__ void partners_kernel(permutation<I> p, int64_t n, ts_rng_state
         atomicMin(&p.first[q], (I)i);
 }
 
+/** Follows the chain of each position and stores its end. */
 template <class T, class I>
 static __global__ void follow_kernel(permutation<I> p, T *out, int64_t n)
 {
@@ -60,6 +63,8 @@ static __global__ void follow_kernel(permutation<I> p, T *out, int64_t n)
     out[i] = (T)(at == p.none ? q : at);
 }
 
+/** Writes a random permutation of 0 .. n - 1 to out. scratch: permutation<I>::bytes(n) bytes. I is
+ * an unsigned type that holds n. */
 template <class T, class I>
 cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStream_t stream)
 {
@@ -83,15 +88,17 @@ static __device__ __forceinline__ void check_weight(const reporter &out, double 
 }
 
 /**
- * Sampling with replacement. A draw is the first category at which the prefix sum of weights
- * exceeds u times the total, u uniform in [0, 1). A thread sums a run of categories; each draw
- * finds its run by binary search and then scans the run. A block computes one row.
+ * Sampling with replacement: p is (rows, n), y (rows, draws), and a block computes one row. A draw
+ * is the first category at which the prefix sum of weights exceeds u times the total, u uniform in
+ * [0, 1). A thread sums a run of categories; each draw finds its run by binary search and then
+ * scans the run.
  */
 template <class T>
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     sample_kernel(const T *p, int64_t *y, int64_t n, int64_t draws, ts_rng_state rng, reporter out)
 {
-    __shared__ double before[SAMPLE_THREADS + 1], warps[32]; /* sum of the runs before one */
+    /* before[r]: sum of all runs before run r; warps: sums of the warps' runs */
+    __shared__ double before[SAMPLE_THREADS + 1], warps[32];
     int64_t row = blockIdx.x, run = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS,
             from = threadIdx.x * run;
     int64_t to = from + run < n ? from + run : n;

@@ -1,4 +1,9 @@
-/** @file softmax.cu  softmax and log_softmax over one dim, and their gradients. */
+/**
+ * @file softmax.cu  softmax and log_softmax over one dim, and their gradients.
+ *
+ * softmax_rows.cuh has the kernels of f32, bf16 and f16 over the last dim. over_lines() launches
+ * the kernels of all other calls: f64, another dim, and rows that those kernels do not support.
+ */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/aligned.cuh"
 #include "backends/cuda/line_tiles.cuh"

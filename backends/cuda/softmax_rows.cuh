@@ -1,4 +1,13 @@
-/** @file softmax_rows.cuh  Softmax, log-softmax and their gradients over rows. */
+/**
+ * @file softmax_rows.cuh  Softmax, log-softmax and their gradients over contiguous rows of f32,
+ * bf16 or f16.
+ *
+ * softmax_rows() and softmax_backward_rows() choose a kernel by dtype, row length and alignment:
+ *   softmax_kernel, softmax_backward_kernel                the row is in registers
+ *   softmax_packed_kernel                                  long rows of halves, packed in registers
+ *   softmax_stream_kernel, softmax_backward_stream_kernel  longer rows, streamed through shared
+ *                                                          memory (sm_90)
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_SOFTMAX_ROWS_CUH
 #define TS_CUDA_SOFTMAX_ROWS_CUH
@@ -65,6 +74,7 @@ template <class T> struct joined_exps : plain_parts {
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
+/** The exponentials of a row of which each thread holds a part in registers. */
 template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
     using A = wide_t<T>;
 
@@ -80,6 +90,7 @@ template <class T, class S, int V> struct row_exps : own_exps<T, S::vecs, V> {
     }
 };
 
+/** y = softmax(x) over rows of n elements; with LOG, log_softmax. */
 template <class T, class S, int V, bool LOG>
 __global__ void __launch_bounds__(S::most) softmax_kernel(const T *x, T *y, int64_t rows, int64_t n)
 {
@@ -358,6 +369,8 @@ cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
     });
 }
 
+/** Launches softmax (with LOG, log_softmax) of x (rows, n) into y.
+ * cudaErrorNotSupported if no kernel supports the row length on the device. */
 template <class T, bool LOG>
 cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cuda_device *d,
                          cudaStream_t stream)
@@ -387,6 +400,7 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
     return e;
 }
 
+/** Like softmax_rows(), for the gradient: g, y and dx are (rows, n); y is the forward result. */
 template <class T, bool LOG>
 cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, int64_t n,
                                   const ts_cuda_device *d, cudaStream_t stream)

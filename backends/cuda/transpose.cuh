@@ -16,12 +16,13 @@ enum { TURN = 64, TURN_THREADS = 256, TURN_ROUNDS = TURN * TURN / TURN_THREADS, 
 /** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides
  * are in elements. */
 struct turned {
-    uint32_t a, b; /* sizes */
+    uint32_t a, b; /* sizes of dims a and b */
     int64_t to_step, from_step; /* stride of b in the destination, of a in the source */
     split<uint32_t> across_a, across_b; /* number of tiles along a and along b */
     walk<uint32_t, 2> rest;             /* the other dims */
 };
 
+/** Transposes tiles of TURN x TURN elements; one block per tile. */
 template <class E>
 __global__ void __launch_bounds__(TURN_THREADS)
     turn_kernel(const __grid_constant__ turned t, E *to, const E *from)
@@ -82,9 +83,9 @@ __global__ void __launch_bounds__(TURN_THREADS)
     turn_words_kernel(const __grid_constant__ turned t, uint32_t *to, const uint32_t *from)
 {
     constexpr int rounds = 32 * 32 / TURN_THREADS, rows = TURN_THREADS / 32;
-    __shared__ uint32_t tile[P][32][33]; /* [which of P][along b][along a] */
+    __shared__ uint32_t tile[P][32][33]; /* [word of the block][index along b][index along a] */
     uint32_t i = t.across_b.of(blockIdx.x), j = t.across_a.of(i);
-    /* in blocks */
+    /* origin of the tile, in blocks of P x P elements */
     uint32_t b = (blockIdx.x - i * t.across_b.d) * 32, a = (i - j * t.across_a.d) * 32;
     uint32_t x = threadIdx.x % 32, y = threadIdx.x / 32, end_a = t.a / P, end_b = t.b / P;
     int64_t at[2], from_step = t.from_step / P, to_step = t.to_step / P; /* in words */
@@ -130,6 +131,8 @@ inline bool turns(const ts_space &s, int *a, int *b)
            s.sizes[*b] >= TURN_LEAST && s.sizes[*a] <= most && s.sizes[*b] <= most;
 }
 
+/** Copies operand 1 of s to operand 0; turns() chose the dims a and b. E: a type of the element's
+ * size. */
 template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
 {
     int64_t sizes[TS_MAX_DIMS], to[TS_MAX_DIMS], from[TS_MAX_DIMS], item = sizeof(E), tiles = 1;

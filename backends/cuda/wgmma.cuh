@@ -51,7 +51,8 @@ __device__ __forceinline__ void tma_load_tile(uint32_t to, const CUtensorMap *ma
         tma_load(to + slab * ROWS * 128, map, slab * 64, row, head, batch, barrier);
 }
 
-/** Makes the threads' shared-memory stores visible to TMA. Call before the barrier. */
+/** Makes the calling thread's stores to shared memory visible to TMA. Call it before the barrier
+ * after which a thread starts a TMA store of them. */
 __device__ __forceinline__ void tma_sees_shared()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -175,7 +176,8 @@ template <class T, int W> struct wgmma;
 
 #define WGMMA(T, W, i, j, k, l, m)                                                                 \
     template <> struct wgmma<T, W> {                                                               \
-        /* a and b by columns or by rows (A_ROWS, ROWS); some = 0: d is overwritten. */            \
+        /* d = a b if some is 0, else d += a b. a and b are descriptors by_columns(), or, with */  \
+        /* A_ROWS = 1 or ROWS = 1, by_rows(). */                                                   \
         template <int ROWS = 0, int A_ROWS = 0>                                                    \
         static __device__ __forceinline__ void columns(float (&d)[W / 8][4], uint64_t a,           \
                                                        uint64_t b, int some)                       \
@@ -187,7 +189,7 @@ template <class T, int W> struct wgmma;
                          : WGMMA_TILES_##W                                                         \
                          : "l"(a), "l"(b), "r"(some), "n"(ROWS), "n"(A_ROWS));                     \
         }                                                                                          \
-        /* a from registers, b by rows; d grows. */                                                \
+        /* d += a b. a is in registers (pack_left()), b is a descriptor by_rows(). */              \
         static __device__ __forceinline__ void rows(float (&d)[W / 8][4], const uint32_t (&a)[4],  \
                                                     uint64_t b)                                    \
         {                                                                                          \
@@ -240,7 +242,7 @@ template <class T, int B_ROWS, int N>
 __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
                                                  const uint32_t (&p)[B_ROWS / 16][4], uint32_t b)
 {
-    constexpr int FIRST = N > 16 ? 16 : N; /* tiles of 8 columns of an instruction */
+    constexpr int FIRST = N > 16 ? 16 : N; /* 8-column tiles of d that the first product computes */
 #pragma unroll
     for (int k = 0; k < B_ROWS / 16; k++) {
         wgmma<T, FIRST * 8>::rows(reinterpret_cast<float(&)[FIRST][4]>(d), p[k],
@@ -300,8 +302,9 @@ template <int STAGES> struct tile_ring {
     }
 };
 
-/** Multiplies the accumulators of a group of four warps by the factors of their rows, rounds them,
- * and stores them in a tile of 64 rows. */
+/** Multiplies the accumulators of a group of four warps by a factor per row, rounds the products to
+ * T, and stores them in a tile of 64 rows. low and high: factors of rows lane / 4 and lane / 4 + 8
+ * of the warp's 16 rows. */
 template <class T, int N>
 __device__ __forceinline__ void put_group(uint32_t tile, const float (&x)[N][4], float low,
                                           float high)
@@ -333,10 +336,10 @@ __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p
 }
 
 /**
- * Multiplies the accumulators of a group of four warps by the factors of their rows, rounds them,
- * and stores them in rows `row` to row + 63 of a tile of ROWS rows, which the group no longer
- * reads. Then writes up to `rows` of these rows and `columns` columns to memory at `to`, `step`
- * elements from row to row.
+ * Multiplies and rounds accumulators as put_group() does, and stores them in rows `row` to row + 63
+ * of a tile of ROWS rows, whose contents the group no longer needs. Then copies the first `rows` of
+ * these rows and the first `columns` columns to global memory at `to`, with row stride `step` in
+ * elements.
  */
 template <class T, int ROWS, int N>
 __device__ __forceinline__ void write_group(uint32_t tile, int row, const float (&x)[N][4],
@@ -344,7 +347,7 @@ __device__ __forceinline__ void write_group(uint32_t tile, int row, const float 
                                             int columns)
 {
     int lane = threadIdx.x % 32, mine = row + threadIdx.x % 128 / 32 * 16;
-    turn_wait(8 + threadIdx.x / 128, 128); /* products read the tile until all of them are done */
+    turn_wait(8 + threadIdx.x / 128, 128); /* until no warp's products read the tile */
     auto at = [&](int r, int chunk) {
         return tile + chunk / 8 * (ROWS * 128) + r * 128 + ((chunk % 8 ^ r % 8) << 4);
     };

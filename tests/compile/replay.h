@@ -54,6 +54,7 @@ static inline void check_same_states(net a, net b)
         ck_assert_uint_eq(ts_version(u[i]), ts_version(v[i]));
 }
 
+/** State of the functions under test, passed as ctx. Each test uses the fields that it needs. */
 typedef struct hooks {
     double factor, other;
     int64_t count;
@@ -62,8 +63,8 @@ typedef struct hooks {
     const char *op;
 } hooks;
 
-/** Calls the compiled function and then `fn` with ctx `other` from the same generator state. Checks
- * that outputs and generator are equal afterwards. */
+/** Calls c, and then `fn` with ctx `other` from the same generator state. Checks that the outputs
+ * and the generator's offsets are equal, and that c ran its function at most once. */
 static inline void check_call(ts_compiled *c, ts_trace_fn fn, void *other,
                               ts_tensor *const *in, int n)
 {

@@ -12,7 +12,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A finding: libFuzzer and AFL keep inputs that make a process abort. */
+/* Aborts if `condition` is false. libFuzzer and AFL keep inputs that make the process abort. */
 #define FUZZ_CHECK(condition)                                             \
     do {                                                                  \
         if (!(condition)) {                                               \

@@ -15,6 +15,7 @@ ts_tensor *x, *y, *z, *w, *i, *m, *q, *s, *loss, *gradient, *where, *parts[2];
 double number;
 float numbers[12], data[6];
 ts_device device;
+ts_memory_stats memory;
 ts_module *model;
 ts_group_opts group;
 ts_optimizer *optimizer;

@@ -73,7 +73,7 @@ typedef struct hand {
     bool held; /* tensors live as long as the row of calls that shares them */
 
     /* plain arguments */
-    _Alignas(64) char memory[1 << 19]; /* of arena() */
+    _Alignas(64) char memory[1 << 19]; /* handed out by arena() */
     size_t taken;
     int64_t count_of_call;     /* number of members of the call's lists */
     bool null_list, some_list; /* a list of the call is NULL; is not NULL */

@@ -15,8 +15,8 @@ TS_BEGIN_DECLS
 
 /**
  * Options of attention; zero is default. A row is a position of query (Sq rows), a key a position
- * of key and value (Sk keys). A row sees a key if the key is part of the row's softmax. The own
- * key of row i, from which windows count, is key i + Sk - Sq; that of the last row is the last key.
+ * of key and value (Sk keys). A row sees a key if the key is part of the row's softmax. Windows
+ * count from the row's own key, which is key i + Sk - Sq for row i: the last row owns the last key.
  */
 typedef struct ts_attention_opts {
     size_t size;  /**< sizeof(ts_attention_opts) */
@@ -36,8 +36,9 @@ typedef struct ts_attention_opts {
      * (1, tokens, H, D) tensor; key and value likewise.
      */
     ts_tensor *const *cu_seqlens;
-    int64_t max_seqlen_q, max_seqlen_k; /**< lengths of the longest sequences, which are Sq and Sk
-                                             for mask and dropout; only with cu_seqlens */
+    int64_t max_seqlen_q, max_seqlen_k; /**< required with cu_seqlens: at least the length of the
+                                             longest sequence of query and of key. They are Sq and
+                                             Sk of the mask and of dropout's random numbers */
     bool window;                        /**< use window_left and window_right; if false, both must
                                              be 0 */
     int64_t window_left, window_right;  /**< number of keys that a row sees before and after its own
