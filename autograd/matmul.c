@@ -36,7 +36,8 @@ static ts_tensor *times(ts_tensor *t, const ts_value *factor)
 static ts_status addmm(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0);
-    GIVE(0, times(ts_rule_reduce_to(b, 0, g), ts_rule_arg(b, 3))); /* first: self may be a row */
+    /* reduces before it multiplies, because self may be a broadcast row */
+    GIVE(0, times(ts_rule_reduce_to(b, 0, g), ts_rule_arg(b, 3)));
     if (!ts_rule_needs(b, 1) && !ts_rule_needs(b, 2))
         return TS_OK;
     g = times(g, ts_rule_arg(b, 4));

@@ -54,7 +54,7 @@ static ts_status layer_norm(ts_vjp_call *b)
     ts_tensor *dx;
     TS_TRY(undo_layer_norm(b, 0, X, &dx));
     if (dx)
-        GIVE(0, dx); /* statistics are f32 for halves */
+        GIVE(0, dx); /* casts dx, which may be f32 like the statistics, to x's dtype */
     return TS_OK;
 }
 const ts_vjp ts_vjp_layer_norm = {

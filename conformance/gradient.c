@@ -8,7 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { SMALL = 3 };
+enum { SMALL = 3 }; /* size of the dims that the samples sweep */
+/* central differences: distance from the value, and tolerances of the comparison */
 static const double step = 1e-6, absolute = 1e-5, relative = 1e-3;
 
 bool sample_is_differentiable(const ts_op_description *info)
@@ -16,6 +17,8 @@ bool sample_is_differentiable(const ts_op_description *info)
     return info->gradient == TS_GRADIENT_RULE || info->gradient == TS_GRADIENT_PARTS;
 }
 
+/** The loss of a test is the sum of results times weights: n[i] weights w[i] for result i, or
+ * NULL. */
 typedef struct weights {
     double *w[TS_MAX_RETS];
     int64_t n[TS_MAX_RETS];

@@ -20,9 +20,9 @@ static const char op[] = "checkpoint_save";
 
 typedef struct save {
     int64_t step;
-    const ts_checkpoint_section *sections; // manifest.nfiles
-    ts_st_plan *plans;                     // planned of them
-    int planned;          /* plans made so far, to be freed */
+    const ts_checkpoint_section *sections; /* manifest.nfiles; borrowed */
+    ts_st_plan *plans;    /* manifest.nfiles; the first `planned` are made and must be freed */
+    int planned;
     ts_manifest manifest; /* json is borrowed */
     char *root;      /* dir/checkpoints */
     char *path;      /* root/STEP */

@@ -18,7 +18,7 @@ typedef struct section {
 struct ts_checkpoint {
     char *path, *json, *report;
     int64_t step;
-    section *sections; // nsections
+    section *sections; /* nsections; each owns its open file */
     int nsections;
 };
 
@@ -112,7 +112,8 @@ static ts_status read_manifest(const char *op, const char *folder, ts_manifest *
     return status;
 }
 
-/* Tensors are read later from the same descriptor that was hashed. */
+/* Verifies size and hash of a section's file and opens it. Tensors are read later from the same
+ * descriptor that was hashed. */
 static ts_status open_section(const char *op, const char *folder, const ts_manifest_file *f,
                               section *section)
 {
@@ -269,7 +270,7 @@ const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint, 
         if (strcmp(checkpoint->sections[i].name, name) == 0)
             return checkpoint->sections[i].st;
     ts_fail_op(TS_ERR_INDEX, "checkpoint_section_of", NULL, NULL,
-               "'%s': expected one of %d sections' names, got '%s'", checkpoint->path,
+               "'%s': expected the name of one of %d sections, got '%s'", checkpoint->path,
                checkpoint->nsections, ts_quote(name));
     return NULL;
 }

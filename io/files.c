@@ -14,7 +14,7 @@
 
 const char *ts_quote(const char *text)
 {
-    static _Thread_local char ring[4][100]; /* 80, and one character that is escaped */
+    static _Thread_local char ring[4][100]; /* 80 characters, and room for an escape or "..." */
     static _Thread_local unsigned next;
     char *out = ring[next++ & 3];
     ts_escape(out, sizeof ring[0], text, false);

@@ -59,7 +59,7 @@ static ts_status read_header(header *h, int fd, int64_t file_bytes)
     h->type = element_of(bytes[2]);
     if (bytes[0] == 0x1f && bytes[1] == 0x8b)
         return ts_fail_op(TS_ERR_FORMAT, "idx_load", NULL, "decompress it with gunzip",
-                          "'%s': expected an IDX file, got one that gzip compressed", h->path);
+                          "'%s': expected an IDX file, got a file compressed with gzip", h->path);
     if (bytes[0] || bytes[1] || h->type.dtype == TS_DTYPE_NONE)
         return BAD("'%s': expected bytes 0, 0 and a type of 08, 09, 0b, 0c, 0d or 0e, got "
                    "%02x %02x %02x", h->path, bytes[0], bytes[1], bytes[2]);

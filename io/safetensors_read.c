@@ -107,7 +107,7 @@ static const ts_st_entry *entry_named(const char *op, const ts_safetensors *st, 
     const ts_st_entry *e = entry_at(st, ts_safetensors_find(st, name));
     if (!e)
         ts_fail_op(TS_ERR_INDEX, op, NULL, NULL,
-                   "'%s': expected one of %lld tensors' names, got '%s'", st->path,
+                   "'%s': expected the name of one of %lld tensors, got '%s'", st->path,
                    (long long)st->count, ts_quote(name));
     return e;
 }

@@ -67,7 +67,8 @@ static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
     return ts_adopt(ret.t);
 }
 
-/** A list with its casts, for the length of the call; NULL with an error. */
+/** Returns a copy of list v in which casts replace the eligible members; NULL with an error. The
+ * caller frees the list; the innermost scope owns the casts. */
 static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset backend,
                              ts_dtype dtype)
 {
@@ -86,7 +87,7 @@ static ts_tensor **cast_list(const ts_frame *f, const ts_value *v, ts_keyset bac
     return list;
 }
 
-/** Bit i: argument i, or a member of list i, is to be cast. */
+/** Returns a mask: bit i is set if argument i, or a member of list argument i, needs a cast. */
 static uint32_t find_casts(const ts_frame *f, ts_keyset backend, ts_dtype dtype)
 {
     uint32_t casts = 0;
@@ -215,7 +216,9 @@ ts_status ts_autocast_register(const char *op, ts_autocast_policy policy, ts_reg
 {
     TS_TRY(TS_CHECK_POINTERS(op));
     if ((unsigned)policy >= (unsigned)TS_COUNTOF(kernels))
-        return ts_error_set(TS_ERR_VALUE, "autocast_register: argument 'policy': got %d",
+        return ts_error_set(TS_ERR_VALUE,
+                            "autocast_register: argument 'policy': expected a ts_autocast_policy, "
+                            "got %d",
                             (int)policy);
     return ts_register_kernel(op, TS_KEY_AUTOCAST, kernels[policy], NULL, out);
 }
@@ -267,7 +270,7 @@ static void push(ts_autocast_region *region, ts_autocast_state state, bool witho
     t->region = region;
     t->no_cast_cache = without_cache;
     t->autocast = state;
-    if (state) { /* also underneath a call or a rule that excludes the layer: the region is newer */
+    if (state) { /* enables the layer also inside a kernel or rule that excludes it */
         t->include |= TS_KEYSET(TS_KEY_AUTOCAST);
         t->exclude &= ~TS_KEYSET(TS_KEY_AUTOCAST);
     } else {
@@ -328,7 +331,9 @@ ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state 
     TS_TRY(TS_CHECK_POINTERS(region));
     for (unsigned backend = 0; backend < 16; backend++)
         if (mode_of(state, backend) == FAILED)
-            return ts_error_set(TS_ERR_VALUE, "autocast_enter_state: argument 'state': got 0x%x",
+            return ts_error_set(TS_ERR_VALUE,
+                                "autocast_enter_state: argument 'state': expected a state outside "
+                                "a region that failed to open, got 0x%x",
                                 state);
     push(region, state, false);
     return TS_OK;

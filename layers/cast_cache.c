@@ -73,7 +73,7 @@ int64_t ts_cast_cache_count(void) { return casts.count; }
 void ts_cast_cache_clear(void)
 {
     cache c = casts;
-    casts = (cache){0}; /* releasing may run a user's code */
+    casts = (cache){0}; /* first: a release may run user code, which may use the cache */
     for (uint32_t i = 0; i < c.room; i++) {
         ts_release(c.entries[i].cast);
         ts_release(c.entries[i].leaf);
@@ -108,5 +108,5 @@ void ts_layers_remove(void)
 void ts_cast_cache_watch(void)
 {
     if (has_key)
-        pthread_setspecific(thread_key, &casts); /* out of memory: only such a thread leaks */
+        pthread_setspecific(thread_key, &casts); /* if it fails, this thread's cache leaks */
 }

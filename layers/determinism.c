@@ -23,8 +23,8 @@ typedef struct twins {
     int count;
 } twins;
 
-/** The copy that replaces t, or another handle of the same elements; t itself if the call does not
- * write it. */
+/** The copy of t, or of another handle of the same elements; t itself if the call does not write
+ * it. */
 static ts_tensor *copy_of(const twins *w, ts_tensor *t)
 {
     for (int i = 0; i < w->count; i++)
@@ -70,7 +70,8 @@ static ts_tensor *readable(ts_tensor *t)
     return there ? t : ts_contiguous(ts_to_device(t, TS_DEVICE_CPU));
 }
 
-/** Whether a and b have the same sizes, dtype and bits. */
+/** Sets *same: whether a and b have the same sizes, dtype and bits. Tensors without values are
+ * compared by sizes and dtype only. */
 static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
 {
     *same = a->ndim == b->ndim && a->dtype == b->dtype &&
@@ -87,7 +88,8 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     return TS_OK;
 }
 
-/** Runs the call over the copies, then f, and describes the first difference; "" for none. */
+/** Runs the call over the copies, then f. Writes the first difference to `what`, or leaves it.
+ * members: room for the members of all list arguments. */
 static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, char *what,
                            size_t size)
 {

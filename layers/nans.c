@@ -78,7 +78,7 @@ static ts_status find_nans(ts_frame *f)
             ts_watcher_report(&ts_watch_nans, f, what);
             ts_watcher_describe(f, what, call, sizeof call);
             status = ts_fail_op(TS_ERR_VALUE, f->table->info->name, f->site,
-                                "ts_nan_finder_reset() looks for another one", "%s", call);
+                                "call ts_nan_finder_reset() to look for the next one", "%s", call);
         }
         ts_watcher_take_back(f);
     }

@@ -57,6 +57,7 @@ static const struct {
      is_count},
     {"skipped", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, skipped), is_count},
 };
+/** Offsets of the fields that the tensors in `there` replace. */
 static const size_t places[CHANGING] = {offsetof(ts_grad_scaler, scale),
                                         offsetof(ts_grad_scaler, growth_tracker),
                                         offsetof(ts_grad_scaler, skipped)};
@@ -136,7 +137,8 @@ static ts_status declare(ts_grad_scaler *s, watched *w)
 {
     for (int i = 0; i < CHANGING; i++)
         TS_TRY(ts_replaces(&s->there[i]));
-    TS_TRY(ts_depends_on(&s->n, sizeof s->n)); /* equal in each call only if each call updates */
+    /* n is the same at each compiled call only if the function includes the update */
+    TS_TRY(ts_depends_on(&s->n, sizeof s->n));
     return w ? ts_replaces(&w->found) : TS_OK;
 }
 
@@ -191,7 +193,7 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
         return loss;
     TS_TRY_NULL(declare(s, NULL));
     TS_TRY_NULL(move_numbers_to(s, ts_device_of(loss)));
-    /* f16 overflows below the default scale */
+    /* f16 cannot hold the default scale, 65536 */
     bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64;
     return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
 }

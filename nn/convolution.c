@@ -8,7 +8,9 @@ typedef ts_tensor *(*convolve)(ts_tensor *input, ts_tensor *weight, ts_tensor *b
                                const ts_conv_opts *opts);
 
 typedef struct convolution {
-    ts_tensor *weight, *bias; // (out, in / groups, kernel), (out) or TS_NONE
+    /* weight: (out, in / groups, kernel ...), transposed (in, out / groups, kernel ...);
+     * bias: (out) or TS_NONE */
+    ts_tensor *weight, *bias;
     ts_conv_opts opts;
     convolve function;
 } convolution;

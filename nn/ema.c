@@ -14,7 +14,7 @@ struct ts_ema {
     ts_tensor **own;         /* the module's values while it has the averages, else NULL */
 };
 
-/** The average of t before the first update. */
+/** A new average: a copy of t, in f32 if t is bf16 or f16. */
 static ts_tensor *begin_average(ts_tensor *t)
 {
     return ts_dtype_is_half(ts_dtype_of(t)) ? ts_to(t, TS_F32) : ts_clone(ts_detach(t));

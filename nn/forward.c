@@ -193,12 +193,12 @@ ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n)
 
 /* ------------------------------------------------------------------------------ summary ---- */
 
-/** A row of a summary: a module and the data of its first forward. */
+/** A row of a summary: a module and the data of its forwards during the run. */
 typedef struct summary_row {
     ts_module *m;
-    int64_t id; /* of its hook */
-    ts_work before, work;
-    char sizes[96];
+    int64_t id; /* of its hook; 0: no hook */
+    ts_work before, work; /* counted before the current forward; sum over all forwards */
+    char sizes[96];       /* of the last result; "-" without one */
 } summary_row;
 
 static ts_tensor *note_begin(void *payload, ts_module *m, ts_tensor *x)

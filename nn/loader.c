@@ -47,7 +47,7 @@ struct ts_loader {
 
 uint64_t ts_nn_mix(uint64_t x)
 {
-    /* Stafford's thirteenth mixer of 64 bits */
+    /* Stafford's Mix13, the finalizer of SplitMix64 */
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
     return x ^ (x >> 31);
@@ -354,7 +354,7 @@ static ts_status copy_to_device(ts_loader *l, ready *r)
     TS_SCOPE;
     ts_device device = l->opts.device;
     ts_stream *before = ts_stream_current(device);
-    if (l->copying.filled) /* that copy was queued a step ago */
+    if (l->copying.filled) /* waits for the previous batch's copy, which was queued a step ago */
         TS_TRY(ts_event_synchronize(device, l->copied));
     release(l, &l->copying);
     l->copying = *r;

@@ -177,7 +177,8 @@ static const ts_module *root_of(const ts_module *m)
 ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_module **slot)
 {
     ts_status status = TS_CHECK_OBJECTS(m, child);
-    if (status == TS_OK && (child->parent || child == root_of(m))) /* later errors free the child */
+    /* this error leaves the child to its owner; all other errors free the child */
+    if (status == TS_OK && (child->parent || child == root_of(m)))
         return ts_error_set(
             TS_ERR_VALUE,
             "module_add: argument 'child': this %s belongs to another module, or holds this one",

@@ -99,8 +99,8 @@ static ts_status lock(ts_run *r)
                              "run_open: '%s' is in use by the run of %s", r->dir, who);
 }
 
-/** Removes the files of the earlier run, its id last, so that an interrupted removal can be
- *  repeated. */
+/** Removes checkpoints, log.csv and outputs of an earlier run. run.json stays until the caller
+ *  replaces it, so that an interrupted removal can be repeated. */
 static ts_status remove_existing_run(const ts_run *r, const ts_run_opts *o)
 {
     char path[MOST_PATH];

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-/** Position of `step` between two steps, from 0 to 1, computed without overflow. */
+/** (step - from) / (to - from), limited to [0, 1]. If to <= from: 0 before `to`, then 1. */
 static double progress(double step, double from, double to)
 {
     if (step >= to)

@@ -12,7 +12,7 @@
 /** The context of two walks over a module: the first counts tensors and bytes of names, the second
  *  fills the lists. */
 typedef struct collector {
-    bool parameters; /* each parameter once; else the state */
+    bool parameters; /* true: each parameter once; false: parameters and persistent buffers */
     int64_t n, room;
     size_t bytes;
     const char **names; /* NULL while counting */

@@ -23,7 +23,8 @@ static json_t *pack_numbers(const ts_named_number *list, int64_t n)
     return numbers;
 }
 
-/** The run's numbers as JSON text; free() it. Doubles are written to 17 digits. */
+/** The run's numbers as JSON text, which the caller frees with free(); NULL out of memory, or if
+ * the optimizer has more than NUMBERS numbers. Doubles are written with 17 digits. */
 static char *describe(const ts_training *t)
 {
     ts_rng_state rng = ts_rng_get_state();

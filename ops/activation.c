@@ -9,11 +9,6 @@ ts_status ts_infer_activation(ts_frame *f)
     return ts_infer_pointwise(f, 1, TS_DTYPE_NONE, false);
 }
 
-#define NO_MORE(...) (__VA_ARGS__)
-#define SLOPE(...) (__VA_ARGS__, double slope)
-#define ALPHA(...) (__VA_ARGS__, double alpha)
-#define SOFT(...) (__VA_ARGS__, double beta, double threshold)
-
 /* -------------------------------------------------- by parts, for gradients of gradients ---- */
 
 /** Argument i, cast to f32 if the compute dtype is bf16 or f16. */
@@ -36,8 +31,8 @@ ts_status ts_composite_elu_backward(ts_frame *f)
 {
     TS_SCOPE;
     ts_tensor *g = operand(f, 0), *x = operand(f, 1);
-    /* e^min(x, 0): clamped so that the unused branch has a finite gradient. alpha multiplies g,
-     * because a denormal power would lose digits */
+    /* e^min(x, 0): the clamp keeps the gradient of the branch x > 0 finite. alpha multiplies g and
+     * not the power, which loses digits if it is denormal */
     ts_tensor *low = ts_mul_scalar(g, f->args[2].d);
     return result(f, ts_mul(ts_where(ts_gt_scalar(x, 0), g, low), ts_exp(ts_clamp_max(x, 0))));
 }

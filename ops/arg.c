@@ -34,6 +34,7 @@ ts_status ts_infer_arg(ts_frame *f)
     return TS_OK;
 }
 
+/** Like ts_infer_arg(), with the results (values, indices). */
 ts_status ts_infer_extreme_dim(ts_frame *f)
 {
     TS_TRY(ts_infer_arg(f));

@@ -40,7 +40,7 @@ ts_attention ts_kernel_attention(const ts_frame *f)
         c.rows = a[at->max_seqlens].ints[0];
         c.keys = a[at->max_seqlens].ints[1];
     }
-    /* not checked yet when counters are reserved */
+    /* unsigned: the reserve function runs before the sizes are checked, so the sum may overflow */
     c.left = c.right = (int64_t)((uint64_t)c.rows + (uint64_t)c.keys);
     if (a[at->window].tag == TS_TAG_INTS) {
         const int64_t *window = a[at->window].ints;
@@ -108,7 +108,7 @@ static ts_status check_packed(ts_frame *f, const places *at)
         return TS_OK;
     if (lists->tag == TS_TAG_NONE || lists->count != 2)
         return ts_fail_arg(f, at->cu_seqlens, TS_ERR_VALUE,
-                           "expected two tensors, of queries and of keys, got %u",
+                           "expected two tensors of bounds, for queries and for keys, got %u",
                            lists->tag == TS_TAG_NONE ? 0 : lists->count);
     if (most->tag == TS_TAG_NONE || most->count != 2 || (uint64_t)most->ints[0] > INT32_MAX ||
         (uint64_t)most->ints[1] > INT32_MAX) {
@@ -242,7 +242,7 @@ typedef struct padding {
     ts_tensor *from;   /* (B S) i64, token at each padded position; NULL: not packed */
     ts_tensor *to;     /* (tokens) i64, padded position of each token */
     ts_tensor *length; /* (B, 1, 1, 1) i64 */
-    int64_t batch, most;
+    int64_t batch, most; /* B, and S, the padded length */
 } padding;
 
 /** 0 to n - 1 on a device, i64. */
@@ -326,7 +326,7 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
     return all;
 }
 
-/** The dropout factors of the weights, in the shape of the weights. */
+/** The dropout factors of the attention weights: 0 or 1 / (1 - p), in the shape of by_keys(). */
 static ts_tensor *kept(const ts_attention *c, ts_dtype dtype)
 {
     int64_t sizes[] = {c->batch, c->heads, c->rows, c->keys};

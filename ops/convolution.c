@@ -5,7 +5,8 @@
 #include "ops/parts.h"
 #include "ops/spatial.h"
 
-/** Where a call's arguments are: sizes of input and weight, and the numbers from `stride` on. */
+/** Argument indices of an op. input and weight: in the backward op, the size lists of the two
+ * tensors, which may be absent. bias: -1 if the op lacks it. */
 typedef struct places {
     int input, weight, bias, stride, padding, dilation, transposed, output_padding, groups;
 } places;
@@ -24,10 +25,11 @@ static const int64_t *sizes_of(const ts_value *v, int *ndim)
     return v->tag == TS_TAG_TENSOR ? v->t->sizes : v->ints;
 }
 
-/** Member d of a list with a number for each dim, or one for all. */
+/** The number for dim d in a list that has one number per dim, or one for all dims. */
 static int64_t member(const ts_value *v, int d) { return v->ints[v->count == 1 ? 0 : d]; }
 
-/* padding (ends of each dim), or (beginnings..., ends...) */
+/* The padding list has n numbers, each for both ends of a dim, or 2 n: the numbers for all
+ * beginnings, then those for all ends. */
 static int64_t padding_before(const ts_value *v, int d) { return member(v, d); }
 static int64_t padding_after(const ts_value *v, int d, int n)
 {
@@ -73,12 +75,12 @@ static ts_window_axis axis_of_place(const ts_convolution *c, int d)
                             .shift = c->dilation[d]};
 }
 
-/* Positions r, r + stride, ... of x. Element k of the kernel takes x[i] to y[j] where
- * i + padding = j stride + k dilation. */
+/* The windows of positions r, r + stride, ... of x. Element k of the kernel connects x[i] and y[j]
+ * if i + padding = j stride + k dilation. */
 static ts_window_axis axis_of_remainder(const ts_convolution *c, int d, int64_t r)
 {
     int64_t stride = c->stride[d], at = r + c->padding[d], k = 0, common = stride;
-    for (int64_t rest = c->dilation[d] % stride; rest;) { /* greatest divisor of both */
+    for (int64_t rest = c->dilation[d] % stride; rest;) { /* greatest common divisor */
         int64_t last = common % rest;
         common = rest;
         rest = last;
@@ -97,6 +99,7 @@ static ts_window_axis axis_of_remainder(const ts_convolution *c, int d, int64_t 
     return a;
 }
 
+/** Number of remainders r in dim d; see ts_kernel_windows(). */
 static int64_t forms_of(const ts_convolution *c, int d)
 {
     return ts_min64(c->stride[d], c->size[d]);
@@ -190,7 +193,7 @@ static ts_status check_call(ts_frame *f, const places *at, int64_t *out)
                            TS_LIST_TEXT(w, wdim));
     TS_TRY(check_numbers(f, at, ndim - 2));
     TS_TRY(check_channels(f, at, in, w));
-    for (int d = 0; d < ndim; d++) { /* what is computed from them below fits 63 bits */
+    for (int d = 0; d < ndim; d++) { /* these bounds keep the sums and products below in 63 bits */
         int64_t most = d < 2 ? INT64_MAX : INT64_MAX / 4 / member(&a[at->stride], d - 2);
         if (in[d] < 0 || in[d] > most)
             return ts_fail_arg(f, at->input, TS_ERR_SHAPE, "expected 0 to %lld in dim %d, got %lld",
@@ -205,10 +208,12 @@ static ts_status check_call(ts_frame *f, const places *at, int64_t *out)
         if (out[d] < 1 || (c.transposed && !in[d]))
             return ts_fail_arg(f, at->input, TS_ERR_SHAPE,
                                c.transposed
-                                   ? "expected sizes of which padding leaves an element: a window "
-                                     "of %lld, %lld apart, in dim %d; got sizes %s and padding %s"
-                                   : "expected sizes that with padding hold a window of %lld "
-                                     "elements, %lld apart, in dim %d; got sizes %s and padding %s",
+                                   ? "expected sizes that leave a result of at least one element, "
+                                     "for kernel size %lld and dilation %lld in dim %d; got sizes "
+                                     "%s and padding %s"
+                                   : "expected padded sizes of at least one window, for kernel "
+                                     "size %lld and dilation %lld in dim %d; got sizes %s and "
+                                     "padding %s",
                                (long long)c.kernel[k], (long long)c.dilation[k], d,
                                TS_LIST_TEXT(in, ndim),
                                TS_LIST_TEXT(a[at->padding].ints, a[at->padding].count));
@@ -282,7 +287,7 @@ ts_status ts_infer_convolution_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------------- cost ---- */
 
-/** Twice the pairs of an element and a window's element, in or outside of the padding. */
+/** Two operations per pair of a window and a kernel element; pairs in the padding count, too. */
 static double product_flops(const ts_frame *f)
 {
     ts_convolution c = ts_kernel_convolution(f);
@@ -309,7 +314,7 @@ ts_work ts_cost_convolution_backward(const ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-/** What boxed options point to. */
+/** Storage for the lists that the boxed options point to. */
 typedef struct lists {
     int64_t stride[TS_MAX_SPATIAL], padding[2 * TS_MAX_SPATIAL], dilation[TS_MAX_SPATIAL];
 } lists;
@@ -319,7 +324,8 @@ static ts_status refuse(ts_check_place at, const char *name, const char *expecte
     return ts_check_refuse(at, name, expected, ts_scalar_int(got));
 }
 
-/** Padding that keeps the sizes, one more behind if the sum is odd. */
+/** Sets l->padding for opts.same, which keeps the sizes. If the sum of a dim's padding is odd, its
+ * end gets the extra element. */
 static ts_status pad_same(lists *l, const ts_conv_opts *o, const ts_tensor *weight, int n,
                           bool transposed, ts_check_place at)
 {
@@ -330,7 +336,7 @@ static ts_status pad_same(lists *l, const ts_conv_opts *o, const ts_tensor *weig
             return refuse(at, "opts.stride", "1 beside opts.same", l->stride[d]);
         if (o->padding[d])
             return refuse(at, "opts.padding", "0 beside opts.same", o->padding[d]);
-        /* numbers that are too large are left to the rule */
+        /* the shape rule reports sizes that are too large */
         int64_t kernel = weight->ndim == n + 2 ? weight->sizes[2 + d] : 1, sum;
         if (!ts_mul_size(l->dilation[d], kernel - 1, &sum))
             sum = 0;

@@ -12,7 +12,7 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** A loop over argument 0, with a result like it. */
+/** Plans a pointwise loop over argument 0, with a result like it. */
 static void plan_one(ts_frame *f)
 {
     f->plan->pointwise = TS_POINTWISE;

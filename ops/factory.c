@@ -33,7 +33,7 @@ ts_status ts_infer_factory(ts_frame *f) { return ts_infer_sizes(f, 0, 1); }
 ts_status ts_infer_full(ts_frame *f)
 {
     f->plan->pointwise = TS_POINTWISE;
-    f->plan->operands = 2; /* the value */
+    f->plan->operands = 2; /* bit 1: argument 1, the value */
     return ts_infer_sizes(f, 0, 2);
 }
 
@@ -44,7 +44,8 @@ ts_status ts_infer_fill(ts_frame *f)
     return TS_OK;
 }
 
-/** One or two sizes made from other arguments; dtype and device are the last two. */
+/** Plans a new tensor of 1 or 2 dims whose sizes come from number arguments. The last two arguments
+ * are dtype and device. */
 static ts_status plan_new(ts_frame *f, const int64_t *sizes, int ndim)
 {
     int at = f->nargs - 2;

@@ -1,4 +1,5 @@
-/** @file index.c  Reading and writing by tensors of indices. plan->dim is the indexed dim. */
+/** @file index.c  Shape rules of ops that read or write at indices given as a tensor: embedding,
+ * index_select, index_add, gather, scatter, one_hot. plan->dim is the indexed dim. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 #include "include/tessera/ops.h"

@@ -15,8 +15,8 @@ void ts_plan_result(ts_plan *plan, int i, const int64_t *sizes, int ndim, ts_dty
 
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
-    const ts_tensor *first = NULL; /* the operand that determines the device: a CPU number only if
-                                      all operands are such */
+    const ts_tensor *first = NULL; /* the tensor that determines the device; a 0-dim CPU tensor,
+                                      used as a number, only if there is no other */
     int first_arg = 0;
     bool first_number = false;
     for (int i = 0; i < f->nargs; i++) {
@@ -225,7 +225,8 @@ ts_dtype ts_promote_values(const ts_value *args, int n)
     return result;
 }
 
-/** True for a tensor of a's layout and for a number; if `typed`, neither changes a's dtype. */
+/** True if v is a number, or a tensor with a's sizes and device. typed: v takes part in promotion,
+ * so it must also leave a's dtype unchanged. */
 TS_INLINE bool has_same_layout(const ts_tensor *a, const ts_value *v, bool typed)
 {
     if (v->tag != TS_TAG_TENSOR)

@@ -17,7 +17,8 @@ static ts_status check_reduction(ts_frame *f, int arg, int most)
                        (long long)f->args[arg].i);
 }
 
-/** Logits (C) or (N, C, ...) and their target () or (N, ...); sizes of the target go to `sizes`. */
+/** Checks logits (C) or (N, C, ...) and target () or (N, ...), plans the class dim, and writes the
+ * target's sizes to `sizes`. */
 static ts_status plan_classes(ts_frame *f, int logits, int target, int64_t *sizes)
 {
     const ts_tensor *x = f->args[logits].t, *t = f->args[target].t;
@@ -87,7 +88,7 @@ ts_status ts_infer_classes_backward(ts_frame *f)
     TS_TRY(ts_check_sizes(f, 0, sizes, f->args[arg].i == TS_REDUCTION_NONE ? x->ndim - 1 : 0));
     if (arg == 4)
         TS_TRY(ts_check_sizes(f, 3, sizes, x->ndim - 1));
-    /* f32 for halves, and not rounded */
+    /* for bf16 and f16, lse is f32; a cast would round it */
     bool lse = arg == 4 && ts_widened_dtype(f->plan->compute) == f->plan->compute;
     f->plan->cast = lse ? 1 | 1 << 3 : 1;
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
@@ -184,7 +185,8 @@ ts_status ts_composite_cross_entropy_grad(ts_frame *f)
     return ts_parts_give(f, results, 2);
 }
 
-/** Terms of the slopes of a pair loss; a NULL propagates to the results. */
+/** Operands of the derivatives of a pair loss. A member that is NULL after an error makes the
+ * results NULL. */
 typedef struct pair_parts {
     ts_tensor *g, *x, *t, *d; /* gradient of an element's loss, self, target, self - target */
 } pair_parts;

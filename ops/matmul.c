@@ -218,7 +218,7 @@ ts_status ts_composite_matmul(ts_frame *f)
     ts_tensor *y;
     if (na <= 2 && nb <= 2) {
         y = ts_mm(na == 1 ? ts_unsqueeze(a, 0) : a, nb == 1 ? ts_unsqueeze(b, 1) : b);
-    } else if (nb <= 2) { /* rows of all matrices are rows of one */
+    } else if (nb <= 2) { /* one product: the batch dims are merged into the rows */
         y = ts_linear(a, nb == 1 ? ts_unsqueeze(b, 0) : ts_transpose(b, 0, 1), TS_NONE);
     } else {
         y = ts_bmm(TS_STATUS_OF(a = na == 1 ? ts_unsqueeze(a, 0) : a) == TS_OK
@@ -238,7 +238,7 @@ ts_status ts_composite_matmul(ts_frame *f)
     return TS_OK;
 }
 
-/** t times a number that is not 1. */
+/** t times a number; t itself if the number is 1. */
 static ts_tensor *times(ts_tensor *t, const ts_value *factor)
 {
     return ts_value_number(factor) == 1 ? t : (ts_mul_scalar)(t, ts_value_unbox(factor));
@@ -284,13 +284,13 @@ ts_work ts_cost_product(const ts_frame *f)
     return work(f, a->ndim ? 2 * made(f, 0) * (double)a->sizes[a->ndim - 1] : 0);
 }
 
-/** The product, two factors and a sum. */
+/** Per element of the result: 2 k for the product, 3 for beta, alpha and the sum. */
 ts_work ts_cost_addmm(const ts_frame *f)
 {
     return work(f, made(f, 0) * (2 * (double)f->args[1].t->sizes[1] + 3));
 }
 
-/** 2 m n k for each of the two products that is wanted, m n for the bias. */
+/** 2 m n k for each wanted product (gradients of input and weight), m n for the bias. */
 ts_work ts_cost_linear_backward(const ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t;

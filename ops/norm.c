@@ -1,4 +1,4 @@
-/** @file norm.c  Layer, RMS and group normalisation. The plan has plan->outer rows of plan->count
+/** @file norm.c  Layer and RMS normalisation. The plan has plan->outer rows of plan->count
  * elements. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
@@ -8,8 +8,8 @@
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** A tensor, or none, with the sizes of n dims of argument `self`, from `first` on, and its dtype.
- */
+/** Checks optional argument `arg`: the dtype of argument `self`, and the sizes of its n dims from
+ * `first` on. */
 static ts_status check_dims(ts_frame *f, int arg, int self, int first, int n)
 {
     if (f->args[arg].tag != TS_TAG_TENSOR)
@@ -27,8 +27,8 @@ static void plan_statistic(ts_plan *plan, int i, const ts_tensor *t, int last)
                              t->storage->device, t->ndim, 0);
 }
 
-/** (self, residual, dims, affine ...) -> (result, sums, statistics ...); terms is 1 without a
- * residual */
+/** (self, residual, dims, affine ...) -> (result, sums, statistics ...). terms: 2, or 1 for an op
+ * without residual and sums. affine: number of affine arguments. */
 static ts_status infer_norm(ts_frame *f, int terms, int affine)
 {
     const ts_tensor *t = f->args[0].t;
@@ -72,7 +72,7 @@ static ts_status infer_backward(ts_frame *f, int statistics)
     TS_TRY(check_dims(f, 2 + statistics, 1, t->ndim - (int)last, (int)last));
     TS_TRY(ts_check_one_device(f));
     ts_plan_like(f->plan, t);
-    /* statistics are f32 for halves, and not rounded */
+    /* for bf16 and f16, statistics are f32; a cast would round them */
     f->plan->cast = ts_widened_dtype(f->plan->compute) == f->plan->compute
                         ? (uint16_t)((1u << (2 + statistics)) - 1)
                         : 3;
@@ -139,7 +139,7 @@ ts_status ts_composite_rms_norm_backward(ts_frame *f) { return backward_parts(f,
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-/** Number of normalised dims, given by the affine argument; 1 without one. */
+/** The number of normalised dims: the ndim of weight or bias; 1 without them. */
 TS_INLINE int affine_dims(const ts_tensor *weight, const ts_tensor *bias)
 {
     if (weight && !ts_is_none(weight))

@@ -5,7 +5,7 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-/** Operations for each element of the first list. */
+/** The cost of an op with `operations` for each element of the first list. */
 static ts_work each(const ts_frame *f, double operations)
 {
     double elements = 0, largest, bytes = ts_cost_bytes(f, &largest);
@@ -13,8 +13,8 @@ static ts_work each(const ts_frame *f, double operations)
         elements += (double)f->args[0].list[k]->numel;
     return (ts_work){operations * elements, bytes};
 }
-/* the formulas of include/tessera/ops/optim.h: two averages (3 and 4), the update (4), the decay
- * (2); momentum (2), the update (2), the decay (2) */
+/* Counted from the formulas in include/tessera/ops/optim.h. adamw: two averages (3 and 4), update
+ * (4), decay (2). sgd: momentum (2), update (2), decay (2). */
 ts_work ts_cost_adamw(const ts_frame *f) { return each(f, 13); }
 ts_work ts_cost_sgd(const ts_frame *f) { return each(f, 6); }
 ts_work ts_cost_norms(const ts_frame *f) { return each(f, 2); }
@@ -22,7 +22,7 @@ ts_work ts_cost_scales(const ts_frame *f) { return each(f, 1); }
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** Elements of a destination must be distinct. */
+/** True if elements of t share memory, so that t cannot be a destination. */
 static bool is_expanded(const ts_tensor *t)
 {
     for (int d = 0; !(t->flags & TS_TENSOR_CONTIGUOUS) && d < t->ndim; d++)
@@ -32,7 +32,8 @@ static bool is_expanded(const ts_tensor *t)
 }
 
 
-/** Gradients of f32 tensors may be halves; the state of halves may be f32. */
+/** Whether list argument `arg` may have `dtype`: gradients (argument 1) of f32 parameters may be
+ * bf16 or f16; the state of bf16 and f16 parameters may be f32. */
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
 {
     return dtype == param ||
@@ -60,7 +61,8 @@ static __attribute__((noinline)) ts_status check_member(ts_frame *f, int arg, ui
     return TS_OK;
 }
 
-/** Lists 0 .. lists-1 agree in length, sizes and dtypes, and all is on one device. */
+/** Checks that arguments 0 to lists - 1, the lists, agree in length, sizes and dtypes, and that all
+ * tensors are on one device, which *device receives. */
 static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
 {
     const ts_value *first = &f->args[0];
@@ -106,8 +108,8 @@ static ts_status check_f32_number(ts_frame *f, int arg, const ts_tensor *t, ts_d
     return TS_OK;
 }
 
-/** Checks the optional skip flags (one number, one per tensor) and the optional factor of the
- *  gradients. */
+/** Checks the optional arguments from `arg` on: found (one flag), skipped (one counter per tensor
+ *  of list 0) and grad_scale (a factor). */
 static ts_status check_guard_and_scale(ts_frame *f, int arg, ts_device device)
 {
     const ts_value *found = &f->args[arg], *skipped = &f->args[arg + 1];
@@ -190,7 +192,7 @@ ts_status ts_infer_global_norm(ts_frame *f)
     return TS_OK;
 }
 
-/** A factor or norm given as a tensor. */
+/** Checks a factor or norm: if it is a tensor, it has one floating element. */
 static ts_status check_number(ts_frame *f, int arg)
 {
     if (f->args[arg].tag != TS_TAG_TENSOR)
@@ -300,7 +302,7 @@ ts_status ts_scale_by_(ts_tensor *const *tensors, int64_t n, ts_tensor *factor)
 {
     TS_TRY(check_length("scale", n, SITE));
     if (n == 0)
-        return TS_CHECK_TENSORS(factor); /* the call that made it may have failed */
+        return TS_CHECK_TENSORS(factor); /* NULL if the call that returned it failed */
     ts_value args[] = {V_TS(tensors, n), V_T(factor)};
     return ts_invoke_status(TS_OP_scale, args, TS_N(args));
 }

@@ -27,7 +27,8 @@ static ts_status dims_mask(ts_frame *f, int arg, int ndim, int64_t *mask)
     return TS_OK;
 }
 
-/** Whether the reduced dims of t are the last ones (rows) or the first ones (sums over rows). */
+/** Returns plan->rows: the number of reduced dims if they are the last ones; the number of kept
+ * dims with TS_ROWS_SUMMED if the reduced dims are the first ones; else 0. */
 static uint8_t rows_of(const ts_tensor *t, int64_t reduced)
 {
     int n = __builtin_popcountll((uint64_t)reduced);
@@ -121,7 +122,8 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     for (int d = 0; d < t->ndim; d++)
         if (d < shift || sizes->ints[d - shift] != t->sizes[d])
             f->plan->reduced |= (int64_t)1 << d;
-    uint8_t rows = rows_of(t, f->plan->reduced); /* `sizes` has the number of rows, if they stay */
+    /* if the rows stay, argument `sizes` contains their number, so the op does not work by rows */
+    uint8_t rows = rows_of(t, f->plan->reduced);
     f->plan->rows = rows & TS_ROWS_SUMMED ? rows : 0;
     ts_plan_result(f->plan, 0, sizes->ints, n, dtype, t->storage->device);
     return TS_OK;

@@ -69,7 +69,8 @@ ts_status ts_infer_select(ts_frame *f)
     return ts_give_alias(f, 0, sizes, strides, t->ndim - 1, index * t->strides[dim]);
 }
 
-/** Sizes and strides of the diagonal, and where it begins in t. */
+/** Computes sizes and strides of a diagonal, which becomes the last dim, and *start, its offset in
+ * t in elements. Arguments arg .. arg + 2: offset and the two dims. */
 static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const int64_t *from_strides,
                              int ndim, int64_t *sizes, int64_t *strides, int64_t *start)
 {
@@ -215,7 +216,8 @@ ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length)
     return ts_slice(t, dim, first, first + length, 1);
 }
 
-/** Views of `size` elements each into parts[0 .. nparts); parts is all NULL after an error. */
+/** Writes views of `size` elements of dim each to parts[0 .. nparts); the last may be shorter.
+ * After an error all parts are NULL. */
 static ts_status split(ts_tensor *t, int64_t size, int dim, ts_tensor **parts, int nparts)
 {
     if (nparts > TS_MAX_RETS) {

@@ -39,7 +39,7 @@ bool ts_is_channels_last(const ts_tensor *t)
         int d = k == 0 ? 1 : k == t->ndim - 1 ? 0 : t->ndim - k;
         if (t->sizes[d] == 0 || t->strides[d] < least)
             return false;
-        /* (N, 1, 1, ...) and (N, C, 1, ...) of one stride are no evidence */
+        /* (N, 1, 1, ...) with equal strides fits both layouts and counts as contiguous */
         if (d == 0 && least == t->strides[1])
             return false;
         least = t->strides[d] * (t->sizes[d] > 1 ? t->sizes[d] : 1);

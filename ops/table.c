@@ -8,7 +8,7 @@
 #define ts_composite_NONE NULL
 #define ts_reserve_NONE NULL
 
-#define VJP(rule) 0 /* autograd/ has it */
+#define VJP(rule) 0 /* autograd/rules.c reads the rule */
 #define NODIFF TS_OP_NODIFF
 #define BY_PARTS TS_OP_BY_PARTS
 

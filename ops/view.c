@@ -77,7 +77,8 @@ static bool view_strides(const ts_tensor *t, const int64_t *sizes, int ndim, int
     return true;
 }
 
-/** Gives an alias of argument 0 with the sizes of argument 1; *copies if only a copy has them. */
+/** Stores an alias of argument 0 with the sizes of argument 1 as result 0. If only a copy can have
+ * these sizes, stores nothing and sets *copies. */
 TS_INLINE ts_status alias_of_sizes(ts_frame *f, int64_t *sizes, int *ndim, bool *copies)
 {
     int64_t strides[TS_MAX_DIMS];
@@ -111,7 +112,7 @@ ts_status ts_infer_reshape(ts_frame *f)
         return TS_OK;
     ts_tensor *copy = ts_above.convert(f->args[0].t, (ts_dtype)f->args[0].t->dtype);
     TS_TRY(copy);
-    copy->ndim = (uint8_t)ndim; /* nobody else has it yet */
+    copy->ndim = (uint8_t)ndim; /* no other code has a reference yet */
     memcpy(copy->sizes, sizes, sizeof sizes);
     ts_strides_fill(sizes, ndim, copy->strides);
     f->rets[0] = V_T(copy);

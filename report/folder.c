@@ -25,6 +25,6 @@ ts_status ts_make_folders(const char *path)
     }
     struct stat info;
     if (stat(path, &info) != 0 || !S_ISDIR(info.st_mode))
-        return ts_error_set(TS_ERR_IO, "make_folders: '%s' is no folder", path);
+        return ts_error_set(TS_ERR_IO, "make_folders: '%s' is not a folder", path);
     return TS_OK;
 }

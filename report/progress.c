@@ -36,9 +36,9 @@ struct ts_progress {
     double (*clock)(void);
     ts_progress_mode mode; // resolved, never AUTO
     bool colour, utf8, ended, line_open;
-    int64_t total, start, step, items;
-    double interval, begin, last_draw;
-    int64_t drawn_step;
+    int64_t total, start, step, items; // total: 0 if unknown
+    double interval, begin, last_draw; // seconds; begin and last_draw as the clock gives them
+    int64_t drawn_step;                // step of the last drawn line
     ts_tensor *loss;   // held; NULL before the first step
     double last_loss;  // as read last
     double smoothing;  // decay per step

@@ -330,7 +330,7 @@ static void widen(double *low, double *high, double value)
     *high = fmax(*high, value);
 }
 
-/* Ranges of all drawable values; NaN if there are none. */
+/* Computes the ranges of all drawable values; NaN if there are none. False if no line has one. */
 static bool measure_lines(const canvas *c, double x[2], double y[2])
 {
     bool any = false;

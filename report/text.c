@@ -187,7 +187,7 @@ void ts_format_cell(char buffer[40], double value, int digits)
         return;
     }
     ts_format(buffer, 40, "%.*g", digits, value);
-    // 17 digits are exact but ugly (0.1 is 0.10000000000000001): fewer do where they are exact too.
+    // 17 digits are always exact, but print 0.1 as 0.10000000000000001: use 15 or 16 if exact too.
     for (int fewer = 15; digits == 17 && fewer < 17; fewer++) {
         char shorter[40];
         ts_format(shorter, sizeof shorter, "%.*g", fewer, value);

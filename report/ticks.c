@@ -46,7 +46,7 @@ static void linear_ticks(ts_axis *axis, int wanted, bool snap)
     double low = floor(axis->low / step + 1e-9) * step;
     double high = ceil(axis->high / step - 1e-9) * step;
 
-    // A range that all but reaches a tick gets it: steps 0 to 1999 end at 2000.
+    // Extend the axis to a tick that is less than 1 % of the range away: 0 to 1999 ends at 2000.
     if (snap || axis->low - low < 0.01 * range)
         axis->low = low;
     if (snap || high - axis->high < 0.01 * range)
@@ -95,7 +95,8 @@ ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap)
         axis.low = log ? 1 : 0;
         axis.high = log ? 10 : 1;
     }
-    // Away from the ends of double, so that steps, ratios and snapped ends stay finite.
+    // Keep the ends away from the limits of double, so that steps, ratios and snapped ends are
+    // finite.
     axis.low = fmin(fmax(axis.low, log ? 1e-280 : -1e300), 1e300);
     axis.high = fmin(fmax(axis.high, log ? 1e-280 : -1e300), 1e300);
     double largest = fmax(fabs(axis.low), fabs(axis.high));
@@ -105,7 +106,7 @@ ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap)
         axis.low = log ? axis.low / 2 : axis.low - room;
         axis.high = log ? axis.high * 2 : axis.high + room;
     }
-    // A logarithmic axis within a few units has no round decades to show: ticks as on a linear one.
+    // A logarithmic axis over a factor of at most 3 shows no decades, so it gets linear ticks.
     if (log && axis.high / 3 > axis.low)
         log_ticks(&axis, wanted, snap);
     else

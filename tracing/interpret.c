@@ -9,8 +9,8 @@
 
 typedef struct machine {
     const ts_graph *graph;
-    ts_tensor **registers;
-    ts_tensor **lists;   /* room for the list members of one call */
+    ts_tensor **registers; /* one per value; owns results, borrows inputs and captures */
+    ts_tensor **lists;     /* room for the list members of one call */
     ts_thread *thread;
     const ts_interpretation *how;
 } machine;
@@ -27,7 +27,7 @@ static ts_tensor *get(const machine *m, ts_id id) { return m->registers[ts_id_in
 static void put(const machine *m, ts_id id, ts_tensor *t)
 {
     ts_tensor **place = &m->registers[ts_id_index(id)], *before = *place;
-    if (!is_result(m->graph, id)) { /* a call that returns an argument */
+    if (!is_result(m->graph, id)) { /* the call returned an input or capture: borrowed registers */
         ts_tensor_unref(t);
         return;
     }
@@ -47,7 +47,8 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers)
 
 /* --------------------------------------------------------------------------------- calls ---- */
 
-/** Boxes the arguments of a node. Seeds and offsets are those of the run's random stream. */
+/** Boxes the arguments of a node. Arguments with the role seed or offset get the run's random
+ * state. */
 static void unbox(const machine *m, const ts_graph_node *n, ts_value *args)
 {
     const ts_graph *g = m->graph;
@@ -162,8 +163,8 @@ static ts_status run_node(const machine *m, const ts_graph_node *n)
         ts_tensor *grad = ts_grad(get(m, a[0].id));
         if (grad == TS_NONE)
             return ts_error_set_hint(
-                TS_ERR_STATE, "run a backward first, or record without gradients from before",
-                "replay: a leaf has no gradient, and had one when the function was recorded");
+                TS_ERR_STATE, "run a backward first, or record while no leaf has a gradient",
+                "replay: a leaf has no gradient, but had one when the function was recorded");
         put(m, n->rets[0], ts_tensor_ref(grad));
         return TS_OK;
     }
@@ -174,6 +175,7 @@ static ts_status run_node(const machine *m, const ts_graph_node *n)
 
 /* ------------------------------------------------------------------------ life of values ---- */
 
+/** ts_graph_each_arg() visitor: sets *ctx, a machine *, to NULL if the register of id is empty. */
 static void check_there(void *ctx, int arg, ts_id id)
 {
     (void)arg;

@@ -26,11 +26,11 @@ typedef struct entry {
 /** A call that is running; allocated on the stack of the layer's kernel. */
 typedef struct flight {
     struct flight *outer;
-    uint32_t args;
-    int32_t depth;
+    uint32_t args;    /* index of the first argument in graph->args */
+    int32_t depth;    /* the thread's call depth */
     ts_rng_state rng; /* before the call */
-    bool kept, parts;
-    uint32_t outer_parent; /* while parts are recorded */
+    bool kept, parts; /* begin() succeeded; the inner calls are recorded in place of the call */
+    uint32_t outer_parent; /* tracer.parent and tracer.depth, to restore after the parts */
     int32_t outer_depth;
     ts_id rets[TS_MAX_RETS]; /* given results, and results that AUTOGRAD keeps */
 } flight;
@@ -42,10 +42,10 @@ typedef struct tracer {
     entry *table;      /* open addressing */
     uint32_t used, room;
     flight *flight;
-    uint32_t parent;   /* region, + 1 */
+    uint32_t parent;   /* index of the open region, plus 1; 0: none */
     int32_t depth;     /* nesting depth of calls around the function */
     bool random;       /* a random op was called */
-    ts_rng_state base;
+    ts_rng_state base; /* random state at the start of the trace */
 } tracer;
 
 static bool is_visible(const tracer *r)
@@ -108,7 +108,8 @@ static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
     return (ts_graph_storage *)r->graph->storages.data + i;
 }
 
-/** Holds a reference to a tensor until the trace ends. */
+/** Adds an input or a capture, and its storage if that is unknown. The caller holds a reference to
+ * t until the trace ends. */
 static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -121,7 +122,7 @@ static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot
            insert_key(r, t, ts_id_index(*id));
 }
 
-/** Adds a result of node `slot`: gives the handle and the storage ids if they have none. */
+/** Adds a result of node `slot`, and writes ids to its handle and storage if they have none. */
 static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -158,7 +159,7 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
     int64_t offset = t->data - (char *)t->storage->data - v->offset;
     uint32_t at, sizes, strides;
     if (v->dtype != t->dtype || !t->data)
-        return ts_graph_fail(g, "memory is read as another dtype, without a call");
+        return ts_graph_fail(g, "a tensor reads recorded memory as another dtype, without a call");
     if (!ts_graph_add_args(g, 4, &at) || !ts_graph_add_ints(g, t->sizes, t->ndim, &sizes) ||
         !ts_graph_add_ints(g, t->strides, t->ndim, &strides) ||
         !ts_graph_add_value(g, t, TS_SOURCE_RESULT, g->nodes.count, storage, id))
@@ -174,7 +175,8 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
                                                  .kind = TS_NODE_ALIAS}, NULL);
 }
 
-/** The id of an argument. An unknown tensor becomes a capture. */
+/** Sets *id to the id of an argument. An unknown handle becomes an alias if its storage is that of
+ * an input or result, else a capture. */
 static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
 {
     ts_graph *g = r->graph;
@@ -186,7 +188,7 @@ static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
         storage = ts_graph_value_at(g, *id)->storage;
     bool known = *id || find_storage(r, t->storage, &storage);
     if (known && storage_at(r, storage)->version != t->storage->version)
-        return ts_graph_fail(g, "memory was written otherwise than by calls (ts_data_mut())");
+        return ts_graph_fail(g, "memory was written without a call, as by ts_data_mut()");
     if (*id)
         return true;
     if (known && (v = ts_graph_find_layout(g, storage, t)) != NULL) {
@@ -225,7 +227,7 @@ static void link_counters(const tracer *r, const ts_frame *f, ts_graph_arg *args
 static bool put_list(tracer *r, const ts_value *v, uint32_t *at)
 {
     ts_id id;
-    /* first, because this may add values, whose sizes go to the same array of integers */
+    /* adds unknown members first: their sizes go to the same array of integers as the list */
     for (uint32_t k = 0; k < v->count; k++)
         if (!id_of(r, v->list[k], &id))
             return false;
@@ -578,7 +580,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
 
     TS_KEEP_MODES;
     ts_keyset include = thread->include;
-    ts_recorder *outer = thread->recorder; /* of a compiled call, which hears of nothing here */
+    ts_recorder *outer = thread->recorder; /* of a compiled call; gets no events during the trace */
     ts_tell_unrepeatable("a trace");
     thread->include |= TRACING;
     thread->recorder = &r.events;

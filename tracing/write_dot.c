@@ -36,7 +36,7 @@ typedef struct arrows {
     FILE *out;
     const ts_graph *graph;
     uint32_t node;
-    const uint32_t *writer; /* node + 1 per value */
+    const uint32_t *writer; /* per value: index + 1 of the node that last wrote it; 0: none */
 } arrows;
 
 static void put_from(const arrows *a, ts_id id)

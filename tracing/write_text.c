@@ -180,7 +180,7 @@ ts_status ts_graph_write_text(const ts_graph *g, FILE *out)
                     n->flags & TS_NODE_AUTOCAST ? "AUTOCAST" : "a layer above");
         if (n->flags & TS_NODE_RANDOM)
             fprintf(out,
-                    n->flags & TS_NODE_RNG_ABSOLUTE ? ", draws at %llu of a seed of its own"
+                    n->flags & TS_NODE_RNG_ABSOLUTE ? ", draws at %llu of another seed"
                                                     : ", draw+%llu",
                     (unsigned long long)n->rng.offset);
         fputc('\n', out);

@@ -18,7 +18,7 @@
         static const ts_loop loops[TS_DTYPE_COUNT] = {__VA_ARGS__};      \
         return ts_cpu_pointwise(f, loops, params, cost);                 \
     }
-/* Loops get the numbers among the arguments as doubles. */
+/* params of a loop: the op's numeric arguments, as doubles. */
 #define P(i) (((const double *)params)[i])
 #define PF(i) vf_set1((float)P(i))
 #define PD(i) vd_set1(P(i))
@@ -70,8 +70,8 @@ KERNEL(silu, 4, NULL, FLOAT_LOOPS(silu))
 BACKWARD(silu_backward, a * vf_silu_grad(b), a * vd_silu_grad(b))
 KERNEL(silu_backward, 4, NULL, FLOAT_LOOPS(silu_backward))
 
-/* beta x, its logistic function, and where it is beyond the threshold;
- * P(0) is beta, P(1) the threshold */
+/* softplus: log(1 + exp(beta x)) / beta, or x where beta x > threshold. P(0): beta; P(1):
+ * threshold */
 FORWARD(softplus, vf_select(vf_gt(x * PF(0), PF(1)), x, vf_softplus(x * PF(0)) / PF(0)),
         vd_select(vd_gt(x * PD(0), PD(1)), x, vd_softplus(x * PD(0)) / PD(0)))
 BACKWARD(softplus_backward, vf_select(vf_gt(b * PF(0), PF(1)), a, a * vf_sigmoid(b * PF(0))),

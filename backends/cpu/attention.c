@@ -34,13 +34,13 @@ typedef struct attention {
     int64_t rows, keys;    /* largest numbers of rows and keys of a part */
     int64_t depth, value_depth;
     int64_t depth_room, value_room; /* rounded up to whole panels */
-    int64_t tile;                   /* keys that are worked on together */
+    int64_t tile;                   /* keys per tile */
     int64_t mask[4];                /* steps of c.mask by part, head, row and key;
                                        0 where it is broadcast */
     uint32_t threshold;             /* dropout drops a weight whose 24-bit number is below the
                                        threshold */
     double grown;                   /* dropout's factor of kept weights */
-    bool masked;                   /* scores have a mask, softcap or window beyond a right bound */
+    bool masked;                    /* scores have a mask, a softcap or a left window bound */
     bool zeroed;                    /* backward zeroes its results first, because tiles may not
                                        cover them */
     ts_slots slots;
@@ -50,7 +50,7 @@ typedef struct attention {
 typedef struct part {
     int64_t index; /* among the parts */
     int64_t batch; /* batch index in the tensors; 0 for packed sequences */
-    int64_t rows, keys, row0, key0; /* numbers, and first row and key in the tensors */
+    int64_t rows, keys, row0, key0; /* numbers of rows and keys; the first of each in the tensors */
 } part;
 
 static int64_t bound(const ts_tensor *t, int64_t i)
@@ -254,7 +254,7 @@ static ts_status forward(ts_frame *f)
                f->plan->compute == TS_F32 ? forward_f32 : forward_f64);
 }
 
-/* grad, grad_lse, query, key, value, out, lse, options -> of query, key, value */
+/* grad, grad_lse, query, key, value, out, lse, options -> gradients of query, key, value */
 static ts_status backward(ts_frame *f)
 {
     const ts_value *a = f->args;

@@ -147,7 +147,7 @@ static void combine_forward(void *ctx, int64_t begin, int64_t end)
             const channel_job *summed = c->summed;
             int64_t many = summed->channels / c->groups, begins = at % c->groups * many;
             double n = add_pieces(summed, from, from + samples, begins, many, NULL, &mean);
-            mean /= n; /* NaN of nothing */
+            mean /= n; /* NaN without elements */
             add_pieces(summed, from, from + samples, begins, many, &mean, &var);
             var = n > 0 ? var / n : (double)NAN;
         }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Absent from other CBLAS libraries. */
+/* OpenBLAS only; NULL with other CBLAS libraries. */
 extern void openblas_set_num_threads(int threads) __attribute__((weak));
 
 /**
@@ -34,7 +34,8 @@ static CBLAS_TRANSPOSE layout(int64_t rows, int64_t columns, int64_t row, int64_
 static atomic_int active_calls; /* threads that are in the CBLAS */
 static atomic_bool closed;
 
-/** Waits for running calls: the CBLAS frees its buffers in a destructor. */
+/** Waits at most PATIENCE ms for running calls, because the CBLAS frees its buffers in a
+ *  destructor. */
 static void close_blas(void)
 {
     enum { PATIENCE = 5000 }; /* ms */
@@ -46,6 +47,8 @@ static void close_blas(void)
 /** A forked child has none of the parent's threads. */
 static void reset_active_calls(void) { atomic_store(&active_calls, 0); }
 
+/** Counts a CBLAS call. False if a size does not fit int or the process is ending; the caller then
+ *  computes the product without the CBLAS. */
 static bool enter(const ts_gemm *g)
 {
     int64_t steps = ts_max64(ts_max64(g->a_row, g->a_column), ts_max64(g->b_row, g->b_column));
@@ -60,7 +63,8 @@ static bool enter(const ts_gemm *g)
 
 /* ------------------------------------------------------------------------------- products ---- */
 
-/* Rows of c are set to the bias (or to 0 for k = 0), and the product is added to them. */
+/* Unless g->add, rows of c are set to the bias, if any, or to 0 for k = 0. The product is added to
+ * rows with a bias or with g->add, and replaces other rows. */
 #define BLAS(T, name, gemm)                                                                        \
     bool name(const ts_gemm *g)                                                                    \
     {                                                                                              \

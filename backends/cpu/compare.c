@@ -114,7 +114,7 @@ static ts_status where_kernel(ts_frame *f)
     return TS_OK;
 }
 
-/** Operands self, mask, value of the plan become mask, value, self. */
+/** Reorders the plan's operands self, mask, value to mask, value, self, and runs where. */
 static ts_status masked_fill_kernel(ts_frame *f)
 {
     static const int from[] = {2, 3, 1};

@@ -39,6 +39,8 @@ typedef struct job {
     int item;  /* bytes of an element */
 } job;
 
+/** The weight of a group as a matrix (features, taps, channels), or with to_x (channels, taps,
+ *  features); taps are the last dim unless by_window. */
 static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x, bool by_window)
 {
     const ts_convolution *c = &b->c;
@@ -452,7 +454,7 @@ DEEP_PLANES(double, deep_planes_f64)
 WEIGH_LAST(float, weigh_last_f32)
 WEIGH_LAST(double, weigh_last_f64)
 
-/* The same of images in any layout: channels begin to end. */
+/* The same for images in any layout: channels begin to end. */
 #define WEIGH_PLANES(T, name)                                                                      \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
@@ -507,7 +509,7 @@ static weights depthwise_weights(const job *b, const axis *a)
     return w;
 }
 
-/** The elements of y, or of x, whose windows are those of `axis`. */
+/** Computes y, or (to_x) the elements of x with windows of the form `a`, channel by channel. */
 static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
 {
     depthwise d = depthwise_of(b, a, to_x ? b->y : b->x, to_x ? b->x : b->y);
@@ -597,7 +599,8 @@ static void make_w(const job *b, scratch *s)
         make_weight(b, group, a, s);
 }
 
-/** A job between input and output; either may be absent. */
+/** Decodes a call. input or output may be NULL if the maker does not use it. In a transposed
+ *  convolution, input is the y of ts_convolution and output the x. */
 static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *output,
                   const ts_tensor *weight)
 {
@@ -614,8 +617,9 @@ static job job_of(const ts_frame *f, const ts_tensor *input, const ts_tensor *ou
 
 typedef void (*maker)(const job *b, scratch *s);
 
-/** Runs the makers that are not NULL, of one scratch. sums: of the gradient, which come first,
- *  since only they may fail. */
+/** Runs makers[i] on jobs[i], except for NULL, all with one block of scratch. sums: receives the
+ *  sums of the gradient per channel, or NULL. They are computed first, because only this op may
+ *  fail. */
 static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
 {
     static const int64_t dims[] = {0, 2, 3, 4};

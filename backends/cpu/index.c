@@ -87,8 +87,8 @@ static rows rows_of(const int64_t *sizes, int ndim, int64_t dim, const ts_tensor
     return r;
 }
 
-/** One run, of any alignment; whole vectors inline, since a call for each row would cost
- * as much as a short row. */
+/** Copies n bytes of any alignment. Whole vectors are copied inline, because a memcpy() call per
+ * row costs as much as a short row. */
 VEC_FN void copy_bytes(char *to, const char *from, int64_t n)
 {
     for (; n >= VEC_BYTES; n -= VEC_BYTES, to += VEC_BYTES, from += VEC_BYTES)
@@ -300,7 +300,7 @@ LINES(uint64_t, scatter_add_i64, *p += *q)
 LINES(uint32_t, scatter_add_i32, *p += *q)
 LINES(uint8_t, scatter_add_u8, *p = (uint8_t)(*p + *q))
 
-/** Runs a body over all lines. If plain is NULL, every element's partner is *number. */
+/** Runs a body over all lines. If plain is NULL, *number replaces each of its elements. */
 static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number,
                       ts_parallel_body body)
 {

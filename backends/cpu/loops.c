@@ -64,7 +64,7 @@ static __attribute__((noinline)) void run_walk(const ts_iter *it, ts_loop loop, 
         run_range(&w, 0, it->numel);
 }
 
-/** One run on one thread; few enough elements for that whatever the grain. */
+/** True if the space is one run that is too short for several threads. */
 TS_INLINE bool is_short_run(const ts_iter *it, int cost)
 {
     return it->ndim == 1 && it->numel * cost < TS_CPU_GRAIN(1);
@@ -88,7 +88,7 @@ void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
 
 /* ------------------------------------------------ short runs by way of contiguous blocks ---- */
 
-enum { BLOCK = 256, HALVES = 512 };
+enum { BLOCK = 256, HALVES = 512 }; /* elements of a block; of a block that converts halves */
 
 /** The elements of an operand in memory; dims of the iteration space are merged if possible. */
 typedef struct layout {
@@ -118,7 +118,8 @@ static bool is_one_run(const layout *l)
     return l->ndim == 1 && (l->strides[0] == 0 || l->strides[0] == l->item);
 }
 
-/* Rows of a strided operand to or from a block. Loops go along the longer dim. */
+/* Copies rows of a strided operand to (in) or from a block. When it fills a block, the inner loop
+ * runs along the longer dim. */
 #define MOVE_ROWS(T)                                                                               \
     static void move_rows_##T(bool in, T *block, char *at, int64_t rows, int64_t row, int64_t n,   \
                               int64_t step)                                                        \
@@ -271,7 +272,7 @@ static void halves_loop(char *const *data, const int64_t *strides, int64_t n, co
             char *pair[] = {(char *)blocks[k], at[k]};
             at[k] = pair[0];
             steps[k] = strides[k] ? (int64_t)sizeof(float) : 0;
-            if (k && (strides[k] || !i)) /* one value for all is converted once */
+            if (k && (strides[k] || !i)) /* an operand of stride 0 is converted once */
                 h->widen(pair, (int64_t[]){sizeof(float), strides[k]}, strides[k] ? m : 1, NULL);
         }
         h->loop(at, steps, m, h->params);
@@ -281,8 +282,8 @@ static void halves_loop(char *const *data, const int64_t *strides, int64_t n, co
     }
 }
 
-/** Loop of f32 around which operands are converted; numbers are stored anew, as f32,
- * unless the rule has them rounded. */
+/** Runs an f32 loop on bf16 or f16 operands, which are converted block by block. Scalar operands
+ * are stored again as f32, unless the plan is TS_POINTWISE_ROUNDED. */
 static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, int cost)
 {
     ts_plan *plan = f->plan;

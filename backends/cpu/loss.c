@@ -31,11 +31,13 @@ typedef struct class_job {
 } class_job;
 
 typedef struct pair_job {
-    const void *x, *t, *g;
+    const void *x, *t, *g;    /* self, target, upstream gradient */
+    /* out: loss, or gradient of self; dt: gradient of target. In backward either may be NULL.
+     * parts: sum of the losses of each block of PAIR_BLOCK elements */
     void *out, *dt, *parts;
     int64_t n;
-    double beta, factor;
-    bool each;
+    double beta, factor;      /* beta: the op's number; factor: of the reduction */
+    bool each;                /* reduction none: out or g has one element per pair */
 } pair_job;
 
 VEC_FN int64_t target_at(const class_job *job, int64_t r)

@@ -19,7 +19,7 @@ static void triangle_rows(void *ctx, int64_t begin, int64_t end)
 {
     const triangle *t = ctx;
     for (int64_t r = begin; r < end; r++) {
-        /* the first column above the diagonal of this row */
+        /* tril: the first column of this row that becomes 0; triu: the first that is kept */
         int64_t cut = r % t->rows + (t->lower ? 1 : 0);
         cut = t->diagonal > t->columns - cut ? t->columns
               : t->diagonal < -cut           ? 0
@@ -52,7 +52,8 @@ static ts_status triu(ts_frame *f) { return cut(f, false); }
 
 /* -------------------------------------------------------------------------------- nonzero ---- */
 
-/** A contiguous copy of t in dtype with these sizes; 1 byte an element when dtype is bool. */
+/** A contiguous copy of t, broadcast to these sizes and converted to dtype. The caller owns it.
+ * NULL with an error. */
 static ts_tensor *packed(ts_frame *f, const ts_tensor *t, ts_dtype dtype, const int64_t *sizes,
                          int ndim)
 {

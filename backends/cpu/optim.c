@@ -66,6 +66,8 @@ static void scatter(const ts_tensor *t, int64_t first, int64_t n, const char *bu
         memcpy(t->data + place_of(t, first + i), buffer + i * item, (size_t)item);
 }
 
+/** Copies n elements, at most STAGED, from row-major index `first` on to `to`, converted to
+ *  `compute`. store() copies back. */
 static void load(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute, void *to)
 {
     int item = ts_dtype_sizes[t->dtype];
@@ -218,8 +220,9 @@ static double grad_scale(const ts_frame *f, int arg)
 
 /* ------------------------------------------------------------------------------- adamw ---- */
 
-/* One source for f32 and f64: T scalar, V vector, p prefix, L lanes. The moving average of the
- * gradients is interpolated from the nearer end, like lerp. */
+/* One source for f32 and f64: T scalar, V vector, p prefix, L lanes. c: the numbers that
+ * adamw_update() computes. The moving average of the gradients is interpolated from the nearer end,
+ * like lerp. */
 #define ADAMW(T, V, p, L, name)                                                               \
     VEC_FN void name##_lanes(T *param, const T *grad, T *m, T *v, int64_t n, const T *c,      \
                              bool decoupled)                                                  \
@@ -470,7 +473,8 @@ static void sum_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
     const char *x = data[0];
     int item = IS_F32(j, i) ? 4 : 8;
-    for (; n > 0; n -= STAGED, x += STAGED * item) { /* the parts that other layouts come in */
+    /* in parts of STAGED elements, as non-contiguous tensors arrive, so that the bits are equal */
+    for (; n > 0; n -= STAGED, x += STAGED * item) {
         int64_t m = ts_min64(n, STAGED);
         *j->sums +=
             IS_F32(j, i) ? squares_f32((const float *)x, m) : row_squares_f64((const double *)x, m);

@@ -4,7 +4,8 @@
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
-/* Vectors for floats; a and b are the operands. Integers wrap around, computed without a sign. */
+/* Loops over vectors of floats and over single integers; a and b are the operands. Sums,
+ * differences and products of integers are computed as unsigned, so that they wrap. */
 #define FLOATS(name, expr)       \
     TS_LOOP2(vf, name##_f32, expr) \
     TS_LOOP2(vd, name##_f64, expr)
@@ -229,7 +230,7 @@ KERNEL(hypot, 10, FLOAT_LOOPS(hypot))
 
 /* --------------------------------------------------------------- interpolation, addc ---- */
 
-/* Loops get a number among the arguments as a double. */
+/* params of these loops: the op's numeric argument, as a double. */
 #define NUMBER_F vf_set1((float)*(const double *)params)
 #define NUMBER_D vd_set1(*(const double *)params)
 

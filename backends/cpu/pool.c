@@ -68,7 +68,7 @@ static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *t
     }
 }
 
-/** (self, ...) -> (largest, places) */
+/** (self, ...) -> (maxima, indices) */
 static ts_status max_pool(ts_frame *f)
 {
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t,
@@ -94,7 +94,7 @@ static ts_status max_pool(ts_frame *f)
     return TS_OK;
 }
 
-/** (grad, places, ...) -> dx */
+/** (grad, indices, ...) -> dx */
 static ts_status max_pool_backward(ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
@@ -110,7 +110,7 @@ static ts_status max_pool_backward(ts_frame *f)
     ts_parallel_for(tasks, TS_CPU_GRAIN(2) / work + 1,
                     f->plan->compute == TS_F64 ? pool_backward_f64 : pool_backward_f32, &job);
     if (atomic_load_explicit(&job.outside, memory_order_relaxed))
-        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected places from 0 to %lld",
+        return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected indices from 0 to %lld",
                            (long long)size - 1);
     return TS_OK;
 }

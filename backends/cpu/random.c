@@ -17,16 +17,17 @@ VEC_FN uint64_t word64(const uint32_t *w, int64_t i)
     return ts_philox_join(w[2 * i], w[2 * i + 1]);
 }
 
-/** One draw: the conversion of each group's random words. */
+/** A call, which converts the random words of each group to elements by `fill`. */
 typedef struct draw {
     ts_rng_state rng;
     int64_t numel, share; /* elements in total, and per group */
     char *out;
     const char *in;
-    double a, b;
-    int64_t low;
+    double a, b;         /* uniform: low, high; normal: mean, std; bernoulli: a = p; dropout: b =
+                            factor of kept elements */
+    int64_t low;         /* randint: low, and high - low */
     uint64_t range;
-    uint32_t threshold;
+    uint32_t threshold;  /* bernoulli, dropout: p in units of 2^-24 */
     ts_dtype half;       /* dtype, for uniform and dropout */
     const ts_iter *iter; /* for dropout */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
@@ -119,7 +120,8 @@ static ts_status uniform(ts_frame *f)
 
 /* ------------------------------------------------------------------------------ normal ---- */
 
-/* ts_philox_normal_pair_f32() of one pair a lane: a group has words for whole vectors */
+/* Computes ts_philox_normal_pair_f32(), one pair per lane. The last vector may read words past n,
+ * because a group has words for whole vectors. */
 static void normal_f32(const draw *d, const uint32_t *w, int64_t first, int64_t n)
 {
     float *out = (float *)d->out + first;
@@ -332,7 +334,7 @@ static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_
     rows_narrow(d->out + first * 2, x, d->half, n);
 }
 
-/** Any strides: places of single elements. Dims are innermost first; the order is row-major. */
+/** Dropout for any strides: computes the offset of each element from its row-major index. */
 #define DROPOUT_STRIDED(T, name)                                                      \
     static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
     {                                                                                 \

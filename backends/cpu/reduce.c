@@ -21,7 +21,7 @@
 enum {
     RUN_BLOCK = 4096, /* elements of a part in an inner pass */
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
-    ROW_LEVELS = 4,   /* levels of the cascade: at most 11 leaves of 8, 4, 2 and 1 rows */
+    ROW_LEVELS = 4,   /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
     NARROW = 128,     /* columns of halves that are widened at a time */
     SHORT = 32,       /* most elements per result in a turned pass */
@@ -178,7 +178,7 @@ static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
     r->steps[0] = step;
 }
 
-/** Parts of a pass, which follow from the shape alone. */
+/** Divides a pass into parts, from the shape alone. */
 static void plan_parts(reduction *r)
 {
     r->turned = 0;
@@ -240,7 +240,7 @@ static fold fold_of_parts(fold how)
 
 /**
  * Folds t over the dims of mask into results, contiguous in the order of the kept dims.
- * @param params  one value a result for FOLD_DEVIATIONS and FOLD_EXP
+ * @param params  one value per result for FOLD_DISTANCES, FOLD_DEVIATIONS and FOLD_EXP; else NULL
  */
 static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold how,
                              const void *params, void *results)
@@ -502,7 +502,7 @@ static bool is_empty(ts_frame *f, fold how, finish last, ts_status *status)
     return true;
 }
 
-/** One fold and one last step. */
+/** Kernel of the reductions that need one fold, `how`, and one last step. */
 static ts_status reduce(ts_frame *f, fold how, finish last)
 {
     const ts_tensor *t = f->args[0].t;
@@ -584,7 +584,8 @@ static ts_status deviate_again(ts_frame *f, void *means, void *distances, void *
     return reduce_into(f, t, f->plan->reduced, FOLD_DEVIATIONS, means, y);
 }
 
-/** The first pass computes one parameter a result, the second folds with it. */
+/** Kernel of the reductions that need two folds: the first computes one parameter per result (mean
+ * or maximum), the second uses it. length: divisor of the last step. */
 static ts_status reduce_twice(ts_frame *f, fold first, finish middle, fold second, finish last,
                               double length)
 {

@@ -4,7 +4,7 @@
 #include "ops/kernel.h"
 
 typedef struct softmax_job {
-    const void *x, *g;
+    const void *x, *g;          /* argument; in backward the saved result and its gradient */
     void *y;
     int64_t n, inner;
     bool log;
