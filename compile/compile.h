@@ -89,7 +89,8 @@ typedef struct ts_plan_storage {
 typedef struct ts_step {
     uint32_t first, count; /* its nodes: ts_exec.order[first .. first + count) */
     uint32_t opens, closes; /* end of this step's storages in ts_exec.opens and ts_exec.closes */
-    bool fused;            /* a group; also a step with members */
+    bool fused;            /* a group; also a step with members, or of a product with an epilogue */
+    bool product;          /* the first call is a product, the others its epilogue (epilogue.c) */
     uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
                               row; 0: pointwise */
     uint32_t members;      /* number of members, each with the same count / members calls over other

@@ -19,7 +19,8 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, "  group at step %u, %u calls on each of %u tensors, %lld elements in all:", k,
                 calls, s->members, (long long)s->numel);
     else
-        fprintf(out, "  group at step %u, %u calls over %s:", k, calls,
+        fprintf(out, "  %s at step %u, %u calls over %s:",
+                s->product ? "product with an epilogue" : "group", k, calls,
                 ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
     for (uint32_t i = 0; i < calls; i++)
         fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
@@ -35,7 +36,7 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
     else if (stage == TS_KERNEL_READY && ms > 0)
         fprintf(out, "    %u kernels are one, %s in %.1f ms\n", s->count,
                 kernel->report.from_disk ? "read from disk" : "compiled", ms);
-    else if (stage == TS_KERNEL_READY)
+    else if (stage == TS_KERNEL_READY && !s->product)
         fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
 }
 

@@ -157,10 +157,12 @@ static ts_tensor *header_in(const ts_run *r, ts_id id, ts_tensor *headers, uint3
     return &headers[i];
 }
 
-/** Prepares a node's call in *c: boxes arguments, runs the shape rule, checks the kernel. */
-static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor *headers,
-                       uint32_t *numbers, uint32_t *count)
+/** Prepares call k of step s in *c: boxes arguments, runs the shape rule, checks the kernel. */
+static ts_status ready(const ts_run *r, const ts_step *s, uint32_t k, device_call *c,
+                       ts_tensor *headers, uint32_t *numbers, uint32_t *count)
 {
+    uint32_t node = r->exec->order[s->first + k];
+    bool product = s->product && !k; /* it joins no group */
     const ts_graph *g = r->exec->graph;
     const ts_graph_node *n = ts_graph_node_at(g, node);
     const ts_graph_arg *a = ts_graph_args_of(g, n);
@@ -172,7 +174,7 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
         c->rets[i] = n->rets[i]
                          ? ts_value_tensor(header_in(r, n->rets[i], headers, numbers, count))
                          : ts_value_none();
-    c->f = ts_group_frame(n, c->rets[0].t->device, r->thread);
+    c->f = ts_group_frame(n, s->device, r->thread);
     c->f.site = r->sites[node];
     c->f.args = c->args;
     c->f.rets = c->rets;
@@ -181,7 +183,7 @@ static ts_status ready(const ts_run *r, uint32_t node, device_call *c, ts_tensor
     ts_plan_open(&c->f, &c->plan);
     c->plan.rows = 0;
     TS_TRY(c->f.table->infer(&c->f));
-    if (!c->f.table->impl[c->f.key] || !part_of(&c->f).takes)
+    if (!c->f.table->impl[c->f.key] || !(product || part_of(&c->f).takes))
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s has another kernel than when it was planned",
                             ts_op_name(n->op));
     if (c->plan.pointwise)
@@ -210,7 +212,7 @@ static ts_status run_at_once(const ts_run *r, const ts_step *s, ts_group_report 
             headers += count;
             count = 0;
         }
-        status = ready(r, r->exec->order[s->first + k], &calls[k], headers, numbers, &count);
+        status = ready(r, s, k, &calls[k], headers, numbers, &count);
         group[k] = (ts_group_call){&calls[k].f, calls[k].f.table->impl[calls[k].f.key]};
     }
     if (status == TS_OK) {

@@ -272,7 +272,7 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
     bool each = s->rows && !part->rows && ts_rows_each(m->graph, v, s->sizes, s->ndim, s->rows);
     int rows = part->rows ? part->rows : s->rows;
     uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
-    if (!s->fused || s->count >= most || !ts_same_device(s->device, v->device) ||
+    if (!s->fused || s->product || s->count >= most || !ts_same_device(s->device, v->device) ||
         (part->rows && s->rows && part->rows != s->rows) ||
         !(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
         return false;
@@ -346,6 +346,18 @@ static bool rejoin_bias(maker *m, uint32_t i)
     return true;
 }
 
+void ts_plan_add(maker *m, uint32_t i, uint32_t step)
+{
+    const touch *t = (const touch *)m->touches.data;
+    m->exec->steps[step].count++;
+    m->step_of[i] = step;
+    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
+        ts_plan_storage *s = &m->exec->storages[t[k].storage];
+        uint32_t *last = t[k].writes ? &s->writer : &s->reader;
+        *last = step + 1 > *last ? step + 1 : *last;
+    }
+}
+
 /** Adds node i to a group or makes a step for it. While steps are made, ts_step.first is the number
  *  of the step's first node. */
 static void add_node(maker *m, uint32_t i)
@@ -371,6 +383,8 @@ static void add_node(maker *m, uint32_t i)
         v = ts_graph_value_at(m->graph, part.rows ? ts_graph_args_of(m->graph, n)[0].id
                                                   : n->rets[0]);
     mark_last(m, i, &part);
+    if (part.takes && !part.rows && m->by_rows && ts_plan_join_product(m, i))
+        return;
     if (part.takes)
         step = find_group(m, i, v, &part, after ? after - 1 : 0);
     if (step == UINT32_MAX && rejoin_bias(m, i))
@@ -389,13 +403,7 @@ static void add_node(maker *m, uint32_t i)
     ts_step *s = &e->steps[step];
     s->rows = part.rows ? part.rows : s->rows;
     e->ngroups += s->fused && s->count == 1; /* this is its second call */
-    s->count++;
-    m->step_of[i] = step;
-    for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
-        uint32_t *last = t[k].writes ? &e->storages[t[k].storage].writer
-                                     : &e->storages[t[k].storage].reader;
-        *last = step + 1 > *last ? step + 1 : *last;
-    }
+    ts_plan_add(m, i, step);
 }
 
 /** Fills e->order: nodes by step, and within a step by member. Sets ts_step.first to the index of a

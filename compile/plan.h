@@ -33,6 +33,12 @@ bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
 /** Drops cats whose parts can be written directly to the result (cats.c). m->touches must be
  *  complete. *some: a cat was dropped, so touches must be found again. False if out of memory. */
 bool ts_plan_drop_cats(maker *m, bool *some);
+/** Adds node i to the step of a product that makes one of its arguments, if the device can compute
+ *  the node in the product's epilogue and that saves memory traffic (epilogue.c). False if it does
+ *  not. Only for a pointwise node that no step has yet. */
+bool ts_plan_join_product(maker *m, uint32_t i);
+/** Puts node i into a step. */
+void ts_plan_add(maker *m, uint32_t i, uint32_t step);
 /** Joins steps of a device that run the same calls over different tensors: they become members of
  *  one step (horizontal.c). Call it after the steps are made and before nodes are ordered, while
  *  ts_step.first is the number of the step's first node. False if out of memory. */

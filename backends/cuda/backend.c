@@ -5,6 +5,7 @@
 #include "backends/cuda/capture.h"
 #include "backends/cuda/cupti.h"
 #include "backends/cuda/current.h"
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fuse.h"
 #include "backends/cuda/nvtx.h"
 
@@ -341,6 +342,7 @@ static const ts_backend backend = {
     .capture_replay = ts_cuda_capture_replay,
     .capture_free = ts_cuda_capture_free,
     .group_takes = ts_cuda_group_takes,
+    .epilogue_cost = ts_cuda_epilogue_cost,
     .group_run = ts_cuda_group_run,
     .group_run_members = ts_cuda_group_run_members,
     .profile_begin = profile_begin,

@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/current.h"
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/fuse.h"
 #include "backends/cuda/hash.h"
 #include "backends/cuda/launch.h"
@@ -508,11 +509,13 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
     void *function = NULL;
     ts_cuda_group_room bytes = ts_cuda_group_room_for(count);
     int64_t all = (int64_t)(bytes.calls + bytes.values + bytes.words + bytes.arguments);
+    *report = (ts_group_report){.launches = 1};
+    if (d && ts_cuda_product_of(calls[0].kernel))
+        return ts_cuda_product_run(calls, count);
     char *block = d ? ts_scratch_take(TS_DEVICE_CPU, all) : NULL;
     if (!block)
         return ts_error_code();
     uint64_t *words = (uint64_t *)(block + bytes.calls + bytes.values);
-    *report = (ts_group_report){.launches = 1};
     ts_status status = prepare(&g, block, calls, count);
     if (status == TS_OK && g.numel)
         status = ts_cuda_group_kernel(&g, words, ts_cuda_group_words(&g, words), &function, report);

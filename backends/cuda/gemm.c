@@ -24,8 +24,9 @@ enum { WORKSPACE = 32 << 20, BUCKETS = 1024, PLANS = 4096 };
 typedef struct key {
     int64_t m, n, k, batches;
     int64_t lda, ldb, ldc, stride_a, stride_b, stride_c;
-    uint8_t device, dtype, transposed_a, transposed_b;
-    uint32_t epilogue; /* a cublasLtEpilogue_t */
+    uint8_t device, dtype, result, transposed_a, transposed_b; /* result: dtype of c */
+    uint8_t zero;
+    uint16_t epilogue; /* a cublasLtEpilogue_t */
 } key;
 
 typedef struct plan {
@@ -75,12 +76,12 @@ static bool tf32(void)
     return is == 2;
 }
 
-static void layout(cublasStatus_t *status, cublasLtMatrixLayout_t *made, const key *k, int64_t rows,
-                   int64_t columns, int64_t leading, int64_t stride)
+static void layout(cublasStatus_t *status, cublasLtMatrixLayout_t *made, const key *k,
+                   uint8_t dtype, int64_t rows, int64_t columns, int64_t leading, int64_t stride)
 {
     int32_t batches = (int32_t)k->batches;
     if (*status == CUBLAS_STATUS_SUCCESS)
-        *status = cublasLtMatrixLayoutCreate(made, type_of((ts_dtype)k->dtype), (uint64_t)rows,
+        *status = cublasLtMatrixLayoutCreate(made, type_of((ts_dtype)dtype), (uint64_t)rows,
                                              (uint64_t)columns, leading);
     if (*status == CUBLAS_STATUS_SUCCESS)
         *status = cublasLtMatrixLayoutSetAttribute(*made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
@@ -101,6 +102,8 @@ static cublasLtEpilogue_t epilogue_of(const ts_cuda_epilogue *then)
 {
     if (then->sums)
         return CUBLASLT_EPILOGUE_BGRADB; /* a is cuBLASLt's second operand */
+    if (then->gelu_of)
+        return CUBLASLT_EPILOGUE_DGELU;
     if (then->gelu)
         return then->bias
                    ? then->linear ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_BIAS
@@ -114,11 +117,12 @@ static void point(cublasStatus_t *status, cublasLtMatmulDesc_t product,
                   const ts_cuda_epilogue *then)
 {
     const void *row = then->sums ? then->sums : then->bias;
+    const void *beside = then->gelu_of ? then->gelu_of : then->linear;
     if (row)
         attribute(status, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &row, sizeof row);
-    if (then->linear)
-        attribute(status, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &then->linear,
-                  sizeof then->linear);
+    if (beside)
+        attribute(status, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &beside,
+                  sizeof beside);
 }
 
 static void drop(plan *p)
@@ -152,16 +156,17 @@ static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **ou
                       op_b = k->transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSA, &op_a, sizeof op_a);
     attribute(&status, p->product, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b);
-    attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &k->epilogue, sizeof k->epilogue);
-    if (then->linear)
+    const cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)k->epilogue;
+    attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (then->linear || then->gelu_of)
         attribute(&status, p->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldc,
                   sizeof k->ldc);
     point(&status, p->product, then);
-    layout(&status, &p->a, k, k->transposed_a ? k->k : k->m, k->transposed_a ? k->m : k->k, k->lda,
-           k->stride_a);
-    layout(&status, &p->b, k, k->transposed_b ? k->n : k->k, k->transposed_b ? k->k : k->n, k->ldb,
-           k->stride_b);
-    layout(&status, &p->c, k, k->m, k->n, k->ldc, k->stride_c);
+    layout(&status, &p->a, k, k->dtype, k->transposed_a ? k->k : k->m,
+           k->transposed_a ? k->m : k->k, k->lda, k->stride_a);
+    layout(&status, &p->b, k, k->dtype, k->transposed_b ? k->n : k->k,
+           k->transposed_b ? k->k : k->n, k->ldb, k->stride_b);
+    layout(&status, &p->c, k, k->result, k->m, k->n, k->ldc, k->stride_c);
     cublasLtMatmulPreference_t want = NULL;
     cublasLtMatmulHeuristicResult_t found = {0};
     size_t most = WORKSPACE;
@@ -255,7 +260,8 @@ static key key_of(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *a,
     k.stride_c = c->batch;
     k.device = ts_kernel_device(f).index;
     k.dtype = (uint8_t)dtype;
-    k.epilogue = epilogue_of(then);
+    k.result = then->wide ? TS_F32 : k.dtype;
+    k.epilogue = (uint16_t)epilogue_of(then);
     return k;
 }
 

@@ -21,6 +21,10 @@ typedef struct ts_cuda_epilogue {
     bool gelu;        /* then apply tanh-form gelu; requires one batch and a multiple of 8 columns
                          of c */
     void *linear;     /* receives gelu's argument in the layout of c; NULL: not requested */
+    const void *gelu_of; /* then multiply by the derivative of tanh-form gelu at these arguments,
+                            which have the layout of c; NULL: no. Conditions as for gelu; not beside
+                            other fields */
+    bool wide; /* c is f32 where a and b are halves; not beside bias, gelu and gelu_of */
     void *sums;       /* receives the sums of a's rows; requires that the other fields are zero */
     const double *factors; /* alpha and beta: c = alpha a b + beta added; NULL: 1 and 0 */
     const void *added;     /* matrix with the layout of c; NULL: c itself */

@@ -1,6 +1,6 @@
 /** @file matmul.c  Products of matrices and linear layers. */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/gemm.h"
+#include "backends/cuda/epilogue.h"
 #include "backends/cuda/padding.h"
 
 #include "tessera/ops.h"
@@ -67,7 +67,8 @@ static ts_status operand_rows(ts_tensor *t, ts_cuda_matrix *m)
 {
     if (ts_ndim(t) == 2)
         return operand(t, m);
-    TS_TRY(t = even(ts_contiguous(t)));
+    if (!ts_is_contiguous(t) || !is_even(t))
+        TS_TRY(t = even(ts_contiguous(t)));
     *m = rows_of(t);
     return TS_OK;
 }
@@ -101,7 +102,8 @@ static ts_status product_with(ts_frame *f, const ts_cuda_matrix *a, const ts_cud
     if (!a->columns)
         return ts_status_of_pointer(bias ? ts_copy_(y, bias) : (ts_fill_)(y, ts_scalar_int(0)));
     if (bias) {
-        TS_TRY(bias = even(ts_contiguous(bias)));
+        if (!ts_is_contiguous(bias) || !is_even(bias))
+            TS_TRY(bias = even(ts_contiguous(bias)));
         then.bias = ts_kernel_data(bias);
     }
     ts_dtype dtype = ts_kernel_dtype(f);
@@ -126,12 +128,62 @@ static ts_status product(ts_frame *f, const ts_cuda_matrix *a, const ts_cuda_mat
 
 static const ts_cuda_epilogue nothing = {0};
 
+/* ------------------------------------------------------------------------------ epilogues ---- */
+
+/** The fields of cuBLASLt's epilogue for the calls after a product; none if `after` is NULL.
+ * factors: room for two numbers. */
+static ts_cuda_epilogue epilogue_of(const ts_cuda_after *after, double factors[2])
+{
+    if (!after)
+        return nothing;
+    factors[0] = factors[1] = 1;
+    return (ts_cuda_epilogue){.gelu = after->gelu,
+                              .wide = after->wide,
+                              .linear = ts_kernel_data(after->linear),
+                              .gelu_of = ts_kernel_data(after->gelu_of),
+                              .added = ts_kernel_data(after->added),
+                              .factors = after->added ? factors : NULL};
+}
+
+/** Whether a product reads t in place: as rows if it has more than two dims and is no batch. */
+static bool is_in_place(const ts_frame *f, const ts_value *v, bool rows)
+{
+    if (v->tag != TS_TAG_TENSOR)
+        return true;
+    bool dense = ts_is_contiguous(v->t);
+    if (ts_dtype_of(v->t) != ts_kernel_dtype(f) || !is_even(v->t) || !ts_numel(v->t))
+        return false;
+    if (ts_ndim(v->t) < 2 || (rows && ts_ndim(v->t) > 2))
+        return dense;
+    ts_cuda_matrix m = matrix_of(v->t);
+    return is_plain(&m);
+}
+
+/** Whether the frame's tensors are read in place, the tensors of the epilogue are aligned, and,
+ * for halves, the lengths are multiples of 8 elements: other halves may be padded. */
+static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool rows)
+{
+    const ts_tensor *others[] = {after->result, after->added, after->gelu_of, after->linear};
+    bool takes = ts_dtype_is_float(ts_kernel_dtype(f));
+    for (int i = 0; i < 4 && takes; i++)
+        takes = !others[i] || is_even(others[i]);
+    for (int i = 0; i < f->nargs && takes; i++) {
+        takes = is_in_place(f, &f->args[i], rows);
+        for (int d = 0; takes && f->args[i].tag == TS_TAG_TENSOR && d < 2; d++)
+            takes = !ts_dtype_is_half(ts_kernel_dtype(f)) ||
+                    (ts_ndim(f->args[i].t) > d && ts_size(f->args[i].t, -1 - d) % 8 == 0) ||
+                    (d && rows && ts_ndim(f->args[i].t) != 2);
+    }
+    return takes;
+}
+
 /* A transposed operand, as in gradients of weights, is read in place; only results are always
  * dense. */
-static ts_status mm(ts_frame *f)
+static ts_status mm_with(ts_frame *f, const ts_cuda_after *after)
 {
     TS_SCOPE;
-    ts_tensor *result = f->rets[0].t, *y = destination_for(result);
+    ts_tensor *result = after ? after->result : f->rets[0].t, *y = destination_for(result);
+    double factors[2];
     ts_cuda_matrix a, b, c;
     TS_TRY(y);
     TS_TRY(operand(f->args[0].t, &a));
@@ -139,8 +191,15 @@ static ts_status mm(ts_frame *f)
     c = matrix_of(y);
     c.row = c.columns;
     c.column = 1;
-    TS_TRY(product(f, &a, &b, &c, ts_ndim(y) > 2 ? ts_size(y, 0) : 1, y, NULL, nothing));
+    TS_TRY(product(f, &a, &b, &c, ts_ndim(y) > 2 ? ts_size(y, 0) : 1, y, NULL,
+                   epilogue_of(after, factors)));
     return deliver(result, y);
+}
+static ts_status mm(ts_frame *f) { return mm_with(f, NULL); }
+static bool mm_takes(const ts_frame *f, const ts_cuda_after *after)
+{
+    bool one = ts_ndim(f->args[0].t) == 2 || !(after->gelu || after->gelu_of);
+    return one && takes_epilogue(f, after, false);
 }
 
 /** addmm of integer tensors: a product, then beta self + alpha product. */
@@ -206,13 +265,20 @@ static ts_status linear_into(ts_frame *f, ts_tensor *y, ts_cuda_epilogue then)
     return product(f, &x, &w, &c, 1, y, bias_of(f), then);
 }
 
-static ts_status linear(ts_frame *f)
+static ts_status linear_with(ts_frame *f, const ts_cuda_after *after)
 {
     TS_SCOPE;
-    ts_tensor *result = f->rets[0].t, *y = destination_for(result);
+    ts_tensor *result = after ? after->result : f->rets[0].t, *y = destination_for(result);
+    double factors[2];
     TS_TRY(y);
-    TS_TRY(linear_into(f, y, nothing));
+    TS_TRY(linear_into(f, y, epilogue_of(after, factors)));
     return deliver(result, y);
+}
+static ts_status linear(ts_frame *f) { return linear_with(f, NULL); }
+static bool linear_takes(const ts_frame *f, const ts_cuda_after *after)
+{
+    bool bare = !(after->wide || after->gelu_of); /* these have no bias */
+    return (bare || !bias_of(f)) && ts_ndim(f->args[0].t) > 1 && takes_epilogue(f, after, true);
 }
 
 /** Whether the epilogue can compute gelu: halves whose rows are multiples of 16 bytes. In f32 the
@@ -292,42 +358,61 @@ static ts_status pad_gradient(ts_frame *f, layer_gradients *l)
                               p.inner > q.rows ? p.inner : q.rows, &l->padded);
 }
 
-static ts_status gradient_products(ts_frame *f, layer_gradients *l)
+static ts_status gradient_products(ts_frame *f, layer_gradients *l, const ts_cuda_after *after)
 {
     const ts_cuda_matrix *ready = l->padded.data ? &l->padded.matrix : NULL;
+    double factors[2];
     if (l->y[0])
-        TS_TRY(product_with(f, &l->grad, &l->weight, &l->of_input, 1, l->y[0], NULL, nothing,
-                            ready));
+        TS_TRY(product_with(f, &l->grad, &l->weight, &l->of_input, 1, l->y[0], NULL,
+                            epilogue_of(after && after->of == 0 ? after : NULL, factors), ready));
     if (!l->y[1])
         return TS_OK;
     ts_cuda_matrix up = transposed(l->grad), ready_up;
     if (ready)
         ready_up = transposed(*ready);
-    ts_cuda_epilogue then = {.sums = l->summed ? ts_kernel_data(l->y[2]) : NULL};
+    ts_cuda_epilogue then = epilogue_of(after && after->of == 1 ? after : NULL, factors);
+    then.sums = l->summed ? ts_kernel_data(l->y[2]) : NULL;
     return product_with(f, &up, &l->input, &l->of_weight, 1, l->y[1], NULL, then,
                         ready ? &ready_up : NULL);
 }
 
+/** Describes the operands and results, which are `to`. */
+static ts_status describe_gradients(ts_frame *f, ts_tensor *const to[3], layer_gradients *l)
+{
+    for (int i = 0; i < 3; i++)
+        if (to[i])
+            TS_TRY(l->y[i] = destination_for(to[i]));
+    TS_TRY(operand_rows(f->args[0].t, &l->grad));
+    if (l->y[0]) {
+        TS_TRY(operand(f->args[2].t, &l->weight));
+        l->of_input = rows_of(l->y[0]);
+    }
+    if (l->y[1]) {
+        TS_TRY(operand_rows(f->args[1].t, &l->input));
+        l->of_weight = rows_of(l->y[1]);
+        l->summed = sums_in_epilogue(f, l);
+    }
+    return TS_OK;
+}
+/** Sets to[i] to the tensor that receives result i, NULL if it is not wanted. */
+static void find_results(const ts_frame *f, const ts_cuda_after *after, ts_tensor *to[3])
+{
+    for (int i = 0; i < 3; i++)
+        to[i] = after && after->of == i                ? after->result
+                : f->rets[i].tag == TS_TAG_TENSOR ? f->rets[i].t
+                                                       : NULL;
+}
+
 /* grad (..., N), input (..., K), weight (N, K) -> (..., K), (N, K), (N) */
-static ts_status linear_backward(ts_frame *f)
+static ts_status linear_backward_with(ts_frame *f, const ts_cuda_after *after)
 {
     TS_SCOPE;
     layer_gradients l = {0};
-    for (int i = 0; i < 3; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR)
-            TS_TRY(l.y[i] = destination_for(f->rets[i].t));
-    TS_TRY(operand_rows(f->args[0].t, &l.grad));
-    if (l.y[0]) {
-        TS_TRY(operand(f->args[2].t, &l.weight));
-        l.of_input = rows_of(l.y[0]);
-    }
-    if (l.y[1]) {
-        TS_TRY(operand_rows(f->args[1].t, &l.input));
-        l.of_weight = rows_of(l.y[1]);
-        l.summed = sums_in_epilogue(f, &l);
-    }
+    ts_tensor *to[3];
+    find_results(f, after, to);
+    TS_TRY(describe_gradients(f, to, &l));
     TS_TRY(pad_gradient(f, &l));
-    ts_status status = gradient_products(f, &l);
+    ts_status status = gradient_products(f, &l, after);
     if (l.padded.data)
         ts_scratch_give(ts_kernel_device(f), l.padded.data, l.padded.bytes);
     TS_TRY(status);
@@ -335,8 +420,25 @@ static ts_status linear_backward(ts_frame *f)
         TS_TRY(column_sums(l.y[2], f->args[0].t));
     for (int i = 0; i < 3; i++)
         if (l.y[i])
-            TS_TRY(deliver(f->rets[i].t, l.y[i]));
+            TS_TRY(deliver(to[i], l.y[i]));
     return TS_OK;
+}
+static ts_status linear_backward(ts_frame *f) { return linear_backward_with(f, NULL); }
+/** Not if the bias gradient would need a kernel of its own, or an epilogue beside this one. */
+static bool linear_backward_takes(const ts_frame *f, const ts_cuda_after *after)
+{
+    ts_tensor *to[3];
+    find_results(f, after, to);
+    if (after->of > 1 || ts_ndim(f->args[0].t) < 2 || (to[2] && (after->of || !to[1])) ||
+        !takes_epilogue(f, after, true))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (to[i] && !(ts_is_contiguous(to[i]) && is_even(to[i])))
+            return false;
+    if (!to[2])
+        return true;
+    layer_gradients l = {0};
+    return describe_gradients((ts_frame *)f, to, &l) == TS_OK && l.summed;
 }
 
 #define FLOATS                                                                                     \
@@ -350,4 +452,16 @@ static const ts_cuda_kernel kernels[] = {
     {"linear_gelu", linear_gelu, FLOATS, .strided = true},
     {"linear_backward", linear_backward, NUMBERS, .strided = true},
 };
+static const ts_cuda_product products[] = {
+    {mm, mm_with, mm_takes},
+    {linear, linear_with, linear_takes},
+    {linear_backward, linear_backward_with, linear_backward_takes},
+};
+const ts_cuda_product *ts_cuda_product_of(ts_kernel kernel)
+{
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+        if (products[i].kernel == kernel)
+            return &products[i];
+    return NULL;
+}
 const ts_cuda_family ts_cuda_matmul = {kernels, sizeof kernels / sizeof *kernels};

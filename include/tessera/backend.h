@@ -55,6 +55,9 @@ typedef struct ts_capture ts_capture;
  * one element per row, too. No call of the group reads a result that is a sum over rows or that
  * lacks the dims of a row.
  *
+ * The first call of a group may instead be a product; the others are then its epilogue
+ * (ts_backend.epilogue_cost).
+ *
  * Arguments and results of the group with equal addresses are the same tensor. A tensor without
  * data (ts_kernel_data() is NULL) is used only inside the group and needs no memory. If an
  * argument's dtype is not ts_kernel_dtype(), the backend casts it, as ts_to() does.
@@ -221,6 +224,14 @@ typedef struct ts_backend {
      *  kernel.
      *  (optional: no groups) */
     bool (*group_takes)(void *state, ts_frame *frame, ts_kernel kernel);
+    /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
+     *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
+     *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
+     *  calls' tensors. Each call after the first reads a result of an earlier call. Tensors have no
+     *  memory: an address only says that a value must be stored; NULL, that only these calls use
+     *  it. Negative: not possible, or calls[0] is no product.
+     *  (optional, only with group_takes: products have no epilogues) */
+    int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);
     /** Queues all calls of a group as fused kernels and fills *report. If it records and returns
      *  TS_ERR_UNSUPPORTED, the library runs the calls one by one. (required with group_takes) */
     ts_status (*group_run)(void *state, int device, const ts_group_call *calls, int count,

@@ -272,3 +272,56 @@ TS_TEST(a_cat_of_new_results_copies_nothing, .setup = set_up_whole_groups,
     ck_assert_int_eq(ts_compiled_get_stats(c).nodes, _i / 2 ? 6 : 3);
     ts_compiled_free(c);
 }
+
+static ts_status residual(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_add(ts_mm(in[0], in[1]), in[2]));
+}
+static ts_status chain_after_product(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_mul(ts_relu(ts_add(ts_mm(in[0], in[1]), in[2])), in[2]));
+}
+static ts_status two_after_product(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_relu(ts_add(ts_mm(in[0], in[1]), in[2])));
+}
+static ts_status kept_product(TRACED)
+{
+    out[1] = ts_mm(in[0], in[1]);
+    return TS_STATUS_OF(out[0] = ts_add(out[1], in[2]));
+}
+
+/* A call joins a product if that saves bytes: not if the next calls lose as much, because they then
+ * load what a group would have in registers. */
+TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
+        .teardown = tear_down_whole, .loop = 2)
+{
+    static const struct {
+        ts_trace_fn function;
+        int longest, outputs;
+        const char *text;
+    } cases[] = {
+        {residual, 8, 1, "product with an epilogue at step 0, 2 calls over (5, 6): mm add"},
+        {chain_after_product, 1, 1, "group at step 1, 3 calls over (5, 6): add relu mul"},
+        {two_after_product, 8, 1, "product with an epilogue at step 0, 3 calls over (5, 6): mm add "
+                                  "relu"},
+        {two_after_product, 1, 1, "group at step 1, 2 calls over (5, 6): add relu"},
+        {kept_product, 8, 2, "product with an epilogue at step 0, 2 calls over (5, 6): mm add"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        TS_SCOPE;
+        ts_tensor *in[] = {there(1, TS_SIZES(5, 7)), there(2, TS_SIZES(7, 6)),
+                           there(3, TS_SIZES(5, 6))}, *got[2], *want[2];
+        longest_epilogue = cases[i].longest;
+        refuses_groups = _i;
+        ts_compiled *c = ts_compile(cases[i].function, NULL, NULL);
+        OK(ts_compiled_call(c, in, 3, got, cases[i].outputs));
+        OK(cases[i].function(NULL, in, 3, want, cases[i].outputs));
+        for (int k = 0; k < cases[i].outputs; k++)
+            ck_assert(same_there(got[k], want[k]));
+        ck_assert_msg(explains(c, cases[i].text), "case %zu", i);
+        ts_compiled_free(c);
+    }
+    longest_epilogue = 8;
+    refuses_groups = false;
+}

@@ -485,6 +485,7 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_in_groups_of_a_device, .loop = 
     check_programs(from_environment("TS_TEST_SEED", 1) + 15000 + 500 * (uint64_t)_i, n, &opts);
     ck_assert_int_gt(groups_run, n);
     ck_assert_int_gt(joined_run, n / 8);
+    ck_assert_int_gt(epilogues_run, n / 8);
     OK(ts_set_default_device(TS_DEVICE_CPU));
 }
 

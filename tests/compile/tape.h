@@ -269,6 +269,9 @@ static ts_status group_run(void *state, int index, const ts_group_call *calls, i
     return TS_OK;
 }
 
+/** The mock's epilogue_cost; NULL: products have no epilogues. */
+static int64_t (*costs_epilogue)(void *, const ts_group_call *, int);
+
 static int joined_run; /* groups with members run so far */
 /** Runs the members as groups, the last one first. */
 static ts_status group_run_members(void *state, int index, const ts_group_call *calls, int count,
@@ -336,6 +339,7 @@ static void set_up_named(const char *name, ts_status (*installs)(void *state, ts
         own.group_takes = takes_group;
         own.group_run = runs_group;
         own.group_run_members = group_run_members;
+        own.epilogue_cost = costs_epilogue;
     }
     backends[used] = own;
     OK(ts_register_backend(&backends[used++], &key));

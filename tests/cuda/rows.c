@@ -3,37 +3,8 @@
  * of eager calls, so both are compared with f64: the error is at most twice that of eager calls.
  */
 // SPDX-License-Identifier: MIT
+#include "tests/cuda/errors.h"
 #include "tests/cuda/rows.h"
-
-#include <float.h>
-#include <math.h>
-
-static double *doubles_of(ts_tensor *t)
-{
-    double *values = malloc((size_t)ts_numel(t) * sizeof *values + 8);
-    t = ts_contiguous(ts_to(ts_to_device(t, TS_DEVICE_CPU), TS_F64));
-    OK(ts_copy_to(t, values, (size_t)ts_numel(t) * sizeof *values));
-    return values;
-}
-
-/** Largest difference between a tensor and the exact values, relative to the largest of these. */
-static double error_of(ts_tensor *t, ts_tensor *exact)
-{
-    double *a = doubles_of(t), *b = doubles_of(exact), worst = 0, most = 1e-30;
-    ck_assert_int_eq(ts_numel(t), ts_numel(exact));
-    for (int64_t i = 0; i < ts_numel(t); i++) {
-        worst = fmax(worst, isfinite(a[i]) ? fabs(a[i] - b[i]) : INFINITY);
-        most = fmax(most, fabs(b[i]));
-    }
-    free(a), free(b);
-    return worst / most;
-}
-
-/** Unit roundoff of a dtype: half of the distance from 1 to the next number. */
-static double rounding(ts_dtype dtype)
-{
-    return dtype == TS_BF16 ? 0x1p-9 : dtype == TS_F16 ? 0x1p-12 : 0x1p-24;
-}
 
 static void compare(uint64_t seed, ts_device device, bool graph, int64_t *fused)
 {

@@ -1,0 +1,145 @@
+/**
+ * @file epilogue.c  Reads the calls after a product as cuBLASLt's epilogue of the product.
+ *
+ * Each op that can be in an epilogue has a function here, which adds the call to the epilogue so
+ * far. The product computes in f32 and rounds once, where calls round after each op.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/epilogue.h"
+
+#include <string.h>
+
+/** Whether the epilogue so far is empty. */
+static bool is_empty(const ts_cuda_after *a)
+{
+    return !a->gelu && !a->wide && !a->added && !a->gelu_of;
+}
+
+static int64_t bytes_of(const ts_tensor *t)
+{
+    return ts_numel(t) * (int64_t)ts_dtype_size(ts_dtype_of(t));
+}
+
+/* Each function below reads a call whose argument `at` is the result so far, a->result. */
+
+/* In f32 the epilogue's gelu is less accurate than the kernel's. */
+static bool gelu(ts_cuda_after *a, const ts_frame *f, int at)
+{
+    a->gelu = true;
+    a->linear = ts_kernel_data(a->result) ? a->result : NULL;
+    a->cost += bytes_of(a->result) / 2;
+    return at == 0 && f->args[1].i && ts_dtype_is_half(ts_dtype_of(a->result));
+}
+
+static bool gelu_backward(ts_cuda_after *a, const ts_frame *f, int at)
+{
+    a->gelu_of = f->args[1].t;
+    a->cost += bytes_of(a->result);
+    return at == 0 && f->args[2].i && ts_dtype_is_half(ts_dtype_of(a->result)) &&
+           ts_dtype_of(a->gelu_of) == ts_dtype_of(a->result);
+}
+
+/* Products of many halves become slower by more than the loads of the added tensor. */
+static bool add(ts_cuda_after *a, const ts_frame *f, int at)
+{
+    const ts_value *other = &f->args[1 - at];
+    if (a->added || other->tag != TS_TAG_TENSOR || other->t == a->result)
+        return false;
+    a->added = other->t;
+    a->cost += ts_dtype_is_half(ts_dtype_of(a->added)) ? bytes_of(a->added) : 0;
+    return ts_dtype_of(a->added) == ts_dtype_of(a->result);
+}
+
+static bool to(ts_cuda_after *a, const ts_frame *f, int at)
+{
+    a->wide = true;
+    return at == 0 && ts_dtype_is_half(ts_dtype_of(a->result)) &&
+           ts_dtype_of(f->rets[0].t) == TS_F32;
+}
+
+static const struct {
+    const char *op;
+    bool (*read)(ts_cuda_after *a, const ts_frame *f, int at);
+    bool first, keeps; /* first: only as the first call. keeps: can store its argument too */
+} ops[] = {
+    {"gelu", gelu, true, true},
+    {"gelu_backward", gelu_backward, true, false},
+    {"add", add, false, false},
+    {"to", to, true, false},
+};
+
+/** Whether t is dense and has the sizes of the product's result. */
+static bool is_alike(const ts_tensor *t, const ts_tensor *result)
+{
+    int n = ts_ndim(result);
+    bool same = ts_ndim(t) == n && ts_is_contiguous(t);
+    for (int d = 0; d < n && same; d++)
+        same = ts_sizes(t)[d] == ts_sizes(result)[d];
+    return same;
+}
+
+/** Adds a call to the epilogue. Returns false if the epilogue cannot compute it. */
+static bool read_call(ts_cuda_after *a, const ts_frame *f)
+{
+    const char *name = ts_op_name(f->op);
+    int at = -1;
+    for (int i = 0; i < f->nargs; i++)
+        if (f->args[i].tag == TS_TAG_TENSOR) {
+            at = f->args[i].t == a->result ? i : at;
+            if (!is_alike(f->args[i].t, a->result))
+                return false;
+        }
+    if (at < 0 || f->rets[0].tag != TS_TAG_TENSOR || !is_alike(f->rets[0].t, a->result))
+        return false;
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+        if (strcmp(ops[i].op, name) != 0)
+            continue;
+        if ((ops[i].first && !is_empty(a)) || a->gelu || a->gelu_of ||
+            (!ops[i].keeps && ts_kernel_data(a->result)) || !ops[i].read(a, f, at))
+            return false;
+        a->result = f->rets[0].t;
+        return true;
+    }
+    return false;
+}
+
+/** Reads all calls. Returns the product, or NULL if they are no product with an epilogue. */
+static const ts_cuda_product *read_calls(ts_cuda_after *a, const ts_group_call *calls, int count)
+{
+    const ts_cuda_product *product = ts_cuda_product_of(calls[0].kernel);
+    const ts_frame *f = calls[0].frame;
+    *a = (ts_cuda_after){.of = -1};
+    if (!product || count == 1)
+        return product;
+    for (int r = 0; r < f->nrets; r++)
+        for (int i = 0; i < calls[1].frame->nargs; i++)
+            if (f->rets[r].tag == TS_TAG_TENSOR && calls[1].frame->args[i].tag == TS_TAG_TENSOR &&
+                calls[1].frame->args[i].t == f->rets[r].t) {
+                a->of = r;
+                a->result = f->rets[r].t;
+            }
+    if (a->of < 0)
+        return NULL;
+    for (int c = 1; c < count; c++)
+        if (!read_call(a, calls[c].frame))
+            return NULL;
+    return product->takes(f, a) ? product : NULL;
+}
+
+int64_t ts_cuda_epilogue_cost(void *state, const ts_group_call *calls, int count)
+{
+    (void)state;
+    ts_cuda_after after;
+    return read_calls(&after, calls, count) ? after.cost : -1;
+}
+
+ts_status ts_cuda_product_run(const ts_group_call *calls, int count)
+{
+    ts_cuda_after after;
+    const ts_cuda_product *product = read_calls(&after, calls, count);
+    if (!product)
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "%s: its tensors are not aligned or dense enough for an epilogue",
+                            ts_op_name(calls[0].frame->op));
+    return product->run(calls[0].frame, &after);
+}

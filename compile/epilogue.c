@@ -1,0 +1,256 @@
+/**
+ * @file epilogue.c  Products with epilogues: pointwise calls that a product's kernel applies to its
+ * result before the result is stored.
+ *
+ * The planner has no list of products. The backend says whether it can run some calls as one
+ * product with an epilogue, and what that costs (ts_backend.epilogue_cost). A call joins the
+ * product that makes one of its arguments if that saves bytes: the product then need not store the
+ * argument, and the call need not load it. What the call's result costs counts against that: calls
+ * that could use it in registers, in a group with the call, must load it after it joined.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/plan.h"
+#include "dispatch/entries.h"
+
+enum { MOST_CALLS = 3 /* of a product and its epilogue */ };
+
+/** A product and the calls that join it. */
+typedef struct chain {
+    maker *m;
+    uint32_t step;
+    uint32_t nodes[MOST_CALLS];
+    int count;
+} chain;
+
+/** A call with headers instead of its tensors. */
+typedef struct shaped_call {
+    ts_frame f;
+    ts_plan plan;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+} shaped_call;
+
+static const touch *touch_at(const maker *m, uint32_t i)
+{
+    return (const touch *)m->touches.data + i;
+}
+static const ts_graph_value *value_at(const maker *m, uint32_t i)
+{
+    return (const ts_graph_value *)m->graph->values.data + i;
+}
+
+static bool is_in(const chain *c, uint32_t node)
+{
+    bool found = false;
+    for (int k = 0; k < c->count; k++)
+        found |= c->nodes[k] == node;
+    return found;
+}
+
+static bool uses(const maker *m, uint32_t node, uint32_t storage)
+{
+    for (uint32_t t = m->begin[node]; t < m->begin[node + 1]; t++)
+        if (touch_at(m, t)->storage == storage)
+            return true;
+    return false;
+}
+
+/** True if the chain makes a storage, and only its calls use it. */
+static bool is_inside(const chain *c, uint32_t storage)
+{
+    const maker *m = c->m;
+    const ts_plan_storage *s = &m->exec->storages[storage];
+    bool inside = false;
+    for (int k = 0; k < c->count; k++)
+        for (uint32_t t = m->begin[c->nodes[k]]; t < m->begin[c->nodes[k] + 1]; t++)
+            inside |= touch_at(m, t)->storage == storage && touch_at(m, t)->fresh;
+    inside = inside && !s->outside && !s->held;
+    for (uint32_t i = c->nodes[0]; i < m->graph->nodes.count && inside; i++)
+        inside = m->step_of[i] == UINT32_MAX || is_in(c, i) || !uses(m, i, storage);
+    return inside;
+}
+
+/** Sets *t to the header of a value of the chain. */
+static void set_header(const chain *c, ts_id id, ts_tensor *t)
+{
+    const ts_graph_value *v = ts_graph_value_at(c->m->graph, id);
+    ts_group_header(c->m->graph, v, t);
+    t->data = is_inside(c, v->storage) ? NULL
+                                       : (char *)((((uintptr_t)v->storage + 1) << 32) +
+                                                  (uintptr_t)v->offset);
+}
+
+/** The backend's cost of the chain; -1 if it refuses. */
+static int64_t cost_of(const chain *c)
+{
+    ts_graph *g = c->m->graph;
+    shaped_call calls[MOST_CALLS];
+    ts_group_call group[MOST_CALLS];
+    ts_tensor headers[MOST_CALLS * TS_GROUP_TENSORS];
+    ts_id ids[MOST_CALLS * TS_GROUP_TENSORS];
+    int headers_used = 0;
+    ts_run r = {.exec = &(ts_exec){.graph = g}, .numbers = c->m->numbers};
+    ts_thread *thread = ts_thread_self();
+    ts_error before = *thread->error;
+    ts_device device = TS_DEVICE_CPU;
+    for (int k = 0; k < c->count; k++) {
+        const ts_graph_node *n = ts_graph_node_at(g, c->nodes[k]);
+        const ts_graph_arg *a = ts_graph_args_of(g, n);
+        if (n->nargs + n->nrets > TS_GROUP_TENSORS || n->nrets > TS_MAX_RETS)
+            return -1;
+        for (int i = 0; i < n->nargs; i++)
+            if (a[i].tag == TS_TAG_TENSORS)
+                return -1;
+        ts_run_unbox(&r, n, calls[k].args);
+        for (int i = 0; i < n->nargs + n->nrets; i++) {
+            ts_id id = i < n->nargs ? a[i].tag == TS_TAG_TENSOR ? a[i].id : 0
+                                    : n->rets[i - n->nargs];
+            ts_value *v = i < n->nargs ? &calls[k].args[i] : &calls[k].rets[i - n->nargs];
+            int at = 0;
+            if (i >= n->nargs)
+                *v = ts_value_none();
+            if (!id)
+                continue;
+            while (at < headers_used && ids[at] != id)
+                at++;
+            if (at == headers_used) {
+                set_header(c, id, &headers[at]);
+                ids[headers_used++] = id;
+                device = headers[at].device;
+                if (!ts_same_device(device, headers[0].device))
+                    return -1;
+            }
+            *v = ts_value_tensor(&headers[at]);
+        }
+        calls[k].f = ts_group_frame(n, device, thread);
+        calls[k].f.args = calls[k].args;
+        calls[k].f.rets = calls[k].rets;
+        ts_plan_open(&calls[k].f, &calls[k].plan);
+        calls[k].plan.rows = 0;
+        if (!calls[k].f.table->infer || calls[k].f.table->infer(&calls[k].f) != TS_OK) {
+            *thread->error = before;
+            return -1;
+        }
+        group[k] = (ts_group_call){&calls[k].f, calls[k].f.table->impl[device.backend]};
+    }
+    const ts_backend *b = ts_backend_of(device);
+    int64_t cost = b && b->epilogue_cost ? b->epilogue_cost(b->state, group, c->count) : -1;
+    *thread->error = before;
+    return cost;
+}
+
+/** True if node i can run at the chain's step: what it reads is complete before that step or made
+ *  by the chain, which it shares with the step's calls through equal values. */
+static bool can_move(const chain *c, uint32_t i)
+{
+    const maker *m = c->m;
+    for (uint32_t t = m->begin[i]; t < m->begin[i + 1]; t++) {
+        const touch *own = touch_at(m, t);
+        const ts_plan_storage *s = &m->exec->storages[own->storage];
+        bool made = false;
+        for (int k = 0; k < c->count; k++)
+            for (uint32_t u = m->begin[c->nodes[k]]; u < m->begin[c->nodes[k] + 1]; u++) {
+                const touch *other = touch_at(m, u);
+                if (other->storage != own->storage)
+                    continue;
+                made |= other->writes;
+                if (other->value != own->value && (own->writes || other->writes))
+                    return false;
+            }
+        if (made && own->writes)
+            return false;
+        if (!made && !own->fresh &&
+            (s->writer > c->step || (own->writes && s->reader > c->step) ||
+             (!s->outside && !s->writer)))
+            return false;
+    }
+    return true;
+}
+
+/** The value of the chain's calls so far that node i reads; UINT32_MAX if there is none. */
+static uint32_t value_between(const chain *c, uint32_t i)
+{
+    const maker *m = c->m;
+    for (uint32_t t = m->begin[i]; t < m->begin[i + 1]; t++)
+        for (int k = 0; k < c->count && !touch_at(m, t)->writes; k++)
+            for (uint32_t u = m->begin[c->nodes[k]]; u < m->begin[c->nodes[k] + 1]; u++)
+                if (touch_at(m, u)->fresh && touch_at(m, u)->value == touch_at(m, t)->value)
+                    return touch_at(m, t)->value;
+    return UINT32_MAX;
+}
+
+/**
+ * The bytes that a run of the plan saves if node i joins the chain, with those after it that then
+ * gain too. before: cost of the chain. 0: nothing, or it cannot join.
+ */
+static int64_t gain_of(chain *c, uint32_t i, int64_t before)
+{
+    const maker *m = c->m;
+    const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+    uint32_t y = value_between(c, i), next = UINT32_MAX, users = 0;
+    if (c->count == MOST_CALLS || y == UINT32_MAX || n->nrets != 1 || !can_move(c, i))
+        return 0;
+    c->nodes[c->count++] = i;
+    int64_t cost = cost_of(c), gain = 0;
+    if (cost >= 0) {
+        const ts_graph_value *made = ts_graph_value_at(m->graph, n->rets[0]);
+        const ts_plan_storage *s = &m->exec->storages[made->storage];
+        int64_t bytes = ts_value_bytes(m->graph, value_at(m, y));
+        bool grouped = false, stored = s->outside || s->held || (n->given & 1);
+        gain = bytes * (1 + is_inside(c, value_at(m, y)->storage)) - (cost - before);
+        for (uint32_t j = i + 1; j < m->graph->nodes.count; j++) {
+            if (m->step_of[j] == UINT32_MAX || !uses(m, j, made->storage))
+                continue;
+            ts_group_part part = ts_group_takes(m->graph, ts_graph_node_at(m->graph, j),
+                                                m->numbers);
+            grouped |= part.takes;
+            stored |= !part.takes;
+            next = part.takes && !part.rows ? j : next;
+            users++;
+        }
+        stored |= users > 1; /* a group seldom has all of them */
+        if (grouped)
+            gain -= ts_value_bytes(m->graph, made) * (1 + !stored);
+        if (next != UINT32_MAX && users == 1)
+            gain += gain_of(c, next, cost);
+    }
+    c->count--;
+    return gain > 0 ? gain : 0;
+}
+
+bool ts_plan_join_product(maker *m, uint32_t i)
+{
+    ts_exec *e = m->exec;
+    const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+    const ts_backend *backend = ts_backend_of(ts_graph_value_at(m->graph, n->rets[0])->device);
+    if (!backend || !backend->epilogue_cost)
+        return false;
+    for (uint32_t t = m->begin[i]; t < m->begin[i + 1]; t++) {
+        const touch *read = touch_at(m, t);
+        uint32_t k = e->storages[read->storage].writer;
+        if (read->writes || !k--)
+            continue;
+        ts_step *s = &e->steps[k];
+        chain c = {.m = m, .step = k};
+        if (s->fused && !s->product)
+            continue;
+        for (uint32_t j = s->first, left = s->count; left && c.count < MOST_CALLS; j++)
+            if (m->step_of[j] == k) {
+                c.nodes[c.count++] = j;
+                left--;
+            }
+        int64_t before = c.count == (int)s->count && c.count < MOST_CALLS ? cost_of(&c) : -1;
+        if (before < 0 || !gain_of(&c, i, before))
+            continue;
+        const ts_graph_value *v = ts_graph_value_at(m->graph, n->rets[0]);
+        e->ngroups += !s->product;
+        s->fused = s->product = true;
+        s->device = v->device;
+        s->ndim = v->ndim;
+        s->numel = 1;
+        for (int d = 0; d < v->ndim; d++)
+            s->numel *= s->sizes[d] = ts_graph_ints_at(m->graph, v->ints)[d];
+        ts_plan_add(m, i, k);
+        return true;
+    }
+    return false;
+}
