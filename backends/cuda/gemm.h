@@ -45,6 +45,15 @@ bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_
                            const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                            const ts_cuda_epilogue *then);
 
+/** Whether ts_cuda_gemm() uses tensor cores for a product of f32 (gemm_f32.cu). The answer depends
+ * on the device, sizes, strides and epilogue only. */
+bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
+                       const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
+                       const ts_cuda_epilogue *then);
+/** ts_cuda_gemm() for such a product. */
+ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                           const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
+
 /**
  * c = a b + bias for integers, which wrap around, for `batches` matrices. a and b may have any
  * strides; rows of c are dense.

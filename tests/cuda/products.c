@@ -313,3 +313,29 @@ TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 
         ck_assert_double_eq(sum, (double)n);
     }
 }
+
+/** Infinities, NaN and numbers near the largest one affect only the sums that they belong to. */
+TS_TEST(numbers_that_are_not_finite_stay_in_their_rows_and_columns)
+{
+    GPU(device);
+    static const int64_t sizes[][3] = {{64, 64, 64}, {40, 100, 36}, {129, 68, 2048}};
+    for (int k = 0; k < 3; k++) {
+        TS_SCOPE;
+        int64_t rows = sizes[k][0], columns = sizes[k][1], inner = sizes[k][2];
+        ts_tensor *a = ts_uniform(TS_SIZES(rows, inner), 0.5, 1.5, TS_F32);
+        ts_tensor *b = ts_ones(TS_SIZES(inner, columns), TS_F32);
+        OK(ts_fill_(ts_select(ts_select(a, 0, 3), 0, 5), INFINITY));
+        OK(ts_fill_(ts_select(ts_select(a, 0, 7), 0, 1), 3.4e38));
+        OK(ts_fill_(ts_select(ts_select(a, 0, 9), 0, 2), NAN));
+        ts_tensor *y = ts_mm(ts_to_device(a, device), ts_to_device(b, device)),
+                  *want = ts_to_device(ts_mm(a, b), device);
+        float *got = values_of(y), *cpu = values_of(want);
+        for (int64_t i = 0; i < rows * columns; i++)
+            ck_assert_msg(isnan(cpu[i]) ? isnan(got[i])
+                          : isinf(cpu[i]) ? got[i] == cpu[i]
+                                          : fabsf(got[i] - cpu[i]) <= 1e-5f * fabsf(cpu[i]),
+                          "(%lld, %lld): %g, the CPU has %g", (long long)(i / columns),
+                          (long long)(i % columns), got[i], cpu[i]);
+        free(got), free(cpu);
+    }
+}
