@@ -11,6 +11,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/convolution_gemm.h"
+#include "backends/cuda/cudnn.h"
 
 #include "tessera/ops.h"
 
@@ -251,7 +252,48 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
                         ts_copy_(to, ts_view(matrix, ts_sizes(to), ts_ndim(to))));
 }
 
-/** Computes y, or with to_x the gradient of x form by form, into result (N, C, ...). */
+/** Arguments of make_images(); to: dense (N, ..., C) for bf16, f16 and cuDNN. */
+typedef struct images {
+    ts_frame *f;
+    ts_tensor *to, *from, *weight, *bias;
+    bool to_x;
+} images;
+
+/** Runs own kernels, form by form. */
+static ts_status make_forms(void *context)
+{
+    const images *i = context;
+    int64_t forms = i->to_x ? ts_kernel_window_forms(i->f) : 1;
+    for (int64_t form = 0; form < forms; form++)
+        TS_TRY(make_image(i->f, i->to, i->from, i->weight, i->bias, i->to_x ? form : -1));
+    return TS_OK;
+}
+
+/** Returns a dense copy of the weight as (features, taps * channels), with zeros for features and
+ *  channels of c that it lacks; NULL with an error. */
+static ts_tensor *weight_image(const ts_convolution *c, ts_tensor *weight)
+{
+    ts_tensor *w = padded(dense(last_view(weight)), c->channels / c->groups);
+    w = w ? ts_view(w, (int64_t[]){ts_size(w, 0), ts_numel(w) / ts_size(w, 0)}, 2) : NULL;
+    int64_t more = w ? c->features - ts_size(w, 0) : 0;
+    return more ? ts_pad(w, (int64_t[]){0, 0, 0, more}, 4, 0, ts_scalar_int(0)) : w;
+}
+
+/** Runs the call by cuDNN, if cuDNN is the faster engine. */
+static ts_status make_by_cudnn(images *i, ts_cuda_cudnn *cudnn, const ts_convolution *c, bool *done)
+{
+    TS_SCOPE;
+    ts_tensor *weight = weight_image(c, i->weight), *bias = i->bias ? dense(i->bias) : NULL;
+    TS_TRY(weight);
+    if (i->bias)
+        TS_TRY(bias);
+    ts_tensor *x = i->to_x ? i->to : i->from, *y = i->to_x ? i->from : i->to;
+    const ts_cuda_conv_operands o = {ts_kernel_data(x), ts_kernel_data(weight), ts_kernel_data(y),
+                                     bias ? ts_kernel_data(bias) : NULL};
+    return ts_cuda_cudnn_run(i->f, cudnn, &o, make_forms, i, done);
+}
+
+/** Computes y, or with to_x the gradient of x, into result (N, C, ...). */
 static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
                              ts_tensor *bias, bool to_x)
 {
@@ -259,13 +301,20 @@ static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts
     ts_tensor *to = last_view(result);
     TS_TRY(from = innermost(f, from));
     TS_TRY(to);
-    bool there = ts_dtype_size(ts_kernel_dtype(f)) != 2 || ts_is_contiguous(to);
+    ts_convolution c = ts_kernel_convolution(f);
+    *(to_x ? &c.features : &c.channels) = ts_size(from, 1);
+    ts_cuda_cudnn *cudnn =
+        ts_cuda_cudnn_of(f, &c, to_x ? TS_CUDA_CONV_X : TS_CUDA_CONV_Y, bias != NULL);
+    bool there = (!cudnn && ts_dtype_size(ts_kernel_dtype(f)) != 2) || ts_is_contiguous(to),
+         done = false;
     if (!there)
         to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f), ts_kernel_device(f));
     TS_TRY(to = second_view(to));
-    int64_t forms = to_x ? ts_kernel_window_forms(f) : 1;
-    for (int64_t form = 0; form < forms; form++)
-        TS_TRY(make_image(f, to, from, weight, bias, to_x ? form : -1));
+    images all = {f, to, from, weight, bias, to_x};
+    if (cudnn)
+        TS_TRY(make_by_cudnn(&all, cudnn, &c, &done));
+    if (!done)
+        TS_TRY(make_forms(&all));
     return there ? TS_OK : ts_status_of_pointer(ts_copy_(result, to));
 }
 
@@ -323,6 +372,61 @@ static ts_status weigh_in_place(product *p, ts_tensor *y, ts_tensor **w)
     return ts_cuda_multiply_by_windows(p->f, &q);
 }
 
+/** Returns the gradient of the weight over all windows by own kernels: groups * rows * depth
+ *  elements in this order. y: (windows, groups * rows). */
+static ts_tensor *weigh_all(product *p, ts_tensor *y)
+{
+    TS_SCOPE;
+    ts_tensor *w = NULL;
+    TS_TRY_NULL(weigh_in_place(p, y, &w));
+    if (w)
+        return ts_keep(w);
+    if (p->c.groups > 1 && p->c.channels / p->c.groups <= FEW_CHANNELS && p->taps <= MOST_TAPS)
+        return ts_keep(weigh_few(p, y));
+    int64_t most = chunk_of(p);
+    for (int64_t first = 0, count; first < p->all; first += count) {
+        count = most < p->all - first ? most : p->all - first;
+        ts_tensor *part = weigh(p, y, first, count);
+        if (most < p->all && ts_kernel_dtype(p->f) != TS_F64)
+            part = ts_to(part, TS_F32);
+        TS_TRY_NULL(w = first ? ts_add_(w, part) : part);
+    }
+    return ts_keep(w);
+}
+
+/** A call of weigh_all() for a measurement. */
+typedef struct weighing {
+    product *p;
+    ts_tensor *y;
+} weighing;
+static ts_status weigh_once(void *context)
+{
+    TS_SCOPE;
+    weighing *w = context;
+    return ts_status_of_pointer(weigh_all(w->p, w->y));
+}
+
+/** Sets *w to the gradient of the weight by cuDNN; leaves it unchanged if own kernels are the
+ *  faster engine. y: (windows, features). */
+static ts_status weigh_by_cudnn(product *p, ts_tensor *y, ts_tensor **w)
+{
+    ts_convolution c = p->c;
+    c.channels = p->windows.channels, c.features = ts_size(y, 1);
+    ts_cuda_cudnn *cudnn = ts_cuda_cudnn_of(p->f, &c, TS_CUDA_CONV_WEIGHT, false);
+    if (!cudnn)
+        return TS_OK;
+    int64_t sizes[] = {c.features, p->depth};
+    ts_tensor *to = ts_empty_on(sizes, 2, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+    TS_TRY(to);
+    bool done;
+    weighing own = {p, y};
+    const ts_cuda_conv_operands o = {ts_kernel_data(p->image), ts_kernel_data(to),
+                                     ts_kernel_data(y), NULL};
+    TS_TRY(ts_cuda_cudnn_run(p->f, cudnn, &o, weigh_once, &own, &done));
+    *w = done ? to : NULL;
+    return TS_OK;
+}
+
 static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_tensor *y)
 {
     TS_SCOPE;
@@ -338,21 +442,9 @@ static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_te
     int64_t channels = c->channels / c->groups, features = ts_size(y, 1);
     ts_tensor *w = NULL;
     TS_TRY(y = ts_view(last_view(y), (int64_t[]){p.all, features}, 2));
-    TS_TRY(weigh_in_place(&p, y, &w));
-    if (w) {
-        ;
-    } else if (c->groups > 1 && channels <= FEW_CHANNELS && p.taps <= MOST_TAPS) {
-        w = weigh_few(&p, y);
-    } else {
-        int64_t most = chunk_of(&p);
-        for (int64_t first = 0, count; first < p.all; first += count) {
-            count = most < p.all - first ? most : p.all - first;
-            ts_tensor *part = weigh(&p, y, first, count);
-            if (most < p.all && ts_kernel_dtype(f) != TS_F64)
-                part = ts_to(part, TS_F32);
-            TS_TRY(w = first ? ts_add_(w, part) : part);
-        }
-    }
+    TS_TRY(weigh_by_cudnn(&p, y, &w));
+    if (!w)
+        TS_TRY(w = weigh_all(&p, y));
     int64_t sizes[5] = {features}, order[5] = {0, c->dims + 1};
     for (int d = 0; d < c->dims; d++) {
         sizes[1 + d] = c->kernel[3 - c->dims + d];

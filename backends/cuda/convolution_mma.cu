@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/convolution_gemm.h"
 #include "backends/cuda/convolution_mma.cuh"
+#include "backends/cuda/cudnn.h"
 #include "backends/cuda/frame.cuh"
 #include "backends/cuda/launch.h"
 
@@ -122,20 +123,6 @@ static conv_call call_of_product(const ts_cuda_window_product &p, const call &at
     return c;
 }
 
-/** Value of the environment variable TS_CUDA_CONV, read once. 0 (own, default): wgmma or mma
- * kernels; 1 (mma): only mma kernels; 2 (matrix): matrices of windows. */
-static int allowed_engine()
-{
-    static int known; /* the choice + 1; 0: not asked yet */
-    int is = __atomic_load_n(&known, __ATOMIC_RELAXED);
-    if (!is) {
-        is = ts_variable_choice("TS_CUDA_CONV", "own|mma|matrix");
-        is = is < 0 ? 1 : is + 1;
-        __atomic_store_n(&known, is, __ATOMIC_RELAXED);
-    }
-    return is - 1;
-}
-
 static void log_call(const conv_call &c, bool hopper, const char *what)
 {
     if (ts_log_on("convolution"))
@@ -162,8 +149,8 @@ bool ts_cuda_window_product_fits(const ts_cuda_window_product *p)
     const ts_cuda_windows *w = &p->windows;
     int64_t each = w->channels / w->groups, taps = 1, most = INT32_MAX / 4;
     uintptr_t at = (uintptr_t)w->image | (uintptr_t)p->other;
-    if (allowed_engine() == 2 || w->item != 2 || each % 8 || !each || !p->rows || at % 16 ||
-        w->groups > 65535)
+    if (ts_cuda_conv_allowed() == TS_CUDA_CONV_MATRIX || w->item != 2 || each % 8 || !each ||
+        !p->rows || at % 16 || w->groups > 65535)
         return false;
     for (int d = 0; d < 3; d++) {
         const ts_window_axis *a = &w->axis[d];
@@ -183,7 +170,7 @@ ts_status ts_cuda_multiply_windows(ts_frame *f, const ts_cuda_window_product *p)
     if (!at.device)
         return ts_error_code();
     conv_call c = call_of_product(*p, at);
-    bool hopper = at.device->hopper && allowed_engine() == 0;
+    bool hopper = at.device->hopper && ts_cuda_conv_allowed() < TS_CUDA_CONV_MMA;
     return with_half(f, at, [&]<class T>(cudaStream_t stream) {
         cudaError_t e = hopper ? conv_wgmma<T>(c, stream) : cudaErrorNotSupported;
         bool other = e == cudaErrorNotSupported;
@@ -199,7 +186,7 @@ ts_status ts_cuda_multiply_by_windows(ts_frame *f, const ts_cuda_window_product 
         return ts_error_code();
     conv_call c = call_of_product(*p, at);
     ts_device where = ts_kernel_device(f);
-    bool hopper = at.device->hopper && allowed_engine() == 0, other = false;
+    bool hopper = at.device->hopper && ts_cuda_conv_allowed() < TS_CUDA_CONV_MMA, other = false;
     ts_status status;
     do {
         int64_t bytes = hopper ? conv_wgmma_bytes(c) : conv_mma_bytes(c);

@@ -64,9 +64,7 @@ static cudaDataType_t type_of(ts_dtype dtype)
                               : CUDA_R_32F;
 }
 
-/** Whether TS_CUDA_TF32=1: f32 products use tensor cores, which round operands to TF32 (10-bit
- * mantissa). */
-static bool tf32(void)
+bool ts_cuda_tf32(void)
 {
     static _Atomic int known; /* 0 unknown, 1 no, 2 yes */
     int is = atomic_load_explicit(&known, memory_order_relaxed);
@@ -148,9 +146,10 @@ static cublasStatus_t make(const key *k, const ts_cuda_epilogue *then, plan **ou
         return CUBLAS_STATUS_ALLOC_FAILED;
     p->key = *k;
     bool wide = k->dtype == TS_F64;
-    cublasComputeType_t compute = wide                             ? CUBLAS_COMPUTE_64F
-                                  : k->dtype == TS_F32 && tf32() ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                                   : CUBLAS_COMPUTE_32F;
+    bool tf32 = k->dtype == TS_F32 && ts_cuda_tf32();
+    cublasComputeType_t compute = wide   ? CUBLAS_COMPUTE_64F
+                                  : tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                         : CUBLAS_COMPUTE_32F;
     status = cublasLtMatmulDescCreate(&p->product, compute, wide ? CUDA_R_64F : CUDA_R_32F);
     cublasOperation_t op_a = k->transposed_a ? CUBLAS_OP_T : CUBLAS_OP_N,
                       op_b = k->transposed_b ? CUBLAS_OP_T : CUBLAS_OP_N;

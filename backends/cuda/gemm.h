@@ -63,5 +63,9 @@ ts_status ts_cuda_gemm_integers(ts_frame *frame, ts_dtype dtype, const ts_cuda_m
                                 const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                                 const void *bias);
 
+/** Whether TS_CUDA_TF32=1: f32 products use tensor cores, which round operands to TF32 (10-bit
+ *  mantissa). */
+bool ts_cuda_tf32(void);
+
 TS_END_DECLS
 #endif

@@ -1,0 +1,281 @@
+/**
+ * @file cudnn_choice.c
+ * The choice between cuDNN's engines and own kernels. The first call of a shape measures them; the
+ * choice remains for the process.
+ */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/cudnn_graph.h"
+#include "backends/cuda/hash.h"
+#include "tessera/program.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+ts_cuda_conv_kernels ts_cuda_conv_allowed(void)
+{
+    static _Atomic int known; /* the choice + 1; 0: not read yet */
+    int is = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!is) {
+        is = ts_variable_choice("TS_CUDA_CONV", "auto|own|cudnn|mma|matrix");
+        is = is < 0 ? TS_CUDA_CONV_AUTO + 1 : is + 1;
+        atomic_store_explicit(&known, is, memory_order_relaxed);
+    }
+    return (ts_cuda_conv_kernels)(is - 1);
+}
+
+/* -------------------------------------------------------------------------------- calls ---- */
+
+enum { BUCKETS = 256, MOST_SHAPES = 4096 };
+enum { UNKNOWN, OWN, CUDNN };
+struct ts_cuda_cudnn {
+    ts_cuda_cudnn *next;
+    ts_cudnn_graph graph;
+    _Atomic int choice;
+    ts_cudnn_plan plan; /* of the chosen engine */
+};
+static _Atomic(ts_cuda_cudnn *) shapes[BUCKETS];
+static int nshapes;
+static void *handles[TS_CUDA_DEVICES];
+/* opening: handles; choosing: new shapes and choices */
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER, choosing = PTHREAD_MUTEX_INITIALIZER;
+
+static ts_cuda_cudnn *find(const ts_cudnn_key *k, size_t bucket)
+{
+    ts_cuda_cudnn *a = atomic_load_explicit(&shapes[bucket], memory_order_acquire);
+    while (a && memcmp(&a->graph.key, k, sizeof *k) != 0)
+        a = a->next;
+    return a;
+}
+
+ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *f, const ts_convolution *c, ts_cuda_conv_result result,
+                                bool bias)
+{
+    ts_cuda_conv_kernels allowed = ts_cuda_conv_allowed();
+    ts_dtype dtype = ts_kernel_dtype(f);
+    if (allowed == TS_CUDA_CONV_OWN || allowed > TS_CUDA_CONV_CUDNN || dtype == TS_F64 ||
+        ts_deterministic() || !ts_cudnn_is_there())
+        return NULL;
+    ts_cudnn_key k;
+    memset(&k, 0, sizeof k);
+    k.device = ts_kernel_device(f).index;
+    k.dtype = dtype, k.result = result, k.bias = bias, k.dims = c->dims;
+    k.batch = c->batch, k.groups = c->groups, k.channels = c->channels, k.features = c->features;
+    for (int d = 0; d < 3; d++) {
+        k.size[d] = c->size[d], k.places[d] = c->places[d], k.kernel[d] = c->kernel[d];
+        k.stride[d] = c->stride[d], k.dilation[d] = c->dilation[d], k.padding[d] = c->padding[d];
+    }
+    size_t bucket = ts_cuda_hash((const uint64_t *)&k, sizeof k / 8) % BUCKETS;
+    ts_cuda_cudnn *a = find(&k, bucket);
+    if (!a) {
+        pthread_mutex_lock(&choosing);
+        a = find(&k, bucket);
+        if (!a && nshapes < MOST_SHAPES && (a = calloc(1, sizeof *a))) {
+            nshapes++;
+            a->graph.key = k;
+            a->choice = ts_cudnn_is_supported(&k) ? UNKNOWN : OWN;
+            a->next = atomic_load(&shapes[bucket]);
+            atomic_store_explicit(&shapes[bucket], a, memory_order_release);
+        }
+        pthread_mutex_unlock(&choosing);
+    }
+    return a && atomic_load_explicit(&a->choice, memory_order_acquire) != OWN ? a : NULL;
+}
+
+static ts_status check(int status, const ts_frame *f)
+{
+    if (!status)
+        return TS_OK;
+    /* the error may belong to an earlier kernel */
+    TS_TRY(ts_cuda_check(cudaPeekAtLastError(), "%s", ts_op_name(f->op)));
+    return ts_error_set(TS_ERR_DEVICE, "%s: cuDNN reports %s", ts_op_name(f->op),
+                        ts_cudnn_text(status));
+}
+
+/** Returns the device's handle, or NULL with an error. */
+static void *handle_of(const ts_frame *f)
+{
+    void **handle = &handles[ts_kernel_device(f).index];
+    pthread_mutex_lock(&opening);
+    int status = *handle ? 0 : ts_cudnn_open(handle);
+    pthread_mutex_unlock(&opening);
+    return check(status, f) == TS_OK ? *handle : NULL;
+}
+
+/* -------------------------------------------------------------------------- measurement ---- */
+
+enum { REPEATS = 5 };
+
+/** Runs of a call, by a plan of cuDNN or, without one, by own kernels. */
+typedef struct runs {
+    ts_frame *f;
+    const ts_cuda_conv_operands *operands;
+    void *workspace, *handle;
+    ts_status (*own)(void *context);
+    void *context;
+    cudaStream_t stream;
+    cudaEvent_t begin, end;
+} runs;
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/** Holds the stream until the host has queued all repeats, so that times exclude the host's. */
+static void hold(void *flag)
+{
+    double begin = seconds();
+    while (!atomic_load_explicit((atomic_bool *)flag, memory_order_acquire) &&
+           seconds() - begin < 1)
+        ;
+}
+
+static ts_status run_once(const runs *r, const ts_cudnn_plan *plan)
+{
+    return plan ? check(ts_cudnn_queue(plan, r->operands, r->workspace, r->handle, r->stream), r->f)
+                : r->own(r->context);
+}
+
+/** *us: device time of a run, the mean of REPEATS after one that is not measured. */
+static ts_status measure(const runs *r, const ts_cudnn_plan *plan, float *us)
+{
+    atomic_bool queued = false;
+    float ms = 0;
+    TS_TRY(run_once(r, plan));
+    TS_TRY(ts_cuda_check(cudaStreamSynchronize(r->stream), "%s", ts_op_name(r->f->op)));
+    cudaError_t e = ts_cuda_synchronous() ? cudaSuccess /* each launch waits */
+                                          : cudaLaunchHostFunc(r->stream, hold, &queued);
+    ts_status status = TS_OK;
+    if (e == cudaSuccess)
+        e = cudaEventRecord(r->begin, r->stream);
+    for (int i = 0; i < REPEATS && status == TS_OK && e == cudaSuccess; i++)
+        status = run_once(r, plan);
+    if (e == cudaSuccess)
+        e = cudaEventRecord(r->end, r->stream);
+    atomic_store_explicit(&queued, true, memory_order_release);
+    cudaError_t waited = cudaStreamSynchronize(r->stream); /* `queued` is no longer used */
+    TS_TRY(status);
+    e = e == cudaSuccess ? waited : e;
+    if (e == cudaSuccess)
+        e = cudaEventElapsedTime(&ms, r->begin, r->end);
+    *us = ms * 1e3f / REPEATS;
+    return ts_cuda_check(e, "%s", ts_op_name(r->f->op));
+}
+
+/** begin: when the choice began. */
+static void log_choice(const ts_cuda_cudnn *a, float own, float cudnns, int count, double begin)
+{
+    static const char *const names[] = {"y", "gradient of x", "gradient of the weight"};
+    const ts_cudnn_key *k = &a->graph.key;
+    if (ts_log_on("convolution"))
+        ts_log_write("convolution",
+                     "cuda, %s of %lldx%lldx%lldx%lldx%lld, %lld features, kernel %lldx%lldx%lld, "
+                     "%lld groups%s: own kernels %.1f us, cuDNN %.1f us (%d engines, workspace "
+                     "%lld); %s chosen in %.0f ms",
+                     names[k->result], (long long)k->batch, (long long)k->channels,
+                     (long long)k->size[0], (long long)k->size[1], (long long)k->size[2],
+                     (long long)k->features, (long long)k->kernel[0], (long long)k->kernel[1],
+                     (long long)k->kernel[2], (long long)k->groups, k->bias ? ", bias" : "",
+                     (double)own, (double)cudnns, count, (long long)a->plan.workspace,
+                     a->choice == CUDNN ? "cuDNN" : "own", 1e3 * (seconds() - begin));
+}
+
+/** Measures the candidates and keeps the fastest one in `a`, or chooses own kernels. */
+static ts_status choose(ts_cuda_cudnn *a, runs *r)
+{
+    ts_cudnn_plan found[TS_CUDNN_PLANS] = {0}, *best = NULL;
+    double begin = seconds();
+    int count = ts_cudnn_plans(&a->graph, r->handle, found);
+    float own = 0, least = 0, us = 0;
+    ts_status status = TS_OK;
+    ts_device where = ts_kernel_device(r->f);
+    if (count && ts_cuda_conv_allowed() == TS_CUDA_CONV_AUTO)
+        status = measure(r, NULL, &own);
+    for (int i = 0; i < count && status == TS_OK; i++) {
+        ts_cudnn_plan *p = &found[i];
+        if (p->workspace && !(r->workspace = ts_scratch_take(where, p->workspace))) {
+            ts_error_clear(); /* an engine that needs less memory may do */
+            continue;
+        }
+        if (measure(r, p, &us) == TS_OK) {
+            if (!best || us < least)
+                best = p, least = us;
+        } else if (cudaPeekAtLastError() != cudaSuccess || ts_cuda_is_lost(where.index)) {
+            status = ts_error_code();
+        } else {
+            ts_error_clear();
+        }
+        if (p->workspace)
+            ts_scratch_give(where, r->workspace, p->workspace);
+        r->workspace = NULL;
+    }
+    bool chosen = status == TS_OK && best && (own == 0 || least < 0.97f * own);
+    if (chosen)
+        a->plan = *best;
+    for (int i = 0; i < count; i++)
+        if (!chosen || &found[i] != best)
+            ts_cudnn_drop_plan(&found[i]);
+    if (!chosen)
+        ts_cudnn_drop(&a->graph);
+    a->graph.status = 0;
+    if (status == TS_OK) {
+        atomic_store_explicit(&a->choice, chosen ? CUDNN : OWN, memory_order_release);
+        log_choice(a, own, least, count, begin);
+    }
+    return status;
+}
+
+ts_status ts_cuda_cudnn_run(ts_frame *f, ts_cuda_cudnn *a, const ts_cuda_conv_operands *operands,
+                            ts_status (*own)(void *context), void *context, bool *done)
+{
+    ts_device where = ts_kernel_device(f);
+    const ts_cuda_device *device = ts_cuda_use(where.index);
+    *done = false;
+    if (!device)
+        return ts_error_code();
+    const ts_cuda_conv_operands *o = operands;
+    if (((uintptr_t)o->x | (uintptr_t)o->weight | (uintptr_t)o->y | (uintptr_t)o->bias) % 16)
+        return TS_OK;
+    runs r = {.f = f, .operands = o, .own = own, .context = context,
+              .stream = ts_cuda_stream(device, ts_kernel_stream(f))};
+    TS_TRY(ts_status_of_pointer(r.handle = handle_of(f)));
+    if (atomic_load_explicit(&a->choice, memory_order_acquire) == UNKNOWN) {
+        enum cudaStreamCaptureStatus capturing;
+        TS_TRY(ts_cuda_check(cudaStreamIsCapturing(r.stream, &capturing), "%s", ts_op_name(f->op)));
+        if (capturing != cudaStreamCaptureStatusNone)
+            return TS_OK;
+        pthread_mutex_lock(&choosing);
+        ts_status status = TS_OK;
+        if (atomic_load(&a->choice) == UNKNOWN) {
+            cudaError_t e = cudaEventCreate(&r.begin);
+            if (e == cudaSuccess)
+                e = cudaEventCreate(&r.end);
+            status = ts_cuda_check(e, "%s", ts_op_name(f->op));
+            if (status == TS_OK)
+                status = choose(a, &r);
+            if (r.begin)
+                cudaEventDestroy(r.begin);
+            if (r.end)
+                cudaEventDestroy(r.end);
+        }
+        pthread_mutex_unlock(&choosing);
+        TS_TRY(status);
+    }
+    if (atomic_load_explicit(&a->choice, memory_order_acquire) != CUDNN)
+        return TS_OK;
+    void *workspace = NULL;
+    int64_t bytes = a->plan.workspace;
+    if (bytes && !(workspace = ts_scratch_take(where, bytes)))
+        return ts_error_code();
+    int status = ts_cudnn_queue(&a->plan, o, workspace, r.handle, r.stream);
+    if (workspace)
+        ts_scratch_give(where, workspace, bytes);
+    TS_TRY(check(status, f));
+    *done = true;
+    return ts_cuda_launched(f, cudaSuccess, r.stream);
+}

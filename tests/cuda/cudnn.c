@@ -1,0 +1,327 @@
+/** @file cudnn.c  The choice between own kernels and cuDNN's engines, with a fake cuDNN and fake
+ * functions of CUDA's runtime. Needs CUDA's headers, but neither its libraries nor a GPU. */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/cudnn.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backends/cuda/gemm.h"
+#include "tests/cuda/fake_cudnn.h"
+#include "tests/expect.h"
+#include "tests/harness.h"
+
+/* ------------------------------------------------------------------- what the file needs ---- */
+
+enum { OWN = FAKE_ENGINES }; /* number of own kernels, beside the engines */
+static float times[FAKE_ENGINES + 1] = {1, 1, 1, 1, 1}; /* ms, of cudaEventElapsedTime() */
+static ts_dtype dtype = TS_BF16;
+static bool capturing, own_fails;
+static int own_runs, scratch;
+static fake_cudnn *fake;
+static ts_cuda_device device = {.index = 0, .sms = 132};
+static char event, memory[64] __attribute__((aligned(16)));
+
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+    *e = (cudaEvent_t)&event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    (void)e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t stream)
+{
+    (void)e, (void)stream;
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    (void)begin, (void)end;
+    *ms = times[fake->last];
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    (void)stream;
+    return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *data)
+{
+    (void)stream, (void)fn, (void)data;
+    return cudaSuccess;
+}
+cudaError_t cudaPeekAtLastError(void) { return cudaSuccess; }
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    (void)stream;
+    *status = capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+ts_cuda_device *ts_cuda_use(int index) { return index ? NULL : &device; }
+bool ts_cuda_is_lost(int index) { return index != 0; }
+bool ts_cuda_synchronous(void) { return false; }
+bool ts_cuda_tf32(void) { return false; }
+ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
+{
+    (void)format;
+    return error == cudaSuccess ? TS_OK : ts_error_set(TS_ERR_DEVICE, "CUDA");
+}
+ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream)
+{
+    (void)frame, (void)stream;
+    return ts_cuda_check(error, "launch");
+}
+ts_dtype ts_kernel_dtype(const ts_frame *frame)
+{
+    (void)frame;
+    return dtype;
+}
+ts_device ts_kernel_device(const ts_frame *frame)
+{
+    (void)frame;
+    return TS_DEVICE_CPU;
+}
+ts_stream *ts_kernel_stream(const ts_frame *frame)
+{
+    (void)frame;
+    return NULL;
+}
+void *ts_scratch_take(ts_device where, int64_t bytes)
+{
+    (void)where;
+    if (bytes > (int64_t)sizeof memory)
+        return NULL;
+    scratch++;
+    return memory;
+}
+void ts_scratch_give(ts_device where, void *data, int64_t bytes)
+{
+    (void)where, (void)data, (void)bytes;
+    scratch--;
+}
+
+/* --------------------------------------------------------------------------------- calls ---- */
+
+/** A 3 x 3 convolution with stride 2 and 2 groups. */
+static const ts_convolution strided = {
+    .dims = 2, .batch = 4, .groups = 2, .channels = 32, .features = 64, .size = {1, 8, 9},
+    .places = {1, 4, 5}, .kernel = {1, 3, 3}, .stride = {1, 2, 2}, .dilation = {1, 1, 1},
+    .padding = {0, 1, 1}};
+
+static ts_frame frame;
+static ts_cuda_conv_operands operands;
+
+static ts_status own(void *context)
+{
+    (void)context;
+    own_runs++;
+    fake->last = OWN;
+    return own_fails ? ts_error_set(TS_ERR_MEMORY, "own") : TS_OK;
+}
+
+/** Opens the fake library, before the backend does. */
+static void open_fake(int engines)
+{
+    void *library = dlopen(FAKE_CUDNN, RTLD_NOW);
+    ck_assert_msg(library != NULL, "%s", dlerror());
+    fake = dlsym(library, "fake");
+    fake->engines = engines;
+    setenv("TS_CUDA_CUDNN", FAKE_CUDNN, 1);
+    operands = (ts_cuda_conv_operands){memory, memory + 16, memory + 32, NULL};
+}
+
+/** Runs a call and returns whether cuDNN ran it. */
+static bool run(const ts_convolution *c, ts_cuda_conv_result result)
+{
+    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, c, result, operands.bias != NULL);
+    bool done = false;
+    if (!a)
+        return false;
+    OK(ts_cuda_cudnn_run(&frame, a, &operands, own, NULL, &done));
+    ck_assert_int_eq(scratch, 0);
+    return done;
+}
+static int all_runs(void)
+{
+    int n = 0;
+    for (int i = 0; i < FAKE_ENGINES; i++)
+        n += fake->runs[i];
+    return n;
+}
+
+TS_TEST(the_fastest_engine_runs)
+{
+    open_fake(3);
+    times[0] = 5, times[1] = 2, times[2] = 4, times[OWN] = 9;
+    fake->workspaces[1] = 64;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(fake->last, 1);
+    ck_assert(fake->workspace == memory);
+    ck_assert(own_runs > 0 && fake->runs[0] > 0 && fake->runs[2] > 0);
+    int runs = all_runs(), owns = own_runs;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y)); /* not measured again */
+    ck_assert_int_eq(all_runs(), runs + 1);
+    ck_assert_int_eq(own_runs, owns);
+    ck_assert(run(&strided, TS_CUDA_CONV_WEIGHT)); /* another choice */
+    ck_assert_int_gt(all_runs(), runs + 2);
+}
+
+TS_TEST(faster_own_kernels_run)
+{
+    open_fake(2);
+    times[OWN] = 1, times[0] = 0.99f, times[1] = 3; /* a tie keeps the own kernels */
+    ck_assert(!run(&strided, TS_CUDA_CONV_X));
+    int runs = all_runs();
+    ck_assert(ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_X, false) == NULL);
+    ck_assert_int_eq(all_runs(), runs);
+    ck_assert_int_eq(fake->live, 0); /* all descriptors are destroyed */
+}
+
+TS_TEST(cudnn_by_order_is_not_compared_with_own_kernels)
+{
+    setenv("TS_CUDA_CONV", "cudnn", 1);
+    open_fake(1);
+    times[OWN] = 1, times[0] = 5;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(own_runs, 0);
+}
+
+TS_TEST(own_kernels_by_order)
+{
+    setenv("TS_CUDA_CONV", "own", 1);
+    open_fake(1);
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs(), 0);
+}
+
+TS_TEST(engines_that_are_inexact_or_vary_are_not_used)
+{
+    open_fake(4);
+    times[OWN] = 9;
+    fake->notes[0] = 1 << 4, fake->notes[1] = 1 << 2, fake->notes[2] = 1 << 6; /* varies; rounds
+                                                               sums; Winograd's transform */
+    fake->notes[3] = 1; /* tensor cores, which are exact for bf16 */
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs(), fake->runs[3]);
+    dtype = TS_F32;
+    int runs = all_runs();
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs(), runs);
+}
+
+TS_TEST(engines_that_compile_are_not_used)
+{
+    open_fake(3);
+    times[OWN] = 9;
+    fake->behaviors[0] = fake->behaviors[1] = 1;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs(), fake->runs[2]);
+}
+
+TS_TEST(engines_that_fail_are_left_out)
+{
+    open_fake(4);
+    times[OWN] = 9, times[3] = 8;
+    fake->no_plan = 1, fake->fails = 2;
+    fake->workspaces[2] = 1000; /* more than there is */
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(fake->last, 3);
+    ck_assert_int_eq(fake->runs[0] + fake->runs[2], 0);
+    ck_assert_int_eq(ts_error_code(), TS_OK);
+    fake->fails = 15;
+    ck_assert(!run(&strided, TS_CUDA_CONV_X));
+    bool done;
+    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_Y, false);
+    FAILS(TS_ERR_DEVICE, ts_cuda_cudnn_run(&frame, a, &operands, own, NULL, &done));
+    SAYS("FAKE_FAILED");
+}
+
+TS_TEST(a_failure_of_own_kernels_is_returned)
+{
+    open_fake(1);
+    own_fails = true;
+    bool done;
+    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_Y, false);
+    FAILS(TS_ERR_MEMORY, ts_cuda_cudnn_run(&frame, a, &operands, own, NULL, &done));
+    SAYS("own");
+    own_fails = false;
+    times[OWN] = 9;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y)); /* the choice was still open */
+}
+
+TS_TEST(a_capture_measures_nothing)
+{
+    open_fake(1);
+    times[OWN] = 9;
+    capturing = true;
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs() + own_runs, 0);
+    capturing = false;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    int runs = all_runs();
+    capturing = true; /* a known choice is captured */
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs(), runs + 1);
+}
+
+TS_TEST(the_graph_describes_the_call)
+{
+    open_fake(1);
+    times[OWN] = 9;
+    operands.bias = memory + 48;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    static const int64_t x[] = {4, 32, 8, 9}, w[] = {64, 16, 3, 3}, y[] = {4, 64, 4, 5},
+                         x_strides[] = {2304, 1, 288, 32}, w_strides[] = {144, 1, 48, 16};
+    ck_assert_mem_eq(fake->sizes[0], x, sizeof x);
+    ck_assert_mem_eq(fake->sizes[1], w, sizeof w);
+    ck_assert_mem_eq(fake->sizes[2], y, sizeof y);
+    ck_assert_mem_eq(fake->strides[0], x_strides, sizeof x);
+    ck_assert_mem_eq(fake->strides[1], w_strides, sizeof w);
+    /* 8 rows: the last window ends at the last row; 9 columns: one after the last */
+    ck_assert(fake->before[0] == 1 && fake->before[1] == 1);
+    ck_assert(fake->after[0] <= 1 && fake->after[1] == 1);
+    ck_assert(fake->operations == 2 && fake->is_virtual[4] && !fake->is_virtual[2]);
+    ck_assert(fake->pointers[0] == operands.x && fake->pointers[1] == operands.weight &&
+              fake->pointers[2] == operands.y && fake->pointers[3] == operands.bias);
+}
+
+TS_TEST(calls_that_cudnn_cannot_run)
+{
+    open_fake(1);
+    times[OWN] = 9;
+    ts_convolution c = strided;
+    c.batch = 0;
+    ck_assert(!run(&c, TS_CUDA_CONV_Y));
+    c = strided;
+    c.size[2] = 14; /* five elements that no window reads: no padding gives 5 places */
+    ck_assert(!run(&c, TS_CUDA_CONV_Y));
+    operands.x = memory + 2; /* misaligned: this call only */
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+    operands.x = memory;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    dtype = TS_F64;
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+    dtype = TS_BF16;
+    OK(ts_set_deterministic(true));
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+}
+
+TS_TEST(libraries_that_cannot_be_used, .loop = 3)
+{
+    open_fake(1);
+    times[OWN] = 9;
+    if (_i == 0)
+        setenv("TS_CUDA_CUDNN", "0", 1);
+    else if (_i == 1)
+        setenv("TS_CUDA_CUDNN", "/nowhere/libcudnn.so.9", 1);
+    else
+        fake->version = 8907;
+    ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(all_runs(), 0);
+    ck_assert_int_eq(ts_error_code(), TS_OK);
+}
