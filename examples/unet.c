@@ -29,6 +29,9 @@ typedef struct run {
     ts_compiled *compiled; // the step as a compiled function; NULL: eager
     ts_training state;     // model, optimizer, loader of training images, step, run
     ts_run *folder;
+    ts_csv *log;
+    ts_progress *progress;
+    ts_chart *chart;
     char text[4096]; // the last path or message
 } run;
 
@@ -123,7 +126,7 @@ static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy
 }
 
 /** Runs one training step, with validation and a line of the log. */
-static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
+static ts_status train_step(run *r)
 {
     TS_SCOPE;
     ts_training *s = &r->state;
@@ -140,21 +143,21 @@ static ts_status train_step(run *r, ts_csv *log, ts_progress *progress)
     TS_TRY(ts_item(loss, &value));
     if (s->step % r->val_every == 0)
         TS_TRY(validate(r, 4, &iou, &accuracy));
-    TS_TRY(ts_progress_add_items(progress, r->batch));
-    TS_TRY(ts_progress_step(progress, loss));
+    TS_TRY(ts_progress_add_items(r->progress, r->batch));
+    TS_TRY(ts_progress_step(r->progress, loss));
     double row[] = {(double)s->step, value, iou, accuracy, ts_optimizer_group(s->optimizer, 0)->lr,
-                    ts_progress_items_per_second(progress), (double)ts_run_id(s->run)};
-    return ts_csv_row(log, row, 7);
+                    ts_progress_items_per_second(r->progress), (double)ts_run_id(s->run)};
+    return ts_csv_row(r->log, row, 7);
 }
 
 /** Trains until the last step, a signal or an error; then saves a checkpoint, except after an
  *  error. */
-static ts_status train(run *r, ts_csv *log, ts_progress *progress)
+static ts_status train(run *r)
 {
     ts_training *s = &r->state;
     ts_status status = TS_OK;
     while (s->step < r->steps && !interrupted && status == TS_OK) {
-        status = train_step(r, log, progress);
+        status = train_step(r);
         if (status == TS_OK && s->step % r->save_every == 0 && s->step < r->steps)
             status = ts_training_save(s, r->out);
     }
@@ -170,14 +173,14 @@ static ts_status report(run *r)
 {
     double iou, accuracy;
     TS_TRY(validate(r, 16, &iou, &accuracy));
-    ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Training a U-Net",
-                                           .x_title = "step", .y_title = "loss, IoU"));
+    ts_chart *chart = r->chart =
+        ts_chart_new(TS_OPTS(ts_chart_opts, .title = "Training a U-Net", .x_title = "step",
+                             .y_title = "loss, IoU"));
     TS_TRY(ts_chart_line_csv(chart, "training loss", in_out(r, "log.csv"), "step", "loss",
                              TS_OPTS(ts_line_opts, .smoothing = 0.9)));
     TS_TRY(ts_chart_line_csv(chart, "validation IoU", r->text, "step", "val_iou",
                              TS_OPTS(ts_line_opts, .bridge_gaps = true, .markers = true)));
     TS_TRY(ts_chart_write(chart, in_out(r, "loss.svg")));
-    ts_chart_free(chart);
     if (r->compiled)
         TS_TRY(ts_explain(r->compiled, stdout));
     printf("held-out scenes: IoU %.4f, pixel accuracy %.4f\nwritten: %s/{log.csv, loss.svg, "
@@ -236,16 +239,14 @@ static ts_status go(run *r)
     if (r->compile)
         TS_TRY(r->compiled = ts_compile(learn, r, TS_OPTS(ts_compile_opts, .name = "step",
                                                           .graph = true, .replay = true)));
-    ts_csv *log = ts_run_log(r->folder, columns, 7, r->state.step);
-    TS_TRY(log);
-    ts_progress *progress =
-        ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train", .item_unit = "images",
-                                          .start_step = r->state.step));
-    TS_TRY(progress);
-    ts_status status = train(r, log, progress);
-    ts_progress_end(progress), ts_progress_free(progress);
-    if (ts_csv_close(log) != TS_OK && status == TS_OK)
-        status = ts_error_code();
+    TS_TRY(r->log = ts_run_log(r->folder, columns, 7, r->state.step));
+    TS_TRY(r->progress = ts_progress_new(r->steps, TS_OPTS(ts_progress_opts, .label = "train",
+                                                           .item_unit = "images",
+                                                           .start_step = r->state.step)));
+    ts_status status = train(r), closed = ts_csv_close(r->log);
+    r->log = NULL;
+    ts_progress_end(r->progress);
+    status = status == TS_OK ? closed : status;
     return status == TS_OK && !interrupted ? report(r) : status;
 }
 
@@ -286,6 +287,7 @@ int main(int argc, char **argv)
     status = go(&r);
     if (status != TS_OK)
         ts_error_print();
+    ts_csv_close(r.log), ts_progress_free(r.progress), ts_chart_free(r.chart);
     ts_compiled_free(r.compiled);
     ts_loader_close(r.state.loader), ts_loader_close(r.validation);
     scenes_close(&r.train), scenes_close(&r.held_out);
