@@ -58,17 +58,20 @@ static ts_status give_constants(ts_vjp_call *b, ts_tensor *dw, ts_tensor *db)
     return TS_OK;
 }
 
-static ts_status batch_norm(ts_vjp_call *b)
+/** relu: the op is batch_norm_relu. */
+static ts_status normalised(ts_vjp_call *b, bool relu)
 {
     ts_tensor *x = X, *dx = NULL, *dw = NULL, *db = NULL;
     bool constant = ts_rule_arg(b, 1)->tag == TS_TAG_TENSOR,
          sums = constant && (ts_rule_needs(b, 1) || ts_rule_needs(b, 2));
     if (GRAD(0)) {
-        TS_TRY(dx = ts_batch_norm_backward(ts_rule_in_layout_of(GRAD(0), x), x, RET(1), RET(2),
-                                           ARG(3),
-                                           NUM(5), constant,
-                                           sums || ts_rule_needs(b, 3) ? &dw : NULL,
-                                           sums || ts_rule_needs(b, 4) ? &db : NULL));
+        ts_tensor *g = ts_rule_in_layout_of(GRAD(0), x),
+                  **to_w = sums || ts_rule_needs(b, 3) ? &dw : NULL,
+                  **to_b = sums || ts_rule_needs(b, 4) ? &db : NULL;
+        TS_TRY(dx = relu ? ts_batch_norm_relu_backward(g, x, RET(1), RET(2), ARG(3), ARG(4), NUM(5),
+                                                       constant, to_w, to_b)
+                         : ts_batch_norm_backward(g, x, RET(1), RET(2), ARG(3), NUM(5), constant,
+                                                  to_w, to_b));
         GIVE(3, dw);
         GIVE(4, db);
     }
@@ -80,8 +83,13 @@ static ts_status batch_norm(ts_vjp_call *b)
         GIVE(0, dx);
     return TS_OK;
 }
+static ts_status batch_norm(ts_vjp_call *b) { return normalised(b, false); }
+static ts_status batch_norm_relu(ts_vjp_call *b) { return normalised(b, true); }
 const ts_vjp ts_vjp_batch_norm = {
     .rule = batch_norm, .always = READS(0) | READS(3) | READS_RET(1) | READS_RET(2)};
+const ts_vjp ts_vjp_batch_norm_relu = {
+    .rule = batch_norm_relu,
+    .always = READS(0) | READS(3) | READS(4) | READS_RET(1) | READS_RET(2)};
 
 static ts_status group_norm(ts_vjp_call *b)
 {

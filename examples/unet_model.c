@@ -27,12 +27,11 @@ static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B
 static ts_module *double_conv(int64_t in, int64_t out)
 {
     const ts_conv_opts same = {.size = sizeof same, .padding = {1, 1}};
-    const ts_batch_norm_opts slow = {.size = sizeof slow, .momentum = 0.02};
+    const ts_batch_norm_opts slow = {.size = sizeof slow, .momentum = 0.02, .relu = true};
     ts_module *m = ts_sequential_new();
     for (int i = 0; i < 2; i++)
         if (ts_sequential_add(m, ts_conv_new(i ? out : in, out, TS_SIZES(3, 3), false, &same)) ||
-            ts_sequential_add(m, ts_batch_norm_new(out, &slow)) ||
-            ts_sequential_add(m, ts_activation_new("ReLU", ts_relu))) {
+            ts_sequential_add(m, ts_batch_norm_new(out, &slow))) {
             ts_module_free(m);
             return NULL;
         }

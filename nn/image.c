@@ -41,8 +41,8 @@ static ts_tensor *batch_norm_forward(ts_module *m, ts_tensor *x)
         TS_TRY_NULL(ts_item(n->batches, &before));
         momentum = 1 / (before + 1);
     }
-    ts_tensor *y = ts_batch_norm(x, n->mean, n->var, n->weight, n->bias, training || !track,
-                                 momentum, n->opts.eps);
+    ts_tensor *y = (n->opts.relu ? ts_batch_norm_relu : ts_batch_norm)(
+        x, n->mean, n->var, n->weight, n->bias, training || !track, momentum, n->opts.eps);
     if (y && training && track) {
         TS_NO_GRAD;
         TS_TRY_NULL(ts_add_scalar_(n->batches, 1));

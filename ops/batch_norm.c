@@ -104,9 +104,12 @@ static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n)
     return TS_OK;
 }
 
+/** Also of batch_norm_relu_backward, which has a bias (argument 5). */
 ts_status ts_infer_batch_norm_backward(ts_frame *f)
 {
     TS_TRY(check_image(f, 1));
+    if (f->op == TS_OP_batch_norm_relu_backward)
+        TS_TRY(check_parameter(f, 5, 1, &f->args[1].t->sizes[1], 1));
     return infer_backward(f, &f->args[1].t->sizes[1], 1);
 }
 
@@ -199,17 +202,47 @@ ts_status ts_composite_group_norm_backward(ts_frame *f)
     return backward_parts(f, f->args[5].i, false, f->args[6].d, false);
 }
 
+ts_status ts_composite_batch_norm_relu(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *results[3] = {NULL};
+    ts_tensor **outs[] = {NULL, f->want & 2 ? &results[1] : NULL, f->want & 4 ? &results[2] : NULL};
+    results[0] = ts_invoke_many(TS_OP_batch_norm, f->args, f->nargs, 3, outs);
+    TS_TRY(results[0]);
+    if (f->want & 1)
+        results[0] = ts_relu(results[0]);
+    return ts_parts_give(f, results, 3);
+}
+
+/** The gradient is a function of grad alone where the results are constant: the mask has none. */
+ts_status ts_composite_batch_norm_relu_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    const ts_value *a = f->args;
+    ts_value forward[] = {a[1], a[2], a[3], a[4], a[5], a[6]};
+    ts_tensor *results[3] = {NULL}, *y, *weight = a[4].tag == TS_TAG_TENSOR ? a[4].t : TS_NONE;
+    TS_TRY(y = ts_invoke_many(TS_OP_batch_norm, forward, TS_N(forward), 3,
+                              (ts_tensor **[]){NULL, NULL, NULL}));
+    results[0] = ts_batch_norm_backward(ts_threshold_backward(a[0].t, ts_detach(y), 0), a[1].t,
+                                        a[2].t, a[3].t, weight, a[6].d, a[7].i,
+                                        f->want & 2 ? &results[1] : NULL,
+                                        f->want & 4 ? &results[2] : NULL);
+    TS_TRY(results[0]);
+    return ts_parts_give(f, results, 3);
+}
+
 /* -------------------------------------------------------------------------- public forms ---- */
 
-ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
-                         ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
-                         double eps)
+/** A call of `op`, which is batch_norm or batch_norm_relu. */
+static ts_tensor *normalise(int op, const void *site, ts_tensor *self, ts_tensor *running_mean,
+                            ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
+                            bool training, double momentum, double eps)
 {
-    const void *site = __builtin_return_address(0);
+    const char *name = ts_op_name(op);
     bool track = !(training && ts_is_none(running_mean) && ts_is_none(running_var));
-    if (!ts_tensor_ok(self, "batch_norm", "self", site) ||
-        (track && !(ts_tensor_ok(running_mean, "batch_norm", "running_mean", site) &&
-                    ts_tensor_ok(running_var, "batch_norm", "running_var", site))))
+    if (!ts_tensor_ok(self, name, "self", site) ||
+        (track && !(ts_tensor_ok(running_mean, name, "running_mean", site) &&
+                    ts_tensor_ok(running_var, name, "running_var", site))))
         return NULL;
     track = track && training;
     TS_SCOPE;
@@ -218,13 +251,29 @@ ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *ru
     ts_value args[] = {V_T(self), training ? none : V_T(running_mean),
                        training ? none : V_T(running_var), V_OPT(weight), V_OPT(bias), V_F(eps)};
     ts_tensor **outs[] = {NULL, track ? &mean : NULL, track ? &var : NULL};
-    ts_tensor *y = ts_invoke_many(TS_OP_batch_norm, args, TS_N(args), 3, outs);
+    ts_tensor *y = ts_invoke_many(op, args, TS_N(args), 3, outs);
     if (y && track && self->numel) {
         ts_value update[] = {V_T(running_mean), V_T(running_var), V_T(mean), V_T(var),
                              V_I(self->numel / self->sizes[1]), V_F(momentum)};
         TS_TRY_NULL(ts_invoke_status(TS_OP_batch_norm_update, update, TS_N(update)));
     }
     return ts_keep(y);
+}
+
+ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
+                         ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
+                         double eps)
+{
+    return normalise(TS_OP_batch_norm, __builtin_return_address(0), self, running_mean, running_var,
+                     weight, bias, training, momentum, eps);
+}
+
+ts_tensor *ts_batch_norm_relu(ts_tensor *self, ts_tensor *running_mean, ts_tensor *running_var,
+                              ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
+                              double eps)
+{
+    return normalise(TS_OP_batch_norm_relu, __builtin_return_address(0), self, running_mean,
+                     running_var, weight, bias, training, momentum, eps);
 }
 
 ts_tensor *ts_instance_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, double eps)

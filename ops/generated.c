@@ -2545,6 +2545,15 @@ ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *m
                           V_T(self), V_T(mean), V_T(var), V_OPT(weight), V_F(eps), V_B(constant));
 }
 
+ts_tensor *ts_batch_norm_relu_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                       ts_tensor *var, ts_tensor *weight, ts_tensor *bias,
+                                       double eps, bool constant, ts_tensor **dw, ts_tensor **db)
+{
+    return TS_INVOKE_MANY(((ts_tensor **[]){NULL, dw, db}), TS_OP_batch_norm_relu_backward,
+                          V_T(grad), V_T(self), V_T(mean), V_T(var), V_OPT(weight), V_OPT(bias),
+                          V_F(eps), V_B(constant));
+}
+
 ts_tensor *ts_group_norm(ts_tensor *self, int64_t num_groups, ts_tensor *weight, ts_tensor *bias,
                          double eps)
 {

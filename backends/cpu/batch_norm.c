@@ -29,8 +29,10 @@ typedef struct channel_job {
     int64_t together;          /* channels per task, unless channels-last */
     bool last;                 /* channels-last */
     int64_t sets;              /* sets of coefficients: `samples` (group norm) or 1 (batch norm) */
-    void *shift, *scale, *add, *slope; /* (sets, channels): the result is (x - shift) scale + add;
-                                          a gradient g slope + (x - shift) scale + add */
+    bool relu;                 /* of the result */
+    /* (sets, channels): the result is (x - shift) scale + add; a gradient g slope + (x - shift)
+     * scale + add, where with relu g counts only if (x - shift) slope + base > 0 */
+    void *shift, *scale, *add, *slope, *base;
     double *sums;              /* (channels, samples, pieces, PIECE_SUMS): mean and sum of squared
                                   deviations, or sums of g and of g (x - shift) */
 } channel_job;
@@ -189,12 +191,13 @@ static void combine_backward(void *ctx, int64_t begin, int64_t end)
         double m = (double)(samples * width * job->positions);
         for (int64_t k = first; k < first + width; k++) {
             int64_t i = set_at * job->channels + k;
-            set(c, c->given ? job->scale : job->slope, i, rstd * parameter(c->weight, k, 1));
+            bool alone = c->given && !job->relu; /* APPLY then runs with grad as x */
+            set(c, alone ? job->scale : job->slope, i, rstd * parameter(c->weight, k, 1));
             set(c, job->add, i, c->given ? 0 : -rstd * shift / m);
-            if (c->given) /* APPLY then runs with grad as x */
+            if (alone)
                 set(c, job->shift, i, 0);
             else
-                set(c, job->scale, i, -rstd * rstd * rstd * along / m);
+                set(c, job->scale, i, c->given ? 0 : -rstd * rstd * rstd * along / m);
         }
     }
 }
@@ -264,7 +267,7 @@ static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
     size_t item = c->wide ? 8 : 4, list = (size_t)(job->sets * job->channels) * item,
            parts = summed ? (size_t)(sums_step(summed) * summed->channels) * sizeof(double) : 0;
     list = (list + 63) & ~(size_t)63;
-    c->bytes = 4 * list + parts + 64;
+    c->bytes = 5 * list + parts + 64;
     if (!(c->memory = ts_alloc(f->thread, c->bytes)))
         return ts_error_memory("the coefficients of a norm", (int64_t)c->bytes);
     char *at = c->memory;
@@ -272,27 +275,32 @@ static ts_status begin(ts_frame *f, channel_call *c, const channel_job *summed)
     job->scale = at + list;
     job->add = at + 2 * list;
     job->slope = at + 3 * list;
-    job->sums = (double *)(void *)(at + 4 * list);
+    job->base = at + 4 * list;
+    job->sums = (double *)(void *)(at + 5 * list);
     return TS_OK;
 }
 
-/** The four passes over the pieces. */
+/** The passes over the pieces. Those after MOMENTS have a variant with relu, RELU further. */
 typedef enum pass { MOMENTS, SUMS, APPLY, GRADIENT } pass;
+enum { RELU = 3 };
 
 /** Runs a pass. A task is one piece of `together` channels, or of all channels in channels-last. */
 static void run(const ts_frame *f, channel_job *job, pass what)
 {
 #define OF(dtype, name)                                                                            \
     [dtype] = {channel_moments_##name, channel_sums_##name, channel_apply_##name,                  \
-               channel_gradient_##name}
-    static const ts_parallel_body bodies[][4] = {OF(TS_F64, f64), OF(TS_F32, f32),
+               channel_gradient_##name, channel_sums_relu_##name, channel_apply_relu_##name,       \
+               channel_gradient_relu_##name}
+    static const ts_parallel_body bodies[][GRADIENT + RELU + 1] = {OF(TS_F64, f64), OF(TS_F32, f32),
                                                  OF(TS_BF16, bf16), OF(TS_F16, f16)};
 #undef OF
     int64_t elements = job->length * (job->last ? job->channels : job->together),
             tasks = job->samples * job->pieces *
                     (job->last ? 1 : ts_ceil_div(job->channels, job->together));
     if (tasks > 0 && elements)
-        ts_parallel_for(tasks, TS_CPU_GRAIN(1) / elements + 1, bodies[f->plan->compute][what], job);
+        ts_parallel_for(tasks, TS_CPU_GRAIN(1) / elements + 1,
+                        bodies[f->plan->compute][what + (job->relu && what != MOMENTS ? RELU : 0)],
+                        job);
 }
 
 static ts_status forward(ts_frame *f, channel_call *c)
@@ -317,10 +325,11 @@ static ts_status forward(ts_frame *f, channel_call *c)
     return TS_OK;
 }
 
-/** batch_norm(self, mean, var, weight, bias, eps) -> (result, mean, var) */
+/** batch_norm(self, mean, var, weight, bias, eps) -> (result, mean, var), or batch_norm_relu() */
 static ts_status batch_norm(ts_frame *f)
 {
-    channel_call c = {.weight = &f->args[3], .bias = &f->args[4], .eps = f->args[5].d,
+    channel_call c = {.job.relu = f->op == TS_OP_batch_norm_relu, .weight = &f->args[3],
+                      .bias = &f->args[4], .eps = f->args[5].d,
                       .given = f->args[1].tag == TS_TAG_TENSOR};
     c.mean = c.given ? &f->args[1] : &f->rets[1];
     c.var = c.given ? &f->args[2] : &f->rets[2];
@@ -357,9 +366,15 @@ static ts_status backward(ts_frame *f, channel_call *c)
     job->y = dx ? f->rets[0].t->data : NULL;
     TS_TRY(begin(f, c, sums ? job : NULL));
     int64_t width = job->channels / ts_max64(c->groups, 1);
-    for (int64_t i = 0; i < job->sets * job->channels; i++)
-        set(c, job->shift, i,
-            parameter(c->mean, i / job->channels * c->groups + i % job->channels / width, 0));
+    for (int64_t i = 0; i < job->sets * job->channels; i++) {
+        int64_t k = i % job->channels, statistic = i / job->channels * c->groups + k / width;
+        set(c, job->shift, i, parameter(c->mean, statistic, 0));
+        if (job->relu) {
+            set(c, job->slope, i, parameter(c->weight, k, 1) /
+                                      sqrt(parameter(c->var, statistic, 0) + c->eps));
+            set(c, job->base, i, parameter(c->bias, k, 0));
+        }
+    }
     if (sums) {
         run(f, job, SUMS);
         ts_parallel_for(job->channels, TS_CPU_GRAIN(4) / (job->samples * job->pieces + 1) + 1,
@@ -369,9 +384,10 @@ static ts_status backward(ts_frame *f, channel_call *c)
         int64_t n = job->sets * c->groups;
         int64_t work = job->samples * job->channels / ts_max64(n, 1) + 1;
         ts_parallel_for(n, TS_CPU_GRAIN(4) / work + 1, combine_backward, c);
-        if (c->given)
+        bool alone = c->given && !job->relu;
+        if (alone)
             job->x = job->g;
-        run(f, job, c->given ? APPLY : GRADIENT);
+        run(f, job, alone ? APPLY : GRADIENT);
     }
     ts_free(f->thread, c->memory, c->bytes);
     return TS_OK;
@@ -381,6 +397,15 @@ static ts_status backward(ts_frame *f, channel_call *c)
 static ts_status batch_norm_backward(ts_frame *f)
 {
     channel_call c = {.eps = f->args[5].d, .given = f->args[6].i};
+    describe(&c, f, f->args[1].t, 0, true);
+    return backward(f, &c);
+}
+
+/** batch_norm_relu_backward(grad, self, mean, var, weight, bias, eps, constant) -> (dx, dw, db) */
+static ts_status batch_norm_relu_backward(ts_frame *f)
+{
+    channel_call c = {.job.relu = true, .bias = &f->args[5], .eps = f->args[6].d,
+                      .given = f->args[7].i};
     describe(&c, f, f->args[1].t, 0, true);
     return backward(f, &c);
 }
@@ -410,6 +435,8 @@ static ts_status batch_norm_update(ts_frame *f)
 TS_CPU_FAMILY(batch_norm,
     {TS_OP_batch_norm, batch_norm, ALL},
     {TS_OP_batch_norm_backward, batch_norm_backward, ALL},
+    {TS_OP_batch_norm_relu, batch_norm, ALL},
+    {TS_OP_batch_norm_relu_backward, batch_norm_relu_backward, ALL},
     {TS_OP_batch_norm_update, batch_norm_update, ALL},
     {TS_OP_group_norm, group_norm, ALL},
     {TS_OP_group_norm_backward, group_norm_backward, ALL})

@@ -130,76 +130,88 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
 
 /* ------------------------------------------------------------- sums for the gradients ---- */
 
-/** Stores the sums of g and of g (x - shift) over n elements from index `from` on. column_sums()
- * does so for each column, as column_moments(). */
-VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, int64_t from, int64_t n, T shift,
-                        double *to)
+/** g, or with relu 0 where the result was 0: the result before relu is d slope + base. */
+VEC_FN V S(through)(bool relu, V g, V d, V slope, V base)
 {
-    V m = F(set1)(shift), sum[2] = {{0}}, along[2] = {{0}};
+    return relu ? F(select)(F(le)(F(fma)(d, slope, base), F(zero)()), F(zero)(), g) : g;
+}
+
+/** Stores the sums of g and of g (x - shift) over n elements from index `from` on; at: index of the
+ * row's coefficients. column_sums() does so for each column, as column_moments(). */
+VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t from, int64_t n,
+                        int64_t at, double *to)
+{
+    V m = F(set1)(((const T *)job->shift)[at]), sum[2] = {{0}}, along[2] = {{0}},
+      s = F(set1)(((const T *)job->slope)[at]), b = F(set1)(((const T *)job->base)[at]);
     int64_t i = 0;
     for (; i + 2 * LANES <= n; i += 2 * LANES)
         for (int u = 0; u < 2; u++) {
-            V g = S(get)(kind, job->g, from + i + u * LANES, LANES);
+            V d = S(get)(kind, job->x, from + i + u * LANES, LANES) - m,
+              g = S(through)(relu, S(get)(kind, job->g, from + i + u * LANES, LANES), d, s, b);
             sum[u] += g;
-            along[u] = F(fma)(g, S(get)(kind, job->x, from + i + u * LANES, LANES) - m, along[u]);
+            along[u] = F(fma)(g, d, along[u]);
         }
     for (; i < n; i += LANES) {
         bool last = n - i < LANES;
         V g = last ? S(get_last)(kind, job->g, from, n, n - i, F(zero)())
                    : S(get)(kind, job->g, from + i, LANES),
-          x = last ? S(get_last)(kind, job->x, from, n, n - i, m)
-                   : S(get)(kind, job->x, from + i, LANES);
+          d = (last ? S(get_last)(kind, job->x, from, n, n - i, m)
+                    : S(get)(kind, job->x, from + i, LANES)) - m;
+        g = S(through)(relu, g, d, s, b);
         sum[0] += g;
-        along[0] = F(fma)(g, x - m, along[0]);
+        along[0] = F(fma)(g, d, along[0]);
     }
     to[0] = (double)F(hsum)(sum[0] + sum[1]);
     to[1] = (double)F(hsum)(along[0] + along[1]);
 }
 
-VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, int64_t from, const T *shift,
-                           int64_t rows, int64_t step, int vectors, int64_t left, double *to,
-                           int64_t to_step)
+VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t from,
+                           int64_t at, int64_t rows, int64_t step, int vectors, int64_t left,
+                           double *to, int64_t to_step)
 {
-    V m[S(GROUP)], sum[S(GROUP)], along[S(GROUP)];
+    V m[S(GROUP)], s[S(GROUP)], b[S(GROUP)], sum[S(GROUP)], along[S(GROUP)];
     for (int v = 0; v < vectors; v++) {
-        m[v] = S(load_some)(shift + v * LANES, left, F(zero)());
+        int64_t i = at + v * LANES;
+        m[v] = S(load_some)((const T *)job->shift + i, left, F(zero)());
+        s[v] = S(load_some)((const T *)job->slope + i, left, F(zero)());
+        b[v] = S(load_some)((const T *)job->base + i, left, F(zero)());
         sum[v] = along[v] = F(zero)();
     }
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) {
             int64_t i = from + r * step + v * LANES;
-            V g = S(get)(kind, job->g, i, left);
+            V d = S(get)(kind, job->x, i, left) - m[v],
+              g = S(through)(relu, S(get)(kind, job->g, i, left), d, s[v], b[v]);
             sum[v] += g;
-            along[v] = F(fma)(g, S(get)(kind, job->x, i, left) - m[v], along[v]);
+            along[v] = F(fma)(g, d, along[v]);
         }
     for (int v = 0; v < vectors; v++) {
-        T s[LANES], a[LANES];
-        F(store)(s, sum[v]);
+        T all[LANES], a[LANES];
+        F(store)(all, sum[v]);
         F(store)(a, along[v]);
         for (int k = 0; k < LANES && k < left; k++) {
-            to[(v * LANES + k) * to_step] = (double)s[k];
+            to[(v * LANES + k) * to_step] = (double)all[k];
             to[(v * LANES + k) * to_step + 1] = (double)a[k];
         }
     }
 }
 
 /** Computes for each piece and channel the sums of g and of g (x - shift). */
-VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
+VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t begin, int64_t end)
 {
     int64_t n = job->channels, sums = sums_step(job);
     for (int64_t task = begin; task < end; task++) {
         S(channel_piece) at = S(piece_of)(job, task);
-        const T *shift = (const T *)job->shift + at.at;
         for (int64_t r = 0; !job->last && r < at.rows; r++)
-            S(row_sums)(kind, job, at.offset + r * at.length, at.length, shift[r],
+            S(row_sums)(kind, job, relu, at.offset + r * at.length, at.length, at.at + r,
                         at.sums + r * sums);
         for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
             many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
             if (many == S(GROUP))
-                S(column_sums)(kind, job, at.offset + k, shift + k, at.rows, n, S(GROUP), LANES,
-                               at.sums + k * sums, sums);
+                S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, S(GROUP),
+                               LANES, at.sums + k * sums, sums);
             else
-                S(column_sums)(kind, job, at.offset + k, shift + k, at.rows, n, 1, n - k,
+                S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, 1, n - k,
                                at.sums + k * sums, sums);
         }
     }
@@ -207,72 +219,83 @@ VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, int64_t begin, int64_
 
 /* ------------------------------------------------------------------------------- results ---- */
 
-/** Returns (x - shift) scale + add; for a gradient, plus g slope. */
-VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, int64_t i, int64_t left,
-                   V shift, V scale, V add, V slope)
+/** Coefficients of a vector of elements. */
+typedef struct S(factors) {
+    V shift, scale, add, slope, base;
+} S(factors);
+
+/** Returns (x - shift) scale + add, or with relu 0 if this is less; for a gradient, plus g slope,
+ * where relu ignores some g. */
+VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, bool relu, int64_t i,
+                   int64_t left, const S(factors) *f)
 {
-    V v = F(fma)(S(get)(kind, job->x, i, left) - shift, scale, add);
-    return gradient ? F(fma)(S(get)(kind, job->g, i, left), slope, v) : v;
+    V d = S(get)(kind, job->x, i, left) - f->shift, v = F(fma)(d, f->scale, f->add);
+    if (!gradient)
+        return relu ? F(select)(F(lt)(v, F(zero)()), F(zero)(), v) : v;
+    V g = S(through)(relu, S(get)(kind, job->g, i, left), d, f->slope, f->base);
+    return F(fma)(g, f->slope, v);
 }
 
 /** Writes the results of a row of n elements of one channel, whose coefficients have index `at`. */
-VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t from,
-                           int64_t at, int64_t n)
+VEC_FN void S(row_results)(ts_dtype kind, const channel_job *job, bool gradient, bool relu,
+                           int64_t from, int64_t at, int64_t n)
 {
-    V m = F(set1)(((const T *)job->shift)[at]), a = F(set1)(((const T *)job->scale)[at]),
-      b = F(set1)(((const T *)job->add)[at]), s = F(set1)(((const T *)job->slope)[at]);
+    S(factors) f = {F(set1)(((const T *)job->shift)[at]), F(set1)(((const T *)job->scale)[at]),
+                    F(set1)(((const T *)job->add)[at]), F(set1)(((const T *)job->slope)[at]),
+                    F(set1)(((const T *)job->base)[at])};
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
         S(set)(kind, job->y, from + i,
-               S(result)(kind, job, gradient, from + i, LANES, m, a, b, s), LANES);
+               S(result)(kind, job, gradient, relu, from + i, LANES, &f), LANES);
     if (i < n && n >= LANES) /* the last vector overlaps the one before it */
         S(set)(kind, job->y, from + n - LANES,
-               S(result)(kind, job, gradient, from + n - LANES, LANES, m, a, b, s), LANES);
+               S(result)(kind, job, gradient, relu, from + n - LANES, LANES, &f), LANES);
     else if (i < n)
-        S(set)(kind, job->y, from, S(result)(kind, job, gradient, from, n, m, a, b, s), n);
+        S(set)(kind, job->y, from, S(result)(kind, job, gradient, relu, from, n, &f), n);
 }
 
 /** Writes the results of `vectors` vectors of channels for rows `step` elements apart. at: index of
  * the first channel's coefficients; left: as in column_moments(). */
-VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t from,
-                              int64_t at, int64_t rows, int64_t step, int vectors, int64_t left)
+VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradient, bool relu,
+                              int64_t from, int64_t at, int64_t rows, int64_t step, int vectors,
+                              int64_t left)
 {
-    V m[S(GROUP)], a[S(GROUP)], b[S(GROUP)], s[S(GROUP)];
+    S(factors) f[S(GROUP)];
     for (int v = 0; v < vectors; v++) {
         int64_t i = at + v * LANES;
-        m[v] = S(load_some)((const T *)job->shift + i, left, F(zero)());
-        a[v] = S(load_some)((const T *)job->scale + i, left, F(zero)());
-        b[v] = S(load_some)((const T *)job->add + i, left, F(zero)());
-        s[v] = S(load_some)((const T *)job->slope + i, left, F(zero)());
+        f[v].shift = S(load_some)((const T *)job->shift + i, left, F(zero)());
+        f[v].scale = S(load_some)((const T *)job->scale + i, left, F(zero)());
+        f[v].add = S(load_some)((const T *)job->add + i, left, F(zero)());
+        f[v].slope = S(load_some)((const T *)job->slope + i, left, F(zero)());
+        f[v].base = S(load_some)((const T *)job->base + i, left, F(zero)());
     }
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) {
             int64_t i = from + r * step + v * LANES;
-            S(set)(kind, job->y, i,
-                   S(result)(kind, job, gradient, i, left, m[v], a[v], b[v], s[v]), left);
+            S(set)(kind, job->y, i, S(result)(kind, job, gradient, relu, i, left, &f[v]), left);
         }
 }
 
 /** Writes the results of each piece; with `gradient`, the gradients of x. */
-VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, int64_t begin,
-                       int64_t end)
+VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, bool relu,
+                       int64_t begin, int64_t end)
 {
     for (int64_t task = begin; task < end; task++) {
         S(channel_piece) at = S(piece_of)(job, task);
         int64_t n = at.length;
         for (int64_t r = 0; !job->last && r < at.rows; r++)
-            S(row_results)(kind, job, gradient, at.offset + r * n, at.at + r, n);
+            S(row_results)(kind, job, gradient, relu, at.offset + r * n, at.at + r, n);
         for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
             many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
             if (many == S(GROUP))
-                S(column_results)(kind, job, gradient, at.offset + k, at.at + k, at.rows, n,
+                S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
                                   S(GROUP), LANES);
             else if (n - k >= LANES)
-                S(column_results)(kind, job, gradient, at.offset + k, at.at + k, at.rows, n, 1,
-                                  LANES);
+                S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
+                                  1, LANES);
             else
-                S(column_results)(kind, job, gradient, at.offset + k, at.at + k, at.rows, n, 1,
-                                  n - k);
+                S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
+                                  1, n - k);
         }
     }
 }
@@ -285,9 +308,12 @@ VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, int
     }
 #define BODIES(of, kind)                                                                           \
     BODY(channel_moments_##of, moments, kind)                                                      \
-    BODY(channel_sums_##of, sums, kind)                                                            \
-    BODY(channel_apply_##of, results, kind, false)                                                 \
-    BODY(channel_gradient_##of, results, kind, true)
+    BODY(channel_sums_##of, sums, kind, false)                                                     \
+    BODY(channel_apply_##of, results, kind, false, false)                                          \
+    BODY(channel_gradient_##of, results, kind, true, false)                                        \
+    BODY(channel_sums_relu_##of, sums, kind, true)                                                 \
+    BODY(channel_apply_relu_##of, results, kind, false, true)                                      \
+    BODY(channel_gradient_relu_##of, results, kind, true, true)
 FOR_KINDS(BODIES)
 #undef BODY
 #undef BODIES

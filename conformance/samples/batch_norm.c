@@ -89,6 +89,14 @@ static void ref_batch_norm(ts_ref *r)
     normalise(r, &s, mean, var, 3);
 }
 
+static void ref_batch_norm_relu(ts_ref *r)
+{
+    ref_batch_norm(r);
+    double *y = r->ret[0].x;
+    for (int64_t i = 0; i < r->ret[0].numel; i++)
+        y[i] = y[i] < 0 ? 0 : y[i];
+}
+
 static void ref_group_norm(ts_ref *r)
 {
     statistics s = statistics_of(&r->a[0], r->a[1].i, r->a[4].d);
@@ -110,8 +118,8 @@ static void ref_of_equal(ts_ref *r)
 }
 
 /** Gradients by the definition: dx = rstd (gw - mean(gw) - z mean(gw z)), or rstd gw for constant
- * statistics; dw = sum(g z), db = sum(g). */
-static void gradients(ts_ref *r, const statistics *s, bool constant)
+ * statistics; dw = sum(g z), db = sum(g). bias: NULL, or the result went through relu. */
+static void gradients(ts_ref *r, const statistics *s, bool constant, const ts_ref_arg *bias)
 {
     const ts_ref_arg *g = &r->a[0], *mean = &r->a[2], *var = &r->a[3], *w = &r->a[4];
     double *dx = ref_ret_like(r, 0, s->x), *dw = ref_ret(r, 1, &s->channels, 1),
@@ -122,10 +130,11 @@ static void gradients(ts_ref *r, const statistics *s, bool constant)
         for (int64_t i = 0; i < s->x->numel; i++) {
             int64_t k = set_of(s, i), c = channel_of(s, i);
             double rstd = 1 / sqrt(var->x[k] + s->eps), z = (s->x->x[i] - mean->x[k]) * rstd,
-                   h = g->x[i] * parameter(w, c, 1);
+                   f = parameter(w, c, 1),
+                   gi = bias && z * f + parameter(bias, c, 0) <= 0 ? 0 : g->x[i], h = gi * f;
             if (pass == 0) {
-                dw[c] += g->x[i] * z;
-                db[c] += g->x[i];
+                dw[c] += gi * z;
+                db[c] += gi;
                 shift[k] += h / n;
                 along[k] += h * z / n;
             } else {
@@ -137,12 +146,17 @@ static void gradients(ts_ref *r, const statistics *s, bool constant)
 static void ref_batch_norm_backward(ts_ref *r)
 {
     statistics s = statistics_of(&r->a[1], 0, r->a[5].d);
-    gradients(r, &s, r->a[6].i);
+    gradients(r, &s, r->a[6].i, NULL);
+}
+static void ref_batch_norm_relu_backward(ts_ref *r)
+{
+    statistics s = statistics_of(&r->a[1], 0, r->a[6].d);
+    gradients(r, &s, r->a[7].i, &r->a[5]);
 }
 static void ref_group_norm_backward(ts_ref *r)
 {
     statistics s = statistics_of(&r->a[1], r->a[5].i, r->a[6].d);
-    gradients(r, &s, false);
+    gradients(r, &s, false, NULL);
 }
 
 static void ref_update(ts_ref *r)
@@ -156,6 +170,8 @@ static void ref_update(ts_ref *r)
 }
 
 #define STATISTICS .out = {0, OUT_WIDE, OUT_WIDE}
+/** Integers: with a bias of 0.2 to 0.4, results of a batch norm are not near relu's kink. */
+#define APART(...) T_WHOLE(-3, 3, __VA_ARGS__)
 #define EQUAL(...) T_UNIFORM(1.1, 1.1, __VA_ARGS__)
 static const ts_sample samples[] = {
     {"batch_norm", "images", {T(SWEEP, 6, 2, 3), ABSENT, ABSENT, T(6), T(6), FLOAT(1e-5)},
@@ -202,6 +218,29 @@ static const ts_sample samples[] = {
      {T(SWEEP, 4, 6), T(SWEEP, 4, 6), T(4), T_POSITIVE(4), T(4), FLOAT(1e-5), BOOL(true)},
      ref_batch_norm_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true, .grad_c = 256,
      .most = 65, .many = 4001},
+    {"batch_norm_relu", "images",
+     {T(SWEEP, 6, 2, 3), ABSENT, ABSENT, T(6), T(6), FLOAT(1e-5)}, ref_batch_norm_relu, STATISTICS,
+     .c = 8, .depth = SWEEP, .scale = 4, .most = 65, .many = 4001,
+     .bad = {{3, T(4), TS_ERR_SHAPE, "weight"}, {0, T(6), TS_ERR_SHAPE, "dims"},
+             {1, T(6), TS_ERR_VALUE, "if and only if"}}},
+    {"batch_norm_relu", "rows", {T(7, SWEEP), ABSENT, ABSENT, ABSENT, T(SWEEP), FLOAT(0.1)},
+     ref_batch_norm_relu, STATISTICS, .c = 8, .depth = 7, .scale = 4},
+    {"batch_norm_relu", "running statistics",
+     {APART(SWEEP, 6, 2, 3), APART(6), T_UNIFORM(0.1, 1, 6), T_UNIFORM(1, 2, 6),
+      T_UNIFORM(0.2, 0.4, 6), FLOAT(1e-5)}, ref_batch_norm_relu, STATISTICS,
+     .c = 8, .scale = 4, .grad = true, .grad_c = 256, .most = 65, .many = 4001},
+    {"batch_norm_relu_backward", "images",
+     {T(SWEEP, 4, 2, 3), APART(SWEEP, 4, 2, 3), APART(4), T_UNIFORM(0.1, 1, 4),
+      T_UNIFORM(1, 2, 4), T_UNIFORM(0.2, 0.4, 4), FLOAT(1e-5), BOOL(false)},
+     ref_batch_norm_relu_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true,
+     .grad_c = 256, .most = 65, .many = 4001,
+     .bad = {{0, T(2, 4, 3), TS_ERR_SHAPE, "grad"}, {2, T(3), TS_ERR_SHAPE, "mean"},
+             {5, T(3), TS_ERR_SHAPE, "bias"}}},
+    {"batch_norm_relu_backward", "constant",
+     {T(SWEEP, 4, 6), APART(SWEEP, 4, 6), APART(4), T_UNIFORM(0.1, 1, 4), ABSENT,
+      T_UNIFORM(0.2, 0.4, 4), FLOAT(1e-5), BOOL(true)},
+     ref_batch_norm_relu_backward, .c = 16, .depth = SWEEP, .scale = 64, .grad = true,
+     .grad_c = 256, .most = 65, .many = 4001},
     {"batch_norm_update", "statistics",
      {T(SWEEP), T_POSITIVE(SWEEP), T(SWEEP), T_POSITIVE(SWEEP), INT(5), FLOAT(0.1)}, ref_update,
      .c = 4, .scale = 1, .no_expand = true, .no_layouts = true,

@@ -494,6 +494,8 @@ CALLS(images)
     NEW(ts_batch_norm(x, mean, var, w, w, false, 0.1, 1e-5));
     NEW(ts_batch_norm(x, TS_NONE, TS_NONE, w, w, true, 0.1, 1e-5));
     NEW(ts_batch_norm_backward(g, x, mean, var, w, 1e-5, false, &dw, &db));
+    NEW(ts_batch_norm_relu(x, TS_NONE, TS_NONE, w, w, true, 0.1, 1e-5));
+    NEW(ts_batch_norm_relu_backward(g, x, mean, var, w, w, 1e-5, false, &dw, &db));
     fault_see(f, dw);
     NEW(ts_group_norm_backward(g, x, groups, groups, w, 2, 1e-5, &dw, &db));
     NEW(ts_instance_norm(x, w, w, 1e-5));

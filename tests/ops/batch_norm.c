@@ -4,6 +4,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
+#include <string.h>
 
 #include "core/tensor.h"
 #include "tests/ops/images.h"
@@ -25,6 +26,45 @@ TS_TEST(running_statistics_move_by_the_momentum)
     ts_tensor *half[] = {ts_to(mean, TS_BF16), ts_to(var, TS_BF16)};
     OK(ts_batch_norm(ts_to(x, TS_BF16), half[0], half[1], TS_NONE, TS_NONE, true, 1, 1e-5));
     ck_assert_double_eq(at(ts_to(half[0], TS_F32), 0), 8.25);
+}
+
+/** Result and gradients of x, w and b of a batch norm with relu, in one op or in two. */
+static void normalise(bool fused, bool training, ts_tensor *const *in, ts_tensor **results)
+{
+    ts_tensor *x = ts_set_requires_grad(ts_detach(in[0]), true),
+              *w = ts_set_requires_grad(ts_clone(in[1]), true),
+              *b = ts_set_requires_grad(ts_clone(in[2]), true), *mean = ts_clone(in[3]),
+              *var = ts_clone(in[4]);
+    ts_tensor *y = fused ? ts_batch_norm_relu(x, mean, var, w, b, training, 0.25, 1e-5)
+                         : ts_relu(ts_batch_norm(x, mean, var, w, b, training, 0.25, 1e-5));
+    OK(y);
+    OK(ts_backward(ts_sum(ts_mul(y, in[5]))));
+    ts_tensor *all[] = {y, mean, var, ts_grad(x), ts_grad(w), ts_grad(b)};
+    memcpy(results, all, sizeof all);
+}
+
+TS_TEST(batch_norm_relu_is_relu_of_batch_norm, .loop = 4)
+{
+    TS_SCOPE;
+    ts_manual_seed(5);
+    bool training = _i % 2, last = _i / 2;
+    ts_tensor *in[] = {ts_normal(TS_SIZES(3, 8, 5, 4), 0, 2, TS_F32),
+                       ts_normal(TS_SIZES(8), 1, 1, TS_F32), ts_normal(TS_SIZES(8), 0, 1, TS_F32),
+                       ts_normal(TS_SIZES(8), 0, 1, TS_F32), ts_ones(TS_SIZES(8), TS_F32),
+                       ts_normal(TS_SIZES(3, 8, 5, 4), 0, 1, TS_F32)};
+    if (last)
+        in[0] = ts_movedim(ts_contiguous(ts_movedim(in[0], 1, -1)), -1, 1);
+    ts_tensor *one[6], *two[6];
+    normalise(true, training, in, one);
+    normalise(false, training, in, two);
+    double active = 0;
+    for (int i = 0; i < 6; i++)
+        for (int64_t k = 0; k < ts_numel(one[i]); k++) {
+            active += i == 0 && at(one[0], k) > 0;
+            ck_assert_double_eq_tol(at(one[i], k), at(two[i], k), 1e-5);
+        }
+    ck_assert(active > 100 && active < 380); /* of 480 */
+    ck_assert_int_eq(ts_is_contiguous(one[0]), !last);
 }
 
 TS_TEST(norms_keep_channels_last)

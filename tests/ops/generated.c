@@ -883,6 +883,12 @@ TS_TEST(batch_norm_refuses_null)
     REFUSES((ts_batch_norm_backward)(x, x, NULL, x, x, 0, false, NULL, NULL));
     REFUSES((ts_batch_norm_backward)(x, x, x, NULL, x, 0, false, NULL, NULL));
     REFUSES((ts_batch_norm_backward)(x, x, x, x, NULL, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_relu_backward)(NULL, x, x, x, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_relu_backward)(x, NULL, x, x, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_relu_backward)(x, x, NULL, x, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_relu_backward)(x, x, x, NULL, x, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_relu_backward)(x, x, x, x, NULL, x, 0, false, NULL, NULL));
+    REFUSES((ts_batch_norm_relu_backward)(x, x, x, x, x, NULL, 0, false, NULL, NULL));
     REFUSES((ts_group_norm)(NULL, 0, x, x, 0));
     REFUSES((ts_group_norm)(x, 0, NULL, x, 0));
     REFUSES((ts_group_norm)(x, 0, x, NULL, 0));

@@ -23,6 +23,7 @@ typedef struct ts_batch_norm_opts {
                               ignored */
     bool no_affine;      /**< no weight and bias */
     bool no_statistics;  /**< no running statistics; evaluation also uses those of the batch */
+    bool relu;           /**< applies ts_relu() to the result (ts_batch_norm_relu()) */
 } ts_batch_norm_opts;
 /**
  * ts_batch_norm() over any number of spatial dims: PyTorch's BatchNorm1d, 2d and 3d. Parameters,

@@ -27,6 +27,12 @@ TS_API ts_tensor *ts_batch_norm(ts_tensor *self, ts_tensor *running_mean, ts_ten
                                 ts_tensor *weight, ts_tensor *bias, bool training, double momentum,
                                 double eps);
 
+/** ts_relu() of ts_batch_norm(). On CUDA one kernel writes the result, and the gradient reads self
+ *  instead of the result. */
+TS_API ts_tensor *ts_batch_norm_relu(ts_tensor *self, ts_tensor *running_mean,
+                                     ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
+                                     bool training, double momentum, double eps);
+
 /** ts_group_norm() with one channel per group: each channel of each sample has its own mean and
  *  variance. self (N, C, ...); weight and bias (C), or TS_NONE. */
 TS_API ts_tensor *ts_instance_norm(ts_tensor *self, ts_tensor *weight, ts_tensor *bias, double eps);

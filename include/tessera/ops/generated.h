@@ -1455,6 +1455,22 @@ TS_API ts_tensor *ts_batch_norm_backward(ts_tensor *grad, ts_tensor *self, ts_te
                                          bool constant, ts_tensor **dw, ts_tensor **db);
 
 /**
+ * Gradients of batch_norm_relu, as ts_batch_norm_backward() of the elements of grad whose result is
+ * positive. The kernel computes the results again instead of reading them.
+ * @param mean      as returned by the batch norm (C)
+ * @param var       as returned by the batch norm (C)
+ * @param bias      as given to the batch norm, or TS_NONE
+ * @param constant  true if mean and var were arguments of the batch norm, so they do not depend on
+ *                  self
+ * @param dw        receives the gradient of weight; may be NULL
+ * @param db        receives the gradient of bias; may be NULL
+ */
+TS_API ts_tensor *ts_batch_norm_relu_backward(ts_tensor *grad, ts_tensor *self, ts_tensor *mean,
+                                              ts_tensor *var, ts_tensor *weight, ts_tensor *bias,
+                                              double eps, bool constant, ts_tensor **dw,
+                                              ts_tensor **db);
+
+/**
  * (x - mean) / sqrt(var + eps) * weight + bias, where mean and var are those of a group, which is C
  * / num_groups neighbouring channels of one sample (Wu, He 2018). With C groups it is an instance
  * norm.

@@ -1,0 +1,440 @@
+/**
+ * @file batch_norm.cuh
+ * Kernels of batch norm and group norm.
+ *
+ * A unit is a channel: of all samples for batch norm (one set of units), of one sample for group
+ * norm (one set per sample). Pass 1 sums parts (splits) of each unit's elements, pass 2 combines
+ * the splits into statistics and coefficients, and pass 3 reads the elements again and writes the
+ * result. The order of additions does not depend on scheduling.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_BATCH_NORM_CUH
+#define TS_CUDA_BATCH_NORM_CUH
+
+#include "backends/cuda/image.cuh"
+
+namespace ts {
+
+enum { THREADS = 256, UNROLL = 4,
+       PROCESSORS = 132, /* of an H100; other GPUs get the same bits */
+       BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
+
+/** Sums over a split of a unit (struct sums). */
+struct alignas(16) part {
+    double count, a, b, shift;
+};
+
+/** A contiguous parameter or statistic of any floating dtype, or none. */
+struct parameter {
+    const void *data;
+    int dtype;
+
+    parameter(const ts_value &v)
+        : data(v.tag == TS_TAG_TENSOR ? ts_kernel_data(v.t) : nullptr),
+          dtype(data ? ts_dtype_of(v.t) : TS_F32)
+    {
+    }
+    template <class A> __device__ __noinline__ A at(int64_t i, A absent) const
+    {
+        if (!data)
+            return absent;
+        switch (dtype) {
+        case TS_F64: return (A)((const double *)data)[i];
+        case TS_BF16: return (A)widen(((const bf16 *)data)[i]);
+        case TS_F16: return (A)widen(((const f16 *)data)[i]);
+        default: return (A)((const float *)data)[i];
+        }
+    }
+    template <class A> __device__ __noinline__ void put(int64_t i, A x) const
+    {
+        void *to = const_cast<void *>(data);
+        if (!to)
+            return;
+        switch (dtype) {
+        case TS_F64: ((double *)to)[i] = (double)x; break;
+        case TS_BF16: ((bf16 *)to)[i] = narrow<bf16>((float)x); break;
+        case TS_F16: ((f16 *)to)[i] = narrow<f16>((float)x); break;
+        default: ((float *)to)[i] = (float)x;
+        }
+    }
+};
+
+/** Sizes of a call: (samples, sets, channels C, positions S). Element (n, set, c, s) is at
+ * ((n sets + set) C + c) S + s if contiguous, at (set S + s) C + c in channels-last, where samples
+ * is 1. */
+struct shape {
+    int64_t samples, sets, channels, positions;
+    int64_t groups;  /* groups of channels; statistics are (sets, groups) */
+    int64_t splits;  /* splits per unit */
+    double eps;
+
+    __device__ __forceinline__ int64_t statistic(int64_t unit) const
+    {
+        return unit / channels * groups + unit % channels / (channels / groups);
+    }
+};
+
+/** What pass 1 sums, and what pass 3 computes. CONSTANT: the gradient for given statistics. RELU is
+ * added to a gradient whose result went through relu: it ignores g where that result is 0. */
+enum { RESULT, GRADIENT, CONSTANT, RELU = 4 };
+
+/** Sums of N channels over elements. RESULT: of d = x - shift and d^2, where shift is an element;
+ * GRADIENT: of g and g d, where shift is the mean. RELU: the result before relu is
+ * d slope + base. */
+template <class A, int N, int MODE> struct sums {
+    A a[N] = {}, b[N] = {}, shift[N], slope[N], base[N];
+
+    __device__ __forceinline__ void add(int k, A x, A g)
+    {
+        A d = x - shift[k];
+        if constexpr (MODE & RELU)
+            g = d * slope[k] + base[k] <= 0 ? (A)0 : g;
+        a[k] += MODE == RESULT ? d : g;
+        b[k] += MODE == RESULT ? d * d : g * d;
+    }
+    /** Adds the sums of a block's threads (x, y), 0 <= y < rows, a power of two; thread (x, 0)
+     * writes that of channel k to to[k * pitch], unless to is null. The sums of threads may cancel,
+     * so they are added in double. columns: number of x; count: number of elements. */
+    __device__ __forceinline__ void put(part *to, int64_t pitch, int64_t count, int columns,
+                                        int rows, int x, int y) const
+    {
+        __shared__ double memory[2][N][THREADS];
+        int at = y * columns + x;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            memory[0][k][at] = a[k];
+            memory[1][k][at] = b[k];
+        }
+        for (int half = rows / 2; half; half /= 2) {
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < N && y < half; k++) {
+                memory[0][k][at] += memory[0][k][at + half * columns];
+                memory[1][k][at] += memory[1][k][at + half * columns];
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < N && y == 0 && to; k++)
+            to[k * pitch] = {(double)count, memory[0][k][at], memory[1][k][at],
+                             count ? (double)shift[k] : 0};
+    }
+};
+
+/** Statistics and parameters of the forward op, for pass 1 of a gradient. */
+struct forward_parameters {
+    parameter mean, var, weight, bias;
+
+    /** Sets shift, slope and base of channel k to those of a unit. */
+    template <class A, int N, int MODE>
+    __device__ __forceinline__ void set(sums<A, N, MODE> &s, int k, const shape &of,
+                                        int64_t unit) const
+    {
+        int64_t at = of.statistic(unit), channel = unit % of.channels;
+        s.shift[k] = mean.at<A>(at, 0);
+        if constexpr (MODE & RELU) {
+            s.slope[k] = rsqrt(var.at<A>(at, 0) + (A)of.eps) * weight.at<A>(channel, 1);
+            s.base[k] = bias.at<A>(channel, 0);
+        }
+    }
+};
+
+template <class T, int V>
+__device__ __forceinline__ void fetch(wide_t<T> (&x)[V], const T *p)
+{
+    unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(p), x);
+}
+
+/** Pass 1, contiguous: block (unit, split) writes the sums of its split to `parts` (units,
+ * splits). */
+template <class T, int V, int MODE>
+__global__ void __launch_bounds__(THREADS)
+    unit_sums(const T *__restrict__ x, const T *__restrict__ g, shape s, forward_parameters forward,
+              split<uint32_t> row, part *__restrict__ parts)
+{
+    using A = wide_t<T>;
+    int64_t unit = blockIdx.x, units = s.sets * s.channels;
+    uint32_t all = (uint32_t)(s.samples * (s.positions / V)),
+             each = (uint32_t)((all + s.splits - 1) / s.splits), from = min(blockIdx.y * each, all),
+             end = min(from + each, all);
+    auto place = [&](uint32_t i) {
+        uint32_t n = row.of(i);
+        return ((int64_t)n * units + unit) * s.positions + (int64_t)(i - n * row.d) * V;
+    };
+    sums<A, 1, MODE> sum;
+    if (MODE != RESULT)
+        forward.set(sum, 0, s, unit);
+    else if (from < end)
+        sum.shift[0] = widen(x[place(from)]);
+#pragma unroll 4
+    for (uint32_t i = from + threadIdx.x; i < end; i += THREADS) {
+        int64_t at = place(i);
+        A xs[V], gs[V];
+        fetch<T, V>(xs, x + at);
+        if (MODE != RESULT)
+            fetch<T, V>(gs, g + at);
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            sum.add(0, xs[k], MODE != RESULT ? gs[k] : 0);
+    }
+    sum.put(parts + unit * s.splits + blockIdx.y, 0, (int64_t)(end - from) * V, 1, THREADS, 0,
+            (int)threadIdx.x);
+}
+
+/** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
+ * where a column is a vector of channels. */
+template <class T, int V, int MODE>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    pixel_sums(const T *__restrict__ x, const T *__restrict__ g, shape s,
+               forward_parameters forward, part *__restrict__ parts)
+{
+    using A = wide_t<T>;
+    int64_t blocks = (s.channels / V + blockDim.x - 1) / blockDim.x, set = blockIdx.x / blocks,
+            c = ((int64_t)blockIdx.x % blocks * blockDim.x + threadIdx.x) * V,
+            each = (s.positions + s.splits - 1) / s.splits,
+            from = min(blockIdx.y * each, s.positions), end = min(from + each, s.positions);
+    sums<A, V, MODE> sum;
+    if (c < s.channels) {
+        const int64_t first = set * s.positions * s.channels + c, stop = first + end * s.channels,
+                      step = blockDim.y * s.channels;
+        if (MODE != RESULT)
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                forward.set(sum, k, s, set * s.channels + c + k);
+        else if (from < end)
+            fetch<T, V>(sum.shift, x + first + from * s.channels);
+#pragma unroll(MODE & RELU ? 2 : 4)
+        for (int64_t at = first + (from + threadIdx.y) * s.channels; at < stop; at += step) {
+            A xs[V], gs[V];
+            fetch<T, V>(xs, x + at);
+            if (MODE != RESULT)
+                fetch<T, V>(gs, g + at);
+#pragma unroll
+            for (int k = 0; k < V; k++)
+                sum.add(k, xs[k], MODE != RESULT ? gs[k] : 0);
+        }
+    }
+    part *to = parts + (set * s.channels + c) * s.splits + blockIdx.y;
+    sum.put(c < s.channels ? to : nullptr, s.splits, end - from, (int)blockDim.x, (int)blockDim.y,
+            (int)threadIdx.x, (int)threadIdx.y);
+}
+
+/** Sum over the lanes of a warp, in every lane. */
+template <class A> __device__ __forceinline__ A warp_sum(A x)
+{
+#pragma unroll
+    for (int by = 16; by; by /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, by);
+    return x;
+}
+
+/** Arrays of one coefficient per unit for formula; RESULT does not use slope and base. */
+template <class A> struct coefficients {
+    A *mean, *scale, *add, *slope, *base;
+
+    coefficients(void *memory, int64_t units)
+        : mean((A *)memory), scale(mean + units), add(scale + units), slope(add + units),
+          base(slope + units)
+    {
+    }
+};
+enum { COEFFICIENTS = 5 };
+
+/** Pass 2 of the forward op, one warp per statistic: writes mean and variance, combined from the
+ * splits of its units or copied from the given ones, and the coefficients of its units. */
+template <class A>
+__global__ void __launch_bounds__(THREADS)
+    combine_moments(const part *parts, shape s, parameter mean, parameter var, parameter given_mean,
+                    parameter given_var, parameter weight, parameter bias, coefficients<A> to)
+{
+    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32;
+    int lane = threadIdx.x % 32;
+    if (at >= s.sets * s.groups)
+        return;
+    int64_t width = s.channels / s.groups, n = width * s.splits, first = at % s.groups * width,
+            unit = at / s.groups * s.channels + first;
+    A m, v;
+    if (given_mean.data) {
+        m = given_mean.at<A>(at, 0);
+        v = given_var.at<A>(at, 0);
+    } else {
+        const part *from = parts + unit * s.splits;
+        /* double: the mean of equal elements is exact. A split has the mean shift + a / count and
+         * squared deviations from it of b - a^2 / count */
+        double count = 0, sum = 0, squares = 0;
+#pragma unroll 4
+        for (int64_t i = lane; i < n; i += 32) {
+            part p = from[i];
+            count += p.count;
+            sum += p.count * p.shift + p.a;
+        }
+        count = warp_sum(count);
+        double whole = warp_sum(sum) / count;
+#pragma unroll 4
+        for (int64_t i = lane; i < n; i += 32) {
+            part p = from[i];
+            double by = p.count > 0 ? p.a / p.count : 0, d = p.shift + by - whole,
+                   own = p.b - p.a * by;
+            squares += (own < 0 ? 0 : own) + p.count * d * d;
+        }
+        m = (A)whole;
+        v = (A)(warp_sum(squares) / count);
+    }
+    if (lane == 0) {
+        mean.put(at, m);
+        var.put(at, v);
+    }
+    A rstd = rsqrt(v + (A)s.eps);
+    for (int64_t k = lane; k < width; k += 32) {
+        to.mean[unit + k] = m;
+        to.scale[unit + k] = rstd * weight.at<A>(first + k, 1);
+        to.add[unit + k] = bias.at<A>(first + k, 0);
+    }
+}
+
+/** Pass 2 of the backward op, from the sums of g and g (x - mean) per unit and split. The first
+ * sets * groups warps write the coefficients of the units of one statistic each; the next
+ * `channels` warps compute dw and db of one channel each. constant: the statistics were given. */
+template <class A>
+__global__ void __launch_bounds__(THREADS)
+    combine_sums(const part *parts, shape s, forward_parameters forward, bool constant,
+                 coefficients<A> to, parameter dw, parameter db)
+{
+    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / 32, all = s.sets * s.groups,
+            width = s.channels / s.groups;
+    int lane = threadIdx.x % 32;
+    const parameter &mean = forward.mean, &var = forward.var, &weight = forward.weight;
+    A shift = 0, along = 0;
+    if (at < all) {
+        int64_t first = at % s.groups * width, unit = at / s.groups * s.channels + first;
+        A rstd = rsqrt(var.at<A>(at, 0) + (A)s.eps), m = mean.at<A>(at, 0),
+          n = (A)(s.samples * s.positions * width);
+        if (!constant) {
+#pragma unroll 4
+            for (int64_t i = lane; i < width * s.splits; i += 32) {
+                part p = parts[unit * s.splits + i];
+                A w = weight.at<A>(first + i / s.splits, 1);
+                shift += w * (A)p.a;
+                along += w * (A)p.b;
+            }
+            shift = warp_sum(shift);
+            along = warp_sum(along);
+        }
+        for (int64_t k = lane; k < width; k += 32) {
+            to.mean[unit + k] = m;
+            to.scale[unit + k] = -rstd * rstd * rstd * along / n;
+            to.add[unit + k] = -rstd * shift / n;
+            to.slope[unit + k] = rstd * weight.at<A>(first + k, 1);
+            to.base[unit + k] = forward.bias.at<A>(first + k, 0);
+        }
+        return;
+    }
+    int64_t c = at - all;
+    if (c >= s.channels || !(dw.data || db.data))
+        return;
+    for (int64_t i = lane; i < s.sets * s.splits; i += 32) {
+        int64_t unit = i / s.splits * s.channels + c;
+        part p = parts[unit * s.splits + i % s.splits];
+        shift += (A)p.a;
+        along += (A)p.b * rsqrt(var.at<A>(s.statistic(unit), 0) + (A)s.eps);
+    }
+    shift = warp_sum(shift);
+    along = warp_sum(along);
+    if (lane == 0) {
+        dw.put(c, along);
+        db.put(c, shift);
+    }
+}
+
+/** Pass 3: the result of an element x of one of N channels, or its gradient from g. */
+template <class A, int N, int MODE> struct formula {
+    A mean[N], scale[N], add[N], slope[N], base[N], least;
+
+    /** least: lower bound of results, 0 for relu, else -infinity. */
+    __device__ __forceinline__ formula(const coefficients<A> &k, int64_t unit, A least)
+        : least(least)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            mean[i] = MODE != CONSTANT ? k.mean[unit + i] : (A)0;
+            scale[i] = MODE & CONSTANT ? (A)0 : k.scale[unit + i];
+            add[i] = MODE & CONSTANT ? (A)0 : k.add[unit + i];
+            slope[i] = MODE != RESULT ? k.slope[unit + i] : (A)0;
+            base[i] = MODE & RELU ? k.base[unit + i] : (A)0;
+        }
+    }
+    __device__ __forceinline__ A of(int i, A x, A g) const
+    {
+        A d = x - mean[i];
+        if constexpr (MODE == RESULT) {
+            A y = d * scale[i] + add[i];
+            return y < least ? least : y;
+        }
+        if constexpr (MODE & RELU)
+            g = d * slope[i] + base[i] <= 0 ? (A)0 : g;
+        return MODE & CONSTANT ? g * slope[i] : g * slope[i] + (d * scale[i] + add[i]);
+    }
+};
+
+/** Loads V elements from `at` on, for apply(). */
+template <class T, int V, int MODE> struct operands {
+    wide_t<T> x[V] = {}, g[V] = {};
+
+    __device__ __forceinline__ operands(const T *xs, const T *gs, int64_t at)
+    {
+        if (MODE != CONSTANT)
+            fetch<T, V>(x, xs + at);
+        if (MODE != RESULT)
+            fetch<T, V>(g, gs + at);
+    }
+    template <int N>
+    __device__ __forceinline__ void apply(const formula<wide_t<T>, N, MODE> &f, T *y) const
+    {
+        wide_t<T> ys[V];
+#pragma unroll
+        for (int i = 0; i < V; i++)
+            ys[i] = f.of(N > 1 ? i : 0, x[i], g[i]);
+        *reinterpret_cast<word_of<vec<T, V>> *>(y) = to_word(pack<T, V>(ys));
+    }
+};
+
+template <class T, int V, int MODE, class I>
+__global__ void __launch_bounds__(THREADS)
+    unit_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y,
+                 coefficients<wide_t<T>> k, split<I> row, split<I> units, I count,
+                 wide_t<T> least)
+{
+    I first = (I)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        I i = first + u * THREADS;
+        if (i >= count)
+            return;
+        I r = row.of(i), unit = r - units.of(r) * units.d;
+        operands<T, V, MODE> o(x, g, (int64_t)i * V);
+        o.apply(formula<wide_t<T>, 1, MODE>(k, unit, least), y + (int64_t)i * V);
+    }
+}
+
+/** Pass 3, channels-last: a thread loads the coefficients of V channels once for several
+ * positions. */
+template <class T, int V, int MODE>
+__global__ void __launch_bounds__(THREADS, MODE & RELU ? BLOCKS : BLOCKS + 1)
+    pixel_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y, shape s,
+                  coefficients<wide_t<T>> k, int64_t each, wide_t<T> least)
+{
+    int64_t blocks = (s.channels / V + blockDim.x - 1) / blockDim.x, set = blockIdx.x / blocks,
+            c = ((int64_t)blockIdx.x % blocks * blockDim.x + threadIdx.x) * V,
+            from = blockIdx.y * each, end = min(from + each, s.positions),
+            first = set * s.positions * s.channels + c, stop = first + end * s.channels,
+            step = blockDim.y * s.channels;
+    if (c >= s.channels)
+        return;
+    formula<wide_t<T>, V, MODE> f(k, set * s.channels + c, least);
+#pragma unroll(MODE & RELU ? 2 : 4)
+    for (int64_t at = first + (from + threadIdx.y) * s.channels; at < stop; at += step)
+        operands<T, V, MODE>(x, g, at).apply(f, y + at);
+}
+
+} // namespace ts
+
+#endif
