@@ -328,20 +328,25 @@ typedef struct layer_gradients {
     ts_cuda_padded padded; /* a copy of grad for both products; data NULL: none */
 } layer_gradients;
 
-/** Whether the epilogue of the weight's product can compute the bias gradient. */
+enum { SUMMED_ROWS = 128 };
+
+/** Whether the epilogue of the weight's product computes the bias gradient. With this epilogue,
+ * cuBLASLt is slow for few features; and it does not split the inner dim if rows are not multiples
+ * of 16 bytes, which takes 80 times as long. */
 static bool sums_in_epilogue(const ts_frame *f, const layer_gradients *l)
 {
     ts_dtype dtype = ts_kernel_dtype(f);
     ts_cuda_matrix up = transposed(l->grad);
     const ts_cuda_matrix *c = &l->of_weight;
-    if (!l->y[2] || !ts_dtype_is_float(dtype) || dtype == TS_F64 || !c->rows || !c->columns ||
-        !up.columns)
+    if (!l->y[2] || !ts_dtype_is_float(dtype) || dtype == TS_F64 || c->rows < SUMMED_ROWS ||
+        !c->columns || !up.columns)
         return false;
     ts_cuda_epilogue then = {.sums = ts_kernel_data(l->y[2])};
     ts_cuda_padding p;
     return ts_cuda_pads(dtype, &up, &l->input, c, 1, &then, &p)
                ? ts_cuda_padded_gemm_is_there(f, dtype, &up, &l->input, c, 1, &then, &p)
-               : ts_cuda_gemm_is_there(f, dtype, &up, &l->input, c, 1, &then);
+               : !ts_cuda_is_uneven(dtype, &up, &l->input, c, 1) &&
+                     ts_cuda_gemm_is_there(f, dtype, &up, &l->input, c, 1, &then);
 }
 
 /** Copies grad once if both products pad it. */

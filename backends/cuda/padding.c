@@ -57,6 +57,13 @@ static int64_t odd_bits(const ts_cuda_matrix *m, int64_t batches)
     return ((by_rows(m) ? m->columns : m->rows) | step(m) | (batches > 1 ? m->batch : 0)) % GRAIN;
 }
 
+bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                       const ts_cuda_matrix *c, int64_t batches)
+{
+    return ts_dtype_is_half(dtype) &&
+           (odd_bits(a, batches) | odd_bits(b, batches) | odd_bits(c, batches)) != 0;
+}
+
 /** Rounds a size up to whole tiles; a single row or column has separate kernels. */
 static int64_t in_tiles(int64_t n)
 {

@@ -14,6 +14,10 @@ typedef struct ts_cuda_padding {
     bool last; /* only those last columns of b that do not fill a vector are copied */
 } ts_cuda_padding;
 
+/** Whether a matrix of halves has rows that are not multiples of 16 bytes. */
+bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
+                       const ts_cuda_matrix *c, int64_t batches);
+
 /** Whether a product is faster over padded copies; if so, sets *padding. The answer depends only on
  * dtype, sizes, strides and epilogue. */
 bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
