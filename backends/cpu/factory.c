@@ -13,13 +13,15 @@ static ts_status empty(ts_frame *f)
     static void fill_##bits(char *const *d, const int64_t *s, int64_t n, const void *params)       \
     {                                                                                              \
         (void)params;                                                                              \
-        uint##bits##_t v = *(const uint##bits##_t *)d[1];                                          \
-        if (s[0] == sizeof v)                                                                      \
+        /* bytes may alias anything: with copies of the arguments the loops are vectorized */      \
+        uint##bits##_t v = *(const uint##bits##_t *)d[1], *out = (uint##bits##_t *)d[0];           \
+        int64_t step = s[0];                                                                       \
+        if (step == sizeof v)                                                                      \
             for (int64_t i = 0; i < n; i++)                                                        \
-                ((uint##bits##_t *)d[0])[i] = v;                                                   \
+                out[i] = v;                                                                        \
         else                                                                                       \
             for (int64_t i = 0; i < n; i++)                                                        \
-                *(uint##bits##_t *)(d[0] + i * s[0]) = v;                                          \
+                *(uint##bits##_t *)((char *)out + i * step) = v;                                   \
     }
 FILL(8)
 FILL(16)

@@ -223,9 +223,12 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
                 out[i] = y;                                                                   \
             return;                                                                           \
         }                                                                                     \
+        char *to = d[0]; /* copies, because a result of bytes may alias d and s */            \
+        const char *from = d[1];                                                              \
+        int64_t to_step = s[0], from_step = s[1];                                             \
         for (int64_t i = 0; i < n; i++) {                                                     \
-            T x = *(const T *)(d[1] + i * s[1]);                                              \
-            *(R *)(d[0] + i * s[0]) = (R)(expr);                                              \
+            T x = *(const T *)(from + i * from_step);                                         \
+            *(R *)(to + i * to_step) = (R)(expr);                                             \
         }                                                                                     \
     }
 /** The loop of two operands a and b; its vectorised case allows one broadcast operand. */
@@ -258,9 +261,12 @@ TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
                 out[i] = (R)(expr);                                                           \
             }                                                                                 \
         } else {                                                                              \
+            char *to = d[0]; /* copies, because a result of bytes may alias d and s */        \
+            const char *at_a = d[1], *at_b = d[2];                                            \
+            int64_t step = s[0], step_a = s[1], step_b = s[2];                                \
             for (int64_t i = 0; i < n; i++) {                                                 \
-                T a = *(const T *)(d[1] + i * s[1]), b = *(const T *)(d[2] + i * s[2]);       \
-                *(R *)(d[0] + i * s[0]) = (R)(expr);                                          \
+                T a = *(const T *)(at_a + i * step_a), b = *(const T *)(at_b + i * step_b);   \
+                *(R *)(to + i * step) = (R)(expr);                                            \
             }                                                                                 \
         }                                                                                     \
     }
