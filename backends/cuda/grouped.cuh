@@ -134,6 +134,7 @@ static __global__ void __launch_bounds__(256)
                    const wide_t<T> *__restrict__ spans, const wide_t<T> *__restrict__ spans2,
                    T *out)
 {
+    constexpr int ROWS = COLS > 1 ? 1 : 4; /* rows whose loads start together */
     int64_t i = (int64_t)blockIdx.x * blockDim.y + threadIdx.y, units = g.inner / V;
     if (i >= (first ? g.bound : g.count))
         return;
@@ -147,13 +148,26 @@ static __global__ void __launch_bounds__(256)
             T *to = out + (o * g.bound + (int64_t)key) * g.inner + c * V;
             if (!first)
                 sum.add(to, units - c);
+            auto row = [&](I place) {
+                return x + (o * g.count + (int64_t)place) * g.inner + c * V;
+            };
             auto whole = [&](int64_t q, int step) {
                 return q % step == 0 && q + step <= g.count && s.keys[q + step - 1] == key;
             };
             for (int64_t q = begin; q < g.count && s.keys[q] == key;)
                 if (!whole(q, SPAN)) {
-                    sum.add(x + (o * g.count + (int64_t)s.places[q]) * g.inner + c * V, units - c);
-                    q++;
+                    if (whole(q, ROWS)) {
+                        I at[ROWS];
+#pragma unroll
+                        for (int r = 0; r < ROWS; r++)
+                            at[r] = s.places[q + r];
+#pragma unroll
+                        for (int r = 0; r < ROWS; r++)
+                            sum.add(row(at[r]), units - c);
+                        q += ROWS;
+                    } else {
+                        sum.add(row(s.places[q++]), units - c);
+                    }
                 } else if (!whole(q, SPAN * SPAN)) {
                     sum.add(spans + (o * (g.count / SPAN) + q / SPAN) * g.inner + c * V, units - c);
                     q += SPAN;

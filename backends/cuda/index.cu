@@ -5,9 +5,12 @@
  * zero and writes nothing.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/block.cuh"
+#include "backends/cuda/copy.cuh"
 #include "backends/cuda/grouped.cuh"
 #include "backends/cuda/index_lines.cuh"
 #include "backends/cuda/units.cuh"
+#include "tessera/ops.h"
 
 using namespace ts;
 
@@ -145,18 +148,21 @@ static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, con
                              bool every, F &&fill_keys)
 {
     return with_numbers(places > g.bound ? places : g.bound + 1, [&]<class I>() {
-        int64_t sums = (grouped_bytes<T, I>(g, every) + 31) / 32 * 32,
-                bytes = sums + sorter<I>::numbers(g.count) * (int64_t)sizeof(I);
         ts_device where = ts_kernel_device(f);
+        if (!ts_cuda_use(where.index))
+            return ts_error_code();
+        int64_t sums = (grouped_bytes<T, I>(g, every) + 31) / 32 * 32,
+                bytes = sums + sorter<I>::bytes(g.count);
         char *scratch = (char *)ts_scratch_take(where, bytes);
         if (!scratch)
             return ts_error_code();
         ts_status status = on_device(f, [&](const call &c) {
             sorter<I> sort(scratch + sums, g.count);
             fill_keys(sort, c);
-            sort.run((uint64_t)g.bound, c.stream);
-            grouped_run<T, I>(g, sort, x, out, scratch, every, c.stream);
-            return cudaPeekAtLastError();
+            cudaError_t e = sort.run((uint64_t)g.bound, c.stream);
+            if (e == cudaSuccess)
+                grouped_run<T, I>(g, sort, x, out, scratch, every, c.stream);
+            return e == cudaSuccess ? cudaPeekAtLastError() : e;
         });
         ts_scratch_give(where, scratch, bytes);
         return status;
@@ -177,10 +183,58 @@ template <class F> static ts_status with_number(ts_dtype dtype, F &&f)
     }
 }
 
+enum { ROWS_FEW = 1024, ROWS_THREADS = 256 };
+
+/** True if add_few_kernel() is faster than a sort: few rows, and not many keys. */
+static bool adds_few(const grouping &g)
+{
+    int64_t tiles = (g.inner + ROWS_THREADS - 1) / ROWS_THREADS;
+    return g.count <= ROWS_FEW && g.bound < 65536 && g.outer < 65536 &&
+           g.bound * g.outer * tiles <= 4096;
+}
+
+/** Sums of the few rows of x with one key, added in order, for ROWS_THREADS columns: the block
+ * first lists the rows. With `every` the sum is the result, else it is added to the result. */
+template <class T>
+static __global__ void __launch_bounds__(ROWS_THREADS)
+    add_few_kernel(grouping g, indices index, int64_t skip, const T *x, T *out, bool every)
+{
+    __shared__ uint16_t found[ROWS_FEW];
+    int64_t key = blockIdx.y, o = blockIdx.z, c = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x;
+    int rows = 0, all;
+    for (int k = threadIdx.x; k - (int)threadIdx.x < (int)g.count; k += ROWS_THREADS) {
+        int64_t at = k < g.count ? index.checked(k, g.bound) : -1;
+        bool mine = at == key && at != skip;
+        int place = block_exclusive<ROWS_THREADS>((int)mine, &all);
+        if (mine)
+            found[rows + place] = (uint16_t)k;
+        rows += all;
+    }
+    __syncthreads();
+    if (c >= g.inner || (!every && !rows))
+        return;
+    T *to = out + (o * g.bound + key) * g.inner + c;
+    wide_t<T> sum = every ? wide_t<T>() : widen(*to);
+    x += o * g.count * g.inner + c;
+#pragma unroll 8
+    for (int r = 0; r < rows; r++)
+        sum += widen(x[found[r] * g.inner]);
+    *to = narrow<T>(sum);
+}
+
 static ts_status add_rows(ts_frame *f, const grouping &g, const ts_tensor *index,
                           const ts_tensor *x, int64_t skip, bool every)
 {
     return with_number(ts_kernel_dtype(f), [&]<class T>() {
+        if (adds_few(g))
+            return on_device(f, [&](const call &c) {
+                dim3 grid((unsigned)((g.inner + ROWS_THREADS - 1) / ROWS_THREADS),
+                          (unsigned)g.bound, (unsigned)g.outer);
+                add_few_kernel<T><<<grid, ROWS_THREADS, 0, c.stream>>>(
+                    g, indices(f, index, c.device), skip, (const T *)ts_kernel_data(x),
+                    data_of<T>(f->rets[0]), every);
+                return cudaPeekAtLastError();
+            });
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             row_keys_kernel<I><<<grid_for(g.count), 256, 0, c.stream>>>(
                 indices(f, index, c.device), (I)g.count, g.bound, skip, sort.keys[0],
@@ -275,47 +329,69 @@ static ts_status index_add(ts_frame *f)
 
 /* ----------------------------------------------------------------------- elements by index ---- */
 
-/** Position that element i of the index selects in the indexed tensor, and positions of its partner
- * in N - 1 other tensors. */
-template <class I, int N> struct led {
+/** For element i of an index with any strides: the position that it selects in the indexed tensor,
+ * and the position of its partner in another tensor. */
+template <class I> struct led {
     indices index;
-    walk<I, N> space;
+    walk<I, 3> space; /* in self, the other tensor and the index */
     int64_t along, bound;
 
-    led(ts_frame *f, const ts_tensor *self, const int64_t *const (&strides)[N],
-        ts_cuda_device *device)
-        : index(f, f->args[2].t, device),
-          space(ts_sizes(f->args[2].t), ts_ndim(f->args[2].t), strides), along(1), bound(1)
+    /** other NULL: none */
+    led(ts_frame *f, const ts_tensor *self, const ts_tensor *other, ts_cuda_device *device)
+        : index(f, f->args[2].t, device), space(space_of(f, self, other)), along(1), bound(1)
     {
         int dim = (int)ts_kernel_dim(f);
         if (ts_ndim(self)) {
-            along = elements_behind(self, dim);
+            along = ts_strides(self)[dim];
             bound = ts_size(self, dim);
         }
     }
     /** Sets the positions for element i. False, with a report, if the index is out of range. */
-    __device__ __forceinline__ bool at(I i, int64_t (&place)[N]) const
+    __device__ __forceinline__ bool at(I i, int64_t (&place)[2]) const
     {
-        int64_t k = index.checked(i, bound);
-        space.at(i, place);
-        place[0] += k * along;
+        int64_t all[3];
+        space.at(i, all);
+        int64_t k = index.checked(all[2], bound, i);
+        place[0] = all[0] + k * along;
+        place[1] = all[1];
         return k >= 0;
+    }
+
+  private:
+    static walk<I, 3> space_of(const ts_frame *f, const ts_tensor *self, const ts_tensor *other)
+    {
+        const ts_tensor *index = f->args[2].t;
+        int64_t beside[TS_MAX_DIMS] = {}, none[TS_MAX_DIMS] = {};
+        for (int d = 0; d < ts_ndim(self); d++)
+            beside[d] = d == ts_kernel_dim(f) ? 0 : ts_strides(self)[d];
+        const int64_t *const strides[3] = {beside, other ? ts_strides(other) : none,
+                                           ts_strides(index)};
+        return walk<I, 3>(ts_sizes(index), ts_ndim(index), strides);
     }
 };
 
-/** Strides of a contiguous tensor, with 0 for the indexed dim. */
-static void strides_beside(const ts_tensor *t, int dim, int64_t *strides)
+/** The result, or a new tensor if it is not contiguous, which deliver() then copies to it. */
+static ts_tensor *destination_for(ts_tensor *result)
 {
-    for (int d = 0; d < ts_ndim(t); d++)
-        strides[d] = d == dim ? 0 : elements_behind(t, d);
+    return ts_is_contiguous(result) ? result
+                                    : ts_empty_on(ts_sizes(result), ts_ndim(result),
+                                                  ts_dtype_of(result), ts_device_of(result));
+}
+static ts_status deliver(ts_frame *f, ts_tensor *result, ts_tensor *made)
+{
+    return made == result
+               ? TS_OK
+               : copy_part(f, {ts_kernel_data(result), ts_strides(result), ts_dtype_of(result)},
+                           {ts_kernel_data(made), ts_strides(made), ts_dtype_of(made)},
+                           ts_sizes(result), ts_ndim(result));
 }
 
 template <class U, class I> struct gathered {
     const U *from;
-    led<I, 1> to;
+    led<I> to;
     __device__ __forceinline__ U operator()(I i) const
     {
-        int64_t place[1];
+        int64_t place[2];
         return to.at(i, place) ? from[place[0]] : U{};
     }
 };
@@ -324,19 +400,22 @@ template <class U, class I> struct gathered {
  * sector of self, unless adjacent elements share a sector. */
 static ts_status gather(ts_frame *f)
 {
-    const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
-    int64_t n = ts_numel(out), strides[TS_MAX_DIMS];
-    strides_beside(self, (int)ts_kernel_dim(f), strides);
-    const int64_t *const all[1] = {strides};
-    return on_device(f, [&](const call &c) {
+    TS_SCOPE;
+    const ts_tensor *self = f->args[0].t;
+    ts_tensor *out = destination_for(f->rets[0].t);
+    if (!out)
+        return ts_error_code();
+    int64_t n = ts_numel(out);
+    TS_CUDA_TRY(on_device(f, [&](const call &c) {
         return with_unit((int)item_of(self), [&]<class U>() {
             return with_numbers(n, [&]<class I>() {
                 gathered<U, I> fn = {(const U *)ts_kernel_data(self),
-                                     led<I, 1>(f, self, all, c.device)};
+                                     led<I>(f, self, nullptr, c.device)};
                 return fill_units<U, I>(ts_kernel_data(out), n, fn, c.stream);
             });
         });
-    });
+    }));
+    return deliver(f, f->rets[0].t, out);
 }
 
 /* If several elements of an index select the same position, the last one is stored. The first pass
@@ -344,7 +423,7 @@ static ts_status gather(ts_frame *f)
  * second pass stores the winners. */
 
 template <class I>
-static __global__ void winners_kernel(const __grid_constant__ led<I, 2> to, I n, I *winner)
+static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
         int64_t place[2];
@@ -359,7 +438,7 @@ static __global__ void winners_kernel(const __grid_constant__ led<I, 2> to, I n,
 
 /** winner NULL: all positions differ, or all elements store the same value. */
 template <class U, class I>
-static __global__ void scatter_kernel(const __grid_constant__ led<I, 2> to, I n, const I *winner,
+static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, const I *winner,
                                       const U *src, U number, U *out)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
@@ -375,7 +454,7 @@ static ts_status scatter(ts_frame *f)
     const ts_tensor *src = f->args[3].tag == TS_TAG_TENSOR ? f->args[3].t : nullptr;
     ts_tensor *out = f->rets[0].t;
     int dim = (int)ts_kernel_dim(f);
-    int64_t n = ts_numel(index), strides[2][TS_MAX_DIMS] = {};
+    int64_t n = ts_numel(index);
     char number[8] = {};
     if (!ts_numel(out))
         return check_alone(f, index, ts_size(self, dim));
@@ -399,10 +478,6 @@ static ts_status scatter(ts_frame *f)
                                     c.stream);
             });
         });
-    strides_beside(self, dim, strides[0]);
-    for (int d = 0; src && d < ts_ndim(src); d++)
-        strides[1][d] = elements_behind(src, d);
-    const int64_t *const all[2] = {strides[0], strides[1]};
     return with_numbers(n, [&]<class I>() {
         bool meet = src && ts_ndim(index) && ts_size(index, dim) > 1;
         ts_device where = ts_kernel_device(f);
@@ -411,7 +486,7 @@ static ts_status scatter(ts_frame *f)
         if (meet && !(winner = (I *)ts_scratch_take(where, bytes)))
             return ts_error_code();
         ts_status status = on_device(f, [&](const call &c) {
-            led<I, 2> to(f, self, all, c.device);
+            led<I> to(f, out, src, c.device);
             if (winner) {
                 cudaMemsetAsync(winner, 0, (size_t)bytes, c.stream);
                 winners_kernel<I><<<grid_for(n), 256, 0, c.stream>>>(to, (I)n, winner);
@@ -431,9 +506,18 @@ static ts_status scatter(ts_frame *f)
     });
 }
 
+/** Upper bound of the positions of a tensor's elements. */
+static int64_t reach_of(const ts_tensor *t)
+{
+    int64_t last = 0;
+    for (int d = 0; d < ts_ndim(t); d++)
+        last += (ts_size(t, d) - 1) * ts_strides(t)[d];
+    return last + 1;
+}
+
 /** Keys are positions in self, places are positions in src. */
 template <class I>
-static __global__ void element_keys_kernel(const __grid_constant__ led<I, 2> to, I n, I bound,
+static __global__ void element_keys_kernel(const __grid_constant__ led<I> to, I n, I bound,
                                            I *keys, I *places)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
@@ -470,20 +554,33 @@ static ts_status scatter_add(ts_frame *f)
         if (brief)
             return add_brief<T>(f, lines, index, x, y);
         if (held)
-            return add_lines<T>(f, lines, index, lines.all ? data_of<T>(f->args[0]) : y, x, y);
-        int64_t strides[2][TS_MAX_DIMS] = {};
-        strides_beside(self, dim, strides[0]);
-        for (int d = 0; d < ts_ndim(src); d++)
-            strides[1][d] = elements_behind(src, d);
-        const int64_t *const all[2] = {strides[0], strides[1]};
+            return add_lines<T>(f, lines, index,
+                                lines.all ? (const T *)ts_kernel_data(self) : y, x, y);
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             element_keys_kernel<I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
-                led<I, 2>(f, self, all, c.device), (I)ts_numel(index), (I)ts_numel(out),
-                sort.keys[0], sort.places[0]);
+                led<I>(f, out, src, c.device), (I)ts_numel(index), (I)ts_numel(out), sort.keys[0],
+                sort.places[0]);
         };
-        return add_grouped<T>(f, {1, ts_numel(index), 1, ts_numel(out)}, ts_numel(src), x, y, false,
+        return add_grouped<T>(f, {1, ts_numel(index), 1, ts_numel(out)}, reach_of(src), x, y, false,
                               keys);
     });
+}
+
+/** Calls a scatter's kernel with a contiguous self, index and result; src keeps its strides. */
+template <ts_status KERNEL(ts_frame *)> static ts_status on_packed(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_frame inner = *f;
+    ts_value args[] = {f->args[0], f->args[1], f->args[2], f->args[3]}, made = f->rets[0];
+    args[0].t = ts_contiguous(args[0].t);
+    args[2].t = ts_contiguous(args[2].t);
+    made.t = destination_for(made.t);
+    if (!args[0].t || !args[2].t || !made.t)
+        return ts_error_code();
+    inner.args = args;
+    inner.rets = &made;
+    TS_CUDA_TRY(KERNEL(&inner));
+    return deliver(f, f->rets[0].t, made.t);
 }
 
 TS_CUDA_FAMILY(index,
@@ -491,8 +588,8 @@ TS_CUDA_FAMILY(index,
     {"embedding_backward", embedding_backward, numbers, false},
     {"index_select", index_select, 0, false},
     {"index_add", index_add, numbers, false},
-    {"gather", gather, 0, false},
-    {"scatter", scatter, 0, false},
-    {"scatter_add", scatter_add, numbers, false},
+    {"gather", gather, 0, true},
+    {"scatter", on_packed<scatter>, 0, true},
+    {"scatter_add", on_packed<scatter_add>, numbers, true},
     {"one_hot", one_hot, 0, false},
 )

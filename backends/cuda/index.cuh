@@ -69,7 +69,12 @@ struct indices {
     /** Index i, or -1 with a report when it is not within [0, bound). */
     __device__ __forceinline__ int64_t checked(int64_t i, int64_t bound) const
     {
-        int64_t index = at(i);
+        return checked(i, bound, i);
+    }
+    /** The index at `place` in memory, which is element i. */
+    __device__ __forceinline__ int64_t checked(int64_t place, int64_t bound, int64_t i) const
+    {
+        int64_t index = at(place);
         if (index >= 0 && index < bound)
             return index;
         out.wrong_index(index, bound, i);

@@ -91,7 +91,7 @@ inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *sel
     for (int d = 0; d < ts_ndim(self); d++) {
         sizes[d] = d == dim ? 1 : ts_size(shape, d);
         steps[0][d] = elements_behind(self, d);
-        steps[1][d] = elements_behind(src, d);
+        steps[1][d] = ts_strides(src)[d];
         steps[2][d] = alone ? 0 : elements_behind(index, d);
     }
     if (ts_ndim(self)) {

@@ -10,6 +10,7 @@
 #include "backends/cuda/dropout_fn.cuh"
 #include "backends/cuda/index.cuh"
 #include "backends/cuda/sampling.cuh"
+#include "backends/cuda/units.cuh"
 
 using namespace ts;
 
@@ -357,24 +358,51 @@ struct dropped {
     }
 };
 
-/** Dropout for any strides: one element per thread; element numbers are in row-major order. */
-template <class T>
+/** Dropout for any strides: four elements per thread, which share their random numbers; element
+ * numbers are in row-major order. */
+template <class T, class I>
 static __global__ void __launch_bounds__(DRAW_THREADS)
-    dropout_strided_kernel(const __grid_constant__ ts_space s, fn::dropout_fn fn, ts_rng_state rng)
+    dropout_strided_kernel(const __grid_constant__ walk<I, 2> space, I n, T *to, const T *from,
+                           fn::dropout_fn fn, ts_rng_state rng)
 {
-    int64_t i = (int64_t)blockIdx.x * DRAW_THREADS + threadIdx.x, rest = i, to = 0, from = 0;
-    if (i >= s.numel)
+    I block = (I)blockIdx.x * DRAW_THREADS + threadIdx.x, first = block * 4;
+    if (first >= n)
         return;
+    philox_block b(rng.seed, rng.offset + block);
+    int64_t at[4][2];
+    T x[4];
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (first + e < n) {
+            space.at(first + e, at[e]);
+            x[e] = from[at[e][1]];
+        }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (first + e < n)
+            to[at[e][0]] = narrow<T>(fn(b.w[e], widen(x[e])));
+}
+
+/** Launches it; strides of a space are in bytes, innermost dim first. */
+template <class T>
+static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_state rng,
+                                   cudaStream_t stream)
+{
+    int64_t sizes[TS_MAX_DIMS], strides[2][TS_MAX_DIMS];
     for (int d = 0; d < s.ndim; d++) {
-        int64_t at = rest % s.sizes[d];
-        rest /= s.sizes[d];
-        to += at * s.operand[0].strides[d];
-        from += at * s.operand[1].strides[d];
+        sizes[s.ndim - 1 - d] = s.sizes[d];
+        for (int k = 0; k < 2; k++)
+            strides[k][s.ndim - 1 - d] = s.operand[k].strides[d] / (int64_t)sizeof(T);
     }
-    philox_block b(rng.seed, rng.offset + i / 4);
-    uint32_t word = i & 2 ? (i & 1 ? b.w[3] : b.w[2]) : (i & 1 ? b.w[1] : b.w[0]);
-    T x = *(const T *)((const char *)s.operand[1].data + from);
-    *(T *)((char *)s.operand[0].data + to) = narrow<T>(fn(word, widen(x)));
+    const int64_t *const all[2] = {strides[0], strides[1]};
+    return with_numbers(s.numel, [&]<class I>() {
+        dropout_strided_kernel<T, I>
+            <<<(unsigned)((s.numel + DRAW_THREADS * 4 - 1) / (DRAW_THREADS * 4)), DRAW_THREADS, 0,
+               stream>>>(
+                walk<I, 2>(sizes, s.ndim, all), (I)s.numel, (T *)s.operand[0].data,
+                (const T *)s.operand[1].data, fn, rng);
+        return cudaPeekAtLastError();
+    });
 }
 
 static ts_status drop(ts_frame *f, ts_rng_state rng)
@@ -399,10 +427,7 @@ static ts_status drop(ts_frame *f, ts_rng_state rng)
             s.operand[1].strides[0] == sizeof(T))
             return draw<dropped, T>(c, dropped{fn}, rng, s.operand[1].data, s.operand[0].data,
                                     s.numel);
-        dropout_strided_kernel<T>
-            <<<(unsigned)((s.numel + DRAW_THREADS - 1) / DRAW_THREADS), DRAW_THREADS, 0,
-               c.stream>>>(s, fn, rng);
-        return cudaPeekAtLastError();
+        return dropout_strided<T>(s, fn, rng, c.stream);
     });
 }
 static ts_status dropout(ts_frame *f) { return drop(f, f->rng); }
@@ -417,8 +442,10 @@ static ts_status dropout_backward(ts_frame *f)
 /** randperm(n, dtype, device) */
 template <class I> static ts_status permutation_of(ts_frame *f)
 {
-    int64_t n = ts_numel(f->rets[0].t), bytes = permutation<I>::bytes(n);
     ts_device where = ts_kernel_device(f);
+    if (!ts_cuda_use(where.index))
+        return ts_error_code();
+    int64_t n = ts_numel(f->rets[0].t), bytes = sorter<I>::bytes(n);
     void *scratch = ts_scratch_take(where, bytes), *out = ts_kernel_data(f->rets[0].t);
     if (!scratch)
         return ts_error_code();
@@ -434,8 +461,8 @@ static ts_status randperm(ts_frame *f)
 {
     int64_t n = ts_numel(f->rets[0].t);
     return n == 0           ? TS_OK
-           : n < UINT32_MAX ? permutation_of<unsigned>(f)
-                            : permutation_of<unsigned long long>(f);
+           : n < UINT32_MAX ? permutation_of<uint32_t>(f)
+                            : permutation_of<uint64_t>(f);
 }
 
 /** multinomial(probs, num_samples, replacement) */

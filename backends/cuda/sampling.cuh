@@ -5,6 +5,7 @@
 
 #include "backends/cuda/index.cuh"
 #include "backends/cuda/philox.cuh"
+#include "backends/cuda/sort.cuh"
 
 namespace ts {
 
@@ -17,63 +18,69 @@ namespace ts {
  * smallest j > i with h(j) = h(i); it brought the element at j. The last step that wrote position j
  * before that is the smallest k > j with h(k) = j, and so on. The result at i is therefore the last
  * position of the chain h(i), j, k, ... The expected length of a chain is below ln n.
+ *
+ * Steps are sorted by partner; steps with the same partner are then adjacent and in order.
  */
-template <class I> struct permutation {
-    I *partner;        /* h(i) */
-    I *latest, *other; /* linked list of the steps with a given partner: head, and next step */
-    I *first;          /* the smallest step above q whose partner is q */
-    static constexpr I none = (I)-1;
-
-    permutation(void *scratch, int64_t n)
-        : partner((I *)scratch), latest(partner + n), other(latest + n), first(other + n)
-    {
-    }
-    static int64_t bytes(int64_t n) { return 4 * n * (int64_t)sizeof(I); }
-};
-
-/** Draws the partners and links the steps of each partner. */
 template <class I>
-static __global__ void partners_kernel(permutation<I> p, int64_t n, ts_rng_state rng)
+static __global__ void partners_kernel(I *partners, I *steps, int64_t n, ts_rng_state rng)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n)
         return;
-    I q = (I)__umul64hi(philox_u64(rng.seed, rng.offset, (uint64_t)i), (uint64_t)i + 1);
-    p.partner[i] = q;
-    p.other[i] = atomicExch(&p.latest[q], (I)i);
-    if (q != (I)i)
-        atomicMin(&p.first[q], (I)i);
+    partners[i] = (I)__umul64hi(philox_u64(rng.seed, rng.offset, (uint64_t)i), (uint64_t)i + 1);
+    steps[i] = (I)i;
+}
+
+/** The step after sorted pair s if it has the same partner, else -1. */
+template <class I>
+static __device__ __forceinline__ I step_behind(const I *partners, const I *steps, int64_t n,
+                                                int64_t s)
+{
+    return s + 1 < n && partners[s + 1] == partners[s] ? steps[s + 1] : (I)-1;
+}
+
+/** Sets first[q] to the smallest step above q whose partner is q; `first` is -1 before. */
+template <class I>
+static __global__ void first_kernel(const I *partners, const I *steps, int64_t n, I *first)
+{
+    int64_t s = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (s >= n || (s && partners[s - 1] == partners[s]))
+        return;
+    I q = partners[s];
+    first[q] = steps[s] == q ? step_behind(partners, steps, n, s) : steps[s];
 }
 
 /** Follows the chain of each position and stores its end. */
 template <class T, class I>
-static __global__ void follow_kernel(permutation<I> p, T *out, int64_t n)
+static __global__ void follow_kernel(const I *partners, const I *steps, const I *first, T *out,
+                                     int64_t n)
 {
-    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n)
+    int64_t s = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (s >= n)
         return;
-    I q = p.partner[i], at = p.none;
-    if (q == (I)i)
-        at = p.first[i];
-    else
-        for (I j = p.latest[q]; j != p.none; j = p.other[j])
-            at = j > (I)i && j < at ? j : at;
-    for (I next = at; next != p.none; next = p.first[at])
-        at = next;
-    out[i] = (T)(at == p.none ? q : at);
+    const I none = (I)-1;
+    I at = step_behind(partners, steps, n, s), end = partners[s];
+    for (; at != none; at = first[at])
+        end = at;
+    out[steps[s]] = (T)end;
 }
 
-/** Writes a random permutation of 0 .. n - 1 to out. scratch: permutation<I>::bytes(n) bytes. I is
+/** Writes a random permutation of 0 .. n - 1 to out. scratch: sorter<I>::bytes(n) bytes. I is
  * an unsigned type that holds n. */
 template <class T, class I>
 cudaError_t permute(T *out, int64_t n, ts_rng_state rng, void *scratch, cudaStream_t stream)
 {
-    permutation<I> p(scratch, n);
+    sorter<I> sort(scratch, n);
     unsigned blocks = (unsigned)((n + 255) / 256);
-    cudaMemsetAsync(p.latest, 0xff, n * sizeof(I), stream);
-    cudaMemsetAsync(p.first, 0xff, n * sizeof(I), stream);
-    partners_kernel<<<blocks, 256, 0, stream>>>(p, n, rng);
-    follow_kernel<<<blocks, 256, 0, stream>>>(p, out, n);
+    partners_kernel<I><<<blocks, 256, 0, stream>>>(sort.keys[0], sort.places[0], n, rng);
+    cudaError_t e = sort.run((uint64_t)n - 1, stream);
+    if (e != cudaSuccess)
+        return e;
+    I *partners = sort.keys[sort.now], *steps = sort.places[sort.now],
+      *first = sort.keys[sort.now ^ 1];
+    cudaMemsetAsync(first, 0xff, n * sizeof(I), stream);
+    first_kernel<I><<<blocks, 256, 0, stream>>>(partners, steps, n, first);
+    follow_kernel<T, I><<<blocks, 256, 0, stream>>>(partners, steps, first, out, n);
     return cudaPeekAtLastError();
 }
 

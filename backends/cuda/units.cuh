@@ -134,6 +134,7 @@ template <class I, int N> struct walk {
 #pragma unroll
         for (int k = 0; k < N; k++)
             place[k] = 0;
+#pragma unroll 1
         for (int d = 0; d < ndim - 1; d++) {
             I q = sizes[d].of(i), r = i - q * sizes[d].d;
 #pragma unroll

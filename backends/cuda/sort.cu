@@ -1,0 +1,45 @@
+/** @file sort.cu  The sort of pairs: CUB's radix sort over as many bits as the largest key has. */
+// SPDX-License-Identifier: MIT
+#include "backends/cuda/sort.cuh"
+
+#include <cub/device/device_radix_sort.cuh>
+
+namespace ts {
+
+/** Sorts, or sets `room` to the bytes of scratch memory if `scratch` is NULL. */
+template <class I>
+static cudaError_t sort_pairs(sorter<I> &s, void *scratch, size_t &room, uint64_t largest,
+                              cudaStream_t stream)
+{
+    cub::DoubleBuffer<I> keys(s.keys[0], s.keys[1]), places(s.places[0], s.places[1]);
+    int bits = largest ? 64 - __builtin_clzll(largest) : 1;
+    cudaError_t e = cub::DeviceRadixSort::SortPairs(scratch, room, keys, places, (I)s.n, 0,
+                                                    bits, stream);
+    s.now = keys.selector;
+    return e;
+}
+
+/** Bytes for CUB; they do not depend on the keys. */
+template <class I> static size_t room_of(int64_t n)
+{
+    sorter<I> s(nullptr, n);
+    size_t room = 0;
+    sort_pairs(s, nullptr, room, (uint64_t)(I)-1, nullptr);
+    return room;
+}
+
+template <class I> int64_t sorter<I>::bytes(int64_t n)
+{
+    return 4 * n * (int64_t)sizeof(I) + (int64_t)room_of<I>(n);
+}
+
+template <class I> cudaError_t sorter<I>::run(uint64_t largest, cudaStream_t stream)
+{
+    size_t room = room_of<I>(n);
+    return n ? sort_pairs(*this, keys[0] + 4 * n, room, largest, stream) : cudaSuccess;
+}
+
+template struct sorter<uint32_t>;
+template struct sorter<uint64_t>;
+
+} // namespace ts
