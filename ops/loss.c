@@ -91,6 +91,8 @@ ts_status ts_infer_classes_backward(ts_frame *f)
     /* for bf16 and f16, lse is f32; a cast would round it */
     bool lse = arg == 4 && ts_widened_dtype(f->plan->compute) == f->plan->compute;
     f->plan->cast = lse ? 1 | 1 << 3 : 1;
+    if (arg == 3)
+        f->plan->strided = 1 << 1; /* self, whose elements the gradient of nll_loss does not need */
     ts_plan_result_like(f->plan, 0, x, (ts_dtype)x->dtype);
     return TS_OK;
 }

@@ -244,24 +244,21 @@ static __global__ void __launch_bounds__(LONG)
     }
 }
 
+/** Writes the gradient of each position's target; all other elements of dx are 0 already. */
 template <class T>
-static __global__ void nll_backward_kernel(classes c, const T *g, bool each,
-                                           const unsigned long long *count, indices target, T *dx,
-                                           int64_t n)
+static __global__ void __launch_bounds__(POSITIONS)
+    nll_backward_kernel(classes c, const T *g, bool each, const unsigned long long *count,
+                        indices target, T *dx)
 {
-    using A = wide_t<T>;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x) {
-        int64_t j = i % c.l.inner, k = i / c.l.inner % c.l.count,
-                at = i / c.l.inner / c.l.count * c.l.inner + j;
-        int64_t goal = target.at(at);
-        A scale = each ? widen(g[at]) : widen(*g);
-        if (count)
-            scale /= (A)*count;
-        if (k == 0 && goal != c.ignored)
-            target.checked(at, c.l.count);
-        dx[i] = narrow<T>(goal != c.ignored && k == goal ? -scale : (A)0);
-    }
+    int64_t at = (int64_t)blockIdx.x * POSITIONS + threadIdx.x;
+    if (at >= c.l.outer * c.l.inner || target.at(at) == c.ignored)
+        return;
+    int64_t goal = target.checked(at, c.l.count);
+    wide_t<T> scale = widen(g[each ? at : 0]);
+    if (count)
+        scale /= (wide_t<T>)*count;
+    if (goal >= 0)
+        dx[(at / c.l.inner * c.l.count + goal) * c.l.inner + at % c.l.inner] = narrow<T>(-scale);
 }
 
 static unsigned blocks_for(int64_t n)
@@ -415,8 +412,10 @@ template <bool NLL> static ts_status backward_classes(ts_frame *f)
                                         ? scratch.count(target, positions, c.ignored, k.stream)
                                         : nullptr;
         if constexpr (NLL) {
+            cudaMemsetAsync(dx, 0, (size_t)n * sizeof(T), k.stream);
             nll_backward_kernel<T>
-                <<<blocks_for(n), 256, 0, k.stream>>>(c, g, each, count, target, dx, n);
+                <<<(unsigned)((positions + POSITIONS - 1) / POSITIONS), POSITIONS, 0, k.stream>>>(
+                    c, g, each, count, target, dx);
         } else {
             launch_slopes<T>(c, g, each, count, x, target, (const A *)ts_kernel_data(known),
                              (A *)scratch.parts(), dx, k.stream);
@@ -556,42 +555,116 @@ PAIR(bce, fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x))), logistic(x) - t,
 PAIR(kl, t_log_t(t) - t * x, -t, t > 0 ? log(t) + 1 - x : t == 0 ? (A)0 : (A)NAN)
 PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
 
-template <class T, class P>
-static __global__ void pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n)
-{
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x)
-        out[i] = narrow<T>(pair.of(widen(x[i]), widen(t[i])));
-}
-
 enum { PAIR_THREADS = 256, PAIR_SHARE = 4096 };
 
-template <class T, class P>
-static __global__ void pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n)
+/** The V elements from `first` on, those from n on 0. `whole`: one aligned vector. */
+template <class T, int V = vec16<T>>
+static __device__ __forceinline__ vec<T, V> load_run(const T *x, int64_t first, int64_t n,
+                                                     bool whole)
 {
+    if (whole)
+        return *reinterpret_cast<const vec<T, V> *>(x + first);
+    vec<T, V> v = {};
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (first + e < n)
+            v.at[e] = x[first + e];
+    return v;
+}
+template <class T, int V>
+static __device__ __forceinline__ void store_run(T *y, int64_t first, int64_t n, bool whole,
+                                                 const wide_t<T> (&v)[V])
+{
+    vec<T, V> out = pack<T, V>(v);
+    if (whole) {
+        *reinterpret_cast<vec<T, V> *>(y + first) = out;
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (first + e < n)
+            y[first + e] = out.at[e];
+}
+
+/** Calls f(first element of a run, whether it is one vector) for each run of vec16<T> elements. */
+template <class T, class F>
+static __device__ __forceinline__ void each_run(int64_t n, bool aligned, F &&f)
+{
+    constexpr int V = vec16<T>;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n;
+         i += (int64_t)gridDim.x * blockDim.x * V)
+        f(i, aligned && i + V <= n);
+}
+
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n, bool aligned)
+{
+    constexpr int V = vec16<T>;
+    each_run<T>(n, aligned, [&](int64_t i, bool whole) {
+        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+        wide_t<T> y[V];
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            y[e] = pair.of(a.at[e], b.at[e]);
+        store_run(out, i, n, whole, y);
+    });
+}
+
+/** The order of a sum depends on n only: unaligned runs are added like aligned ones. */
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n, bool aligned)
+{
+    constexpr int V = vec16<T>;
     int64_t from = (int64_t)blockIdx.x * PAIR_SHARE;
     double sum = 0;
-    for (int64_t i = from + threadIdx.y; i < n && i < from + PAIR_SHARE; i += PAIR_THREADS)
-        sum += (double)pair.of(widen(x[i]), widen(t[i]));
+#pragma unroll 2
+    for (int64_t i = from + threadIdx.y * V; i < n && i < from + PAIR_SHARE;
+         i += PAIR_THREADS * V) {
+        bool whole = aligned && i + V <= n;
+        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (i + e < n)
+                sum += (double)pair.of(a.at[e], b.at[e]);
+    }
     sum = line_reduce<1, PAIR_THREADS, op_sum>(sum);
     if (threadIdx.y == 0)
         parts[blockIdx.x] = sum;
 }
 
 template <class T, class P>
-static __global__ void pairs_backward_kernel(P pair, const T *g, bool each, double factor,
-                                             const T *x, const T *t, T *dx, T *dt, int64_t n)
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pairs_backward_kernel(P pair, const T *g, bool each, double factor, const T *x, const T *t,
+                          T *dx, T *dt, int64_t n, bool aligned)
 {
     using A = wide_t<T>;
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * blockDim.x) {
-        A a, b, scale = (each ? widen(g[i]) : widen(*g)) * (A)factor;
-        pair.slopes(widen(x[i]), widen(t[i]), a, b);
+    constexpr int V = vec16<T>;
+    each_run<T>(n, aligned, [&](int64_t i, bool whole) {
+        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+        vec<T, V> up = {};
+        if (each)
+            up = load_run(g, i, n, whole);
+        A by_x[V], by_t[V];
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            A scale = widen(each ? up.at[e] : *g) * (A)factor;
+            pair.slopes(a.at[e], b.at[e], by_x[e], by_t[e]);
+            by_x[e] *= scale;
+            by_t[e] *= scale;
+        }
         if (dx)
-            dx[i] = narrow<T>(a * scale);
+            store_run(dx, i, n, whole, by_x);
         if (dt)
-            dt[i] = narrow<T>(b * scale);
-    }
+            store_run(dt, i, n, whole, by_t);
+    });
+}
+
+/** Blocks of a kernel that calls each_run(). */
+template <class T> static unsigned run_blocks(int64_t n)
+{
+    return blocks_for((n + vec16<T> - 1) / vec16<T>);
 }
 
 /** 1 / n for a mean, 1 / batch for batchmean, else 1. */
@@ -612,15 +685,18 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
     return with_float(f, [&]<class T>(const call &k) {
         const T *x = data_of<T>(f->args[0]), *t = data_of<T>(f->args[1]);
         T *out = data_of<T>(f->rets[0]);
+        bool aligned = aligned16(x) && aligned16(t);
         if (reduction == TS_REDUCTION_NONE) {
             if (n)
-                pairs_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(pair, x, t, out, n);
+                pairs_kernel<T><<<run_blocks<T>(n), PAIR_THREADS, 0, k.stream>>>(
+                    pair, x, t, out, n, aligned && aligned16(out));
             return cudaPeekAtLastError();
         }
         double *parts = (double *)scratch.parts();
         if (n)
             pair_sums_kernel<T>
-                <<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n);
+                <<<(unsigned)blocks, dim3(1, PAIR_THREADS), 0, k.stream>>>(pair, x, t, parts, n,
+                                                                           aligned);
         total_kernel<T><<<1, dim3(1, TOTAL), 0, k.stream>>>(
             parts, blocks, pair_factor(f->args[0].t, reduction), nullptr, out);
         return cudaPeekAtLastError();
@@ -630,12 +706,16 @@ template <class P> static ts_status forward_pairs(ts_frame *f, P pair)
 template <class P> static ts_status backward_pairs(ts_frame *f, P pair)
 {
     return with_float(f, [&]<class T>(const call &k) {
-        int64_t n = ts_numel(f->args[1].t), reduction = f->args[3].i;
+        int64_t n = ts_numel(f->args[1].t);
+        bool each = f->args[3].i == TS_REDUCTION_NONE;
+        const T *g = data_of<T>(f->args[0]), *x = data_of<T>(f->args[1]),
+                *t = data_of<T>(f->args[2]);
+        T *dx = data_of<T>(f->rets[0]), *dt = data_of<T>(f->rets[1]);
+        bool aligned = (!each || aligned16(g)) && aligned16(x) && aligned16(t) && aligned16(dx) &&
+                       aligned16(dt);
         if (n)
-            pairs_backward_kernel<T><<<blocks_for(n), 256, 0, k.stream>>>(
-                pair, data_of<T>(f->args[0]), reduction == TS_REDUCTION_NONE,
-                pair_factor(f->args[1].t, reduction), data_of<T>(f->args[1]),
-                data_of<T>(f->args[2]), data_of<T>(f->rets[0]), data_of<T>(f->rets[1]), n);
+            pairs_backward_kernel<T><<<run_blocks<T>(n), PAIR_THREADS, 0, k.stream>>>(
+                pair, g, each, pair_factor(f->args[1].t, f->args[3].i), x, t, dx, dt, n, aligned);
         return cudaPeekAtLastError();
     });
 }
@@ -663,7 +743,8 @@ static ts_status kl_div_backward(ts_frame *f)
     return f->args[4].i ? backward_pairs(f, kl_log{0}) : backward_pairs(f, kl{0});
 }
 
-#define ROWS(name) {#name, name, floats, false}, {#name "_backward", name##_backward, floats, false}
+#define ROWS(name) \
+    {#name, name, floats, false}, {#name "_backward", name##_backward, floats, false, false, true}
 TS_CUDA_FAMILY(loss, ROWS(cross_entropy), {"cross_entropy_grad", cross_entropy_grad, floats, false},
                ROWS(nll_loss), ROWS(mse_loss), ROWS(l1_loss), ROWS(smooth_l1_loss),
                ROWS(huber_loss), ROWS(binary_cross_entropy_with_logits), ROWS(kl_div))
