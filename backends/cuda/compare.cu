@@ -64,7 +64,7 @@ static ts_status choose_from(ts_frame *f, int condition, int a, int b)
 static ts_status where_kernel(ts_frame *f) { return choose_from(f, 1, 2, 3); }
 static ts_status masked_fill_kernel(ts_frame *f) { return choose_from(f, 2, 3, 1); }
 
-#define ROW(name, dtypes) {#name, name##_kernel, dtypes, true}
+#define ROW(name, dtypes) {#name, name##_kernel, dtypes, true, true}
 TS_CUDA_FAMILY(compare,
     ROW(eq, everything), ROW(ne, everything), ROW(lt, everything), ROW(le, everything),
     ROW(gt, everything),
@@ -74,5 +74,5 @@ TS_CUDA_FAMILY(compare,
     ROW(bitwise_or, integers | booleans),
     ROW(bitwise_xor, integers | booleans), ROW(bitwise_not, integers | booleans),
     ROW(isnan, everything),
-    ROW(isinf, everything), ROW(isfinite, everything), ROW(where, everything),
-    ROW(masked_fill, everything))
+    ROW(isinf, everything), ROW(isfinite, everything), {"where", where_kernel, everything, true},
+    {"masked_fill", masked_fill_kernel, everything, true})

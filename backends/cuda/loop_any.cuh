@@ -17,6 +17,27 @@ template <int N> struct any_space : loop_space<N> {
  * 4 bytes. */
 template <class A> using any_bits = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
 
+/** Rounds elements to the compute dtype. */
+template <class A, int RUN>
+__device__ __forceinline__ void any_round(int compute, A (&x)[RUN])
+{
+#define TS_EACH(expr) _Pragma("unroll") for (int u = 0; u < RUN; u++) x[u] = (A)(expr);
+    if constexpr (std::is_same_v<A, float>) {
+        if (compute == TS_BF16) {
+            TS_EACH(widen(narrow<bf16>(x[u])))
+        } else if (compute == TS_F16) {
+            TS_EACH(widen(narrow<f16>(x[u])))
+        }
+    } else if constexpr (std::is_same_v<A, int64_t>) {
+        if (compute == TS_I32) {
+            TS_EACH((int32_t)x[u])
+        } else if (compute == TS_U8) {
+            TS_EACH((uint8_t)x[u])
+        }
+    }
+#undef TS_EACH
+}
+
 /** Converts elements of `dtype`, whose bits are in `raw`, to A, rounded to the compute dtype. W is
  * any_bits<A>, or uint64_t for elements of 8 bytes where any_bits<A> has 32 bits. */
 template <class A, class W>
@@ -48,24 +69,9 @@ __device__ __forceinline__ void any_convert(const W (&raw)[LOOP_RUN], int dtype,
     case TS_F16: TS_EACH(small && floating, __half2float(__ushort_as_half((unsigned short)bits)))
     default: TS_EACH(small, (uint8_t)bits) /* u8 and bool */
     }
-    if (dtype == compute)
-        return;
 #undef TS_EACH
-#define TS_EACH(expr) _Pragma("unroll") for (int u = 0; u < LOOP_RUN; u++) x[u] = (A)(expr);
-    if constexpr (std::is_same_v<A, float>) {
-        if (compute == TS_BF16) {
-            TS_EACH(widen(narrow<bf16>(x[u])))
-        } else if (compute == TS_F16) {
-            TS_EACH(widen(narrow<f16>(x[u])))
-        }
-    } else if constexpr (std::is_same_v<A, int64_t>) {
-        if (compute == TS_I32) {
-            TS_EACH((int32_t)x[u])
-        } else if (compute == TS_U8) {
-            TS_EACH((uint8_t)x[u])
-        }
-    }
-#undef TS_EACH
+    if (dtype != compute)
+        any_round(compute, x);
 }
 
 /** Stores the thread's results x as elements of the result's dtype. */
@@ -154,13 +160,12 @@ __device__ __forceinline__ void any_body(const any_space<N> &s, const F &fn,
         if ((near = s.dtype[0] != TS_F32)) {
 #pragma unroll
             for (int u = 0; u < LOOP_RUN; u++)
-                if (at.has(u))
-                    y[u] = fn.near(x[K][u]...);
+                y[u] = fn.near(x[K][u]...);
         }
     if (!near)
 #pragma unroll
         for (int u = 0; u < LOOP_RUN; u++)
-            if (at.has(u))
+            if (!loop_reports<F> || at.has(u))
                 y[u] = fn(x[K][u]...);
     any_store(s, at, y);
 }

@@ -45,7 +45,7 @@ template <int OPERANDS> struct loop_space {
 
     loop_walk walk;
     bool heads;       /* rows of the result may be unaligned: runs begin at addresses that are
-                         multiples of LOOP_RUN elements, so a row's first run may be partial */
+                         multiples of a run's elements, so a row's first run may be partial */
     uint8_t item;     /* log2 of the bytes of the result's elements */
     uint8_t lanes;    /* log2 of the runs of a tile along dim 0 */
     uint32_t row;     /* elements along dim 0 */
@@ -55,9 +55,15 @@ template <int OPERANDS> struct loop_space {
 
 enum {
     LOOP_THREADS = 256,
-    LOOP_RUN = 4 /* elements per thread in kernels of single elements; other kernels make one
+    LOOP_RUN = 4, /* elements per thread in kernels of single elements; other kernels make one
                     16-byte access per thread: with more loads in flight, memory is 5 % slower */
+    ROW_RUN = 8     /* elements per thread in the kernels of loop_rows.cuh */
 };
+
+/** True if a functor reports bad elements (index.cuh), so that it must not be applied to elements
+ * that do not exist. */
+template <class F>
+constexpr bool loop_reports = requires(F fn) { fn.out; };
 
 /** Adds to offset the bytes from the space's first element to index i of dims d and above, in the
  * order of the space. */
@@ -65,6 +71,7 @@ template <int N>
 __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
                                             int64_t (&offset)[N])
 {
+#pragma unroll 1
     for (; d < s.ndim - 1; d++) {
         uint32_t q = s.sizes[d].of(i), r = i - q * s.sizes[d].d;
 #pragma unroll
@@ -80,10 +87,9 @@ __device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint3
 
 /** A thread's elements in a kernel of single elements. */
 template <int N> struct loop_elements {
-    int64_t first[N];            /* if run: byte offset of element 0, even if that does not exist */
-    int64_t apart[LOOP_RUN][N]; /* if not run: byte offset of each element */
+    int64_t offset[LOOP_RUN][N]; /* bytes to each element, whether it exists or not */
     uint32_t some;               /* bit u: element u exists */
-    bool run;
+    bool run;                    /* consecutive along dim 0 */
 
     __device__ __forceinline__ explicit loop_elements(const loop_space<N> &s)
         : some(0), run(s.walk >= walk_runs)
@@ -96,12 +102,13 @@ template <int N> struct loop_elements {
             for (int u = 0; u < LOOP_RUN; u++, i += step) {
 #pragma unroll
                 for (int k = 0; k < N; k++)
-                    apart[u][k] = 0;
-                loop_offset(s, 0, i, apart[u]);
+                    offset[u][k] = 0;
+                loop_offset(s, 0, i, offset[u]);
                 some |= (uint32_t)(i < s.accesses) << u;
             }
             return;
         }
+        int64_t(&first)[N] = offset[0];
 #pragma unroll
         for (int k = 0; k < N; k++)
             first[k] = 0;
@@ -133,8 +140,12 @@ template <int N> struct loop_elements {
                  head = s.heads ? place % LOOP_RUN : 0;
         int64_t begin = (int64_t)of_row * LOOP_RUN - head, left = (int64_t)s.row - begin;
 #pragma unroll
-        for (int k = 0; k < N; k++)
+        for (int k = 0; k < N; k++) {
             first[k] += begin * s.strides[k][0];
+#pragma unroll
+            for (int u = 1; u < LOOP_RUN; u++)
+                offset[u][k] = first[k] + (int64_t)u * s.strides[k][0];
+        }
         if (left <= 0)
             return;
         some = (1u << (left < LOOP_RUN ? (int)left : LOOP_RUN)) - 1;
@@ -148,23 +159,10 @@ template <int N> struct loop_elements {
     template <class W>
     __device__ __forceinline__ void load(const loop_space<N> &s, int k, W (&x)[LOOP_RUN]) const
     {
-        if (run && s.strides[k][0] == 0) {
-            W same = *reinterpret_cast<const W *>(s.data[k] + first[k]);
-#pragma unroll
-            for (int u = 0; u < LOOP_RUN; u++)
-                x[u] = same;
-            return;
-        }
-        if (is_whole<W>(s, k)) {
-            const W *from = reinterpret_cast<const W *>(s.data[k] + first[k]);
-            if (is_aligned(from)) {
-                auto v = *reinterpret_cast<const vectors<W> *>(from);
-                memcpy(x, &v, sizeof v);
-            } else {
-#pragma unroll
-                for (int u = 0; u < LOOP_RUN; u++)
-                    x[u] = from[u];
-            }
+        const W *from = reinterpret_cast<const W *>(at(s, k, 0));
+        if (is_whole<W>(s, k) && is_aligned(from)) {
+            auto v = *reinterpret_cast<const vectors<W> *>(from);
+            memcpy(x, &v, sizeof v);
         } else {
 #pragma unroll
             for (int u = 0; u < LOOP_RUN; u++)
@@ -207,8 +205,7 @@ private:
     }
     __device__ __forceinline__ char *at(const loop_space<N> &s, int k, int u) const
     {
-        return s.data[k] + (run ? first[k] + (int64_t)u * s.strides[k][0]
-                                : apart[u][k]);
+        return s.data[k] + offset[u][k];
     }
 };
 
@@ -219,6 +216,7 @@ template <int N> struct loop_launcher {
     const void *fn;
     loop_space<N> *space;
     int width;          /* elements of an access: a power of 2 */
+    bool rows;          /* a kernel of loop_rows.cuh */
     int item[N];        /* bytes of an element */
     bool wide[N];       /* loop_number() */
     /* Stores the bits of a host operand. */
@@ -254,6 +252,22 @@ inline bool loop_lies_along(const ts_operand &o, int d)
     return !o.host && o.strides[0] >= 32 && o.strides[d] > 0 && o.strides[d] <= 16;
 }
 
+/** Sets s.heads, s.item and s.row for runs of `run` elements of a result of `item` bytes, and
+ * returns the number of runs per row. */
+template <int N>
+int64_t loop_runs(loop_space<N> &s, const ts_space &space, int64_t row, int item, int run)
+{
+    const ts_operand &to = space.operand[0];
+    int64_t whole = (int64_t)item * run;
+    s.heads = (uintptr_t)s.data[0] % whole != 0;
+    for (int d = 1; d < space.ndim; d++)
+        s.heads = s.heads || to.strides[d] % whole;
+    s.heads = s.heads && to.strides[0] == item;
+    s.item = (uint8_t)__builtin_ctz((unsigned)item);
+    s.row = (uint32_t)row;
+    return (row + run - 1 + (s.heads ? run - 1 : 0)) / run;
+}
+
 /** Sets s.walk and the fields that it needs, for a kernel of single elements. accesses: number of
  * elements; row: elements along dim 0; beside: elements along dim 1, or 1. Returns the number of
  * blocks. */
@@ -265,21 +279,11 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
     const ts_operand &to = space.operand[0];
     int64_t rows = row ? accesses / row : 0;
     bool across = false, array = to.strides[0] == item[0], dense = array;
-    s.heads = false;
-    if (array) {
-        int64_t whole = (int64_t)item[0] * LOOP_RUN;
-        s.heads = (uintptr_t)s.data[0] % whole != 0;
-        for (int d = 1; d < space.ndim; d++)
-            s.heads = s.heads || to.strides[d] % whole;
-        for (int d = 1; d < space.ndim; d++)
-            dense = dense &&
-                    to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
-    }
+    int64_t runs = loop_runs(s, space, row, item[0], LOOP_RUN);
+    for (int d = 1; d < space.ndim; d++)
+        dense = dense && to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
     for (int k = 1; k < N && space.ndim > 1; k++)
         across = across || loop_lies_along(space.operand[k], 1);
-    s.item = (uint8_t)__builtin_ctz((unsigned)item[0]);
-    s.row = (uint32_t)row;
-    int64_t runs = (row + LOOP_RUN - 1 + (s.heads ? LOOP_RUN - 1 : 0)) / LOOP_RUN;
     if (across) {
         s.lanes = runs <= 1 ? 0 : runs <= 2 ? 1 : runs <= 4 ? 2 : 3;
         int64_t high = LOOP_THREADS >> s.lanes, along = (runs + (1 << s.lanes) - 1) >> s.lanes,
@@ -335,10 +339,18 @@ ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64
     s.flat = flat;
     int64_t accesses = last == 0 ? size >> shift : loop_outer_dims(s, of, shift, size);
     s.accesses = (uint32_t)accesses;
-    int64_t blocks = width > 1 ? (accesses + LOOP_THREADS - 1) / LOOP_THREADS
-                               : loop_walk_of(s, of, last == 0 ? size : of.sizes[0],
-                                              last == 1 ? size : of.ndim > 1 ? of.sizes[1] : 1,
-                                              accesses, item);
+    int64_t row = last == 0 ? size : of.sizes[0], blocks;
+    if (rows && row) {
+        int64_t runs = loop_runs(s, of, row, item[0], ROW_RUN);
+        s.sizes[0] = divisor((uint32_t)runs);
+        accesses = accesses / row * runs;
+        s.accesses = (uint32_t)accesses;
+    }
+    if (width > 1 || rows)
+        blocks = (accesses + LOOP_THREADS - 1) / LOOP_THREADS;
+    else
+        blocks = loop_walk_of(s, of, row, last == 1 ? size : of.ndim > 1 ? of.sizes[1] : 1,
+                              accesses, item);
     return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
 }
 
@@ -362,6 +374,19 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
                 return false;
     }
     return true;
+}
+
+/** True if a kernel of loop_rows.cuh takes the space, and its rows are long enough for it. */
+template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
+{
+    for (int k = 0; k < N; k++) {
+        const ts_operand &o = space.operand[k];
+        if (o.host)
+            continue;
+        if (item[k] > 4 || (o.strides[0] != item[k] && (k == 0 || o.strides[0] != 0)))
+            return false;
+    }
+    return space.sizes[0] >= ROW_RUN;
 }
 
 /** Outermost dim along which an operand's byte stride exceeds INT32_MAX; -1 if there is none. */

@@ -5,11 +5,12 @@
  *
  * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
- * operand per thread (loop_is_wide() has the exact condition on layouts). Otherwise a thread moves
- * four elements, which the layouts determine (loop_walk in loop_space.cuh): consecutive elements
- * along the innermost dim, accessed as one vector where an operand is contiguous and aligned, or
- * separate elements. These kernels exist once per functor and arithmetic type (double, float,
- * int64_t, bool) and convert elements as they load and store them (loop_any.cuh); copies and
+ * operand per thread (loop_is_wide() has the exact condition on layouts). Rows at other addresses
+ * have kernels of their own, for elements of at most 4 bytes (loop_rows.cuh). Otherwise a thread
+ * moves four elements, which the layouts determine (loop_walk in loop_space.cuh): consecutive
+ * elements along the innermost dim, accessed as one vector where an operand is contiguous and
+ * aligned, or separate elements. These two exist once per functor and arithmetic type (double,
+ * float, int64_t, bool) and convert elements as they load and store them (loop_any.cuh); copies and
  * selections have a kernel per dtype. Offsets along the other dims are computed by multiplications
  * instead of divisions.
  *
@@ -23,7 +24,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "backends/cuda/loop_any.cuh"
+#include "backends/cuda/loop_rows.cuh"
 #include "backends/cuda/read_once.cuh"
 
 namespace ts {
@@ -170,7 +171,7 @@ __device__ __forceinline__ void loop_body_single(const loop_space<sizeof...(T) +
     word_of<vec<R, 1>> out[LOOP_RUN];
 #pragma unroll
     for (int u = 0; u < LOOP_RUN; u++)
-        if (at.has(u))
+        if (!loop_reports<F> || at.has(u))
             out[u] =
                 loop_apply<1, F, R, T...>(fn, widened<K + 1, 1, T>(s, std::get<K>(in).at[u])...);
     at.store(s, out);
@@ -202,6 +203,7 @@ template <int N> struct loop_kernels {
     const void *wide; /* accesses of `width` elements */
     int width;
     const void *single; /* loop_kernel with V = 1, or any_kernel */
+    const void *rows;   /* a kernel of loop_rows.cuh, or NULL */
     /* stores the bits of a host operand for any_kernel, as loop_launcher::number */
     void (*number)(const ts_frame *, const ts_operand &, int, bool, double *);
 };
@@ -216,12 +218,23 @@ __attribute__((noinline)) ts_status loop_typed(ts_frame *f, const ts_space &spac
     if (!c.device)
         return describe(f, space, kernels.types, fn);
     loop_space<N> s;
-    loop_launcher<N> to = {width > 1 ? kernels.wide : kernels.single, fn, &s, width};
+    bool rows = width == 1 && kernels.rows && loop_has_rows(space, kernels.types.item);
+    loop_launcher<N> to = {width > 1 ? kernels.wide : rows ? kernels.rows : kernels.single, fn, &s,
+                           width, rows};
     memcpy(to.item, kernels.types.item, sizeof to.item);
     memcpy(to.wide, kernels.types.wide, sizeof to.wide);
     to.number = loop_number;
-    return loop_parts(f, width > 1 ? space : loop_ordered<N>(space), c.stream, to);
+    return loop_parts(f, width > 1 || rows ? space : loop_ordered<N>(space), c.stream, to);
 }
+
+template <class F, class R, class... T> constexpr const void *loop_rows_of()
+{
+    if constexpr (row_types<R, T...>)
+        return (const void *)loop_rows_kernel<F, R, T...>;
+    else
+        return nullptr;
+}
+
 /** Runs fn over a space. R is the element type of the result, T... those of the operands. */
 template <class F, class R, class... T>
 ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
@@ -229,7 +242,7 @@ ts_status loop_run(ts_frame *f, const ts_space &space, const F &fn)
     constexpr int V = loop_width<R, T...>;
     static const loop_kernels<sizeof...(T) + 1> kernels = {
         loop_types_of<F, R, T...>(), (const void *)loop_kernel<V, F, R, T...>, V,
-        (const void *)loop_kernel<1, F, R, T...>, nullptr};
+        (const void *)loop_kernel<1, F, R, T...>, loop_rows_of<F, R, T...>(), nullptr};
     return loop_typed(f, space, kernels, loop_is_wide(space, kernels.types.item, V) ? V : 1, &fn);
 }
 
@@ -240,10 +253,13 @@ const loop_kernels<sizeof...(I) + 1> &loop_same(std::integer_sequence<int, I...>
     using A = std::conditional_t<!std::is_integral_v<T>, wide_t<T>,
                                  std::conditional_t<std::is_same_v<T, bool>, bool, int64_t>>;
     constexpr int N = sizeof...(I) + 1, V = loop_width<R, T>;
+    const void *rows = nullptr;
+    if constexpr (std::is_same_v<A, float>)
+        rows = (const void *)any_rows_kernel<F, N>;
     static const loop_kernels<N> kernels = {
         loop_types_of<F, R, std::conditional_t<I >= 0, T, T>...>(),
         (const void *)loop_kernel<V, F, R, std::conditional_t<I >= 0, T, T>...>, V,
-        (const void *)any_kernel<A, F, N>, any_number<A>};
+        (const void *)any_kernel<A, F, N>, rows, any_number<A>};
     return kernels;
 }
 
@@ -265,7 +281,10 @@ __attribute__((noinline)) ts_status any_run(ts_frame *f, const ts_space &space,
         to.wide[k] = N > 2 && ts_dtype_is_half(compute);
     }
     to.number = kernels.number;
-    return loop_parts(f, loop_ordered<N>(space), c.stream, to);
+    to.rows = kernels.rows && loop_has_rows(space, to.item);
+    if (to.rows)
+        to.kernel = kernels.rows;
+    return loop_parts(f, to.rows ? space : loop_ordered<N>(space), c.stream, to);
 }
 
 /** Runs the functor at `fn`; kernels NULL: returns TS_ERR_DTYPE. Accesses are wide if the operands
