@@ -13,6 +13,7 @@ RULE(log_sigmoid, READS_X, ts_softplus_backward(g, X, -1, INFINITY)) /* g sigmoi
 RULE(gelu, READS_X, ts_gelu_backward(g, X, INT(1)))
 RULE(silu, READS_X, ts_silu_backward(g, X))
 RULE(softplus, READS_X, ts_softplus_backward(g, X, NUM(1), NUM(2)))
+RULE(mish, READS_X, ts_mish_backward(g, X))
 
 /* Second gradients: rules of the backward ops. Argument 0 of each op is the upstream gradient of
  * the activation; argument 1 is its saved input or result. Where the derivative is piecewise
@@ -81,3 +82,14 @@ static ts_tensor *softplus_second(ts_tensor *p, ts_tensor *x, double beta, doubl
 }
 RULES(softplus_backward, (0, READS(1), ts_softplus_backward(g, ARG(1), NUM(2), NUM(3))),
       (1, READS(0) | READS(1), softplus_second(P, ARG(1), NUM(2), NUM(3))))
+
+/* f'' = s (1 - t^2) (2 + x (1 - s - 2 s t)) with s = sigmoid(x), t = tanh(softplus(x)) */
+static ts_tensor *mish_second(ts_tensor *p, ts_tensor *x)
+{
+    ts_tensor *s = ts_sigmoid(x), *t = ts_tanh(ts_softplus(x, 1, 20));
+    ts_tensor *rest = ts_sub(ts_sigmoid(ts_neg(x)), ts_mul_scalar(ts_mul(s, t), 2));
+    ts_tensor *bend = ts_add_scalar(ts_mul(x, rest), 2);
+    return ts_mul(ts_tanh_backward(ts_mul(p, s), t), bend);
+}
+RULES(mish_backward, (0, READS(1), ts_mish_backward(g, ARG(1))),
+      (1, READS(0) | READS(1), mish_second(P, ARG(1))))

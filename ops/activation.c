@@ -27,6 +27,15 @@ ts_status ts_composite_mish(ts_frame *f)
     return result(f, ts_mul(x, ts_tanh(ts_softplus(x, 1, 20))));
 }
 
+/** t + x s (1 - t^2) with t = tanh(softplus(x)) and s = sigmoid(x) */
+ts_status ts_composite_mish_backward(ts_frame *f)
+{
+    TS_SCOPE;
+    ts_tensor *g = operand(f, 0), *x = operand(f, 1), *t = ts_tanh(ts_softplus(x, 1, 20));
+    ts_tensor *bend = ts_tanh_backward(ts_mul(x, ts_logistic(x)), t);
+    return result(f, ts_mul(g, ts_add(t, bend)));
+}
+
 ts_status ts_composite_elu_backward(ts_frame *f)
 {
     TS_SCOPE;

@@ -1718,6 +1718,11 @@ ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self)
     return TS_INVOKE_OUT(out, TS_OP_mish, V_T(self));
 }
 
+ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self)
+{
+    return TS_INVOKE(TS_OP_mish_backward, V_T(grad), V_T(self));
+}
+
 /* -------------------------------------------------------------------------------- reduce ---- */
 
 ts_tensor *ts_sum_to_size(ts_tensor *self, const int64_t *sizes, int ndim)

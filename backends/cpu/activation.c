@@ -92,6 +92,8 @@ static ts_status softplus_backward_kernel(ts_frame *f)
 
 FORWARD(mish, x * vf_tanh(vf_softplus(x)), x * vd_tanh(vd_softplus(x)))
 KERNEL(mish, 10, NULL, FLOAT_LOOPS(mish))
+BACKWARD(mish_backward, a * vf_mish_grad(b), a * vd_mish_grad(b))
+KERNEL(mish_backward, 6, NULL, FLOAT_LOOPS(mish_backward))
 
 /* --------------------------------------------------------------------------------- gelu ---- */
 
@@ -118,4 +120,4 @@ TS_CPU_FAMILY(activation,
     ROW(relu), ROW(threshold_backward), ROW(leaky_relu), ROW(leaky_relu_backward),
     ROW(elu), ROW(elu_backward), ROW(sigmoid), ROW(sigmoid_backward), ROW(tanh), ROW(tanh_backward),
     ROW(log_sigmoid), ROW(silu), ROW(silu_backward), ROW(softplus), ROW(softplus_backward),
-    ROW(mish), ROW(gelu), ROW(gelu_backward))
+    ROW(mish), ROW(mish_backward), ROW(gelu), ROW(gelu_backward))

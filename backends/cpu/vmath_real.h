@@ -219,6 +219,17 @@ VEC_FN V F(silu_grad)(V x)
     return F(fma)(F(clamp)(x, -1000, 1000), e * inverse * inverse, s);
 }
 
+/**
+ * Derivative of mish: t + x s (1 - t^2), with t = tanh(softplus(x)) and s = sigmoid(x). With
+ * e = e^x and n = e (e + 2), t = n / (n + 2) and s (1 - t^2) = 4 e (1 + e) / (n + 2)^2. Absolute
+ * error 2^-21 (f64: 2^-50).
+ */
+VEC_FN V F(mish_grad)(V x)
+{
+    V c = F(clamp)(x, -1000, 40), e = F(exp)(c), n = e * (e + K(2)), inverse = K(1) / (n + K(2));
+    return inverse * F(fma)(c * K(4) * e, (K(1) + e) * inverse, n);
+}
+
 /** log(1 + e^x): 3 ulp. */
 VEC_FN V F(softplus)(V x)
 {

@@ -37,6 +37,7 @@ KERNEL(silu_backward, floats, 2, 2)
 KERNEL(softplus, floats, 1, 1)
 KERNEL(softplus_backward, floats, 2, 2)
 KERNEL(mish, floats, 1, 1)
+KERNEL(mish_backward, floats, 2, 2)
 KERNEL(gelu_erf, floats, 1, 2)
 KERNEL(gelu_tanh, floats, 1, 2)
 KERNEL(gelu_erf_backward, floats, 2, 3)
@@ -51,10 +52,10 @@ static ts_status gelu_backward_kernel(ts_frame *f)
     return f->args[2].i ? gelu_tanh_backward_kernel(f) : gelu_erf_backward_kernel(f);
 }
 
-#define ROW(name) {#name, name##_kernel, floats, true}
+#define ROW(name) {#name, name##_kernel, floats, true, true}
 TS_CUDA_FAMILY(activation,
-    {"relu", relu_kernel, numbers, true},
+    {"relu", relu_kernel, numbers, true, true},
     ROW(threshold_backward), ROW(leaky_relu), ROW(leaky_relu_backward), ROW(elu), ROW(elu_backward),
     ROW(sigmoid), ROW(sigmoid_backward), ROW(tanh), ROW(tanh_backward), ROW(log_sigmoid), ROW(silu),
-    ROW(silu_backward), ROW(softplus), ROW(softplus_backward), ROW(mish), ROW(gelu),
-    ROW(gelu_backward))
+    ROW(silu_backward), ROW(softplus), ROW(softplus_backward), ROW(mish), ROW(mish_backward),
+    ROW(gelu), ROW(gelu_backward))

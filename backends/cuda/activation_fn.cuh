@@ -83,6 +83,23 @@ template <class A> __device__ __forceinline__ A silu_slope(A x)
     return s * (1 + x * (e * s));
 }
 
+/* t + x s (1 - t^2) with t = tanh(softplus(x)) and s = sigmoid(x), by e = e^x and n = e (e + 2):
+ * t = n / (n + 2), s (1 - t^2) = 4 e (1 + e) / (n + 2)^2. Beyond the bounds the slope is 0 or 1. */
+template <class A> __device__ __forceinline__ A mish_clamped(A x)
+{
+    return x < -1000 ? (A)-1000 : x > 40 ? (A)40 : x;
+}
+template <class A> __device__ __forceinline__ A mish_slope_by(A x, A e)
+{
+    A n = e * (e + 2), inverse = reciprocal(n + 2);
+    return inverse * (n + x * 4 * e * ((1 + e) * inverse));
+}
+template <class A> __device__ __forceinline__ A mish_slope(A x)
+{
+    x = mish_clamped(x);
+    return mish_slope_by(x, exp(x));
+}
+
 /* Q(t) / exp(-t^2 / 2) for t >= 0, where Q is the upper tail probability of the normal
  * distribution: a polynomial in u = 1 / (1 + c t) with a relative error of 3e-8, or 4e-5 for
  * results that are rounded to a half (NEAR). */
@@ -183,6 +200,11 @@ __device__ __forceinline__ float silu_slope_near(float x)
     float s = sigmoid_near(x);
     return s * fmaf(x, 1 - s, 1);
 }
+__device__ __forceinline__ float mish_slope_near(float x)
+{
+    x = mish_clamped(x);
+    return mish_slope_by(x, exp2_fast(1.44269504f * x));
+}
 
 TS_FORWARD(relu, x < 0 ? 0 : x)
 TS_BACKWARD(threshold_backward, x <= p ? 0 : g)
@@ -201,6 +223,7 @@ TS_BACKWARD(silu_backward, g * silu_slope(x), TS_NEAR_GRADIENT(g * silu_slope_ne
 TS_FORWARD(softplus, x * p > q ? x : softplus_at(x * p) / p)
 TS_BACKWARD(softplus_backward, x * p > q ? g : g * sigmoid_at(x * p))
 TS_FORWARD(mish, x * tanh(softplus_at(x)))
+TS_BACKWARD(mish_backward, g * mish_slope(x), TS_NEAR_GRADIENT(g * mish_slope_near(x)))
 TS_FORWARD(gelu_erf, gelu_at(x), TS_NEAR(gelu_by<true>(x)))
 TS_FORWARD(gelu_tanh, gelu_tanh_at(x))
 TS_BACKWARD(gelu_erf_backward, g * gelu_slope(x), TS_NEAR_GRADIENT(g * gelu_slope_by<true>(x)))

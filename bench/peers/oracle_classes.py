@@ -192,7 +192,7 @@ def _(d):
 
 @explains('limits-at-infinity')
 def _(d):
-    return is_value(d, 'gelu|linear_gelu|silu|mish|gelu_backward|silu_backward') and \
+    return is_value(d, 'gelu|linear_gelu|silu|mish|(gelu|silu|mish)_backward') and \
         d.mine == 0 and (d.other != d.other or d.exact is not None and d.exact != d.exact)
 
 
@@ -289,7 +289,7 @@ def _(d):
     if not is_value(d) or not d.a.is_floating_point():
         return False
     info = torch.finfo(d.a.dtype)
-    sigmoid = re.fullmatch('mish|silu(_backward)?', d.op)
+    sigmoid = re.fullmatch('(mish|silu)(_backward)?', d.op)
     off, least = abs(d.mine - d.other), info.tiny * (1 if sigmoid else info.eps)
     few = FOUR * least
     if d.op in ('std', 'norm') and not d.order:  # the root of a sum of squares

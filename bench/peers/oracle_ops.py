@@ -168,7 +168,7 @@ op('leaky_relu_backward', lambda d: [*two(d), d.pick([0.01, 0.5])],
    call=lambda f, g, x, s: f(g, x, s, False))
 op('elu_backward', lambda d: [*two(d), d.pick([1.0, 0.5])],
    call=lambda f, g, x, a: f(g, a, 1, 1, False, x))
-op('sigmoid_backward tanh_backward silu_backward', two, sums=True)
+op('sigmoid_backward tanh_backward silu_backward mish_backward', two, sums=True)
 def two_dense(d):
     """For a kernel of oneDNN that crashes with others."""
     sizes, dtype = d.sizes(), d.float_dtype()

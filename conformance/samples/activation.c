@@ -46,6 +46,12 @@ REF_POINTWISE(ref_silu, 1, a == -INFINITY ? -0.0 : a * logistic(a))
 REF_POINTWISE(ref_silu_backward, 2, a * logistic(b) * (1 + b * logistic(-b)))
 REF_POINTWISE(ref_softplus, 3, a * b > c ? a : softplus_of(a * b) / b)
 REF_POINTWISE(ref_mish, 1, a * tanh(softplus_of(a)))
+static double mish_slope(double x)
+{
+    double t = tanh(softplus_of(x));
+    return x < -700 ? 0 : t + fmin(x, 700) * logistic(x) * (1 - t) * (1 + t);
+}
+REF_POINTWISE(ref_mish_backward, 2, a * mish_slope(b))
 
 static double softplus_backward_element(const double *v)
 {
@@ -113,5 +119,8 @@ static const ts_sample samples[] = {
     {"softplus_backward", "values", {PAIR, FLOAT(2), FLOAT(1)}, ref_softplus_backward, .c = 8,
      .grad = true},
     ACTIVATION(mish, 10),
+    {"mish_backward", "values", {PAIR}, ref_mish_backward, .c = 8, .scale = 4, .grad = true},
+    {"mish_backward", "wide", {T_UNIFORM(-100, 100, SWEEP, 3), T_UNIFORM(-100, 100, SWEEP, 3)},
+     ref_mish_backward, .c = 8, .scale = 400},
 };
 TS_SAMPLES(activation, samples)

@@ -76,7 +76,8 @@ static const unary_function group_unary[] = {
     ts_sigmoid, ts_tanh, ts_log_sigmoid, ts_gelu, ts_gelu_tanh, ts_silu, ts_mish};
 static const binary_function group_binary[] = {
     ts_add, ts_sub, ts_mul, ts_div, ts_maximum, ts_minimum, ts_atan2, ts_hypot, ts_pow,
-    ts_remainder, ts_floor_divide, ts_sigmoid_backward, ts_tanh_backward, ts_silu_backward};
+    ts_remainder, ts_floor_divide, ts_sigmoid_backward, ts_tanh_backward, ts_silu_backward,
+    ts_mish_backward};
 /* ops that are called with two dtypes, so that an argument is cast */
 static const binary_function group_mixed[] = {ts_add, ts_sub, ts_mul, ts_maximum, ts_lt, ts_atan2};
 /* ops on any dtype; below: ops on integers (group_whole) and on bool (group_truth) */

@@ -175,6 +175,7 @@ CALLS(activation)
     NEW(ts_gelu_backward(a, b, true));
     NEW(ts_silu_backward(a, b));
     NEW(ts_softplus_backward(a, b, 1, 20));
+    NEW(ts_mish_backward(a, b));
 }
 
 #define REDUCTION(name, t)                                       \

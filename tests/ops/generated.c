@@ -552,6 +552,8 @@ TS_TEST(activation_refuses_null)
     REFUSES((ts_mish_)(NULL));
     REFUSES((ts_mish_out)(NULL, x));
     REFUSES((ts_mish_out)(x, NULL));
+    REFUSES((ts_mish_backward)(NULL, x));
+    REFUSES((ts_mish_backward)(x, NULL));
 }
 
 TS_TEST(reduce_refuses_null)

@@ -893,6 +893,9 @@ TS_API ts_tensor *ts_mish_(ts_tensor *self);
 /** ts_mish() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_mish_out(ts_tensor *out, ts_tensor *self);
 
+/** grad times the derivative of mish. */
+TS_API ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self);
+
 /* -------------------------------------------------------------------------------- reduce ---- */
 /*
  * `ts_f(t)` reduces all elements, `ts_f_dims` a list of dims (an empty list: all), `ts_f_dim` one
