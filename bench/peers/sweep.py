@@ -34,12 +34,11 @@ class Lost(Exception):
 # ------------------------------------------------------------------------------------ drawing ----
 
 def families():
-    """The family of each operator: the section of ops.def that has its row; 'view' of each that
+    """The family of each operator: the section of ops/*.def that has its row; 'view' of each that
     makes an alias."""
-    path = ROOT / 'ops' / 'ops.def'
+    text = '\n'.join(path.read_text() for path in sorted((ROOT / 'ops').glob('*.def')))
     found, family = {}, None
-    for part in re.split(r'(?=^TS_OP\(|^/\* ---- )', path.read_text() if path.exists() else '',
-                         flags=re.M):
+    for part in re.split(r'(?=^TS_OP\(|^/\* ---- )', text, flags=re.M):
         heading = re.match(r'/\* ---- (\w+) ----', part)
         row = re.match(r'TS_OP\((\w+),', part)
         family = heading[1] if heading else family
