@@ -3,6 +3,7 @@
  * Times products of random normal numbers on a GPU: microseconds of device time and TFLOP/s.
  *
  *   bench_cuda_matmul stairs             M from 128 to 4352, N = K = 4096, bf16
+ *   bench_cuda_matmul inner              K near 4096 and 768, N near 50257, for TS_CUDA_MATMUL=direct
  *   bench_cuda_matmul M N K [LAYOUT] ... each product; LAYOUT: nn (default), nt, tn, tt, or
  *                                        linear, backward (with bias, weight (N, K))
  *
@@ -69,10 +70,24 @@ static ts_status stairs(void)
     return TS_OK;
 }
 
+/** Inner dims of both parities, then the last layer of GPT-2 with and without padding. */
+static ts_status inner(void)
+{
+    static const int64_t offsets[] = {0, 1, 2, 4, 8, 16, 32, 64}, words[] = {50257, 50258, 50260,
+                                                                            50264, 50304};
+    for (int i = 0; i < 8; i++)
+        TS_TRY(product(4096, 4096, 4096 + offsets[i], "nn"));
+    for (int i = 0; i < 5; i++)
+        TS_TRY(product(4096, words[i], 768, "linear"));
+    return TS_OK;
+}
+
 static ts_status each(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "stairs") == 0)
         return stairs();
+    if (argc == 2 && strcmp(argv[1], "inner") == 0)
+        return inner();
     for (int i = 1; i + 2 < argc; i += 3) {
         int64_t sizes[3];
         for (int k = 0; k < 3; k++)
@@ -87,7 +102,7 @@ static ts_status each(int argc, char **argv)
 int main(int argc, char **argv)
 {
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_cuda_matmul stairs | M N K [LAYOUT] ...\n");
+        fprintf(stderr, "usage: bench_cuda_matmul stairs | inner | M N K [LAYOUT] ...\n");
         return 2;
     }
     return clock_main("M\tN\tK\tlayout\tus\tTFLOP/s", each, argc, argv);

@@ -8,11 +8,11 @@
 #include <string.h>
 #include <time.h>
 
-#include "tessera/tessera.h"
+#include "compare_gpt.h"
 
 enum { PER_BLOCK = 12, AROUND = 5, MOST_LAYERS = 64, MOST = PER_BLOCK * MOST_LAYERS + AROUND };
 
-typedef struct compare_gpt {
+struct compare_gpt {
     int64_t B, T, C, H, L, V, half; // half: the forward runs under autocast to bf16
     double dropout;
     ts_compiled *compiled;       // NULL: the step is called eagerly
@@ -21,17 +21,7 @@ typedef struct compare_gpt {
     int64_t steps[MOST], *counts[MOST];
     int64_t count;
     double host_ns; // of a step of the last run, until its call returned
-} compare_gpt;
-
-TS_API compare_gpt *compare_gpt_new(const int64_t *dims, double dropout,
-                                    const float *const *values, const int64_t *tokens,
-                                    const int64_t *targets);
-TS_API int compare_gpt_compile(compare_gpt *g, bool graph, bool replay);
-TS_API void compare_gpt_free(compare_gpt *g);
-TS_API double compare_gpt_run(compare_gpt *g, int turns, double *loss);
-TS_API double compare_gpt_host(const compare_gpt *g);
-TS_API int compare_gpt_explain(const compare_gpt *g);
-TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
+};
 
 /** Sizes of parameter i in the order of torch's parameters(); returns the number of dims. */
 static int sizes_of(const compare_gpt *g, int64_t i, int64_t *sizes)
@@ -56,7 +46,6 @@ static ts_tensor *placed(ts_tensor *t)
                : ts_to_device(t, ts_default_device());
 }
 
-/** values: one array a parameter, or NULL for random weights and data. NULL after an error. */
 compare_gpt *compare_gpt_new(const int64_t *dims, double dropout, const float *const *values,
                              const int64_t *tokens, const int64_t *targets)
 {
@@ -182,8 +171,6 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_STATUS_OF(*out = ts_keep(*out));
 }
 
-/** From now on the step is a compiled function, with graph a graph of the device, with replay
- *  without a run of the C code. */
 int compare_gpt_compile(compare_gpt *g, bool graph, bool replay)
 {
     g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph,
@@ -198,7 +185,19 @@ static double now_ns(void)
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/** Nanoseconds of a step with a read of its loss, the mean of `turns`; -1 after a failure. */
+static ts_status run_step(compare_gpt *g, ts_tensor **loss)
+{
+    return g->compiled ? ts_compiled_call(g->compiled, NULL, 0, loss, 1)
+                       : step(g, NULL, 0, loss, 1);
+}
+
+ts_status compare_gpt_step(compare_gpt *g)
+{
+    TS_SCOPE;
+    ts_tensor *loss;
+    return run_step(g, &loss);
+}
+
 double compare_gpt_run(compare_gpt *g, int turns, double *loss)
 {
     double begin = now_ns(), host = 0;
@@ -206,8 +205,7 @@ double compare_gpt_run(compare_gpt *g, int turns, double *loss)
         TS_SCOPE;
         ts_tensor *l;
         double called = now_ns();
-        if ((g->compiled ? ts_compiled_call(g->compiled, NULL, 0, &l, 1)
-                         : step(g, NULL, 0, &l, 1)) != TS_OK)
+        if (run_step(g, &l) != TS_OK)
             return -1;
         host += now_ns() - called;
         if (ts_item(l, loss) != TS_OK)
@@ -217,19 +215,13 @@ double compare_gpt_run(compare_gpt *g, int turns, double *loss)
     return (now_ns() - begin) / turns;
 }
 
-/** Nanoseconds of the host's part of a step in the last run: the call, without the read. */
 double compare_gpt_host(const compare_gpt *g) { return g->host_ns; }
 
-/** Writes what became of the compiled step to stdout. */
 int compare_gpt_explain(const compare_gpt *g)
 {
     return g->compiled && ts_explain(g->compiled, stdout) == TS_OK && fflush(stdout) == 0 ? 0 : -1;
 }
 
-/**
- * Bytes of the library's host memory in use before a step (parameters, state, data), after its
- * forward (with what the graph saved), and at most.
- */
 int compare_gpt_memory(compare_gpt *g, int64_t *bytes)
 {
     TS_SCOPE;

@@ -284,7 +284,7 @@ static uint64_t hash_text(const char *text, uint64_t hash)
 }
 
 /** Path of the file, to be freed by ts_sys_free(); NULL without a home folder or memory. */
-static char *cache_path(const ts_prof_machine *m, char **folder)
+static char *cache_path(const char *identity, int threads, char **folder)
 {
     char host[256] = "";
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -293,9 +293,9 @@ static char *cache_path(const ts_prof_machine *m, char **folder)
     if (!own && !(home && home[0] == '/'))
         return NULL;
     *folder = ts_path("%s%s/tessera", own ? cache : home, own ? "" : "/.cache");
-    uint64_t hash = hash_text(m->name, hash_text(host, 0xcbf29ce484222325u));
+    uint64_t hash = hash_text(identity, hash_text(host, 0xcbf29ce484222325u));
     char *path = *folder ? ts_path("%s/machine-%016llx-%d.txt", *folder, (unsigned long long)hash,
-                                   m->threads)
+                                   threads)
                          : NULL;
     if (!path) {
         ts_sys_free(*folder);
@@ -304,20 +304,21 @@ static char *cache_path(const ts_prof_machine *m, char **folder)
     return path;
 }
 
-#define FILE_FORMAT "tessera-machine 1\n"
+#define FILE_FORMAT "tessera-machine 2\n"
 
 /** Parses a text that print_machine() wrote; false for other content. */
 static bool parse_machine(const char *text, ts_prof_machine *m)
 {
     TS_C_LOCALE;
-    double all[3 + 2 * TS_PROF_CURVE];
+    double all[4 + 2 * TS_PROF_CURVE];
     if (strncmp(text, FILE_FORMAT, sizeof FILE_FORMAT - 1) != 0)
         return false;
     text += sizeof FILE_FORMAT - 1;
     for (int i = 0; i < TS_COUNTOF(all); i++) {
         char *end;
         all[i] = strtod(text, &end);
-        if (end == text || *end != '\n' || !(all[i] > 0 && all[i] < 1e30))
+        if (end == text || *end != '\n' || !(all[i] >= 0 && all[i] < 1e30) ||
+            (all[i] == 0 && i != 3)) /* the CPU has no ceiling of bf16 products */
             return false;
         text = end + 1;
     }
@@ -326,8 +327,9 @@ static bool parse_machine(const char *text, ts_prof_machine *m)
     m->gemm_flops = all[0];
     m->vector_flops = all[1];
     m->measured_at = all[2];
-    memcpy(m->bytes_at, all + 3, sizeof m->bytes_at);
-    memcpy(m->bandwidth, all + 3 + TS_PROF_CURVE, sizeof m->bandwidth);
+    m->half_flops = all[3];
+    memcpy(m->bytes_at, all + 4, sizeof m->bytes_at);
+    memcpy(m->bandwidth, all + 4 + TS_PROF_CURVE, sizeof m->bandwidth);
     return true;
 }
 
@@ -335,7 +337,8 @@ static ts_status print_machine(FILE *out, void *ctx)
 {
     const ts_prof_machine *m = ctx;
     TS_C_LOCALE;
-    fprintf(out, FILE_FORMAT "%.6g\n%.6g\n%.0f\n", m->gemm_flops, m->vector_flops, m->measured_at);
+    fprintf(out, FILE_FORMAT "%.6g\n%.6g\n%.0f\n%.6g\n", m->gemm_flops, m->vector_flops,
+            m->measured_at, m->half_flops);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         fprintf(out, "%.0f\n", m->bytes_at[i]);
     for (int i = 0; i < TS_PROF_CURVE; i++)
@@ -377,14 +380,35 @@ static void keep_machine(const char *folder, const char *path, ts_prof_machine *
     ts_error_clear();
 }
 
-static ts_status measure(ts_prof_machine *m)
+static ts_status measure(void *ctx, ts_prof_machine *m)
 {
+    (void)ctx;
     m->vector_flops = measure_vectors(m->threads);
     TS_TRY(measure_products(&m->gemm_flops));
     TS_TRY(measure_memory(m));
     m->vector_flops = larger(m->vector_flops, measure_vectors(m->threads));
     m->measured_at = (double)time(NULL);
     return TS_OK;
+}
+
+ts_status ts_machine_kept(const char *identity, bool anew,
+                          ts_status (*measuring)(void *ctx, ts_prof_machine *m), void *ctx,
+                          ts_prof_machine *m)
+{
+    char *folder = NULL, *path = identity ? cache_path(identity, m->threads, &folder) : NULL;
+    ts_status status = TS_OK;
+    if (anew || !path || !read_machine(path, m)) {
+        ts_thread *self = ts_thread_self();
+        uint32_t timing = TS_THREAD_TIMING & atomic_fetch_and(&self->state,
+                                                              ~(uint32_t)TS_THREAD_TIMING);
+        status = measuring(ctx, m);
+        atomic_fetch_or(&self->state, timing);
+        if (status == TS_OK && path)
+            keep_machine(folder, path, m);
+    }
+    ts_sys_free(path);
+    ts_sys_free(folder);
+    return status;
 }
 
 static ts_prof_machine assumed; /* threads 0: none */
@@ -404,20 +428,7 @@ static ts_status find_ceilings(bool anew, ts_prof_machine *m)
         *m = assumed;
         return TS_OK;
     }
-    char *folder = NULL, *path = cache_path(m, &folder);
-    ts_status status = TS_OK;
-    if (anew || !path || !read_machine(path, m)) {
-        ts_thread *self = ts_thread_self();
-        uint32_t timing = TS_THREAD_TIMING & atomic_fetch_and(&self->state,
-                                                              ~(uint32_t)TS_THREAD_TIMING);
-        status = measure(m);
-        atomic_fetch_or(&self->state, timing);
-        if (status == TS_OK && path)
-            keep_machine(folder, path, m);
-    }
-    ts_sys_free(path);
-    ts_sys_free(folder);
-    return status;
+    return ts_machine_kept(m->name, anew, measure, NULL, m);
 }
 
 ts_status ts_prof_find_machine(ts_prof_machine *m)

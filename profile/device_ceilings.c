@@ -4,11 +4,16 @@
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/checked.h"
+#include "core/device.h"
 #include "core/error.h"
 #include "core/testing.h"
+#include "dispatch/timers.h"
+#include "include/tessera/check.h"
 #include "include/tessera/ops.h"
 #include "profile/device.h"
 
@@ -115,19 +120,17 @@ static struct {
     ts_device_part part; /* measured is false if there is none */
 } kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static ts_status measure_device(ts_device device, ts_device_part *part)
+static ts_status measure_device(void *ctx, ts_prof_machine *m)
 {
-    ts_prof_machine *m = &part->machine;
-    *m = (ts_prof_machine){.size = sizeof *m, .threads = 1};
-    snprintf(m->name, sizeof m->name, "%s", ts_device_name(device));
+    ts_device device = *(const ts_device *)ctx;
     TS_SCOPE;
     PLAIN_CALLS;
     TS_TRY(ts_synchronize(device)); /* an error if the device has ended with the process */
     TS_TRY(measure_product(device, TS_F32, 4096, &m->gemm_flops));
-    TS_TRY(measure_product(device, TS_BF16, 8192, &part->half_flops));
+    TS_TRY(measure_product(device, TS_BF16, 8192, &m->half_flops));
     TS_TRY(measure_copies(device, m));
     m->vector_flops = m->gemm_flops;
-    part->measured = true;
+    m->measured_at = (double)time(NULL);
     return TS_OK;
 }
 
@@ -136,28 +139,71 @@ void ts_prof_assume_device(const struct ts_device_part *part)
     assumed = part ? *part : (ts_device_part){0};
 }
 
-ts_status ts_device_measure(ts_device device, ts_device_part *part)
+/** Fills kept for the device: from its file, or measured. Called with the lock. */
+static ts_status find_device(ts_device device, bool anew)
+{
+    char model[256], identity[256];
+    const ts_backend *b = ts_backend_of(device);
+    ts_prof_machine *m = &kept.part.machine;
+    kept.part = (ts_device_part){.machine = {.size = sizeof *m, .threads = 1}};
+    kept.device = device;
+    snprintf(m->name, sizeof m->name, "%s", ts_device_name(device));
+    bool known = b && b->identify &&
+                 b->identify(b->state, device.index, model, identity, sizeof model) == TS_OK;
+    if (known)
+        snprintf(m->name, sizeof m->name, "%.*s", (int)sizeof m->name - 1, model);
+    else
+        ts_error_clear();
+    TS_TRY(ts_machine_kept(known ? identity : NULL, anew, measure_device, &device, m));
+    kept.part.measured = true;
+    return TS_OK;
+}
+
+static ts_status find_ceilings(ts_device device, bool anew, ts_prof_machine *machine)
 {
     if (assumed.measured) {
-        part->machine = assumed.machine;
-        part->half_flops = assumed.half_flops;
-        part->measured = true;
+        *machine = assumed.machine;
         return TS_OK;
     }
     pthread_mutex_lock(&kept.lock);
     ts_status status = TS_OK;
-    if (!kept.part.measured || !ts_same_device(kept.device, device)) {
-        kept.part = (ts_device_part){0};
-        kept.device = device;
-        status = measure_device(device, &kept.part);
-    }
-    if (status == TS_OK) {
-        part->machine = kept.part.machine;
-        part->half_flops = kept.part.half_flops;
-        part->measured = true;
-    }
+    if (anew || !kept.part.measured || !ts_same_device(kept.device, device))
+        status = find_device(device, anew);
+    if (status == TS_OK)
+        *machine = kept.part.machine;
     pthread_mutex_unlock(&kept.lock);
     return status;
+}
+
+ts_status ts_device_measure(ts_device device, ts_device_part *part)
+{
+    TS_TRY(find_ceilings(device, false, &part->machine));
+    part->measured = true;
+    return TS_OK;
+}
+
+ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine *machine)
+{
+    ts_prof_machine m;
+    TS_TRY(TS_CHECK_POINTERS(machine));
+    TS_TRY(TS_CHECK_OPTS(&m, machine));
+    if (!TS_TIMERS)
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "prof_calibrate_device: this build has no timers (-Dtimers=false)");
+    if (ts_timers_recording())
+        return ts_error_set(TS_ERR_STATE, "prof_calibrate_device: a profile records; stop it "
+                                          "first");
+    if (device.backend == TS_DEVICE_CPU.backend)
+        return ts_error_set(TS_ERR_DEVICE, "prof_calibrate_device: expected a device other than "
+                                           "the CPU; ts_prof_calibrate() measures the CPU");
+    if (device.index >= ts_device_count(device.backend))
+        return ts_error_set(TS_ERR_DEVICE, "prof_calibrate_device: there is no device %s",
+                            ts_device_name(device));
+    size_t size = machine->size;
+    TS_TRY(find_ceilings(device, anew, &m));
+    m.size = size;
+    memcpy(machine, &m, size);
+    return TS_OK;
 }
 
 void ts_device_measure_early(void)

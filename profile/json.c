@@ -55,7 +55,7 @@ static void print_device(const ts_device_part *d, FILE *out)
             (long long)d->untagged, (long long)d->waits, (long long)d->allocations,
             (long long)d->late_allocations, (long long)d->kernel_launches, d->delay_ns,
             d->wait_ns, d->busy_ns, d->idle_ns, d->untagged_ns,
-            d->measured ? "true" : "false", d->half_flops);
+            d->measured ? "true" : "false", d->machine.half_flops);
     print_machine(&d->machine, out);
     fputs("},\n  \"idle\": {", out);
     for (int i = 0; i < TS_IDLE_COUNT; i++)

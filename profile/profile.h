@@ -105,8 +105,7 @@ typedef struct ts_device_part {
     char kernel[256];        /* mangled name, set by ts_device_name_kernel(); "": unknown */
     int64_t kernel_launches; /* number of launches of this kernel */
     bool measured;           /* the ceilings below are known */
-    ts_prof_machine machine; /* gemm_flops: of f32 matrix products; vector_flops is the same */
-    double half_flops;       /* FLOP/s of a bf16 matrix product */
+    ts_prof_machine machine; /* as ts_prof_calibrate_device() fills it */
 } ts_device_part;
 
 /** A call of a trace. */
@@ -241,5 +240,11 @@ ts_status ts_prof_measure_calls(void);
 /** Fills *machine with the ceilings (from the cache file, or measured) and with the last result of
  *  ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);
+/** Fills *m with the ceilings from the file of a processor or device, or with measure(ctx, m), which
+ *  it then stores in the file. m->threads is set. identity: text that differs between processors or
+ *  devices; NULL: there is no file. anew: measures even if the file exists. */
+ts_status ts_machine_kept(const char *identity, bool anew,
+                          ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
+                          ts_prof_machine *m);
 
 #endif

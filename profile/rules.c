@@ -151,7 +151,9 @@ static ts_advice narrow(const ts_profile *p)
     const ts_device_part *d = &p->device;
     double wide = share(p, kernel_time(p, is_f64));
     double products = ts_profile_is_of_device(p) ? share(p, kernel_time(p, is_f32_product)) : 0;
-    double faster = d->measured && d->half_flops > 0 ? d->machine.gemm_flops / d->half_flops : 1;
+    double faster = d->measured && d->machine.half_flops > 0
+                        ? d->machine.gemm_flops / d->machine.half_flops
+                        : 1;
     ts_advice a = {.gain = wide / 2 + products * (faster < 1 ? 1 - faster : 0)};
     a.fires = a.gain > 0.05;
     SAY(a, "kernels in f64 take %.0f%% of the time, products in f32 on a device %.0f%%", 100 * wide,

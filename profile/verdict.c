@@ -122,7 +122,7 @@ static void judge_device(ts_profile *p)
         e->roof_ns = e->overhead_ns = 0;
         e->regime = TS_REGIME_UNKNOWN;
         if (e->kernel && p->device.measured && e->flops + e->bytes > 0)
-            judge_kernel(&p->device.machine, p->device.half_flops, e, e->device_ns);
+            judge_kernel(&p->device.machine, p->device.machine.half_flops, e, e->device_ns);
         add_work(&s, e->regime, e->device_ns);
         sum += e->device_ns;
         errors += e->regime == TS_REGIME_ERROR;

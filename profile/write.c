@@ -250,7 +250,7 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
                 "ceilings of %s: %.0f GFLOP/s in f32 products, %.0f in 16 bits, %.0f GB/s (cache "
                 "to %.0f)\n",
                 p->device.machine.name, p->device.machine.gemm_flops / 1e9,
-                p->device.half_flops / 1e9, ts_machine_bandwidth(&p->device.machine, 0) / 1e9,
+                p->device.machine.half_flops / 1e9, ts_machine_bandwidth(&p->device.machine, 0) / 1e9,
                 ts_machine_bandwidth(&p->device.machine, 1) / 1e9);
     if (p->measured)
         fprintf(out,

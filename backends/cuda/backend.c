@@ -8,8 +8,13 @@
 #include "backends/cuda/epilogue.h"
 #include "backends/cuda/fuse.h"
 #include "backends/cuda/nvtx.h"
+#include "include/tessera/program.h"
 
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #define FAMILY(name) extern const ts_cuda_family ts_cuda_##name;
 #include "backends/cuda/families.h"
@@ -283,6 +288,35 @@ static int64_t memory_capacity(void *state, int device)
     return (int64_t)whole;
 }
 
+/** Reads the driver's version; CUDA has no function for it. "" if the file is missing. */
+static void read_driver(char *text, size_t size)
+{
+    int fd;
+    ssize_t n = 0;
+    if (ts_open_file("cuda", "/proc/driver/nvidia/version", O_RDONLY, &fd) == TS_OK) {
+        n = read(fd, text, size - 1);
+        close(fd);
+    }
+    ts_error_clear();
+    text[n > 0 ? n : 0] = 0;
+    text[strcspn(text, "\n")] = 0;
+}
+
+static ts_status identify(void *state, int device, char *model, char *identity, size_t size)
+{
+    (void)state;
+    struct cudaDeviceProp p;
+    char driver[128], id[2 * sizeof p.uuid.bytes + 1];
+    TS_TRY(ts_cuda_check(cudaGetDeviceProperties(&p, device), "cuda:%d: properties", device));
+    for (size_t i = 0; i < sizeof p.uuid.bytes; i++)
+        snprintf(id + 2 * i, 3, "%02x", (unsigned char)p.uuid.bytes[i]);
+    read_driver(driver, sizeof driver);
+    snprintf(model, size, "%s", p.name);
+    snprintf(identity, size, "%s %s, CUDA %d, %s, %s", p.name, id, CUDART_VERSION,
+             ts_variable_choice("TS_CUDA_TF32", "1|0") == 0 ? "TF32" : "f32", driver);
+    return TS_OK;
+}
+
 static ts_status profile_begin(void *state)
 {
     int n = device_count(state);
@@ -352,5 +386,6 @@ static const ts_backend backend = {
     .memory_capacity = memory_capacity,
     .profile_range = ts_cuda_range,
     .capture_parts = ts_cuda_capture_parts,
+    .identify = identify,
 };
 TS_BACKEND_ENTRY(&backend)

@@ -267,6 +267,11 @@ typedef struct ts_backend {
      *  until the capture changes. Returns its length; 0: unknown. (optional: the work of a capture
      *  has one row in profiles) */
     int (*capture_parts)(void *state, int device, ts_capture *capture, const int **parts);
+    /** Writes the device's model, such as "NVIDIA H200", and a text that differs between devices,
+     *  drivers and settings on which the speed of kernels depends; each has room for `size` bytes.
+     *  (optional: each process measures the device's ceilings, and profiles name the device only
+     *  by its number) */
+    ts_status (*identify)(void *state, int device, char *model, char *identity, size_t size);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */

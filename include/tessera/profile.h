@@ -98,6 +98,7 @@ typedef struct ts_prof_machine {
     double stamp_ns;               /**< cost of one time stamp, ns */
     double record_ns;              /**< cost of recording a call, without its time stamps, ns */
     double measured_at;            /**< time of the measurement, seconds since 1970 */
+    double half_flops; /**< of a device: FLOP/s of a bf16 matrix product; of the CPU: 0 */
 } ts_prof_machine;
 
 /**
@@ -110,6 +111,15 @@ typedef struct ts_prof_machine {
  * TS_ERR_NULL, TS_ERR_UNSUPPORTED in a build without timers.
  */
 TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
+/**
+ * The same for another device: its f32 and bf16 matrix products, and copies of 2 MiB and more
+ * (smaller sizes get the bandwidth of 2 MiB). Takes about a second. The file is per host, device,
+ * driver and TS_CUDA_TF32; a backend without ts_backend.identify has no file. vector_flops is
+ * gemm_flops; the times of calls are 0.
+ * Errors: those of ts_prof_calibrate(); TS_ERR_DEVICE for the CPU and for a device that does not
+ * exist; those of the device's operators.
+ */
+TS_API ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine *machine);
 
 /* ------------------------------------------------------------------------ its results ---- */
 

@@ -6,7 +6,7 @@
 #include "html.h"
 
 typedef struct settings {
-    const char *command, *file, *after, *html, *csv, *folded;
+    const char *command, *file, *after, *html, *csv, *folded, *device;
     bool anew;
 } settings;
 
@@ -55,16 +55,26 @@ static ts_status compare(const settings *s)
 
 static ts_status calibrate(const settings *s)
 {
+    ts_device device = TS_DEVICE_CPU;
     ts_prof_machine m = {.size = sizeof m};
-    TS_TRY(ts_prof_calibrate(s->anew, &m));
+    if (s->device)
+        TS_TRY(ts_device_open(s->device, &device, NULL, 0));
+    bool cpu = device.backend == TS_DEVICE_CPU.backend;
+    TS_TRY(cpu ? ts_prof_calibrate(s->anew, &m) : ts_prof_calibrate_device(device, s->anew, &m));
     TS_C_LOCALE;
     double days = ((double)time(NULL) - m.measured_at) / 86400;
-    printf("%s, %d threads, measured %.1f days ago\n", m.name, m.threads, days);
+    printf("%s, %d thread%s, measured %.1f days ago\n", m.name, m.threads,
+           m.threads == 1 ? "" : "s", days);
     printf("products     %10.1f GFLOP/s, f32\n", m.gemm_flops / 1e9);
-    printf("elementwise  %10.1f GFLOP/s, f32, unfused\n", m.vector_flops / 1e9);
+    if (m.half_flops > 0)
+        printf("products     %10.1f GFLOP/s, bf16\n", m.half_flops / 1e9);
+    if (cpu)
+        printf("elementwise  %10.1f GFLOP/s, f32, unfused\n", m.vector_flops / 1e9);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         printf("%8.0f KiB %11.1f GB/s\n", m.bytes_at[i] / 1024, m.bandwidth[i] / 1e9);
     printf("ridge        %10.1f FLOP/byte\n", m.gemm_flops / m.bandwidth[TS_PROF_CURVE - 1]);
+    if (!cpu)
+        return TS_OK;
     printf("call         %10.1f ns in its backend, %.1f ns before\n", m.call_ns, m.entry_ns);
     printf("stamp        %10.1f ns, a recorded call %.1f ns more\n", m.stamp_ns, m.record_ns);
     return TS_OK;
@@ -89,6 +99,8 @@ int main(int argc, char **argv)
          .text = &s.folded},
         {.name = "--anew", .help = "calibrate: measure again, even if results are stored",
          .flag = &s.anew},
+        {.name = "--device", .help = "calibrate: the device, such as cuda; default cpu",
+         .text = &s.device, .value = "NAME"},
     };
     if (!ts_program_begin(argc, argv,
                           "Reads profiles that TS_PROF=1,out=FOLDER writes.\n"
@@ -102,7 +114,8 @@ int main(int argc, char **argv)
                         : compares && !s.after           ? "expected AFTER, a second profile.json"
                         : !compares && s.after           ? "AFTER belongs to compare"
                         : !reports && draws ? "--html, --csv and --folded belong to report"
-                        : (reports || compares) && s.anew ? "--anew belongs to calibrate"
+                        : (reports || compares) && (s.anew || s.device)
+                            ? "--anew and --device belong to calibrate"
                         : !(reports || compares) && s.file ? "calibrate takes no FILE"
                                                            : NULL;
     if (wrong) {

@@ -28,7 +28,7 @@ static ts_profile *empty(bool device)
         p->steps[i].wall_ns = 1e8;
     if (device) {
         p->device.machine = m;
-        p->device.half_flops = 4e12;
+        p->device.machine.half_flops = 4e12;
         p->device.measured = true;
         p->device.busy_ns = 0.6e9;
         p->device.idle_ns = 0.4e9;

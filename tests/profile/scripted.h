@@ -72,7 +72,7 @@ static inline ts_device on_device(void)
  *  bytes and takes at least 800 ns. */
 static inline void prepare(void)
 {
-    ts_device_part d = {.measured = true, .half_flops = 2e12};
+    ts_device_part d = {.measured = true, .machine.half_flops = 2e12};
     d.machine = (ts_prof_machine){.size = sizeof d.machine, .name = "scripted:0", .threads = 1,
                                   .gemm_flops = 1e12, .vector_flops = 1e12};
     for (int i = 0; i < TS_PROF_CURVE; i++) {

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""
+Device times of the same kernels by three profilers, in us a call:
+
+    bench/study/clocks.py --build DIR [--ncu PATH] [--out FILE] [--commit HASH]
+
+Ours measures `study kernels`; torch.profiler measures the same calls of the library, made from
+Python; ncu runs `study kernels --bare`. Each has a process or a turn of its own, because one tool
+at a time can use CUPTI. Needs PyTorch; without ncu its column is a dash. The exit status is 1 if a
+kernel above 20 us differs by more than 3 % from torch.profiler or 5 % from ncu.
+"""
+import argparse
+import csv
+import datetime
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+CALLS = 20
+NCU = ['--clock-control', 'none', '--cache-control', 'none', '--csv', '--metrics',
+       'gpu__time_duration.sum']
+# In the order of study_kernels(); part of the name that the row of our profile has.
+ORDER = ('mm((4096, 4096) bf16', 'mm((2048, 2048) f32', 'relu(', 'add(', 'softmax(', 'sum(')
+
+
+def run_study(build, *words):
+    program = next(path for path in (build / 'bench/study', build / 'study') if path.exists())
+    return [str(program), 'kernels', '--device', 'cuda', *words]
+
+
+def ours(build):
+    done = subprocess.run(run_study(build), check=True, capture_output=True, text=True)
+    rows = [line.split('\t') for line in done.stdout.splitlines() if '\t' in line][1:]
+    return {part: (name, float(us)) for name, us in rows for part in ORDER
+            if name.startswith(part)}
+
+
+def by_torch(build):
+    """The calls of study_kernels() on PyTorch's memory, under torch.profiler."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from peers import cuda
+    library, device = cuda.Library(build, torch), 'cuda'
+    matrix = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
+    single = torch.randn(2048, 2048, device=device)
+    big = torch.randn(64 << 20, device=device)
+    rows = torch.randn(8192, 8192, device=device)
+    calls = [('mm', [matrix, matrix]), ('mm', [single, single]), ('relu', [big]),
+             ('add', [big, big]), ('softmax', [rows, 1]), ('sum', [rows, [1], False])]
+    found = {}
+    for part, call in zip(ORDER, calls):
+        with library.scope():
+            sequence = library.sequence([call])
+            library.run(sequence, CALLS)
+            library.check(library.c.ts_synchronize(library.device))
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+                library.run(sequence, CALLS)
+                library.check(library.c.ts_synchronize(library.device))
+        found[part] = sum(event.self_device_time_total for event in profiled.key_averages()) / CALLS
+    return found
+
+
+def by_ncu(build, ncu):
+    """The kernels of each call, in order: a call may run several."""
+    done = subprocess.run([ncu, *NCU, *run_study(build, '--bare')], check=False,
+                          capture_output=True, text=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    rows = list(csv.DictReader(lines))
+    if not rows:
+        print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
+        return None
+    scale = {'nsecond': 1e-3, 'ns': 1e-3, 'usecond': 1, 'us': 1, 'msecond': 1e3, 'ms': 1e3}
+    times = [(row['Kernel Name'], float(row['Metric Value'].replace(',', ''))
+              * scale[row['Metric Unit']]) for row in rows]
+    # The program makes its arguments first; the kernels of the calls are the last CALLS rounds.
+    for count in range(len(ORDER), 4 * len(ORDER)):
+        last = times[-count * CALLS:]
+        names = [name for name, _ in last]
+        if len(last) == count * CALLS and names == names[:count] * CALLS:
+            return assign(last, count)
+    print('clocks: ncu did not see equal rounds', file=sys.stderr)
+    return None
+
+
+def assign(times, count):
+    """Median of each kernel of a round; extra kernels of a product (split K) belong to it."""
+    medians = [statistics.median(us for _, us in times[k::count]) for k in range(count)]
+    names = [name for name, _ in times[:count]]
+    found, k = {}, 0
+    for part in ORDER:
+        found[part] = medians[k]
+        k += 1
+        while k < count and part.startswith('mm') and 'splitK' in names[k]:
+            found[part] += medians[k]
+            k += 1
+    return found if k == count else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--build', type=Path, required=True)
+    parser.add_argument('--ncu', default='ncu')
+    parser.add_argument('--out')
+    parser.add_argument('--commit', default='unknown')
+    options = parser.parse_args()
+    mine = ours(options.build.resolve())
+    torchs = by_torch(options.build.resolve())
+    try:
+        ncus = by_ncu(options.build.resolve(), options.ncu)
+    except FileNotFoundError:
+        ncus = None
+    import torch
+    out = open(options.out, 'w', encoding='utf-8') if options.out else None
+    head = [f'# date: {datetime.date.today()}', f'# machine: {torch.cuda.get_device_name()}',
+            f'# commit: {options.commit}', f'# torch: {torch.__version__}',
+            '# command: bench/study/clocks.py --build build-cuda',
+            'call\tours_us\ttorch_profiler_us\tncu_us\tover_torch\tover_ncu']
+    wrong = 0
+    for line in head:
+        print(line, file=out or sys.stdout)
+    for part in ORDER:
+        name, us = mine[part]
+        ncu_us = ncus[part] if ncus else None
+        ratios = us / torchs[part], us / ncu_us if ncu_us else None
+        wrong += us > 20 and (abs(ratios[0] - 1) > 0.03
+                              or (ratios[1] is not None and abs(ratios[1] - 1) > 0.05))
+        row = '\t'.join([name, f'{us:.2f}', f'{torchs[part]:.2f}',
+                         f'{ncu_us:.2f}' if ncu_us else '-', f'{ratios[0]:.4f}',
+                         f'{ratios[1]:.4f}' if ratios[1] else '-'])
+        print(row)
+        if out:
+            print(row, file=out)
+    return 1 if wrong else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,242 @@
+/**
+ * @file proofs.c  Lessons that check the profiler: programs with a known regime, and device times
+ * of kernels beside those of other profilers.
+ */
+// SPDX-License-Identifier: MIT
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "study.h"
+
+static struct {
+    ts_device device;
+    ts_tensor *one, *big, *other, *matrix, *product, *sample, *up, *down;
+    ts_compiled *fused, *few, *many;
+} of;
+
+/* ---------------------------------------------------------------------------- regimes ---- */
+
+static ts_status tiny_calls(void)
+{
+    for (int i = 0; i < 20000; i++)
+        TS_TRY(ts_add_(of.one, of.one));
+    return TS_OK;
+}
+static ts_status copies(void)
+{
+    for (int i = 0; i < 20; i++)
+        TS_TRY(ts_copy_(of.other, of.big));
+    return TS_OK;
+}
+static ts_status additions(void)
+{
+    for (int i = 0; i < 20; i++)
+        TS_TRY(ts_add_out(of.other, of.other, of.big));
+    return TS_OK;
+}
+static ts_status products(void)
+{
+    for (int i = 0; i < 20; i++)
+        TS_TRY(ts_mm_out(of.product, of.matrix, of.matrix));
+    return TS_OK;
+}
+static ts_status sleeps(void)
+{
+    for (int i = 0; i < 10; i++) {
+        usleep(3000);
+        TS_TRY(ts_add_(of.one, of.one));
+        TS_TRY(ts_synchronize(of.device));
+    }
+    return TS_OK;
+}
+
+static ts_status multiply(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    ts_tensor *y = in[0];
+    for (int64_t i = 0; i < *(const int64_t *)ctx; i++)
+        TS_TRY(y = ts_mul_scalar(y, 1.0001));
+    *out = y;
+    return TS_OK;
+}
+static ts_status repeat(ts_compiled *c)
+{
+    for (int i = 0; i < 20; i++) {
+        TS_SCOPE;
+        ts_tensor *y;
+        TS_TRY(ts_compiled_call(c, &of.big, 1, &y, 1));
+    }
+    return TS_OK;
+}
+static ts_status few_multiplications(void) { return repeat(of.few); }
+static ts_status many_multiplications(void) { return repeat(of.many); }
+
+/** A batch of one through two layers: it loads all weights for few FLOPs. */
+static ts_status infer(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    ts_tensor *x = in[0];
+    for (int i = 0; i < 8; i++)
+        TS_TRY(x = ts_linear(ts_relu(ts_linear(x, of.up, TS_NONE)), of.down, TS_NONE));
+    *out = x;
+    return TS_OK;
+}
+static ts_status single_samples(void)
+{
+    for (int i = 0; i < 20; i++) {
+        TS_SCOPE;
+        ts_tensor *y;
+        TS_TRY(ts_compiled_call(of.fused, &of.sample, 1, &y, 1));
+    }
+    return TS_OK;
+}
+
+/** Share of the verdict's kind of time, in percent. */
+static double share_of(const ts_profile_shares *s, const char *verdict)
+{
+    switch (verdict[0]) {
+    case 'c': return 100 * s->compute;
+    case 'm': return 100 * s->memory;
+    default: return 100 * (strncmp(verdict, "over", 4) == 0 ? s->overhead : s->outside);
+    }
+}
+
+static ts_status check(study *s, const char *name, const char *expected, ts_status (*run)(void),
+                       bool *wrong)
+{
+    enum { TRIES = 4 }; /* other work on the machine takes time from any regime */
+    ts_profile_shares shares = {.size = sizeof shares};
+    for (int i = 0; i < TRIES; i++) {
+        TS_TRY(run());
+        TS_TRY(run()); /* warm: loads, compiles and captures */
+        TS_TRY(ts_synchronize(s->device));
+        TS_TRY(ts_prof_start(NULL));
+        ts_status status = run();
+        if (status == TS_OK)
+            status = ts_synchronize(s->device);
+        TS_TRY(ts_prof_stop());
+        TS_TRY(status);
+        ts_profile *p = ts_profile_take();
+        TS_TRY(p);
+        TS_TRY(ts_profile_get_shares(p, &shares));
+        if (getenv("STUDY_TABLES"))
+            ts_profile_write(p, stderr, TS_PROFILE_TABLES);
+        ts_profile_free(p);
+        if (strcmp(shares.verdict, expected) == 0)
+            break;
+    }
+    *wrong = *wrong || strcmp(shares.verdict, expected) != 0;
+    study_row(s, "%s\t%s\t%s\t%.1f", name, expected, shares.verdict,
+              share_of(&shares, expected));
+    return ts_progress_step(s->progress, TS_NONE);
+}
+
+/** Programs with a planted regime. An error if a verdict differs. */
+ts_status study_regimes(study *s)
+{
+    static int64_t few = 2, many = 256;
+    const int64_t n = s->gpu ? 256 << 20 : 8 << 20, size = s->gpu ? 8192 : 768,
+                  width = s->gpu ? 8192 : 2048;
+    const ts_dtype half = s->gpu ? TS_BF16 : TS_F32;
+    bool wrong = false;
+    TS_NO_GRAD;
+    of.device = s->device;
+    of.one = study_normal(s, TS_SIZES(1), TS_F32);
+    of.big = study_normal(s, TS_SIZES(n), TS_F32);
+    of.other = study_normal(s, TS_SIZES(n), TS_F32);
+    of.matrix = study_normal(s, TS_SIZES(size, size), half);
+    of.product = study_normal(s, TS_SIZES(size, size), half);
+    of.sample = study_normal(s, TS_SIZES(1, width), half);
+    of.up = study_normal(s, TS_SIZES(width, width), half);
+    TS_TRY(of.down = study_normal(s, TS_SIZES(width, width), half));
+    TS_TRY(of.few = ts_compile(multiply, &few, NULL));
+    TS_TRY(of.many = ts_compile(multiply, &many, NULL));
+    TS_TRY(of.fused = ts_compile(infer, NULL, TS_OPTS(ts_compile_opts, .graph = s->gpu)));
+    const struct {
+        const char *name, *expected;
+        ts_status (*run)(void);
+        bool anywhere;
+    } programs[] = {
+        {"20,000 additions of one element", "overhead-bound", tiny_calls, true},
+        /* idle time of a device is overhead, whatever the host does */
+        {"a sleep between calls", s->gpu ? "overhead-bound" : "outside-bound", sleeps, true},
+        {"copies of a large array", "memory-bound", copies, true},
+        {"additions of large arrays", "memory-bound", additions, true},
+        {"products of large matrices", "compute-bound", products, true},
+        {"one sample through 16 layers, compiled", "memory-bound", single_samples, true},
+        {"2 multiplications, one fused group", "memory-bound", few_multiplications, false},
+        {"256 multiplications, one fused group", "compute-bound", many_multiplications, false},
+    };
+    ts_status status = TS_OK;
+    for (int i = 0; i < (int)(sizeof programs / sizeof *programs) && status == TS_OK; i++)
+        if (programs[i].anywhere || s->gpu) /* a fused group has no row on the CPU */
+            status = check(s, programs[i].name, programs[i].expected, programs[i].run, &wrong);
+    ts_compiled_free(of.few);
+    ts_compiled_free(of.many);
+    ts_compiled_free(of.fused);
+    TS_TRY(status);
+    return wrong ? ts_error_set(TS_ERR_VALUE, "study: a program got another verdict than expected")
+                 : TS_OK;
+}
+
+/* ---------------------------------------------------------------------------- kernels ---- */
+
+/** The calls of clocks.py, which makes the same ones through ts_call_boxed(). */
+ts_status study_kernels(study *s)
+{
+    enum { CALLS = 20, SHAPES = 6 };
+    TS_NO_GRAD;
+    ts_tensor *matrix = study_normal(s, TS_SIZES(4096, 4096), TS_BF16),
+              *single = study_normal(s, TS_SIZES(2048, 2048), TS_F32),
+              *big = study_normal(s, TS_SIZES(64 << 20), TS_F32),
+              *rows = study_normal(s, TS_SIZES(8192, 8192), TS_F32);
+    TS_TRY(rows);
+    TS_TRY(big);
+    for (int pass = 0; pass < (s->half ? 1 : 2); pass++) { /* the first loads kernels */
+        if (pass)
+            TS_TRY(ts_prof_start(NULL));
+        for (int i = 0; i < CALLS; i++) {
+            TS_SCOPE;
+            TS_TRY(ts_mm(matrix, matrix));
+            TS_TRY(ts_mm(single, single));
+            TS_TRY(ts_relu(big));
+            TS_TRY(ts_add(big, big));
+            TS_TRY(ts_softmax(rows, 1));
+            TS_TRY(ts_sum_dim(rows, 1, false));
+        }
+        TS_TRY(ts_synchronize(s->device));
+    }
+    if (s->half)
+        return TS_OK;
+    TS_TRY(ts_prof_stop());
+    char *text = NULL;
+    size_t bytes;
+    ts_profile *p = ts_profile_take();
+    TS_TRY(p);
+    FILE *memory = open_memstream(&text, &bytes);
+    ts_status status = memory ? ts_profile_write(p, memory, TS_PROFILE_CSV)
+                              : ts_error_set(TS_ERR_MEMORY, "study: no memory");
+    ts_profile_free(p);
+    if (memory)
+        fclose(memory);
+    for (char *line = text; line && status == TS_OK; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        /* op,layer,phase,"scope","call",dtype,calls,...: device_ns is the 10th after the call */
+        char *call = strstr(line, ",\""), *at = call ? strstr(call + 2, ",\"") : NULL;
+        if (!*line)
+            break;
+        call = at && at < line + strcspn(line, "\n") ? at + 2 : NULL;
+        if (!call)
+            continue;
+        int length = (int)strcspn(call, "\"");
+        char *rest = call + length;
+        for (int i = 0; i < 11 && rest; i++)
+            rest = strchr(rest + 1, ',');
+        double ns = rest ? atof(rest + 1) : 0;
+        if (ns > 0)
+            study_row(s, "%.*s\t%.3f", length, call, ns / 1e3 / CALLS);
+    }
+    free(text);
+    return status;
+}
