@@ -3,7 +3,7 @@
  * Times products of random normal numbers on a GPU: microseconds of device time and TFLOP/s.
  *
  *   bench_cuda_matmul stairs             M from 128 to 4352, N = K = 4096, bf16
- *   bench_cuda_matmul inner              K near 4096 and 768, N near 50257, for TS_CUDA_MATMUL=direct
+ *   bench_cuda_matmul inner              K near 4096; N near 50257
  *   bench_cuda_matmul M N K [LAYOUT] ... each product; LAYOUT: nn (default), nt, tn, tt, or
  *                                        linear, backward (with bias, weight (N, K))
  *

@@ -50,10 +50,9 @@ ts_device_row *ts_device_find(ts_device_sums *s, uint64_t row);
 /** Part of ts_device_timeline(): divides the idle time from first_ns to last_ns on the device's
  *  clock by cause, row, scope and layer. s->work is sorted by begin. Error: TS_ERR_MEMORY. */
 ts_status ts_device_idle(ts_device_sums *s, ts_profile *p, int64_t first_ns, int64_t last_ns);
-/** Measures the ceilings of a device (bandwidth by size, FLOP/s in f32 and bf16) with the library's
- *  operators, in about a second, or reads the file of an earlier measurement; later calls of the process
- *  for the same device return the kept result. Sets
- *  part->machine and measured. Errors: those of the operators and of the device. */
+/** Measures the ceilings of a device with the library's operators, in about a second, or reads the
+ *  file of an earlier measurement. Later calls of the process for the same device return the kept
+ *  result. Sets part->machine and measured. Errors: those of the operators and of the device. */
 ts_status ts_device_measure(ts_device device, ts_device_part *part);
 /** Measures the ceilings of the recorded device, if there is one, when the recording ends. At the
  *  exit of the process this may be too late, because libraries that the device needs have ended.

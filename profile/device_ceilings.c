@@ -1,6 +1,7 @@
 /**
  * @file device_ceilings.c  Ceilings of a device, measured with the library's operators between
- * events: matrix products in f32 and bf16, and copies of several sizes.
+ * events: matrix products in f32 and bf16, a fused chain of f32 multiplications and additions, and
+ * copies of several sizes.
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
@@ -14,11 +15,13 @@
 #include "core/testing.h"
 #include "dispatch/timers.h"
 #include "include/tessera/check.h"
+#include "include/tessera/compile.h"
 #include "include/tessera/ops.h"
 #include "profile/device.h"
 
 typedef struct pair {
     ts_tensor *to, *from;
+    ts_compiled *chain;
 } pair;
 
 static ts_status multiply(const pair *x)
@@ -29,11 +32,19 @@ static ts_status copy(const pair *x)
 {
     return ts_copy_(x->to, x->from) ? TS_OK : ts_error_code();
 }
+static ts_status run_chain(const pair *x)
+{
+    ts_tensor *y;
+    TS_TRY(ts_compiled_call(x->chain, (ts_tensor *const *)&x->from, 1, &y, 1));
+    ts_drop(y);
+    return TS_OK;
+}
 
 /** Sets *ns to the time per call of the fastest of several runs. Each run queues `calls` calls
- *  between two events; the first run is a warm-up. */
+ *  between two events; the first run is a warm-up. first: a product that keeps the device busy
+ *  while the host queues short calls; NULL: none. */
 static ts_status measure(ts_device device, ts_status (*run)(const pair *x), const pair *x,
-                         int calls, double *ns)
+                         const pair *first, int calls, double *ns)
 {
     enum { RUNS = 6 };
     ts_event *begin = NULL, *end = NULL;
@@ -43,7 +54,10 @@ static ts_status measure(ts_device device, ts_status (*run)(const pair *x), cons
         status = ts_event_new(device, &end);
     for (int i = 0; i < RUNS && status == TS_OK; i++) {
         double ms = 0;
-        status = ts_event_record(device, begin);
+        if (first)
+            status = multiply(first);
+        if (status == TS_OK)
+            status = ts_event_record(device, begin);
         for (int k = 0; k < calls && status == TS_OK; k++)
             status = run(x);
         if (status == TS_OK)
@@ -75,11 +89,46 @@ static ts_status measure_product(ts_device device, ts_dtype dtype, int64_t n, do
 {
     TS_SCOPE;
     double ns;
-    pair x = {ts_empty_on(TS_SIZES(n, n), dtype, device), numbers(n, dtype, device)};
+    pair x = {ts_empty_on(TS_SIZES(n, n), dtype, device), numbers(n, dtype, device), NULL};
     if (!x.to || !x.from)
         return ts_error_code();
-    TS_TRY(measure(device, multiply, &x, 4, &ns));
+    TS_TRY(measure(device, multiply, &x, NULL, 4, &ns));
     *rate = 2e9 * (double)n * (double)n * (double)n / ns;
+    return TS_OK;
+}
+
+enum { CHAIN = 30 };
+
+/** CHAIN multiplications and as many additions of each element. */
+static ts_status make_chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    ts_tensor *y = in[0];
+    for (int i = 0; i < CHAIN; i++)
+        TS_TRY(y = ts_add_scalar(ts_mul_scalar(y, 0.999), 1e-3));
+    *out = y;
+    return TS_OK;
+}
+
+/** Rate of elementwise arithmetic: a fused chain on an array that the second-level cache holds.
+ *  *rate is unchanged if calls are not fused (TS_COMPILE), or if the device has no fused groups. */
+static ts_status measure_chain(ts_device device, double *rate)
+{
+    TS_SCOPE;
+    enum { LENGTH = 4 << 20 };
+    double ns = 0;
+    pair x = {NULL, ts_fill_(ts_empty_on(TS_SIZES(LENGTH), TS_F32, device), 0.5),
+              ts_compile(make_chain, NULL, NULL)};
+    ts_status status = TS_STATUS_OF(x.from);
+    if (status == TS_OK)
+        status = TS_STATUS_OF(x.chain);
+    if (status == TS_OK)
+        status = measure(device, run_chain, &x, NULL, 8, &ns);
+    ts_compile_stats stats = ts_compiled_get_stats(x.chain);
+    ts_compiled_free(x.chain);
+    TS_TRY(status);
+    if (stats.groups == 1 && stats.kernels + stats.kernels_read > 0)
+        *rate = 2e9 * CHAIN * LENGTH / ns;
     return TS_OK;
 }
 
@@ -87,7 +136,12 @@ static ts_status measure_product(ts_device device, ts_dtype dtype, int64_t n, do
  *  because such copies are bound by their launch. */
 static ts_status measure_copies(ts_device device, ts_prof_machine *m)
 {
-    enum { FIRST = 3 };
+    enum { FIRST = 3, BUSY = 4096 };
+    TS_SCOPE;
+    pair busy = {ts_empty_on(TS_SIZES(BUSY, BUSY), TS_F32, device), numbers(BUSY, TS_F32, device),
+                 NULL};
+    if (!busy.to || !busy.from)
+        return ts_error_code();
     for (int i = TS_PROF_CURVE - 1; i >= 0; i--) {
         TS_SCOPE;
         int64_t bytes = (int64_t)32768 << 2 * i;
@@ -98,10 +152,10 @@ static ts_status measure_copies(ts_device device, ts_prof_machine *m)
             continue;
         }
         pair x = {ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device),
-                  ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device)};
+                  ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device), NULL};
         if (!x.to || !x.from)
             return ts_error_code();
-        TS_TRY(measure(device, copy, &x, i < 6 ? 64 : 4, &ns));
+        TS_TRY(measure(device, copy, &x, &busy, i < 6 ? 64 : 4, &ns));
         m->bandwidth[i] = 2e9 * (double)bytes / ns;
         /* a smaller size is at least as fast, unless its launches limit it */
         if (i + 1 < TS_PROF_CURVE && m->bandwidth[i] < m->bandwidth[i + 1])
@@ -130,6 +184,7 @@ static ts_status measure_device(void *ctx, ts_prof_machine *m)
     TS_TRY(measure_product(device, TS_BF16, 8192, &m->half_flops));
     TS_TRY(measure_copies(device, m));
     m->vector_flops = m->gemm_flops;
+    TS_TRY(measure_chain(device, &m->vector_flops));
     m->measured_at = (double)time(NULL);
     return TS_OK;
 }

@@ -240,9 +240,9 @@ ts_status ts_prof_measure_calls(void);
 /** Fills *machine with the ceilings (from the cache file, or measured) and with the last result of
  *  ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);
-/** Fills *m with the ceilings from the file of a processor or device, or with measure(ctx, m), which
- *  it then stores in the file. m->threads is set. identity: text that differs between processors or
- *  devices; NULL: there is no file. anew: measures even if the file exists. */
+/** Fills *m with the ceilings from the file of a processor or device, or with measure(ctx, m), and
+ *  then stores them in the file. m->threads is set. identity: text that differs between processors
+ *  or devices; NULL: there is no file. anew: measures even if the file exists. */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);

@@ -27,9 +27,12 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/** Waits for the first device of each backend. */
+/** Waits for the thread's default device, for the device of the last profile, and for the first
+ *  device of each backend. A device that nothing uses is not opened. */
 static ts_status wait_for_devices(void)
 {
+    TS_TRY(ts_synchronize(ts_default_device()));
+    TS_TRY(ts_synchronize(ts_device_of_times()));
     for (uint8_t k = 1; k < TS_KEY_LAZY; k++) {
         const ts_backend *b = ts_backend_of((ts_device){k, 0});
         if (b && b->synchronize && ts_device_count(k) > 0)
@@ -87,25 +90,40 @@ static ts_status time_knob(const trial *t, ts_knob *k)
 
 /* -------------------------------------------------------------------------- predictions ---- */
 
-/** Shortest time in ns of a matrix product on a device. */
-static ts_status time_product(ts_device device, ts_gemm_sizes s, ts_dtype dtype, double *ns)
+/** Runs the op of a row again, with tensors of other sizes. */
+typedef struct again {
+    ts_tensor *a, *b, *gradient;
+} again;
+
+static ts_status run_again(const again *x)
+{
+    TS_SCOPE;
+    ts_tensor *d[3];
+    return x->gradient ? ts_linear_backward(x->gradient, x->a, x->b, &d[0], &d[1], &d[2])
+                       : TS_STATUS_OF(ts_mm(x->a, x->b));
+}
+
+/** Shortest time in ns of a matrix product on a device. backward: both products of
+ *  linear_backward, of a gradient (m, k) and a weight (k, n). */
+static ts_status time_product(ts_device device, ts_gemm_sizes s, bool backward, ts_dtype dtype,
+                              double *ns)
 {
     enum { RUNS = 4 };
     TS_SCOPE;
     PLAIN_CALLS;
-    ts_tensor *a = ts_fill_(ts_empty_on(TS_SIZES(s.m, s.k), dtype, device), 0.37),
-              *b = ts_fill_(ts_empty_on(TS_SIZES(s.k, s.n), dtype, device), 0.71),
-              *out = ts_empty_on(TS_SIZES(s.m, s.n), dtype, device);
-    TS_TRY(a);
-    TS_TRY(b);
-    TS_TRY(out);
+    again x = {.b = ts_fill_(ts_empty_on(TS_SIZES(s.k, s.n), dtype, device), 0.71)};
+    TS_TRY(x.b);
+    TS_TRY(x.a = ts_fill_(ts_empty_on(backward ? (int64_t[]){s.m, s.n} : (int64_t[]){s.m, s.k}, 2,
+                                      dtype, device), 0.37));
+    if (backward)
+        TS_TRY(x.gradient = ts_fill_(ts_empty_on(TS_SIZES(s.m, s.k), dtype, device), 0.53));
     int64_t calls = 1;
     *ns = 1e30;
     for (int run = 0; run < RUNS; run++) {
         TS_TRY(wait_for_devices());
         double begin = seconds();
         for (int64_t i = 0; i < calls; i++)
-            TS_TRY(ts_mm_out(out, a, b));
+            TS_TRY(run_again(&x));
         TS_TRY(wait_for_devices());
         double took = seconds() - begin;
         if (run && 1e9 * took / (double)calls < *ns) /* the first run warms up */
@@ -122,6 +140,17 @@ static int64_t replaced(int64_t size, const ts_knob *k)
     return k->kind == TS_KNOB_PADDING && size == *k->value ? k->trial : size;
 }
 
+/** True if the row is a matrix product that time_product() can run; sets *s and *dtype. */
+static bool is_timed(const ts_profile *p, const ts_entry *e, ts_gemm_sizes *s, ts_dtype *dtype)
+{
+    bool half = strcmp(e->dtype, "bf16") == 0;
+    *dtype = half ? TS_BF16 : TS_F32;
+    return e->kernel && e->product && ts_advice_share(p, ts_entry_time(p, e)) >= 0.002 &&
+           ts_advice_product(e, s) && (half || strcmp(e->dtype, "f32") == 0);
+}
+
+static bool is_backward(const ts_entry *e) { return strcmp(e->op, "linear_backward") == 0; }
+
 /** Adds to *gain the share of the profile's time that its matrix products save with the knob's
  *  trial value (another size, or bf16). Each product is timed as it is and as changed. */
 static ts_status predict_products(const ts_profile *p, const ts_knob *k, double *gain)
@@ -130,18 +159,16 @@ static ts_status predict_products(const ts_profile *p, const ts_knob *k, double 
     for (int64_t i = 0; i < p->count; i++) {
         const ts_entry *e = &p->entries[i];
         ts_gemm_sizes s;
+        ts_dtype dtype;
         double share = ts_advice_share(p, ts_entry_time(p, e)), before, after;
-        bool half = strcmp(e->dtype, "bf16") == 0;
-        if (!e->kernel || !e->product || share < 0.002 || !ts_advice_product(e, &s) ||
-            (!half && strcmp(e->dtype, "f32") != 0))
+        if (!is_timed(p, e, &s, &dtype))
             continue;
         ts_gemm_sizes padded = {replaced(s.m, k), replaced(s.k, k), replaced(s.n, k)};
-        bool casts = k->kind == TS_KNOB_AUTOCAST && !half;
+        bool casts = k->kind == TS_KNOB_AUTOCAST && dtype == TS_F32;
         if (!casts && memcmp(&s, &padded, sizeof s) == 0)
             continue;
-        ts_dtype dtype = half ? TS_BF16 : TS_F32;
-        TS_TRY(time_product(device, s, dtype, &before));
-        TS_TRY(time_product(device, padded, casts ? TS_BF16 : dtype, &after));
+        TS_TRY(time_product(device, s, is_backward(e), dtype, &before));
+        TS_TRY(time_product(device, padded, is_backward(e), casts ? TS_BF16 : dtype, &after));
         *gain += share * (1 - after / before);
     }
     return TS_OK;
@@ -159,29 +186,64 @@ static double unprofiled(const ts_profile *p, double share, bool idle, double ns
     return of > 0 ? of / ns : 0;
 }
 
-/** Share of a step's time that does not grow with the batch: overhead, idle time, and updates of
- *  parameters. ns: time of a step without a profile. */
-static double fixed_share(const ts_profile *p, double ns)
+/** True if `calls` has a kernel row of the same call: its sizes do not depend on the batch. */
+static bool has_call(const ts_profile *calls, const ts_entry *e)
 {
-    double fixed = unprofiled(p, p->shares.overhead, true, ns), updates = 0;
-    for (int64_t i = 0; i < p->count; i++)
-        if (p->entries[i].kernel && p->entries[i].update)
-            updates += ts_advice_share(p, ts_entry_time(p, &p->entries[i]) -
-                                              p->entries[i].overhead_ns);
-    fixed += unprofiled(p, updates, false, ns);
-    return fixed < 1 ? fixed : 1;
+    for (int64_t i = 0; i < calls->count; i++)
+        if (calls->entries[i].kernel && strcmp(calls->entries[i].call, e->call) == 0)
+            return true;
+    return false;
 }
 
+/** Sets *gain to the share of a sample's time that a batch of `factor` times as many samples saves:
+ *  of overhead, idle time, and calls whose sizes do not grow, all but 1 / factor; of matrix
+ *  products, what time_product() finds. calls: a profile of steps with the trial value, of which
+ *  only the sizes are read. ns: time of a step without a profile. */
+static ts_status predict_batch(const ts_profile *p, const ts_profile *calls, double factor,
+                               double ns, double *gain)
+{
+    ts_device device = ts_profile_is_of_device(p) ? ts_device_of_times() : TS_DEVICE_CPU;
+    double fixed = unprofiled(p, p->shares.overhead, true, ns), work = 0, products = 0;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        double share = ts_advice_share(p, ts_entry_time(p, e) - e->overhead_ns), before, after;
+        ts_gemm_sizes s;
+        ts_dtype dtype;
+        if (!e->kernel)
+            continue;
+        if (e->update || has_call(calls, e)) {
+            work += share;
+        } else if (is_timed(p, e, &s, &dtype)) {
+            ts_gemm_sizes larger = {(int64_t)((double)s.m * factor), s.k, s.n};
+            TS_TRY(time_product(device, s, is_backward(e), dtype, &before));
+            TS_TRY(time_product(device, larger, is_backward(e), dtype, &after));
+            products += share * (1 - after / before / factor);
+        }
+    }
+    fixed += unprofiled(p, work, false, ns);
+    *gain = (fixed < 1 ? fixed : 1) * (1 - 1 / factor) + unprofiled(p, products, false, ns);
+    return TS_OK;
+}
+
+static ts_profile *profile_steps(const trial *t, int64_t steps);
+
 /** Sets k->predicted. ns: time of a step without a profile. */
-static ts_status predict(const ts_profile *p, ts_knob *k, double ns)
+static ts_status predict(const trial *t, const ts_profile *p, ts_knob *k, double ns)
 {
     double late = ts_profile_is_of_device(p) ? unprofiled(p, ts_advice_late_host(p), true, ns) : 0;
     double factor = *k->value ? (double)k->trial / (double)*k->value : 1;
     k->predicted = 0;
     switch (k->kind) {
-    case TS_KNOB_BATCH:
-        k->predicted = factor > 0 ? fixed_share(p, ns) * (1 - 1 / factor) : 0;
-        return TS_OK;
+    case TS_KNOB_BATCH: {
+        const int64_t own = *k->value;
+        *k->value = k->trial;
+        ts_profile *calls = profile_steps(t, 1);
+        *k->value = own;
+        TS_TRY(calls);
+        ts_status status = predict_batch(p, calls, factor, ns, &k->predicted);
+        ts_profile_free(calls);
+        return status;
+    }
     case TS_KNOB_PADDING:
     case TS_KNOB_AUTOCAST: return predict_products(p, k, &k->predicted);
     case TS_KNOB_COMPILE:
@@ -258,15 +320,15 @@ static ts_status check_knobs(const ts_knob *knobs, int count)
     return TS_OK;
 }
 
-/** Runs warm-up steps, then profiles t->steps steps. NULL with an error. */
-static ts_profile *profile_steps(const trial *t)
+/** Runs warm-up steps, then profiles `steps` steps. NULL with an error. */
+static ts_profile *profile_steps(const trial *t, int64_t steps)
 {
     TS_TRY_NULL(run_steps(t, t->warmup));
     TS_TRY_NULL(wait_for_devices());
     TS_TRY_NULL(ts_prof_start(NULL));
     ts_prof_step(); /* marks the steps itself, so that programs without updates have steps */
     ts_status status = TS_OK;
-    for (int64_t i = 0; i < t->steps && status == TS_OK; i++) {
+    for (int64_t i = 0; i < steps && status == TS_OK; i++) {
         status = run_steps(t, 1);
         ts_prof_step();
     }
@@ -286,13 +348,13 @@ ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs,
         return ts_error_set(TS_ERR_VALUE, "prof_try: expected no negative counts");
     trial t = {step, user, o.warmup ? o.warmup : 3, o.steps ? o.steps : 10,
                o.rounds ? (int)o.rounds : 3};
-    ts_profile *p = profile_steps(&t);
+    ts_profile *p = profile_steps(&t, t.steps);
     if (!p)
         return ts_error_code();
     double ns = 0;
     ts_status status = time_block(&t, &ns);
     for (int i = 0; i < count && status == TS_OK; i++)
-        status = predict(p, &knobs[i], ns);
+        status = predict(&t, p, &knobs[i], ns);
     for (int i = 0; i < count && status == TS_OK; i++) {
         ts_knob *k = &knobs[i];
         status = time_knob(&t, k);

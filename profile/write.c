@@ -245,13 +245,13 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
     else
         fprintf(out, " of %.3f s", s->wall_ns / 1e9);
     fprintf(out, " in %d thread%s\n", p->threads, p->threads == 1 ? "" : "s");
+    const ts_prof_machine *d = &p->device.machine;
     if (p->device.measured)
         fprintf(out,
-                "ceilings of %s: %.0f GFLOP/s in f32 products, %.0f in 16 bits, %.0f GB/s (cache "
-                "to %.0f)\n",
-                p->device.machine.name, p->device.machine.gemm_flops / 1e9,
-                p->device.machine.half_flops / 1e9, ts_machine_bandwidth(&p->device.machine, 0) / 1e9,
-                ts_machine_bandwidth(&p->device.machine, 1) / 1e9);
+                "ceilings of %s: %.0f GFLOP/s in f32 products, %.0f in 16 bits, %.0f elementwise, "
+                "%.0f GB/s (cache to %.0f)\n",
+                d->name, d->gemm_flops / 1e9, d->half_flops / 1e9, d->vector_flops / 1e9,
+                ts_machine_bandwidth(d, 0) / 1e9, ts_machine_bandwidth(d, 1) / 1e9);
     if (p->measured)
         fprintf(out,
                 "ceilings of %s, %d threads: %.1f GFLOP/s in products, %.1f elementwise, %.1f GB/s "

@@ -93,12 +93,31 @@ ts_status study_train(study *s)
     return end(&t, status);
 }
 
-/** ts_prof_try() with the knobs that change the model. */
+static ts_status try_knobs(study *s, training *t, ts_knob *knobs, int n)
+{
+    char model[64];
+    snprintf(model, sizeof model, "%s, B %lld, %s%s", s->model, (long long)t->batch,
+             t->half ? "bf16" : "f32", t->compiled ? ", compiled" : "");
+    TS_TRY(ts_prof_try(step, t, knobs, n,
+                       TS_OPTS(ts_try_opts, .out = stderr, .steps = s->steps)));
+    for (int i = 0; i < n; i++) {
+        const ts_knob *k = &knobs[i];
+        study_row(s, "%s\t%s\t%lld\t%lld\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f", model, k->name,
+                  (long long)*k->value, (long long)k->trial, k->before_ns / 1e6,
+                  k->after_ns / 1e6, 100 * k->predicted, 100 * k->measured,
+                  k->predicted != 0 ? k->measured / k->predicted : NAN);
+    }
+    return TS_OK;
+}
+
+/** ts_prof_try() with the knobs that change the model; on a GPU then a graph of the compiled
+ *  step. */
 ts_status study_try(study *s)
 {
     training t;
     TS_TRY(choose(s, &t));
-    ts_knob knobs[5];
+    ts_knob knobs[4], graph = {.name = "graph", .kind = TS_KNOB_GRAPH, .value = &t.graph,
+                               .trial = 1};
     int n = 0;
     knobs[n++] = (ts_knob){.name = "batch", .kind = TS_KNOB_BATCH, .value = &t.batch,
                            .trial = 2 * t.batch};
@@ -110,20 +129,10 @@ ts_status study_try(study *s)
                                .trial = 1};
     knobs[n++] = (ts_knob){.name = "compile", .kind = TS_KNOB_COMPILE, .value = &t.compiled,
                            .trial = 1};
-    if (s->gpu)
-        knobs[n++] = (ts_knob){.name = "graph", .kind = TS_KNOB_GRAPH, .value = &t.graph,
-                               .trial = 1};
-    char model[64];
-    snprintf(model, sizeof model, "%s, B %lld, %s", s->model, (long long)t.batch,
-             t.half ? "bf16" : "f32");
-    ts_status status = ts_prof_try(step, &t, knobs, n,
-                                   TS_OPTS(ts_try_opts, .out = stderr, .steps = s->steps));
-    for (int i = 0; i < n && status == TS_OK; i++) {
-        const ts_knob *k = &knobs[i];
-        study_row(s, "%s\t%s\t%lld\t%lld\t%.3f\t%.3f\t%.2f\t%.2f\t%.2f", model, k->name,
-                  (long long)*k->value, (long long)k->trial, k->before_ns / 1e6,
-                  k->after_ns / 1e6, 100 * k->predicted, 100 * k->measured,
-                  k->predicted != 0 ? k->measured / k->predicted : NAN);
+    ts_status status = try_knobs(s, &t, knobs, n);
+    if (status == TS_OK && s->gpu) {
+        t.compiled = 1;
+        status = try_knobs(s, &t, &graph, 1);
     }
     return end(&t, status);
 }
@@ -157,8 +166,7 @@ static ts_status five_steps(void *ctx, double *us)
     return TS_OK;
 }
 
-/** Rounds of: before a profile, during it, after it. Before round 0 no profile has run; later
- *  rounds compare the state after a stop with the state of a fresh start. */
+/** Rounds before the first profile of the process; then rounds during and after a profile. */
 static ts_status compare_states(study *s, const char *what, ts_status (*run)(void *, double *),
                                 void *ctx)
 {
@@ -170,9 +178,12 @@ static ts_status compare_states(study *s, const char *what, ts_status (*run)(voi
         TS_TRY(run(ctx, &us[0][round]));
     for (int round = 0; round < ROUNDS; round++) {
         TS_TRY(ts_prof_start(NULL));
-        ts_status status = run(ctx, &us[1][round]);
+        ts_status status = run(ctx, &warm);
+        if (status == TS_OK)
+            status = run(ctx, &us[1][round]);
         TS_TRY(ts_prof_stop());
         TS_TRY(status);
+        TS_TRY(run(ctx, &warm)); /* the device was idle while the recording ended */
         TS_TRY(run(ctx, &us[2][round]));
     }
     for (int i = 0; i < STATES; i++) {

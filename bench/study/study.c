@@ -19,9 +19,10 @@ static const lesson lessons[] = {
     {"repeat", "repeated multiplications and cosines of one array: when memory-bound turns "
                "compute-bound",
      "op\trepeats\tmode\tus\tGFLOP_per_s\tGB_per_s", study_repeat,
-     "Repeated multiplication of one array", "multiplications of each element", "time (µs)", true, true, 0, 0, 0},
-    {"softmax", "softmax of composed ops, the same ops as one compiled function, and the operator",
-     "rows\twidth\tway\tus\tGB_per_s", study_softmax, "Softmax of 8,192 rows",
+     "Repeated multiplication of one array", "multiplications of each element", "time (µs)", true,
+     true, 0, 0, 0},
+    {"softmax", "softmax of composed ops, as one compiled function, and as one operator",
+     "rows\twidth\tway\tus\tGB_per_s", study_softmax, "Softmax of 8,192 rows, f32",
      "elements of a row", "GB/s of the least bytes", true, false, 2, 1, 4},
     {"batch", "two wide layers over growing batches: latency, throughput",
      "batch\tus\tover_half_batch\tsamples_per_s", study_batch, "Two layers, by batch size",
@@ -35,7 +36,8 @@ static const lesson lessons[] = {
      "elements\tstations\tns", study_layers, "Share of an addition that is not its kernel",
      "elements", "% of the time", true, false, 0, 0, 0},
     {"precision", "matrix products and additions by dtype: rates and errors",
-     "op\tdtype\tus\trate\tunit\trelative_error", study_precision, NULL, NULL, NULL, false, false, 0, 0, 0},
+     "op\tdtype\tus\trate\tunit\trelative_error", study_precision, NULL, NULL, NULL, false,
+     false, 0, 0, 0},
     {"classes", "time and FLOPs of a profile.json by class of operators",
      "program\tclass\tcalls\tflops_percent\ttime_percent", study_classes,
      "A training step by class of operators", "% of the step", NULL, false, false, 0, 0, 0},
@@ -45,9 +47,11 @@ static const lesson lessons[] = {
      "model\tknob\tfrom\tto\tbefore_ms\tafter_ms\tpredicted_percent\tmeasured_percent\tratio",
      study_try, NULL, NULL, NULL, false, false, 0, 0, 0},
     {"cost", "steps and launches before, during and after a profile",
-     "what\tstate\tshortest_us\tmedian_us\tover_before", study_cost, NULL, NULL, NULL, false, false, 0, 0, 0},
+     "what\tstate\tshortest_us\tmedian_us\tover_before", study_cost, NULL, NULL, NULL, false,
+     false, 0, 0, 0},
     {"regimes", "planted programs and the verdicts that their profiles get",
-     "program\texpected\tverdict\tshare_percent", study_regimes, NULL, NULL, NULL, false, false, 0, 0, 0},
+     "program\texpected\tverdict\tshare_percent", study_regimes, NULL, NULL, NULL, false,
+     false, 0, 0, 0},
     {"kernels", "device times of kernels, by the profiler; with --bare without a profile, for "
                 "other profilers (clocks.py)",
      "call\tus", study_kernels, NULL, NULL, NULL, false, false, 0, 0, 0},
@@ -184,7 +188,7 @@ static ts_status add_peers(study *s, const lesson *l, const char *path)
 static ts_status draw(const study *s, const lesson *l, const char *path)
 {
     char title[160];
-    snprintf(title, sizeof title, "%s, %s", l->title, ts_device_name(s->device));
+    snprintf(title, sizeof title, "%s, %s", l->title, s->gpu ? "on a GPU" : "on a CPU");
     ts_chart *chart = ts_chart_new(TS_OPTS(ts_chart_opts, .title = title, .x_title = l->x_title,
                                            .y_title = l->y_title, .log_x = l->log_x,
                                            .log_y = l->log_y, .width = 640,
@@ -204,14 +208,16 @@ static ts_status draw(const study *s, const lesson *l, const char *path)
 }
 
 /** Writes date, machine, commit and command of a table. */
-static void write_head(study *s, const lesson *l, const char *commit, int argc, char **argv)
+static ts_status write_head(study *s, const lesson *l, const char *commit, int argc, char **argv)
 {
     char date[16];
+    ts_prof_machine m = {.size = sizeof m}; /* for its name; a file keeps the measurement */
+    TS_TRY(s->gpu ? ts_prof_calibrate_device(s->device, false, &m) : ts_prof_calibrate(false, &m));
     time_t now = time(NULL);
     struct tm day;
     strftime(date, sizeof date, "%Y-%m-%d", gmtime_r(&now, &day));
     fprintf(s->table, "# date: %s\n# machine: %s, %ld cores\n# commit: %s\n# command: study", date,
-            ts_device_name(s->device), sysconf(_SC_NPROCESSORS_ONLN), commit);
+            m.name, sysconf(_SC_NPROCESSORS_ONLN), commit);
     for (int i = 1; i < argc; i++) {
         bool file = strcmp(argv[i], "--out") == 0 || strcmp(argv[i], "--plot") == 0 ||
                     strcmp(argv[i], "--commit") == 0;
@@ -220,6 +226,7 @@ static void write_head(study *s, const lesson *l, const char *commit, int argc, 
         i += file;
     }
     fprintf(s->table, "\n%s\n", l->columns);
+    return TS_OK;
 }
 
 static ts_status run_lesson(study *s, const lesson *l, const char *out, const char *plot,
@@ -236,7 +243,7 @@ static ts_status run_lesson(study *s, const lesson *l, const char *out, const ch
         TS_TRY(ts_open_file("study", out, O_WRONLY | O_CREAT | O_TRUNC, &fd));
         if (!(s->table = fdopen(fd, "w")))
             return ts_error_set(TS_ERR_MEMORY, "study: no memory for a file");
-        write_head(s, l, commit, argc, argv);
+        TS_TRY(write_head(s, l, commit, argc, argv));
     }
     printf("%s\n", l->columns);
     ts_status status = l->run(s);

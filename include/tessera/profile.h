@@ -112,10 +112,11 @@ typedef struct ts_prof_machine {
  */
 TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
 /**
- * The same for another device: its f32 and bf16 matrix products, and copies of 2 MiB and more
- * (smaller sizes get the bandwidth of 2 MiB). Takes about a second. The file is per host, device,
- * driver and TS_CUDA_TF32; a backend without ts_backend.identify has no file. vector_flops is
- * gemm_flops; the times of calls are 0.
+ * The same for another device: its f32 and bf16 matrix products, a fused chain of f32
+ * multiplications and additions, and copies of 2 MiB and more (smaller sizes get the bandwidth of
+ * 2 MiB). Takes about a second. The file is per host, device, driver and TS_CUDA_TF32; a backend
+ * without ts_backend.identify has no file. vector_flops is gemm_flops if the device has no fused
+ * groups; the times of calls are 0.
  * Errors: those of ts_prof_calibrate(); TS_ERR_DEVICE for the CPU and for a device that does not
  * exist; those of the device's operators.
  */

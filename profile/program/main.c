@@ -68,7 +68,7 @@ static ts_status calibrate(const settings *s)
     printf("products     %10.1f GFLOP/s, f32\n", m.gemm_flops / 1e9);
     if (m.half_flops > 0)
         printf("products     %10.1f GFLOP/s, bf16\n", m.half_flops / 1e9);
-    if (cpu)
+    if (cpu || m.vector_flops != m.gemm_flops)
         printf("elementwise  %10.1f GFLOP/s, f32, unfused\n", m.vector_flops / 1e9);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         printf("%8.0f KiB %11.1f GB/s\n", m.bytes_at[i] / 1024, m.bandwidth[i] / 1e9);
