@@ -112,7 +112,7 @@ static ts_status make_chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **
 
 /** Rate of elementwise arithmetic: a fused chain on an array that the second-level cache holds.
  *  *rate is unchanged if calls are not fused (TS_COMPILE), or if the device has no fused groups. */
-static ts_status measure_chain(ts_device device, double *rate)
+static ts_status measure_chain(ts_device device, const pair *busy, double *rate)
 {
     TS_SCOPE;
     enum { LENGTH = 4 << 20 };
@@ -123,7 +123,7 @@ static ts_status measure_chain(ts_device device, double *rate)
     if (status == TS_OK)
         status = TS_STATUS_OF(x.chain);
     if (status == TS_OK)
-        status = measure(device, run_chain, &x, NULL, 8, &ns);
+        status = measure(device, run_chain, &x, busy, 8, &ns);
     ts_compile_stats stats = ts_compiled_get_stats(x.chain);
     ts_compiled_free(x.chain);
     TS_TRY(status);
@@ -134,14 +134,9 @@ static ts_status measure_chain(ts_device device, double *rate)
 
 /** Measures the bandwidth of copies of 2 MiB and more. Smaller sizes get the bandwidth of 2 MiB,
  *  because such copies are bound by their launch. */
-static ts_status measure_copies(ts_device device, ts_prof_machine *m)
+static ts_status measure_copies(ts_device device, const pair *busy, ts_prof_machine *m)
 {
-    enum { FIRST = 3, BUSY = 4096 };
-    TS_SCOPE;
-    pair busy = {ts_empty_on(TS_SIZES(BUSY, BUSY), TS_F32, device), numbers(BUSY, TS_F32, device),
-                 NULL};
-    if (!busy.to || !busy.from)
-        return ts_error_code();
+    enum { FIRST = 3 };
     for (int i = TS_PROF_CURVE - 1; i >= 0; i--) {
         TS_SCOPE;
         int64_t bytes = (int64_t)32768 << 2 * i;
@@ -155,7 +150,7 @@ static ts_status measure_copies(ts_device device, ts_prof_machine *m)
                   ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device), NULL};
         if (!x.to || !x.from)
             return ts_error_code();
-        TS_TRY(measure(device, copy, &x, &busy, i < 6 ? 64 : 4, &ns));
+        TS_TRY(measure(device, copy, &x, busy, i < 6 ? 64 : 4, &ns));
         m->bandwidth[i] = 2e9 * (double)bytes / ns;
         /* a smaller size is at least as fast, unless its launches limit it */
         if (i + 1 < TS_PROF_CURVE && m->bandwidth[i] < m->bandwidth[i + 1])
@@ -176,15 +171,20 @@ static struct {
 
 static ts_status measure_device(void *ctx, ts_prof_machine *m)
 {
+    enum { BUSY = 8192 }; /* a product of this size takes longer than the host queues a run */
     ts_device device = *(const ts_device *)ctx;
     TS_SCOPE;
     PLAIN_CALLS;
     TS_TRY(ts_synchronize(device)); /* an error if the device has ended with the process */
     TS_TRY(measure_product(device, TS_F32, 4096, &m->gemm_flops));
-    TS_TRY(measure_product(device, TS_BF16, 8192, &m->half_flops));
-    TS_TRY(measure_copies(device, m));
+    TS_TRY(measure_product(device, TS_BF16, BUSY, &m->half_flops));
+    pair busy = {ts_empty_on(TS_SIZES(BUSY, BUSY), TS_BF16, device), numbers(BUSY, TS_BF16, device),
+                 NULL};
+    if (!busy.to || !busy.from)
+        return ts_error_code();
+    TS_TRY(measure_copies(device, &busy, m));
     m->vector_flops = m->gemm_flops;
-    TS_TRY(measure_chain(device, &m->vector_flops));
+    TS_TRY(measure_chain(device, &busy, &m->vector_flops));
     m->measured_at = (double)time(NULL);
     return TS_OK;
 }

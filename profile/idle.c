@@ -32,14 +32,17 @@ typedef struct intervals {
     int64_t count, room;
 } intervals;
 
-/** Appends an interval, without its part before the end of the last one. False if out of memory. */
+/** Adds an interval that ends no earlier than the last one, and unites it with those that it meets.
+ *  False if out of memory. */
 static bool append(intervals *l, double from, double to)
 {
-    interval *last = l->count ? &l->all[l->count - 1] : NULL;
-    if (last && from < last->to)
-        from = last->to;
     if (to <= from)
         return true;
+    for (; l->count && l->all[l->count - 1].to >= from; l->count--) {
+        const interval *last = &l->all[l->count - 1];
+        from = last->from < from ? last->from : from;
+        to = last->to > to ? last->to : to;
+    }
     if (l->count == l->room) {
         int64_t room = 2 * l->room + 256;
         interval *grown = ts_sys_realloc(l->all, (size_t)room * sizeof *grown);
@@ -47,8 +50,8 @@ static bool append(intervals *l, double from, double to)
             return false;
         l->all = grown;
         l->room = room;
-        last = l->count ? &l->all[l->count - 1] : NULL;
     }
+    const interval *last = l->count ? &l->all[l->count - 1] : NULL;
     l->all[l->count++] = (interval){from, to, last ? last->sum + last->to - last->from : 0};
     return true;
 }

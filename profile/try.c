@@ -16,6 +16,7 @@
 #include "dispatch/device_times.h"
 #include "dispatch/timers.h"
 #include "include/tessera/check.h"
+#include "include/tessera/compile.h"
 #include "include/tessera/ops.h"
 #include "include/tessera/program.h"
 #include "profile/advice.h"
@@ -225,6 +226,82 @@ static ts_status predict_batch(const ts_profile *p, const ts_profile *calls, dou
     return TS_OK;
 }
 
+enum { TINY = 100 };
+
+static ts_status tiny_calls(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)in, (void)n, (void)m;
+    ts_tensor *one = ctx;
+    for (int i = 0; i < TINY; i++)
+        TS_TRY(ts_add_(one, one));
+    *out = one;
+    return TS_OK;
+}
+
+/** Sets *ns to the shortest time of TINY dependent kernels, by events on the device. The product
+ *  before them keeps the device busy while the host queues them. graph: NULL, or tiny_calls() as
+ *  one graph. */
+static ts_status time_tiny(ts_device device, ts_tensor *one, ts_tensor *busy, ts_compiled *graph,
+                           ts_event *const *events, double *ns)
+{
+    enum { RUNS = 8 }; /* the first ones of a graph capture it */
+    *ns = 1e30;
+    for (int run = 0; run < RUNS; run++) {
+        TS_SCOPE;
+        ts_tensor *out;
+        double ms;
+        for (int i = 0; i < 2; i++)
+            TS_TRY(ts_mm(busy, busy));
+        TS_TRY(ts_event_record(device, events[0]));
+        TS_TRY(graph ? ts_compiled_call(graph, NULL, 0, &out, 1)
+                     : tiny_calls(one, NULL, 0, &out, 1));
+        TS_TRY(ts_event_record(device, events[1]));
+        TS_TRY(ts_event_synchronize(device, events[1]));
+        TS_TRY(ts_event_elapsed(device, events[0], events[1], &ms));
+        *ns = run > RUNS / 2 && 1e6 * ms < *ns ? 1e6 * ms : *ns;
+    }
+    return TS_OK;
+}
+
+/** Sets *ns to the time that a graph saves between two kernels of a stream. */
+static ts_status time_gap(ts_device device, double *ns)
+{
+    enum { BUSY = 4096 };
+    TS_SCOPE;
+    PLAIN_CALLS;
+    double queued = 0, launched = 0;
+    ts_event *events[2] = {NULL, NULL};
+    ts_tensor *busy = ts_fill_(ts_empty_on(TS_SIZES(BUSY, BUSY), TS_F32, device), 0.37),
+              *one = ts_fill_(ts_empty_on(TS_SIZES(1), TS_F32, device), 0);
+    TS_TRY(busy);
+    TS_TRY(one);
+    ts_compiled *graph = ts_step_graph(tiny_calls, one);
+    ts_status status = TS_STATUS_OF(graph);
+    for (int i = 0; i < 2 && status == TS_OK; i++)
+        status = ts_event_new(device, &events[i]);
+    if (status == TS_OK)
+        status = time_tiny(device, one, busy, NULL, events, &queued);
+    if (status == TS_OK)
+        status = time_tiny(device, one, busy, graph, events, &launched);
+    ts_event_free(device, events[0]);
+    ts_event_free(device, events[1]);
+    ts_compiled_free(graph);
+    *ns = queued > launched ? (queued - launched) / TINY : 0;
+    return status;
+}
+
+/** Share of a step that a graph saves: the time in which the device waits for the
+ *  host, and a part of each gap between two kernels. ns: time of a step without a profile. */
+static double predict_graph(const ts_profile *p, double late, double ns)
+{
+    double gap = 0, works = (double)(p->device.kernels + p->device.copies);
+    if (!ts_profile_is_of_device(p) || !p->nsteps || ns <= 0)
+        return late;
+    if (time_gap(ts_device_of_times(), &gap) != TS_OK)
+        ts_error_clear(); /* a device without events or graphs */
+    return late + works / (double)p->nsteps * gap / ns;
+}
+
 static ts_profile *profile_steps(const trial *t, int64_t steps);
 
 /** Sets k->predicted. ns: time of a step without a profile. */
@@ -249,7 +326,7 @@ static ts_status predict(const trial *t, const ts_profile *p, ts_knob *k, double
     case TS_KNOB_COMPILE:
         k->predicted = unprofiled(p, ts_advice_fusion(p), false, ns) + late;
         return TS_OK;
-    case TS_KNOB_GRAPH: k->predicted = late; return TS_OK;
+    case TS_KNOB_GRAPH: k->predicted = predict_graph(p, late, ns); return TS_OK;
     default: return TS_OK;
     }
 }

@@ -14,6 +14,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -443,13 +444,13 @@ ts_status ts_cupti_begin(void *state)
  * tags in CUPTI has at most one. */
 static _Atomic uint32_t sessions;
 
-void ts_cupti_tag(void *state, uint64_t tag)
+/** Threads that are inside CUPTI in set_tag(). CUPTI must not end meanwhile. */
+static _Atomic uint32_t tagging;
+
+static void set_tag(uint64_t tag)
 {
-    (void)state;
     static _Thread_local uint32_t pushed;
     static _Thread_local uint64_t last;
-    if (!atomic_load_explicit(&session.on, memory_order_relaxed))
-        return;
     uint32_t now = atomic_load_explicit(&sessions, memory_order_relaxed) + 1;
     if (pushed == now && last == tag)
         return;
@@ -457,6 +458,17 @@ void ts_cupti_tag(void *state, uint64_t tag)
         cupti.pop(OURS, NULL);
     pushed = cupti.push(OURS, tag) == 0 ? now : 0;
     last = tag;
+}
+
+void ts_cupti_tag(void *state, uint64_t tag)
+{
+    (void)state;
+    if (!atomic_load_explicit(&session.on, memory_order_relaxed))
+        return;
+    atomic_fetch_add(&tagging, 1);
+    if (atomic_load(&session.on))
+        set_tag(tag);
+    atomic_fetch_sub(&tagging, 1);
 }
 
 int64_t ts_cupti_clock(void *state)
@@ -520,6 +532,8 @@ ts_status ts_cupti_end(ts_device_record *record)
     uint32_t version = 0;
     if (!atomic_exchange(&session.on, false))
         return ts_error_set(TS_ERR_STATE, "no GPU times: nothing was recorded");
+    while (atomic_load(&tagging))
+        sched_yield();
     ts_status status = check(cupti.flush(1), "cuptiActivityFlushAll");
     for (size_t i = sizeof kinds / sizeof *kinds; i-- > 0;)
         cupti.disable(kinds[i]);
