@@ -5,7 +5,7 @@
 SETTINGS := ARCHS CLASSES DATA DEVICE HARNESS OUT OVERWRITE RESUME SECONDS SEED STEPS
 $(foreach name,$(SETTINGS),$(eval override $(name) := $$(value $(name))))
 export $(SETTINGS)
-.PHONY: help setup build train unet test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
+.PHONY: help setup build train unet study test test-full sanitize sanitize-quick tsan aarch64 aarch64-quick \
     compile-cuda fuzz bench rooms budgets docs clean
 
 help: ## list the targets
@@ -98,6 +98,10 @@ fuzz: ## run the fuzzers, in build-fuzz/; SECONDS=n each, HARNESS=name
 	@test -f build-fuzz/build.ninja || CC=clang meson setup build-fuzz -Dfuzz=true $(FUZZ_FLAGS)
 	@ninja -C build-fuzz harnesses
 	@tools/fuzz $${SECONDS:+--seconds "$$SECONDS"} $${HARNESS:+"$$HARNESS"}
+
+study: build/build.ninja ## run the lessons of docs/regimes.md; DEVICE=cpu|cuda OUT=runs/study
+	@ninja -C build
+	@bench/study/run build "$${DEVICE:-cpu}" "$${DEVICE:-cpu}" "$${OUT:-runs/study}"
 
 bench: build/build.ninja ## run the benchmarks
 	@ninja -C build

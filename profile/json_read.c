@@ -124,9 +124,9 @@ static ts_status read_device(const char *path, json_t *object, ts_device_part *d
     TS_TRY(get_number(&s, "busy_ns", &d->busy_ns));
     TS_TRY(get_number(&s, "idle_ns", &d->idle_ns));
     TS_TRY(get_number(&s, "untagged_ns", &d->untagged_ns));
-    TS_TRY(get_number(&s, "half_flops", &d->machine.half_flops));
     TS_TRY(get_flag(&s, "measured", &d->measured));
     TS_TRY(read_machine(path, json_object_get(object, "machine"), &d->machine, d->measured));
+    TS_TRY(get_number(&s, "half_flops", &d->machine.half_flops));
     json_t *idle = json_object_get(object, "idle");
     if (!idle) /* a file of an older version, without causes of idle time */
         return TS_OK;

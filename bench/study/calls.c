@@ -71,7 +71,7 @@ ts_status study_layers(study *s)
                     {"recorded, profiled", recorded, 0, true},
                     {"recorded, backward", with_gradient, 0, false}};
     enum { STATIONS = sizeof stations / sizeof *stations };
-    const int64_t most = s->gpu ? 64 << 20 : 1 << 20;
+    const int64_t most = s->gpu ? 64 << 20 : 1 << 14;
     for (int i = 0; i < PASSING; i++) {
         char name[16];
         snprintf(name, sizeof name, "STUDY%d", i);

@@ -50,19 +50,18 @@ def by_torch(build):
     big = torch.randn(64 << 20, device=device)
     rows = torch.randn(8192, 8192, device=device)
     calls = [('mm', [matrix, matrix]), ('mm', [single, single]), ('relu', [big]),
-             ('add', [big, big]), ('softmax', [rows, 1]), ('sum', [rows, [1], False])]
-    found = {}
-    with library.scope():  # one, because the library keeps its copies of PyTorch's tensors
-        for part, call in zip(ORDER, calls):
-            sequence = library.sequence([call])
+             ('add', [big, big]), ('softmax', [rows, 1, None]), ('sum', [rows, [1], False])]
+    with library.scope():
+        sequence = library.sequence(calls)
+        library.run(sequence, CALLS)
+        library.check(library.c.ts_synchronize(library.device))
+        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
             library.run(sequence, CALLS)
             library.check(library.c.ts_synchronize(library.device))
-            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-                library.run(sequence, CALLS)
-                library.check(library.c.ts_synchronize(library.device))
-            found[part] = sum(event.self_device_time_total
-                              for event in profiled.key_averages()) / CALLS
-    return found
+    events = sorted((event for event in profiled.events() if event.self_device_time_total
+                     and not event.name.startswith(('Memset', 'Memcpy'))),
+                    key=lambda event: event.time_range.start)
+    return assign([(event.name, event.self_device_time_total) for event in events])
 
 
 def by_ncu(build, ncu):
@@ -77,20 +76,22 @@ def by_ncu(build, ncu):
     scale = {'nsecond': 1e-3, 'ns': 1e-3, 'usecond': 1, 'us': 1, 'msecond': 1e3, 'ms': 1e3}
     times = [(row['Kernel Name'], float(row['Metric Value'].replace(',', ''))
               * scale[row['Metric Unit']]) for row in rows]
-    # The program makes its arguments first; the kernels of the calls are the last CALLS rounds.
+    return assign(times)
+
+
+def assign(times):
+    """Median of each call, from (kernel, us) in order. The kernels of the calls are the last CALLS
+    rounds, because the program makes its arguments first. Kernels that reduce the parts of a
+    product belong to it."""
     for count in range(len(ORDER), 4 * len(ORDER)):
         last = times[-count * CALLS:]
         names = [name for name, _ in last]
         if len(last) == count * CALLS and names == names[:count] * CALLS:
-            return assign(last, count)
-    print('clocks: ncu did not see equal rounds', file=sys.stderr)
-    return None
-
-
-def assign(times, count):
-    """Median of each kernel of a round; extra kernels of a product (split K) belong to it."""
-    medians = [statistics.median(us for _, us in times[k::count]) for k in range(count)]
-    names = [name for name, _ in times[:count]]
+            break
+    else:
+        print('clocks: no equal rounds:', [name for name, _ in times[-30:]], file=sys.stderr)
+        return None
+    medians = [statistics.median(us for _, us in last[k::count]) for k in range(count)]
     found, k = {}, 0
     for part in ORDER:
         found[part] = medians[k]
@@ -98,7 +99,10 @@ def assign(times, count):
         while k < count and part.startswith('mm') and 'splitK' in names[k]:
             found[part] += medians[k]
             k += 1
-    return found if k == count else None
+    if k != count:
+        print('clocks: unknown kernels:', names[:count], file=sys.stderr)
+        return None
+    return found
 
 
 def main():
@@ -111,6 +115,8 @@ def main():
     options = parser.parse_args()
     mine = ours(options.build.resolve())
     torchs = by_torch(options.build.resolve())
+    if not torchs:
+        return 1
     try:
         ncus = by_ncu(options.build.resolve(), options.ncu)
     except FileNotFoundError:

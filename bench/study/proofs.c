@@ -231,7 +231,7 @@ ts_status study_kernels(study *s)
             continue;
         int length = (int)strcspn(call, "\"");
         char *rest = call + length;
-        for (int i = 0; i < 11 && rest; i++)
+        for (int i = 0; i < 10 && rest; i++)
             rest = strchr(rest + 1, ',');
         double ns = rest ? atof(rest + 1) : 0;
         if (ns > 0)

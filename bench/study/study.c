@@ -91,7 +91,7 @@ static ts_status time_batch(study *s, ts_status (*run)(void *ctx), void *ctx, in
 ts_status study_time(study *s, ts_status (*run)(void *ctx), void *ctx, double *ns)
 {
     enum { WARM_UP = 6, LEAST = 7, MOST = 400 };
-    const double batch = 2e-3, enough = s->gpu ? 0.06 : 0.5;
+    const double batch = 2e-3, enough = s->gpu ? 0.06 : 1;
     double took;
     int64_t calls = 1;
     TS_TRY(time_batch(s, run, ctx, WARM_UP, &took));

@@ -336,7 +336,10 @@ static void print_idle(const page *p)
         print_number(p->out, 100 * json_number_value(ns) / p->time_ns, 1);
         fputs("</tr>\n", p->out);
     }
-    fputs("</table>\n<table><tr><th>scope or layer of the host meanwhile<th>ms</tr>\n", p->out);
+    fputs("</table>\n", p->out);
+    if (!json_array_size(json_object_get(p->root, "exposed")))
+        return;
+    fputs("<table><tr><th>scope or layer of the host meanwhile<th>ms</tr>\n", p->out);
     json_array_foreach(json_object_get(p->root, "exposed"), i, exposed) {
         if (i == 20)
             break;
@@ -387,9 +390,11 @@ static void print_head(const page *p)
           "<style>\n"
           "body{font:15px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;"
           "color-scheme:light dark}\n"
-          "table{border-collapse:collapse;font-variant-numeric:tabular-nums}\n"
+          "table{border-collapse:collapse;font-variant-numeric:tabular-nums;display:block;"
+          "overflow-x:auto}\n"
           "td,th{padding:.15rem .6rem;text-align:right;border-bottom:1px solid #8884}\n"
-          "td:first-child,th:first-child{text-align:left;max-width:26rem;overflow-wrap:anywhere}\n"
+          "td:first-child,th:first-child{text-align:left;min-width:7rem;max-width:26rem;"
+          "overflow-wrap:anywhere}\n"
           ".bar{display:flex;height:1.6rem;border-radius:.3rem;overflow:hidden}\n"
           ".key{display:inline-block;width:.8em;height:.8em}\nsvg{max-width:100%;height:auto}\n"
           ".compute{background:#2a7f4f}.memory{background:#2b6cb0}.overhead{background:#c05621}\n"

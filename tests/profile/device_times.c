@@ -317,6 +317,7 @@ TS_TEST(device_times_survive_a_file)
     fclose(out);
     ts_profile *again = ts_profile_read(path);
     OK(again);
+    ck_assert_double_gt(p->device.machine.half_flops, 0);
     ck_assert_int_eq(memcmp(&again->device, &p->device, sizeof p->device), 0);
     ck_assert_str_eq(again->shares.verdict, p->shares.verdict);
     for (int i = 0; i < 2; i++) {

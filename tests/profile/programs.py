@@ -5,11 +5,14 @@ Usage: programs.py MLP TS_PROF"""
 import json
 import os
 import re
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 import xml.etree.ElementTree
+import zlib
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
@@ -18,6 +21,18 @@ import tally  # noqa: E402
 MLP, TS_PROF = map(os.path.abspath, sys.argv[1:])
 del sys.argv[1:]
 CACHE = tempfile.TemporaryDirectory()
+
+
+def picture_rows(data):
+    """The rows of a PNG as filtered bytes; equal rows of one colour have few different bytes."""
+    at, packed, width = 8, b"", struct.unpack(">I", data[16:20])[0]
+    channels = {2: 3, 6: 4}[data[25]]
+    while at < len(data):
+        size, kind = struct.unpack(">I4s", data[at:at + 8])
+        packed += data[at + 8:at + 8 + size] if kind == b"IDAT" else b""
+        at += size + 12
+    raw, length = zlib.decompress(packed), width * channels + 1
+    return [raw[i:i + length] for i in range(0, len(raw), length)]
 
 
 class Programs(unittest.TestCase):
@@ -116,6 +131,54 @@ class Programs(unittest.TestCase):
         self.assertEqual(sorted(os.listdir(self.folder)), ["p", "r.csv", "r.html", "r.txt"])
         with open(os.path.join(self.folder, "r.csv"), encoding="utf-8") as file:
             self.assertEqual(len(file.readlines()), 1 + len(profile["rows"]))
+
+    def test_each_number_of_the_table_of_operators_is_of_the_json(self):
+        profile, _ = self.profile()
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        table = page[page.index("<h2>Operators"):page.index("<h2>Calls")]
+        rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
+        sums = {}
+        for row in profile["rows"]:
+            if row["kernel"]:
+                kept = sums.setdefault(row["op"], dict.fromkeys(
+                    ("calls", "self_ns", "flops", "bytes"), 0))
+                for name in kept:
+                    kept[name] += row[name]
+        self.assertEqual(sorted(row[0] for row in rows), sorted(sums))
+        for op, calls, self_ms, share, flops, rate, _ in rows:
+            s = sums[op]
+            for shown, value in ((calls, s["calls"]), (self_ms, s["self_ns"] / 1e6),
+                                 (share, 100 * s["self_ns"] / profile["wall_ns"]),
+                                 (flops, s["flops"] / s["self_ns"]),
+                                 (rate, s["bytes"] / s["self_ns"])):
+                digits = len(shown.partition(".")[2])
+                self.assertAlmostEqual(0 if shown == "–" else float(shown), value,
+                                       delta=0.51 * 10 ** -digits)
+
+    def test_a_browser_shows_the_page_at_two_widths(self):
+        browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser",
+                                                       "google-chrome"))), None)
+        if not browser:
+            self.skipTest("no browser: install chromium")
+        self.profile("memory,out=p")
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        for width in (1280, 480):
+            picture = os.path.join(self.folder, f"{width}.png")
+            subprocess.run([browser, "--headless", "--no-sandbox", "--disable-gpu",
+                            "--hide-scrollbars", f"--user-data-dir={self.folder}/browser",
+                            f"--screenshot={picture}", f"--window-size={width},1600",
+                            f"file://{self.folder}/r.html"],
+                           check=False, timeout=120, capture_output=True)
+            if not os.path.exists(picture):
+                self.skipTest("the browser cannot run here")
+            with open(picture, "rb") as file:
+                data = file.read()
+            self.assertEqual(struct.unpack(">II", data[16:24]), (width, 1600))
+            pixels = picture_rows(data)
+            drawn = [len(set(row)) > 12 for row in pixels]  # more than a plain background
+            self.assertGreater(sum(drawn), 400)  # text and charts, not an empty page
 
     def test_memory_and_parts_are_recorded_on_request(self):
         profile, done = self.profile("memory,detail,out=p", "40")

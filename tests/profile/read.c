@@ -251,3 +251,59 @@ TS_TEST(a_machine_is_measured_once_and_its_file_is_checked, .timeout = 600)
              path);
     ck_assert_int_eq(system(command), 0);
 }
+
+static int measurements;
+static ts_status measure_fake(void *ctx, ts_prof_machine *m)
+{
+    measurements++;
+    *m = (ts_prof_machine){.size = sizeof *m, .threads = 1, .gemm_flops = 1e13,
+                           .vector_flops = 2e12, .half_flops = *(const double *)ctx,
+                           .measured_at = 1};
+    for (int i = 0; i < TS_PROF_CURVE; i++)
+        m->bytes_at[i] = m->bandwidth[i] = 1000 * (i + 1);
+    return TS_OK;
+}
+
+static ts_prof_machine kept(const char *identity, bool anew, double half)
+{
+    ts_prof_machine m = {.size = sizeof m, .threads = 1};
+    OK(ts_machine_kept(identity, anew, measure_fake, &half, &m));
+    return m;
+}
+
+/** A device has a file per identity, which names device and driver, so an update of the driver
+ *  measures again. */
+TS_TEST(ceilings_of_a_device_are_kept_by_its_identity)
+{
+    own_cache();
+    measurements = 0;
+    ck_assert_double_eq(kept("GPU 1, driver 1", false, 3e13).half_flops, 3e13);
+    ck_assert_double_eq(kept("GPU 1, driver 1", false, 4e13).half_flops, 3e13);
+    ck_assert_int_eq(measurements, 1);
+    ck_assert_double_eq(kept("GPU 1, driver 2", false, 5e13).half_flops, 5e13);
+    ck_assert_double_eq(kept("GPU 1, driver 1", false, 6e13).half_flops, 3e13);
+    ck_assert_double_eq(kept("GPU 1, driver 1", true, 7e13).half_flops, 7e13);
+    ts_prof_machine m = kept("GPU 1, driver 1", false, 8e13);
+    ck_assert_double_eq(m.half_flops, 7e13);
+    ck_assert_double_eq(m.vector_flops, 2e12);
+    ck_assert_double_eq(m.bandwidth[2], 3000);
+    ck_assert_int_eq(measurements, 3);
+    kept(NULL, false, 9e13); /* a device without an identity has no file */
+    ck_assert_double_eq(kept(NULL, false, 1e13).half_flops, 1e13);
+    ck_assert_int_eq(measurements, 5);
+    end_cache();
+}
+
+TS_TEST(only_devices_that_exist_can_be_calibrated)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    ts_prof_machine m = {.size = sizeof m};
+    FAILS(TS_ERR_DEVICE, ts_prof_calibrate_device(TS_DEVICE_CPU, false, &m));
+    FAILS(TS_ERR_DEVICE, ts_prof_calibrate_device((ts_device){1, 200}, false, &m));
+    FAILS(TS_ERR_NULL, ts_prof_calibrate_device((ts_device){1, 0}, false, NULL));
+    OK(ts_prof_start(NULL));
+    FAILS(TS_ERR_STATE, ts_prof_calibrate_device((ts_device){1, 0}, false, &m));
+    OK(ts_prof_stop());
+}
