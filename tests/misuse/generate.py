@@ -127,6 +127,7 @@ SKIPPED = {
     "ts_kernel_resampling": "the same of pooling and resizing", "ts_kernel_windows": "the same",
     "ts_kernel_window_forms": "the same",
     "ts_prof_calibrate": "measures for seconds; tests/profile/ calls it",
+    "ts_prof_calibrate_device": "as ts_prof_calibrate",
     "ts_profile_take": "the same",
     "ts_prof_try": "the same",
     "ts_kernel_data": "reads a tensor that the dispatcher checked; there is no error to tell",
