@@ -1,0 +1,135 @@
+/** @file flow.c  Dinic's algorithm: breadth-first levels, then a blocking flow along them. */
+// SPDX-License-Identifier: MIT
+#include "compile/flow.h"
+
+#include <string.h>
+
+typedef struct edge {
+    uint32_t to, next; /* next: next edge of the same vertex, + 1 */
+    int64_t room;      /* capacity that is left */
+} edge;
+
+/** State of the search. */
+typedef struct search {
+    ts_flow *flow;
+    uint32_t *level; /* distance from the source, + 1; 0: not reached */
+    uint32_t *at;    /* per vertex: the edge to try next, + 1 */
+    uint32_t *path;  /* edges from the source; as a queue: vertices */
+} search;
+
+static edge *edge_at(const ts_flow *f, uint32_t i) { return (edge *)f->edges.data + i; }
+
+bool ts_flow_begin(ts_flow *f, uint32_t vertices)
+{
+    size_t bytes = (vertices + 1) * sizeof *f->first;
+    *f = (ts_flow){.vertices = vertices, .first = ts_alloc(ts_thread_self(), bytes)};
+    if (f->first)
+        memset(f->first, 0, bytes);
+    return f->first != NULL;
+}
+
+bool ts_flow_add(ts_flow *f, uint32_t from, uint32_t to, int64_t capacity)
+{
+    if (!ts_array_reserve(&f->edges, 2, sizeof(edge)))
+        return false;
+    *TS_PUSH(f->edges, edge) = (edge){to, f->first[from], capacity};
+    f->first[from] = f->edges.count;
+    *TS_PUSH(f->edges, edge) = (edge){from, f->first[to], 0};
+    f->first[to] = f->edges.count;
+    return true;
+}
+
+/** Sets the levels of all vertices that can be reached from the source over edges with room. */
+static void find_levels(const search *s, uint32_t source)
+{
+    const ts_flow *f = s->flow;
+    uint32_t count = 1;
+    memset(s->level, 0, f->vertices * sizeof *s->level);
+    s->level[source] = 1;
+    s->path[0] = source;
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = f->first[s->path[i]]; k; k = edge_at(f, k - 1)->next) {
+            const edge *e = edge_at(f, k - 1);
+            if (!e->room || s->level[e->to])
+                continue;
+            s->level[e->to] = s->level[s->path[i]] + 1;
+            s->path[count++] = e->to;
+        }
+}
+
+/** Pushes as much flow as possible along a path of n edges to the sink. Returns the number of edges
+ *  before the first one that is full now. */
+static uint32_t push(const search *s, uint32_t n, int64_t *flow)
+{
+    int64_t most = INT64_MAX;
+    uint32_t full = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (edge_at(s->flow, s->path[i])->room < most)
+            most = edge_at(s->flow, s->path[i])->room;
+    for (uint32_t i = n; i-- > 0;) {
+        edge_at(s->flow, s->path[i])->room -= most;
+        edge_at(s->flow, s->path[i] ^ 1)->room += most;
+        full = edge_at(s->flow, s->path[i])->room ? full : i;
+    }
+    *flow += most;
+    return full;
+}
+
+/** Fills all shortest paths. Returns the flow; TS_FLOW_UNLIMITED or more stops the search. */
+static int64_t fill_paths(const search *s, uint32_t source, uint32_t sink)
+{
+    const ts_flow *f = s->flow;
+    int64_t flow = 0;
+    uint32_t n = 0, v = source;
+    memcpy(s->at, f->first, f->vertices * sizeof *s->at);
+    while (flow < TS_FLOW_UNLIMITED) {
+        if (v == sink) {
+            n = push(s, n, &flow);
+            v = edge_at(f, s->path[n] ^ 1)->to;
+            continue;
+        }
+        uint32_t k = s->at[v];
+        while (k && (!edge_at(f, k - 1)->room ||
+                     s->level[edge_at(f, k - 1)->to] != s->level[v] + 1))
+            k = edge_at(f, k - 1)->next;
+        s->at[v] = k;
+        if (k) {
+            s->path[n++] = k - 1;
+            v = edge_at(f, k - 1)->to;
+        } else if (v == source) {
+            break;
+        } else { /* a dead end */
+            s->level[v] = 0;
+            v = edge_at(f, s->path[--n] ^ 1)->to;
+        }
+    }
+    return flow;
+}
+
+bool ts_flow_cut(ts_flow *f, uint32_t source, uint32_t sink, bool *reached, int64_t *capacity)
+{
+    size_t bytes = 3 * (size_t)f->vertices * sizeof(uint32_t);
+    uint32_t *block = ts_alloc(ts_thread_self(), bytes);
+    if (!block)
+        return false;
+    search s = {f, block, block + f->vertices, block + 2 * (size_t)f->vertices};
+    *capacity = 0;
+    for (;;) {
+        find_levels(&s, source);
+        if (!s.level[sink] || *capacity >= TS_FLOW_UNLIMITED)
+            break;
+        *capacity += fill_paths(&s, source, sink);
+    }
+    for (uint32_t v = 0; v < f->vertices; v++)
+        reached[v] = s.level[v] != 0;
+    ts_free(ts_thread_self(), block, bytes);
+    return true;
+}
+
+void ts_flow_free(ts_flow *f)
+{
+    if (f->first)
+        ts_free(ts_thread_self(), f->first, (f->vertices + 1) * sizeof *f->first);
+    f->first = NULL;
+    ts_array_free(&f->edges, sizeof(edge));
+}
