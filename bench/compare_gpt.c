@@ -171,10 +171,10 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_STATUS_OF(*out = ts_keep(*out));
 }
 
-int compare_gpt_compile(compare_gpt *g, bool graph, bool replay)
+int compare_gpt_compile(compare_gpt *g, bool graph, bool replay, int64_t recompute)
 {
     g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph,
-                                              .replay = replay));
+                                              .replay = replay, .recompute = recompute));
     return g->compiled ? 0 : -1;
 }
 
@@ -233,5 +233,15 @@ int compare_gpt_memory(compare_gpt *g, int64_t *bytes)
     if (status == TS_OK)
         status = update(g);
     bytes[2] = ts_memory_get_stats().peak;
+    return status;
+}
+
+int compare_gpt_peak(bool reset, int64_t *bytes)
+{
+    ts_memory_stats stats;
+    if (reset && ts_device_memory_reset_peak(ts_default_device()) != TS_OK)
+        return -1;
+    ts_status status = ts_device_memory_stats(ts_default_device(), &stats);
+    *bytes = stats.peak;
     return status;
 }

@@ -16,8 +16,8 @@ TS_API compare_gpt *compare_gpt_new(const int64_t *dims, double dropout,
                                     const float *const *values, const int64_t *tokens,
                                     const int64_t *targets);
 /** From now on the step is a compiled function, with graph a graph of the device, with replay
- *  without a run of the C code. */
-TS_API int compare_gpt_compile(compare_gpt *g, bool graph, bool replay);
+ *  without a run of the C code. recompute: as in ts_compile_opts. */
+TS_API int compare_gpt_compile(compare_gpt *g, bool graph, bool replay, int64_t recompute);
 TS_API void compare_gpt_free(compare_gpt *g);
 /** Queues one step and does not read its loss. */
 TS_API ts_status compare_gpt_step(compare_gpt *g);
@@ -30,5 +30,7 @@ TS_API int compare_gpt_explain(const compare_gpt *g);
 /** Bytes of the library's host memory in use before a step (parameters, state, data), after its
  *  forward (with what the graph saved), and at most. */
 TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
+/** Bytes in use on the default device, at most since the last reset. */
+TS_API int compare_gpt_peak(bool reset, int64_t *bytes);
 
 #endif

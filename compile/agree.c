@@ -32,7 +32,9 @@ static bool numbers_agree(const ts_exec *e, const ts_repeat *a, const ts_repeat 
             what = "is changed by the function itself before the call takes it";
         }
         if (what) {
-            ts_replay_refuse_number(why, size, e, y, *AT(b->sites, const void *, y->node), what);
+            ts_replay_refuse_number(why, size, e, y, *AT(b->sites, const void *,
+                                     ts_graph_node_at(e->graph, y->node)->end),
+                                    what);
             return false;
         }
     }

@@ -72,7 +72,7 @@ void ts_captured_refuse_step(ts_captured *k, const ts_run *r, const ts_lazy *l, 
     uint32_t node = r->exec->order[r->exec->steps[step].first];
     snprintf(text, sizeof text, "%.40s, called from %.70s: %.100s",
              ts_graph_node_name(r->exec->graph, ts_graph_node_at(r->exec->graph, node)),
-             ts_format_site(site, sizeof site, r->sites[node]), why);
+             ts_format_site(site, sizeof site, ts_run_site(r, node)), why);
     ts_captured_refuse(k, l, text);
 }
 
@@ -192,6 +192,12 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     return true;
 }
 
+/** The call site of a node, from the sites of a recording. */
+static uint64_t site_of(const ts_exec *e, const ts_array *sites, uint32_t node)
+{
+    return words_of(sites)[ts_graph_node_at(e->graph, node)->end];
+}
+
 /** Sets `anew` of the steps whose scalars, call sites, kernels or addresses have changed; returns
  * their number. */
 static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
@@ -205,7 +211,7 @@ static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
         if (p[s].where != INSIDE)
             continue;
         for (uint32_t i = e->steps[s].first; i < e->steps[s].first + e->steps[s].count; i++)
-            anew |= words_of(&l->sites)[e->order[i]] != words_of(&k->sites)[e->order[i]] ||
+            anew |= site_of(e, &l->sites, e->order[i]) != site_of(e, &k->sites, e->order[i]) ||
                     table_of(e, e->order[i]) != ((const void *const *)k->tables.data)[e->order[i]];
         for (uint32_t i = p[s].first_number; i < p[s].last_number; i++)
             anew |= words_of(&l->numbers)[i] != words_of(&k->numbers)[i];

@@ -60,9 +60,8 @@ static inline const touch *touches_of(const ts_captured *k, const part *p)
 /** Analyses a plan at its first run: its parts, its device, and the calls that run before or after
  *  the graph. Refuses a plan that cannot be captured. False if out of memory. */
 bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
-/** Assigns each internal storage of the plan the lowest arena offset that is free from its first
- *  step to its last. The plan must have run, because storages inside a group need memory only if
- *  the group has no kernel. False if out of memory. */
+/** Assigns each internal storage of the plan a place in the arena. The plan must have run, because
+ *  storages inside a group need memory only if the group has no kernel. False if out of memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
 /** Sets *part to the profile's row of a step and the step's work (FLOPs, bytes). Only while a
  *  profile records. Error: TS_ERR_MEMORY. */

@@ -13,6 +13,7 @@
 /** Values of the environment variable TS_COMPILE, which is read once. */
 enum { MODE_OFF, MODE_TRACE, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
+#define RECOMPUTE ((int64_t)4 << 30) /* default of ts_compile_opts.recompute, bytes */
 
 enum {
     SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
@@ -34,11 +35,12 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
     if (opts)
         TS_TRY_NULL(ts_check_opts(at, "opts", &o, sizeof o, opts));
     TS_TRY_NULL(ts_check_pointers(at, "fn", (const void *[]){(void *)(uintptr_t)fn}, 1, false));
-    if (o.max_plans < 0 || o.max_groups < -1 || o.verify < 0) {
+    if (o.max_plans < 0 || o.max_groups < -1 || o.verify < 0 || o.recompute < -1) {
         ts_fail_op(TS_ERR_VALUE, "compile", site, NULL,
-                   "argument 'opts': expected max_plans >= 0, max_groups >= -1 and verify >= 0, "
-                   "got %lld, %lld and %lld",
-                   (long long)o.max_plans, (long long)o.max_groups, (long long)o.verify);
+                   "argument 'opts': expected max_plans >= 0, max_groups >= -1, verify >= 0 and "
+                   "recompute >= -1, got %lld, %lld, %lld and %lld",
+                   (long long)o.max_plans, (long long)o.max_groups, (long long)o.verify,
+                   (long long)o.recompute);
         return NULL;
     }
     ts_compiled *c = ts_alloc(ts_thread_self(), sizeof *c);
@@ -53,6 +55,8 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
     c->opts = o;
     if (!o.max_plans)
         c->opts.max_plans = 64;
+    if (o.recompute <= 0)
+        c->opts.recompute = o.recompute ? INT64_MAX : RECOMPUTE;
     snprintf(c->name, sizeof c->name, "%s", o.name ? o.name : "function");
     return c;
 }
@@ -60,7 +64,8 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
 ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx)
 {
     return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .name = "step graph", .fullgraph = true,
-                                       .max_groups = -1, .graph = true, .replay = true));
+                                       .max_groups = -1, .graph = true, .replay = true,
+                                       .recompute = -1));
 }
 
 void ts_compiled_free(ts_compiled *c)
@@ -187,8 +192,10 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     } else {
         double begin = now_ms();
         find_cause(c, words);
-        e = ts_exec_new(words->data, words->count, l->numbers.data,
-                        mode >= MODE_FUSE ? c->opts.max_groups : -1, mode == MODE_FULL);
+        ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
+                               .by_rows = mode == MODE_FULL,
+                               .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
+        e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
         ts_exec **place = e ? room_for_plan(c) : NULL;
         if (e && !place) {
             ts_exec_free(e);
@@ -209,10 +216,14 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
             c->stats.fused = e->nfused;
             c->stats.bytes = e->bytes;
             c->stats.fused_bytes = e->fused_bytes;
+            c->stats.peak = e->peak;
+            c->stats.kept_peak = e->kept_peak;
+            c->stats.recomputed = e->nagain;
             if (ts_log_on("compile"))
                 ts_log_write("compile", "%s: plan %lld of %u calls in %.3f ms, %u groups of %u "
-                             "calls; %s", c->name, (long long)c->stats.compiles, e->nnodes, ms,
-                             e->ngroups, e->nfused, c->cause);
+                             "calls; at most %lld bytes, %u calls made again; %s", c->name,
+                             (long long)c->stats.compiles, e->nnodes, ms, e->ngroups, e->nfused,
+                             (long long)e->peak, e->nagain, c->cause);
         }
     }
     c->small = e && e->small ? c->small + 1 : 0;

@@ -122,7 +122,16 @@ typedef struct ts_exec {
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
                                                             nodes that are not dead */
+    uint32_t nrecorded;    /* storages of the recording; copies follow them (recompute.c) */
+    uint32_t nagain;       /* calls that are made again */
     int64_t bytes, fused_bytes; /* bytes that the nodes move without groups; with them */
+    int64_t kept_peak;     /* peak of the plan that makes no call again */
+    int64_t peak;          /* largest number of bytes of storages in use at a time, without those
+                              from outside (memory.c) */
+    uint32_t peak_step;    /* the first step at which it is reached */
+    int64_t *places;       /* per storage: its offset in the arena, or TS_PLACE_NONE */
+    int64_t arena_bytes;   /* 0: no arena */
+    ts_device arena_device;
     uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
@@ -132,15 +141,22 @@ typedef struct ts_exec {
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;
 
-/** Makes the plan of a recorded stream and copies the words. numbers: those of the recording.
- *  max_groups: limit for fused groups, as in ts_compile_opts. by_rows: groups may contain norms,
- *  softmax and reductions over the last dims (rows.c). Free it with ts_exec_free(). NULL with
- *  TS_ERR_MEMORY. */
+/** How a plan is made. */
+typedef struct ts_plan_options {
+    int64_t max_groups; /* limit for fused groups, as in ts_compile_opts */
+    bool by_rows;       /* groups may contain norms, softmax and reductions over the last dims
+                           (rows.c) */
+    int64_t recompute;  /* values are computed again if the plan's peak exceeds these bytes
+                           (recompute.c); INT64_MAX: never */
+} ts_plan_options;
+/** Makes the plan of a recorded stream and copies the words. numbers: those of the recording. Free
+ *  it with ts_exec_free(). NULL with TS_ERR_MEMORY. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
-                     int64_t max_groups, bool by_rows);
+                     const ts_plan_options *options);
 /** How a call takes part in a group. */
 typedef struct ts_group_part {
     bool takes;      /* the call can be in a group of its device */
+    bool cheap;      /* the call is pointwise or by rows, whether or not its device runs groups */
     uint8_t rows;    /* last dims of the iteration space that form a row, which the call needs as a
                         whole; 0: the call is pointwise */
     uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
@@ -164,8 +180,26 @@ bool ts_rows_each(const ts_graph *g, const ts_graph_value *v, const int64_t *siz
 enum { TS_GROUP_TENSORS = 10 };
 /** Bytes of a value's elements. */
 int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);
+/** True if a storage needs memory from its first step to its last: it is made by the plan's calls
+ *  and not inside a group. */
+static inline bool ts_needs_memory(const ts_plan_storage *s)
+{
+    return !s->outside && !s->inside && s->first != UINT32_MAX;
+}
+/** Sets e->peak and e->peak_step. */
+void ts_exec_find_peak(ts_exec *e);
+/** Instead of a place in an arena: the storage is not in it; it needs a place. */
+enum { TS_PLACE_NONE = -1, TS_PLACE_WANTED = -2 };
+/** Gives a place from offset `begin` on to each storage i with places[i] == TS_PLACE_WANTED.
+ *  Storages whose lives overlap do not overlap. *end receives the end of the last one. False if out
+ *  of memory. */
+bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end);
+/** Sets e->places and the arena's size and device: that on which the plan needs the most memory.
+ *  False if out of memory. */
+bool ts_exec_plan_arena(ts_exec *e);
 void ts_exec_free(ts_exec *e);
-/** Writes the plan as text to the folder that the environment variable TS_DUMP names. */
+/** Writes the stages of the plan as text to files of the folder that the environment variable
+ *  TS_DUMP names: plan-, recompute- and memory-HASH.txt. */
 void ts_exec_dump(const ts_exec *e, const char *name);
 
 /* ----------------------------------------------------------------------------------- run ---- */
@@ -175,16 +209,22 @@ typedef struct ts_run {
     struct ts_compiled *compiled;
     const ts_exec *exec;
     const uint64_t *numbers;
-    const void *const *sites;
+    const void *const *sites;   /* per recorded call; see ts_run_site() */
     ts_storage **storages;  /* per storage; promised storages are allocated when needed */
     ts_tensor **registers;  /* handle of each value; NULL: its storage is not open */
     ts_tensor **lists;      /* room for the lists of one call's arguments */
     ts_thread *thread;
     ts_workspace *workspace;     /* scratch memory for calls; NULL: the device's allocator */
     char *arena;            /* NULL: promised storages are allocated one by one */
-    const int64_t *places;  /* offsets of promised storages in the arena; -1: not in the arena */
+    const int64_t *places;  /* offsets of promised storages in the arena, or TS_PLACE_NONE */
+    bool poison;            /* bytes of the arena are overwritten before and after their use */
 } ts_run;
 
+/** The call site of a node. */
+static inline const void *ts_run_site(const ts_run *r, uint32_t node)
+{
+    return r->sites[ts_graph_node_at(r->exec->graph, node)->end];
+}
 /** Runs the plan e of the recording l. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
 /** Runs all steps in order, without a device graph. */
@@ -202,6 +242,18 @@ void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
 /** Like ts_exec_open() for a storage inside a group, which needs memory if its calls run one by
  *  one. */
 ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
+
+/** Allocates the arena of a run that is no device graph. The caller releases it. NULL if the plan
+ *  has none, or if there is no memory for it. */
+ts_storage *ts_arena_begin(ts_run *r);
+/** Overwrites a storage in the arena by bytes 255, which are NaN in floating dtypes, if the run
+ *  poisons its arena. */
+ts_status ts_arena_fill(const ts_run *r, uint32_t storage);
+/** Makes runs overwrite bytes of arenas before and after their use, so that a read of a value that
+ *  is not there any more changes results. Not while a compiled function runs. */
+void ts_arena_poison(bool on);
+/** ts_arena_poison() by the environment variable TS_DEBUG. */
+void ts_arenas_from_environment(void);
 
 /** Runs a fused group. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);

@@ -5,7 +5,6 @@
 #include "include/tessera/check.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 /** Writes step k and the state of its kernel; nothing if it is a single call. */
 static void write_step(FILE *out, const ts_exec *e, uint32_t k)
@@ -40,51 +39,6 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, "    %u kernels are one, compiled for an earlier group\n", s->count);
 }
 
-/** Appends a note for each result of a node that has no memory, because only its group uses it. */
-static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
-{
-    for (int i = 0; i < n->nrets; i++)
-        if (n->rets[i] && e->storages[ts_graph_value_at(e->graph, n->rets[i])->storage].inside)
-            fprintf(out, "  ; %%%u needs no memory", ts_id_index(n->rets[i]));
-}
-
-void ts_exec_dump(const ts_exec *e, const char *name)
-{
-    const char *folder = getenv("TS_DUMP");
-    char path[600];
-    if (!folder || !*folder ||
-        snprintf(path, sizeof path, "%s/plan-%016llx.txt", folder, (unsigned long long)e->hash) >=
-            (int)sizeof path)
-        return;
-    TS_C_LOCALE;
-    FILE *out = fopen(path, "w");
-    if (!out)
-        return;
-    fprintf(out, "%s: %u calls in %u steps, %u groups of %u calls; %lld bytes moved, %lld one by "
-                 "one\n",
-            name, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
-            (long long)e->bytes);
-    for (uint32_t k = 0; k < e->nsteps; k++) {
-        const ts_step *s = &e->steps[k];
-        char sizes[192];
-        fprintf(out, "step %u", k);
-        if (s->members)
-            fprintf(out, ", %u members of %u calls", s->members, s->count / s->members);
-        else if (s->fused)
-            fprintf(out, ", %u calls over %s", s->count,
-                    ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
-        fprintf(out, "\n");
-        for (uint32_t i = 0; i < s->count; i++) {
-            const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[s->first + i]);
-            fputs("  ", out);
-            ts_graph_write_node(e->graph, n, out);
-            write_inside(out, e, n);
-            fputc('\n', out);
-        }
-    }
-    fclose(out);
-}
-
 /** Writes whether the function runs on each call or is replayed, and why. */
 static void write_mode(FILE *out, const ts_compiled *c)
 {
@@ -100,6 +54,20 @@ static void write_mode(FILE *out, const ts_compiled *c)
         fprintf(out, "  the function %s: %s\n", granted ? "ran last" : "runs", c->replay_why);
     else if (!granted)
         fprintf(out, "  the function runs: no two calls in a row were equal yet\n");
+}
+
+/** Writes the peak of a plan's memory and what recomputation saves. */
+static void write_memory(FILE *out, const ts_exec *e)
+{
+    if (!e->nsteps)
+        return;
+    fprintf(out, "  memory: at most %lld bytes, at step %u (%s)", (long long)e->peak, e->peak_step,
+            ts_graph_node_name(e->graph, ts_graph_node_at(e->graph,
+                               e->order[e->steps[e->peak_step].first])));
+    if (e->nagain)
+        fprintf(out, "; %lld without the %u calls that are made again", (long long)e->kept_peak,
+                e->nagain);
+    fprintf(out, "; arena of %lld bytes\n", (long long)e->arena_bytes);
 }
 
 ts_status ts_explain(ts_compiled *compiled, FILE *out)
@@ -133,6 +101,7 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 "%lld one by one\n",
                 c->cause, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
                 (long long)e->bytes);
+        write_memory(out, e);
         for (uint32_t k = 0; k < e->nsteps; k++)
             write_step(out, e, k);
         if (s->kernels || s->kernels_read)

@@ -58,8 +58,6 @@ ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thr
 static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend **backend)
 {
     const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
-    if (t->written || (t->flags & TS_OP_RUNTIME))
-        return false;
     *backend = NULL;
     if (device.backend == TS_KEY_CPU)
         return !(n->flags & TS_NODE_RANDOM) && t->slot[TS_KEY_CPU] == ts_enter_fill;
@@ -88,8 +86,11 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
     if (!n->nrets || n->nrets > TS_MAX_RETS || !n->rets[0])
         return none;
     ts_group_header(g, ts_graph_value_at(g, n->rets[0]), &results[0]);
-    if (!results[0].numel || !can_group(n, results[0].device, &backend))
+    ts_frame f = ts_group_frame(n, results[0].device, ts_thread_self());
+    if (!results[0].numel || f.table->written || (f.table->flags & TS_OP_RUNTIME) ||
+        !f.table->infer)
         return none;
+    bool can = can_group(n, results[0].device, &backend);
     for (int i = 0; i < n->nrets; i++) {
         rets[i] = n->rets[i] ? ts_value_tensor(&results[i]) : ts_value_none();
         if (n->rets[i])
@@ -100,7 +101,7 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
         if (a[i].tag == TS_TAG_TENSORS)
             return none;
         if (!backend && a[i].tag == TS_TAG_INT && a[i].role == TS_ROLE_VALUE)
-            return none; /* a random op, which needs the index of an element in the tensor; a tile
+            can = false; /* a random op, which needs the index of an element in the tensor; a tile
                             does not know it */
         if (a[i].tag != TS_TAG_TENSOR)
             continue;
@@ -113,14 +114,16 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
         if (a[i].tag == TS_TAG_TENSOR)
             args[i].t = &tensors[i];
     ts_plan plan;
-    ts_frame f = ts_group_frame(n, results[0].device, ts_thread_self());
     f.args = args;
     f.rets = rets;
     ts_plan_open(&f, &plan);
     plan.rows = 0;
     ts_error before = *f.thread->error;
-    if (f.table->infer(&f) == TS_OK && !(plan.rows && n->given))
-        part = part_of(&f);
+    if (f.table->infer(&f) == TS_OK && !(plan.rows && n->given)) {
+        if (can)
+            part = part_of(&f);
+        part.cheap = plan.pointwise || plan.rows;
+    }
     if (part.takes && backend) {
         if (plan.pointwise)
             ts_fill_space(&f);
@@ -175,7 +178,7 @@ static ts_status ready(const ts_run *r, const ts_step *s, uint32_t k, device_cal
                          ? ts_value_tensor(header_in(r, n->rets[i], headers, numbers, count))
                          : ts_value_none();
     c->f = ts_group_frame(n, s->device, r->thread);
-    c->f.site = r->sites[node];
+    c->f.site = ts_run_site(r, node);
     c->f.args = c->args;
     c->f.rets = c->rets;
     if (n->flags & TS_NODE_RANDOM)

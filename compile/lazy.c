@@ -518,6 +518,7 @@ void ts_lazy_end(ts_lazy *l)
 ts_status ts_compile_install(void)
 {
     ts_compiled_from_environment();
+    ts_arenas_from_environment();
     ts_above.resolve = resolve;
     ts_above.unrepeatable = ts_notes_unrepeatable;
     ts_above.holds = holds;

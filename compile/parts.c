@@ -96,39 +96,17 @@ static void place_apart(ts_captured *k, const ts_exec *e)
 
 bool ts_captured_place(ts_captured *k, const ts_exec *e)
 {
-    ts_array live = {0}; /* storages, by place */
-    bool ok = ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)) &&
-              ts_array_reserve(&live, e->nstorages + 1, sizeof(uint32_t));
+    if (!ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)))
+        return false;
     int64_t *places = k->places.data;
-    uint32_t *lives = live.data, opened = 0, closed = 0;
-    for (uint32_t i = 0; i < e->nstorages && ok; i++)
-        places[i] = -1;
-    if (ok)
-        place_apart(k, e);
-    int64_t begin = k->planned;
-    for (uint32_t s = 0; s < e->nsteps && ok; s++) {
-        for (; opened < e->steps[s].opens; opened++) {
-            uint32_t i = e->opens[opened], at = 0;
-            int64_t bytes = room_of(e, i), place = begin;
-            if (!is_placed(k, e, &e->storages[i]) || places[i] >= 0)
-                continue;
-            for (; at < live.count && places[lives[at]] - place < bytes; at++)
-                place = places[lives[at]] + room_of(e, lives[at]);
-            memmove(lives + at + 1, lives + at, (live.count - at) * sizeof *lives);
-            lives[at] = i;
-            live.count++;
-            places[i] = place;
-            k->planned = ts_max64(k->planned, place + bytes);
-        }
-        for (; closed < e->steps[s].closes; closed++)
-            for (uint32_t at = 0; at < live.count; at++)
-                if (lives[at] == e->closes[closed]) {
-                    memmove(lives + at, lives + at + 1, (--live.count - at) * sizeof *lives);
-                    break;
-                }
-    }
-    ts_array_free(&live, sizeof(uint32_t));
-    return ok;
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        places[i] = TS_PLACE_NONE;
+    place_apart(k, e);
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if (e->storages[i].first != UINT32_MAX && places[i] < 0 &&
+            is_placed(k, e, &e->storages[i]))
+            places[i] = TS_PLACE_WANTED;
+    return ts_exec_place(e, places, k->planned, &k->planned);
 }
 
 /** Whether a step may move before all steps that are not BEFORE (or after all that are not AFTER):

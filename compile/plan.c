@@ -1,6 +1,6 @@
 /**
- * @file plan.c  Makes a plan from a recorded stream: decodes the graph, drops dead calls, and
- * divides the others into steps.
+ * @file plan.c  Makes a plan from a recorded stream: drops dead calls, and divides the others into
+ * steps.
  *
  * One pass over the calls makes the steps. A call joins an earlier group if all calls that it
  * depends on are in that group or in earlier steps, so dependences are preserved. Two calls of a
@@ -15,150 +15,6 @@
 #include <string.h>
 
 enum { MAX_GROUP = 64 /* calls */, MAX_ROW_GROUP = 16, OPEN_GROUPS = 8 };
-
-/* ------------------------------------------------------------------------------- decode ---- */
-
-typedef struct reader {
-    const uint64_t *words;
-    uint32_t at, count;
-    uint32_t numbers; /* read so far */
-    ts_graph *graph;
-    ts_array storages;
-} reader;
-
-static uint64_t next(reader *r) { return r->words[r->at++]; }
-
-static bool read_storage(reader *r, uint64_t head)
-{
-    uint32_t at;
-    if (!ts_array_reserve(&r->storages, 1, sizeof(ts_plan_storage)))
-        return false;
-    bool outside = head >> 8 & 1;
-    *TS_PUSH(r->storages, ts_plan_storage) =
-        (ts_plan_storage){.bytes = (int64_t)next(r), .outside = outside,
-                          .device = {(uint8_t)(head >> 16), (uint8_t)(head >> 24)},
-                          .first = UINT32_MAX, .last = UINT32_MAX};
-    return ts_graph_add_storage(r->graph, outside ? TS_SOURCE_CAPTURE : TS_SOURCE_RESULT, 0, &at);
-}
-
-static bool read_value(reader *r, uint64_t head)
-{
-    ts_id id;
-    uint32_t storage = (uint32_t)(head >> 32);
-    const ts_plan_storage *s = (const ts_plan_storage *)r->storages.data + storage;
-    ts_storage none = {.device = s->device};
-    ts_tensor t = {.storage = &none};
-    t.dtype = (uint8_t)(head >> 8);
-    t.ndim = (uint8_t)(head >> 16);
-    int64_t offset = (int64_t)next(r);
-    for (int d = 0; d < t.ndim; d++)
-        t.sizes[d] = (int64_t)next(r);
-    for (int d = 0; d < t.ndim; d++)
-        t.strides[d] = (int64_t)next(r);
-    if (!ts_graph_add_value(r->graph, &t, s->outside ? TS_SOURCE_CAPTURE : TS_SOURCE_RESULT, 0,
-                            storage, &id))
-        return false;
-    ts_graph_value_at(r->graph, id)->offset = offset;
-    return true;
-}
-
-static bool read_list(reader *r, ts_graph_arg *a, bool ids)
-{
-    uint32_t n = a->count, ignored;
-    a->at = r->graph->ints.count;
-    for (uint32_t k = 0; k < n; k++) {
-        int64_t word = (int64_t)next(r);
-        if (ids)
-            word = (int64_t)ts_id_make(r->graph, (uint32_t)word);
-        if (!ts_graph_add_ints(r->graph, &word, 1, &ignored))
-            return false;
-    }
-    return true;
-}
-
-static bool read_arg(reader *r, ts_graph_arg *a)
-{
-    uint64_t head = next(r);
-    *a = (ts_graph_arg){.tag = (uint8_t)head, .role = (uint8_t)(head >> 8),
-                        .count = (uint32_t)(head >> 32)};
-    bool number = a->role == TS_ROLE_VALUE;
-    switch (a->tag) {
-    case TS_TAG_NONE: return true;
-    case TS_TAG_TENSOR: a->id = ts_id_make(r->graph, (uint32_t)next(r)); return true;
-    case TS_TAG_TENSORS: return read_list(r, a, true);
-    case TS_TAG_STRING: {
-        uint32_t words = (a->count + 7) / 8;
-        bool ok = ts_graph_add_text(r->graph, (const char *)(r->words + r->at), &a->at);
-        r->at += words;
-        return ok;
-    }
-    case TS_TAG_INTS:
-        if (!number)
-            return read_list(r, a, false);
-        a->at = r->numbers;
-        r->numbers += a->count;
-        return true;
-    case TS_TAG_DEVICE: {
-        uint64_t word = next(r);
-        a->device = (ts_device){(uint8_t)word, (uint8_t)(word >> 8)};
-        return true;
-    }
-    default:
-        if (number)
-            a->at = r->numbers++;
-        else
-            a->i = (int64_t)next(r);
-        return true;
-    }
-}
-
-/** Reads a call; `name` is the index of its record, for messages about differing streams. */
-static bool read_call(reader *r, uint64_t head)
-{
-    ts_graph_node n = {.name = r->at - 1, .op = (uint16_t)(head >> 8), .kind = TS_NODE_CALL,
-                       .nargs = (uint8_t)(head >> 24), .nrets = (uint8_t)(head >> 32),
-                       .want = (uint8_t)(head >> 40), .given = (uint8_t)(head >> 48),
-                       .flags = head >> 56 & 1 ? TS_NODE_RANDOM : 0};
-    if (!ts_graph_add_args(r->graph, n.nargs, &n.args))
-        return false;
-    for (int i = 0; i < n.nargs; i++) {
-        ts_graph_arg a;
-        if (!read_arg(r, &a))
-            return false;
-        ts_graph_args_of(r->graph, &n)[i] = a;
-    }
-    for (int i = 0; i < n.nrets; i++) {
-        uint64_t value = next(r);
-        n.rets[i] = value ? ts_id_make(r->graph, (uint32_t)value - 1) : 0;
-        if (value)
-            ts_graph_value_at(r->graph, n.rets[i])->slot = r->graph->nodes.count;
-    }
-    if (n.flags & TS_NODE_RANDOM) {
-        n.rng.offset = r->numbers; /* index of seed and offset */
-        r->numbers += 2;
-    }
-    return ts_graph_add_node(r->graph, &n, NULL);
-}
-
-static bool read_stream(reader *r)
-{
-    bool ok = true;
-    while (ok && r->at < r->count) {
-        uint64_t head = next(r);
-        switch ((enum ts_word)(head & 0xff)) {
-        case TS_WORD_STORAGE: ok = read_storage(r, head); break;
-        case TS_WORD_VALUE: ok = read_value(r, head); break;
-        case TS_WORD_CALL: ok = read_call(r, head); break;
-        case TS_WORD_END:
-            for (uint32_t i = 0; i < r->storages.count; i += 64) {
-                uint64_t bits = next(r);
-                for (uint32_t k = i; k < i + 64 && k < r->storages.count; k++)
-                    ((ts_plan_storage *)r->storages.data)[k].held = bits >> (k - i) & 1;
-            }
-        }
-    }
-    return ok;
-}
 
 /* -------------------------------------------------------------------------------- steps ---- */
 
@@ -288,17 +144,21 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
 }
 
 /** Finds the last group that node i can join and shares a storage with, among the latest steps from
- *  `after` on; UINT32_MAX if there is none. The sizes of v are the node's iteration space. */
+ *  `after` on; UINT32_MAX if there is none. The sizes of v are the node's iteration space. A call
+ *  that is made again may join the last step without a common storage: the next call reads its
+ *  result, and often that of the last step too. */
 static uint32_t find_group(const maker *m, uint32_t i, const ts_graph_value *v,
                            const ts_group_part *part, uint32_t after)
 {
     const ts_exec *e = m->exec;
+    bool again = ts_graph_node_at(m->graph, i)->flags & TS_NODE_AGAIN;
     uint32_t end = e->nsteps > OPEN_GROUPS * 4 ? e->nsteps - OPEN_GROUPS * 4 : 0;
     if (end < after)
         end = after;
     for (uint32_t k = e->nsteps; k-- > end;) {
         bool shares;
-        if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) && shares)
+        if (matches(m, i, &e->steps[k], k, v, part) && fits(m, i, k, &shares) &&
+            (shares || (again && k + 1 == e->nsteps)))
             return k;
     }
     return UINT32_MAX;
@@ -365,7 +225,7 @@ static void add_node(maker *m, uint32_t i)
     ts_exec *e = m->exec;
     const ts_graph_node *n = ts_graph_node_at(m->graph, i);
     const touch *t = (const touch *)m->touches.data;
-    uint32_t after = 0, step = UINT32_MAX;
+    uint32_t after = n->flags & TS_NODE_AGAIN ? m->barrier + 1 : 0, step = UINT32_MAX;
     for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++) {
         const ts_plan_storage *s = &e->storages[t[k].storage];
         after = s->writer > after ? s->writer : after;
@@ -443,11 +303,16 @@ int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v)
 
 /** Computes the first and last step of each storage, which storages are inside a group, and the
  *  bytes that the steps move. */
-static void find_lives(maker *m)
+static void find_lives(const maker *m)
 {
     ts_exec *e = m->exec;
     const ts_graph *g = m->graph;
     const touch *t = (const touch *)m->touches.data;
+    e->bytes = e->fused_bytes = 0;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        e->storages[i].first = e->storages[i].last = UINT32_MAX;
+        e->storages[i].inside = false;
+    }
     for (uint32_t k = 0; k < e->nsteps; k++)
         for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++)
             for (uint32_t j = m->begin[e->order[i]]; j < m->begin[e->order[i] + 1]; j++) {
@@ -498,6 +363,8 @@ static void give(void *p, size_t bytes)
  *  opens and closes of each step (a counting sort). */
 static void list_lives(ts_exec *e)
 {
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        e->steps[k].opens = e->steps[k].closes = 0;
     for (int last = 0; last < 2; last++) {
         uint32_t *list = last ? e->closes : e->opens, at = 0;
         for (uint32_t i = 0; i < e->nstorages; i++) { /* count per step */
@@ -518,63 +385,132 @@ static void list_lives(ts_exec *e)
     }
 }
 
-ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
-                     int64_t max_groups, bool by_rows)
+void ts_plan_find_lives(const maker *m)
+{
+    find_lives(m);
+    list_lives(m->exec);
+    ts_exec_find_peak(m->exec);
+}
+
+/** Adds the calls that `again` chooses to the graph. *done: false if that is impossible. False if
+ *  out of memory. */
+static bool recompute(maker *m, ts_array *storages, const ts_again *again, bool *done)
+{
+    size_t bytes = (m->graph->nodes.count + 1) * sizeof *m->begin;
+    *done = true;
+    if (!again)
+        return true;
+    m->begin = take(bytes);
+    bool ok = m->begin && find_touches(m) && ts_plan_recompute(m, storages, again, done);
+    give(m->begin, bytes);
+    m->begin = NULL;
+    m->touches.count = 0;
+    return ok;
+}
+
+/** Allocates the arrays of a plan and of its maker. */
+static bool allocate(ts_exec *e, maker *m, const ts_array *storages)
+{
+    uint32_t n = m->graph->nodes.count;
+    e->storages = take(storages->count * sizeof *e->storages);
+    e->nstorages = storages->count;
+    bool ok = e->storages && (e->steps = take(n * sizeof *e->steps)) &&
+              (e->kernels = take(n * sizeof *e->kernels)) &&
+              (e->tiles = take(n * sizeof *e->tiles)) && (e->order = take(n * sizeof *e->order)) &&
+              (e->opens = take(e->nstorages * sizeof *e->opens)) &&
+              (e->closes = take(e->nstorages * sizeof *e->closes)) &&
+              (e->places = take(e->nstorages * sizeof *e->places)) &&
+              (m->begin = take((n + 1) * sizeof *m->begin)) &&
+              (m->step_of = take((n + 1) * sizeof *m->step_of)) &&
+              (m->member = take((n + 1) * sizeof *m->member));
+    if (ok && storages->count)
+        memcpy(e->storages, storages->data, storages->count * sizeof *e->storages);
+    return ok;
+}
+
+/** Divides the calls into steps; m->begin to m->member are allocated. split: number of the first
+ *  late call. */
+static bool make_steps(maker *m, uint32_t split)
+{
+    if (!find_final_touches(m))
+        return false;
+    drop_dead(m);
+    for (uint32_t i = 0; i < m->graph->nodes.count; i++) {
+        const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+        if (n->end < split && !(n->flags & TS_NODE_AGAIN))
+            m->barrier = m->exec->nsteps;
+        if (m->step_of[i] != UINT32_MAX)
+            add_node(m, i);
+        m->exec->nagain += m->step_of[i] != UINT32_MAX && (n->flags & TS_NODE_AGAIN);
+    }
+    return ts_plan_join_alike(m);
+}
+
+/** Makes a plan. in: what it computes again, or NULL. out: receives what a second plan should
+ *  compute again. NULL if out of memory, and if `in` cannot be done. */
+static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
+                     const ts_plan_options *o, const ts_again *in, ts_again *out)
 {
     ts_exec *e = take(sizeof *e);
-    reader r = {.words = words, .count = nwords, .graph = ts_graph_new()};
-    bool ok = e && r.graph && read_stream(&r);
-    uint32_t n = ok ? r.graph->nodes.count : 0;
-    maker m = {.exec = e, .graph = r.graph, .numbers = numbers, .max_groups = max_groups,
-               .by_rows = by_rows};
+    ts_graph *g = ts_graph_new();
+    ts_array storages = {0};
+    bool ok = e && g && ts_plan_decode(words, nwords, g, &storages), done = true;
+    maker m = {.exec = e, .graph = g, .numbers = numbers, .max_groups = o->max_groups,
+               .by_rows = o->by_rows};
     if (e) {
-        e->graph = r.graph;
-        e->storages = take(r.storages.count * sizeof *e->storages);
-        e->nstorages = r.storages.count;
+        e->graph = g;
+        e->nrecorded = storages.count;
         e->words = take(nwords * sizeof *words);
         e->nwords = nwords;
     }
-    ok = ok && e->storages && e->words && (e->steps = take(n * sizeof *e->steps)) &&
-         (e->kernels = take(n * sizeof *e->kernels)) &&
-         (e->tiles = take(n * sizeof *e->tiles)) &&
-         (e->order = take(n * sizeof *e->order)) &&
-         (e->opens = take(e->nstorages * sizeof *e->opens)) &&
-         (e->closes = take(e->nstorages * sizeof *e->closes)) &&
-         (m.begin = take((n + 1) * sizeof *m.begin)) &&
-         (m.step_of = take((n + 1) * sizeof *m.step_of)) &&
-         (m.member = take((n + 1) * sizeof *m.member));
-    if (ok && r.storages.count)
-        memcpy(e->storages, r.storages.data, r.storages.count * sizeof *e->storages);
-    if (ok)
-        ts_graph_finish(e->graph);
-    ok = ok && (max_groups == -1 || ts_plan_widen(e->graph, e->nstorages, numbers)) &&
-         find_final_touches(&m);
+    ok = ok && e->words && (o->max_groups == -1 || ts_plan_widen(g, e->nrecorded, numbers)) &&
+         recompute(&m, &storages, in, &done) && done && allocate(e, &m, &storages) &&
+         make_steps(&m, in ? in->split : 0);
+    uint32_t n = g ? g->nodes.count : 0;
     if (ok) {
         memcpy(e->words, words, nwords * sizeof *words);
-        drop_dead(&m);
-        for (uint32_t i = 0; i < n; i++)
-            if (m.step_of[i] != UINT32_MAX)
-                add_node(&m, i);
-        ok = ts_plan_join_alike(&m);
-    }
-    if (ok) {
         order_nodes(&m);
-        find_lives(&m);
-        list_lives(e);
+        ts_plan_find_lives(&m);
+        ok = ts_plan_order(&m);
+        e->kept_peak = e->peak;
+        ok = ok && (!out || e->peak <= o->recompute || ts_plan_choose(&m, out));
     }
     give(m.begin, (n + 1) * sizeof *m.begin);
     give(m.step_of, (n + 1) * sizeof *m.step_of);
     give(m.member, (n + 1) * sizeof *m.member);
     ts_array_free(&m.touches, sizeof(touch));
-    ts_array_free(&r.storages, sizeof(ts_plan_storage));
+    ts_array_free(&storages, sizeof(ts_plan_storage));
     if (ok)
         return e;
     if (e)
         ts_exec_free(e);
     else
-        ts_graph_free(r.graph);
-    ts_error_memory("a plan", 0);
+        ts_graph_free(g);
     return NULL;
+}
+
+ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
+                     const ts_plan_options *options)
+{
+    ts_again again = {0};
+    ts_exec *e = make(words, nwords, numbers, options, NULL, &again), *less = NULL;
+    if (e && again.count)
+        less = make(words, nwords, numbers, options, &again, NULL);
+    ts_again_free(&again);
+    if (less && less->peak < e->peak) {
+        less->kept_peak = e->peak;
+        ts_exec_free(e);
+        e = less;
+    } else if (less) {
+        ts_exec_free(less);
+    }
+    if (e && !ts_exec_plan_arena(e)) {
+        ts_exec_free(e);
+        e = NULL;
+    }
+    if (!e)
+        ts_error_memory("a plan", 0);
+    return e;
 }
 
 void ts_exec_free(ts_exec *e)
@@ -592,6 +528,7 @@ void ts_exec_free(ts_exec *e)
     give(e->order, n * sizeof *e->order);
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);
+    give(e->places, e->nstorages * sizeof *e->places);
     ts_graph_free(e->graph);
     give(e, sizeof *e);
 }

@@ -301,10 +301,10 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
 {
     ts_lazy_storage *storages = run_storages(p);
     ts_tensor **made = p->made.data;
-    memset(storages, 0, e->nstorages * sizeof *storages);
+    memset(storages, 0, e->nrecorded * sizeof *storages);
     for (uint32_t i = 0; i < p->made.count; i++)
         made[i] = NULL;
-    for (uint32_t i = 0; i < e->nstorages; i++) {
+    for (uint32_t i = 0; i < e->nrecorded; i++) {
         const ts_plan_storage *s = &e->storages[i];
         if (s->outside)
             storages[i].storage = storage_at(p, inputs, i);
@@ -333,7 +333,7 @@ static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *
                         ts_tensor **outputs, ts_thread *thread)
 {
     ts_tensor **made = p->made.data, **results = made + p->leaves.count;
-    for (uint32_t i = 0; i < e->nstorages; i++) {
+    for (uint32_t i = 0; i < e->nrecorded; i++) {
         const ts_holder *h = AT(p->holders, ts_holder, i);
         ts_storage *s = run_storages(p)[i].storage;
         if (!s || !h->writes)
@@ -373,7 +373,7 @@ static void clean_up(const ts_repeat *p, const ts_exec *e)
     for (uint32_t i = 0; i < p->made.count; i++)
         if (made[i])
             ts_tensor_unref(made[i]);
-    for (uint32_t i = 0; i < e->nstorages; i++)
+    for (uint32_t i = 0; i < e->nrecorded; i++)
         if (!e->storages[i].outside && run_storages(p)[i].storage)
             ts_storage_release(run_storages(p)[i].storage);
 }

@@ -51,6 +51,7 @@ ts_status ts_exec_open_inside(const ts_run *r, uint32_t i)
     if (!r->storages[i]) {
         if (!(r->storages[i] = new_storage(r, i)))
             return ts_error_code();
+        TS_TRY(ts_arena_fill(r, i));
     } else if (ts_is_promised(r->storages[i]->data) &&
                !ts_storage_fulfil(r->thread, r->storages[i])) {
         return ts_error_code();
@@ -81,6 +82,7 @@ void ts_exec_close(const ts_run *r, uint32_t i)
         next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
     }
     if (!s->outside && !s->held && r->storages[i]) {
+        ts_arena_fill(r, i); /* an error would show as a wrong result too */
         ts_storage_release(r->storages[i]);
         r->storages[i] = NULL;
     }
@@ -139,7 +141,7 @@ ts_status ts_exec_call(const ts_run *r, uint32_t node)
     int nrets = n->nrets <= TS_MAX_RETS ? n->nrets : TS_MAX_RETS;
     ts_run_unbox(r, n, args);
     ts_keyset keys = 0;
-    TS_TRY(ts_keys_collect(n->op, args, n->nargs, NULL, 0, 0, r->sites[node], &keys));
+    TS_TRY(ts_keys_collect(n->op, args, n->nargs, NULL, 0, 0, ts_run_site(r, node), &keys));
     for (int i = 0; i < nrets; i++)
         keys |= n->given >> i & 1 ? get(r, n->rets[i])->keys : 0;
     keys &= table->mask & (LAZY - 1);
@@ -157,7 +159,7 @@ ts_status ts_exec_call(const ts_run *r, uint32_t node)
         r->workspace->used = 0;
     r->thread->workspace = r->workspace;
     ts_status status = ts_call(n->op, args, n->nargs, rets, nrets, n->given, n->want,
-                               r->sites[node]);
+                               ts_run_site(r, node));
     for (int i = 0; i < nrets; i++) {
         if (n->given >> i & 1 || rets[i].tag != TS_TAG_TENSOR || !rets[i].t)
             continue;
@@ -208,7 +210,7 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     r.storages = (ts_storage **)(r.lists + g->widest);
     count *counts = (count *)(r.storages + e->nstorages);
     const ts_lazy_storage *recorded = l->storages.data;
-    for (uint32_t i = 0; i < e->nstorages; i++)
+    for (uint32_t i = 0; i < e->nrecorded; i++)
         if ((r.storages[i] = recorded[i].storage) != NULL) {
             atomic_fetch_add_explicit(&r.storages[i]->refs, 1, memory_order_relaxed);
             counts[i] = (count){r.storages[i]->version, r.storages[i]->writer};
@@ -217,17 +219,20 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     ts_rng_state rng = thread->rng;
     thread->exclude |= ~(LAZY - 1) & ~TS_KEYSET(TS_KEY_ABSENT);
     bool graph = ((const ts_compiled *)l->compiled)->opts.graph;
+    ts_storage *arena = graph ? NULL : ts_arena_begin(&r);
     ts_status status = graph ? ts_capture_run(&r, e, l) : ts_exec_steps(&r);
     thread->exclude = exclude;
     thread->rng = rng;
     for (uint32_t i = 0; i < e->nstorages; i++) {
         ts_exec_close(&r, i);
-        if (r.storages[i]) {
+        if (r.storages[i] && i < e->nrecorded) {
             r.storages[i]->version = counts[i].version;
             r.storages[i]->writer = counts[i].writer;
             ts_storage_release(r.storages[i]);
         }
     }
+    if (arena)
+        ts_storage_release(arena);
     ts_free(thread, block, bytes + 8);
     return status;
 }

@@ -43,7 +43,7 @@ void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts
         }
         if (touches) {
             snprintf(why, size, "%s %.40s, called from %.100s", what, ts_graph_node_name(g, n),
-                     ts_format_site(text, sizeof text, *AT(*sites, const void *, i)));
+                     ts_format_site(text, sizeof text, *AT(*sites, const void *, n->end)));
             return;
         }
     }
@@ -369,7 +369,8 @@ static bool add_numbers(ts_repeat *p, const ts_lazy *l, const ts_exec *e)
         rules[c->at].cell = c->address;
         if (memcmp(c->address, &numbers[c->at], sizeof(uint64_t)) != 0 && !n->why[0])
             ts_replay_refuse_number(n->why, sizeof n->why, e, &rules[c->at],
-                          *AT(l->sites, const void *, rules[c->at].node),
+                          *AT(l->sites, const void *,
+                              ts_graph_node_at(g, rules[c->at].node)->end),
                           c->kind == TS_NUMBER_COUNT
                               ? "is not the declared count, which the function must advance"
                               : "is not the declared one, or the function has changed it since");

@@ -213,7 +213,7 @@ static void gather(tiles *w)
         tile_call *c = &w->calls[w->ncalls++];
         memset(c->arg, 0, sizeof c->arg);
         c->f = (ts_frame){.table = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire),
-                          .thread = r->thread, .site = r->sites[node], .op = n->op,
+                          .thread = r->thread, .site = ts_run_site(r, node), .op = n->op,
                           .nargs = n->nargs, .nrets = n->nrets, .want = n->want, .key = TS_KEY_CPU,
                           .keys = TS_KEYSET(TS_KEY_CPU)};
         c->kernel = c->f.table->impl[TS_KEY_CPU];
@@ -423,7 +423,7 @@ static tiles *renew(const ts_run *r, const ts_step *s)
         const ts_graph_node *n = ts_graph_node_at(e->graph, node);
         fits = c->f.table == atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
         c->f.thread = r->thread;
-        c->f.site = r->sites[node];
+        c->f.site = ts_run_site(r, node);
         if (fits && c->numbers) {
             ts_run_unbox(r, n, c->args);
             fits = plan_call(&w->only, c);

@@ -272,7 +272,7 @@ ts_status ts_fail_dead(const char *op, const void *site, const char *argument, c
 
 void ts_scopes_from_environment(void)
 {
-    if (ts_variable_choice("TS_DEBUG", "scopes") != 0)
+    if (ts_variable_choice("TS_DEBUG", "scopes|arena") != 0)
         return;
     quarantine = ts_sys_calloc(QUARANTINED * sizeof *quarantine);
     ts_scopes_watched = quarantine != NULL;

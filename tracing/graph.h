@@ -96,7 +96,8 @@ enum {
     TS_NODE_INSERTED = 2,     /* a layer above inserted the call before the next call */
     TS_NODE_RNG_ABSOLUTE = 4, /* rng is a whole state, not an offset in the trace's stream */
     TS_NODE_RANDOM = 8,       /* draws random numbers; rng is set */
-    TS_NODE_AUTOCAST = 16     /* a cast that AUTOCAST inserted */
+    TS_NODE_AUTOCAST = 16,    /* a cast that AUTOCAST inserted */
+    TS_NODE_AGAIN = 32        /* in a plan: makes an earlier call again (compile/recompute.c) */
 };
 
 typedef struct ts_graph_node {
@@ -106,7 +107,8 @@ typedef struct ts_graph_node {
     ts_id rets[TS_MAX_RETS];
     uint32_t args;        /* index in graph.args of the first of nargs arguments */
     uint32_t parent;      /* enclosing region, + 1; 0: none */
-    uint32_t end;         /* REGION: index of the node after its last part */
+    uint32_t end;         /* REGION: index of the node after its last part; in a plan: number of the
+                             recorded call */
     uint32_t name;        /* REGION: index in graph.text */
     uint16_t op;          /* of a CALL and of an op by parts; otherwise TS_OP_NONE */
     uint8_t kind, nargs, nrets, want, given, flags;

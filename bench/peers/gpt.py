@@ -17,6 +17,16 @@ DROPOUT = 0.0
 SHAPE = f'B={B} T={T} C={C} H={H} L={L} V={V}'
 
 
+def peak(build, reset):
+    """Bytes in use on the library's default device, at most since the last reset."""
+    found = ctypes.c_int64()
+    c = ctypes.CDLL(str(Path(build).resolve() / 'bench' / 'libcompare.so'))
+    c.compare_gpt_peak.argtypes = [ctypes.c_bool, ctypes.c_void_p]
+    if c.compare_gpt_peak(reset, ctypes.byref(found)):
+        raise RuntimeError('no figures of memory')
+    return found.value
+
+
 class Ours:
     """The step of compare_gpt.c."""
 
@@ -35,9 +45,10 @@ class Ours:
         if not self.model:
             raise MemoryError('compare_gpt_new')
 
-    def compile(self, graph, replay):
-        self.c.compare_gpt_compile.argtypes = [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool]
-        if self.c.compare_gpt_compile(self.model, graph, replay):
+    def compile(self, graph, replay, recompute):
+        self.c.compare_gpt_compile.argtypes = [ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool,
+                                               ctypes.c_int64]
+        if self.c.compare_gpt_compile(self.model, graph, replay, recompute):
             raise MemoryError('compare_gpt_compile')
 
     def explain(self):

@@ -3,8 +3,10 @@ Training steps of GPTs on a GPU, each side from the same weights and with a read
 ours eager, compiled, as a graph, and as a graph without the C code of the step (replay); torch
 eager, compiled, and compiled with CUDA graphs. All sides of a model take turns in one process.
 Beside the time of a step stands that of its kernels, as torch.profiler finds it: the rest of a step
-is launches and waiting. host_us is the part of ours before the read of the loss. --kernels N lists
-the N operators or kernels that take longest on each side.
+is launches and waiting. host_us is the part of ours before the read of the loss. peak_mib is the
+most memory of tensors in the last of a side's first steps, its model included. A side "kept"
+computes no value again (docs/compile.md). --kernels N lists the N operators or kernels that take
+longest on each side.
 """
 # SPDX-License-Identifier: MIT
 import contextlib
@@ -24,7 +26,7 @@ MODELS = {
     'GPT-2 124M, B 4': {'B': 4, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
     'GPT-2 124M, B 32': {'B': 32, 'T': 1024, 'C': 768, 'H': 12, 'L': 12, 'V': 50304, 'HALF': True},
 }
-SIDES = ('eager', 'compiled', 'graph', 'replay',
+SIDES = ('eager', 'compiled', 'graph', 'replay', 'replay, kept',
          'torch eager', 'torch.compile', 'torch.compile, graphs')
 
 
@@ -36,10 +38,15 @@ class Ours:
     def __init__(self, build, data, way):
         from peers import gpt
         model, tokens, targets = data
+        before = gpt.peak(build, True)
         self.model = gpt.Ours(build, [p.data_ptr() for p in model.parameters()],
                               tokens.data_ptr(), targets.data_ptr())
         if way != 'eager':
-            self.model.compile(way != 'compiled', way == 'replay')
+            self.model.compile(way != 'compiled', 'replay' in way, -1 if 'kept' in way else 0)
+        self.us(FIRST - 1)
+        gpt.peak(build, True)
+        self.us(1)
+        self.peak = gpt.peak(build, False) - before
 
     def us(self, turns):
         return self.model.run(turns) / 1e3
@@ -57,10 +64,15 @@ class Ours:
 class Torch:
     def __init__(self, torch, data, way):
         from peers import gpt
+        before = torch.cuda.memory_allocated()
         model, tokens, targets = (x.cuda() for x in data)
         if way != 'torch eager':
             model = torch.compile(model, mode='reduce-overhead' if 'graphs' in way else None)
         self.step, self.last = gpt.torch_step(model, tokens, targets, True), None
+        self.us(FIRST - 1)
+        torch.cuda.reset_peak_memory_stats()
+        self.us(1)
+        self.peak = torch.cuda.max_memory_allocated() - before
 
     def us(self, turns):
         begin = time.perf_counter()
@@ -101,7 +113,6 @@ def start(sides, torch, library, build, name, ways):
         data = gpt.torch_model()  # seeded: the same each time
         sides[way] = (Torch(torch, data, way) if way.startswith('torch')
                       else Ours(build, data, way))
-        sides[way].us(FIRST)
     losses = {way: side.loss() for way, side in sides.items()}
     limit = 0.1 if gpt.DROPOUT else 2e-2 if gpt.HALF else 1e-3
     if not max(losses.values()) - min(losses.values()) <= limit * max(losses.values()):
@@ -134,7 +145,7 @@ def measure(options, torch, library, write, name, ways):
         for (way, side), us in zip(sides.items(), in_turns(sides)):
             host = side.host_us()
             kernels = kernels_of(torch, side)
-            write(name, way, us, sum(us for us, _ in kernels.values()), host)
+            write(name, way, us, sum(us for us, _ in kernels.values()), host, side.peak)
             longest = sorted(kernels.items(), key=lambda item: -item[1][0])
             for kernel, (each, count) in longest[:options.kernels]:
                 write.note(f'{each:9.1f} us {count:6.1f} times  {kernel[:150]}')
@@ -155,8 +166,9 @@ def run(options, torch, library, write):
 
 class writer:
     """Writes a row to stdout and, tab separated, to out."""
-    columns = 'model', 'side', 'dtype', 'step_us', 'kernels_us', 'host_us', 'tokens_per_s'
-    form = '{:<18} {:<22} {:<5} {:>10} {:>10} {:>10} {:>12}'
+    columns = 'model', 'side', 'dtype', 'step_us', 'kernels_us', 'host_us', 'tokens_per_s', \
+        'peak_mib'
+    form = '{:<18} {:<22} {:<5} {:>10} {:>10} {:>10} {:>12} {:>9}'
 
     def __init__(self, out):
         self.out = out
@@ -167,10 +179,10 @@ class writer:
         if self.out:
             print(*row, sep='\t', file=self.out, flush=True)
 
-    def __call__(self, name, way, us, kernels, host):
+    def __call__(self, name, way, us, kernels, host, peak):
         tokens = MODELS[name]['B'] * MODELS[name]['T'] / us * 1e6
         self.row((name, way, dtype(name), f'{us:.1f}', f'{kernels:.1f}',
-                  '-' if host is None else f'{host:.1f}', f'{tokens:.0f}'))
+                  '-' if host is None else f'{host:.1f}', f'{tokens:.0f}', f'{peak / 2**20:.0f}'))
 
     def note(self, line):
         print('#', line)

@@ -54,7 +54,7 @@ static ts_status step(void *ctx)
         TS_TRY(ts_synchronize(t->s->device));
         ts_manual_seed(1);
         TS_TRY(t->gpt = compare_gpt_new(dims, t->dropout, NULL, NULL, NULL));
-        if ((t->compiled || t->graph) && compare_gpt_compile(t->gpt, t->graph, t->graph) != 0)
+        if ((t->compiled || t->graph) && compare_gpt_compile(t->gpt, t->graph, t->graph, 0) != 0)
             return ts_error_code();
         memcpy(t->made, now, sizeof now);
     }

@@ -54,6 +54,9 @@ typedef struct ts_compile_opts {
                              function instead and compares. After a difference the function is never
                              replayed again, and the log's topic "warning" gets one line. 0: no
                              comparisons */
+    int64_t recompute;  /**< if a plan needs more than this many bytes at a time, values that cheap
+                             calls made are computed again where that lowers the peak. 0: 4 GiB;
+                             -1: never */
 } ts_compile_opts;
 
 /**
@@ -64,11 +67,11 @@ typedef struct ts_compile_opts {
 TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts);
 /**
  * Makes a compiled function that runs the eager kernels of fn as one device graph: ts_compile()
- * with fullgraph, graph, replay and no groups. The first two calls run fn, the third captures, and
- * each later call is one launch. Whatever cannot be captured is an error that names the op call and
- * its site: a read of a value, an op whose result sizes depend on values, a kernel that waits for
- * the device, a number that changes without a declared source (ts_number_from()), a tensor that fn
- * keeps without ts_replaces().
+ * with fullgraph, graph, replay, no groups and no recomputation. The first two calls run fn, the
+ * third captures, and each later call is one launch. Whatever cannot be captured is an error that
+ * names the op call and its site: a read of a value, an op whose result sizes depend on values, a
+ * kernel that waits for the device, a number that changes without a declared source
+ * (ts_number_from()), a tensor that fn keeps without ts_replaces().
  * Errors: as ts_compile(). The calls have the errors of ts_compiled_call() with these options.
  */
 TS_API ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx);
@@ -178,6 +181,10 @@ typedef struct ts_compile_stats {
     int64_t kernels;    /**< kernels compiled for groups on devices other than the CPU */
     int64_t kernels_read; /**< kernels for such groups that were read from disk */
     double kernel_ms;   /**< time spent compiling and reading these kernels, ms */
+    int64_t peak;       /**< newest plan: largest number of bytes that its values need at a time,
+                             without tensors that exist before the call */
+    int64_t kept_peak;  /**< the same for the plan that computes no value again */
+    int64_t recomputed; /**< newest plan: calls that are made again (option recompute) */
 } ts_compile_stats;
 /** Returns the counters; all zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);

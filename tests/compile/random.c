@@ -4,6 +4,7 @@
  * random numbers. A failing program is cut down to the calls that it takes, and printed.
  */
 // SPDX-License-Identifier: MIT
+#include "compile/compile.h"
 #include "tests/compile/whole.h"
 
 #include <math.h>
@@ -321,6 +322,7 @@ static state begin(const program *p, int other)
 
 static int64_t replays, replaced; /* of graphs, and calls in them */
 static int64_t skipped;           /* calls without the function */
+static int64_t recomputed;        /* calls that plans make again */
 
 /** A copy on the CPU in which all NaN have the same bits. The sign of a NaN depends on whether the
  *  element is computed in a whole vector or in the last elements of a run. */
@@ -397,6 +399,7 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     replays += ts_compiled_get_stats(c).replays;
     replaced += ts_compiled_get_stats(c).replaced;
     skipped += ts_compiled_get_stats(c).skipped;
+    recomputed += ts_compiled_get_stats(c).recomputed;
     ts_compiled_free(c);
     return what;
 }
@@ -459,6 +462,41 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
     ts_compile_opts opts = {.size = sizeof opts, .max_groups = -1};
     check_programs(from_environment("TS_TEST_SEED", 1) + 7000,
                    (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
+}
+
+/* All plans compute values again where that lowers their peak, however small: on the CPU, as
+ * replays and without groups. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_with_recomputation, .loop = 3, .timeout = 600)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .recompute = 1, .replay = _i == 1,
+                            .max_groups = _i == 2 ? -1 : 0};
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
+    recomputed = 0;
+    check_programs(from_environment("TS_TEST_SEED", 1) + 17000 + 500 * (uint64_t)_i, n, &opts);
+    ck_assert_int_gt(recomputed, n / 2);
+}
+
+/* Arenas are overwritten before and after each use of their bytes. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_in_poisoned_arenas, .loop = 2, .timeout = 600)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .recompute = _i, .max_groups = _i ? 0 : -1};
+    ts_arena_poison(true);
+    check_programs(from_environment("TS_TEST_SEED", 1) + 21000 + 500 * (uint64_t)_i,
+                   (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
+    ts_arena_poison(false);
+}
+
+/* With recomputation on the mock device, which runs groups with random calls, also as graphs. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_with_recomputation_on_a_device, .loop = 2,
+        .timeout = 600, .setup = set_up_whole_groups, .teardown = tear_down_whole)
+{
+    ts_compile_opts opts = {.size = sizeof opts, .recompute = 1, .graph = _i};
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
+    OK(ts_set_default_device(device));
+    recomputed = 0;
+    check_programs(from_environment("TS_TEST_SEED", 1) + 19000 + 500 * (uint64_t)_i, n, &opts);
+    ck_assert_int_gt(recomputed, n / 2);
+    OK(ts_set_default_device(TS_DEVICE_CPU));
 }
 
 /* On average more than two of a program's six calls are graph replays. Programs that read values or

@@ -99,3 +99,43 @@ TS_TEST(not_a_number_stays_in_its_row)
     ts_compiled_free(c);
 }
 
+
+/** Two values that are used before and after products that need much memory. Outputs: the products
+ *  of the values with in[1], before and after. */
+static ts_status used_again(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    ts_tensor *norm = ts_to(ts_layer_norm(in[0], TS_NONE, TS_NONE), TS_BF16),
+              *drawn = ts_dropout(ts_gelu(norm), 0.3, true), *large = ts_to(ts_mul_scalar(in[0], 0.01), TS_BF16);
+    out[0] = ts_matmul(norm, in[1]);
+    out[1] = ts_matmul(drawn, in[1]);
+    large = ts_matmul(large, ts_transpose(large, 0, 1));
+    for (int i = 0; i < 2; i++)
+        large = ts_matmul(large, large);
+    ts_tensor *some = ts_add(in[0], ts_tanh(ts_sum(large))),
+              *soft = ts_to(ts_softmax(some, -1), TS_BF16); /* the norm joins its group */
+    out[2] = ts_matmul(norm, in[1]);
+    out[3] = ts_matmul(drawn, in[1]);
+    return TS_STATUS_OF(out[4] = ts_matmul(soft, in[1]));
+}
+TS_TEST(values_that_are_computed_again_have_their_bits, .loop = 2)
+{
+    GPU(device);
+    static const int64_t columns[] = {64, 256, 768, 1000, 2048};
+    for (int k = 0; k < 5; k++) {
+        TS_SCOPE;
+        int64_t c = columns[k];
+        ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(4096, c), 0, 1, TS_F32), device),
+                  *w = ts_to_device(ts_normal(TS_SIZES(c, 128), 0, 1, TS_BF16), device);
+        ts_compiled *again = ts_compile(used_again, NULL, TS_OPTS(ts_compile_opts, .recompute = 1,
+                                                                  .graph = _i));
+        for (int run = 0; run < 4; run++) {
+            ts_tensor *out[5];
+            OK(ts_compiled_call(again, (ts_tensor *[]){x, w}, 2, out, 5));
+            ck_assert(error_of(out[0], out[2]) == 0);
+            ck_assert(error_of(out[1], out[3]) == 0);
+        }
+        ck_assert_int_gt(ts_compiled_get_stats(again).recomputed, 3);
+        ts_compiled_free(again);
+    }
+}

@@ -92,6 +92,30 @@ CALLS(compiled_functions)
     ts_compiled_free(c);
 }
 
+/** Values of which two are computed again after the products. */
+static ts_status again(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    ts_tensor *t = ts_exp(in[0]), *u = ts_gelu(t), *p = ts_matmul(u, t);
+    for (int i = 0; i < 3; i++)
+        p = ts_matmul(p, p);
+    return TS_STATUS_OF(out[0] = ts_add(ts_mul(ts_matmul(p, u), t), ts_matmul(t, u)));
+}
+
+/** Plans with values that are computed again, and with an arena. */
+CALLS(recomputations)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_mul_scalar(ts_ones(TS_SIZES(40, 40), TS_F32), 0.01), *out;
+    WATCH(x);
+    ts_compiled *c = ts_compile(again, NULL, TS_OPTS(ts_compile_opts, .recompute = 1));
+    for (int i = 0; i < 3 && c; i++) {
+        FAULTY(f, ts_compiled_call(c, &x, 1, &out, 1));
+        fault_see(f, out);
+    }
+    ts_compiled_free(c);
+}
+
 typedef struct declared {
     double factor;
     int64_t steps, *counts[1];

@@ -1,0 +1,122 @@
+/** @file dump.c  Writes the stages of a plan to files of the folder that TS_DUMP names. */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+#include "include/tessera/program.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/** Appends a note for each result of a node that has no memory, because only its group uses it. */
+static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
+{
+    for (int i = 0; i < n->nrets; i++)
+        if (n->rets[i] && e->storages[ts_graph_value_at(e->graph, n->rets[i])->storage].inside)
+            fprintf(out, "  ; %%%u needs no memory", ts_id_index(n->rets[i]));
+}
+
+/** The steps and their calls. */
+static void write_steps(FILE *out, const ts_exec *e)
+{
+    for (uint32_t k = 0; k < e->nsteps; k++) {
+        const ts_step *s = &e->steps[k];
+        char sizes[192];
+        fprintf(out, "step %u", k);
+        if (s->members)
+            fprintf(out, ", %u members of %u calls", s->members, s->count / s->members);
+        else if (s->fused)
+            fprintf(out, ", %u calls over %s", s->count,
+                    ts_format_sizes(sizes, sizeof sizes, s->sizes, s->ndim));
+        fprintf(out, "\n");
+        for (uint32_t i = 0; i < s->count; i++) {
+            const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[s->first + i]);
+            fputs(n->flags & TS_NODE_AGAIN ? "  again: " : "  ", out);
+            ts_graph_write_node(e->graph, n, out);
+            write_inside(out, e, n);
+            fputc('\n', out);
+        }
+    }
+}
+
+/** Writes the numbers of the values on a storage, its bytes, and the steps that use it. */
+static void write_storage(FILE *out, const ts_exec *e, uint32_t i)
+{
+    const ts_plan_storage *s = &e->storages[i];
+    const ts_graph_value *values = e->graph->values.data;
+    fprintf(out, "%12lld bytes, steps %u to %u:", (long long)s->bytes, s->first, s->last);
+    for (uint32_t v = ((const ts_graph_storage *)e->graph->storages.data)[i].newest; v;
+         v = values[v - 1].before)
+        fprintf(out, " %%%u", v - 1);
+    fputc('\n', out);
+}
+
+/** The bytes in use at each step, and the place of each storage in the arena. */
+static void write_places(FILE *out, const ts_exec *e)
+{
+    fprintf(out, "at most %lld bytes, at step %u; arena of %lld bytes\n", (long long)e->peak,
+            e->peak_step, (long long)e->arena_bytes);
+    for (uint32_t k = 0; k < e->nsteps; k++) {
+        int64_t live = 0;
+        for (uint32_t i = 0; i < e->nstorages; i++) {
+            const ts_plan_storage *s = &e->storages[i];
+            if (ts_needs_memory(s) && s->first <= k && (s->held || s->last >= k))
+                live += s->bytes;
+        }
+        fprintf(out, "step %u: %lld bytes\n", k, (long long)live);
+    }
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if (e->places[i] >= 0) {
+            fprintf(out, "place %12lld: ", (long long)e->places[i]);
+            write_storage(out, e, i);
+        }
+}
+
+/** The storages that are kept across the peak, and the calls that are made again after it. */
+static void write_again(FILE *out, const ts_exec *e)
+{
+    fprintf(out, "at most %lld bytes; %lld if no call were made again\n", (long long)e->peak,
+            (long long)e->kept_peak);
+    fprintf(out, "kept across step %u:\n", e->peak_step);
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        const ts_plan_storage *s = &e->storages[i];
+        if (ts_needs_memory(s) && s->first < e->peak_step && s->last > e->peak_step)
+            write_storage(out, e, i);
+    }
+    fprintf(out, "made again:\n");
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        for (uint32_t i = e->steps[k].first; i < e->steps[k].first + e->steps[k].count; i++) {
+            const ts_graph_node *n = ts_graph_node_at(e->graph, e->order[i]);
+            if (!(n->flags & TS_NODE_AGAIN))
+                continue;
+            fprintf(out, "  step %u: ", k);
+            ts_graph_write_node(e->graph, n, out);
+            write_inside(out, e, n);
+            fputc('\n', out);
+        }
+}
+
+void ts_exec_dump(const ts_exec *e, const char *name)
+{
+    static const struct {
+        const char *stage;
+        void (*write)(FILE *, const ts_exec *);
+    } files[] = {{"plan", write_steps}, {"recompute", write_again}, {"memory", write_places}};
+    const char *folder = getenv("TS_DUMP");
+    if (!folder || !*folder)
+        return;
+    TS_C_LOCALE;
+    for (int i = 0; i < 3; i++) {
+        char path[600];
+        if (snprintf(path, sizeof path, "%s/%s-%016llx.txt", folder, files[i].stage,
+                     (unsigned long long)e->hash) >= (int)sizeof path)
+            return;
+        FILE *out = fopen(path, "w");
+        if (!out)
+            return;
+        fprintf(out, "%s: %u calls in %u steps, %u groups of %u calls; %lld bytes moved, %lld one "
+                     "by one\n",
+                name, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
+                (long long)e->bytes);
+        files[i].write(out, e);
+        fclose(out);
+    }
+}

@@ -1,0 +1,181 @@
+/**
+ * @file memory.c  The memory of a plan: how many bytes its values need at a time, and their places
+ * in one block, the arena.
+ *
+ * A storage needs memory from its first step to its last. The places are chosen when the plan is
+ * made, the largest storage first: each gets the smallest gap that is free during its life.
+ * Storages that outlive the call, and those of other devices than the arena's, are not in it.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+#include "include/tessera/ops.h"
+#include "include/tessera/program.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void ts_exec_find_peak(ts_exec *e)
+{
+    uint32_t opened = 0, closed = 0;
+    int64_t live = 0;
+    e->peak = 0;
+    e->peak_step = 0;
+    for (uint32_t k = 0; k < e->nsteps; k++) {
+        for (; opened < e->steps[k].opens; opened++) {
+            const ts_plan_storage *s = &e->storages[e->opens[opened]];
+            live += ts_needs_memory(s) ? s->bytes : 0;
+        }
+        if (live > e->peak) {
+            e->peak = live;
+            e->peak_step = k;
+        }
+        for (; closed < e->steps[k].closes; closed++) {
+            const ts_plan_storage *s = &e->storages[e->closes[closed]];
+            live -= ts_needs_memory(s) && !s->held ? s->bytes : 0;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- places ---- */
+
+/** A storage that gets a place. */
+typedef struct block {
+    int64_t bytes, place; /* rounded up */
+    uint32_t storage;
+} block;
+
+/** Order of places: the largest first. */
+static int by_size(const void *x, const void *y)
+{
+    const block *a = x, *b = y;
+    return a->bytes != b->bytes ? (a->bytes < b->bytes ? 1 : -1)
+                                : (a->storage > b->storage) - (a->storage < b->storage);
+}
+
+/** Finds a place for b among the n placed blocks, which are sorted by place. Returns the index at
+ *  which b belongs. */
+static uint32_t fit(const ts_exec *e, block *b, const block *placed, uint32_t n, int64_t begin)
+{
+    const ts_plan_storage *own = &e->storages[b->storage];
+    int64_t end = begin, least = INT64_MAX;
+    b->place = -1;
+    for (uint32_t k = 0; k < n; k++) {
+        const ts_plan_storage *s = &e->storages[placed[k].storage];
+        if (s->last < own->first || own->last < s->first)
+            continue;
+        int64_t gap = placed[k].place - end;
+        if (gap >= b->bytes && gap < least) {
+            least = gap;
+            b->place = end;
+        }
+        end = ts_max64(end, placed[k].place + placed[k].bytes);
+    }
+    b->place = b->place < 0 ? end : b->place;
+    uint32_t at = 0;
+    while (at < n && placed[at].place <= b->place)
+        at++;
+    return at;
+}
+
+bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end)
+{
+    size_t bytes = 2 * (e->nstorages + 1) * sizeof(block);
+    block *blocks = ts_alloc(ts_thread_self(), bytes);
+    if (!blocks)
+        return false;
+    block *placed = blocks + e->nstorages + 1;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        int64_t align = e->storages[i].device.backend == TS_KEY_CPU ? 64 : 512;
+        if (places[i] == TS_PLACE_WANTED)
+            blocks[n++] = (block){.bytes = (e->storages[i].bytes + align - 1) / align * align,
+                                  .storage = i};
+    }
+    qsort(blocks, n, sizeof *blocks, by_size);
+    *end = begin;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t at = fit(e, &blocks[k], placed, k, begin);
+        memmove(placed + at + 1, placed + at, (k - at) * sizeof *placed);
+        placed[at] = blocks[k];
+        places[blocks[k].storage] = blocks[k].place;
+        *end = ts_max64(*end, blocks[k].place + blocks[k].bytes);
+    }
+    ts_free(ts_thread_self(), blocks, bytes);
+    return true;
+}
+
+/** The device whose storages need the most bytes. */
+static ts_device busiest(const ts_exec *e)
+{
+    ts_device best = TS_DEVICE_CPU;
+    int64_t most = -1;
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        int64_t bytes = 0;
+        bool seen = false;
+        for (uint32_t k = 0; k < i && !seen; k++)
+            seen = ts_same_device(e->storages[k].device, e->storages[i].device);
+        for (uint32_t k = i; k < e->nstorages && !seen; k++)
+            if (ts_same_device(e->storages[k].device, e->storages[i].device))
+                bytes += ts_needs_memory(&e->storages[k]) ? e->storages[k].bytes : 0;
+        if (!seen && bytes > most) {
+            most = bytes;
+            best = e->storages[i].device;
+        }
+    }
+    return best;
+}
+
+bool ts_exec_plan_arena(ts_exec *e)
+{
+    e->arena_device = busiest(e);
+    for (uint32_t i = 0; i < e->nstorages; i++) {
+        const ts_plan_storage *s = &e->storages[i];
+        e->places[i] = ts_needs_memory(s) && !s->held && s->bytes &&
+                               ts_same_device(s->device, e->arena_device)
+                           ? TS_PLACE_WANTED
+                           : TS_PLACE_NONE;
+    }
+    return ts_exec_place(e, e->places, 0, &e->arena_bytes);
+}
+
+/* --------------------------------------------------------------------------------- runs ---- */
+
+static bool poisons;
+
+void ts_arena_poison(bool on) { poisons = on; }
+
+void ts_arenas_from_environment(void)
+{
+    poisons = ts_variable_choice("TS_DEBUG", "scopes|arena") == 1;
+}
+
+ts_storage *ts_arena_begin(ts_run *r)
+{
+    const ts_exec *e = r->exec;
+    if (!e->arena_bytes || (ts_alloc_system && !poisons)) /* memory checkers see each storage */
+        return NULL;
+    ts_error before = *r->thread->error;
+    ts_storage *arena = ts_storage_new(r->thread, e->arena_device, e->arena_bytes);
+    if (!arena) { /* its storages are then allocated one by one */
+        *r->thread->error = before;
+        return NULL;
+    }
+    r->arena = arena->data;
+    r->places = e->places;
+    r->poison = poisons;
+    return arena;
+}
+
+ts_status ts_arena_fill(const ts_run *r, uint32_t storage)
+{
+    ts_storage *s = r->storages[storage];
+    if (!r->poison || r->places[storage] < 0 || !s)
+        return TS_OK;
+    ts_tensor base = {.keys = TS_KEYSET(s->device.backend), .storage = s, .data = s->data};
+    base.dtype = TS_U8;
+    base.device = s->device;
+    TS_SCOPE;
+    ts_tensor *bytes = ts_scope_adopt(r->thread, ts_tensor_alias(r->thread, &base, &s->bytes,
+                                                                 (int64_t[]){1}, 1, 0));
+    return TS_STATUS_OF(bytes ? ts_fill_(bytes, 255) : NULL);
+}

@@ -1,0 +1,311 @@
+/**
+ * @file recompute.c  Chooses values that are computed again after the peak of a plan's memory
+ * instead of being kept across it (rematerialisation).
+ *
+ * The calls up to the step at which memory peaks are early, the others late. A storage that early
+ * calls make and late calls read is kept across the peak. A minimum cut chooses the storages to
+ * keep: a vertex is a storage, its capacity is the cost of keeping it, and an edge leads from each
+ * argument of a cheap call to its result. The source leads to storages that no cheap call makes,
+ * and storages that late calls read lead to the sink. Storages beyond the cut are computed again.
+ */
+// SPDX-License-Identifier: MIT
+#include "compile/flow.h"
+#include "compile/plan.h"
+
+#include <string.h>
+
+enum {
+    LEAST = 2048,   /* smaller storages than this part of the peak are kept */
+    SMALLER = 4,    /* results this many times smaller than the arguments are kept */
+    MOST_DEPTH = 1  /* far values (see is_far()) in a chain of calls that are made again */
+};
+
+/** What is known about a storage. */
+typedef struct fact {
+    uint32_t made;  /* the call that makes it with its only write; UINT32_MAX: none */
+    uint8_t ret;    /* which result of that call */
+    uint8_t chain;  /* if again: calls that must be made again, at most */
+    uint8_t depth;  /* if again: far values among their results */
+    bool again;     /* it can be computed again */
+    bool fixed;     /* it is in memory at the peak in any case */
+    bool several;   /* written more than once */
+    uint32_t first, last; /* first and last early call that reads it; UINT32_MAX: none */
+    uint32_t late;  /* first late call that reads it; UINT32_MAX: none */
+    uint32_t need;  /* a copy may be made as late as before this call; 0: not needed */
+    uint32_t vertex; /* number of its vertex, + 1; 0: none */
+    uint32_t distance; /* calls from it to a value that late calls read */
+} fact;
+
+typedef struct chooser {
+    const maker *m;
+    const ts_graph *graph;
+    const ts_exec *exec;
+    uint32_t split;     /* number of early calls */
+    int64_t least;      /* bytes */
+    fact *facts;        /* per storage */
+    uint32_t *costly;   /* per early call: how many calls before it are not cheap; and the sum */
+    bool *cheap;        /* per early call */
+    uint32_t vertices;
+} chooser;
+
+/* ------------------------------------------------------------------------------- facts ---- */
+
+/** Notes how call i uses its storages. */
+static void note_uses(const chooser *c, uint32_t i)
+{
+    uint32_t n;
+    const touch *t = ts_touches_of(c->m, i, &n);
+    for (uint32_t k = 0; k < n; k++) {
+        const ts_graph_value *v = (const ts_graph_value *)c->graph->values.data + t[k].value;
+        fact *f = &c->facts[t[k].storage];
+        if (t[k].writes) {
+            bool whole = t[k].fresh && !v->offset &&
+                         ts_value_bytes(c->graph, v) == c->exec->storages[t[k].storage].bytes;
+            f->several |= f->made != UINT32_MAX || !whole || i >= c->split;
+            f->made = i;
+            continue;
+        }
+        uint32_t *first = i < c->split ? &f->first : &f->late;
+        *first = *first == UINT32_MAX ? i : *first;
+        if (i < c->split)
+            f->last = i;
+    }
+}
+
+/** Sets facts, costly and cheap, and marks storages that the peak step uses as fixed. */
+static void find_facts(chooser *c)
+{
+    const ts_exec *e = c->exec;
+    uint32_t n = c->graph->nodes.count, count;
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        c->facts[i] = (fact){.made = UINT32_MAX, .first = UINT32_MAX, .late = UINT32_MAX,
+                             .distance = UINT32_MAX,
+                             .fixed = e->storages[i].outside || e->storages[i].held ||
+                                      e->storages[i].bytes < c->least};
+    for (uint32_t i = 0; i < n; i++)
+        if (c->m->step_of[i] != UINT32_MAX)
+            note_uses(c, i);
+    for (uint32_t i = 0; i < c->split; i++) {
+        const ts_graph_node *node = ts_graph_node_at(c->graph, i);
+        bool alive = c->m->step_of[i] != UINT32_MAX;
+        c->cheap[i] = alive && !node->given &&
+                      ts_group_takes(c->graph, node, c->m->numbers).cheap;
+        c->costly[i + 1] = c->costly[i] + (alive && !c->cheap[i]);
+    }
+    const ts_step *s = &e->steps[e->peak_step];
+    for (uint32_t i = s->first; i < s->first + s->count; i++) {
+        const touch *t = ts_touches_of(c->m, e->order[i], &count);
+        for (uint32_t k = 0; k < count; k++)
+            c->facts[t[k].storage].fixed = true;
+    }
+}
+
+/** Sets *call and args to the call that makes storage s again; false if there is none. */
+static bool remake(const chooser *c, uint32_t s, ts_graph_node *call, ts_graph_arg *args)
+{
+    const fact *f = &c->facts[s];
+    return f->made != UINT32_MAX && !f->several &&
+           ts_plan_maker(c->m, f->made, s, c->cheap[f->made], call, args);
+}
+
+/** True if early calls that are far apart read the storage: between them is a call that is not
+ *  cheap. For example, a residual is read before and after a layer. */
+static bool is_far(const chooser *c, const fact *f)
+{
+    return f->first != UINT32_MAX && c->costly[f->last] > c->costly[f->first + 1];
+}
+
+/** Sets `need` of the arguments of the calls that make the storages which call i makes. */
+static void pass_need(const chooser *c, uint32_t i)
+{
+    ts_graph_node call;
+    ts_graph_arg args[TS_MAX_ARGS];
+    const ts_graph_node *n = ts_graph_node_at(c->graph, i);
+    for (int r = 0; r < n->nrets; r++) {
+        uint32_t s = n->rets[r] ? ts_graph_value_at(c->graph, n->rets[r])->storage : UINT32_MAX;
+        if (s == UINT32_MAX || !remake(c, s, &call, args))
+            continue;
+        fact *f = &c->facts[s];
+        if (f->late != UINT32_MAX && f->late > f->need)
+            f->need = f->late;
+        for (int k = 0; k < call.nargs; k++) {
+            if (args[k].tag != TS_TAG_TENSOR)
+                continue;
+            fact *of = &c->facts[ts_graph_value_at(c->graph, args[k].id)->storage];
+            of->need = f->need > of->need ? f->need : of->need;
+        }
+    }
+}
+
+/** Decides whether storage s, which call i makes, can be computed again, and sets its depth. */
+static void decide(const chooser *c, uint32_t s)
+{
+    ts_graph_node call;
+    ts_graph_arg args[TS_MAX_ARGS];
+    fact *f = &c->facts[s];
+    int64_t bytes = 0;
+    uint32_t depth = 0, chain = 0;
+    if (!f->need || f->fixed || !remake(c, s, &call, args))
+        return;
+    for (int k = 0; k < call.nargs; k++) {
+        if (args[k].tag == TS_TAG_TENSORS)
+            return;
+        if (args[k].tag != TS_TAG_TENSOR)
+            continue;
+        const ts_graph_value *v = ts_graph_value_at(c->graph, args[k].id);
+        const fact *of = &c->facts[v->storage];
+        bytes += ts_value_bytes(c->graph, v);
+        depth = of->again && of->depth > depth ? of->depth : depth;
+        chain = of->again && of->chain > chain ? of->chain : chain;
+        if (of->several && ts_plan_is_written(c->m, v->storage, f->made, f->need))
+            return;
+    }
+    depth += is_far(c, f);
+    f->depth = (uint8_t)depth;
+    f->chain = (uint8_t)(chain + 1);
+    f->again = depth <= MOST_DEPTH && chain < TS_MAX_CHAIN &&
+               bytes < SMALLER * c->exec->storages[s].bytes;
+}
+
+/* --------------------------------------------------------------------------------- cut ---- */
+
+/** True if keeping the storage costs nothing, because it is kept in any case. */
+static bool is_free(const fact *f)
+{
+    return f->fixed || (f->late != UINT32_MAX && !f->again);
+}
+
+/** Gives a vertex to storage s if it is needed, and sets the distance of its arguments. Called for
+ *  results before arguments. */
+static void add_vertex(chooser *c, uint32_t s)
+{
+    ts_graph_node call;
+    ts_graph_arg args[TS_MAX_ARGS];
+    fact *f = &c->facts[s];
+    f->distance = f->late != UINT32_MAX ? 0 : f->distance;
+    if (is_free(f) || f->distance == UINT32_MAX)
+        return;
+    f->vertex = ++c->vertices;
+    if (!f->again || !remake(c, s, &call, args))
+        return;
+    for (int k = 0; k < call.nargs; k++)
+        if (args[k].tag == TS_TAG_TENSOR) {
+            fact *of = &c->facts[ts_graph_value_at(c->graph, args[k].id)->storage];
+            of->distance = f->distance + 1 < of->distance ? f->distance + 1 : of->distance;
+        }
+}
+
+/** Cost of keeping a storage: its bytes, 1.1 times as many for each call from it to a late one, and
+ *  twice as many if its group keeps it in registers now. */
+static int64_t cost_of(const chooser *c, uint32_t s)
+{
+    double cost = (double)c->exec->storages[s].bytes;
+    for (uint32_t k = 0; k < c->facts[s].distance && k < TS_MAX_CHAIN; k++)
+        cost *= 1.1;
+    return (int64_t)(cost * (1 + c->exec->storages[s].inside));
+}
+
+enum { SOURCE, SINK, OTHERS };
+static uint32_t in_of(const fact *f) { return OTHERS + 2 * (f->vertex - 1); }
+static uint32_t out_of(const fact *f) { return in_of(f) + 1; }
+
+static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
+{
+    ts_graph_node call;
+    ts_graph_arg args[TS_MAX_ARGS];
+    const fact *f = &c->facts[s];
+    bool ok = ts_flow_add(flow, in_of(f), out_of(f), cost_of(c, s));
+    if (f->late != UINT32_MAX)
+        ok = ok && ts_flow_add(flow, out_of(f), SINK, TS_FLOW_UNLIMITED);
+    if (!f->again)
+        return ok && ts_flow_add(flow, SOURCE, in_of(f), TS_FLOW_UNLIMITED);
+    remake(c, s, &call, args);
+    for (int k = 0; k < call.nargs && ok; k++) {
+        if (args[k].tag != TS_TAG_TENSOR)
+            continue;
+        const fact *of = &c->facts[ts_graph_value_at(c->graph, args[k].id)->storage];
+        if (of->vertex)
+            ok = ts_flow_add(flow, out_of(of), in_of(f), TS_FLOW_UNLIMITED);
+    }
+    return ok;
+}
+
+/** Chooses the storages beyond the minimum cut. */
+static bool cut(const chooser *c, ts_again *again)
+{
+    ts_flow flow;
+    int64_t capacity;
+    uint32_t vertices = OTHERS + 2 * c->vertices;
+    bool *reached = ts_alloc(ts_thread_self(), vertices);
+    bool ok = ts_flow_begin(&flow, vertices) && reached;
+    for (uint32_t s = 0; s < c->exec->nstorages && ok; s++)
+        if (c->facts[s].vertex)
+            ok = add_edges(c, &flow, s);
+    ok = ok && ts_flow_cut(&flow, SOURCE, SINK, reached, &capacity);
+    for (uint32_t s = 0; s < c->exec->nstorages && ok; s++) {
+        const fact *f = &c->facts[s];
+        again->storages[s] = f->vertex && f->again && !reached[in_of(f)];
+        again->count += again->storages[s] && f->late != UINT32_MAX;
+    }
+    ts_flow_free(&flow);
+    if (reached)
+        ts_free(ts_thread_self(), reached, vertices);
+    return ok;
+}
+
+/** Runs `visit` for the storages that the early calls make, in the order of the calls or backwards.
+ *  Results of a call come after, or backwards before, results that they can be computed from. */
+static void each_made(chooser *c, void (*visit)(chooser *, uint32_t), bool backwards)
+{
+    for (uint32_t at = 0; at < c->split; at++) {
+        uint32_t i = backwards ? c->split - 1 - at : at;
+        const ts_graph_node *n = ts_graph_node_at(c->graph, i);
+        for (int k = 0; k < n->nrets; k++) { /* a cheaper result comes before its argument */
+            int r = backwards ? k : n->nrets - 1 - k;
+            uint32_t s = n->rets[r] ? ts_graph_value_at(c->graph, n->rets[r])->storage : UINT32_MAX;
+            if (s != UINT32_MAX && c->facts[s].made == i)
+                visit(c, s);
+        }
+    }
+}
+static void visit_decide(chooser *c, uint32_t s) { decide(c, s); }
+
+bool ts_plan_choose(const maker *m, ts_again *again)
+{
+    const ts_exec *e = m->exec;
+    const ts_step *s = &e->steps[e->peak_step];
+    chooser c = {.m = m, .graph = m->graph, .exec = e, .least = e->peak / LEAST + 1};
+    *again = (ts_again){.nstorages = e->nstorages};
+    if (!e->nsteps || !s->count)
+        return true;
+    for (uint32_t i = s->first; i < s->first + s->count; i++)
+        c.split = e->order[i] + 1 > c.split ? e->order[i] + 1 : c.split;
+    size_t bytes = (e->nstorages + 1) * sizeof *c.facts +
+                   (c.split + 2) * (sizeof *c.costly + sizeof *c.cheap);
+    c.facts = ts_alloc(ts_thread_self(), bytes);
+    again->storages = ts_alloc(ts_thread_self(), e->nstorages + 1);
+    bool ok = c.facts && again->storages;
+    if (ok) {
+        memset(c.facts, 0, bytes);
+        memset(again->storages, 0, e->nstorages + 1);
+        c.costly = (uint32_t *)(c.facts + e->nstorages + 1);
+        c.cheap = (bool *)(c.costly + c.split + 2);
+        again->split = c.split;
+        find_facts(&c);
+        for (uint32_t i = c.split; i-- > 0;)
+            pass_need(&c, i);
+        each_made(&c, visit_decide, false);
+        each_made(&c, add_vertex, true);
+        ok = !c.vertices || cut(&c, again);
+    }
+    if (c.facts)
+        ts_free(ts_thread_self(), c.facts, bytes);
+    return ok;
+}
+
+void ts_again_free(ts_again *again)
+{
+    if (again->storages)
+        ts_free(ts_thread_self(), again->storages, again->nstorages + 1);
+    again->storages = NULL;
+}
