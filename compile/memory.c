@@ -8,6 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
+#include "dispatch/memory_log.h"
 #include "include/tessera/ops.h"
 #include "include/tessera/program.h"
 
@@ -152,7 +153,9 @@ void ts_arenas_from_environment(void)
 ts_storage *ts_arena_begin(ts_run *r)
 {
     const ts_exec *e = r->exec;
-    if (!e->arena_bytes || (ts_alloc_system && !poisons)) /* memory checkers see each storage */
+    bool seen = ts_alloc_system || ts_memory_log_is_on(); /* checkers and profiles of memory see
+                                                             each storage */
+    if (!e->arena_bytes || (seen && !poisons))
         return NULL;
     ts_error before = *r->thread->error;
     ts_storage *arena = ts_storage_new(r->thread, e->arena_device, e->arena_bytes);

@@ -18,6 +18,8 @@ static struct {
     atomic_bool on;
 } history = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
+bool ts_memory_log_is_on(void) { return atomic_load(&history.on); }
+
 static ts_memory_life *next_life(void)
 {
     if (history.count == history.room) {

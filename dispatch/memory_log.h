@@ -22,6 +22,8 @@ typedef struct ts_memory_life {
 } ts_memory_life;
 
 void ts_memory_log_install(void);
+/** True while storages are logged. */
+bool ts_memory_log_is_on(void);
 /** Empties the log and, if `on`, starts it. A reset of the timers does not change the log. */
 void ts_memory_log_begin(bool on);
 /** Stops the log; later deaths have no entry. */
