@@ -50,7 +50,7 @@ bool ts_plan_is_written(const maker *m, uint32_t storage, uint32_t from, uint32_
 {
     for (uint32_t i = from + 1, n; i < until; i++) {
         const touch *t = ts_touches_of(m, i, &n);
-        for (uint32_t k = 0; k < n; k++)
+        for (uint32_t k = 0; k < n && m->step_of[i] != UINT32_MAX; k++)
             if (t[k].storage == storage && t[k].writes)
                 return true;
     }

@@ -396,14 +396,24 @@ void ts_plan_find_lives(const maker *m)
  *  out of memory. */
 static bool recompute(maker *m, ts_array *storages, const ts_again *again, bool *done)
 {
+    ts_exec *e = m->exec;
     size_t bytes = (m->graph->nodes.count + 1) * sizeof *m->begin;
     *done = true;
     if (!again)
         return true;
     m->begin = take(bytes);
-    bool ok = m->begin && find_touches(m) && ts_plan_recompute(m, storages, again, done);
+    m->step_of = take(bytes);
+    bool ok = m->begin && m->step_of && find_touches(m);
+    if (ok) {
+        e->storages = storages->data; /* borrowed by drop_dead() */
+        e->nstorages = storages->count;
+        drop_dead(m);
+        e->storages = NULL;
+        ok = ts_plan_recompute(m, storages, again, done);
+    }
     give(m->begin, bytes);
-    m->begin = NULL;
+    give(m->step_of, bytes);
+    m->begin = m->step_of = NULL;
     m->touches.count = 0;
     return ok;
 }

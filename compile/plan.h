@@ -45,10 +45,10 @@ typedef struct ts_again {
  *  ts_again_free(). False if out of memory. */
 bool ts_plan_choose(const maker *m, ts_again *again);
 /**
- * Adds the chosen calls to the graph. m->touches must be complete, and must be found again
- * afterwards; m->begin is of the old nodes. storages: array of ts_plan_storage, which grows.
- * *done is false if a call would read an argument that has been written since; the graph is then
- * unusable. False if out of memory.
+ * Adds the chosen calls to the graph and removes dead ones. m->touches and m->step_of must be
+ * complete, and must be found again afterwards; m->begin is of the old nodes. storages: array of
+ * ts_plan_storage, which grows. *done is false if a call would read an argument that has been
+ * written since; the graph is then unusable. False if out of memory.
  */
 bool ts_plan_recompute(maker *m, ts_array *storages, const ts_again *again, bool *done);
 void ts_again_free(ts_again *again);
@@ -59,7 +59,7 @@ static inline const touch *ts_touches_of(const maker *m, uint32_t node, uint32_t
     *count = m->begin[node + 1] - m->begin[node];
     return (const touch *)m->touches.data + m->begin[node];
 }
-/** True if a call after `from` and before `until` writes the storage. */
+/** True if a call after `from` and before `until` that is not dead writes the storage. */
 bool ts_plan_is_written(const maker *m, uint32_t storage, uint32_t from, uint32_t until);
 /** Sets *call and args to the call that makes storage s again, which `node` made; args has room for
  *  TS_MAX_ARGS. False if there is none. cheap: the node may be made again itself. */
@@ -70,8 +70,8 @@ bool ts_plan_maker(const maker *m, uint32_t node, uint32_t s, bool cheap, ts_gra
 bool ts_plan_decompose(const ts_graph *g, const ts_graph_node *n, ts_graph_node parts[2],
                        ts_graph_arg *args);
 
-/** Adds the calls and values of a recording to an empty graph, and its storages (ts_plan_storage) to
- *  an empty array. False if out of memory. */
+/** Adds the calls and values of a recording to an empty graph, and its storages (ts_plan_storage)
+ *  to an empty array. False if out of memory. */
 bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_array *storages);
 
 /** In lists of tensors, replaces f32 copies of bf16 or f16 values by these values, if the call

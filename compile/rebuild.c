@@ -299,6 +299,8 @@ static bool place_all(builder *b)
     for (b->now = 0; b->now < count; b->now = next) {
         ts_graph_node early = *ts_graph_node_at(b->graph, b->now);
         next = b->now + 1;
+        if (b->m->step_of[b->now] == UINT32_MAX) /* a dead write to a copy would not be dead */
+            continue;
         if (b->now < b->again->split ? !emit_early(b, &early) : !place_late(b, b->now, &next))
             return false;
     }

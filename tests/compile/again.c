@@ -141,6 +141,28 @@ TS_TEST(a_value_is_kept_if_its_arguments_change)
     ts_compiled_free(c);
 }
 
+/** in[0] squared is written after its last use, before its exponential is used again. */
+static ts_status overwritten(TRACED)
+{
+    ts_tensor *square = ts_mul(in[0], in[0]), *h = ts_exp(square), *product = ts_matmul(h, h);
+    for (int i = 0; i < 4; i++)
+        product = ts_matmul(product, product);
+    TS_TRY(ts_fill_(square, 7));
+    return TS_STATUS_OF(out[0] = ts_sum(ts_mul(h, product)));
+}
+
+TS_TEST(a_write_that_nothing_reads_does_not_reach_copies)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_mul_scalar(numbers(3, TS_SIZES(100, 100)), 0.01), *y, *want;
+    ts_compiled *c = ts_compile(overwritten, NULL, TS_OPTS(ts_compile_opts, .recompute = 1));
+    OK(ts_compiled_call(c, &x, 1, &y, 1));
+    OK(overwritten(NULL, &x, 1, &want, 1));
+    ck_assert(same(y, want));
+    ck_assert_int_eq(ts_compiled_get_stats(c).recomputed, 2);
+    ts_compiled_free(c);
+}
+
 /* --------------------------------------------------------------------------------- order ---- */
 
 /** With in[1]: a value is made long before its use. Without: a value is used once more, long after
