@@ -106,7 +106,8 @@ static ts_status used_again(void *ctx, ts_tensor *const *in, int n, ts_tensor **
 {
     (void)ctx, (void)n, (void)m;
     ts_tensor *norm = ts_to(ts_layer_norm(in[0], TS_NONE, TS_NONE), TS_BF16),
-              *drawn = ts_dropout(ts_gelu(norm), 0.3, true), *large = ts_to(ts_mul_scalar(in[0], 0.01), TS_BF16);
+              *drawn = ts_dropout(ts_gelu(norm), 0.3, true),
+              *large = ts_to(ts_mul_scalar(in[0], 0.01), TS_BF16);
     out[0] = ts_matmul(norm, in[1]);
     out[1] = ts_matmul(drawn, in[1]);
     large = ts_matmul(large, ts_transpose(large, 0, 1));
