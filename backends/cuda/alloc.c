@@ -8,10 +8,10 @@
  * 16 KiB stay separate after use, for the next request of that size; they are merged with their
  * neighbours before another segment is allocated.
  *
- * Requests of up to 1 MiB share segments of 2 MiB, those of up to 10 MiB segments of 20 MiB;
- * larger ones have segments of their own size. If the device is full, the allocator frees all
- * unused segments and retries the request. TS_CUDA_ALLOC=system passes each request to
- * cudaMalloc, for memory checkers.
+ * Requests of up to 1 MiB share segments of 2 MiB; requests below 10 MiB share segments of 20 MiB;
+ * a larger request gets a segment of its size, rounded up to 2 MiB. If the device is full, the
+ * allocator frees all unused segments and retries the request. TS_CUDA_ALLOC=system passes each
+ * request to cudaMalloc, for memory checkers.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/alloc.h"
@@ -132,6 +132,7 @@ static void bin_take(block *b)
         b->pool->some[bin / 64] &= ~(1ull << bin % 64);
 }
 
+/** A zeroed block header; NULL if memory is exhausted. */
 static block *header(heap *h)
 {
     block *b = h->spare;
@@ -266,7 +267,8 @@ static void poll(heap *h, bool wait)
 static void flush(heap *h)
 {
     poll(h, true);
-    ts_cuda_wait_for_device(false); /* cudaFree waits too; the heap is locked, so captures do not */
+    /* cudaFree waits as well. Not patient: a capturing thread may wait for this heap's lock. */
+    ts_cuda_wait_for_device(false);
     for (int p = 0; p < h->npools; p++)
         join(h, &h->pools[p]);
     for (int p = 0; p < h->npools; p++)
@@ -285,6 +287,7 @@ static void flush(heap *h)
 
 /* ---------------------------------------------------------------------------- allocate ---- */
 
+/** The pool of a stream for small or larger requests, or NULL if STREAMS streams have pools. */
 static pool *pool_of(heap *h, cudaStream_t stream, bool small)
 {
     pool *p = NULL;
@@ -351,6 +354,8 @@ static cudaError_t from_device_or_flush(heap *h, void **data, int64_t bytes)
     return from_device(h, data, bytes);
 }
 
+/** Allocates a segment that consists of one block of at least `bytes` bytes. NULL: *error, or no
+ * memory for a header. */
 static block *segment(heap *h, pool *p, int64_t bytes, cudaError_t *error)
 {
     int64_t size = p->small                 ? small_segment
@@ -395,7 +400,8 @@ static void split(heap *h, block *b, int64_t bytes)
 static void *fail(const ts_cuda_device *d, int64_t bytes, cudaError_t error)
 {
     if (error == cudaSuccess || error == cudaErrorMemoryAllocation)
-        ts_error_set(TS_ERR_MEMORY, "cuda:%d: no room for %lld bytes", d->index, (long long)bytes);
+        ts_error_set(TS_ERR_MEMORY, "cuda:%d: out of memory: %lld bytes", d->index,
+                     (long long)bytes);
     else
         ts_cuda_check(error, "cuda:%d: allocating %lld bytes", d->index, (long long)bytes);
     return NULL;

@@ -7,8 +7,8 @@
 
 TS_BEGIN_DECLS
 
-/** Call before a stream is destroyed; the stream must have no pending work. The stream's cached
- * blocks become free for other streams, and blocks no longer wait for the stream. */
+/** Call before a stream is destroyed; the stream must have no pending work. Another stream may take
+ * over its free blocks. Blocks of other streams that it used are freed without waiting for it. */
 void ts_cuda_stream_ended(int device, cudaStream_t stream);
 
 TS_END_DECLS

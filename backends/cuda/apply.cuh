@@ -25,6 +25,7 @@ struct divisor : ts_cuda_divisor {
     }
 };
 
+/** The T whose bytes are the first bytes of `bits`: a number in a ts_cuda_formula. */
 template <class T> __device__ __forceinline__ T bits_as(double bits)
 {
     T x;

@@ -20,8 +20,8 @@ using namespace ts;
 
 enum { PLAIN, MMA, WGMMA, SPLIT }; /* kernels, in order of preference; SPLIT is forward only */
 
-/** Whether kernels can use t in place: the last dim is dense and, of dims with more than one
- * element, strides are multiples of `grain` elements. With grain > 1 the data must be 16-byte
+/** Whether kernels can use t in place: the last dim is dense, and the strides of other dims with
+ * more than one element are multiples of `grain` elements. With grain > 1 the data must be 16-byte
  * aligned. */
 static bool is_aligned(const ts_tensor *t, int grain)
 {
@@ -170,8 +170,8 @@ static bool far_apart(const int64_t steps[4])
     return llabs(steps[2]) > INT32_MAX || llabs(steps[3]) > INT32_MAX;
 }
 
-/** Selects the kernels. Sets *why to the reason against more preferred ones, or NULL. `deepest`:
- * maximum depth of Hopper's kernels. */
+/** Selects the kernels. Sets *why to the reason why the call cannot use more preferred kernels, or
+ * to NULL. `deepest`: maximum depth of Hopper's kernels. */
 static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
                      const ts_cuda_device *device, int deepest, const char **why)
 {
@@ -224,8 +224,7 @@ static int best_backward_path(const attention_call &c, const ts_attention &a, ts
     return PLAIN;
 }
 
-/** The number of elements of which operands' strides must be multiples: 16 bytes for tensor
- * cores. */
+/** Strides of operands must be multiples of this number of elements: 16 bytes for tensor cores. */
 static int grain_of(int path, ts_dtype dtype)
 {
     return path == PLAIN ? 1 : dtype == TS_F32 ? 4 : 8;
@@ -252,11 +251,11 @@ static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t s
             e = attention_wgmma_forward<T>(c, stream);
     if (path == WGMMA && e == cudaErrorNotSupported)
         ts_log_write("attention",
-                     "cuda, mma kernels after all: the copy engine does not take these operands");
+                     "cuda, mma instead of wgmma kernels: TMA does not accept these operands");
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
 }
 
-/** Whether the pass over keys also computes dq, as sums in no fixed order. */
+/** Whether the pass over keys also computes dq, by atomic additions in no fixed order. */
 static bool takes_one_pass(const attention_call &c, int path)
 {
     return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);

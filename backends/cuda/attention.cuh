@@ -26,6 +26,7 @@ struct attention_operand {
 };
 
 enum attention_type { ATTENTION_F32, ATTENTION_F64, ATTENTION_BF16, ATTENTION_F16 };
+/** The dtype of a mask: bool, or an additive mask of the query's dtype (OWN) or f32. */
 enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 
 /** Arguments of all attention kernels. A batch is a sequence if sequences are packed. Forward does
@@ -54,7 +55,9 @@ struct attention_call {
     int rows, keys, depth, value_depth;
     int processors;  /* multiprocessors of the device */
     int shared;      /* maximum bytes of shared memory of a block */
-    int left, right; /* the window; rows + keys at most */
+    int left, right; /* the window, relative to the diagonal that ends at the last row and key: row
+                        i sees keys i + keys - rows - left to i + keys - rows + right. Both are
+                        rows + keys at most, which means no limit */
     /* Packed sequences: first row and first key of each, at strides of *_step elements. rows and
      * keys are then upper bounds of the sequences' lengths. NULL: not packed. */
     const int *q_starts, *k_starts;
@@ -81,8 +84,8 @@ __host__ __device__ inline int attention_sum_columns(const attention_call &c)
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;
 
-/** One sequence: its rows and keys, where they begin in the tensors,
- * and which pairs are visible. */
+/** One sequence: where its rows and keys begin in the tensors, their numbers, and the visible
+ * (row, key) pairs. */
 struct attention_span {
     int64_t first_row, first_key;
     int64_t first_statistic; /* index in lse of the first row of head 0 */

@@ -2,10 +2,11 @@
  * @file attention_mma.cuh
  * Attention forward in tiles on the tensor cores of sm_80 (Dao, FlashAttention-2, 2023).
  *
- * A block of four warps owns 64 TALL query rows. A warp owns 16 TALL of them over all keys, so a
- * row's maximum and sum need two shuffles. Tiles of WIDE keys and values pass through shared
- * memory. The values of a tile are loaded while its scores are computed, and the next keys are
- * loaded while its probabilities are computed.
+ * A block of four warps owns 64 * TALL query rows, 16 * TALL per warp, and iterates over tiles of
+ * WIDE keys and values in shared memory. The scores of a row are in four lanes of one warp, so the
+ * row's maximum and sum need two shuffles. The values of a tile are loaded while its scores are
+ * computed, and the next keys are loaded while its probabilities are computed. TALL and WIDE are
+ * `tall` and `wide` of attention_mma_shape.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_MMA_CUH
@@ -19,7 +20,8 @@ namespace ts {
 /** A tile of DEPTH columns of T. */
 template <class T, int DEPTH> using attention_tile = mma_tile<DEPTH * (int)sizeof(T) / 2>;
 
-/** d0, d1 += a times the first and the last 8 columns of b: fragments of 32 bytes of depth. */
+/** d0 += a b0 and d1 += a b1, where b0 and b1 are the first and the last 8 columns of b. The
+ * fragments a and b span 32 bytes of the depth: 16 halves or 8 f32. */
 template <class T>
 __device__ __forceinline__ void mma_pair(float (&d0)[4], float (&d1)[4], const uint32_t (&a)[4],
                                          const uint32_t (&b)[4])
@@ -49,7 +51,7 @@ __device__ __forceinline__ void products(float (&s)[TALL][WIDE / 8][4], attentio
                 s[m][n][e] = 0;
 #pragma unroll
     for (int k = 0; k < DEPTH * (int)sizeof(T) / 32; k++) {
-        if (k / (int)sizeof(T) * 32 >= depth) /* as many fragments as T has bytes */
+        if (k / (int)sizeof(T) * 32 >= depth) /* sizeof(T) fragments span 32 columns */
             continue;
         uint32_t left[TALL][4], right[4];
 #pragma unroll
@@ -103,7 +105,8 @@ __device__ __forceinline__ void accumulate_f32(float (&sum)[TALL][DEPTH / PARTS 
                                                const float (&p)[TALL][TILES][4],
                                                attention_tile<float, DEPTH> b, int depth, int part)
 {
-    /* a lane loads rows 2 quad and 2 quad + 1 of eight rows of b: its columns of p */
+    /* Of each eight rows of b, a lane loads rows 2 q and 2 q + 1 with q = lane % 4. They match the
+       columns of p that the lane has. */
     int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < TILES; k++)
@@ -186,8 +189,9 @@ __device__ __forceinline__ void put(attention_tile<T, DEPTH> tile, int row,
     }
 }
 
-/** Writes up to ROWS rows of a tile, from row `row` on, to memory: at most `rows` rows of `columns`
- * columns. `step`: elements from row to row of `to`. THREADS threads call; this is `thread`. */
+/** Writes min(ROWS, rows) rows of a tile, beginning at row `row`, and their first `columns` columns
+ * to memory. `step`: elements from row to row of `to`. THREADS threads call; `thread` is the index
+ * of the caller. */
 template <int ROWS, int THREADS, class T, int HALVES>
 __device__ __forceinline__ void write_rows(mma_tile<HALVES> tile, int row, T *to, int64_t step,
                                            int rows, int columns, int thread)

@@ -7,7 +7,7 @@
 
 namespace ts {
 
-/** Calls f.operator()<DEPTH>() for the tiles that serve a call. */
+/** Calls f.operator()<DEPTH>() with the columns of the tiles for a call. */
 template <class F> static auto with_depth(const attention_call &c, F &&f)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;

@@ -25,8 +25,8 @@
 
 namespace ts {
 
-/** Sizes of a block. `parts` warps share 16 held rows. Of each streamed tile of `wide` rows, a warp
- * computes the scores of `own` rows. */
+/** Sizes of a block. `parts` warps share 16 held rows. A warp computes the scores of `own` of the
+ * `wide` rows of each streamed tile. */
 template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     static constexpr int depth = DEPTH_, parts = depth > 128 ? 2 : 1;
     static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / parts,

@@ -10,11 +10,11 @@
 namespace ts {
 
 /**
- * Writes (lse log2(e), delta) of each row to c.pairs, delta = the row sum of g out, less g_lse.
- * LANES lanes share a row of the tensors, 8 columns each. Rows without visible keys get the
- * exponent 0, because their scores are -Inf. Rows from c.q_tokens to c.pair_rows - 1 are padding
- * and get +Inf, so that their probabilities are 0. The kernel also zeroes c.sums and *c.taken
- * unless NULL.
+ * Writes (lse log2(e), delta) of each row to c.pairs, where delta is the row sum of g * out, minus
+ * g_lse. LANES lanes share a row of the tensors, 8 columns each. For rows without visible keys,
+ * whose lse is -Inf, the first number is 0; their scores of -Inf then give probabilities of 0. Rows
+ * c.q_tokens to c.pair_rows - 1 are padding: the first number is +Inf, so that their probabilities
+ * are 0. The kernel also zeroes c.sums and *c.taken, unless they are NULL.
  */
 template <class T, int LANES>
 static __global__ void __launch_bounds__(256)

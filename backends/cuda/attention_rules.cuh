@@ -14,8 +14,8 @@
 
 namespace ts {
 
-/** Rules of Hopper's kernels beside windows: none, dropout and boolean masks, or an additive
- * mask. */
+/** Rules that a Hopper kernel applies in addition to the window: none; dropout, a boolean mask, or
+ * both (BITS); an additive mask without dropout (ADDED). */
 enum attention_hopper_rules { NO_RULES, BITS, ADDED };
 
 /** Bits of a lane's elements of N tiles of 16 x 8: element e of tile n is bit 4 n + e. */
@@ -45,8 +45,8 @@ template <int N> struct attention_bits {
     }
 };
 
-/** The bits of a warp that has 16 rows and 8 N keys. chunk(row, key): bits of 2 N keys from `key`
- *  on. */
+/** The bits of a warp that has 16 rows and 8 N keys. chunk(row, key): the bits of 2 N keys of a
+ *  row; bit i is key + i. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
 {
@@ -67,7 +67,7 @@ __device__ __forceinline__ attention_bits<N> attention_bits_of_rows(F &&chunk)
     return bits;
 }
 
-/** The bits of a warp that has 16 keys and 8 N rows. chunk(row): bits of the 16 keys. */
+/** The bits of a warp that has 16 keys and 8 N rows. chunk(row): the bits of a row's 16 keys. */
 template <int N, class F>
 __device__ __forceinline__ attention_bits<N> attention_bits_of_keys(F &&chunk)
 {
@@ -98,7 +98,8 @@ __device__ __forceinline__ void drop_weights(float (&p)[N][4], const attention_b
         for (int e = 0; e < 4; e++)
             p[n][e] = kept.has(n, e) ? p[n][e] : 0;
 }
-/** Negates the probabilities of dropped pairs, so that the bits no longer occupy registers. */
+/** Marks dropped pairs by negating their probabilities, so that the bits no longer occupy
+ * registers. */
 template <int N>
 __device__ __forceinline__ void mark_dropped(float (&p)[N][4], const attention_bits<N> &kept)
 {
@@ -108,7 +109,7 @@ __device__ __forceinline__ void mark_dropped(float (&p)[N][4], const attention_b
         for (int e = 0; e < 4; e++)
             p[n][e] = kept.has(n, e) ? p[n][e] : -p[n][e];
 }
-/** Marked probabilities, rounded, as a left operand; 0 for dropped pairs. */
+/** Rounds marked probabilities to T and packs them as a left operand; dropped pairs become 0. */
 template <class T, int N>
 __device__ __forceinline__ void pack_kept(uint32_t (&to)[N / 2][4], const float (&p)[N][4])
 {
@@ -151,8 +152,9 @@ struct attention_head {
     int batch, head;
 
     /**
-     * The pairs that dropout keeps among a warp's 16 rows from `row` on and 8 N keys from `key` on;
-     * hidden pairs have bit 0. A lane draws a block of four keys for each tile.
+     * The pairs that dropout keeps among a warp's 16 rows from `row` on and 8 N keys from `key` on.
+     * The bits of pairs outside the window are unspecified. If c.keys is a multiple of 4, a lane
+     * draws one Philox block, of four keys, for each tile of 8 keys.
      */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_rows(int row, int key) const
@@ -168,8 +170,7 @@ struct attention_head {
         bits.trade(1, 2, 0x33333333);
         return bits;
     }
-    /** The pairs that dropout keeps among a warp's 16 keys from `key` on and 8 N rows from `row`
-     *  on. */
+    /** Like kept_of_rows(), for a warp's 16 keys from `key` on and 8 N rows from `row` on. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_keys(int row, int key) const
     {
@@ -309,8 +310,9 @@ struct attention_head {
             bits |= (uint32_t)(b.w[i] > highest_dropped) << i;
         return bits;
     }
-    /** Draws one block for each of N tiles, `step` apart; none for tiles outside positions `first`
-     * to `end` - 1. A tile has eight positions. */
+    /** Draws one Philox block for each of N tiles: block + n * step for tile n, which has positions
+     * 8 n to 8 n + 7. Skips tiles without a position from `first` to `end` - 1; their bits are
+     * 0. */
     template <int N>
     __device__ __forceinline__ attention_bits<N> kept_of_tiles(uint64_t block, uint32_t step,
                                                                int first, int end) const

@@ -4,10 +4,10 @@
  * 2023).
  *
  * The rows of all query heads that share a key head form one tile, so keys and values are read
- * once. The visible keys are cut into runs. A block of four warps takes one run of one key head;
- * each warp streams every fourth tile of keys and values through a ring of its own in shared
+ * once. The visible keys are divided into runs. A block of four warps processes one run of one key
+ * head; each warp streams every fourth tile of keys and values through its own ring in shared
  * memory and keeps sums, maxima and results of all rows. The block merges the results of its warps.
- * If there are several runs, a second kernel merges the runs. Both merge in a fixed order.
+ * If there are several runs, a second kernel merges their results. Both merge in a fixed order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_SPLIT_CUH
@@ -71,7 +71,8 @@ template <class T> __device__ __forceinline__ void write_two(T *to, float first,
         *(uint32_t *)to = pack2<T>(first, second);
 }
 
-/** The run of keys of a block. */
+/** Run number `split` of the `splits` runs of the visible keys. Runs begin at multiples of `unit`;
+ * the last ones may be empty. */
 __device__ __forceinline__ attention_range split_run(const attention_range &seen, int split,
                                                      int splits, int unit)
 {
@@ -310,7 +311,7 @@ static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TA
     }
 }
 
-/** Number of runs from which attention_merge_kernel() uses 1,024 threads per row. */
+/** With this many runs or more, attention_merge_kernel() uses 1,024 threads per row, else 256. */
 constexpr int merge_many = 33;
 
 /** Merges the runs of keys. A block computes one row; each team of DEPTH / 4 threads adds every

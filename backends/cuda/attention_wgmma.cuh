@@ -218,6 +218,9 @@ template <class T, int N> struct attention_addends {
     }
 };
 
+/** together: see attention_longest_first(). counter: blocks take their next units of work from it;
+ * NULL: a block computes every gridDim.x-th unit. turns: named barriers order the consumers'
+ * turns. */
 template <class T, int DEPTH, int GROUPS, int RULES>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RULES>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c,
@@ -353,7 +356,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                         first + mine,
                         from + lane % 4 * 2, from);
     };
-    constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a loop of its own */
+    constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a separate loop */
     constexpr std::bool_constant<!APART> BESIDE;
     /* sets `kept` (if `draws`) and `shown`, the pairs of tile i that dropout keeps and the mask
      * shows, while products run */

@@ -20,6 +20,7 @@
 
 namespace ts {
 
+/** Sizes of a block. keys: keys of the held tile; rows: rows of a streamed tile. */
 template <int DEPTH_> struct attention_wgmma_keys_shape {
     static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups,
                          rows = depth == 64 ? 128 : 64;
@@ -33,7 +34,8 @@ template <int DEPTH_> struct attention_wgmma_keys_shape {
 };
 
 /** A unit of work of a block: KEYS keys of a head, from key `first` on, and the tiles of ROWS rows
- * that see them. Each query head has `tiles` tiles, from tile `start` on; all have `total`. */
+ * that see them. Each query head that shares the keys has `tiles` such tiles, from tile `start` on;
+ * `total` is the number of tiles of all these heads. */
 template <int KEYS, int ROWS> struct attention_keys_work {
     attention_span span;
     int head, batch, first, start, tiles, total;
@@ -55,6 +57,8 @@ template <int KEYS, int ROWS> struct attention_keys_work {
     }
 };
 
+/** together: see attention_longest_first(). counter: blocks take their next units of work from it;
+ * NULL: one unit per block. */
 template <class T, int DEPTH, bool SUMS, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_keys_kernel(const __grid_constant__ attention_call c,

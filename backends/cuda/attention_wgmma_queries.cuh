@@ -15,6 +15,7 @@
 
 namespace ts {
 
+/** Sizes of a block. rows: rows of the held tile; wide: keys of a streamed tile. */
 template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
     static constexpr int depth = DEPTH_, groups = 2, rows = 64 * groups,
                          wide = RULES == ADDED ? 64 : 128; /* ADDED needs registers for the mask */

@@ -23,8 +23,8 @@ struct axis {
     {
     }
 
-    /** Position in the input that element o reads (linear, cubic). No fused multiply-add: rounded
-     *  as on the CPU, because weights are differences from it. */
+    /** Position in the input that element o of the result reads (linear, cubic). Rounds as the CPU
+     *  does, without a fused multiply-add, because weights are differences from this position. */
     __device__ __forceinline__ double place(int o) const
     {
         return corners ? o * scale : __dadd_rn(__dmul_rn(o + 0.5, scale), -0.5);
@@ -82,10 +82,12 @@ struct taps {
             break;
         }
     }
+    /** Index in the input of tap k (0 to count - 1), clamped to the dim. */
     __device__ __forceinline__ int index(const axis &a, int k) const
     {
         return max(min(first + k, a.in - 1), 0);
     }
+    /** Weight of tap k. */
     __device__ __forceinline__ double weight(const axis &a, int k) const
     {
         if (a.map == TS_AXIS_LINEAR)

@@ -337,7 +337,7 @@ static ts_status profile_end(void *state, ts_device_record *record)
 {
     (void)state;
     ts_cuda_wait_for_all(); /* CUPTI delivers records of finished work only */
-    if (ts_cuda_current) /* fails if CUDA has ended, as CUPTI has then, too */
+    if (ts_cuda_current) /* fails at process exit, if CUDA and CUPTI are already shut down */
         TS_TRY(ts_cuda_check(ts_cuda_wait_for_device(true), "no GPU times: wait for the device"));
     return ts_cupti_end(record);
 }

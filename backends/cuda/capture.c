@@ -33,7 +33,7 @@ struct ts_capture {
     cudaGraph_t graph; /* owns the nodes of kept */
     cudaGraphExec_t exec;
     units kept, fresh; /* nodes of `graph`; nodes of the current capture */
-    int *parts;        /* parts captured now, including parts without a launch */
+    int *parts;        /* parts of the current capture, including parts without a launch */
     int nparts, room;
     int *order;        /* part of each node of kept; NULL until ts_cuda_capture_parts() */
     bool capturing;
@@ -103,7 +103,7 @@ static cudaError_t look_at(unit *u, const char **why)
             *why = "a copy from or to the host cannot be captured";
         return error;
     default:
-        *why = "work that is no kernel, copy or memset cannot be captured";
+        *why = "only kernels, copies and memsets can be captured";
         return cudaSuccess;
     }
 }
@@ -140,7 +140,7 @@ static ts_status collect(ts_capture *c, int part)
             error = cudaGraphNodeGetDependencies(node, before, data, &n);
         node = n ? before[0] : NULL;
     }
-    for (int a = first, b = c->fresh.count - 1; a < b; a++, b--) { /* reverse: last node first */
+    for (int a = first, b = c->fresh.count - 1; a < b; a++, b--) { /* the last node came first */
         unit u = c->fresh.all[a];
         c->fresh.all[a] = c->fresh.all[b];
         c->fresh.all[b] = u;
@@ -260,11 +260,11 @@ static ts_status replace(const ts_capture *c)
             const unit *old = &c->kept.all[to], *now = &c->fresh.all[at];
             if (to == c->kept.count || old->part != part || old->type != now->type ||
                 old->function != now->function)
-                return ts_error_set(TS_ERR_STATE, "a part is of other kernels than before");
+                return ts_error_set(TS_ERR_STATE, "a part has other or more launches than before");
             TS_TRY(ts_cuda_check(change(c->exec, old, now), "a node of a graph"));
         }
         if (to < c->kept.count && c->kept.all[to].part == part)
-            return ts_error_set(TS_ERR_STATE, "a part is of fewer launches than before");
+            return ts_error_set(TS_ERR_STATE, "a part has fewer launches than before");
     }
     return TS_OK;
 }
@@ -278,7 +278,8 @@ ts_status ts_cuda_capture_end(void *state, int device, ts_capture *c, int64_t *l
         return ts_error_code();
     ts_status status = c->nparts ? collect(c, c->parts[c->nparts - 1]) : TS_OK;
     cudaError_t error = stop(c, &graph);
-    ts_cuda_waited(device, c->stream, ts_cuda_launches()); /* the part launched nothing */
+    /* captured work did not run, so reports of errors must not name it */
+    ts_cuda_waited(device, c->stream, ts_cuda_launches());
     if (status == TS_OK)
         status = ts_cuda_check(error, "cuda:%d: end of a capture", device);
     if (status == TS_OK && c->exec) {

@@ -20,8 +20,8 @@ enum { MEMBERS = 128 };
 struct members {
     int count;
     int64_t total; /* units of a row of the result */
-    unsigned first[MEMBERS + 1];
-    uint32_t units[MEMBERS];
+    unsigned first[MEMBERS + 1]; /* first block of each member */
+    uint32_t units[MEMBERS];     /* units of each member */
     split<uint32_t> row[MEMBERS];
     int64_t offset[MEMBERS]; /* of the member in a row of the result, in units */
     const void *data[MEMBERS];

@@ -14,7 +14,8 @@ struct layout {
     ts_dtype dtype;
 };
 
-/** Copies operand 1 of a space to operand 0, converting between dtypes; any strides. */
+/** Copies operand 1 of a space, which may be a host number, to operand 0, converting between
+ * dtypes; any strides. */
 ts_status copy_space(ts_frame *f, const ts_space &space);
 /** Copies a tensor of shape `sizes` from `from` to `to`, converting between dtypes. `from` may have
  * strides of 0. */

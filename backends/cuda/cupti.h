@@ -13,7 +13,7 @@ TS_BEGIN_DECLS
 /** Starts recording; if a recording runs, drops its records. TS_ERR_UNSUPPORTED if CUPTI is missing
  *  or another tool uses it. */
 ts_status ts_cupti_begin(void *state);
-/** Tags the work that the calling thread queues from now on. */
+/** Tags the work that the calling thread queues from now on, if a recording runs. */
 void ts_cupti_tag(void *state, uint64_t tag);
 /** Current time on the clock of the records, in ns; 0 if nothing is being recorded. */
 int64_t ts_cupti_clock(void *state);

@@ -55,9 +55,9 @@ template <class F, class R, class... T> constexpr loop_types<sizeof...(T) + 1> l
             {false, number_is_wide<T, sizeof...(T) + 1>...}};
 }
 
-/** Passes a functor at `fn` to the group that is being described. Call only if the call has no
- * device. If no group is being described, returns the error that the failed use of the device
- * recorded. */
+/** Passes the functor at `fn` to the group that is being described. Call only if
+ * ts_cuda_describing(), or after ts_cuda_use() has returned NULL; if no group is being described,
+ * returns the error that ts_cuda_use() recorded. */
 template <int N>
 __attribute__((noinline)) ts_status describe(const ts_frame *f, const ts_space &space,
                                              const loop_types<N> &types, const void *fn)

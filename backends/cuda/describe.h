@@ -7,12 +7,13 @@
 
 TS_BEGIN_DECLS
 
-enum { TS_CUDA_FORMULA_BYTES = 48 };
+enum { TS_CUDA_FORMULA_BYTES = 48 /* maximum size of a functor */ };
 
 /** A functor that a kernel's loop applies to elements. */
 typedef struct ts_cuda_formula {
-    const char *names; /* types of functor, result and operands: "... [with X = {F, R, T...}]" */
-    int operands;      /* result included */
+    const char *names; /* a __PRETTY_FUNCTION__ that names the types of functor, result and
+                          operands: "... [with X = {F, R, T...}]" */
+    int operands;      /* number of operands, including the result */
     int bytes;         /* bytes of the functor's members; 0: none */
     bool draws;        /* the functor's first parameter is the random word of its element */
     double members[TS_CUDA_FORMULA_BYTES / 8]; /* copy of the functor's members */
@@ -21,7 +22,8 @@ typedef struct ts_cuda_formula {
     double number[TS_KERNEL_OPERANDS];   /* the number's bits, in the type of the computation */
 } ts_cuda_formula;
 
-/** Whether the thread runs a kernel only for its description; ts_cuda_use() then returns NULL. */
+/** Whether the thread runs a kernel only for its description; ts_cuda_use() then returns NULL
+ * without an error. */
 bool ts_cuda_describing(void);
 /** Records the formula of the running kernel. Copies *formula; `names` must be static text. */
 void ts_cuda_describe(const ts_cuda_formula *formula);

@@ -1,4 +1,5 @@
-/** @file divisor.h  Constants with which a kernel divides by an invariant without a division. */
+/** @file divisor.h  Division by an invariant through a multiplication and a shift: the constants,
+ * which the host computes. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_DIVISOR_H
 #define TS_CUDA_DIVISOR_H
@@ -10,6 +11,7 @@ typedef struct ts_cuda_divisor {
     uint32_t d, magic, shift;
 } ts_cuda_divisor;
 
+/** Computes the constants for 1 <= d <= 2^31. */
 static inline ts_cuda_divisor ts_cuda_divisor_of(uint32_t d)
 {
     uint32_t shift = 0;

@@ -12,13 +12,14 @@ namespace ts::fn {
 struct dropout_fn {
     uint32_t below; /* an element is dropped if the upper 24 bits of its word are below the
                        threshold */
-    double factor;
+    double factor;  /* multiplies kept elements: 1 / (1 - p) */
     template <class A> __device__ __forceinline__ A operator()(uint32_t word, A x) const
     {
         return (word >> 8) >= below ? x * (A)factor : (A)0;
     }
 };
-/** Dropout with the seed and offset of its random words, for a fused group. */
+/** Dropout with the seed and offset of its random words, for a fused group, whose kernel draws the
+ * words and passes one per element. */
 struct dropout_at_fn : dropout_fn {
     static constexpr bool draws = true; /* takes the element's word first */
     uint64_t seed, offset;

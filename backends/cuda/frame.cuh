@@ -6,7 +6,7 @@
 #include "backends/cuda/runtime.h"
 #include "backends/cuda/types.cuh"
 
-/** Returns a status that is not TS_OK. */
+/** Evaluates expr, a status; returns it from the enclosing function unless it is TS_OK. */
 #define TS_CUDA_TRY(expr)                 \
     do {                                  \
         ts_status ts_try_status = (expr); \
@@ -49,7 +49,8 @@ inline call call_of(const ts_frame *f)
     return {device, device ? ts_cuda_stream(device, ts_stream_current(where)) : nullptr};
 }
 
-/** Runs launch(call), which returns CUDA's error, on the frame's device and stream. */
+/** Runs launch(call), which returns CUDA's error, on the frame's device and stream. Errors: those
+ * of call_of() and of ts_cuda_launched(). */
 template <class F> ts_status on_device(ts_frame *f, F &&launch)
 {
     call c = call_of(f);

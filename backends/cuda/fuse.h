@@ -1,15 +1,16 @@
 /**
  * @file fuse.h
- * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A group has
- * pointwise calls and calls by rows. A call by rows, such as softmax and sum, computes each row of
- * its first argument by itself; the last dims are a row. A second kernel adds the partial results
- * of sums over rows.
+ * Fused groups: runs the calls of a group as one kernel, which NVRTC compiles. A call is pointwise
+ * or by rows. A call by rows, such as softmax or sum, computes each row (the last dims) of its
+ * first argument separately. Sums over all rows need a second kernel, which adds partial sums. A
+ * group with members applies the same pointwise calls to several sets of tensors, the members, in
+ * one launch (fuse_members.c).
  *
  * The kernels of pointwise calls describe the group: each runs without a device and, instead of
  * launching its loop, records the functor that the loop applies (describe.cuh). A call by rows has
  * a function in group_rows.cuh. The generated kernel (fuse_source.c) applies the same functors to
  * the same elements, so the results of a pointwise group are bitwise equal to those of the separate
- * calls. In a group by rows, sums may have another order.
+ * calls. In a group with calls by rows, sums may be added in another order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_FUSE_H
@@ -29,7 +30,7 @@ bool ts_cuda_is_by_rows(ts_kernel kernel);
 
 /* ------------------------------------------------------------------------------- group ---- */
 
-/** Host type of group_space (group.cuh); the layouts must be equal. */
+/** Host type of group_space (group.cuh, which documents the fields); the layouts must be equal. */
 typedef struct ts_cuda_group_space {
     uint64_t accesses;
     uint32_t tail, none;
@@ -37,8 +38,8 @@ typedef struct ts_cuda_group_space {
     uint64_t sizes[TS_MAX_DIMS];
 } ts_cuda_group_space;
 
-/** Layout of a tensor along the innermost dim: only in registers, contiguous, one element for all,
- *  or strided. */
+/** Layout of a tensor along the innermost dim: only in registers (INSIDE), contiguous (ARRAY), one
+ *  element for all indices (ONE), or STRIDED. */
 enum { TS_CUDA_INSIDE, TS_CUDA_ARRAY, TS_CUDA_ONE, TS_CUDA_STRIDED };
 
 /** A tensor of a group. */
@@ -48,16 +49,18 @@ typedef struct ts_cuda_group_value {
     int64_t strides[TS_MAX_DIMS]; /* in bytes, innermost dim first; [0] per access */
     uint8_t dtype, item, way; /* item: bytes of an element; way: TS_CUDA_INSIDE, ... */
     bool read, written; /* the kernel loads it from, or stores it to, memory */
-    bool each;          /* by rows: one element per row, or one element in all */
-    bool left;          /* by rows: its sizes are those of the space without the dims of a row */
-    bool sums;          /* by rows: sums over all rows */
+    bool each;          /* by rows: all columns of a row use the same element */
+    bool left;          /* by rows: the dims of a row are dropped, so its dims are the leading dims
+                           of the space */
+    bool sums;          /* by rows: it receives sums over all rows */
     void *parts;        /* if `sums`: partial sums (lines, columns) that the kernel writes, f32 */
 } ts_cuda_group_value;
 
+/** A call of a group. */
 typedef struct ts_cuda_group_call {
-    ts_cuda_formula formula;
-    int16_t value[TS_KERNEL_OPERANDS]; /* indices of the result, then of the operands; -1: a
-                                          number */
+    ts_cuda_formula formula; /* by rows: only operands, host and number are set */
+    int16_t value[TS_KERNEL_OPERANDS]; /* indices in group->values of the result, then of the
+                                          operands; -1: a number */
     uint8_t compute;                   /* dtype that operands are cast to */
     const char *rows;                  /* by rows: function in group_rows.cuh; NULL: pointwise */
     int16_t result[TS_MAX_RETS];       /* by rows: indices of the results; -1: not requested */
@@ -81,15 +84,16 @@ typedef struct ts_cuda_group {
     int rows;               /* number of last dims of the space that form a row */
     const ts_tensor *space; /* a tensor of the space's sizes */
     int64_t columns;        /* elements of a row */
-    int lanes, accesses;    /* threads of a row; accesses of each */
-    int together;           /* rows of a block */
-    bool full;              /* no access is outside of its row, no row outside of the space */
-    int threads, resident;  /* threads of a block; blocks that a multiprocessor shall hold */
-    int64_t blocks, lines;  /* lines of partial sums; 0: no sums */
+    int lanes, accesses;    /* threads per row; accesses per thread */
+    int together;           /* rows per block */
+    bool full;              /* all accesses are inside their row, all rows inside the space */
+    int threads, resident;  /* threads per block; minimum blocks per multiprocessor
+                               (__launch_bounds__) */
+    int64_t blocks, lines;  /* blocks of the grid; lines of partial sums, 0: no sums */
     int members; /* maximum members per launch, a power of two; 0: a group without members */
 } ts_cuda_group;
 
-enum { TS_CUDA_GROUP_THREADS = 256 };
+enum { TS_CUDA_GROUP_THREADS = 256 /* threads per block of a pointwise group */ };
 
 /** Sets call->cast: an operand is cast if its dtype differs from the functor's type and that type
  *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
@@ -105,18 +109,18 @@ typedef struct ts_cuda_group_room {
     size_t calls, values, words, arguments;
 } ts_cuda_group_room;
 ts_cuda_group_room ts_cuda_group_room_for(int count);
-/** Writes the key of a group's kernel: the device, and all that the source depends on. Returns the
- *  number of words. */
+/** Writes the key of a group's kernel: the device, and all that the source depends on. `words` has
+ *  ts_cuda_group_room.words bytes. Returns the number of words. */
 int ts_cuda_group_words(const ts_cuda_group *group, uint64_t *words);
-/** Finds or compiles the kernel of a group on the current device; *function is not owned by the
- *  caller. A kernel that NVRTC or the driver has rejected before is not compiled again:
- *  TS_ERR_UNSUPPORTED. */
+/** Finds or compiles the kernel of a group on the current device. The backend owns *function, a
+ *  CUfunction. A compilation sets compile_ms and from_disk of *report. A kernel that NVRTC or the
+ *  driver has rejected before is not compiled again: TS_ERR_UNSUPPORTED. */
 ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words, int nwords,
                                void **function, ts_group_report *report);
 /** Index of a tensor in group->values; adds the tensor if it is new. */
 int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
-/** Fills *call for a call by rows (fuse_rows.c). dims, summed: ts_kernel_row_dims(). Returns false
- *  if there is no function for the op and dtype, or the group's rows have other dims. */
+/** Fills *call for a call by rows (fuse_rows.c). dims, summed: from ts_kernel_row_dims(). Returns
+ *  false if there is no function for the op and dtype, or the group's rows have other dims. */
 bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame,
                            int dims, bool summed);
 /** Chooses threads, accesses and blocks of a group by rows, after all calls are described. Returns
@@ -135,12 +139,14 @@ typedef struct ts_cuda_sums {
 cudaError_t ts_cuda_add_lines(const ts_cuda_sums *sums, cudaStream_t stream);
 
 /** Source of the group's kernel, without the functors' definitions. The caller frees it. NULL if
- *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel: the space, a
- *  group_tensor for each value in memory, a double for each number, and the members of each functor
- *  that has members. The first three are a group_members in a group with members. */
+ *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel: the space; a
+ *  group_tensor for each value in memory, or a float pointer for partial sums; a double for each
+ *  number; and each functor that has data members. In a group with members, one group_members
+ *  replaces the space, the tensors and the numbers. */
 char *ts_cuda_group_source(const ts_cuda_group *group);
 
-/** Launches a kernel that was loaded at run time, as ts_cuda_launch() does (launch.c). */
+/** ts_cuda_launch() for a CUfunction that was loaded at run time, on a one-dimensional grid without
+ *  dynamic shared memory (launch.c). */
 cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned threads,
                                     void **arguments, cudaStream_t stream);
 
@@ -155,8 +161,8 @@ typedef struct ts_cuda_compiled {
     bool from_disk; /* read from the disk cache, not compiled */
 } ts_cuda_compiled;
 /** Compiles a group's source for a compute capability (10 major + minor), or reads the result from
- *  the disk cache. TS_ERR_UNSUPPORTED if NVRTC cannot be loaded, or with NVRTC's message if the
- *  compilation fails. */
+ *  the disk cache. *compiled must be zeroed. TS_ERR_UNSUPPORTED if NVRTC cannot be loaded, or with
+ *  NVRTC's message if the compilation fails; TS_ERR_MEMORY. */
 ts_status ts_cuda_compile(const char *source, int capability, ts_cuda_compiled *compiled);
 
 /* ------------------------------------------------ functions of the backend's table ---- */
@@ -168,8 +174,8 @@ ts_status ts_cuda_group_run(void *state, int device, const ts_group_call *calls,
 ts_status ts_cuda_group_run_members(void *state, int device, const ts_group_call *calls, int count,
                                     int members, ts_stream *stream, ts_group_report *report);
 
-/** Both compile a group for a compute capability (10 major + minor), without a device; the second a
- *  group with members. The caller frees compiled->image. Exported for tests. */
+/** Compile a group, or a group with members, for a compute capability (10 major + minor), without a
+ *  device. The caller frees compiled->image. Exported for tests. */
 TS_API ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
                                        ts_cuda_compiled *compiled);
 TS_API ts_status ts_cuda_members_compile(const ts_group_call *calls, int count, int members,

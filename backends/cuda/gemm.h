@@ -11,7 +11,8 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_matrix {
     void *data;
     int64_t rows, columns;
-    int64_t row, column; /* strides of rows and columns; one of them is 1 */
+    int64_t row, column; /* strides from row to row and from column to column; one of them is 1,
+                            except for ts_cuda_gemm_integers() */
     int64_t batch;       /* stride from matrix to matrix */
 } ts_cuda_matrix;
 
@@ -25,16 +26,19 @@ typedef struct ts_cuda_epilogue {
                             which have the layout of c; NULL: no. Conditions as for gelu; not beside
                             other fields */
     bool wide; /* c is f32 where a and b are halves; not beside bias, gelu and gelu_of */
-    void *sums;       /* receives the sums of a's rows; requires that the other fields are zero */
+    void *sums;       /* receives the sum of each row of a, in a's dtype; requires that the other
+                         fields are zero */
     const double *factors; /* alpha and beta: c = alpha a b + beta added; NULL: 1 and 0 */
     const void *added;     /* matrix with the layout of c; NULL: c itself */
 } ts_cuda_epilogue;
 
 /**
- * c = a b (or alpha a b + beta added) with an epilogue, for `batches` matrices, on the frame's
- * device and stream. Rows of c are dense. All data must be 16-byte aligned, so that each shape has
- * one algorithm. Halves and f32 accumulate in f32; with TS_CUDA_TF32=1, f32 operands are rounded to
- * TF32 first.
+ * Queues c = a b (or alpha a b + beta added) with an epilogue, for `batches` matrices, on the
+ * frame's device and stream. dtype: f64, f32, bf16 or f16, the same for all matrices. Rows of c are
+ * dense. All data must be 16-byte aligned, so that each shape has one algorithm. Halves and f32
+ * accumulate in f32; with TS_CUDA_TF32=1, f32 operands are rounded to TF32 first.
+ * Errors: TS_ERR_UNSUPPORTED for more than INT32_MAX matrices; TS_ERR_MEMORY; TS_ERR_DEVICE for
+ * other errors of cuBLASLt and CUDA, also if cuBLASLt has no algorithm.
  */
 ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,

@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(THREADS)
     using U = typename sums_of<T>::type;
     __shared__ piece<U> rows, columns;
     int64_t across = (c.columns + SIDE - 1) / SIDE, down = (c.rows + SIDE - 1) / SIDE;
-    /* a thread's first result, from which its others are ACROSS apart */
+    /* position of the thread's first result in the tile; the others are ACROSS apart */
     int y = threadIdx.x / ACROSS, x = threadIdx.x % ACROSS;
     for (int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
         int64_t i = t / across % down * SIDE, j = t % across * SIDE, batch = t / across / down;

@@ -150,8 +150,8 @@ int ts_cuda_clusters(const void *kernel, const ts_cuda_grid *grid)
         return known - 1;
     cudaError_t error = prepare(kernel, grid, key, &spare, &p);
     int fit = error == cudaSuccess ? count_clusters(kernel, grid) : 0;
-    cudaGetLastError(); /* the GPU has too little shared memory */
-    if (p && (error == cudaSuccess || error == cudaErrorInvalidValue)) /* other errors may pass */
+    cudaGetLastError(); /* clears an error, for example too little shared memory on the GPU */
+    if (p && (error == cudaSuccess || error == cudaErrorInvalidValue)) /* others may be temporary */
         atomic_store_explicit(&p->clusters, fit + 1, memory_order_relaxed);
     return fit;
 }

@@ -20,9 +20,9 @@ typedef struct ts_cuda_grid {
     unsigned cluster; /* blocks per cluster, along x; 1: no clusters */
 } ts_cuda_grid;
 
-/** Launches a kernel on the calling thread's device. The first launch of a kernel, and each launch
- * with more shared memory than before, sets the attributes that the grid needs. arguments: the
- * address of each argument. */
+/** Launches a kernel on the calling thread's current device (ts_cuda_use()), without waiting. The
+ * first launch of a kernel, and each launch with more shared memory than before, sets the
+ * attributes that the grid needs. arguments: the address of each argument. */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 

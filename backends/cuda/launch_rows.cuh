@@ -30,10 +30,13 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
     return cudaErrorNotSupported;
 }
 
-#define TS_ROW_SHAPE(length, WARPS, VECS)                                 \
-    if (v == length)                                                      \
+/* The macros below expect these names: v, the vectors of a row; V, the elements of a vector; f. */
+
+/** A row_shape for rows of up to `length` vectors. */
+#define TS_ROW_SHAPE(length, WARPS, VECS)                                \
+    if (v == length)                                                     \
         return f.template operator()<row_shape<WARPS, VECS, true>, V>(); \
-    if (v < length)                                                       \
+    if (v < length)                                                      \
         return f.template operator()<row_shape<WARPS, VECS>, V>();
 /** A row_fit for rows of up to `length` vectors; the code after the macro handles longer rows and
  * shapes that f does not support. */
@@ -43,7 +46,7 @@ template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
         if (fit != cudaErrorNotSupported)                                        \
             return fit;                                                          \
     }
-/** A row_fit for rows that also fill the last vectors. */
+/** A row_fit with FULL: for rows in which every thread has VECS vectors. */
 #define TS_ROW_FULL(length, VECS) TS_ROW_FIT(length, VECS, 512, true)
 
 /** rows_dispatch() for rows of up to 96 vectors and for rows that do not fill vectors; longer(v)
@@ -64,8 +67,8 @@ cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f, G &&longer)
 }
 
 /**
- * Calls f.operator()<shape, V>() for the shape that holds rows of n elements of T, and returns what
- * it returns; cudaErrorNotSupported if no shape holds them.
+ * Calls f.operator()<shape, V>() with the shape for rows of n elements of T and returns its result;
+ * cudaErrorNotSupported if no shape holds such rows. aligned: all tensors are 16-byte aligned.
  */
 template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
 {

@@ -40,7 +40,7 @@ struct line_tiles {
 };
 
 /** Divides lines of elements of T into tiles, with at most `most_lanes` threads per line. Returns
- * false if the lines do not suit tiles: they are too long, or too few of them are adjacent. */
+ * false if the lines are too long for tiles or too few of them are adjacent. */
 template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_lanes = 32)
 {
     constexpr int64_t most = TILE_BYTES / sizeof(T), V = vec16<T>;
@@ -81,6 +81,7 @@ template <class T, int INPUTS> struct tile_line {
     T *at[INPUTS];
     int step, first, count, lanes;
 
+    /** Calls f(i) with the offset i of each of this thread's elements, for get() and put(). */
     template <class F> __device__ __forceinline__ void each(F &&f) const
     {
         for (int i = first; i < count; i += lanes)
@@ -88,6 +89,7 @@ template <class T, int INPUTS> struct tile_line {
     }
     __device__ __forceinline__ wide_t<T> get(int input, int i) const { return widen(at[input][i]); }
     __device__ __forceinline__ void put(int i, wide_t<T> x) const { at[0][i] = narrow<T>(x); }
+    /** Reduces x over the threads of the line. Every lane of the warp must call. */
     template <class OP, class A> __device__ __forceinline__ A reduce(A x) const
     {
         for (int by = lanes / 2; by; by /= 2)

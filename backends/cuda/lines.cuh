@@ -24,7 +24,7 @@ struct lines {
     double *numbers = nullptr;   /* partial results (reductions, tiles, shares, X) */
     unsigned *arrived = nullptr; /* (tiles), initially 0: number of partial results stored */
 
-    /** Blocks without sharing. */
+    /** Number of tiles: blocks if no tile is shared. */
     int64_t tiles() const { return inner == 1 ? outer : outer * ((inner + 31) / 32); }
 };
 

@@ -14,7 +14,8 @@ using namespace ts;
 
 /* ------------------------------------------------------------------------------ triangles ---- */
 
-/** Vectors of V elements of E. Vectors that become entirely zero are not read. */
+/** Functor for fill_units() that returns vector i of the result, V elements of E. Vectors that
+ * become entirely zero are not read. */
 template <class E, int V, class I> struct triangle {
     const E *from;
     split<I> across, rows; /* vectors of a row, rows of a matrix */
@@ -24,7 +25,7 @@ template <class E, int V, class I> struct triangle {
     __device__ __forceinline__ vec<E, V> operator()(I i) const
     {
         I row = across.of(i), r = row - rows.of(row) * rows.d;
-        /* number of columns from the diagonal on */
+        /* column of the vector's first element, relative to the diagonal */
         int64_t first = (int64_t)(i - row * across.d) * V - (int64_t)r - diagonal;
         bool some = lower ? first <= 0 : first + V > 0;
         vec<E, V> v = {};
@@ -139,8 +140,8 @@ static __global__ void __launch_bounds__(THREADS)
             fn(first + e, base + (ranks[e] & 0x7fff), ranks[e] >> 15);
 }
 
-/** Host data of a mask: its flags as bytes, counts, temporary copies; released at the end of the
- * call. */
+/** Host side of a selection: addresses of the mask, the counts per tile and the temporary copies,
+ * whose memory the destructor frees. */
 struct chooser {
     ts_frame *f;
     ts_device where;
@@ -162,7 +163,8 @@ struct chooser {
     }
     void *take(int i, int64_t bytes) { return made[i] = ts_scratch_take(where, sizes[i] = bytes); }
 
-    /** Elements of t, broadcast to `dims`, as dtype and contiguous; NULL with an error. */
+    /** Elements of t, broadcast to `dims`, contiguous and 16-byte aligned in `dtype`: t's own, or a
+     * copy in made[i]. NULL with an error. */
     const void *packed(int i, const ts_tensor *t, ts_dtype dtype, const int64_t *dims, int ndim)
     {
         int64_t from[TS_MAX_DIMS], to[TS_MAX_DIMS], step = 1;
@@ -182,7 +184,7 @@ struct chooser {
             copy_part(f, {copy, to, dtype}, {ts_kernel_data(t), from, ts_dtype_of(t)}, dims, ndim);
         return status == TS_OK ? copy : nullptr;
     }
-    /** Counts the trues of t by tiles. */
+    /** Sets `mask` and `counts`: queues the count of true values before each tile of the mask t. */
     ts_status tally(const ts_tensor *t, const int64_t *dims, int ndim)
     {
         mask = (const uint8_t *)packed(0, t, TS_BOOL, dims, ndim);
@@ -266,7 +268,8 @@ template <class E> struct moved {
     }
 };
 
-/** Sizes of self and mask broadcast, which the op's rule has found to fit. */
+/** Broadcasts the sizes of a and b, which the op's shape rule has checked. Returns the number of
+ * dims. */
 static int broadcast(const ts_tensor *a, const ts_tensor *b, int64_t *sizes, int64_t *numel)
 {
     int ndim = ts_ndim(a) > ts_ndim(b) ? ts_ndim(a) : ts_ndim(b);

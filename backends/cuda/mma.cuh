@@ -35,8 +35,9 @@ template <int LEFT> __device__ __forceinline__ void copies_wait()
 /** A tile in shared memory. */
 template <int COLUMNS> struct mma_tile {
     static_assert(COLUMNS % 64 == 0, "the swizzle spans eight chunks");
-    uint32_t base;
+    uint32_t base; /* shared-memory address */
 
+    /** Shared-memory address of a 16-byte chunk of a row. */
     __device__ __forceinline__ uint32_t at(int row, int chunk) const
     {
         return base + (uint32_t)row * (COLUMNS * 2) + (uint32_t)((chunk ^ (row & 7)) << 4);
@@ -93,6 +94,7 @@ template <int COLUMNS> struct mma_tile {
     }
 
   private:
+    /** The address `row` rows below `at` and `pair` pairs of chunks to the right. */
     static __device__ __forceinline__ uint32_t moved(uint32_t at, int row, int pair)
     {
         return (at ^ (uint32_t)(pair % 4 * 32)) + (uint32_t)(pair / 4 * 128 + row * (COLUMNS * 2));

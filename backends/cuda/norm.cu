@@ -25,7 +25,8 @@ static __global__ void __launch_bounds__(LONG)
     A sum = 0, centre = 0;
     int turn = 0; /* of lines_reduce() */
     if constexpr (!RMS) {
-        /* Adds the mean difference to the mean, so that the mean of equal elements is exact. */
+        /* The second pass adds the mean deviation from the first mean, so that the mean of equal
+         * elements is exact. */
         for (; turn < 2 && isfinite(centre); sum = 0) {
 #pragma unroll 4
             for (int64_t i = from; i < n; i += step)

@@ -28,8 +28,8 @@ constexpr int kept_bytes = sizeof(T) == 4 ? 0 : S::threads * S::vecs * 16;
 template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums {
     static constexpr int V = vec16<T>;
     static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
-    /* Registers per thread; whether the sums leave enough registers to load vectors
-       unconditionally. */
+    /* room: registers per thread; sums: registers for sums; few: the sums leave enough registers to
+       load vectors unconditionally. */
     static constexpr int room = std::min(255, 65536 / (S::threads * S::blocks)),
                          sums = S::vecs * V * (RMS ? 1 : 2);
     static constexpr bool few = S::warps > 1 && room >= 2.2 * sums;
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(COLUMNS *SHARES)
 
 /* ------------------------------------------------------------------------- host side ---- */
 
-/** Adds the lines of one or two matrices of partial sums. */
+/** Launches column_sum_kernel() for the outputs that are not NULL. */
 template <class T>
 cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t lines, int64_t n,
                         cudaStream_t stream)
@@ -207,7 +207,8 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
 
 /**
  * Launches the backward pass over rows. dx, dweight and dbias may be NULL (not requested).
- * @param scratch  n numbers for each resident cluster and each of dweight and dbias requested
+ * @param scratch  (clusters, n) numbers for each of dweight and dbias that is requested, where
+ *                 clusters is the number of resident clusters
  * @return cudaErrorNotSupported if no shape holds a row
  */
 template <class T, bool RMS>

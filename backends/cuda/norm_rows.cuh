@@ -24,8 +24,8 @@ template <class T> struct norm_rows {
     float eps;
 };
 
-/** Formula of combine() for means and sums of squared deviations (Chan, Golub, LeVeque 1983); RMS:
- * sums of squares only. */
+/** Formula of combine() (rows.cuh) for parts (mean, sum of squared deviations), after Chan, Golub
+ * and LeVeque (1983); RMS: parts (0, sum of squares). */
 template <bool RMS> struct norm_sums {
     __device__ __forceinline__ float2 none() const { return make_float2(0, 0); }
     __device__ __forceinline__ float base_of(float mean, int width) const
@@ -55,7 +55,7 @@ template <bool RMS> struct norm_sums {
 template <bool RMS> struct norm_own_sums {
     float pivot = 0, sum = 0, squares = 0;
 
-    /** Adds V elements. `some`: 1, or 0 if they are outside the row. */
+    /** Adds V elements. `some`: 1, or 0 if they are outside the row; `first`: the first call. */
     template <int V>
     __device__ __forceinline__ void take(const float (&z)[V], float some, bool first)
     {
@@ -88,6 +88,7 @@ template <bool RMS> struct norm_factor {
         centre = whole.x;
         factor = rsqrtf(__fdividef(whole.y, count) + eps);
     }
+    /** Stores the row's mean and rstd, where requested. */
     template <class T>
     __device__ __forceinline__ void leave(const norm_rows<T> &a, int64_t row) const
     {
@@ -130,7 +131,8 @@ template <class T, class S, bool ADD>
 constexpr bool norm_with_all =
     is_half<T> && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::full && S::vecs == 8);
 
-/** Target of resident threads per multiprocessor, limited by the registers that a thread needs. */
+/** Threads per multiprocessor that __launch_bounds__ requests: fewer where a thread needs more
+ * registers. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 constexpr int norm_threads_with_all = 512;
 #else
@@ -283,10 +285,10 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Row lengths of v vectors with a specialised kernel; cudaErrorNotSupported for others. A block
- * computes one row, which takes 2 % less time than several; only the shortest rows share a block,
- * because the GPU cannot start enough blocks. VECS is small where registers suffice for many
- * threads.
+ * Like rows_dispatch(), for the row lengths v, in vectors, that have a specialised kernel;
+ * cudaErrorNotSupported for others. A block computes one row, which takes 2 % less time than
+ * several; only the shortest rows share a block, because the GPU cannot start enough blocks. VECS
+ * is small where registers suffice for many threads.
  */
 template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(int64_t v, F &&f)
 {
@@ -308,8 +310,8 @@ template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(i
     return cudaErrorNotSupported;
 }
 
-/** Shapes for the other row lengths. In layer_norm of halves the fixed cost per row matters, so the
- * shapes have fewer threads with more vectors. */
+/** Like rows_dispatch(), for the other row lengths. In layer_norm of halves the fixed cost per row
+ * matters, so the shapes have fewer threads with more vectors. */
 template <class T, bool RMS, bool ADD, class F>
 cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
 {

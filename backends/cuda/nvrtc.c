@@ -81,7 +81,7 @@ static void open_nvrtc(void)
             snprintf(nvrtc.why, sizeof nvrtc.why, "NVRTC has no %s", functions[i].name);
     }
     if (library && !nvrtc.why[0] && nvrtc.version(&nvrtc.major, &nvrtc.minor) != NVRTC_SUCCESS)
-        snprintf(nvrtc.why, sizeof nvrtc.why, "NVRTC does not tell its version");
+        snprintf(nvrtc.why, sizeof nvrtc.why, "nvrtcVersion() failed");
     if (nvrtc.why[0] && ts_log_on("compile"))
         ts_log_write("compile", "no groups on CUDA: %s", nvrtc.why);
 }
@@ -100,7 +100,7 @@ bool ts_cuda_nvrtc(const char **why)
 typedef struct head {
     char magic[8];
     uint32_t capability, major, minor, none;
-    uint64_t source, bytes, digest; /* digest: of all that follows */
+    uint64_t source, bytes, digest; /* bytes of the source; bytes of the code; hash of both */
 } head;
 static const char magic[8] = "TSGROUP1";
 
@@ -112,7 +112,7 @@ static uint64_t digest_of(const char *data, size_t bytes, uint64_t hash)
 }
 
 /** Folder of the files: TS_CUDA_CACHE, else below XDG_CACHE_HOME or ~/.cache. False if there is
- *  none. */
+ *  none, also if TS_CUDA_CACHE is not an absolute path. */
 static bool folder_of(char *folder, size_t size)
 {
     const char *own = getenv("TS_CUDA_CACHE"), *cache = getenv("XDG_CACHE_HOME"),
@@ -127,7 +127,7 @@ static bool folder_of(char *folder, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/** Rejects a file or folder that another user owns or may write. */
+/** Whether only the current user owns and may write a file or folder. */
 static bool is_own(const struct stat *status)
 {
     return status->st_uid == geteuid() && !(status->st_mode & (S_IWGRP | S_IWOTH));
@@ -148,7 +148,8 @@ static bool read_all(int fd, void *into, size_t bytes)
     return true;
 }
 
-/** The code of a file that was compiled from `text` for the same capability and NVRTC. */
+/** Reads the code of a cache file into *compiled. False if the file is missing or damaged, or was
+ * not compiled from `text` for the capability and by the NVRTC version in *want. */
 static bool read_file(const char *path, const head *want, const char *text,
                       ts_cuda_compiled *compiled)
 {
@@ -214,10 +215,10 @@ static void keep_file(char *folder, const char *path, const head *want, const ch
     struct stat status;
     make_folder(folder);
     if (stat(folder, &status) != 0 || !is_own(&status))
-        ts_log_write("compile", "a group's kernel is not kept: %s belongs to others too", folder);
+        ts_log_write("compile", "a group's kernel is not cached: other users may write %s", folder);
     else if (ts_replace_file("group", path, write_contents, &c) != TS_OK) {
         if (ts_log_on("compile"))
-            ts_log_write("compile", "a group's kernel is not kept: %s", ts_error_message());
+            ts_log_write("compile", "a group's kernel is not cached: %s", ts_error_message());
         ts_error_clear();
     } else {
         chmod(path, 0600);

@@ -23,7 +23,7 @@ template <int LISTS> struct table {
     int first[MEMBERS + 1]; /* first block of each member */
     int64_t numel[MEMBERS];
     void *data[LISTS][MEMBERS];
-    double number[2][MEMBERS];
+    double number[2][MEMBERS];      /* numbers of each member, for example its step number */
     static constexpr int least = 0; /* blocks of a member without elements */
 };
 
@@ -256,7 +256,8 @@ static __host__ __device__ __forceinline__ void adamw_factors(const adamw_number
     rate = -c.lr / (1 - pow(c.beta1, step));
 }
 
-/** Step numbers of a member: from the host, or from the device if steps may have been skipped. */
+/** adamw_factors() of a member: computed on the host, or on the device if steps may have been
+ * skipped. */
 static __device__ __forceinline__ void
 factors_of(const table<4> &t, const share &s, const adamw_numbers &, double &scale, double &rate)
 {
@@ -275,7 +276,7 @@ static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, con
     rate = both[1];
 }
 
-/** P parameters, G gradients, M state; all arithmetic is in S. */
+/** P, G, M: types of parameters, gradients and state. All arithmetic is in S. */
 template <class P, class G, class M, class TABLE>
 static __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
@@ -302,7 +303,7 @@ static __global__ void __launch_bounds__(THREADS)
             S w = (S)widen(x.at[e]), d = times((S)widen(up.at[e]), by);
             if (c.decoupled)
                 w *= decay;
-            else if (c.decay != 0) /* must not read w, which may be infinite */
+            else if (c.decay != 0) /* 0 * w would be NaN for an infinite w */
                 d += decay * w;
             if (blend1 < (S)0.5) /* computed from the nearer operand, like lerp */
                 first[e] += blend1 * (d - first[e]);
@@ -433,7 +434,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int e = 0; e < V; e++) {
             S w = (S)widen(x.at[e]), g = times((S)widen(up.at[e]), by);
-            if (c.decay != 0) /* must not read w, which may be infinite */
+            if (c.decay != 0) /* as in adamw_kernel() */
                 g += (S)c.decay * w;
             if constexpr (LISTS == 3) {
                 S step = first ? g : (S)c.momentum * (S)widen(b.at[e]) + (S)c.blend * g;
@@ -476,7 +477,7 @@ static ts_status sgd(ts_frame *f)
 static auto no_numbers = [](table<1> &, int, int64_t) {};
 
 /** A factor from a number on the host or in device memory. For clipping, the factor is
- * most / (number + 1e-6), at most 1. */
+ * most / (number + 1e-6); the kernel does nothing if it is 1 or more. */
 struct factor_of {
     double number;
     const void *data;
@@ -572,6 +573,8 @@ static ts_status unscale(ts_frame *f)
     return run_scale(f, factor_of(f->args[1], 0), found);
 }
 
+/** Stores the sum of squares of each block's share. t.number[0]: index in parts of the member's
+ * first block. */
 template <class P>
 static __global__ void __launch_bounds__(THREADS)
     squares_kernel(const __grid_constant__ table<1> t, double *parts)

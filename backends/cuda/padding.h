@@ -7,7 +7,7 @@
 
 TS_BEGIN_DECLS
 
-/** The sizes of a padded product, and which of its matrices are copied; docs/matmul.md. */
+/** Sizes of a padded product a b = c, and which of its matrices are copied. See docs/matmul.md. */
 typedef struct ts_cuda_padding {
     int64_t rows, columns, inner;
     bool a, b, c;
@@ -46,7 +46,8 @@ typedef struct ts_cuda_padded {
     int64_t bytes;
 } ts_cuda_padded;
 
-/** Copies one matrix to `rows` x `columns` elements, with zeros outside the matrix. */
+/** Copies one matrix of halves to `rows` x `columns` elements, with zeros outside the matrix. If an
+ * error is returned, to->data is NULL. */
 ts_status ts_cuda_pad_matrix(ts_frame *frame, const ts_cuda_matrix *from, int64_t rows,
                              int64_t columns, ts_cuda_padded *to);
 

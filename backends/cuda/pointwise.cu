@@ -129,7 +129,7 @@ static ts_status clamp(ts_frame *f)
     return pointwise<numbers, 1>(f, fn::clamp_fn{bounds_of(f, 1)});
 }
 
-/** The first number inside of a bound that is outside itself, going to `to`. */
+/** The number next to an excluded bound in the direction of `to`; NaN if there is none. */
 static double inner(const ts_frame *f, double bound, double to)
 {
     if (bound == to)

@@ -19,7 +19,7 @@ namespace ts::fn {
 template <class A> __device__ __forceinline__ A larger(A a, A b)
 {
     if constexpr (real<A>)
-        return a > b || a != a ? a : b; /* NaN wins */
+        return a > b || a != a ? a : b; /* NaN if a or b is NaN */
     else
         return a > b ? a : b;
 }
@@ -43,6 +43,7 @@ template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
         return r != 0 && (r < 0) != (b < 0) ? r + b : r;
     }
 }
+/** Floor of a / b. For integers a divisor of 0 gives 0, and lowest / -1 wraps around. */
 template <class A> __device__ __forceinline__ A floor_of(A a, A b)
 {
     if constexpr (real<A>) {
@@ -60,6 +61,7 @@ template <class A> __device__ __forceinline__ A floor_of(A a, A b)
         return a / b - (a % b != 0 && (a < 0) != (b < 0));
     }
 }
+/** a^e. For integers the power wraps around; a negative exponent gives 0 unless a is 1 or -1. */
 template <class A> __device__ __forceinline__ A power_of(A a, A e)
 {
     if constexpr (real<A>) {

@@ -134,6 +134,8 @@ __global__ void __launch_bounds__(THREADS)
             at[(int64_t)i * V + k] = place[k];
 }
 
+/** Gradient y of max pooling, V channels per thread: each element sums g of the windows whose
+ * maximum it is. at: positions of the maxima, from largest_kernel(). */
 template <class T, class I, int V>
 __global__ void __launch_bounds__(THREADS)
     gradient_kernel(const T *g, const int64_t *at, T *y, const __grid_constant__ pool_call p,

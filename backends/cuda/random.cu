@@ -89,7 +89,7 @@ template <class R, class F> static ts_status fill(ts_frame *f, const F &fn)
 struct uniform_f32 { /* products are rounded before they are added, as on the CPU */
     static constexpr int elements = 4;
     static constexpr bool reads = false;
-    float low, width, high, last;
+    float low, width, high, last; /* last: the largest number of the dtype below high */
     template <class R>
     __device__ __forceinline__ void of(const philox_block &b, const R *, R *y, int64_t) const
     {
@@ -131,7 +131,8 @@ template <class R> static float half_below(double x, ts_dtype dtype)
     return (float)u.value;
 }
 
-/** uniform(sizes, low, high, dtype, device); rounding must not reach the open end */
+/** uniform(sizes, low, high, dtype, device): numbers that rounding would raise to `high` become the
+ * largest number below it. */
 static ts_status uniform(ts_frame *f)
 {
     double a = f->args[1].d, b = f->args[2].d;
@@ -152,9 +153,10 @@ static ts_status uniform(ts_frame *f)
 /* -------------------------------------------------------------------------------- normal ---- */
 
 /*
- * No special cases are tested that u, a sum of 2^-33 and a multiple of 2^-32 up to 1, and a 32-bit
- * angle cannot reach. The polynomials have the smallest relative error with coefficients that were
- * rounded to f32 one after the other.
+ * Box-Muller: a radius from u, which is 2^-33 plus a multiple of 2^-32 and at most 1, and a 32-bit
+ * angle. The functions omit special cases that such arguments cannot reach. The polynomials have
+ * the smallest relative error among those whose coefficients are rounded to f32 one after the
+ * other.
  */
 
 /** sqrt(-2 ln u) for u in (0, 1]; the square root is accurate to 1 ulp. */
@@ -277,7 +279,7 @@ static ts_status randint(ts_frame *f)
 
 /* ----------------------------------------------------------------------------- bernoulli ---- */
 
-/** u < p exactly, for u = bits * 2^-24: p * 2^24 rounded up. */
+/** For u = bits * 2^-24, u < p if and only if bits < threshold(p). */
 static uint32_t threshold(double p) { return (uint32_t)ceil(p * 0x1p24); }
 
 struct ones {

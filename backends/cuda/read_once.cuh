@@ -7,8 +7,8 @@
 
 namespace ts {
 
-/** Bytes of the L2 cache, per architecture: GB100, then H100 and H200, then A100. Other GPUs of
- * sm_80 to sm_89 have 6 to 72 MiB. */
+/** Bytes of the L2 cache, per architecture: those of GB100 for sm_100 and later, of H100 and H200
+ * for sm_90, and of A100 for older GPUs. Other GPUs of sm_80 to sm_89 have 6 to 72 MiB. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
 constexpr int64_t l2_bytes = 64 << 20;
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -1,8 +1,9 @@
 /**
  * @file reduce.cuh  Reductions over any dims.
  *
- * A fold defines the initial state (none), adds elements to a state (take), merges two states
- * (merge), and computes the result of a state (finish, or give to store it).
+ * A fold is a struct with a type `state` and functions that return the initial state (none()), add
+ * elements to a state (take()), merge two states (merge()), and return the result of a state
+ * (finish()) or store it (give()).
  *
  * If the innermost dim in memory is reduced, a group of threads shares the elements of a result;
  * otherwise adjacent threads own adjacent results, so that loads are coalesced. If sizes allow, a
@@ -65,7 +66,8 @@ struct reduction {
     int64_t run;          /* units in the innermost dim along which threads load */
     quotient by_run;
 
-    /** Offset of element i of the dims from `first` on. */
+    /** Offset of element i of the kept (which = 0) or reduced (1) dims from dim `first` on; along:
+     * strides of these dims. */
     __device__ __forceinline__ int64_t offset(int which, int first, int64_t i,
                                               const int64_t *along) const
     {
@@ -85,9 +87,9 @@ struct reduction {
     }
 };
 
-/** Reduces the dims in `mask`. ordered: elements keep their order; otherwise reduced dims are
- * sorted by step, with a step of 0 last. Kept dims are sorted by step, too, except that dims with
- * step 0 keep their relative position. */
+/** The reduction of argument 0 over the dims in `mask` (bit d: dim d). ordered: elements keep their
+ * order; otherwise reduced dims are sorted by stride, with a stride of 0 last. Kept dims are sorted
+ * by stride, too, except that dims with stride 0 keep their relative position. */
 inline reduction reduction_of(const ts_frame *f, int64_t mask, bool ordered = false)
 {
     const ts_tensor *t = f->args[0].t;
@@ -179,6 +181,7 @@ __device__ __forceinline__ void take(const FOLD &fold, typename FOLD::state &sta
         fold.take(state, x);
 }
 
+/** __shfl_xor_sync() of a state. */
 template <class A> __device__ __forceinline__ A state_xor(const A &a, int lane)
 {
     static_assert(sizeof(A) % 4 == 0, "states of whole words");
@@ -348,7 +351,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
     begin_next_kernel();
     int across = r.group, lane = threadIdx.x & (across - 1),
         line = threadIdx.x / (unsigned)across, lines = REDUCE_THREADS / (unsigned)across;
-    /* neighbours where loads are whole vectors, else `across` apart */
+    /* distance of a thread's results: adjacent if loads are vectors, else `across` apart */
     int apart = r.vector ? 1 : across;
     int64_t first_of_all = (int64_t)blockIdx.x * across * V,
             first = first_of_all + lane * (r.vector ? V : 1),

@@ -19,7 +19,7 @@ template <class X> struct moments_fold {
     double degrees;
     bool root;
 
-    /* of counts: 2 ulp in f32, at a fraction of the instructions of an exact quotient */
+    /* quotient of counts: 2 ulp in f32, with fewer instructions than an exact quotient */
     static __device__ __forceinline__ float ratio(float a, float b) { return __fdividef(a, b); }
     static __device__ __forceinline__ double ratio(double a, double b) { return a / b; }
 

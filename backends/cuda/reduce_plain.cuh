@@ -20,7 +20,7 @@ struct op_multiply {
 };
 struct op_largest {
     template <class A> static __device__ __forceinline__ A none() { return -(A)INFINITY; }
-    /* NaN wins */
+    /* NaN if a or b is NaN */
     template <class A> static __device__ __forceinline__ A of(A a, A b)
     {
         return a > b || a != a ? a : b;
@@ -90,8 +90,8 @@ inline int64_t length_of(const ts_frame *f)
     return n;
 }
 
-/* Kernels in the family's other files. The family has several files because the driver compiles PTX
-   per file, and one large file would take longest. */
+/* Kernels in the family's other files. The driver compiles PTX per file, so several files take less
+   time than one large file. */
 ts_status reduce_amax(ts_frame *f);
 ts_status reduce_amin(ts_frame *f);
 ts_status reduce_all(ts_frame *f);

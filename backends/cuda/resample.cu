@@ -34,6 +34,7 @@ template <bool TRANSPOSED> struct reads {
 
     __device__ __forceinline__ reads(const axis &axis, int i) : a(axis), i(i), list(axis, i) {}
     __device__ __forceinline__ int count() const { return list.count; }
+    /** Sets index and weight of element k of count(). False if it does not contribute. */
     __device__ __forceinline__ bool get(int k, int &at, double &weight) const
     {
         if constexpr (TRANSPOSED) {

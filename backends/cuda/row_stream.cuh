@@ -48,7 +48,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int parts = S::warps * S::cluster; /* parts of a row: one per warp */
     static_assert((parts & (parts - 1)) == 0, "lanes share them evenly");
 
-    /* four turns: a warp may be two turns ahead of a warp that still reads the previous turn */
+    /* Numbers that the warps of a row exchange, for four turns (rows), because a warp may be two
+     * turns ahead of a warp that still reads the previous turn. */
     struct exchange_place {
         float2 shares[4][parts];
         uint64_t full[S::stages][S::warps], all[4]; /* barriers */
@@ -108,6 +109,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
             return slots * V;
         return (float)(min(max(count - part % S::warps * chunk, 0), chunk) * V);
     }
+    /** Starts the loads of this warp's part of row r into stage `to`. */
     __device__ __forceinline__ void fetch(int to, int64_t r)
     {
         if (r >= rows || own == 0)
@@ -160,6 +162,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
         for (int s = 0; s < S::stages; s++)
             fetch(s, row + s * step);
     }
+    /** Combines the numbers of the warp's threads. */
     template <class F> __device__ __forceinline__ float2 over_warp(const F &f, float2 own) const
     {
         const float2 one[1] = {own};
@@ -184,6 +187,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
                            x, peer_address(all, lane()));
         }
     }
+    /** Waits for the numbers of all warps of the row and combines them. */
     template <class F> __device__ __forceinline__ float2 whole(const F &f)
     {
         constexpr int width = parts < 32 ? parts : 32, each = parts / width;
@@ -201,8 +205,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
             share, [&](int e) { return part_count(e * width + lane() % width); }, (float)n, f);
     }
     /**
-     * For formulas whose first() keeps the data of second() in registers: second() follows
-     * directly, and the row's stage in the ring is free before the exchange.
+     * Like run(), for formulas whose first() keeps the data of second() in registers: second() of a
+     * row directly follows first(), and the row's stage of the ring is free before the exchange.
      */
     template <class F> __device__ __forceinline__ void run_held(F &&f)
     {
@@ -226,6 +230,7 @@ template <class T, class S, int ARRAYS> struct row_stream {
             }
         }
     }
+    /** Applies a formula to all rows of this block. */
     template <class F> __device__ __forceinline__ void run(F &&f)
     {
         int parity = 0, before = 0;

@@ -168,7 +168,8 @@ __device__ __forceinline__ float2 combine(int width, const float2 (&own)[EACH], 
 }
 
 /** Combines a row's two numbers from those of its threads by combine(). `count`: number of the
- * row's n elements that this thread has. f.none(): the two numbers of an empty part. */
+ * row's n elements that this thread has. `place`: from row_place(). f.none(): the two numbers of an
+ * empty part. */
 template <class S, int V, class F>
 __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, const F &f,
                                               float2 *place)
@@ -240,10 +241,12 @@ template <class S, int V> __device__ __forceinline__ int64_t row_elements(int64_
 template <class T, class S, int V, bool STREAM = true> struct row_part {
     vec<T, V> at[S::vecs];
 
+    /** Index of this thread among the threads of its row. */
     static __device__ __forceinline__ int first()
     {
         return S::rows > 1 && !S::sub ? threadIdx.x % S::width() : threadIdx.x;
     }
+    /** First column (element of the row) of this thread's vector j. */
     static __device__ __forceinline__ int64_t column(int j)
     {
         return (int64_t)(first() + j * S::width()) * V;
@@ -275,12 +278,14 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
     {
         return line ? there(line, j, n, fill) : all_of<T, V>(fill);
     }
+    /** Stores the vectors inside a row of n elements. */
     __device__ __forceinline__ void store(T *row, int64_t n) const
     {
 #pragma unroll
         for (int j = 0; j < S::vecs; j++)
             put(row, j, n, at[j]);
     }
+    /** Stores x as vector j if it is inside a row of n elements. */
     static __device__ __forceinline__ void put(T *row, int j, int64_t n, const vec<T, V> &x)
     {
         vec<T, V> *to = reinterpret_cast<vec<T, V> *>(row + column(j));

@@ -17,9 +17,10 @@
 
 /* ------------------------------------------------------------------------------ errors ---- */
 
-/* Ring of the last launches, candidates for an asynchronous error. An entry holds op, device and
- * stream in one word; it becomes 0 when a wait shows that the launch succeeded. A load and a store,
- * which every launch pays, count entries; a race of two threads may lose one entry. */
+/* Ring of the last launches, one of which may have caused an asynchronous error. An entry holds op,
+ * device and stream in one word; it becomes 0 when a wait shows that the launch succeeded. The
+ * number of launches is incremented by a load and a store, because an atomic addition would cost
+ * each launch more; a race of two threads may lose one entry. */
 enum { RING = 16, GRAPH = 0xfffe /* instead of an op */ };
 static _Atomic uint32_t launches;
 static _Atomic uint64_t ring[RING];
@@ -98,8 +99,8 @@ bool ts_cuda_is_lost(int device)
 }
 
 static const char *const after_loss =
-    "tensors on the CPU are still good; start the process anew to use the device, with TS_SYNC=1 "
-    "to be told which call it was";
+    "tensors on the CPU remain valid; restart the process to use the device, with TS_SYNC=1 so "
+    "that the failing call itself returns the error";
 
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
 {
@@ -173,14 +174,14 @@ static void set_no_device_error(cudaError_t error)
     cudaDriverGetVersion(&driver);
     cudaGetLastError();
     if (driver == 0)
-        ts_error_set_hint(TS_ERR_DEVICE, "install the driver that the GPU's maker offers",
-                          "no NVIDIA driver answers (libcuda.so.1)");
+        ts_error_set_hint(TS_ERR_DEVICE, "install the NVIDIA driver",
+                          "no NVIDIA driver found (libcuda.so.1)");
     else if (error == cudaErrorInsufficientDriver || driver / 1000 < CUDART_VERSION / 1000)
         ts_error_set_hint(TS_ERR_DEVICE, "install a newer driver",
                           "the NVIDIA driver is for CUDA %d.%d, this library needs %d.0",
                           driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000);
     else if (error == cudaErrorNoDevice || error == cudaSuccess)
-        ts_error_set_hint(TS_ERR_DEVICE, "look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+        ts_error_set_hint(TS_ERR_DEVICE, "check nvidia-smi and CUDA_VISIBLE_DEVICES",
                           "the NVIDIA driver shows no GPU");
     else
         ts_error_set(TS_ERR_DEVICE, "CUDA reports %s: %s", cudaGetErrorName(error),
@@ -212,7 +213,7 @@ static void leave_to_parent(void)
     for (int i = 0; i < TS_CUDA_DEVICES; i++)
         if (atomic_load(&ready[i]) && !atomic_load(&lost[i])) {
             snprintf(lost_by[i], sizeof lost_by[i],
-                     "it was forked: CUDA does not live on in a child");
+                     "it was forked: a child cannot use its parent's CUDA devices");
             devices[i].index = -1;
             atomic_store(&lost[i], true);
         }
@@ -265,7 +266,7 @@ ts_status ts_cuda_check_fault(ts_cuda_device *d)
     const ts_cuda_caller *caller = &fault.caller;
     ts_frame frame = {
         .table = caller->table, .site = caller->site, .op = caller->op, .nargs = caller->nargs};
-    const char *hint = "run with TS_SYNC=1 to be told by the call itself";
+    const char *hint = "run with TS_SYNC=1 so that the call itself returns this error";
     if (some == 1)
         return ts_kernel_error(
             &frame, caller->arg, TS_ERR_INDEX, hint,
@@ -290,7 +291,7 @@ static __attribute__((noinline)) ts_cuda_device *use_another(int index)
         return NULL;
     }
     if (!atomic_load_explicit(&ready[index], memory_order_acquire)) {
-        /* a failure here may have changed CUDA's current device; restore it */
+        /* prepare() changes CUDA's current device even if it fails, so forget the current one */
         ts_cuda_current = NULL;
         pthread_mutex_lock(&lock);
         ts_status status = atomic_load(&ready[index]) ? TS_OK : prepare(index);

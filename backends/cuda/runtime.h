@@ -12,7 +12,8 @@ TS_BEGIN_DECLS
 /** Maximum number of devices that the backend uses; further devices are ignored. */
 #define TS_CUDA_DEVICES 16
 
-/** Call and argument of a kernel, for a report that is read after the call. */
+/** An op call and the index of one of its arguments, for a report that is read after the call. The
+ * other fields are copied from the call's ts_frame. */
 typedef struct ts_cuda_caller {
     const ts_op_table *table;
     const void *site;
@@ -44,10 +45,12 @@ typedef struct ts_cuda_device {
     ts_cuda_fault *fault;
 } ts_cuda_device;
 
-/** The number of usable devices; 0, without an error, if there is no driver or no GPU. */
+/** The number of usable devices. 0 if there is no driver or no GPU; then the thread's error has the
+ * reason. */
 int ts_cuda_count(void);
 /** Makes a device current in the calling thread, initialising it at its first use. The backend owns
- * the result. NULL with an error, for example if the device is lost. */
+ * the result. NULL with an error, for example if the device is lost; NULL without an error while
+ * ts_cuda_describing(). */
 ts_cuda_device *ts_cuda_use(int index);
 /** Waits for all initialised devices and ignores errors. Call before freeing memory that any device
  *  may still read. */
@@ -64,20 +67,23 @@ static inline cudaStream_t ts_cuda_stream(const ts_cuda_device *device, ts_strea
     return stream ? (cudaStream_t)stream : device->stream;
 }
 
-/** Converts a CUDA error to a status: TS_OK, or records an error that names the operation, such as
- * "copy of 64 bytes to cuda:0". Clears CUDA's last error. */
+/** Converts a CUDA error to a status: TS_OK, or TS_ERR_MEMORY or TS_ERR_DEVICE with a message that
+ * begins with `format`, the operation, such as "copy of 64 bytes to cuda:0". Clears CUDA's last
+ * error. An error that makes the context unusable marks the current device as lost. */
 ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** Call after a launch with its error; returns the status. With TS_SYNC=1 waits for the kernel, so
- * that an asynchronous error names the op that caused it. */
+/** Call after a launch with its error. Records the launch for reports of asynchronous errors and
+ * returns the status. With TS_SYNC=1 waits for the kernel, so that the call itself returns its
+ * asynchronous errors. */
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
 /** Call before the launch of a graph, for reports of asynchronous errors. */
 void ts_cuda_replayed(cudaStream_t stream);
 /** Whether TS_SYNC=1 makes each launch wait. */
 bool ts_cuda_synchronous(void);
-/** The number of launches so far. */
+/** The number of launches of the process so far, on all devices, modulo 2^32. */
 uint32_t ts_cuda_launches(void);
-/** Records that of the first `end` launches those on `stream` (NULL: on any) have succeeded. */
+/** Records that the launches before number `end` on a device's `stream` (NULL: on all of its
+ * streams) have succeeded, so that reports of later errors do not name them. */
 void ts_cuda_waited(int device, cudaStream_t stream, uint32_t end);
 
 /** Reads and clears the fault report: TS_ERR_INDEX or TS_ERR_VALUE if a kernel reported an invalid
@@ -96,8 +102,8 @@ ts_status ts_cuda_memory_reset_peak(void *state, int device);
 typedef struct ts_cuda_kernel {
     const char *op;
     ts_kernel kernel;
-    uint32_t dtypes;
-    bool strided, converts, layouts; /* of ts_kernel_opts */
+    uint32_t dtypes;                 /* this and the next fields: see ts_kernel_opts */
+    bool strided, converts, layouts;
 } ts_cuda_kernel;
 /** Kernels of a family; families.h lists the families. A kernel file ends with
  * TS_CUDA_FAMILY(norm, {...}, ...), one ts_cuda_kernel per op. */

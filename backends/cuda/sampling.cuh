@@ -183,6 +183,7 @@ struct arrival {
     {
         return time < b.time || (time == b.time && category < b.category);
     }
+    /** Becomes the earlier of this arrival and b. */
     __device__ __forceinline__ void meet(const arrival &b)
     {
         if (b.before(*this))

@@ -14,13 +14,13 @@
 
 using namespace ts;
 
-/** Types of sums of T: of the carry, and of the sums of at most a warp's elements. */
+/** Types of sums of T: `type` of the carry, `near` of sums over at most a warp's elements. */
 template <class T> struct running { using type = double; using near = wide_t<T>; };
-/* wraps, as sums do */
+/* unsigned, because sums of integers wrap around */
 template <> struct running<int64_t> { using type = uint64_t; using near = uint64_t; };
 
-/** Lines along the dim of the sums; share p of a line is elements p * share and on, counted in the
- * direction of the scan. */
+/** A tensor (outer, n, inner), scanned along the dim of size n. Share p of a line consists of
+ * elements p * share to (p + 1) * share - 1, counted in the direction of the scan. */
 struct scan {
     int64_t outer, n, inner, share;
     bool reverse;
@@ -43,7 +43,7 @@ static __device__ __forceinline__ A carry_of(const A *sums, int64_t lines, int64
 
 /* --------------------------------------------------------------------------------- rows ---- */
 
-enum { ROW_VECS = 4, BLOCK_WARPS = 8 /* rows that one warp processes */ };
+enum { ROW_VECS = 4, BLOCK_WARPS = 8 /* rows per block, if one warp processes a row */ };
 
 /** Sum over the lanes before this one, from the inclusive sum `upto`. Subtracting the lane's own
  * value instead would turn Inf into NaN. */
@@ -59,7 +59,7 @@ template <int WARPS> static __device__ __forceinline__ int64_t own_row()
     return WARPS == 1 ? (int64_t)blockIdx.x * BLOCK_WARPS + threadIdx.x / 32 : blockIdx.x;
 }
 
-/** sums[share][row] */
+/** Writes the sum of each share of each row: sums[share][row]. */
 template <class T, int WARPS, int V>
 static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS))
     row_totals_kernel(scan s, const T *x, typename running<T>::type *sums)
@@ -192,7 +192,8 @@ static __global__ void __launch_bounds__(32 * (WARPS == 1 ? BLOCK_WARPS : WARPS)
 
 enum { DEPTH = 16 /* consecutive elements of a thread */ };
 
-/** A block processes X adjacent lines with Y threads along each. */
+/** A block processes X adjacent lines with Y threads along each. TOTAL: only writes the sum of each
+ * share, sums[share][line]; else writes y and reads these sums. */
 template <class T, int X, int Y, bool TOTAL>
 static __global__ void __launch_bounds__(X *Y)
     columns_kernel(scan s, const T *x, T *y, typename running<T>::type *sums)
@@ -262,8 +263,8 @@ template <class T> struct sums_of {
 
 /* ------------------------------------------------------------------------------- launch ---- */
 
-/** Divides lines of n elements, which `blocks` blocks process in chunks, until there are about 512
- * blocks. Returns the number of shares. */
+/** Divides the lines, which `blocks` blocks process in chunks of `chunk` elements, into shares of
+ * whole chunks, until there are about 512 blocks. Sets s.share and returns the number of shares. */
 static int64_t cut(scan &s, int64_t blocks, int64_t chunk)
 {
     int64_t shares = blocks < 256 ? 512 / blocks : 1, chunks = (s.n + chunk - 1) / chunk;
@@ -362,7 +363,7 @@ static ts_status cumsum(ts_frame *f)
     }
 }
 
-/** Columns are added one by one, wherever they lie. */
+/** Runs cumsum(), with aligned copies of unaligned tensors if it loads vectors (inner = 1). */
 static ts_status in_one_order(ts_frame *f)
 {
     return ts_kernel_rows(f).inner > 1 ? cumsum(f) : on_aligned<cumsum>(f);

@@ -1,7 +1,7 @@
 /**
- * @file slice.cu  A tensor, or zeros, with a slice replaced. One launch copies each unit of the
- * result from the slice's source or from the tensor. Bytes: the result is written once, its sources
- * are read once.
+ * @file slice.cu  slice_scatter and slice_backward: a copy of a tensor, or zeros, with one slice
+ * replaced by a source. One launch copies each unit of the result from the source or from the
+ * tensor. Bytes: the result is written once, its sources are read once.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/units.cuh"

@@ -53,8 +53,8 @@ template <class T> struct softmax_gradient_of {
 
 /* ------------------------------------------------------------------------------- lines ---- */
 
-/** A thread's line in device memory. In each block that has its tile, Y threads process the line;
- * reduce() combines the values of all of them. */
+/** A thread's line in device memory, with the interface of tile_line. In each block that shares the
+ * line's tile, Y threads process the line; reduce() combines the values of all of them. */
 template <class T, int INPUTS, int X, int Y> struct block_line {
     line_place<X, Y> place;
     const lines &of;
@@ -91,8 +91,8 @@ static __global__ void __launch_bounds__(X *Y, 1024 / (X * Y))
     a.f(block_line<T, INPUTS, X, Y>{line_place<X, Y>(l), l, a.x, a.y});
 }
 
-/** Launches f over lines that suit neither rows.cuh nor row_stream.cuh: short ones in tiles
- * (line_tiles.cuh), others in device memory. */
+/** Launches f over lines for which rows.cuh and row_stream.cuh have no shape: short lines in tiles
+ * (line_tiles.cuh), others in device memory (lines.cuh). */
 template <class T, int INPUTS, class F>
 static cudaError_t over_lines(const lines &l, const F &f, const T *const (&x)[INPUTS], T *y,
                               const lines_scratch &scratch, cudaStream_t stream)
@@ -122,7 +122,8 @@ template <class F> static ts_status with_lines(ts_frame *f, F &&launch)
     });
 }
 
-/** True for rows that line_tiles.cuh serves best: short, and not a multiple of 16 bytes long. */
+/** Whether line_tiles.cuh is fastest for rows: they are short, and their length is not a multiple
+ * of 16 bytes. */
 template <class T> static bool in_tiles(const lines &r)
 {
     return r.count % vec16<T> && r.count <= LONGEST_IN_TILE;

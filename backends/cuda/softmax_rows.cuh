@@ -264,7 +264,7 @@ template <class T, bool LOG> struct softmax_formula : exp_sums<T> {
 
     template <class R> __device__ __forceinline__ void second(const R &r, float2 whole) const
     {
-        /* log1p: takes fewer registers than log here */
+        /* log1p takes fewer registers than log */
         float scale = LOG ? log1pf(whole.y - 1) : 1 / whole.y;
         exp_from<T> above(whole.x);
         rewrite(r, y, [&](int, float(&z)[R::V]) {
@@ -336,10 +336,10 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Like rows_dispatch(), for kernels of INPUTS tensors. These kernels wait only for the loads of
- * their row, which other blocks of the multiprocessor hide, so they are faster than streams as long
- * as the registers of a block hold a row. For short rows with a short formula (two inputs without
- * LOG), many threads with one vector per input are fastest.
+ * Like rows_dispatch(), for kernels with INPUTS input tensors. A block waits only for the loads of
+ * its row, and other blocks of the multiprocessor run meanwhile, so these kernels are faster than
+ * row_stream.cuh as long as the registers of a block hold a row. For short rows with a short
+ * formula (two inputs without LOG), many threads with one vector per input are fastest.
  */
 template <class T, int INPUTS, bool LOG, class F>
 cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)

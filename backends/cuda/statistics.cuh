@@ -9,8 +9,8 @@
 
 namespace ts {
 
-/** Returns the statistics tensor in v. If it is a half, returns an f32 copy, which the current
- * scope owns; NULL with an error. */
+/** Returns the tensor in v or, if its dtype is a half, an f32 copy, which the current scope owns.
+ * NULL with an error if the copy fails. */
 inline ts_tensor *statistics(const ts_value &v)
 {
     ts_dtype dtype = ts_dtype_of(v.t);

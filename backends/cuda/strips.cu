@@ -16,9 +16,9 @@ enum { STRIP_THREADS = 256, STRIP_DEPTH = 4 /* chunks in flight per thread */ };
 
 struct strip_set {
     ts_cuda_strip strip[TS_CUDA_STRIPS];
-    int lanes[TS_CUDA_STRIPS];        /* threads of a row segment, a power of two up to 32 */
-    int64_t segments[TS_CUDA_STRIPS]; /* of a row */
-    int64_t end[TS_CUDA_STRIPS];      /* first warp that does not work on the strip */
+    int lanes[TS_CUDA_STRIPS];        /* threads per row segment, a power of two up to 32 */
+    int64_t segments[TS_CUDA_STRIPS]; /* segments per row */
+    int64_t end[TS_CUDA_STRIPS];      /* first warp after the warps of the strip */
 };
 
 /** The 16 bytes from byte `shift` on of two adjacent vectors; `shift` is even and below 16. */
@@ -38,7 +38,7 @@ static __device__ __forceinline__ uint4 shifted(uint4 low, uint4 high, unsigned 
             __funnelshift_r(w[2], w[3], bits), __funnelshift_r(w[3], w[4], bits)};
 }
 
-/** Elements at to at + 8 of a row of `columns` elements; 0 outside of the row. */
+/** The eight elements from element `at` on of a row of `columns` elements; 0 outside of the row. */
 static __device__ __forceinline__ uint4 read_chunk(const uint16_t *row, int64_t columns, int64_t at)
 {
     const uint16_t *from = row + at;
@@ -57,7 +57,8 @@ static __device__ __forceinline__ uint4 read_chunk(const uint16_t *row, int64_t 
     return {w[0], w[1], w[2], w[3]};
 }
 
-/** Writes elements at to at + 8 of a row as far as they lie within its `columns`. */
+/** Writes x to the eight elements from element `at` on of a row, except outside its `columns`
+ * elements. */
 static __device__ __forceinline__ void write_chunk(uint16_t *row, int64_t columns, int64_t at,
                                                    uint4 x)
 {

@@ -10,8 +10,9 @@
 
 namespace ts {
 
-/** A function of the driver, queried through the runtime, so that the library does not link to the
- * driver. NULL if the driver lacks it. F: its type, one function per type. */
+/** Returns the driver's function `name`, of type F, or NULL if the driver lacks it. The runtime
+ * looks the function up, so that the library does not link to the driver. The result is cached per
+ * type: use each type for one name only. */
 template <class F> F tma_encoder(const char *name)
 {
     static void *found;

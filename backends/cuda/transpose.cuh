@@ -11,6 +11,7 @@
 
 namespace ts {
 
+/* TURN: side of a tile; TURN_LEAST: minimum size of both dims for which turns() is true. */
 enum { TURN = 64, TURN_THREADS = 256, TURN_ROUNDS = TURN * TURN / TURN_THREADS, TURN_LEAST = 16 };
 
 /** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides

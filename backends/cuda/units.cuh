@@ -1,8 +1,8 @@
 /**
  * @file units.cuh
- * Kernels that move data without arithmetic. Elements of any dtype are copied as units of 1 to 16
- * bytes; each unit of a contiguous result is a function of its index. Indices have 32 bits if they
- * fit, so that divisions become multiplications; otherwise 64.
+ * Kernels that copy data without arithmetic. Elements of any dtype are copied as units of 1 to 16
+ * bytes; a functor returns the unit at each index of a contiguous result. Indices have 32 bits if
+ * they fit, so that divisions become multiplications; otherwise 64.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_UNITS_CUH
@@ -129,6 +129,7 @@ template <class I, int N> struct walk {
             ndim = 1;
         }
     }
+    /** Sets place[k] to the offset of element i in tensor k, in the unit of the strides. */
     __device__ __forceinline__ void at(I i, int64_t (&place)[N]) const
     {
 #pragma unroll

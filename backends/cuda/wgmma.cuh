@@ -275,7 +275,8 @@ __device__ __forceinline__ void add_to_memory(float *to, const float (&x)[4])
 /* ------------------------------------------------------------------------------- rings ---- */
 
 /** Barriers of a ring of STAGES tiles in shared memory: STAGES `full` barriers, then STAGES `empty`
- * ones. Tile i uses stage i % STAGES. */
+ * ones. Tile i uses stage i % STAGES. A stage is full after the producer's arrival and the bytes
+ * that it expects, and empty after an arrival of each of `readers` readers. */
 template <int STAGES> struct tile_ring {
     static constexpr int bytes = 16 * STAGES;
     uint32_t barriers;

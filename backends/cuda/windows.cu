@@ -13,7 +13,8 @@ namespace ts {
 
 enum { WINDOW_THREADS = 256 };
 
-/** The numbers of windows in the type that a kernel computes with: 32 bits where all fit. */
+/** ts_window_axis, and the size of the image, in a kernel's index type I: 32 bits if all indices
+ * fit, else 64. */
 template <class I> struct window_axis {
     I count, taps, move, base, shift, size;
 };
@@ -39,7 +40,8 @@ template <class I> static window_set<I> set_of(const ts_cuda_windows &w)
     return s;
 }
 
-/** Whether places, and elements of the image, of a matrix of `all` elements fit 31 bits. */
+/** Whether all indices of windows, of image elements, and of a matrix of `all` elements fit 31
+ * bits. */
 static bool is_small(const ts_cuda_windows &w, int64_t all)
 {
     int64_t windows = 1, pixels = w.channels;
@@ -115,7 +117,7 @@ static __global__ void __launch_bounds__(WINDOW_THREADS)
     }
 }
 
-/** A thread sums one element: neighbouring threads have neighbouring rows and groups. */
+/** A thread computes one element of the result; adjacent threads have adjacent rows and groups. */
 template <class T, class I>
 static __global__ void __launch_bounds__(WINDOW_THREADS)
     sum_kernel(const __grid_constant__ window_set<I> w, const T *weight, const T *bias, I first,
@@ -184,7 +186,7 @@ static ts_cuda_grid grid_of(int64_t all)
     return {dim3((unsigned)(blocks < 65536 ? blocks : 65536)), dim3(WINDOW_THREADS), 0, 1};
 }
 
-/** Runs launch.operator()<I>() for the type of numbers that suits `all` elements. */
+/** Runs launch.operator()<I>() for the index type that fits a matrix of `all` elements. */
 template <class F>
 static cudaError_t with_numbers(const ts_cuda_windows &w, int64_t all, F &&launch)
 {
