@@ -114,20 +114,22 @@ static void set(const channel_call *c, void *list, int64_t i, double x)
         ((float *)list)[i] = (float)x;
 }
 
-/** Adds up the pieces of channels first to first + width - 1 in samples from to to - 1. If mean is
- * NULL, adds the elements to *sum; otherwise adds the squared deviations from *mean, which are
- * those from the piece's mean plus n (piece's mean - *mean)^2. Returns the number of elements. */
+/** Sets *apart to the sum of the deviations from m, and *squares to the sum of their squares, of the
+ * elements of channels first to first + width - 1 in samples from to to - 1. The squares of a piece
+ * are those from its mean plus n (its mean - m)^2. Returns the number of elements. */
 static double add_pieces(const channel_job *job, int64_t from, int64_t to, int64_t first,
-                         int64_t width, const double *mean, double *sum)
+                         int64_t width, double m, double *apart, double *squares)
 {
     double count = 0;
+    *apart = *squares = 0;
     for (int64_t i = from; i < to; i++)
         for (int64_t k = first; k < first + width; k++)
             for (int64_t p = 0; p < job->pieces; p++) {
                 const double *s = sums_of(job, k, i, p);
                 double n = (double)piece_length(job, p);
                 count += n;
-                *sum += mean ? s[1] + n * (s[0] - *mean) * (s[0] - *mean) : n * s[0];
+                *apart += n * (s[0] - m);
+                *squares += s[1] + n * (s[0] - m) * (s[0] - m);
             }
     return count;
 }
@@ -148,9 +150,13 @@ static void combine_forward(void *ctx, int64_t begin, int64_t end)
         } else {
             const channel_job *summed = c->summed;
             int64_t many = summed->channels / c->groups, begins = at % c->groups * many;
-            double n = add_pieces(summed, from, from + samples, begins, many, NULL, &mean);
-            mean /= n; /* NaN without elements */
-            add_pieces(summed, from, from + samples, begins, many, &mean, &var);
+            int64_t to = from + samples;
+            double apart, n = add_pieces(summed, from, to, begins, many, 0, &apart, &var);
+            mean = apart / n; /* NaN without elements */
+            add_pieces(summed, from, to, begins, many, mean, &apart, &var);
+            if (isfinite(mean))
+                mean += apart / n; /* makes the mean of equal values exact */
+            add_pieces(summed, from, to, begins, many, mean, &apart, &var);
             var = n > 0 ? var / n : (double)NAN;
         }
         double rstd = 1 / sqrt(var + c->eps);

@@ -36,12 +36,12 @@ VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
 
 /* ------------------------------------------------------------------------------- moments ---- */
 
-/** Stores the mean of n = 1 / share values and the sum of squared deviations from it, from an
+/** Stores the mean of n values and the sum of their squared deviations from it, from an
  * approximate mean m. apart, squares: sums of the deviations from m and of their squares. The
  * correction makes the mean of equal values exact. */
-VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, double share)
+VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, int64_t n)
 {
-    double by = (double)apart * share, left = (double)squares - by * (double)apart;
+    double by = (double)apart / (double)n, left = (double)squares - by * (double)apart;
     to[0] = (double)m + by;
     to[1] = left < 0 ? 0 : left;
 }
@@ -73,8 +73,7 @@ VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n
         apart[0] += d;
         squares[0] = F(fma)(d, d, squares[0]);
     }
-    S(put_moments)(to, mean, F(hsum)(apart[0] + apart[1]), F(hsum)(squares[0] + squares[1]),
-                   1 / (double)n);
+    S(put_moments)(to, mean, F(hsum)(apart[0] + apart[1]), F(hsum)(squares[0] + squares[1]), n);
 }
 
 /** Stores the moments of the columns of `vectors` vectors, over rows `step` elements apart. left:
@@ -103,7 +102,7 @@ VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_
         F(store)(a, apart[v]);
         F(store)(s, squares[v]);
         for (int k = 0; k < LANES && k < left; k++)
-            S(put_moments)(to + (v * LANES + k) * to_step, m[k], a[k], s[k], 1 / (double)rows);
+            S(put_moments)(to + (v * LANES + k) * to_step, m[k], a[k], s[k], rows);
     }
 }
 

@@ -409,7 +409,7 @@ TS_TEST(wrong_images_and_options_of_changes_are_named)
     ts_tensor *image = ramp(), *small = ts_zeros(TS_SIZES(4, 5), TS_I64), *out[2],
               *both[] = {image, small}, *bytes = ts_zeros(TS_SIZES(3, 4, 4), TS_U8);
     FAILS(TS_ERR_SHAPE, ts_augment(both, 2, NULL, out));
-    SAYS("image 1: expected sizes that end with (4, 6)");
+    SAYS("image 1: expected the height and width of image 0, (4, 6)");
     FAILS(TS_ERR_VALUE, ts_augment(&image, 1, TS_OPTS(ts_augment_opts, .flip = 1.5), out));
     FAILS(TS_ERR_VALUE, ts_augment(&image, 1, TS_OPTS(ts_augment_opts, .height = -1), out));
     FAILS(TS_ERR_SHAPE, ts_augment(&image, 1, TS_OPTS(ts_augment_opts, .padding = 4), out));
