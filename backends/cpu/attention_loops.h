@@ -151,7 +151,7 @@ static void A_(forward_rows)(const attention *s, A_T *scratch, const part *at, i
         }
     }
     for (int64_t i = 0; i < count; i++) {
-        bool any = state[i].sum != 0; /* also NaN */
+        bool any = state[i].sum != 0; /* true if the sum is NaN */
         A_T *to = out + i * s->out.row;
         if (any)
             A_(times)(to, s->value_depth, 1 / state[i].sum);

@@ -129,7 +129,8 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
 
 /* ------------------------------------------------------------- sums for the gradients ---- */
 
-/** g, or with relu 0 where the result was 0: the result before relu is d slope + base. */
+/** Returns the gradient g, but with relu 0 where d slope + base, the forward result before relu, is
+ * at most 0. */
 VEC_FN V S(through)(bool relu, V g, V d, V slope, V base)
 {
     return relu ? F(select)(F(le)(F(fma)(d, slope, base), F(zero)()), F(zero)(), g) : g;
@@ -223,8 +224,8 @@ typedef struct S(factors) {
     V shift, scale, add, slope, base;
 } S(factors);
 
-/** Returns (x - shift) scale + add, or with relu 0 if this is less; for a gradient, plus g slope,
- * where relu ignores some g. */
+/** Returns the result (x - shift) scale + add, with relu at least 0; with `gradient`, returns
+ * (x - shift) scale + add + h slope, where h = S(through)(g). */
 VEC_FN V S(result)(ts_dtype kind, const channel_job *job, bool gradient, bool relu, int64_t i,
                    int64_t left, const S(factors) *f)
 {

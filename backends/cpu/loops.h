@@ -23,7 +23,8 @@ typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, co
 
 /**
  * Runs loops[f->plan->compute] over f->plan->iter. bf16 and f16 without their own loop use the f32
- * loop in blocks that fit the L1 cache; scalar operands are then converted to f32.
+ * loop in blocks that fit the L1 cache; scalar operands are then converted to f32, rounded to the
+ * half first if the plan is TS_POINTWISE_ROUNDED.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then

@@ -13,8 +13,9 @@
 
 enum { PHILOX_BLOCKS = 16, PHILOX_WORDS = 4 * PHILOX_BLOCKS };
 
-/* One word per 64-bit lane; the upper half holds the products' high words and is never read. */
 typedef uint64_t vu64 __attribute__((vector_size(VEC_BYTES)));
+/* Counters of VD_LANES blocks: in each 64-bit lane, the lower half is a word of the counter. The
+ * upper half is unspecified and not used. */
 typedef struct philox_lanes {
     vl c0, c1, c2, c3;
 } philox_lanes;

@@ -130,7 +130,8 @@ FOR_KINDS(BODY)
 #undef BODY
 #undef PLACE
 
-/** Adds each gradient at its index. A task is a plane, or CHANNELS channels of a sample. */
+/** Clears the result and adds each gradient at its index. A task is a plane, or CHANNELS channels
+ * of a sample. Sets job->outside if an index is outside its plane. */
 static void S(pool_backward)(void *ctx, int64_t begin, int64_t end)
 {
     pool_job *job = ctx;

@@ -219,7 +219,8 @@ static const ts_parallel_body S(bodies)[FOLD_COUNT][2] = {
 #undef FOLD
 };
 
-/** The last step on the results, in place. */
+/** Applies the last step to n results, in place. length: elements per result; params (only
+ * FINISH_LOG): per result, the number that was subtracted from the exponents. */
 static void S(finish)(finish how, void *results, const void *params, int64_t n, double length)
 {
     T *y = results;

@@ -22,14 +22,15 @@ typedef struct ts_sgemm_plan {
     int64_t packed_floats;         /* floats before `rest` */
     bool small;                    /* the operands fit the L1 cache: no tiles, no scratch; only g,
                                       sums and bytes are valid */
-    bool a_packed, alone;          /* both operands are packed; the calling thread runs all tasks */
+    bool a_packed, alone;          /* a_packed: both operands are packed, else only the second;
+                                      alone: the calling thread runs all tasks */
     size_t bytes;                  /* bytes of scratch; may be 0 */
 } ts_sgemm_plan;
 
 /**
  * Plans the product g. The plan borrows g and sums until ts_sgemm_run() returns.
- * @param sums  receives the sums of the first operand over k, (m); NULL if not requested. Requires
- *              an operand with dense columns (a_row == 1)
+ * @param sums  receives the sums of the first operand a over k, (m); NULL if not requested.
+ *              Requires dense columns of a (a_row == 1, a_column > 1) and m, k > 1
  * @return false if the caller must compute the product another way: in the baseline variant, for
  *         empty operands, or if the sums cannot be computed
  */

@@ -27,7 +27,7 @@ TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int6
                                    const char *what)
 {
     int64_t threads = ts_min64(ts_min64(ts_num_threads(), TS_PARALLEL_MAX), tasks);
-    s->each = ((size_t)bytes + 64) & ~(size_t)63; /* one byte at least */
+    s->each = ((size_t)bytes + 64) & ~(size_t)63; /* at least 64, even if bytes is 0 */
     s->bytes = (size_t)threads * s->each;
     s->memory = ts_alloc(f->thread, s->bytes);
     atomic_init(&s->taken, 0);

@@ -170,7 +170,7 @@ VEC_FN V F(sin)(V x)
     V s, c;
     BITS quadrant = F(trig)(x, &s, &c);
     s = (V)((BITS)s ^ (quadrant & 2u) << (REAL_BITS - 2));
-    return F(trig_far)(x, F(select)(F(eq)(x, F(zero)()), x, s), sin); /* -0 */
+    return F(trig_far)(x, F(select)(F(eq)(x, F(zero)()), x, s), sin); /* sin(-0) is -0 */
 }
 
 /** Cosine: 2 ulp (f64: 1). */

@@ -275,8 +275,8 @@ static char *position_at(const image *v, const axis *a, int64_t first, int item)
     return at;
 }
 
-/** Number of consecutive positions that are *step elements apart: all positions of the batch, those
- *  of one image, or 0. */
+/** Returns how many consecutive positions are at equal distances in memory: all positions of the
+ *  batch, those of one image, or 0. Sets *step to the distance in elements. */
 static int64_t even_positions(const image *v, const axis *a, int64_t batch, int64_t *step)
 {
     const int64_t counts[4] = {batch, a[0].count, a[1].count, a[2].count};

@@ -10,10 +10,11 @@ namespace ts::fn {
 struct two_numbers {
     double at[2];
 };
-/* Each macro defines a functor from an expression. In the expression x is an element or, in a
- * gradient, an element of the saved tensor; g is the upstream gradient; p and q are number[0] and
- * number[1]; A is the wide type. The optional last argument TS_NEAR(expr) adds near(), a cheaper
- * f32 formula for results that are rounded to a half. */
+/* TS_FORWARD and TS_BACKWARD define a functor from an expression. In the expression x is an element
+ * or, in a gradient, an element of the saved tensor; g is the upstream gradient; p and q are the
+ * op's two parameters (number.at); A is the type of the arithmetic. The optional last argument,
+ * TS_NEAR(expr) or TS_NEAR_GRADIENT(expr), adds near(), a cheaper f32 formula for results that are
+ * rounded to bf16 or f16. */
 #define TS_FORWARD(name, expr, ...)                                                                \
     struct name##_fn {                                                                             \
         two_numbers number;                                                                        \

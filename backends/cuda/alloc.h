@@ -7,8 +7,9 @@
 
 TS_BEGIN_DECLS
 
-/** Call before a stream is destroyed; the stream must have no pending work. Another stream may take
- * over its free blocks. Blocks of other streams that it used are freed without waiting for it. */
+/** Call before destroying `stream`, which must have no pending work. Another stream may take over
+ * its free blocks. Frees of blocks that were recorded on it (ts_cuda_record_stream()) no longer
+ * wait for it. */
 void ts_cuda_stream_ended(int device, cudaStream_t stream);
 
 TS_END_DECLS

@@ -37,8 +37,8 @@ struct attention_call {
     void *lse;         /* log-sum-exp: (batches, heads, rows) or, packed, (heads, tokens);
                           NULL if forward does not store it */
     const void *g_lse; /* gradient of lse, or NULL */
-    void *pairs;       /* backward: (lse, delta) of each row, from attention_pairs_kernel() or
-                          attention_plain_pairs_kernel() */
+    void *pairs;       /* backward: two numbers per row, (lse, delta), as attention_pairs_kernel()
+                          or attention_plain_pairs_kernel() defines them */
     int64_t pair_rows; /* rows per head in pairs */
     float *sums;       /* backward: dq before it is scaled and rounded, or NULL */
     float *parts; /* partial results, one per run. Runs are the parts into which blocks divide the

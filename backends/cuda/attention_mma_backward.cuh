@@ -26,7 +26,8 @@
 namespace ts {
 
 /** Sizes of a block. `parts` warps share 16 held rows. A warp computes the scores of `own` of the
- * `wide` rows of each streamed tile. */
+ * `wide` rows of each streamed tile. In bytes: held (a held tile), tile and pair (one and two
+ * streamed tiles), slab (exchanged p or ds). */
 template <class T, int DEPTH_, bool KEYS> struct attention_mma_backward_shape {
     static constexpr int depth = DEPTH_, parts = depth > 128 ? 2 : 1;
     static constexpr int warps = 8, threads = 32 * warps, rows = 16 * warps / parts,

@@ -18,7 +18,8 @@
 
 namespace ts {
 
-/** Sizes of a block. TALL: number of fragments of 16 rows. */
+/** Sizes of a block. TALL: number of fragments of 16 rows. tile, ring, bytes: bytes of a tile of
+ * keys or values, of a warp's ring, of the block's shared memory. */
 template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
     static constexpr int depth = DEPTH_, tall = TALL_, rows = 16 * tall, warps = 4,
                          threads = 32 * warps, stages = 3;
@@ -26,7 +27,7 @@ template <class T, int DEPTH_, int TALL_> struct attention_split_shape {
                          keys = row_bytes > 128 ? 16 : 32; /* keys per warp's tile */
     static constexpr int tile = keys * row_bytes, ring = 2 * stages * tile,
                          blocks = row_bytes > 256 ? 1 : 2; /* blocks per multiprocessor */
-    static constexpr int unit = keys * warps; /* a run's number of keys is a multiple of it */
+    static constexpr int unit = keys * warps; /* runs begin at multiples of `unit` keys */
     static constexpr int bytes = warps * ring;
     static_assert(bytes >= warps * rows * (depth + 2) * 4, "the ring later holds f32 results");
 };

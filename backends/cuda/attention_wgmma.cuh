@@ -129,7 +129,7 @@ __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention
     }
 }
 
-/** max(x, least), and min(x, most), where NaN stays. */
+/** at_least() returns max(x, least), at_most() min(x, most); NaN stays NaN. */
 __device__ __forceinline__ float at_least(float x, float least)
 {
     asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));

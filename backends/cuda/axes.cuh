@@ -31,12 +31,12 @@ struct axis {
     }
 };
 
-/** Elements that element o of the forward op's result reads: `count` from `first` on, clamped to
- * the dim. */
+/** Elements of the input that element o of the forward op's result reads: `count` elements from
+ * `first` on. With linear and cubic maps they may be outside the dim; index() clamps them. */
 struct taps {
     int first, count;
-    double t; /* linear, cubic: position between the two middle elements, 0 to 1; else the weight of
-                 each element */
+    double t; /* linear, cubic: position between the two middle elements, 0 to 1; other maps: the
+                 weight of each element */
 
     __device__ __forceinline__ taps(const axis &a, int o) : first(o - a.padding), count(1), t(1)
     {

@@ -16,10 +16,10 @@
 namespace ts {
 
 enum { THREADS = 256, UNROLL = 4,
-       PROCESSORS = 132, /* of an H100; other GPUs get the same bits */
+       PROCESSORS = 132, /* multiprocessors of an H100; fixed, so that all GPUs get the same bits */
        BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
 
-/** Sums over a split of a unit (struct sums). */
+/** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. */
 struct alignas(16) part {
     double count, a, b, shift;
 };
@@ -227,7 +227,8 @@ template <class A> __device__ __forceinline__ A warp_sum(A x)
     return x;
 }
 
-/** Arrays of one coefficient per unit for formula; RESULT does not use slope and base. */
+/** Arrays of the coefficients of struct formula, one element per unit. RESULT does not use slope
+ * and base. */
 template <class A> struct coefficients {
     A *mean, *scale, *add, *slope, *base;
 
@@ -345,7 +346,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/** Pass 3: the result of an element x of one of N channels, or its gradient from g. */
+/** Pass 3, for N channels. With d = x - mean, the result for an element x is d scale + add, and the
+ * gradient of x is g slope + d scale + add (CONSTANT: g slope). */
 template <class A, int N, int MODE> struct formula {
     A mean[N], scale[N], add[N], slope[N], base[N], least;
 
@@ -397,6 +399,8 @@ template <class T, int V, int MODE> struct operands {
     }
 };
 
+/** Pass 3, contiguous: a thread computes UNROLL of the `count` vectors of V elements. row: vectors
+ * per channel of a sample; units: number of units. */
 template <class T, int V, int MODE, class I>
 __global__ void __launch_bounds__(THREADS)
     unit_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y,

@@ -15,7 +15,7 @@ ts_status ts_cuda_capture_replay(void *state, int device, ts_capture *capture, t
 int ts_cuda_capture_parts(void *state, int device, ts_capture *capture, const int **parts);
 void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
-/* runtime.c */
+/* Defined in runtime.c: */
 
 /** Waits for the current device. CUDA forbids this while any thread captures a stream of the
  *  device, so the call and captures exclude each other. With `patient` the call waits for captures

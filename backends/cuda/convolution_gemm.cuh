@@ -13,8 +13,8 @@
 
 namespace ts {
 
-/** A spatial dim: fields of ts_window_axis; size: elements of the image with the windows; full:
- * elements of the image to write. */
+/** A spatial dim. size and full are the sizes of the image that is read and of the image that is
+ * written; the other fields are those of ts_window_axis. */
 struct conv_axis {
     int count, taps, move, base, shift, size, start, step, full;
     divisor by_count, by_taps;
@@ -24,7 +24,8 @@ struct conv_call {
     conv_axis axis[3];
     const void *image, *other, *bias;
     void *to;
-    int windows, taps, groups, rows;
+    int windows, taps, groups, rows; /* numbers of windows, of taps per window, of groups of
+                                        channels, and of output channels per group */
     int channels, each, chunks; /* channels of a pixel; channels per group; each / 8, the number of
                                    16-byte chunks */
     divisor by_chunks;
@@ -33,7 +34,7 @@ struct conv_call {
     float *partial; /* scratch for partial gradients of the weight; NULL if not needed */
 };
 
-/** Batch position of a window, and its position in each dim. */
+/** Index in the batch (n) of a window, and its position along each spatial dim (i). */
 struct conv_place {
     int n, i[3];
 };
@@ -166,9 +167,10 @@ __device__ __forceinline__ void conv_store_weight(const conv_call &c, const floa
     }
 }
 
-/* Each engine's launches of ts_cuda_multiply_windows() and (by) ts_cuda_multiply_by_windows(). They
- * return cudaErrorNotSupported, without a launch, for calls that the engine cannot serve. c.partial
- * must have conv_*_bytes(c) bytes for `by`. */
+/* Launches of the two engines: conv_mma() and conv_wgmma() for ts_cuda_multiply_windows(),
+ * conv_*_by() for ts_cuda_multiply_by_windows(). They return cudaErrorNotSupported, without a
+ * launch, for calls that the engine does not support. conv_*_bytes() returns the bytes of c.partial
+ * that conv_*_by() requires. */
 template <class T> cudaError_t conv_mma(const conv_call &c, cudaStream_t stream);
 template <class T> cudaError_t conv_mma_by(const conv_call &c, cudaStream_t stream);
 template <class T> cudaError_t conv_wgmma(const conv_call &c, cudaStream_t stream);

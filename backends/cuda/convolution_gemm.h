@@ -16,7 +16,8 @@ TS_BEGIN_DECLS
 typedef struct ts_cuda_window_product {
     ts_cuda_windows windows;
     int64_t all;       /* number of windows */
-    int64_t rows;      /* channels per group of the result; for the gradient of the weight, of y */
+    int64_t rows;      /* output channels per group: of `to` in ts_cuda_multiply_windows(), of y in
+                          ts_cuda_multiply_by_windows() */
     const void *other; /* weight (groups, rows, taps, channels / groups), or y (all, groups, rows);
                           dense */
     const void *bias;  /* (groups, rows), or NULL */
@@ -25,19 +26,22 @@ typedef struct ts_cuda_window_product {
 } ts_cuda_window_product;
 
 /**
- * True if the kernels support these windows: elements of 2 bytes, a multiple of 8 channels per
- * group, `image` and `other` at multiples of 16 bytes, and numbers of windows, taps and channels
- * below 2^29. False with TS_CUDA_CONV=matrix. The functions below require true.
+ * True if the kernels support this product: elements of 2 bytes, a positive multiple of 8 channels
+ * per group, rows > 0, at most 65535 groups, `image` and `other` at multiples of 16 bytes, and
+ * sizes below 2^29 (number of windows, taps * channels, groups * rows, offsets of taps). False with
+ * TS_CUDA_CONV=matrix. The functions below require true. Their errors are TS_ERR_DEVICE and
+ * TS_ERR_MEMORY.
  */
 bool ts_cuda_window_product_fits(const ts_cuda_window_product *product);
 
-/** Queues to = windows times weight, plus bias, in the frame's dtype, bf16 or f16. `to` is a dense
- *  image (batch, size[0], size[1], size[2], groups * rows); only elements at the positions of the
- *  windows (start + i * step of each axis) are written. */
+/** Queues the products of all windows with `weight`, plus bias, into `to`, in the frame's dtype
+ *  (bf16 or f16). `to` is a dense image (batch, size[0], size[1], size[2], groups * rows). Window i
+ *  of an axis writes position start + i * step; other elements keep their values. */
 ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
-/** Queues to (groups, rows, taps, channels / groups) = y transposed times windows, the gradient of
- *  the weight, in the frame's dtype. rows must be a multiple of 8; bias and size are not used. */
+/** Queues the gradient of the weight, y transposed times the windows, into `to` (groups, rows,
+ *  taps, channels / groups), in the frame's dtype (bf16 or f16). rows must be a multiple of 8; bias
+ *  and size are not used. */
 ts_status ts_cuda_multiply_by_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
 TS_END_DECLS

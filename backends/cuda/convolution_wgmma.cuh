@@ -174,9 +174,9 @@ static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
 
 /* --------------------------------------------------------------------- y x windows ---- */
 
-/** Tiles of the gradient of the weight. A slab is 64 channels of one tap. A tile is 64 TALL rows by
- * `wide` slabs, and a group of warps computes 64 SETS rows by 2 slabs of it. A step is 64 windows.
- */
+/** Tiles of the gradient of the weight. A tile is 64 TALL rows by `wide` slabs, each 64 channels of
+ * one tap; a group of warps computes 64 SETS rows by 2 slabs of it. A step is 64 windows; its
+ * operands are tall + wide pieces of 64 x 64 elements, of `slab` bytes each. */
 template <int SETS, int TALL> struct conv_by_shape {
     static constexpr int sets = SETS, tall = TALL, wide = 4 * SETS / TALL, stages = 4;
     static constexpr int slab = 64 * 128, stage_bytes = (tall + wide) * slab;

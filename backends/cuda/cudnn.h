@@ -20,12 +20,14 @@ typedef enum ts_cuda_conv_kernels {
 } ts_cuda_conv_kernels;
 ts_cuda_conv_kernels ts_cuda_conv_allowed(void);
 
-/** What a convolution computes from the other two of x, weight and y. */
+/** The tensor that a call computes from the other two of x, weight and y. X: a transposed
+ *  convolution or the gradient of x; WEIGHT: the gradient of the weight. */
 typedef enum ts_cuda_conv_result { TS_CUDA_CONV_Y, TS_CUDA_CONV_X, TS_CUDA_CONV_WEIGHT }
     ts_cuda_conv_result;
 
-/** Operands of a call: dense, channels-last images, and a weight (features, taps, channels per
- *  group). bias: (channels of the result), or NULL. */
+/** Operands of a call: x and y are dense channels-last images; weight is dense (features, taps,
+ *  channels per group); bias is (channels of the result), or NULL. A gradient takes the place
+ *  of its tensor. */
 typedef struct ts_cuda_conv_operands {
     void *x, *weight, *y, *bias;
 } ts_cuda_conv_operands;
@@ -34,9 +36,9 @@ typedef struct ts_cuda_conv_operands {
 typedef struct ts_cuda_cudnn ts_cuda_cudnn;
 
 /**
- * Returns the algorithm for the running call, or NULL if the library's kernels run it: without
- * cuDNN, in deterministic mode, for f64 and empty tensors, by TS_CUDA_CONV, and if they are as
- * fast.
+ * Returns the algorithm for the running call, or NULL if the library's own kernels must run it:
+ * cuDNN is missing or does not support the call (f64, empty tensors), deterministic mode is on,
+ * TS_CUDA_CONV excludes cuDNN, or an earlier measurement of this shape chose own kernels.
  * @param c     the call, with the channels and features that the operands have in memory
  * @param bias  the call has a bias
  */
@@ -44,9 +46,10 @@ ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *frame, const ts_convolution *c,
                                 ts_cuda_conv_result result, bool bias);
 
 /**
- * Queues the call. At the first call of a shape, measures cuDNN's algorithms and the library's
- * kernels, which own(context) runs; during a capture nothing is measured, and own kernels run.
- * *done: false if the caller must run its own kernels; they may have written results already.
+ * Queues the call. The first call of a shape measures cuDNN's algorithms and the library's kernels,
+ * which own(context) runs. Sets *done to false if the caller must run its own kernels: they are
+ * faster, an operand is not 16-byte aligned, or the shape is not measured yet and a capture runs.
+ * The measurement may already have written the results.
  * Errors: TS_ERR_DEVICE, TS_ERR_MEMORY, errors of own().
  */
 ts_status ts_cuda_cudnn_run(ts_frame *frame, ts_cuda_cudnn *algorithm,

@@ -11,15 +11,17 @@
 /** A cudnnBackendDescriptor_t. */
 typedef void *ts_cudnn_descriptor;
 
-/** Everything that the choice of an engine depends on. */
+/** Everything that the choice of an engine depends on. dtype: ts_dtype; result:
+ *  ts_cuda_conv_result; bias: 1 if the call has a bias, else 0; the fields from `dims` on: as in
+ *  ts_convolution. */
 typedef struct ts_cudnn_key {
     int64_t device, dtype, result, bias, dims;
     int64_t batch, groups, channels, features;
     int64_t size[3], places[3], kernel[3], stride[3], dilation[3], padding[3];
 } ts_cudnn_key;
 
-enum { TS_CUDNN_PLANS = 6, /* engines to measure */
-       TS_CUDNN_MADE = 16  /* descriptors of a graph */ };
+enum { TS_CUDNN_PLANS = 6, /* maximum engines to measure */
+       TS_CUDNN_MADE = 16  /* maximum descriptors of a graph */ };
 
 /** The plan of an engine. */
 typedef struct ts_cudnn_plan {
@@ -27,11 +29,12 @@ typedef struct ts_cudnn_plan {
     int64_t workspace; /* bytes */
 } ts_cudnn_plan;
 
-/** A graph; zeroed except for the key before ts_cudnn_plans(). */
+/** A graph. Set `key` and zero the other fields before ts_cudnn_plans(). */
 typedef struct ts_cudnn_graph {
     ts_cudnn_key key;
-    ts_cudnn_descriptor made[TS_CUDNN_MADE]; /* descriptors, which plans refer to */
-    int nmade, status;                       /* status: of the first call that failed */
+    ts_cudnn_descriptor made[TS_CUDNN_MADE]; /* the graph's descriptors; plans refer to them */
+    int nmade, status; /* number of descriptors in `made`; cuDNN's status of the first call that
+                          failed, 0: none */
 } ts_cudnn_graph;
 
 /** Whether cuDNN can be used. Opens it at the first call. */
@@ -40,14 +43,19 @@ bool ts_cudnn_is_there(void);
 const char *ts_cudnn_text(int status);
 /** Opens a handle for the current device; returns cuDNN's status, 0 for success. */
 int ts_cudnn_open(void **handle);
-/** Whether cuDNN can describe the call: sizes that 32 bits index, and paddings. */
+/** True if cuDNN can describe the call: no size is 0, each tensor has fewer than 2^31 elements, and
+ *  the padding after x need not be negative. */
 bool ts_cudnn_is_supported(const ts_cudnn_key *key);
-/** Makes the graph, and plans of the engines that the heuristic lists; returns their number. */
+/** Makes the graph and up to TS_CUDNN_PLANS plans, of the engines that cuDNN's heuristic lists.
+ *  Skips engines that are not deterministic, compute less exactly than the dtype requires, compile
+ *  code, or need a workspace above 256 MiB. Returns the number of plans; 0 after an error, whose
+ *  status is in graph->status. */
 int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, ts_cudnn_plan plans[TS_CUDNN_PLANS]);
-/** Destroys a plan; the graph after its plans. */
+/** Destroys a plan. */
 void ts_cudnn_drop_plan(ts_cudnn_plan *plan);
+/** Destroys a graph's descriptors. Destroy its plans first. */
 void ts_cudnn_drop(ts_cudnn_graph *graph);
-/** Queues a plan on a stream; returns cuDNN's status. */
+/** Queues a plan on a stream; returns cuDNN's status. workspace: plan->workspace bytes. */
 int ts_cudnn_queue(const ts_cudnn_plan *plan, const ts_cuda_conv_operands *operands,
                    void *workspace, void *handle, cudaStream_t stream);
 

@@ -41,7 +41,7 @@ template <int N> struct loop_types {
     int bytes;         /* bytes of the functor's members; 0: none */
     bool draws;        /* ts_cuda_formula.draws */
     int item[N];       /* bytes of an element */
-    bool wide[N];      /* numbers are f32 (loop_number()) */
+    bool wide[N];      /* a host number in place of the operand is passed in f32 (loop_number()) */
 };
 
 /** A loop that applies F to elements of T and makes elements of R. */

@@ -13,7 +13,8 @@ typedef struct ts_cuda_after {
     int of;             /* index of the product's result that the calls read */
     ts_tensor *result;  /* what the product stores instead of that result */
     ts_tensor *added;   /* added to the product; NULL: none */
-    ts_tensor *gelu_of; /* the product is a gradient of gelu at these arguments; NULL: it is not */
+    ts_tensor *gelu_of; /* arguments of gelu, by whose derivative there the product is multiplied;
+                           NULL: none */
     ts_tensor *linear;  /* receives the argument of gelu; NULL: not stored */
     bool gelu, wide;    /* fields of ts_cuda_epilogue */
     int64_t cost;       /* as of ts_backend.epilogue_cost */
@@ -22,7 +23,8 @@ typedef struct ts_cuda_after {
 /** A call that is a product (matmul.c). */
 typedef struct ts_cuda_product {
     ts_kernel kernel;
-    /** Runs the call with an epilogue. Tensors of the frame have no storages. */
+    /** Queues the call with an epilogue. The frame's tensors have addresses (ts_kernel_data()) but
+     *  no storage objects. */
     ts_status (*run)(ts_frame *f, const ts_cuda_after *after);
     /** Whether the product can take the epilogue: sizes, layouts and alignment allow it. */
     bool (*takes)(const ts_frame *f, const ts_cuda_after *after);

@@ -9,7 +9,7 @@
 
 namespace ts {
 
-/** The largest element, the sum of exp(x - largest), and the sum of x. */
+/** State of elements x: the largest (top), the sum of exp(x - top), and the sum of x (total). */
 template <class X> struct exponentials {
     X top, sum, total;
 };
@@ -21,7 +21,7 @@ template <class T> struct exponentials_fold {
     /** Number to subtract from exponents: `top`, or 0 if `top` is infinite or NaN, since Inf - Inf
      * is NaN. */
     static __device__ __forceinline__ X base(X top) { return top - top == 0 ? top : (X)0; }
-    /** s.sum, relative to `to` instead of base(s.top). */
+    /** Rescales s.sum, a sum of exp(x - base(s.top)), to the sum of exp(x - to). */
     static __device__ __forceinline__ X moved(const state &s, X to)
     {
         return s.sum == 0 ? (X)0 : s.sum * exp_from<T>(to)(base(s.top));

@@ -124,7 +124,8 @@ int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
 bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame,
                            int dims, bool summed);
 /** Chooses threads, accesses and blocks of a group by rows, after all calls are described. Returns
- *  false if a row does not fit the registers of a block, or there are no rows or 2^31 or more. */
+ *  false if a row does not fit the registers of a block, if a row that must be accessed element by
+ *  element is too long, or if there are no rows or 2^31 or more. */
 bool ts_cuda_group_lay_rows(ts_cuda_group *group);
 /** Up to 8 matrices of partial sums (lines, columns), f32. The lines of parts[i] are added up into
  *  sums[i], which has `columns` elements of dtypes[i] (f32, bf16 or f16). */

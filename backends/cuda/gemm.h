@@ -59,8 +59,9 @@ ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const
                            const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
 
 /**
- * c = a b + bias for integers, which wrap around, for `batches` matrices. a and b may have any
- * strides; rows of c are dense.
+ * Queues c = a b + bias for integers, which wrap around, for `batches` matrices. dtype: i64, i32 or
+ * u8, the same for all operands. a and b may have any strides; rows of c are dense. Error:
+ * TS_ERR_DEVICE.
  * @param bias  one element per column of c; NULL: none
  */
 ts_status ts_cuda_gemm_integers(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,

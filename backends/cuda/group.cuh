@@ -38,7 +38,8 @@ template <int M, int T, int N> struct group_members {
     uint32_t accesses[M], tail[M]; /* as in group_space, but tail is never 0: V if the last access
                                       is whole */
     char *data[T][M];
-    double number[N ? N : 1][M];
+    double number[N ? N : 1][M]; /* bits of the numbers, as in ts_cuda_formula */
+    /** Index of the member that a block computes. */
     __device__ __forceinline__ uint32_t of_block(uint32_t block) const
     {
         uint32_t low = 0, high = count;

@@ -1,4 +1,5 @@
-/** @file index.cuh  Kernels check indices and numbers in device memory and report invalid ones. */
+/** @file index.cuh  Checks of indices and numbers in device memory. A kernel reports an invalid one
+ * to the host through ts_cuda_device.fault. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_CUH
 #define TS_CUDA_INDEX_CUH

@@ -25,8 +25,9 @@ enum {
     LINE_LENGTH = 32 * 1024,     /* longest line or share with fewer than LINE_MANY blocks */
     LINE_FEW = 512,              /* below this many targets, lanes of a warp often share a target */
     LINE_LEAST = 8,              /* longest line for one thread, for any number of lines */
-    LINE_OWN = 64 * 1024,        /* shared memory of a block whose threads have their own sums */
-    LINE_TURNS = 64,             /* most elements per thread with own sums, if more shares exist */
+    LINE_OWN = 64 * 1024,        /* maximum bytes of shared memory if each thread has own sums */
+    LINE_TURNS = 64,             /* maximum elements per thread with own sums, where sums per block
+                                    would divide a line into more shares */
     LINE_SHORT = 64,             /* longest line for one thread with LINE_SHORT_MANY lines */
     LINE_SHORT_MANY = 2048       /* number of lines from which LINE_SHORT holds */
 };

@@ -18,8 +18,8 @@ namespace ts {
 
 enum {
     TILE_THREADS = 256,
-    TILE_BYTES = 16384,
-    LONGEST_IN_TILE = 512,
+    TILE_BYTES = 16384,    /* maximum bytes of a tile of one input */
+    LONGEST_IN_TILE = 512, /* maximum elements of a line */
     TILES = 512 /* tiles that occupy a device; tiles become smaller if there would be fewer */
 };
 

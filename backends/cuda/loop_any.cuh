@@ -9,8 +9,8 @@ namespace ts {
 
 /** A space whose operands have different dtypes. */
 template <int N> struct any_space : loop_space<N> {
-    uint8_t dtype[N]; /* ts_dtype; for numbers from the host: compute */
-    uint8_t compute;  /* dtype to which arguments are rounded before fn is applied */
+    uint8_t dtype[N]; /* ts_dtype of each operand; not used for host numbers */
+    uint8_t compute;  /* ts_dtype to which arguments are rounded before fn is applied */
 };
 
 /** Word for the bits of an element: 64 bits if A has 8 bytes, else 32, which hold elements of up to

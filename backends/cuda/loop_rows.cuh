@@ -184,7 +184,8 @@ __device__ __forceinline__ void any_rows_body(const any_space<N> &s, const F &fn
     }
 }
 
-/** fn in floats over operands of any dtypes of at most 4 bytes. */
+/** Applies fn, in f32, to rows of operands whose dtypes of at most 4 bytes are known only at run
+ * time. */
 template <class F, int N>
 __global__ void __launch_bounds__(LOOP_THREADS)
     any_rows_kernel(const __grid_constant__ any_space<N> s, const F fn)
@@ -225,6 +226,7 @@ __device__ __forceinline__ void loop_rows_body(const loop_space<sizeof...(T) + 1
     at.store(s, pack<R, ROW_RUN>(y));
 }
 
+/** Applies fn to rows of operands of the element types T, with results of R. */
 template <class F, class R, class... T>
 __global__ void __launch_bounds__(LOOP_THREADS)
     loop_rows_kernel(const __grid_constant__ loop_space<sizeof...(T) + 1> s, const F fn)

@@ -216,10 +216,10 @@ template <int N> struct loop_launcher {
     const void *fn;
     loop_space<N> *space;
     int width;          /* elements of an access: a power of 2 */
-    bool rows;          /* a kernel of loop_rows.cuh */
-    int item[N];        /* bytes of an element */
-    bool wide[N];       /* loop_number() */
-    /* Stores the bits of a host operand. */
+    bool rows;          /* `kernel` is one of loop_rows.cuh */
+    int item[N];        /* bytes of an element of each operand */
+    bool wide[N];       /* parameter `wide` of number() */
+    /* Stores the bits of a host operand in *number: loop_number() or any_number(). */
     void (*number)(const ts_frame *f, const ts_operand &o, int item, bool wide, double *number);
 
     ts_cuda_grid fill(const ts_frame *f, const ts_space &of, int64_t from, int64_t size) const;

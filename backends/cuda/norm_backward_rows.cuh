@@ -207,8 +207,9 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
 
 /**
  * Launches the backward pass over rows. dx, dweight and dbias may be NULL (not requested).
- * @param scratch  (clusters, n) numbers for each of dweight and dbias that is requested, where
- *                 clusters is the number of resident clusters
+ * @param scratch  room for (lines, n) numbers for each requested one of dweight and dbias. lines is
+ *                 the number of clusters that can be resident, at most `rows`; the caller
+ *                 allocates min(rows, 16 * d->sms) lines
  * @return cudaErrorNotSupported if no shape holds a row
  */
 template <class T, bool RMS>

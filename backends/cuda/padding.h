@@ -14,7 +14,8 @@ typedef struct ts_cuda_padding {
     bool last; /* only those last columns of b that do not fill a vector are copied */
 } ts_cuda_padding;
 
-/** Whether a matrix of halves has rows that are not multiples of 16 bytes. */
+/** True if dtype is bf16 or f16 and some matrix has dense rows (or columns) whose length or stride,
+ *  or a batch stride, is not a multiple of 16 bytes. */
 bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                        const ts_cuda_matrix *c, int64_t batches);
 

@@ -435,9 +435,9 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 
 /* -------------------------------------------------------------------------------- launch ---- */
 
-/** Blocks that keep a device busy: constants, so that the order of sums is the same on all. */
+/** Thresholds of reduce_into(): constants, so that the order of sums is the same on all devices. */
 enum {
-    BUSY = 1024,
+    BUSY = 1024,     /* blocks that keep a device busy */
     MANY = 2048,     /* results that keep a device busy with a warp each */
     TURNS = 5,       /* iterations of a block that take as long as a second launch */
     LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */

@@ -42,7 +42,7 @@ typedef struct ts_cuda_device {
     bool hopper;         /* the device and the code are sm_90: only these have instructions of
                             sm_90a */
     cudaStream_t stream; /* the device's default stream in this backend */
-    ts_cuda_fault *fault;
+    ts_cuda_fault *fault; /* where kernels on the device report invalid values */
 } ts_cuda_device;
 
 /** The number of usable devices. 0 if there is no driver or no GPU; then the thread's error has the

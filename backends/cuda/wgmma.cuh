@@ -21,7 +21,8 @@ namespace ts {
 
 /* ----------------------------------------------------------------- turns and copies ---- */
 
-/** Named barriers: bar.sync (waits) and bar.arrive (does not wait) for `threads` threads. */
+/** Named barrier `number` of a block, which `threads` threads reach: turn_wait() arrives and waits
+ * for all of them (bar.sync), turn_give() arrives without waiting (bar.arrive). */
 __device__ __forceinline__ void turn_wait(int number, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");

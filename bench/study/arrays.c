@@ -30,7 +30,7 @@ static ts_status repeat_eagerly(void *ctx)
 {
     repeated *r = ctx;
     ts_tensor *y = r->x, *last;
-    for (int64_t i = 0; i < r->times; i++) { /* as in a loop of a program: only y is kept */
+    for (int64_t i = 0; i < r->times; i++) { /* releases each result after its last use */
         last = y;
         TS_TRY(y = r->cosine ? ts_cos(y) : ts_mul_scalar(y, 1.0001));
         if (i)
@@ -46,8 +46,9 @@ static ts_status repeat_compiled(void *ctx)
     return ts_compiled_call(r->compiled, &r->x, 1, &y, 1);
 }
 
-/** Repeats an operation on an array that is larger than the caches: one call each, and as one
- *  compiled function, which loads and stores each element once. */
+/** Applies an operation repeatedly to an array that is larger than the caches: in one eager call
+ *  per operation (up to 64), and in one compiled function, whose groups of up to 64 operations load
+ *  and store each element once. GB/s count one load and one store of the array. */
 ts_status study_repeat(study *s)
 {
     const int64_t n = s->gpu ? 64 << 20 : 32 << 20, most[] = {s->gpu ? 512 : 128, 8};
@@ -159,8 +160,8 @@ static ts_status run_chain(void *ctx)
                        : add_all(NULL, in, 2, &y, 1);
 }
 
-/** A chain of additions: each a call; recorded and run one by one; as one launch of a graph; as one
- *  fused kernel. */
+/** Times a chain of 64 additions in four modes: eager calls; a replayed plan without groups, which
+ *  runs the calls one by one; the same plan as one graph (GPU only); one fused group. */
 ts_status study_launch(study *s)
 {
     static const struct {
@@ -194,7 +195,8 @@ ts_status study_launch(study *s)
     return TS_OK;
 }
 
-/** Eight independent chains, dealt to the streams in turn. */
+/** Runs eight independent chains of eight additions. Chain i uses stream i modulo nstreams; with
+ *  one stream, the default stream. */
 static ts_status run_chains(void *ctx)
 {
     chain *c = ctx;
@@ -206,7 +208,7 @@ static ts_status run_chains(void *ctx)
     return ts_stream_use(c->device, NULL);
 }
 
-/** The same under capture: branches of a graph. */
+/** The same additions on one stream, for a graph. `out` needs a tensor, so it returns c->one. */
 static ts_status run_many(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)in, (void)n, (void)m;

@@ -55,8 +55,9 @@ static ts_status switch_layers(int count, bool on)
     return TS_OK;
 }
 
-/** Adds one station at a time to a call of ts_add(), for growing arrays: the kernel, a new result,
- *  layers that pass on, a node for the gradient, its backward pass, a profile. */
+/** Times an addition of growing arrays with different parts of a call's path (stations): into a
+ *  given result; with a new result; with four layers that only redispatch; with a node of autograd;
+ *  with the node and a profile; with the node and its backward pass. */
 ts_status study_layers(study *s)
 {
     static const struct {
@@ -115,7 +116,8 @@ static ts_status infer(void *ctx)
     return TS_STATUS_OF(ts_linear(ts_relu(ts_linear(l->x, l->up, TS_NONE)), l->down, TS_NONE));
 }
 
-/** Two layers over growing batches. A small batch takes the time of loading the weights. */
+/** Runs growing batches through two linear layers. A small batch takes as long as loading the
+ *  weights. */
 ts_status study_batch(study *s)
 {
     const int64_t width = s->gpu ? 4096 : 1024;
@@ -159,7 +161,7 @@ static ts_status add(void *ctx)
     return TS_STATUS_OF(ts_add_out(p->out, p->a, p->b));
 }
 
-/** Root of the mean squared difference of out from `exact`, relative to that of `exact`. */
+/** Sets *error to the root mean square of out - exact, divided by that of `exact` (f64). */
 static ts_status error_of(ts_tensor *out, ts_tensor *exact, double *error)
 {
     double of, all;
@@ -170,8 +172,8 @@ static ts_status error_of(ts_tensor *out, ts_tensor *exact, double *error)
     return TS_OK;
 }
 
-/** Products and additions of the same numbers in each dtype; with TS_CUDA_TF32=1 f32 products use
- *  TF32. Errors are relative to f64. */
+/** Times products and additions in each dtype, and compares their results for the same small
+ *  matrices with f64. With TS_CUDA_TF32=1 on a GPU it measures only the f32 product, in TF32. */
 ts_status study_precision(study *s)
 {
     const int64_t n = s->gpu ? 8192 : 1024, small = 1024, length = s->gpu ? 64 << 20 : 8 << 20;

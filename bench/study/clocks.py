@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """
-Device times of the same kernels by three profilers, in us a call:
+Compares the device times (us per call) that three profilers measure for the same six calls:
 
     bench/study/clocks.py --build DIR [--ncu PATH] [--out FILE] [--commit HASH]
 
-Ours measures `study kernels`; torch.profiler measures the same calls of the library, made from
-Python; ncu runs `study kernels --bare`. Each has a process or a turn of its own, because one tool
-at a time can use CUPTI. Needs PyTorch; without ncu its column is a dash. The exit status is 1 if a
-kernel above 20 us differs by more than 3 % from torch.profiler or 5 % from ncu.
+Tessera's profiler measures `study kernels`, ncu measures `study kernels --bare`, and
+torch.profiler measures the same calls of Tessera, made from Python. They run one after another,
+because only one tool at a time can use CUPTI. Needs PyTorch; without ncu, its columns have dashes.
+The exit status is 1 if the profile's time of a call above 20 us differs by more than 3 % from
+torch.profiler's or 5 % from ncu's, or if torch.profiler's kernels cannot be assigned to calls.
 """
 import argparse
 import csv
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 CALLS = 20
 NCU = ['--clock-control', 'none', '--cache-control', 'none', '--csv', '--metrics',
        'gpu__time_duration.sum']
-# In the order of study_kernels(); part of the name that the row of our profile has.
+# The calls in the order of study_kernels(): how their names in the profile begin.
 ORDER = ('mm((4096, 4096) bf16', 'mm((2048, 2048) f32', 'relu(', 'add(', 'softmax(', 'sum(')
 
 
@@ -39,7 +40,8 @@ def ours(build):
 
 
 def by_torch(build):
-    """The calls of study_kernels() on PyTorch's memory, under torch.profiler."""
+    """Runs Tessera's calls of study_kernels() on PyTorch's memory, under torch.profiler. Returns
+    the same as assign()."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -65,7 +67,8 @@ def by_torch(build):
 
 
 def by_ncu(build, ncu):
-    """The kernels of each call, in order: a call may run several."""
+    """Runs `study kernels --bare` under ncu. Returns the same as assign(), or None if ncu measured
+    nothing."""
     done = subprocess.run([ncu, *NCU, *run_study(build, '--bare')], check=False,
                           capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
@@ -80,9 +83,10 @@ def by_ncu(build, ncu):
 
 
 def assign(times):
-    """Median of each call, from (kernel, us) in order. The kernels of the calls are the last CALLS
-    rounds, because the program makes its arguments first. Kernels that reduce the parts of a
-    product belong to it."""
+    """Returns {member of ORDER: median us} from a list of (kernel, us) in the order of execution,
+    or None if the kernels cannot be assigned. The list ends with CALLS equal rounds of the calls;
+    kernels before them made the arguments. Kernels that add the parts of a product (splitK) count
+    as parts of the product's call."""
     for count in range(len(ORDER), 4 * len(ORDER)):
         last = times[-count * CALLS:]
         names = [name for name, _ in last]

@@ -10,14 +10,14 @@
 #include "../compare_gpt.h"
 #include "study.h"
 
-/** A model, made for the current values of the knobs. */
+/** A GPT, which step() makes again when a knob has changed. */
 typedef struct training {
     study *s;
-    int64_t dims[6]; /* B, T, C, H, L, V */
+    int64_t dims[6]; /* the model's own batch, tokens, channels, heads, layers, vocabulary */
     double dropout;
-    int64_t batch, words, half, compiled, graph; /* the knobs */
-    int64_t made[5];                             /* their values when gpt was made */
-    compare_gpt *gpt;
+    int64_t batch, words, half, compiled, graph; /* the knobs; words: size of the vocabulary */
+    int64_t made[5];                             /* values of the knobs when gpt was made */
+    compare_gpt *gpt;                            /* NULL before the first step; end() frees it */
 } training;
 
 static ts_status choose(study *s, training *t)
@@ -61,6 +61,7 @@ static ts_status step(void *ctx)
     return compare_gpt_step(t->gpt);
 }
 
+/** Runs n steps and waits for the device; *ms is the mean time of a step. */
 static ts_status steps(training *t, int64_t n, double *ms)
 {
     TS_TRY(ts_synchronize(t->s->device));
@@ -74,6 +75,7 @@ static ts_status steps(training *t, int64_t n, double *ms)
     return TS_OK;
 }
 
+/** Frees the model and returns `status`. */
 static ts_status end(training *t, ts_status status)
 {
     if (t->gpt)
@@ -147,7 +149,8 @@ static int by_value(const void *a, const void *b)
 
 enum { ROUNDS = 15, STATES = 3, LAUNCHES = 100, BATCHES = 40 };
 
-/** Shortest of several batches, because other work of the host disturbs some. */
+/** Sets *us to the host time of a ts_relu_() of one element: the mean of the fastest of several
+ *  batches, because other programs disturb some. ctx is the tensor. */
 static ts_status launches(void *ctx, double *us)
 {
     ts_tensor *one = ctx;
@@ -163,6 +166,7 @@ static ts_status launches(void *ctx, double *us)
     return ts_synchronize(ts_device_of(one));
 }
 
+/** Sets *us to the mean time of five training steps. ctx is the training. */
 static ts_status five_steps(void *ctx, double *us)
 {
     double ms;
@@ -171,7 +175,9 @@ static ts_status five_steps(void *ctx, double *us)
     return TS_OK;
 }
 
-/** Rounds before the first profile of the process; then rounds during and after a profile. */
+/** Runs run(ctx, &us) in rounds: before a profile, then alternately during and after one. Writes a
+ *  row for each of these states: shortest and median time in us. Only the first call of a process
+ *  measures a state before any profile. */
 static ts_status compare_states(study *s, const char *what, ts_status (*run)(void *, double *),
                                 void *ctx)
 {
@@ -179,7 +185,7 @@ static ts_status compare_states(study *s, const char *what, ts_status (*run)(voi
     double us[STATES][ROUNDS], warm;
     TS_TRY(run(ctx, &warm));
     TS_TRY(run(ctx, &warm));
-    for (int round = 0; round < ROUNDS; round++) /* before the first profile of the process */
+    for (int round = 0; round < ROUNDS; round++)
         TS_TRY(run(ctx, &us[0][round]));
     for (int round = 0; round < ROUNDS; round++) {
         TS_TRY(ts_prof_start(NULL));
@@ -218,7 +224,7 @@ ts_status study_cost(study *s)
 enum { CLASSES = 9, FIELDS = 19 };
 
 static const struct {
-    const char *name, *ops; /* parts of names of ops, each between spaces */
+    const char *name, *ops; /* ops: names of the class's ops, with a space around each */
 } classes[CLASSES] = {
     {"matrix products", " mm bmm matmul linear linear_backward linear_gelu "
                         "linear_gelu_backward addmm convolution convolution_backward "},
@@ -262,7 +268,8 @@ static int class_of(const char *op)
     return OTHER;
 }
 
-/** The sums of one profile by class. */
+/** Reads the profile.json `path`, and writes a row and two bars for each class: number of calls,
+ *  share of the FLOPs, share of the time (of a GPU if the profile has its times). */
 static ts_status classify(study *s, const char *path)
 {
     double flops[CLASSES] = {0}, ns[CLASSES] = {0}, calls[CLASSES] = {0}, host[CLASSES] = {0};

@@ -72,7 +72,8 @@ static ts_status repeat(ts_compiled *c)
 static ts_status few_multiplications(void) { return repeat(of.few); }
 static ts_status many_multiplications(void) { return repeat(of.many); }
 
-/** A batch of one through two layers: it loads all weights for few FLOPs. */
+/** Runs a batch of one through 16 linear layers, 8 times `up` and `down`. It loads all weights for
+ *  few FLOPs. */
 static ts_status infer(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
@@ -92,7 +93,7 @@ static ts_status single_samples(void)
     return TS_OK;
 }
 
-/** Share of the verdict's kind of time, in percent. */
+/** Share of the time, in percent, that belongs to a verdict such as "memory-bound". */
 static double share_of(const ts_profile_shares *s, const char *verdict)
 {
     switch (verdict[0]) {
@@ -105,7 +106,7 @@ static double share_of(const ts_profile_shares *s, const char *verdict)
 static ts_status check(study *s, const char *name, const char *expected, ts_status (*run)(void),
                        bool *wrong)
 {
-    enum { TRIES = 4 }; /* other work on the machine takes time from any regime */
+    enum { TRIES = 4 }; /* other programs on the machine can change a verdict */
     ts_profile_shares shares = {.size = sizeof shares};
     for (int i = 0; i < TRIES; i++) {
         TS_TRY(run());
@@ -132,7 +133,8 @@ static ts_status check(study *s, const char *name, const char *expected, ts_stat
     return ts_progress_step(s->progress, TS_NONE);
 }
 
-/** Programs with a planted regime. An error if a verdict differs. */
+/** Profiles programs whose regime is known. TS_ERR_VALUE if a verdict differs from the expected one
+ *  in each of four tries. With STUDY_TABLES in the environment, prints the profiles to stderr. */
 ts_status study_regimes(study *s)
 {
     static int64_t few = 2, many = 256;
@@ -182,7 +184,8 @@ ts_status study_regimes(study *s)
 
 /* ---------------------------------------------------------------------------- kernels ---- */
 
-/** The calls of clocks.py, which makes the same ones through ts_call_boxed(). */
+/** Writes the device time of six calls, from a profile. clocks.py makes the same calls from Python.
+ *  With --bare it only runs 20 rounds of the calls, for another profiler. */
 ts_status study_kernels(study *s)
 {
     enum { CALLS = 20, SHAPES = 6 };

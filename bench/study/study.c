@@ -59,7 +59,8 @@ static const lesson lessons[] = {
 
 enum { LESSONS = sizeof lessons / sizeof *lessons, MOST_SERIES = 64, MOST_POINTS = 128 };
 
-/** A line or a bar of the chart. */
+/** A line or a bar of the chart. name: of the line, or of the bar's series; label: the bar's. A bar
+ *  has its value in y[0]. */
 struct study_series {
     char name[96], label[96];
     bool bar;
@@ -163,7 +164,7 @@ ts_tensor *study_normal(study *s, const int64_t *sizes, int ndim, ts_dtype dtype
     return ts_to(ts_normal_on(sizes, ndim, 0, 1, TS_F32, s->device), dtype);
 }
 
-/** Adds the rows of bench/study/peers.py to the table and to the chart. */
+/** Adds the rows of the file `path`, which torch_rows.py writes, to the table and the chart. */
 static ts_status add_peers(study *s, const lesson *l, const char *path)
 {
     int fd;
@@ -207,11 +208,11 @@ static ts_status draw(const study *s, const lesson *l, const char *path)
     return status;
 }
 
-/** Writes date, machine, commit and command of a table. */
+/** Writes the head of the table's file: date, machine, commit, command and titles of columns. */
 static ts_status write_head(study *s, const lesson *l, const char *commit, int argc, char **argv)
 {
     char date[16];
-    ts_prof_machine m = {.size = sizeof m}; /* for its name; a file keeps the measurement */
+    ts_prof_machine m = {.size = sizeof m}; /* gives the machine's name; measured only once */
     TS_TRY(s->gpu ? ts_prof_calibrate_device(s->device, false, &m) : ts_prof_calibrate(false, &m));
     time_t now = time(NULL);
     struct tm day;
@@ -267,13 +268,13 @@ int main(int argc, char **argv)
         {"--out", "file for the table", .text = &out, .value = "FILE"},
         {"--plot", "file for the chart", .text = &plot, .value = "FILE"},
         {"--commit", "commit that the table names", .text = &commit},
-        {"--model", "of train, try and cost", .text = &s.model,
+        {"--model", "train, try, cost: the model", .text = &s.model,
          .one_of = "small|character|gpt2"},
-        {"--batch", "batch size of that model; 0: its own", .number = &s.batch, .most = 1 << 20},
-        {"--bf16", "the model starts in bf16", .flag = &s.half},
-        {"--bare", "kernels: without a profile", .flag = &s.half},
-        {"--peers", "rows of bench/study/peers.py to add", .text = &s.peers, .value = "FILE"},
-        {"--steps", "steps to train; 0: 10", .number = &s.steps, .most = 1 << 20},
+        {"--batch", "batch size of the model; 0: its own", .number = &s.batch, .most = 1 << 20},
+        {"--bf16", "the model computes in bf16", .flag = &s.half},
+        {"--bare", "kernels: run without a profile", .flag = &s.half},
+        {"--peers", "adds rows of bench/study/torch_rows.py", .text = &s.peers, .value = "FILE"},
+        {"--steps", "train, try: steps; 0: 10", .number = &s.steps, .most = 1 << 20},
         {"--profile", "classes: a profile.json", .text = &s.profile, .value = "FILE"},
         {"--second", "classes: another profile.json", .text = &s.second, .value = "FILE"},
     };

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """
-PyTorch's rows for the lessons softmax and launch of bench/study, in the columns of their tables
-(study --peers ROWS.tsv adds them):
+Measures PyTorch for the lessons softmax and launch of bench/study. Prints rows with the columns of
+the lesson's table; `study LESSON --peers ROWS.tsv` adds them to that table:
 
-    bench/study/peers.py softmax|launch [--device cuda] [--compile] [--out ROWS.tsv]
+    bench/study/torch_rows.py softmax|launch [--device cuda] [--compile] [--out ROWS.tsv]
 
-The clock is that of study.c: the shortest of several batches of at least 2 ms, with a wait for the
-device at the end. --compile adds torch.compile.
+Times are measured as in study.c: the mean time of a call in the fastest of several batches of at
+least 2 ms, each with a wait for the device at its end. --compile adds torch.compile to softmax.
 """
 import argparse
 import sys
