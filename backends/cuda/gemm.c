@@ -271,7 +271,7 @@ bool ts_cuda_gemm_is_there(const ts_frame *f, ts_dtype dtype, const ts_cuda_matr
     key k = key_of(f, dtype, a, b, c, batches, then);
     const ts_cuda_device *device = ts_cuda_use(k.device);
     plan *p;
-    if (device && dtype == TS_F32 && !tf32() &&
+    if (device && dtype == TS_F32 && !ts_cuda_tf32() &&
         ts_cuda_takes_f32(device, a, b, c, batches, then))
         return true;
     if (!device || plan_of(f, &k, then, &p) != TS_OK)
@@ -327,7 +327,7 @@ ts_status ts_cuda_gemm(const ts_frame *f, ts_dtype dtype, const ts_cuda_matrix *
     if (batches > INT32_MAX)
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s: expected at most %d matrices, got %lld",
                             ts_op_name(f->op), INT32_MAX, (long long)batches);
-    if (dtype == TS_F32 && !tf32() && ts_cuda_takes_f32(device, a, b, c, batches, then))
+    if (dtype == TS_F32 && !ts_cuda_tf32() && ts_cuda_takes_f32(device, a, b, c, batches, then))
         return ts_cuda_gemm_f32(f, a, b, c, batches, then);
     key k = key_of(f, dtype, a, b, c, batches, then);
     plan *p;
