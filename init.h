@@ -1,12 +1,13 @@
-/** @file init.h  The functions by which init.c brings each room up and down. */
+/** @file init.h  The functions with which init.c initialises and releases each room of the library.
+ * A room is a top-level folder. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_INIT_H
 #define TS_INIT_H
 
 #include "include/tessera/core.h"
 
-/** Each function registers the ops, kernels, rules or layers of its room (top-level folder) and
- *  sets the room's members of ts_above. init.c calls lower rooms first. */
+/** Each function registers the ops, kernels, rules or layers of its room and sets the room's
+ *  members of ts_above (core/hooks.h). init.c calls lower rooms first. */
 void ts_core_install(void);
 void ts_dispatch_install(void);
 ts_status ts_ops_install(void);
@@ -17,9 +18,9 @@ ts_status ts_layers_install(void);
 ts_status ts_cpu_install(void);
 /** Switches on the layers that TS_LAYERS names. */
 void ts_layers_from_environment(void);
-/** Begins the profile that TS_PROF asks for. */
+/** Begins a profile if the environment variable TS_PROF requests one. */
 void ts_profile_from_environment(void);
-/** Prints that profile, once. */
+/** Prints the profile of TS_PROF; later calls do nothing. */
 void ts_profile_report(void);
 
 /** Each function releases the memory and other resources of its room, when the library unloads. */

@@ -115,6 +115,7 @@ TS_INLINE ts_node *ts_gradient_node(ts_tensor *t)
     return TS_LIKELY(n != NULL) ? n : ts_accumulator_of(t);
 }
 
+/** Releases one reference to a node that is not NULL. The last release frees the node. */
 void ts_node_unref(ts_node *node);
 /** The AUTOGRAD layer: runs the call and attaches a node to its results. */
 ts_status ts_record(ts_frame *f);
@@ -306,7 +307,9 @@ TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thre
  *  each of the *n hooks. Adding or removing hooks does not change the copy. */
 TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
                                 int *n);
+/** Releases the hooks of ts_hooks_take() and frees the array. */
 TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
+/** Releases one reference to a hook. */
 TS_COLD void ts_hook_unref(ts_hook *hook);
 /** Called in a forked child: ts_hook_remove() does not wait for hooks that threads of the parent
  *  were running. */

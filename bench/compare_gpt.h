@@ -1,6 +1,7 @@
 /**
- * @file compare_gpt.h  A training step of a GPT: of libcompare, which bench/compare.py loads, and
- * of bench/study.
+ * @file compare_gpt.h  A GPT and its training step (forward, backward, clipping, AdamW), on the
+ * default device. The library libcompare, which bench/compare.py loads, and bench/study use it.
+ * Functions that return int return 0, or another number after an error.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BENCH_COMPARE_GPT_H
@@ -10,27 +11,36 @@
 
 typedef struct compare_gpt compare_gpt;
 
-/** dims: B, T, C, H, L, V, and 1 for a forward under autocast to bf16. values: one array a
- *  parameter, or NULL for random weights and data. NULL after an error. */
+/**
+ * Makes a GPT with its data; the caller frees it with compare_gpt_free(). NULL after an error.
+ * @param dims     7 numbers: batch B, tokens T per sequence, channels C, heads H, layers L (at most
+ *                 64), vocabulary V; and 1 to run the forward under autocast to bf16, else 0
+ * @param values   one f32 array per parameter, in the order of PyTorch's parameters(); NULL: random
+ *                 weights and data
+ * @param tokens   (B, T) token ids; not read if values is NULL
+ * @param targets  (B * T) token ids; not read if values is NULL
+ */
 TS_API compare_gpt *compare_gpt_new(const int64_t *dims, double dropout,
                                     const float *const *values, const int64_t *tokens,
                                     const int64_t *targets);
-/** From now on the step is a compiled function, with graph a graph of the device, with replay
- *  without a run of the C code. recompute: as in ts_compile_opts. */
+/** Makes later steps calls of a compiled function with the options graph, replay and recompute of
+ *  ts_compile_opts. */
 TS_API int compare_gpt_compile(compare_gpt *g, bool graph, bool replay, int64_t recompute);
 TS_API void compare_gpt_free(compare_gpt *g);
-/** Queues one step and does not read its loss. */
+/** Runs one step without reading its loss, so the host does not wait for the device. */
 TS_API ts_status compare_gpt_step(compare_gpt *g);
-/** Nanoseconds of a step with a read of its loss, the mean of `turns`; -1 after a failure. */
+/** Runs `turns` steps and reads the loss after each. Returns the mean time of a step with its read,
+ *  in ns, or -1 after a failure. *loss receives the last loss. */
 TS_API double compare_gpt_run(compare_gpt *g, int turns, double *loss);
-/** Nanoseconds of the host's part of a step in the last run: the call, without the read. */
+/** Mean host time of a step of the last compare_gpt_run(), in ns, without the read of the loss. */
 TS_API double compare_gpt_host(const compare_gpt *g);
-/** Writes what became of the compiled step to stdout. */
+/** Writes ts_explain() of the compiled step to stdout. An error if the step is not compiled. */
 TS_API int compare_gpt_explain(const compare_gpt *g);
-/** Bytes of the library's host memory in use before a step (parameters, state, data), after its
- *  forward (with what the graph saved), and at most. */
+/** Runs one eager step. bytes receives 3 numbers, host memory of the library in use: before the
+ *  step (parameters, state, data), after its forward (with saved tensors), and the peak. */
 TS_API int compare_gpt_memory(compare_gpt *g, int64_t *bytes);
-/** Bytes in use on the default device, at most since the last reset. */
+/** Sets *bytes to the peak of the bytes in use on the default device since the last reset. reset:
+ *  resets the peak first. */
 TS_API int compare_gpt_peak(bool reset, int64_t *bytes);
 
 #endif

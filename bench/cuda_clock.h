@@ -1,8 +1,8 @@
 /**
  * @file cuda_clock.h
- * Device time of calls on a GPU, for the programs of this folder: calls are queued behind a long
- * product, so that the host's time is not part of the figure; the figure is the median of seven
- * batches.
+ * Measures the device time of calls on a GPU, for the programs of this folder. Each batch of calls
+ * is queued behind a long matrix product, so that the result contains no host time. The result is
+ * the median of CLOCK_BATCHES batches.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BENCH_CUDA_CLOCK_H
@@ -31,7 +31,8 @@ static int clock_by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/** Microseconds of one call of run(ctx, i), i = 0 .. calls - 1. */
+/** Sets *us to the median device time of one call of run(ctx, i), in microseconds. A batch makes
+ *  the calls i = 0 .. calls - 1. */
 static ts_status clock_median(ts_status (*run)(void *ctx, int i), void *ctx, int calls, double *us)
 {
     double times[CLOCK_BATCHES];

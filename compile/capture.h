@@ -1,5 +1,5 @@
-/** @file capture.h  The capture of a plan as a device graph: parts.c divides the plan, capture.c
- * captures and replays it. */
+/** @file capture.h  The capture of a plan as a device graph: parts.c divides the plan into steps
+ * inside, before and after the graph; capture.c captures and replays the graph. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_CAPTURE_H
 #define TS_COMPILE_CAPTURE_H
@@ -19,8 +19,8 @@ typedef struct part {
     uint32_t first_touch, touches; /* index of its first touch in `touches`; number of touches */
     uint32_t first_number, last_number; /* half-open; the range may include numbers of other
                                            calls */
-    uint8_t where;
-    bool anew; /* must be captured again before the next replay */
+    uint8_t where; /* an enum where */
+    bool anew;     /* the step must be captured again before the next replay */
 } part;
 
 /** A storage that a step reads or writes. */
@@ -36,12 +36,12 @@ typedef struct ts_captured {
     const ts_backend *backend;
     ts_stream *stream; /* stream of the last replay */
     bool calls_beside; /* some steps run before or after the graph */
-    ts_capture *capture;
-    char *arena;
+    ts_capture *capture; /* the backend's graph; NULL: none */
+    char *arena;         /* device memory of the intermediates, owned; NULL: none */
     int64_t planned, scratch; /* bytes of the arena: for storages, then for scratch of one call */
     _Atomic int64_t launches; /* kernel launches in the graph */
-    int64_t captures;
-    bool deterministic;
+    int64_t captures;         /* captures of the whole plan so far */
+    bool deterministic;       /* deterministic mode when the plan was captured */
     char why[256];            /* reason of REFUSED */
     ts_array parts, touches;
     ts_array places;          /* int64_t per storage: offset in the arena; -1: not in the arena */

@@ -8,8 +8,9 @@
  * and as one kernel on other devices.
  *
  * Dependences are between storages, not values. A value is a layout over a storage, an in-place
- * call writes its storage, and a view is another layout. Calls may be reordered if each two calls
- * that use a common storage, which at least one of them writes, keep their order.
+ * call writes its storage, and a view is another layout. Two calls conflict if both use a storage
+ * that at least one of them writes. Calls may be reordered if all conflicting calls keep their
+ * order.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_COMPILE_H
@@ -34,9 +35,11 @@ enum ts_word {
 typedef struct ts_lazy_storage {
     ts_storage *storage; /* promised: borrowed, NULL after its last release; outside: one
                             reference */
-    const char *base;    /* promised: its address; outside: address of the next promised storage */
-    uint32_t newest;     /* index + 1 of its newest value */
-    uint32_t version;    /* outside: the version when a call first used it */
+    const char *base;    /* promised: its address, a placeholder until the plan runs; outside:
+                            address of the next promised storage, which keeps the list sorted by
+                            address */
+    uint32_t newest;     /* index + 1 of its newest value; 0: none */
+    uint32_t version;    /* outside: its version when a recorded call first used it */
     bool outside;
 } ts_lazy_storage;
 
@@ -50,10 +53,13 @@ typedef struct ts_lazy_value {
 typedef struct ts_lazy {
     struct ts_compiled *compiled;
     ts_thread *thread;
-    uint64_t serial;
+    uint64_t serial;    /* number of the recording, in the ids of its tensors and storages */
     char *next;         /* address of the next promised storage */
-    ts_array words, numbers, storages, values, sites;
-    ts_array table;     /* outside storage -> its index + 1; open addressing */
+    ts_array words, numbers, storages, values, sites; /* words, numbers: uint64_t; storages:
+                                                         ts_lazy_storage; values: ts_lazy_value;
+                                                         sites: const void *, one per call */
+    ts_array table;     /* uint32_t: hash table of outside storages (open addressing); an entry is
+                           the storage's index + 1, or 0 if unused */
     uint32_t outside;   /* number of outside storages */
     ts_keyset keys;     /* union of the keys of all tensors in calls */
     struct ts_notes *notes; /* for replays (replay.h); NULL: replays are off */
@@ -63,33 +69,36 @@ typedef struct ts_lazy {
 } ts_lazy;
 
 /** Runs the recorded calls and starts a new recording. why: cause of the graph break; NULL at the
- *  end of the compiled function. site: call site of the break, or NULL. */
+ *  end of the compiled function. site: call site of the break, or NULL. Errors: those of the calls,
+ *  TS_ERR_MEMORY, and TS_ERR_STATE for a break in a function compiled with fullgraph. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
 /** Index + 1 of an outside storage in the recording; 0: no recorded call uses it. */
 uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
-/** Begins and ends recording in a thread. */
+/** Initialises an empty recording of the calling thread for a call of c. */
 void ts_lazy_begin(ts_lazy *l, struct ts_compiled *c);
+/** Frees the recording. Calls that ts_lazy_flush() has not run never run. */
 void ts_lazy_end(ts_lazy *l);
 
 /* ---------------------------------------------------------------------------------- plan ---- */
 
 /** A storage in a plan. */
 typedef struct ts_plan_storage {
-    int64_t bytes;
+    int64_t bytes; /* 0 if outside */
     ts_device device;
     bool outside; /* existed before the recording */
     bool held;    /* promised, and still referenced after the recording */
     bool inside;  /* used by one group only, which keeps it in registers or tiles */
     uint32_t first, last;    /* first and last step that uses it; UINT32_MAX: none */
-    uint32_t writer, reader; /* last step so far that writes it, that reads it, + 1; 0: none; only
-                                while the plan is made */
+    uint32_t writer, reader; /* only while the plan is made: index + 1 of the newest step that
+                                writes it, and of the newest step that reads it; 0: none */
 } ts_plan_storage;
 
 /** A step of a plan: one call, a fused group of calls, or members that run as one kernel. */
 typedef struct ts_step {
     uint32_t first, count; /* its nodes: ts_exec.order[first .. first + count) */
-    uint32_t opens, closes; /* end of this step's storages in ts_exec.opens and ts_exec.closes */
-    bool fused;            /* a group; also a step with members, or of a product with an epilogue */
+    uint32_t opens, closes; /* ends of this step's ranges in ts_exec.opens and ts_exec.closes; a
+                               range begins where the range of the previous step ends */
+    bool fused;            /* a group, members, or a product with an epilogue; false: one call */
     bool product;          /* the first call is a product, the others its epilogue (epilogue.c) */
     uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
                               row; 0: pointwise */
@@ -122,21 +131,23 @@ typedef struct ts_exec {
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
                                                             nodes that are not dead */
-    uint32_t nrecorded;    /* storages of the recording; copies follow them (recompute.c) */
-    uint32_t nagain;       /* calls that are made again */
-    int64_t bytes, fused_bytes; /* bytes that the nodes move without groups; with them */
-    int64_t kept_peak;     /* peak of the plan that makes no call again */
+    uint32_t nrecorded;    /* number of the recording's storages, which come first in `storages`;
+                              recomputed copies follow (rebuild.c) */
+    uint32_t nagain;       /* number of recomputed calls */
+    int64_t bytes, fused_bytes; /* bytes that the nodes load and store without groups; with them */
+    int64_t kept_peak;     /* peak in bytes of the plan without recomputed calls */
     int64_t peak;          /* largest number of bytes of storages in use at a time, without those
                               from outside (memory.c) */
-    uint32_t peak_step;    /* the first step at which it is reached */
-    int64_t *places;       /* per storage: its offset in the arena, or TS_PLACE_NONE */
-    int64_t arena_bytes;   /* 0: no arena */
+    uint32_t peak_step;    /* the first step at which the peak is reached */
+    int64_t *places;       /* per storage: its byte offset in the arena, or TS_PLACE_NONE */
+    int64_t arena_bytes;   /* size of the arena, one block for temporary storages; 0: no arena */
     ts_device arena_device;
     uint64_t *words;       /* the recorded stream, key of the plan */
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
     uint32_t runs;         /* runs in progress */
-    bool small;            /* on the CPU, and its calls take no longer than their recording */
+    bool small;            /* on the CPU, and its calls move so few bytes that recording them takes
+                              longer than running them */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;
@@ -146,16 +157,16 @@ typedef struct ts_plan_options {
     int64_t max_groups; /* limit for fused groups, as in ts_compile_opts */
     bool by_rows;       /* groups may contain norms, softmax and reductions over the last dims
                            (rows.c) */
-    int64_t recompute;  /* values are computed again if the plan's peak exceeds these bytes
+    int64_t recompute;  /* the planner tries recomputation if the plan's peak exceeds these bytes
                            (recompute.c); INT64_MAX: never */
 } ts_plan_options;
-/** Makes the plan of a recorded stream and copies the words. numbers: those of the recording. Free
- *  it with ts_exec_free(). NULL with TS_ERR_MEMORY. */
+/** Makes the plan of a recorded stream. numbers: those of the recording. The plan keeps a copy of
+ *  the words. The caller frees it with ts_exec_free(). NULL with TS_ERR_MEMORY. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      const ts_plan_options *options);
-/** How a call takes part in a group. */
+/** Whether and how a call can be part of a group. */
 typedef struct ts_group_part {
-    bool takes;      /* the call can be in a group of its device */
+    bool takes;      /* the call can be in a group on its device */
     bool cheap;      /* the call is pointwise or by rows, whether or not its device runs groups */
     uint8_t rows;    /* last dims of the iteration space that form a row, which the call needs as a
                         whole; 0: the call is pointwise */
@@ -188,18 +199,21 @@ static inline bool ts_needs_memory(const ts_plan_storage *s)
 }
 /** Sets e->peak and e->peak_step. */
 void ts_exec_find_peak(ts_exec *e);
-/** Instead of a place in an arena: the storage is not in it; it needs a place. */
+/** Values of a place other than an offset. NONE: the storage is not in the arena. WANTED:
+ *  ts_exec_place() shall choose an offset. */
 enum { TS_PLACE_NONE = -1, TS_PLACE_WANTED = -2 };
-/** Gives a place from offset `begin` on to each storage i with places[i] == TS_PLACE_WANTED.
- *  Storages whose lives overlap do not overlap. *end receives the end of the last one. False if out
- *  of memory. */
+/** Replaces each TS_PLACE_WANTED in `places` (one entry per storage) by a byte offset >= begin, so
+ *  that those of them that are in use at the same time have disjoint ranges. *end receives the
+ *  largest end of these ranges, or `begin` if there are none. False if out of memory. */
 bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end);
-/** Sets e->places and the arena's size and device: that on which the plan needs the most memory.
- *  False if out of memory. */
+/** Sets e->places, e->arena_bytes and e->arena_device, the device on which the plan needs the most
+ *  memory. False if out of memory. */
 bool ts_exec_plan_arena(ts_exec *e);
+/** Frees a plan. It must not be running. */
 void ts_exec_free(ts_exec *e);
-/** Writes the stages of the plan as text to files of the folder that the environment variable
- *  TS_DUMP names: plan-, recompute- and memory-HASH.txt. */
+/** Writes the plan as text to three files, plan-HASH.txt, recompute-HASH.txt and memory-HASH.txt,
+ *  in the folder that the environment variable TS_DUMP names; does nothing if it is unset. `name`
+ *  is the function's name, for the first line. Errors are ignored. */
 void ts_exec_dump(const ts_exec *e, const char *name);
 
 /* ----------------------------------------------------------------------------------- run ---- */
@@ -243,16 +257,19 @@ void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
  *  one. */
 ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
 
-/** Allocates the arena of a run that is no device graph. The caller releases it. NULL if the plan
- *  has none, or if there is no memory for it. */
+/** Allocates the arena of a run that is not a device graph, and sets r->arena, r->places and
+ *  r->poison. Returns one reference, which the caller releases after the run. NULL, without an
+ *  error, if the run allocates its storages one by one: the plan has no arena, memory is short, or
+ *  a memory checker or memory profile must see each storage. */
 ts_storage *ts_arena_begin(ts_run *r);
-/** Overwrites a storage in the arena by bytes 255, which are NaN in floating dtypes, if the run
- *  poisons its arena. */
+/** If the run poisons its arena, fills a storage in the arena with the byte 255, which makes
+ *  floating elements NaN. Errors: those of ts_fill_(). */
 ts_status ts_arena_fill(const ts_run *r, uint32_t storage);
-/** Makes runs overwrite bytes of arenas before and after their use, so that a read of a value that
- *  is not there any more changes results. Not while a compiled function runs. */
+/** Switches poisoning: runs overwrite the bytes of a storage in the arena before its first use and
+ *  after its last, so that a read outside of its life changes results. Do not call it while a
+ *  compiled function runs. */
 void ts_arena_poison(bool on);
-/** ts_arena_poison() by the environment variable TS_DEBUG. */
+/** Switches poisoning on if the environment variable TS_DEBUG is "arena", else off. */
 void ts_arenas_from_environment(void);
 
 /** Runs a fused group. */
@@ -269,12 +286,13 @@ bool ts_group_plans(const ts_frame *f, const ts_tensor *t);
 
 /* ------------------------------------------------------------------------------- capture ---- */
 
-/** Runs a plan as a device graph, which the third run captures. The first two runs, and plans that
- *  cannot be captured, run call by call. */
+/** Runs a plan as a device graph. The third run captures the graph. The first two runs, and plans
+ *  that cannot be captured, run call by call. */
 ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l);
 /** Frees a plan's device graph; NULL is allowed. */
 void ts_captured_free(struct ts_captured *captured);
-/** One line of text about the state of a plan's graph. */
+/** Writes one line about the state of a plan's graph to text, which has `size` bytes. Returns text.
+ *  captured may be NULL. */
 const char *ts_captured_text(const struct ts_captured *captured, char *text, size_t size);
 
 #endif

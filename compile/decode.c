@@ -1,11 +1,11 @@
-/** @file decode.c  Makes a graph of the words of a recording (lazy.c writes them). */
+/** @file decode.c  Decodes the stream of words that lazy.c records into a graph. */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
 
 typedef struct reader {
     const uint64_t *words;
-    uint32_t at, count;
-    uint32_t numbers; /* read so far */
+    uint32_t at, count; /* index of the next word; number of words */
+    uint32_t numbers;   /* how many of the recording's numbers the calls read so far use */
     ts_graph *graph;
     ts_array storages;
 } reader;
@@ -96,7 +96,8 @@ static bool read_arg(reader *r, ts_graph_arg *a)
     }
 }
 
-/** Reads a call; `name` is the index of its record, for messages about differing streams. */
+/** Reads a call. The node's `name` is the index of the call's record in the stream, for messages
+ *  about differing streams; its `end` is the number of the call. */
 static bool read_call(reader *r, uint64_t head)
 {
     ts_graph_node n = {.name = r->at - 1, .op = (uint16_t)(head >> 8), .kind = TS_NODE_CALL,

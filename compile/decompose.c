@@ -1,6 +1,7 @@
 /**
- * @file decompose.c  Calls that are a costly call and a cheap call of its result, which can be
- * computed again: linear_gelu is a product and a gelu.
+ * @file decompose.c  Splits a call that equals a costly call followed by a cheap call on its
+ * result, so that the cheap part alone can be recomputed: linear_gelu is a linear followed by a
+ * gelu.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/** Appends a note for each result of a node that has no memory, because only its group uses it. */
+/** Appends a note for each result that needs no memory, because only the node's group uses it. */
 static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
 {
     for (int i = 0; i < n->nrets; i++)
@@ -14,7 +14,7 @@ static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
             fprintf(out, "  ; %%%u needs no memory", ts_id_index(n->rets[i]));
 }
 
-/** The steps and their calls. */
+/** Writes the steps and their calls. */
 static void write_steps(FILE *out, const ts_exec *e)
 {
     for (uint32_t k = 0; k < e->nsteps; k++) {
@@ -49,7 +49,7 @@ static void write_storage(FILE *out, const ts_exec *e, uint32_t i)
     fputc('\n', out);
 }
 
-/** The bytes in use at each step, and the place of each storage in the arena. */
+/** Writes the bytes in use at each step, and the offset of each storage in the arena. */
 static void write_places(FILE *out, const ts_exec *e)
 {
     fprintf(out, "at most %lld bytes, at step %u; arena of %lld bytes\n", (long long)e->peak,
@@ -70,7 +70,7 @@ static void write_places(FILE *out, const ts_exec *e)
         }
 }
 
-/** The storages that are kept across the peak, and the calls that are made again after it. */
+/** Writes the storages that are kept across the peak, and the recomputed calls. */
 static void write_again(FILE *out, const ts_exec *e)
 {
     fprintf(out, "at most %lld bytes; %lld if no call were made again\n", (long long)e->peak,

@@ -2,11 +2,12 @@
  * @file epilogue.c  Products with epilogues: pointwise calls that a product's kernel applies to its
  * result before the result is stored.
  *
- * The planner has no list of products. The backend says whether it can run some calls as one
- * product with an epilogue, and what that costs (ts_backend.epilogue_cost). A call joins the
- * product that makes one of its arguments if that saves bytes: the product then need not store the
- * argument, and the call need not load it. What the call's result costs counts against that: calls
- * that could use it in registers, in a group with the call, must load it after it joined.
+ * The planner has no list of products. The backend says whether it can run given calls as one
+ * product with an epilogue, and at what cost (ts_backend.epilogue_cost). A call joins the product
+ * that makes one of its arguments if that saves bytes. The saving is the load of the argument and,
+ * if no other call uses the argument, its store. The cost is the backend's cost and, if later calls
+ * could have formed a group with the call and kept its result in registers, the load of that result
+ * and, unless it is stored anyway, its store.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -22,7 +23,7 @@ typedef struct chain {
     int count;
 } chain;
 
-/** A call with headers instead of its tensors. */
+/** A call whose tensors are headers without memory, for shape inference and the backend. */
 typedef struct shaped_call {
     ts_frame f;
     ts_plan plan;
@@ -54,7 +55,7 @@ static bool uses(const maker *m, uint32_t node, uint32_t storage)
     return false;
 }
 
-/** True if the chain makes a storage, and only its calls use it. */
+/** True if the chain makes the storage, and no call outside of the chain uses it. */
 static bool is_inside(const chain *c, uint32_t storage)
 {
     const maker *m = c->m;
@@ -69,7 +70,8 @@ static bool is_inside(const chain *c, uint32_t storage)
     return inside;
 }
 
-/** Sets *t to the header of a value of the chain. */
+/** Sets *t to the header of a value. Its data is NULL if only the chain uses the value, else a
+ *  made-up address, equal for equal places in a storage. */
 static void set_header(const chain *c, ts_id id, ts_tensor *t)
 {
     const ts_graph_value *v = ts_graph_value_at(c->m->graph, id);
@@ -79,7 +81,8 @@ static void set_header(const chain *c, ts_id id, ts_tensor *t)
                                                   (uintptr_t)v->offset);
 }
 
-/** The backend's cost of the chain; -1 if it refuses. */
+/** The backend's cost of the chain in bytes (ts_backend.epilogue_cost); -1 if a shape rule or the
+ *  backend refuses the chain. Leaves the thread's error record unchanged. */
 static int64_t cost_of(const chain *c)
 {
     ts_graph *g = c->m->graph;
@@ -138,8 +141,9 @@ static int64_t cost_of(const chain *c)
     return cost;
 }
 
-/** True if node i can run at the chain's step: what it reads is complete before that step or made
- *  by the chain, which it shares with the step's calls through equal values. */
+/** True if node i can run at the chain's step: its arguments are complete before that step or are
+ *  results of the chain, it writes nothing that the chain makes or a later step uses, and it shares
+ *  a written storage with the chain only through the same value (layout). */
 static bool can_move(const chain *c, uint32_t i)
 {
     const maker *m = c->m;
@@ -166,7 +170,7 @@ static bool can_move(const chain *c, uint32_t i)
     return true;
 }
 
-/** The value of the chain's calls so far that node i reads; UINT32_MAX if there is none. */
+/** Index of a result of the chain that node i reads; UINT32_MAX if there is none. */
 static uint32_t value_between(const chain *c, uint32_t i)
 {
     const maker *m = c->m;
@@ -179,8 +183,9 @@ static uint32_t value_between(const chain *c, uint32_t i)
 }
 
 /**
- * The bytes that a run of the plan saves if node i joins the chain, with those after it that then
- * gain too. before: cost of the chain. 0: nothing, or it cannot join.
+ * The bytes of memory traffic that a run of the plan saves if node i joins the chain, including the
+ * gain of a following node that can then join too. before: cost of the chain without node i. 0 if
+ * node i cannot join or saves nothing.
  */
 static int64_t gain_of(chain *c, uint32_t i, int64_t before)
 {
@@ -207,7 +212,7 @@ static int64_t gain_of(chain *c, uint32_t i, int64_t before)
             next = part.takes && !part.rows ? j : next;
             users++;
         }
-        stored |= users > 1; /* a group seldom has all of them */
+        stored |= users > 1; /* one group seldom contains all users, so the result is stored */
         if (grouped)
             gain -= ts_value_bytes(m->graph, made) * (1 + !stored);
         if (next != UINT32_MAX && users == 1)

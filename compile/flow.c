@@ -5,16 +5,16 @@
 #include <string.h>
 
 typedef struct edge {
-    uint32_t to, next; /* next: next edge of the same vertex, + 1 */
-    int64_t room;      /* capacity that is left */
+    uint32_t to, next; /* next: index + 1 of the next edge from the same vertex; 0: none */
+    int64_t room;      /* residual capacity */
 } edge;
 
 /** State of the search. */
 typedef struct search {
     ts_flow *flow;
-    uint32_t *level; /* distance from the source, + 1; 0: not reached */
-    uint32_t *at;    /* per vertex: the edge to try next, + 1 */
-    uint32_t *path;  /* edges from the source; as a queue: vertices */
+    uint32_t *level; /* per vertex: 1 + its distance from the source; 0: not reached */
+    uint32_t *at;    /* per vertex: index + 1 of the edge to try next; 0: none left */
+    uint32_t *path;  /* fill_paths(): edges of the current path; find_levels(): queue of vertices */
 } search;
 
 static edge *edge_at(const ts_flow *f, uint32_t i) { return (edge *)f->edges.data + i; }
@@ -39,7 +39,8 @@ bool ts_flow_add(ts_flow *f, uint32_t from, uint32_t to, int64_t capacity)
     return true;
 }
 
-/** Sets the levels of all vertices that can be reached from the source over edges with room. */
+/** Sets the levels of the vertices that edges with residual capacity connect to the source; level 0
+ *  for the others. */
 static void find_levels(const search *s, uint32_t source)
 {
     const ts_flow *f = s->flow;
@@ -57,8 +58,8 @@ static void find_levels(const search *s, uint32_t source)
         }
 }
 
-/** Pushes as much flow as possible along a path of n edges to the sink. Returns the number of edges
- *  before the first one that is full now. */
+/** Pushes as much flow as possible along the path of n edges to the sink and adds it to *flow.
+ *  Returns the index in the path of the first edge without residual capacity. */
 static uint32_t push(const search *s, uint32_t n, int64_t *flow)
 {
     int64_t most = INT64_MAX;
@@ -75,7 +76,8 @@ static uint32_t push(const search *s, uint32_t n, int64_t *flow)
     return full;
 }
 
-/** Fills all shortest paths. Returns the flow; TS_FLOW_UNLIMITED or more stops the search. */
+/** Finds a blocking flow: fills all shortest paths from source to sink. Returns the flow; stops
+ *  early if it reaches TS_FLOW_UNLIMITED. */
 static int64_t fill_paths(const search *s, uint32_t source, uint32_t sink)
 {
     const ts_flow *f = s->flow;

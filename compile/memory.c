@@ -1,10 +1,11 @@
 /**
- * @file memory.c  The memory of a plan: how many bytes its values need at a time, and their places
- * in one block, the arena.
+ * @file memory.c  The memory of a plan: the peak of the bytes in use, and the offsets of its
+ * storages in one block, the arena.
  *
- * A storage needs memory from its first step to its last. The places are chosen when the plan is
- * made, the largest storage first: each gets the smallest gap that is free during its life.
- * Storages that outlive the call, and those of other devices than the arena's, are not in it.
+ * A storage needs memory from its first step to its last, its life. The planner chooses the
+ * offsets, the largest storage first: each storage gets the smallest gap that is free during its
+ * life. Storages that outlive the run, and storages on another device than the arena, are not in
+ * it.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -39,13 +40,13 @@ void ts_exec_find_peak(ts_exec *e)
 
 /* ------------------------------------------------------------------------------- places ---- */
 
-/** A storage that gets a place. */
+/** A storage that needs a place. */
 typedef struct block {
-    int64_t bytes, place; /* rounded up */
+    int64_t bytes, place; /* size, rounded up to the alignment; offset in the arena */
     uint32_t storage;
 } block;
 
-/** Order of places: the largest first. */
+/** Comparison for qsort(): the largest block first. */
 static int by_size(const void *x, const void *y)
 {
     const block *a = x, *b = y;
@@ -53,8 +54,8 @@ static int by_size(const void *x, const void *y)
                                 : (a->storage > b->storage) - (a->storage < b->storage);
 }
 
-/** Finds a place for b among the n placed blocks, which are sorted by place. Returns the index at
- *  which b belongs. */
+/** Sets the place of b, at least `begin`, so that b overlaps none of the n placed blocks that live
+ *  at the same time. `placed` is sorted by place; returns the index at which to insert b. */
 static uint32_t fit(const ts_exec *e, block *b, const block *placed, uint32_t n, int64_t begin)
 {
     const ts_plan_storage *own = &e->storages[b->storage];
@@ -153,8 +154,8 @@ void ts_arenas_from_environment(void)
 ts_storage *ts_arena_begin(ts_run *r)
 {
     const ts_exec *e = r->exec;
-    bool seen = ts_alloc_system || ts_memory_log_is_on(); /* checkers and profiles of memory see
-                                                             each storage */
+    bool seen = ts_alloc_system || ts_memory_log_is_on(); /* a memory checker or a memory profile
+                                                             must see each storage */
     if (!e->arena_bytes || (seen && !poisons))
         return NULL;
     ts_error before = *r->thread->error;

@@ -1,11 +1,12 @@
 /**
- * @file order.c  Moves steps of a plan so that its memory peaks lower.
+ * @file order.c  Moves steps of a plan to lower its memory peak.
  *
- * Two steps conflict if both use a storage that one of them writes. A step before the peak may move
- * behind it if it conflicts with no step in between; its results then take no memory at the peak. A
- * step behind the peak may move before it; storages that it uses last are then free. A move is kept
- * if the peak of the whole plan is lower afterwards. Steps that write tensors which outlive the run
- * stay, so that an error loses no write that came before it.
+ * Two steps conflict if both use a storage that one of them writes. A step before the peak step may
+ * move after it if it conflicts with no step in between: its results then need no memory at the
+ * peak. A step after the peak step may move before it under the same condition: storages that only
+ * it still needs are then free at the peak. A move is kept if the peak of the whole plan is lower
+ * afterwards. Steps that write tensors that outlive the run do not move, so that after an error
+ * these tensors have all writes that precede the failed call.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -13,9 +14,9 @@
 #include <string.h>
 
 enum {
-    LEAST = 64,   /* a move must gain this part of the peak */
-    FAR = 256,    /* steps that a move passes at most */
-    MOST_MOVES = 32 /* attempts per plan */
+    LEAST = 64,     /* a move must save more than 1 / LEAST of the peak */
+    FAR = 256,      /* a moved step is fewer than FAR steps from the peak step */
+    MOST_MOVES = 32 /* most moves that are tried per plan */
 };
 
 /** A storage that a step uses. */
@@ -24,15 +25,17 @@ typedef struct use {
     bool writes;
 } use;
 
+/** State of the moves. The place of a step is its current index in e->steps; its name is its index
+ *  before any move. */
 typedef struct mover {
     maker *m;
     ts_exec *e;
-    uint32_t *begin; /* per step, before any move: index of its first use in `uses`, and the end */
+    uint32_t *begin; /* per name: index of the step's first use in `uses`; last entry: the end */
     use *uses;
-    uint32_t *names; /* per place: the number that the step had before any move */
-    uint8_t *mark;   /* per storage: 1: the step in question reads it, 2: writes it */
-    bool *tried;     /* per step, by its first number: a move was not kept */
-    uint32_t *order; /* room for the nodes while they move */
+    uint32_t *names; /* per place: name of the step */
+    uint8_t *mark;   /* per storage: how the marked step uses it; bit 0: reads, bit 1: writes */
+    bool *tried;     /* per name: a move of the step was tried and did not lower the peak */
+    uint32_t *order; /* scratch for move(): a copy of e->order */
 } mover;
 
 static const use *uses_of(const mover *v, uint32_t place, uint32_t *count)
@@ -75,8 +78,8 @@ static bool is_free(const mover *v, uint32_t place)
     return !v->tried[v->names[place]];
 }
 
-/** Bytes at the peak that a move of a step behind the peak saves: its results, less the arguments
- *  that would not be free at the peak any more. */
+/** Bytes that moving a step from before the peak step to after it saves at the peak: its results
+ *  that are used later, less the storages that it uses and that were free at the peak before. */
 static int64_t gain_behind(const mover *v, uint32_t place, uint32_t peak)
 {
     uint32_t n;
@@ -93,8 +96,9 @@ static int64_t gain_behind(const mover *v, uint32_t place, uint32_t peak)
     return gain;
 }
 
-/** Bytes at the peak that a move of a step before it saves: the storages that no step from the peak
- *  on uses otherwise, less its results. later: per storage, a step from the peak on uses it. */
+/** Bytes that moving a step from after the peak step to before it saves at the peak: the storages
+ *  made before the peak that only this step still needs, less its results. later: per storage, true
+ *  if the peak step or a step between it and this step uses it. */
 static int64_t gain_before(const mover *v, uint32_t place, uint32_t peak, const bool *later)
 {
     uint32_t n;
@@ -136,8 +140,8 @@ static void move(const mover *v, uint32_t from, uint32_t to)
     ts_plan_find_lives(v->m);
 }
 
-/** Finds the move that gains most at the peak; false if none gains enough. later: scratch, per
- *  storage. */
+/** Finds the move that saves the most bytes at the peak, from place *from to place *to. False if no
+ *  move saves enough. later: scratch, one entry per storage. */
 static bool best_move(const mover *v, bool *later, uint32_t *from, uint32_t *to)
 {
     const ts_exec *e = v->e;

@@ -1,7 +1,8 @@
 /**
- * @file plan.h  The state of a plan while it is made, in this order: decode.c reads the recording;
- * widen.c, rebuild.c and cats.c change the calls; plan.c makes steps of them, horizontal.c joins
- * steps, order.c moves them; recompute.c chooses what a second plan computes again.
+ * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
+ * recording; widen.c, rebuild.c and cats.c change the calls; plan.c divides them into steps;
+ * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c
+ * then chooses values to recompute, and the stages run again for a second plan.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
@@ -14,59 +15,73 @@ typedef struct touch {
     uint32_t storage, value; /* indices in the graph */
     bool writes;        /* a result, or an argument that the op writes */
     bool fresh;         /* a result that the call creates, not one given by the caller */
-    bool last;          /* a result that no other call of the node's group may use */
+    bool last;          /* a result that other calls of the node's group must not read, because it
+                           is complete only after the group (ts_group_part.results) */
 } touch;
 
 /** A plan that is being made. */
 typedef struct maker {
     ts_exec *exec;
     ts_graph *graph;
-    ts_array touches;  /* of all nodes, in the order of nodes */
-    uint32_t *begin;   /* index in `touches` of each node's first touch; then the end */
-    uint32_t *step_of; /* step of each node; UINT32_MAX: dead */
+    ts_array touches;  /* touch: those of all nodes, in the order of nodes */
+    uint32_t *begin;   /* per node: index of its first touch in `touches`; last entry: the end */
+    uint32_t *step_of; /* per node: index of its step; UINT32_MAX: dead, so the plan drops it */
     const uint64_t *numbers; /* numbers of the recording */
     int64_t max_groups;      /* 0: no limit; -1: no groups */
     bool by_rows;            /* groups may contain calls by rows */
-    uint32_t barrier;  /* calls that are made again join no step before this one */
+    uint32_t barrier;  /* recomputed calls join no step before this one (recompute.c) */
     uint32_t *member;  /* per node: index of its member in its step; 0 in steps without members */
 } maker;
 
-enum { TS_MAX_CHAIN = 100 }; /* calls that are made again one after the other */
+enum { TS_MAX_CHAIN = 100 }; /* longest chain of recomputed calls, each an argument of the next */
 
-/** What a plan computes again instead of keeping it in memory (recompute.c). All indices are those
- *  of the recording. */
+/** The storages that a plan recomputes after its memory peak instead of keeping them in memory
+ *  (recompute.c). Indices of calls and storages are those of the recording. */
 typedef struct ts_again {
-    uint32_t split;    /* number of the calls up to the peak of memory; later ones read copies */
-    bool *storages;    /* per storage: later calls read a copy, computed when they need it */
+    uint32_t split;    /* the calls before this index are early: the last call of the peak step and
+                          all calls before it; the others are late */
+    bool *storages;    /* per storage: true if late calls read a recomputed copy of it */
     uint32_t nstorages;
-    uint32_t count;    /* number of such storages; 0: nothing to gain */
+    uint32_t count;    /* number of chosen storages that recorded late calls read; 0: recomputation
+                          gains nothing */
 } ts_again;
-/** Chooses what to compute again in a plan whose steps and peak are known. Free it with
- *  ts_again_free(). False if out of memory. */
+/** Chooses the storages to recompute. The steps, lives and peak of m->exec must be known. The
+ *  caller frees *again with ts_again_free(), also after a failure. False if out of memory. */
 bool ts_plan_choose(const maker *m, ts_again *again);
 /**
- * Adds the chosen calls to the graph and removes dead ones. m->touches and m->step_of must be
- * complete, and must be found again afterwards; m->begin is of the old nodes. storages: array of
- * ts_plan_storage, which grows. *done is false if a call would read an argument that has been
- * written since; the graph is then unusable. False if out of memory.
+ * Adds the calls that recompute the chosen storages to the graph, and removes dead calls.
+ * m->touches, m->begin and m->step_of must describe the old graph; the caller computes them anew
+ * afterwards.
+ * @param storages  array of ts_plan_storage; receives an entry for each copy
+ * @param done      receives false if a recomputed call would read an argument that a later call
+ *                  overwrites first, or if a chain is too long; the graph is then unusable
+ * @return false if out of memory
  */
 bool ts_plan_recompute(maker *m, ts_array *storages, const ts_again *again, bool *done);
+/** Frees the array of *again. */
 void ts_again_free(ts_again *again);
 
-/** The touches of a node; *count receives their number. */
+/** Array of a node's touches, borrowed from m; *count receives its length. */
 static inline const touch *ts_touches_of(const maker *m, uint32_t node, uint32_t *count)
 {
     *count = m->begin[node + 1] - m->begin[node];
     return (const touch *)m->touches.data + m->begin[node];
 }
-/** True if a call after `from` and before `until` that is not dead writes the storage. */
+/** True if a live (not dead) call between the calls `from` and `until`, both excluded, writes the
+ *  storage. */
 bool ts_plan_is_written(const maker *m, uint32_t storage, uint32_t from, uint32_t until);
-/** Sets *call and args to the call that makes storage s again, which `node` made; args has room for
- *  TS_MAX_ARGS. False if there is none. cheap: the node may be made again itself. */
+/**
+ * Sets *call and args to a call that recomputes storage s, a result of `node`: the cheap part of
+ * `node` that computes s (ts_plan_decompose()), else `node` itself.
+ * @param cheap  whether `node` itself may be recomputed
+ * @param args   has room for TS_MAX_ARGS arguments
+ * @return false if no call may recompute s: `node` has no such part, and `cheap` is false
+ */
 bool ts_plan_maker(const maker *m, uint32_t node, uint32_t s, bool cheap, ts_graph_node *call,
                    ts_graph_arg *args);
-/** If the call is a costly call and a cheap call of its result (decompose.c), sets parts[0] and
- *  parts[1] to them and args to the arguments of the second. parts[0] shares arguments with n. */
+/** If call n equals a costly call followed by a cheap call on its result (decompose.c), sets
+ *  parts[0] and parts[1] to these two calls and args to the two arguments of the second, and
+ *  returns true. parts[0] shares the arguments of n. */
 bool ts_plan_decompose(const ts_graph *g, const ts_graph_node *n, ts_graph_node parts[2],
                        ts_graph_arg *args);
 
@@ -77,12 +92,13 @@ bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_a
 /** In lists of tensors, replaces f32 copies of bf16 or f16 values by these values, if the call
  *  takes them (widen.c). numbers: those of the recording. False if out of memory. */
 bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
-/** Drops cats whose parts can be written directly to the result (cats.c). m->touches must be
- *  complete. *some: a cat was dropped, so touches must be found again. False if out of memory. */
+/** Drops cat calls whose parts can be written directly to the result (cats.c). m->touches must be
+ *  complete. *some becomes true if a cat was dropped; the caller then computes the touches anew.
+ *  False if out of memory. */
 bool ts_plan_drop_cats(maker *m, bool *some);
-/** Adds node i to the step of a product that makes one of its arguments, if the device can compute
- *  the node in the product's epilogue and that saves memory traffic (epilogue.c). False if it does
- *  not. Only for a pointwise node that no step has yet. */
+/** Adds node i, a pointwise call that is in no step yet, to the step of the product that makes one
+ *  of its arguments. Returns false, and adds nothing, if the device cannot compute the node in the
+ *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);
 /** Puts node i into a step. */
 void ts_plan_add(maker *m, uint32_t i, uint32_t step);
@@ -91,11 +107,11 @@ void ts_plan_add(maker *m, uint32_t i, uint32_t step);
  *  ts_step.first is the number of the step's first node. False if out of memory. */
 bool ts_plan_join_alike(maker *m);
 
-/** Moves steps so that the peak is lower (order.c). The nodes must be in the order of the steps,
- *  and lives must be known. False if out of memory. */
+/** Moves steps to lower the memory peak (order.c). The nodes must be in the order of the steps, and
+ *  ts_plan_find_lives() must have run. False if out of memory. */
 bool ts_plan_order(maker *m);
-/** Computes the first and last step of each storage, which storages are inside a group, the bytes
- *  that the steps move, the lists of storages by first and last step, and the peak. */
+/** Computes the lives of all storages (first and last step), the storages that are inside a group,
+ *  the bytes that the steps move, the lists of storages by first and last step, and the peak. */
 void ts_plan_find_lives(const maker *m);
 
 #endif

@@ -1,13 +1,15 @@
 /**
- * @file rebuild.c  Adds the calls that compute values again (recompute.c) to the graph of a plan.
+ * @file rebuild.c  Adds recomputed calls to the graph of a plan. recompute.c chooses the storages
+ * and divides the recorded calls into early and late ones, before and after the memory peak.
  *
- * A late call that reads a chosen storage reads a copy instead. The call that makes the copy comes
- * directly before the first late call that needs it, with the arguments, numbers and random words
- * of the recorded call.
+ * A late call that reads a chosen storage reads a copy instead. The call that computes the copy is
+ * placed directly before the first late call that needs it. It has the arguments, numbers and
+ * random counters of the recorded call.
  *
- * If a linear_backward reads a copy, its two products become two calls, and the product of the
- * weight's gradient, which alone reads the copy, moves behind the cheap calls that follow. The copy
- * can then be made in their group, which often reads the same tensors.
+ * A linear_backward computes two products, the gradients of input and weight. If it reads a copy,
+ * it becomes two calls. The product for the weight's gradient, the only one that reads the copy,
+ * waits until after the cheap calls that follow. The copy can then be computed in their group,
+ * which often reads the same tensors.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
@@ -15,10 +17,10 @@
 
 #include <string.h>
 
-/** A late call that waits for a place behind the cheap calls that follow it. */
+/** A late call that will be placed after the cheap calls that follow it. */
 typedef struct waiting {
     ts_graph_node node;
-    uint32_t first, touches; /* what it uses: a range of builder.touches */
+    uint32_t first, touches; /* its touches: index of the first in builder.touches, and number */
 } waiting;
 
 typedef struct builder {
@@ -26,14 +28,18 @@ typedef struct builder {
     ts_graph *graph;
     ts_array *storages; /* of ts_plan_storage */
     const ts_again *again;
-    uint32_t *made;     /* per recorded storage: the call that writes it first */
-    uint32_t *copies;   /* per recorded storage: its copy, + 1; 0: none yet */
-    uint32_t *values;   /* per recorded value: its copy, + 1 */
-    ts_array nodes;     /* the new nodes */
-    ts_array waiting, touches;
-    uint32_t now;       /* the recorded call before which nodes are placed */
-    bool stale;         /* an argument has been written since the recorded call read it */
+    uint32_t *made;     /* per recorded storage: index of the first call that writes it */
+    uint32_t *copies;   /* per recorded storage: index + 1 of its copy; 0: none yet */
+    uint32_t *values;   /* per recorded value: index + 1 of its copy; 0: none yet */
+    ts_array nodes;     /* ts_graph_node: the new nodes in order */
+    ts_array waiting, touches; /* waiting calls; touch: the touches of all waiting calls */
+    uint32_t now;       /* index of the recorded call that is being placed */
+    bool stale;         /* recomputation is impossible: an argument has been overwritten since the
+                           recorded call read it, or the chain of recomputed calls is too long */
 } builder;
+
+/** Appends a copy of *n to the new nodes. Like all functions of this file that add nodes or values,
+ *  returns false if out of memory. */
 
 static bool emit(builder *b, const ts_graph_node *n)
 {
@@ -46,6 +52,7 @@ static bool emit(builder *b, const ts_graph_node *n)
     return true;
 }
 
+/** True if the value is on a recorded storage that is chosen for recomputation. */
 static bool is_again(const builder *b, ts_id id)
 {
     uint32_t s = ts_graph_value_at(b->graph, id)->storage;
@@ -54,7 +61,7 @@ static bool is_again(const builder *b, ts_id id)
 
 /* ------------------------------------------------------------------------------- copies ---- */
 
-/** Adds a storage like s. */
+/** Adds a storage with the properties of s; *copy receives its index. */
 static bool add_storage(builder *b, uint32_t s, uint32_t *copy)
 {
     if (!ts_array_reserve(b->storages, 1, sizeof(ts_plan_storage)) ||
@@ -66,7 +73,7 @@ static bool add_storage(builder *b, uint32_t s, uint32_t *copy)
     return true;
 }
 
-/** Adds a value like *id on another storage, and sets *id to it. */
+/** Adds a value with the layout of *id on another storage, and sets *id to the new value. */
 static bool add_value(builder *b, ts_id *id, uint32_t storage)
 {
     ts_graph *g = b->graph;
@@ -84,7 +91,8 @@ static bool add_value(builder *b, ts_id *id, uint32_t storage)
 
 static bool copy_storage(builder *b, uint32_t s, int depth);
 
-/** Replaces *id, if it is on a chosen storage, by its copy. Makes the copy first. */
+/** If the value *id is on a chosen storage, replaces *id by the value's copy, and first adds the
+ *  call that computes the copy, if it is not there. depth: number of recursive calls. */
 static bool copy_value(builder *b, ts_id *id, int depth)
 {
     uint32_t at = ts_id_index(*id), s = ts_graph_value_at(b->graph, *id)->storage;
@@ -103,8 +111,7 @@ static bool copy_value(builder *b, ts_id *id, int depth)
     return true;
 }
 
-/** Adds the results of a call that makes storage s again. Other results of the call get storages
- *  of their own too. */
+/** Replaces all results of a recomputed call by new values on new storages, the copies. */
 static bool add_results(builder *b, ts_graph_node *call)
 {
     for (int r = 0; r < call->nrets; r++) {
@@ -120,7 +127,8 @@ static bool add_results(builder *b, ts_graph_node *call)
     return true;
 }
 
-/** Adds the call that makes storage s again, unless it is there or the graph is stale. */
+/** Adds the call that recomputes storage s, and before it those of its chosen arguments. Does
+ *  nothing if the copy exists. Sets b->stale, and adds no call for s, if that is impossible. */
 static bool copy_storage(builder *b, uint32_t s, int depth)
 {
     ts_graph_node call;
@@ -151,7 +159,7 @@ static bool copy_storage(builder *b, uint32_t s, int depth)
     return emit(b, &call);
 }
 
-/** Adds a late call, which reads copies of chosen storages. */
+/** Adds a late call, with the copies of chosen storages as arguments. */
 static bool emit_late(builder *b, const ts_graph_node *n)
 {
     ts_graph *g = b->graph;
@@ -174,7 +182,8 @@ static bool emit_late(builder *b, const ts_graph_node *n)
 
 /* -------------------------------------------------------------------------- early calls ---- */
 
-/** Adds an early call; as two, if the result of the second is computed again. */
+/** Adds an early call. If only its cheap part is recomputed later (ts_plan_decompose()), adds its
+ *  two parts instead. */
 static bool emit_early(builder *b, const ts_graph_node *n)
 {
     ts_graph_node parts[2];
@@ -190,8 +199,8 @@ static bool emit_early(builder *b, const ts_graph_node *n)
 
 /* --------------------------------------------------------------------- weight's products ---- */
 
-/** Adds n to the calls that wait. Its uses are those of the recorded call i, or, if some is not
- *  NULL, those of them on the storages of these values. */
+/** Appends n to the waiting calls, with the touches of the recorded call i. If `some` is not NULL,
+ *  only with those on the storages of its `count` values. */
 static bool wait(builder *b, const ts_graph_node *n, uint32_t i, const ts_id *some, int count)
 {
     uint32_t k;
@@ -211,7 +220,7 @@ static bool wait(builder *b, const ts_graph_node *n, uint32_t i, const ts_id *so
     return true;
 }
 
-/** True if call i uses a storage that a waiting call writes, or writes one that it uses. */
+/** True if call i must stay after the waiting calls: both use a storage that one of them writes. */
 static bool conflicts(const builder *b, uint32_t i)
 {
     uint32_t n;
@@ -223,6 +232,7 @@ static bool conflicts(const builder *b, uint32_t i)
     return false;
 }
 
+/** Adds the waiting calls in order. */
 static bool emit_waiting(builder *b)
 {
     for (uint32_t i = 0; i < b->waiting.count; i++) {
@@ -235,9 +245,10 @@ static bool emit_waiting(builder *b)
 }
 
 /**
- * If call i is a linear_backward whose second product reads a copy, adds the first product and lets
- * the second wait, with the sum for the bias that may follow (lazy.c). *next: the call after these.
- * *split: it is one.
+ * If call i is a linear_backward that reads a copy as its input, on a device other than the CPU:
+ * adds the product for the input's gradient, and appends the product for the weight's gradient to
+ * the waiting calls. The sum for the bias's gradient, which may follow as a call of its own
+ * (lazy.c), waits too; *next then skips it. *split receives whether call i was split.
  */
 static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
 {
@@ -272,6 +283,8 @@ static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
     return true;
 }
 
+/** Adds late call i, or appends it to the waiting calls if it conflicts with them. A call that is
+ *  not cheap is placed after the waiting calls. *next: the next call to place. */
 static bool place_late(builder *b, uint32_t i, uint32_t *next)
 {
     ts_graph_node n = *ts_graph_node_at(b->graph, i);
@@ -299,7 +312,8 @@ static bool place_all(builder *b)
     for (b->now = 0; b->now < count; b->now = next) {
         ts_graph_node early = *ts_graph_node_at(b->graph, b->now);
         next = b->now + 1;
-        if (b->m->step_of[b->now] == UINT32_MAX) /* a dead write to a copy would not be dead */
+        /* drop dead calls here: after the rebuild, a dead write to a copy would not look dead */
+        if (b->m->step_of[b->now] == UINT32_MAX)
             continue;
         if (b->now < b->again->split ? !emit_early(b, &early) : !place_late(b, b->now, &next))
             return false;

@@ -1,12 +1,16 @@
 /**
- * @file recompute.c  Chooses values that are computed again after the peak of a plan's memory
- * instead of being kept across it (rematerialisation).
+ * @file recompute.c  Chooses values that are recomputed after the memory peak of a plan instead of
+ * being kept across it (rematerialisation).
  *
- * The calls up to the step at which memory peaks are early, the others late. A storage that early
- * calls make and late calls read is kept across the peak. A minimum cut chooses the storages to
- * keep: a vertex is a storage, its capacity is the cost of keeping it, and an edge leads from each
- * argument of a cheap call to its result. The source leads to storages that no cheap call makes,
- * and storages that late calls read lead to the sink. Storages beyond the cut are computed again.
+ * The recorded calls up to the last call of the peak step are early, the others late. Without
+ * recomputation, a storage that early calls make and late calls read is kept across the peak. Only
+ * cheap calls (pointwise or by rows) are recomputed.
+ *
+ * A minimum cut chooses the storages to keep. Each storage is a vertex whose capacity is the cost
+ * of keeping it (in the network: an edge between two vertices). Edges of unlimited capacity connect
+ * each argument of a cheap call to its result, the source to storages that cannot be recomputed,
+ * and storages that late calls read to the sink. Storages in the cut are kept; storages on the
+ * sink's side are recomputed.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/flow.h"
@@ -15,25 +19,26 @@
 #include <string.h>
 
 enum {
-    LEAST = 2048,   /* smaller storages than this part of the peak are kept */
-    SMALLER = 4,    /* results this many times smaller than the arguments are kept */
-    MOST_DEPTH = 1  /* far values (see is_far()) in a chain of calls that are made again */
+    LEAST = 2048,   /* storages smaller than 1 / LEAST of the peak are kept */
+    SMALLER = 4,    /* a result is kept if the arguments have at least SMALLER times its bytes */
+    MOST_DEPTH = 1  /* most far values (see is_far()) in a chain of recomputed calls */
 };
 
-/** What is known about a storage. */
+/** Properties of a storage. */
 typedef struct fact {
-    uint32_t made;  /* the call that makes it with its only write; UINT32_MAX: none */
-    uint8_t ret;    /* which result of that call */
-    uint8_t chain;  /* if again: calls that must be made again, at most */
-    uint8_t depth;  /* if again: far values among their results */
-    bool again;     /* it can be computed again */
-    bool fixed;     /* it is in memory at the peak in any case */
-    bool several;   /* written more than once */
+    uint32_t made;  /* the last call that writes it; UINT32_MAX: none */
+    uint8_t chain;  /* if `again`: length of the longest chain of recomputed calls up to it */
+    uint8_t depth;  /* if `again`: most far values in such a chain */
+    bool again;     /* it can be recomputed */
+    bool fixed;     /* it is always kept: from outside, held, small, or used by the peak step */
+    bool several;   /* it cannot be recomputed by one call: it is written more than once, in part
+                       only, in place, or by a late call */
     uint32_t first, last; /* first and last early call that reads it; UINT32_MAX: none */
     uint32_t late;  /* first late call that reads it; UINT32_MAX: none */
-    uint32_t need;  /* a copy may be made as late as before this call; 0: not needed */
-    uint32_t vertex; /* number of its vertex, + 1; 0: none */
-    uint32_t distance; /* calls from it to a value that late calls read */
+    uint32_t need;  /* latest call for which it, or a value computed from it, may be recomputed; 0:
+                       no late call needs it */
+    uint32_t vertex; /* number of its vertex + 1; 0: none */
+    uint32_t distance; /* fewest calls from it to a storage that a late call reads, or UINT32_MAX */
 } fact;
 
 typedef struct chooser {
@@ -41,16 +46,18 @@ typedef struct chooser {
     const ts_graph *graph;
     const ts_exec *exec;
     uint32_t split;     /* number of early calls */
-    int64_t least;      /* bytes */
+    int64_t least;      /* storages of fewer bytes are kept */
     fact *facts;        /* per storage */
-    uint32_t *costly;   /* per early call: how many calls before it are not cheap; and the sum */
-    bool *cheap;        /* per early call */
-    uint32_t vertices;
+    uint32_t *costly;   /* per early call: number of live calls before it that are not cheap; one
+                           more entry: their total number */
+    bool *cheap;        /* per early call: it may be recomputed: it is live, pointwise or by rows,
+                           and has no destination from its caller */
+    uint32_t vertices;  /* number of storages with a vertex */
 } chooser;
 
 /* ------------------------------------------------------------------------------- facts ---- */
 
-/** Notes how call i uses its storages. */
+/** Updates the facts of the storages that call i uses. */
 static void note_uses(const chooser *c, uint32_t i)
 {
     uint32_t n;
@@ -100,7 +107,7 @@ static void find_facts(chooser *c)
     }
 }
 
-/** Sets *call and args to the call that makes storage s again; false if there is none. */
+/** Sets *call and args to the call that recomputes storage s; false if there is none. */
 static bool remake(const chooser *c, uint32_t s, ts_graph_node *call, ts_graph_arg *args)
 {
     const fact *f = &c->facts[s];
@@ -108,14 +115,15 @@ static bool remake(const chooser *c, uint32_t s, ts_graph_node *call, ts_graph_a
            ts_plan_maker(c->m, f->made, s, c->cheap[f->made], call, args);
 }
 
-/** True if early calls that are far apart read the storage: between them is a call that is not
- *  cheap. For example, a residual is read before and after a layer. */
+/** True if a call that is not cheap lies between the first and the last early call that reads the
+ *  storage. For example, a residual is read before and after a layer. */
 static bool is_far(const chooser *c, const fact *f)
 {
     return f->first != UINT32_MAX && c->costly[f->last] > c->costly[f->first + 1];
 }
 
-/** Sets `need` of the arguments of the calls that make the storages which call i makes. */
+/** For each storage that call i makes: updates its `need`, and passes the need on to the arguments
+ *  of the call that recomputes it. */
 static void pass_need(const chooser *c, uint32_t i)
 {
     ts_graph_node call;
@@ -137,7 +145,7 @@ static void pass_need(const chooser *c, uint32_t i)
     }
 }
 
-/** Decides whether storage s, which call i makes, can be computed again, and sets its depth. */
+/** Decides whether storage s can be recomputed; sets its `again`, `depth` and `chain`. */
 static void decide(const chooser *c, uint32_t s)
 {
     ts_graph_node call;
@@ -169,14 +177,15 @@ static void decide(const chooser *c, uint32_t s)
 
 /* --------------------------------------------------------------------------------- cut ---- */
 
-/** True if keeping the storage costs nothing, because it is kept in any case. */
+/** True if keeping the storage costs nothing more, because it is kept in any case. */
 static bool is_free(const fact *f)
 {
     return f->fixed || (f->late != UINT32_MAX && !f->again);
 }
 
-/** Gives a vertex to storage s if it is needed, and sets the distance of its arguments. Called for
- *  results before arguments. */
+/** Adds a vertex for storage s if late calls need it and keeping it has a cost; then updates the
+ *  distance of the arguments from which it can be recomputed. Called for results before their
+ *  arguments. */
 static void add_vertex(chooser *c, uint32_t s)
 {
     ts_graph_node call;
@@ -195,8 +204,8 @@ static void add_vertex(chooser *c, uint32_t s)
         }
 }
 
-/** Cost of keeping a storage: its bytes, 1.1 times as many for each call from it to a late one, and
- *  twice as many if its group keeps it in registers now. */
+/** Cost of keeping a storage: bytes * 1.1^distance, so that storages near their late readers are
+ *  preferred; twice that if its group now keeps it in registers, because it must then be stored. */
 static int64_t cost_of(const chooser *c, uint32_t s)
 {
     double cost = (double)c->exec->storages[s].bytes;
@@ -205,10 +214,12 @@ static int64_t cost_of(const chooser *c, uint32_t s)
     return (int64_t)(cost * (1 + c->exec->storages[s].inside));
 }
 
+/* A storage has two vertices of the network, in and out; the edge between them has its cost. */
 enum { SOURCE, SINK, OTHERS };
 static uint32_t in_of(const fact *f) { return OTHERS + 2 * (f->vertex - 1); }
 static uint32_t out_of(const fact *f) { return in_of(f) + 1; }
 
+/** Adds the edges of storage s, which has a vertex. False if out of memory. */
 static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
 {
     ts_graph_node call;
@@ -230,7 +241,7 @@ static bool add_edges(const chooser *c, ts_flow *flow, uint32_t s)
     return ok;
 }
 
-/** Chooses the storages beyond the minimum cut. */
+/** Chooses the storages on the sink's side of the minimum cut that can be recomputed. */
 static bool cut(const chooser *c, ts_again *again)
 {
     ts_flow flow;
@@ -253,14 +264,15 @@ static bool cut(const chooser *c, ts_again *again)
     return ok;
 }
 
-/** Runs `visit` for the storages that the early calls make, in the order of the calls or backwards.
- *  Results of a call come after, or backwards before, results that they can be computed from. */
+/** Runs `visit` for the storages that the early calls make, in the order of the calls, or
+ *  backwards. A result that is recomputed from another result of its call (linear_gelu) comes after
+ *  that result, or backwards before it. */
 static void each_made(chooser *c, void (*visit)(chooser *, uint32_t), bool backwards)
 {
     for (uint32_t at = 0; at < c->split; at++) {
         uint32_t i = backwards ? c->split - 1 - at : at;
         const ts_graph_node *n = ts_graph_node_at(c->graph, i);
-        for (int k = 0; k < n->nrets; k++) { /* a cheaper result comes before its argument */
+        for (int k = 0; k < n->nrets; k++) { /* in rets, linear_gelu's gelu precedes its argument */
             int r = backwards ? k : n->nrets - 1 - k;
             uint32_t s = n->rets[r] ? ts_graph_value_at(c->graph, n->rets[r])->storage : UINT32_MAX;
             if (s != UINT32_MAX && c->facts[s].made == i)

@@ -19,10 +19,11 @@
 
 /** Layout of a tensor in its storage. Layouts are compared byte by byte. */
 typedef struct ts_layout {
-    uint8_t dtype, ndim, flags;
+    uint8_t dtype, ndim, flags; /* flags: TS_TENSOR_CONTIGUOUS, TS_TENSOR_VIEW */
     int64_t place; /* bytes from the start of the storage */
-    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS];
+    int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS]; /* strides in elements; unused entries 0 */
 } ts_layout;
+/** Sets *l to the layout of t. */
 void ts_layout_of(ts_layout *l, const ts_tensor *t);
 
 /** Source of a number of a run. */
@@ -34,8 +35,9 @@ typedef enum ts_number_kind {
     TS_NUMBER_OFFSET  /* the generator's offset at the start of the call, plus distance */
 } ts_number_kind;
 
+/** Source of one number of a recording, and the argument that has the number. */
 typedef struct ts_number_rule {
-    uint32_t node;
+    uint32_t node;     /* the call */
     uint8_t kind, arg; /* arg: index of the argument; UINT8_MAX: generator state of a random call */
     union {
         void *cell;
@@ -79,7 +81,7 @@ typedef struct ts_notes {
     int ninputs, noutputs;
     ts_rng_state rng;   /* generator state at the start of the call */
     struct ts_replay_modes {
-        uint64_t epoch;
+        uint64_t epoch; /* ts_epoch (core/hooks.h) */
         ts_keyset include, exclude;
         uint32_t autocast;
         ts_device device;
@@ -93,8 +95,10 @@ typedef struct ts_notes {
     ts_array leaves;               /* ts_leaf */
 } ts_notes;
 
+/** Initialises *n for a call, which borrows `inputs` and `outputs`. */
 void ts_notes_begin(ts_notes *n, ts_thread *thread, ts_tensor *const *inputs, int ninputs,
                     ts_tensor **outputs, int noutputs);
+/** Frees the arrays of *n and releases the leaves. */
 void ts_notes_end(ts_notes *n);
 /** Records in n->why that the call cannot be replayed because of `what`, unless an earlier reason
  *  is there. site: call site, or NULL. */
@@ -104,6 +108,7 @@ void ts_notes_unrepeatable(const char *what);
 /** Assigns the waiting cells for argument `arg` of f's op to the argument's numbers, which start at
  *  index `first` of the recording. */
 void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first);
+/** The thread's modes now, for ts_notes.modes and their guard. */
 struct ts_replay_modes ts_replay_modes_now(const ts_thread *thread);
 
 /* ------------------------------------------------------------------------------- replay ---- */
@@ -194,6 +199,7 @@ typedef struct ts_repeat {
 /** Summarises the call that was just recorded, before its plan runs. The caller owns the result.
  *  NULL if the call cannot be replayed; the notes then contain the reason. */
 ts_repeat *ts_replay_of(const ts_lazy *l, const ts_exec *e);
+/** Frees a summary and releases its references; NULL is allowed. */
 void ts_replay_free(ts_repeat *p);
 /** Address of the rule's tensor: the gradient of `leaf`, or the variable. NULL if the leaf has no
  *  gradient meta. ts_leaf_tensor() returns the tensor, borrowed, or NULL if there is none. */

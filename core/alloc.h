@@ -23,8 +23,8 @@
 /** The small blocks of one thread. The arrays have an entry per size class. */
 struct ts_heap {
     void *free[TS_SMALL_CLASSES];  /* first free block, linked by ts_next_free() */
-    char *bump[TS_SMALL_CLASSES];  /* unused rest of the class's newest slab */
-    char *limit[TS_SMALL_CLASSES];
+    char *bump[TS_SMALL_CLASSES];  /* begin of the unused rest of the class's newest slab */
+    char *limit[TS_SMALL_CLASSES]; /* end of that slab */
     _Atomic(void *) remote;        /* blocks freed by other threads */
     ts_heap *next;                 /* list of heaps without a thread */
 };
@@ -36,10 +36,12 @@ typedef struct ts_slab {
     size_t klass;  /* size class */
 } ts_slab;
 
-/* TS_ALLOC=system: each block comes from the C library, for memory checkers. */
+/** True with TS_ALLOC=system: each block comes from the C library, for memory checkers. */
 extern bool ts_alloc_system;
-void ts_alloc_from_environment(void); /* TS_ALLOC */
-void ts_alloc_guard_forks(void); /* registers the allocator's locks by ts_fork_guard() */
+/** Sets ts_alloc_system by the environment variable TS_ALLOC. */
+void ts_alloc_from_environment(void);
+/** Registers the allocator's locks with ts_fork_guard(). */
+void ts_alloc_guard_forks(void);
 /** Returns all memory to the system. No block may be in use, and no other thread may call the
  *  allocator. */
 void ts_alloc_remove(void);
@@ -90,6 +92,7 @@ TS_INLINE void *ts_header_alloc(ts_thread *thread, size_t bytes)
     return TS_LIKELY(block != NULL) ? block : ts_alloc_slow(thread, bytes, TS_HEADER_CLASS);
 }
 
+/** Header of the slab that contains a small block of a heap. */
 TS_INLINE ts_slab *ts_slab_of(void *block)
 {
     return (ts_slab *)((uintptr_t)block & ~(uintptr_t)(TS_SLAB_BYTES - 1));

@@ -16,7 +16,8 @@ struct ts_prof_machine;
 /** Replaces the measured ceilings; NULL: the next profile measures again. */
 void ts_prof_assume(const struct ts_prof_machine *machine);
 struct ts_device_part;
-/** Replaces the ceilings of devices, from the fields machine and half_flops. */
+/** Replaces the measured ceilings of devices by the fields `machine` and `measured` of *part; NULL:
+ *  the next profile measures again. */
 void ts_prof_assume_device(const struct ts_device_part *part);
 
 /** Maximum number of event blocks (TS_EVENT_CHUNK events each) over all threads. */

@@ -15,11 +15,11 @@ typedef struct ts_timers ts_timers;
 typedef struct ts_recorder ts_recorder; /* core/recorder.h */
 typedef struct ts_tape ts_tape;
 
-/** Bits of ts_thread.state. A fresh thread is all zero,
- * so the fast path is one compare with READY. */
+/** Bits of ts_thread.state. The state of a new thread is 0. A call takes the fast path if the state
+ * equals READY, which is one comparison. */
 enum {
-    TS_THREAD_READY = 1,
-    TS_THREAD_TIMING = 2,
+    TS_THREAD_READY = 1,     /* ts_thread_init() has run */
+    TS_THREAD_TIMING = 2,    /* timers are on, or a profile records */
     TS_THREAD_RECORDING = 4, /* a profile records; only together with TIMING */
     TS_THREAD_DETAIL = 8     /* the profile times parts of calls; only together with RECORDING */
 };
@@ -65,7 +65,7 @@ struct ts_thread {
     ts_block *scope; /* innermost of blocks */
     ts_heap *heap;
     ts_timers *timers;
-    uint64_t seq; /* Lamport clock of autograd nodes */
+    uint64_t seq; /* seq of the newest autograd node that the thread made (autograd/node.h) */
     ts_rng_state rng;
     ts_device device; /* default device of factory functions */
     struct ts_workspace *workspace; /* memory for captured calls (core/device.h), or NULL */
@@ -75,7 +75,7 @@ struct ts_thread {
     uint64_t serial; /* serial number of the last scope entered */
     ts_block root;
     ts_thread *next, **link; /* list of live threads */
-    int id;
+    int id; /* number of the thread, from 0 in the order of first use of the library */
 };
 
 extern _Thread_local ts_thread ts_tls __attribute__((tls_model("initial-exec")));
@@ -96,10 +96,12 @@ TS_INLINE ts_thread *ts_thread_self(void)
         ts_thread_init(thread);
     return thread;
 }
-/** Opens the root block of a thread; ends all open blocks. */
+/** Opens the root block of a thread. */
 void ts_blocks_begin(ts_thread *thread);
+/** Ends all open blocks of a thread, when it ends. */
 void ts_blocks_end(ts_thread *thread);
-void ts_scopes_from_environment(void); /* TS_DEBUG */
+/** Reads the environment variable TS_DEBUG. */
+void ts_scopes_from_environment(void);
 void ts_scopes_remove(void);
 /** Calls visit for each live thread under the list's lock. */
 void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx);

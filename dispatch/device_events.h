@@ -1,14 +1,15 @@
-/** @file device_events.h  Times of device work by events around calls, for a backend that cannot
- * record its work. */
+/** @file device_events.h  Times of device work for a backend that cannot record its work itself.
+ * Events before and after each kernel call delimit an interval, which counts as one work. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_DEVICE_EVENTS_H
 #define TS_DISPATCH_DEVICE_EVENTS_H
 
 #include "include/tessera/backend.h"
 
-/** True if events are available and recording has begun. */
+/** Begins recording. False if the backend has no events that measure time. */
 bool ts_device_events_begin(const ts_backend *backend);
-/** Ends the calling thread's interval. kernel: begins the next one, with the tag `tag`. */
+/** Ends the calling thread's interval, if one is open. If `kernel`, begins the next interval, with
+ *  the tag `tag`. */
 void ts_device_events_tag(const ts_backend *backend, uint64_t tag, bool kernel);
 /** Drops the intervals recorded so far. */
 void ts_device_events_drop(void);

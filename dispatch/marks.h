@@ -1,5 +1,5 @@
-/** @file marks.h  Changes of scopes in a profile, with their times; rows of fused groups and of
- * graphs. */
+/** @file marks.h  Marks of a profile, which record when threads change their scopes; and the
+ * profile's rows for fused groups and device graphs. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_MARKS_H
 #define TS_DISPATCH_MARKS_H
@@ -7,6 +7,7 @@
 #include "dispatch/record.h"
 #include "include/tessera/backend.h"
 
+/** Most marks of a recording; later marks are lost. */
 enum { TS_MARKS_MOST = 1 << 16 };
 
 /** The thread is in `scope` from `tick` on. */
@@ -29,6 +30,7 @@ const ts_mark *ts_marks(int64_t *count, int64_t *lost);
 /** Begins a call of a fused group. Returns a token for ts_timer_group_leave(); NULL if no profile
  *  records, or while the thread captures a graph. */
 void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int count);
+/** Ends the call that the token stands for; NULL is allowed. */
 void ts_timer_group_leave(ts_thread *thread, void *token);
 
 /** The row and the work of a part of a graph. */

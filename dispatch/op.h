@@ -95,8 +95,8 @@ struct ts_plan {
                                do not set it, so a reader sets it to 0 before the rule runs */
     uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
                                results as for their f32 copies. A reader sets it to 0, as `rows` */
-    ts_meta ret[TS_MAX_RETS];
-    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS];
+    ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
+    int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* room for these sizes, unless they are borrowed */
     int64_t dim;            /* the dim along which the op works */
     union {                 /* numbers that the shape rule passes to the kernel, by family */
         struct {

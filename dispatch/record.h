@@ -50,15 +50,15 @@ typedef enum ts_part {
 enum { TS_PART_KERNELS, TS_PART_LAYERS, TS_PART_OUTSIDE, TS_PART_COUNT };
 
 enum {
-    TS_TALLY_CHUNK = 128,
-    TS_TALLY_CHUNKS = 72,
-    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* rows by shape; further classes share one row per op
-                                              and layer */
-    TS_STEPS_MOST = 65536,
-    TS_SCOPES_MOST = 4096
+    TS_TALLY_CHUNK = 128,  /* rows per chunk of a table */
+    TS_TALLY_CHUNKS = 72,  /* most chunks of a table */
+    TS_TALLY_SHAPED = 64 * TS_TALLY_CHUNK, /* most rows by shape; further classes share one row per
+                                              op and layer */
+    TS_STEPS_MOST = 65536, /* most steps that a recording keeps */
+    TS_SCOPES_MOST = 4096  /* most scopes that the process can name */
 };
 
-enum { TS_EVENT_LAYERS = 4 };
+enum { TS_EVENT_LAYERS = 4 }; /* most layers of an event */
 
 /** One call in a trace. Layers after the fourth are merged into the fourth. enter and leave are
  *  ticks since `begin`, shifted right by `shift` if the call takes 2^32 ticks or more. */
@@ -131,6 +131,7 @@ void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PAR
 void ts_tally_clear(ts_tally_table *r);
 /** Adds the rows of an ended thread; false if out of memory, some rows are then missing. */
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
+/** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
 /** Begins an event for a call, or a lower layer in the event of the running call. Returns the
  *  previous value of r->open, to be passed to ts_event_end() as `before`. now: in ticks. */
@@ -163,6 +164,7 @@ typedef struct ts_scope_name {
 
 /** The scope `name` inside of `parent`; `parent` if there are too many scopes. */
 uint32_t ts_scope_named(uint32_t parent, const char *name);
+/** Name and parent of a scope. */
 ts_scope_name ts_scope_get(uint32_t scope);
 enum { TS_SCOPE_DEPTH = 16 };
 /** Writes the path of `scope`, outermost first, to chain; keeps the innermost TS_SCOPE_DEPTH

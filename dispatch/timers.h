@@ -16,6 +16,7 @@ ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 /** Starts counting time for the backward engine, which runs outside of calls. Returns a token for
  *  ts_timer_leave(). */
 void *ts_timer_enter(ts_thread *thread);
+/** Stops counting the time that the ts_timer_enter() with this token started. */
 void ts_timer_leave(ts_thread *thread, void *token);
 
 /** The number of the innermost scope of the thread's profile; 0: none, or no profile records. */

@@ -27,9 +27,10 @@ enum {
 _Static_assert(ENGINE == BESIDE * TS_KEY_COUNT, "rows of a profile name these by op and key");
 
 struct ts_timers {
-    cell *running;
-    _Atomic int64_t last; /* tick of the last stamp */
-    _Atomic int64_t begun;
+    cell *running;         /* the cell that gets the time since the last stamp */
+    _Atomic int64_t last;  /* tick of the last stamp */
+    _Atomic int64_t begun; /* tick from which the thread's wall time counts; pauses of the
+                              timers move it forward */
     ts_timers *next; /* list of ended threads' timers */
     int64_t period;  /* timing period of this thread's last stamp; 0: no stamp since the reset */
     int64_t reset;   /* ts_timing.reset at the last stamp; if it is older, the cells are ignored */

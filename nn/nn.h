@@ -11,8 +11,8 @@
 typedef struct ts_member {
     char *name;
     ts_tensor *tensor; /* owned reference; NULL for a child */
-    ts_tensor **tensor_slot;
-    ts_module *child;
+    ts_tensor **tensor_slot; /* the caller's variable that holds the tensor; NULL: none */
+    ts_module *child;  /* owned; NULL for a tensor */
     ts_member_kind kind;
 } ts_member;
 

@@ -40,6 +40,7 @@ TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 {
     return f->keys == TS_KEYSET(TS_KEY_CPU) && !(f->thread->exclude & TS_BACKEND_KEYS);
 }
+/** The slow part of ts_check_devices(). */
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
  * Checks that all tensor arguments are on one device, and stores it in *device. TS_ERR_DEVICE.

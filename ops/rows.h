@@ -5,7 +5,9 @@
 
 #include "dispatch/op.h"
 
+/** Work of a view: none. */
 ts_work ts_cost_alias(const ts_frame *f);
+/** Work of an op with ts_op_info.each operations per element of its largest tensor. */
 ts_work ts_cost_each(const ts_frame *f);
 
 /* NONE in a row declares a function without a definition; table.c replaces it by NULL */

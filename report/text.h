@@ -22,6 +22,7 @@ typedef struct ts_text {
     bool failed; /**< an allocation or a format failed */
 } ts_text;
 
+/** Append to *text: `size` bytes; a string; a string `times` times. */
 void ts_text_append(ts_text *text, const char *bytes, size_t size);
 void ts_text_string(ts_text *text, const char *string);
 void ts_text_repeat(ts_text *text, const char *string, int times);

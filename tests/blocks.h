@@ -1,7 +1,7 @@
 /**
- * @file blocks.h  Selects the allocator of a test case: malloc or the library's own. Call it at the
- * start of the case, before the process has allocated a block, because a block must be freed by the
- * allocator that made it.
+ * @file blocks.h  Functions that select the allocator of a test case: malloc or the library's own.
+ * A case calls one of them at its start, before the process has allocated a block, because a block
+ * must be freed by the allocator that made it.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_BLOCKS_H

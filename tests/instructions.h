@@ -16,9 +16,9 @@
 #include "tests/harness.h"
 
 /**
- * Instructions between the start of the body and its end in a forked child, with the few of the
- * counting itself, always the same ones; -1 where a process may not trace its child. Run one-time
- * initialisation before the count.
+ * Number of instructions that body(ctx) executes in a forked child, plus a small constant number
+ * for the counting itself. -1 if a process may not trace its child here. Run one-time
+ * initialisation before the call, so that it is not counted.
  */
 static inline long ts_instructions(void (*body)(void *ctx), void *ctx)
 {

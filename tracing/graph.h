@@ -25,12 +25,14 @@ typedef struct ts_array {
     uint32_t count, room;
 } ts_array;
 
+/** The slow part of ts_array_reserve(). */
 bool ts_array_grow(ts_array *a, uint32_t n, size_t item);
 /** Makes room for n more items of `item` bytes; false if out of memory: the array is unchanged. */
 TS_INLINE bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
 {
     return TS_LIKELY(n <= a->room - a->count) || ts_array_grow(a, n, item);
 }
+/** Frees the items. *a must not be used afterwards without being set to {0}. */
 void ts_array_free(ts_array *a, size_t item);
 /** Appends an item to an array with reserved room; evaluates to the item's address. */
 #define TS_PUSH(array, type) ((type *)(array).data + (array).count++)
@@ -43,16 +45,16 @@ typedef struct ts_graph_value {
     ts_device device;
     uint32_t slot;    /* index of the input or capture; for a result, its node */
     uint32_t storage; /* index of its storage */
-    uint32_t before;  /* previous value of the same storage, + 1; 0: none */
+    uint32_t before;  /* index + 1 of the previous value of the same storage; 0: none */
     uint32_t ints;    /* index in graph.ints of ndim sizes, then ndim strides in elements */
-    uint32_t last;    /* last node that uses the value, + 1; 0: none; UINT32_MAX: an output. Set by
-                         ts_graph_finish() */
+    uint32_t last;    /* index + 1 of the last node that uses the value; 0: none; UINT32_MAX: an
+                         output. Set by ts_graph_finish() */
     int64_t offset;   /* bytes from the start of the storage */
 } ts_graph_value;
 
 /** A storage, which values share. */
 typedef struct ts_graph_storage {
-    uint32_t newest;  /* newest value, + 1 */
+    uint32_t newest;  /* index + 1 of its newest value; 0: none */
     uint32_t version; /* version after the last recorded write; used by the recorder */
     uint8_t source;   /* ts_source of its first value */
     bool written;     /* a recorded call has written to it */
@@ -97,7 +99,8 @@ enum {
     TS_NODE_RNG_ABSOLUTE = 4, /* rng is a whole state, not an offset in the trace's stream */
     TS_NODE_RANDOM = 8,       /* draws random numbers; rng is set */
     TS_NODE_AUTOCAST = 16,    /* a cast that AUTOCAST inserted */
-    TS_NODE_AGAIN = 32        /* in a plan: makes an earlier call again (compile/recompute.c) */
+    TS_NODE_AGAIN = 32        /* in a plan: recomputes a result of an earlier call
+                                 (compile/recompute.c) */
 };
 
 typedef struct ts_graph_node {
@@ -106,7 +109,7 @@ typedef struct ts_graph_node {
                              whole state if absolute */
     ts_id rets[TS_MAX_RETS];
     uint32_t args;        /* index in graph.args of the first of nargs arguments */
-    uint32_t parent;      /* enclosing region, + 1; 0: none */
+    uint32_t parent;      /* index + 1 of the enclosing region; 0: none */
     uint32_t end;         /* REGION: index of the node after its last part; in a plan: number of the
                              recorded call */
     uint32_t name;        /* REGION: index in graph.text */
@@ -225,6 +228,7 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers);
 
 /** Writes a node as text, without an end of line. */
 void ts_graph_write_node(const ts_graph *g, const ts_graph_node *n, FILE *out);
+/* The formats of ts_graph_write(). */
 ts_status ts_graph_write_text(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_dot(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_json(const ts_graph *g, FILE *out);

@@ -114,9 +114,9 @@ static void set(const channel_call *c, void *list, int64_t i, double x)
         ((float *)list)[i] = (float)x;
 }
 
-/** Sets *apart to the sum of the deviations from m, and *squares to the sum of their squares, of the
- * elements of channels first to first + width - 1 in samples from to to - 1. The squares of a piece
- * are those from its mean plus n (its mean - m)^2. Returns the number of elements. */
+/** Sets *apart to the sum of deviations from m, and *squares to the sum of their squares, over the
+ * elements of channels first to first + width - 1 in samples from to to - 1. A piece of n elements
+ * has the squares about its own mean plus n (its mean - m)^2. Returns the number of elements. */
 static double add_pieces(const channel_job *job, int64_t from, int64_t to, int64_t first,
                          int64_t width, double m, double *apart, double *squares)
 {

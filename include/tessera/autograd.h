@@ -70,6 +70,7 @@ typedef struct ts_node ts_node;
 /** Called when the gradient of a tensor is complete. Returns the gradient to propagate: grad, or a
  *  replacement with its sizes and dtype. NULL is an error. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
+/** Handle of a hook of a tensor or a node, with which the program removes the hook. */
 typedef struct ts_hook ts_hook;
 /** Adds a hook to a tensor that requires grad; fn gets payload. The handle *out (out may be NULL)
  *  is valid until ts_hook_remove(), or until t's node is freed. Hooks may add and remove hooks,
@@ -217,7 +218,7 @@ TS_API void ts_anomaly_enable(bool on);
 /** True while anomaly mode is on. */
 TS_API bool ts_anomaly_enabled(void);
 
-/* ------------------------------------------------------------- activations computed again ---- */
+/* --------------------------------------------------------------- activation checkpointing ---- */
 
 /** A part of a forward pass: computes m outputs from n inputs and from tensors that ctx refers to.
  *  Each run must call the same ops. */

@@ -312,7 +312,8 @@ TS_API ts_status ts_backend_open(const char *name, ts_key *key);
 
 /** Counters of a backend since the process began. */
 typedef struct ts_backend_stats {
-    uint64_t round_trips;  /**< calls that ran on the CPU because the backend has no kernel */
+    uint64_t round_trips;  /**< calls that ran on the CPU because the backend has no kernel for
+                                them */
     uint64_t bytes_in;     /**< bytes copied from the host, round trips included */
     uint64_t bytes_out;    /**< bytes copied to the host, round trips included */
 } ts_backend_stats;

@@ -54,9 +54,9 @@ typedef struct ts_compile_opts {
                              function instead and compares. After a difference the function is never
                              replayed again, and the log's topic "warning" gets one line. 0: no
                              comparisons */
-    int64_t recompute;  /**< if a plan needs more than this many bytes at a time, values that cheap
-                             calls made are computed again where that lowers the peak. 0: 4 GiB;
-                             -1: never */
+    int64_t recompute;  /**< limit in bytes: if a plan needs more memory at a time, results of cheap
+                             calls are recomputed when needed instead of kept, where that lowers the
+                             peak. 0: 4 GiB; -1: never */
 } ts_compile_opts;
 
 /**
@@ -183,8 +183,8 @@ typedef struct ts_compile_stats {
     double kernel_ms;   /**< time spent compiling and reading these kernels, ms */
     int64_t peak;       /**< newest plan: largest number of bytes that its values need at a time,
                              without tensors that exist before the call */
-    int64_t kept_peak;  /**< the same for the plan that computes no value again */
-    int64_t recomputed; /**< newest plan: calls that are made again (option recompute) */
+    int64_t kept_peak;  /**< the peak in bytes without recomputation */
+    int64_t recomputed; /**< newest plan: recomputed calls (option recompute) */
 } ts_compile_stats;
 /** Returns the counters; all zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);

@@ -87,8 +87,8 @@ static inline void ts_prof_leave_block(const bool *entered)
 /** Ceilings of this machine, measured with the number of threads that ops use. */
 typedef struct ts_prof_machine {
     size_t size; /**< sizeof(ts_prof_machine), set by the caller */
-    char name[64];
-    int threads;
+    char name[64];                 /**< name of the processor or device */
+    int threads;                   /**< number of threads of the measurement */
     double gemm_flops;             /**< FLOP/s of an f32 matrix product */
     double vector_flops;           /**< FLOP/s of f32 multiplications and additions, not fused */
     double bytes_at[TS_PROF_CURVE]; /**< buffer sizes, bytes */

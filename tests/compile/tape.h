@@ -206,7 +206,7 @@ enum { INSIDE = 64, INSIDE_FLOATS = 1024 };
 static int groups_run;               /* groups run so far */
 static int calls_run;                /* calls in these groups */
 static bool refuses_groups;
-static int new_kernels;              /* number of next groups that report a compilation */
+static int new_kernels;              /* number of following groups that report a compilation */
 
 static ts_status describe(ts_frame *f, ts_kernel kernel, task *t)
 {

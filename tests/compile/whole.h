@@ -183,8 +183,9 @@ static ts_status run_whole_group(void *state, int index, const ts_group_call *ca
     *report = (ts_group_report){.launches = 1};
     return TS_OK;
 }
-static int longest_epilogue = 8; /* calls that a product takes */
-/** Takes any call that groups do not take as a product. */
+static int longest_epilogue = 8; /* most calls in the epilogue of a product */
+/** The mock's epilogue_cost: any calls are a product with an epilogue of at most longest_epilogue
+ *  calls, at no cost. */
 static int64_t cost_whole(void *state, const ts_group_call *calls, int count)
 {
     (void)state;

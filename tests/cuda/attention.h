@@ -11,7 +11,8 @@
 /* Kinds of attention kernels: 0 all, 1 no newer than sm_80, 2 plain. TENSOR_CORES counts those with
  * tensor cores, for tests of halves on tensor cores. */
 enum { TENSOR_CORES = 2, KERNELS = 3 };
-/** Restricts the backend to kernels of a kind. Call it before the backend is opened. */
+/** Restricts the backend to attention kernels of kind `which`. Call it before the backend is
+ *  opened. */
 void keep_to(int which);
 
 /** Memory layout of the (B, H, S, D) operands. */

@@ -14,8 +14,8 @@ typedef struct row_program {
     int kind;
     int64_t batch, rows, columns;
     ts_dtype dtype;
-    double shift;
-    bool exact; /* computed in f64, without casts */
+    double shift; /* added to a number among the arguments; changes from call to call */
+    bool exact;   /* the function skips its casts, for a reference in f64 */
 } row_program;
 
 static const char *const row_kinds[ROW_KINDS] = {

@@ -90,9 +90,9 @@ typedef struct hand {
     int nobject_places;
     int *descriptors[16];
     int ndescriptors;
-    char folder[80];
-    bool used_folder;
-    int files;
+    char folder[80];  /* path of the row's folder */
+    bool used_folder; /* it may contain files, so it is emptied with the row */
+    int files;        /* number in the name of the newest file, 0 to 99 */
 
     /* calls that have not returned: one, and the calls that callbacks make inside it */
     struct {
@@ -139,6 +139,9 @@ void give_up_tensors(void);
 bool places_are_empty(void);
 void forget_places(void);
 
+/* Each draw_ function draws an argument of its type and adds it to the text of the call, with the
+ * name `argument`. */
+/** Draws the number of members of the call's lists, which drawn_count() passes as an argument. */
 void draw_count(void);
 int64_t drawn_count(const char *argument);
 ts_tensor *draw_tensor(const char *argument);
@@ -259,10 +262,13 @@ ts_vjp_rule draw_rule(const char *argument);
 
 extern bool in_world;   /* in a separate process, where global state may change */
 
+/** Adds to the text of the call. */
 __attribute__((format(printf, 1, 2))) void say(const char *format, ...);
 /** Begins an argument: ", name=". */
 void say_name(const char *argument);
 void say_tensor(const ts_tensor *t);
+/** Reports a defect of the library with the text of the call, and ends the process unless the run
+ *  was started to keep going. */
 __attribute__((format(printf, 1, 2))) void finding(const char *format, ...);
 /** Makes a random call inside a callback of another call. */
 void nested_call(void);

@@ -26,7 +26,7 @@ static inline const char *own_cache(void)
     return folder;
 }
 
-/** Removes that folder. */
+/** Removes the folder of own_cache(). */
 static inline void end_cache(void)
 {
     char command[128];

@@ -59,7 +59,7 @@ TS_API ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_
 /** Options of ts_mlp_new(); zero is default. */
 typedef struct ts_mlp_opts {
     size_t size;                            /**< sizeof(ts_mlp_opts) */
-    bool no_bias;
+    bool no_bias;                           /**< neither linear layer has a bias */
     double dropout;                         /**< probability, after the second layer */
     ts_tensor *(*activation)(ts_tensor *x); /**< NULL: ts_gelu */
 } ts_mlp_opts;

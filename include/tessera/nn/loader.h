@@ -30,7 +30,7 @@ typedef struct ts_loader_opts {
                             tokens only */
     double from, to;   /**< range as fractions of the file or of the dataset, 0 <= from <= to <= 1;
                             both 0: all of it */
-    uint64_t seed;
+    uint64_t seed;     /**< determines, with the epoch, the order of the samples */
     bool in_order;     /**< no shuffling and no offset, for validation */
     bool no_thread;    /**< prepare batches in the caller's thread */
     /** Flag that a signal handler sets, or NULL. While the flag is not 0, ts_loader_next() waits at

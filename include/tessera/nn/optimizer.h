@@ -115,8 +115,8 @@ typedef struct ts_named_number {
     char name[48];
     double value;
 } ts_named_number;
-/** Writes the numbers of the groups, initial_lr included, to out, at most `room`. Returns how many
- *  numbers there are. */
+/** Writes the hyperparameters of all groups, and for each group "initial_lr", the lr with which it
+ *  was added, to out, at most `room` numbers. Returns how many numbers there are in total. */
 TS_API int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room);
 /** Sets a number by its name; TS_ERR_INDEX for an unknown name. */
 TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value);
@@ -157,8 +157,8 @@ typedef struct ts_schedule {
 
 /** The factor at step 0, 1, ...; NAN for NULL and, after the warmup, for an unknown kind. */
 TS_API double ts_schedule_at(const ts_schedule *schedule, int64_t step);
-/** Sets each group's lr to its initial lr times the factor. TS_ERR_VALUE if the factor is negative
- *  or NaN; TS_ERR_NULL. */
+/** Sets each group's lr to its initial lr (with which the group was added) times the factor at
+ *  `step`. TS_ERR_VALUE if the factor is negative or NaN; TS_ERR_NULL. */
 TS_API ts_status ts_schedule_apply(const ts_schedule *schedule, ts_optimizer *o, int64_t step);
 
 TS_END_DECLS
