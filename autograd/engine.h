@@ -79,9 +79,10 @@ struct ts_vjp_call {
 ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts_end *end,
                         ts_tensor *g, const ts_places *at);
 /**
- * Finishes the pending parts of node n's results. If n is a view, the parts become parts of the
- * view's argument; otherwise they are added to `grads`. The gradient of a view of a view therefore
- * costs the size of the inner part only.
+ * Finishes the pending parts of node n's results and frees `all`. If n is a view, the parts become
+ * parts of the view's argument where possible: no hook, capture or whole gradient needs them in one
+ * tensor, and their positions in the argument have constant strides. Other parts are added to
+ * `grads`. The gradient of a view of a view therefore costs the size of the inner part only.
  */
 ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads);
 void ts_pieces_free(ts_pieces *all);
@@ -101,8 +102,9 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
                         ts_capture *captures, int ncaptures);
 
 /**
- * Enter and leave user code in a node's rule. The node is unlocked meanwhile, so other runs (its
- * guests) may run the rule; saved tensors are freed after the last guest has left.
+ * Enter and leave user code in a node's rule. The node is unlocked meanwhile and counts the run as
+ * a guest. Other runs may then run the rule, unless this run frees the saved tensors. They are
+ * freed after the last guest has left.
  */
 TS_COLD void ts_inside_enter(ts_run *run, ts_inside *in);
 TS_COLD void ts_inside_leave(ts_inside *in);
@@ -124,7 +126,8 @@ ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 ts_task *ts_run_schedule(ts_run *run, ts_node *node);
 /**
  * Calls visit once for root and for each node that visit schedules with ts_run_schedule(); a node
- * comes after all its consumers. A status other than TS_OK ends the walk and is returned.
+ * comes after all its consumers. number: index of the node's task in walk->tasks; 0 for root. A
+ * status other than TS_OK ends the walk and is returned.
  */
 ts_status ts_engine_walk(ts_node *root,
                          ts_status (*visit)(ts_run *walk, ts_node *node, uint32_t number,
@@ -142,7 +145,7 @@ void ts_break_cycle(ts_node *history);
 TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);
 
 /** TS_ERR_AUTOGRAD if one of the n gradients holds NaN or infinity; the error says "`what` i is
- *  NaN" with the gradient's index i. */
+ *  NaN" or "`what` i is Inf" with the gradient's index i. */
 TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,
                                    const char *what);
 /** Adds the node's forward call to the error on record. */

@@ -19,7 +19,8 @@ struct ts_vjp {
 typedef struct ts_places {
     int64_t offset, strides[TS_MAX_DIMS]; /* >= 0; the stride of a dim of size 1 is unused */
 } ts_places;
-/** True if the strides prove that no two elements share a position. May be false otherwise. */
+/** True if the strides prove that no two elements share a position. A false result proves
+ *  nothing. */
 bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
 
 /** Strides and offset in the storage, in elements, of saved argument i, a tensor. A write to the

@@ -121,7 +121,8 @@ typedef enum ts_origin {
     TS_ORIGIN_GRADIENT /* the storage of leaf `at`'s gradient, or of variable `at`'s tensor */
 } ts_origin;
 
-/** A storage that a call uses: those of the plan by number, then storages that no call touched. */
+/** A storage that a replay needs. `holders` lists the plan's storages by number, then storages of
+ *  gradients and outputs that no call of the plan uses. */
 typedef struct ts_holder {
     ts_storage *storage; /* FIXED: one reference */
     uint32_t at;         /* INPUT, GRADIENT: index of the input or leaf */
@@ -223,7 +224,8 @@ bool ts_replay_add_fixed(ts_repeat *p);
 /** True if p->fixed contains s. */
 bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
 /** True if two calls of one plan are equal. Otherwise *varies tells whether later calls will differ
- *  too, and `why` receives the difference. */
+ *  too, and `why` receives the difference. Completes *now: some
+ *  origins and outputs follow only from two calls. */
 bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now, bool *varies,
                       char *why, size_t size);
 /** Number of listed ts_repeats that hold a reference to s. */
@@ -231,10 +233,10 @@ int32_t ts_replays_hold(const ts_storage *s);
 /** Adds p to the list that ts_replays_hold() searches; ts_replay_free() removes it. */
 void ts_replay_list(ts_repeat *p);
 
-/** Compares the recorded call with the previous call of its plan and makes it the plan's summary.
- *  Takes over `call`, which is NULL for a call that cannot be replayed. Returns `status`, the
- *  call's status; or TS_ERR_STATE if the function was compiled with replay and fullgraph and the
- *  call can have no replay. */
+/** Compares `call`, the summary of the recorded call, with the previous call of its plan, and makes
+ *  `call` the plan's summary. Takes over `call`; NULL: the call cannot be replayed. Returns
+ *  `status`, the call's status; or TS_ERR_STATE if the function was compiled with replay and
+ *  fullgraph and the call can have no replay. */
 ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_status status);
 /** True if the plan may be replayed when its guards hold. */
 bool ts_replay_is_granted(const ts_exec *e);

@@ -19,7 +19,8 @@
  * pointwise_bad_input; `build/tests/test_samples pointwise` runs them. A reference reads r->a[i]
  * (x, sizes, i, d, …) and writes to the memory of ref_ret(); it must not call the library.
  * The tolerance of a result with expected value w is c · eps(dtype) · √depth · max(|w|, scale);
- * with c = 0 the result must equal w rounded to the dtype, including the sign of zero.
+ * with c = 0 the result must equal w rounded to the dtype, including the sign of zero. Large cases
+ * have a wider tolerance (LARGE_FACTOR in drive.h).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CONFORMANCE_SAMPLE_H

@@ -2,9 +2,9 @@
  * @file hooks.h  Functions that lower rooms call and upper rooms install. A room is a top-level
  * folder of the library; docs/architecture.md lists the rooms.
  *
- * Each room's install function sets its own members. init.c calls the install functions before the
- * first use of the library. If one fails, no operators are registered, so no call reaches a NULL
- * member.
+ * Each room's install function sets the members of its room, except profile_ended. init.c calls the
+ * install functions before the first use of the library. If one fails, no operators are registered,
+ * so no call reaches a NULL member.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_HOOKS_H
@@ -17,7 +17,8 @@
 typedef struct ts_storage ts_storage;
 
 typedef struct ts_hooks {
-    /** profile/device_ceilings.c: called when a profile has stopped recording; may be NULL. */
+    /** profile/device_ceilings.c: called when a profile has stopped recording. NULL until the first
+     *  ts_prof_start(), which sets it. */
     void (*profile_ended)(void);
     /** dispatch/memory_log.c: adds a storage whose data was just allocated to the profile's log of
      *  memory. */
@@ -32,8 +33,9 @@ typedef struct ts_hooks {
     /** ops/copy.c: copies values between tensors of the same sizes, of any dtypes and devices;
      *  counts as a write of op. */
     ts_status (*copy_into)(ts_tensor *destination, ts_tensor *source, uint16_t op);
-    /** ops/copy.c: runs a call whose argument `arg` is not on the kernel's device; arg = nargs
-     *  means a destination that the caller passed. */
+    /** ops/copy.c: handles a call whose argument `arg` is not on the kernel's device: runs copies
+     *  and transfers between devices, and returns TS_ERR_DEVICE for other ops. arg = nargs means a
+     *  destination that the caller passed. */
     ts_status (*across)(ts_frame *f, int arg);
     /** autograd/node.c: releases a tensor's node and gradient. */
     void (*release_history)(ts_tensor *t);

@@ -2,7 +2,8 @@
  * @file device_times.h  Times of device work (kernels, copies, memsets) while a profile records.
  *
  * The backend records its work; each piece carries the tag that the queuing thread had set. A tag
- * contains a row of the profile and a step, so work is assigned to rows by tag, not by time.
+ * contains a row of the profile and a step, so work is assigned to rows by tag, not by time. If the
+ * backend cannot record, events time its calls instead (device_events.h).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_DEVICE_TIMES_H
@@ -22,9 +23,9 @@ TS_INLINE int64_t ts_tag_step(uint64_t tag) { return (int64_t)(tag & ((1 << TS_T
 /** True if the tag is of the current recording, not of one before a reset. */
 bool ts_tag_is_current(uint64_t tag);
 
-/** Starts recording on the first loaded backend that has a device and profile_begin(). If none can
- *  start, ts_device_times() returns the reason as a note. Call it before ts_timers_record(true);
- *  ts_timers_record(false) ends it. */
+/** Starts recording on the first loaded backend that has a device and profile_begin(). If that
+ *  function fails, events time the backend's calls; ts_device_times() returns the reason as a note.
+ *  Call it before ts_timers_record(true); ts_timers_record(false) ends it. */
 void ts_device_times_begin(void);
 /** Starts recording on `backend`, which was loaded while a profile records, unless another backend
  *  records already. NULL is allowed. */
@@ -78,7 +79,7 @@ TS_INLINE void ts_device_times_scope(const ts_thread *thread, const char *name)
         ts_device_times_open_scope(name);
 }
 /** The work of the last recording, valid until the next one begins; count is 0 if there is none.
- *  *note: the error that prevented recording, or "". */
+ *  *note: the error of the backend's recording, also if events replaced it; "": none. */
 const ts_device_record *ts_device_times(const char **note);
 /** The first device of the backend that made the last recording; the CPU if none did. */
 ts_device ts_device_of_times(void);

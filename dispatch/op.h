@@ -94,7 +94,8 @@ struct ts_plan {
                                dims that form a row, plus TS_ROWS_SUMMED or not. Rules of other ops
                                do not set it, so a reader sets it to 0 before the rule runs */
     uint16_t widens;        /* bit i: list argument i may have bf16 and f16 members, with the same
-                               results as for their f32 copies. A reader sets it to 0, as `rows` */
+                               results as for their f32 copies. A reader sets it to 0 before the
+                               rule runs, like `rows` */
     ts_meta ret[TS_MAX_RETS]; /* sizes, dtypes and devices of the results */
     int64_t buffer[TS_MAX_RETS][TS_MAX_DIMS]; /* room for these sizes, unless they are borrowed */
     int64_t dim;            /* the dim along which the op works */
@@ -115,8 +116,9 @@ struct ts_plan {
         int32_t i32;
         uint8_t u8;
         uint16_t u16;
-    } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype; the CPU's loops over halves
-                                   replace those that stay f32 (ts_pointwise) by f32 */
+    } scalars[TS_MAX_OPERANDS]; /* scalar operands in the compute dtype. If that is bf16 or f16, the
+                                   CPU's loops overwrite scalars that are not rounded (see
+                                   ts_pointwise) with their f32 values */
 };
 
 /** A kernel calls this if it fails before its first write, so that no destination's version is

@@ -15,18 +15,19 @@ ts_status ts_fail_unknown_op(const char *what, const char *name);
  *  of publishing. */
 void ts_registry_begin(void);
 ts_status ts_registry_end(ts_status status);
-/** Sets the gradient rule of an op, which need not be registered yet. The rule must live as long as
- * the process. In a transaction. */
+/** Sets the gradient rule of an op, which need not be registered yet. Call it in a transaction. The
+ *  rule must stay valid until the process ends. */
 ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
 /** The slot of an op without a kernel on the backend: TS_ERR_UNSUPPORTED with a hint. */
 ts_status ts_missing_kernel(ts_frame *f);
-/** Index of the first argument with a tensor on another backend than f->key, or on another device
- *  than the tensors before it; f->nargs if it is a destination; -1 if there is none. 0-dim CPU
- *  tensors are allowed. */
+/** Finds a tensor on another backend than f->key, or on another device than the tensors before it.
+ *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. Arguments may
+ *  be 0-dim CPU tensors. */
 int ts_find_far(const ts_frame *f);
-/** The to_device kernel of every backend: makes the source contiguous on its own device, then
- *  copies the bytes. */
+/** The to_device kernel of every backend. Packs a strided source on its own device, copies the
+ *  bytes, and unpacks them into a strided destination. Copies only the bytes if source and
+ *  destination are both dense and channels-last. */
 ts_status ts_transfer(ts_frame *f);
 /** Handles a call that a backend's kernel does not support: runs the fallback, or records an
  *  error. */

@@ -90,8 +90,8 @@ typedef struct ts_exposed {
 typedef struct ts_device_part {
     char source[32]; /* timing library, such as CUPTI; "": no times */
     char note[160];  /* reason why there are no times, or "" */
-    int64_t kernels, copies, lost; /* numbers of works; copies include memsets; lost: without a
-                                      record */
+    int64_t kernels, copies, lost; /* number of kernels; of copies and memsets; of kernels, copies
+                                      and memsets without a record */
     int64_t untagged; /* number of kernels and copies that belong to no row */
     double busy_ns, idle_ns, untagged_ns; /* of all steps if there are steps, else of the recording;
                                              untagged_ns: always of the recording */
@@ -203,7 +203,7 @@ static inline double ts_profile_time(const ts_profile *p)
 }
 /** "data", "forward", "backward", "optimizer" or "other". */
 const char *ts_entry_phase(const ts_entry *e);
-/** Sorts the entries by self time, largest first. */
+/** Sorts the entries by device time, then by self time of the host, largest first. */
 void ts_profile_sort(ts_profile *p);
 
 /** Writes text as a JSON string, quoted and escaped. */

@@ -23,5 +23,5 @@ VEC_FN void S(store_some)(T *p, V v, int64_t left)
         F(store_n)(p, v, left);
 }
 
-/** Logarithm of one number, computed by the vector function so that its bits are the same. */
+/** Logarithm of one number, with the same bits as a lane of the vector function. */
 VEC_FN T S(log_of)(T x) { return F(log)(F(set1)(x))[0]; }

@@ -1,8 +1,8 @@
 /**
  * @file attention_wgmma_queries.cuh
  * Gradients of queries on Hopper in a separate pass, which adds in a fixed order. A block holds a
- * tile of (q, g) and streams tiles of (k, v). A group of four warps owns 64 rows and computes the
- * gradients of scores, which in registers are the left operand of the product for dq.
+ * tile of (q, g) and streams tiles of (k, v). A group of four warps owns 64 rows. It computes the
+ * gradients of the scores in registers and uses them as the left operand of the product for dq.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ATTENTION_WGMMA_QUERIES_CUH
@@ -27,6 +27,7 @@ template <int DEPTH_, int RULES> struct attention_wgmma_queries_shape {
         1024 + 2 * held_bytes + stages * stage_bytes + 8 + tile_ring<stages>::bytes;
 };
 
+/** One block per tile of rows, head and batch. together: see attention_longest_first(). */
 template <class T, int DEPTH, int RULES>
 static __global__ void __launch_bounds__(384, 1)
     attention_wgmma_queries_kernel(const __grid_constant__ attention_call c,

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(LOOP_THREADS)
     any_body<A>(s, fn, std::make_integer_sequence<int, N - 1>());
 }
 
-/** Stores the bits of a host operand in *number as an A. With `wide`, as in loop_number(). */
+/** Stores the bits of a host operand in *number as an A. If `wide` (the kernel computes in halves)
+ * and o.wide, the stored f32 is the argument itself, not rounded to the half first. */
 template <class A>
 __attribute__((noinline)) void any_number(const ts_frame *f, const ts_operand &o, int, bool wide,
                                           double *number)

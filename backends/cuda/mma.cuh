@@ -66,22 +66,22 @@ template <int COLUMNS> struct mma_tile {
         int lane = threadIdx.x % 32;
         read(a, moved(at(lane % 16, lane / 16), row, k));
     }
-    /** Loads rows row to row + 15, columns 16 k to 16 k + 15, as two right operands of mma(), whose
-     * columns are the rows: b[0..1] the first eight rows, b[2..3] the others. */
+    /** Loads rows row to row + 15, columns 16 k to 16 k + 15, as two right operands of mma(). A row
+     * of the tile is a column of an operand. b[0..1]: the first eight rows; b[2..3]: the others. */
     __device__ __forceinline__ void right(uint32_t (&b)[4], int row, int k) const
     {
         int lane = threadIdx.x % 32;
         read(b, moved(at(lane % 8 + lane / 16 * 8, lane / 8 % 2), row, k));
     }
-    /** Loads rows row to row + 15, columns 16 n to 16 n + 15, as two right operands whose depth is
-     * the rows: b[0..1] the first eight columns, b[2..3] the others. */
+    /** Loads rows row to row + 15, columns 16 n to 16 n + 15, as two right operands of mma(). A row
+     * of the tile is a row of an operand. b[0..1]: the first eight columns; b[2..3]: the others. */
     __device__ __forceinline__ void right_transposed(uint32_t (&b)[4], int row, int n) const
     {
         int lane = threadIdx.x % 32;
         read_transposed(b, moved(at(lane % 16, lane / 16), row, n));
     }
-    /** Loads rows row to row + 15, columns 16 m to 16 m + 15, as the left operand whose depth is
-     * the rows. */
+    /** Loads rows row to row + 15, columns 16 m to 16 m + 15, as the left operand of mma(). A row
+     * of the tile is a column of the operand. */
     __device__ __forceinline__ void left_transposed(uint32_t (&a)[4], int row, int m) const
     {
         int lane = threadIdx.x % 32;

@@ -19,8 +19,8 @@ typedef struct ts_cuda_padding {
 bool ts_cuda_is_uneven(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                        const ts_cuda_matrix *c, int64_t batches);
 
-/** Whether a product is faster over padded copies; if so, sets *padding. The answer depends only on
- * dtype, sizes, strides and epilogue. */
+/** True if a product is expected to be faster over padded copies; sets *padding if so. The answer
+ * depends only on dtype, sizes, strides, epilogue and the environment variable TS_CUDA_MATMUL. */
 bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                   const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then,
                   ts_cuda_padding *padding);

@@ -37,8 +37,8 @@ template <class A, class B> struct conditional<false, A, B> {
 template <bool C, class A, class B> using conditional_t = typename conditional<C, A, B>::type;
 } // namespace std
 
-/* The halves, rounded as by cuda_bf16.h and cuda_fp16.h. Two numbers are converted at a time, also
- * if one is 0: on sm_90 the conversion of a single number has an eighth of the rate. */
+/* bf16 and f16, rounded as by cuda_bf16.h and cuda_fp16.h. Even one number is converted as a pair
+ * with 0: on sm_90, converting a single number has an eighth of the rate. */
 struct __nv_bfloat16 {
     unsigned short bits;
 };

@@ -78,7 +78,7 @@ __device__ __forceinline__ void tma_stores_wait()
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-/** Changes the number of registers per thread to COUNT. All four warps of a group must call. */
+/** Change the number of registers per thread to COUNT. All four warps of a group must call them. */
 template <int COUNT> __device__ __forceinline__ void registers_grow()
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -177,8 +177,8 @@ template <class T, int W> struct wgmma;
 
 #define WGMMA(T, W, i, j, k, l, m)                                                                 \
     template <> struct wgmma<T, W> {                                                               \
-        /* d = a b if some is 0, else d += a b. a and b are descriptors by_columns(), or, with */  \
-        /* A_ROWS = 1 or ROWS = 1, by_rows(). */                                                   \
+        /* d = a b if some is 0, else d += a b. a and b are descriptors by_columns(). With */      \
+        /* A_ROWS = 1, a is a descriptor by_rows(); with ROWS = 1, b is. */                        \
         template <int ROWS = 0, int A_ROWS = 0>                                                    \
         static __device__ __forceinline__ void columns(float (&d)[W / 8][4], uint64_t a,           \
                                                        uint64_t b, int some)                       \
@@ -341,7 +341,8 @@ __device__ __forceinline__ void put_transposed(uint32_t slab, const uint32_t (&p
  * Multiplies and rounds accumulators as put_group() does, and stores them in rows `row` to row + 63
  * of a tile of ROWS rows, whose contents the group no longer needs. Then copies the first `rows` of
  * these rows and the first `columns` columns to global memory at `to`, with row stride `step` in
- * elements.
+ * elements. The copy stores 16 bytes at a time: `to` must be 16-byte aligned, and `columns` and
+ * `step` multiples of 8.
  */
 template <class T, int ROWS, int N>
 __device__ __forceinline__ void write_group(uint32_t tile, int row, const float (&x)[N][4],

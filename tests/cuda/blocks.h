@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/** A use of a building block, computed from small whole numbers, of which all sums are exact. */
+/** A check of one building block. Its inputs are small integers, so all sums are exact. */
 typedef struct block_row {
     const char *name;
     int (*run)(void); /* number of elements that differ from the host's result; -1: CUDA reports an

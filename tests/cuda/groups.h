@@ -43,7 +43,8 @@ static inline group_program draw_group(uint64_t seed)
     return p;
 }
 
-/** Input k of a program: its values are the same for the same program. */
+/** Input k of a program. The program determines its dtype and layout. Its values come from the
+ *  thread's generator, so seed the generator to get the same input again. */
 static inline ts_tensor *group_input(const group_program *p, int k, ts_device device)
 {
     static const ts_dtype dtypes[] = {TS_F32, TS_F32, TS_BF16, TS_F16, TS_F64, TS_I64,
@@ -184,8 +185,8 @@ static inline ts_status group_function(void *ctx, ts_tensor *const *in, int n, t
 
 enum { ALIKE_INPUTS = 12 };
 
-/** Input k of a function of the same calls on each input: contiguous, with a size of its own; some
- *  are not 16-byte aligned. */
+/** Input k of alike_function(): contiguous. The program determines its size and dtype, and in some
+ *  programs some inputs are not 16-byte aligned. */
 static inline ts_tensor *alike_input(const group_program *p, int k, ts_device device)
 {
     static const int64_t sizes[] = {1, 3, 8, 100, 768, 4096, 5001, 16387};
@@ -197,8 +198,8 @@ static inline ts_tensor *alike_input(const group_program *p, int k, ts_device de
     return ts_narrow(t, 0, p->seed % 5 == 0 && below(&d, 2), n);
 }
 
-/** The ts_trace_fn of the same drawn calls on each input; ctx is a group_program. Some programs
- *  write inputs in place. */
+/** A ts_trace_fn that makes the same drawn calls on each input; ctx is a group_program. Some
+ *  programs write inputs in place. */
 static inline ts_status alike_function(void *ctx, ts_tensor *const *in, int n, ts_tensor **out,
                                        int m)
 {

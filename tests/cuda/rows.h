@@ -1,6 +1,6 @@
 /**
- * @file rows.h  Functions whose compiled form has groups with calls by rows: norms and softmax with
- * pointwise calls before and after them, their gradients, and sums over rows.
+ * @file rows.h  Functions whose compiled form has groups by rows (docs/compile.md): norms and
+ * softmax with pointwise calls before and after them, their gradients, and sums over rows.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_ROWS_H
@@ -14,7 +14,7 @@ typedef struct row_program {
     int kind;
     int64_t batch, rows, columns;
     ts_dtype dtype;
-    double shift; /* added to a number among the arguments; changes from call to call */
+    double shift; /* kind 0: added to the factor of y; changes from call to call */
     bool exact;   /* the function skips its casts, for a reference in f64 */
 } row_program;
 

@@ -3,7 +3,8 @@
 #ifndef TESTS_PROFILE_SMALL_H
 #define TESTS_PROFILE_SMALL_H
 
-/** A profile as written by ts_profile_write(): a call, and time outside of calls. */
+/** A profile.json with only the members that ts_profile_read() requires: one row for a call, and
+ *  one for the time outside of calls. */
 static const char small_profile[] =
     "{\"schema_version\": 1, \"measured\": true, \"threads\": 1, \"machine\": {\"name\": \"m\", "
     "\"threads\": 1, \"gemm_flops\": 1e11, \"vector_flops\": 1e10, \"call_ns\": 20, "

@@ -34,7 +34,7 @@ typedef struct ts_grad_scaler ts_grad_scaler;
 /** Options of ts_grad_scaler_new(); 0 means the default, which is in brackets. */
 typedef struct ts_grad_scaler_opts {
     size_t size;             /**< sizeof(ts_grad_scaler_opts) */
-    double init_scale;       /**< > 0 [65536] */
+    double init_scale;       /**< a normal positive number of f32 [65536] */
     double growth_factor;    /**< > 1 [2] */
     double backoff_factor;   /**< in (0, 1) [0.5] */
     int64_t growth_interval; /**< steps, 1 to 2^24 [2000] */
@@ -64,7 +64,8 @@ TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
  *  norm of all gradients is not finite in f32 (f64 if a gradient is f64). TS_ERR_STATE for a second
  *  step before an update. */
 TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
-/** Adapts the scale to the steps since the last update. TS_ERR_STATE if there were none. */
+/** Adapts the scale to the steps and ts_grad_scaler_unscale() calls since the last update.
+ *  TS_ERR_STATE if there were none. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
 
 /** The present scale; waits for the device. 1 if disabled or NULL. */

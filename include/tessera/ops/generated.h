@@ -1400,7 +1400,7 @@ TS_API ts_tensor *ts_smooth_l1_loss_backward(ts_tensor *grad, ts_tensor *self, t
 
 /**
  * Mean of d^2 / 2 for |d| <= beta, else beta (|d| - beta / 2), with d = x - t and beta = 1 (Huber
- * 1964).
+ * 1964). beta is the schema's delta.
  */
 TS_API ts_tensor *ts_huber_loss(ts_tensor *self, ts_tensor *target);
 /** ts_huber_loss() with reduction and beta. */
