@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/sort.cuh"
 
-/* CUB includes <iostream>, whose static initialiser needs libstdc++. This library is not linked with
- * libstdc++, so the guard of libstdc++'s <iostream> is set here. */
+/* CUB includes <iostream>, whose static initialiser needs libstdc++. This library is not linked
+ * with libstdc++, so the guard of libstdc++'s <iostream> is set here. */
 #define _GLIBCXX_IOSTREAM 1
 #define CCCL_DISABLE_NVTX /* the backend makes ranges itself (nvtx.c) */
 #include <istream>
