@@ -9,9 +9,19 @@
 #include "core/error.h"
 #include "profile/profile.h"
 
+#include <math.h>
+#include <stdlib.h>
+
 static double ns_of(const ts_profile *p, const ts_event *e, uint32_t ticks)
 {
     return (double)((int64_t)ticks << e->shift) * p->tick_ns;
+}
+
+/** Prints ns as microseconds with three decimals. Integers are printed faster than a double. */
+static void print_us(FILE *out, double ns)
+{
+    long long n = llround(ns);
+    fprintf(out, "%s%lld.%03lld", n < 0 ? "-" : "", llabs(n) / 1000, llabs(n) % 1000);
 }
 
 static void print_call(const ts_profile *p, const ts_call_event *c, FILE *out)
@@ -21,8 +31,11 @@ static void print_call(const ts_profile *p, const ts_call_event *c, FILE *out)
     ts_scope_path(scope, sizeof scope, e->scope);
     fputs("{\"ph\": \"X\", \"pid\": 1, \"name\": ", out);
     ts_profile_print_text(out, ts_op_name(e->op));
-    fprintf(out, ", \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"call\": ", c->thread,
-            c->begin_ns / 1e3, ns_of(p, e, e->leave[0]) / 1e3);
+    fprintf(out, ", \"tid\": %d, \"ts\": ", c->thread);
+    print_us(out, c->begin_ns);
+    fputs(", \"dur\": ", out);
+    print_us(out, ns_of(p, e, e->leave[0]));
+    fputs(", \"args\": {\"call\": ", out);
     ts_profile_print_text(out, p->calls[e->row]);
     fputs(", \"scope\": ", out);
     ts_profile_print_text(out, scope);
@@ -34,7 +47,8 @@ static void print_call(const ts_profile *p, const ts_call_event *c, FILE *out)
         double inner = 0;
         if (i + 1 < e->layers)
             inner = ns_of(p, e, e->leave[i + 1]) - ns_of(p, e, e->enter[i]);
-        fprintf(out, "%s\"%s\": %.0f", i ? ", " : "", ts_key_name(e->keys[i]), to - from - inner);
+        fprintf(out, "%s\"%s\": %lld", i ? ", " : "", ts_key_name(e->keys[i]),
+                llround(to - from - inner));
     }
     fputs("}}}", out);
 }

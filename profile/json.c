@@ -7,14 +7,17 @@
 
 void ts_profile_print_text(FILE *out, const char *text)
 {
+    const char *plain = text; /* start of the characters that need no escape */
     fputc('"', out);
-    for (; *text; text++)
-        if (*text == '"' || *text == '\\')
-            fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < ' ')
-            fprintf(out, "\\u%04x", *text);
-        else
-            fputc(*text, out);
+    for (; *text; text++) {
+        bool control = (unsigned char)*text < ' ';
+        if (!control && *text != '"' && *text != '\\')
+            continue;
+        fwrite(plain, 1, (size_t)(text - plain), out);
+        fprintf(out, control ? "\\u%04x" : "\\%c", *text);
+        plain = text + 1;
+    }
+    fwrite(plain, 1, (size_t)(text - plain), out);
     fputc('"', out);
 }
 
