@@ -470,6 +470,8 @@ ts_status write_html(const ts_profile *profile, const char *path)
     if (memory)
         fclose(memory);
     page *p = status == TS_OK ? calloc(1, sizeof *p) : NULL;
+    if (status == TS_OK && !p)
+        status = TS_ERR_MEMORY;
     if (p) {
         p->root = json_loadb(json, bytes, 0, NULL);
         p->path = path;
