@@ -36,8 +36,8 @@ static const int64_t small_request = 1 << 20, small_segment = 2 << 20, middle_re
 
 typedef struct block {
     struct block *before, *after; /* neighbours by address in the segment */
-    struct block *next, **link;   /* position in a bin, in the table of used blocks, or in the list
-                                     of waiting blocks */
+    struct block *next, **link;   /* position in the one list that holds the block: a bin, a `ready`
+                                     list, the table of used blocks, or the waiting blocks */
     char *data;
     int64_t bytes;
     struct pool *pool;

@@ -3,8 +3,8 @@
  * selection of its kernels.
  *
  * Depths that are multiples of 8 up to 256 use tensor cores: halves on Hopper use wgmma, unless an
- * option or the depth forbids it; other halves, and f32, use mma. Halves with few rows use kernels
- * that split the keys. All other calls, such as f64, use plain kernels.
+ * option or the depth forbids it; other halves, and f32, use mma. Forward calls with few rows use
+ * kernels that split the keys. All other calls, such as f64, use plain kernels.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention.cuh"
@@ -150,8 +150,8 @@ static ts_status describe(ts_frame *f, const ts_attention &a, ts_dtype dtype,
     return TS_OK;
 }
 
-/** The most preferred kernels that TS_CUDA_ATTENTION (plain or mma) allows; for tests of the
- * others. */
+/** The most preferred kernels that TS_CUDA_ATTENTION (plain or mma) allows. Tests set the variable
+ * to run less preferred kernels. */
 static int allowed_path()
 {
     static int known; /* 1 + path */
@@ -289,6 +289,7 @@ template <class T> static cudaError_t run_backward(attention_call c, int path, c
     return e;
 }
 
+/* arguments: query, key, value, options; results: out and, if requested, lse */
 static ts_status forward(ts_frame *f)
 {
     TS_SCOPE;

@@ -63,15 +63,16 @@ struct attention_call {
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */
-    bool rules;    /* a mask, dropout, a softcap, or a scale that is not a positive number */
-    bool bent;     /* scores are not just the raw scores times scale: use attention_score() */
+    bool rules;    /* a mask or dropout, or `bent` */
+    bool bent;     /* an additive mask, a softcap, or a scale that is not positive and finite:
+                      kernels compute scores by attention_score() */
     float softcap; /* 0: none */
     int mask_type;
     const void *mask;
     int64_t mask_steps[4]; /* strides in elements: batch, head, row, key */
     bool dropout;
     uint32_t dropped; /* drop probability times 2^24 */
-    double grow;      /* 1 / (1 - p), or 1 without dropout */
+    double grow;      /* 1 / (1 - p) for drop probability p, or 0 if p is 1 */
     float grow_half;  /* the same factor, for kernels of halves */
     uint64_t seed, offset;
 };
@@ -215,9 +216,9 @@ __device__ __forceinline__ A attention_kept(const attention_call &c, int batch, 
 
 /* ---------------------------------------------------------------------------- launches ---- */
 
-/* Each function launches kernels on `stream`. T is bf16 or f16; attention_pairs() and
- * attention_mma_*() also accept float. `keys` selects the pass over keys (dk, dv) instead of the
- * pass over queries (dq). cudaErrorNotSupported: the device or the operands are not supported. */
+/* Each function launches kernels on `stream`. T is bf16 or f16; all but attention_wgmma_*() also
+ * accept float. `keys` selects the pass over keys (dk, dv) instead of the pass over queries (dq).
+ * cudaErrorNotSupported: the device or the operands are not supported. */
 template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStream_t stream);
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>

@@ -227,6 +227,8 @@ template <class T, int DEPTH_, bool RULES> struct attention_mma_shape {
     static constexpr int bytes = (rows + 2 * wide) * depth * (int)sizeof(T);
 };
 
+/** A block computes S::rows query rows of one head and writes them to c.out and, unless NULL,
+ * c.lse. RULES: the kernel supports calls with c.rules. */
 template <class T, int DEPTH, bool RULES>
 static __global__ void __launch_bounds__(128, attention_mma_shape<T, DEPTH, RULES>::blocks)
     attention_mma_kernel(const __grid_constant__ attention_call c)

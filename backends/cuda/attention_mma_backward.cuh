@@ -59,6 +59,9 @@ __device__ __forceinline__ float *attention_part(const attention_call &c, bool k
                          (keys ? c.depth + c.value_depth : c.depth);
 }
 
+/** The pass over keys (c.dk, c.dv) if KEYS, else the pass over queries (c.dq). With c.splits > 1
+ * the results go to c.parts instead. stages: number of pairs of streamed tiles in shared memory, 1
+ * or 2. RULES: the kernel supports calls with c.rules. */
 template <class T, int DEPTH, bool KEYS, bool RULES>
 static __global__ void __launch_bounds__(256, 1)
     attention_mma_backward_kernel(const __grid_constant__ attention_call c, int stages)

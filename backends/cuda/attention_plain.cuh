@@ -1,7 +1,8 @@
 /**
  * @file attention_plain.cuh  Attention without tensor cores, in f32 or f64, for calls that the
- * tensor core kernels do not support: f64, and depths above 256 or not a multiple of 8. The depth
- * is arbitrary. Scores exist only as tiles of SIDE x SIDE in shared memory.
+ * tensor core kernels do not support: f64, depths that are 0, above 256 or not a multiple of 8, and
+ * depths for which a block lacks shared memory. Scores exist only as tiles of SIDE x SIDE in shared
+ * memory.
  *
  * A block of 16 x 16 threads owns SIDE rows and SLICE columns of the result. Blocks of other slices
  * recompute the same scores. A thread holds rows y, y + 16 and columns x, x + 16 of a tile.
@@ -116,8 +117,8 @@ __device__ __forceinline__ void plain_accumulate(const attention_call &c, A (&su
     }
 }
 
-/** Writes a block's sums, multiplied by the factors of their rows, to `to`, of which m is the
- * head. */
+/** Multiplies a block's sums by the factors of their rows and writes them to m, the rows of one
+ * head of `to`, from row `row` and column `column` on. */
 template <class A>
 __device__ __forceinline__ void plain_write(const attention_call &c, const attention_operand &to,
                                             const plain_matrix &m, int row, int column,
@@ -146,6 +147,8 @@ __device__ __forceinline__ A plain_score(const attention_call &c, const attentio
     return attention_score(c, raw, attention_added<A>(c, batch, head, row, key, own), slope);
 }
 
+/** Forward: writes c.out and, unless NULL, c.lse. slices: number of blocks among which the columns
+ * of a result are divided. */
 template <class A>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_kernel(const __grid_constant__ attention_call c, int slices)
@@ -243,7 +246,7 @@ static __global__ void __launch_bounds__(PLAIN_THREADS)
 }
 
 /** The pass over keys (dk, dv) if KEYS, else the pass over queries (dq), like
- * attention_mma_backward_kernel(). */
+ * attention_mma_backward_kernel(). slices: see attention_plain_kernel(). */
 template <class A, bool KEYS>
 static __global__ void __launch_bounds__(PLAIN_THREADS)
     attention_plain_backward_kernel(const __grid_constant__ attention_call c, int slices)

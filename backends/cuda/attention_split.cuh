@@ -83,6 +83,9 @@ __device__ __forceinline__ attention_range split_run(const attention_range &seen
     return {first, min(seen.end, first + each * unit)};
 }
 
+/** One block per tile of packed rows, run of keys, key head and batch. Writes c.out and, unless
+ * NULL, c.lse; if c.splits > 1, writes the run's partial results to c.parts instead, for
+ * attention_merge_kernel(). RULES: the kernel supports calls with c.rules. */
 template <class T, int DEPTH, int TALL, bool RULES>
 static __global__ void __launch_bounds__(128, attention_split_shape<T, DEPTH, TALL>::blocks)
     attention_split_kernel(const __grid_constant__ attention_call c)

@@ -137,8 +137,8 @@ static __global__ void __launch_bounds__(384, 1)
         /* a group computes 64 x 64 of a tile of dq: half of 128 rows, or half of 128 columns */
         uint32_t dq_left = slabs + (ROWS == 128 ? group * 64 * 128 : 0),
                  dq_right = k + (ROWS == 128 ? 0 : group * S::keys * 128);
-        /* Indices of named barriers. Those of scores alternate, because one group may be a tile
-         * ahead of the other. */
+        /* Indices of named barriers. The barriers of scores alternate, because one group may be a
+         * tile ahead of the other. */
         enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
 
         for (; true; round++) {

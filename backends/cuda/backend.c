@@ -288,7 +288,8 @@ static int64_t memory_capacity(void *state, int device)
     return (int64_t)whole;
 }
 
-/** Reads the driver's version; CUDA has no function for it. "" if the file is missing. */
+/** Reads the version of NVIDIA's driver; CUDA's functions return only the CUDA version that the
+ * driver supports. "" if the file is missing. */
 static void read_driver(char *text, size_t size)
 {
     int fd;

@@ -13,7 +13,7 @@ namespace {
 struct norm_call {
     shape s;
     bool last; /* channels-last */
-    bool relu; /* of the result */
+    bool relu; /* the forward op applies relu to its result */
     const void *x, *g;
     void *y;
 };

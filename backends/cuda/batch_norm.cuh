@@ -74,8 +74,9 @@ struct shape {
     }
 };
 
-/** What pass 1 sums, and what pass 3 computes. CONSTANT: the gradient for given statistics. RELU is
- * added to a gradient whose result went through relu: it ignores g where that result is 0. */
+/** Modes of the passes: RESULT for the forward op, GRADIENT for the backward op; CONSTANT, in pass
+ * 3 only, for gradients with given statistics. RELU is added to GRADIENT or CONSTANT if the forward
+ * op applied relu: where its result is 0, g counts as 0. */
 enum { RESULT, GRADIENT, CONSTANT, RELU = 4 };
 
 /** Sums of N channels over elements. RESULT: of d = x - shift and d^2, where shift is an element;

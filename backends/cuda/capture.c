@@ -260,7 +260,8 @@ static ts_status replace(const ts_capture *c)
             const unit *old = &c->kept.all[to], *now = &c->fresh.all[at];
             if (to == c->kept.count || old->part != part || old->type != now->type ||
                 old->function != now->function)
-                return ts_error_set(TS_ERR_STATE, "a part has other or more launches than before");
+                return ts_error_set(TS_ERR_STATE,
+                                    "a part has other kernels or more launches than before");
             TS_TRY(ts_cuda_check(change(c->exec, old, now), "a node of a graph"));
         }
         if (to < c->kept.count && c->kept.all[to].part == part)

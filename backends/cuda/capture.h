@@ -17,11 +17,13 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /* Defined in runtime.c: */
 
-/** Waits for the current device. CUDA forbids this while any thread captures a stream of the
- *  device, so the call and captures exclude each other. With `patient` the call waits for captures
- *  to end; otherwise it returns cudaErrorNotReady during a capture. */
+/** Waits for the current device; returns the error of cudaDeviceSynchronize(). CUDA forbids this
+ *  wait while any thread captures a stream of the device, so the call and captures exclude each
+ *  other. With `patient` the call waits for captures to end: a thread that is capturing would wait
+ *  for itself forever. Otherwise it returns cudaErrorNotReady during a capture. */
 cudaError_t ts_cuda_wait_for_device(bool patient);
-/** Call enter before and leave after a capture, both in the capturing thread. */
+/** Call enter before and leave after a capture, both in the capturing thread. enter waits while
+ *  ts_cuda_wait_for_device() runs in another thread. */
 void ts_cuda_capture_enter(void);
 void ts_cuda_capture_leave(void);
 

@@ -23,7 +23,7 @@ struct members {
     unsigned first[MEMBERS + 1]; /* first block of each member */
     uint32_t units[MEMBERS];     /* units of each member */
     split<uint32_t> row[MEMBERS];
-    int64_t offset[MEMBERS]; /* of the member in a row of the result, in units */
+    int64_t offset[MEMBERS]; /* first unit of each member in a row of the result */
     const void *data[MEMBERS];
 };
 

@@ -8,7 +8,9 @@
 
 namespace ts::fn {
 
-/** Function `name` of a and b, elements of the wide type A. */
+/** Each macro defines the functor name##_fn of elements of the wide type A. TS_COMPARE: a bool from
+ * a and b. TS_TEST_OF: a bool from x, by one expression for floats and another for other types.
+ * TS_BITWISE: a op b. */
 #define TS_COMPARE(name, expr)                                                                     \
     struct name##_fn {                                                                             \
         template <class A> __device__ __forceinline__ bool operator()(A a, A b) const              \

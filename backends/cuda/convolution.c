@@ -1,9 +1,10 @@
 /**
  * @file convolution.c
- * Convolutions (docs/convolution.md). bf16 and f16 use kernels that read windows straight from the
- * image (convolution_gemm.h) where these support the call. Groups of few channels use kernels that
- * sum windows without a matrix (windows.h). All other calls gather windows into matrices, at most
- * 256 MiB at a time, for matrix products.
+ * Convolutions (docs/convolution.md). cuDNN runs the shapes for which it is faster (cudnn.h); all
+ * other calls use the library's kernels. bf16 and f16 use kernels that read windows straight from
+ * the image (convolution_gemm.h) where these support the call. Groups of few channels use kernels
+ * that sum windows without a matrix (windows.h). The remaining calls gather windows into matrices,
+ * at most 256 MiB at a time, for matrix products.
  *
  * All kernels work on images with channels innermost; other images are transposed before the
  * product, and its result afterwards. y and the gradient of x are sums over one window per element.
@@ -57,7 +58,8 @@ static ts_tensor *second_view(ts_tensor *t)
 
 static ts_tensor *dense(ts_tensor *t) { return t ? ts_contiguous(t) : NULL; }
 
-/** Returns t with zeros behind the last dim, which gets `size` elements. */
+/** Returns t, extended by zeros to `size` elements along the last dim. NULL for t NULL or with an
+ *  error. */
 static ts_tensor *padded(ts_tensor *t, int64_t size)
 {
     int64_t more = t ? size - ts_size(t, -1) : 0;

@@ -70,7 +70,7 @@ struct conv_tap {
     }
 };
 
-/** Offset of a pixel in the image, which may be outside. */
+/** Offset in elements of a pixel's first channel. The pixel may be outside the image. */
 __device__ __forceinline__ int64_t pixel_offset(const conv_call &c, int n, int i0, int i1, int i2)
 {
     return ((((int64_t)n * c.axis[0].size + i0) * c.axis[1].size + i1) * c.axis[2].size + i2) *
@@ -115,8 +115,8 @@ __device__ __forceinline__ int64_t conv_offset(const conv_call &c, int window, i
     }
     return offset * c.groups * c.rows + (int64_t)group * c.rows;
 }
-/** A warp writes rows of a swizzled slab, results of ROWS windows for COLUMNS channels from
- * `feature` on. offset: of the window in row lane % ROWS (conv_offset()). */
+/** A warp writes ROWS rows of a swizzled slab to c.to: the results of ROWS windows for COLUMNS
+ * channels from `feature` on. offset: conv_offset() of the window in row lane % ROWS. */
 template <class T, int ROWS, int COLUMNS>
 __device__ __forceinline__ void conv_store_rows(const conv_call &c, uint32_t slab, int64_t offset,
                                                 int feature)

@@ -36,7 +36,8 @@ bool ts_cuda_window_product_fits(const ts_cuda_window_product *product);
 
 /** Queues the products of all windows with `weight`, plus bias, into `to`, in the frame's dtype
  *  (bf16 or f16). `to` is a dense image (batch, size[0], size[1], size[2], groups * rows). Window i
- *  of an axis writes position start + i * step; other elements keep their values. */
+ *  along dim d writes position start + i * step, by the fields of windows.axis[d]; other elements
+ *  keep their values. */
 ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
 /** Queues the gradient of the weight, y transposed times the windows, into `to` (groups, rows,

@@ -21,7 +21,7 @@ enum { CONV_GROUPS = 2, CONV_BLOCK = CONV_GROUPS * 128 + 32, CONV_BLOCK_BY = 3 *
 struct conv_copies {
     int low[3];  /* lowest image index that window 0 reads, in each dim; may be negative */
     int back[3]; /* image index of tap 0 of window 0, minus `low`; above 0 if `shift` is negative */
-    bool volume; /* axis 0 has a dim of its own in the map */
+    bool volume; /* the map has a dim for axis 0 (5 dims); else axis 0 has one position (4 dims) */
 };
 
 /** Starts a copy to shared memory at `to`: 64 channels from `channel` on, of the tap at distance
@@ -201,7 +201,9 @@ struct conv_division {
     int parts, blocks;
     int64_t each; /* steps of a block; the last block or part may have fewer */
 
-    /** The block with the first steps of a tile, and the one with the last ones. */
+    /** first_block(), last_block(): blocks that compute the first and the last steps of a tile.
+     * stride(): distance between consecutive blocks of a tile. place(): index in c.partial of a
+     * block's sums of a tile, in units of S::sums floats. */
     __device__ __forceinline__ int first_block(int tile) const
     {
         return parts ? tile : (int)((int64_t)tile * steps / each);
@@ -230,7 +232,7 @@ __device__ __forceinline__ void conv_store_slab(const conv_call &c, const float 
 
 /** A block's next steps, all of one tile. */
 struct conv_piece {
-    int tile, begin, count; /* tile among those of all groups; its first step; number of steps */
+    int tile, begin, count; /* index of the tile in all groups; first step; number of steps */
     int set, row, slab;     /* the tile's group of channels, first row and first slab */
 
     template <class S>
@@ -250,6 +252,8 @@ struct conv_piece {
     }
 };
 
+/** The gradient of the weight, y transposed times the windows: each block computes the steps that
+ * `division` gives it. Sums of tiles that one block computes go to c.to, others to c.partial. */
 template <class T, class S>
 static __global__ void __launch_bounds__(CONV_BLOCK_BY, 1)
     conv_wgmma_by_kernel(const __grid_constant__ conv_call c,

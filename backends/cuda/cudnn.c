@@ -187,11 +187,12 @@ static descriptor tensor(graph *a, int64_t id, int64_t first, int64_t second,
     return finished(a, t);
 }
 
-/** Number of zeros after x's last element with which the windows are y's; -1 if there is none. */
+/** Number of zeros after x's last element along dim d with which a convolution computes exactly
+ *  k->places[d] positions; -1 if there is no such number. */
 static int64_t padding_after(const key *k, int d)
 {
     int64_t end = (k->places[d] - 1) * k->stride[d] + k->dilation[d] * (k->kernel[d] - 1) + 1,
-            least = end - k->size[d] - k->padding[d]; /* less by up to stride - 1 elements unread */
+            least = end - k->size[d] - k->padding[d]; /* up to stride - 1 more add no position */
     if (k->padding[d] >= least && k->padding[d] < least + k->stride[d])
         return k->padding[d];
     return least >= 0 ? least : least + k->stride[d] > 0 ? 0 : -1;
@@ -347,7 +348,7 @@ bool ts_cudnn_is_supported(const key *k)
 
 /* ---------------------------------------------------------------------------- execution ---- */
 
-/* of handles, which have a current stream */
+/* held from the call that sets a handle's stream until the plan is queued */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 const char *ts_cudnn_text(int status) { return cudnn.text(status); }

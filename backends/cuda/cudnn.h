@@ -36,20 +36,23 @@ typedef struct ts_cuda_conv_operands {
 typedef struct ts_cuda_cudnn ts_cuda_cudnn;
 
 /**
- * Returns the algorithm for the running call, or NULL if the library's own kernels must run it:
- * cuDNN is missing or does not support the call (f64, empty tensors), deterministic mode is on,
- * TS_CUDA_CONV excludes cuDNN, or an earlier measurement of this shape chose own kernels.
- * @param c     the call, with the channels and features that the operands have in memory
+ * Returns the algorithm for the running call, or NULL, without an error, if the library's own
+ * kernels must run it: cuDNN is missing or does not support the call (f64, empty tensors),
+ * deterministic mode is on, TS_CUDA_CONV excludes cuDNN, an earlier measurement of this shape chose
+ * own kernels, or there is no room for another shape.
+ * @param c     the call; if the caller padded operands with zeros, c->channels and c->features
+ *              include the padding
  * @param bias  the call has a bias
  */
 ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *frame, const ts_convolution *c,
                                 ts_cuda_conv_result result, bool bias);
 
 /**
- * Queues the call. The first call of a shape measures cuDNN's algorithms and the library's kernels,
- * which own(context) runs. Sets *done to false if the caller must run its own kernels: they are
- * faster, an operand is not 16-byte aligned, or the shape is not measured yet and a capture runs.
- * The measurement may already have written the results.
+ * Queues the call on the frame's stream. The first call of a shape measures cuDNN's algorithms and
+ * the library's kernels, which own(context) runs, and waits for the stream. Sets *done to true if
+ * cuDNN computes the result; to false if the caller must run its own kernels: they are faster, an
+ * operand is not 16-byte aligned, or the shape is not measured yet and a capture runs. The
+ * measurement may already have written the results.
  * Errors: TS_ERR_DEVICE, TS_ERR_MEMORY, errors of own().
  */
 ts_status ts_cuda_cudnn_run(ts_frame *frame, ts_cuda_cudnn *algorithm,

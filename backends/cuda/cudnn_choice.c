@@ -34,12 +34,12 @@ struct ts_cuda_cudnn {
     ts_cuda_cudnn *next;
     ts_cudnn_graph graph;
     _Atomic int choice;
-    ts_cudnn_plan plan; /* of the chosen engine */
+    ts_cudnn_plan plan; /* the chosen engine's plan, if `choice` is CUDNN */
 };
 static _Atomic(ts_cuda_cudnn *) shapes[BUCKETS];
 static int nshapes;
 static void *handles[TS_CUDA_DEVICES];
-/* opening: handles; choosing: new shapes and choices */
+/* `opening` guards handles; `choosing` guards the table of shapes and the measurements */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER, choosing = PTHREAD_MUTEX_INITIALIZER;
 
 static ts_cuda_cudnn *find(const ts_cudnn_key *k, size_t bucket)
@@ -141,7 +141,7 @@ static ts_status run_once(const runs *r, const ts_cudnn_plan *plan)
                 : r->own(r->context);
 }
 
-/** *us: device time of a run, the mean of REPEATS after one that is not measured. */
+/** Sets *us to the mean device time of REPEATS runs in microseconds, after one unmeasured run. */
 static ts_status measure(const runs *r, const ts_cudnn_plan *plan, float *us)
 {
     atomic_bool queued = false;

@@ -37,11 +37,13 @@ typedef struct ts_cudnn_graph {
                           failed, 0: none */
 } ts_cudnn_graph;
 
-/** Whether cuDNN can be used. Opens it at the first call. */
+/** Whether cuDNN can be used. Opens the library at the first call. Except ts_cudnn_is_supported(),
+ *  the functions below require that it can. */
 bool ts_cudnn_is_there(void);
 /** Text of a status of cuDNN. */
 const char *ts_cudnn_text(int status);
-/** Opens a handle for the current device; returns cuDNN's status, 0 for success. */
+/** Opens a handle for the current device; returns cuDNN's status, 0 for success. Handles stay open
+ *  until the process ends. */
 int ts_cudnn_open(void **handle);
 /** True if cuDNN can describe the call: no size is 0, each tensor has fewer than 2^31 elements, and
  *  the padding after x need not be negative. */
@@ -49,13 +51,15 @@ bool ts_cudnn_is_supported(const ts_cudnn_key *key);
 /** Makes the graph and up to TS_CUDNN_PLANS plans, of the engines that cuDNN's heuristic lists.
  *  Skips engines that are not deterministic, compute less exactly than the dtype requires, compile
  *  code, or need a workspace above 256 MiB. Returns the number of plans; 0 after an error, whose
- *  status is in graph->status. */
+ *  status is in graph->status. The caller destroys the plans, then the graph, also after an
+ *  error. */
 int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, ts_cudnn_plan plans[TS_CUDNN_PLANS]);
 /** Destroys a plan. */
 void ts_cudnn_drop_plan(ts_cudnn_plan *plan);
 /** Destroys a graph's descriptors. Destroy its plans first. */
 void ts_cudnn_drop(ts_cudnn_graph *graph);
-/** Queues a plan on a stream; returns cuDNN's status. workspace: plan->workspace bytes. */
+/** Queues a plan on a stream; returns cuDNN's status. Several threads may use a handle. workspace:
+ *  plan->workspace bytes of device memory. Operands must be 16-byte aligned. */
 int ts_cudnn_queue(const ts_cudnn_plan *plan, const ts_cuda_conv_operands *operands,
                    void *workspace, void *handle, cudaStream_t stream);
 

@@ -156,14 +156,17 @@ static ts_status check(uint32_t result, const char *function)
 
 /* ------------------------------------------------------------------------------ records ---- */
 
-/** Offsets in a record of a kernel, copy or memset. START and END are the same for all kinds. */
+/** Offsets in bytes in records of kernels, copies and memsets that depend on the kind. */
 typedef struct layout {
     size_t device, correlation;
 } layout;
+/* Other offsets in bytes: START, END in records of kernels, copies and memsets; ID_* in records of
+ * tags; COPY_* (bytes) in records of copies; REGISTERS to KERNEL_NAME in records of kernels; API_*
+ * in records of API calls. */
 enum { START = 16, END = 24, ID = 8, ID_CORRELATION = 16, ID_KIND = 4 };
-enum { COPY_FROM = 5, COPY_TO = 6 };                                     /* of a copy, one byte */
-enum { REGISTERS = 6, GRID = 52, BLOCK = 64, SHARED = 76, KERNEL_NAME = 104 }; /* of a kernel */
-enum { API_ID = 4, API_START = 8, API_END = 16, API_CORRELATION = 32 };  /* of an API call */
+enum { COPY_FROM = 5, COPY_TO = 6 };
+enum { REGISTERS = 6, GRID = 52, BLOCK = 64, SHARED = 76, KERNEL_NAME = 104 };
+enum { API_ID = 4, API_START = 8, API_END = 16, API_CORRELATION = 32 };
 
 /** Tag of an API call. */
 typedef struct call_tag {
@@ -202,7 +205,7 @@ static struct {
     void *subscriber;
     atomic_bool on;
 } session = {.lock = PTHREAD_MUTEX_INITIALIZER};
-static ts_cupti_limits limits[16]; /* of the first devices */
+static ts_cupti_limits limits[16]; /* by device */
 
 void ts_cupti_set_limits(int device, const ts_cupti_limits *of)
 {

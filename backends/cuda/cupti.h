@@ -22,8 +22,8 @@ typedef struct ts_cupti_limits {
     uint32_t processors;                 /* multiprocessors */
     uint32_t threads, registers, shared; /* per multiprocessor; shared: bytes of shared memory */
 } ts_cupti_limits;
-/** Sets the limits of a device, from which the waves of its kernels are computed. Ignores devices
- *  with an index above 15. */
+/** Sets the resources of a device, from which ts_device_work.waves of its kernels is computed. Call
+ *  before ts_cupti_begin(). Ignores devices with an index above 15. */
 void ts_cupti_set_limits(int device, const ts_cupti_limits *of);
 /** Ends recording, detaches CUPTI and fills *record, whose arrays are valid until the next
  *  ts_cupti_begin(). Synchronize all devices first. TS_ERR_STATE if nothing is being recorded,

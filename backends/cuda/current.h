@@ -6,7 +6,8 @@
 
 #include "backends/cuda/runtime.h"
 
-/** The device of the last cudaSetDevice(); NULL before the thread uses a device. */
+/** The device that the thread's last ts_cuda_use() made current. NULL if no call has succeeded yet
+ * or the last call failed, and while ts_cuda_describing(). */
 extern _Thread_local ts_cuda_device *ts_cuda_current;
 
 #endif

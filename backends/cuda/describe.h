@@ -19,7 +19,9 @@ typedef struct ts_cuda_formula {
     double members[TS_CUDA_FORMULA_BYTES / 8]; /* copy of the functor's members */
     int8_t arg[TS_KERNEL_OPERANDS];      /* index among the arguments; [0], the result, is unused */
     bool host[TS_KERNEL_OPERANDS];       /* the operand is a number */
-    double number[TS_KERNEL_OPERANDS];   /* the number's bits, in the type of the computation */
+    double number[TS_KERNEL_OPERANDS];   /* the number's bits, as number_as() (group.cuh) reads
+                                            them: in the operand's type or, for a half in a functor
+                                            of two or more operands, in f32 */
 } ts_cuda_formula;
 
 /** Whether the thread runs a kernel only for its description; ts_cuda_use() then returns NULL

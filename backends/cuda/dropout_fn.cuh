@@ -8,11 +8,11 @@
 
 namespace ts::fn {
 
-/** Drops an element by its random word; multiplies the others by `factor`, 1 / (1 - p). */
+/** Drops elements with probability p, by their random words. */
 struct dropout_fn {
-    uint32_t below; /* an element is dropped if the upper 24 bits of its word are below the
-                       threshold */
-    double factor;  /* multiplies kept elements: 1 / (1 - p) */
+    uint32_t below; /* p times 2^24: an element is dropped if the upper 24 bits of its word are
+                       less */
+    double factor;  /* multiplies kept elements: 1 / (1 - p), or 0 if p is 1 */
     template <class A> __device__ __forceinline__ A operator()(uint32_t word, A x) const
     {
         return (word >> 8) >= below ? x * (A)factor : (A)0;

@@ -39,7 +39,7 @@ static bool gelu_backward(ts_cuda_after *a, const ts_frame *f, int at)
            ts_dtype_of(a->gelu_of) == ts_dtype_of(a->result);
 }
 
-/* Products of many halves become slower by more than the loads of the added tensor. */
+/* Adding a tensor slows products of halves by more than its loads, so its bytes are a cost. */
 static bool add(ts_cuda_after *a, const ts_frame *f, int at)
 {
     const ts_value *other = &f->args[1 - at];

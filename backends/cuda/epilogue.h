@@ -10,14 +10,14 @@ TS_BEGIN_DECLS
 
 /** The calls after a product, as its epilogue. */
 typedef struct ts_cuda_after {
-    int of;             /* index of the product's result that the calls read */
-    ts_tensor *result;  /* what the product stores instead of that result */
+    int of;             /* index of the product's result (frame->rets) that the calls read */
+    ts_tensor *result;  /* result of the last call, which the product stores instead of its own */
     ts_tensor *added;   /* added to the product; NULL: none */
-    ts_tensor *gelu_of; /* arguments of gelu, by whose derivative there the product is multiplied;
-                           NULL: none */
+    ts_tensor *gelu_of; /* unless NULL, the product is multiplied by gelu's derivative at these
+                           values */
     ts_tensor *linear;  /* receives the argument of gelu; NULL: not stored */
     bool gelu, wide;    /* fields of ts_cuda_epilogue */
-    int64_t cost;       /* as of ts_backend.epilogue_cost */
+    int64_t cost;       /* value that ts_backend.epilogue_cost returns, in bytes */
 } ts_cuda_after;
 
 /** A call that is a product (matmul.c). */
@@ -34,8 +34,9 @@ const ts_cuda_product *ts_cuda_product_of(ts_kernel kernel);
 
 /** ts_backend.epilogue_cost. */
 int64_t ts_cuda_epilogue_cost(void *state, const ts_group_call *calls, int count);
-/** Queues a product with the calls after it. TS_ERR_UNSUPPORTED, without an effect, if it cannot
- *  run so, for example because a tensor is not 16-byte aligned. */
+/** Queues calls[0], a product, with calls[1] to calls[count - 1] as its epilogue. Returns
+ *  TS_ERR_UNSUPPORTED, without an effect, if the product cannot compute them, for example because a
+ *  tensor is not 16-byte aligned. */
 ts_status ts_cuda_product_run(const ts_group_call *calls, int count);
 
 TS_END_DECLS

@@ -1,4 +1,4 @@
-/** @file exponentials.cuh  The fold for log-sum-exp. */
+/** @file exponentials.cuh  Log-sum-exp of elements, as a fold of reduce.cuh. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_EXPONENTIALS_CUH
 #define TS_CUDA_EXPONENTIALS_CUH

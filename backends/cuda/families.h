@@ -1,4 +1,5 @@
-/* Kernel families of the CUDA backend: FAMILY(name) for backends/cuda/name.cu. */
+/* Kernel families of the CUDA backend. FAMILY(name) stands for the table ts_cuda_<name>
+ * (ts_cuda_family in runtime.h), which backends/cuda/<name>.cu or <name>.c defines. */
 // SPDX-License-Identifier: MIT
 FAMILY(activation)
 FAMILY(arg)

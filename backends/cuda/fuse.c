@@ -127,7 +127,8 @@ static void strides_in(const ts_cuda_group_value *v, int ndim, int64_t *strides)
                          : ts_strides(v->tensor)[d - shift] * v->item;
 }
 
-/** Dims in the order of a tensor's strides, so that memory is read and written in order. */
+/** Sets `order` to the dims by decreasing stride of a tensor, so that memory is read and written in
+ *  order. */
 static void order_dims(const int64_t *strides, int ndim, int *order)
 {
     for (int d = 0; d < ndim; d++) {
@@ -423,7 +424,7 @@ static ts_status launch(const ts_cuda_group *g, void *function, const ts_frame *
     }
     arguments[n++] = &space;
     for (int i = 0; i < g->nvalues; i++)
-        if (g->values[i].way != TS_CUDA_INSIDE) /* strides follow an address */
+        if (g->values[i].way != TS_CUDA_INSIDE) /* `data` begins a group_tensor */
             arguments[n++] = g->values[i].sums ? (void *)&g->values[i].parts
                                                : (void *)&g->values[i].data;
     for (int c = 0; c < g->ncalls; c++) {
@@ -492,7 +493,7 @@ static ts_status prepare(ts_cuda_group *g, char *block, const ts_group_call *cal
     *g = (ts_cuda_group){.calls = (ts_cuda_group_call *)block,
                          .values = (ts_cuda_group_value *)(block + bytes.calls)};
     if (!ts_cuda_group_gather(g, calls, count))
-        return ts_error_set(TS_ERR_UNSUPPORTED, "%s is not a loop of a known function",
+        return ts_error_set(TS_ERR_UNSUPPORTED, "the kernel of a group cannot compute %s",
                             ts_op_name(calls[g->ncalls - 1].frame->op));
     if (!lay_out(g, calls[0].frame->rets[0].t))
         return ts_error_set(TS_ERR_UNSUPPORTED, "rows of %lld elements do not fit the registers",

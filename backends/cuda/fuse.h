@@ -42,25 +42,28 @@ typedef struct ts_cuda_group_space {
  *  element for all indices (ONE), or STRIDED. */
 enum { TS_CUDA_INSIDE, TS_CUDA_ARRAY, TS_CUDA_ONE, TS_CUDA_STRIDED };
 
-/** A tensor of a group. */
+/** A tensor of a group. `data` and `strides` are adjacent, because the kernel receives both as a
+ *  group_tensor (group.cuh). */
 typedef struct ts_cuda_group_value {
     const ts_tensor *tensor;
     char *data; /* NULL: used only inside the group, in registers */
-    int64_t strides[TS_MAX_DIMS]; /* in bytes, innermost dim first; [0] per access */
+    int64_t strides[TS_MAX_DIMS]; /* in bytes, innermost dim first. Pointwise: [0] is the stride
+                                     between accesses. By rows: the dims of the row are omitted */
     uint8_t dtype, item, way; /* item: bytes of an element; way: TS_CUDA_INSIDE, ... */
     bool read, written; /* the kernel loads it from, or stores it to, memory */
     bool each;          /* by rows: all columns of a row use the same element */
-    bool left;          /* by rows: the dims of a row are dropped, so its dims are the leading dims
-                           of the space */
-    bool sums;          /* by rows: it receives sums over all rows */
+    bool left;          /* by rows: a result without the dims of the row (keepdim false); its dims
+                           are the leading dims of the space */
+    bool sums;          /* by rows: the tensor receives sums over all rows */
     void *parts;        /* if `sums`: partial sums (lines, columns) that the kernel writes, f32 */
 } ts_cuda_group_value;
 
 /** A call of a group. */
 typedef struct ts_cuda_group_call {
-    ts_cuda_formula formula; /* by rows: only operands, host and number are set */
+    ts_cuda_formula formula; /* by rows: only operands, host, number and names (= rows) are set */
     int16_t value[TS_KERNEL_OPERANDS]; /* indices in group->values of the result, then of the
-                                          operands; -1: a number */
+                                          operands; -1: a number or, by rows, the result or an
+                                          absent argument */
     uint8_t compute;                   /* dtype that operands are cast to */
     const char *rows;                  /* by rows: function in group_rows.cuh; NULL: pointwise */
     int16_t result[TS_MAX_RETS];       /* by rows: indices of the results; -1: not requested */
@@ -99,9 +102,11 @@ enum { TS_CUDA_GROUP_THREADS = 256 /* threads per block of a pointwise group */ 
  *  is call->compute. Returns false if the functor accepts neither the operand's dtype nor a
  *  cast. */
 bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *values);
-/** Describes the calls of a group in group->calls and its tensors in group->values, which the
- *  caller allocated. False if a call is neither a describable loop nor a known call by rows, or
- *  if two calls by rows have different dims of a row. */
+/** Describes the calls of a group in group->calls and its tensors in group->values. The caller
+ *  allocates both arrays (ts_cuda_group_room_for()), zeroed, and zeroes the other fields of *group.
+ *  Returns false if a call is neither a describable loop nor a known call by rows, if a functor
+ *  does not accept an operand's dtype, or if two calls by rows have rows of different numbers of
+ *  dims. */
 bool ts_cuda_group_gather(ts_cuda_group *group, const ts_group_call *calls, int count);
 /** Sizes in bytes for a group of `count` calls: its calls, its values, the words of its key, and
  *  the array of its kernel's argument addresses. */
@@ -120,7 +125,8 @@ ts_status ts_cuda_group_kernel(const ts_cuda_group *group, const uint64_t *words
 /** Index of a tensor in group->values; adds the tensor if it is new. */
 int ts_cuda_group_value_of(ts_cuda_group *group, const ts_tensor *t);
 /** Fills *call for a call by rows (fuse_rows.c). dims, summed: from ts_kernel_row_dims(). Returns
- *  false if there is no function for the op and dtype, or the group's rows have other dims. */
+ *  false if there is no function for the op and dtype, or if the group's rows have another number
+ *  of dims. */
 bool ts_cuda_group_by_rows(ts_cuda_group *group, ts_cuda_group_call *call, ts_frame *frame,
                            int dims, bool summed);
 /** Chooses threads, accesses and blocks of a group by rows, after all calls are described. Returns
@@ -140,10 +146,10 @@ typedef struct ts_cuda_sums {
 cudaError_t ts_cuda_add_lines(const ts_cuda_sums *sums, cudaStream_t stream);
 
 /** Source of the group's kernel, without the functors' definitions. The caller frees it. NULL if
- *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel: the space; a
- *  group_tensor for each value in memory, or a float pointer for partial sums; a double for each
- *  number; and each functor that has data members. In a group with members, one group_members
- *  replaces the space, the tensors and the numbers. */
+ *  memory is exhausted or a functor's name cannot be parsed. Parameters of the kernel, `group`: the
+ *  space; for each value in memory a group_tensor, or a float pointer for partial sums; then, call
+ *  by call, a double for each number, and the functor if it has data members. In a group with
+ *  members, one group_members replaces the space, the tensors and the numbers. */
 char *ts_cuda_group_source(const ts_cuda_group *group);
 
 /** ts_cuda_launch() for a CUfunction that was loaded at run time, on a one-dimensional grid without
@@ -176,7 +182,8 @@ ts_status ts_cuda_group_run_members(void *state, int device, const ts_group_call
                                     int members, ts_stream *stream, ts_group_report *report);
 
 /** Compile a group, or a group with members, for a compute capability (10 major + minor), without a
- *  device. The caller frees compiled->image. Exported for tests. */
+ *  device. *compiled must be zeroed; the caller frees compiled->image. Errors: TS_ERR_UNSUPPORTED
+ *  if one kernel cannot run the calls; those of ts_cuda_compile(). Exported for tests. */
 TS_API ts_status ts_cuda_group_compile(const ts_group_call *calls, int count, int capability,
                                        ts_cuda_compiled *compiled);
 TS_API ts_status ts_cuda_members_compile(const ts_group_call *calls, int count, int members,

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_MEMBERS = 256, MOST_BYTES = 24000 /* of a table; an argument has 32,764 at most */,
+enum { MOST_MEMBERS = 256,
+       MOST_BYTES = 24000, /* maximum bytes of a table; CUDA allows 32,764 bytes of arguments */
        UNROLL = 4 /* accesses per thread */ };
 
 /** Describes the calls of one member in *g, whose calls and values are stored at `block` (sizes:
@@ -146,13 +147,13 @@ static const ts_group_call *calls_of(const run *r, int member)
 static ts_status prepare(run *r)
 {
     if (!describe(&r->first, r->block, r->calls, r->count))
-        return ts_error_set(TS_ERR_UNSUPPORTED, "%s is not a loop of a known function",
+        return ts_error_set(TS_ERR_UNSUPPORTED, "no kernel over members can run the group of %s",
                             ts_op_name(r->calls[0].frame->op));
     ts_cuda_group *g = &r->first;
     g->width = width_of(g);
     for (int m = 1; m < r->members; m++) {
         if (!describe(&r->own, r->second, calls_of(r, m), r->count) || !alike(g, &r->own))
-            return ts_error_set(TS_ERR_UNSUPPORTED, "the members need several kernels");
+            return ts_error_set(TS_ERR_UNSUPPORTED, "a member cannot use the first one's kernel");
         int width = width_of(&r->own);
         g->width = width < g->width ? width : g->width;
     }

@@ -14,8 +14,8 @@
 
 enum {
     LONGEST_OF_SINGLES = 4096, /* maximum elements of a row if an access has one element */
-    LIVE = 84,                 /* registers per thread for values of rows: aim of share_row() */
-    MOST_REGISTERS = 112,      /* and maximum */
+    LIVE = 84,                 /* target of share_row(): registers per thread for values of rows */
+    MOST_REGISTERS = 112,      /* maximum registers per thread for values of rows */
     PROCESSORS = 132           /* multiprocessors that a kernel with sums over rows is sized for */
 };
 

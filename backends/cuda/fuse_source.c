@@ -93,8 +93,8 @@ bool ts_cuda_group_casts(ts_cuda_group_call *call, const ts_cuda_group_value *va
     name names[TS_KERNEL_OPERANDS + 1];
     if (!read_names(f->names, names, f->operands + 1))
         return false;
-    /* Copies and selections move bits as integers: a copy those of its result's dtype, a selection
-     * those of the compute dtype. */
+    /* Copies and selections move bits as integers: a copy moves elements of its result's dtype, a
+     * selection elements of the compute dtype. */
     bool copies = strstr(f->names, "::same_fn"), chooses = strstr(f->names, "::choose_fn");
     for (int k = 1; k < f->operands && !copies; k++) {
         if (f->host[k])

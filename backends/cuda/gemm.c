@@ -43,7 +43,8 @@ typedef struct plan {
 static cublasLtHandle_t handles[TS_CUDA_DEVICES];
 static _Atomic(plan *) plans[BUCKETS];
 static int nplans;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the fields that are written */
+/* guards writes of handles, plans and nplans; reading plans needs no lock */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static ts_status check(cublasStatus_t status, const ts_frame *f)
 {

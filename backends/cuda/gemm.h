@@ -13,7 +13,7 @@ typedef struct ts_cuda_matrix {
     int64_t rows, columns;
     int64_t row, column; /* strides from row to row and from column to column; one of them is 1,
                             except for ts_cuda_gemm_integers() */
-    int64_t batch;       /* stride from matrix to matrix */
+    int64_t batch;       /* stride from matrix to matrix; 0: one operand for all products */
 } ts_cuda_matrix;
 
 /** The epilogue of a product, applied before the result is rounded and stored. All zero: none. */
@@ -34,9 +34,10 @@ typedef struct ts_cuda_epilogue {
 
 /**
  * Queues c = a b (or alpha a b + beta added) with an epilogue, for `batches` matrices, on the
- * frame's device and stream. dtype: f64, f32, bf16 or f16, the same for all matrices. Rows of c are
- * dense. All data must be 16-byte aligned, so that each shape has one algorithm. Halves and f32
- * accumulate in f32; with TS_CUDA_TF32=1, f32 operands are rounded to TF32 first.
+ * frame's device and stream. dtype: f64, f32, bf16 or f16, the same for all matrices, except that c
+ * is f32 with then->wide. Rows of c are dense. All data must be 16-byte aligned, so that each shape
+ * has one algorithm. Halves and f32 accumulate in f32; with TS_CUDA_TF32=1, f32 operands are
+ * rounded to TF32 first.
  * Errors: TS_ERR_UNSUPPORTED for more than INT32_MAX matrices; TS_ERR_MEMORY; TS_ERR_DEVICE for
  * other errors of cuBLASLt and CUDA, also if cuBLASLt has no algorithm.
  */
@@ -49,12 +50,13 @@ bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_
                            const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                            const ts_cuda_epilogue *then);
 
-/** Whether ts_cuda_gemm() uses tensor cores for a product of f32 (gemm_f32.cu). The answer depends
- * on the device, sizes, strides and epilogue only. */
+/** Whether ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32(), unless TS_CUDA_TF32=1. The
+ * answer depends on the device, sizes, strides and epilogue only. */
 bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                        const ts_cuda_epilogue *then);
-/** ts_cuda_gemm() for such a product. */
+/** ts_cuda_gemm() for an f32 product for which ts_cuda_takes_f32() is true: 3xTF32 on tensor cores
+ * (gemm_f32.cu). */
 ts_status ts_cuda_gemm_f32(const ts_frame *frame, const ts_cuda_matrix *a, const ts_cuda_matrix *b,
                            const ts_cuda_matrix *c, int64_t batches, const ts_cuda_epilogue *then);
 

@@ -29,10 +29,10 @@ enum {
     DEPTH = 32,
     STAGES = 3,
     THREADS = 128,
-    MOST_BLOCKS = 8,  /* of a cluster */
-    PROCESSORS = 132, /* multiprocessors that a grid is sized for */
-    LINE_OF_K = DEPTH + 4,
-    TILE_LINE = SIDE + 4 /* of the tile of results */
+    MOST_BLOCKS = 8,       /* maximum blocks of a cluster */
+    PROCESSORS = 132,      /* multiprocessors that a grid is sized for */
+    LINE_OF_K = DEPTH + 4, /* floats of a padded line of k */
+    TILE_LINE = SIDE + 4   /* floats of a padded row of the tile of results */
 };
 constexpr int line_of_rows(int side)
 {
@@ -73,9 +73,9 @@ template <bool OF_K, int WIDTH> struct piece_reader {
     static constexpr int chunks = (OF_K ? DEPTH : WIDTH) / 4, lines = OF_K ? WIDTH : DEPTH,
                          together = THREADS / chunks; /* lines that all threads copy at once */
     const float *from;
-    int64_t hop, advance; /* from one line of this thread to its next; to the next piece */
+    int64_t hop, advance; /* elements to this thread's next line, and to the next piece */
     uint32_t to;
-    int rows, inner; /* what is left, from this thread's first element on */
+    int rows, inner; /* remaining sizes of the operand from this thread's next element on */
 
     __device__ __forceinline__ piece_reader(const float *operand, int64_t step, int rows, int inner)
     {
@@ -113,7 +113,7 @@ static __device__ __forceinline__ split_f32 element(const float *piece, int row,
         __float_as_uint(OF_K ? piece[row * LINE_OF_K + k] : piece[k * line_of_rows(WIDTH) + row]));
 }
 
-/** The result in row i and column j, from memory. */
+/** The result in row i and column j, computed by FMAs from the operands in global memory. */
 template <bool A_K, bool B_K>
 static __device__ __noinline__ float exactly(const f32_product &p, const float *a, const float *b,
                                              int i, int j)

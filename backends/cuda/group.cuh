@@ -13,17 +13,18 @@
 
 namespace ts {
 
-/** A group's iteration space, innermost dim first. Must have the layout of the host type
- * ts_cuda_group_space. */
+/** A group's iteration space, innermost dim first, without the dims of a row in groups by rows.
+ * sizes[0] counts accesses, or by rows elements; the other sizes count elements. Must have the
+ * layout of the host type ts_cuda_group_space. */
 struct group_space {
-    uint64_t accesses; /* accesses of V elements; the last may be partial */
-    uint32_t tail;     /* elements of the last access; 0: V */
+    uint64_t accesses; /* number of accesses of V elements; by rows: number of rows */
+    uint32_t tail;     /* elements of the last access, 0: V; by rows: elements of a row */
     uint32_t none;     /* padding */
-    divisor by[8];     /* sizes in accesses, as divisors of 32-bit indices */
-    uint64_t sizes[8]; /* sizes in accesses */
+    divisor by[8];     /* `sizes` as divisors of 32-bit indices */
+    uint64_t sizes[8];
 };
 
-/** A tensor in memory: address, and strides in bytes per access. */
+/** A tensor in memory: address, and strides in bytes along the dims of the space. */
 template <int N> struct group_tensor {
     char *data;
     int64_t strides[N];

@@ -196,6 +196,7 @@ template <class T, class I> int64_t grouped_bytes(const grouping &g, bool every)
 
 /**
  * Adds rows of x, (outer, count, inner), to rows of out, (outer, bound, inner), by the sorted keys.
+ * The caller checks the launches by cudaPeekAtLastError().
  * @param scratch  grouped_bytes() bytes, aligned to 32
  * @param every    true: writes every row of out, 0 without rows of x; false: adds to the rows of
  *                 out whose keys occur

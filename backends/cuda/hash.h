@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/** Hash of n words. Different words may have the same hash, so compare the words, too. */
 static inline uint64_t ts_cuda_hash(const uint64_t *words, size_t n)
 {
     uint64_t hash = 0xcbf29ce484222325u;

@@ -100,8 +100,8 @@ static ts_status index_select(ts_frame *f)
     return select(f, f->args[2].t, (int)ts_kernel_dim(f));
 }
 
-/** Two places of a row at a time would need even classes;
- * writes of 8 bytes already fill the bus. */
+/** Functor of one_hot for fill_units(): element i is 1 if its class is its row's index, else 0. A
+ * unit is one i64 element: 8-byte stores already reach the memory bandwidth. */
 template <class I> struct hot {
     indices index;
     split<I> classes;
@@ -290,7 +290,10 @@ static ts_status add_brief(ts_frame *f, const line_shape &lines, const ts_tensor
     });
 }
 
-enum { INDEX_FEW = 32, INDEX_NARROW = 8 };
+enum {
+    INDEX_FEW = 32,  /* maximum size of the indexed dim for which wide rows try lines */
+    INDEX_NARROW = 8 /* minimum columns of a wide row; narrow rows always try lines */
+};
 
 static ts_status index_add(ts_frame *f)
 {
@@ -333,7 +336,7 @@ static ts_status index_add(ts_frame *f)
  * and the position of its partner in another tensor. */
 template <class I> struct led {
     indices index;
-    walk<I, 3> space; /* in self, the other tensor and the index */
+    walk<I, 3> space; /* offsets of an element in self, the other tensor and the index */
     int64_t along, bound;
 
     /** other NULL: none */

@@ -67,12 +67,12 @@ struct indices {
     {
         return is_short ? ((const int32_t *)data)[i] : ((const int64_t *)data)[i];
     }
-    /** Index i, or -1 with a report when it is not within [0, bound). */
+    /** Returns the index at position i; -1, with a report, if it is not within [0, bound). */
     __device__ __forceinline__ int64_t checked(int64_t i, int64_t bound) const
     {
         return checked(i, bound, i);
     }
-    /** The index at `place` in memory, which is element i. */
+    /** Like checked() for the index at position `place` in memory; a report calls it element i. */
     __device__ __forceinline__ int64_t checked(int64_t place, int64_t bound, int64_t i) const
     {
         int64_t index = at(place);

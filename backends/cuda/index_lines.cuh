@@ -357,8 +357,8 @@ __global__ void __launch_bounds__(256)
     out[place] = narrow<T>(sum);
 }
 
-/** out already holds self. The few elements of a line are added one after another, in T; if T is a
- * half, those with the same target are added before the sum is rounded. */
+/** A thread adds the few elements of a line to out, which already holds self, one after another in
+ * T. If T is a half, elements with the same target are added in f32 and the sum is rounded once. */
 template <class T>
 __global__ void __launch_bounds__(256)
     lines_brief_kernel(const __grid_constant__ line_shape l, indices index, const T *src, T *out)

@@ -22,7 +22,10 @@ typedef struct ts_cuda_grid {
 
 /** Launches a kernel on the calling thread's current device (ts_cuda_use()), without waiting. The
  * first launch of a kernel, and each launch with more shared memory than before, sets the
- * attributes that the grid needs. arguments: the address of each argument. */
+ * attributes that the grid needs. Returns CUDA's error, which the caller passes to
+ * ts_cuda_launched().
+ * @param kernel     host address of the __global__ function
+ * @param arguments  the address of each argument, read before the call returns */
 cudaError_t ts_cuda_launch(const void *kernel, const ts_cuda_grid *grid, void **arguments,
                            cudaStream_t stream);
 
@@ -57,7 +60,7 @@ cudaError_t launch(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStream_t 
                    const A &...args)
 {
     static_assert((std::is_same_v<std::remove_cv_t<P>, A> && ...),
-                  "arguments are handed over as they are");
+                  "arguments must have the types of the kernel's parameters");
     void *addresses[] = {(void *)&args...};
     return ts_cuda_launch((const void *)kernel, &grid, addresses, stream);
 }
@@ -67,7 +70,7 @@ cudaError_t launch_early(void (*kernel)(P...), const ts_cuda_grid &grid, cudaStr
                          const A &...args)
 {
     static_assert((std::is_same_v<std::remove_cv_t<P>, A> && ...),
-                  "arguments are handed over as they are");
+                  "arguments must have the types of the kernel's parameters");
     void *addresses[] = {(void *)&args...};
     return ts_cuda_launch_early((const void *)kernel, &grid, addresses, stream);
 }

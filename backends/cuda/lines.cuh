@@ -29,8 +29,8 @@ struct lines {
 };
 
 enum {
-    LINES_SHARED = 2048, /* most blocks of a grid that shares tiles */
-    LINES_REDUCTIONS = 3 /* most reductions of a kernel */
+    LINES_SHARED = 2048, /* maximum blocks of a grid whose blocks share tiles */
+    LINES_REDUCTIONS = 3 /* maximum calls of lines_reduce() in a kernel */
 };
 
 /** Takes scratch memory for shared tiles if the lines are few and long (else data is NULL), and

@@ -39,7 +39,7 @@ template <int OPERANDS> struct loop_space {
     int32_t strides[OPERANDS][TS_MAX_DIMS];
     int64_t one[OPERANDS]; /* stride of one element in bytes, for the tail */
     char *data[OPERANDS];
-    double number[OPERANDS]; /* bits of a host number, in the type of the computation */
+    double number[OPERANDS]; /* bits of a host number, as loop_launcher::number() stores them */
     access_way way[OPERANDS];
     bool flat; /* one dim; the operands are arrays, or arrays and numbers */
 
@@ -376,7 +376,9 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-/** True if a kernel of loop_rows.cuh takes the space, and its rows are long enough for it. */
+/** True if a kernel of loop_rows.cuh supports the space: its rows have at least ROW_RUN elements of
+ * at most 4 bytes, and each operand is contiguous along dim 0, a host number, or an argument with
+ * stride 0. */
 template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
 {
     for (int k = 0; k < N; k++) {

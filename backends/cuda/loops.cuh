@@ -5,14 +5,16 @@
  *
  * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
- * operand per thread (loop_is_wide() has the exact condition on layouts). Rows at other addresses
- * have kernels of their own, for elements of at most 4 bytes (loop_rows.cuh). Otherwise a thread
- * moves four elements, which the layouts determine (loop_walk in loop_space.cuh): consecutive
- * elements along the innermost dim, accessed as one vector where an operand is contiguous and
- * aligned, or separate elements. These two exist once per functor and arithmetic type (double,
- * float, int64_t, bool) and convert elements as they load and store them (loop_any.cuh); copies and
- * selections have a kernel per dtype. Offsets along the other dims are computed by multiplications
- * instead of divisions.
+ * operand per thread (loop_is_wide() has the exact condition on layouts). All other calls use:
+ * - for contiguous rows of elements of at most 4 bytes, at any address: kernels of loop_rows.cuh;
+ * - else kernels of single elements: a thread moves four elements, which the layouts determine
+ *   (loop_walk in loop_space.cuh): consecutive elements along the innermost dim, accessed as one
+ *   vector where an operand is contiguous and aligned, or separate elements.
+ *
+ * The kernels of single elements exist once per functor and arithmetic type (double, float,
+ * int64_t, bool), the kernels of rows once per functor, for float; they convert elements as they
+ * load and store them (loop_any.cuh). Copies and selections have a kernel per dtype instead.
+ * Offsets along the other dims are computed by multiplications instead of divisions.
  *
  * For bf16 and f16, functors compute in f32 and get numbers in f32. If a functor has near(), the
  * kernel calls near() for bf16 and f16: a faster formula that is accurate enough for a half.

@@ -155,7 +155,7 @@ template <class T> struct cross_entropy_slope {
         if (goal == c.ignored)
             scale = 0;
     }
-    /** of a class that is not the target, and of the target */
+    /** other() and own_class(): the gradient of a logit x whose class is not, or is, the target. */
     __device__ __forceinline__ T other(A x) const
     {
         return narrow<T>(scale == 0 ? (A)0 : (fma(exp_from<T>(lse)(x), share, -even)) * scale);
@@ -187,8 +187,8 @@ cross_entropy_backward_kernel(classes c, const T *g, bool each, const unsigned l
 enum { LONG = 256, LONG_UNROLL = 4 };
 
 /**
- * The same gradient for many adjacent classes: blockIdx.y is the position. aligned: x and dx are to
- * 16 bytes; if rows are not aligned, vectors start before them.
+ * The same gradient for many adjacent classes: blockIdx.y is the position. aligned: x and dx are
+ * 16-byte aligned; if a row is not, its first vector starts before the row.
  */
 template <class T>
 static __global__ void __launch_bounds__(LONG)
@@ -378,7 +378,7 @@ static void launch_slopes(const classes &c, const T *g, bool each, const unsigne
                       stream>>>(c, x, lse, share);
     if (c.l.inner == 1 && c.l.count >= 512 && positions < 65536) {
         bool aligned = aligned16(x) && aligned16(dx);
-        /* including the elements before */
+        /* elements of a row, and those before it in its first vector */
         int64_t most = c.l.count + (c.l.count % vec16<T> ? vec16<T> - 1 : 0);
         dim3 grid((unsigned)((most + piece - 1) / piece), (unsigned)positions);
         cross_entropy_backward_long<T>
@@ -439,14 +439,14 @@ template <class T> struct grad_scratch {
     }
     double *parts() const { return (double *)memory.parts(); }
     exponentials<A> *known() const { return (exponentials<A> *)(parts() + blocks); }
-    /* targets' logits; in two passes logarithms of sums */
+    /* the logits of the targets or, if the gradient needs a second pass, log-sum-exps */
     A *numbers() const { return (A *)(known() + positions); }
     A *shares() const { return numbers() + positions; }
     A *totals() const { return rooms ? shares() + positions : nullptr; }
 };
 
 /** cross_entropy_grad(self, target, reduction, ignore_index, label_smoothing) ->
- * (gradient for an incoming 1, loss) */
+ * (gradient of self for an upstream gradient of 1, loss) */
 template <class T> static ts_status grad_classes(ts_frame *f)
 {
     using A = wide_t<T>;

@@ -19,7 +19,7 @@ template <class T> struct logit_rows {
     const T *x;
     indices target;
     T *dx;                           /* gradient, (rows, n); may be x */
-    const unsigned long long *count; /* divisor of the gradient on the device; NULL: 1 */
+    const unsigned long long *count; /* device memory: the gradient is divided by *count; NULL: 1 */
     exponentials<A> *known;          /* per row: largest logit and sum of exponentials; total = 0 */
     A *own;                          /* per row: the target's logit, if the target is a class */
     A *totals;                       /* (parts, rows): sums of logits; NULL: not requested */
@@ -66,6 +66,7 @@ template <class A, int V> __device__ __forceinline__ void slopes_of(A (&e)[V], A
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
+/** The pass for rows of which each thread holds a part in registers. */
 template <class T, class S, int V>
 __global__ void __launch_bounds__(S::most, 1)
     cross_entropy_grad_kernel(const __grid_constant__ logit_rows<T> a)
@@ -195,6 +196,7 @@ struct cross_entropy_grad_formula : exp_sums<T>, own_exps<T, VECS, vec16<T>> {
 
 #endif /* sm_90 */
 
+/** The pass for rows that stream through shared memory. */
 template <class T, class S>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     cross_entropy_grad_stream_kernel(const __grid_constant__ logit_rows<T> a)

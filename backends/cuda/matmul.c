@@ -51,7 +51,7 @@ static bool is_even(const ts_tensor *t) { return (uintptr_t)ts_kernel_data(t) % 
 
 static ts_tensor *even(ts_tensor *t) { return is_even(t) ? t : ts_clone(t); }
 
-/** An operand in place, or a dense copy. */
+/** Describes t by its last two dims, in place or as a dense copy that the scope owns. */
 static ts_status operand(ts_tensor *t, ts_cuda_matrix *m)
 {
     *m = matrix_of(t);
@@ -62,7 +62,8 @@ static ts_status operand(ts_tensor *t, ts_cuda_matrix *m)
     return TS_OK;
 }
 
-/** An operand's rows. */
+/** Describes t (..., K) as one matrix (rows, K), in place or as a dense copy that the scope
+ * owns. */
 static ts_status operand_rows(ts_tensor *t, ts_cuda_matrix *m)
 {
     if (ts_ndim(t) == 2)
@@ -314,7 +315,7 @@ static ts_status column_sums(ts_tensor *result, ts_tensor *grad)
 {
     static const int64_t dims[TS_MAX_DIMS] = {0, 1, 2, 3, 4, 5, 6, 7};
     int leading = ts_ndim(grad) - 1;
-    if (!ts_dtype_is_float(ts_dtype_of(grad))) /* whose sums are i64 in that kernel */
+    if (!ts_dtype_is_float(ts_dtype_of(grad))) /* ts_sum() of integers gives i64 */
         return ts_status_of_pointer(ts_copy_(result, ts_sum_to_size(grad, ts_sizes(result), 1)));
     return ts_status_of_pointer(leading ? ts_sum_out(result, grad, dims, leading, false)
                                         : ts_copy_(result, grad));
@@ -381,7 +382,7 @@ static ts_status gradient_products(ts_frame *f, layer_gradients *l, const ts_cud
                         ready ? &ready_up : NULL);
 }
 
-/** Describes the operands and results, which are `to`. */
+/** Describes the operands and results. to[i] receives gradient i; NULL: not wanted. */
 static ts_status describe_gradients(ts_frame *f, ts_tensor *const to[3], layer_gradients *l)
 {
     for (int i = 0; i < 3; i++)
@@ -429,7 +430,7 @@ static ts_status linear_backward_with(ts_frame *f, const ts_cuda_after *after)
     return TS_OK;
 }
 static ts_status linear_backward(ts_frame *f) { return linear_backward_with(f, NULL); }
-/** Not if the bias gradient would need a kernel of its own, or an epilogue beside this one. */
+/** False also if the bias gradient would need a separate kernel or a second epilogue. */
 static bool linear_backward_takes(const ts_frame *f, const ts_cuda_after *after)
 {
     ts_tensor *to[3];

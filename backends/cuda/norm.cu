@@ -23,7 +23,7 @@ static __global__ void __launch_bounds__(LONG)
     int64_t n = l.count, from = blockIdx.y * LONG + threadIdx.y, step = (int64_t)LONG * l.shares;
     const T *row = x + blockIdx.x * n;
     A sum = 0, centre = 0;
-    int turn = 0; /* of lines_reduce() */
+    int turn = 0; /* index of the next lines_reduce() */
     if constexpr (!RMS) {
         /* The second pass adds the mean deviation from the first mean, so that the mean of equal
          * elements is exact. */

@@ -132,6 +132,8 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
 
 #endif /* sm_90 */
 
+/** Computes dx and partial sums for the gradients of weight and bias: cluster i writes row i of
+ * dweight and dbias, each (clusters, n). NULL: not requested. mean is not read with RMS. */
 template <class T, class S, bool RMS>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     norm_backward_stream_kernel(const T *g, const T *x, const T *weight, const float *mean,

@@ -1,6 +1,6 @@
 /**
  * @file nvtx.c  NVTX ranges. NVTX consists of headers only: without a tool such as Nsight Systems,
- * a range costs a test of a null function pointer. The ranges have their own domain, "tessera", and
+ * its functions test a null pointer and return. The ranges have their own domain, "tessera", and
  * each name is registered once.
  */
 // SPDX-License-Identifier: MIT

@@ -22,8 +22,8 @@ enum {
 
 /* Measured on one H200 (docs/matmul.md). Only their ratios matter. */
 static const double FAST = 780e12,    /* operations per second over rows of multiples of 8 halves */
-    SLOW_EVEN = 250e12,               /* of 2 or 4 */
-    SLOW_ODD = 140e12,
+    SLOW_EVEN = 250e12,               /* the same over rows of multiples of 2 or 4 halves */
+    SLOW_ODD = 140e12,                /* the same over rows of an odd number of halves */
     MEMORY = 4e12,                    /* bytes per second */
     COPY = 3e-6,                      /* seconds that the launch of a copy adds */
     MARGIN = 1.2;                     /* minimum gain of padding */
@@ -253,7 +253,7 @@ static ts_status multiply(ts_frame *f, ts_dtype dtype, const padded_product *w, 
     ts_cuda_epilogue within = *then;
     within.bias = then->bias ? w->bias : NULL;
     within.sums = then->sums ? w->sums : NULL;
-    within.added = p->c ? NULL : then->added; /* else the padded result holds it */
+    within.added = p->c ? NULL : then->added; /* a padded result already holds it */
     if (!p->last)
         return ts_cuda_gemm(f, dtype, &w->made[0], &w->made[1], &w->made[2], batches, &within);
     int64_t whole = columns / GRAIN * GRAIN;

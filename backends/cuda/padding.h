@@ -7,11 +7,13 @@
 
 TS_BEGIN_DECLS
 
-/** Sizes of a padded product a b = c, and which of its matrices are copied. See docs/matmul.md. */
+/** Sizes, with padding, of a product a (rows, inner) b (inner, columns) = c (rows, columns), and
+ * which of its matrices are copied. See docs/matmul.md. */
 typedef struct ts_cuda_padding {
     int64_t rows, columns, inner;
-    bool a, b, c;
-    bool last; /* only those last columns of b that do not fill a vector are copied */
+    bool a, b, c; /* the matrix is copied */
+    bool last;    /* of b, only the last columns, which do not fill a vector of 16 bytes, are
+                     copied */
 } ts_cuda_padding;
 
 /** True if dtype is bf16 or f16 and some matrix has dense rows (or columns) whose length or stride,
@@ -32,8 +34,9 @@ bool ts_cuda_padded_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const t
                                   const ts_cuda_padding *padding);
 
 /**
- * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees.
- * @param a  if padding->a is false, used as it is: a matrix, or a copy by ts_cuda_pad_matrix()
+ * ts_cuda_gemm() over padded copies, which the call allocates as scratch memory and frees. A caller
+ * that has a copy of `a` by ts_cuda_pad_matrix(), with at least padding->rows x padding->inner
+ * elements, sets padding->a to false and passes the copy as `a`.
  */
 ts_status ts_cuda_gemm_padded(ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                               const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
@@ -47,8 +50,8 @@ typedef struct ts_cuda_padded {
     int64_t bytes;
 } ts_cuda_padded;
 
-/** Copies one matrix of halves to `rows` x `columns` elements, with zeros outside the matrix. If an
- * error is returned, to->data is NULL. */
+/** Copies one matrix of halves to `rows` x `columns` elements, with zeros outside the matrix. The
+ * copy has dense rows if `from` has, else dense columns. After an error to->data is NULL. */
 ts_status ts_cuda_pad_matrix(ts_frame *frame, const ts_cuda_matrix *from, int64_t rows,
                              int64_t columns, ts_cuda_padded *to);
 

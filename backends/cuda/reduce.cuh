@@ -54,12 +54,13 @@ struct reduction {
     bool scattered;               /* result i is not stored at element i, but by `outs` */
     int64_t outs[2][TS_MAX_DIMS]; /* strides of the kept dims in the call's up to two results */
 
-    /* set by reduce_into() */
+    /* Set by reduce_into(). A thread loads pieces of piece_of<T> elements. A unit is an element,
+     * except in reduce_along_kernel(): a piece if `vector`, a piece per thread if `chunked`. */
     quotient by[2][TS_MAX_DIMS];
-    bool vector, aligned; /* vector: a unit is a whole piece, else an element; aligned: a piece can
-                             be loaded at once */
-    bool chunked;         /* a unit is what a group loads at once: one piece per thread, all from
-                             one run of the innermost reduced dim */
+    bool vector, aligned; /* vector: pieces are contiguous, and runs consist of whole pieces;
+                             aligned: a piece can be loaded at once */
+    bool chunked;         /* the threads of a group load a unit at once, all of it from one run of
+                             the innermost reduced dim */
     int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel: threads
                              of a block that have different results */
     int64_t share;        /* units of a result that a block reduces */

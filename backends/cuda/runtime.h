@@ -53,7 +53,8 @@ int ts_cuda_count(void);
  * ts_cuda_describing(). */
 ts_cuda_device *ts_cuda_use(int index);
 /** Waits for all initialised devices and ignores errors. Call before freeing memory that any device
- *  may still read. */
+ *  may still read. May change the thread's current device. A thread must not call it between
+ *  ts_cuda_capture_enter() and ts_cuda_capture_leave(). */
 void ts_cuda_wait_for_all(void);
 /** Whether the device is unusable, because CUDA stopped a kernel or the process forked. */
 bool ts_cuda_is_lost(int device);
@@ -105,8 +106,9 @@ typedef struct ts_cuda_kernel {
     uint32_t dtypes;                 /* this and the next fields: see ts_kernel_opts */
     bool strided, converts, layouts;
 } ts_cuda_kernel;
-/** Kernels of a family; families.h lists the families. A kernel file ends with
- * TS_CUDA_FAMILY(norm, {...}, ...), one ts_cuda_kernel per op. */
+/** Kernels of a family; families.h lists the families. A .cu file defines its table by
+ * TS_CUDA_FAMILY(norm, {...}, ...), with one ts_cuda_kernel per op; a .c file defines the constant
+ * ts_cuda_<family> itself. */
 typedef struct ts_cuda_family {
     const ts_cuda_kernel *kernels;
     int count;

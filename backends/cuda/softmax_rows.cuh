@@ -309,6 +309,7 @@ template <class T, bool LOG> struct softmax_backward_formula : plain_sums {
 
 #endif /* sm_90 */
 
+/** softmax_kernel() for rows that stream through shared memory. Empty before sm_90. */
 template <class T, class S, bool LOG>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     softmax_stream_kernel(const T *x, T *y, int64_t rows, int64_t n)
@@ -321,6 +322,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 #endif
 }
 
+/** softmax_backward_kernel() for rows that stream through shared memory. Empty before sm_90. */
 template <class T, class S, bool LOG>
 __global__ void __launch_bounds__(S::threads, S::blocks)
     softmax_backward_stream_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)

@@ -26,7 +26,7 @@ template <class T> __device__ __forceinline__ wide_t<T> widen(T x) { return x; }
 template <> __device__ __forceinline__ float widen<bf16>(bf16 x) { return __bfloat162float(x); }
 template <> __device__ __forceinline__ float widen<f16>(f16 x) { return __half2float(x); }
 
-/** Rounds to nearest even, once. */
+/** Converts X to T: for bf16 and f16 from float, rounded once to nearest even; else by a cast. */
 template <class T> struct narrow_to {
     template <class X> __device__ __forceinline__ static T from(X x) { return static_cast<T>(x); }
 };

@@ -34,7 +34,8 @@ template <class A> __device__ __forceinline__ A abs_of(A x)
         return x < 0 ? -x : x;
 }
 
-/* for arguments too large for the reduction below; not inlined, because they are rare */
+/* Sine and cosine of arguments that are too large for circle_at(). Not inlined, because such
+ * arguments are rare. */
 __device__ __noinline__ float sine_far(float x) { return sinf(x); }
 __device__ __noinline__ float cosine_far(float x) { return cosf(x); }
 

@@ -1,5 +1,9 @@
-/** @file windows.h  Kernels over the windows of convolutions on channels-last images. A window is
- * the part of an image that one position reads (ts_window_axis in kernel.h). */
+/**
+ * @file windows.h  Kernels over the windows of convolutions on channels-last images. A window is
+ * the part of an image that one position reads (ts_window_axis in kernel.h). The functions queue
+ * kernels on the frame's stream; elements have the frame's dtype unless stated otherwise; taps is
+ * the product of the three axis[d].taps. Error: TS_ERR_DEVICE.
+ */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_WINDOWS_H
 #define TS_CUDA_WINDOWS_H
@@ -36,7 +40,7 @@ ts_status ts_cuda_sum_windows(ts_frame *frame, const ts_cuda_windows *windows, c
 
 /**
  * Computes the gradient of the weights as `parts` partial sums over windows, which the caller adds.
- * The windows of a part do not depend on the device.
+ * The windows of a part do not depend on the device. At most 65535 taps and 65535 parts.
  * @param y   dense matrix (count, groups, rows)
  * @param to  receives (parts, groups, rows, taps, channels / groups) in f64 for f64 images, else
  *            f32
