@@ -50,8 +50,8 @@ struct ts_hook {
         ts_node_post_hook post;
     };
     void *payload; /* RETAIN: the tensor, weak; its release removes the hook */
-    uint8_t kind;  /* ts_hook_kind */
-    uint8_t output;
+    uint8_t kind;   /* a ts_hook_kind */
+    uint8_t output; /* GRAD and RETAIN: index of the result; other kinds: 0 */
 };
 
 /**
@@ -66,7 +66,7 @@ struct ts_node {
     uint32_t ninputs;
     uint16_t needs;         /* bit i: argument i needs a gradient; ops only */
     uint16_t scope;         /* profile scope of the recorded call; 0: none */
-    size_t bytes;           /* of this block */
+    size_t bytes;           /* size of the block with the node, its arrays and its tail */
     _Atomic uint32_t owner; /* id + 1 of the thread whose run holds the lock; 0: unlocked */
     bool saves;             /* may hold saved tensors */
     bool guarded;           /* a run must hold the lock to run the rule; set at creation */
@@ -86,9 +86,9 @@ struct ts_node {
         struct ts_segment *segment; /* others: owned; recomputes the node's packed tensors */
     };
     ts_hook *hooks;     /* owned */
-    ts_value *args;  /* nargs; the value of a tensor argument points to its ts_end in inputs */
-    ts_end *inputs;  /* ninputs */
-    ts_end *outputs; /* nrets, behind the inputs */
+    ts_value *args;  /* nargs values; that of a tensor argument points to its ts_end in inputs */
+    ts_end *inputs;  /* ninputs entries */
+    ts_end *outputs; /* nrets entries, behind the inputs */
 };
 
 #define TS_NODE_LEAF 0xffff
@@ -97,7 +97,7 @@ struct ts_node {
 /** Autograd state of a leaf, or of a tensor that keeps its gradient. */
 struct ts_grad_meta {
     ts_tensor *grad;      /* owned */
-    ts_node *accumulator; /* owned; of leaves */
+    ts_node *accumulator; /* owned; node of a leaf (TS_NODE_LEAF); NULL until needed */
 };
 
 /** The gradient meta of t, and the accumulator node of leaf t; made on demand, borrowed. NULL with
@@ -157,7 +157,7 @@ TS_INLINE void ts_shape_fill(ts_shape *s, const ts_tensor *t)
     s->kind = t->kind;
     memcpy(s->sizes, t->sizes, sizeof s->sizes); /* all: a few moves instead of a loop */
 }
-/** Whether t has these sizes. */
+/** True if t has the sizes of s. */
 TS_INLINE bool ts_shape_sizes_fit(const ts_shape *s, const ts_tensor *t)
 {
     bool fit = s->ndim == t->ndim;
@@ -165,7 +165,7 @@ TS_INLINE bool ts_shape_sizes_fit(const ts_shape *s, const ts_tensor *t)
         fit = s->sizes[d] == t->sizes[d];
     return fit;
 }
-/** Whether t has these sizes and this dtype. */
+/** True if t has the sizes and dtype of s; the device may differ. */
 TS_INLINE bool ts_shape_fits(const ts_shape *s, const ts_tensor *t)
 {
     return s->dtype == t->dtype && ts_shape_sizes_fit(s, t);

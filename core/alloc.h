@@ -36,7 +36,8 @@ typedef struct ts_slab {
     size_t klass;  /* size class */
 } ts_slab;
 
-/** True with TS_ALLOC=system: each block comes from the C library, for memory checkers. */
+/** True if each block comes from the C library, for memory checkers: with TS_ALLOC=system or
+ *  TS_DEBUG=scopes, and in sanitizer builds. */
 extern bool ts_alloc_system;
 /** Sets ts_alloc_system by the environment variable TS_ALLOC. */
 void ts_alloc_from_environment(void);
@@ -138,7 +139,7 @@ void ts_sys_free(void *block);
  *  block, also when an exception ends the block. */
 typedef struct ts_held {
     ts_thread *thread;
-    void *at; /* NULL: none */
+    void *at; /* the block; NULL: none */
     size_t bytes;
 } ts_held;
 TS_INLINE void ts_held_free(ts_held *held)

@@ -28,8 +28,8 @@ TS_INLINE bool ts_product(const int64_t *sizes, int ndim, int64_t *out)
 }
 /**
  * Computes a tensor's number of elements and its bytes, at `item` bytes per element. False if a
- * size is negative or a number does not fit 63 bits. Beside a dim of size 0 the other dims must fit
- * too, because the strides are their products.
+ * size is negative or a number does not fit 63 bits. The product of the sizes other than 0 must fit
+ * even if a size is 0, because the strides are products of sizes.
  */
 TS_INLINE bool ts_tensor_bytes(const int64_t *sizes, int ndim, size_t item, int64_t *numel,
                                int64_t *bytes)

@@ -2,9 +2,10 @@
  * @file files.h  All file system calls of the library, through one table in which tests inject
  * faults.
  *
- * `op` names the public function that calls a helper; errors begin with this name. Helpers open
- * regular files only, and folders where stated. Descriptors are never 0, 1 or 2, which belong to
- * the program's standard streams even while these are closed. All are closed on exec.
+ * `op` names the public function that calls a helper; error messages begin with this name. Errors
+ * are TS_ERR_IO, or TS_ERR_MEMORY if memory ran out. Helpers open regular files only, and folders
+ * where stated. Descriptors are never 0, 1 or 2, which belong to the program's standard streams
+ * even while these are closed. All are closed on exec.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_FILES_H

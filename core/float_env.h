@@ -37,7 +37,7 @@ TS_INLINE ts_float_control ts_float_control_get(void) { return fegetround(); }
 TS_INLINE void ts_float_control_set(ts_float_control c) { fesetround(c); }
 #endif
 
-/** Whether the mode is round to nearest with subnormal numbers. */
+/** True if the thread rounds to nearest and keeps subnormal numbers. */
 TS_INLINE bool ts_float_env_is_plain(void) { return !(ts_float_control_get() & TS_FLOAT_BITS); }
 
 /** Restores the mode; exception flags raised in between stay set. */

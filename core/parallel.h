@@ -11,8 +11,8 @@
  * loop in the pool runs one range itself, then each range that no worker has begun, so it never
  * waits for a worker to wake up.
  *
- * The pool starts at the first loop that is large enough, with ts_num_threads() - 1 workers (fewer
- * when the system refuses more; at most TS_PARALLEL_MAX - 1). Workers block all signals, have the
+ * A loop of n ranges needs n - 1 workers. It starts those that the pool lacks, unless the system
+ * refuses, and they serve later loops. Workers block all signals, have the
  * default floating-point environment, and sleep after a short spin. After fork() the child starts
  * its own pool when it needs one. No call allocates memory, except to start threads.
  */

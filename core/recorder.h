@@ -10,10 +10,11 @@
 
 #define TS_NO_REGION UINT32_MAX
 
-/** First member of a recorder's own struct. Receives the events of its own thread only. */
+/** Callbacks of a recorder, the first member of the recorder's own, larger struct. A recorder
+ *  receives the events of its own thread only. */
 struct ts_recorder {
-    /** Starts the region `name`, which ends with leave(). TS_NO_REGION if its calls are not
-     *  recorded. */
+    /** Starts the region `name`, a group of calls that ends with leave(). TS_NO_REGION if its calls
+     *  are not recorded. */
     uint32_t (*enter)(ts_recorder *r, const char *name, const void *site);
     void (*leave)(ts_recorder *r, uint32_t region);
     /** The current call is about to run its composite with layers enabled; the composite's calls
@@ -25,8 +26,8 @@ struct ts_recorder {
     void (*extra)(ts_recorder *r, int i, ts_tensor *t);
     /** A tensor was created from host values. */
     void (*constant)(ts_recorder *r, ts_tensor *t);
-    /** grad_read: a leaf's gradient is about to be read. grad_set: the gradient has a new handle,
-     *  or NULL. */
+    /** grad_read: a leaf's gradient is about to be read. grad_set: `grad` has become the
+     *  leaf's gradient; NULL: the gradient is about to be removed. */
     void (*grad_read)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
     void (*grad_set)(ts_recorder *r, ts_tensor *leaf, ts_tensor *grad);
     /** The gradient of a leaf that has none was read or removed. */

@@ -35,7 +35,7 @@ typedef union ts_kind {
     uint32_t bits;
 } ts_kind;
 
-/** The members of a struct that has a kind. */
+/** Members dtype, ndim and device of a struct, and `kind`, which names the three as one word. */
 #define TS_KIND_MEMBERS             \
     union {                         \
         ts_kind kind;               \
@@ -75,13 +75,15 @@ typedef enum ts_owner {
     TS_OWNER_COUNT
 } ts_owner;
 
-/** Memory that tensors share. Each write increments the version (invariant 4). */
+/** Memory that tensors share. Each write increments the version (invariant 4 in
+ *  docs/architecture.md). */
 typedef struct ts_storage {
     _Atomic int32_t refs;
     uint32_t version;
     uint16_t writer;   /* op of the last write */
     ts_device device;
-    uint16_t block;    /* bytes of this struct's block; data of <= TS_INLINE_DATA bytes is in it */
+    uint16_t block;    /* bytes of this struct's block; sizeof(ts_storage): the data is elsewhere
+                          (TS_INLINE_DATA) */
     uint8_t owner;     /* a ts_owner; valid if the storage is in a profile's log */
     uint8_t logged;    /* number of the profile in whose log it is (dispatch/memory_log.h); 0: none.
                           Valid only for data outside of the block */
@@ -105,7 +107,7 @@ struct ts_tensor {
     char *data; /* storage->data + offset */
     int64_t numel;
     _Atomic int32_t refs;
-    TS_KIND_MEMBERS;       /* device: the storage's */
+    TS_KIND_MEMBERS;       /* device equals storage->device */
     uint8_t flags, output; /* output: index among the results of node */
     ts_node *node;       /* owned; NULL for leaves */
     ts_grad_meta *grad;  /* owned; leaf's gradient, accumulator, hooks; NULL until needed */
@@ -115,7 +117,8 @@ struct ts_tensor {
     int64_t strides[TS_MAX_DIMS]; /* elements */
 };
 
-/** Data of at most this size is in the storage's own block. */
+/** CPU data of at most this many bytes is in the storage's own block. Foreign and promised memory
+ *  is not. */
 #define TS_INLINE_DATA 1024
 
 /** Frees a storage whose last reference was released: its data, or calls s->release, and s. */
@@ -305,8 +308,8 @@ TS_INLINE bool ts_storage_shared(const ts_storage *s)
     return refs > 1 && (!compiled || refs > 1 + ts_above.holds(s));
 }
 
-/** True when strides are those of a contiguous tensor of these sizes
- * (size-1 dims do not matter). */
+/** True if strides are those of a contiguous tensor of these sizes. Strides of dims of size 1, and
+ *  of a tensor without elements, do not matter. */
 bool ts_strides_contiguous(const int64_t *sizes, const int64_t *strides, int ndim);
 /**
  * True if t, (N, C, ...), has three dims or more and is dense in the order (N, ..., C):

@@ -62,7 +62,7 @@ struct ts_thread {
     };
     _Atomic ts_keyset include_all; /* set by ts_layer_enable_all() from any thread */
     _Atomic uint32_t state;        /* other threads write it only to switch timers */
-    ts_block *scope; /* innermost of blocks */
+    ts_block *scope; /* the innermost open scope, an entry of `blocks` */
     ts_heap *heap;
     ts_timers *timers;
     uint64_t seq; /* seq of the newest autograd node that the thread made (autograd/node.h) */

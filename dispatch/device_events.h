@@ -1,5 +1,6 @@
 /** @file device_events.h  Times of device work for a backend that cannot record its work itself.
- * Events before and after each kernel call delimit an interval, which counts as one work. */
+ * Events before and after each kernel call on device 0 delimit an interval, which becomes one
+ * ts_device_work. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_DEVICE_EVENTS_H
 #define TS_DISPATCH_DEVICE_EVENTS_H

@@ -18,7 +18,7 @@ enum { TS_TAG_STEP = 16, TS_TAG_RESET = 4, TS_TAG_ROW = TS_TAG_STEP + TS_TAG_RES
 
 /** The row's bits of a tag: its hash >> TS_TAG_ROW; 0: no row. */
 TS_INLINE uint64_t ts_tag_row(uint64_t tag) { return tag >> TS_TAG_ROW; }
-/** The step of a tag: steps that had ended since recording began. */
+/** The step of a tag: number of steps that had ended since the last reset, modulo 65536. */
 TS_INLINE int64_t ts_tag_step(uint64_t tag) { return (int64_t)(tag & ((1 << TS_TAG_STEP) - 1)); }
 /** True if the tag is of the current recording, not of one before a reset. */
 bool ts_tag_is_current(uint64_t tag);

@@ -20,8 +20,8 @@ TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
  *  except an operand with the same address, sizes, strides and dtype. TS_ERR_SHAPE, TS_ERR_DTYPE,
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */
 ts_status ts_check_given(const ts_frame *f);
-/** Checks that the destination `out` has the sizes, dtype and device of `m`, and no two elements at
- *  one address. Same errors. */
+/** Checks that the destination `out` has the sizes, dtype and device of `m` and is not expanded
+ *  (stride 0 in a dim of size > 1). Same errors. */
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**

@@ -13,11 +13,11 @@
 typedef struct ts_memory_life {
     int64_t born, died; /* ticks of allocation and release; died 0: not released */
     int64_t bytes;
-    ts_storage *alive;  /* the storage; NULL after it is freed */
+    ts_storage *alive;  /* the storage; NULL after it is freed and after ts_memory_log_end() */
     uint32_t next;      /* number + 1 of the next life in the log's hash list; 0: none */
     uint32_t scope;
     uint16_t op;        /* op that ran when it was allocated; TS_MAX_OPS - 1: outside of calls */
-    uint8_t owner;      /* a ts_owner, when it is freed or at the end of the recording */
+    uint8_t owner;      /* a ts_owner: purpose when the storage was freed or the log ended */
     uint8_t device;     /* ts_device.backend */
 } ts_memory_life;
 
@@ -28,8 +28,9 @@ bool ts_memory_log_is_on(void);
 void ts_memory_log_begin(bool on);
 /** Stops the log; later deaths have no entry. */
 void ts_memory_log_end(void);
-/** The lives in the order of their births, borrowed until the next recording; *lost: births without
- *  room; *begun: tick at which the log began. The count is 0 if memory was not recorded. */
+/** The lives in the order of their births, borrowed until the next recording; *lost: number of
+ *  lives for which the log had no room; *begun: tick at which the log began. The count is 0 if
+ *  memory was not recorded. */
 const ts_memory_life *ts_memory_lives(int64_t *count, int64_t *lost, int64_t *begun);
 
 #endif

@@ -77,8 +77,8 @@ struct ts_plan {
     uint16_t cast;          /* bit i: the entry casts argument i to dtype `compute` */
     uint16_t strided;       /* bit i: argument i may have any strides, even if the kernel does not
                                declare TS_TAKES_STRIDES */
-    uint16_t operands;      /* bit i: argument i may be the destination itself;
-                             * pointwise: it (tensor or scalar) is an operand of the loop */
+    uint16_t operands;      /* bit i: argument i may be the destination itself. In a pointwise plan
+                               these arguments (tensors or scalars) are the loop's operands */
     uint8_t ordered;        /* bit i: a new result i is dense, with its dims in memory in `order` */
     uint8_t order[TS_MAX_DIMS]; /* dims by stride, the largest stride first */
     uint8_t pointwise;      /* a ts_pointwise, or 0; arguments broadcast to ret[0] */
@@ -105,7 +105,7 @@ struct ts_plan {
         };
         int64_t reduced;                 /* reductions: bit d is set if dim d is reduced */
         struct {
-            int64_t start, step;         /* slice_scatter, slice_backward */
+            int64_t start, step;         /* slice_scatter, slice_backward: of the slice in dim */
         };
     };
     ts_iter iter;
@@ -152,7 +152,8 @@ typedef struct ts_op_info {
     uint32_t flags;
     ts_infer infer;
     ts_kernel composite;
-    uint64_t (*reserve)(const ts_frame *f); /* Philox counters of a random op, else NULL */
+    uint64_t (*reserve)(const ts_frame *f); /* number of Philox counters of a call, whose arguments
+                                               are not yet checked; NULL: not a random op */
     ts_cost cost;   /* work of a call; NULL: unknown */
     float each;     /* operations per element, for ts_cost_each() */
     const void *site; /* call site of the registration */
@@ -188,7 +189,7 @@ struct ts_op_table {
     ts_kernel slot[TS_KEY_COUNT];
     ts_kernel impl[16];       /* per backend: the kernel that the generic entry in `slot` runs */
     ts_accepts accepts[16];
-    uint8_t rule[TS_KEY_COUNT]; /* the reason for the slot's kernel; for ts_op_dump */
+    uint8_t rule[TS_KEY_COUNT]; /* ts_slot_rule of each slot, for ts_op_slot() and ts_op_dump() */
     const ts_op_table *older;    /* chain of replaced snapshots, freed at unload */
 };
 
@@ -240,8 +241,8 @@ void ts_iter_strides(ts_iter *it, int k, const ts_tensor *t, int ndim, int item)
  *  which comes first; if there is no such operand, they keep their order. */
 bool ts_iter_order(const ts_iter *it, int ndim, int operands, uint8_t *order);
 /** Completes a space whose byte strides are given outermost dim first: sorts the dims by operand
- *  0's strides, unless in_order; reverses them to innermost first; merges adjacent dims that are
- *  contiguous in every operand. */
+ *  0's strides, unless in_order; reverses them to innermost first; removes dims of size 1; merges
+ *  adjacent dims that are contiguous in every operand. */
 void ts_iter_collapse(ts_iter *it, const int64_t *sizes, int ndim, bool in_order);
 
 /** Reads an element of `dtype` as a boxed number: the inverse of ts_scalar_store(). */

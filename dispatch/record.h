@@ -170,8 +170,9 @@ enum { TS_SCOPE_DEPTH = 16 };
 /** Writes the path of `scope`, outermost first, to chain; keeps the innermost TS_SCOPE_DEPTH
  *  scopes. Returns their number. */
 int ts_scope_chain(uint32_t scope, uint32_t chain[TS_SCOPE_DEPTH]);
-/** The scope below `base` with the path of `scope`, without the prefix that this path shares with
- *  the path of base's parent, and without scopes named "forward". */
+/** The scope of a backward call: for base "step/backward" and scope "step/forward/mlp" it is
+ *  "step/backward/mlp". From scope's path it drops the prefix that the path shares with base's
+ *  parent, and scopes named "forward"; it makes the rest below base. */
 uint32_t ts_scope_below(uint32_t base, uint32_t scope);
 
 void ts_record_install(void);

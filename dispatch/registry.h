@@ -29,8 +29,8 @@ int ts_find_far(const ts_frame *f);
  *  bytes, and unpacks them into a strided destination. Copies only the bytes if source and
  *  destination are both dense and channels-last. */
 ts_status ts_transfer(ts_frame *f);
-/** Handles a call that a backend's kernel does not support: runs the fallback, or records an
- *  error. */
+/** Handles a call for which a backend's supports() returned false: runs it by ts_round_trip() if
+ *  the backend has TS_BACKEND_CPU_FALLBACK; otherwise TS_ERR_UNSUPPORTED. */
 ts_status ts_unsupported_call(ts_frame *f);
 /** The CPU fallback of backends that allow it: runs the call on host copies of its tensors. */
 ts_status ts_round_trip(ts_frame *f);

@@ -37,7 +37,8 @@ struct ts_op_entry {
     char name[48]; /* "": the entry of fallbacks, which apply to all ops */
     int op;        /* -1 while undefined */
     bool dirty;    /* touched in the open transaction */
-    ts_op_entry *next, *next_dirty, *next_alike; /* next entry with the same hash */
+    /* next in ts_entries, next touched entry, next entry with the same hash */
+    ts_op_entry *next, *next_dirty, *next_alike;
     ts_registration *newest[TS_KEY_COUNT + 1];   /* per key; the last slot is the gradient rule */
 };
 

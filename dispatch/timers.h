@@ -33,7 +33,7 @@ TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread)
 void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward);
 
 /** Begins a part of the calling thread's running call; returns a token for ts_timer_part_leave(),
- *  NULL if no row runs. */
+ *  NULL if the call has no row in the profile. */
 void *ts_timer_part(ts_thread *thread, ts_part part);
 void ts_timer_part_leave(ts_thread *thread, void *token);
 /** ts_timer_part() in profiles with detail. */
@@ -83,13 +83,14 @@ typedef struct ts_step {
 } ts_step;
 
 /** Starts (with all counters at zero) or stops the recording of a profile in all threads. Timers
- *  run while a profile records, independent of ts_timers_enable(). */
+ *  run while a profile records, independent of ts_timers_enable(), whose errors it returns. */
 ts_status ts_timers_record(bool on);
 bool ts_timers_recording(void);
 /** Ends a step explicitly. If the program never calls this, a step ends at the first call after an
  *  op that updates parameters. */
 void ts_timers_step(void);
-/** Declares the ops that update parameters, for ts_timers_step(). */
+/** Declares the ops that update parameters. They mark the steps of a program that does not call
+ *  ts_timers_step(). */
 void ts_timers_mark_updates(const int *ops, int n);
 /** Enters a scope of the profile; NULL leaves the innermost scope. */
 void ts_timers_scope(const char *name);
@@ -101,12 +102,12 @@ typedef struct ts_thread_record {
     const ts_tally_table *table;
     int thread;
     double wall_ns, stamps_ns;
-    int64_t begun; /* tick */
+    int64_t begun; /* tick at which wall_ns begins */
 } ts_thread_record;
 /** Calls fn with the record of each thread, ended threads included, under the timers' lock: fn must
  *  not call a function of the timers. */
 void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), void *ctx);
-/** What a recording keeps. */
+/** The data that a recording keeps. */
 typedef struct ts_recording {
     int64_t first, last; /* drop the steps before `first`, stop after step `last`; 0: no limit */
     bool trace, flight;  /* keep an event per call: the first ones, or with flight the latest */
@@ -116,7 +117,7 @@ typedef struct ts_recording {
 void ts_timers_record_as(const ts_recording *r);
 /** The totals at the end of each recorded step, borrowed; valid until the next recording.
  *  @param first   number of the first recorded step
- *  @param lost    steps without room
+ *  @param lost    number of later steps, for which there was no room
  *  @param thread  the thread that marks steps; -1: none
  *  @param traced  true if events were kept */
 const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, int *thread,

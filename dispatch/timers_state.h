@@ -49,8 +49,8 @@ struct ts_timing_state {
     ts_timers *ended; /* timers of ended threads, newest first */
     int nended;
     _Atomic double ns_per_tick;
-    _Atomic int64_t stamp_cost; /* ticks */
-    atomic_bool on; /* ts_timers_enable() */
+    _Atomic int64_t stamp_cost; /* cost of a stamp in ticks */
+    atomic_bool on; /* the timers are on, by ts_timers_enable() */
     atomic_bool recording; /* a profile records */
     atomic_bool tracing;   /* the profile keeps an event per call */
     bool detail, flight;   /* of the profile, as in ts_recording */

@@ -25,7 +25,7 @@ struct ts_module {
     ts_member *members;
     int nmembers, room;
     struct ts_nn_hook *hooks; /* in the order in which they were added */
-    _Atomic int running;      /* by any thread: calls of ts_forward() that have not returned */
+    _Atomic int running;      /* calls of ts_forward() that have not returned, of all threads */
     bool training;
 };
 

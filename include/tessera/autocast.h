@@ -60,8 +60,8 @@ TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device devi
  */
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
-/** Opens a region for TS_AUTOCAST. If dtype or device is invalid, the region opens too, and each op
- *  to which it applies fails. */
+/** Opens a region for TS_AUTOCAST. If dtype or device is invalid, returns the error of
+ *  ts_autocast_enter(), but the region opens, and each op to which it applies is TS_ERR_STATE. */
 TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
 /** The rest of the block is a region. TS_AUTOCAST is a declaration, like TS_SCOPE, and cannot
  *  return an error: if dtype or device is invalid, the ops in the region fail. */
@@ -78,7 +78,8 @@ TS_API ts_dtype ts_autocast_dtype(ts_device device);
 /** The calling thread's state, for ts_autocast_enter_state() in another thread or a
  *  recomputation. */
 TS_API ts_autocast_state ts_autocast_get_state(void);
-/** Opens a region with a state from ts_autocast_get_state(); TS_ERR_VALUE for any other number. */
+/** Opens a region with a state from ts_autocast_get_state(). TS_ERR_VALUE for a state from inside a
+ *  TS_AUTOCAST region with an invalid dtype or device; TS_ERR_NULL. */
 TS_API ts_status ts_autocast_enter_state(ts_autocast_region *region, ts_autocast_state state);
 
 /* ------------------------------------------------------------------------------ the cache -- */
@@ -96,7 +97,7 @@ TS_API void ts_autocast_clear_cache(void);
 
 /* ---------------------------------------------------------------------------- extensions -- */
 
-/** What AUTOCAST does with an op's floating arguments. It never casts f64. */
+/** The cast that AUTOCAST applies to an op's floating arguments. It never casts f64. */
 typedef enum ts_autocast_policy {
     TS_AUTOCAST_LOWER,  /**< cast to the region's dtype */
     TS_AUTOCAST_F32,    /**< cast to f32, unless the caller gives a dtype */

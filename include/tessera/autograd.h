@@ -19,11 +19,12 @@ TS_API ts_tensor *ts_set_requires_grad(ts_tensor *t, bool requires_grad);
 TS_API bool ts_requires_grad(const ts_tensor *t);
 /** True if t is not the result of a recorded op. */
 TS_API bool ts_is_leaf(const ts_tensor *t);
-/** The accumulated gradient, borrowed from t; TS_NONE if there is none. */
+/** The accumulated gradient, borrowed from t; TS_NONE if there is none. NULL, with an error, if t
+ *  is NULL. */
 TS_API ts_tensor *ts_grad(const ts_tensor *t);
 /** Replaces the gradient; TS_NONE removes it. grad has t's sizes, dtype and device. t keeps a
- *  reference to grad, or to an alias of grad if grad requires grad itself. Errors: TS_ERR_SHAPE
- *  (sizes or dtype), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
+ *  reference to grad, or to an alias of grad if grad can have a gradient of its own. Errors:
+ *  TS_ERR_SHAPE (sizes or dtype), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
 /** Removes the gradient; the next backward stores its gradient without an addition. NULL-safe. */
 TS_API void ts_zero_grad(ts_tensor *t);
@@ -67,8 +68,8 @@ TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *c
 /** A recorded call, or the accumulator of a leaf's gradient. */
 typedef struct ts_node ts_node;
 
-/** Called when the gradient of a tensor is complete. Returns the gradient to propagate: grad, or a
- *  replacement with its sizes and dtype. NULL is an error. */
+/** Called when the gradient of a tensor is complete. Returns the gradient to propagate: a tensor
+ *  with grad's sizes, dtype and device; TS_NONE means grad itself. NULL is an error. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 /** Handle of a hook of a tensor or a node, with which the program removes the hook. */
 typedef struct ts_hook ts_hook;
@@ -117,9 +118,9 @@ TS_API const char *ts_node_name(const ts_node *node);
 /** Number of tensor arguments of the call (members of lists count one each), and of its results. */
 TS_API int ts_node_inputs(const ts_node *node);
 TS_API int ts_node_outputs(const ts_node *node);
-/** The node of the call that returned input i, borrowed; *output (if output is not NULL) receives
- *  the index of the input among its results. NULL if the input needs no gradient or i is out of
- *  range. */
+/** The node of the call that returned input i, or the accumulator of a leaf; borrowed. *output (if
+ *  output is not NULL) receives the index of the input among that node's results. NULL if the input
+ *  needs no gradient or i is out of range. */
 TS_API ts_node *ts_node_next(const ts_node *node, int i, int *output);
 /** The leaf of an accumulator, borrowed; NULL for other nodes and if the leaf was freed. */
 TS_API ts_tensor *ts_node_leaf(const ts_node *node);
@@ -151,7 +152,8 @@ typedef struct ts_function_call ts_function_call;
  * its functions.
  *
  * Forward runs without recording and writes m tensors to outputs; ts_function_apply() returns
- * aliases of them. Backward receives the gradients of the m outputs. For each input with
+ * aliases of them, or an input itself if forward marked it dirty. Backward receives the gradients
+ * of the m outputs, TS_NONE for outputs that do not require grad. For each input with
  * ts_function_needs(), it writes the gradient, with the input's sizes and dtype, to input_grads[i];
  * TS_NONE means zero. The engine calls backward only if at least one gradient arrived. If backward
  * does not consist of ordinary ops, which can be differentiated again, set `once`.
@@ -193,7 +195,7 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
 /** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it
- *  was written after saving, or with TS_ERR_INDEX if there is no tensor i. */
+ *  was written after saving, or with TS_ERR_INDEX if there is no tensor i or no backward runs. */
 TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
 /** For forward: declares that output k does not require grad. Integer and bool outputs never do. */
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);

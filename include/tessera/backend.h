@@ -190,8 +190,9 @@ typedef struct ts_backend {
     ts_status (*record_stream)(void *state, int device, void *data, int64_t bytes,
                                ts_stream *stream);
 
-    /** True if the backend's kernel supports this call; called before each kernel. If false, the
-     *  fallback runs; without a fallback the call is an error. (optional: always true) */
+    /** True if the backend's kernel supports this call; called before each kernel of the backend.
+     *  If false, the call runs on the CPU if `flags` has TS_BACKEND_CPU_FALLBACK; otherwise it is
+     *  TS_ERR_UNSUPPORTED. (optional: always true) */
     bool (*supports)(void *state, const ts_frame *frame);
     /** Switches deterministic mode: kernels use only algorithms whose results do not depend on
      *  scheduling. (optional: results never depend on scheduling) */
@@ -228,8 +229,8 @@ typedef struct ts_backend {
      *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
      *  calls' tensors. Each call after the first reads a result of an earlier call. Tensors have no
-     *  memory: an address only says that a value must be stored; NULL, that only these calls use
-     *  it. Negative: not possible, or calls[0] is no product.
+     *  memory: a tensor with an address must be stored, one with NULL is used by these calls only.
+     *  Negative: not possible, or calls[0] is no product.
      *  (optional, only with group_takes: products have no epilogues) */
     int64_t (*epilogue_cost)(void *state, const ts_group_call *calls, int count);
     /** Queues all calls of a group as fused kernels and fills *report. If it records and returns
@@ -301,7 +302,8 @@ TS_API ts_status ts_backend_load(const char *path, ts_key *key);
 TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
 /**
  * Opens a backend that is distributed with the library ("cuda"), unless it is open. Searches its
- * file (libtessera_cuda.so.0) in the folder of this library, then by the dynamic linker's rules.
+ * file (libtessera_cuda.so.0) in the folder of this library, in its subfolder backends/cuda (as in
+ * a build folder), then by the dynamic linker's rules.
  * The environment variable TS_CUDA disables the backend (0) or names the file. A program opens
  * backends explicitly; an open backend may have no device.
  * @param key  receives the backend's key; may be NULL

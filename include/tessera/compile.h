@@ -183,7 +183,7 @@ typedef struct ts_compile_stats {
     double kernel_ms;   /**< time spent compiling and reading these kernels, ms */
     int64_t peak;       /**< newest plan: largest number of bytes that its values need at a time,
                              without tensors that exist before the call */
-    int64_t kept_peak;  /**< the peak in bytes without recomputation */
+    int64_t kept_peak;  /**< newest plan: `peak` if nothing were recomputed */
     int64_t recomputed; /**< newest plan: recomputed calls (option recompute) */
 } ts_compile_stats;
 /** Returns the counters; all zero for NULL. */

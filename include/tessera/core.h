@@ -39,7 +39,7 @@ typedef struct ts_tensor ts_tensor;
 
 /* ------------------------------------------------------------------ status and errors ---- */
 
-/** Result of every function that does not return a tensor. Values are append-only. */
+/** Result of a call: TS_OK, or the kind of failure. Values are append-only. */
 typedef enum ts_status {
     TS_OK = 0,
     TS_ERR_NULL,        /**< a required tensor or pointer was NULL */
@@ -206,7 +206,9 @@ TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */
 TS_API ts_device ts_default_device(void);
-/** Sets the calling thread's default device. Errors: TS_ERR_DEVICE if the device does not exist. */
+/** Sets the calling thread's default device. TS_ERR_DEVICE for an unknown backend, or for an index
+ *  beyond the devices of an opened backend. CUDA is accepted before ts_backend_open() has opened
+ *  it; until then its factories fail. */
 TS_API ts_status ts_set_default_device(ts_device device);
 
 /* ---------------------------------------------------------------------------- scalars ---- */
@@ -377,8 +379,8 @@ TS_API void ts_scope_leave(ts_scope *scope);
 /** Moves t from the innermost scope to its parent; a tensor of an outer scope stays there. Returns
  *  t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
-/** Releases a temporary before its scope ends. Records TS_ERR_STATE if t was released already.
- *  NULL-safe. */
+/** Releases a temporary before its scope ends. Does nothing if no scope owns t. Records
+ *  TS_ERR_STATE if t was released already. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
 /** Adds a reference for an object that holds t. Returns t, or NULL with TS_ERR_STATE if t was
  *  released. NULL-safe. */

@@ -249,7 +249,8 @@ TS_API int ts_frame_describe(const ts_frame *frame, char *buffer, size_t size);
 TS_API int ts_op_by_name(const char *name);
 /** Name of an op; "?" for an invalid number. */
 TS_API const char *ts_op_name(int op);
-/** Schema string of an op, e.g. "add(Tensor|Scalar self, Tensor|Scalar other) -> Tensor". */
+/** Schema string of an op, e.g. "add(Tensor|Scalar self, Tensor|Scalar other) -> Tensor"; "?" for
+ *  an invalid number. */
 TS_API const char *ts_op_schema(int op);
 /** Number of registered ops; their numbers are below it. */
 TS_API int ts_op_count(void);
@@ -259,8 +260,9 @@ TS_API int ts_op_count(void);
  * @param schema  "ns.name(Tensor a, Scalar b) -> Tensor"; a name has 1 to 47 letters, digits, '_'
  *                and '.', and does not begin with a digit
  * @param op      receives the number; may be NULL
- * Errors: TS_ERR_FORMAT for a malformed schema, TS_ERR_REGISTRY for a registered name (the message
- * has both call sites).
+ * Errors: TS_ERR_FORMAT for a malformed schema; TS_ERR_REGISTRY for a registered name (the message
+ * has both call sites), a kernel that was registered for another schema, or a full registry;
+ * TS_ERR_NULL; TS_ERR_MEMORY.
  */
 TS_API ts_status ts_register_op(const char *schema, int *op);
 /** Reserves a free key, 2 to 13, for a new backend and names it. A key's name follows
@@ -295,11 +297,12 @@ TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel
  *  TS_ERR_NULL, TS_ERR_REGISTRY for a handle that was removed before, TS_ERR_STATE while a backend
  *  loads. */
 TS_API ts_status ts_unregister(ts_registration *registration);
-/** Registers a kernel for all present and future ops that have no other kernel for `key`.
- *  TS_ERR_REGISTRY if the key has a fallback already. */
+/** Registers a kernel for all present and future ops that have no other kernel for `key`. out: as
+ *  in ts_register_kernel(). Errors: TS_ERR_REGISTRY if the key is unknown or has a fallback
+ *  already, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_register_fallback(ts_key key, ts_kernel kernel, ts_registration **out);
 /** Sets whether the key's fallback takes precedence over composites, so that the backend gets the
- *  composite ops as whole calls. */
+ *  composite ops as whole calls. Errors: TS_ERR_REGISTRY for a key above 63, TS_ERR_MEMORY. */
 TS_API ts_status ts_key_prefer_fallback(ts_key key, bool prefer);
 
 /** Switches a layer on or off for all calls of the calling thread; the end of a scope does not undo
@@ -365,8 +368,8 @@ typedef struct ts_op_description {
 
 /**
  * Describes op number `op` in *description.
- * Errors: TS_ERR_REGISTRY for an unknown number, TS_ERR_NULL, TS_ERR_VALUE for a size of another
- * version.
+ * Errors: TS_ERR_REGISTRY for an unknown number, TS_ERR_NULL, TS_ERR_VALUE for a size that the rule
+ * for options in core.h does not allow.
  */
 TS_API ts_status ts_op_describe(int op, ts_op_description *description);
 
@@ -412,7 +415,7 @@ TS_API ts_status ts_op_dump(const char *op, FILE *out);
 /* ------------------------------------------------------------------------------ timers ---- */
 
 /** Switches the timers of all threads on or off. TS_ERR_UNSUPPORTED in a build without timers,
- *  TS_ERR_STATE if the system's clock does not advance. */
+ *  TS_ERR_STATE if the system's clock does not advance, TS_ERR_MEMORY. */
 TS_API ts_status ts_timers_enable(bool on);
 /** True while the timers are on. */
 TS_API bool ts_timers_enabled(void);
@@ -422,14 +425,15 @@ TS_API void ts_timers_reset(void);
 /** Formats of the report. */
 typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON } ts_timers_format;
 /**
- * Writes a row with calls and self time for each (op, layer) and thread, a row for the timers' own
- * calibrated cost and a row for the time between calls. The rows sum exactly to the wall time. A
- * build without timers writes no rows. Errors: TS_ERR_NULL, TS_ERR_MEMORY.
+ * Writes, for each thread, a row with calls and self time per (op, layer), and rows for the
+ * backward engine, the timers' own calibrated cost and the time between calls. The rows sum exactly
+ * to the wall time. A build without timers writes no rows. Errors: TS_ERR_NULL, TS_ERR_MEMORY,
+ * TS_ERR_IO.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**
  * Writes the `rows` rows with the most time as a table, one row for the sum of the others, and the
- * wall time. TS_ERR_VALUE for rows below 0.
+ * wall time. Errors: TS_ERR_VALUE for rows below 0, and those of ts_timers_write().
  */
 TS_API ts_status ts_timers_write_top(FILE *out, int rows);
 
@@ -441,8 +445,8 @@ typedef struct ts_timer_cell {
 /** The counters of an op at a layer, both by name; zeros if there were no calls. */
 TS_API ts_timer_cell ts_timers_get(const char *op, const char *layer);
 
-/** Totals over threads in ns: wall = attributed (to ops) + overhead (of the timers) + unattributed
- *  (between calls). */
+/** Totals over threads in ns: wall = attributed (to ops and the backward engine) + overhead (of the
+ *  timers) + unattributed (between calls). */
 typedef struct ts_timer_totals {
     double wall_ns, attributed_ns, overhead_ns, unattributed_ns;
     uint64_t calls;

@@ -75,7 +75,8 @@ TS_API ts_tensor *ts_safetensors_load_at(const ts_safetensors *st, int64_t index
 TS_API ts_status ts_safetensors_load_all(const ts_safetensors *st, ts_tensor **tensors);
 /**
  * Reads a tensor into dst, a CPU tensor of the same sizes and dtype with any strides. Autograd does
- * not record the write, even if dst requires grad. After TS_ERR_IO, dst's elements are unspecified.
+ * not record the write, even if dst requires grad. After TS_ERR_IO and TS_ERR_FORMAT, dst's
+ * elements are unspecified.
  * Further errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE.
  */
 TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *name,
@@ -226,6 +227,7 @@ typedef struct ts_checkpoint ts_checkpoint;
  * parent exists. Reads the new checkpoint back and compares its hashes, then removes older
  * checkpoints beyond `keep`. Replaces a checkpoint of the same step and keeps those of later steps.
  * @param step       >= 0
+ * @param sections   nsections sections with distinct names; nsections <= 64
  * @param json_text  a JSON object with data of the caller, or NULL; integers must fit int64_t
  * Errors: TS_ERR_STATE while another process saves under dir; TS_ERR_VALUE (dir, step, a section, a
  * name, json_text), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT (the files read back

@@ -33,7 +33,8 @@ typedef struct ts_kernel_opts {
                              they are an error */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
                              contiguous before the call, except arguments that the op writes and
-                             members of lists */
+                             members of lists. Kernels of pointwise ops get any strides in either
+                             case (ts_kernel_space()) */
     bool converts;      /**< accepts tensors on its device whose dtype is not the compute dtype, and
                              rounds their elements to the compute dtype. If false, the library
                              casts such tensors before the call. In either case it may cast a small
@@ -128,7 +129,8 @@ typedef struct ts_attention {
     int64_t heads, groups;                        /**< H query heads, G key and value heads */
     int64_t rows, keys;                           /**< Sq and Sk; max_seqlen_q and max_seqlen_k if
                                                        packed */
-    int64_t depth, value_depth;                   /**< D and E */
+    int64_t depth, value_depth;                   /**< sizes of the last dim: D of query and key,
+                                                       E of value */
     int64_t left, right;                          /**< window: row i sees the keys from
                                                        i + keys - rows - left to
                                                        i + keys - rows + right; rows + keys means
@@ -277,10 +279,12 @@ typedef struct ts_op_opts {
     ts_kernel rule;
     /** Computes the op with other ops, for backends without a kernel; may be NULL. */
     ts_kernel composite;
-    /** Number of random counters to reserve in frame->rng for a call. NULL: not a random op. */
+    /** Number of random counters to reserve in frame->rng for a call. Called before the shape rule,
+     *  so the arguments are not yet checked. NULL: not a random op. */
     uint64_t (*reserve)(const ts_frame *frame);
-    /** Results never require grad. If false and the op has no rule by ts_register_vjp(), a gradient
-     *  through it is an error. */
+    /** Results never require grad. If false and the op has no rule by ts_register_vjp(), gradients
+     *  go through the ops of the composite; without a composite, a gradient through the op is an
+     *  error. */
     bool not_differentiable;
     const char *doc; /**< one line, copied */
     /** Minimal work of a completed call, for ts_op_cost() and profiles. NULL: unknown. */

@@ -26,7 +26,8 @@ typedef struct ts_prof_opts {
     int64_t last_step;  /**< last recorded step; 0: record until ts_prof_stop() */
     bool trace;         /**< also record each single call, in 64 bytes, up to 256 MiB for all
                              threads; further calls are counted as lost */
-    bool memory;        /**< also record when tensors of more than 1 KiB are allocated and freed */
+    bool memory;        /**< also record when the memory of tensors is allocated and freed; not of
+                             CPU tensors of at most 1 KiB */
     bool ranges;        /**< also mark scopes and steps as ranges for external tools (NVTX), if a
                              loaded backend has profile_range() */
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts

@@ -27,8 +27,10 @@ TS_API ts_status ts_open_file(const char *function, const char *path, int flags,
 /**
  * Replaces the file at `path` atomically: collects the contents in memory, writes them to a
  * temporary file in the same folder, flushes that to disk and renames it to `path`. After an error
- * the old file is unchanged. The new file has the mode of the old one, or 0666 less the umask. A
- * symbolic link is replaced, not followed. TS_ERR_IO if `path` is any other kind of file.
+ * the old file is unchanged, except if the flush of the folder fails, which comes after the rename.
+ * The new file has the mode of the old one, or 0666 less the umask. A symbolic link is replaced,
+ * not followed. Errors: TS_ERR_IO, also if `path` is any other kind of file; TS_ERR_NULL;
+ * TS_ERR_MEMORY.
  * @param function  name of the calling function, with which error messages begin
  * @param write     prints the contents to out; gets ctx; its failure is returned
  */
@@ -48,7 +50,7 @@ TS_API const char *ts_escape_text(char *buffer, size_t size, const char *text);
 
 /** Switches the calling thread to the C locale; returns the locale before. */
 TS_API void *ts_c_locale_enter(void);
-/** Restores the locale that ts_c_locale_enter() returned. NULL-safe. */
+/** Restores the locale *previous, which ts_c_locale_enter() returned. NULL-safe. */
 TS_API void ts_c_locale_leave(void **previous);
 /** For the rest of the block, printf and strtod of this thread use a decimal point, whatever locale
  *  the program has set. The library uses TS_C_LOCALE wherever it writes or reads a number. */

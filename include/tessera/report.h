@@ -80,7 +80,8 @@ TS_API void ts_progress_free(ts_progress *progress);
 
 /* ------------------------------------------------------------------------- folders ---- */
 
-/** Makes a folder and its missing parents. TS_ERR_IO names the folder that cannot be made. */
+/** Makes a folder and its missing parents. Errors: TS_ERR_IO, which names the folder that cannot be
+ *  made; TS_ERR_VALUE for an empty or too long path; TS_ERR_NULL. */
 TS_API ts_status ts_make_folders(const char *path);
 
 /* --------------------------------------------------------------------------- CSV log ---- */

@@ -71,8 +71,9 @@ TS_API bool ts_tracing(void);
  *
  * Errors, before anything runs: TS_ERR_STATE for an incomplete graph; TS_ERR_VALUE for a wrong
  * count, or inputs that share memory otherwise than recorded where one is written;
- * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_NULL. Later: those of the calls;
- * then outputs are NULL, and the generator is as before.
+ * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_NULL. Later, with outputs NULL and the
+ * generator as before: those of the calls, and TS_ERR_STATE if a leaf has no gradient although it
+ * had one in the trace.
  */
 TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs);
@@ -93,7 +94,7 @@ typedef struct ts_graph_info {
     bool complete;          /**< false: the graph cannot be replayed */
     const char *reason;     /**< reason why it is incomplete, or "" */
 } ts_graph_info;
-/** Returns the numbers of a graph; all zero for NULL. */
+/** Returns the counts of a graph; for NULL all zero, with the reason "". */
 TS_API ts_graph_info ts_graph_get_info(const ts_graph *graph);
 /** Number of recorded calls of an op; -1 with an error for an unknown name. */
 TS_API int64_t ts_graph_count(const ts_graph *graph, const char *op);

@@ -20,7 +20,7 @@ typedef struct ts_batch_norm_opts {
     double eps;          /**< 0: 1e-5 */
     double momentum;     /**< weight of the batch in the running statistics, 0 to 1; 0: 0.1 */
     bool cumulative;     /**< running statistics are averages over all batches; momentum is
-                              ignored */
+                              ignored. Each forward in training mode waits for the device */
     bool no_affine;      /**< no weight and bias */
     bool no_statistics;  /**< no running statistics; evaluation also uses those of the batch */
     bool relu;           /**< applies ts_relu() to the result (ts_batch_norm_relu()) */

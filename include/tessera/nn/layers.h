@@ -2,7 +2,8 @@
  * @file layers.h
  * Layers. Parameters are f32 on the calling thread's default device and are initialised from its
  * generator; ts_module_to() changes their dtype. A constructor returns a module that the caller
- * owns until ts_module_add() takes ownership, or NULL with TS_ERR_VALUE or TS_ERR_MEMORY.
+ * owns until ts_module_add() takes ownership, or NULL with TS_ERR_VALUE, TS_ERR_NULL or
+ * TS_ERR_MEMORY.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LAYERS_H

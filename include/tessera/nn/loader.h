@@ -19,6 +19,7 @@
 
 TS_BEGIN_DECLS
 
+/** Returns batches one after the other. Only one thread at a time may use a loader. */
 typedef struct ts_loader ts_loader;
 
 /** Options of ts_loader_open() and ts_loader_new(). */

@@ -94,7 +94,7 @@ TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
  *  or NULL on failure. */
 typedef ts_tensor *(*ts_forward_list_fn)(ts_module *m, ts_tensor *const *inputs, int n);
 /** Sets the function that ts_forward_list() calls. ts_forward() calls it, with n = 1, if the type
- *  has no forward. TS_ERR_NULL. */
+ *  has no forward. TS_ERR_NULL if m or forward is NULL. */
 TS_API ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward);
 /** ts_forward() for n tensors, 1 to 16. With n = 1 and a type that has a forward, calls that
  *  forward; otherwise calls the function set by ts_module_set_forward_list(). Hooks receive the
@@ -143,9 +143,10 @@ TS_API void ts_module_zero_grad(ts_module *m);
  *  TS_ERR_MEMORY. */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
- * Converts the parameters and buffers that have floating dtypes to the floating dtype `dtype`. Each
- * becomes a new tensor, and its slot is updated. Create optimizers afterwards, because they hold
- * the old tensors. Errors: TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_MEMORY; nothing changes then.
+ * Converts the parameters and buffers of other floating dtypes to the floating dtype `dtype`. A
+ * converted tensor is a new one without a gradient, and its slot is updated. Create optimizers
+ * afterwards, because they hold the old tensors. Errors: TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_MEMORY;
+ * nothing changes then.
  */
 TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 
@@ -169,7 +170,8 @@ typedef enum ts_member_kind {
 typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
                                      ts_member_kind kind);
 /** Visits parameters and buffers in the order in which they were added, depth first. `visit` must
- *  not free a module that is being visited. Errors: TS_ERR_NULL, and those of `visit`. */
+ *  not free a module that is being visited. Errors: TS_ERR_NULL, TS_ERR_VALUE for a dotted name of
+ *  more than 510 bytes, and those of `visit`. */
 TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx);
 /** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
 TS_API ts_tensor *ts_module_tensor(const ts_module *m, const char *name);

@@ -100,9 +100,10 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
 /* ------------------------------------------------------------------------- checkpoints ---- */
 
 /**
- * Returns the state as named tensors: "exp_avg.NAME" and "exp_avg_sq.NAME" or
+ * Writes the state as named tensors to *list: "exp_avg.NAME" and "exp_avg_sq.NAME" or
  * "momentum_buffer.NAME", "master.NAME" for bf16 and f16 parameters, and "steps", (n) i64, the
- * number of steps of each parameter. "steps" is a copy; the others are the state's own tensors.
+ * number of steps of each of the n parameters of all groups. "steps" is a copy; the others are the
+ * state's own tensors. Errors: TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
 /** Copies a state of ts_optimizer_state() into the optimizer. Names, sizes and dtypes must match

@@ -13,8 +13,8 @@ TS_BEGIN_DECLS
 /** End argument of ts_slice() that means the end of the dim. */
 #define TS_END INT64_MAX
 
-/** View of `length` elements from `start` along dim. A range that is not within the dim is an
- *  error; ts_slice() clamps. */
+/** View of `length` elements from `start` along dim; a negative start counts from the end. A range
+ *  that is not within the dim is TS_ERR_INDEX; ts_slice() clamps. */
 TS_API ts_tensor *ts_narrow(ts_tensor *t, int dim, int64_t start, int64_t length);
 /* ts_split(), ts_chunk() and ts_unbind() write views to `parts`, in order; after an error all
  * entries of `parts` are NULL. */
