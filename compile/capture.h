@@ -7,8 +7,8 @@
 #include "compile/cache.h"
 #include "dispatch/marks.h"
 
-/** State of a plan's capture: no run yet, one run, two runs and the arena planned, captured, cannot
- *  be captured. */
+/** State of a plan's capture. COLD: not run yet. SEEN: run once. READY: run twice, and the arena is
+ *  planned. CAPTURED: the graph exists. REFUSED: the plan cannot be captured. */
 typedef enum stage { COLD, SEEN, READY, CAPTURED, REFUSED } stage;
 
 /** Where a step runs: in the graph, before it or after it. */
@@ -29,8 +29,9 @@ typedef struct touch {
     bool writes;
 } touch;
 
+/** The device graph of a plan, and the state of its capture. */
 typedef struct ts_captured {
-    _Atomic int stage;
+    _Atomic int stage; /* a stage */
     atomic_flag busy; /* one run at a time uses the graph; others run call by call */
     ts_device device;
     const ts_backend *backend;
@@ -48,8 +49,9 @@ typedef struct ts_captured {
     ts_array numbers, sites;  /* as captured: the numbers; the call site of each node */
     ts_array addresses, tables; /* as captured: address of each storage; op table of each node */
     int64_t profiled;         /* ts_graph_period() in which rows and works are valid; 0: never */
-    ts_array rows, works;     /* ts_graph_part per step; pointer to one of them per work of the
-                                 graph, in the order in which the works run */
+    ts_array rows, works;     /* rows: a ts_graph_part per step. works: for each kernel, copy and
+                                 memset of the graph, in the order in which they run, a pointer to
+                                 its step's row, or NULL */
 } ts_captured;
 
 static inline const touch *touches_of(const ts_captured *k, const part *p)
@@ -60,8 +62,9 @@ static inline const touch *touches_of(const ts_captured *k, const part *p)
 /** Analyses a plan at its first run: its parts, its device, and the calls that run before or after
  *  the graph. Refuses a plan that cannot be captured. False if out of memory. */
 bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
-/** Assigns each internal storage of the plan a place in the arena. The plan must have run, because
- *  storages inside a group need memory only if the group has no kernel. False if out of memory. */
+/** Assigns arena offsets to the storages on the graph's device that are neither outside nor held,
+ *  except those inside a group that has a kernel. The plan must have run, because a group gets its
+ *  kernel in a run. False if out of memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
 /** Sets *part to the profile's row of a step and the step's work (FLOPs, bytes). Only while a
  *  profile records. Error: TS_ERR_MEMORY. */

@@ -45,7 +45,7 @@ typedef struct ts_lazy_storage {
 
 /** A layout over a storage that a call takes or makes. */
 typedef struct ts_lazy_value {
-    uint32_t before; /* index + 1 of the previous value of the same storage */
+    uint32_t before; /* index + 1 of the previous value of the same storage; 0: none */
     uint32_t word;   /* index of its record in the stream */
 } ts_lazy_value;
 
@@ -203,8 +203,8 @@ void ts_exec_find_peak(ts_exec *e);
  *  ts_exec_place() shall choose an offset. */
 enum { TS_PLACE_NONE = -1, TS_PLACE_WANTED = -2 };
 /** Replaces each TS_PLACE_WANTED in `places` (one entry per storage) by a byte offset >= begin, so
- *  that those of them that are in use at the same time have disjoint ranges. *end receives the
- *  largest end of these ranges, or `begin` if there are none. False if out of memory. */
+ *  that storages in use at the same time get disjoint ranges. *end receives the largest end of the
+ *  ranges, or `begin` if there are none. False if out of memory. */
 bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end);
 /** Sets e->places, e->arena_bytes and e->arena_device, the device on which the plan needs the most
  *  memory. False if out of memory. */
@@ -239,15 +239,19 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
 {
     return r->sites[ts_graph_node_at(r->exec->graph, node)->end];
 }
-/** Runs the plan e of the recording l. */
+/** Runs the plan e of the recording l. Versions and writers of storages do not change, because
+ *  recording has counted the writes. Errors: TS_ERR_MEMORY, the errors of the calls, and
+ *  TS_ERR_UNSUPPORTED if the function was compiled with graph and fullgraph and the plan
+ *  cannot be captured. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
 /** Runs all steps in order, without a device graph. */
 ts_status ts_exec_steps(const ts_run *r);
 /** Creates the memory of a storage and the handles of its values, before the first step that uses
- *  it. A repeated call does nothing. */
+ *  it. Does nothing if the storage is open or inside a group. Errors: TS_ERR_MEMORY, and errors of
+ *  ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
-/** Releases the memory and handles of a storage after the last step that uses it. A repeated call
- *  does nothing. */
+/** Releases the handles of a storage after the last step that uses it, and its memory unless the
+ *  storage is outside or held. A repeated call does nothing. */
 void ts_exec_close(const ts_run *r, uint32_t storage);
 /** Runs the call of a node. */
 ts_status ts_exec_call(const ts_run *r, uint32_t node);
@@ -272,7 +276,8 @@ void ts_arena_poison(bool on);
 /** Switches poisoning on if the environment variable TS_DEBUG is "arena", else off. */
 void ts_arenas_from_environment(void);
 
-/** Runs a fused group. */
+/** Runs a step with ts_step.fused: in tiles on the CPU; elsewhere as one kernel, or call by call if
+ *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);

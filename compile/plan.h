@@ -1,8 +1,9 @@
 /**
  * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
- * recording; widen.c, rebuild.c and cats.c change the calls; plan.c divides them into steps;
- * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c
- * then chooses values to recompute, and the stages run again for a second plan.
+ * recording; widen.c and cats.c change the calls; plan.c divides them into steps; horizontal.c
+ * joins steps; order.c moves steps. If the plan needs too much memory, recompute.c then chooses
+ * storages to recompute, and the stages run again for a second plan, in which rebuild.c adds the
+ * calls that recompute them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
@@ -15,8 +16,8 @@ typedef struct touch {
     uint32_t storage, value; /* indices in the graph */
     bool writes;        /* a result, or an argument that the op writes */
     bool fresh;         /* a result that the call creates, not one given by the caller */
-    bool last;          /* a result that other calls of the node's group must not read, because it
-                           is complete only after the group (ts_group_part.results) */
+    bool last;          /* a result that no other call of the node's group may use
+                           (ts_group_part.results) */
 } touch;
 
 /** A plan that is being made. */
@@ -25,7 +26,7 @@ typedef struct maker {
     ts_graph *graph;
     ts_array touches;  /* touch: those of all nodes, in the order of nodes */
     uint32_t *begin;   /* per node: index of its first touch in `touches`; last entry: the end */
-    uint32_t *step_of; /* per node: index of its step; UINT32_MAX: dead, so the plan drops it */
+    uint32_t *step_of; /* per node: index of its step; UINT32_MAX: the plan drops the node */
     const uint64_t *numbers; /* numbers of the recording */
     int64_t max_groups;      /* 0: no limit; -1: no groups */
     bool by_rows;            /* groups may contain calls by rows */
@@ -53,8 +54,9 @@ bool ts_plan_choose(const maker *m, ts_again *again);
  * m->touches, m->begin and m->step_of must describe the old graph; the caller computes them anew
  * afterwards.
  * @param storages  array of ts_plan_storage; receives an entry for each copy
- * @param done      receives false if a recomputed call would read an argument that a later call
- *                  overwrites first, or if a chain is too long; the graph is then unusable
+ * @param done      receives false if recomputation is impossible: an argument of a recomputed call
+ *                  has been overwritten since the recorded call read it, or a chain of recomputed
+ *                  calls is too long. The graph is then unusable
  * @return false if out of memory
  */
 bool ts_plan_recompute(maker *m, ts_array *storages, const ts_again *again, bool *done);
@@ -85,12 +87,14 @@ bool ts_plan_maker(const maker *m, uint32_t node, uint32_t s, bool cheap, ts_gra
 bool ts_plan_decompose(const ts_graph *g, const ts_graph_node *n, ts_graph_node parts[2],
                        ts_graph_arg *args);
 
-/** Adds the calls and values of a recording to an empty graph, and its storages (ts_plan_storage)
- *  to an empty array. False if out of memory. */
+/** Adds the calls and values of a recording to an empty graph, and sets *storages to an array of
+ *  its storages (ts_plan_storage), which the caller frees, also after a failure. False if out of
+ *  memory. */
 bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_array *storages);
 
 /** In lists of tensors, replaces f32 copies of bf16 or f16 values by these values, if the call
- *  takes them (widen.c). numbers: those of the recording. False if out of memory. */
+ *  takes them (widen.c). nstorages: number of the graph's storages; numbers: the recording's
+ *  numbers. False if out of memory. */
 bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
 /** Drops cat calls whose parts can be written directly to the result (cats.c). m->touches must be
  *  complete. *some becomes true if a cat was dropped; the caller then computes the touches anew.
@@ -107,7 +111,7 @@ void ts_plan_add(maker *m, uint32_t i, uint32_t step);
  *  ts_step.first is the number of the step's first node. False if out of memory. */
 bool ts_plan_join_alike(maker *m);
 
-/** Moves steps to lower the memory peak (order.c). The nodes must be in the order of the steps, and
+/** Moves steps to lower the memory peak (order.c). m->exec->order must list the nodes by step, and
  *  ts_plan_find_lives() must have run. False if out of memory. */
 bool ts_plan_order(maker *m);
 /** Computes the lives of all storages (first and last step), the storages that are inside a group,

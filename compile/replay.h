@@ -192,8 +192,9 @@ typedef struct ts_repeat {
         sites;               /* per node: call site */
     ts_array predicted;                        /* expected numbers of the next call */
     ts_array dependencies, copies;             /* as in ts_notes */
-    ts_array storages;                         /* ts_lazy_storage of a run */
-    ts_array made;                             /* ts_tensor * of a run: by leaf, then by output */
+    ts_array storages;  /* of the running replay: a ts_lazy_storage per storage of the recording */
+    ts_array made;      /* of the running replay: per leaf, then per output, the new ts_tensor *, or
+                           NULL */
     struct ts_repeat *next, **link;            /* list of all that ts_replay_list() added */
 } ts_repeat;
 
@@ -224,8 +225,8 @@ bool ts_replay_add_fixed(ts_repeat *p);
 /** True if p->fixed contains s. */
 bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
 /** True if two calls of one plan are equal. Otherwise *varies tells whether later calls will differ
- *  too, and `why` receives the difference. Completes *now: some
- *  origins and outputs follow only from two calls. */
+ *  too, and `why` receives the difference. Also sets the origins and outputs of *now that only a
+ *  comparison of two calls determines. */
 bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now, bool *varies,
                       char *why, size_t size);
 /** Number of listed ts_repeats that hold a reference to s. */
@@ -243,8 +244,9 @@ bool ts_replay_is_granted(const ts_exec *e);
 /** Call it before the function runs. Sets `matched` of the plans whose guards hold for these
  *  inputs, so that ts_replay_learn() detects calls that a replay would have got wrong. */
 void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
-/** Replays a plan whose guards hold, without running the function, and sets *status. Returns false,
- *  with nothing changed, if there is no such plan; the caller then runs the function. */
+/** Replays a plan whose guards hold, without running the function, and sets *status. Returns false
+ *  if there is no such plan, or if this call must run the function to verify a replay
+ *  (ts_compile_opts.verify); the caller then runs the function. */
 bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs,
                     int noutputs, ts_status *status);
 

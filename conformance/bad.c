@@ -98,7 +98,8 @@ static void sweep_null(ts_case *c, const ts_made *m)
     }
 }
 
-/** Too few arguments, too many results, and each argument as every other kind. */
+/** Makes calls with too few arguments, with too many results, and with each argument replaced by a
+ * value of each kind that it does not allow. */
 static void sweep_kinds(ts_case *c, const ts_made *m)
 {
     ts_value rets[TS_MAX_RETS + 1];

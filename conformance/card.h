@@ -14,6 +14,7 @@
 /** The property that a test of a sample checks. */
 typedef enum ts_part { PART_VALUES, PART_GRADIENTS, PART_ERRORS, PART_COUNT } ts_part;
 
+/** Numbers of tests by result. unsupported: the device refused the call. */
 typedef struct ts_score {
     atomic_int passed, failed, unsupported;
 } ts_score;
@@ -56,8 +57,8 @@ typedef struct ts_op_row {
 typedef struct ts_card {
     char backend[32], device[40], plugin[512]; /* plugin: path, "" for a built-in backend */
     char error[2048];                          /* why judge() failed; "" otherwise */
-    int nops;
-    size_t bytes;
+    int nops;             /* number of rows in `ops`, one per registered op */
+    size_t bytes;         /* size of the card in shared memory */
     atomic_int nfailures; /* texts passed to card_note() and within FAILURES_PER_OP; the first
                              FAILURES_MOST are kept */
     ts_failure failures[FAILURES_MOST];

@@ -154,8 +154,9 @@ ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
 /** Writes the results of a call to out, at most TS_MAX_ARGS: rets (NULL where absent), then written
  *  arguments. Returns their number. */
 int sample_results(const ts_made *m, const ts_value *rets, int nrets, ts_tensor **out);
-/** Runs the other forms of a call (out=, in place, META) that apply, and compares them with its n
- *  results. sample_form_meta() runs the META form only. */
+/** Runs the other forms of a call (out=, in place, META) that apply, and compares their results
+ *  with the n results of the form that makes new tensors (`out`, `fresh`). sample_form_meta() runs
+ *  the META form only. */
 void sample_forms(ts_case c, ts_tensor *const *out, int n);
 void sample_form_meta(ts_case c, ts_tensor *const *fresh, int n);
 /** True if the op has a gradient rule, or its gradient goes through its parts. */

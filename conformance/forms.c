@@ -90,7 +90,7 @@ static void form_in_place(ts_case c, ts_tensor *const *fresh)
     } else if (status != TS_OK) {
         sample_refused(&c);
     } else {
-        self->written = true; /* copies of memory that must stay unchanged */
+        self->written = true; /* made_intact() then requires a new version and no write beside it */
         const char *wrong = made_intact(&m);
         if (rets[0].t != self->t)
             sample_failed(&c, "the given destination was replaced");

@@ -167,11 +167,13 @@ static bool differences(const ts_case *c, const ts_made *m, const weights *w, do
     return true;
 }
 
+/** Tests the gradients of one case in f64 with central differences. In the expanded layout the
+ * weights are equal along the expanded dim. */
 static void check_f64(ts_case c, ts_layout weights_layout)
 {
     TS_SCOPE;
     c.dtype = TS_F64;
-    c.form = weights_layout == LAYOUT_CONTIGUOUS ? "gradient" : "gradient from an expanded one";
+    c.form = weights_layout == LAYOUT_CONTIGUOUS ? "gradient" : "gradient with expanded weights";
     ts_made m;
     weights w = {0};
     double *grads[MADE_MOST] = {0};

@@ -225,7 +225,7 @@ static int64_t layout_plan(const int64_t *sizes, int ndim, ts_layout layout, int
 }
 
 typedef struct filling {
-    char *data; /* offset of element 0 */
+    char *data; /* address of the element at offset 0 */
     double *values;
     ts_dtype dtype;
 } filling;

@@ -104,9 +104,9 @@ ts_status cards_write_matrix(ts_card *const *cards, int count, FILE *out)
 {
     static const char *const marks[] = {"", "✗", "–", "↺", "✓", "○"};
     fprintf(out, "# Operators, dtypes, backends\n\n"
-                 "Written by `ts-conformance --matrix`. ✓ passes, ✗ fails, ↺ passes by way of the "
-                 "CPU, – unsupported, ○ no sample can judge it there, blank: no sample has the "
-                 "dtype.\n");
+                 "Written by `ts-conformance --matrix`. ✓ passes, ✗ fails, ↺ passes on the CPU "
+                 "(fallback), – unsupported, ○ skipped: no test gave a result, blank: no sample "
+                 "has the dtype.\n");
     for (int k = 0; k < count; k++) {
         fprintf(out, "\n## %s\n\n", cards[k]->backend);
         print_ops(cards[k], out, true, marks);

@@ -28,7 +28,7 @@ typedef struct save {
     char *path;      /* root/STEP */
     char *temporary; /* root/STEP.tmp-PID */
     char *aside;     /* root/STEP.old-PID */
-    int root_fd;     /* locked */
+    int root_fd;     /* of root, locked if the file system has locks; -1: not open */
 } save;
 
 /* ----------------------------------------------------------------------- before writing ---- */

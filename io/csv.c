@@ -17,7 +17,7 @@ typedef struct table {
     const char *path;
     char separator;
     char *text, *end; /* *end is 0 */
-    int64_t line;     /* of the text, from 1 */
+    int64_t line;     /* number of the last line read, from 1 */
     int64_t rows, columns;
 } table;
 

@@ -15,8 +15,8 @@ static ts_status open_locked(ts_library *l, const char *op)
     const char *named = getenv(l->variable), *file = named && *named ? named : l->file;
     void *library = strcmp(file, "0") == 0 ? NULL : dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return ts_fail_op(TS_ERR_UNSUPPORTED, op, NULL, "install it, or name its file in the "
-                          "environment variable of docs/environment.md",
+        return ts_fail_op(TS_ERR_UNSUPPORTED, op, NULL, "install it, or set its environment "
+                          "variable (docs/environment.md) to the library's file",
                           "cannot open the library %s: %s", l->file,
                           strcmp(file, "0") == 0 ? "it is switched off" : dlerror());
     for (int i = 0; i < l->n; i++)

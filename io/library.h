@@ -7,10 +7,10 @@
 
 /** A library and its functions. */
 typedef struct ts_library {
-    const char *file;         /* for dlopen() */
-    const char *variable;     /* environment variable: another file, or 0 for none */
-    const char *const *names; /* n functions */
-    void **functions;         /* receives their addresses */
+    const char *file;         /* name for dlopen() */
+    const char *variable;     /* environment variable; its value: another file, or 0: no library */
+    const char *const *names; /* names of n functions */
+    void **functions;         /* receives the addresses of these functions */
     int n;
     _Atomic int opened;
 } ts_library;

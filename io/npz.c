@@ -140,7 +140,7 @@ static ts_status read_extra(const ts_npz *z, const unsigned char *extra, int64_t
         bytes -= 4 + length;
     }
     if (m->at > z->directory || m->packed > z->directory - m->at)
-        return BAD("'%s': member '%s': expected it before the directory at %lld", z->path,
+        return BAD("'%s': member '%s': expected its data before the directory at %lld", z->path,
                    ts_quote(m->name), (long long)z->directory);
     /* deflate shrinks data to no less than 1/1032 */
     if (m->method == STORED ? m->packed != m->bytes : m->bytes / 1032 > m->packed)
@@ -149,6 +149,8 @@ static ts_status read_extra(const ts_npz *z, const unsigned char *extra, int64_t
     return TS_OK;
 }
 
+/** Reads entry number z->count of the directory at `at`, where `bytes` bytes of the directory are
+ *  left. *names: next free byte of z->names; *used receives the bytes of the entry. */
 static ts_status read_entry(ts_npz *z, const unsigned char *at, int64_t bytes, char **names,
                             int64_t *used)
 {
@@ -172,7 +174,7 @@ static ts_status read_entry(ts_npz *z, const unsigned char *at, int64_t bytes, c
         return BAD("'%s': expected a member NAME.npy, got '%s'", z->path, ts_quote(m->name));
     m->name[name - 4] = 0;
     if ((number(at + 8, 2) & ENCRYPTED) || (m->method != STORED && m->method != DEFLATED))
-        return BAD("'%s': member '%s': expected one that is stored or deflated, got method %d%s",
+        return BAD("'%s': member '%s': expected a stored or deflated member, got method %d%s",
                    z->path, ts_quote(m->name), m->method,
                    number(at + 8, 2) & ENCRYPTED ? ", encrypted" : "");
     TS_TRY(read_extra(z, at + ENTRY + name, extra, m));
@@ -459,6 +461,8 @@ static ts_status write_name(ts_writer *w, const unsigned char *fixed, int bytes,
     return ts_writer_write(w, ".npy", 4);
 }
 
+/** Writes member i: its local header, npy header and data; or with in_directory its entry of the
+ *  directory. from: offset of its local header in the archive. */
 static ts_status write_member(ts_writer *w, const archive *a, int64_t i, bool in_directory,
                               int64_t from)
 {

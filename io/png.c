@@ -20,7 +20,7 @@ typedef struct image {
     void *opaque;
     uint32_t version;
     uint32_t width, height;
-    uint32_t format; /* bits below; 0: grey */
+    uint32_t format; /* the bits ALPHA, COLOUR and PALETTE; 0: grey */
     uint32_t flags;
     uint32_t colours; /* entries of the palette */
     uint32_t warning_or_error;

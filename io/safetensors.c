@@ -85,7 +85,7 @@ static ts_status read_string(parser *p, const char *what, uint32_t *position)
     return TS_OK;
 }
 
-/* Room for one more element of an array that doubles. */
+/* Makes room for one more element in an array, whose room doubles. Error: TS_ERR_MEMORY. */
 static ts_status grow(void **array, int64_t count, int64_t *room, size_t item)
 {
     if (count < *room)

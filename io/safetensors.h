@@ -18,15 +18,15 @@ extern const char *const ts_safetensors_dtypes[TS_DTYPE_COUNT];
 
 /** One tensor of an opened file. */
 typedef struct ts_st_entry {
-    int64_t begin, bytes; /* offsets relative to the start of the data */
+    int64_t begin, bytes; /* offset from the start of the file's data, and length */
     int64_t sizes[TS_MAX_DIMS];
-    uint32_t name; /* position in text */
+    uint32_t name; /* offset of the name in ts_safetensors.text */
     uint8_t dtype, ndim;
 } ts_st_entry;
 
 /** One metadata entry. */
 typedef struct ts_st_pair {
-    uint32_t key, value; /* positions in text */
+    uint32_t key, value; /* their offsets in ts_safetensors.text */
 } ts_st_pair;
 
 struct ts_safetensors {
@@ -56,7 +56,7 @@ typedef struct ts_st_plan {
     ts_tensor *const *tensors; /* count, borrowed */
     int64_t count;
     int64_t *order; /* count indices into tensors, in the order of the data */
-    char *header;   /* length, JSON, padding */
+    char *header;   /* the file's bytes before the data: length, JSON, padding */
     size_t header_bytes;
 } ts_st_plan;
 

@@ -174,7 +174,8 @@ static ts_status put_tensors(json_t *root, const ts_st_plan *plan, const char *w
     return TS_OK;
 }
 
-/* Length, JSON, and spaces up to a multiple of eight bytes. */
+/* Sets plan->header to the file's header: the length, the JSON, and spaces up to a multiple of
+ * eight bytes. */
 static ts_status make_header(ts_st_plan *plan, const char *where, const json_t *root)
 {
     size_t bytes;

@@ -1,5 +1,6 @@
-/** @file advice.h  The rules of advice (rules.c) and what they compute from a profile. All gains
- * and shares are fractions of ts_profile_time(): 0.1 is 10 %. */
+/** @file advice.h  The rules of advice (rules.c) and the numbers that they compute from a profile.
+ * Gains and shares are fractions of ts_profile_time(), so 0.1 is 10 %. The gain of A15 is a
+ * fraction of the wall time of all steps. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_ADVICE_H
 #define TS_PROFILE_ADVICE_H

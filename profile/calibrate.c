@@ -125,7 +125,7 @@ static ts_status measure_products(double *rate)
 
 typedef struct memory_work {
     char *from, *to;
-    int64_t at, bytes, repeats; /* a piece of each half */
+    int64_t at, bytes, repeats; /* piece of each buffer: offset and size; passes over the piece */
     int threads;
     bool copy;
     volatile int sink;
@@ -171,7 +171,8 @@ static double measure_bandwidth(memory_work *w, double bytes)
             double before = now();
             ts_parallel_for(w->threads, 1, run_memory, w);
             double rate = 2 * (double)(w->bytes * w->repeats) / (now() - before);
-            if (half <= PIECE || now() - begin > 0.02 * ts_measure_time) /* the first touch apart */
+            /* the first runs over large buffers do not count */
+            if (half <= PIECE || now() - begin > 0.02 * ts_measure_time)
                 best = larger(best, rate);
             w->at = w->at + 2 * w->bytes <= half ? w->at + w->bytes : 0;
         }
@@ -230,7 +231,7 @@ static double time_calls(ts_tensor *out, ts_tensor *one)
     return best;
 }
 
-static ts_prof_machine calls; /* reads the fields that end in _ns */
+static ts_prof_machine calls; /* result of ts_prof_measure_calls(): only fields that end in _ns */
 
 ts_status ts_prof_measure_calls(void)
 {

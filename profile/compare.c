@@ -10,8 +10,9 @@
 #include "include/tessera/program.h"
 #include "profile/profile.h"
 
-/** Compares the time of an op in a layer between two profiles: device time if both profiles are of
- *  device time, else self time; per step if both have steps. */
+/** Calls and time of an op in a layer in both profiles: [0] before, [1] after. The time is device
+ *  time if both profiles are of device time, else self time; both numbers are per step if both
+ *  profiles have steps. */
 typedef struct pair {
     const char *op, *layer;
     double calls[2], ns[2];

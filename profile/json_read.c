@@ -63,7 +63,7 @@ static ts_status get_text(const source *s, const char *name, char *text, size_t 
     json_t *v = json_object_get(s->object, name);
     if (!json_is_string(v) || json_string_length(v) >= size ||
         strlen(json_string_value(v)) != json_string_length(v))
-        return wrong(s->path, name, "a text that is not longer than what is written");
+        return wrong(s->path, name, "a string that fits its field");
     ts_escape_text(text, size, json_string_value(v)); /* it may be printed on a terminal */
     return TS_OK;
 }
@@ -188,7 +188,7 @@ static ts_status read_memory(const char *path, json_t *object, ts_memory_part *m
     TS_TRY(get_list(&s, "points", &points));
     TS_TRY(get_list(&s, "holders", &holders));
     if (json_array_size(points) > TS_MEMORY_POINTS || json_array_size(holders) > TS_MEMORY_HOLDERS)
-        return wrong(path, "memory", "no more points and holders than are written");
+        return wrong(path, "memory", "no more points and holders than a profile has room for");
     for (size_t i = 0; i < json_array_size(points); i++) {
         source at = {path, json_array_get(points, i)};
         TS_TRY(get_number(&at, "ns", &m->points[i].ns));

@@ -17,15 +17,16 @@
 
 /** Regime of a row: what limits its speed. */
 typedef enum ts_regime {
-    TS_REGIME_NONE, /* the row has no time */
-    TS_REGIME_OVERHEAD,  /* a layer, the engine, or calls hardly longer than an empty call */
+    TS_REGIME_NONE,      /* not judged yet */
+    TS_REGIME_OVERHEAD,  /* a layer, the engine, calls without FLOPs and bytes, or calls hardly
+                            longer than an empty call */
     TS_REGIME_COMPUTE,   /* near the compute ceiling */
     TS_REGIME_MEMORY,    /* near the bandwidth of main memory */
     TS_REGIME_CACHE,     /* faster than main memory, below the bandwidth of the caches */
     TS_REGIME_SLOW_COMPUTE, /* compute-bound, below TS_ROOF_REACHED of the ceiling */
     TS_REGIME_SLOW_MEMORY,  /* memory-bound, below TS_ROOF_REACHED of the ceiling */
     TS_REGIME_OUTSIDE,   /* time outside of calls */
-    TS_REGIME_UNKNOWN,   /* an op without a cost */
+    TS_REGIME_UNKNOWN,   /* the op's cost or the machine's ceilings are unknown */
     TS_REGIME_ERROR,     /* faster than a ceiling: a wrong cost or count */
     TS_REGIME_COUNT
 } ts_regime;
@@ -164,7 +165,8 @@ struct ts_profile {
                                                              shapes share (docs/profile.md) */
     double wall_ns, profiler_ns; /* summed over threads */
     int threads;
-    double own_share; /* (sum of the rows - wall time) / wall time; 0 unless there is a bug */
+    double own_share; /* (self time of all rows + profiler_ns - wall_ns) / wall_ns; about 0 unless
+                         the profiler has a bug */
     ts_profile_shares shares; /* set by ts_profile_judge() */
     ts_device_part device;
     ts_exposed *exposed; /* largest first */
@@ -201,7 +203,8 @@ static inline double ts_profile_time(const ts_profile *p)
 {
     return ts_profile_is_of_device(p) ? p->device.busy_ns + p->device.idle_ns : p->wall_ns;
 }
-/** "data", "forward", "backward", "optimizer" or "other". */
+/** Phase of the training step that an entry belongs to, by its op and scopes: "data", "forward",
+ *  "backward", "optimizer" or "other". */
 const char *ts_entry_phase(const ts_entry *e);
 /** Sorts the entries by device time, then by self time of the host, largest first. */
 void ts_profile_sort(ts_profile *p);
@@ -214,7 +217,7 @@ ts_status ts_profile_write_chrome(const ts_profile *p, FILE *out);
 void ts_scope_path(char *text, size_t size, uint32_t scope);
 /** Writes profile.json, which ts_profile_read() reads. The caller checks `out` for errors. */
 ts_status ts_profile_write_json(const ts_profile *p, FILE *out);
-/** Writes the report. TS_ERR_MEMORY; the caller checks `out` for errors. */
+/** Writes the report. Error: TS_ERR_MEMORY. The caller checks `out` for errors. */
 ts_status ts_profile_write_tables(const ts_profile *p, FILE *out);
 /** Writes one paragraph: the verdict, the shares of the time, the ceilings. */
 void ts_profile_write_verdict(const ts_profile *p, FILE *out);
@@ -240,9 +243,10 @@ ts_status ts_prof_measure_calls(void);
 /** Fills *machine with the ceilings (from the cache file, or measured) and with the last result of
  *  ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);
-/** Fills *m with the ceilings from the file of a processor or device, or with measure(ctx, m), and
- *  then stores them in the file. m->threads is set. identity: text that differs between processors
- *  or devices; NULL: there is no file. anew: measures even if the file exists. */
+/** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
+ *  device. Without a valid file, calls measure(ctx, m) and stores the result in the file. identity:
+ *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
+ *  the file exists. Errors: errors of measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);

@@ -1,8 +1,8 @@
 /**
  * @file rules.c  The rules of advice, A1 to A15.
  *
- * A gain is an upper bound of the share of ts_profile_time() that the change saves: of the device's
- * time in a profile of device time, else of the wall time.
+ * A gain is an upper bound of the share of ts_profile_time() that the change saves; for A15, of the
+ * share of the wall time of all steps.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>

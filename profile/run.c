@@ -23,7 +23,8 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     if (o.first_step < 0 || o.last_step < 0 || (o.last_step && o.last_step < o.first_step))
         return ts_error_set(TS_ERR_VALUE,
-                            "prof_start: expected steps from 1 on in order, got %lld to %lld",
+                            "prof_start: expected 0 <= first_step <= last_step, or last_step 0, "
+                            "got %lld and %lld",
                             (long long)o.first_step, (long long)o.last_step);
     if (ts_timers_recording())
         return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");

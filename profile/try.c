@@ -91,7 +91,8 @@ static ts_status time_knob(const trial *t, ts_knob *k)
 
 /* -------------------------------------------------------------------------- predictions ---- */
 
-/** Runs the op of a row again, with tensors of other sizes. */
+/** Operands of a timed product: ts_mm(a, b), or ts_linear_backward(gradient, a, b) unless gradient
+ *  is NULL. */
 typedef struct again {
     ts_tensor *a, *b, *gradient;
 } again;
@@ -196,10 +197,10 @@ static bool has_call(const ts_profile *calls, const ts_entry *e)
     return false;
 }
 
-/** Sets *gain to the share of a sample's time that a batch of `factor` times as many samples saves:
- *  of overhead, idle time, and calls whose sizes do not grow, all but 1 / factor; of matrix
- *  products, what time_product() finds. calls: a profile of steps with the trial value, of which
- *  only the sizes are read. ns: time of a step without a profile. */
+/** Sets *gain to the share of a sample's time that a batch of `factor` times as many samples saves.
+ *  Overhead, idle time and calls whose sizes do not grow shrink to 1 / factor per sample; the gain
+ *  of matrix products is measured by time_product(). calls: a profile of steps with the trial
+ *  value, from which only the calls' sizes are read. ns: time of a step without a profile. */
 static ts_status predict_batch(const ts_profile *p, const ts_profile *calls, double factor,
                                double ns, double *gain)
 {
@@ -244,7 +245,7 @@ static ts_status tiny_calls(void *ctx, ts_tensor *const *in, int n, ts_tensor **
 static ts_status time_tiny(ts_device device, ts_tensor *one, ts_tensor *busy, ts_compiled *graph,
                            ts_event *const *events, double *ns)
 {
-    enum { RUNS = 8 }; /* the first ones of a graph capture it */
+    enum { RUNS = 8 }; /* runs 0 to RUNS / 2 are not timed: they capture the graph */
     *ns = 1e30;
     for (int run = 0; run < RUNS; run++) {
         TS_SCOPE;
@@ -350,7 +351,8 @@ static void conclude(const ts_knob *k, double device_ns, FILE *out)
                                                   : "both the work and its fixed cost count");
     if (k->kind == TS_KNOB_DRY)
         fprintf(out, "  %s: the host needs %.3f ms a step without kernels, %s: %s\n", k->name,
-                k->after_ns / 1e6, device_ns > 0 ? "the device is busy for the rest" : "of all",
+                k->after_ns / 1e6,
+                device_ns > 0 ? "the device is busy for the rest" : "the kernels take the rest",
                 k->after_ns > 0.7 * k->before_ns ? "the host is the limit"
                                                  : "the kernels are the limit");
 }

@@ -22,8 +22,8 @@ const char *const ts_regime_names[TS_REGIME_COUNT] = {
 static double larger(double a, double b) { return a > b ? a : b; }
 static double smaller(double a, double b) { return a < b ? a : b; }
 
-/** The compute ceiling, in FLOP/s, for e's kind of work. half: that of products in 16 bits; 0: none
- */
+/** Returns the compute ceiling in FLOP/s for e's kind of work. half: the ceiling of products in 16
+ *  bits; 0: unknown. */
 static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e, double half)
 {
     if (half > 0 && e->product && (strcmp(e->dtype, "bf16") == 0 || strcmp(e->dtype, "f16") == 0))
@@ -148,7 +148,7 @@ static void judge_device(ts_profile *p)
 void ts_profile_judge(ts_profile *p)
 {
     parts s = {{[PROFILER] = p->profiler_ns}, 0};
-    double entered = 0; /* calls whose boxing is outside the timed part */
+    double entered = 0; /* calls whose boxing of arguments was timed as outside of calls */
     int64_t errors = 0;
     for (int64_t i = 0; i < p->count; i++) {
         ts_entry *e = &p->entries[i];

@@ -40,7 +40,7 @@ static ts_status io_error(const ts_csv *csv, const char *function, const char *w
                         strerror(errno));
 }
 
-/* The object without its file; csv->line holds the header. */
+/* Creates the object, with the header in csv->line, but opens no file. NULL with an error. */
 static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumns,
                        const char *function)
 {
@@ -113,7 +113,7 @@ static ts_status scan(ts_csv *csv, const char *data, size_t size, int64_t last_s
     static const char function[] = "csv_resume";
     const char *end = data + size;
     size_t header = csv->line.size;
-    int64_t number = 1; // of the line
+    int64_t number = 1; // lines before `line`, with the header
 
     csv->size = 0;
     if (size < header && memcmp(data, csv->line.data, size) == 0)

@@ -39,8 +39,8 @@ struct ts_progress {
     int64_t total, start, step, items; // total: 0 if unknown
     double interval, begin, last_draw; // seconds; begin and last_draw as the clock gives them
     int64_t drawn_step;                // step of the last drawn line
-    ts_tensor *loss;   // held; NULL before the first step
-    double last_loss;  // as read last
+    ts_tensor *loss;   // loss of the last step, one reference; NULL: none
+    double last_loss;  // value of the last reading
     double smoothing;  // decay per step
     double mean, mass; // moving average and the weight in it
     int64_t mean_step; // step of the last reading

@@ -27,7 +27,8 @@ typedef struct canvas {
     ts_axis x, y;
 } canvas;
 
-/* Hues far apart in both schemes; the dark one lighter, for the same contrast (4.5:1 or more). */
+/* The hues are far apart in the light and in the dark scheme. Colours of the dark scheme are
+   lighter, so that both schemes have a contrast of at least 4.5:1. */
 static const char style[] =
     "<style>\n"
     "text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"

@@ -25,14 +25,16 @@ typedef struct ts_axis {
  * Returns an axis for [low, high] with about `wanted` ticks, at most TS_MOST_TICKS. A linear axis
  * has ticks at multiples of a step of 1, 2 or 5 times a power of ten. A logarithmic axis has ticks
  * at 1, 2, 3 or 5 times powers of ten, or those of a linear axis if high is at most 3 times low.
- * @param snap  widen the range to the outermost ticks
+ * @param snap  widens a linear axis to whole steps, and a logarithmic axis of more than one decade
+ *              to whole decades; other axes with linear ticks are widened only to a tick that is
+ *              less than 1 % of the range away
  * Any range gives a usable axis: a range that is empty, reversed, not finite, or not positive on a
  * logarithmic axis is replaced.
  */
 ts_axis ts_axis_make(double low, double high, bool log, int wanted, bool snap);
 /** Position of a value, 0 at low and 1 at high. */
 double ts_axis_place(const ts_axis *axis, double value);
-/** Label of a tick, with as many decimals as the steps need. */
+/** Writes the label of a tick at `value` to buffer, cut to `size` bytes with its NUL. */
 void ts_axis_label(const ts_axis *axis, double value, char *buffer, size_t size);
 
 #endif

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/** False if the machine has neither such a locale nor the sources to make one in `folder`. */
+/** Sets a locale with a decimal comma. If none is installed, compiles de_DE into `folder`. False if
+ *  the machine lacks the sources of locales too. */
 static inline bool ts_comma_locale(const char *folder)
 {
     char command[512];

@@ -27,9 +27,10 @@ static inline double ts_cpu_seconds(void (*body)(void *ctx, int n), void *ctx, i
 }
 
 /**
- * Returns the exponent p of the time n^p of the body between two sizes: of the fastest of three
- * runs of each size (one under a sanitizer), because other programs also evict caches. The sizes
- * should differ by a factor of 30: a disturbance that doubles one time then changes p by 0.2.
+ * Returns the exponent p if the body's CPU time grows as n^p from size `less` to size `more`. Of
+ * three runs of each size (one under a sanitizer) the fastest counts, because other programs evict
+ * caches. The sizes should differ by a factor of 30: a disturbance that doubles one time then
+ * changes p by 0.2.
  */
 static inline double ts_growth(void (*body)(void *ctx, int n), void *ctx, int less, int more)
 {

@@ -37,10 +37,11 @@ void ts_array_free(ts_array *a, size_t item);
 /** Appends an item to an array with reserved room; evaluates to the item's address. */
 #define TS_PUSH(array, type) ((type *)(array).data + (array).count++)
 
+/** Origin of a value: an input, a tensor captured from outside the function, a result of a node. */
 typedef enum ts_source { TS_SOURCE_INPUT, TS_SOURCE_CAPTURE, TS_SOURCE_RESULT } ts_source;
 
 typedef struct ts_graph_value {
-    uint8_t source, dtype, ndim;
+    uint8_t source, dtype, ndim; /* source: a ts_source */
     uint8_t requires_grad;
     ts_device device;
     uint32_t slot;    /* index of the input or capture; for a result, its node */
@@ -69,7 +70,7 @@ typedef enum ts_role {
 } ts_role;
 
 typedef struct ts_graph_arg {
-    uint8_t tag, role;
+    uint8_t tag, role; /* a ts_tag; a ts_role */
     uint16_t reserved;
     uint32_t count; /* members of a list */
     union {
@@ -105,16 +106,19 @@ enum {
 
 typedef struct ts_graph_node {
     const void *site;
-    ts_rng_state rng;     /* generator state at the call: offset from the start of the trace, or the
-                             whole state if absolute */
+    ts_rng_state rng;     /* generator state at the call: its offset from the start of the trace, or
+                             the whole state with TS_NODE_RNG_ABSOLUTE. In a plan: rng.offset is the
+                             index of seed and offset in the run's numbers */
     ts_id rets[TS_MAX_RETS];
     uint32_t args;        /* index in graph.args of the first of nargs arguments */
     uint32_t parent;      /* index + 1 of the enclosing region; 0: none */
     uint32_t end;         /* REGION: index of the node after its last part; in a plan: number of the
                              recorded call */
-    uint32_t name;        /* REGION: index in graph.text */
+    uint32_t name;        /* REGION without op: index in graph.text; in a plan: index of the call's
+                             record in the recorded stream */
     uint16_t op;          /* of a CALL and of an op by parts; otherwise TS_OP_NONE */
-    uint8_t kind, nargs, nrets, want, given, flags;
+    uint8_t kind, nargs, nrets, want, given, flags; /* kind: a ts_node_kind; want, given: bit i:
+                             result i is requested, was passed as a destination; flags: TS_NODE_* */
 } ts_graph_node;
 #define TS_OP_NONE 0xffff
 
@@ -139,11 +143,12 @@ uint64_t ts_graph_serial(void);
 /** An empty graph with a new serial number; NULL if out of memory (records no error). */
 ts_graph *ts_graph_new(void);
 
-/** Marks the graph as incomplete, with the first reason; returns false. The functions below call it
- *  and return false if out of memory. */
+/** Marks the graph as incomplete and returns false. The graph keeps the first reason, a string that
+ *  must outlive it. The functions below call ts_graph_fail() and return false if out of memory. */
 bool ts_graph_fail(ts_graph *g, const char *reason);
 
-/** Adds a value with t's layout, dtype and device on storage number `storage`. */
+/** Adds a value with t's layout, dtype, device and requires_grad on storage number `storage`. *id
+ *  receives its id. slot: as in ts_graph_value. */
 bool ts_graph_add_value(ts_graph *g, const ts_tensor *t, ts_source source, uint32_t slot,
                         uint32_t storage, ts_id *id);
 /** Adds a storage; *storage receives its number. version: its version now. */
@@ -202,7 +207,7 @@ TS_INLINE ts_id ts_graph_id_at(const ts_array *ids, uint32_t i)
 /** Calls visit for each tensor argument of a node, list members included. */
 void ts_graph_each_arg(const ts_graph *g, const ts_graph_node *n,
                        void (*visit)(void *ctx, int arg, ts_id id), void *ctx);
-/** Name of a call or region. */
+/** Name of a node: its op, its region, or its kind. The string is valid as long as the graph. */
 const char *ts_graph_node_name(const ts_graph *g, const ts_graph_node *n);
 
 /* -------------------------------------------------------------------------- interpreting ---- */
@@ -218,7 +223,9 @@ typedef struct ts_interpretation {
  * Runs the nodes of a graph in order. registers[i] is the tensor of value i: borrowed for inputs
  * and captures, owned for results. The caller must set the values that no chosen node makes. Sets
  * the thread's generator to the state at the end of the graph, or after an error to how->rng.
- * TS_ERR_INTERNAL if a node needs a missing value; otherwise the first error of a call.
+ * Errors: the first error of a call; TS_ERR_INTERNAL if a node needs a missing value; TS_ERR_VALUE
+ * if the base of an ALIAS has other strides or less memory than recorded; TS_ERR_STATE if the leaf
+ * of a GET_GRAD has no gradient; TS_ERR_MEMORY.
  */
 ts_status ts_interpret(const ts_graph *g, ts_tensor **registers, const ts_interpretation *how);
 /** Releases the results in the registers. */
@@ -228,7 +235,8 @@ void ts_registers_clear(const ts_graph *g, ts_tensor **registers);
 
 /** Writes a node as text, without an end of line. */
 void ts_graph_write_node(const ts_graph *g, const ts_graph_node *n, FILE *out);
-/* The formats of ts_graph_write(). */
+/** The formats of ts_graph_write(), which sets the C locale before and checks `out` afterwards.
+ *  Error: TS_ERR_MEMORY; ts_graph_write_json() also TS_ERR_IO. */
 ts_status ts_graph_write_text(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_dot(const ts_graph *g, FILE *out);
 ts_status ts_graph_write_json(const ts_graph *g, FILE *out);

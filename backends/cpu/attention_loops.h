@@ -6,10 +6,11 @@
  *   A_FIRST(n) mask of the first n lanes A_TRANSPOSE packs a transpose, as vf_pack_transposed()
  *   A_MICRO    table of micro-kernels    A_EXP      vector exponential
  *
- * The full score matrix is never stored: a task processes tiles of rows and keys that fit in cache.
- * K is scaled when it is packed, so forward and backward compute bit-identical scores. A pair
- * (row, key) is hidden if the mask or the window excludes the key; hidden pairs contribute to no
- * sum. attention_scores.h masks the scores of a row.
+ * A part is a batch element or a packed sequence. The full score matrix is never stored: a task
+ * processes tiles of rows and keys that fit in cache. K is scaled when it is packed, so forward and
+ * backward compute bit-identical scores. A pair (row, key) is hidden if the mask or the window
+ * excludes the key; hidden pairs contribute to no sum. attention_scores.h masks the scores of a
+ * row.
  */
 // SPDX-License-Identifier: MIT
 

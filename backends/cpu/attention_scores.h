@@ -46,8 +46,8 @@ static void A_(add_mask)(const attention *s, const char *mask, A_T *x, int64_t n
             x[j] = bias[j * step] == -(A_T)INFINITY ? -(A_T)INFINITY : x[j] + bias[j * step];
 }
 
-/** Applies the softcap, the mask and the left end of the window to n scores of row i, those of keys
- * key to key + n - 1. With a softcap, slope receives its derivatives; it may be NULL. */
+/** Applies the softcap, the mask and the left end of the window to the n scores of row i and keys
+ * key to key + n - 1. With a softcap, slope receives its n derivatives, unless slope is NULL. */
 static void A_(mask_scores)(const attention *s, const part *at, int64_t head, int64_t i,
                             int64_t key, A_T *x, int64_t n, A_T *slope)
 {

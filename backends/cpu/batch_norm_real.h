@@ -36,9 +36,9 @@ VEC_FN S(channel_piece) S(piece_of)(const channel_job *job, int64_t task)
 
 /* ------------------------------------------------------------------------------- moments ---- */
 
-/** Stores the mean of n values and the sum of their squared deviations from it, from an
- * approximate mean m. apart, squares: sums of the deviations from m and of their squares. The
- * correction makes the mean of equal values exact. */
+/** Stores the moments of n values: in to[0] the mean, in to[1] the sum of squared deviations from
+ * the mean. m: an approximate mean; apart, squares: sums of the deviations from m and of their
+ * squares, which correct m. The mean of equal values is exact. */
 VEC_FN void S(put_moments)(double *to, T m, T apart, T squares, int64_t n)
 {
     double by = (double)apart / (double)n, left = (double)squares - by * (double)apart;
@@ -129,15 +129,16 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
 
 /* ------------------------------------------------------------- sums for the gradients ---- */
 
-/** Returns the gradient g, but with relu 0 where d slope + base, the forward result before relu, is
- * at most 0. */
+/** Returns the gradient g; with relu, 0 in lanes whose forward result before relu, d slope + base,
+ * is at most 0. */
 VEC_FN V S(through)(bool relu, V g, V d, V slope, V base)
 {
     return relu ? F(select)(F(le)(F(fma)(d, slope, base), F(zero)()), F(zero)(), g) : g;
 }
 
-/** Stores the sums of g and of g (x - shift) over n elements from index `from` on; at: index of the
- * row's coefficients. column_sums() does so for each column, as column_moments(). */
+/** Stores in to[0] and to[1] the sums of g and of g (x - shift) over n elements from index `from`
+ * on. at: index of the row's coefficients. column_sums() stores these sums for each column; its
+ * other parameters are those of column_moments(). */
 VEC_FN void S(row_sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t from, int64_t n,
                         int64_t at, double *to)
 {

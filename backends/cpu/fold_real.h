@@ -24,7 +24,8 @@ typedef enum fold {
     FOLDS
 #undef FOLD
     FOLD_COUNT,
-    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN, for rows whose sum propagates it */
+    FOLD_TOP = FOLD_COUNT, /* a maximum that may ignore NaN: the caller's sum of exponentials is
+                              NaN anyway */
     FOLD_DOT               /* the sum of the products with a second row */
 } fold;
 

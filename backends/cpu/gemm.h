@@ -6,11 +6,11 @@
 #include "core/base.h"
 
 /**
- * c (m, n) = a (m, k) b (k, n) + bias (n elements, or NULL). All operands have one dtype, f32 or
- * f64. Steps are in elements: a_row is the distance between rows of a, a_column that between
- * columns. c is row-major with dense rows. Each operand has a step of 1 in one dim, and the other
- * step is at least the size of that dim. The step of a dim of size 1 is ignored. If `add` is set,
- * the product is added to c and the bias is ignored.
+ * c (m, n) = a (m, k) b (k, n) + bias (n elements, or NULL). All operands have one dtype. Steps are
+ * in elements: a_row and a_column are the distances between rows and between columns of a. Rows of
+ * c are dense, and c_row apart. a and b each have a step of 1 in one dim, and the other step is at
+ * least the size of that dim. The step of a dim of size 1 is ignored. If `add` is set, the product
+ * is added to c and the bias is ignored.
  */
 typedef struct ts_gemm {
     int64_t m, n, k;

@@ -33,7 +33,8 @@ FOLD_FN T S(class_exps)(const T *x, T shift, int64_t n, int64_t step)
                   }));
 }
 
-/** cross_entropy: tasks are positions. */
+/** cross_entropy of positions begin to end - 1: writes the losses (0 if ignored) and, unless
+ * job->lse is NULL, log(sum(exp)). */
 static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;

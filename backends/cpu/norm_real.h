@@ -157,7 +157,8 @@ static void S(norm_backward)(void *ctx, int64_t begin, int64_t end)
         S(norm_backward_chunks)(job, false, job->weight, job->parts, begin, end);
 }
 
-/** Adds the chunks' sums pairwise for columns [begin, end) of (dw, db), a row of 2 n columns. */
+/** Adds the chunks' sums pairwise for columns [begin, end) of (dw, db), a row of 2 n columns, and
+ * stores the totals in job->dw and job->db unless they are NULL. */
 static void S(norm_combine)(void *ctx, int64_t begin, int64_t end)
 {
     const norm_job *job = ctx;

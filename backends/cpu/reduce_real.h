@@ -169,7 +169,8 @@ VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t 
     }
 }
 
-/** Transposed pass: a task is a tile of results, whose elements are gathered as rows of columns. */
+/** Turned pass: a task is a tile of results. Gathers element k of result j to row k, column j of a
+ * block, then folds the columns. */
 static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
 {
     const turned_job *job = ctx;

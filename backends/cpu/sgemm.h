@@ -1,5 +1,6 @@
 /** @file sgemm.h  Products of f32 matrices by the library's micro-kernels (ts_sgemm_*), and
- * products for other kernel families (ts_product()), which selects a method by shape. */
+ * ts_product(), which computes f32 and f64 products for other kernel families by the method that
+ * suits their shape. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SGEMM_H
 #define TS_BACKENDS_CPU_SGEMM_H

@@ -1,7 +1,8 @@
 /**
- * @file windows.h  Copies images and weights of convolutions to matrices and back. Included by
- * convolution.c only, once per instruction-set variant. A window is the part of an image that one
- * output position reads (ts_window_axis in kernel.h); a tap is an element of the kernel.
+ * @file windows.h  Copies images and weights of convolutions to matrices and back. Part of
+ * convolution.c, which is compiled once per instruction-set variant and includes this file through
+ * window_tiles.h. A window is the part of an image that one output position reads (ts_window_axis
+ * in kernel.h); a tap is an element of the kernel.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOWS_H
@@ -65,6 +66,8 @@ typedef struct place {
     int64_t n, i[3];
 } place;
 
+/** Place of window number `at`. Windows are numbered by image, then by position, the last dim
+ *  fastest. */
 static place place_of(const axis *a, int64_t at)
 {
     place p;
@@ -76,6 +79,7 @@ static place place_of(const axis *a, int64_t at)
     return p;
 }
 
+/** Moves p by `run` windows, at most to the first window of the next line of the last dim. */
 static void next_place(place *p, const axis *a, int64_t run)
 {
     p->i[2] += run;
@@ -201,6 +205,7 @@ static bool windows_are_pixels(const windows *w)
     return true;
 }
 
+/** Gathers windows first to first + count - 1 at w->to, on the thread pool. */
 static void gather(windows *w, int64_t first, int64_t count)
 {
     const axis *a = w->axis;
@@ -253,6 +258,8 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
     }
 }
 
+/** Copies positions first to first + count - 1 on the thread pool. A matrix (channels, count) gets
+ *  the channel_step `count`. */
 static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
 {
     if (!s->channels || !count)
@@ -367,6 +374,7 @@ static bool weights_in_place(weights *w)
     return true;
 }
 
+/** Copies the tensor to the matrix, or with `back` the matrix to the tensor, on the thread pool. */
 static void move_weights(weights *w, bool back)
 {
     int64_t each = w->axis[0].taps * w->axis[1].taps * w->axis[2].taps * w->columns;

@@ -18,7 +18,7 @@ typedef struct study {
     int64_t steps;                /* train: steps; try: steps per measurement; 0: 10 */
     bool half;                    /* train, try, cost: bf16; kernels: run without a profile */
     const char *profile, *second; /* classes: paths of one or two files profile.json */
-    const char *peers;            /* path of the rows of torch_rows.py, or NULL */
+    const char *peers;            /* path of a file that torch_rows.py wrote, or NULL */
     /* private to study.c */
     FILE *table;
     ts_progress *progress;

@@ -5,7 +5,8 @@
 
 #include <tessera/tessera.h>
 
-/** Writes a profile as one HTML file without scripts or external resources. */
+/** Writes a profile as one HTML file without scripts or external resources. Replaces an existing
+ *  file. Errors: TS_ERR_IO, TS_ERR_MEMORY. */
 ts_status write_html(const ts_profile *profile, const char *path);
 
 #endif

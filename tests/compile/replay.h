@@ -17,6 +17,8 @@ static inline ts_compiled *replays_of(ts_trace_fn fn, void *ctx)
     return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .name = "fn", .replay = true));
 }
 
+/** A ts_trace_fn: a training step of a net (ctx) for inputs in[0] and targets in[1]. Output: the
+ *  loss. */
 static inline ts_status step(TRACED)
 {
     const net *t = ctx;

@@ -8,10 +8,10 @@
 
 #include "tests/cuda/cuda.h"
 
-/* Kinds of attention kernels: 0 all, 1 no newer than sm_80, 2 plain. TENSOR_CORES counts those with
- * tensor cores, for tests of halves on tensor cores. */
+/* Sets of attention kernels, for keep_to(): 0 all kernels, 1 without split and wgmma kernels, 2
+ * without tensor cores. The first TENSOR_CORES sets have tensor-core kernels. */
 enum { TENSOR_CORES = 2, KERNELS = 3 };
-/** Restricts the backend to attention kernels of kind `which`. Call it before the backend is
+/** Restricts the backend to set number `which` of attention kernels. Call it before the backend is
  *  opened. */
 void keep_to(int which);
 
@@ -27,11 +27,11 @@ typedef enum layout {
 
 typedef struct problem {
     ts_dtype dtype;
-    int64_t batch, heads, groups, rows, keys, depth;
-    int64_t value_depth; /* 0: depth */
+    int64_t batch, heads, groups, rows, keys, depth; /* B, H, G, Sq, Sk, D of `operands` */
+    int64_t value_depth; /* E of `operands`; 0: depth */
     layout lies;
     bool causal, window;
-    int64_t left, right;
+    int64_t left, right; /* ts_attention_opts.window_left and window_right, with `window` */
     double scale, softcap, dropout_p;
     /* One letter per dim of the mask: b, h, q, k: of that size; B, H: of that size with stride 0;
      * 1: of size 1. NULL: no mask. */

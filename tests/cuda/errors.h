@@ -8,6 +8,7 @@
 
 #include <math.h>
 
+/** Elements of a tensor on any device as doubles, row-major; the caller frees them. */
 static inline double *doubles_of(ts_tensor *t)
 {
     double *values = malloc((size_t)ts_numel(t) * sizeof *values + 8);

@@ -1,6 +1,6 @@
 /**
- * @file folder.h  Common functions of this room's tests: a temporary folder per case, whole files
- * in and out.
+ * @file folder.h  Common functions of the io tests: a temporary folder per case, reading and
+ * writing of whole files.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_IO_FOLDER_H

@@ -111,14 +111,16 @@ extern _Thread_local hand *my;
 
 /* -------------------------------------------------------------------------------- draw.c ---- */
 
-extern bool dead_allowed;
-extern FILE *stream;
+extern bool dead_allowed; /* calls may get released tensors, whose headers stay readable */
+extern FILE *stream;      /* /dev/null, opened for writing; the FILE argument of calls */
 
+/** Random numbers of the thread's hand: 64 bits; 0 to n - 1; true in one of n cases. */
 uint64_t next(void);
 int below(int n);
 bool one_in(int n);
 /** An extreme number, which is seldom a valid argument. */
 int64_t odd_number(void);
+/** Each pick_ function draws a value, but adds no argument to the text of the call. */
 int64_t pick_number(void);
 double pick_double(void);
 ts_tensor *pick_tensor(void);

@@ -19,7 +19,7 @@ static inline double at(const ts_tensor *t, int64_t i)
     return (double)((const float *)ts_data(t))[i];
 }
 
-/** Elements of a and b differ by at most `tolerance`. */
+/** Fails the case unless all elements of a and b differ by at most `tolerance`. */
 static inline void assert_close(ts_tensor *a, ts_tensor *b, double tolerance)
 {
     double worst = NAN;

@@ -37,7 +37,7 @@ static inline ts_tensor *numbers(uint64_t seed, const int64_t *sizes, int ndim, 
     return t;
 }
 
-/** Element i of a contiguous tensor. */
+/** Element i of a contiguous CPU tensor of any dtype but bf16 and f16. */
 static inline double element(const ts_tensor *t, int64_t i)
 {
     ck_assert_ptr_nonnull(t);
@@ -53,7 +53,8 @@ static inline double element(const ts_tensor *t, int64_t i)
 
 static inline double epsilon(const ts_tensor *t) { return t->dtype == TS_F64 ? 0x1p-52 : 0x1p-23; }
 
-/** |got - want| <= c eps max(|want|, scale); NaN equals NaN. */
+/** Fails the case unless element i of t is within c eps max(|want|, scale) of `want`. NaN equals
+ *  NaN. */
 static inline void assert_near(const ts_tensor *t, int64_t i, double want, double c, double scale)
 {
     double got = element(t, i);

@@ -1,6 +1,6 @@
 /**
  * @file files.h
- * Small files for the report tests: a temporary folder, whole files in and out.
+ * Files of the report tests: a temporary folder, reading and writing of whole files.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_REPORT_FILES_H
@@ -58,7 +58,7 @@ static inline int test_count_files(void)
     return count;
 }
 
-/* Whole file as an owned string. */
+/* Returns the contents of a file below 4 MiB as a string, which the caller frees. */
 static inline char *test_read(const char *path)
 {
     FILE *file = fopen(path, "rb");

@@ -50,7 +50,8 @@ static inline char *written(const ts_graph *graph, ts_graph_format format)
 }
 
 /** Traces fn with `inputs` and replays the graph with `others`. Calls fn with `again`, which must
- * equal `others`, and checks that outputs, inputs and generator are as after the replay. */
+ * equal `others`, and checks that outputs, inputs and generator are as after the replay. n: number
+ * of inputs; m: number of outputs, at most 8. */
 static inline void check_replay(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs,
                                 ts_tensor *const *others, ts_tensor *const *again, int n, int m)
 {
