@@ -17,7 +17,7 @@ typedef struct ts_watcher {
     bool placed;       /* the key is registered */
 } ts_watcher;
 
-/** Installs fork handlers for this room's lock. */
+/** Installs fork handlers for the lock of the watchers. */
 void ts_watchers_install(void);
 /** Enables or disables a layer for the calling thread or all threads. */
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
