@@ -239,8 +239,9 @@ int main(int argc, char **argv)
     int status;
     const ts_argument arguments[] = {
         {"--list", "print the names of the cases", .flag = &list},
-        {"--only", "the case to run", .text = &only},
-        {"--iters", "make N calls untimed; 0: time", .number = &iters, .most = INT64_MAX},
+        {"--only", "run only this case", .text = &only, .value = "CASE"},
+        {"--iters", "make N calls of the case without timing; 0: time the calls",
+         .number = &iters, .most = INT64_MAX},
     };
     if (!ts_program_begin(argc, argv, "Times calls of the dispatcher.", arguments, 3, &status))
         return status;

@@ -12,11 +12,12 @@ Compares Tessera with PyTorch, in one process and on the same memory.
                      [--out FILE] [--case SEED:NUMBER]
     bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
 
-Compares the results first. Then the two sides alternate short batches of calls, and the fastest
-batch of each counts. Prints one line per case: op, shape, Tessera's and PyTorch's time in
-microseconds, and their ratio (below 1: Tessera is faster). --random draws cases and prints the
-distribution of PyTorch's time / Tessera's time (above 1: Tessera is faster). docs/performance.md
-explains the output. PyTorch must be importable (pip install torch).
+Compares the results first. Then the two sides alternate short batches of calls. The fastest batch
+of each side counts on the CPU, the median of five on a GPU. Prints one line per case: op, shape,
+Tessera's and PyTorch's time in microseconds, and ratios; on the CPU, Tessera's time / PyTorch's
+time (below 1: Tessera is faster). --random draws cases and prints the distribution of PyTorch's
+time / Tessera's time (above 1: Tessera is faster). docs/performance.md explains the output. PyTorch
+must be importable (pip install torch).
 """
 # SPDX-License-Identifier: MIT
 import argparse
@@ -306,10 +307,12 @@ def main():
                                  'oracle'],
                         required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
-                        help='numbers of threads, one table each (default 1,2)')
-    parser.add_argument('--only', default='', help='cases whose "op shape" matches this expression')
+                        help='on the CPU: numbers of threads, one table each (default 1,2)')
+    parser.add_argument('--only', default='',
+                        help='cases whose "op shape" matches this regular expression; compile: '
+                        'contains this text')
     parser.add_argument('--seconds', type=float, default=5,
-                        help='longest time for a case (default 5)')
+                        help='cpu, images, random: longest time for a case (default 5)')
     parser.add_argument('--realtime', action='store_true',
                         help='use real-time priority (as root), for a machine with other users')
     parser.add_argument('--compile', action='store_true',
@@ -330,14 +333,15 @@ def main():
     parser.add_argument('--commit',
                         help='commit to record, for sources outside version control')
     parser.add_argument('--cases', type=int, default=10000,
-                        help='oracle: number of drawn cases (default 10000)')
+                        help='oracle, compile: number of drawn cases (default: oracle 10000, '
+                        'compile 12)')
     parser.add_argument('--random', type=int, default=0, metavar='N',
                         help='cpu, cuda, attention: draw N cases and print the distribution '
                         'of their ratios')
     parser.add_argument('--device', choices=['cpu', 'cuda'],
                         help='random: device (default: cpu for --suite cpu, else cuda)')
     parser.add_argument('--seed', type=int, default=1,
-                        help='oracle, random: seed of the draws (default 1)')
+                        help='oracle, compile, random: seed of the draws (default 1)')
     parser.add_argument('--ops',
                         help='oracle, random: only operators whose name matches this expression')
     parser.add_argument('--self-test', action='store_true',

@@ -3,9 +3,8 @@
  * station's work and cost.
  *
  * Three layers of the example, which only print, are placed above and below TRACING and AUTOGRAD. A
- * time stamp costs about as much as a layer, so each cost is a difference: the same call with and
- * without the station, the fastest of many short batches. docs/tour-of-a-call.md explains the
- * output.
+ * time stamp costs more than a layer, so each cost is a difference: the same call with and without
+ * the station, the fastest of many short batches. docs/tour-of-a-call.md explains the output.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>

@@ -336,8 +336,8 @@ static ts_status classify(study *s, const char *path)
 ts_status study_classes(study *s)
 {
     if (!s->profile)
-        return ts_error_set(TS_ERR_VALUE, "study: classes needs --profile FILE, which TS_PROF=out= "
-                                          "writes");
+        return ts_error_set(TS_ERR_VALUE, "study: classes needs --profile FILE, the profile.json "
+                                          "that TS_PROF=1,out=FOLDER writes");
     TS_TRY(classify(s, s->profile));
     return s->second ? classify(s, s->second) : TS_OK;
 }

@@ -607,14 +607,14 @@ static void call(int64_t number)
 static const char usage[] =
     "usage: %s [--seed S] [--calls N] [--from K] [--seconds T] [--only FUNCTION] [--together]\n"
     "          [--keep-going]\n"
-    "Calls public functions with drawn arguments and judges what comes back.\n"
-    "  --seed S         row of calls (1)\n"
-    "  --calls N        how many (100000)\n"
-    "  --from K         number of the first (0)\n"
-    "  --seconds T      end after T seconds (no end)\n"
-    "  --only FUNCTION  call this function alone\n"
-    "  --together       rows in several threads at once alone\n"
-    "  --keep-going     print all findings that are no crash\n";
+    "Calls public functions with random arguments, and checks results, errors and memory.\n"
+    "  --seed S         seed of the rows (1)\n"
+    "  --calls N        number of rows (100000)\n"
+    "  --from K         number of the first row (0)\n"
+    "  --seconds T      end after T seconds (no limit)\n"
+    "  --only FUNCTION  call only this function\n"
+    "  --together       make only rows that run in several threads\n"
+    "  --keep-going     do not end at the first finding, unless it is a crash\n";
 
 static double now(void)
 {
