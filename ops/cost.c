@@ -62,7 +62,7 @@ ts_work ts_cost_each(const ts_frame *f)
 /** The op reads only as many elements of the first argument as the result has. */
 ts_work ts_cost_gathered(const ts_frame *f)
 {
-    double elements, bytes = 0;
+    double elements = 0, bytes = 0;
     for (int i = 1; i < f->nargs; i++)
         bytes += value_bytes(&f->args[i], &elements);
     return (ts_work){0, bytes + 2 * value_bytes(&f->rets[0], &elements)};
