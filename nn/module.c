@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum {
-    NAME_MOST = 512,  /* bytes of a dotted name, its end included */
+    NAME_MOST = 511,  /* most bytes of a dotted name, without the terminating 0 */
     ALIGNMENT = 64
 };
 
@@ -41,7 +41,7 @@ ts_module *ts_module_new(const ts_module_type *type)
     ts_module_type t;
     TS_TRY_NULL(TS_CHECK_POINTERS(type));
     TS_TRY_NULL(TS_CHECK_OPTS(&t, type));
-    TS_TRY_NULL(TS_CHECK_NAME(t.name, NAME_MOST - 1, "", ""));
+    TS_TRY_NULL(TS_CHECK_NAME(t.name, NAME_MOST, "", ""));
     ts_module *m = ts_nn_alloc(1, sizeof *m, "a module");
     if (!m)
         return NULL;
@@ -96,7 +96,7 @@ const ts_module_type *ts_module_type_of(const ts_module *m)
 static ts_member *new_member(ts_module *m, const char *function, const char *name)
 {
     const ts_check_place at = {function, __builtin_return_address(0)};
-    TS_TRY_NULL(ts_check_name(at, "name", name, NAME_MOST - 1, ".", ""));
+    TS_TRY_NULL(ts_check_name(at, "name", name, NAME_MOST, ".", ""));
     for (int i = 0; i < m->nmembers; i++)
         if (strcmp(m->members[i].name, name) == 0) {
             ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function,
@@ -228,19 +228,19 @@ const char *ts_module_child_name(const ts_module *m, int index)
     return e ? e->name : NULL;
 }
 
-/** Visits the tensors of m and of all modules below. name: buffer with the dotted prefix, `length`
- *  bytes long. */
+/** Visits the tensors of m and of all modules below. name: buffer of NAME_MOST + 2 bytes, which
+ *  starts with the dotted prefix of m, `length` bytes. */
 static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_visit visit,
                       void *ctx)
 {
     for (int i = 0; i < m->nmembers; i++) {
         const ts_member *e = &m->members[i];
         size_t n = strlen(e->name);
-        if (length + n + 2 > NAME_MOST)
+        if (length + n > NAME_MOST)
             return ts_error_set(
                 TS_ERR_VALUE,
                 "the dotted name of '%s' in a %s is longer than %d bytes", e->name,
-                m->type.name, NAME_MOST - 1);
+                m->type.name, NAME_MOST);
         memcpy(name + length, e->name, n + 1);
         if (e->tensor) {
             ts_status status = visit(ctx, name, e->tensor, e->kind);
@@ -259,7 +259,7 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
 
 ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx)
 {
-    char name[NAME_MOST] = "";
+    char name[NAME_MOST + 2] = ""; /* a prefix may have NAME_MOST bytes, a dot and a 0 */
     TS_TRY(TS_CHECK_OBJECTS(m));
     TS_TRY(TS_CHECK_POINTERS(visit));
     return walk(m, name, 0, visit, ctx);

@@ -239,7 +239,31 @@ TS_TEST(long_reports_are_cut)
     ck_assert_uint_lt(strlen(report.text), sizeof report.text);
     ts_module_free(net);
 }
+TS_TEST(dotted_names_have_up_to_511_bytes)
+{
+    TS_SCOPE;
+    char name[512];
+    ts_named_tensors list;
+    ts_module *m = ts_sequential_new(), *outer = ts_sequential_new();
+    memset(name, 'n', 511);
+    name[511] = 0;
+    ck_assert_int_eq(ts_module_add_buffer(m, name, ts_zeros(TS_SIZES(1), TS_F32), true, NULL),
+                     TS_OK);
+    ck_assert_int_eq(ts_module_state_dict(m, &list), TS_OK);
+    ck_assert_str_eq(list.names[0], name);
+    ts_named_tensors_free(&list);
+    /* a child without tensors has no dotted names below it */
+    ck_assert_int_eq(ts_module_add(outer, name, ts_sequential_new(), NULL), TS_OK);
+    ck_assert_int_eq(ts_module_state_dict(outer, &list), TS_OK);
+    ck_assert_int_eq(list.n, 0);
+    ts_named_tensors_free(&list);
+    ck_assert_int_eq(ts_module_add(outer, "m", m, NULL), TS_OK);
+    ck_assert_int_eq(ts_module_state_dict(outer, &list), TS_ERR_VALUE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "longer than 511 bytes"));
+    ts_module_free(outer);
+}
 
+/* ------------------------------------------------------------------------------- misuse ---- */
 /* ------------------------------------------------------------------------------- misuse ---- */
 
 TS_TEST(misuse_is_named_and_frees_what_was_given)

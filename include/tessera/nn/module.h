@@ -171,7 +171,7 @@ typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
                                      ts_member_kind kind);
 /** Visits parameters and buffers in the order in which they were added, depth first. `visit` must
  *  not free a module that is being visited. Errors: TS_ERR_NULL, TS_ERR_VALUE for a dotted name of
- *  more than 510 bytes, and those of `visit`. */
+ *  more than 511 bytes, and those of `visit`. */
 TS_API ts_status ts_module_each(const ts_module *m, ts_module_visit visit, void *ctx);
 /** Parameter or buffer by dotted name, borrowed; NULL with TS_ERR_INDEX. */
 TS_API ts_tensor *ts_module_tensor(const ts_module *m, const char *name);
