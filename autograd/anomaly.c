@@ -26,7 +26,7 @@ void ts_trail_take(ts_node *node)
     t->n = backtrace(t->frames, TS_COUNTOF(t->frames));
 }
 
-/** Appends to a text that is cut at its end. */
+/** Appends `before` and `what` to text, of which at most size - 1 bytes are kept. */
 static void put(char *text, size_t size, const char *before, const char *what)
 {
     size_t used = strlen(text);
@@ -54,7 +54,8 @@ static void put_call(const ts_node *node, char *text, size_t size)
 
 /* ------------------------------------------------------------------------------- checks ---- */
 
-/** "NaN", "Inf", or NULL if all elements are finite. *status receives an error of the check. */
+/** "NaN" or "Inf"; NULL if all elements are finite, or t is not floating or has no values (META).
+ *  *status receives an error of the check. */
 static const char *not_finite(ts_tensor *t, ts_status *status)
 {
     if (!ts_dtype_is_float((ts_dtype)t->dtype) ||
@@ -87,7 +88,7 @@ ts_status ts_anomaly_explain(const ts_node *node, ts_status status)
 {
     const char *message = ts_error_message();
     if (node->op == TS_NODE_LEAF || ts_error_code() == TS_OK || strstr(message, "; forward call: "))
-        return status; /* a backward inside has named the innermost */
+        return status; /* an inner backward has added its forward call to the message */
     char text[800] = "";
     put_call(node, text, sizeof text);
     /* the message begins with its op's name already */

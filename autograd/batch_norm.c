@@ -58,7 +58,7 @@ static ts_status give_constants(ts_vjp_call *b, ts_tensor *dw, ts_tensor *db)
     return TS_OK;
 }
 
-/** relu: the op is batch_norm_relu. */
+/** The rule of batch_norm; with `relu`, of batch_norm_relu. */
 static ts_status normalised(ts_vjp_call *b, bool relu)
 {
     ts_tensor *x = X, *dx = NULL, *dw = NULL, *db = NULL;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/** Gradients whose history the walk visits too. */
+/** Gradients whose histories the walk visits in addition to the graph of its root. */
 typedef struct roots {
     ts_tensor **grads; /* owned */
     uint32_t n, room;
@@ -79,7 +79,8 @@ static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number
     return TS_OK;
 }
 
-/** If out of memory, the cycle stays until ts_zero_grad(), which is not an error. */
+/** Replaces saved tensors in the graph of root and in the histories of `more` (may be NULL). Being
+ *  out of memory is not an error: a cycle then stays until ts_zero_grad(). */
 static void walk(ts_thread *thread, ts_node *root, roots *more)
 {
     ts_error before = *thread->error;

@@ -229,8 +229,9 @@ static ts_status add_to_grad(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_
     return TS_OK;
 }
 
-/** Adds a leaf's complete gradient to .grad, without a copy if the storage has no other holder.
- *  The leaf's node is locked, so the leaf does not end meanwhile. */
+/** Adds a leaf's complete gradient, *grad, to the leaf's gradient, without a copy if the storage
+ *  has no other holder; *grad is NULL then. *old: as in ts_accumulate_grad(). The leaf's node n is
+ *  locked, so the leaf is not freed meanwhile. */
 static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **old)
 {
     ts_tensor *leaf = n->leaf, *g = *grad;
@@ -555,6 +556,7 @@ static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **g
     return TS_OK;
 }
 
+/** True if `in`, or user code around it, is in the rule or a hook of n. */
 static TS_COLD bool is_around(const ts_inside *in, const ts_node *n)
 {
     while (in && in->node != n)
@@ -570,7 +572,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
     if (TS_UNLIKELY(t->pieces != NULL)) {
         TS_TRY(ts_pieces_end(run, n, t->pieces, grads));
         if (!has_gradient(n, grads))
-            return TS_OK; /* all were parts, and a view passed them on to its argument */
+            return TS_OK; /* all gradients were parts, which a view passed on to its argument */
     }
     if (TS_UNLIKELY(run->around != NULL) && is_around(run->around, n))
         return fail_reentered(n);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { DIRTY = 1, CONSTANT = 2 }; /* marks of inputs and of outputs */
+enum { DIRTY = 1, CONSTANT = 2 }; /* bits of ts_function_call.marks: of an input, of an output */
 enum { MOST_OUTPUTS = UINT8_MAX };
 
 static ts_status rule(ts_vjp_call *b);
@@ -51,7 +51,7 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
         if (inputs[i] == TS_NONE)
             in->shape.dtype = TS_DTYPE_NONE;
         else
-            in->saved.version = inputs[i]->storage->version; /* forward may not write to it */
+            in->saved.version = inputs[i]->storage->version; /* see check_forward() */
     }
     thread->seq = ++node->seq;
     if (status == TS_OK)
@@ -163,7 +163,7 @@ ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
     char what[48];
     snprintf(what, sizeof what, "saved tensor %d", i);
     ts_tensor *t = ts_saved_read(b, s, what);
-    /* an input that was saved itself has its history */
+    /* packed tensors and outputs were saved without history; a saved input has its own */
     return s->saved.packed || s->next == call->node ? ts_relink(b, t, s->next, s->shape.output) : t;
 }
 
@@ -217,7 +217,7 @@ static ts_status check_forward(const ts_function_call *call, ts_tensor *const *i
     return TS_OK;
 }
 
-/** An alias without history; one reference. It is a view only if forward made one. */
+/** An alias of t without history; one reference. It is marked as a view only if t is. */
 static ts_tensor *alias_of(const ts_tensor *t)
 {
     ts_tensor *alias = ts_whole_alias(ts_thread_self(), t);
@@ -288,6 +288,8 @@ static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_ten
     return TS_OK;
 }
 
+/** Runs forward, completes the node and writes the results, which the caller's scope owns, to
+ *  outputs. */
 static ts_status run_forward(ts_function_call *call, ts_tensor *const *given, ts_tensor **outputs)
 {
     ts_thread *thread = ts_thread_self();
@@ -377,7 +379,8 @@ ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *
 
 /* ------------------------------------------------------------------------------ backward ---- */
 
-/** Fills grads with the gradients of the results, in the form that backward gets. */
+/** Fills grads with the gradients of the results as backward gets them: where none arrived, zeros,
+ *  or TS_NONE for constant results and with fn.none_grads. */
 static ts_status fill_grads(const ts_vjp_call *b, const ts_function_call *call, ts_tensor **grads)
 {
     const ts_node *node = b->node;
@@ -394,7 +397,7 @@ static ts_status fill_grads(const ts_vjp_call *b, const ts_function_call *call, 
     return TS_OK;
 }
 
-/** Takes the gradient that backward gave for input i. */
+/** Checks g, which backward wrote as the gradient of input i, and stores it in b->given. */
 static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_tensor *g)
 {
     const ts_shape *s = &b->node->inputs[i].shape;

@@ -59,7 +59,7 @@ int ts_node_describe(const ts_node *n, char *buffer, size_t size)
     ts_value args[TS_MAX_ARGS];
     ts_tensor *lists[TS_MAX_ARGS][SHOWN];
     ts_tensor tensors[TS_MAX_ARGS][SHOWN]; /* headers only; on the stack, because a description may
-                                              follow an error of memory */
+                                              follow a failed allocation */
     for (int i = 0; i < n->nargs; i++) {
         const ts_end *in;
         for (uint32_t k = 0; k < SHOWN && (in = ts_node_input(n, i, k)); k++) {

@@ -3,7 +3,7 @@
 #include "autograd/node.h"
 #include "include/tessera/check.h"
 
-static uint32_t forks;
+static uint32_t forks; /* number of forks from the first process to this one */
 void ts_hooks_forked(void) { forks++; }
 
 /** Puts a hook behind the others: hooks run in the order of registration. */
@@ -170,7 +170,7 @@ ts_status ts_retain_grad(ts_tensor *t)
     TS_TRY(TS_CHECK_TENSORS(t));
     TS_TRY(check_grad("retain_grad", site, t));
     if (!t->node)
-        return TS_OK; /* leaves keep theirs anyway */
+        return TS_OK; /* a leaf keeps its gradient anyway */
     bool mine = ts_node_lock(t->node, ts_node_self(ts_thread_self()));
     const ts_hook *h = t->node->hooks;
     while (h && !keeps(h, t))
@@ -206,7 +206,8 @@ void ts_node_hook_remove(ts_node *node, ts_hook *hook)
     if (!h)
         return;
     atomic_store(&h->removed, true);
-    /* the payload may be freed now; waiting for another hook inside a hook could deadlock */
+    /* Wait for threads that run the hook, because the caller may free the payload afterwards. Code
+       inside a hook does not wait, because two hooks could wait for each other. */
     for (long tries = 0; !ts_tls.inside && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
         ts_back_off(tries);
     ts_hook_unref(h);

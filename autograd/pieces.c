@@ -14,7 +14,7 @@ typedef struct piece {
 
 struct ts_pieces {
     ts_pieces *next; /* pieces of another result of the same node */
-    int output, n, room;
+    int output, n, room;   /* index of the result; entries and capacity of list */
     const ts_shape *whole; /* sizes of the tensor; owned by a node of the run's graph */
     int64_t waiting;       /* sum over the pending gradients of numel + 1 */
     piece *list;
@@ -249,6 +249,8 @@ static ts_tensor *sum_of(const ts_shape *whole, const piece *pieces, int n)
     return NULL;
 }
 
+/** A tensor like `whole` with the n gradients added at their positions and 0 elsewhere, in the
+ *  current scope; NULL with an error. */
 static ts_tensor *whole_of(const ts_shape *whole, const piece *pieces, int n)
 {
     slice_at at;
@@ -259,6 +261,7 @@ static ts_tensor *whole_of(const ts_shape *whole, const piece *pieces, int n)
                              whole->ndim, at.dim, at.start, at.end, at.step);
 }
 
+/** Adds the pending gradients of one result to *slot and empties the list. */
 static ts_status write_out(ts_run *run, ts_pieces *p, ts_tensor **slot)
 {
     if (!p->n)
@@ -308,7 +311,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
         TS_TRY(grow(run->thread, p));
     p->list[p->n++] = (piece){ts_tensor_ref(g), *at};
     p->waiting += g->numel + 1;
-    /* overlapping parts may have many times the elements of their tensor: limits the memory */
+    /* bounds the memory: overlapping parts may have many times the elements of their tensor */
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 

@@ -21,7 +21,8 @@ RULES(add, (0, 0, g), (1, 0, g))
 RULES(sub, (0, 0, g), (1, 0, ts_neg(ts_rule_reduce_to(b, 1, g))))
 RULES(mul, (0, READS(1), WITH(mul, g, 1)), (1, READS(0), WITH(mul, g, 0)))
 
-/* -g a / b^2; the second b is constant along the summed dims */
+/* db = -(g / b) a / b. The sum over broadcast dims comes before the last division, because b is
+ * constant along them. */
 RULES_OF(div, WITH(div, GRAD(0), 1), (0, READS(1), g),
          (1, BOTH, ts_neg(ts_div(ts_rule_reduce_to(b, 1, WITH(mul, g, 0)), ARG(1)))))
 

@@ -42,7 +42,7 @@ static ts_status max_pool_backward(ts_vjp_call *b)
     for (int d = 0; d < lead; d++)
         sizes[d] = indices->sizes[d];
     sizes[lead] = -1;
-    if (!indices->numel) /* nothing to compute the size from */
+    if (!indices->numel) /* without elements, ts_reshape() cannot compute the size -1 */
         return ts_rule_give(b, 0, ts_zeros_like(ts_to(indices, (ts_dtype)g->dtype)));
     ts_tensor *found = ts_gather(ts_reshape(g, sizes, lead + 1), lead,
                                  ts_reshape(indices, sizes, lead + 1));

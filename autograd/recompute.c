@@ -12,9 +12,9 @@ typedef struct part {
     ts_recompute_fn fn;
     void *ctx;
     ts_tensor **inputs, **outputs;
-    int n, m;
-    const void *site;
-    ts_tape *tape;
+    int n, m;         /* number of inputs, number of outputs */
+    const void *site; /* call site of ts_recompute() */
+    ts_tape *tape;    /* the thread's tape while fn runs; NULL: none */
 } part;
 
 /** An input of a segment: a saved tensor, or a slot number of the outer segment. */
@@ -22,8 +22,8 @@ typedef struct segment_input {
     ts_saved saved;
     ts_shape shape;
     bool requires_grad;
-    uint32_t version; /* version and maker before the function ran */
-    const ts_node *maker;
+    uint32_t version;     /* storage version before the function ran */
+    const ts_node *maker; /* the input's node before the function ran */
 } segment_input;
 
 /** One forward of a checkpointed function; the nodes that it recorded own references. */
@@ -35,14 +35,14 @@ struct ts_segment {
     bool broken;      /* forward failed, or wrote to an input */
     part part;        /* the function; its lists of inputs and outputs are no longer valid */
     void (*release)(void *ctx);
-    ts_rng_state rng;
+    ts_rng_state rng; /* rng, masks, autocast and device: state of the thread before forward */
     ts_mask_guard masks;
-    uint32_t autocast; /* of the thread */
+    uint32_t autocast;
     ts_device device;
     ts_segment *outer; /* owned; the segment that has the slots of packed inputs; NULL: no input is
                           packed */
-    size_t bytes;
-    ts_shape *outputs; /* m */
+    size_t bytes;      /* size of this block */
+    ts_shape *outputs; /* shapes of the part.m outputs */
     segment_input inputs[];
 };
 
@@ -53,7 +53,7 @@ struct ts_collected {
     uint32_t count;      /* tensors collected */
     uint32_t left;       /* readers that have not run */
     size_t bytes;
-    ts_saved kept[]; /* segment->slots */
+    ts_saved kept[]; /* by slot number; segment->slots entries */
 };
 
 static const char op_name[] = "recompute";
@@ -161,6 +161,8 @@ static ts_status run_part(void *ctx)
     return status;
 }
 
+/** A segment for a run of p. Saves the inputs; if the thread has a tape, packs those that the tape
+ *  takes. NULL with an error; the caller then releases ctx. */
 static ts_segment *segment_new(const part *p, void (*release)(void *))
 {
     ts_thread *thread = ts_thread_self();
@@ -273,7 +275,8 @@ static ts_status apply(part p, void (*release)(void *))
     ts_status status = p.fn ? ts_check_ends(at, given, p.n, p.outputs, p.m, INT_MAX, "at least 1")
                             : ts_check_null(at, "fn", 0, false);
     size_t bytes = (size_t)(p.n > 0 ? p.n : 0) * sizeof *given;
-    p.inputs = status == TS_OK ? ts_alloc(thread, bytes) : NULL; /* outputs may be the same array */
+    /* a copy of the list, because outputs may be the same array */
+    p.inputs = status == TS_OK ? ts_alloc(thread, bytes) : NULL;
     if (status == TS_OK && !p.inputs)
         status = ts_error_memory("a function's inputs", (int64_t)bytes);
     for (int i = 0; i < p.n && p.inputs; i++)
@@ -416,6 +419,7 @@ static void reader_done(ts_run *run, const ts_segment *s)
     }
 }
 
+/** Runs the function of s again and collects the tensors of its slots in c. */
 static ts_status recompute_segment(ts_run *run, ts_segment *s, ts_collected *c)
 {
     TS_SCOPE;

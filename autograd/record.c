@@ -42,6 +42,8 @@ ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, c
     return TS_OK;
 }
 
+/** TS_ERR_AUTOGRAD if the call must not write to a destination or to an argument that the op
+ *  writes. records: the call gets a node. */
 static ts_status check_writes(const ts_frame *f, bool records)
 {
     for (int i = 0; i < f->nrets; i++) {
@@ -71,9 +73,9 @@ static ts_status check_writes(const ts_frame *f, bool records)
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-/** Which arguments need gradients, and whether the call needs a node. */
+/** The arguments that need gradients, and the sizes of a node for the call. */
 typedef struct need {
-    uint32_t inputs; /* tensors, members of lists included */
+    uint32_t inputs; /* number of tensors, members of lists included */
     uint32_t grads;  /* bit i: argument i requires grad */
     size_t tail;     /* bytes of lists of ints and of strings */
 } need;
@@ -105,7 +107,8 @@ TS_INLINE need measure(const ts_frame *f)
     return need;
 }
 
-/** Bits of the arguments and results that the rule reads when the arguments in grads need one. */
+/** TS_SAVE_* bits of the arguments and results that the rule reads if the arguments in `grads` need
+ *  gradients. */
 TS_INLINE uint32_t reads_of(const ts_vjp *vjp, uint32_t grads)
 {
     uint32_t reads = vjp ? vjp->always : 0;
@@ -170,6 +173,7 @@ static TS_COLD ts_status save_rare(ts_node *n, const ts_frame *f, ts_end *in, ts
     return TS_OK;
 }
 
+/** Fills *in, the node's next input, for t, and saves t if the rule reads it. */
 TS_INLINE ts_status connect(ts_node *n, const ts_frame *f, ts_end *in, ts_tensor *t, bool read)
 {
     TS_TRY(ts_node_add_input(n, in, t, true));

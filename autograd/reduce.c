@@ -32,6 +32,7 @@ static double reduced_count(ts_vjp_call *b, double correction)
 RULE(sum, 0, expand_reduced(b, g))
 RULE(mean, 0, expand_reduced(b, ts_mul_scalar(g, 1 / reduced_count(b, 0))))
 
+/** The gradient of sum_to_size: g broadcast to the sizes of argument 0. */
 static ts_tensor *from_size(ts_vjp_call *b, ts_tensor *g)
 {
     static const int64_t leading[] = {0, 1, 2, 3, 4, 5, 6, 7};
@@ -40,6 +41,7 @@ static ts_tensor *from_size(ts_vjp_call *b, ts_tensor *g)
 }
 RULE(sum_to_size, 0, from_size(b, g))
 
+/** The gradient of unreduce: g summed to the sizes of argument 0. */
 static ts_tensor *reduced(ts_vjp_call *b, ts_tensor *g)
 {
     const ts_value *sizes = ts_rule_arg(b, 1), *dims = ts_rule_arg(b, 2);
@@ -155,7 +157,7 @@ static ts_tensor *product_of_others(ts_vjp_call *b, ts_tensor *g)
     TS_TRY_NULL(x);
     ts_tensor *zero = ts_eq_scalar(x, 0), *count = ts_to(zero, (ts_dtype)x->dtype);
     ts_tensor *other_zero = ts_ne(KEPT(sum, count), count);
-    if (ts_grad_enabled()) { /* parts of the product may overflow beside a zero */
+    if (ts_grad_enabled()) { /* if a partial product overflows, Inf times a zero is NaN */
         ts_tensor *y = ts_mul(others_recorded(b, x), expand_reduced(b, g));
         return ts_masked_fill_scalar(y, ts_logical_and(ts_isnan(y), other_zero), 0);
     }

@@ -10,6 +10,7 @@ static const ts_value *list(ts_vjp_call *b, int i) { return ts_rule_arg(b, i); }
 /** The last `n` sizes of argument 0. */
 #define LAST(n) ts_rule_arg_meta(b, 0).sizes + ts_rule_arg_meta(b, 0).ndim - (n)
 
+/** Calls `op`; NULL if args[0] is NULL or the call fails. */
 static ts_tensor *call(int op, const ts_value *args, int nargs)
 {
     return args[0].t ? ts_invoke(op, args, nargs, 1) : NULL;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/** Rule of ops that keep the order of the elements. */
+/** reshape is also the rule of other views that keep the order of the elements. */
 VIEW_RULE(reshape, ts_reshape(g, SIZES(0)))
 VIEW_RULE(transpose, ts_transpose(g, DIM(1), DIM(2)))
 

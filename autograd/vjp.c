@@ -52,6 +52,8 @@ ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
     return ts_scope_adopt(b->run->thread, live);
 }
 
+/** The saved tensor of argument i, recomputed if it was packed. in: its input; NULL: there is none.
+ *  NULL with an error. */
 static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
 {
     static const ts_end nothing;
@@ -59,7 +61,7 @@ static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
     snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
     in = in ? in : &nothing;
     ts_tensor *t = ts_saved_read(b, in, what);
-    /* a tensor that was saved itself has its history */
+    /* a recomputed tensor lacks the history that a saved tensor has */
     return in->saved.packed ? ts_relink(b, t, in->next, in->shape.output) : t;
 }
 

@@ -32,6 +32,7 @@ static void account(int64_t delta)
 
 /* -------------------------------------------------------------- memory from the system ---- */
 
+/** Counts an allocation from the system; true if a test makes it fail. */
 static bool refused(size_t bytes)
 {
     atomic_fetch_add_explicit(&system_allocs, 1, memory_order_relaxed);
@@ -50,11 +51,11 @@ void ts_sys_free(void *block) { free(block); }
 
 /*
  * One reserved range of addresses that grows at its end. Blocks are adjacent. Each has a 64-byte
- * header with the sizes of both neighbours, so a freed block merges with either and the range's
- * high-water mark stays near the largest sum of live blocks.
+ * header with its own size and the size of the block before it, so a freed block merges with both
+ * neighbours and the range's high-water mark stays near the largest sum of live blocks.
  */
 typedef struct block {
-    size_t size;          /* header included, multiple of 64 */
+    size_t size;          /* bytes of the block with its header; a multiple of 64 */
     size_t before;        /* size of the block before this one; 0 for the first */
     bool used;
     struct block *next, **link; /* free list of the bin */
@@ -73,8 +74,8 @@ static struct {
     size_t mapped;  /* bytes readable and writable */
     size_t end;     /* bytes carved into blocks */
     size_t last;    /* size of the block before end */
-    block *bins[BINS];
-    uint64_t filled[(BINS + 63) / 64];
+    block *bins[BINS]; /* lists of free blocks by size (bin_of()) */
+    uint64_t filled[(BINS + 63) / 64]; /* a bit per bin: its list is not empty */
 } region = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /** Four bins per octave: sizes in a bin differ by at most 25 %. */
@@ -127,6 +128,7 @@ static bool region_reserve(void)
     return false;
 }
 
+/** Makes the first `need` bytes of the range readable and writable; false if out of memory. */
 static bool region_grow(size_t need)
 {
     if (need <= region.mapped)
@@ -170,6 +172,7 @@ static void block_split(block *b, size_t size)
     bin_insert(tail);
 }
 
+/** The smallest block of at least `size` bytes in the first bin that has one; NULL if none has. */
 static block *find_fit(size_t size)
 {
     int first = bin_of(size);

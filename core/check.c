@@ -23,7 +23,7 @@ static const char *name_at(const char *names, int index, char *name, size_t size
     return name;
 }
 
-/** Whether word is one of the words of a list, which spaces separate. */
+/** True if word is in list, a text of words separated by spaces. */
 static bool is_among(const char *word, const char *list)
 {
     size_t length = strlen(word);
@@ -86,6 +86,8 @@ static const char *noun_of(const char *name, bool object)
     return object ? "an object" : "a pointer";
 }
 
+/** The error for NULL. object: the argument is a handle, which a failed call may have returned as
+ *  NULL; a recorded error then remains. */
 static ts_status fail_null(ts_check_place at, const char *name, const char *expected, bool object)
 {
     if (object && ts_error_code() != TS_OK)

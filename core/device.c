@@ -48,7 +48,7 @@ ts_status ts_set_default_device(ts_device device)
         return ts_error_set(TS_ERR_DEVICE,
                             "set_default_device: expected a known backend, got key %d",
                             device.backend);
-    /* a key without a struct has kernels that check its devices themselves */
+    /* without a ts_backend the key's devices cannot be counted; its kernels check the device */
     if (ts_device_count(device.backend))
         TS_TRY(ts_device_check(device, "set_default_device"));
     ts_thread_self()->device = device;
@@ -76,7 +76,7 @@ int ts_device_count(uint8_t backend)
 }
 
 /* Number of devices that each backend last returned. Devices do not disappear, so device_count() is
- * called again only for an index above it. */
+ * called again only for an index that is not below this number. */
 static _Atomic int counted[16];
 
 ts_status ts_device_check(ts_device device, const char *what)
@@ -122,7 +122,7 @@ ts_status ts_device_check(ts_device device, const char *what)
 const char *ts_move_hint(ts_device got, ts_device expected)
 {
     return got.backend == TS_KEY_META || expected.backend == TS_KEY_META
-               ? "META tensors have no values: make both there, or both elsewhere"
+               ? "META tensors have no values: create both tensors on META, or neither"
                : "move it with ts_to_device()";
 }
 
@@ -213,7 +213,8 @@ void ts_device_release(ts_device device, void *data, int64_t bytes)
     b->free(b->state, device.index, data, bytes);
 }
 
-/** Copies in pieces through the host, for devices without peer access. */
+/** Copies in pieces through the host, between devices of two backends or of a backend without
+ *  copy_between(). */
 static ts_status copy_through_host(ts_device to, char *data, ts_device from, const char *source,
                                    int64_t bytes)
 {

@@ -64,7 +64,8 @@ void ts_error_print(void)
         fprintf(stderr, "  called from %s\n", ts_format_site(site, sizeof site, e->site));
 }
 
-/** Whether a terminal shows the character and does not interpret it. */
+/** True if a terminal shows the character c and does not interpret it. lines: true also for newline
+ *  and tab. */
 static bool is_shown(uint32_t c, bool lines)
 {
     if (c < 0x20)
@@ -234,8 +235,8 @@ const char *ts_format_site(char *buffer, size_t size, const void *site)
     const char *slash = strrchr(info.dli_fname, '/');
     char file[256]; /* escaped, because a file name may hold any byte */
     ts_escape(file, sizeof file, slash ? slash + 1 : info.dli_fname, false);
-    const ElfW(Ehdr) *image = info.dli_fbase; /* a fixed-address image: addr2line takes absolute
-                                                 addresses */
+    /* addr2line expects absolute addresses for an executable that is linked to a fixed address */
+    const ElfW(Ehdr) *image = info.dli_fbase;
     const char *base = image->e_type == ET_EXEC ? NULL : info.dli_fbase;
     if (info.dli_sname)
         snprintf(buffer, size, "%s+0x%zx in %s", info.dli_sname,

@@ -16,7 +16,7 @@
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
 
-/** The only function that opens a descriptor. */
+/** open() with a descriptor above 2 as the result; -1 and errno on failure. */
 static int system_open(const char *path, int flags, mode_t mode)
 {
     /* without O_NONBLOCK a FIFO would wait for its writer */
@@ -111,8 +111,8 @@ static ts_status open_checked(const char *op, const char *what, const char *path
         *fd = ts_files.open(path, flags, mode);
     while (*fd < 0 && errno == EINTR);
     if (*fd < 0) {
-        int error = errno; /* errors of a FIFO without a reader, a socket, a device without a
-                              driver */
+        int error = errno;
+        /* ENXIO: a FIFO without a reader, or a socket; EISDIR: a folder; ENODEV: no driver */
         if ((error == ENXIO || error == EISDIR || error == ENODEV) &&
             ts_files.stat(path, status) == 0 && !S_ISREG(status->st_mode))
             return not_regular(op, path, status->st_mode);
@@ -209,7 +209,7 @@ static ts_status write_beside(const char *op, const char *temporary, const struc
         status = ts_file_refused(op, "set the mode of", temporary);
     if (status == TS_OK)
         status = write(fd, temporary, ctx);
-    /* A failed flush is never repeated: the system may have dropped the pages and forgotten it. */
+    /* A failed flush is not repeated: the system may have dropped the pages and the error. */
     if (status == TS_OK && ts_files.fsync(fd) != 0)
         status = ts_file_refused(op, "flush", temporary);
     /* On Linux, close() frees the descriptor even with EINTR; the flush already wrote the data. */
@@ -224,10 +224,10 @@ ts_status ts_file_replace(const char *op, const char *path,
     static atomic_uint counter; /* threads that write to one folder need different names */
     struct stat old;
     bool there = ts_files.stat(path, &old) == 0;
-    /* Renaming over a device or a folder would destroy it. */
+    /* rename() would replace a device, a FIFO or a socket. */
     if (there && !S_ISREG(old.st_mode))
         return not_regular(op, path, old.st_mode);
-    if (!there && (errno != ENOENT || !*path)) /* a path without a slash is in the working folder */
+    if (!there && (errno != ENOENT || !*path)) /* ENOENT: a new file, unless the path is empty */
         return ts_file_refused(op, "examine", path);
     char *folder = ts_folder_of(path);
     char *temporary =

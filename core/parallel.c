@@ -27,7 +27,7 @@
 /* Workers spin this long (in ns) before they sleep: longer than the time between the loops of a
  * training step. */
 #define SPIN_NS 100000
-#define SPIN_MOST 100000 /* iterations of at least 10 ns */
+#define SPIN_MOST 100000 /* most iterations of the spin, for a clock that does not advance */
 
 /*
  * A worker's word. Odd: nothing to do. Even: a part of the current loop waits, and the thread that
@@ -41,7 +41,7 @@ typedef struct worker {
 } worker;
 
 static struct pool {
-    atomic_bool busy;     // held by the user thread whose loop runs; after shutdown forever
+    atomic_bool busy;     // true while the loop of a user thread runs, and forever after shutdown
     atomic_bool stopping;
     atomic_bool spin;     // false when there are more threads than processors
     int started;          // running workers; `busy` guards the fields from here to `parts`
@@ -92,7 +92,7 @@ int ts_num_threads(void)
     int n = atomic_load_explicit(&thread_count, memory_order_relaxed);
     if (n == 0) {
         n = initial_threads();
-        int expected = 0; // ts_set_num_threads() in another thread goes first
+        int expected = 0; // a number that ts_set_num_threads() set meanwhile takes precedence
         if (!atomic_compare_exchange_strong(&thread_count, &expected, n))
             n = expected;
     }
@@ -168,7 +168,6 @@ static unsigned word_wait(atomic_uint *word, unsigned mask, unsigned value, atom
 {
     unsigned seen;
     int64_t deadline = 0;
-    /* the number of turns is limited because a clock may not advance */
     for (int turn = 0; turn < SPIN_MOST && atomic_load_explicit(&pool.spin, memory_order_relaxed);
          turn++) {
         seen = atomic_load_explicit(word, memory_order_acquire);

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define MOST 16 /* a room has at most two locks and two hooks */
+#define MOST 16 /* capacity for locks, and for hooks of each kind; further ones are ignored */
 
 static struct {
     pthread_mutex_t *lock;
@@ -18,7 +18,7 @@ typedef struct hook_list {
 } hook_list;
 static int guard_count;
 static hook_list in_child, at_end;
-static atomic_bool ends;
+static atomic_bool ends; /* exit() has begun */
 
 static void add_hook(hook_list *l, void (*hook)(void))
 {

@@ -1,4 +1,5 @@
-/** @file program.c  Helpers of programs: C locale, strict parsing of integers, command lines. */
+/** @file program.c  Helpers of programs: C locale, strict parsing of integers, environment
+ *  variables, command lines. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/program.h"
 
@@ -63,7 +64,7 @@ static const char *base_name(const char *path)
 /** A user's text with control characters escaped. */
 #define SHOWN(text) ts_escape_text((char[400]){0}, 400, text)
 
-/** "--steps N", "--resume", "FILE". */
+/** Prints an argument as the usage line shows it: "--steps N", "--resume" or "FILE". */
 static void print_form(FILE *out, const ts_argument *a)
 {
     fputs(a->name, out);
@@ -109,7 +110,7 @@ static void print_help(const char *program, const char *about, const ts_argument
     fputs("  --help\n        prints this\n", stdout);
 }
 
-/** Whether text is one of "a|b|c". */
+/** True if text is in list, a text such as "a|b|c". */
 static bool is_one_of(const char *text, const char *list)
 {
     size_t length = strlen(text);
@@ -134,6 +135,7 @@ int ts_variable_choice(const char *name, const char *one_of)
     return -1;
 }
 
+/** Checks value and stores it at a->number or a->text. TS_ERR_VALUE. */
 static ts_status set(const ts_argument *a, const char *value)
 {
     if (a->number)
@@ -184,8 +186,8 @@ static ts_status parse(int argc, char **argv, const ts_argument *arguments, int 
             if (!a)
                 return ts_error_set(TS_ERR_VALUE, "unknown option '%.200s'", word);
             if (a->flag && value)
-                return ts_fail_op(TS_ERR_VALUE, a->name, NULL, NULL, "takes no value, got '%.200s'",
-                                  value);
+                return ts_fail_op(TS_ERR_VALUE, a->name, NULL, NULL,
+                                  "expected no value, got '%.200s'", value);
             if (!a->flag && !value) {
                 value = i + 1 < argc ? argv[++i] : "--";
                 if (strncmp(value, "--", 2) == 0)

@@ -35,6 +35,7 @@ TS_INLINE ts_block *block_at(const ts_thread *thread, int64_t at)
 {
     return (ts_block *)((char *)thread->blocks + at);
 }
+/** Byte offset of the innermost block. */
 TS_INLINE int64_t innermost(const ts_thread *thread)
 {
     return (char *)thread->scope - (char *)thread->blocks;
@@ -138,7 +139,8 @@ void ts_scope_leave(ts_scope *scope)
             refuse_leave(scope);
         return;
     }
-    while (TS_UNLIKELY(innermost(thread) > scope->at)) /* inner scopes that a jump skipped */
+    /* inner scopes are open only if a jump skipped their ends */
+    while (TS_UNLIKELY(innermost(thread) > scope->at))
         end_block(thread);
     thread->modes = thread->scope->modes;
     end_block(thread);
@@ -231,7 +233,7 @@ ts_tensor *ts_adopt(ts_tensor *t)
         ts_fail_dead("adopt", __builtin_return_address(0), "t", t);
         return NULL;
     }
-    if (t->link) { /* a handle is in at most one scope, which keeps it */
+    if (t->link) { /* t is in a scope and stays there: a handle is in at most one scope */
         ts_tensor_unref(t);
         return t;
     }
@@ -242,7 +244,7 @@ ts_tensor *ts_adopt(ts_tensor *t)
 
 /* A new tensor may reuse a freed header; a stale handle then refers to the new tensor. With
  * TS_DEBUG=scopes this ring delays the reuse of the last 65,536 freed headers. Their `data` points
- * to the name of the scope that released them. */
+ * to the source location of the scope whose end released them; NULL: released otherwise. */
 enum { QUARANTINED = 1 << 16 };
 bool ts_scopes_watched;
 static _Atomic(ts_tensor *) *quarantine;
@@ -276,7 +278,7 @@ void ts_scopes_from_environment(void)
         return;
     quarantine = ts_sys_calloc(QUARANTINED * sizeof *quarantine);
     ts_scopes_watched = quarantine != NULL;
-    ts_alloc_system |= ts_scopes_watched; /* with malloc, every release passes through this file */
+    ts_alloc_system |= ts_scopes_watched; /* without heaps, each freed header is quarantined */
 }
 
 void ts_scopes_remove(void)

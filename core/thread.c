@@ -18,7 +18,7 @@ _Atomic int32_t ts_replays;
 static struct {
     pthread_mutex_t lock;
     ts_thread *first;
-    ts_keyset include_all;
+    ts_keyset include_all; /* initial include_all and state of new threads */
     uint32_t state;
     int next_id;
     pthread_key_t key;

@@ -1,6 +1,7 @@
 /**
- * @file adapt.c  Adapts calls to kernels with narrower support: casts and packs arguments, replaces
- * strided destinations by contiguous tensors, computes halves in f32.
+ * @file adapt.c  Adapts calls to kernels with narrower support: casts arguments, packs them (copies
+ * them to contiguous tensors), replaces strided destinations by contiguous tensors, computes bf16
+ * and f16 in f32.
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
@@ -8,7 +9,7 @@
 
 #include <string.h>
 
-/** Elements. For a result of at least this size, casting an operand with at most 1/8 of the
+/** Number of elements of a result. From this size on, casting an operand with less than 1/8 of the
  *  elements in a separate pass is cheaper than converting it inside the kernel. */
 enum { CAST_BESIDE = 1 << 18 };
 
@@ -19,6 +20,7 @@ typedef struct copies {
     int count;
 } copies;
 
+/** Makes a contiguous copy of argument i with this dtype and enters it in c->args. */
 static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
 {
     ts_tensor *t = ts_above.convert(f->args[i].t, dtype);
@@ -35,8 +37,9 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
-/** Whether the kernel converts t while reading. A small tensor that is broadcast is cast
- * beforehand, because the kernel would convert each of its elements many times. */
+/** True if the kernel converts t as it reads: it accepts all dtypes, and t is on its device. An
+ * operand that is small beside a large result (CAST_BESIDE) is cast beforehand, because the kernel
+ * would convert each of its elements many times. */
 static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
 {
     const ts_meta *m = &f->plan->ret[0];
@@ -133,7 +136,8 @@ ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
 
 /* ------------------------------------------------------------------------------ halves ---- */
 
-/** Replaces bf16 and f16 by f32 in tensor arguments (by casts) and in dtype arguments. */
+/** Replaces bf16 and f16 by f32 in tensor arguments (by casts) and in dtype arguments. Rounds
+ *  number arguments to the compute dtype if the plan is TS_POINTWISE_ROUNDED. */
 static ts_status widen_args(copies *c, const ts_frame *f)
 {
     memcpy(c->args, f->args, f->nargs * sizeof *c->args);
@@ -175,8 +179,8 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** Whether a bf16 or f16 call can run with f32 arguments: all arguments are numbers or tensors that
- * are only read, and the op is not the conversion that rounds results to halves. */
+/** True if a call with compute dtype bf16 or f16 can run with f32 arguments: the kernel accepts
+ * f32, the op writes no argument and is no dtype conversion, and no list contains bf16 or f16. */
 static bool can_widen(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;

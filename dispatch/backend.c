@@ -26,7 +26,7 @@ ts_status ts_transfer(ts_frame *f)
         landed =
             ts_tensor_new(f->thread, (ts_dtype)to->dtype, to->sizes, to->ndim, to->storage->device);
         status = landed ? TS_OK : ts_error_code();
-        f->plan->delivered = 1; /* the copy increments the version */
+        f->plan->delivered = 1; /* copy_into() below increments the version of `to` */
     }
     ts_tensor *place = landed ? landed : to;
     if (status == TS_OK)
@@ -43,7 +43,8 @@ ts_status ts_transfer(ts_frame *f)
 
 /* ------------------------------------------------------------------------ registration ---- */
 
-/** Checks a backend's struct without calling its functions. what: "backend_load: 'path'". */
+/** Checks a backend's struct without calling its functions. what: prefix of error messages, such as
+ *  "backend_load: 'path'". */
 static ts_status check(const ts_backend *b, const char *what)
 {
     if (!b)
@@ -85,7 +86,7 @@ static ts_status check(const ts_backend *b, const char *what)
     return TS_OK;
 }
 
-/** Makes all of a backend's registrations. In a transaction. */
+/** Makes all of a backend's registrations and writes its key to *out. Call it in a transaction. */
 static ts_status add(const ts_backend *b, const char *what, ts_key *out)
 {
     ts_key key = TS_KEY_CUDA;
@@ -147,7 +148,8 @@ ts_status ts_backend_load(const char *path, ts_key *key)
     if (strchr(path, '/')) { /* else the dynamic linker searches for it */
         int fd;
         int64_t bytes;
-        TS_TRY(ts_file_open("backend_load", path, &fd, &bytes)); /* dlopen() waits for a FIFO */
+        /* refuses other kinds of files; on a FIFO, dlopen() would wait */
+        TS_TRY(ts_file_open("backend_load", path, &fd, &bytes));
         ts_file_close(fd);
     }
     char what[400];

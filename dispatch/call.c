@@ -7,7 +7,7 @@
 
 /* ------------------------------------------------------------------------- redispatch ---- */
 
-/** Thread state that run_lower_layers() changes, for restoring it. */
+/** State of a frame and of its thread that run_lower_layers() changes and restores. */
 typedef struct place {
     ts_frame *f;
     ts_keyset keys, exclude;

@@ -17,10 +17,13 @@
 #include <pthread.h>
 #include <stdio.h>
 
-enum { BATCH = 4096, WORK_MOST = 1 << 22 };
+enum {
+    BATCH = 4096,       /* most intervals whose times are read together */
+    WORK_MOST = 1 << 22 /* most intervals of a recording; later ones are lost */
+};
 
 typedef struct interval {
-    uint64_t tag;
+    uint64_t tag; /* see device_times.h */
     ts_event *begin, *end;
 } interval;
 
@@ -32,24 +35,27 @@ static struct {
     ts_event *free[2 * BATCH];
     int nfree;
     ts_event *anchor; /* event from which times are measured */
-    double anchor_ns, empty_ns;
+    double anchor_ns, empty_ns; /* time of the anchor since the start of the recording, plus 1;
+                                   shortest time between two events without work */
     ts_device_work *work;
-    int64_t count, room, lost;
-    uint32_t session;
+    int64_t count, room, lost; /* of work: entries, capacity, intervals not stored */
+    uint32_t session;          /* number of the recording */
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local struct {
-    ts_event *begin; /* of the interval in progress; NULL: none */
+    ts_event *begin; /* event at which the interval in progress begins; NULL: none */
     uint64_t tag;
     uint32_t session;
 } own;
 
+/** An event from the free list, or a new one; NULL on failure. */
 static ts_event *take(void)
 {
     const ts_backend *b = all.backend;
     return all.nfree ? all.free[--all.nfree] : b->event_new(b->state, 0);
 }
 
+/** Puts an event into the free list, or frees it if the list is full. NULL-safe. */
 static void give(ts_event *e)
 {
     const ts_backend *b = all.backend;
@@ -74,7 +80,7 @@ static ts_event *now(void)
     return e;
 }
 
-/** The time of an event after the anchor, in ns. */
+/** The time of an event after the anchor, in ns; -1 on failure. */
 static double time_of(ts_event *e)
 {
     const ts_backend *b = all.backend;
@@ -82,6 +88,7 @@ static double time_of(ts_event *e)
     return b->event_elapsed(b->state, 0, all.anchor, e, &ms) == TS_OK ? 1e6 * ms : -1;
 }
 
+/** Appends an interval, in ns after the anchor, to all.work. */
 static void keep(uint64_t tag, double from, double to)
 {
     if (all.count == all.room) {
@@ -137,7 +144,7 @@ bool ts_device_events_begin(const ts_backend *b)
     all.session++;
     all.npending = 0;
     all.count = all.lost = 0;
-    all.anchor_ns = 1; /* 0: no time */
+    all.anchor_ns = 1; /* not 0, which means that a time is unknown */
     all.empty_ns = 1e9;
     all.anchor = now();
     for (int i = 0; i < 5 && all.anchor; i++) {
@@ -159,7 +166,7 @@ bool ts_device_events_begin(const ts_backend *b)
 void ts_device_events_tag(const ts_backend *backend, uint64_t tag, bool kernel)
 {
     if (backend != all.backend || (ts_tls.workspace && ts_tls.workspace->base))
-        return; /* an event in a capture is a node of the graph */
+        return; /* in a capture, an event would become a node of the graph */
     pthread_mutex_lock(&all.lock);
     if (own.begin && own.session == all.session) {
         if (all.npending == BATCH)
@@ -193,7 +200,7 @@ ts_status ts_device_events_end(const ts_backend *b, ts_device_record *record)
     all.anchor = NULL;
     while (all.nfree)
         b->event_free(b->state, 0, all.free[--all.nfree]);
-    all.session++; /* intervals in progress end */
+    all.session++; /* intervals in progress are not recorded */
     *record = (ts_device_record){.work = all.work, .count = all.count, .lost = all.lost};
     snprintf(record->source, sizeof record->source, "events, gaps included");
     pthread_mutex_unlock(&all.lock);

@@ -13,7 +13,7 @@
 
 /* Written only while a profile starts or stops, or a backend is loaded. */
 static ts_device_record record;
-static char note[160];
+static char note[160];  /* see ts_device_times() */
 static bool wanted;     /* between ts_device_times_begin() and ts_device_times_end() */
 static bool by_events;  /* the backend's work is timed by events */
 static ts_device_clock device_clock;
@@ -37,6 +37,7 @@ static void watch_end(void)
         ts_process_watch_end();
 }
 
+/** The tag of a row (by its hash) or a graph (by its id) in the current step. */
 static uint64_t tag_of(uint64_t hash, int64_t reset)
 {
     uint64_t step = (uint64_t)get(&ts_timing.nsteps) % (1 << TS_TAG_STEP);
@@ -119,7 +120,8 @@ const ts_graph_map *ts_device_times_graphs(int *count)
 
 /* ------------------------------------------------------------------------------- ranges ---- */
 
-static _Atomic(const ts_backend *) ranges; /* names ranges for other tools; NULL: no ranges */
+/* the backend that names ranges for other tools; NULL: none */
+static _Atomic(const ts_backend *) ranges;
 static bool wants_ranges;
 
 static void take_ranges(const ts_backend *b)
@@ -233,7 +235,7 @@ void ts_device_times_end(void)
     wanted = false;
     recorder = TS_KEY_CPU;
     if (b)
-        ts_process_watch_end(); /* as in ts_device_times_tag(), for the measurement of ceilings */
+        ts_process_watch_end(); /* see watch_end(); a report at exit measures device ceilings too */
     for (uint8_t k = 0; k < 16 && b; k++)
         recorder = ts_backend_of((ts_device){k, 0}) == b ? k : recorder;
     if (b)

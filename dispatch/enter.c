@@ -1,5 +1,5 @@
 /** @file enter.c  The generic entries of views, of composites and of kernels that create their own
- *  results; the check of devices before any entry. */
+ *  results; the entry of a ts_backend's kernels, which first checks the arguments' devices. */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
 #include "core/float_env.h"
@@ -23,7 +23,7 @@ static bool is_copied(const ts_frame *f, int i, const ts_tensor *made)
 
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
 {
-    for (int i = 0; i < f->nrets; i++) /* copy_into() writes these and increments the versions */
+    for (int i = 0; i < f->nrets; i++) /* copy_into() below increments these results' versions */
         if (f->plan && (f->given >> i & 1) &&
             !(made[i].tag == TS_TAG_TENSOR && made[i].t == f->rets[i].t))
             f->plan->delivered |= (uint8_t)(1 << i);
@@ -150,7 +150,8 @@ ts_status ts_enter_device(ts_frame *f)
     int far = ts_find_far(f);
     if (TS_UNLIKELY(far >= 0))
         return ts_above.across(f, far);
-    bool own = f->table->impl[f->key] != ts_transfer; /* the library's own composite */
+    /* supports() concerns the backend's own kernels; ts_transfer() is the library's */
+    bool own = f->table->impl[f->key] != ts_transfer;
     if (own && b->supports && !b->supports(b->state, f))
         return ts_unsupported_call(f);
     ts_op_kind kind = f->table->info->kind;

@@ -8,7 +8,7 @@
 #include "dispatch/entries.h"
 #include "dispatch/timers.h"
 
-/** Gives a new tensor dense strides with the dims in memory in the given order. */
+/** Sets the strides of a new tensor: dense, with the dims in memory in `order`, outermost first. */
 static __attribute__((noinline)) void order_dims(ts_tensor *t, const uint8_t *order)
 {
     int64_t step = 1;
@@ -74,6 +74,8 @@ TS_INLINE void count_writes(ts_frame *f, const ts_plan *plan)
         count_written_args(f);
 }
 
+/** Completes the iteration space of a pointwise op. first: the first result; unused, and may be
+ *  NULL, if the plan is not flat. */
 TS_INLINE void plan_space(ts_frame *f, ts_plan *plan, const ts_tensor *first)
 {
     if (plan->flat && (first->flags & TS_TENSOR_CONTIGUOUS)) {
@@ -85,7 +87,8 @@ TS_INLINE void plan_space(ts_frame *f, ts_plan *plan, const ts_tensor *first)
 }
 void ts_fill_space(ts_frame *f) { plan_space(f, f->plan, f->rets[0].t); }
 
-/** Runs the kernel and increments versions. All results exist; `first` is the first result. */
+/** Runs the kernel and increments versions; releases new results on an error. All results exist.
+ *  first: as in plan_space(). */
 TS_INLINE ts_status run_kernel(ts_frame *f, ts_plan *plan, ts_kernel kernel, const ts_tensor *first)
 {
     plan_space(f, plan, first);

@@ -1,4 +1,4 @@
-/** @file given.c  Destinations that the caller gives: in-place and out= forms. */
+/** @file given.c  Checks of the destinations that a caller passes to in-place and out= forms. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/entries.h"
 
@@ -117,8 +117,9 @@ static __attribute__((noinline)) ts_status check_each(const ts_frame *f)
     return TS_OK;
 }
 
-/** Whether the single destination fits, and no argument shares its storage, except an operand that
- *  is the same tensor. */
+/** The check of a frequent case: true if result 0 is the only destination and fits, all arguments
+ *  are tensors or numbers, and none shares its storage, except an operand that is the same tensor.
+ *  False proves nothing. */
 TS_INLINE bool is_plain(const ts_frame *f)
 {
     const ts_tensor *out = f->rets[0].t;

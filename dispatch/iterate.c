@@ -9,7 +9,8 @@ void ts_scalar_store(const ts_value *v, ts_dtype dtype, void *place)
 {
     bool real = v->tag == TS_TAG_FLOAT;
     double d = real ? v->d : (double)v->i;
-    float single = real ? ts_odd_f32(v->d) : ts_odd_f32_of(v->i); /* f32 for the halves */
+    /* for bf16 and f16: f32 rounded to odd, so that the second rounding gives the right half */
+    float single = real ? ts_odd_f32(v->d) : ts_odd_f32_of(v->i);
     int64_t i;
     switch (dtype) {
     case TS_F64: memcpy(place, &d, 8); break;

@@ -157,7 +157,7 @@ ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
                           "kernel_give: argument 't': expected a tensor, got TS_NONE");
     if (!(f->want >> i & 1))
         return TS_OK;
-    bool borrowed = false; /* an argument stays the caller's: the result is another handle of it */
+    bool borrowed = false; /* t is an argument, which the caller owns; the result is an alias */
     for (int a = 0; a < f->nargs; a++) {
         uint32_t n;
         ts_tensor *const *members = ts_value_members(&f->args[a], &n);

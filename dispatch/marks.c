@@ -148,6 +148,8 @@ static double group_bytes(const ts_group_call *calls, int count)
     return bytes;
 }
 
+/** The profile's row of a fused group; NULL if out of memory. *work: the flops of the calls (NAN:
+ *  unknown) and group_bytes(). */
 static ts_tally_row *group_row(ts_timers *t, const ts_group_call *calls, int count, ts_work *work)
 {
     char text[sizeof((ts_tally_row *)NULL)->call] = "";

@@ -27,7 +27,7 @@ ts_mask_guard ts_mask_push(ts_keyset include, ts_keyset exclude)
 void ts_mask_pop(ts_mask_guard guard)
 {
     ts_thread *t = ts_thread_self();
-    /* if a backend redispatches, `exclude` holds its keys, which run_lower_layers() restores */
+    /* backend keys in `exclude` come from a redispatch, and run_lower_layers() restores them */
     t->include = (t->include & ~LAYERS) | (guard.include & LAYERS);
     t->exclude = (t->exclude & ~LAYERS) | (guard.exclude & LAYERS);
 }

@@ -7,14 +7,16 @@
 
 #include <string.h>
 
-enum { LIVES_MOST = 1 << 20, LISTS = 1 << 14 };
+enum { LIVES_MOST = 1 << 20 /* later storages are counted as lost */, LISTS = 1 << 14 };
 
 static struct {
     pthread_mutex_t lock;
     ts_memory_life *all;
-    int64_t count, room, lost, begun;
-    uint32_t lists[LISTS]; /* by the address of the storage: number of a life + 1 */
-    uint8_t session;
+    int64_t count, room, lost, begun; /* entries and capacity of `all`; storages not recorded; tick
+                                         at which the recording began */
+    uint32_t lists[LISTS]; /* hash table of live storages by address: index in `all` of a list's
+                              first life, plus 1; 0: empty list */
+    uint8_t session; /* number of the recording, from 1 */
     atomic_bool on;
 } history = {.lock = PTHREAD_MUTEX_INITIALIZER};
 

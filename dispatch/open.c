@@ -37,9 +37,10 @@ static ts_key loaded(const char *name)
 }
 
 /**
- * Finds the backend's file, in this order: the path in the environment variable (`given`); the
- * folder of this library; its subfolder backends/cuda, as in a build folder; the search path of the
- * dynamic linker. Returns `given`, `path` or the bare file name.
+ * Finds the backend's file, in this order: the path in `given`, the value of the environment
+ * variable (NULL, "" and "1": no path); the folder of this library; its subfolder backends/cuda, as
+ * in a build folder; the search path of the dynamic linker. Returns `given`, `path` or the bare
+ * file name.
  */
 static const char *path_of(const char *given, char path[static PATH_MOST])
 {
@@ -64,7 +65,7 @@ static const char *path_of(const char *given, char path[static PATH_MOST])
 static ts_status load(const char *path, ts_key *key)
 {
     ts_status status = ts_backend_load(path, key);
-    char absent[64]; /* the linker's message about the file itself, not about a dependency */
+    char absent[64]; /* in the message if the file itself is missing, not a dependency of it */
     snprintf(absent, sizeof absent, "opened: %s:", bundled.file);
     if (status == TS_ERR_IO && path == bundled.file && strstr(ts_error_message(), absent))
         return ts_error_set_hint(
@@ -106,7 +107,7 @@ ts_status ts_backend_open(const char *name, ts_key *key)
 
 static ts_status open_named(const char *name, ts_device *device)
 {
-    char kind[32]; /* "cuda:1" as "cuda" */
+    char kind[32]; /* the name without the index: "cuda" for "cuda:1" */
     ts_device found;
     snprintf(kind, sizeof kind, "%.*s", (int)strcspn(name, ":"), name);
     if (strcasecmp(bundled.name, kind) == 0)

@@ -140,6 +140,8 @@ static bool grow_index(ts_tally_table *r)
     return true;
 }
 
+/** Makes a row, which readers do not see before publish(). NULL if the table has `most` rows or
+ *  more, or memory ran out. */
 static TS_COLD ts_tally_row *make_row(ts_tally_table *r, uint64_t hash, uint16_t op, ts_key key,
                                       int most)
 {
@@ -164,6 +166,7 @@ static TS_COLD ts_tally_row *make_row(ts_tally_table *r, uint64_t hash, uint16_t
     return row;
 }
 
+/** Makes the row of the last make_row() visible to readers. */
 static void publish(ts_tally_table *r)
 {
     atomic_fetch_add_explicit(&r->count, 1, memory_order_release);
@@ -257,7 +260,7 @@ ts_tally_row *ts_tally_in_scope(ts_tally_table *r, const ts_tally_row *row)
 
 /* -------------------------------------------------------------------------------- work ---- */
 
-/** No read-modify-write: only the thread that owns the table adds. */
+/** Adds without an atomic read-modify-write, because only the thread that owns the table adds. */
 static void add_to(_Atomic double *place, double value)
 {
     double sum = atomic_load_explicit(place, memory_order_relaxed) + value;
@@ -307,7 +310,7 @@ void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PAR
 /* ------------------------------------------------------------------------------ events ---- */
 
 int ts_event_chunks_most = TS_EVENT_CHUNKS;
-static _Atomic int chunks_taken; /* of all threads */
+static _Atomic int chunks_taken; /* chunks of events in use, of all threads */
 
 /** Memory for event number n; NULL if there is no room or memory. */
 static ts_event *next_event(ts_tally_table *r, int64_t n)
@@ -344,6 +347,7 @@ static uint32_t since(ts_event *e, int64_t now)
     return (uint32_t)(ticks >> e->shift);
 }
 
+/** The index i with ts_tally_at(r, i) == row. */
 static uint32_t number_of(const ts_tally_table *r, const ts_tally_row *row)
 {
     uint32_t at = (uint32_t)row->hash & r->mask;
@@ -392,7 +396,7 @@ void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t n
             e->leave[layer] = since(e, now);
         e->failed = status != TS_OK;
     }
-    r->open = before < n ? before : -1; /* the profile may have begun anew */
+    r->open = before < n ? before : -1; /* ts_tally_clear() may have dropped event `before` */
 }
 
 void ts_tally_clear(ts_tally_table *r)

@@ -122,7 +122,7 @@ ts_status ts_fail_absent_tensor(ts_frame *f)
             return ts_fail_refused(f->op, i, v, f->site);
         if (v->tag == TS_TAG_DEVICE && v->device.backend > 15)
             return ts_fail_arg_hint(f, i, TS_ERR_DEVICE,
-                                    "ts_device_from_name() lists the devices",
+                                    "ts_device_from_name() makes a device from a name like cuda:0",
                                     "expected a device, got backend number %d", v->device.backend);
         uint32_t n;
         ts_tensor *const *t = ts_value_members(v, &n);
@@ -138,7 +138,8 @@ ts_status ts_fail_absent_tensor(ts_frame *f)
                       "argument '%s': expected a tensor, got TS_NONE", name);
 }
 
-/** Writes the keys of the call from the highest down to the backend, as "NAN, AUTOGRAD, CPU". */
+/** Writes the keys of the call from the highest down to the backend to text, such as "AUTOCAST,
+ *  AUTOGRAD, CPU"; returns text. */
 static const char *name_visited(const ts_frame *f, char *text, size_t size)
 {
     int used = 0;
@@ -221,6 +222,6 @@ ts_status ts_unsupported_call(ts_frame *f)
     ts_frame_describe(f, call, sizeof call);
     return ts_fail_op(
         TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,
-        "move the tensors with ts_to_device(), or cast them to a dtype that the backend takes",
-        "the kernel for %s does not take this call; called as %s", ts_key_name(f->key), call);
+        "move the tensors with ts_to_device(), or cast them to a dtype that the backend supports",
+        "the kernel for %s does not support this call; called as %s", ts_key_name(f->key), call);
 }

@@ -51,7 +51,7 @@ static bool valid_op(int op) { return op >= 0 && op < ts_op_count(); }
 const char *ts_op_name(int op) { return valid_op(op) ? ts_ops[op].name : "?"; }
 const char *ts_op_schema(int op) { return valid_op(op) ? ts_ops[op].schema_text : "?"; }
 
-/** The place in the hash of names. */
+/** The first entry in the bucket of a name, in the hash table of op names. */
 static ts_op_entry **hash_bucket(const char *name)
 {
     static ts_op_entry *chains[256];
@@ -194,7 +194,8 @@ static ts_status schema_check(const ts_schema *op, const char *kernel_text, ts_k
     return TS_OK;
 }
 
-/** Gives an entry its op number. In a transaction. */
+/** Copies row to ts_ops and gives the entry of its name the next op number. Call it in a
+ *  transaction. */
 static ts_status op_define(const ts_op_info *row)
 {
     ts_op_entry *e = entry_get(row->schema.name);
@@ -237,7 +238,8 @@ ts_status ts_registry_install(const ts_op_info *rows, int count)
     return ts_registry_end(status);
 }
 
-/** An op at run time; the strings are copied. */
+/** Registers an op at run time, with copies of the strings. *op receives its number; op may be
+ *  NULL. */
 static ts_status op_add(const char *schema, const ts_op_opts *o, const void *site, int *op)
 {
     ts_op_info row = {
@@ -264,7 +266,7 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
     int number = ts_reg.ops;
     ts_status status = op_define(&row);
     if (status != TS_OK)
-        ts_sys_free(text); /* the row owns it from here on */
+        ts_sys_free(text); /* after TS_OK, the row in ts_ops owns the text */
     status = ts_registry_end(status);
     if (status == TS_OK && op)
         *op = number;
@@ -414,7 +416,7 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
     if (!out && newest && !newest->handle && newest->kernel == kernel &&
         memcmp(&newest->accepts, &accepts, sizeof accepts) == 0 &&
         (schema ? newest->schema && strcmp(newest->schema, schema) == 0 : !newest->schema))
-        return TS_OK; /* a second registration, which cannot be removed either */
+        return TS_OK; /* the same kernel again; without a handle, neither can be removed */
     ts_registration *r = push(e, key, schema, out);
     TS_TRY(r);
     r->kernel = kernel;

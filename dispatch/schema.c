@@ -27,6 +27,8 @@ static void skip_blanks(cursor *c)
     while (*c->p == ' ')
         c->p++;
 }
+/** Skips blanks and then `word`; false if something else comes there. A word of letters must be a
+ *  whole name. */
 static bool take(cursor *c, const char *word)
 {
     skip_blanks(c);

@@ -56,7 +56,7 @@ static void slot_fill(ts_op_table *t, const ts_op_entry *e, int k)
     } else if (!backend) {
         t->slot[k] = kernel; /* layers need no entry */
     } else {
-        /* a backend with a struct has its own memory: ts_enter_device checks arguments first */
+        /* a key with a ts_backend has its own memory: ts_enter_device() checks devices first */
         t->slot[k] = own && ts_reg.backends[k] ? ts_enter_device : entry;
         t->impl[k] = kernel;
         t->accepts[k] = (ts_accepts){TS_DT_ALL, 0};

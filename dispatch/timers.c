@@ -51,7 +51,7 @@ static moment moment_now(void)
  *  per process. The stamps are made on t, which has no data yet; its period is reset afterwards. */
 static ts_status calibrate(ts_timers *t, const char *function)
 {
-    enum { READINGS = 10000000 }; /* a clock that has not moved after this many is stopped */
+    enum { READINGS = 10000000 }; /* after this many equal readings, the clock counts as stopped */
     if (ts_timing.ns_per_tick > 0)
         return TS_OK;
     moment from = moment_now(), to;
@@ -93,7 +93,8 @@ static inline bool is_timing(const ts_thread *thread)
     return atomic_load_explicit(&thread->state, memory_order_relaxed) & TS_THREAD_TIMING;
 }
 
-/** The cell for time outside of calls; while a profile records, the row of the thread's scope. */
+/** The cell `which` (ENGINE, STAMPS or OUTSIDE); while a profile records, the cell of its row in
+ *  the thread's scope. */
 static cell *other(ts_timers *t, int which)
 {
     ts_tally_row *row = NULL;
@@ -183,6 +184,7 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
+    /* unless the program marks steps, a step ends at the first call after updates of parameters */
     if (TS_UNLIKELY(r->updated != ts_timing.updates[f->op]) && f->thread->depth == 1 &&
         !(r->updated && f->thread->workspace)) { /* no step ends inside the capture of a graph */
         r->updated = !r->updated;
@@ -310,7 +312,8 @@ static void free_timers(ts_timers *t)
     ts_sys_free(t);
 }
 
-/** Stores the wall time that a thread's profile rows cover, and the ticks spent on stamps. */
+/** Stores the wall time that a thread's profile rows cover, and the ticks spent on stamps. ctx: the
+ *  thread's timers; NULL: thread->timers. */
 static void end_profile(ts_thread *thread, void *ctx)
 {
     ts_timers *t = ctx ? ctx : __atomic_load_n(&thread->timers, __ATOMIC_ACQUIRE);
@@ -352,7 +355,8 @@ void ts_timers_install(void)
     ts_memory_log_install();
 }
 
-/** Makes and calibrates the calling thread's timers. If TS_OK, ts_timing.lock is held. */
+/** Before a switch of the timers: if `on`, makes and calibrates the calling thread's timers. After
+ *  TS_OK, ts_timing.lock is held. function: prefix of error messages. */
 static ts_status begin_change(const char *function, bool on)
 {
     if (on && !TS_TIMERS)
@@ -407,7 +411,7 @@ ts_status ts_timers_record(bool on)
             ts_above.profile_ended();
     }
     if (on && !before)
-        ts_timers_reset(); /* at its next stamp each thread starts a new row */
+        ts_timers_reset(); /* from its next stamp on, each thread counts in the profile's rows */
     return TS_OK;
 }
 
@@ -430,8 +434,7 @@ bool ts_timers_recording(void)
 void ts_timers_mark_updates(const int *ops, int n)
 {
     for (int i = 0; i < n; i++)
-        if (!ts_timing.updates[ops[i]]) /* kept: later profiles reuse it and other threads may read
-                                           it */
+        if (!ts_timing.updates[ops[i]]) /* written once, because other threads may be reading */
             ts_timing.updates[ops[i]] = 1;
 }
 

@@ -18,6 +18,7 @@ static void visit_live(ts_thread *thread, void *ctx)
     v->fn(t, v->ctx);
 }
 
+/** Calls fn for the timers of all threads, live or ended, with counts since the last reset. */
 static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
 {
     visit v = {fn, ctx};
@@ -38,6 +39,7 @@ static int rows_of(const ts_timers *t)
 {
     return atomic_load_explicit(&t->record.count, memory_order_acquire);
 }
+/** Index of the cell for a row's op and key. */
 static int home_of(const ts_tally_row *row) { return row->op * TS_KEY_COUNT + row->key; }
 static void add_row(plain *sum, const ts_tally_row *row)
 {
@@ -104,7 +106,8 @@ static void add_rows(ts_timers *t, void *ctx)
 {
     ts_timer_rows *all = ctx;
     int n = rows_of(t);
-    plain *sums = n ? ts_sys_calloc(CELLS * sizeof *sums) : NULL; /* of the profile's rows */
+    /* sums of the profile's rows, by cell */
+    plain *sums = n ? ts_sys_calloc(CELLS * sizeof *sums) : NULL;
     all->failed = all->failed || (n && !sums);
     for (int i = 0; i < n && sums; i++)
         add_row(&sums[home_of(ts_tally_at(&t->record, i))], ts_tally_at(&t->record, i));

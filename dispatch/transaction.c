@@ -13,8 +13,8 @@ ts_registry ts_reg;
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static ts_registry before; /* state before the open transaction */
 
-/* A handle is an index into this table and, above PLACE_BITS, the serial number of its
-   registration. */
+/* A handle holds an index into this table in its PLACE_BITS lowest bits and, above them, the serial
+   number of its registration. */
 enum { PLACE_BITS = 20 };
 static struct {
     struct holder {
@@ -84,7 +84,7 @@ void ts_registration_free(ts_registration *r)
     ts_sys_free(r);
 }
 
-/** Removes the registrations of the open transaction. No call has seen them. */
+/** Undoes the open transaction: removes its registrations, ops and keys. No call has used them. */
 static void roll_back(void)
 {
     ts_tables_forget();

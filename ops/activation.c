@@ -27,7 +27,7 @@ ts_status ts_composite_mish(ts_frame *f)
     return result(f, ts_mul(x, ts_tanh(ts_softplus(x, 1, 20))));
 }
 
-/** t + x s (1 - t^2) with t = tanh(softplus(x)) and s = sigmoid(x) */
+/** The slope of mish is t + x s (1 - t^2) with t = tanh(softplus(x)) and s = sigmoid(x). */
 ts_status ts_composite_mish_backward(ts_frame *f)
 {
     TS_SCOPE;

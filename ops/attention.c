@@ -14,7 +14,7 @@ typedef struct places {
     int first, mask, cu_seqlens, max_seqlens, scale, window, softcap, dropout_p;
 } places;
 static const places forward = {0, 3, 4, 5, 6, 7, 8, 9}, backward = {2, 7, 8, 9, 10, 11, 12, 13};
-enum { SEED = 14, OFFSET = 15 }; /* backward only */
+enum { SEED = 14, OFFSET = 15 }; /* indices of two arguments that only the backward has */
 
 static bool is_backward(const ts_frame *f)
 {
@@ -57,7 +57,8 @@ ts_attention ts_kernel_attention(const ts_frame *f)
 /** True if the last dim is dense; kernels accept any strides of the other dims. */
 static bool rows_dense(const ts_tensor *t) { return t->strides[3] == 1 || t->sizes[3] <= 1; }
 
-/** Result i is dense and follows t's order of heads and rows in memory. */
+/** Plans result i with t's dtype and device and these 4 sizes: dense, with heads and rows in the
+ *  order in which t has them in memory. */
 static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t *sizes)
 {
     ts_plan_result(plan, i, sizes, 4, (ts_dtype)t->dtype, t->storage->device);
@@ -68,8 +69,8 @@ static void result_like(ts_plan *plan, int i, const ts_tensor *t, const int64_t 
     }
 }
 
-/** query (B, H, S, D), key (B, G, T, D), value (B, G, T, E) from `first` on;
- * H a multiple of G, both or neither 0. */
+/** Checks the three arguments from `first` on: query (B, H, S, D), key (B, G, T, D) and value
+ * (B, G, T, E), where H is a multiple of G, or both are 0. Sets plan->compute and plan->strided. */
 static ts_status check_operands(ts_frame *f, int first)
 {
     const ts_value *a = f->args + first;
@@ -89,8 +90,8 @@ static ts_status check_operands(ts_frame *f, int first)
         (k->sizes[1] && q->sizes[1] ? q->sizes[1] % k->sizes[1] != 0
                                     : q->sizes[1] != k->sizes[1])) {
         return ts_fail_arg(f, first + 1, TS_ERR_SHAPE,
-                           "expected sizes (%lld, a divisor of %lld, any, %lld) to go with "
-                           "argument 'query', got %s",
+                           "expected sizes (%lld, a divisor of %lld, any, %lld) to match argument "
+                           "'query', got %s",
                            (long long)q->sizes[0], (long long)q->sizes[1], (long long)q->sizes[3],
                            TS_SIZES_TEXT(k));
     }
@@ -241,7 +242,7 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
 typedef struct padding {
     ts_tensor *from;   /* (B S) i64, token at each padded position; NULL: not packed */
     ts_tensor *to;     /* (tokens) i64, padded position of each token */
-    ts_tensor *length; /* (B, 1, 1, 1) i64 */
+    ts_tensor *length; /* (B, 1, 1, 1) i64, number of tokens of each sequence */
     int64_t batch, most; /* B, and S, the padded length */
 } padding;
 
@@ -263,8 +264,9 @@ static ts_status padding_of(padding *p, ts_tensor *bounds, int64_t tokens, int64
     p->length = ts_reshape(ts_sub(end, start), (int64_t[]){p->batch, 1, 1, 1}, 4);
     p->from = ts_reshape(ts_clamp_max(ts_add(start, count_up(most, device)), tokens - 1),
                          (int64_t[]){p->batch * most}, 1);
+    /* a token's sequence is the number of sequences that end before the token */
     ts_tensor *token = count_up(tokens, device),
-              *sequence = ts_sum_dim(ts_le(end, token), 0, false); /* ends before it */
+              *sequence = ts_sum_dim(ts_le(end, token), 0, false);
     token = ts_sub(token, ts_index_select(bounds, 0, sequence));
     p->to = ts_add(token, ts_mul_scalar(sequence, most));
     return TS_STATUS_OF(p->to && p->from && p->length ? p->to : NULL);
@@ -280,6 +282,7 @@ static ts_tensor *pad(const padding *p, ts_tensor *t)
     return ts_transpose(ts_squeeze_dim(t, 0), 0, 1);
 }
 
+/** (B, H, S, D) to (1, H, tokens, D). */
 static ts_tensor *unpad(const padding *p, ts_tensor *t)
 {
     if (!p->from)
@@ -388,7 +391,8 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     if (hide != TS_NONE)
         masked = ts_masked_fill_scalar(masked, hide, -INFINITY);
     scores = ts_reshape(masked, scores->sizes, 3);
-    lse = ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0); /* rows without keys */
+    /* lse is -Inf for rows without keys; 0 makes their p 0 instead of NaN */
+    lse = ts_masked_fill_scalar(lse, ts_eq_scalar(lse, -INFINITY), 0);
     ts_tensor *p = ts_exp(ts_sub(scores, lse));
     ts_tensor *dp = ts_bmm(g, ts_transpose(v, 1, 2)), *weights = p;
     if (c.dropout_p > 0) {
@@ -434,7 +438,7 @@ static ts_work cost(const ts_frame *f, double products)
 }
 
 ts_work ts_cost_scaled_dot_product_attention(const ts_frame *f) { return cost(f, 2); }
-/* five products to the forward's two */
+/* the backward computes five products, the forward two */
 ts_work ts_cost_scaled_dot_product_attention_backward(const ts_frame *f) { return cost(f, 5); }
 
 /* -------------------------------------------------------------------------- public forms ---- */

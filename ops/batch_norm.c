@@ -104,7 +104,8 @@ static ts_status infer_backward(ts_frame *f, const int64_t *sizes, int n)
     return TS_OK;
 }
 
-/** Also of batch_norm_relu_backward, which has a bias (argument 5). */
+/** Shape rule of batch_norm_backward and of batch_norm_relu_backward, which also has a bias
+ *  (argument 5). */
 ts_status ts_infer_batch_norm_backward(ts_frame *f)
 {
     TS_TRY(check_image(f, 1));
@@ -214,7 +215,7 @@ ts_status ts_composite_batch_norm_relu(ts_frame *f)
     return ts_parts_give(f, results, 3);
 }
 
-/** The gradient is a function of grad alone where the results are constant: the mask has none. */
+/** The mask of relu depends on y without its history, because the mask's derivative is 0. */
 ts_status ts_composite_batch_norm_relu_backward(ts_frame *f)
 {
     TS_SCOPE;
@@ -233,7 +234,8 @@ ts_status ts_composite_batch_norm_relu_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
-/** A call of `op`, which is batch_norm or batch_norm_relu. */
+/** Calls `op`, which is batch_norm or batch_norm_relu. If training, updates the running statistics,
+ *  unless they are TS_NONE. */
 static ts_tensor *normalise(int op, const void *site, ts_tensor *self, ts_tensor *running_mean,
                             ts_tensor *running_var, ts_tensor *weight, ts_tensor *bias,
                             bool training, double momentum, double eps)

@@ -9,8 +9,8 @@
 /** An empty 1-dim tensor is ignored, as in PyTorch. */
 static bool skipped(const ts_tensor *t) { return t->ndim == 1 && t->sizes[0] == 0; }
 
-/** Common checks of cat and stack. *like: the member that determines the sizes; *dtype: the
- * promoted dtype. */
+/** Common checks of cat and stack. skip: skipped() members do not determine the sizes. *like: the
+ * first member that does; *dtype: the promoted dtype of all members. */
 static ts_status check_members(ts_frame *f, bool skip, const ts_tensor **like, ts_dtype *dtype)
 {
     const ts_value *v = &f->args[0];

@@ -5,8 +5,8 @@
 #include "ops/parts.h"
 #include "ops/spatial.h"
 
-/** Argument indices of an op. input and weight: in the backward op, the size lists of the two
- * tensors, which may be absent. bias: -1 if the op lacks it. */
+/** Argument indices of an op. input and weight: in the backward op, the lists of sizes of the two
+ * tensors, because the tensors may be absent. bias: -1 if the op has none. */
 typedef struct places {
     int input, weight, bias, stride, padding, dilation, transposed, output_padding, groups;
 } places;
@@ -18,7 +18,7 @@ static const places *places_of(const ts_frame *f)
     return f->op == TS_OP_convolution ? &forward : &backward;
 }
 
-/** Sizes of a tensor argument, or a list of them. */
+/** The sizes of a tensor argument, or the numbers of an argument that is a list of sizes. */
 static const int64_t *sizes_of(const ts_value *v, int *ndim)
 {
     *ndim = v->tag == TS_TAG_TENSOR ? v->t->ndim : (int)v->count;
@@ -68,6 +68,7 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
 
 /* ------------------------------------------------------------------------------- windows ---- */
 
+/* The windows of all positions of y: form -1 of ts_kernel_windows(). */
 static ts_window_axis axis_of_place(const ts_convolution *c, int d)
 {
     return (ts_window_axis){.count = c->places[d], .step = 1, .taps = c->kernel[d], .every = 1,
@@ -124,6 +125,7 @@ void ts_kernel_windows(const ts_frame *f, int64_t form, ts_window_axis axis[3])
 
 /* --------------------------------------------------------------------------------- rules ---- */
 
+/** Checks the lists of numbers for n spatial dims, and groups. */
 static ts_status check_numbers(ts_frame *f, const places *at, int n)
 {
     int64_t stride[TS_MAX_SPATIAL], dilation[TS_MAX_SPATIAL], more[2 * TS_MAX_SPATIAL];
@@ -164,7 +166,7 @@ static ts_status check_channels(ts_frame *f, const places *at, const int64_t *in
     for (int d = 2; d < n; d++)
         if (w[d] < 1 || w[d] > INT32_MAX)
             return ts_fail_arg(f, at->weight, TS_ERR_SHAPE,
-                               "expected a window of 1 to 2147483647 elements a dim, got sizes %s",
+                               "expected 1 to 2147483647 window elements per dim, got sizes %s",
                                text);
     if (f->args[at->transposed].i)
         channels = rows;
@@ -346,6 +348,8 @@ static ts_status pad_same(lists *l, const ts_conv_opts *o, const ts_tensor *weig
     return TS_OK;
 }
 
+/** Fills *l from the options, with defaults for 0. TS_ERR_VALUE for numbers of dims that the
+ * convolution does not have. */
 static ts_status read_opts(lists *l, const ts_conv_opts *o, const ts_tensor *weight, int n,
                            bool transposed, ts_check_place at)
 {

@@ -1,4 +1,4 @@
-/** @file factory.c  New tensors: empty, full, fill. */
+/** @file factory.c  Ops that create tensors, such as empty, full and arange; fill. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/ops.h"
 #include "ops/ops.h"

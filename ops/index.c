@@ -104,7 +104,7 @@ ts_status ts_infer_index_add(ts_frame *f)
     TS_TRY(ts_check_one_device(f));
     TS_TRY(ts_check_sizes(f, 3, sizes, t->ndim));
     f->plan->dim = dim;
-    f->plan->operands = 1; /* in place on self */
+    f->plan->operands = 1; /* bit 0: the result may be self */
     ts_plan_like(f->plan, t);
     return TS_OK;
 }
@@ -149,7 +149,7 @@ ts_status ts_infer_scatter(ts_frame *f)
                                    "expected sizes of at least those of 'index', %s, got %s",
                                    TS_SIZES_TEXT(index), TS_SIZES_TEXT(src));
     }
-    f->plan->operands = 1; /* in place on self */
+    f->plan->operands = 1; /* bit 0: the result may be self */
     ts_plan_result_like(f->plan, 0, t, (ts_dtype)t->dtype);
     return TS_OK;
 }

@@ -73,7 +73,7 @@ ts_status ts_infer_cross_entropy_grad(ts_frame *f)
     ts_meta loss = f->plan->ret[0];
     ts_plan_result(f->plan, 1, loss.sizes, loss.ndim, ts_widened_dtype(loss.dtype), loss.device);
     ts_plan_result_like(f->plan, 0, f->args[0].t, loss.dtype);
-    f->plan->operands = 1; /* in place on self */
+    f->plan->operands = 1; /* bit 0: result 0 may be self */
     return TS_OK;
 }
 
@@ -244,10 +244,10 @@ ts_status ts_composite_kl_div_backward(ts_frame *f)
 {
     TS_SCOPE;
     pair_parts p = pair_open(f);
-    if (!f->args[4].i) /* t (log t - x) */
+    if (!f->args[4].i) /* the loss is t (log t - x) */
         return pair_give(f, &p, ts_neg(p.t),
                          f->want & 2 ? ts_sub(ts_add_scalar(ts_log(p.t), 1), p.x) : NULL);
-    ts_tensor *e = ts_exp(p.t); /* e^t (t - x) */
+    ts_tensor *e = ts_exp(p.t); /* the loss is e^t (t - x) */
     return pair_give(f, &p, ts_neg(e), f->want & 2 ? ts_mul(e, ts_rsub_scalar(p.d, 1)) : NULL);
 }
 
@@ -258,7 +258,7 @@ ts_tensor *ts_cross_entropy_last_ex(ts_tensor *self, ts_tensor *target, const ts
     ts_loss_opts o;
     TS_TRY_NULL(TS_CHECK_TENSORS(self, target));
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
-    int ndim = self->ndim - 1; /* of the positions */
+    int ndim = self->ndim - 1; /* number of dims of target */
     if (ndim < 0 || target->ndim != ndim ||
         memcmp(target->sizes, self->sizes, (size_t)ndim * sizeof *self->sizes) != 0) {
         ts_fail_op(TS_ERR_SHAPE, "cross_entropy_last", __builtin_return_address(0), NULL,

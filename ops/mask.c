@@ -8,12 +8,13 @@ ts_status ts_infer_triangle(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     if (t->ndim < 2)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least two dims, got %d", t->ndim);
-    f->plan->operands = 1; /* in place on self */
+    f->plan->operands = 1; /* bit 0: the result may be self */
     ts_plan_like(f->plan, t);
     return TS_OK;
 }
 
-/** Argument 1 is a mask of bools; *sizes are those of self and mask broadcast. */
+/** Checks that argument 1, the mask, is bool and broadcasts with self. sizes, with room for
+ *  TS_MAX_DIMS, and *ndim receive the broadcast sizes. */
 static ts_status check_mask(ts_frame *f, int64_t *sizes, int *ndim)
 {
     const ts_tensor *t = f->args[0].t, *mask = f->args[1].t;
@@ -44,7 +45,7 @@ ts_status ts_infer_masked_scatter(ts_frame *f)
     TS_TRY(ts_check_dtype(f, 2, (ts_dtype)t->dtype));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->strided = 3; /* self and mask, which the kernel broadcasts */
-    f->plan->operands = 1; /* in place on self; the kernel copies self first */
+    f->plan->operands = 1; /* bit 0: the result may be self */
     ts_plan_result(f->plan, 0, sizes, ndim, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }

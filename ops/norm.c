@@ -183,7 +183,7 @@ ts_tensor *ts_add_layer_norm_ex(ts_tensor *self, ts_tensor *residual, ts_tensor 
     return ts_invoke_many(TS_OP_add_layer_norm, args, TS_N(args), 4, outs);
 }
 
-/** PyTorch's default: the dtype's own epsilon. */
+/** The default eps: the epsilon of the dtype in which the op computes, f64, or f32 for others. */
 static double rms_eps(const ts_tensor *t)
 {
     return t && t->dtype == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON;

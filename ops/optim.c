@@ -32,8 +32,8 @@ static bool is_expanded(const ts_tensor *t)
 }
 
 
-/** Whether list argument `arg` may have `dtype`: gradients (argument 1) of f32 parameters may be
- * bf16 or f16; the state of bf16 and f16 parameters may be f32. */
+/** True if a member of list argument `arg` may have `dtype`: that of its parameter; bf16 or f16 for
+ * gradients (argument 1) of f32 parameters; f32 for the state of bf16 and f16 parameters. */
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
 {
     return dtype == param ||

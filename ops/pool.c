@@ -17,6 +17,8 @@ ts_status ts_infer_max_pool_backward(ts_frame *f)
 
 /* -------------------------------------------------------------------------- public forms ---- */
 
+/** Checks self and opts, and copies opts to *o with defaults for 0. n: number of spatial dims;
+ *  largest: the pool computes maxima, not averages. */
 static ts_status read_opts(ts_pool_opts *o, const ts_pool_opts *opts, ts_tensor *self, int n,
                            bool largest, ts_check_place at)
 {

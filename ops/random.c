@@ -11,6 +11,7 @@
 
 /* These run before infer checks the arguments; invalid arguments reserve nothing. */
 
+/** Number of elements of a list of sizes; 0 if the list is invalid. */
 static uint64_t elements(const ts_value *sizes)
 {
     int64_t n;
@@ -20,6 +21,7 @@ static uint64_t elements(const ts_value *sizes)
     return (uint64_t)n;
 }
 
+/** Number of Philox counters for n random elements of this dtype. */
 static uint64_t blocks(uint64_t n, int64_t dtype)
 {
     return dtype == TS_F64 ? ts_philox_blocks_64(n) : ts_philox_blocks_32(n);

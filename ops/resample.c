@@ -10,7 +10,9 @@
 
 /* ------------------------------------------------------------------------------ decoding ---- */
 
-/** Argument indices of an op; 0 if the op lacks the argument (argument 0 is always the tensor). */
+/** The kind of an op, and the indices of its arguments; 0 if the op has no such argument (argument
+ *  0 is always the tensor). sizes: spatial sizes of the result; count: true if averages count the
+ *  padding. */
 typedef struct places {
     ts_axis_map map;
     bool transposed;

@@ -17,7 +17,7 @@ ts_status ts_infer_cumsum(ts_frame *f)
     ts_plan_split(plan, t, dim, dim + 1);
     plan->compute = dtype;
     plan->cast = 1;
-    plan->operands = 1; /* in place on self */
+    plan->operands = 1; /* bit 0: the result may be self */
     ts_plan_result_like(plan, 0, t, dtype);
     return TS_OK;
 }

@@ -27,7 +27,7 @@
      .infer = ts_infer_##infer_fn,                                                                 \
      .composite = ts_composite_##composite_fn,                                                     \
      .reserve = ts_reserve_##reserve_fn,                                                           \
-     .site = (const void *)ts_cost_each,                                                           \
+     .site = (const void *)ts_cost_each, /* any address in this library */                         \
      cost_of},
 
 static const ts_op_info rows[] = {
@@ -35,7 +35,7 @@ static const ts_op_info rows[] = {
 };
 #undef TS_OP
 
-_Static_assert(TS_COUNTOF(rows) == TS_OP_COUNT, "one row an operator");
+_Static_assert(TS_COUNTOF(rows) == TS_OP_COUNT, "one row per operator");
 
 ts_status ts_ops_install(void)
 {

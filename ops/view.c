@@ -233,7 +233,7 @@ ts_status ts_infer_as_strided(ts_frame *f)
         return ts_fail_arg(f, 1, TS_ERR_SHAPE,
                            "expected 0 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
     if (strides->count != sizes->count)
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected one stride a size: %u, got %u",
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected one stride per size: %u, got %u",
                            sizes->count, strides->count);
     int64_t last = offset;
     bool fits = offset >= 0;
