@@ -4,7 +4,7 @@
 #include "core/process.h"
 #include "dispatch/registry.h"
 
-/** The rooms that register, from the bottom up. */
+/** The rooms (folders) that register ops, kernels or layers, the lowest room first. */
 static const struct {
     const char *name;
     ts_status (*install)(void);
@@ -40,7 +40,7 @@ __attribute__((constructor(110))) static void init(void)
         ts_log_write("init", "installing %s failed: %s", room, ts_error_message());
 }
 
-/* Without a priority, so that it comes before the handlers of atexit() when the library is unloaded. */
+/* This destructor has no priority: at dlclose() it then runs before the handlers of atexit(). */
 __attribute__((destructor)) static void end(void)
 {
     ts_profile_report(); /* does nothing if the handler of exit() has printed the report */

@@ -1,11 +1,13 @@
 /**
  * @file bench_cuda_decode.c
- * Times attention of few rows over many keys on a GPU, as in decoding, over random normal numbers
- * in bf16: microseconds of device time and TB/s of keys and values.
+ * Times attention of few queries over many keys on a GPU, as in decoding, on random normal numbers
+ * in bf16. Prints microseconds of device time, and TB/s of keys and values.
  *
- *   bench_cuda_decode [B H G ROWS KEYS DEPTH] ...      without arguments: a list
+ *   bench_cuda_decode [B H G ROWS KEYS DEPTH] ...      without arguments: the built-in cases
  *
- * Calls take turns among operands of 300 MB together, so that none is in the second-level cache.
+ * B: batch size; H, G: heads of queries and of keys; ROWS: queries. Calls alternate between sets of
+ * keys and values that have 300 MB together, or 16 sets if these have less, so that large sets are
+ * not in the second-level cache.
  */
 // SPDX-License-Identifier: MIT
 #include "cuda_clock.h"

@@ -43,9 +43,10 @@ int posix_memalign(void **block, size_t alignment, size_t bytes)
 
 /* --------------------------------------------------------------------------------- cases ---- */
 
-static ts_tensor *a, *b, *out, *w, *m, *n;                 /* (1) and, m and n, (8, 8) */
-static ts_tensor *x, *y;                                   /* (8, 16), (8, 4) */
-static ts_module *mlp;                                     /* 16 -> 32 -> 4 */
+static ts_tensor *a, *b, *out, *w; // (1)
+static ts_tensor *m, *n;           // (8, 8)
+static ts_tensor *x, *y;           // (8, 16), (8, 4)
+static ts_module *mlp;             // (8, 16) -> (8, 4), with a hidden layer of 32
 static ts_optimizer *sgd;
 static ts_key layers[4];
 
@@ -178,7 +179,7 @@ static double now(void)
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/** ns a call: the fastest of many batches that last some 20 µs each. */
+/** Nanoseconds per call: the fastest of 2,000 batches of about 20 µs each. */
 static double measure(const bench_case *c, double *mallocs_per_call)
 {
     for (int i = 0; i < 2000; i += c->calls)
@@ -216,7 +217,8 @@ static double report(const bench_case *c)
     return ns;
 }
 
-/** noop_call of the sister program that is built without timers; negative when it is not there. */
+/** Nanoseconds of noop_call in the program SELF_notimers, which is built without timers; negative
+ *  if it cannot be run. */
 static double without_timers(const char *self)
 {
     char command[4096];
@@ -294,7 +296,7 @@ int main(int argc, char **argv)
     printf("profile_on_per_op\t%.2f\tns\n", add_profiled - add);
     printf("trace_on_per_op\t%.2f\tns\n", add_kept - add);
     double bare = 1e18;
-    for (int turn = 0; turn < 3; turn++) { /* in turns: what else the machine does meets both */
+    for (int turn = 0; turn < 3; turn++) { /* alternates, so other load affects both programs */
         double ns, mallocs_per_call;
         if ((ns = without_timers(argv[0])) < 0)
             return 0;

@@ -52,11 +52,11 @@ def time_python(function, turns):
 
 def place(torch, library, threads, realtime):
     """
-    Starts both pools and gives each thread of both pools a processor of its own. Otherwise a woken
-    worker may be queued behind its caller while another process has the second processor, and the
-    case is measured with one thread; libgomp's threads, which spin, would not suffer the same."""
+    Starts the thread pools of both sides and pins each thread to a processor. Otherwise a woken
+    worker may be queued behind its caller while another process uses the second processor, so the
+    case runs on one thread. libgomp's threads spin, so this would affect them less."""
     processors = sorted(PROCESSORS)
-    os.sched_setaffinity(0, PROCESSORS)  # pools look at it to choose between spinning and sleeping
+    os.sched_setaffinity(0, PROCESSORS)  # a pool spins or sleeps depending on its affinity
     x = torch.zeros(1 << 20)
     with library.scope():
         library.run(library.sequence([('add', [x, x])]), 3)
@@ -73,7 +73,7 @@ def place(torch, library, threads, realtime):
 
 
 def turns_for(measure):
-    """So many calls fill a batch."""
+    """Returns the number of calls that fill a batch of BATCH_NS."""
     measure(1)
     return max(1, int(BATCH_NS / min(measure(1), measure(1))))
 
@@ -101,8 +101,8 @@ def verify(torch, library, sequence, case):
 
 
 def measure(ours, run_theirs, threads, seconds):
-    """Fastest batch of each side in ns per call: at least 6 turns of both, then until 5 turns long
-    nothing got faster, or the time is over."""
+    """Returns ns per call of the fastest batch of each side: [ours, theirs]. Runs 6 rounds or more,
+    until 5 rounds in a row bring no improvement of 1 %, or `seconds` are over."""
     def theirs(turns):
         return time_python(run_theirs, turns)
     settle = SETTLE_S if threads > 1 else 0

@@ -17,10 +17,16 @@ typedef struct compare_function {
     ts_compiled *compiled;
 } compare_function;
 
+/** Makes a function from words (see compare_function.words), which are copied. NULL if it cannot be
+ *  allocated. compiled: not 0 to compile it; graph: not 0 to compile it as a graph. */
 TS_API compare_function *compare_function_new(const char *words, int compiled, int graph);
 TS_API void compare_function_free(compare_function *f);
+/** Calls f `turns` times with n inputs. *out receives the result of the last call, in the caller's
+ *  scope; out may be NULL. Returns a ts_status. */
 TS_API int compare_function_run(compare_function *f, ts_tensor *const *in, int n, int turns,
                                 ts_tensor **out);
+/** Writes the milliseconds that compiling kernels took, and the number of kernels read from disk;
+ *  both 0 if f is not compiled. */
 TS_API void compare_function_stats(const compare_function *f, double *kernel_ms, int64_t *read);
 
 static const struct {

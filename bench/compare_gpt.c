@@ -13,14 +13,15 @@
 enum { PER_BLOCK = 12, AROUND = 5, MOST_LAYERS = 64, MOST = PER_BLOCK * MOST_LAYERS + AROUND };
 
 struct compare_gpt {
-    int64_t B, T, C, H, L, V, half; // half: the forward runs under autocast to bf16
+    int64_t B, T, C, H, L, V; // batch, tokens, channels, heads, layers, vocabulary
+    int64_t half;             // not 0: the forward runs under autocast to bf16
     double dropout;
     ts_compiled *compiled;       // NULL: the step is called eagerly
     ts_tensor *tokens, *targets; // (B, T), (B * T)
     ts_tensor *params[MOST], *grads[MOST], *mean[MOST], *square[MOST];
     int64_t steps[MOST], *counts[MOST];
     int64_t count;
-    double host_ns; // of a step of the last run, until its call returned
+    double host_ns; // mean host time of a step in the last run, without the read of the loss
 };
 
 /** Sizes of parameter i in the order of torch's parameters(); returns the number of dims. */
@@ -130,7 +131,8 @@ static ts_tensor *forward(const compare_gpt *g) // (B*T, V)
     return ts_keep(ts_reshape(logits, TS_SIZES(g->B * g->T, g->V)));
 }
 
-/** Backward from the loss, which it returns; the logits' gradient takes their place. */
+/** Runs backward from the loss and returns the loss, 0-dim. Overwrites the logits with their
+ *  gradient. */
 static ts_tensor *backward(const compare_gpt *g, ts_tensor *logits)
 {
     ts_tensor *gradient = ts_detach(logits),

@@ -1,14 +1,14 @@
 /**
- * @file compare_loop.c  Runs calls of ops in a loop and times them, for bench/compare.py: so the
- * figure excludes the cost of a Python binding.
+ * @file compare_loop.c  Runs calls of ops in a loop and times them, for bench/compare.py: the times
+ * exclude the cost of a Python binding.
  */
 // SPDX-License-Identifier: MIT
 #include <time.h>
 
 #include "tessera/tessera.h"
 
-/** One call of a sequence; results that are given stay, others are released
- * after each call, or turn. */
+/** One call of a sequence. The results that the call makes are released after the call, or at the
+ *  end of the turn (see compare_run()). */
 typedef struct compare_call {
     int op, nargs, nrets;
     const ts_value *args;
@@ -18,7 +18,7 @@ typedef struct compare_call {
 /** A recorded call and the gradients of one of its results. */
 typedef struct compare_gradient {
     compare_call call;
-    int chosen; /* the result */
+    int chosen; /* index of the result */
     int nleaves;
     ts_tensor *upstream;
     ts_tensor *const *leaves;

@@ -1,7 +1,8 @@
 /**
- * @file plot_cuda.c  Charts of a table that bench/compare.py wrote: of --suite cuda, how much
- * of the device's copy rate the row operators reach over the length of a row; of --suite attention,
- * rates over the number of rows; of bench_cuda_matmul, rates over one size of a product.
+ * @file plot_cuda.c  Draws charts from a table of bench/compare.py or bench_cuda_matmul. For
+ * --suite cuda: the rate of row operators, in percent of a device copy's rate, over the length of a
+ * row. For --suite attention: rates over the number of rows. For bench_cuda_matmul: rates over one
+ * size of a product.
  *
  *     plot_cuda TABLE.tsv FOLDER     writes FOLDER/cuda-OP-DTYPE.svg
  */
@@ -19,9 +20,9 @@ enum { MOST = 64, SIDES = 3 };
 typedef struct suite {
     const char *sides[SIDES];
     const char *x_title, *y_title;
-    double scale;          /* of column 6 over microseconds */
+    double scale;          /* y = scale * column 6 / microseconds of a side */
     const char *reference; /* the name of y = 100, or NULL */
-    bool linear;           /* x */
+    bool linear;           /* the x axis is linear, else logarithmic */
 } suite;
 static const suite rows_suite = {{"Tessera", "PyTorch", "torch.compile"},
                                  "elements of a row", "% of a device copy's rate", 100, "copy",
@@ -52,8 +53,9 @@ static bool is(const char *text, const char *word)
     return strncmp(text, word, n) == 0 && text[n] == '\t';
 }
 
-/** Takes the line when it is one of op and dtype: op, shape, dtype, the time of each side, the unit
- *  of y; x is the last size of the shape. */
+/** Adds a point if the line is of this op and dtype. Columns: op, shape, dtype, microseconds of
+ *  each side, and column 6, the roof in microseconds or the work in GFLOP. x is the last size of
+ *  the shape. */
 static void take(points *p, const suite *of, const char *line, const char *op, const char *dtype)
 {
     char shape[64];

@@ -226,7 +226,8 @@ static int list(const settings *s)
 
 /* ----------------------------------------------------------------------------- judging ---- */
 
-/** State of print_progress(), which prints new failures above the progress line. */
+/** State of print_progress(), which prints new failures above the progress line. told: number of
+ *  failures printed so far. */
 typedef struct telling {
     ts_card *card;
     ts_progress *progress;

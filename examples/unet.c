@@ -214,7 +214,7 @@ static ts_status go(run *r)
                                           "images_per_s", "run"},
                       *const outputs[] = {"loss.svg", "validation.png"};
     ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 2e-3);
-    adamw.beta2 = 0.99; // small batches: steps follow the gradients' size sooner
+    adamw.beta2 = 0.99; // small batches: average the squared gradients over fewer steps
     if (r->size % 16)
         return ts_error_set(TS_ERR_VALUE, "unet: argument '--size': expected a multiple of 16, got "
                             "%lld", (long long)r->size);

@@ -1,9 +1,10 @@
 /**
  * @file checkpoint.c  Saving a checkpoint: atomic even if the process or the machine stops.
  *
- * The order of the calls is the guarantee: files, then the manifest, in a folder with a temporary
- * name; flush and read back everything; rename the folder; flush the rename; remove older
- * checkpoints. An older checkpoint of the same step is renamed to a name that readers know.
+ * The order of the calls gives the guarantee: write files, then the manifest, in a folder with a
+ * temporary name; flush and read back everything; rename the folder; flush the rename; remove older
+ * checkpoints. A checkpoint of the same step is first renamed to STEP.old-PID, which
+ * ts_checkpoint_find() also reads.
  */
 // SPDX-License-Identifier: MIT
 #include "io/checkpoint.h"
@@ -20,8 +21,8 @@ static const char op[] = "checkpoint_save";
 
 typedef struct save {
     int64_t step;
-    const ts_checkpoint_section *sections; /* manifest.nfiles; borrowed */
-    ts_st_plan *plans;    /* manifest.nfiles; the first `planned` are made and must be freed */
+    const ts_checkpoint_section *sections; /* manifest.nfiles entries; borrowed */
+    ts_st_plan *plans;    /* manifest.nfiles entries; the first `planned` are made and owned */
     int planned;
     ts_manifest manifest; /* json is borrowed */
     char *root;      /* dir/checkpoints */

@@ -192,7 +192,8 @@ const char *ts_checkpoint_path(const ts_checkpoint *c) { return c ? c->path : NU
 const char *ts_checkpoint_json(const ts_checkpoint *c) { return c ? c->json : NULL; }
 const char *ts_checkpoint_report(const ts_checkpoint *c) { return c && c->report ? c->report : ""; }
 
-/** The value at keys, owned by *root. Pass root to ts_json_done() in every case. */
+/** The value at the path keys[0 .. nkeys); NULL with an error. *root receives the object that owns
+ *  it, to be freed with ts_json_done(), or NULL if the JSON cannot be loaded. */
 static const json_t *value_at(const char *op, const ts_checkpoint *c, const char *const *keys,
                               int nkeys, json_t **root)
 {

@@ -44,7 +44,7 @@ typedef struct header {
     const char *path;
     element type;
     int ndim, code;
-    int64_t sizes[TS_MAX_DIMS]; // ndim
+    int64_t sizes[TS_MAX_DIMS]; /* the first ndim are set */
     int64_t at;                 /* offset of the data */
 } header;
 
@@ -127,7 +127,8 @@ ts_tensor *ts_idx_load(const char *path)
 
 enum { IMAGE = 3 * 32 * 32, RECORDS = 256 }; /* RECORDS: read at once */
 
-/** Splits the records of a file into images and labels. */
+/** Splits the n records of a file into images (n, 3, 32, 32) u8 and labels (n) i64. labels_of_one:
+ *  label bytes before each image, of which the last is the class. */
 static ts_status split(const char *path, int fd, int64_t n, int labels_of_one, int classes,
                        ts_tensor *images, ts_tensor *labels)
 {

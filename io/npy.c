@@ -28,7 +28,7 @@ typedef struct header {
     bool fortran;
     ts_dtype dtype;
     int ndim;
-    int64_t sizes[TS_MAX_DIMS]; // ndim
+    int64_t sizes[TS_MAX_DIMS]; /* the first ndim are set */
 } header;
 
 #define BAD(h, ...) ts_fail_op(TS_ERR_FORMAT, (h)->op, NULL, NULL, __VA_ARGS__)

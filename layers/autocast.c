@@ -52,7 +52,7 @@ static ts_tensor *cast(const ts_frame *f, ts_tensor *t, ts_dtype dtype)
     ts_tensor *known = keep ? ts_cast_cache_find(t, dtype) : NULL;
     if (known && (ts_requires_grad(known) || !ts_grad_enabled())) {
         stats.hits++;
-        return ts_adopt(ts_retain(known)); /* the cast below may empty the cache */
+        return ts_adopt(ts_retain(known)); /* a later call may empty the cache */
     }
     ts_value args[] = {ts_value_tensor(t), ts_value_dtype(dtype)}, ret = ts_value_none();
     bool casting = f->thread->casting;
@@ -133,8 +133,8 @@ static ts_status call_on(ts_frame *f, ts_keyset backend, ts_dtype dtype)
 
 /* ----------------------------------------------------------------------------- policies ---- */
 
-/** Returns the autocast mode for the device kind on which the call runs, which *backend receives as
- * a key set; OFF if autocast does not apply. */
+/** Returns the autocast mode of the kind of device on which the call runs, and sets *backend to its
+ *  key; OFF if autocast does not apply. */
 static unsigned mode_here(const ts_frame *f, ts_keyset *backend)
 {
     /* LAZY only defers calls to a device */

@@ -11,7 +11,7 @@ struct ts_ema {
     ts_named_tensors state;
     ts_named_tensors values; /* the module's tensors, without an entry for "steps" */
     int64_t steps;           /* updates so far */
-    ts_tensor **own;         /* the module's values while it has the averages, else NULL */
+    ts_tensor **own;         /* the module's values during a swap (ts_ema_swap()); else NULL */
 };
 
 /** A new average: a copy of t, in f32 if t is bf16 or f16. */
@@ -77,7 +77,7 @@ void ts_ema_free(ts_ema *e)
 
 static ts_status check_own(const ts_ema *e, const char *function)
 {
-    return e->own ? ts_error_set_hint(TS_ERR_STATE, "call ts_ema_swap() before",
+    return e->own ? ts_error_set_hint(TS_ERR_STATE, "call ts_ema_swap() first",
                                           "%s: the module has the averages", function)
                       : TS_OK;
 }

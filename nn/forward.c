@@ -22,7 +22,8 @@ static const char *name_in_parent(const ts_module *m)
 }
 
 /** Writes the dotted path of m below its ancestor `above`. If `above` is not an ancestor of m, the
- *  path starts with the type of the outermost module. Returns a pointer into text. */
+ *  path starts with the type of the outermost module. Omits the outer parts of a path that does not
+ *  fit. Returns a pointer into text. */
 static const char *path_below(const ts_module *m, const ts_module *above, char text[PATH_MOST])
 {
     size_t at = PATH_MOST - 1;

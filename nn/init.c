@@ -114,7 +114,7 @@ static ts_status fans(ts_tensor *t, const char *function, double *in, double *ou
     return TS_OK;
 }
 
-/** Computes the standard deviation of Xavier initialisation; any value for an empty weight. */
+/** Sets *std to the standard deviation of Xavier initialisation; 0 for an empty weight. */
 static ts_status xavier(ts_tensor *t, const char *function, double gain, double *std)
 {
     double in, out;

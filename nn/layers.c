@@ -75,7 +75,7 @@ ts_module *ts_embedding_new(int64_t count, int64_t width)
 /* -------------------------------------------------------------------------------- norms ---- */
 
 typedef struct norm {
-    ts_tensor *weight, *bias; // (width)
+    ts_tensor *weight, *bias; // (width); bias may be TS_NONE
     ts_normalization_opts opts;
 } norm;
 

@@ -33,13 +33,13 @@ struct ts_loader {
     /* shared with the threads: batches taken .. claimed - 1 are ready or in preparation */
     pthread_t *threads;
     int nthreads;
-    pid_t process; /* process of the threads */
+    pid_t process; /* the process that started the threads */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ready *ring; /* opts.ahead; batch number k is entry k % opts.ahead */
+    ready *ring; /* opts.ahead entries; batch number k is entry k % opts.ahead */
     int64_t taken, claimed;
     ts_loader_state ahead; /* state of the batch to claim next */
-    uint64_t turn;         /* incremented when the state is set: batches in preparation are stale */
+    uint64_t turn; /* incremented by ts_loader_set_state(); drops batches of earlier turns */
     bool stop;
 };
 
@@ -55,7 +55,8 @@ uint64_t ts_nn_mix(uint64_t x)
 
 /**
  * Element i of a pseudorandom permutation of [0, n): a Feistel network over an even number of bits,
- * repeated until the value is below n (cycle walking). Needs no table, and constant expected time.
+ * repeated until the value is below n (cycle walking). It needs no table; its expected time is
+ * constant.
  */
 static int64_t permute(int64_t i, int64_t n, uint64_t key)
 {
@@ -117,7 +118,8 @@ static void release(ts_loader *l, ready *r)
     *r = (ready){0};
 }
 
-/** Makes a batch. An error is in the calling thread's record. */
+/** Makes the batch `at` in *r. If r->status is not TS_OK, the calling thread's error record has the
+ *  message. */
 static void prepare(ts_loader *l, ts_loader_state at, ready *r)
 {
     TS_SCOPE;
@@ -158,7 +160,7 @@ static void *work(void *arg)
         pthread_mutex_unlock(&l->lock);
         ts_error_clear(); /* a failure of an earlier batch was passed on */
         prepare(l, at, &r);
-        if (r.status != TS_OK) { /* the record is this thread's */
+        if (r.status != TS_OK) { /* the thread that takes the batch has another error record */
             snprintf(r.message, sizeof r.message, "%s", ts_error_message());
             snprintf(r.hint, sizeof r.hint, "%s", ts_error_hint());
         }
@@ -208,7 +210,7 @@ static void start(ts_loader *l)
         return;
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the loader's threads block all signals */
     l->process = getpid();
     for (int i = 0; i < l->opts.workers; i++)
         l->nthreads += pthread_create(&l->threads[l->nthreads], NULL, work, l) == 0;

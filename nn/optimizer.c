@@ -41,7 +41,7 @@ struct ts_optimizer {
     group *groups;
     int ngroups;
     int64_t n;
-    ts_tensor **params; /* n, those of the records; ts_optimizer_params() returns this list */
+    ts_tensor **params; /* n: the parameters of all groups, in order; borrowed from the records */
     step_lists lists;
 };
 
@@ -375,8 +375,8 @@ static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
                  TS_F32);
 }
 
-/** Declares to a compiled function the sources of the numbers that the op of group g gets. n:
- *  number of parameters with a gradient; 0: there is no call. */
+/** Tells a compiled function from which variables the op reads its numbers for group g, so that a
+ *  replay reads them again. n: number of parameters with a gradient; if 0, the op is not called. */
 static ts_status declare_numbers(const ts_optimizer *o, const group *g, int64_t n)
 {
     static const struct {

@@ -11,7 +11,7 @@
 
 /** A range of an open file. */
 typedef struct tokens {
-    const char *path; /* the loader's */
+    const char *path; /* borrowed from the loader */
     int fd;
     ts_dtype dtype;
     int64_t length;        /* T */

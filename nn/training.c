@@ -167,7 +167,7 @@ static ts_status take_snapshot(const ts_training *t, before *b)
     return TS_OK;
 }
 
-/* Restores the run without allocating, because out of memory may be the reason. */
+/* Restores the run without allocating, because the load may have failed for lack of memory. */
 static void restore_snapshot(ts_training *t, const before *b)
 {
     TS_NO_GRAD;

@@ -48,7 +48,7 @@ def remez(target, weight, lo, hi, powers):
     values = [target(x) for x in grid]
     weights = [abs(weight(x)) for x in grid]
     table = dict(zip(grid, zip(values, weights)))
-    at = [round((GRID - 1) * i / (n - 1)) for i in range(n)]  # the grid is Chebyshev's already
+    at = [round((GRID - 1) * i / (n - 1)) for i in range(n)]  # grid points are Chebyshev nodes
     for _ in range(40):
         points = [grid[i] for i in at]
         c = solve_on(points, powers, lambda x: table[x][0], lambda x: table[x][1])
@@ -85,7 +85,7 @@ def fit(g, weight, lo, hi, degree, kind):
 
 
 def away(f, limit):
-    """f, or its limit where it cannot be computed (0)."""
+    """f(x), or `limit` for x = 0, where f is not defined."""
     return lambda x: f(x) if x else limit
 
 

@@ -1,11 +1,12 @@
 """
-Attention, forward and backward, beside torch's with its flash and with its cuDNN backend forced.
+Compares attention, forward and backward, with PyTorch's flash and cuDNN backends.
 
-B * S = 16,384 and H * D = 2,048, as the papers on FlashAttention have it; bf16, random normal data,
-tensors of 64 MiB, two sets of them in turns, so that no side finds its operands in the caches.
-All sides make the statistics that a backward needs. Torch's turns are replays of CUDA graphs,
-ours are calls, queued faster than they run. Rates count 4 B H S^2 D operations forward,
-half of it causal, 2.5 times that backward, whatever a side really computes."""
+Cases have B * S = 16,384 and H * D = 2,048, as in the papers on FlashAttention, in bf16, on random
+normal data. Tensors have 64 MiB, and calls alternate between two sets of them, so that no side
+finds its operands in the caches. All sides compute the statistics that a backward needs. PyTorch's
+calls are replays of CUDA graphs; Tessera's are calls, queued faster than they run. Rates count
+4 B H S^2 D operations for a forward, half of that with a causal mask, and 2.5 times that for a
+backward, whatever a side computes."""
 # SPDX-License-Identifier: MIT
 import re
 import time
@@ -101,12 +102,12 @@ class Sides:
 
 
 def check(library, sides, arguments):
-    """Each peer's results are ours to 2 % of their largest element, or it is an error."""
+    """Raises ValueError unless our results are within 2 % of each peer's largest element."""
     ours = library.call(*sides.ours(*arguments))
     for peer in sides.case.peers:
         theirs = sides.theirs(peer, *arguments)
         if not sides.case.backward and peer == 'cudnn':
-            theirs = theirs[:1]  # its statistics have a shape of their own
+            theirs = theirs[:1]  # cuDNN's statistics have another shape
         for i, right in enumerate(theirs):
             a, b = library.read(ours[i], right).float(), right.float()
             worst, limit = (a - b).abs().max().item(), 2e-2 * b.abs().max().item()
@@ -128,7 +129,7 @@ def measure(torch, library, case):
 
 
 def run(options, torch, library, write):
-    # a kernel more that only torch would run
+    # otherwise PyTorch runs an additional kernel, which fills uninitialised memory
     torch.utils.deterministic.fill_uninitialized_memory = False
     failures, deadline = [], time.monotonic() + options.minutes * 60
     for case in CASES:

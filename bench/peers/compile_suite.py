@@ -1,9 +1,9 @@
 """
-Compiled functions beside torch.compile: chains of pointwise calls over tensors that are larger than
-the caches, and beside the roof of the device, a copy of as many bytes as the group moves.
+Compares compiled functions with torch.compile, and with a device copy of as many bytes as the group
+moves. The functions are chains of pointwise calls over tensors larger than the caches.
 
-The first cases are fixed, one call and chains of it; the others are drawn by --seed. A function is
-written in reverse Polish notation, which both sides are made from."""
+The first cases are fixed: single calls and chains. The others are drawn by --seed. A function is
+written in reverse Polish notation, from which both sides are made."""
 # SPDX-License-Identifier: MIT
 import ctypes
 import random
@@ -12,7 +12,7 @@ from functools import partial
 from peers import cuda_suite
 
 DTYPES = {'f32': 'float32', 'bf16': 'bfloat16', 'f16': 'float16'}
-SIZE = 268435456  # elements of cos's tensors
+SIZE = 268435456  # elements of the tensors in the cases of cos
 UNARY = ['cos', 'sin', 'exp', 'tanh', 'gelu', 'sigmoid', 'relu', 'silu', 'neg', 'abs', 'square']
 BINARY = ['add', 'sub', 'mul', 'maximum', 'minimum']
 IN_TORCH = {'gelu': 'torch.nn.functional.gelu', 'relu': 'torch.relu',
@@ -20,7 +20,7 @@ IN_TORCH = {'gelu': 'torch.nn.functional.gelu', 'relu': 'torch.relu',
 
 
 class Case:
-    """words over inputs (shape, dtype)."""
+    """A function: `words` in reverse Polish notation, and its inputs, a list of (shape, dtype)."""
     def __init__(self, words, inputs):
         self.words, self.inputs = words, inputs
 
@@ -29,7 +29,7 @@ class Case:
                 for shape, dtype in self.inputs]
 
     def torch_function(self, torch):
-        """The same as a Python function."""
+        """The function as a Python function of PyTorch's calls."""
         stack, lines = [], []
         for word in self.words.split():
             name, _, number = word.partition(':')
@@ -97,7 +97,7 @@ def cases_of(options):
 
 
 class Function:
-    """Ours."""
+    """Tessera's side: a function of compare_function.c, eager or compiled."""
     def __init__(self, library, words, compiled):
         self.library, c = library, library.loop
         c.compare_function_new.restype = ctypes.c_void_p

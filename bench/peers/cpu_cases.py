@@ -21,9 +21,9 @@ MEAN = 0  # TS_REDUCTION_MEAN
 class Case:
     ours: list                # calls: (op, args) or (op, args, given results)
     theirs: Callable          # no arguments; results in the order of ours
-    same: int = 1             # so many results of the last call are compared
-    after: list = field(default_factory=list)  # or these pairs of tensors, after a call of each
-    rtol: float = 1e-4        # of the largest magnitude: orders of summation differ
+    same: int = 1             # number of results of the last call that are compared
+    after: list = field(default_factory=list)  # or pairs to compare, (ours, theirs), after a call
+    rtol: float = 1e-4        # tolerance relative to the largest magnitude
 
 
 CASES = {}  # (name, shape) -> (function that makes the case, part of the GPT step?)
@@ -174,7 +174,7 @@ for k, n in ((C, 3 * C), (C, C), (C, MLP), (MLP, C), (C, V)):
 # ------------------------------------------------------------------------------- attention ----
 
 def heads():
-    """q, k, v as the step has them: thirds of one (B, T, 3*C) by views."""
+    """q, k, v as in the training step: views of the thirds of a (B, T, 3*C) tensor."""
     return [t.view(B, T, H, D).transpose(1, 2) for t in normal(B, T, 3 * C).split(C, 2)]
 
 

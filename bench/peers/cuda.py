@@ -1,5 +1,5 @@
-"""Tessera on a GPU by ctypes, beside torch: tensors are copied from torch's,
-since a backend owns its memory."""
+"""Calls Tessera on a GPU through ctypes. Its tensors are copies of PyTorch's, because a backend
+owns its memory."""
 # SPDX-License-Identifier: MIT
 import ctypes
 import importlib
@@ -43,7 +43,7 @@ class Library(tessera.Library):
         for event in self.events:
             self.check(c.ts_event_new(self.device, ctypes.byref(event)))
         self.runtime = ctypes.CDLL('libcudart.so.13')
-        self.copies = {}  # of torch's tensors, by object
+        self.copies = {}  # id of a PyTorch tensor -> (address of its copy, the tensor)
 
     def check(self, status):
         if status:
@@ -55,7 +55,7 @@ class Library(tessera.Library):
         if self.runtime.cudaMemcpy(ctypes.c_void_p(to), ctypes.c_void_p(source),
                                    ctypes.c_size_t(count), 3):
             raise tessera.Failed('cudaMemcpy')
-        self.torch.cuda.synchronize()  # from device to device it returns before it has ended
+        self.torch.cuda.synchronize()  # a copy within the device returns before it is complete
 
     def tensor(self, t):
         """A copy of t, made once, in the innermost scope."""
@@ -64,7 +64,7 @@ class Library(tessera.Library):
             return found[0]
         if t.is_contiguous() and not t.storage_offset():
             address = self.copied(t.data_ptr(), list(t.shape), t)
-        else:  # a copy of the whole storage, in which t lies as it does in torch's
+        else:  # copies the whole storage, then makes a view with t's strides and offset
             storage = t.untyped_storage()
             whole = self.copied(storage.data_ptr(), [storage.nbytes() // t.element_size()], t)
             address = self.call('as_strided',
@@ -84,7 +84,7 @@ class Library(tessera.Library):
         return address
 
     def use_stream(self, stream):
-        """Our work goes to a stream of torch's, by its address."""
+        """Makes the library run its work on a PyTorch stream, given by its address."""
         self.check(self.c.ts_stream_use(self.device, stream))
 
     def read(self, address, like):
@@ -100,7 +100,7 @@ class Library(tessera.Library):
         self.copies.clear()
 
     def microseconds(self, sequence, turns):
-        """Time on the device of one turn."""
+        """Device time of one turn, the mean over `turns`."""
         begin, end = self.events
         ms = ctypes.c_double()
         self.check(self.c.ts_synchronize(self.device))

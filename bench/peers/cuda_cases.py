@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 aten = torch.ops.aten
 MIB = 1 << 20
-# bytes of a large tensor: launch, first and last byte are 1 % of its time, and no cache holds it
+# Bytes of a large tensor: no cache holds it, and launch overhead is 1 % of a kernel's time.
 TENSOR = 256 * MIB
 COLUMNS = 768, 1024, 2048, 4096, 5120, 8192, 16384, 32768, 65536, 131072
 MEAN = 0  # TS_REDUCTION_MEAN
@@ -25,13 +25,13 @@ class Case:
     make: Callable            # () -> tuple of tensors, one set of arguments
     theirs: Callable          # torch's function of one set
     ours: Callable            # one set -> calls (op, args) or (op, args, given results)
-    bytes: int = 0            # moved at least
-    flops: int = 0            # work of products; the roof is then the products' roof
-    same: int = 1             # so many results of the last call are compared;
-                              # 0: the first arguments are
-    compiles: bool = True     # torch.compile has something to do
-    sets: int = 0             # 0: as many as are larger than the caches
-    columns: int = 0          # of ops on rows
+    bytes: int = 0            # least bytes that are moved
+    flops: int = 0            # FLOPs of a product; if not 0, the roof is the rate of products
+    same: int = 1             # number of results of the last call that are compared;
+                              # 0: compares the first 20 tensors of the first argument
+    compiles: bool = True     # torch.compile is measured too
+    sets: int = 0             # sets of arguments; 0: as many as exceed the caches
+    columns: int = 0          # length of a row, for ops on rows
 
 
 CASES = {}  # (op, shape, dtype) -> Case
@@ -216,7 +216,7 @@ def linear(m, k, n):
 # ---------------------------------------------------------------------------- convolutions ----
 
 def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
-    """Channels-last; padding keeps the side, and a transposed one has none."""
+    """Channels-last. Padding keeps the side; a transposed convolution has no padding."""
     dtype, last = torch.bfloat16, torch.channels_last
     padding = 0 if transposed else k // 2
     numbers = [[stride] * 2, [padding] * 2, [1, 1], transposed, [0, 0], groups]
@@ -243,7 +243,7 @@ def convolution(n, c, side, o, k, stride, groups=1, transposed=False):
 
 
 def add_widths(widths):
-    """Cases of rows of so many columns, where COLUMNS has them not."""
+    """Adds cases with rows of these lengths, except those of COLUMNS."""
     for width in set(widths) - set(COLUMNS):
         for dtype in torch.bfloat16, torch.float32:
             rows(dtype, width)

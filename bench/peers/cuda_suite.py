@@ -1,15 +1,15 @@
 """
-Runs cuda_cases.py: ours, torch eager and torch.compile beside each other,
-and beside the roof of the device.
+Runs the cases of cuda_cases.py: compares Tessera with PyTorch (eager and torch.compile) and with
+the device's roof.
 
-One turn goes once through several sets of arguments, together larger than the caches, and every
-result of a turn has memory of its own, on both sides. Torch's turns are replays of a CUDA graph,
-so its cost on the host is not in the figures; ours are calls, queued faster than they run. The roof
-of a case is the time of a device copy that reads and writes as many bytes, over sets as large;
-of a product, the rate of 8192x8192x8192 in bf16.
+One turn runs several sets of arguments, which together exceed the caches. Each result of a turn has
+its own memory, on both sides. PyTorch's turns are replays of a CUDA graph, so their times exclude
+its host cost; Tessera's are calls, queued faster than they run. The roof of a case is the time of a
+device copy that reads and writes as many bytes, over sets of the same size. The roof of a product
+is the rate of 8192x8192x8192 in bf16.
 
-torch.compile takes seconds a case on the host, so several processes share the cases:
-each compiles its own, and when all have, they measure one at a time."""
+torch.compile takes seconds per case on the host, so several processes share the cases: each
+compiles its own cases, and when all have finished, they measure one at a time."""
 # SPDX-License-Identifier: MIT
 import contextlib
 import math
@@ -21,7 +21,7 @@ import time
 from functools import partial
 
 ROOM = 512 << 20  # bytes of a turn's arguments and results, at least
-BATCH_US = 6e3    # so many turns are timed together
+BATCH_US = 6e3    # duration of a batch of turns
 
 
 def sets_of(case):
@@ -29,7 +29,7 @@ def sets_of(case):
 
 
 def graph_of(torch, function, sets):
-    """A graph of one turn."""
+    """Returns a CUDA graph of one turn, and the results that it writes."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for arguments in sets[:1] * 3:
@@ -53,7 +53,7 @@ def replay_us(torch, graph, turns):
 
 
 def in_turns(sides, batch_us=BATCH_US):
-    """Median microseconds of a turn of each side, batches taking turns."""
+    """Returns the median microseconds of a turn of each side; the sides' batches alternate."""
     turns = [max(1, int(batch_us / max(side(2), 1))) for side in sides]
     found = [[side(n) for side, n in zip(sides, turns)] for _ in range(5)]
     return [statistics.median(column) for column in zip(*found)]
@@ -67,8 +67,8 @@ class Roof:
         return self.product(case.flops) if case.flops else self.copy(case.bytes)
 
     def copy(self, count):
-        """One of more than 256 MiB is as long as its pieces:
-        larger copies run slower than kernels do."""
+        """Microseconds of a copy that moves `count` bytes, half of them read. Above 256 MiB it is
+        the time of 256 MiB pieces, because larger copies run slower than kernels do."""
         torch, half = self.torch, -(-count // 2)
         piece = min(half, ROOM // 2)
         if piece not in self.copies:
@@ -117,11 +117,11 @@ class Bench:
         case = cuda_cases.CASES[name]
         if not case.compiles:
             return
-        # cases share lines of code, and would give up
+        # cases share code, and torch.compile would stop at its recompile limits
         self.torch._dynamo.config.recompile_limit = 1 << 20
         self.torch._dynamo.config.accumulated_recompile_limit = 1 << 20
         self.compiled[name] = self.torch.compile(case.theirs, dynamic=False)
-        with contextlib.suppress(Exception):  # it is reported when the case's turn comes
+        with contextlib.suppress(Exception):  # measure() reports the failure
             self.compiled[name](*case.make())
         self.torch.cuda.empty_cache()
 
@@ -152,7 +152,7 @@ class Bench:
 
 def work(pipe, build, widths, names):
     """A process of run(): compiles, reports it, and measures the cases that it receives."""
-    os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'  # there are as many of us as processors
+    os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'  # one process per processor
     import torch
     from peers import cuda, cuda_cases
     cuda_cases.add_widths(widths)

@@ -1,7 +1,7 @@
 """
-The training step of a small GPT on both sides: the same weights, the same batch. Also a program:
-`gpt.py ours BUILD THREADS` and `gpt.py torch BUILD THREADS` print by how many bytes the process
-grew over a few steps, alone in its process.
+The training step of a small GPT on both sides, with the same weights and the same batch. As a
+program, `gpt.py ours BUILD THREADS` or `gpt.py torch BUILD THREADS` prints the bytes by which its
+process grows over a few steps.
 """
 # SPDX-License-Identifier: MIT
 import ctypes
@@ -12,13 +12,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from peers import tessera  # noqa: E402, it is a program too
 
 B, T, C, H, L, V = 16, 128, 128, 4, 4, 256
-HALF = False  # the forward under autocast to bf16
+HALF = False  # True: the forward runs under autocast to bf16
 DROPOUT = 0.0
 SHAPE = f'B={B} T={T} C={C} H={H} L={L} V={V}'
 
 
 def peak(build, reset):
-    """Bytes in use on the library's default device, at most since the last reset."""
+    """Peak bytes in use on the library's default device since the last reset. reset: resets the
+    peak first."""
     found = ctypes.c_int64()
     c = ctypes.CDLL(str(Path(build).resolve() / 'bench' / 'libcompare.so'))
     c.compare_gpt_peak.argtypes = [ctypes.c_bool, ctypes.c_void_p]
@@ -56,7 +57,7 @@ class Ours:
         self.c.compare_gpt_explain(self.model)
 
     def host(self):
-        """Nanoseconds of the host's part of a step in the last run."""
+        """Mean host nanoseconds of a step in the last run(), without the read of the loss."""
         self.c.compare_gpt_host.argtypes = [ctypes.c_void_p]
         self.c.compare_gpt_host.restype = ctypes.c_double
         return self.c.compare_gpt_host(self.model)
@@ -69,7 +70,7 @@ class Ours:
         return ns
 
     def memory(self):
-        """Bytes before a step, after its forward, and at most."""
+        """Bytes in use before a step and after its forward, and the peak."""
         found = (ctypes.c_int64 * 3)()
         if self.c.compare_gpt_memory(self.model, found):
             raise RuntimeError('the step failed')
@@ -145,13 +146,13 @@ def status(field):
 
 
 def forget_peak():
-    """VmHWM begins anew."""
+    """Resets the process's peak of resident memory (VmHWM)."""
     with open('/proc/self/clear_refs', 'w', encoding='ascii') as file:
         file.write('5')
 
 
 def growth(side, build, threads):
-    """Prints the peak of resident memory over steps less that before there was a model."""
+    """Prints the peak of resident memory over the steps minus that before the model existed."""
     steps = 5
     if side == 'ours':
         library = tessera.library(build)

@@ -1,6 +1,6 @@
 """
-What bench/compare.py measures of operators over images on the CPU: the convolutions of ResNet-50
-and of a U-Net of 31 M parameters, contiguous and channels-last, forward and backward.
+CPU cases of bench/compare.py for image operators: the convolutions of ResNet-50 and of a U-Net with
+31 M parameters, contiguous and channels-last, forward and backward.
 """
 # SPDX-License-Identifier: MIT
 from functools import partial

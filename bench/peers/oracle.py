@@ -1,7 +1,8 @@
 """
-bench/compare.py --suite oracle: drawn calls of each operator that PyTorch has too, in all their
-forms, against PyTorch and against the same in f64: values, dtypes, sizes, first and second
-gradients, and which calls are refused. docs/differences.md defines which differences are accepted.
+bench/compare.py --suite oracle: draws calls of each operator that PyTorch also has, in all forms
+(new result, in place, out=), and compares them with PyTorch and with PyTorch in f64: values,
+dtypes, sizes, first and second gradients, and refusals. docs/differences.md lists the accepted
+differences.
 """
 # SPDX-License-Identifier: MIT
 import contextlib
@@ -39,7 +40,7 @@ class Ours(tessera.Library):
 
     def __init__(self, build):
         super().__init__(build)
-        self.known = {}  # tensors of torch that have a handle, which stands wherever they do
+        self.known = {}  # id of a PyTorch tensor -> its handle; each tensor has one handle
         self.none = ctypes.c_void_p.in_dll(self.c, 'ts_none').value
         pointer, pointers = ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)
         for name, result, arguments in [
@@ -115,8 +116,8 @@ class Case:
         return found
 
     def draw_form(self, library, results):
-        """In place and out= where the library has the form; the destination sometimes is wrong. And
-        which result's gradients are asked for."""
+        """Draws the form (in place and out= if the library has it; the out= destination is
+        sometimes invalid), and the result and leaves whose gradients are compared."""
         d, name = self.d, self.op.name
         first, result = self.args[0], results[0] if results else None
         if self.op.writes:
@@ -143,7 +144,7 @@ class Case:
             self.second = [d.values(list(t.shape), t.dtype).reshape(t.shape) for t in leaves]
 
     def upstreams(self, order):
-        """Arguments of the gradients of one order."""
+        """The upstream gradients of one order."""
         return [self.upstream, *(self.second if order == 2 else [])] if order else []
 
     def text(self):
@@ -178,8 +179,8 @@ class Result:
 
 
 def run_torch(case, change=None, rounding=None):
-    """PyTorch's side; change(t) replaces each tensor, for the same in f64, with a mode that moves
-    results by roundings."""
+    """Runs PyTorch's side. change(t) replaces each tensor, for example by one in f64. rounding: a
+    mode that perturbs each operation by rounding errors (oracle_noise.py)."""
     with rounding or contextlib.nullcontext():
         return call_torch(case, change, rounding)
 
@@ -309,7 +310,7 @@ def run_ours(library, case, theirs):
 # ------------------------------------------------------------------------------------ judging ----
 
 class Difference:
-    """Where a case differs; oracle_classes.py explains some."""
+    """A difference between the sides of a case; oracle_classes.py explains the accepted ones."""
 
     def __init__(self, case, kind, text, **more):
         self.case, self.kind, self.text = case, kind, text
@@ -317,14 +318,14 @@ class Difference:
         self.__dict__.update(more)
 
     def look_at(self, at):
-        """The wrong elements that are checked against the classes."""
+        """Sets mine, other and exact, which the classes examine, to the values of element `at`."""
         self.at = at
         self.mine, self.other = self.a[at].item(), self.b[at].item()
         self.exact = None if self.ref is None else self.ref[at].item()
 
 
 def wide(case):
-    """A change to f64 of the tensors that count as real numbers."""
+    """Returns a function that copies a tensor, in f64 if its elements count as real numbers."""
     mixed = any(is_float(t.dtype) for t in case.tensors())
 
     def change(t):
@@ -340,14 +341,14 @@ def numbers(t):
 
 
 def spacing(x, dtype):
-    """Distance of neighbours of a dtype around x."""
+    """Distance between adjacent numbers of a dtype around x."""
     info = torch.finfo(dtype)
     _, exponent = numpy.frexp(numpy.where(numpy.isfinite(x), x, 1.0))
     return numpy.maximum(numpy.ldexp(float(info.eps), exponent - 1), info.tiny * info.eps)
 
 
 def wrong_elements(ours, theirs, ref, ulps, slack, signs):
-    """True where an element of ours is neither PyTorch's nor near enough to the same in f64."""
+    """Mask of elements of ours that neither equal PyTorch's nor are close to PyTorch's in f64."""
     if not is_float(ours.dtype):
         return (ours != theirs).numpy()
     a, b = numbers(ours), numbers(theirs)
@@ -372,7 +373,7 @@ def wrong_elements(ours, theirs, ref, ulps, slack, signs):
 
 
 def ulps_of(op, dtype):
-    """How far a function's kernel may be off; PyTorch's, which is the reference in f64, too."""
+    """Allowed error of a kernel in ulps; twice as many in f64, where the reference has it too."""
     return 1 if dtype in HALVES else op.ulps * (2 if dtype == torch.float64 else 1)
 
 
@@ -397,25 +398,26 @@ class Judge:
             self.trials = [run_torch(self.case, change, mode) for mode in modes]
             self.case.multiplies = modes[0].multiplies
             odd = [t.refusal for t in self.trials if t.refusal and not self.wide().refusal]
-            if odd:  # a mistake of the mode: nothing would be judged
+            if odd:  # the mode itself is at fault, and would judge nothing
                 raise RuntimeError(f'{self.case.label}: {self.case.text()}: {odd[0]}')
         base = pick(self.wide(), order, i)
         most = numpy.zeros(shape)
         for trial in self.trials:
             moved = pick(trial, order, i)
             if base is not None:
-                x, y = 0 if moved is None else numbers(moved), numbers(base)  # none: zeros
+                x, y = 0 if moved is None else numbers(moved), numbers(base)  # None counts as 0
                 with numpy.errstate(all='ignore'):
                     far = numpy.abs(x - y)
                 left = numpy.isfinite(y) & ~numpy.isfinite(x)
-                if numpy.isinf(x[left] if left.any() else 0).any():  # by rounding alone, so that
-                    far = numpy.where(left, numpy.inf, far)          # any value may be
+                if numpy.isinf(x[left] if left.any() else 0).any():
+                    far = numpy.where(left, numpy.inf, far)  # rounding overflows: all allowed
                 most = numpy.maximum(most, numpy.nan_to_num(far, nan=0, posinf=numpy.inf))
         return ROUNDINGS * most
 
     def dtypes(self):
-        """The dtypes in which the call computes, halves in f32, and to which its gradients are
-        rounded between their operations: the coarsest among arguments and result."""
+        """(dtype in which the call computes; dtype to which its gradients are rounded between
+        operations). The first is f32 for halves, unless op.steps; the second is the coarsest of
+        arguments and results."""
         found = [t.dtype for t in self.ours.values if t is not None and is_float(t.dtype)]
         first = found[0] if found else torch.float32
         if first in HALVES and not self.case.op.steps:
@@ -450,7 +452,7 @@ class Judge:
         what = f'result {i}' if order == 0 else f'gradient {i} of order {order}'
         if a is None and b is None:
             return None
-        if a is None or b is None:  # none stands for zeros
+        if a is None or b is None:  # a missing result counts as zeros
             some = a if b is None else b
             if not some.numel() or not torch.nan_to_num(some).any():
                 return None
@@ -489,7 +491,7 @@ class Judge:
         return Difference(case, 'value', text, order=order, a=a, b=b, ref=ref, wrong=wrong)
 
     def operands(self, at, result):
-        """Values of the operands at these positions, if they broadcast to the result."""
+        """Text with the operands' values at position `at`, if they broadcast to the result."""
         parts = []
         for x in self.case.args:
             if not isinstance(x, torch.Tensor):
@@ -580,7 +582,8 @@ def put_beyond(case, ours, theirs, order):
 
 
 def spoil(change, order, number):
-    """A mistake in all results of an order, where they are such that it is one."""
+    """Returns a function that applies `change` to all results of an order (None: put_beyond()), and
+    returns True if it made a noticeable mistake."""
     def apply(case, ours, theirs):
         if ours.refusal or case.op.check:
             return False
@@ -604,8 +607,8 @@ def spoil(change, order, number):
 
 
 def self_test(library, options, names):
-    """Makes mistakes in our results and counts those that are reported, and by class those that are
-    not: of twenty, nineteen at least must be."""
+    """Makes mistakes in our results and counts the reported ones, and the others by class. Returns
+    0 if at least 19 of 20 are reported."""
     caught, missed = Counter(), Counter()
     for number in range(options.cases):
         kind = list(MISTAKES)[number // len(names) % len(MISTAKES)]

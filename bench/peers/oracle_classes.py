@@ -1,5 +1,5 @@
 """
-Classes of differences from PyTorch that are meant. Each has a line with its reason in
+Classes of intended differences from PyTorch. Each has a line with its reason in
 docs/differences.md, under the same name; a class without a line, or a line without a class, is an
 error.
 """
@@ -12,7 +12,7 @@ import numpy
 import torch
 
 CLASSES = {}
-FOUR = 4  # intermediates
+FOUR = 4  # denormal intermediates that least-numbers allows
 
 
 def explains(name):
@@ -33,7 +33,7 @@ def documented(path):
 
 
 def check(words):
-    """Every class has its line, and every line its class."""
+    """Exits with an error unless each class has a line and each line has a class."""
     odd = set(words) ^ set(CLASSES)
     if odd:
         raise SystemExit('compare.py: docs/differences.md and bench/peers/oracle_classes.py differ '
@@ -60,12 +60,12 @@ def explain(difference):
 # ------------------------------------------------------------------- calls that are refused ----
 
 def refused(name, ours):
-    """A call that is refused here, by a text, and not by PyTorch."""
+    """Adds the class of calls that only the library refuses, with a message that matches `ours`."""
     CLASSES[name] = lambda d: d.kind == 'refused' and bool(re.search(ours, d.ours.refusal))
 
 
 def accepted(name, theirs):
-    """A call that PyTorch refuses, by a text, and that is not refused here."""
+    """Adds the class of calls that only PyTorch refuses, with a message that matches `theirs`."""
     CLASSES[name] = lambda d: d.kind == 'accepted' and bool(re.search(theirs, d.theirs.refusal))
 
 
@@ -114,8 +114,8 @@ def _(d):
 # ------------------------------------------------------------------------------------ values ----
 
 def extreme(d):
-    """Whether a product or quotient of two of the case's numbers may leave the range of a dtype:
-    one is beyond the root of its ends, or is not finite."""
+    """True if a product or quotient of two of the case's numbers may leave the range of a dtype: a
+    number is not finite, or close to the square root of the range's ends or beyond it."""
     def is_extreme(t):
         info = torch.finfo(t.dtype if t.is_floating_point() else torch.float32)
         size = t.detach().double().abs()
@@ -134,8 +134,7 @@ def largest(tensors):
 
 
 def has_left(d):
-    """Whether the element left the dtype's range on one side; elements that vanish there belong to
-    least-numbers."""
+    """True if the element is not finite on one side or both. Underflow belongs to least-numbers."""
     return d.a.is_floating_point() and not (math.isfinite(d.mine) and math.isfinite(d.other))
 
 
@@ -149,8 +148,8 @@ def _(d):
 
 
 def is_kink(d):
-    """Whether the element's operands lie where the derivative jumps, or are NaN; for a gradient of
-    other sizes, whether some do."""
+    """True if the element's operand is at a jump of the derivative, or NaN. If operand and gradient
+    have different sizes: if any element of the operand is."""
     args = list(d.args)
     if d.op.endswith('_backward'):
         args = args[1:]
@@ -203,7 +202,7 @@ def _(d):
 
 @explains('torch-hyperbolic')
 def _(d):
-    """The reference in f64 is PyTorch's, too."""
+    """PyTorch overflows although the dtype holds the result, in f64 too: math is the reference."""
     if not is_value(d, 'sinh|cosh', 0) or math.isfinite(d.other) or not math.isfinite(d.mine):
         return False
     x = d.args[0][d.at].item()
@@ -222,15 +221,15 @@ def _(d):
 
 @explains('losses-at-infinity')
 def _(d):
-    """The arguments are so large that a product or quotient of two may leave the range, and the
-    element did on one side: which of them do depends on the order."""
+    """A product or quotient of two arguments may leave the range, and the element did on one side
+    at least. Which intermediates overflow depends on the order of operations."""
     return is_value(d, '.*(loss|entropy|logits|kl_div).*', 0) and extreme(d) and \
         has_left(d)
 
 
 @explains('overflow-within')
 def _(d):
-    """As losses-at-infinity."""
+    """As in losses-at-infinity."""
     return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|'
                     '.*_backward|.*_loss|logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|'
                     'hypot', 0) and extreme(d) and \
@@ -239,14 +238,14 @@ def _(d):
 
 @explains('order-of-products')
 def _(d):
-    """As losses-at-infinity, upstreams among the factors."""
+    """As in losses-at-infinity, for gradients: upstream gradients are factors too."""
     return is_value(d) and d.order > 0 and extreme(d) and has_left(d)
 
 
 @explains('integers-beyond-halves')
 def _(d):
-    """A factor or term that f16 does not hold, and f32 does; or a factor that is rounded before the
-    result is, each by eps / 2."""
+    """An operand that f32 holds but f16 does not; or an integer factor that is rounded to the half
+    before the result is rounded, which makes two errors of eps / 2."""
     def beyond(x):
         if isinstance(x, torch.Tensor):
             return not x.is_floating_point() and x.numel() == 1 and beyond(x.item())
@@ -267,12 +266,12 @@ def _(d):
 
 
 def range_of(d, t, divides=False):
-    """Least and largest factor (or divisor) of the element from a tensor, or 1: the tensor's value
-    at the element if the op is pointwise, else all its values."""
+    """(least, largest) factor that a tensor contributes to the element, 1 included. A pointwise op
+    uses the tensor's value at the element, other ops all values. divides: as divisors, too."""
     if t.shape == d.a.shape and not d.case.op.sums:
         t = t[d.at]
     sizes = torch.nan_to_num(t.detach().double().abs(), 1, 1, 1)
-    sizes = sizes[sizes > 0].clamp(1e-320, 1e308)  # of which each has a reciprocal
+    sizes = sizes[sizes > 0].clamp(1e-320, 1e308)  # so that reciprocals are finite
     if not sizes.numel():
         return 1.0, 1.0
     low, high = min(1.0, float(sizes.min())), max(1.0, float(sizes.max()))
@@ -281,11 +280,11 @@ def range_of(d, t, divides=False):
 
 @explains('least-numbers')
 def _(d):
-    """A denormal intermediate is off by half of the least number, and the factors behind it are
-    arguments, results and upstreams, in a gradient of a pointwise op or prod also divisors: at most
-    FOUR such intermediates, each through all factors. There is one only where a product of factors
-    or the result is that small, and it turns no sign. PyTorch's sigmoid, 1 / (1 + exp(-x)),
-    vanishes below 1 / max, about tiny."""
+    """A denormal intermediate has an error of up to half of the least number. The factors after it
+    multiply this error: arguments, results and upstream gradients, and in a gradient of a pointwise
+    op or prod also divisors. Allows FOUR such intermediates, each multiplied by all factors. Holds
+    only if a product of factors or the result is small enough, and the sign does not change.
+    PyTorch's sigmoid, 1 / (1 + exp(-x)), underflows below 1 / max, about tiny."""
     if not is_value(d) or not d.a.is_floating_point():
         return False
     info = torch.finfo(d.a.dtype)
@@ -297,12 +296,12 @@ def _(d):
     if off <= few:
         return True
     if not (d.order or d.op.endswith('_backward') or d.op == 'prod') or not d.case.multiplies or \
-            re.fullmatch('(nll|l1)_loss.*|where|masked.*', d.op):  # whose slopes are constants
+            re.fullmatch('(nll|l1)_loss.*|where|masked.*', d.op):  # their slopes are constants
         return False
     divides = not d.case.op.sums or d.op == 'prod'
     ranges = [range_of(d, t) for t in d.case.upstreams(d.order)]
     ranges += [range_of(d, t, divides) for t in d.case.tensors()] * max(1, d.order)
-    if divides and d.case.results:  # of exp, say
+    if divides and d.case.results:  # a factor of the gradient of exp, for example
         ranges.append(range_of(d, d.case.results[0]))
     ranges += [(min(1.0, abs(x) or 1.0), max(1.0, abs(x))) for x in d.args
                if isinstance(x, (int, float)) and x == x]
@@ -336,7 +335,7 @@ def _(d):
 
 @explains('exponents-are-rounded')
 def _(d):
-    """So are the exponents of its gradients, one less and two."""
+    """The exponent is rounded to f32, as are those of the gradients, smaller by 1 and by 2."""
     number = d.args[1] if is_value(d, 'pow') else None
     return isinstance(number, (int, float)) and any(
         float(numpy.float32(number - k)) != number - k for k in range(d.order + 1))

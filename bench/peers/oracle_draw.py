@@ -18,7 +18,7 @@ def is_float(dtype):
 
 
 def special_values(dtype):
-    """Values at which a dtype ends, begins or changes its kind."""
+    """Special values of a dtype: zero, the smallest and largest numbers, infinities, NaN."""
     if dtype == torch.bool:
         return [False, True]
     if not is_float(dtype):
@@ -64,7 +64,7 @@ class Draw:
         return sizes
 
     def broadcast(self, sizes):
-        """Sizes that broadcast to `sizes`, now and then ones that do not."""
+        """Sizes that broadcast to `sizes`; rarely, sizes that do not."""
         if self.chance(0.02):
             return self.sizes()
         sizes = sizes[self.integer(0, len(sizes) + 1):] if self.chance(0.25) else sizes
@@ -120,7 +120,7 @@ class Draw:
         return self.lay_out(sizes, self.values(sizes, dtype), expand)
 
     def between(self, sizes, low, high, dtype=torch.int64):
-        """Indices low <= i < high; all of them wrong where there is none."""
+        """Indices i with low <= i < high; out of range if there is no such i."""
         x = self.r.integers(low, max(high, low + 1), math.prod(sizes))
         return self.lay_out(sizes, torch.from_numpy(x.astype(numpy.int64)).to(dtype))
 
@@ -137,7 +137,7 @@ class Draw:
         ])()
 
     def dim(self, ndim):
-        """A dim from either end; seldom one that is not there."""
+        """A dim, counted from either end; rarely out of range."""
         n = max(ndim, 1)
         return self.integer(-n, n) if self.chance(0.98) else self.pick([n, -n - 1])
 

@@ -24,12 +24,12 @@ MEAN, _, NO_REDUCTION, _ = range(len(REDUCTIONS))
 
 
 def wide_of(dtype):
-    """The dtype in which something is computed or kept beside halves."""
+    """The dtype in which a call computes or keeps state: f32 for halves, else `dtype`."""
     return torch.float32 if dtype in HALVES else dtype
 
 
 def finite(t):
-    """t, where it has no infinities, which large numbers of halves may be."""
+    """t, or ones if t is not finite everywhere, as large numbers in halves may be."""
     return torch.ones_like(t) if not torch.isfinite(t).all() else t
 
 
@@ -292,7 +292,7 @@ def entropy_gradients(d):
 
 
 op('cross_entropy_backward', entropy_gradients, function=entropy_gradient, sums=True,
-   arithmetic=False, grad=False)  # how much of it goes by way of lse is not defined
+   arithmetic=False, grad=False)  # the part of the gradient through lse is not defined
 
 
 def entropy_and_gradient(x, t, reduction, ignore, smoothing):
@@ -335,8 +335,9 @@ def scores(q, k, mask, scale, window, softcap):
 
 
 def attention(q, k, v, mask, _lists, _most, scale, window, softcap, _dropout, by_lse=False):
-    """PyTorch's where it has the options; -inf only where a row sees some key. by_lse: so that the
-    gradient is P (dP - sum(grad out)), as docs/attention.md has it."""
+    """PyTorch's attention if it has the options, else the formula. Hidden scores are -inf only in
+    rows that see a key. by_lse: computes the gradient as P (dP - sum(grad out)), as in
+    docs/attention.md."""
     scale = 1 / math.sqrt(q.shape[3]) if scale is None else scale
     s, seen = scores(q, k, mask, scale, window, softcap)
     some = seen.any(3, True)
@@ -360,7 +361,8 @@ def attention(q, k, v, mask, _lists, _most, scale, window, softcap, _dropout, by
 
 
 def attended(d):
-    """Without packed sequences and dropout. Scores whose rounding is 1 and more have no answer."""
+    """Arguments without packed sequences and dropout. Queries and keys exclude special values: a
+    score with a rounding error of 1 or more has no defined result."""
     kind, d.kind = d.kind, 'whole' if d.kind == 'whole' else 'plain'
     b, g, s, t, depth, e = (d.pick([1, 1, 2, 3, 5, 8, 17]) for _ in range(6))
     if d.chance(0.05):

@@ -1,7 +1,7 @@
 """
-How far the results of a formula may move by rounding alone: PyTorch's own formula runs in f64, and
-each operation of it, fused ones taken apart, is moved by a drawn rounding of the dtype that the
-case computes in.
+Estimates how far rounding alone may move the results of a formula. PyTorch's formula runs in f64,
+and the result of each operation (fused ones are decomposed) is perturbed by a random rounding error
+of the dtype in which the case computes.
 """
 # SPDX-License-Identifier: MIT
 import math
@@ -14,7 +14,7 @@ TRIALS = 8
 # N roundings of up to eps / 2 add up to N eps / 2 at most. Drawn within eps, the largest of eight
 # such sums is about 0.9 sqrt(N) eps, so four times that covers up to 50 of the worst roundings.
 ROUNDINGS = 4
-ULPS = 4  # of an elementary function's kernel, unless halves are rounded behind it
+ULPS = 4  # error of an elementary function, unless its result is rounded to a half
 ARITHMETIC = set('add sub rsub mul div sqrt square neg reciprocal addcmul addcdiv lerp'.split())
 SUMS = set('add sub rsub'.split())
 
@@ -43,16 +43,16 @@ def leaves(x):
 
 
 class Rounding(TorchDispatchMode):
-    """Changes each operation's result by up to one rounding error, and the terms of a sum by as
-    many as the sum is deep. `first` is the dtype of the roundings of the call, `later` of its
-    gradients. Without a generator it rounds to nearest: drawn roundings keep apart what a dtype
-    makes equal.
+    """Changes each operation's result by up to one rounding error, and arguments and result of a
+    sum over n terms by up to 1 + log2(n). `first` is the dtype of the call's roundings, `later`
+    that of its gradients. Without a generator, rounds to nearest: numbers that a dtype does not
+    distinguish become equal, which random errors do not show.
     """
 
     def __init__(self, generator, first, later):
         super().__init__()
         self.generator, self.now, self.later = generator, first, later
-        self.multiplies = False  # something but sums rounds
+        self.multiplies = False  # True once an operation other than a sum has rounded
 
     def backward(self):
         self.now = self.later
@@ -67,7 +67,7 @@ class Rounding(TorchDispatchMode):
         size = (t.abs() if of is None else of).clamp(min=info.tiny)
         by = depth * info.eps * (2 * torch.rand(t.shape, generator=self.generator,
                                                 dtype=torch.float64) - 1)
-        by = torch.where(size > info.max / 2, -by.abs(), by)  # which stays in the range
+        by = torch.where(size > info.max / 2, -by.abs(), by)  # keeps the result in the range
         moved = torch.where(t < 0, t - size * by, t + size * by)
         return torch.where(torch.isfinite(t) & (t != 0), moved, t)
 
@@ -75,20 +75,20 @@ class Rounding(TorchDispatchMode):
         more = more or {}
         name = function._schema.name.split('::')[1]
         if name in FUSED and function in decomposition_table and all(
-                t.numel() for t in leaves(args)):  # their formulas divide by the number
+                t.numel() for t in leaves(args)):  # decompositions divide by the number of elements
             with self:
                 return decomposition_table[function](*args, **more)
         plain = name.rstrip('_')
         exact = name in EXACT or any(r.alias_info and not r.alias_info.is_write
                                      for r in function._schema.returns)
         exact = exact or 'norm' in name and any(x == math.inf for x in args
-                                                if isinstance(x, float))  # the largest
+                                                if isinstance(x, float))  # infinity norm: exact
         sums = not exact and torch.Tag.pointwise not in function.tags
         self.multiplies |= not exact and plain not in SUMS and 'sum' not in plain
         by = 1.0 if sums or plain in ARITHMETIC or torch.finfo(self.now).bits == 16 else ULPS
         if sums and not function._schema.is_mutable:
             terms = max((t.numel() for t in leaves(args)), default=1)
-            by = 1 + math.log2(max(terms, 1))  # of the result, too: equal terms round alike
+            by = 1 + math.log2(max(terms, 1))  # also for the result: errors of equal terms add up
             args = [self.moved(a, by) if leaves(a) and
                     isinstance(a, torch.Tensor) else a for a in args]
         found = function(*args, **more)
@@ -103,5 +103,5 @@ class Rounding(TorchDispatchMode):
                                for t in found)
         if not leaves(found):
             return found
-        ends = name == 'linspace' and found.numel()  # each is an end and a multiple of the step
+        ends = name == 'linspace' and found.numel()  # errors are relative to the largest element
         return self.moved(found, by, found.abs().max() if ends else None)

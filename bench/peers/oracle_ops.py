@@ -1,6 +1,6 @@
 """
-The operators that bench/compare.py --suite oracle compares: how arguments are drawn, in the order
-of the schema, and the operator's name in PyTorch. An operator of the same name is found by it.
+The operators that bench/compare.py --suite oracle compares: functions that draw the arguments, in
+the order of the schema, and the operator's function in PyTorch (default: the one of the same name).
 """
 # SPDX-License-Identifier: MIT
 import math
@@ -24,22 +24,22 @@ class Op:
     draw: Callable
     function: Callable = None
     call: Callable = None
-    results: int = 1       # that many results are compared
+    results: int = 1       # number of results that are compared
     sums: bool = False     # results add up many terms: rounding depends on the order
     steps: bool = False    # halves are rounded between the steps of the call
     grad: bool = True
-    arithmetic: bool = False  # integers among the arguments are numbers, not places
-    ulps: int = 4          # of f32 and f64, allowed beyond what PyTorch's error allows
-    leaves: Callable = None   # of the arguments, those that have a gradient; None: all of them
-    writes: Callable = None   # of the arguments, the tensors that are written; they come after the
-                              # results, PyTorch's function gives both
-    ours: Callable = None     # the function by the formula of the library, whose roundings count
+    arithmetic: bool = False  # integer arguments are numbers, not indices
+    ulps: int = 4          # allowed error in f32 and f64; twice PyTorch's error is allowed, too
+    leaves: Callable = None   # leaves(args): the arguments that have a gradient; None: all of them
+    writes: Callable = None   # writes(args): the tensors that the call writes. They follow the
+                              # results; PyTorch's function returns both
+    ours: Callable = None     # the library's formula, which replaces `function` for rounding
     check: Callable = None    # of a random operator: judges a call instead of PyTorch
 
 
 OPS = {}
 PLACES = {'embedding', 'index_select', 'index_add', 'gather', 'scatter', 'scatter_add', 'one_hot',
-          'cross_entropy', 'nll_loss'}  # integers among their arguments are places
+          'cross_entropy', 'nll_loss'}  # their integer arguments are indices
 
 
 def find(name):
@@ -156,7 +156,7 @@ def filled(d):
 op('where', where)
 op('masked_fill', filled)
 
-# gradients that have an operator of their own: of one dtype, which recording guarantees
+# Operators that compute gradients: their arguments have one dtype, which recording guarantees.
 
 
 def two(d):
@@ -170,7 +170,7 @@ op('elu_backward', lambda d: [*two(d), d.pick([1.0, 0.5])],
    call=lambda f, g, x, a: f(g, a, 1, 1, False, x))
 op('sigmoid_backward tanh_backward silu_backward mish_backward', two, sums=True)
 def two_dense(d):
-    """For a kernel of oneDNN that crashes with others."""
+    """Two dense tensors: a kernel of oneDNN crashes with other layouts."""
     sizes, dtype = d.sizes(), d.float_dtype()
     return [d.values(sizes, dtype).reshape(sizes) for _ in range(2)]
 
@@ -285,7 +285,7 @@ def reduced(d):
 
 
 def reduce_call(f, x, dims, keep, **more):
-    """A list that is absent or empty means all."""
+    """An absent or empty list of dims means all dims."""
     return f(x, dims if dims else list(range(x.dim())), keepdim=keep, **more)
 
 
@@ -481,7 +481,7 @@ def scattered(d):
 
 
 def distinct(d):
-    """Arguments of scatter: of equal indices PyTorch leaves open which one wins."""
+    """Arguments of scatter with distinct indices: of equal ones, PyTorch leaves the winner open."""
     x, dim, index, src = scattered(d)
     if index.numel() and index.dim():
         index = index.argsort(dim) % max(x.shape[dim], 1)

@@ -1,7 +1,7 @@
 """
-Random operators of the oracle: range, moments and distribution of their numbers (Kolmogorov and
-Smirnov; Pearson's chi-squared), and that a seed gives the same numbers again. Limits are such that
-one of 10^7 sound calls is reported.
+Checks random operators: range, moments and distribution of their numbers (Kolmogorov-Smirnov;
+Pearson's chi-squared), and that a seed gives the same numbers again. Each limit is such that about
+one of 10^7 correct calls is reported.
 """
 # SPDX-License-Identifier: MIT
 import math
@@ -12,7 +12,7 @@ import torch
 from peers.oracle_draw import ALL, FLOATS, HERE, INTEGERS
 from peers.oracle_ops import OPS, Op
 
-DEVIATIONS = 5.5       # of a mean of many numbers
+DEVIATIONS = 5.5    # largest error of a mean, in standard deviations of the mean
 KOLMOGOROV = 2.9       # sup |F_n - F| sqrt(n): 2 exp(-2 x^2) = 1e-7
 EXACT = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8,
          torch.int64: 62, torch.int32: 30, torch.uint8: 7, torch.bool: 1}
@@ -24,7 +24,7 @@ def drawn(library, name, args, seed):
 
 
 def random(name, draw):
-    """check(args, values as f64) gives a text where something is wrong."""
+    """Adds an operator. check(args, result, values in f64) returns a text if values are wrong."""
     def add(check):
         def both(library, d, args):
             seed = d.integer(0, 1 << 40)
@@ -42,7 +42,7 @@ def random(name, draw):
 
 
 def off_mean(x, mean, deviation, more=0.0):
-    """more: the rounding error."""
+    """A text if the mean of x is wrong, else None. more: additional tolerance, for rounding."""
     if not x.size:
         return None
     off = abs(x.mean() - mean)
@@ -63,7 +63,7 @@ def off_distribution(x, cdf):
 
 
 def off_counts(x, p):
-    """x: places 0 … len(p) - 1, each with its probability."""
+    """A text if integers x from 0 to len(p) - 1 contradict their probabilities p, else None."""
     counts = numpy.bincount(x.astype(int), minlength=len(p))
     if counts[p == 0].any():
         return 'drawn although its probability is 0'

@@ -1,11 +1,13 @@
 """
-Training steps of GPTs on a GPU, each side from the same weights and with a read of the loss:
-ours eager, compiled, as a graph, and as a graph without the C code of the step (replay); torch
-eager, compiled, and compiled with CUDA graphs. All sides of a model take turns in one process.
-Beside the time of a step stands that of its kernels, as torch.profiler finds it: the rest of a step
-is launches and waiting. host_us is the part of ours before the read of the loss. peak_mib is the
-most memory of tensors in the last of a side's first steps, its model included. A side "kept"
-computes no value again (docs/compile.md). --kernels N lists the N operators or kernels that take
+Compares training steps of GPTs on a GPU. All sides start from the same weights and read the loss.
+Tessera: eager, compiled, as a graph, and as a graph without running the step's C code (replay).
+PyTorch: eager, compiled, and compiled with CUDA graphs. The sides of a model take turns in one
+process.
+
+step_us is the time of a step, kernels_us that of its kernels by torch.profiler; the rest of a step
+is launches and waiting. host_us is the host's time before the read of the loss (Tessera only).
+peak_mib is the peak memory of tensors in the last of a side's first steps, model included. A side
+"kept" recomputes no value (docs/compile.md). --kernels N lists the N operators or kernels that take
 longest on each side.
 """
 # SPDX-License-Identifier: MIT
@@ -16,7 +18,7 @@ import time
 
 ROUNDS = 5
 STEPS_A_ROUND = 5
-FIRST = 4  # of a side: compilation, and the runs that a graph needs before it is one
+FIRST = 4  # steps of a side before it is measured: compilation, and runs before a graph exists
 
 MODELS = {
     'small': {'B': 16, 'T': 128, 'C': 128, 'H': 4, 'L': 4, 'V': 256, 'HALF': False},
@@ -131,7 +133,7 @@ def median_us(torch, library, build, name, ways):
 
 
 def kernels_of(torch, side):
-    """Microseconds of each kernel and copy of a step, by name."""
+    """{name: (microseconds, launches) per step} of kernels and copies."""
     from torch.profiler import ProfilerActivity, profile
     with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         side.us(STEPS_A_ROUND)

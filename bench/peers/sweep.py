@@ -15,8 +15,8 @@ from itertools import count, islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 0.95      # a case below it is timed again
-AGAIN = 3         # so many times
+LIMIT = 0.95   # a case with a lower ratio is timed again
+AGAIN = 3      # at most this many times
 MEGABYTE = 1e6
 WORST = 10
 COLUMNS = ('case', 'threads', 'op', 'class', 'mode', 'shapes', 'dtype', 'bytes', 'ours_us',
@@ -34,8 +34,8 @@ class Lost(Exception):
 # ------------------------------------------------------------------------------------ drawing ----
 
 def families():
-    """The family of each operator: the section of ops/*.def that has its row; 'view' of each that
-    makes an alias."""
+    """{operator: family}: the section of ops/*.def with the operator's row, or 'view' if the
+    operator makes an alias."""
     text = '\n'.join(path.read_text() for path in sorted((ROOT / 'ops').glob('*.def')))
     found, family = {}, None
     for part in re.split(r'(?=^TS_OP\(|^/\* ---- )', text, flags=re.M):
@@ -48,7 +48,7 @@ def families():
 
 
 def operator_of(seed, number, names):
-    """The operator of a case: rounds over all names, each in an order of its own."""
+    """The operator of a case. Each round of len(names) cases has all names, in a random order."""
     turn, place = divmod(number, len(names))
     order = sorted(names)
     random.Random(f'{seed}:{turn}').shuffle(order)
@@ -75,7 +75,7 @@ class Sizes:
         return 2 ** self.r.uniform(math.log2(low), math.log2(max(low, high)))
 
     def rounded(self, n):
-        """Half of the numbers stay as they are, mostly odd; others are multiples or powers."""
+        """n itself for half of the calls, else a multiple of 8 or a power of two."""
         kind = self.r.choice(['any', 'any', 'multiple', 'power'])
         n = max(1, round(n))
         if kind == 'multiple' and n > 8:
@@ -94,15 +94,16 @@ class Sizes:
         return sizes
 
     def length(self, usual):
-        """Of a vector or a side of a matrix: seldom up to a million."""
+        """Length of a vector or of a side of a matrix, up to `usual`; rarely up to 2^20."""
         return self.rounded(self.log_uniform(1, 1 << 20 if self.r.random() < 0.12 else usual))
 
 
 # -------------------------------------------------------------------------------- measuring ----
 
 def fastest(runs, seconds, best=None, least=3, clock=time.monotonic):
-    """The fewest nanoseconds of each side, batches taking turns: at least so many turns, then until
-    three in a row brought less than 1 %, or the time is over. Each run gives those of its batch."""
+    """Returns the fewest nanoseconds of each side; a run returns those of a batch, and the sides'
+    batches alternate. Runs `least` rounds or more, until three in a row bring no improvement of
+    1 %, or `seconds` are over. best: the result of an earlier call."""
     best = list(best or [math.inf] * len(runs))
     idle, rounds, deadline = 0, 0, clock() + seconds
     while rounds < least or (idle < 3 and clock() < deadline):
@@ -116,7 +117,7 @@ def fastest(runs, seconds, best=None, least=3, clock=time.monotonic):
 
 @dataclass
 class Row:
-    """A case that was timed, in microseconds."""
+    """A timed case; times in microseconds."""
     label: str
     threads: str
     op: str
@@ -127,7 +128,7 @@ class Row:
     bytes: int
     ours: float = math.nan
     peers: dict = field(default_factory=dict)
-    host: tuple = None       # of ours and of PyTorch's eager call
+    host: tuple = None       # host times of ours and of PyTorch's eager call
     note: str = ''
 
     @property
@@ -148,8 +149,8 @@ class Row:
 
 
 def judge(timed, seconds):
-    """Times a case, and one below the limit again. timed(seconds, best) gives nanoseconds of each
-    side, ours first, and takes the earlier result."""
+    """Times a case, and again up to AGAIN times while its ratio is below LIMIT. timed(seconds,
+    best) returns nanoseconds of each side, ours first; best: its earlier result, or None."""
     best = timed(seconds, None)
     for _ in range(AGAIN):
         if min(best[1:]) / best[0] >= LIMIT:
@@ -165,7 +166,7 @@ def geometric_mean(ratios):
 
 
 def percentile(ratios, part):
-    """Between neighbours by the distance of the place from them."""
+    """The value at `part` (0 to 1) of the sorted ratios, interpolated linearly."""
     ratios = sorted(ratios)
     place = part * (len(ratios) - 1)
     low = math.floor(place)
@@ -218,7 +219,7 @@ class LineOptions(ctypes.Structure):
 
 
 def draw_chart(c, rows, title, path):
-    """Ratio over bytes, one dot a case, by the charts of report/."""
+    """Draws the ratio over the bytes, one dot per case, with the charts of report/."""
     pointer = ctypes.c_void_p
     c.ts_chart_new.restype, c.ts_chart_new.argtypes = pointer, [pointer]
     c.ts_chart_line.argtypes = [pointer, ctypes.c_char_p, pointer, pointer, ctypes.c_int64, pointer]
@@ -247,7 +248,7 @@ def draw_chart(c, rows, title, path):
 # ---------------------------------------------------------------------------------- the run ----
 
 class Progress:
-    """Case i of n and the seconds left on stderr: on a terminal in place, else every 10 s."""
+    """Prints case i of n and the time left to stderr: in place on a terminal, else every 10 s."""
 
     def __init__(self, total, deadline, stream=None, clock=time.monotonic):
         self.total, self.deadline, self.clock = total, deadline, clock
@@ -272,8 +273,9 @@ class Progress:
 
 
 def run(options, bench, command, out):
-    """bench has names of operators, settings (numbers of threads), use(setting), time(seed, number,
-    seconds), which gives a Row or raises Skipped, and c, the library of the charts."""
+    """Runs a sweep and returns the exit status. bench has `names` of operators, `settings` (numbers
+    of threads), use(setting), time(seed, number, seconds), which returns a Row or raises Skipped or
+    Lost, and `c`, the library with the charts."""
     seed = options.seed
     if options.case:
         seed, number = map(int, options.case.split(':'))

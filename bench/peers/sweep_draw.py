@@ -1,6 +1,6 @@
 """
-Arguments of the random sweep: the oracle draws them (oracle_ops.py, oracle_more.py) from sizes that
-are larger. A few operators, which the oracle draws small by design, have a draw of their own.
+Draws the arguments of the random sweep with the oracle's functions (oracle_ops.py, oracle_more.py)
+and larger sizes. Operators whose arguments the oracle keeps small have their own functions here.
 """
 # SPDX-License-Identifier: MIT
 import math
@@ -15,7 +15,7 @@ from peers import oracle_random  # noqa: F401  which adds operators
 from peers.sweep import Sizes
 
 GIB = 1 << 30
-# elements of a tensor, bytes of all arguments, a usual length, operations of a product
+# Limits: elements of a tensor, bytes of all arguments, a usual length, operations of a product.
 LIMITS = {'cuda': (1 << 28, 5 * GIB // 4, 4096, 1 << 41), 'cpu': (1 << 24, GIB // 2, 1024, 1 << 30)}
 DTYPES = {'cuda': [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16, torch.float16],
           'cpu': [torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16]}
@@ -205,7 +205,7 @@ OWN = {
 # ------------------------------------------------------------------------------- attention ----
 
 def attended(d):
-    """Self-attention, other lengths of keys, or one row as in decoding; halves but for a few."""
+    """Arguments of attention: self, cross, or one row as in decoding; mostly halves."""
     kind = d.pick(['self', 'self', 'cross', 'decode'])
     longest, operations = (16384, d.operations << 2) if d.limits == 'cuda' else (1024, d.operations)
     depth = d.pick([32, 40, 64, 64, 64, 80, 96, 128, 128, 128, 160, 192, 256])
@@ -220,7 +220,7 @@ def attended(d):
     dtype = torch.float32 if d.chance(0.1 if d.limits == 'cuda' else 0.6) else half
 
     def operand(h, s):
-        """By heads, or by rows with the heads within, as a projection leaves them."""
+        """(batch, h, s, depth): dense, or a view of (batch, s, h, depth) as of a projection."""
         if d.chance(0.5):
             return d.values([batch, h, s, depth], dtype).reshape(batch, h, s, depth)
         x = d.values([batch, s, h, depth], dtype).reshape(batch, s, h, depth)

@@ -1,7 +1,7 @@
 """
-PyTorch's calls of the random sweep, where the oracle has a formula or no call: the fastest that
-PyTorch offers, in place of formulas that exist to be differentiated. A function of PEERS takes the
-arguments of the operator and returns calls without arguments by name; one that raises is left out.
+PyTorch's calls in the random sweep for operators that the oracle compares with a formula or not at
+all: the fastest calls that PyTorch offers. A function of PEERS takes the operator's arguments and
+returns a call without arguments, or several by name; calls that raise are omitted.
 """
 # SPDX-License-Identifier: MIT
 import math
@@ -15,11 +15,11 @@ from torch.nn.attention.bias import causal_lower_right
 from peers.oracle_draw import HERE
 from peers.oracle_ops import OPS, aten
 
-ATEN = [1, 2, 0]      # PyTorch's number of ts_reduction
+ATEN = [1, 2, 0]      # PyTorch's number of each ts_reduction
 REDUCTIONS = ['mean', 'sum', 'none']
 BACKENDS = {'flash': SDPBackend.FLASH_ATTENTION, 'cudnn': SDPBackend.CUDNN_ATTENTION,
             'efficient': SDPBackend.EFFICIENT_ATTENTION, 'math': SDPBackend.MATH}
-MATH_BYTES = 1 << 28  # of scores; beyond, the composite is no peer
+MATH_BYTES = 1 << 28  # with larger scores, the backend 'math' is omitted
 RANDOM = {'uniform', 'normal', 'randint', 'randperm', 'bernoulli', 'multinomial', 'dropout',
           'dropout_backward'}
 PEERS = {}
@@ -156,8 +156,8 @@ def kl_div_backward(g, x, t, reduction, log):
 
 @peer('nll_loss_backward')
 def nll_loss_backward(g, x, t, reduction, ignore):
-    """With the number of positions that a forward has kept; of (rows, classes, positions) PyTorch
-    has the form of images alone."""
+    """The number of positions is computed before, as by a forward. For (rows, classes, positions)
+    PyTorch has only the form for images."""
     count = (t != ignore).sum().to(x.dtype)
     if x.dim() == 2:
         return partial(aten.nll_loss_backward, g, x, t, None, ATEN[reduction], ignore, count)
@@ -169,7 +169,7 @@ def nll_loss_backward(g, x, t, reduction, ignore):
 
 @peer('cross_entropy_backward')
 def cross_entropy_backward(g, x, t, _lse, reduction, ignore, smoothing):
-    """From log-probabilities that a forward has kept; smoothing by autograd alone."""
+    """Uses log-probabilities that a forward has kept; with smoothing, autograd."""
     if smoothing:
         y = x.detach().requires_grad_()
         with torch.enable_grad():
@@ -244,8 +244,8 @@ def clip_norm(tensors, norm, most):
 # --------------------------------------------------------------------------------- attention ----
 
 def bias_of(q, k, mask, window):
-    """is_causal, or attn_mask, by name: PyTorch aligns is_causal with the first key, the library
-    with the last."""
+    """{suffix of the call's name: arguments is_causal or attn_mask}. PyTorch aligns is_causal with
+    the first key, the library with the last."""
     rows, keys = q.shape[2], k.shape[2]
     if mask is not None:
         return {'': {'attn_mask': mask}}
@@ -278,7 +278,7 @@ def attention(q, k, v, mask, _lists, _most, scale_, window, _softcap, dropout):
                 with sdpa_kernel(backend):
                     return plain()
             found[name + kind] = call
-    if k.shape[1] != q.shape[1]:  # where no backend has groups
+    if k.shape[1] != q.shape[1]:  # grouped heads, which not every backend supports
         heads = q.shape[1] // k.shape[1]
         first = next(iter(bias_of(q, k, mask, window).values()))
 

@@ -22,19 +22,19 @@ from peers.sweep_draw import GIB, LIMITS, NAMES, Large, TooLarge, draw_of
 from peers.sweep_peers import RANDOM, calls
 
 ATTEMPTS = 90
-ROOM = {'cuda': 15 * GIB // 2, 'cpu': 3 * GIB // 2}  # bytes of a case on both sides
+ROOM = {'cuda': 15 * GIB // 2, 'cpu': 3 * GIB // 2}  # most bytes of a case on both sides
 REFUSALS = RuntimeError, TypeError, ValueError, IndexError, NotImplementedError, AssertionError
 PRODUCTS = {'mm', 'bmm', 'matmul', 'addmm', 'linear', 'linear_backward', 'linear_gelu'}
 ATTENTION = 'scaled_dot_product_attention'
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 4e-2, torch.float16: 4e-2}
-WRONG = 0.01          # of the elements may be: ties, kinks, rounded quotients
+WRONG = 0.01          # fraction of elements that may differ: ties, kinks, rounded quotients
 CHUNK = 1 << 24
-BACKWARD = 0.4        # of the cases that have gradients
+BACKWARD = 0.4        # fraction of differentiable cases that are timed with their gradients
 BATCH_NS = 1.5e6
 SETTLE_S = 0.03       # OpenMP's threads spin for a while after PyTorch's last loop
-QUEUED = 100          # calls behind a long kernel, at most; the driver's queue is about 1,000
+QUEUED = 100          # most calls queued behind a long kernel; the driver's queue has about 1,000
 LONGEST_SLEEP_NS = 60e6
-LONG_NS = 5e6         # against which the host's part of a call is negligible
+LONG_NS = 5e6         # the host time of calls that take longer is negligible
 
 
 def flat(args):
@@ -48,7 +48,7 @@ def flat(args):
 
 
 def moved(args, device):
-    """The arguments with tensors that a draw left on the CPU on the device, as they lie."""
+    """The arguments, with tensors of the CPU copied to the device in their layouts."""
     made = {}
 
     def one(a):
@@ -84,7 +84,7 @@ def size_of(tensors):
 
 
 def check_size(name, kind, args, results):
-    """TooLarge where memory or the work of a product is beyond the limits."""
+    """Raises TooLarge if memory or the work of a product exceeds the limits."""
     tensors = flat(args)
     if any(not t.numel() for t in [*tensors, *results]):
         raise TooLarge  # nothing to time
@@ -118,7 +118,7 @@ class Case:
         raise sweep.Skipped(f'{name}: {why}')
 
     def try_on_meta(self, seed, number, attempt, kind):
-        """Sizes and refusals without memory, as far as PyTorch knows them."""
+        """Checks sizes and refusals on PyTorch's meta device, if that supports the operator."""
         try:
             _, args = arguments(seed, number, attempt, self.name, kind, 'meta')
             check_size(self.name, kind, args, [])
@@ -160,7 +160,7 @@ class Case:
                 dtype=self.results[self.chosen].dtype))
 
     def record(self, leaves, upstream):
-        """Calls become a forward and its gradients, where some result has any."""
+        """Replaces the calls by a forward with its gradients, if a result depends on the leaves."""
         forward, self.leaves, self.upstream = dict(self.calls), leaves, upstream
         for t in leaves:
             t.requires_grad_()
@@ -184,7 +184,7 @@ class Case:
             return torch.autograd.grad(y, self.leaves, self.upstream, allow_unused=True)
 
     def compile(self):
-        """PyTorch's eager call, compiled; left out where it cannot be."""
+        """Adds the compiled form of PyTorch's first call. Returns 'not compiled' if that fails."""
         torch._dynamo.reset()
         forward = next(iter((self.forward if self.mode == 'backward' else self.calls).values()))
         call = torch.compile(lambda: forward(), dynamic=False)
@@ -192,13 +192,13 @@ class Case:
         try:
             compiled()
             self.calls['compiled'] = compiled
-        except Exception:  # whatever a compiler finds
+        except Exception:  # a compiler may raise anything
             return 'not compiled'
         return ''
 
     @property
     def bytes(self):
-        """Of arguments and results, each once, and of gradients; 0 of a view."""
+        """Bytes of arguments and results, each once, and of gradients; 0 for a view."""
         if self.is_view:
             return 0
         return sum(min(size_of([t]), t.untyped_storage().nbytes())
@@ -264,7 +264,7 @@ class OnCpu(Ours):
         return ns
 
     def side(self, case):
-        """Runs the case so many times; gives nanoseconds of the host for one."""
+        """Returns a function of `turns` that runs the case and returns host ns per turn."""
         if case.mode == 'forward':
             return partial(self.run, self.sequence([(case.name, case.args)]))
         leaves = (ctypes.c_void_p * len(case.leaves))(*map(self.tensor, case.leaves))
@@ -304,8 +304,8 @@ def mean_size(t):
 
 
 def differing(a, b, tolerance, loose):
-    """'' if two results agree, else the difference; loose: random, of one distribution. Two of the
-    dtype's least numbers are no difference."""
+    """'' if two results agree, else a text. loose: random results, whose mean magnitudes are
+    compared. Two of the dtype's smallest numbers are tolerated."""
     n = a.numel()
     scale = mean_size(b)
     if loose:
@@ -330,7 +330,7 @@ def differing(a, b, tolerance, loose):
 
 
 def wide_result(case, i):
-    """PyTorch's result i, or gradient of leaf i, from arguments in f32 where they are halves."""
+    """PyTorch's result i, or gradient of leaf i, computed with halves converted to f32."""
     made = {}
 
     def wide(a):
@@ -392,7 +392,7 @@ def compare(library, case):
         text = differing(a, b, tolerance, loose)
         if text and not case.op.writes and \
                 not differing(a, wide_result(case, i), tolerance, loose):
-            text = ''  # PyTorch adds up in a half
+            text = ''  # PyTorch accumulates in a half
         if text:
             raise sweep.Skipped(f'{case.name} {case.mode} differs, result {i}: {text}; '
                                 f'{case.dtype} {case.text}')
@@ -410,7 +410,8 @@ def python_side(call):
 
 
 class CpuClock:
-    """Batches of a side in ns per call, on this machine's processors."""
+    """Times on the CPU. runs(sides) returns a function per side, which times a batch in ns per
+    call, and a note."""
 
     def __init__(self, settle):
         self.settle = settle
@@ -433,9 +434,9 @@ class CpuClock:
 
 
 class GpuClock:
-    """Times of kernels: calls are queued behind a kernel that runs until all of them are, so that
-    no cost of the host is among them. Where a call waits for the device, such as for the size of
-    its result, calls are timed with the wait instead."""
+    """Times on a GPU, with the interface of CpuClock. Calls are queued behind a kernel that runs
+    until all of them are queued, so their times exclude host cost. Long calls, and calls that wait
+    for the device, such as for the size of a result, are timed with the wait instead."""
 
     def __init__(self, gpu):
         self.gpu = gpu   # torch.cuda, or a stand-in
@@ -481,7 +482,7 @@ class GpuClock:
         return (time.perf_counter_ns() - begin) / turns
 
     def plan(self, side):
-        """(turns, nanoseconds of sleep) of a batch, or None where the side waits."""
+        """(turns, nanoseconds of sleep) of a batch; None if the side waits for the device."""
         host = self.host_ns(side)
         for longer in (1, 4, 16):
             sleep = min(longer * (2e5 + 3 * host), LONGEST_SLEEP_NS)

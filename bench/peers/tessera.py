@@ -1,4 +1,4 @@
-"""Tessera by ctypes, as far as bench/compare.py needs it: calls of ops on torch's memory."""
+"""Calls Tessera's ops on PyTorch's memory through ctypes, for bench/compare.py."""
 # SPDX-License-Identifier: MIT
 import contextlib
 import ctypes
@@ -38,7 +38,7 @@ class Missing(Failed):
 
 
 def library(build):
-    """libtessera of a build folder, or of one that was carried."""
+    """Loads libtessera from a build folder, or from a folder that tools/gpu-suite carry wrote."""
     names = 'libtessera.so', 'libtessera.so.0'
     paths = [Path(build).resolve() / name for name in names]
     return ctypes.CDLL(str(next((path for path in paths if path.exists()), paths[0])),

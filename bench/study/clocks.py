@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 CALLS = 20
 NCU = ['--clock-control', 'none', '--cache-control', 'none', '--csv', '--metrics',
        'gpu__time_duration.sum']
-# The calls in the order of study_kernels(): how their names in the profile begin.
+# Prefixes of the calls' names in the profile, in the order of study_kernels().
 ORDER = ('mm((4096, 4096) bf16', 'mm((2048, 2048) f32', 'relu(', 'add(', 'softmax(', 'sum(')
 
 

@@ -236,7 +236,7 @@ static const struct {
     {"update", " adamw sgd global_norm "},
     {"casts, copies", " to copy contiguous clone fill "},
     {"other pointwise", NULL}, /* all other kernels */
-    {"idle device", NULL},     /* or, without a device, calls and the program */
+    {"idle device", NULL},     /* "calls, program" if the profile has no device times */
     {"unattributed", NULL},
 };
 enum { OTHER = 6, IDLE = 7 };

@@ -32,7 +32,7 @@ static const lesson lessons[] = {
      "elements", "µs per addition", true, true, 1, 0, 2},
     {"streams", "eight independent chains of short kernels on several streams",
      "elements\tstreams\tmode\tus_per_op", study_streams, NULL, NULL, NULL, false, false, 0, 0, 0},
-    {"layers", "an addition with one layer more at a time, by number of elements",
+    {"layers", "an addition with one more part of a call's path at a time, by number of elements",
      "elements\tstations\tns", study_layers, "Share of an addition that is not its kernel",
      "elements", "% of the time", true, false, 0, 0, 0},
     {"precision", "matrix products and additions by dtype: rates and errors",
@@ -49,7 +49,7 @@ static const lesson lessons[] = {
     {"cost", "steps and launches before, during and after a profile",
      "what\tstate\tshortest_us\tmedian_us\tover_before", study_cost, NULL, NULL, NULL, false,
      false, 0, 0, 0},
-    {"regimes", "planted programs and the verdicts that their profiles get",
+    {"regimes", "programs with a known regime, and the verdicts of their profiles",
      "program\texpected\tverdict\tshare_percent", study_regimes, NULL, NULL, NULL, false,
      false, 0, 0, 0},
     {"kernels", "device times of kernels, by the profiler; with --bare without a profile, for "

@@ -118,7 +118,7 @@ static void ref_of_equal(ts_ref *r)
 }
 
 /** Gradients by the definition: dx = rstd (gw - mean(gw) - z mean(gw z)), or rstd gw for constant
- * statistics; dw = sum(g z), db = sum(g). bias: NULL, or the result went through relu. */
+ * statistics; dw = sum(g z), db = sum(g). bias: not NULL if the result went through relu. */
 static void gradients(ts_ref *r, const statistics *s, bool constant, const ts_ref_arg *bias)
 {
     const ts_ref_arg *g = &r->a[0], *mean = &r->a[2], *var = &r->a[3], *w = &r->a[4];

@@ -5,7 +5,8 @@
 
 #include <math.h>
 
-/** A call: sizes of the wide side x and the narrow side y, and lists with a number for each dim. */
+/** A call. x: sizes of the input of a convolution, or of the result of a transposed one; y: sizes
+ * of the other side; stride and the following: a number for each dim. */
 typedef struct problem {
     bool transposed;
     int dims;
@@ -44,7 +45,7 @@ static problem problem_of(const int64_t *in, const int64_t *w, int ndim, const t
     return p;
 }
 
-/** Calls visit for each pair of elements x and y with the weight's element between them. */
+/** Calls visit for each connected pair, with the indices of the elements of x, y and the weight. */
 static void each_pair(const problem *p, void (*visit)(void *to, int64_t x, int64_t y, int64_t w),
                       void *to)
 {

@@ -84,8 +84,8 @@ static void ref_one_hot(ts_ref *r)
         y[k * r->a[1].i + (int64_t)r->a[0].x[k]] = 1;
 }
 
-/** Position in `of` of the partner of element e of the index; the index replaces the position along
- * `dim` (-1: none). */
+/** Row-major position in `of` with the coordinates of element e of the index, except along `dim`,
+ * where the coordinate is the index's value. dim -1: no exception. */
 static int64_t partner(const ts_ref_arg *index, int64_t e, const ts_ref_arg *of, int64_t dim)
 {
     int64_t at = 0, step = 1, rest = e;

@@ -26,8 +26,8 @@ static double affine(const ts_ref_arg *a, int64_t i, double absent)
     return a->tag == TS_TAG_TENSOR ? a->x[i] : absent;
 }
 
-/** (x - mean) / sqrt(var + eps) * weight + bias; mean; 1 / sqrt(var + eps). x is given;
- * the dims are argument `at`. */
+/** (x - mean) / sqrt(var + eps) * weight + bias; mean; 1 / sqrt(var + eps). values: elements of x;
+ * at: index of the argument with the number of normalised dims. */
 static void layer_norm(ts_ref *r, const double *values, int at)
 {
     const ts_ref_arg *x = &r->a[0];

@@ -168,8 +168,8 @@ static void ref_no_spread(ts_ref *r) { reduce(r, nothing, 0); }
 static void ref_norm(ts_ref *r) { reduce(r, norm, r->a[3].d); }
 static void ref_logsumexp(ts_ref *r) { reduce(r, logsumexp, 0); }
 
-/** Result element: the element of argument 0 to which a reduction over the dims of argument 2
- * reduces it. */
+/** Sets each result element to the element of argument 0 that a reduction over the dims of argument
+ * 2 would add it to. */
 static void ref_unreduce(ts_ref *r)
 {
     const ts_ref_arg *a = &r->a[0], *to = &r->a[1], *dims = &r->a[2];

@@ -48,7 +48,7 @@ static void ref_unsqueeze(ts_ref *r)
     memcpy(y, r->a[0].x, (size_t)r->a[0].numel * sizeof *y);
 }
 
-/** y[i…] = x[sum of i_d · strides_d + offset]: every other view. */
+/** y[i…] = x[sum of i_d · strides_d + offset]. */
 static void strided(ts_ref *r, int ret, const int64_t *sizes, const int64_t *strides, int ndim,
                     int64_t offset)
 {
@@ -224,7 +224,7 @@ static void ref_slice_backward(ts_ref *r)
         y[slice_place(to->sizes, to->ndim, dim, length, start, r->a[5].i, e)] = g->x[e];
 }
 
-/** Two dims: grad[i] at (i + top, i + left). */
+/** For an argument of two dims: sets element (i + top, i + left) to grad[i]. */
 static void ref_diagonal_backward(ts_ref *r)
 {
     int64_t k = r->a[2].i, columns = r->a[1].sizes[1], top = k < 0 ? -k : 0, left = k > 0 ? k : 0;
