@@ -166,8 +166,8 @@ static ts_status check_channels(ts_frame *f, const places *at, const int64_t *in
     for (int d = 2; d < n; d++)
         if (w[d] < 1 || w[d] > INT32_MAX)
             return ts_fail_arg(f, at->weight, TS_ERR_SHAPE,
-                               "expected 1 to 2147483647 window elements per dim, got sizes %s",
-                               text);
+                               "expected a window of 1 to 2147483647 elements per dim, got "
+                               "sizes %s", text);
     if (f->args[at->transposed].i)
         channels = rows;
     if (in[1] != channels)
