@@ -199,7 +199,7 @@ typedef struct ts_sample {
                         argument is written */
     bool no_meta;    /* no tests on META: result sizes depend on values */
     bool by_values;  /* errors depend on values, so META may accept a bad call */
-    bool rounds;     /* with bf16 or f16, number arguments are rounded to the dtype first */
+    bool rounds;     /* with bf16 or f16, the reference gets FLOAT arguments rounded to the dtype */
     bool undefined;  /* result values are unspecified; only sizes and dtypes are checked */
     ts_bad_call bad[8];
 } ts_sample;

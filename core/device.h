@@ -61,8 +61,10 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what);
 /** Frees memory of ts_device_allocate(); bytes: the size passed there. */
 void ts_device_release(ts_device device, void *data, int64_t bytes);
 /**
- * Copies bytes between any two devices with memory. A copy from a device to the host waits for the
- * values; other copies are queued on the current stream of the destination. Errors:
+ * Copies bytes between any two devices with memory. A copy to the host waits for the values; a copy
+ * to a device is queued on the current stream of the destination. A copy between devices of two
+ * backends, or of a backend without copy_between(), goes through the host, which waits for the
+ * current stream of the source. Errors:
  * TS_ERR_DEVICE (a device has no memory), TS_ERR_UNSUPPORTED (a copy between devices in a capture),
  * TS_ERR_MEMORY, those of the backend.
  */

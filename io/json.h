@@ -13,8 +13,9 @@
  */
 void ts_json_ready(void);
 /**
- * Parses one JSON value. Before parsing, allocates one block that holds the whole value, because
- * jansson's lexer ignores a failure to grow its buffer and reads beyond the end.
+ * Parses one JSON value. Unless the program set an allocator for jansson, first allocates one block
+ * that holds the whole value, because jansson's lexer ignores a failure to grow its buffer and
+ * reads beyond the end.
  * @param op        function that error messages name
  * @param path      source that error messages name
  * @param text      `bytes` bytes; need not end with a NUL

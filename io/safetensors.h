@@ -65,9 +65,9 @@ typedef struct ts_st_plan {
  * other arguments are only read during the call. After a failure there is nothing to free.
  * @param where           file or section, for messages
  * @param names, tensors  n each; names must be distinct UTF-8
- * @param keys, values    metadata, nmetadata each
- * @return TS_ERR_VALUE for a bad name or too large a header, TS_ERR_DEVICE for a meta tensor,
- *         TS_ERR_SHAPE if the bytes exceed 63 bits, TS_ERR_MEMORY
+ * @param keys, values    metadata in UTF-8, nmetadata each; keys must be distinct
+ * @return TS_ERR_VALUE for a bad name, key or value or too large a header, TS_ERR_DEVICE for a meta
+ *         tensor, TS_ERR_SHAPE if the bytes exceed 63 bits, TS_ERR_MEMORY
  */
 ts_status ts_st_plan_make(ts_st_plan *plan, const char *op, const char *where,
                           const char *const *names, ts_tensor *const *tensors, int64_t n,

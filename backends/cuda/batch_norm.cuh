@@ -121,7 +121,7 @@ template <class A, int N, int MODE> struct sums {
     }
 };
 
-/** Statistics and parameters of the forward op, for pass 1 of a gradient. */
+/** Statistics and parameters of the forward op, for passes 1 and 2 of a gradient. */
 struct forward_parameters {
     parameter mean, var, weight, bias;
 

@@ -19,8 +19,9 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /** Waits for the current device; returns the error of cudaDeviceSynchronize(). CUDA forbids this
  *  wait while any thread captures a stream of the device, so the call and captures exclude each
- *  other. With `patient` the call waits for captures to end: a thread that is capturing would wait
- *  for itself forever. Otherwise it returns cudaErrorNotReady during a capture. */
+ *  other. With `patient` the call waits for captures to end; a thread that is capturing must not
+ *  pass it, because it would wait for itself. Otherwise the call returns cudaErrorNotReady during a
+ *  capture or another thread's wait. */
 cudaError_t ts_cuda_wait_for_device(bool patient);
 /** Call enter before and leave after a capture, both in the capturing thread. enter waits while
  *  ts_cuda_wait_for_device() runs in another thread. */

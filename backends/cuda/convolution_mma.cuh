@@ -214,7 +214,8 @@ static __global__ void __launch_bounds__(CONV_THREADS)
     }
 }
 
-/** to = the sums of `parts` partial results, added in order. A thread adds 4 elements. */
+/** to = the sums of `parts` partial results of 4 * each elements, added in order. A thread adds 4
+ * elements. */
 template <class T>
 static __global__ void __launch_bounds__(CONV_THREADS)
     conv_add_parts_kernel(const float4 *from, vec<T, 4> *to, int parts, int64_t each)

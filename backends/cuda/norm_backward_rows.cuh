@@ -208,11 +208,14 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
 }
 
 /**
- * Launches the backward pass over rows. dx, dweight and dbias may be NULL (not requested).
+ * Launches the backward pass over rows for T f32, bf16 or f16. weight may be NULL (all 1); dx,
+ * dweight and dbias may be NULL (not requested). With RMS, mean and dbias are NULL. If a row is a
+ * multiple of 16 bytes, all tensors must be aligned to 16 bytes (on_aligned()).
  * @param scratch  room for (lines, n) numbers for each requested one of dweight and dbias. lines is
  *                 the number of clusters that can be resident, at most `rows`; the caller
  *                 allocates min(rows, 16 * d->sms) lines
- * @return cudaErrorNotSupported if no shape holds a row
+ * @return cudaErrorNotSupported if the device has no clusters, a row is not a multiple of 16 bytes,
+ *         or no shape holds a row
  */
 template <class T, bool RMS>
 cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean,

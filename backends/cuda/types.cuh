@@ -154,8 +154,9 @@ template <class V> __device__ __forceinline__ void store_stream(V *p, V v)
     static_assert(sizeof(V) == 16, "a 16-byte vector");
     __stcs(reinterpret_cast<uint4 *>(p), *reinterpret_cast<uint4 *>(&v));
 }
-/** Stores a vector in 16-byte accesses. The compiler may split a plain assignment into stores of
- * elements, for example under a condition. */
+/** Stores a vector: in 16-byte accesses if its size is a multiple of 16 bytes, else by a plain
+ * assignment, which the compiler may split into stores of elements, for example under a
+ * condition. */
 template <class V> __device__ __forceinline__ void store_whole(V *p, const V &v)
 {
     if constexpr (sizeof(V) % 16 == 0)

@@ -184,8 +184,8 @@ static ts_status run_whole_group(void *state, int index, const ts_group_call *ca
     return TS_OK;
 }
 static int longest_epilogue = 8; /* most calls in the epilogue of a product */
-/** The mock's epilogue_cost: any calls are a product with an epilogue of at most longest_epilogue
- *  calls, at no cost. */
+/** The mock's epilogue_cost: accepts any first call as a product and up to longest_epilogue calls
+ *  after it as the epilogue, at cost 0. */
 static int64_t cost_whole(void *state, const ts_group_call *calls, int count)
 {
     (void)state;
