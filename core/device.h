@@ -11,7 +11,8 @@
 /** The backend of each key; NULL for the CPU, META and keys without a struct. dispatch/ sets each
  * once. */
 extern _Atomic(const ts_backend *) ts_devices[16];
-/** Name of each key, published by dispatch/; NULL for unused keys. */
+/** Name of each key; NULL for unused keys. Names of built-in keys are constant, dispatch/ publishes
+ *  those of registered keys. */
 extern _Atomic(const char *) ts_key_names[];
 /** The counters of a backend that ts_backend_get_stats() reports: calls that ran on the CPU
  *  instead, bytes copied from the host (in) and to the host (out). ts_device_count_of has one per

@@ -48,8 +48,8 @@ typedef struct ts_graph_value {
     uint32_t storage; /* index of its storage */
     uint32_t before;  /* index + 1 of the previous value of the same storage; 0: none */
     uint32_t ints;    /* index in graph.ints of ndim sizes, then ndim strides in elements */
-    uint32_t last;    /* index + 1 of the last node that uses the value; 0: none; UINT32_MAX: an
-                         output. Set by ts_graph_finish() */
+    uint32_t last;    /* index + 1 of the last node that makes or uses the value; 0: none;
+                         UINT32_MAX: an output. Set by ts_graph_finish() */
     int64_t offset;   /* bytes from the start of the storage */
 } ts_graph_value;
 

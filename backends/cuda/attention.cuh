@@ -34,9 +34,10 @@ enum attention_mask_type { NO_MASK, MASK_BOOL, MASK_OWN, MASK_F32 };
 struct attention_call {
     attention_type type;
     attention_operand q, k, v, out, g, dq, dk, dv;
-    void *lse;         /* log-sum-exp: (batches, heads, rows) or, packed, (heads, tokens);
-                          NULL if forward does not store it */
-    const void *g_lse; /* gradient of lse, or NULL */
+    void *lse;         /* log-sum-exp: (batches, heads, rows) or, packed, (heads, tokens), dense;
+                          f64 if type is ATTENTION_F64, else f32. NULL if forward does not store
+                          it */
+    const void *g_lse; /* gradient of lse, in the same layout and dtype, or NULL */
     void *pairs;       /* backward: two numbers per row, (lse, delta), as attention_pairs_kernel()
                           or attention_plain_pairs_kernel() defines them */
     int64_t pair_rows; /* rows per head in pairs */
@@ -58,8 +59,9 @@ struct attention_call {
     int left, right; /* the window, relative to the diagonal that ends at the last row and key: row
                         i sees keys i + keys - rows - left to i + keys - rows + right. Both are
                         rows + keys at most, which means no limit */
-    /* Packed sequences: first row and first key of each, at strides of *_step elements. rows and
-     * keys are then upper bounds of the sequences' lengths. NULL: not packed. */
+    /* Packed sequences: batches + 1 offsets of rows and of keys, at strides of *_step elements.
+     * Sequence i has the rows q_starts[i] to q_starts[i + 1] - 1. rows and keys are then upper
+     * bounds of the sequences' lengths. NULL: not packed. */
     const int *q_starts, *k_starts;
     int64_t q_starts_step, k_starts_step;
     int64_t q_tokens, k_tokens; /* rows of the tensors: rows and keys unless packed */

@@ -3,10 +3,11 @@
  * Attention forward of few rows, as in decoding: blocks split the keys (Dao et al., Flash-Decoding,
  * 2023).
  *
- * The rows of all query heads that share a key head form one tile, so keys and values are read
- * once. The visible keys are divided into runs. A block of four warps processes one run of one key
- * head; each warp streams every fourth tile of keys and values through its own ring in shared
- * memory and keeps sums, maxima and results of all rows. The block merges the results of its warps.
+ * The rows of all query heads that share a key head are packed into tiles of 16 or 32 rows. Each
+ * tile reads keys and values once. The visible keys are divided into runs. A block of four warps
+ * processes one run for one tile of rows; each warp streams every fourth tile of keys and values
+ * through its own ring in shared memory and keeps sums, maxima and results of the tile's rows. The
+ * block merges the results of its warps.
  * If there are several runs, a second kernel merges their results. Both merge in a fixed order.
  */
 // SPDX-License-Identifier: MIT

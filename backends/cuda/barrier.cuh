@@ -17,7 +17,9 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-/** Call after the last barrier_init(), before other threads or the copy engine use the barriers. */
+/** Makes initialised barriers visible to the cluster and the copy engine. The thread that called
+ * barrier_init() calls it after the last one; __syncthreads() or cluster_meet() must follow before
+ * other threads use the barriers. */
 __device__ __forceinline__ void barriers_ready()
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");

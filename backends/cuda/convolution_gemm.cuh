@@ -14,7 +14,8 @@
 namespace ts {
 
 /** A spatial dim. size and full are the sizes of the image that is read and of the image that is
- * written; the other fields are those of ts_window_axis. */
+ * written; by_count and by_taps divide by count and taps; the other fields are those of
+ * ts_window_axis. */
 struct conv_axis {
     int count, taps, move, base, shift, size, start, step, full;
     divisor by_count, by_taps;

@@ -50,7 +50,7 @@ template <class T, int VECS, int V> struct own_exps {
                     sum += e[j][k] = above(e[j][k]);
     }
     /** Sets top and sum to the row's. If no element of the thread is above -Inf, its exponentials
-     * are 0 or NaN, and its shift() is 1. */
+     * are 0 or NaN, and its shift() is 1, or NaN if no element of the row is above -Inf. */
     __device__ __forceinline__ void set_maximum_and_sum(float2 whole)
     {
         if (top == minus_infinity<A>())
