@@ -77,8 +77,10 @@ cudaError_t sum_pass(const norm_call &c, forward_parameters forward, part *parts
         pixel_sums<T, V, MODE><<<grid, block, 0, stream>>>(x, g, s, forward, parts);
     } else {
         dim3 grid((unsigned)(s.sets * s.channels), (unsigned)s.splits);
-        unit_sums<T, V, MODE><<<grid, THREADS, 0, stream>>>(
-            x, g, s, forward, split<uint32_t>(s.positions / V), parts);
+        with_numbers(s.samples * (s.positions / V), [&]<class I>() {
+            unit_sums<T, V, MODE, I><<<grid, THREADS, 0, stream>>>(
+                x, g, s, forward, split<I>(s.positions / V), parts);
+        });
     }
     return cudaPeekAtLastError();
 }

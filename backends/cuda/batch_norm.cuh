@@ -19,7 +19,8 @@ enum { THREADS = 256, UNROLL = 4,
        PROCESSORS = 132, /* multiprocessors of an H100; fixed, so that all GPUs get the same bits */
        BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
 
-/** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. */
+/** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. All threads'
+ * sums are converted to the shift of the split's first element. */
 struct alignas(16) part {
     double count, a, b, shift;
 };
@@ -79,9 +80,10 @@ struct shape {
  * op applied relu: where its result is 0, g counts as 0. */
 enum { RESULT, GRADIENT, CONSTANT, RELU = 4 };
 
-/** Sums of N channels over elements. RESULT: of d = x - shift and d^2, where shift is an element;
- * GRADIENT: of g and g d, where shift is the mean. RELU: the result before relu is
- * d slope + base. */
+/** A thread's sums of N channels over elements. RESULT: of d = x - shift and d^2, where shift is the
+ * thread's first element, so that an element far from the others costs the sums of one thread
+ * digits, not those of the split. GRADIENT: of g and g d, where shift is the mean. RELU: the result
+ * before relu is d slope + base. */
 template <class A, int N, int MODE> struct sums {
     A a[N] = {}, b[N] = {}, shift[N], slope[N], base[N];
 
@@ -95,16 +97,28 @@ template <class A, int N, int MODE> struct sums {
     }
     /** Adds the sums of a block's threads (x, y), 0 <= y < rows, a power of two; thread (x, 0)
      * writes that of channel k to to[k * pitch], unless to is null. The sums of threads may cancel,
-     * so they are added in double. columns: number of x; count: number of elements. */
-    __device__ __forceinline__ void put(part *to, int64_t pitch, int64_t count, int columns,
-                                        int rows, int x, int y) const
+     * so they are added in double. columns: number of x; count: number of elements; own: of this
+     * thread. */
+    __device__ __forceinline__ void put(part *to, int64_t pitch, int64_t count, int64_t own,
+                                        int columns, int rows, int x, int y) const
     {
         __shared__ double memory[2][N][THREADS];
         int at = y * columns + x;
+        double far[N] = {}; /* of this thread's shift from that of thread (x, 0) */
+        if constexpr (MODE == RESULT) {
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            memory[0][k][at] = a[k];
-            memory[1][k][at] = b[k];
+            for (int k = 0; k < N && y == 0; k++)
+                memory[0][k][at] = shift[k];
+            __syncthreads();
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                far[k] = own ? shift[k] - memory[0][k][x] : 0;
+            __syncthreads();
+        }
+#pragma unroll
+        for (int k = 0; k < N; k++) { /* sums of d + far and (d + far)^2 */
+            memory[0][k][at] = a[k] + own * far[k];
+            memory[1][k][at] = b[k] + far[k] * (2 * (double)a[k] + own * far[k]);
         }
         for (int half = rows / 2; half; half /= 2) {
             __syncthreads();
@@ -147,27 +161,26 @@ __device__ __forceinline__ void fetch(wide_t<T> (&x)[V], const T *p)
 
 /** Pass 1, contiguous: block (unit, split) writes the sums of its split to `parts` (units,
  * splits). */
-template <class T, int V, int MODE>
+template <class T, int V, int MODE, class I>
 __global__ void __launch_bounds__(THREADS)
     unit_sums(const T *__restrict__ x, const T *__restrict__ g, shape s, forward_parameters forward,
-              split<uint32_t> row, part *__restrict__ parts)
+              split<I> row, part *__restrict__ parts)
 {
     using A = wide_t<T>;
     int64_t unit = blockIdx.x, units = s.sets * s.channels;
-    uint32_t all = (uint32_t)(s.samples * (s.positions / V)),
-             each = (uint32_t)((all + s.splits - 1) / s.splits), from = min(blockIdx.y * each, all),
-             end = min(from + each, all);
-    auto place = [&](uint32_t i) {
-        uint32_t n = row.of(i);
+    I all = (I)(s.samples * (s.positions / V)), each = (I)((all + s.splits - 1) / s.splits),
+      from = min(blockIdx.y * each, all), end = min(from + each, all), first = from + threadIdx.x;
+    auto place = [&](I i) {
+        I n = row.of(i);
         return ((int64_t)n * units + unit) * s.positions + (int64_t)(i - n * row.d) * V;
     };
     sums<A, 1, MODE> sum;
     if (MODE != RESULT)
         forward.set(sum, 0, s, unit);
-    else if (from < end)
-        sum.shift[0] = widen(x[place(from)]);
+    else if (first < end)
+        sum.shift[0] = widen(x[place(first)]);
 #pragma unroll 4
-    for (uint32_t i = from + threadIdx.x; i < end; i += THREADS) {
+    for (I i = first; i < end; i += THREADS) {
         int64_t at = place(i);
         A xs[V], gs[V];
         fetch<T, V>(xs, x + at);
@@ -177,8 +190,9 @@ __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < V; k++)
             sum.add(0, xs[k], MODE != RESULT ? gs[k] : 0);
     }
-    sum.put(parts + unit * s.splits + blockIdx.y, 0, (int64_t)(end - from) * V, 1, THREADS, 0,
-            (int)threadIdx.x);
+    int64_t own = first < end ? (end - first + THREADS - 1) / THREADS : 0;
+    sum.put(parts + unit * s.splits + blockIdx.y, 0, (int64_t)(end - from) * V, own * V, 1, THREADS,
+            0, (int)threadIdx.x);
 }
 
 /** Pass 1, channels-last: block (vectors of channels of a set, split) of threads (columns, rows),
@@ -192,7 +206,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     int64_t blocks = (s.channels / V + blockDim.x - 1) / blockDim.x, set = blockIdx.x / blocks,
             c = ((int64_t)blockIdx.x % blocks * blockDim.x + threadIdx.x) * V,
             each = (s.positions + s.splits - 1) / s.splits,
-            from = min(blockIdx.y * each, s.positions), end = min(from + each, s.positions);
+            from = min(blockIdx.y * each, s.positions), end = min(from + each, s.positions),
+            row = from + threadIdx.y;
     sums<A, V, MODE> sum;
     if (c < s.channels) {
         const int64_t first = set * s.positions * s.channels + c, stop = first + end * s.channels,
@@ -201,10 +216,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
             for (int k = 0; k < V; k++)
                 forward.set(sum, k, s, set * s.channels + c + k);
-        else if (from < end)
-            fetch<T, V>(sum.shift, x + first + from * s.channels);
+        else if (row < end)
+            fetch<T, V>(sum.shift, x + first + row * s.channels);
 #pragma unroll(MODE & RELU ? 2 : 4)
-        for (int64_t at = first + (from + threadIdx.y) * s.channels; at < stop; at += step) {
+        for (int64_t at = first + row * s.channels; at < stop; at += step) {
             A xs[V], gs[V];
             fetch<T, V>(xs, x + at);
             if (MODE != RESULT)
@@ -215,8 +230,9 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
     part *to = parts + (set * s.channels + c) * s.splits + blockIdx.y;
-    sum.put(c < s.channels ? to : nullptr, s.splits, end - from, (int)blockDim.x, (int)blockDim.y,
-            (int)threadIdx.x, (int)threadIdx.y);
+    int64_t own = c < s.channels && row < end ? (end - row + blockDim.y - 1) / blockDim.y : 0;
+    sum.put(c < s.channels ? to : nullptr, s.splits, end - from, own, (int)blockDim.x,
+            (int)blockDim.y, (int)threadIdx.x, (int)threadIdx.y);
 }
 
 /** Sum over the lanes of a warp, in every lane. */

@@ -200,6 +200,31 @@ TS_TEST(rows_over_16_blocks_are_those_of_the_CPU)
     compare_softmax(device, TS_F32, 6, 36864);
 }
 
+/* -------------------------------------------------------------------------- batch norm ---- */
+
+/* A corner pixel 100 standard deviations from the mean, as padding leaves it. Sums of squares about
+ * that pixel lose the digits of the variance: their error is 20 times the bound. */
+TS_TEST(variances_of_channels_that_begin_far_from_their_mean_are_exact, .loop = 2)
+{
+    GPU(device);
+    TS_SCOPE;
+    enum { CHANNELS = 16 };
+    static const int64_t pixels[] = {0, 2, 3};
+    ts_manual_seed(3);
+    ts_tensor *x = ts_normal(TS_SIZES(4, CHANNELS, 64, 64), 0, 1, TS_F32);
+    OK(ts_fill_(ts_narrow(ts_narrow(ts_narrow(x, 0, 0, 1), 2, 0, 1), 3, 0, 1), 100));
+    ts_tensor *wide = ts_to(x, TS_F64), *want = ts_var_dims(wide, pixels, 3, 1, false);
+    if (_i)
+        x = ts_movedim(ts_contiguous(ts_movedim(x, 1, -1)), -1, 1);
+    ts_tensor *mean = ts_zero_(ts_empty_on(TS_SIZES(CHANNELS), TS_F32, device)),
+              *var = ts_zero_(ts_empty_on(TS_SIZES(CHANNELS), TS_F32, device));
+    OK(ts_batch_norm(ts_to_device(x, device), mean, var, TS_NONE, TS_NONE, true, 1, 1e-5));
+    double most;
+    ts_tensor *got = ts_to(ts_to_device(var, TS_DEVICE_CPU), TS_F64);
+    OK(ts_item(ts_max(ts_abs(ts_sub_scalar(ts_div(got, want), 1))), &most));
+    ck_assert_double_le(most, 1e-5);
+}
+
 /* ----------------------------------------------------------------------- sorts and sums ---- */
 
 enum { WORDS = 1 << 16 };
