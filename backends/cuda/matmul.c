@@ -430,7 +430,8 @@ static ts_status linear_backward_with(ts_frame *f, const ts_cuda_after *after)
     return TS_OK;
 }
 static ts_status linear_backward(ts_frame *f) { return linear_backward_with(f, NULL); }
-/** False also if the bias gradient would need a separate kernel or a second epilogue. */
+/** False also if the bias gradient would need a separate kernel or a second epilogue, or if a
+ * gradient that the calls do not read has no memory. */
 static bool linear_backward_takes(const ts_frame *f, const ts_cuda_after *after)
 {
     ts_tensor *to[3];
@@ -438,8 +439,8 @@ static bool linear_backward_takes(const ts_frame *f, const ts_cuda_after *after)
     if (after->of > 1 || ts_ndim(f->args[0].t) < 2 || (to[2] && (after->of || !to[1])) ||
         !takes_epilogue(f, after, true))
         return false;
-    for (int i = 0; i < 3; i++)
-        if (to[i] && !(ts_is_contiguous(to[i]) && is_even(to[i])))
+    for (int i = 0; i < 3; i++) /* a result that only these calls use has no memory */
+        if (to[i] && !(ts_kernel_data(to[i]) && ts_is_contiguous(to[i]) && is_even(to[i])))
             return false;
     if (!to[2])
         return true;

@@ -93,11 +93,17 @@ static ts_status group_run_members(void *state, int index, const ts_group_call *
     joined++;
     return TS_OK;
 }
+static bool with_epilogues;
+static int64_t epilogue_cost(void *state, const ts_group_call *calls, int count)
+{
+    (void)state;
+    return with_epilogues ? cuda->epilogue_cost(cuda->state, calls, count) : -1;
+}
 static const ts_backend mock = {
     .struct_size = sizeof mock, .abi_version = TS_BACKEND_ABI, .name = "FUSE", .install = install,
     .allocate = allocate, .free = release, .copy_in = copy, .copy_out = copy, .copy_within = copy,
     .group_takes = group_takes, .group_run = group_run,
-    .group_run_members = group_run_members};
+    .group_run_members = group_run_members, .epilogue_cost = epilogue_cost};
 
 /** Opens the test's device; false, with a reason, where there is no CUDA backend or no NVRTC. */
 static bool open_device(ts_device *device, const char **why)
@@ -235,6 +241,40 @@ TS_TEST(kernels_of_more_than_32_bits_of_elements_compile, FOLDER, .loop = 2)
     ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);
     OK(ts_compiled_call(c, &x, 1, &y, 1));
     ck_assert_int_eq(groups, 1);
+    ts_compiled_free(c);
+}
+
+/* ctx: how a function uses the gradient of the input beside that of the weight */
+enum { UNWANTED, RETURNED, DROPPED, ADDED };
+static ts_status add_gradient(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)n, (void)m;
+    int use = *(const int *)ctx;
+    ts_tensor *dx = TS_NONE, *dw;
+    TS_TRY(ts_linear_backward(in[0], in[1], in[2], use == UNWANTED ? NULL : &dx, &dw, NULL));
+    out[1] = use == RETURNED ? dx : TS_NONE;
+    return TS_STATUS_OF(out[0] = ts_add(dw, use == ADDED ? dx : in[3]));
+}
+
+/* The plan gives no memory to a gradient that is not used after the epilogue. */
+TS_TEST(gradients_without_memory_are_not_computed_beside_an_epilogue, .loop = 4)
+{
+    DEVICE(device);
+    TS_SCOPE;
+    with_epilogues = true;
+    ts_tensor *in[4], *out[2];
+    for (int i = 0; i < 4; i++)
+        OK(in[i] = ts_to_device(ts_ones(TS_SIZES(16, 16), TS_F32), device));
+    ts_compiled *c = ts_compile(add_gradient, &_i, NULL);
+    ck_assert_int_eq(ts_compiled_call(c, in, 4, out, 2), TS_ERR_DEVICE); /* there is no GPU */
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *stream = open_memstream(&text, &bytes);
+    OK(ts_explain(c, stream));
+    fclose(stream);
+    bool has = strstr(text, "product with an epilogue") != NULL;
+    ck_assert_msg(has == (_i == UNWANTED || _i == RETURNED), "%s", text);
+    free(text);
     ts_compiled_free(c);
 }
 
