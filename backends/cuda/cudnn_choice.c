@@ -243,12 +243,16 @@ ts_status ts_cuda_cudnn_run(ts_frame *f, ts_cuda_cudnn *a, const ts_cuda_conv_op
         return TS_OK;
     runs r = {.f = f, .operands = o, .own = own, .context = context,
               .stream = ts_cuda_stream(device, ts_kernel_stream(f))};
-    TS_TRY(ts_status_of_pointer(r.handle = handle_of(f)));
-    if (atomic_load_explicit(&a->choice, memory_order_acquire) == UNKNOWN) {
+    bool unknown = atomic_load_explicit(&a->choice, memory_order_acquire) == UNKNOWN;
+    if (unknown) {
         enum cudaStreamCaptureStatus capturing;
         TS_TRY(ts_cuda_check(cudaStreamIsCapturing(r.stream, &capturing), "%s", ts_op_name(f->op)));
         if (capturing != cudaStreamCaptureStatusNone)
             return TS_OK;
+    }
+    /* not before: a new handle allocates memory, which ends a capture */
+    TS_TRY(ts_status_of_pointer(r.handle = handle_of(f)));
+    if (unknown) {
         pthread_mutex_lock(&choosing);
         ts_status status = TS_OK;
         if (atomic_load(&a->choice) == UNKNOWN) {

@@ -261,6 +261,7 @@ TS_TEST(a_capture_measures_nothing)
     capturing = true;
     ck_assert(!run(&strided, TS_CUDA_CONV_Y));
     ck_assert_int_eq(all_runs() + own_runs, 0);
+    ck_assert_int_eq(fake->handles, 0); /* a capture forbids allocations */
     capturing = false;
     ck_assert(run(&strided, TS_CUDA_CONV_Y));
     int runs = all_runs();

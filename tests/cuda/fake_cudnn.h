@@ -19,6 +19,7 @@ typedef struct fake_cudnn {
     unsigned no_plan, fails; /* bit i: engine i has no plan; executions of engine i fail */
 
     /* set by the fake */
+    int handles;            /* number of calls of cudnnCreate(), which allocates memory */
     int live;               /* number of descriptors not destroyed */
     int runs[FAKE_ENGINES]; /* per engine: number of executions */
     int last;               /* engine of the last execution */
