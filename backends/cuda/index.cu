@@ -147,7 +147,8 @@ template <class T, class F>
 static ts_status add_grouped(ts_frame *f, const grouping &g, int64_t places, const T *x, T *out,
                              bool every, F &&fill_keys)
 {
-    return with_numbers(places > g.bound ? places : g.bound + 1, [&]<class I>() {
+    int64_t most = places > g.count ? places : g.count; /* an expanded x has fewer places */
+    return with_numbers(most > g.bound ? most : g.bound + 1, [&]<class I>() {
         ts_device where = ts_kernel_device(f);
         if (!ts_cuda_use(where.index))
             return ts_error_code();
