@@ -285,9 +285,9 @@ ts_status ts_cuda_capture_end(void *state, int device, ts_capture *c, int64_t *l
         status = ts_cuda_check(error, "cuda:%d: end of a capture", device);
     if (status == TS_OK && c->exec) {
         status = replace(c);
-    } else if (status == TS_OK) {
-        status = ts_cuda_check(cudaGraphInstantiate(&c->exec, graph, 0), "cuda:%d: a graph",
-                               device);
+    } else if (status == TS_OK &&
+               (status = ts_cuda_check(cudaGraphInstantiate(&c->exec, graph, 0),
+                                       "cuda:%d: a graph", device)) == TS_OK) {
         units kept = c->kept;
         free(c->order);
         c->order = NULL;
