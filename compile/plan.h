@@ -30,7 +30,8 @@ typedef struct maker {
     const uint64_t *numbers; /* numbers of the recording */
     int64_t max_groups;      /* 0: no limit; -1: no groups */
     bool by_rows;            /* groups may contain calls by rows */
-    uint32_t barrier;  /* recomputed calls join no step before this one (recompute.c) */
+    uint32_t barrier;  /* recomputed calls join no step before this one, neither a group nor a
+                          product (recompute.c) */
     uint32_t *member;  /* per node: index of its member in its step; 0 in steps without members */
 } maker;
 

@@ -111,6 +111,32 @@ TS_TEST(only_plans_that_need_much_memory_compute_values_again)
     FAILS(TS_ERR_VALUE, ts_compile(train, NULL, &opts));
 }
 
+/** g is read before and after the peak; it can be computed from y, which is kept in any case. */
+static ts_status around_a_peak(TRACED)
+{
+    TS_SCOPE;
+    ts_tensor *y = ts_matmul(in[0], in[0]), *g = ts_gelu(y), *product = ts_matmul(g, g);
+    ts_tensor *large = ts_matmul(in[1], product), *all = ts_matmul(ts_transpose(large, 0, 1), large);
+    return TS_STATUS_OF(out[0] = ts_keep(ts_matmul(ts_matmul(all, g), y)));
+}
+
+/* The call could also join the step of its product, before the peak. */
+TS_TEST(a_value_that_is_computed_again_is_in_no_epilogue_before_the_peak,
+        .setup = set_up_whole_groups, .teardown = tear_down_whole)
+{
+    TS_SCOPE;
+    ts_compiled *c = ts_compile(around_a_peak, NULL, TS_OPTS(ts_compile_opts, .recompute = 1));
+    ts_tensor *in[] = {there(3, TS_SIZES(32, 32)), there(4, TS_SIZES(128, 32))}, *got, *want;
+    OK(ts_compiled_call(c, in, 2, &got, 1));
+    OK(around_a_peak(NULL, in, 2, &want, 1));
+    ck_assert(same_there(got, want));
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    ck_assert_int_eq(stats.recomputed, 1);
+    ck_assert_int_lt(stats.peak, stats.kept_peak);
+    ck_assert(explains(c, "product with an epilogue"));
+    ts_compiled_free(c);
+}
+
 /** A value of in[1] that backward needs, but in[1] is written before. */
 static ts_status changed(TRACED)
 {
