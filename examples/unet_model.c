@@ -56,7 +56,7 @@ ts_module *unet_new(int64_t width, int64_t classes)
     bool ok = m != NULL;
     for (int l = 0; l < LEVELS && ok; l++) {
         int64_t n = width << l; // channels
-        char name[3][16];
+        char name[3][24]; // any int fits
         snprintf(name[0], sizeof *name, "encode%d", l);
         snprintf(name[1], sizeof *name, "up%d", l);
         snprintf(name[2], sizeof *name, "decode%d", l);

@@ -168,7 +168,7 @@ static ts_status read_header(header *h, const ts_span *file, int64_t *data)
     int64_t file_bytes = file->bytes;
     unsigned char start[12];
     char sizes[200];
-    int64_t numel, bytes;
+    int64_t numel, bytes = 0;
     if (file_bytes < 10)
         return BAD(h, "'%s': expected at least 10 bytes, got %lld", h->path, (long long)file_bytes);
     TS_TRY(ts_span_read(file, start, ts_min64(12, file_bytes), 0));

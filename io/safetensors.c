@@ -153,7 +153,7 @@ static ts_status check_offsets(parser *p, const char *name, const json_t *value,
 static ts_status check_description(parser *p, const char *name, const json_t *value, ts_st_entry *e)
 {
     char sizes[200];
-    int64_t numel, bytes;
+    int64_t numel, bytes = 0;
     const json_t *dtype = json_object_get(value, "dtype"), *shape = json_object_get(value, "shape"),
                  *offsets = json_object_get(value, "data_offsets");
     if (json_object_size(value) != 3 || !dtype || !shape || !offsets)
