@@ -276,9 +276,9 @@ __global__ void __launch_bounds__(THREADS)
         v = given_var.at<A>(at, 0);
     } else {
         const part *from = parts + unit * s.splits;
-        /* double: the mean of equal elements is exact. A split has the mean shift + a / count and
-         * squared deviations from it of b - a^2 / count */
-        double count = 0, sum = 0, squares = 0;
+        /* A split has the mean shift + a / count and squared deviations from it of
+         * b - a^2 / count */
+        double count = 0, sum = 0, squares = 0, apart = 0;
 #pragma unroll 4
         for (int64_t i = lane; i < n; i += 32) {
             part p = from[i];
@@ -293,9 +293,13 @@ __global__ void __launch_bounds__(THREADS)
             double by = p.count > 0 ? p.a / p.count : 0, d = p.shift + by - whole,
                    own = p.b - p.a * by;
             squares += (own < 0 ? 0 : own) + p.count * d * d;
+            apart += p.count * d;
         }
-        m = (A)whole;
-        v = (A)(warp_sum(squares) / count);
+        /* makes the mean of equal f64 elements exact: the products with counts were rounded */
+        apart = warp_sum(apart) / count;
+        m = (A)(isfinite(apart) ? whole + apart : whole);
+        double spread = warp_sum(squares) / count - apart * apart;
+        v = (A)(spread < 0 ? 0 : spread);
     }
     if (lane == 0) {
         mean.put(at, m);
