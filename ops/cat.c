@@ -55,7 +55,9 @@ ts_status ts_infer_cat(ts_frame *f)
     f->plan->compute = dtype;
     f->plan->dim = dim;
     ts_plan_result(f->plan, 0, sizes, like->ndim, dtype, like->storage->device);
-    bool last = like->ndim >= 3; /* channels-last if all members are, as in PyTorch */
+    /* channels-last if all members are, as in PyTorch, which does so for 4 and 5 dims only: results
+     * of convolutions over one dim are channels-last here */
+    bool last = like->ndim >= 3;
     for (uint32_t i = 0; i < v->count && last; i++)
         last = skipped(v->list[i]) || ts_is_channels_last(v->list[i]);
     if (last)
