@@ -168,7 +168,8 @@ static ts_status allocate_results(const ts_run *r)
     return TS_OK;
 }
 
-/** Captures a whole plan. On failure the plan is marked REFUSED and false returned. */
+/** Captures a whole plan. On failure the plan is marked REFUSED, or SEEN if values need other
+ *  places, and false returned. */
 static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
 {
     uint32_t step = 0;
@@ -180,6 +181,11 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     ts_status status = capture_steps(r, k, true, &step);
     if (status == TS_OK && !remember(k, r, l))
         status = ts_error_memory("a graph", 0);
+    if (status != TS_OK && !ts_captured_has_places(k, r->exec)) {
+        ts_captured_release(k);
+        atomic_store(&k->stage, SEEN); /* the next run measures and places anew */
+        return false;
+    }
     if (status != TS_OK) {
         ts_captured_refuse_step(k, r, l, step, ts_error_message());
         return false;

@@ -66,6 +66,9 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
  *  except those inside a group that has a kernel. The plan must have run, because a group gets its
  *  kernel in a run. False if out of memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
+/** False if a group was refused after ts_captured_place(), so that values inside it need memory,
+ *  but have no place. */
+bool ts_captured_has_places(const ts_captured *k, const ts_exec *e);
 /** Sets *part to the profile's row of a step and the step's work (FLOPs, bytes). Only while a
  *  profile records. Error: TS_ERR_MEMORY. */
 ts_status ts_group_profile(const ts_run *r, const ts_step *s, ts_graph_part *part);

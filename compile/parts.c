@@ -99,6 +99,7 @@ bool ts_captured_place(ts_captured *k, const ts_exec *e)
     if (!ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)))
         return false;
     int64_t *places = k->places.data;
+    k->planned = 0;
     for (uint32_t i = 0; i < e->nstorages; i++)
         places[i] = TS_PLACE_NONE;
     place_apart(k, e);
@@ -107,6 +108,16 @@ bool ts_captured_place(ts_captured *k, const ts_exec *e)
             is_placed(k, e, &e->storages[i]))
             places[i] = TS_PLACE_WANTED;
     return ts_exec_place(e, places, k->planned, &k->planned);
+}
+
+bool ts_captured_has_places(const ts_captured *k, const ts_exec *e)
+{
+    const int64_t *places = k->places.data;
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if (e->storages[i].first != UINT32_MAX && places[i] < 0 &&
+            is_placed(k, e, &e->storages[i]))
+            return false;
+    return true;
 }
 
 /** Whether a step may move before all steps that are not BEFORE (or after all that are not AFTER):

@@ -28,11 +28,16 @@ static void leave_in_arena(void *foreign, void *data, int64_t bytes)
     (void)foreign, (void)data, (void)bytes;
 }
 
-/** A storage for promised storage i, which had no reference left at the end of the recording. */
+/** A storage for promised storage i, which had no reference left at the end of the recording.
+ *  During a capture it must have a place in the graph's arena. */
 static ts_storage *new_storage(const ts_run *r, uint32_t i)
 {
     const ts_plan_storage *s = &r->exec->storages[i];
     bool placed = r->arena && r->places[i] >= 0;
+    if (!placed && r->workspace && r->workspace->base) {
+        ts_error_set(TS_ERR_STATE, "a group was refused after its capture was planned");
+        return NULL;
+    }
     ts_storage *made = ts_storage_new(r->thread, s->device, placed ? 0 : s->bytes);
     if (made && placed) {
         made->bytes = s->bytes;

@@ -80,10 +80,10 @@ struct shape {
  * op applied relu: where its result is 0, g counts as 0. */
 enum { RESULT, GRADIENT, CONSTANT, RELU = 4 };
 
-/** A thread's sums of N channels over elements. RESULT: of d = x - shift and d^2, where shift is the
- * thread's first element, so that an element far from the others costs the sums of one thread
- * digits, not those of the split. GRADIENT: of g and g d, where shift is the mean. RELU: the result
- * before relu is d slope + base. */
+/** A thread's sums of N channels. RESULT: of d = x - shift and d^2, where shift is the thread's
+ * first element; with the split's first element for all threads, one far from the mean would cost
+ * all sums their digits. GRADIENT: of g and g d, where shift is the mean. RELU: the result before
+ * relu is d slope + base. */
 template <class A, int N, int MODE> struct sums {
     A a[N] = {}, b[N] = {}, shift[N], slope[N], base[N];
 

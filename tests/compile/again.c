@@ -116,7 +116,8 @@ static ts_status around_a_peak(TRACED)
 {
     TS_SCOPE;
     ts_tensor *y = ts_matmul(in[0], in[0]), *g = ts_gelu(y), *product = ts_matmul(g, g);
-    ts_tensor *large = ts_matmul(in[1], product), *all = ts_matmul(ts_transpose(large, 0, 1), large);
+    ts_tensor *large = ts_matmul(in[1], product),
+              *all = ts_matmul(ts_transpose(large, 0, 1), large);
     return TS_STATUS_OF(out[0] = ts_keep(ts_matmul(ts_matmul(all, g), y)));
 }
 
