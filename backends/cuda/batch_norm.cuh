@@ -156,7 +156,12 @@ struct forward_parameters {
 template <class T, int V>
 __device__ __forceinline__ void fetch(wide_t<T> (&x)[V], const T *p)
 {
-    unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(p), x);
+    if constexpr (V == vec16<T>) { /* the compiler splits the load of a vec into narrower ones */
+        uint4 word = __ldg(reinterpret_cast<const uint4 *>(p));
+        unpack<T, V>(from_word<vec<T, V>>(word), x);
+    } else {
+        x[0] = widen(*p);
+    }
 }
 
 /** Pass 1, contiguous: block (unit, split) writes the sums of its split to `parts` (units,
