@@ -153,17 +153,6 @@ struct forward_parameters {
     }
 };
 
-template <class T, int V>
-__device__ __forceinline__ void fetch(wide_t<T> (&x)[V], const T *p)
-{
-    if constexpr (V == vec16<T>) { /* the compiler splits the load of a vec into narrower ones */
-        uint4 word = __ldg(reinterpret_cast<const uint4 *>(p));
-        unpack<T, V>(from_word<vec<T, V>>(word), x);
-    } else {
-        x[0] = widen(*p);
-    }
-}
-
 /** Pass 1, contiguous: block (unit, split) writes the sums of its split to `parts` (units,
  * splits). */
 template <class T, int V, int MODE, class I>
@@ -188,9 +177,9 @@ __global__ void __launch_bounds__(THREADS)
     for (I i = first; i < end; i += THREADS) {
         int64_t at = place(i);
         A xs[V], gs[V];
-        fetch<T, V>(xs, x + at);
+        load_wide<T, V>(xs, x + at);
         if (MODE != RESULT)
-            fetch<T, V>(gs, g + at);
+            load_wide<T, V>(gs, g + at);
 #pragma unroll
         for (int k = 0; k < V; k++)
             sum.add(0, xs[k], MODE != RESULT ? gs[k] : 0);
@@ -222,13 +211,13 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
             for (int k = 0; k < V; k++)
                 forward.set(sum, k, s, set * s.channels + c + k);
         else if (row < end)
-            fetch<T, V>(sum.shift, x + first + row * s.channels);
+            load_wide<T, V>(sum.shift, x + first + row * s.channels);
 #pragma unroll(MODE & RELU ? 2 : 4)
         for (int64_t at = first + row * s.channels; at < stop; at += step) {
             A xs[V], gs[V];
-            fetch<T, V>(xs, x + at);
+            load_wide<T, V>(xs, x + at);
             if (MODE != RESULT)
-                fetch<T, V>(gs, g + at);
+                load_wide<T, V>(gs, g + at);
 #pragma unroll
             for (int k = 0; k < V; k++)
                 sum.add(k, xs[k], MODE != RESULT ? gs[k] : 0);
@@ -410,9 +399,9 @@ template <class T, int V, int MODE> struct operands {
     __device__ __forceinline__ operands(const T *xs, const T *gs, int64_t at)
     {
         if (MODE != CONSTANT)
-            fetch<T, V>(x, xs + at);
+            load_wide<T, V>(x, xs + at);
         if (MODE != RESULT)
-            fetch<T, V>(g, gs + at);
+            load_wide<T, V>(g, gs + at);
     }
     template <int N>
     __device__ __forceinline__ void apply(const formula<wide_t<T>, N, MODE> &f, T *y) const

@@ -43,6 +43,20 @@ template <class T> bool in_vectors(int64_t n, std::initializer_list<const void *
     return bits % 16 == 0;
 }
 
+/** Loads one element, or vec16<T> elements at a multiple of 16 bytes, as wide numbers. The compiler
+ * would split the load of a vec into one per element; __ldg() is one access. No thread may write
+ * the elements during the kernel. */
+template <class T, int V> __device__ __forceinline__ void load_wide(wide_t<T> (&x)[V], const T *p)
+{
+    static_assert(V == 1 || V == vec16<T>, "an access of 16 bytes");
+    if constexpr (V == vec16<T>) {
+        uint4 word = __ldg(reinterpret_cast<const uint4 *>(p));
+        unpack<T, V>(from_word<vec<T, V>>(word), x);
+    } else {
+        x[0] = widen(*p);
+    }
+}
+
 } // namespace ts
 
 #endif

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(THREADS)
             for (int l = 0; l < wr.count; l++) {
                 int64_t o = first + (int64_t)(row + l) * p.channels;
                 A gs[V];
-                unpack<T, V>(*reinterpret_cast<const vec<T, V> *>(g + o), gs);
+                load_wide<T, V>(gs, g + o);
 #pragma unroll
                 for (int v = 0; v < V; v++)
                     sum[v] += at[o + v] == place ? gs[v] : (A)0;
