@@ -141,5 +141,5 @@ ts_status ts_cuda_product_run(const ts_group_call *calls, int count)
         return ts_error_set(TS_ERR_UNSUPPORTED,
                             "%s: its tensors are not aligned or dense enough for an epilogue",
                             ts_op_name(calls[0].frame->op));
-    return product->run(calls[0].frame, &after);
+    return product->run(calls[0].frame, count > 1 ? &after : NULL);
 }
