@@ -9,6 +9,7 @@
  * outside the run.
  */
 // SPDX-License-Identifier: MIT
+#include "compile/emit.h"
 #include "compile/compile.h"
 #include "compile/replay.h"
 #include "dispatch/entries.h"
@@ -518,6 +519,7 @@ void ts_lazy_end(ts_lazy *l)
 ts_status ts_compile_install(void)
 {
     ts_compiled_from_environment();
+    ts_emit_from_environment();
     ts_arenas_from_environment();
     ts_above.resolve = resolve;
     ts_above.unrepeatable = ts_notes_unrepeatable;

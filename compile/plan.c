@@ -8,6 +8,7 @@
  * calls on one tile before the next tile.
  */
 // SPDX-License-Identifier: MIT
+#include "compile/emit.h"
 #include "compile/plan.h"
 #include "compile/replay.h"
 #include "ops/ops.h"
@@ -426,7 +427,8 @@ static bool allocate(ts_exec *e, maker *m, const ts_array *storages)
     e->nstorages = storages->count;
     bool ok = e->storages && (e->steps = take(n * sizeof *e->steps)) &&
               (e->kernels = take(n * sizeof *e->kernels)) &&
-              (e->tiles = take(n * sizeof *e->tiles)) && (e->order = take(n * sizeof *e->order)) &&
+              (e->tiles = take(n * sizeof *e->tiles)) &&
+              (e->code = take(n * sizeof *e->code)) && (e->order = take(n * sizeof *e->order)) &&
               (e->opens = take(e->nstorages * sizeof *e->opens)) &&
               (e->closes = take(e->nstorages * sizeof *e->closes)) &&
               (e->places = take(e->nstorages * sizeof *e->places)) &&
@@ -535,6 +537,9 @@ void ts_exec_free(ts_exec *e)
     for (uint32_t k = 0; e->tiles && k < n; k++)
         ts_tiles_free(atomic_load(&e->tiles[k]));
     give(e->tiles, n * sizeof *e->tiles);
+    for (uint32_t k = 0; e->code && k < n; k++)
+        ts_emitted_free(atomic_load(&e->code[k]));
+    give(e->code, n * sizeof *e->code);
     give(e->order, n * sizeof *e->order);
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);

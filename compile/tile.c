@@ -7,7 +7,7 @@
  * that only the group uses is stored in a buffer of one tile.
  */
 // SPDX-License-Identifier: MIT
-#include "compile/compile.h"
+#include "compile/emit.h"
 #include "core/float_env.h"
 #include "core/parallel.h"
 #include "dispatch/entries.h"
@@ -16,35 +16,9 @@
 
 enum { TILE_BYTES = 32768,               /* of the values of a tile */
        TILE_LEAST = 512, TILE_MOST = 8192, /* elements of a tile */
+       CODE_TILE = 16384,                /* elements of a tile if all calls are machine code */
        WORK = 16384,                     /* elements times calls that are worth another thread */
        KEPT_BUFFERS = 8192 /* bytes of buffers up to which they are on the stack */ };
-
-/** A value of a group. */
-typedef struct tile_value {
-    ts_tensor t;               /* header of one tile of it */
-    char *base;                /* address of its memory; NULL: it has a buffer */
-    int64_t step[TS_MAX_DIMS]; /* strides in bytes along the space's dims; 0: broadcast */
-    int shift;                 /* dim d of the value is dim d + shift of the space; gather() stores
-                                  a flag here until lay_out() runs */
-    uint32_t number;           /* index in the graph */
-    int32_t buffer;            /* number of its buffer; -1: none */
-    int64_t whole[TS_MAX_DIMS]; /* its sizes; t has those of a tile */
-} tile_value;
-
-/** A call of a group, planned for one tile. */
-typedef struct tile_call {
-    ts_frame f;
-    ts_plan plan;
-    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
-    ts_kernel kernel;
-    ts_iter space;  /* plan.iter as the shape rule made it */
-    bool tried;     /* the kernel has run once since the call was planned */
-    bool numbers;   /* some argument is a number that changes from run to run */
-    bool rewrites;  /* the kernel changes plan.iter, which is restored before each tile */
-    uint8_t operands; /* of plan.iter; 0 for a call by rows */
-    uint16_t operand[TS_MAX_OPERANDS]; /* index of its value + 1; 0: a number */
-    uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* index of the value + 1; 0: none */
-} tile_call;
 
 /** A worker's own values and calls. */
 typedef struct worker {
@@ -73,6 +47,8 @@ typedef struct ts_tiles {
     _Atomic int workers, failed; /* workers that have begun; 1 if one failed */
     int64_t grain;      /* fewest tiles for a worker */
     worker only;        /* the worker of an undivided run; it uses `values` and `calls` */
+    const ts_emitted *code; /* machine code of some or all calls; NULL: none */
+    const uint64_t *numbers; /* that the code uses in this run */
     size_t bytes;       /* of this state with its values and calls */
 } tiles;
 
@@ -98,23 +74,41 @@ static uint16_t value_of(tiles *w, ts_id id)
     return (uint16_t)(i + 1);
 }
 
+/** The last call of the part of the code that call c is in; without code, c. *needs receives
+ *  whether value `index` of that call needs memory: a part keeps some values in registers. */
+static uint32_t end_of_part(const tiles *w, uint32_t c, uint16_t index, bool *needs)
+{
+    *needs = true;
+    for (uint32_t k = 0; w->code && k < w->code->nparts; k++) {
+        const ts_emitted_part *p = &w->code->parts[k];
+        if (c < p->first || c >= p->end)
+            continue;
+        *needs = false;
+        for (int i = 0; i < p->noperands; i++)
+            *needs |= p->operands[i].value + 1 == index;
+        return p->end - 1;
+    }
+    return c;
+}
+
 /** Assigns buffers to values without memory. A buffer is reused after the last call that reads its
- *  value. */
+ *  value, and not within a part of the code, whose elements may have other sizes. */
 static void assign_buffers(tiles *w)
 {
     uint32_t last[TS_GROUP_TENSORS * 64 + 1] = {0};
-    bool busy[TS_MAX_RETS * 64] = {false};
+    bool busy[TS_MAX_RETS * 64] = {false}, needs;
     for (uint32_t c = 0; c < w->ncalls; c++) {
         for (int i = 0; i < w->calls[c].f.nrets; i++)
-            last[w->calls[c].ret[i]] = c;
+            last[w->calls[c].ret[i]] = end_of_part(w, c, 0, &needs);
         for (int i = 0; i < w->calls[c].f.nargs; i++)
-            last[w->calls[c].arg[i]] = c;
+            last[w->calls[c].arg[i]] = end_of_part(w, c, 0, &needs);
     }
     for (uint32_t c = 0; c < w->ncalls; c++) {
         const tile_call *call = &w->calls[c];
         for (int i = 0; i < call->f.nrets; i++) {
             tile_value *made = call->ret[i] ? &w->values[call->ret[i] - 1] : NULL;
-            if (!made || made->base || made->buffer >= 0)
+            end_of_part(w, c, call->ret[i], &needs);
+            if (!made || made->base || made->buffer >= 0 || !needs)
                 continue;
             int b = 0;
             while (busy[b])
@@ -123,11 +117,9 @@ static void assign_buffers(tiles *w)
             made->buffer = b;
             w->nbuffers = (uint32_t)b + 1 > w->nbuffers ? (uint32_t)b + 1 : w->nbuffers;
         }
-        for (int i = -call->f.nrets; i < call->f.nargs; i++) {
-            uint16_t k = i < 0 ? call->ret[-i - 1] : call->arg[i];
-            if (k && w->values[k - 1].buffer >= 0 && last[k] == c)
+        for (uint32_t k = 1; k <= w->nvalues; k++)
+            if (w->values[k - 1].buffer >= 0 && last[k] == c)
                 busy[w->values[k - 1].buffer] = false;
-        }
     }
 }
 
@@ -169,6 +161,9 @@ static void lay_out(tiles *w)
     }
 }
 
+/** True if all calls run as machine code, which needs neither plans nor buffers. */
+static bool is_code(const tiles *w) { return w->code && w->code->whole; }
+
 /** Chooses the split dim and the size of tiles, so that a tile's values fit the first-level cache
  *  and rows stay whole. */
 static void cut(tiles *w)
@@ -179,6 +174,8 @@ static void cut(tiles *w)
         item = ts_max64(item, ts_dtype_sizes[w->values[i].t.dtype]);
     }
     n = ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
+    if (is_code(w))
+        n = CODE_TILE;
     w->split = w->ndim - w->step->rows;
     for (int d = w->split; d < w->ndim; d++)
         inner *= w->sizes[d];
@@ -308,16 +305,27 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
     for (uint32_t i = 0; i < w->nvalues; i++) {
         tile_value *v = &own->values[i];
         if (!v->base) {
-            v->t.data = own->buffers + v->buffer * w->buffer;
+            v->t.data = v->buffer < 0 ? NULL : own->buffers + v->buffer * w->buffer;
             continue;
         }
         v->t.data = v->base + (w->ndim ? at * v->step[w->split] : 0);
         for (int d = 0; d < w->split; d++)
             v->t.data += index[d] * v->step[d];
     }
-    if (length != own->length && !prepare(w, own, length))
+    if (!is_code(w) && length != own->length && !prepare(w, own, length))
         return false;
-    for (uint32_t k = 0; k < w->ncalls; k++) {
+    const ts_emitted_part *part = w->code ? w->code->parts : NULL;
+    for (uint32_t k = 0, parts = 0; k < w->ncalls; k++) {
+        if (part && parts < w->code->nparts && part->first == k) {
+            int64_t sizes[TS_MAX_DIMS];
+            memcpy(sizes, w->sizes, sizeof sizes);
+            sizes[w->split] = length;
+            ts_emit_run(part, own->values, sizes, w->split, w->ndim, w->numbers);
+            k = part->end - 1;
+            part++;
+            parts++;
+            continue;
+        }
         tile_call *c = &own->calls[k];
         ts_iter *it = &c->plan.iter;
         if (c->rewrites)
@@ -355,8 +363,9 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
     own.calls = (tile_call *)(own.values + w->nvalues);
     own.buffers = (char *)(((uintptr_t)(own.calls + w->ncalls) + 63) & ~(uintptr_t)63);
     memcpy(own.values, w->values, w->nvalues * sizeof *own.values);
-    memcpy(own.calls, w->calls, w->ncalls * sizeof *own.calls);
-    for (uint32_t k = 0; k < w->ncalls; k++)
+    if (!is_code(w))
+        memcpy(own.calls, w->calls, w->ncalls * sizeof *own.calls);
+    for (uint32_t k = 0; k < w->ncalls && !is_code(w); k++)
         own.calls[k].f.thread = ts_thread_self();
     for (int64_t i = begin; i < end; i++)
         if (!run_tile(w, &own, i)) {
@@ -379,6 +388,21 @@ static tiles *allocate(const ts_run *r, const ts_step *s, size_t values)
     return w;
 }
 
+/** The code of the group's calls, which are planned. */
+static const ts_emitted *code_of(const tiles *w)
+{
+    return ts_emit_code(&(ts_emit_group){w->run, w->step, w->values, w->calls, w->nvalues,
+                                         w->ncalls, w->ndim, w->sizes});
+}
+
+/** Finds or makes machine code of the group. The calls are planned for the whole space. */
+static void emit(tiles *w)
+{
+    if (ts_emit_on() && prepare(w, &w->only, w->ndim ? w->sizes[0] : 1))
+        w->code = code_of(w);
+    w->only.length = 0;
+}
+
 /** Makes the state of a group for a run; NULL with an error. */
 static tiles *make(const ts_run *r, const ts_step *s)
 {
@@ -392,10 +416,11 @@ static tiles *make(const ts_run *r, const ts_step *s)
         w->ncalls = most->ncalls;
         memcpy(w->values, most->values, w->nvalues * sizeof *w->values);
         memcpy(w->calls, most->calls, w->ncalls * sizeof *w->calls);
-        assign_buffers(w);
-        lay_out(w);
-        cut(w);
         w->only = (worker){.values = w->values, .calls = w->calls};
+        lay_out(w);
+        emit(w);
+        assign_buffers(w);
+        cut(w);
         w->grain = WORK / (w->ncalls * ts_max64(s->numel / (w->outer * w->along), 1)) + 1;
     }
     ts_tiles_free(most);
@@ -429,7 +454,7 @@ static tiles *renew(const ts_run *r, const ts_step *s)
             fits = plan_call(&w->only, c);
         }
     }
-    if (fits)
+    if (fits && (!w->code || code_of(w) == w->code))
         return w;
     ts_tiles_free(w);
     return NULL;
@@ -482,9 +507,13 @@ static bool run_divided(tiles *w)
 ts_status ts_tile_run(const ts_run *r, const ts_step *s)
 {
     TS_PLAIN_FLOATS;
+    uint64_t numbers[TS_EMIT_NUMBERS];
     tiles *w = renew(r, s);
     if (!w && !(w = make(r, s)))
         return ts_error_code();
+    if (w->code)
+        ts_emit_numbers(w->code, w->calls, numbers);
+    w->numbers = numbers;
     w->nworkers = (int)ts_min64(ts_num_threads(),
                                 ts_max64(w->outer * w->along / w->grain, 1));
     if (w->nworkers > 1 ? run_divided(w) : run_alone(w))

@@ -5,6 +5,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
+#include "dispatch/recipe.h"
 #include "dispatch/store.h"
 #include "include/tessera/check.h"
 
@@ -453,6 +454,21 @@ ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel, const
 {
     const ts_kernel_opts opts = {.size = sizeof opts, .schema = schema};
     return ts_register_kernel_ex(op, key, kernel, &opts, out);
+}
+
+/** Recipes of CPU kernels, by op. */
+static const ts_recipe *recipe_of[TS_MAX_OPS];
+
+void ts_register_recipes(const ts_recipe *recipes, int count)
+{
+    for (int i = 0; i < count; i++)
+        recipe_of[recipes[i].op] = &recipes[i];
+}
+
+const ts_recipe *ts_kernel_recipe(const ts_op_table *t)
+{
+    const ts_recipe *r = recipe_of[t->op];
+    return r && r->kernel == t->impl[TS_KEY_CPU] ? r : NULL;
 }
 
 ts_status ts_register_kernels(ts_key key, const ts_kernel_def *defs, int count, const char *site)

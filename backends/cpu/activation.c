@@ -114,6 +114,17 @@ static ts_status gelu_backward_kernel(ts_frame *f)
     return ts_cpu_pointwise(f, loops[f->args[2].i != 0], NULL, 6);
 }
 
+/* --------------------------------------------------------------------------- recipes ---- */
+
+#define REAL_RECIPE(name, text) TS_RECIPE(name, TS_TEXTS(text))
+TS_CPU_RECIPES(activation,
+    TS_RECIPE(relu, TS_TEXTS("0 a max"), .i32 = "a #0 imax"),
+    REAL_RECIPE(threshold_backward, "b n2 le 0 a sel"),
+    REAL_RECIPE(leaky_relu, "a 0 gt a a n1 mul sel"),
+    REAL_RECIPE(leaky_relu_backward, "b 0 gt a a n2 mul sel"),
+    REAL_RECIPE(sigmoid_backward, "a 1 b sub mul b mul"),
+    REAL_RECIPE(tanh_backward, "a 1 b b mul sub mul"))
+
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
 
 TS_CPU_FAMILY(activation,

@@ -263,6 +263,12 @@ static ts_status copy(ts_frame *f)
     return TS_OK;
 }
 
+TS_CPU_RECIPES(copy,
+    {.op = TS_OP_to, .kernel = copy, .variant = VEC_ISA, .casts = true, TS_TEXTS("a"), .i32 = "a",
+     .boolean = "a"},
+    {.op = TS_OP_copy, .kernel = copy, .variant = VEC_ISA, .casts = true, TS_TEXTS("a"),
+     .i32 = "a", .boolean = "a"})
+
 TS_CPU_FAMILY(copy,
     {TS_OP_copy, copy, {0, 1}},
     {TS_OP_to, copy, {0, 1}},

@@ -106,6 +106,10 @@ static ts_status eye(ts_frame *f)
 
 #define COUNTABLE (TS_DT_FLOATS | TS_DT(TS_I64) | TS_DT(TS_I32) | TS_DT(TS_U8))
 
+TS_CPU_RECIPES(factory,
+    {.op = TS_OP_full, .kernel = full, .variant = VEC_ISA, .moves = true, TS_TEXTS("a"),
+     .i32 = "a", .boolean = "a"})
+
 TS_CPU_FAMILY(factory,
     {TS_OP_arange, arange, {COUNTABLE, 0}},
     {TS_OP_linspace, linspace, {TS_DT_FLOATS, 0}},

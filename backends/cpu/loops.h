@@ -11,7 +11,7 @@
 #ifndef TS_BACKENDS_CPU_LOOPS_H
 #define TS_BACKENDS_CPU_LOOPS_H
 
-#include "dispatch/op.h"
+#include "dispatch/recipe.h"
 
 /**
  * Computes n elements of one run.
@@ -54,6 +54,24 @@ typedef struct ts_cpu_family {
     static const ts_kernel_def family_defs[] = {__VA_ARGS__};          \
     extern const ts_cpu_family TS_V(ts_cpu_##name)[1];                 \
     const ts_cpu_family TS_V(ts_cpu_##name)[1] = {{family_defs, TS_COUNTOF(family_defs)}};
+
+/** Recipes of a family; used by backend.c. */
+typedef struct ts_cpu_recipes {
+    const ts_recipe *recipes;
+    int count;
+} ts_cpu_recipes;
+/** Before the last lines of a kernel file: TS_CPU_RECIPES(unary, TS_RECIPE(neg,
+ *  TS_TEXTS("a neg")), ...) */
+#define TS_CPU_RECIPES(name, ...)                                                 \
+    static const ts_recipe family_recipes[] = {__VA_ARGS__};                      \
+    extern const ts_cpu_recipes TS_V(ts_cpu_recipes_of_##name)[1];                \
+    const ts_cpu_recipes TS_V(ts_cpu_recipes_of_##name)[1] = {                    \
+        {family_recipes, TS_COUNTOF(family_recipes)}};
+/** The recipe of an op whose kernel is op_kernel. */
+#define TS_RECIPE(name, ...) \
+    {.op = TS_OP_##name, .kernel = name##_kernel, .variant = VEC_ISA, __VA_ARGS__}
+/** The same text for f32 and f64. */
+#define TS_TEXTS(text) .f32 = text, .f64 = text
 
 #ifdef TS_VARIANT /* the templates are for kernel files */
 #include "backends/cpu/vec.h"

@@ -344,16 +344,85 @@ static double inner(const ts_frame *f, double bound, double to)
     return f->plan->compute == TS_F64 ? nextafter(bound, to) : nextafterf((float)bound, (float)to);
 }
 
-static ts_status clamp_backward_kernel(ts_frame *f)
+/** The bounds of clamp_backward, as inclusive ones. */
+static bounds inner_bounds(const ts_frame *f)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(inside)};
     bounds b = bounds_of(f, 2);
     if (f->args[4].i && f->args[2].tag != TS_TAG_NONE)
         b.low = inner(f, b.low, INFINITY);
     if (f->args[4].i && f->args[3].tag != TS_TAG_NONE)
         b.high = inner(f, b.high, -INFINITY);
+    return b;
+}
+
+static ts_status clamp_backward_kernel(ts_frame *f)
+{
+    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(inside)};
+    bounds b = inner_bounds(f);
     return ts_cpu_pointwise(f, loops, &b, 2);
 }
+
+/* --------------------------------------------------------------------------- recipes ---- */
+
+static const char *pow_recipe(const ts_frame *f, double *numbers)
+{
+    static const struct {
+        double exponent;
+        const char *text;
+    } special[] = {{1, "a"},          {2, "a a mul"},     {3, "a a mul a mul"},
+                   {0.5, "a sqrt"}, {-1, "1 a div"},    {-0.5, "1 a sqrt div"}};
+    for (int i = 0; i < TS_COUNTOF(special); i++)
+        if (f->args[1].tag != TS_TAG_TENSOR && ts_dtype_is_float(f->plan->compute) &&
+            numbers[1] == special[i].exponent)
+            return special[i].text;
+    return NULL;
+}
+
+#define LERP(w) \
+    "b a sub =e " w " abs 0.5 lt a " w " e mul add b e 1 " w " sub mul sub sel"
+static const char *lerp_recipe(const ts_frame *f, double *numbers)
+{
+    (void)numbers;
+    if (!ts_dtype_is_float(f->plan->compute))
+        return NULL;
+    return f->args[2].tag == TS_TAG_TENSOR ? LERP("c") : LERP("n2");
+}
+
+/** numbers[1], numbers[2]: the bounds. */
+static const char *clamp_recipe(const ts_frame *f, double *numbers)
+{
+    bounds b = bounds_of(f, 1);
+    numbers[1] = b.low;
+    numbers[2] = b.high;
+    return ts_dtype_is_float(f->plan->compute)
+               ? "a n1 max =e a a ne a e sel =e e n2 min =g e e ne e g sel"
+               : NULL;
+}
+
+static const char *clamp_backward_recipe(const ts_frame *f, double *numbers)
+{
+    bounds b = inner_bounds(f);
+    numbers[2] = b.low;
+    numbers[3] = b.high;
+    return "b n2 ge b n3 le and a 0 sel";
+}
+
+#define SAME_ORDER(name, word) \
+    TS_RECIPE(name, TS_TEXTS("a b " word " =e a a ne a e sel"), .i32 = "a b i" word)
+
+TS_CPU_RECIPES(pointwise,
+    TS_RECIPE(add, TS_TEXTS("a b add"), .i32 = "a b iadd", .boolean = "a b or"),
+    TS_RECIPE(sub, TS_TEXTS("a b sub"), .i32 = "a b isub"),
+    TS_RECIPE(mul, TS_TEXTS("a b mul"), .i32 = "a b imul", .boolean = "a b and"),
+    TS_RECIPE(div, TS_TEXTS("a b div")),
+    TS_RECIPE(pow, .choose = pow_recipe),
+    SAME_ORDER(maximum, "max"), SAME_ORDER(minimum, "min"),
+    TS_RECIPE(lerp, .choose = lerp_recipe),
+    TS_RECIPE(addcmul, TS_TEXTS("a n3 b mul c mul add")),
+    TS_RECIPE(addcdiv, TS_TEXTS("a n3 b mul c div add")),
+    TS_RECIPE(clamp, .choose = clamp_recipe),
+    {.op = TS_OP_hardtanh, .kernel = clamp_kernel, .variant = VEC_ISA, .choose = clamp_recipe},
+    TS_RECIPE(clamp_backward, .choose = clamp_backward_recipe))
 
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
 

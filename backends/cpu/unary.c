@@ -84,6 +84,19 @@ FUNCTION(erfc, 6)
 FLOATS(reciprocal, 1.0f / x, 1.0 / x)
 KERNEL(reciprocal, 2, FLOAT_LOOPS(reciprocal))
 
+/* --------------------------------------------------------------------------- recipes ---- */
+
+#define REAL_RECIPE(name, text) TS_RECIPE(name, TS_TEXTS(text))
+TS_CPU_RECIPES(unary,
+    TS_RECIPE(neg, TS_TEXTS("a neg"), .i32 = "#0 a isub"),
+    TS_RECIPE(abs, TS_TEXTS("a abs"), .i32 = "a iabs"),
+    REAL_RECIPE(sign, "a 0 gt 1 a 0 lt -1 0 sel sel"),
+    TS_RECIPE(square, TS_TEXTS("a a mul"), .i32 = "a a imul"),
+    REAL_RECIPE(floor, "a floor"), REAL_RECIPE(ceil, "a ceil"), REAL_RECIPE(round, "a rint"),
+    REAL_RECIPE(trunc, "a trunc"), REAL_RECIPE(frac, "a a trunc sub"),
+    REAL_RECIPE(sqrt, "a sqrt"), REAL_RECIPE(rsqrt, "1 a sqrt div"),
+    REAL_RECIPE(reciprocal, "1 a div"))
+
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
 
 TS_CPU_FAMILY(unary,

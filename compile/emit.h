@@ -1,0 +1,195 @@
+/**
+ * @file emit.h  Machine code for pointwise calls of a group on the CPU.
+ *
+ * The calls of a group that have recipes (dispatch/recipe.h) become a block: nodes in static single
+ * assignment form, one machine instruction each, that compute one vector of each result from one
+ * vector of each operand (lower.c). registers.c assigns registers and writes the loop around the
+ * block with the encoder of a machine (x86.c). emit.c divides a group into blocks, keeps the code
+ * with the plan, and runs it on the tiles of tile.c.
+ *
+ * All lanes of a block have one width: 4 bytes (f32, bf16 and f16 as f32, i32) or 8 (f64).
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_COMPILE_EMIT_H
+#define TS_COMPILE_EMIT_H
+
+#include "compile/tile.h"
+#include "dispatch/recipe.h"
+
+enum {
+    TS_BLOCK_NODES = 768,
+    TS_BLOCK_POINTERS = 11,  /* operands with one element per element of a run */
+    TS_BLOCK_OPERANDS = 24,  /* with those of one element per run */
+    TS_BLOCK_NUMBERS = 96,
+    TS_MASK_SLOT = 0,        /* the number that holds the mask of a run's last elements */
+    TS_EMIT_NUMBERS = 512,   /* most numbers of a group's parts */
+    TS_EMIT_CALLS = 64       /* most calls of a group */
+};
+
+/** Operations of nodes. The first row and the last one have their own encodings; the others are in
+ *  the encoder's table in this order. */
+typedef enum ts_emit_op {
+    TS_DO_NUMBER, TS_DO_LOAD, TS_DO_STORE,
+    TS_DO_ADD, TS_DO_SUB, TS_DO_MUL, TS_DO_DIV, TS_DO_MIN, TS_DO_MAX, TS_DO_SQRT,
+    TS_DO_AND, TS_DO_OR, TS_DO_XOR, TS_DO_ROUND, TS_DO_COMPARE,
+    TS_DO_IADD, TS_DO_ISUB, TS_DO_IMUL, TS_DO_IABS, TS_DO_IMIN, TS_DO_IMAX,
+    TS_DO_IEQ, TS_DO_IGT, TS_DO_SHL, TS_DO_SHR, TS_DO_SAR, TS_DO_TOINT,
+    TS_DO_TOFLOAT, TS_DO_SCALE, TS_DO_TO_F16, TS_DO_FROM_F16,
+    TS_DO_TEST, TS_DO_SPREAD, /* vector to mask: bits other than 0; mask to vector: 0 or -1 */
+    TS_DO_FMA, TS_DO_SELECT, TS_DO_MAND, TS_DO_MOR, TS_DO_MXOR, TS_DO_MNOT
+} ts_emit_op;
+
+/** How a lane is stored in memory: as it is; as the low 16 bits; as f16; as the low byte. */
+typedef enum ts_lane_form { TS_FORM_FULL, TS_FORM_WORD, TS_FORM_F16, TS_FORM_BYTE } ts_lane_form;
+
+typedef struct ts_emit_node {
+    uint8_t op;   /* a ts_emit_op */
+    uint8_t form; /* LOAD, STORE: a ts_lane_form; ROUND, COMPARE, shifts: the immediate */
+    bool mask;    /* the result is a mask */
+    int16_t slot; /* LOAD, STORE: index of the pointer; NUMBER: index of the number */
+    int16_t in[3]; /* nodes; -1: none */
+} ts_emit_node;
+
+/** A number of a block: a vector whose lanes are equal, in 8 bytes of a table. */
+typedef struct ts_block_number {
+    enum { TS_EMIT_FIXED, TS_EMIT_MASK, TS_EMIT_OPERAND, TS_EMIT_PARAMETER,
+           TS_EMIT_VALUE } kind;
+    uint16_t call, index; /* OPERAND: of the call's iteration space; PARAMETER: of the recipe's
+                             numbers; VALUE: index of the group's value, read once per run */
+    int16_t node;
+    uint64_t bits;        /* FIXED */
+} ts_block_number;
+
+typedef struct ts_block_operand {
+    uint16_t value;  /* index in the group */
+    int16_t pointer; /* index of the code's pointer; -1: the value is a number */
+    int16_t number;
+    uint8_t dtype;
+    bool stored;     /* a result; false: only read */
+    int64_t step[TS_MAX_DIMS]; /* bytes per index of the group's dims */
+} ts_block_operand;
+
+/** An instruction set. Masks are in mask registers if `masks`, else in vector registers as 0 or
+ *  -1. */
+typedef struct ts_machine {
+    const char *name;
+    uint8_t variant;  /* of recipes (dispatch/recipe.h) */
+    uint8_t bytes;    /* of a vector */
+    uint8_t registers, masks;
+    bool tails;       /* the code handles runs of any length; false: only whole vectors */
+} ts_machine;
+/** The machine of a variant of kernels; NULL: it has no emitter. */
+const ts_machine *ts_machine_of(int variant);
+
+typedef struct ts_emit_block {
+    const ts_machine *machine;
+    bool wide;        /* lanes of 8 bytes */
+    bool failed;      /* some call has no nodes, or a table is full */
+    int nnodes, noperands, npointers, nnumbers;
+    ts_emit_node nodes[TS_BLOCK_NODES];
+    ts_block_operand operands[TS_BLOCK_OPERANDS];
+    ts_block_number numbers[TS_BLOCK_NUMBERS];
+} ts_emit_block;
+
+/* lower.c */
+/** The recipe's text for a planned call; NULL: none. numbers: TS_RECIPE_NUMBERS numbers of the
+ *  call. *recipe receives the recipe. */
+const char *ts_recipe_of(const ts_frame *f, const ts_recipe **recipe, double *numbers);
+/** Width of the call's lanes: 4 or 8; 0: any; -1: the call has none. */
+int ts_lower_width(const ts_frame *f);
+/** Appends a node; returns its index. */
+int ts_block_add(ts_emit_block *b, ts_emit_op op, int form, int x, int y, int z);
+/** The node of a number. */
+int ts_block_number_node(ts_emit_block *b, ts_block_number number);
+/** Appends the nodes of a call. in: the node of each operand of the iteration space, [0] unused.
+ *  dtypes: of the operands, [0] of the result. Returns the node of the result, or -1. */
+int ts_lower_call(ts_emit_block *b, const ts_frame *f, int call, const int *in, const uint8_t *dtypes);
+/** Appends a load or a store of an element's dtype through a pointer. */
+int ts_lower_load(ts_emit_block *b, int pointer, int dtype);
+void ts_lower_store(ts_emit_block *b, int pointer, int dtype, int node);
+/** The bits of an element of a dtype as a number of a block; a bool becomes 0 or all ones. */
+uint64_t ts_lane_bits(const void *element, int dtype);
+
+/* registers.c */
+typedef struct ts_code_writer {
+    uint8_t *at, *end; /* nothing is written from `end` on */
+    bool full;
+} ts_code_writer;
+/** The emitted function: n elements, pointers, table of numbers. */
+typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const uint64_t *numbers);
+/** Writes the function of a block; false if registers or room do not suffice. */
+bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
+
+/* x86.c: registers of a node's operands. Vector and mask registers are numbers from 0 on. */
+typedef struct ts_emit_registers {
+    int8_t to, in[3], scratch;
+} ts_emit_registers;
+void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b);
+/** Loads a number into a vector register. */
+void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to);
+void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, ts_emit_registers r,
+                 bool tail);
+/** Begins the loop over whole vectors, which ts_x86_loop_end() ends. Returns its address. */
+uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, uint8_t **skip);
+void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *loop, uint8_t *skip);
+/** Begins the part for a run's last elements, if the machine has one. */
+uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b);
+void ts_x86_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip);
+
+/* emit.c */
+/** The code of a group for one choice of recipes. */
+typedef struct ts_emitted ts_emitted;
+/** A part of a group that runs as code: calls first to end - 1. */
+typedef struct ts_emitted_part {
+    uint32_t first, end;
+    ts_emitted_fn run;
+    size_t bytes, tables; /* of the code; of operands and numbers */
+    int noperands, npointers, nnumbers;
+    int lanes;
+    bool tails;
+    uint32_t table; /* index of its first number in the group's table */
+    ts_block_operand *operands;
+    ts_block_number *numbers;
+} ts_emitted_part;
+struct ts_emitted {
+    ts_emitted *older;
+    const ts_machine *machine;
+    uint32_t nparts, nnumbers, emitted; /* emitted: number of calls in parts */
+    bool whole;           /* the parts have all calls */
+    ts_emitted_part *parts;
+    const char **texts;   /* of each call */
+    bool *memory;         /* of each value: it has memory */
+    size_t bytes;         /* of this struct with its arrays */
+};
+
+/** A group that may be emitted; the calls are planned. */
+typedef struct ts_emit_group {
+    const ts_run *run;
+    const ts_step *step;
+    const tile_value *values;
+    const tile_call *calls;
+    uint32_t nvalues, ncalls;
+    int ndim;
+    const int64_t *sizes;
+} ts_emit_group;
+
+/** True if groups may be emitted on this machine. */
+bool ts_emit_on(void);
+/** Reads the environment variable TS_COMPILE_EMIT. */
+void ts_emit_from_environment(void);
+/** Switches emission, for tests. */
+void ts_emit_switch(bool on);
+/** Makes memory executable; tests replace it by a function that fails. */
+extern int (*ts_emit_protect)(void *at, size_t bytes, int protection);
+/** The code of a group; the plan keeps it. NULL if no calls can be emitted. */
+const ts_emitted *ts_emit_code(const ts_emit_group *g);
+/** Fills the group's table of numbers for a run. */
+void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *table);
+/** Runs a part on a tile. values: with the tile's addresses. sizes: of the tile's dims, from dim
+ *  `begin` to ndim - 1. */
+void ts_emit_run(const ts_emitted_part *p, const tile_value *values, const int64_t *sizes,
+                 int begin, int ndim, const uint64_t *table);
+/** Frees a list of codes. */
+void ts_emitted_free(ts_emitted *e);
+
+#endif

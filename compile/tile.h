@@ -1,0 +1,36 @@
+/** @file tile.h  Values and calls of a group on the CPU, for tile.c and emit.c. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_COMPILE_TILE_H
+#define TS_COMPILE_TILE_H
+
+#include "compile/compile.h"
+#include "dispatch/op.h"
+
+/** A value of a group. */
+typedef struct tile_value {
+    ts_tensor t;               /* header of one tile of it */
+    char *base;                /* address of its memory; NULL: it has a buffer */
+    int64_t step[TS_MAX_DIMS]; /* strides in bytes along the space's dims; 0: broadcast */
+    int shift;                 /* dim d of the value is dim d + shift of the space; gather() stores
+                                  a flag here until lay_out() runs */
+    uint32_t number;           /* index in the graph */
+    int32_t buffer;            /* number of its buffer; -1: none */
+    int64_t whole[TS_MAX_DIMS]; /* its sizes; t has those of a tile */
+} tile_value;
+
+/** A call of a group, planned for one tile. */
+typedef struct tile_call {
+    ts_frame f;
+    ts_plan plan;
+    ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
+    ts_kernel kernel;
+    ts_iter space;  /* plan.iter as the shape rule made it */
+    bool tried;     /* the kernel has run once since the call was planned */
+    bool numbers;   /* some argument is a number that changes from run to run */
+    bool rewrites;  /* the kernel changes plan.iter, which is restored before each tile */
+    uint8_t operands; /* of plan.iter; 0 for a call by rows */
+    uint16_t operand[TS_MAX_OPERANDS]; /* index of its value + 1; 0: a number */
+    uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* index of the value + 1; 0: none */
+} tile_call;
+
+#endif
