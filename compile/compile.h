@@ -127,7 +127,8 @@ typedef struct ts_exec {
     ts_step *steps;
     ts_group_kernel *kernels; /* one per step */
     _Atomic(struct ts_tiles *) *tiles; /* one per step: kept state of groups on the CPU (tile.c) */
-    _Atomic(struct ts_emitted *) *code; /* one per step: machine code of groups on the CPU (emit.c) */
+    _Atomic(struct ts_emitted *) *code; /* one per step: machine code of groups on the CPU, one for
+                                           each choice of recipes (emit.c) */
     uint32_t *order;       /* nodes in the order of steps, without dead ones */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all

@@ -10,6 +10,7 @@
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
 #include "include/tessera/program.h"
+#include "ops/ops.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,11 @@ int (*ts_emit_protect)(void *at, size_t bytes, int protection) = mprotect;
 void ts_emit_from_environment(void) { enabled = ts_variable_choice("TS_COMPILE_EMIT", "0|1") != 0; }
 void ts_emit_switch(bool on) { enabled = on; }
 bool ts_emit_on(void) { return enabled; }
+int ts_emit_variant(void)
+{
+    const ts_recipe *r = ts_kernel_recipe(atomic_load(&ts_tables[TS_OP_add]));
+    return r ? r->variant : 0;
+}
 
 /* -------------------------------------------------------------------------------- blocks ---- */
 
@@ -385,6 +391,16 @@ const ts_emitted *ts_emit_code(const ts_emit_group *g)
         }
     }
     return e && e->nparts ? e : NULL;
+}
+
+void ts_emitted_explain(FILE *out, const ts_exec *e, uint32_t step)
+{
+    const ts_emitted *code = e->code ? atomic_load(&e->code[step]) : NULL;
+    for (uint32_t k = 0; code && k < code->nparts; k++) {
+        const ts_emitted_part *p = &code->parts[k];
+        fprintf(out, "    calls %u to %u are machine code for %s, %zu bytes\n", p->first,
+                p->end - 1, code->machine->name, p->bytes);
+    }
 }
 
 void ts_emitted_free(ts_emitted *e)

@@ -16,6 +16,8 @@
 #include "compile/tile.h"
 #include "dispatch/recipe.h"
 
+#include <stdio.h>
+
 enum {
     TS_BLOCK_NODES = 768,
     TS_BLOCK_POINTERS = 11,  /* operands with one element per element of a run */
@@ -101,9 +103,11 @@ int ts_lower_width(const ts_frame *f);
 int ts_block_add(ts_emit_block *b, ts_emit_op op, int form, int x, int y, int z);
 /** The node of a number. */
 int ts_block_number_node(ts_emit_block *b, ts_block_number number);
-/** Appends the nodes of a call. in: the node of each operand of the iteration space, [0] unused.
- *  dtypes: of the operands, [0] of the result. Returns the node of the result, or -1. */
-int ts_lower_call(ts_emit_block *b, const ts_frame *f, int call, const int *in, const uint8_t *dtypes);
+/** Appends the nodes of a call, which is number `call` of the group. in: the node of each operand of
+ *  the iteration space, [0] unused. dtypes: of the operands, [0] of the result. Returns the node of
+ *  the result, or -1. */
+int ts_lower_call(ts_emit_block *b, const ts_frame *f, int call, const int *in,
+                  const uint8_t *dtypes);
 /** Appends a load or a store of an element's dtype through a pointer. */
 int ts_lower_load(ts_emit_block *b, int pointer, int dtype);
 void ts_lower_store(ts_emit_block *b, int pointer, int dtype, int node);
@@ -120,15 +124,16 @@ typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const uint64_t *
 /** Writes the function of a block; false if registers or room do not suffice. */
 bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
 
-/* x86.c: registers of a node's operands. Vector and mask registers are numbers from 0 on. */
+/* x86.c */
+/** Registers of a node's operands. Vector and mask registers are numbers from 0 on. */
 typedef struct ts_emit_registers {
     int8_t to, in[3], scratch;
 } ts_emit_registers;
 void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b);
 /** Loads a number into a vector register. */
 void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to);
-void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, ts_emit_registers r,
-                 bool tail);
+void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                 ts_emit_registers r, bool tail);
 /** Begins the loop over whole vectors, which ts_x86_loop_end() ends. Returns its address. */
 uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, uint8_t **skip);
 void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *loop, uint8_t *skip);
@@ -175,6 +180,8 @@ typedef struct ts_emit_group {
 
 /** True if groups may be emitted on this machine. */
 bool ts_emit_on(void);
+/** The variant of the recipes that are registered. */
+int ts_emit_variant(void);
 /** Reads the environment variable TS_COMPILE_EMIT. */
 void ts_emit_from_environment(void);
 /** Switches emission, for tests. */
@@ -189,6 +196,9 @@ void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *tabl
  *  `begin` to ndim - 1. */
 void ts_emit_run(const ts_emitted_part *p, const tile_value *values, const int64_t *sizes,
                  int begin, int ndim, const uint64_t *table);
+/** Appends a line that names the machine, the calls and the bytes of a step's newest code; writes
+ *  nothing if there is none. */
+void ts_emitted_explain(FILE *out, const ts_exec *e, uint32_t step);
 /** Frees a list of codes. */
 void ts_emitted_free(ts_emitted *e);
 

@@ -1,5 +1,6 @@
 /** @file explain.c  Text reports about a compiled function. */
 // SPDX-License-Identifier: MIT
+#include "compile/emit.h"
 #include "compile/replay.h"
 #include "include/tessera/program.h"
 #include "include/tessera/check.h"
@@ -25,8 +26,10 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
                                                              e->graph, e->order[s->first + i])));
     fputc('\n', out);
-    if (s->device.backend == TS_KEY_CPU)
+    if (s->device.backend == TS_KEY_CPU) {
+        ts_emitted_explain(out, e, k);
         return;
+    }
     const ts_group_kernel *kernel = &e->kernels[k];
     int stage = atomic_load(&kernel->stage);
     double ms = kernel->report.compile_ms;

@@ -59,7 +59,10 @@ static uint64_t sign_bit(const ts_emit_block *b) { return b->wide ? 1ull << 63 :
 static uint64_t all_ones(const ts_emit_block *b) { return b->wide ? UINT64_MAX : UINT32_MAX; }
 
 /** A node with two operands. */
-static int two(ts_emit_block *b, ts_emit_op op, int x, int y) { return ts_block_add(b, op, 0, x, y, -1); }
+static int two(ts_emit_block *b, ts_emit_op op, int x, int y)
+{
+    return ts_block_add(b, op, 0, x, y, -1);
+}
 
 /** and, or, xor of masks. */
 static int logic(ts_emit_block *b, ts_emit_op op, int x, int y)
@@ -243,7 +246,8 @@ const char *ts_recipe_of(const ts_frame *f, const ts_recipe **recipe, double *nu
     if (!r || !f->plan->pointwise)
         return NULL;
     for (int i = 0; i < TS_RECIPE_NUMBERS; i++) {
-        bool number = i < f->nargs && (f->args[i].tag == TS_TAG_FLOAT || f->args[i].tag == TS_TAG_INT);
+        bool number = i < f->nargs &&
+                      (f->args[i].tag == TS_TAG_FLOAT || f->args[i].tag == TS_TAG_INT);
         numbers[i] = number ? ts_value_number(&f->args[i]) : 0;
     }
     if (r->choose)
@@ -349,7 +353,8 @@ static int converted(ts_emit_block *b, int x, int from, int to)
     return to == TS_F32 ? x : rounded(b, x, to);
 }
 
-int ts_lower_call(ts_emit_block *b, const ts_frame *f, int call, const int *in, const uint8_t *dtypes)
+int ts_lower_call(ts_emit_block *b, const ts_frame *f, int call, const int *in,
+                  const uint8_t *dtypes)
 {
     const ts_recipe *recipe;
     double numbers[TS_RECIPE_NUMBERS];

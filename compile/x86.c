@@ -144,7 +144,8 @@ static place at_pointer(const ts_emit_block *b, const ts_emit_node *n)
     return (place){true, POINTERS[n->slot], RAX, item, 0};
 }
 
-static void load(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, int to, bool tail)
+static void load(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, int to,
+                 bool tail)
 {
     instruction i = {.map = 2, .pp = 1, .code = 0x33, .reg = to, .immediate = -1,
                      .mask = tail ? TAIL : 0, .zero = tail};
@@ -235,8 +236,8 @@ static void select_lanes(ts_code_writer *w, const ts_emit_block *b, ts_emit_regi
     vector(w, b, i, in_register(r.in[1]));
 }
 
-void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, ts_emit_registers r,
-                 bool tail)
+void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                 ts_emit_registers r, bool tail)
 {
     switch (n->op) {
     case TS_DO_LOAD: load(w, b, n, r.to, tail); return;

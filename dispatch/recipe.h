@@ -9,6 +9,7 @@
  *   a b c d          operands of the iteration space, without the result
  *   n0 ... n7        numbers of the call: argument i, unless `choose` sets numbers[i]
  *   0.5 -0x1p3 inf   constants; f32 rounds them as a cast of a double does
+ *   #fffff000        the bits of a constant, in hexadecimal digits
  *   =t               takes the last value off the stack and names it t (letters e to m, o to z)
  *   t                a named value
  *
@@ -21,7 +22,7 @@
  *   eq ne lt le gt ge               masks; NaN compares as in C
  *   and or xor not                  of masks
  *   sel                             m x y sel: x where m is true, else y
- *   band bor bxor bnot shl shr sar  bits; the shifts' second argument is a constant
+ *   band bor bxor bnot shl shr sar  bits; the shifts' second argument is a constant as #17
  *   iadd isub imul iabs imin imax ieq igt   of 32-bit integers
  *   toint, tofloat                  between f32 and 32-bit integers; toint truncates
  *   ldexp                           x n ldexp: x * 2^n as vf_ldexp_fast()
@@ -41,8 +42,8 @@ typedef struct ts_recipe {
     bool moves;          /* the kernel copies elements of the compute dtype without arithmetic, so a
                             bf16 or f16 result is not rounded and numbers are in that dtype */
     bool casts;          /* the kernel converts operand a to the result's dtype */
-    const char *f32, *f64, *i32, *boolean; /* text per compute dtype; bf16 and f16 use f32; NULL: the
-                                              dtype has no recipe */
+    const char *f32, *f64, *i32, *boolean; /* text per compute dtype; bf16 and f16 use f32; NULL:
+                                              the dtype has no recipe */
     /** Returns the text for this call, and may set numbers, which hold the arguments that are
      *  numbers. NULL: the call has no recipe. If set, the texts above are not used. */
     const char *(*choose)(const ts_frame *f, double *numbers);

@@ -1,6 +1,7 @@
 /** @file activation.c  Activation functions and their fused gradients. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/recipes.h"
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
@@ -116,8 +117,16 @@ static ts_status gelu_backward_kernel(ts_frame *f)
 
 /* --------------------------------------------------------------------------- recipes ---- */
 
+static const char *gelu_recipe(const ts_frame *f, double *numbers)
+{
+    (void)numbers;
+    return f->plan->compute == TS_F64 ? NULL : f->args[1].i ? RECIPE_GELU_TANH : RECIPE_GELU;
+}
+
 #define REAL_RECIPE(name, text) TS_RECIPE(name, TS_TEXTS(text))
 TS_CPU_RECIPES(activation,
+    TS_RECIPE(sigmoid, .f32 = RECIPE_SIGMOID), TS_RECIPE(tanh, .f32 = RECIPE_TANH),
+    TS_RECIPE(silu, .f32 = RECIPE_SILU), TS_RECIPE(gelu, .choose = gelu_recipe),
     TS_RECIPE(relu, TS_TEXTS("0 a max"), .i32 = "a #0 imax"),
     REAL_RECIPE(threshold_backward, "b n2 le 0 a sel"),
     REAL_RECIPE(leaky_relu, "a 0 gt a a n1 mul sel"),

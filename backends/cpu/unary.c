@@ -1,6 +1,7 @@
 /** @file unary.c  Elementary functions of one tensor. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/recipes.h"
 #include "backends/cpu/vmath.h"
 #include "ops/kernel.h"
 
@@ -88,6 +89,7 @@ KERNEL(reciprocal, 2, FLOAT_LOOPS(reciprocal))
 
 #define REAL_RECIPE(name, text) TS_RECIPE(name, TS_TEXTS(text))
 TS_CPU_RECIPES(unary,
+    TS_RECIPE(exp, .f32 = "a " RECIPE_EXP),
     TS_RECIPE(neg, TS_TEXTS("a neg"), .i32 = "#0 a isub"),
     TS_RECIPE(abs, TS_TEXTS("a abs"), .i32 = "a iabs"),
     REAL_RECIPE(sign, "a 0 gt 1 a 0 lt -1 0 sel sel"),

@@ -9,8 +9,8 @@
 
 #include "include/tessera/compile.h"
 
-/** True if ts_explain() prints the words; if not, prints the whole explanation to stderr. */
-static inline bool explains(ts_compiled *c, const char *words)
+/** True if ts_explain() prints the words; if not, `loud` prints the whole explanation to stderr. */
+static inline bool explains_as(ts_compiled *c, const char *words, bool loud)
 {
     char *text = NULL;
     size_t size = 0;
@@ -20,10 +20,15 @@ static inline bool explains(ts_compiled *c, const char *words)
     ts_status status = ts_explain(c, file);
     fclose(file);
     bool is = status == TS_OK && strstr(text, words) != NULL;
-    if (!is)
+    if (!is && loud)
         fprintf(stderr, "expected '%s' in:\n%s", words, text);
     free(text);
     return is;
+}
+static inline bool explains(ts_compiled *c, const char *words) { return explains_as(c, words, true); }
+static inline bool explains_quietly(ts_compiled *c, const char *words)
+{
+    return explains_as(c, words, false);
 }
 
 #endif
