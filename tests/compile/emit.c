@@ -27,7 +27,7 @@ static double number; /* of the next call */
     X(round, ts_round(a), 1) X(trunc, ts_trunc(a), 1) X(frac, ts_frac(a), 1)                  \
     X(sqrt, ts_sqrt(a), 1) X(rsqrt, ts_rsqrt(a), 1) X(reciprocal, ts_reciprocal(a), 1)        \
     X(exp, ts_exp(a), 1) X(sigmoid, ts_sigmoid(a), 1) X(tanh, ts_tanh(a), 1)                  \
-    X(silu, ts_silu(a), 1) X(gelu, ts_gelu(a), 1) X(gelu_tanh, ts_gelu_ex(a, TS_OPTS(ts_gelu_opts, .tanh = true)), 1)            \
+    X(silu, ts_silu(a), 1) X(gelu, ts_gelu(a), 1) X(gelu_tanh, ts_gelu_tanh(a), 1)            \
     X(maximum, ts_maximum(a, b), 3) X(minimum, ts_minimum(a, b), 3)                           \
     X(relu, ts_relu(a), 3) X(leaky_relu, ts_leaky_relu(a, number), 1)                         \
     X(clamp, ts_clamp(a, ts_scalar_float(-0.3), N), 1)                                        \
