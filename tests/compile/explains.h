@@ -25,7 +25,10 @@ static inline bool explains_as(ts_compiled *c, const char *words, bool loud)
     free(text);
     return is;
 }
-static inline bool explains(ts_compiled *c, const char *words) { return explains_as(c, words, true); }
+static inline bool explains(ts_compiled *c, const char *words)
+{
+    return explains_as(c, words, true);
+}
 static inline bool explains_quietly(ts_compiled *c, const char *words)
 {
     return explains_as(c, words, false);
