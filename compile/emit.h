@@ -103,7 +103,7 @@ int ts_lower_width(const ts_frame *f);
 int ts_block_add(ts_emit_block *b, ts_emit_op op, int form, int x, int y, int z);
 /** The node of a number. */
 int ts_block_number_node(ts_emit_block *b, ts_block_number number);
-/** Appends the nodes of a call, which is number `call` of the group. in: the node of each operand of
+/** Appends the nodes of call number `call` of the group. in: the node of each operand of
  *  the iteration space, [0] unused. dtypes: of the operands, [0] of the result. Returns the node of
  *  the result, or -1. */
 int ts_lower_call(ts_emit_block *b, const ts_frame *f, int call, const int *in,
