@@ -128,15 +128,17 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
 /** Registers of a node's operands. Vector and mask registers are numbers from 0 on. */
 typedef struct ts_emit_registers {
     int8_t to, in[3], scratch;
+    int8_t copy; /* the vector of the operands: 0, or 1 for the one after it */
 } ts_emit_registers;
 void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b);
 /** Loads a number into a vector register. */
 void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to);
 void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
                  ts_emit_registers r, bool tail);
-/** Begins the loop over whole vectors, which ts_x86_loop_end() ends. Returns its address. */
-uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, uint8_t **skip);
-void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *loop, uint8_t *skip);
+/** Begins a loop over `copies` whole vectors, which ts_x86_loop_end() ends. Returns its address. */
+uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip);
+void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *loop,
+                     uint8_t *skip);
 /** Begins the part for a run's last elements, if the machine has one. */
 uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b);
 void ts_x86_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip);

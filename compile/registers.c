@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+enum { COPIES = 2 /* vectors per turn of the loop */ };
+
 /** One pass over the nodes. */
 typedef struct scan {
     const ts_emit_block *b;
@@ -18,7 +20,7 @@ typedef struct scan {
     int most;            /* number of vector registers that the nodes use */
     bool short_of;       /* registers did not suffice */
     int16_t last[TS_BLOCK_NODES]; /* last node that uses a node's value */
-    int8_t at[TS_BLOCK_NODES];    /* register of a node's value */
+    int8_t at[COPIES][TS_BLOCK_NODES]; /* register of a node's value */
     int8_t fixed[TS_BLOCK_NUMBERS]; /* register of a number for the whole loop; -1: none */
 } scan;
 
@@ -48,64 +50,77 @@ static void release(scan *s, bool mask, int reg)
     *(mask ? &s->used_masks : &s->used) &= ~(1u << reg);
 }
 
-/** Assigns the registers of node i and writes it. */
-static void place_node(scan *s, int i, bool tail)
+/** The register of operand k of node n in a copy; -1: a number that has none. */
+static int8_t register_of(const scan *s, const ts_emit_node *n, int k, int copy)
 {
-    const ts_emit_block *b = s->b;
-    const ts_emit_node *n = &b->nodes[i];
-    ts_emit_registers r = {0};
-    int8_t loaded[3] = {-1, -1, -1}; /* registers of numbers that this node loads */
-    for (int k = 0; k < 3 && n->in[k] >= 0; k++) {
-        const ts_emit_node *x = &b->nodes[n->in[k]];
-        r.in[k] = x->op == TS_DO_NUMBER ? s->fixed[x->slot] : s->at[n->in[k]];
-        for (int j = 0; j < k && r.in[k] < 0; j++)
-            if (n->in[j] == n->in[k])
-                r.in[k] = r.in[j];
-        if (r.in[k] >= 0)
-            continue;
-        r.in[k] = loaded[k] = take(s, false);
-        if (s->w)
-            ts_x86_number(s->w, b, x->slot, r.in[k]);
-    }
-    bool narrow = n->op == TS_DO_STORE && !b->machine->masks &&
-                  (n->form == TS_FORM_WORD || n->form == TS_FORM_BYTE);
-    if (narrow)
-        r.scratch = take(s, false);
+    const ts_emit_node *x = &s->b->nodes[n->in[k]];
+    return x->op == TS_DO_NUMBER ? s->fixed[x->slot] : s->at[copy][n->in[k]];
+}
+
+/** True if node i is the last that uses operand k, which is no number. */
+static bool dies(const scan *s, int i, int k)
+{
+    const ts_emit_node *n = &s->b->nodes[i];
+    return n->in[k] >= 0 && s->b->nodes[n->in[k]].op != TS_DO_NUMBER && s->last[n->in[k]] == i;
+}
+
+/** Assigns the registers of a copy of node i and writes it. loaded: registers of its numbers. */
+static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail)
+{
+    const ts_emit_node *n = &s->b->nodes[i];
     bool fused = n->op == TS_DO_FMA, result = n->op != TS_DO_STORE;
-    int into = -1; /* an operand whose register a fused multiply-add can overwrite */
-    for (int k = 2; k >= 0 && fused; k -= 2)
-        if (loaded[k] >= 0 || (b->nodes[n->in[k]].op != TS_DO_NUMBER && s->last[n->in[k]] == i))
-            into = k;
+    bool packs = !result && !s->b->machine->masks &&
+                 (n->form == TS_FORM_WORD || n->form == TS_FORM_BYTE);
+    ts_emit_registers r = {.copy = (int8_t)copy};
+    for (int k = 0; k < 3 && n->in[k] >= 0; k++)
+        r.in[k] = loaded[k] >= 0 ? loaded[k] : register_of(s, n, k, copy);
+    if (packs)
+        r.scratch = take(s, false);
+    /* a fused multiply-add overwrites an operand; its result must not be another operand */
+    int into = !fused ? -1 : dies(s, i, 0) ? 0 : dies(s, i, 2) ? 2 : -1;
     if (fused && into < 0)
-        s->at[i] = r.to = take(s, false); /* before operands are released */
-    for (int k = 0; k < 3 && n->in[k] >= 0; k++) {
-        const ts_emit_node *x = &b->nodes[n->in[k]];
-        if (loaded[k] >= 0)
-            release(s, false, loaded[k]);
-        else if (x->op != TS_DO_NUMBER && s->last[n->in[k]] == i)
-            release(s, has_mask_register(s, x), r.in[k]);
-    }
-    if (narrow)
+        r.to = take(s, false);
+    for (int k = 0; k < 3; k++)
+        if (dies(s, i, k))
+            release(s, has_mask_register(s, &s->b->nodes[n->in[k]]), r.in[k]);
+    if (packs)
         release(s, false, r.scratch);
-    if (fused && into >= 0) {
-        s->at[i] = r.to = r.in[into];
-        s->used |= 1u << r.to;
-    } else if (!fused && result) {
-        s->at[i] = r.to = take(s, has_mask_register(s, n));
-    }
+    if (into >= 0)
+        s->used |= 1u << (r.to = r.in[into]);
+    else if (!fused && result)
+        r.to = take(s, has_mask_register(s, n));
+    if (result)
+        s->at[copy][i] = r.to;
     if (s->w)
-        ts_x86_node(s->w, b, n, r, tail);
+        ts_x86_node(s->w, s->b, n, r, tail);
     if (result && s->last[i] < 0) /* nothing uses it */
         release(s, has_mask_register(s, n), r.to);
 }
 
-static void place_nodes(scan *s, uint32_t kept, bool tail)
+/** Writes the nodes for `copies` vectors of each operand, which take turns: the instructions of one
+ *  vector depend on each other. kept: registers of numbers, as bits. */
+static void place_nodes(scan *s, uint32_t kept, int copies, bool tail)
 {
     s->used = kept;
     s->used_masks = 0;
-    for (int i = 0; i < s->b->nnodes && !s->short_of; i++)
-        if (s->b->nodes[i].op != TS_DO_NUMBER)
-            place_node(s, i, tail);
+    for (int i = 0; i < s->b->nnodes && !s->short_of; i++) {
+        const ts_emit_node *n = &s->b->nodes[i];
+        int8_t loaded[3] = {-1, -1, -1};
+        if (n->op == TS_DO_NUMBER)
+            continue;
+        for (int k = 0; k < 3 && n->in[k] >= 0; k++) {
+            if (register_of(s, n, k, 0) >= 0)
+                continue;
+            loaded[k] = take(s, false);
+            if (s->w)
+                ts_x86_number(s->w, s->b, s->b->nodes[n->in[k]].slot, loaded[k]);
+        }
+        for (int copy = 0; copy < copies; copy++)
+            place_copy(s, i, copy, loaded, tail);
+        for (int k = 0; k < 3; k++)
+            if (loaded[k] >= 0)
+                release(s, false, loaded[k]);
+    }
 }
 
 /** Gives registers that the nodes do not use to the numbers with the most uses. Returns them as
@@ -139,7 +154,14 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
             if (x->op == TS_DO_NUMBER)
                 uses[x->slot]++;
         }
-    place_nodes(&s, 0, false);
+    int copies = COPIES;
+    place_nodes(&s, 0, copies, false);
+    if (s.short_of) {
+        copies = 1;
+        s.short_of = false;
+        s.most = 0;
+        place_nodes(&s, 0, copies, false);
+    }
     if (s.short_of)
         return false;
     uint32_t kept = fix_numbers(&s, uses);
@@ -148,12 +170,14 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
     for (int k = 0; k < b->nnumbers; k++)
         if (s.fixed[k] >= 0)
             ts_x86_number(w, b, k, s.fixed[k]);
-    uint8_t *skip, *loop = ts_x86_loop(w, b, &skip);
-    place_nodes(&s, kept, false);
-    ts_x86_loop_end(w, b, loop, skip);
-    skip = ts_x86_tail(w, b);
+    for (; copies; copies--) {
+        uint8_t *skip, *loop = ts_x86_loop(w, b, copies, &skip);
+        place_nodes(&s, kept, copies, false);
+        ts_x86_loop_end(w, b, copies, loop, skip);
+    }
+    uint8_t *skip = ts_x86_tail(w, b);
     if (skip)
-        place_nodes(&s, kept, true);
+        place_nodes(&s, kept, 1, true);
     ts_x86_end(w, b, skip);
     return !w->full && !s.short_of;
 }

@@ -138,16 +138,18 @@ static const struct {
     {0, 1, 0, 0x5b, 0},    {0, 2, 1, 0x2c, 0x2c}, {0, 3, 1, 0x1d, 0},    {0, 2, 1, 0x13, 0},
     {0, 2, 1, 0x27, 0x27}, {0, 2, 2, 0x38, 0x38}};
 
-static place at_pointer(const ts_emit_block *b, const ts_emit_node *n)
+static int lanes(const ts_emit_block *b) { return b->machine->bytes / (b->wide ? 8 : 4); }
+
+static place at_pointer(const ts_emit_block *b, const ts_emit_node *n, int copy)
 {
     int item = n->form == TS_FORM_BYTE ? 0 : n->form != TS_FORM_FULL ? 1 : b->wide ? 3 : 2;
-    return (place){true, POINTERS[n->slot], RAX, item, 0};
+    return (place){true, POINTERS[n->slot], RAX, item, (copy * lanes(b)) << item};
 }
 
-static void load(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, int to,
-                 bool tail)
+static void load(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                 ts_emit_registers r, bool tail)
 {
-    instruction i = {.map = 2, .pp = 1, .code = 0x33, .reg = to, .immediate = -1,
+    instruction i = {.map = 2, .pp = 1, .code = 0x33, .reg = r.to, .immediate = -1,
                      .mask = tail ? TAIL : 0, .zero = tail};
     if (n->form == TS_FORM_FULL)
         i.map = 1, i.pp = i.w = b->wide, i.code = 0x10;
@@ -155,13 +157,14 @@ static void load(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *
         i.code = 0x13;
     else if (n->form == TS_FORM_BYTE)
         i.code = b->wide ? 0x32 : 0x31;
-    vector(w, b, i, at_pointer(b, n));
+    vector(w, b, i, at_pointer(b, n, r.copy));
 }
 
 /** AVX2 has no narrowing stores: packs the low words, for bytes twice, through `scratch`. */
-static void store_packed(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, int from,
-                         int scratch)
+static void store_packed(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                         ts_emit_registers r)
 {
+    int from = r.in[0], scratch = r.scratch;
     instruction pack = {.map = 2, .pp = 1, .code = 0x2b, .reg = scratch, .with = from,
                         .immediate = -1};
     vex(w, (instruction){.map = 3, .pp = 1, .code = 0x39, .length = 1, .reg = from,
@@ -173,24 +176,24 @@ static void store_packed(ts_code_writer *w, const ts_emit_block *b, const ts_emi
     instruction move = {.map = 1, .pp = 2, .code = 0x7f, .reg = scratch, .immediate = -1};
     if (n->form == TS_FORM_BYTE)
         move.pp = 1, move.code = b->wide ? 0x7e : 0xd6;
-    vex(w, move, at_pointer(b, n));
+    vex(w, move, at_pointer(b, n, r.copy));
 }
 
-static void store(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n, int from,
-                  int scratch, bool tail)
+static void store(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                  ts_emit_registers r, bool tail)
 {
-    instruction i = {.map = 2, .pp = 2, .code = 0x33, .reg = from, .immediate = -1,
+    instruction i = {.map = 2, .pp = 2, .code = 0x33, .reg = r.in[0], .immediate = -1,
                      .mask = tail ? TAIL : 0};
     if (n->form == TS_FORM_FULL)
         i.map = 1, i.pp = i.w = b->wide, i.code = 0x11;
     else if (n->form == TS_FORM_F16)
         i.map = 3, i.pp = 1, i.code = 0x1d, i.immediate = 0;
     else if (!is_512(b)) {
-        store_packed(w, b, n, from, scratch);
+        store_packed(w, b, n, r);
         return;
     } else if (n->form == TS_FORM_BYTE)
         i.code = b->wide ? 0x32 : 0x31;
-    vector(w, b, i, at_pointer(b, n));
+    vector(w, b, i, at_pointer(b, n, r.copy));
 }
 
 void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to)
@@ -240,8 +243,8 @@ void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *
                  ts_emit_registers r, bool tail)
 {
     switch (n->op) {
-    case TS_DO_LOAD: load(w, b, n, r.to, tail); return;
-    case TS_DO_STORE: store(w, b, n, r.in[0], r.scratch, tail); return;
+    case TS_DO_LOAD: load(w, b, n, r, tail); return;
+    case TS_DO_STORE: store(w, b, n, r, tail); return;
     case TS_DO_FMA: fused(w, b, r); return;
     case TS_DO_SELECT: select_lanes(w, b, r); return;
     case TS_DO_MAND: case TS_DO_MOR: case TS_DO_MXOR: case TS_DO_MNOT:
@@ -311,8 +314,6 @@ void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b)
     BYTES(w, 0x31, 0xc0); /* xor eax, eax */
 }
 
-static int lanes(const ts_emit_block *b) { return b->machine->bytes / (b->wide ? 8 : 4); }
-
 /** Sets the 32-bit offset before `at` to jump to `to`. */
 static void jump_to(const ts_code_writer *w, uint8_t *at, const uint8_t *to)
 {
@@ -321,31 +322,33 @@ static void jump_to(const ts_code_writer *w, uint8_t *at, const uint8_t *to)
         memcpy(at - 4, &by, 4);
 }
 
-uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, uint8_t **skip)
+uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip)
 {
-    BYTES(w, 0x48, 0x83, 0xee, (uint8_t)lanes(b)); /* sub rsi, lanes */
+    BYTES(w, 0x48, 0x83, 0xee, (uint8_t)(copies * lanes(b))); /* sub rsi, elements */
     BYTES(w, 0x0f, 0x88);                          /* js */
     word32(w, 0);
     *skip = w->at;
     return w->at;
 }
 
-void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *loop, uint8_t *skip)
+void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *loop,
+                     uint8_t *skip)
 {
-    BYTES(w, 0x48, 0x83, 0xc0, (uint8_t)lanes(b)); /* add rax, lanes */
-    BYTES(w, 0x48, 0x83, 0xee, (uint8_t)lanes(b)); /* sub rsi, lanes */
-    BYTES(w, 0x0f, 0x89);                          /* jns */
+    uint8_t elements = (uint8_t)(copies * lanes(b));
+    BYTES(w, 0x48, 0x83, 0xc0, elements); /* add rax, elements */
+    BYTES(w, 0x48, 0x83, 0xee, elements); /* sub rsi, elements */
+    BYTES(w, 0x0f, 0x89);                 /* jns */
     word32(w, 0);
     jump_to(w, w->at, loop);
     jump_to(w, skip, w->at);
+    BYTES(w, 0x48, 0x83, 0xc6, elements); /* add rsi, elements */
 }
 
 uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b)
 {
     if (!b->machine->tails)
         return NULL;
-    BYTES(w, 0x48, 0x83, 0xc6, (uint8_t)lanes(b)); /* add rsi, lanes */
-    BYTES(w, 0x0f, 0x84);                          /* jz */
+    BYTES(w, 0x0f, 0x84); /* jz, by the sum of ts_x86_loop_end() */
     word32(w, 0);
     uint8_t *skip = w->at;
     vex(w, (instruction){.map = 1, .code = 0x90, .reg = TAIL, .immediate = -1}, /* kmovw k1, [] */
