@@ -264,7 +264,7 @@ static bool add_part(ts_emitted *e, const builder *m, const uint8_t *code, size_
     *p = (ts_emitted_part){.first = m->first, .end = m->end, .run = (ts_emitted_fn)(uintptr_t)at,
                            .bytes = bytes, .tables = tables, .noperands = b->noperands,
                            .npointers = b->npointers, .nnumbers = b->nnumbers,
-                           .tails = b->machine->tails,
+                           .tails = b->machine->tails, .wide = b->wide,
                            .lanes = b->machine->bytes / (b->wide ? 8 : 4), .table = e->nnumbers,
                            .operands = (ts_block_operand *)block};
     p->numbers = (ts_block_number *)(p->operands + b->noperands);
@@ -460,7 +460,7 @@ void ts_emit_numbers(const ts_emitted *e, const tile_call *calls, uint64_t *tabl
 
 /** Runs n elements. Code without a part for the last elements gets them in whole vectors. */
 static void run_elements(const ts_emitted_part *p, char *const *at, int64_t n,
-                         const uint64_t *numbers)
+                         const ts_lanes *numbers)
 {
     char *pointers[TS_BLOCK_POINTERS], room[TS_BLOCK_POINTERS][64];
     int64_t last = p->tails ? 0 : n % p->lanes;
@@ -491,23 +491,35 @@ static void run_elements(const ts_emitted_part *p, char *const *at, int64_t n,
     }
 }
 
+/** The number in all lanes. */
+static ts_lanes lanes_of(const ts_emitted_part *p, uint64_t bits)
+{
+    ts_lanes v;
+    bits = p->wide ? bits : bits << 32 | (uint32_t)bits;
+    for (int i = 0; i < 8; i++)
+        v.bits[i] = bits;
+    return v;
+}
+
 void ts_emit_run(const ts_emitted_part *p, const tile_value *values, const int64_t *sizes,
                  int begin, int ndim, const uint64_t *table)
 {
-    uint64_t numbers[TS_BLOCK_NUMBERS];
+    ts_lanes numbers[TS_BLOCK_NUMBERS];
     char *at[TS_BLOCK_OPERANDS];
     int64_t n = 1, index[TS_MAX_DIMS] = {0};
     int inner = ndim - 1;
-    memcpy(numbers, table + p->table, (size_t)p->nnumbers * sizeof *numbers);
+    for (int k = 0; k < p->nnumbers; k++)
+        numbers[k] = lanes_of(p, table[p->table + (uint32_t)k]);
     for (int k = 0; k < p->noperands; k++)
         at[k] = values[p->operands[k].value].t.data;
     while (inner >= begin && runs_on(p->operands, p->noperands, sizes[inner], inner, n))
         n *= sizes[inner--];
-    numbers[TS_MASK_SLOT] = (1u << n % p->lanes) - 1;
+    numbers[TS_MASK_SLOT].bits[0] = (1u << n % p->lanes) - 1;
     for (int d = inner;; d = inner) {
         for (int k = 0; k < p->noperands; k++)
             if (p->operands[k].number >= 0)
-                numbers[p->operands[k].number] = ts_lane_bits(at[k], p->operands[k].dtype);
+                numbers[p->operands[k].number] =
+                    lanes_of(p, ts_lane_bits(at[k], p->operands[k].dtype));
         run_elements(p, at, n, numbers);
         for (; d >= begin; d--) { /* to the next run */
             bool again = ++index[d] == sizes[d];

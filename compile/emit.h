@@ -119,15 +119,19 @@ typedef struct ts_code_writer {
     uint8_t *at, *end; /* nothing is written from `end` on */
     bool full;
 } ts_code_writer;
-/** The emitted function: n elements, pointers, table of numbers. */
-typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const uint64_t *numbers);
+/** A number in all lanes of a vector. */
+typedef struct ts_lanes {
+    uint64_t bits[8];
+} ts_lanes;
+/** The emitted function: pointers, number of elements, table of numbers. */
+typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const ts_lanes *numbers);
 /** Writes the function of a block; false if registers or room do not suffice. */
 bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
 
 /* x86.c */
 /** Registers of a node's operands. Vector and mask registers are numbers from 0 on. */
 typedef struct ts_emit_registers {
-    int8_t to, in[3], scratch;
+    int8_t to, in[3], scratch; /* in: -1: a number, which the instruction reads from the table */
     int8_t copy; /* the vector of the operands: 0, or 1 for the one after it */
 } ts_emit_registers;
 void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b);
@@ -153,7 +157,7 @@ typedef struct ts_emitted_part {
     size_t bytes, tables; /* of the code; of operands and numbers */
     int noperands, npointers, nnumbers;
     int lanes;
-    bool tails;
+    bool tails, wide;
     uint32_t table; /* index of its first number in the group's table */
     ts_block_operand *operands;
     ts_block_number *numbers;

@@ -2,7 +2,7 @@
  * @file registers.c  Linear scan: assigns registers to the nodes of a block and writes its loop.
  *
  * A node's value has a register from the node to its last use. Numbers have registers for the whole
- * loop as far as some are left; others are loaded again at each use. A block that needs more
+ * loop as far as some are left; instructions read the others from the table, or load them again. A block that needs more
  * registers than the machine has is refused; emit.c then divides it.
  */
 // SPDX-License-Identifier: MIT
@@ -48,6 +48,16 @@ static int8_t take(scan *s, bool mask)
 static void release(scan *s, bool mask, int reg)
 {
     *(mask ? &s->used_masks : &s->used) &= ~(1u << reg);
+}
+
+/** The operand that the node's instruction can read from the table of numbers; -1: none. */
+static int folded(const ts_emit_block *b, const ts_emit_node *n)
+{
+    int k = n->op == TS_DO_FMA ? 2 : 1;
+    bool can = n->op == TS_DO_FMA || n->op == TS_DO_SELECT || n->op == TS_DO_COMPARE ||
+               (n->op >= TS_DO_ADD && n->op <= TS_DO_XOR && n->op != TS_DO_SQRT) ||
+               (n->op >= TS_DO_IADD && n->op <= TS_DO_IGT && n->op != TS_DO_IABS);
+    return can && b->nodes[n->in[k]].op == TS_DO_NUMBER ? k : -1;
 }
 
 /** The register of operand k of node n in a copy; -1: a number that has none. */
@@ -109,7 +119,7 @@ static void place_nodes(scan *s, uint32_t kept, int copies, bool tail)
         if (n->op == TS_DO_NUMBER)
             continue;
         for (int k = 0; k < 3 && n->in[k] >= 0; k++) {
-            if (register_of(s, n, k, 0) >= 0)
+            if (register_of(s, n, k, 0) >= 0 || k == folded(s->b, n))
                 continue;
             loaded[k] = take(s, false);
             if (s->w)
@@ -152,7 +162,7 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
             const ts_emit_node *x = &b->nodes[b->nodes[i].in[k]];
             s.last[b->nodes[i].in[k]] = (int16_t)i;
             if (x->op == TS_DO_NUMBER)
-                uses[x->slot]++;
+                uses[x->slot] += folded(b, &b->nodes[i]) == k ? 1 : 4;
         }
     int copies = COPIES;
     place_nodes(&s, 0, copies, false);

@@ -57,6 +57,15 @@ typedef struct place {
     int shift, offset;
 } place;
 static place in_register(int reg) { return (place){.reg = reg, .index = -1}; }
+static place in_table(int slot)
+{
+    return (place){true, RDX, -1, 0, (int)sizeof(ts_lanes) * slot};
+}
+/** Operand k of a node, as the last operand of an instruction. */
+static place last_operand(const ts_emit_block *b, const ts_emit_node *n, ts_emit_registers r, int k)
+{
+    return r.in[k] < 0 ? in_table(b->nodes[n->in[k]].slot) : in_register(r.in[k]);
+}
 
 /** An instruction with a VEX or EVEX prefix. */
 typedef struct instruction {
@@ -200,24 +209,25 @@ void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to)
 {
     instruction i = {.map = 2, .pp = 1, .code = b->wide ? 0x19 : 0x18, .reg = to, .immediate = -1,
                      .w = b->wide && is_512(b)};
-    vector(w, b, i, (place){true, RDX, -1, 0, 8 * slot});
+    vector(w, b, i, in_table(slot));
 }
 
 /** to = x * y + z, where `to` is x's register, or z's, or neither. */
-static void fused(ts_code_writer *w, const ts_emit_block *b, ts_emit_registers r)
+static void fused(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                  ts_emit_registers r)
 {
     instruction i = {.map = 2, .pp = 1, .code = 0xa8, .w = b->wide, .reg = r.to, .with = r.in[1],
                      .immediate = -1};
-    int last = r.in[2];
+    place last = last_operand(b, n, r, 2);
     if (r.to == r.in[2] && r.to != r.in[0]) {
         i.code = 0xb8; /* to += with * last */
         i.with = r.in[0];
-        last = r.in[1];
+        last = in_register(r.in[1]);
     } else if (r.to != r.in[0]) {
         vector(w, b, (instruction){.map = 1, .code = 0x28, .reg = r.to, .immediate = -1},
                in_register(r.in[0]));
     }
-    vector(w, b, i, in_register(last));
+    vector(w, b, i, last);
 }
 
 static void mask_logic(ts_code_writer *w, int op, ts_emit_registers r)
@@ -230,13 +240,14 @@ static void mask_logic(ts_code_writer *w, int op, ts_emit_registers r)
         in_register(two ? y : x));
 }
 
-static void select_lanes(ts_code_writer *w, const ts_emit_block *b, ts_emit_registers r)
+static void select_lanes(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                         ts_emit_registers r)
 {
     instruction i = {.map = 2, .pp = 1, .code = 0x65, .w = b->wide, .reg = r.to, .with = r.in[2],
                      .mask = r.in[0] + FIRST_MASK, .immediate = -1};
     if (!is_512(b))
         i.map = 3, i.w = false, i.mask = 0, i.code = 0x4a + b->wide, i.immediate = r.in[0] << 4;
-    vector(w, b, i, in_register(r.in[1]));
+    vector(w, b, i, last_operand(b, n, r, 1));
 }
 
 void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
@@ -245,8 +256,8 @@ void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *
     switch (n->op) {
     case TS_DO_LOAD: load(w, b, n, r, tail); return;
     case TS_DO_STORE: store(w, b, n, r, tail); return;
-    case TS_DO_FMA: fused(w, b, r); return;
-    case TS_DO_SELECT: select_lanes(w, b, r); return;
+    case TS_DO_FMA: fused(w, b, n, r); return;
+    case TS_DO_SELECT: select_lanes(w, b, n, r); return;
     case TS_DO_MAND: case TS_DO_MOR: case TS_DO_MXOR: case TS_DO_MNOT:
         mask_logic(w, n->op, r);
         return;
@@ -256,21 +267,21 @@ void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *
     instruction i = {.map = table[at].map, .pp = table[at].real ? b->wide : table[at].pp,
                      .code = b->wide ? table[at].wide : table[at].code, .w = b->wide, .reg = r.to,
                      .with = r.in[0], .immediate = -1};
-    int last = r.in[1];
+    place last = n->in[1] < 0 ? in_register(0) : last_operand(b, n, r, 1);
     switch (n->op) {
     case TS_DO_ROUND: i.immediate = n->form; /* fall through */
     case TS_DO_SQRT: case TS_DO_IABS: case TS_DO_TOINT: case TS_DO_TOFLOAT: case TS_DO_FROM_F16:
         i.with = 0;
-        last = r.in[0];
+        last = in_register(r.in[0]);
         break;
     case TS_DO_TO_F16: /* to is the last operand */
         i.reg = r.in[0], i.with = 0, i.immediate = 0;
-        last = r.to;
+        last = in_register(r.to);
         break;
     case TS_DO_SHL: case TS_DO_SHR: case TS_DO_SAR: /* the register field is part of the code */
         i.reg = n->op == TS_DO_SHL ? 6 : n->op == TS_DO_SHR ? 2 : 4;
         i.with = r.to, i.immediate = n->form;
-        last = r.in[0];
+        last = in_register(r.in[0]);
         break;
     case TS_DO_COMPARE: i.immediate = n->form; break;
     case TS_DO_IEQ: case TS_DO_IGT:
@@ -279,16 +290,16 @@ void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *
         else if (b->wide)
             i.map = 2, i.code = n->op == TS_DO_IEQ ? 0x29 : 0x37;
         break;
-    case TS_DO_TEST: last = r.in[0]; break;
+    case TS_DO_TEST: last = in_register(r.in[0]); break;
     case TS_DO_SPREAD:
         i.with = 0;
-        last = r.in[0] + FIRST_MASK;
+        last = in_register(r.in[0] + FIRST_MASK);
         break;
     default: break;
     }
     if (n->mask && is_512(b))
         i.reg += FIRST_MASK;
-    vector(w, b, i, in_register(last));
+    vector(w, b, i, last);
 }
 
 /* ------------------------------------------------------------------------------ the loop ---- */
@@ -352,7 +363,7 @@ uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b)
     word32(w, 0);
     uint8_t *skip = w->at;
     vex(w, (instruction){.map = 1, .code = 0x90, .reg = TAIL, .immediate = -1}, /* kmovw k1, [] */
-        (place){true, RDX, -1, 0, 8 * TS_MASK_SLOT});
+        in_table(TS_MASK_SLOT));
     return skip;
 }
 
