@@ -125,7 +125,8 @@ typedef struct ts_lanes {
 } ts_lanes;
 /** The emitted function: pointers, number of elements, table of numbers. */
 typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const ts_lanes *numbers);
-/** Writes the function of a block; false if registers or room do not suffice. */
+/** Writes the function of a block; false if registers or room do not suffice, or if the calls are
+ *  faster on tiles. */
 bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
 
 /* x86.c */

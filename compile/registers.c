@@ -10,7 +10,9 @@
 
 #include <string.h>
 
-enum { COPIES = 2 /* vectors per turn of the loop */ };
+enum { COPIES = 4,  /* vectors per turn of the loop */
+       ALONE = 64   /* most nodes of a loop over one vector per turn; with more, the latency of
+                       the instructions takes longer than the loads and stores of tiles */ };
 
 /** One pass over the nodes. */
 typedef struct scan {
@@ -165,14 +167,14 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
                 uses[x->slot] += folded(b, &b->nodes[i]) == k ? 1 : 4;
         }
     int copies = COPIES;
-    place_nodes(&s, 0, copies, false);
-    if (s.short_of) {
-        copies = 1;
+    for (;; copies /= 2) {
         s.short_of = false;
         s.most = 0;
         place_nodes(&s, 0, copies, false);
+        if (!s.short_of || copies == 1)
+            break;
     }
-    if (s.short_of)
+    if (s.short_of || (copies == 1 && b->nnodes > ALONE))
         return false;
     uint32_t kept = fix_numbers(&s, uses);
     s.w = w;
@@ -180,7 +182,7 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
     for (int k = 0; k < b->nnumbers; k++)
         if (s.fixed[k] >= 0)
             ts_x86_number(w, b, k, s.fixed[k]);
-    for (; copies; copies--) {
+    for (; copies; copies = copies > 1) { /* several vectors, then one */
         uint8_t *skip, *loop = ts_x86_loop(w, b, copies, &skip);
         place_nodes(&s, kept, copies, false);
         ts_x86_loop_end(w, b, copies, loop, skip);
