@@ -2,8 +2,8 @@
  * @file registers.c  Linear scan: assigns registers to the nodes of a block and writes its loop.
  *
  * A node's value has a register from the node to its last use. Numbers have registers for the whole
- * loop as far as some are left; instructions read the others from the table, or load them again. A block that needs more
- * registers than the machine has is refused; emit.c then divides it.
+ * loop as far as some are left; instructions read the others from the table, or load them again. A
+ * block that needs more registers than the machine has is refused; emit.c then divides it.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/emit.h"
@@ -11,8 +11,8 @@
 #include <string.h>
 
 enum { COPIES = 4,  /* vectors per turn of the loop */
-       ALONE = 64   /* most nodes of a loop over one vector per turn; with more, the latency of
-                       the instructions takes longer than the loads and stores of tiles */ };
+       EACH = 48    /* most nodes for each vector of a turn; with more, the latency of the
+                       instructions takes longer than the loads and stores of tiles */ };
 
 /** One pass over the nodes. */
 typedef struct scan {
@@ -174,7 +174,7 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
         if (!s.short_of || copies == 1)
             break;
     }
-    if (s.short_of || (copies == 1 && b->nnodes > ALONE))
+    if (s.short_of || b->nnodes > EACH * copies)
         return false;
     uint32_t kept = fix_numbers(&s, uses);
     s.w = w;
