@@ -128,6 +128,7 @@ static bool is_512(const ts_emit_block *b) { return b->machine->masks != 0; }
 static void vector(ts_code_writer *w, const ts_emit_block *b, instruction i, place p)
 {
     i.length = is_512(b) ? 2 : 1;
+    i.w = i.w && (is_512(b) || (i.map == 2 && i.code >= 0x98)); /* VEX: of fused multiply-adds */
     (is_512(b) ? evex : vex)(w, i, p);
 }
 
