@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 /** Values of the environment variable TS_COMPILE, which is read once. */
-enum { MODE_OFF, MODE_TRACE, MODE_FUSE, MODE_FULL };
+enum { MODE_OFF, MODE_TRACE, MODE_LOWER, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
 #define RECOMPUTE ((int64_t)4 << 30) /* default of ts_compile_opts.recompute, bytes */
 
@@ -23,7 +23,7 @@ enum {
 
 void ts_compiled_from_environment(void)
 {
-    int choice = ts_variable_choice("TS_COMPILE", "off|trace|fuse|full");
+    int choice = ts_variable_choice("TS_COMPILE", "off|trace|lower|fuse|full");
     mode = choice < 0 ? MODE_FULL : choice;
 }
 
@@ -193,6 +193,8 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         double begin = now_ms();
         find_cause(c, words);
         ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
+                               .lowers = mode >= MODE_LOWER,
+                               .widens = mode >= MODE_LOWER && c->opts.max_groups != -1,
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
         e = ts_exec_new(words->data, words->count, l->numbers.data, &how);

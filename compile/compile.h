@@ -157,6 +157,9 @@ typedef struct ts_exec {
 /** How a plan is made. */
 typedef struct ts_plan_options {
     int64_t max_groups; /* limit for fused groups, as in ts_compile_opts */
+    bool lowers;        /* the planner may drop and move calls; false: the plan has all recorded
+                           calls, in their order */
+    bool widens;        /* lists may have halves instead of their f32 copies (widen.c) */
     bool by_rows;       /* groups may contain norms, softmax and reductions over the last dims
                            (rows.c) */
     int64_t recompute;  /* the planner tries recomputation if the plan's peak exceeds these bytes

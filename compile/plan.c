@@ -64,10 +64,13 @@ static bool find_final_touches(maker *m)
     return find_touches(m);
 }
 
-/** Sets step_of of each node: UINT32_MAX if nothing reads the storages that it writes, else 0. */
+/** Sets step_of of each node: UINT32_MAX if it may be dropped and nothing reads the storages that it
+ *  writes, else 0, its value before. */
 static void drop_dead(maker *m)
 {
     ts_plan_storage *s = m->exec->storages;
+    if (!m->lowers) /* all calls run */
+        return;
     for (uint32_t i = 0; i < m->exec->nstorages; i++)
         s[i].writer = s[i].outside || s[i].held;
     for (uint32_t i = m->graph->nodes.count; i-- > 0;) {
@@ -468,14 +471,14 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     ts_array storages = {0};
     bool ok = e && g && ts_plan_decode(words, nwords, g, &storages), done = true;
     maker m = {.exec = e, .graph = g, .numbers = numbers, .max_groups = o->max_groups,
-               .by_rows = o->by_rows};
+               .lowers = o->lowers, .by_rows = o->by_rows};
     if (e) {
         e->graph = g;
         e->nrecorded = storages.count;
         e->words = take(nwords * sizeof *words);
         e->nwords = nwords;
     }
-    ok = ok && e->words && (o->max_groups == -1 || ts_plan_widen(g, e->nrecorded, numbers)) &&
+    ok = ok && e->words && (!o->widens || ts_plan_widen(g, e->nrecorded, numbers)) &&
          recompute(&m, &storages, in, &done) && done && allocate(e, &m, &storages) &&
          make_steps(&m, in ? in->split : 0);
     uint32_t n = g ? g->nodes.count : 0;
@@ -483,7 +486,7 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
         memcpy(e->words, words, nwords * sizeof *words);
         order_nodes(&m);
         ts_plan_find_lives(&m);
-        ok = ts_plan_order(&m);
+        ok = !m.lowers || ts_plan_order(&m);
         e->kept_peak = e->peak;
         ok = ok && (!out || e->peak <= o->recompute || ts_plan_choose(&m, out));
     }

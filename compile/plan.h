@@ -29,6 +29,7 @@ typedef struct maker {
     uint32_t *step_of; /* per node: index of its step; UINT32_MAX: the plan drops the node */
     const uint64_t *numbers; /* numbers of the recording */
     int64_t max_groups;      /* 0: no limit; -1: no groups */
+    bool lowers;             /* calls may be dropped and moved */
     bool by_rows;            /* groups may contain calls by rows */
     uint32_t barrier;  /* recomputed calls join no step before this one, neither a group nor a
                           product (recompute.c) */

@@ -82,8 +82,8 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
  * Calls the function. Results, written tensors, gradients and the generator's state are as after a
  * direct call of fn. Temporaries of fn are released when it returns, as if it opened a scope.
  * Inside another compiled call, or inside ts_trace(), fn runs as a part of that call. The
- * environment variable TS_COMPILE=off makes fn run eagerly; TS_COMPILE=trace makes the recorded
- * calls run one by one, unfused.
+ * environment variable TS_COMPILE stops before a stage: off makes fn run eagerly; trace runs the
+ * recorded calls one by one; lower also drops and moves calls; fuse also makes pointwise groups.
  * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
  * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE. NULL
  *                 after an error

@@ -1,6 +1,7 @@
 /** @file compile.c  Results, writes and errors of compiled functions, and reasons for new plans. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
+#include "tests/compile/stages.h"
 #include "tests/tracing/net.h"
 
 /* ------------------------------------------------------------------------------ training ---- */
@@ -17,10 +18,11 @@ static ts_status step(TRACED)
     return TS_OK;
 }
 
-TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4)
+TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4 * STAGES)
 {
     TS_SCOPE;
-    ts_optimizer_kind kind = _i / 2 ? TS_ADAMW : TS_SGD;
+    ts_optimizer_kind kind = _i / 2 % 2 ? TS_ADAMW : TS_SGD;
+    set_stage(stages[_i / 4]);
     net a = net_new(_i % 2 ? 0.5 : 0, kind), b = net_new(_i % 2 ? 0.5 : 0, kind);
     ts_compiled *c = ts_compile(step, &a, NULL);
     ts_manual_seed(9);
@@ -45,6 +47,38 @@ TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4)
     ts_compiled_free(c);
     net_free(a);
     net_free(b);
+}
+
+/** Three calls; the second has a result that nothing reads. */
+static ts_status with_a_dead_call(TRACED)
+{
+    ts_tensor *h = ts_exp(in[0]);
+    TS_TRY(ts_tanh(h));
+    return TS_STATUS_OF(out[0] = ts_mul(h, in[0]));
+}
+
+TS_TEST(stages_drop_calls_and_make_groups)
+{
+    static const int64_t calls[] = {3, 2, 2, 2}, groups[] = {0, 0, 1, 1};
+    TS_SCOPE;
+    ts_tensor *in[] = {numbers(1, TS_SIZES(40, 40))}, *got, *want;
+    OK(with_a_dead_call(NULL, in, 1, &want, 1));
+    for (int k = 0; k < STAGES; k++) {
+        ts_compiled *c = ts_compile(with_a_dead_call, NULL, NULL);
+        set_stage(stages[k]);
+        OK(ts_compiled_call(c, in, 1, &got, 1));
+        ck_assert(same(got, want));
+        ck_assert_int_eq(ts_compiled_get_stats(c).nodes, calls[k]);
+        ck_assert_int_eq(ts_compiled_get_stats(c).groups, groups[k]);
+        ts_compiled_free(c);
+    }
+    ts_compiled *c = ts_compile(with_a_dead_call, NULL, NULL);
+    set_stage("off");
+    OK(ts_compiled_call(c, in, 1, &got, 1));
+    ck_assert(same(got, want));
+    ck_assert_int_eq(ts_compiled_get_stats(c).segments, 0);
+    ts_compiled_free(c);
+    set_stage("full");
 }
 
 static ts_status in_a_region(TRACED)

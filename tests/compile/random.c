@@ -5,6 +5,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
+#include "tests/compile/stages.h"
 #include "tests/compile/whole.h"
 
 #include <math.h>
@@ -455,6 +456,19 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = 4, .timeout = 600)
     uint64_t n = from_environment("TS_TEST_PROGRAMS", 250);
     ts_set_num_threads(_i % 2 ? 2 : 1);
     check_programs(from_environment("TS_TEST_SEED", 1) + n * (uint64_t)_i, (int)n, NULL);
+}
+
+/* TS_COMPILE names the last stage. */
+TS_TEST(drawn_programs_compute_the_bits_of_calls_after_each_stage, .loop = STAGES * 3,
+        .timeout = 600)
+{
+    static const int threads[] = {1, 2, 7};
+    set_stage(stages[_i % STAGES]);
+    ts_set_num_threads(threads[_i / STAGES]);
+    check_programs(from_environment("TS_TEST_SEED", 1) + 23000 + 1000 * (uint64_t)(_i / STAGES),
+                   (int)from_environment("TS_TEST_PROGRAMS", 250), NULL);
+    set_stage("full");
+    ts_set_num_threads(1);
 }
 
 TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
