@@ -123,12 +123,53 @@ static void assign_buffers(tiles *w)
     }
 }
 
+/** Sorts the dims of the space and of the values by the sum of the values' strides, the largest
+ *  first, so that tiles of values whose dims are permuted in memory are contiguous too. All values
+ *  with more than one element get the dims of the space. */
+static void order_dims(tiles *w)
+{
+    const ts_step *s = w->step;
+    int64_t sums[TS_MAX_DIMS] = {0};
+    int order[TS_MAX_DIMS];
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        ts_tensor *t = &w->values[i].t;
+        int shift = s->ndim - t->ndim;
+        if (t->numel == 1)
+            continue;
+        for (int d = s->ndim - 1; d >= 0; d--) {
+            t->sizes[d] = d < shift ? 1 : t->sizes[d - shift];
+            t->strides[d] = d < shift ? 0 : t->strides[d - shift];
+            sums[d] += t->sizes[d] > 1 ? t->strides[d] : 0;
+        }
+        t->ndim = s->ndim;
+    }
+    for (int d = 0; d < s->ndim; d++) {
+        int at = d;
+        for (; at > 0 && sums[order[at - 1]] < sums[d]; at--)
+            order[at] = order[at - 1];
+        order[at] = d;
+    }
+    for (uint32_t i = 0; i < w->nvalues; i++) {
+        ts_tensor *t = &w->values[i].t, old = *t;
+        for (int d = 0; d < s->ndim && t->numel != 1; d++) {
+            t->sizes[d] = old.sizes[order[d]];
+            t->strides[d] = old.strides[order[d]];
+        }
+        t->flags = ts_strides_contiguous(t->sizes, t->strides, t->ndim) ? TS_TENSOR_CONTIGUOUS : 0;
+    }
+    for (int d = 0; d < s->ndim; d++)
+        w->sizes[d] = s->sizes[order[d]];
+}
+
 /** Merges the space into one dim if every value is contiguous or has one element; otherwise keeps
  *  its dims. */
 static void lay_out(tiles *w)
 {
     const ts_step *s = w->step;
     bool flat = !s->rows;
+    memcpy(w->sizes, s->sizes, sizeof w->sizes);
+    if (!s->rows)
+        order_dims(w);
     for (uint32_t i = 0; i < w->nvalues; i++) {
         const ts_tensor *t = &w->values[i].t;
         flat = flat && (t->numel == 1 || (t->numel == s->numel && t->ndim == s->ndim &&
@@ -137,8 +178,6 @@ static void lay_out(tiles *w)
     w->ndim = flat ? 1 : s->ndim;
     if (flat)
         w->sizes[0] = s->numel;
-    else
-        memcpy(w->sizes, s->sizes, sizeof w->sizes);
     for (uint32_t i = 0; i < w->nvalues; i++) {
         tile_value *v = &w->values[i];
         ts_tensor *t = &v->t;
