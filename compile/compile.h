@@ -102,6 +102,7 @@ typedef struct ts_step {
     bool product;          /* the first call is a product, the others its epilogue (epilogue.c) */
     uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
                               row; 0: pointwise */
+    uint8_t inner;         /* ts_group_part.inner of the calls of a group; 0 for a group by rows */
     uint32_t members;      /* number of members, each with the same count / members calls over other
                               tensors (horizontal.c), listed member by member; 0: no members */
     ts_device device;      /* device of a group */
@@ -175,6 +176,7 @@ typedef struct ts_group_part {
     bool cheap;      /* the call is pointwise or by rows, whether or not its device runs groups */
     uint8_t rows;    /* last dims of the iteration space that form a row, which the call needs as a
                         whole; 0: the call is pointwise */
+    uint8_t inner;   /* of a pointwise call on the CPU: the innermost dim in memory + 1; else 0 */
     uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
                         complete only after the group, or lacks the dims of a row */
 } ts_group_part;

@@ -66,6 +66,30 @@ static bool can_group(const ts_graph_node *n, ts_device device, const ts_backend
            t->info->kind == TS_FILL;
 }
 
+/** The innermost dim in memory of a pointwise call, + 1: the dim of the result with the smallest
+ *  stride. 0 if an argument has another: a tile of it would be scattered over memory, while the
+ *  eager kernel reads it in blocks. */
+static uint8_t inner_of(const ts_frame *f)
+{
+    const ts_tensor *t = f->rets[0].t;
+    int inner = t->ndim - 1;
+    for (int d = inner; d >= 0; d--)
+        if (t->sizes[d] > 1 && (t->sizes[inner] == 1 || t->strides[d] < t->strides[inner]))
+            inner = d;
+    for (int i = 0; i < f->nargs; i++) {
+        if (f->args[i].tag != TS_TAG_TENSOR)
+            continue;
+        const ts_tensor *a = f->args[i].t;
+        int at = inner - (t->ndim - a->ndim);
+        if (at < 0 || a->sizes[at] == 1)
+            continue;
+        for (int d = 0; d < a->ndim; d++)
+            if (a->sizes[d] > 1 && a->strides[d] && a->strides[d] < a->strides[at])
+                return 0;
+    }
+    return (uint8_t)(inner < 0 ? 1 : inner + 1);
+}
+
 /** ts_group_takes() for a call whose shape rule has run, without asking the backend. */
 static ts_group_part part_of(const ts_frame *f)
 {
@@ -73,7 +97,9 @@ static ts_group_part part_of(const ts_frame *f)
         return ts_rows_part(f);
     bool alone = f->nrets == 1 && ts_group_plans(f, f->rets[0].t);
     bool strides = f->key == TS_KEY_CPU || (f->table->accepts[f->key].takes & TS_TAKES_STRIDES);
-    return (ts_group_part){.takes = alone && strides};
+    uint8_t inner = alone && f->key == TS_KEY_CPU ? inner_of(f) : 0;
+    return (ts_group_part){.takes = alone && strides && (inner || f->key != TS_KEY_CPU),
+                           .inner = inner};
 }
 
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers)

@@ -133,7 +133,7 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
     int rows = part->rows ? part->rows : s->rows;
     uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
     if (!s->fused || s->product || s->count >= most || !ts_same_device(s->device, v->device) ||
-        (part->rows && s->rows && part->rows != s->rows) ||
+        (part->rows && s->rows && part->rows != s->rows) || (!rows && part->inner != s->inner) ||
         !(each || (s->ndim == v->ndim && ts_same_sizes(s->sizes, sizes, v->ndim))))
         return false;
     if (!rows)
@@ -266,6 +266,7 @@ static void add_node(maker *m, uint32_t i)
     }
     ts_step *s = &e->steps[step];
     s->rows = part.rows ? part.rows : s->rows;
+    s->inner = part.inner;
     e->ngroups += s->fused && s->count == 1; /* this is its second call */
     ts_plan_add(m, i, step);
 }
