@@ -110,26 +110,25 @@ static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
 {
     void *data[LISTS];
     ts_dtype compute = compute_of(j, i);
-    bool plain = true;
+    unsigned staged = 0; /* bit k: list k goes through a buffer */
     for (int k = 0; k < j->lists; k++) {
         const ts_tensor *t = j->args[k].list[i];
-        plain = plain && (t->flags & TS_TENSOR_CONTIGUOUS) && t->dtype == compute;
-        data[k] = t->data + first * ts_dtype_sizes[t->dtype];
-    }
-    if (plain) {
-        j->update(j, i, data, n);
-        return;
+        if (!(t->flags & TS_TENSOR_CONTIGUOUS) || t->dtype != compute)
+            staged |= 1u << k;
     }
     double buffers[LISTS][STAGED];
-    for (; n > 0; first += STAGED, n -= STAGED) {
-        int64_t m = ts_min64(n, STAGED);
+    for (int64_t m; n > 0; first += m, n -= m) {
+        m = staged ? ts_min64(n, STAGED) : n;
         for (int k = 0; k < j->lists; k++) {
-            load(j->args[k].list[i], first, m, compute, buffers[k]);
-            data[k] = buffers[k];
+            const ts_tensor *t = j->args[k].list[i];
+            data[k] = staged >> k & 1 ? (void *)buffers[k]
+                                      : t->data + first * ts_dtype_sizes[t->dtype];
+            if (staged >> k & 1)
+                load(t, first, m, compute, buffers[k]);
         }
         j->update(j, i, data, m);
         for (int k = 0; k < j->lists; k++)
-            if (j->written >> k & 1)
+            if (j->written & staged & 1u << k)
                 store(j->args[k].list[i], first, m, compute, buffers[k]);
     }
 }
