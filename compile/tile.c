@@ -15,7 +15,7 @@
 #include <string.h>
 
 enum { TILE_BYTES = 32768,               /* of the values of a tile */
-       TILE_LEAST = 512, TILE_MOST = 8192, /* elements of a tile */
+       TILE_LEAST = 1024, TILE_MOST = 8192, /* elements of a tile */
        CODE_TILE = 16384,                /* elements of a tile if all calls are machine code */
        WORK = 16384,                     /* elements times calls that are worth another thread */
        KEPT_BUFFERS = 8192 /* bytes of buffers up to which they are on the stack */ };
@@ -218,11 +218,13 @@ static void cut(tiles *w)
     w->split = w->ndim - w->step->rows;
     for (int d = w->split; d < w->ndim; d++)
         inner *= w->sizes[d];
-    while (w->split > 0 && inner * w->sizes[w->split - 1] <= n)
+    /* each call of a kernel has a fixed cost, so a tile may have up to half as many elements more */
+    while (w->split > 0 && inner * w->sizes[w->split - 1] <= n + n / 2)
         inner *= w->sizes[--w->split];
     if (w->split > 0) {
         w->split--;
-        int64_t tiles = ts_ceil_div(w->sizes[w->split], ts_max64(n / inner, 1));
+        int64_t size = w->sizes[w->split], some = ts_max64(n / inner, 1),
+                tiles = ts_max64((size + some / 2) / some, 1);
         w->chunk = ts_ceil_div(w->sizes[w->split], tiles);
         if (w->chunk > 64) /* whole cache lines */
             w->chunk = (w->chunk + 15) & ~(int64_t)15;
@@ -333,6 +335,20 @@ static bool prepare(const tiles *w, worker *own, int64_t length)
     return true;
 }
 
+/** True if a kernel has changed the space that its shape rule made. Entries after the last dim and
+ *  operand are not set. before: the addresses of the operands before the kernel ran. */
+static bool has_changed(const tile_call *c, char *const *before)
+{
+    const ts_iter *it = &c->plan.iter, *made = &c->space;
+    size_t operands = (size_t)c->operands;
+    bool changed = it->ndim != made->ndim || it->numel != made->numel ||
+                   memcmp(it->data, before, operands * sizeof *before) != 0;
+    for (int d = 0; d < made->ndim && !changed; d++)
+        changed = it->sizes[d] != made->sizes[d] ||
+                  memcmp(it->strides[d], made->strides[d], operands * sizeof **made->strides) != 0;
+    return changed;
+}
+
 static bool run_tile(const tiles *w, worker *own, int64_t tile)
 {
     int64_t outer = tile / w->along, at = tile % w->along * w->chunk, index[TS_MAX_DIMS];
@@ -373,16 +389,14 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
             if (c->operand[i])
                 it->data[i] = own->values[c->operand[i] - 1].t.data;
         char *before[TS_MAX_OPERANDS];
-        memcpy(before, it->data, sizeof before);
+        bool tries = !c->tried && !c->plan.rows;
+        for (int i = 0; i < c->operands && tries; i++)
+            before[i] = it->data[i];
         if (c->kernel(&c->f) != TS_OK)
             return false;
-        if (!c->tried && !c->plan.rows) {
-            size_t operands = (size_t)c->operands;
+        if (tries) {
             c->tried = true;
-            c->rewrites = it->ndim != c->space.ndim || it->numel != c->space.numel ||
-                          memcmp(it->data, before, operands * sizeof *before) != 0 ||
-                          memcmp(it->sizes, c->space.sizes, sizeof it->sizes) != 0 ||
-                          memcmp(it->strides, c->space.strides, sizeof it->strides) != 0;
+            c->rewrites = has_changed(c, before);
         }
     }
     return true;
