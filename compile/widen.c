@@ -60,6 +60,16 @@ static uint32_t half_of(const pass *p, uint32_t value)
     return w->from - 1;
 }
 
+/** Fills the next header of ask() for a value, over one of its two storages. */
+static ts_tensor *header_for(const pass *p, uint32_t value, uint32_t *headers, ts_storage *places)
+{
+    ts_tensor *t = &p->headers[(*headers)++];
+    ts_group_header(p->graph, value_at(p, value), t);
+    t->storage = &places[t->device.backend != TS_KEY_CPU];
+    t->storage->device = t->device;
+    return t;
+}
+
 /** Runs the shape rule of a call with halves in its lists. Returns ts_plan.widens, or 0 if the rule
  *  fails. */
 static uint16_t ask(const pass *p, const ts_graph_node *n)
@@ -76,17 +86,21 @@ static uint16_t ask(const pass *p, const ts_graph_node *n)
         bool list = a[i].tag == TS_TAG_TENSORS;
         for (uint32_t k = 0; k < (list ? a[i].count : a[i].tag == TS_TAG_TENSOR); k++) {
             uint32_t value = ts_id_index(list ? (ts_id)ts_graph_ints_at(g, a[i].at)[k] : a[i].id);
-            ts_tensor *t = &p->headers[headers++];
-            ts_group_header(g, value_at(p, list ? half_of(p, value) : value), t);
-            p->registers[value] = t;
+            ts_tensor *t = p->registers[value] = header_for(p, value, &headers, places);
             if (t->device.backend != TS_KEY_CPU)
-                places[1].device = device = t->device;
-            t->storage = &places[t->device.backend != TS_KEY_CPU];
+                device = t->device;
         }
     }
     ts_run r = {.exec = &(ts_exec){.graph = p->graph}, .numbers = p->numbers,
                 .registers = p->registers, .lists = p->lists};
     ts_run_unbox(&r, n, args);
+    for (int i = 0; i < n->nargs; i++) /* members only: another argument may be the copy itself */
+        for (uint32_t k = 0; a[i].tag == TS_TAG_TENSORS && k < a[i].count; k++) {
+            uint32_t value = ts_id_index((ts_id)ts_graph_ints_at(g, a[i].at)[k]),
+                     half = half_of(p, value);
+            if (half != value)
+                ((ts_tensor **)(uintptr_t)args[i].list)[k] = header_for(p, half, &headers, places);
+        }
     for (int i = 0; i < n->nrets; i++) {
         rets[i] = n->rets[i] ? ts_value_tensor(&results[i]) : ts_value_none();
         if (n->rets[i])
@@ -152,7 +166,7 @@ bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers)
     for (uint32_t i = 0; i < g->nodes.count && !some; i++)
         some = ts_graph_node_at(g, i)->op == TS_OP_to;
     size_t values = g->values.count + 1, most = (size_t)g->widest + TS_MAX_ARGS,
-           bytes = most * (sizeof(ts_tensor) + sizeof(ts_tensor *)) +
+           bytes = most * (2 * sizeof(ts_tensor) + sizeof(ts_tensor *)) +
                    values * (sizeof(ts_tensor *) + sizeof(widened)) +
                    nstorages * sizeof(uint32_t);
     if (!some)
@@ -162,7 +176,7 @@ bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers)
         return false;
     memset(block, 0, bytes);
     pass p = {.graph = g, .numbers = numbers, .headers = (ts_tensor *)block};
-    p.registers = (ts_tensor **)(p.headers + most);
+    p.registers = (ts_tensor **)(p.headers + 2 * most); /* a copy and its half per member */
     p.lists = p.registers + values;
     p.values = (widened *)(p.lists + most);
     p.written = (uint32_t *)(p.values + values);
