@@ -95,6 +95,8 @@ static ts_group_part part_of(const ts_frame *f)
 {
     if (f->plan->rows)
         return ts_rows_part(f);
+    if (f->table->accepts[f->key].takes & TS_TAKES_PIECES)
+        return ts_whole_part(f);
     bool alone = f->nrets == 1 && ts_group_plans(f, f->rets[0].t);
     bool strides = f->key == TS_KEY_CPU || (f->table->accepts[f->key].takes & TS_TAKES_STRIDES);
     uint8_t inner = alone && f->key == TS_KEY_CPU ? inner_of(f) : 0;

@@ -129,7 +129,8 @@ static bool matches(const maker *m, uint32_t i, const ts_step *s, uint32_t step,
                     const ts_graph_value *v, const ts_group_part *part)
 {
     const int64_t *sizes = ts_graph_ints_at(m->graph, v->ints);
-    bool each = s->rows && !part->rows && ts_rows_each(m->graph, v, s->sizes, s->ndim, s->rows);
+    bool each = s->rows && !part->rows && !ts_is_whole(s) &&
+                ts_rows_each(m->graph, v, s->sizes, s->ndim, s->rows);
     int rows = part->rows ? part->rows : s->rows;
     uint32_t most = rows ? MAX_ROW_GROUP : MAX_GROUP;
     if (!s->fused || s->product || s->count >= most || !ts_same_device(s->device, v->device) ||

@@ -37,6 +37,19 @@ static bool is_argument(const ts_tensor *t, const ts_tensor *space, int rows)
     return one || ends_with(t, space->sizes, t->ndim);
 }
 
+ts_group_part ts_whole_part(const ts_frame *f)
+{
+    const ts_plan *p = f->plan;
+    const ts_tensor *t = f->args[0].t;
+    const ts_accepts *accepts = &f->table->accepts[f->key];
+    bool takes = (accepts->takes & TS_TAKES_PIECES) && (t->flags & TS_TENSOR_CONTIGUOUS) &&
+                 t->numel > 1 && p->reduced == ((int64_t)1 << t->ndim) - 1 &&
+                 t->dtype == p->ret[0].dtype && t->dtype == f->rets[0].t->dtype &&
+                 ts_dtype_is_float((ts_dtype)t->dtype) && !ts_dtype_is_half((ts_dtype)t->dtype);
+    return (ts_group_part){.takes = takes, .rows = takes ? (uint8_t)t->ndim : 0,
+                           .results = takes};
+}
+
 ts_group_part ts_rows_part(const ts_frame *f)
 {
     const ts_plan *p = f->plan;
@@ -91,7 +104,7 @@ bool ts_rows_fit(const ts_graph *g, const ts_graph_value *v, const int64_t *size
     bool one = true, whole = v->ndim >= rows;
     for (int d = ndim - 1; d >= ndim - rows; d--) {
         int at = d - shift;
-        one &= at < 0 || own[at] == 1 || !strides[at];
+        one &= at < 0 || own[at] == 1 || (!strides[at] && rows < ndim);
         whole = whole && own[at] == sizes[d] && (own[at] == 1 || strides[at] == step);
         step *= sizes[d];
     }

@@ -44,6 +44,8 @@ typedef struct ts_tiles {
     size_t worker;      /* bytes of a worker's values, calls and buffers */
     char *room;         /* memory of the workers */
     int nworkers;
+    char *parts;        /* numbers of the pieces of whole calls: npieces for each call; NULL: none */
+    int64_t npieces;
     _Atomic int workers, failed; /* workers that have begun; 1 if one failed */
     int64_t grain;      /* fewest tiles for a worker */
     worker only;        /* the worker of an undivided run; it uses `values` and `calls` */
@@ -166,7 +168,7 @@ static void order_dims(tiles *w)
 static void lay_out(tiles *w)
 {
     const ts_step *s = w->step;
-    bool flat = !s->rows;
+    bool flat = !s->rows || ts_is_whole(s);
     memcpy(w->sizes, s->sizes, sizeof w->sizes);
     if (!s->rows)
         order_dims(w);
@@ -215,7 +217,7 @@ static void cut(tiles *w)
     n = ts_min64(ts_max64(TILE_BYTES / (values * item), TILE_LEAST), TILE_MOST);
     if (is_code(w))
         n = CODE_TILE;
-    w->split = w->ndim - w->step->rows;
+    w->split = ts_is_whole(w->step) ? w->ndim : w->ndim - w->step->rows;
     for (int d = w->split; d < w->ndim; d++)
         inner *= w->sizes[d];
     /* each call of a kernel has a fixed cost, so a tile may have up to half as many elements more */
@@ -235,6 +237,10 @@ static void cut(tiles *w)
     w->outer = 1;
     for (int d = 0; d < w->split; d++)
         w->outer *= w->sizes[d];
+    if (ts_is_whole(w->step)) { /* whole pieces */
+        w->chunk = (w->chunk + TS_PIECE - 1) / TS_PIECE * TS_PIECE;
+        w->npieces = ts_ceil_div(w->sizes[0], TS_PIECE);
+    }
     w->along = w->ndim ? ts_ceil_div(w->sizes[w->split], w->chunk) : 1;
     w->buffer = (w->chunk * inner * item + 63) & ~(int64_t)63;
 }
@@ -257,6 +263,7 @@ static void gather(tiles *w)
         c->kernel = c->f.table->impl[TS_KEY_CPU];
         ts_run_unbox(r, n, c->args);
         c->numbers = false;
+        c->whole = false;
         for (int i = 0; i < n->nargs; i++) {
             c->numbers |= a[i].role == TS_ROLE_VALUE && a[i].tag != TS_TAG_NONE;
             if (a[i].tag == TS_TAG_TENSOR)
@@ -267,6 +274,10 @@ static void gather(tiles *w)
             tile_value *v = c->ret[i] ? &w->values[c->ret[i] - 1] : NULL;
             if (v) /* for lay_out(): 1 if the result lacks the dims of a row */
                 v->shift = v->t.ndim < w->step->ndim;
+        }
+        if (ts_is_whole(w->step) && (c->f.table->accepts[TS_KEY_CPU].takes & TS_TAKES_PIECES)) {
+            c->whole = true;
+            ts_group_header(g, ts_graph_value_at(g, a[0].id), &c->all);
         }
     }
 }
@@ -281,6 +292,8 @@ static bool plan_call(const worker *own, tile_call *c)
             c->args[i].t = &own->values[c->arg[i] - 1].t;
     for (int i = 0; i < c->f.nrets; i++)
         c->rets[i] = c->ret[i] ? ts_value_tensor(&own->values[c->ret[i] - 1].t) : ts_value_none();
+    if (c->whole)
+        c->args[0].t = &c->all;
     c->f.args = c->args;
     c->f.rets = c->rets;
     ts_plan_open(&c->f, &c->plan);
@@ -289,7 +302,7 @@ static bool plan_call(const worker *own, tile_call *c)
         return false;
     c->operands = 0;
     c->tried = c->rewrites = false;
-    if (c->plan.rows)
+    if (c->plan.rows || c->whole)
         return true;
     if (!ts_group_plans(&c->f, c->rets[0].t))
         return false;
@@ -369,16 +382,16 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
     }
     if (!is_code(w) && length != own->length && !prepare(w, own, length))
         return false;
-    const ts_emitted_part *part = w->code ? w->code->parts : NULL;
-    for (uint32_t k = 0, parts = 0; k < w->ncalls; k++) {
-        if (part && parts < w->code->nparts && part->first == k) {
+    const ts_emitted_part *part = w->code ? w->code->parts : NULL,
+                          *stop = part ? part + w->code->nparts : NULL;
+    char *parts = w->parts;
+    for (uint32_t k = 0; k < w->ncalls; k++) {
+        if (part != stop && part->first == k) {
             int64_t sizes[TS_MAX_DIMS];
             memcpy(sizes, w->sizes, sizeof sizes);
             sizes[w->split] = length;
             ts_emit_run(part, own->values, sizes, w->split, w->ndim, w->numbers);
-            k = part->end - 1;
-            part++;
-            parts++;
+            k = part++->end - 1;
             continue;
         }
         tile_call *c = &own->calls[k];
@@ -389,7 +402,15 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
             if (c->operand[i])
                 it->data[i] = own->values[c->operand[i] - 1].t.data;
         char *before[TS_MAX_OPERANDS];
-        bool tries = !c->tried && !c->plan.rows;
+        bool tries = !c->tried && !c->plan.rows && !c->whole;
+        ts_fold_share share;
+        if (c->whole) {
+            share = (ts_fold_share){.data = own->values[c->arg[0] - 1].t.data,
+                                .first = at / TS_PIECE, .count = ts_ceil_div(length, TS_PIECE),
+                                .parts = parts};
+            c->plan.share = &share;
+            parts += w->npieces * (int64_t)sizeof(double);
+        }
         for (int i = 0; i < c->operands && tries; i++)
             before[i] = it->data[i];
         if (c->kernel(&c->f) != TS_OK)
@@ -519,6 +540,27 @@ void ts_tiles_free(tiles *w)
         ts_free(&ts_tls, w, w->bytes);
 }
 
+/** Folds the parts of the whole calls to their results. */
+static bool join_pieces(tiles *w)
+{
+    char *parts = w->parts;
+    for (uint32_t k = 0; k < w->ncalls && w->parts; k++) {
+        tile_call *c = &w->calls[k];
+        if (!c->whole)
+            continue;
+        ts_fold_share share = {.parts = parts};
+        tile_value *result = &w->values[c->ret[0] - 1];
+        parts += w->npieces * (int64_t)sizeof(double);
+        result->t.data = result->base;
+        if (!plan_call(&w->only, c))
+            return false;
+        c->plan.share = &share;
+        if (c->kernel(&c->f) != TS_OK)
+            return false;
+    }
+    return true;
+}
+
 /** Runs all tiles in this thread and keeps the state for the next run; frees it on failure, or if
  *  another thread has kept one. */
 static bool run_alone(tiles *w)
@@ -533,6 +575,7 @@ static bool run_alone(tiles *w)
     w->only.buffers = (char *)(((uintptr_t)buffers + 63) & ~(uintptr_t)63);
     for (int64_t i = 0; i < w->outer * w->along && ok; i++)
         ok = run_tile(w, &w->only, i);
+    ok = ok && join_pieces(w);
     if (large)
         ts_free(w->run->thread, buffers, bytes);
     if (!ok || !atomic_compare_exchange_strong(&e->tiles[w->step - e->steps], &none, w))
@@ -551,7 +594,7 @@ static bool run_divided(tiles *w)
     if (ok) {
         ts_parallel_for(w->outer * w->along, w->grain, run_tiles, w);
         ts_free(thread, w->room, room);
-        ok = !w->failed;
+        ok = !w->failed && join_pieces(w);
     }
     ts_tiles_free(w);
     return ok;
@@ -569,7 +612,18 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     w->numbers = numbers;
     w->nworkers = (int)ts_min64(ts_num_threads(),
                                 ts_max64(w->outer * w->along / w->grain, 1));
-    if (w->nworkers > 1 ? run_divided(w) : run_alone(w))
+    size_t parts = 0;
+    for (uint32_t k = 0; k < w->ncalls; k++)
+        parts += w->calls[k].whole ? (size_t)w->npieces * sizeof(double) : 0;
+    char *room = w->parts = parts ? ts_alloc(r->thread, parts) : NULL;
+    bool ok = !parts || room;
+    if (!ok)
+        ts_tiles_free(w);
+    else
+        ok = w->nworkers > 1 ? run_divided(w) : run_alone(w);
+    if (room)
+        ts_free(r->thread, room, parts);
+    if (ok)
         return TS_OK;
     return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed, or found no memory",
                         s->count);

@@ -28,9 +28,11 @@ typedef struct tile_call {
     bool tried;     /* the kernel has run once since the call was planned */
     bool numbers;   /* some argument is a number that changes from run to run */
     bool rewrites;  /* the kernel changes plan.iter, which is restored before each tile */
+    bool whole;     /* a reduction of all elements, in pieces (ts_fold_share) */
     uint8_t operands; /* of plan.iter; 0 for a call by rows */
     uint16_t operand[TS_MAX_OPERANDS]; /* index of its value + 1; 0: a number */
     uint16_t arg[TS_MAX_ARGS], ret[TS_MAX_RETS]; /* index of the value + 1; 0: none */
+    ts_tensor all;  /* whole: header of the whole argument */
 } tile_call;
 
 #endif

@@ -72,6 +72,21 @@ enum ts_pointwise {
  *  the flag they have one number per row. */
 #define TS_ROWS_SUMMED 128
 
+/** Elements of a piece of a reduction of all elements. */
+enum { TS_PIECE = 4096 };
+/**
+ * A share of a reduction of a whole contiguous tensor, for groups that compute the tensor piece by
+ * piece. The kernel folds each piece of TS_PIECE elements (the last may have fewer) to one part,
+ * and in a last call the parts to the result. Both are steps of its usual reduction, so the bits
+ * are the same. A kernel that declares TS_TAKES_PIECES reads ts_plan.share.
+ */
+typedef struct ts_fold_share {
+    const char *data;     /* the elements of pieces first to first + count - 1; NULL: fold the parts
+                             of all pieces to the result */
+    int64_t first, count;
+    char *parts;          /* one number per piece of the tensor, in the compute dtype */
+} ts_fold_share;
+
 /** Written by infer, completed by the generic entry, read by kernels. */
 struct ts_plan {
     uint16_t cast;          /* bit i: the entry casts argument i to dtype `compute` */
@@ -103,7 +118,10 @@ struct ts_plan {
         struct {
             int64_t outer, count, inner; /* products of the sizes before, of and after dim */
         };
-        int64_t reduced;                 /* reductions: bit d is set if dim d is reduced */
+        struct {
+            int64_t reduced;             /* reductions: bit d is set if dim d is reduced */
+            const ts_fold_share *share;  /* reductions: NULL: the whole reduction */
+        };
         struct {
             int64_t start, step;         /* slice_scatter, slice_backward: of the slice in dim */
         };
@@ -164,6 +182,7 @@ typedef struct ts_op_info {
  *  (store.h). */
 enum ts_takes {
     TS_TAKES_STRIDES = 1, /* tensors with any strides; without this bit, contiguous tensors only */
+    TS_TAKES_PIECES = 8,  /* a reduction of all elements in pieces (ts_fold_share) */
     TS_TAKES_DTYPES = 4   /* tensors of any dtype on the kernel's device; the kernel converts them
                              to the compute dtype as it reads */
 };

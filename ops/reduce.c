@@ -47,6 +47,7 @@ static ts_status plan_dims(ts_frame *f, ts_dtype compute, ts_dtype result)
     ts_plan *plan = f->plan;
     bool keep = f->args[2].i;
     TS_TRY(dims_mask(f, 1, t->ndim, &plan->reduced));
+    plan->share = NULL;
     int n = 0;
     for (int d = 0; d < t->ndim; d++) {
         if (!(plan->reduced >> d & 1))
@@ -119,6 +120,7 @@ ts_status ts_infer_sum_to_size(ts_frame *f)
     f->plan->compute = dtype;
     f->plan->cast = f->plan->strided = 1;
     f->plan->reduced = 0;
+    f->plan->share = NULL;
     for (int d = 0; d < t->ndim; d++)
         if (d < shift || sizes->ints[d - shift] != t->sizes[d])
             f->plan->reduced |= (int64_t)1 << d;

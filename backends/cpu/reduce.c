@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 enum {
-    RUN_BLOCK = 4096, /* elements of a part in an inner pass */
+    RUN_BLOCK = TS_PIECE, /* elements of a part in an inner pass */
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
     ROW_LEVELS = 4,   /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
@@ -238,6 +238,21 @@ static fold fold_of_parts(fold how)
     return how == FOLD_ABSMAX ? FOLD_MAX : how >= FOLD_SQUARES ? FOLD_SUM : how;
 }
 
+/** Folds the parts of a pass to its results, in further passes. from: the parts; to: room for the
+ *  parts of the next pass. */
+static void join_parts(reduction *r, fold how, bool wide, char *from, char *to, void *results)
+{
+    do {
+        plan_next(r, from, wide ? 8 : 4);
+        plan_parts(r);
+        r->out = r->parts == 1 ? results : to;
+        run_pass(r, fold_of_parts(how), wide);
+        char *swap = from;
+        from = to;
+        to = swap;
+    } while (r->parts > 1);
+}
+
 /**
  * Folds t over the dims of mask into results, contiguous in the order of the kept dims.
  * @param params  one value per result for FOLD_DISTANCES, FOLD_DEVIATIONS and FOLD_EXP; else NULL
@@ -267,15 +282,7 @@ static ts_status reduce_into(ts_frame *f, const ts_tensor *t, int64_t mask, fold
     char *from = scratch, *to = scratch + first;
     r.out = from;
     run_pass(&r, how, wide);
-    do {
-        plan_next(&r, from, item);
-        plan_parts(&r);
-        r.out = r.parts == 1 ? results : to;
-        run_pass(&r, fold_of_parts(how), wide);
-        char *swap = from;
-        from = to;
-        to = swap;
-    } while (r.parts > 1);
+    join_parts(&r, how, wide, from, to, results);
     ts_free(f->thread, scratch, (size_t)(first + second));
     return TS_OK;
 }
@@ -502,12 +509,46 @@ static bool is_empty(ts_frame *f, fold how, finish last, ts_status *status)
     return true;
 }
 
+/** Computes the share f->plan->share of a reduction of all elements, in f32 or f64. */
+static ts_status reduce_pieces(ts_frame *f, fold how, finish last)
+{
+    const ts_fold_share *share = f->plan->share;
+    const ts_tensor *t = f->args[0].t;
+    bool wide = t->dtype == TS_F64;
+    int64_t item = wide ? 8 : 4;
+    void *result = f->rets[0].t->data;
+    reduction r;
+    plan_first(&r, t, f->plan->reduced);
+    plan_parts(&r);
+    r.params = NULL;
+    if (share->data) {
+        r.x = (const char *)((uintptr_t)share->data - (uintptr_t)(share->first * RUN_BLOCK * item));
+        r.out = share->parts;
+        (wide ? bodies_f64 : bodies_f32)[how][0](&r, share->first, share->first + share->count);
+        return TS_OK;
+    }
+    size_t bytes = (size_t)(ts_ceil_div(r.parts, RUN_BLOCK) * item);
+    if (r.parts == 1) {
+        memcpy(result, share->parts, (size_t)item);
+    } else {
+        char *room = ts_alloc(f->thread, bytes);
+        if (!room)
+            return ts_error_memory("the parts of a reduction", (int64_t)bytes);
+        join_parts(&r, how, wide, share->parts, room, result);
+        ts_free(f->thread, room, bytes);
+    }
+    finish_results(t, last, result, NULL, 1, (double)t->numel);
+    return TS_OK;
+}
+
 /** Kernel of the reductions that need one fold, `how`, and one last step. */
 static ts_status reduce(ts_frame *f, fold how, finish last)
 {
     const ts_tensor *t = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
     ts_status status;
+    if (f->plan->share)
+        return reduce_pieces(f, how, last);
     if (is_empty(f, how, last, &status))
         return status;
     if (!ts_dtype_is_float((ts_dtype)t->dtype)) {
@@ -643,14 +684,14 @@ static ts_status logsumexp(ts_frame *f)
 
 TS_CPU_FAMILY(reduce,
     {TS_OP_sum_to_size, sum, {FLOATING | TS_DT(TS_I64), 0}},
-    {TS_OP_sum, sum, {FLOATING | TS_DT(TS_I64), 0}},
-    {TS_OP_mean, mean, {FLOATING, 0}},
-    {TS_OP_prod, prod, {FLOATING | TS_DT(TS_I64), 0}},
-    {TS_OP_amax, amax, {REDUCIBLE, 0}},
-    {TS_OP_amin, amin, {REDUCIBLE, 0}},
+    {TS_OP_sum, sum, {FLOATING | TS_DT(TS_I64), TS_TAKES_PIECES}},
+    {TS_OP_mean, mean, {FLOATING, TS_TAKES_PIECES}},
+    {TS_OP_prod, prod, {FLOATING | TS_DT(TS_I64), TS_TAKES_PIECES}},
+    {TS_OP_amax, amax, {REDUCIBLE, TS_TAKES_PIECES}},
+    {TS_OP_amin, amin, {REDUCIBLE, TS_TAKES_PIECES}},
     {TS_OP_all, all, {REDUCIBLE, 0}},
     {TS_OP_any, any, {REDUCIBLE, 0}},
     {TS_OP_var, var, {FLOATING, 0}},
     {TS_OP_std, std, {FLOATING, 0}},
-    {TS_OP_norm, norm, {FLOATING, 0}},
+    {TS_OP_norm, norm, {FLOATING, TS_TAKES_PIECES}},
     {TS_OP_logsumexp, logsumexp, {FLOATING, 0}})

@@ -3,6 +3,8 @@
 #include "tests/compile/explains.h"
 #include "tests/compile/whole.h"
 
+#include <math.h>
+
 #define POINTWISE(name, formula)                                                                   \
     FORMULA(name, formula)                                                                         \
     static ts_status name(ts_frame *f) { return pointwise(f, run_##name); }
@@ -244,6 +246,81 @@ TS_TEST(calls_by_rows_and_those_around_them_are_one_group, .loop = 2)
         ck_assert(same(got, want));
         ts_compiled_free(c);
     }
+}
+
+/** A reduction of all elements of a new tensor. ctx: number of the reduction. */
+static ts_status whole_reduction(TRACED)
+{
+    const int *which = ctx;
+    ts_tensor *t = ts_mul(ts_sub(in[0], in[1]), in[2]);
+    switch (*which) {
+    case 0: out[0] = ts_sum(t); break;
+    case 1: out[0] = ts_mean(t); break;
+    case 2: out[0] = ts_norm(t); break;
+    case 3: out[0] = ts_norm_dims(t, 1, NULL, 0, true); break;
+    case 4: out[0] = ts_norm_dims(t, (double)INFINITY, NULL, 0, false); break;
+    case 5: out[0] = ts_amax(t); break;
+    case 6: out[0] = ts_amin(t); break;
+    default: out[0] = ts_prod(ts_add_scalar(ts_mul_scalar(t, 1e-6), 1));
+    }
+    return TS_STATUS_OF(out[0]);
+}
+
+/* Sizes around the ends of pieces and tiles; any number of threads. */
+TS_TEST(reductions_of_all_elements_join_the_calls_before_them, .loop = 3)
+{
+    static const int threads[] = {1, 2, 7};
+    static const int64_t sizes[][3] = {{1, 1, 2}, {1, 17, 1}, {1, 1, 4095}, {64, 64, 1},
+                                       {1, 1, 4097}, {3, 4, 1024}, {5, 700, 7}, {1, 1, 8193},
+                                       {100, 10, 1000}};
+    ts_set_num_threads(threads[_i]);
+    for (int k = 0; k < 9 * 8 * 2; k++) {
+        TS_SCOPE;
+        int which = k % 8;
+        const int64_t *n = sizes[k / 8 % 9];
+        ts_dtype dtype = k / 72 ? TS_F64 : TS_F32;
+        ts_tensor *in[] = {ts_to(numbers(1, n, 3), dtype), ts_to(numbers(2, n, 3), dtype),
+                           ts_to(numbers(3, TS_SIZES(1)), dtype)}, *got, *want;
+        ts_compiled *c = ts_compile(whole_reduction, &which, NULL);
+        OK(whole_reduction(&which, in, 3, &want, 1));
+        for (int turn = 0; turn < 2; turn++) {
+            OK(ts_compiled_call(c, in, 3, &got, 1));
+            ck_assert_msg(same(got, want), "reduction %d over %lld elements", which,
+                          (long long)ts_numel(in[0]));
+        }
+        ts_compile_stats stats = ts_compiled_get_stats(c);
+        ck_assert_int_eq(stats.groups, 1);
+        ck_assert_int_eq(stats.fused, which == 7 ? 5 : 3);
+        ck_assert_int_eq(stats.peak, ts_dtype_size(dtype)); /* only the result is stored */
+        ts_compiled_free(c);
+    }
+}
+
+/** A reduction in the midst of a group: a later call uses its result, another one writes its
+ *  argument, and two reductions share it. */
+static ts_status around_a_reduction(TRACED)
+{
+    ts_tensor *t = ts_exp(in[0]), *sum = ts_sum(t), *most = ts_amax(t);
+    out[1] = ts_div(t, sum);
+    out[2] = ts_mul_scalar_(ts_clone(t), 0.5);
+    out[0] = ts_add(most, ts_mean_dims(ts_relu_(t), (int64_t[]){1, 0}, 2, true));
+    return TS_STATUS_OF(out[1] && out[2] ? out[0] : NULL);
+}
+
+TS_TEST(reductions_of_all_elements_come_before_calls_that_use_them, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {numbers(1, TS_SIZES(300, 70))}, *got[3], *want[3];
+    ts_set_num_threads(1 + _i);
+    ts_compiled *c = ts_compile(around_a_reduction, NULL, NULL);
+    OK(around_a_reduction(NULL, in, 1, want, 3));
+    for (int turn = 0; turn < 3; turn++) {
+        OK(ts_compiled_call(c, in, 1, got, 3));
+        for (int i = 0; i < 3; i++)
+            ck_assert_msg(same(got[i], want[i]), "output %d", i);
+    }
+    ck_assert_int_gt(ts_compiled_get_stats(c).groups, 0);
+    ts_compiled_free(c);
 }
 
 /** Concatenates two running sums along dim *ctx, and returns a running sum of the result. */
