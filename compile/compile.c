@@ -17,6 +17,9 @@ static int mode = MODE_FULL;
 
 enum {
     SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
+    RECORDED = 1 << 12,   /* ... or if it drops no call, and its groups save at most this many bytes
+                             per call: about what moves in the time that a recorded call takes */
+    SMALL_RUN = 10,       /* a recording and the run of its plan take as long as so many calls */
     SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording */
     SMALL_AGAIN = 256     /* then every 256th call is recorded */
 };
@@ -123,7 +126,10 @@ static bool is_small(const ts_exec *e)
     for (uint32_t i = 0; i < e->nstorages; i++)
         if (e->storages[i].device.backend != TS_KEY_CPU)
             return false;
-    return e->bytes <= (int64_t)e->nnodes * SMALL_CALL;
+    bool drops = e->graph->nodes.count > e->nnodes || e->nagain;
+    int64_t saved = e->bytes - e->fused_bytes;
+    return e->bytes <= (int64_t)e->nnodes * SMALL_CALL ||
+           (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * RECORDED);
 }
 
 /** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the

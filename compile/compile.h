@@ -149,8 +149,8 @@ typedef struct ts_exec {
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
     uint32_t runs;         /* runs in progress */
-    bool small;            /* on the CPU, and its calls move so few bytes that recording them takes
-                              longer than running them */
+    bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
+                              recording the calls takes longer than it saves */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;

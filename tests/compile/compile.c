@@ -158,6 +158,28 @@ TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
 }
 
 /** Calls on few elements run without a recording after a while, larger ones do not. */
+/** Two large calls without a group. */
+static ts_status sums_along(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_cumsum(ts_cumsum(in[0], 0), 1));
+}
+
+TS_TEST(calls_without_savings_are_recorded_now_and_then, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {numbers(1, TS_SIZES(400, 500))}, *got, *want;
+    ts_trace_fn fn = _i ? with_a_dead_call : sums_along;
+    ts_compiled *c = ts_compile(fn, NULL, NULL);
+    OK(fn(NULL, in, 1, &want, 1));
+    for (int i = 0; i < 200; i++) {
+        TS_SCOPE;
+        OK(ts_compiled_call(c, in, 1, &got, 1));
+        ck_assert(same(got, want));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).segments, _i ? 200 : 64);
+    ts_compiled_free(c);
+}
+
 TS_TEST(small_calls_are_recorded_now_and_then)
 {
     TS_SCOPE;
