@@ -187,8 +187,8 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
 ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread);
 /** ts_group_takes() for a call whose shape rule ran and set plan->rows (rows.c). */
 ts_group_part ts_rows_part(const ts_frame *f);
-/** ts_group_takes() for a call that may be a reduction of all elements of a contiguous tensor, which
- *  a group computes in pieces (ts_fold_share). All dims of the group's space then form one row. */
+/** ts_group_takes() for a call that may reduce all elements of a contiguous tensor, which a group
+ *  computes in pieces (ts_fold_share). All dims of the group's space then form one row. */
 ts_group_part ts_whole_part(const ts_frame *f);
 /** True if the group has a reduction of all elements of its space: all its tensors are contiguous,
  *  or have one element. */

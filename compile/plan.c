@@ -64,8 +64,8 @@ static bool find_final_touches(maker *m)
     return find_touches(m);
 }
 
-/** Sets step_of of each node: UINT32_MAX if it may be dropped and nothing reads the storages that it
- *  writes, else 0, its value before. */
+/** Sets step_of of each node, which is 0, to UINT32_MAX if nothing reads the storages that the node
+ *  writes. Drops nothing if calls may not be dropped. */
 static void drop_dead(maker *m)
 {
     ts_plan_storage *s = m->exec->storages;

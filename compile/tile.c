@@ -44,7 +44,7 @@ typedef struct ts_tiles {
     size_t worker;      /* bytes of a worker's values, calls and buffers */
     char *room;         /* memory of the workers */
     int nworkers;
-    char *parts;        /* numbers of the pieces of whole calls: npieces for each call; NULL: none */
+    char *parts;        /* npieces numbers for each whole call; NULL: none */
     int64_t npieces;
     _Atomic int workers, failed; /* workers that have begun; 1 if one failed */
     int64_t grain;      /* fewest tiles for a worker */
@@ -220,7 +220,7 @@ static void cut(tiles *w)
     w->split = ts_is_whole(w->step) ? w->ndim : w->ndim - w->step->rows;
     for (int d = w->split; d < w->ndim; d++)
         inner *= w->sizes[d];
-    /* each call of a kernel has a fixed cost, so a tile may have up to half as many elements more */
+    /* each call of a kernel has a fixed cost, so a tile may be half larger */
     while (w->split > 0 && inner * w->sizes[w->split - 1] <= n + n / 2)
         inner *= w->sizes[--w->split];
     if (w->split > 0) {
