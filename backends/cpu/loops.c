@@ -4,6 +4,8 @@
 #include "backends/cpu/isa.h"
 #include "core/parallel.h"
 
+#include <string.h>
+
 /** Elements of dtype `from` converted to `to`; in copy.c. */
 TS_ISA_DECLARE(ts_loop, ts_cpu_copy_loop, (ts_dtype to, ts_dtype from));
 
@@ -118,8 +120,9 @@ static bool is_one_run(const layout *l)
     return l->ndim == 1 && (l->strides[0] == 0 || l->strides[0] == l->item);
 }
 
-/* Copies rows of a strided operand to (in) or from a block. When it fills a block, the inner loop
- * runs along the longer dim. */
+/* Copies rows of a strided operand to (in) or from a block. Rows that are contiguous, broadcast or
+ * equal have loops that compilers vectorize. Otherwise the inner loop that fills a block runs along
+ * the longer dim, or along the rows if they are adjacent in memory. */
 #define MOVE_ROWS(T)                                                                               \
     static void move_rows_##T(bool in, T *block, char *at, int64_t rows, int64_t row, int64_t n,   \
                               int64_t step)                                                        \
@@ -128,14 +131,29 @@ static bool is_one_run(const layout *l)
             for (int64_t r = 0; r < rows; r++)                                                     \
                 for (int64_t i = 0; i < n; i++)                                                    \
                     *(T *)(at + r * row + i * step) = block[r * n + i];                            \
-        } else if (n < rows) {                                                                     \
+            return;                                                                                \
+        }                                                                                          \
+        if (step != 0 && step != (int64_t)sizeof(T) &&                                             \
+            (n < rows || (row == (int64_t)sizeof(T) && rows > 1))) {                               \
             for (int64_t i = 0; i < n; i++)                                                        \
                 for (int64_t r = 0; r < rows; r++)                                                 \
                     block[r * n + i] = *(const T *)(at + r * row + i * step);                      \
-        } else {                                                                                   \
-            for (int64_t r = 0; r < rows; r++)                                                     \
+            return;                                                                                \
+        }                                                                                          \
+        for (int64_t r = 0; r < rows; r++, block += n) {                                           \
+            const char *from = at + r * row;                                                       \
+            if (row == 0 && r > 0) {                                                               \
+                memcpy(block, block - n, (size_t)n * sizeof(T));                                   \
+            } else if (step == (int64_t)sizeof(T)) {                                               \
+                memcpy(block, from, (size_t)n * sizeof(T));                                        \
+            } else if (step == 0) {                                                                \
+                T x = *(const T *)from;                                                            \
                 for (int64_t i = 0; i < n; i++)                                                    \
-                    block[r * n + i] = *(const T *)(at + r * row + i * step);                      \
+                    block[i] = x;                                                                  \
+            } else {                                                                               \
+                for (int64_t i = 0; i < n; i++)                                                    \
+                    block[i] = *(const T *)(from + i * step);                                      \
+            }                                                                                      \
         }                                                                                          \
     }
 MOVE_ROWS(uint8_t)

@@ -15,22 +15,38 @@ typedef struct triangle {
     bool lower;
 } triangle;
 
+/** Fills elements first..last of the common range with 0, or copies them. */
+static void triangle_part(const triangle *t, int64_t first, int64_t last, bool keep)
+{
+    size_t at = (size_t)(first * t->item), bytes = (size_t)((last - first) * t->item);
+    if (!keep)
+        memset(t->to + at, 0, bytes);
+    else if (t->to != t->from)
+        memcpy(t->to + at, t->from + at, bytes);
+}
+
+/** The column where the row r of a matrix changes: tril keeps what lies before, triu the rest. */
+VEC_FN int64_t triangle_cut(const triangle *t, int64_t r)
+{
+    int64_t cut = r + (t->lower ? 1 : 0);
+    return t->diagonal > t->columns - cut ? t->columns : t->diagonal < -cut ? 0 : cut + t->diagonal;
+}
+
+/** Rows begin..end of all matrices. Rows that are kept or cleared as a whole make one part. */
 static void triangle_rows(void *ctx, int64_t begin, int64_t end)
 {
     const triangle *t = ctx;
-    for (int64_t r = begin; r < end; r++) {
-        /* tril: the first column of this row that becomes 0; triu: the first that is kept */
-        int64_t cut = r % t->rows + (t->lower ? 1 : 0);
-        cut = t->diagonal > t->columns - cut ? t->columns
-              : t->diagonal < -cut           ? 0
-                                             : cut + t->diagonal;
-        int64_t first = t->lower ? 0 : cut, keep = t->lower ? cut : t->columns - cut;
-        int64_t zero = t->lower ? cut : 0, zeros = t->columns - keep;
-        char *to = t->to + r * t->columns * t->item;
-        if (t->to != t->from)
-            memcpy(to + first * t->item, t->from + (r * t->columns + first) * t->item,
-                   (size_t)(keep * t->item));
-        memset(to + zero * t->item, 0, (size_t)(zeros * t->item));
+    while (begin < end) {
+        int64_t cut = triangle_cut(t, begin % t->rows), same = begin * t->columns, last = begin + 1;
+        if (cut == 0 || cut == t->columns) {
+            int64_t most = ts_min64(end, begin + t->rows - begin % t->rows);
+            while (last < most && triangle_cut(t, last % t->rows) == cut)
+                last++;
+        }
+        int64_t middle = same + (cut == t->columns ? (last - begin) * t->columns : cut);
+        triangle_part(t, same, middle, t->lower);
+        triangle_part(t, middle, last * t->columns, !t->lower);
+        begin = last;
     }
 }
 
@@ -52,11 +68,13 @@ static ts_status triu(ts_frame *f) { return cut(f, false); }
 
 /* -------------------------------------------------------------------------------- nonzero ---- */
 
-/** A contiguous copy of t, broadcast to these sizes and converted to dtype. The caller owns it.
- * NULL with an error. */
-static ts_tensor *packed(ts_frame *f, const ts_tensor *t, ts_dtype dtype, const int64_t *sizes,
-                         int ndim)
+/** t itself or a contiguous copy of it, broadcast to these sizes and converted to dtype. The caller
+ * owns a reference. NULL with an error. */
+static ts_tensor *packed(ts_frame *f, ts_tensor *t, ts_dtype dtype, const int64_t *sizes, int ndim)
 {
+    if (t->dtype == dtype && (t->flags & TS_TENSOR_CONTIGUOUS) && t->ndim == ndim &&
+        !memcmp(t->sizes, sizes, (size_t)ndim * sizeof *sizes))
+        return ts_tensor_ref(t);
     ts_tensor *c = ts_tensor_new(f->thread, dtype, sizes, ndim, t->storage->device);
     if (!c)
         return NULL;
@@ -73,8 +91,13 @@ static ts_tensor *packed(ts_frame *f, const ts_tensor *t, ts_dtype dtype, const 
 static int64_t count(const ts_tensor *mask)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < mask->numel; i++)
-        n += mask->data[i] != 0;
+    for (int64_t i = 0, last; i < mask->numel; i = last) {
+        uint8_t some = 0; /* so that a vector holds many counts */
+        last = ts_min64(i + 255, mask->numel);
+        for (int64_t k = i; k < last; k++)
+            some += mask->data[k] != 0;
+        n += some;
+    }
     return n;
 }
 
@@ -99,8 +122,7 @@ static void write_places(const ts_tensor *mask, int64_t *to)
 
 static ts_status nonzero(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t;
-    ts_tensor *mask = packed(f, t, TS_BOOL, t->sizes, t->ndim);
+    ts_tensor *t = f->args[0].t, *mask = packed(f, t, TS_BOOL, t->sizes, t->ndim);
     TS_TRY(mask);
     int64_t sizes[2] = {count(mask), t->ndim};
     ts_tensor *out = ts_tensor_new(f->thread, TS_I64, sizes, 2, t->storage->device);
@@ -114,10 +136,36 @@ static ts_status nonzero(ts_frame *f)
 
 /* ---------------------------------------------------------------------------------- masks ---- */
 
+/* Elements move by their size, a constant, without branches on the mask. select_T() fills `to` with
+ * n elements; scatter_T() replaces elements by the next ones of `source`. */
+#define MOVE_MASKED(T)                                                                             \
+    static void select_##T(T *to, int64_t n, const T *from, const uint8_t *mask)                   \
+    {                                                                                              \
+        for (T *end = to + n; to < end; to += *mask++ != 0)                                        \
+            *to = *from++;                                                                         \
+    }                                                                                              \
+    static void scatter_##T(T *to, int64_t n, const T *from, const T *source, const uint8_t *mask) \
+    {                                                                                              \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            to[i] = *(mask[i] ? source : from + i);                                                \
+            source += mask[i] != 0;                                                                \
+        }                                                                                          \
+    }
+MOVE_MASKED(uint8_t)
+MOVE_MASKED(uint16_t)
+MOVE_MASKED(uint32_t)
+MOVE_MASKED(uint64_t)
+/* Runs name_T for elements of `item` bytes; its arguments are void pointers and numbers. */
+#define BY_ITEM(item, name, ...)                                 \
+    ((item) == 1   ? name##_uint8_t(__VA_ARGS__)                 \
+     : (item) == 2 ? name##_uint16_t(__VA_ARGS__)                \
+     : (item) == 4 ? name##_uint32_t(__VA_ARGS__)                \
+                   : name##_uint64_t(__VA_ARGS__))
+
 static ts_status masked_select(ts_frame *f)
 {
     TS_TRY(f->table->info->infer(f));
-    const ts_tensor *self = f->args[0].t, *m = f->args[1].t;
+    ts_tensor *self = f->args[0].t, *m = f->args[1].t;
     ts_dtype dtype = (ts_dtype)self->dtype;
     int64_t sizes[TS_MAX_DIMS];
     int ndim = self->ndim > m->ndim ? self->ndim : m->ndim, item = ts_dtype_sizes[dtype];
@@ -130,12 +178,7 @@ static ts_status masked_select(ts_frame *f)
     int64_t n = from ? count(mask) : 0;
     ts_tensor *out = from ? ts_tensor_new(f->thread, dtype, &n, 1, self->storage->device) : NULL;
     if (out) {
-        char *to = out->data;
-        for (int64_t i = 0; i < mask->numel; i++)
-            if (mask->data[i]) {
-                memcpy(to, from->data + i * item, (size_t)item);
-                to += item;
-            }
+        BY_ITEM(item, select, (void *)out->data, n, (void *)from->data, (void *)mask->data);
         f->rets[0] = ts_value_tensor(out);
     }
     if (mask)
@@ -147,8 +190,7 @@ static ts_status masked_select(ts_frame *f)
 
 static ts_status masked_scatter(ts_frame *f)
 {
-    const ts_tensor *self = f->args[0].t, *source = f->args[2].t;
-    ts_tensor *out = f->rets[0].t;
+    ts_tensor *self = f->args[0].t, *source = f->args[2].t, *out = f->rets[0].t;
     int item = ts_dtype_sizes[self->dtype];
     ts_tensor *mask = packed(f, f->args[1].t, TS_BOOL, out->sizes, out->ndim);
     ts_tensor *from = mask ? packed(f, self, (ts_dtype)self->dtype, out->sizes, out->ndim) : NULL;
@@ -161,14 +203,9 @@ static ts_status masked_scatter(ts_frame *f)
                         "expected at least %lld elements, one for each true of 'mask', got %lld",
                         (long long)n, (long long)source->numel);
     }
-    if (status == TS_OK) {
-        const char *next = source->data;
-        for (int64_t i = 0; i < out->numel; i++) {
-            const char *take = mask->data[i] ? next : from->data + i * item;
-            memcpy(out->data + i * item, take, (size_t)item);
-            next += mask->data[i] ? item : 0;
-        }
-    }
+    if (status == TS_OK)
+        BY_ITEM(item, scatter, (void *)out->data, out->numel, (void *)from->data,
+                (void *)source->data, (void *)mask->data);
     if (mask)
         ts_tensor_unref(mask);
     if (from)

@@ -9,28 +9,89 @@
 
 /* ------------------------------------------------------------------------- plain loops ---- */
 
-/* Integers are summed as the unsigned type U, so that sums wrap. */
-#define PLAIN(T, U, name)                                                                          \
+enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
+
+/*
+ * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
+ * rows are contiguous, and all rows of a use it. Few columns of integers are sums along k instead,
+ * whose order does not change the value; `any_order` tells.
+ */
+#define PLAIN(T, U, name, any_order)                                                               \
+    static void name##_narrow(const ts_gemm *g)                                                    \
+    {                                                                                              \
+        T column[PANEL_ROWS * PANEL_COLUMNS];                                                      \
+        for (int64_t j = 0; j < g->n; j++)                                                         \
+            for (int64_t p = 0; p < g->k || !p; p += TS_COUNTOF(column)) {                         \
+                int64_t k = ts_min64(TS_COUNTOF(column), g->k - p);                                \
+                for (int64_t q = 0; q < k; q++)                                                    \
+                    column[q] = ((const T *)g->b)[(p + q) * g->b_row + j * g->b_column];           \
+                for (int64_t i = 0; i < g->m; i++) {                                               \
+                    T *c = (T *)g->c + i * g->c_row + j;                                           \
+                    const T *a = (const T *)g->a + i * g->a_row + p * g->a_column;                 \
+                    U sum = p || g->add ? (U)*c : g->bias ? (U)((const T *)g->bias)[j] : 0;        \
+                    if (g->a_column == 1)                                                          \
+                        for (int64_t q = 0; q < k; q++)                                            \
+                            sum += (U)a[q] * (U)column[q];                                         \
+                    else                                                                           \
+                        for (int64_t q = 0; q < k; q++)                                            \
+                            sum += (U)a[q * g->a_column] * (U)column[q];                           \
+                    *c = (T)sum;                                                                   \
+                }                                                                                  \
+            }                                                                                      \
+    }                                                                                              \
+    VEC_FN void name##_row(T *c, const T *a, int64_t a_step, const T *b, int64_t b_step,           \
+                           int64_t k, int64_t n)                                                   \
+    {                                                                                              \
+        int64_t p = 0;                                                                             \
+        for (; p + 4 <= k; p += 4, b += 4 * b_step) {                                              \
+            U x0 = (U)a[p * a_step], x1 = (U)a[(p + 1) * a_step], x2 = (U)a[(p + 2) * a_step],     \
+              x3 = (U)a[(p + 3) * a_step];                                                         \
+            TS_INDEPENDENT                                                                         \
+            for (int64_t j = 0; j < n; j++)                                                        \
+                c[j] = (T)((U)c[j] + x0 * (U)b[j] + x1 * (U)b[b_step + j] +                        \
+                           x2 * (U)b[2 * b_step + j] + x3 * (U)b[3 * b_step + j]);                 \
+        }                                                                                          \
+        for (; p < k; p++, b += b_step) {                                                          \
+            U x = (U)a[p * a_step];                                                                \
+            TS_INDEPENDENT                                                                         \
+            for (int64_t j = 0; j < n; j++)                                                        \
+                c[j] = (T)((U)c[j] + x * (U)b[j]);                                                 \
+        }                                                                                          \
+    }                                                                                              \
     static void name(const ts_gemm *g)                                                             \
     {                                                                                              \
-        const T *a = g->a, *b = g->b, *bias = g->bias;                                             \
-        T *c = g->c;                                                                               \
-        for (int64_t i = 0; i < g->m; i++) {                                                       \
-            for (int64_t j = 0; j < g->n && !g->add; j++)                                          \
-                c[i * g->c_row + j] = bias ? bias[j] : 0;                                          \
-            for (int64_t p = 0; p < g->k; p++) {                                                   \
-                U x = (U)a[i * g->a_row + p * g->a_column];                                        \
-                for (int64_t j = 0; j < g->n; j++)                                                 \
-                    c[i * g->c_row + j] = (T)((U)c[i * g->c_row + j] +                             \
-                                              x * (U)b[p * g->b_row + j * g->b_column]);           \
-            }                                                                                      \
+        T panel[PANEL_ROWS * PANEL_COLUMNS];                                                       \
+        if (any_order && g->n < NARROW) {                                                          \
+            name##_narrow(g);                                                                      \
+            return;                                                                                \
         }                                                                                          \
+        const T *a = g->a, *bias = g->bias;                                                        \
+        T *c = g->c;                                                                               \
+        for (int64_t i = 0; i < g->m && !g->add; i++)                                              \
+            for (int64_t j = 0; j < g->n; j++)                                                     \
+                c[i * g->c_row + j] = bias ? bias[j] : 0;                                          \
+        for (int64_t j = 0; j < g->n; j += PANEL_COLUMNS)                                          \
+            for (int64_t p = 0; p < g->k; p += PANEL_ROWS) {                                       \
+                int64_t n = ts_min64(PANEL_COLUMNS, g->n - j), k = ts_min64(PANEL_ROWS, g->k - p); \
+                const T *b = (const T *)g->b + p * g->b_row + j * g->b_column;                     \
+                int64_t step = g->b_row;                                                           \
+                if (g->b_column != 1) {                                                            \
+                    for (int64_t i = 0; i < n; i++)                                                \
+                        for (int64_t q = 0; q < k; q++)                                            \
+                            panel[q * PANEL_COLUMNS + i] = b[q * g->b_row + i * g->b_column];      \
+                    b = panel;                                                                     \
+                    step = PANEL_COLUMNS;                                                          \
+                }                                                                                  \
+                for (int64_t i = 0; i < g->m; i++)                                                 \
+                    name##_row(c + i * g->c_row + j, a + i * g->a_row + p * g->a_column,           \
+                               g->a_column, b, step, k, n);                                        \
+            }                                                                                      \
     }
-PLAIN(float, float, plain_f32)
-PLAIN(double, double, plain_f64)
-PLAIN(int64_t, uint64_t, plain_i64)
-PLAIN(int32_t, uint32_t, plain_i32)
-PLAIN(uint8_t, uint32_t, plain_u8)
+PLAIN(float, float, plain_f32, false)
+PLAIN(double, double, plain_f64, false)
+PLAIN(int64_t, uint64_t, plain_i64, true)
+PLAIN(int32_t, uint32_t, plain_i32, true)
+PLAIN(uint8_t, uint32_t, plain_u8, true)
 
 typedef void (*tile_fn)(const ts_gemm *g);
 
