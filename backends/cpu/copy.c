@@ -41,36 +41,73 @@ FROM_INT(i64, int64_t, ts_odd_f32_of)
 FROM_INT(i32, int32_t, ts_odd_f32)
 FROM_INT(u8, uint8_t, KEEP)
 
-/* Half dtypes to and from f32: vectorized if both sides are contiguous, else element by element
- * with the same rounding. */
+/* same dtype: bits move unchanged */
+TS_SCALAR_LOOP1(uint64_t, uint64_t, move_64, x)
+TS_SCALAR_LOOP1(uint32_t, uint32_t, move_32, x)
+TS_SCALAR_LOOP1(uint16_t, uint16_t, move_16, x)
+TS_SCALAR_LOOP1(uint8_t, uint8_t, move_8, x)
+
+/* Half dtypes to and from f32. Strided elements pass through a buffer, so that all of them are
+ * converted by vectors; single elements are converted as scalars, with the same rounding. */
+enum { STRIDED = 512 };
 #define HALF(kind)                                                                                 \
-    static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)      \
+    VEC_FN void kind##_widen_run(float *to, const uint16_t *from, int64_t n)                       \
     {                                                                                              \
-        if (s[0] != 4 || s[1] != 2) {                                                              \
-            kind##_to_f32(d, s, n, params);                                                        \
-            return;                                                                                \
-        }                                                                                          \
-        float *to = (float *)d[0];                                                                 \
-        const uint16_t *from = (const uint16_t *)d[1];                                             \
         int64_t i = 0;                                                                             \
         for (; i + VF_LANES <= n; i += VF_LANES)                                                   \
             vf_store(to + i, vf_load_##kind(from + i));                                            \
         if (i < n)                                                                                 \
             vf_store_n(to + i, vf_load_##kind##_n(from + i, n - i), n - i);                        \
     }                                                                                              \
-    static void kind##_narrow(char *const *d, const int64_t *s, int64_t n, const void *params)     \
+    VEC_FN void kind##_narrow_run(uint16_t *to, const float *from, int64_t n)                      \
     {                                                                                              \
-        if (s[0] != 2 || s[1] != 4) {                                                              \
-            f32_to_##kind(d, s, n, params);                                                        \
-            return;                                                                                \
-        }                                                                                          \
-        uint16_t *to = (uint16_t *)d[0];                                                           \
-        const float *from = (const float *)d[1];                                                   \
         int64_t i = 0;                                                                             \
         for (; i + VF_LANES <= n; i += VF_LANES)                                                   \
             vf_store_##kind(to + i, vf_load(from + i));                                            \
         if (i < n)                                                                                 \
             vf_store_##kind##_n(to + i, vf_load_n(from + i, n - i), n - i);                        \
+    }                                                                                              \
+    static __attribute__((noinline)) void kind##_widen_strided(char *const *d, const int64_t *s,   \
+                                                               int64_t n, const void *params)      \
+    {                                                                                              \
+        if (s[0] != 4 || !s[1] || n < VF_LANES) {                                                  \
+            kind##_to_f32(d, s, n, params);                                                        \
+            return;                                                                                \
+        }                                                                                          \
+        uint16_t near[STRIDED];                                                                    \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            move_16((char *[]){(char *)near, d[1] + i * s[1]}, (int64_t[]){2, s[1]}, some, NULL);  \
+            kind##_widen_run((float *)d[0] + i, near, some);                                       \
+        }                                                                                          \
+    }                                                                                              \
+    static __attribute__((noinline)) void kind##_narrow_strided(char *const *d, const int64_t *s,  \
+                                                                int64_t n, const void *params)     \
+    {                                                                                              \
+        if (s[1] != 4 || n < VF_LANES) {                                                           \
+            f32_to_##kind(d, s, n, params);                                                        \
+            return;                                                                                \
+        }                                                                                          \
+        uint16_t near[STRIDED];                                                                    \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            kind##_narrow_run(near, (const float *)d[1] + i, some);                                \
+            move_16((char *[]){d[0] + i * s[0], (char *)near}, (int64_t[]){s[0], 2}, some, NULL);  \
+        }                                                                                          \
+    }                                                                                              \
+    static void kind##_widen(char *const *d, const int64_t *s, int64_t n, const void *params)      \
+    {                                                                                              \
+        if (s[0] == 4 && s[1] == 2)                                                                \
+            kind##_widen_run((float *)d[0], (const uint16_t *)d[1], n);                            \
+        else                                                                                       \
+            kind##_widen_strided(d, s, n, params);                                                 \
+    }                                                                                              \
+    static void kind##_narrow(char *const *d, const int64_t *s, int64_t n, const void *params)     \
+    {                                                                                              \
+        if (s[0] == 2 && s[1] == 4)                                                                \
+            kind##_narrow_run((uint16_t *)d[0], (const float *)d[1], n);                           \
+        else                                                                                       \
+            kind##_narrow_strided(d, s, n, params);                                                \
     }
 HALF(bf16)
 HALF(f16)
@@ -94,12 +131,7 @@ static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
     [TS_I64] = ROW(i64), [TS_I32] = ROW(i32), [TS_U8] = ROW(u8),     [TS_BOOL] = ROW(u8),
 };
 
-/* --------------------------------------------------------- same dtype: bits move unchanged ---- */
-
-TS_SCALAR_LOOP1(uint64_t, uint64_t, move_64, x)
-TS_SCALAR_LOOP1(uint32_t, uint32_t, move_32, x)
-TS_SCALAR_LOOP1(uint16_t, uint16_t, move_16, x)
-TS_SCALAR_LOOP1(uint8_t, uint8_t, move_8, x)
+/* --------------------------------------------------------------------------- same dtype ---- */
 
 /** Copies contiguous bytes. A task is a block of 64 bytes. */
 static void move_lines(void *ctx, int64_t begin, int64_t end)

@@ -237,6 +237,8 @@ VEC_FN int64_t S(fold_leaves)(fold how, S(cascade) *c, const T *x, const T *y, i
 {
     int64_t at = 0;
     for (; n - at >= 2 * S(LEAF); at += 2 * S(LEAF)) {
+        for (int i = 0; i < 2 * LEAF_LINES; i++) /* past n, the next run usually follows */
+            __builtin_prefetch(x + at + 4 * S(LEAF) + i * S(LINE));
         S(line) first = S(leaf)(how, x + at, y + at, LEAF_LINES, p);
         S(line) second = S(leaf)(how, x + at + S(LEAF), y + at + S(LEAF), LEAF_LINES, p);
         S(cascade_add)(how, c, S(fold_line)(how, first, second), 1);

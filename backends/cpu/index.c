@@ -255,6 +255,11 @@ typedef struct bundle {
     int64_t indexed, plain, index, many;
 } bundle;
 
+/** The loops over a bundle; steps in elements. */
+typedef struct span {
+    int64_t rows, columns, step, p_row, p_column, q_row, q_column, index_row, index_column;
+} span;
+
 VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
 {
     bundle b = {0, 0, 0, ts_min64(l->sizes[0] - line % l->sizes[0], end - line)};
@@ -268,23 +273,44 @@ VEC_FN bundle bundle_at(const lines *l, int64_t line, int64_t end)
     return b;
 }
 
-/* todo: a statement on *p, the indexed element, and *q, the element at the index's position */
+/*
+ * todo: a statement on *p, the indexed element, and *q, the element at the index's position. The
+ * inner loop runs along the lines where their elements are closer than the neighbours; either way a
+ * line is processed in order.
+ */
 #define LINES(T, name, todo)                                                                       \
     static void name(void *ctx, int64_t begin, int64_t end)                                        \
     {                                                                                              \
         const lines *l = ctx;                                                                      \
+        bool along = l->along_index < l->to_index[0];                                              \
         while (begin < end) {                                                                      \
             bundle b = bundle_at(l, begin, end);                                                   \
-            for (int64_t k = 0; k < l->length; k++)                                                \
-                for (int64_t j = 0; j < b.many; j++) {                                             \
-                    int64_t i = at(l->index, b.index + k * l->along_index + j * l->to_index[0]);   \
-                    T *p =                                                                         \
-                        (T *)l->indexed + b.indexed + i * l->along_indexed + j * l->to_indexed[0]; \
-                    T *q = (T *)l->plain + b.plain + k * l->along_plain + j * l->to_plain[0];      \
-                    todo;                                                                          \
-                }                                                                                  \
+            span s = {.rows = along ? b.many : l->length, .columns = along ? l->length : b.many,   \
+                      .step = l->along_indexed,                                                    \
+                      .p_row = along ? l->to_indexed[0] : 0,                                       \
+                      .p_column = along ? 0 : l->to_indexed[0],                                    \
+                      .q_row = along ? l->to_plain[0] : l->along_plain,                            \
+                      .q_column = along ? l->along_plain : l->to_plain[0],                         \
+                      .index_row = along ? l->to_index[0] : l->along_index,                        \
+                      .index_column = along ? l->along_index : l->to_index[0]};                    \
+            T *indexed = (T *)l->indexed + b.indexed, *plain = (T *)l->plain + b.plain;            \
+            if (l->index.wide)                                                                     \
+                LINES_OF(T, int64_t, todo)                                                         \
+            else                                                                                   \
+                LINES_OF(T, int32_t, todo)                                                         \
             begin += b.many;                                                                       \
         }                                                                                          \
+    }
+#define LINES_OF(T, I, todo)                                                                       \
+    {                                                                                              \
+        const I *index = (const I *)l->index.data + b.index;                                       \
+        for (int64_t r = 0; r < s.rows; r++)                                                       \
+            for (int64_t c = 0; c < s.columns; c++) {                                              \
+                int64_t i = index[r * s.index_row + c * s.index_column];                           \
+                T *p = indexed + i * s.step + r * s.p_row + c * s.p_column;                        \
+                T *q = plain + r * s.q_row + c * s.q_column;                                       \
+                todo;                                                                              \
+            }                                                                                      \
     }
 LINES(uint8_t, gather_1, *q = *p)
 LINES(uint16_t, gather_2, *q = *p)

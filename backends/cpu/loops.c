@@ -121,7 +121,7 @@ static bool is_one_run(const layout *l)
 }
 
 /* Copies rows of a strided operand to (in) or from a block. Rows that are contiguous, broadcast or
- * equal have loops that compilers vectorize. Otherwise the inner loop that fills a block runs along
+ * equal to each other have loops that compilers vectorize. Otherwise the inner loop that fills a block runs along
  * the longer dim, or along the rows if they are adjacent in memory. */
 #define MOVE_ROWS(T)                                                                               \
     static void move_rows_##T(bool in, T *block, char *at, int64_t rows, int64_t row, int64_t n,   \
@@ -133,27 +133,32 @@ static bool is_one_run(const layout *l)
                     *(T *)(at + r * row + i * step) = block[r * n + i];                            \
             return;                                                                                \
         }                                                                                          \
-        if (step != 0 && step != (int64_t)sizeof(T) &&                                             \
-            (n < rows || (row == (int64_t)sizeof(T) && rows > 1))) {                               \
+        if (row != 0 && step != 0 &&                                                               \
+            (n < (step == (int64_t)sizeof(T) ? ts_min64(rows, 8) : rows) ||                        \
+             (row == (int64_t)sizeof(T) && rows > 1))) {                                           \
             for (int64_t i = 0; i < n; i++)                                                        \
                 for (int64_t r = 0; r < rows; r++)                                                 \
                     block[r * n + i] = *(const T *)(at + r * row + i * step);                      \
             return;                                                                                \
         }                                                                                          \
-        for (int64_t r = 0; r < rows; r++, block += n) {                                           \
+        int64_t own = row ? rows : 1; /* others are equal: copies of copies */                     \
+        for (int64_t r = 0; r < own; r++) {                                                        \
             const char *from = at + r * row;                                                       \
-            if (row == 0 && r > 0) {                                                               \
-                memcpy(block, block - n, (size_t)n * sizeof(T));                                   \
-            } else if (step == (int64_t)sizeof(T)) {                                               \
-                memcpy(block, from, (size_t)n * sizeof(T));                                        \
+            T *to = block + r * n;                                                                 \
+            if (step == (int64_t)sizeof(T)) {                                                      \
+                memcpy(to, from, (size_t)n * sizeof(T));                                           \
             } else if (step == 0) {                                                                \
                 T x = *(const T *)from;                                                            \
                 for (int64_t i = 0; i < n; i++)                                                    \
-                    block[i] = x;                                                                  \
+                    to[i] = x;                                                                     \
             } else {                                                                               \
                 for (int64_t i = 0; i < n; i++)                                                    \
-                    block[i] = *(const T *)(from + i * step);                                      \
+                    to[i] = *(const T *)(from + i * step);                                         \
             }                                                                                      \
+        }                                                                                          \
+        for (int64_t done = own * n, more; done < rows * n; done += more) {                        \
+            more = ts_min64(done, rows * n - done);                                                \
+            memcpy(block + done, block, (size_t)more * sizeof(T));                                 \
         }                                                                                          \
     }
 MOVE_ROWS(uint8_t)

@@ -38,7 +38,23 @@ typedef struct pair_job {
     int64_t n;
     double beta, factor;      /* beta: the op's number; factor: of the reduction */
     bool each;                /* reduction none: out or g has one element per pair */
+    ts_dtype half;            /* bf16 or f16: the dtype of all elements but parts; else 0 */
 } pair_job;
+
+/* Up to VF_LANES halves; the others are 0. */
+VEC_FN vf load_halves(const uint16_t *p, ts_dtype half, int64_t left)
+{
+    if (left >= VF_LANES)
+        return half == TS_BF16 ? vf_load_bf16(p) : vf_load_f16(p);
+    return half == TS_BF16 ? vf_load_bf16_n(p, left) : vf_load_f16_n(p, left);
+}
+VEC_FN void store_halves(uint16_t *p, ts_dtype half, vf v, int64_t left)
+{
+    if (left >= VF_LANES)
+        half == TS_BF16 ? vf_store_bf16(p, v) : vf_store_f16(p, v);
+    else
+        half == TS_BF16 ? vf_store_bf16_n(p, v, left) : vf_store_f16_n(p, v, left);
+}
 
 VEC_FN int64_t target_at(const class_job *job, int64_t r)
 {
@@ -196,6 +212,12 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
     return reduction == TS_REDUCTION_BATCHMEAN && x->ndim ? 1 / (double)x->sizes[0] : 1;
 }
 
+/** The compute dtype if it is a half, else 0 (TS_F64, which is no half). */
+static ts_dtype half_of(const ts_frame *f)
+{
+    return ts_dtype_is_half(f->plan->compute) ? f->plan->compute : 0;
+}
+
 static void run_pairs(const ts_frame *f, const pair_job *job, pair_kind kind, bool backward)
 {
     bool wide = f->plan->compute == TS_F64;
@@ -212,15 +234,20 @@ static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
     bool wide = f->plan->compute == TS_F64;
     double one; /* the part of a single block */
     pair_job job = {.x = x->data, .t = f->args[1].t->data, .out = f->rets[0].t->data, .n = x->numel,
-                    .beta = beta,
+                    .beta = beta, .half = half_of(f),
                     .each = f->args[2].i == TS_REDUCTION_NONE, .parts = &one};
     int64_t blocks = ts_ceil_div(job.n, PAIR_BLOCK);
     size_t bytes = !job.each && blocks > 1 ? (size_t)blocks * (wide ? 8 : 4) : 0;
     if (bytes && !(job.parts = ts_alloc(f->thread, bytes)))
         return ts_error_memory("the parts of a loss", (int64_t)bytes);
     run_pairs(f, &job, kind, false);
-    if (!job.each)
+    if (!job.each && job.half) {
+        float total;
+        total_f32(job.parts, blocks, pair_factor(x, f->args[2].i), &total);
+        store_halves(job.out, job.half, vf_set1(total), 1);
+    } else if (!job.each) {
         (wide ? total_f64 : total_f32)(job.parts, blocks, pair_factor(x, f->args[2].i), job.out);
+    }
     if (bytes)
         ts_free(f->thread, job.parts, bytes);
     return TS_OK;
@@ -231,7 +258,7 @@ static ts_status backward_pairs(ts_frame *f, pair_kind kind, double beta)
 {
     const ts_tensor *x = f->args[1].t;
     pair_job job = {.g = f->args[0].t->data, .x = x->data, .t = f->args[2].t->data, .n = x->numel,
-                    .beta = beta,
+                    .beta = beta, .half = half_of(f),
                     .each = f->args[3].i == TS_REDUCTION_NONE,
                     .factor = pair_factor(x, f->args[3].i)};
     if (f->rets[0].tag == TS_TAG_TENSOR)
@@ -270,12 +297,13 @@ static ts_status kl_div_backward(ts_frame *f)
     return backward_pairs(f, f->args[4].i ? PAIR_KL_LOG : PAIR_KL, 0);
 }
 
-#define BOTH(name) {TS_OP_##name, name, {TS_DT_FLOATS, 0}},                                        \
-    {TS_OP_##name##_backward, name##_backward, {TS_DT_FLOATS, 0}}
+#define BOTH(name, dtypes) {TS_OP_##name, name, {dtypes, 0}},                                      \
+    {TS_OP_##name##_backward, name##_backward, {dtypes, 0}}
+#define REALS (TS_DT_FLOATS | TS_DT_HALVES)
 
-TS_CPU_FAMILY(loss, BOTH(cross_entropy),
-              {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}}, BOTH(nll_loss),
-              BOTH(mse_loss), BOTH(l1_loss), BOTH(smooth_l1_loss),
-    BOTH(huber_loss), BOTH(kl_div),
-    {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {TS_DT_FLOATS, 0}},
-    {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {TS_DT_FLOATS, 0}})
+TS_CPU_FAMILY(loss, BOTH(cross_entropy, TS_DT_FLOATS),
+    {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}},
+    BOTH(nll_loss, TS_DT_FLOATS), BOTH(mse_loss, REALS), BOTH(l1_loss, REALS),
+    BOTH(smooth_l1_loss, REALS), BOTH(huber_loss, REALS), BOTH(kl_div, REALS),
+    {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {REALS, 0}},
+    {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {REALS, 0}})

@@ -208,43 +208,67 @@ VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
     return slope;
 }
 
+/** The first min(left, LANES) elements from index i on, widened from halves; the others are 0. */
+VEC_FN V S(load_pair)(const pair_job *job, const void *p, int64_t i, int64_t left)
+{
+#if TS_REAL == 32
+    if (job->half)
+        return load_halves((const uint16_t *)p + i, job->half, left);
+#else
+    (void)job;
+#endif
+    return S(load_some)((const T *)p + i, left, F(zero)());
+}
+VEC_FN void S(store_pair)(const pair_job *job, void *p, int64_t i, V v, int64_t left)
+{
+#if TS_REAL == 32
+    if (job->half) {
+        store_halves((uint16_t *)p + i, job->half, v, left);
+        return;
+    }
+#else
+    (void)job;
+#endif
+    S(store_some)((T *)p + i, v, left);
+}
+
 /** A task is a block of elements. It stores each loss (job->each) or the sum of the block. */
 VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
     V beta = F(set1)((T)job->beta);
     for (int64_t block = begin; block < end; block++) {
         int64_t from = block * PAIR_BLOCK, n = ts_min64(PAIR_BLOCK, job->n - from);
-        const T *x = (const T *)job->x + from, *t = (const T *)job->t + from;
         if (job->each) {
-            T *y = (T *)job->out + from;
-            for (int64_t i = 0; i < n; i += LANES)
-                S(store_some)(y + i, S(pair)(kind, S(load_some)(x + i, n - i, F(zero)()),
-                                             S(load_some)(t + i, n - i, F(zero)()), beta), n - i);
+            for (int64_t i = from; i < from + n; i += LANES) {
+                int64_t left = from + n - i;
+                V loss = S(pair)(kind, S(load_pair)(job, job->x, i, left),
+                                 S(load_pair)(job, job->t, i, left), beta);
+                S(store_pair)(job, job->out, i, loss, left);
+            }
             continue;
         }
         ((T *)job->parts)[block] =
-            SUM_OF(i, left, n, S(pair)(kind, S(load_some)(x + i, left, F(zero)()),
-                                       S(load_some)(t + i, left, F(zero)()), beta));
+            SUM_OF(i, left, n, S(pair)(kind, S(load_pair)(job, job->x, from + i, left),
+                                       S(load_pair)(job, job->t, from + i, left), beta));
     }
 }
 
 /** A task is a block of elements. Stores the gradients of x and t whose pointers are not NULL. */
 VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
-    V beta = F(set1)((T)job->beta),
-      scale = F(set1)(job->each ? 0 : (T)(*(const T *)job->g * job->factor));
-    const T *x = job->x, *t = job->t, *g = job->g;
+    V beta = F(set1)((T)job->beta), scale = F(zero)();
+    if (!job->each)
+        scale = F(set1)((T)(S(load_pair)(job, job->g, 0, 1)[0] * job->factor));
     int64_t last = ts_min64(end * PAIR_BLOCK, job->n);
     for (int64_t i = begin * PAIR_BLOCK; i < last; i += LANES) {
-        V xi = S(load_some)(x + i, last - i, F(zero)()),
-          ti = S(load_some)(t + i, last - i, F(zero)());
+        V xi = S(load_pair)(job, job->x, i, last - i), ti = S(load_pair)(job, job->t, i, last - i);
         if (job->each)
-            scale = S(load_some)(g + i, last - i, F(zero)());
+            scale = S(load_pair)(job, job->g, i, last - i);
         if (job->out)
-            S(store_some)((T *)job->out + i, S(pair_slope)(kind, false, xi, ti, beta) * scale,
+            S(store_pair)(job, job->out, i, S(pair_slope)(kind, false, xi, ti, beta) * scale,
                           last - i);
         if (job->dt)
-            S(store_some)((T *)job->dt + i, S(pair_slope)(kind, true, xi, ti, beta) * scale,
+            S(store_pair)(job, job->dt, i, S(pair_slope)(kind, true, xi, ti, beta) * scale,
                           last - i);
     }
 }

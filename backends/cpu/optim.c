@@ -30,11 +30,11 @@ typedef struct job {
     const int64_t *steps;    /* step number of each tensor; NULL for rules without steps */
     const ts_value *skipped; /* list of f32 counts of skipped steps per tensor, or absent */
     /** Updates n contiguous elements of tensor i. data[k] has those of list k, all f64 if tensor i
-     *  is f64, else f32. */
+     *  is f64, else f32; as they are stored if `stored`. */
     void (*update)(const struct job *job, int64_t i, void *const *data, int64_t n);
     double lr, beta1, beta2, eps, decay, momentum, dampening;
     double factor;       /* factor of the gradients, or of the elements for scale and unscale */
-    bool decoupled, nesterov;
+    bool decoupled, nesterov, stored;
     double *sums;        /* partial sums of a norm, one per block */
     bool *found;         /* set by any thread that computes a non-finite product */
 } job;
@@ -99,10 +99,11 @@ static void store(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute
         scatter(t, first, n, to);
 }
 
-/** Compute dtype for the tensors i of all lists. */
+/** Dtype in which update() gets the tensors i of all lists. */
 static ts_dtype compute_of(const job *j, int64_t i)
 {
-    return j->args[0].list[i]->dtype == TS_F64 ? TS_F64 : TS_F32;
+    ts_dtype dtype = (ts_dtype)j->args[0].list[i]->dtype;
+    return j->stored || dtype == TS_F64 ? dtype : TS_F32;
 }
 
 /** Updates the elements [first, first + n) of tensor i of each list. */
@@ -350,24 +351,47 @@ static ts_status sgd(ts_frame *f)
 
 /* ------------------------------------------------------------------------------- scale ---- */
 
-#define SCALE(T, V, p, L, name)                                                               \
-    static void name(T *x, int64_t n, T factor)                                               \
-    {                                                                                         \
-        int64_t k = 0;                                                                        \
-        for (; k + L <= n; k += L)                                                            \
-            p##_store(x + k, p##_load(x + k) * p##_set1(factor));                             \
-        if (k < n)                                                                            \
-            p##_store_n(x + k, p##_load_n(x + k, n - k) * p##_set1(factor), n - k);           \
+/* Multiplies n elements by factor; returns whether a stored product is not finite: its magnitude is
+ * not below `limit`, the least that rounds to infinity. p, m: prefixes of vectors and masks; kind:
+ * _bf16, _f16 or nothing. */
+#define SCALE(T, V, p, m, L, kind, C, name, limit)                                                 \
+    static bool name(T *x, int64_t n, C factor)                                                    \
+    {                                                                                              \
+        V by = p##_set1(factor), top = p##_set1(limit), odd = p##_zero(), one = p##_set1(1);       \
+        int64_t k = 0;                                                                             \
+        for (; k + L <= n; k += L) {                                                               \
+            V y = p##_load##kind(x + k) * by;                                                      \
+            odd = p##_select(p##_lt(p##_abs(y), top), odd, one);                                   \
+            p##_store##kind(x + k, y);                                                             \
+        }                                                                                          \
+        if (k < n) {                                                                               \
+            V y = p##_load##kind##_n(x + k, n - k) * by;                                           \
+            p##_store##kind##_n(x + k, y, n - k);                                                  \
+            m behind = m##_not(m##_first_n(n - k)); /* 0 times an infinite factor */               \
+            odd = p##_select(m##_or(behind, p##_lt(p##_abs(y), top)), odd, one);                   \
+        }                                                                                          \
+        return p##_hsum(odd) != 0;                                                                 \
     }
-SCALE(float, vf, vf, VF_LANES, scale_f32)
-SCALE(double, vd, vd, VD_LANES, scale_f64)
+SCALE(float, vf, vf, vm, VF_LANES, , float, scale_f32, INFINITY)
+SCALE(double, vd, vd, vdm, VD_LANES, , double, scale_f64, (double)INFINITY)
+SCALE(uint16_t, vf, vf, vm, VF_LANES, _bf16, float, scale_bf16, 0x1.ffp127f)
+SCALE(uint16_t, vf, vf, vm, VF_LANES, _f16, float, scale_f16, 65520.0f)
+
+static bool scale_part(const job *j, int64_t i, void *data, int64_t n)
+{
+    float factor = (float)j->factor;
+    switch (j->args[0].list[i]->dtype) {
+    case TS_F64: return scale_f64(data, n, j->factor);
+    case TS_BF16: return scale_bf16(data, n, factor);
+    case TS_F16: return scale_f16(data, n, factor);
+    default: return scale_f32(data, n, factor);
+    }
+}
 
 static void scale_update(const job *j, int64_t i, void *const *data, int64_t n)
 {
-    if (IS_F32(j, i))
-        scale_f32(data[0], n, (float)j->factor);
-    else
-        scale_f64(data[0], n, j->factor);
+    if (scale_part(j, i, data[0], n) && j->found)
+        __atomic_store_n(j->found, true, __ATOMIC_RELAXED);
 }
 
 static double number_of(const ts_value *v)
@@ -382,59 +406,16 @@ static double number_of(const ts_value *v)
 
 static ts_status scale(ts_frame *f)
 {
-    job j = {.lists = 1, .written = 1, .update = scale_update, .factor = number_of(&f->args[1])};
+    job j = {.lists = 1, .written = 1, .stored = true, .update = scale_update,
+             .factor = number_of(&f->args[1])};
     return run(f, &j, 1);
-}
-
-/* Multiplies by factor; returns whether a product is not finite. y - y is 0 if y is finite, else
- * NaN, so the sum of these differences detects one. */
-#define UNSCALE(T, V, p, L, name)                                                             \
-    static bool name(T *x, int64_t n, T factor)                                               \
-    {                                                                                         \
-        V odd = p##_zero();                                                                   \
-        int64_t k = 0;                                                                        \
-        for (; k + L <= n; k += L) {                                                          \
-            V y = p##_load(x + k) * p##_set1(factor);                                         \
-            odd = odd + (y - y);                                                              \
-            p##_store(x + k, y);                                                              \
-        }                                                                                     \
-        if (k < n) {                                                                          \
-            V y = p##_load_n(x + k, n - k) * p##_set1(factor);                                \
-            odd = odd + (y - y);                                                              \
-            p##_store_n(x + k, y, n - k);                                                     \
-        }                                                                                     \
-        return p##_hsum(odd) != 0;                                                            \
-    }
-UNSCALE(float, vf, vf, VF_LANES, unscale_f32)
-UNSCALE(double, vd, vd, VD_LANES, unscale_f64)
-
-/** Rounds n f32 elements to a half dtype, in place; n is at most STAGED. */
-static void round_to(ts_dtype half, float *x, int64_t n)
-{
-    uint16_t stored[STAGED];
-    int64_t there[] = {sizeof *stored, sizeof *x}, back[] = {sizeof *x, sizeof *stored};
-    TS_V(ts_cpu_copy_loop)(half, TS_F32)((char *[]){(char *)stored, (char *)x}, there, n, NULL);
-    TS_V(ts_cpu_copy_loop)(TS_F32, half)((char *[]){(char *)x, (char *)stored}, back, n, NULL);
-}
-
-static void unscale_update(const job *j, int64_t i, void *const *data, int64_t n)
-{
-    ts_dtype dtype = (ts_dtype)j->args[0].list[i]->dtype;
-    bool odd = IS_F32(j, i) ? unscale_f32(data[0], n, (float)j->factor)
-                            : unscale_f64(data[0], n, j->factor);
-    if (ts_dtype_is_half(dtype)) { /* a product that f32 holds may overflow there */
-        round_to(dtype, data[0], n);
-        odd = unscale_f32(data[0], n, 1);
-    }
-    if (odd)
-        __atomic_store_n(j->found, true, __ATOMIC_RELAXED);
 }
 
 static ts_status unscale(ts_frame *f)
 {
     bool found = false;
-    job j = {.lists = 1, .written = 1, .update = unscale_update, .factor = number_of(&f->args[1]),
-             .found = &found};
+    job j = {.lists = 1, .written = 1, .stored = true, .update = scale_update,
+             .factor = number_of(&f->args[1]), .found = &found};
     TS_TRY(run(f, &j, 1));
     *(float *)f->rets[0].t->data = found;
     return TS_OK;
@@ -442,7 +423,7 @@ static ts_status unscale(ts_frame *f)
 
 static ts_status clip_norm(ts_frame *f)
 {
-    job j = {.lists = 1, .written = 1, .update = scale_update};
+    job j = {.lists = 1, .written = 1, .stored = true, .update = scale_update};
     j.factor = f->args[2].d / (number_of(&f->args[1]) + 1e-6);
     return j.factor >= 1 ? TS_OK : run(f, &j, 1); /* a NaN factor propagates to the gradients */
 }

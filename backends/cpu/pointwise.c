@@ -223,9 +223,30 @@ TS_LOOP2(vf, atan2_f32, vf_atan2(a, b))
 TS_LOOP2(vd, atan2_f64, vd_atan2(a, b))
 KERNEL(atan2, 8, FLOAT_LOOPS(atan2))
 
+/** Corrects the root of a sum of squares by its residue, after a scaling by a power of 2 that keeps
+ * the squares in range (C. F. Borges, An Improved Algorithm for hypot(a,b), 2019). */
+VEC_FN vd vd_hypot(vd a, vd b)
+{
+    vd zero = vd_zero(), one = vd_set1(1), far = vd_set1(INFINITY);
+    a = vd_abs(a);
+    b = vd_abs(b);
+    vd x = vd_max_fast(a, b), y = vd_min_fast(b, a);
+    vdm large = vd_gt(x, vd_set1(0x1p500)), small = vd_lt(x, vd_set1(0x1p-450));
+    vd scale = vd_select(large, vd_set1(0x1p-600), vd_select(small, vd_set1(0x1p600), one));
+    vd back = vd_select(large, vd_set1(0x1p600), vd_select(small, vd_set1(0x1p-600), one));
+    x = x * scale;
+    y = y * scale;
+    vd h = vd_sqrt(vd_fma(x, x, y * y)), hh = h * h, xx = x * x;
+    vd off = vd_fma(vd_neg(y), y, hh - xx) + vd_fma(h, h, vd_neg(hh)) - vd_fma(x, x, vd_neg(xx));
+    h = vd_select(vd_gt(h, zero), h - off / (h + h), h) * back;
+    h = vd_select(vdm_or(vd_isnan(a), vd_isnan(b)), a + b, h);
+    return vd_select(vdm_or(vd_eq(a, far), vd_eq(b, far)), far, h);
+}
+
 /* squares of f32 neither overflow nor vanish in f64 */
-SCALAR_FLOATS(hypot, isinf(a) || isinf(b) ? INFINITY : (float)sqrt((double)a * a + (double)b * b),
-              hypot(a, b))
+TS_SCALAR_LOOP2(float, float, hypot_f32,
+                isinf(a) || isinf(b) ? INFINITY : (float)sqrt((double)a * a + (double)b * b))
+TS_LOOP2(vd, hypot_f64, vd_hypot(a, b))
 KERNEL(hypot, 10, FLOAT_LOOPS(hypot))
 
 /* --------------------------------------------------------------- interpolation, addc ---- */

@@ -334,21 +334,38 @@ static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_
     rows_narrow(d->out + first * 2, x, d->half, n);
 }
 
-/** Dropout for any strides: computes the offset of each element from its row-major index. */
+/** Dropout for any strides: finds the first element from its row-major index and walks from it. */
 #define DROPOUT_STRIDED(T, name)                                                      \
     static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
     {                                                                                 \
         const ts_iter *it = d->iter;                                                  \
-        for (int64_t i = 0; i < n; i++) {                                             \
-            int64_t rest = first + i, to = 0, from = 0;                               \
-            for (int k = 0; k < it->ndim; k++) {                                      \
-                int64_t at = rest % it->sizes[k];                                     \
-                rest /= it->sizes[k];                                                 \
-                to += at * it->strides[k][0];                                         \
-                from += at * it->strides[k][1];                                       \
+        int64_t at[TS_MAX_DIMS], rest = first, step = it->strides[0][0],              \
+                from_step = it->strides[0][1];                                        \
+        char *to = d->out;                                                            \
+        const char *from = d->in;                                                     \
+        for (int k = 0; k < it->ndim; k++) {                                          \
+            at[k] = rest % it->sizes[k];                                              \
+            rest /= it->sizes[k];                                                     \
+            to += at[k] * it->strides[k][0];                                          \
+            from += at[k] * it->strides[k][1];                                        \
+        }                                                                             \
+        for (int64_t i = 0, run; i < n; i += run) {                                   \
+            run = ts_min64(it->sizes[0] - at[0], n - i);                              \
+            for (int64_t j = 0; j < run; j++, to += step, from += from_step)          \
+                *(T *)to = (w[i + j] >> 8) >= d->threshold                            \
+                               ? *(const T *)from * (T)d->b : 0;                      \
+            to -= (at[0] + run) * step;                                               \
+            from -= (at[0] + run) * from_step;                                        \
+            at[0] = 0;                                                                \
+            for (int k = 1; k < it->ndim; k++) {                                      \
+                to += it->strides[k][0];                                              \
+                from += it->strides[k][1];                                            \
+                if (++at[k] < it->sizes[k])                                           \
+                    break;                                                            \
+                to -= at[k] * it->strides[k][0];                                      \
+                from -= at[k] * it->strides[k][1];                                    \
+                at[k] = 0;                                                            \
             }                                                                         \
-            T x = *(const T *)(d->in + from);                                         \
-            *(T *)(d->out + to) = (w[i] >> 8) >= d->threshold ? x * (T)d->b : 0;      \
         }                                                                             \
     }
 DROPOUT_STRIDED(float, dropout_strided_f32)

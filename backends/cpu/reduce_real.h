@@ -226,16 +226,19 @@ static void S(finish)(finish how, void *results, const void *params, int64_t n, 
 {
     T *y = results;
     const T *p = params;
-    for (int64_t i = 0; i < n; i++) {
-        switch (how) {
-        case FINISH_NONE: return;
-        case FINISH_DIVIDE: y[i] = (T)(y[i] / length); break;
-        case FINISH_ROOT: y[i] = (T)sqrt((double)y[i]); break;
-        case FINISH_DIVIDE_ROOT: y[i] = (T)sqrt((double)y[i] / length); break;
-        case FINISH_LOG: y[i] = S(log_of)(y[i]) + p[i]; break;
-        case FINISH_FINITE: y[i] = isinf(y[i]) ? 0 : y[i]; break;
-        }
+#define EACH(value)                                                                             \
+    for (int64_t i = 0; i < n; i++)                                                             \
+        y[i] = (T)(value);                                                                      \
+    break
+    switch (how) {
+    case FINISH_NONE: return;
+    case FINISH_DIVIDE: EACH((double)y[i] / length);
+    case FINISH_ROOT: EACH(sqrt((double)y[i]));
+    case FINISH_DIVIDE_ROOT: EACH(sqrt((double)y[i] / length));
+    case FINISH_LOG: EACH(S(log_of)(y[i]) + p[i]);
+    case FINISH_FINITE: EACH(isinf(y[i]) ? 0 : y[i]);
     }
+#undef EACH
 }
 
 /** Finds means whose rounding error matters because the squared deviations are small. Adds the mean
