@@ -121,8 +121,8 @@ static bool is_one_run(const layout *l)
 }
 
 /* Copies rows of a strided operand to (in) or from a block. Rows that are contiguous, broadcast or
- * equal to each other have loops that compilers vectorize. Otherwise the inner loop that fills a block runs along
- * the longer dim, or along the rows if they are adjacent in memory. */
+ * equal to each other have loops that compilers vectorize. Otherwise the inner loop that fills a
+ * block runs along the longer dim, or along the rows if they are adjacent in memory. */
 #define MOVE_ROWS(T)                                                                               \
     static void move_rows_##T(bool in, T *block, char *at, int64_t rows, int64_t row, int64_t n,   \
                               int64_t step)                                                        \
