@@ -14,6 +14,8 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "backends/cpu/depthwise.h"
+#include "backends/cpu/direct.h"
 #include "backends/cpu/sgemm.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
@@ -24,6 +26,7 @@
 #define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
 #define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
+#define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
@@ -270,242 +273,23 @@ static bool is_depthwise(const ts_convolution *c)
     return c->groups > 1 && c->channels == c->groups && c->features == c->groups;
 }
 
-enum {
-    LANES = 16, /* channels, or positions of a line, that are summed in parallel */
-    TAPS = 32   /* taps of a window that are collected at a time */
-};
-
-/** A depthwise convolution: sums over windows, channel by channel. */
-typedef struct depthwise {
-    windows w;        /* windows of all channels */
-    image to;         /* the result image; for the gradient of the weight: y */
-    char *weight;     /* (taps, channels), or its gradient (channels, taps) */
-    const char *bias; /* (channels), or NULL */
-    int64_t channels, batch, taps;
-    bool last;        /* channels are innermost in both images */
-} depthwise;
-
-/* Positions begin to end of images whose channels are innermost. The taps of a position that lie in
- * the image are listed, TAPS at a time, and summed for LANES channels in registers. */
-#define DEEP_LAST(T, name)                                                                         \
-    static void name##_taps(const depthwise *d, T *to, const T *const *x, const T *const *k,       \
-                            int64_t taps)                                                          \
-    {                                                                                              \
-        int64_t c = 0;                                                                             \
-        for (; c + LANES <= d->channels; c += LANES) {                                             \
-            T sum[LANES];                                                                          \
-            for (int l = 0; l < LANES; l++)                                                        \
-                sum[l] = to[c + l];                                                                \
-            for (int64_t t = 0; t < taps; t++)                                                     \
-                for (int l = 0; l < LANES; l++)                                                    \
-                    sum[l] += x[t][c + l] * k[t][c + l];                                           \
-            for (int l = 0; l < LANES; l++)                                                        \
-                to[c + l] = sum[l];                                                                \
-        }                                                                                          \
-        for (; c < d->channels; c++)                                                               \
-            for (int64_t t = 0; t < taps; t++)                                                     \
-                to[c] += x[t][c] * k[t][c];                                                        \
-    }                                                                                              \
-    static void name(void *ctx, int64_t begin, int64_t end)                                        \
-    {                                                                                              \
-        const depthwise *d = ctx;                                                                  \
-        const axis *a = d->w.axis, *line = &a[2];                                                  \
-        int64_t step = line->shift * d->w.from.at[2];                                              \
-        place p = place_of(a, begin);                                                              \
-        for (int64_t q = begin; q < end; q++, next_place(&p, a, 1)) {                              \
-            T *to = (T *)position_at(&d->to, a, q, sizeof(T));                                     \
-            const T *weight = (const T *)d->weight, *x[TAPS], *k[TAPS];                            \
-            int64_t first = p.i[2] * line->move + line->base, low, high, taps = 0;                 \
-            inside_of(first, line->shift, d->w.from.size[2], line->taps, &low, &high);             \
-            for (int64_t c = 0; c < d->channels; c++)                                              \
-                to[c] = d->bias ? ((const T *)d->bias)[c] : 0;                                     \
-            for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
-                for (int64_t j1 = 0; j1 < a[1].taps; j1++, weight += line->taps * d->channels) {   \
-                    const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
-                    for (int64_t j = low; from && j < high; j++) {                                 \
-                        x[taps] = from + first * d->w.from.at[2] + j * step;                       \
-                        k[taps++] = weight + j * d->channels;                                      \
-                        if (taps == TAPS) {                                                        \
-                            name##_taps(d, to, x, k, taps);                                        \
-                            taps = 0;                                                              \
-                        }                                                                          \
-                    }                                                                              \
-                }                                                                                  \
-            name##_taps(d, to, x, k, taps);                                                        \
-        }                                                                                          \
-    }
-DEEP_LAST(float, deep_last_f32)
-DEEP_LAST(double, deep_last_f64)
-
-/* Planes begin to end of a batch of channels, line by line. The taps of a line are listed, TAPS at
- * a time; where all of them lie in the image, LANES positions are summed in registers. */
-#define DEEP_PLANES(T, name)                                                                       \
-    typedef struct name##_tap {                                                                    \
-        const T *x; /* of the line's first position */                                             \
-        T k;                                                                                       \
-        int64_t low, high; /* positions that lie in the image */                                   \
-    } name##_tap;                                                                                  \
-    static void name##_line(T *to, int64_t to_step, int64_t step, int64_t count,                   \
-                            const name##_tap *taps, int64_t n)                                     \
-    {                                                                                              \
-        int64_t low = 0, high = count;                                                             \
-        for (int64_t t = 0; t < n; t++) {                                                          \
-            low = ts_max64(low, taps[t].low);                                                      \
-            high = ts_min64(high, taps[t].high);                                                   \
-        }                                                                                          \
-        high = step == 1 && to_step == 1 && high > low ? low + (high - low) / LANES * LANES : low; \
-        for (int64_t i = low; i < high; i += LANES) {                                              \
-            T sum[LANES];                                                                          \
-            for (int l = 0; l < LANES; l++)                                                        \
-                sum[l] = to[i + l];                                                                \
-            for (int64_t t = 0; t < n; t++)                                                        \
-                for (int l = 0; l < LANES; l++)                                                    \
-                    sum[l] += taps[t].x[i + l] * taps[t].k;                                        \
-            for (int l = 0; l < LANES; l++)                                                        \
-                to[i + l] = sum[l];                                                                \
-        }                                                                                          \
-        for (int64_t t = 0; t < n; t++) {                                                          \
-            const name##_tap *tap = &taps[t];                                                      \
-            for (int64_t i = tap->low; i < ts_min64(tap->high, low); i++)                          \
-                to[i * to_step] += tap->x[i * step] * tap->k;                                      \
-            for (int64_t i = ts_max64(tap->low, high); i < tap->high; i++)                         \
-                to[i * to_step] += tap->x[i * step] * tap->k;                                      \
-        }                                                                                          \
-    }                                                                                              \
-    static void name(void *ctx, int64_t begin, int64_t end)                                        \
-    {                                                                                              \
-        const depthwise *d = ctx;                                                                  \
-        const axis *a = d->w.axis, *line = &a[2];                                                  \
-        int64_t to_step = line->step * d->to.at[2], step = line->move * d->w.from.at[2];           \
-        int64_t lines = a[0].count * a[1].count;                                                   \
-        for (int64_t q = begin * lines; q < end * lines; q++) {                                    \
-            name##_tap taps[TAPS];                                                                 \
-            int64_t c = q / lines % d->channels, n = 0;                                            \
-            place p = {q / lines / d->channels, {q % lines / a[1].count, q % a[1].count, 0}};      \
-            T *to = (T *)d->to.data + p.n * d->to.n + c * d->to.c + line->start * d->to.at[2] +    \
-                    (a[0].start + p.i[0] * a[0].step) * d->to.at[0] +                              \
-                    (a[1].start + p.i[1] * a[1].step) * d->to.at[1];                               \
-            const T *weight = (const T *)d->weight + c;                                            \
-            for (int64_t i = 0; i < line->count; i++)                                              \
-                to[i * to_step] = d->bias ? ((const T *)d->bias)[c] : 0;                           \
-            for (int64_t j0 = 0; j0 < a[0].taps; j0++)                                             \
-                for (int64_t j1 = 0; j1 < a[1].taps; j1++) {                                       \
-                    const T *from = (const T *)line_at(&d->w, &p, j0, j1);                         \
-                    for (int64_t j = 0; j < line->taps; j++, weight += d->channels) {              \
-                        int64_t offset = line->base + j * line->shift;                             \
-                        if (!from)                                                                 \
-                            continue;                                                              \
-                        name##_tap *tap = &taps[n++];                                              \
-                        tap->x = from + c * d->w.from.c + offset * d->w.from.at[2];                \
-                        tap->k = *weight;                                                          \
-                        inside_of(offset, line->move, d->w.from.size[2], line->count, &tap->low,   \
-                                  &tap->high);                                                     \
-                        if (n == TAPS) {                                                           \
-                            name##_line(to, to_step, step, line->count, taps, n);                  \
-                            n = 0;                                                                 \
-                        }                                                                          \
-                    }                                                                              \
-                }                                                                                  \
-            name##_line(to, to_step, step, line->count, taps, n);                                  \
-        }                                                                                          \
-    }
-DEEP_PLANES(float, deep_planes_f32)
-DEEP_PLANES(double, deep_planes_f64)
-
-/* Gradients of the weight, (channels, taps): blocks begin to end of LANES channels. Products of a
- * line are added up first. */
-#define WEIGH_LAST(T, name)                                                                        \
-    static void name(void *ctx, int64_t begin, int64_t end)                                        \
-    {                                                                                              \
-        const depthwise *d = ctx;                                                                  \
-        const axis *a = d->w.axis, *line = &a[2];                                                  \
-        int64_t step = d->w.from.at[2], lines = d->batch * a[0].count * a[1].count;                \
-        for (int64_t c = begin * LANES; c < ts_min64(end * LANES, d->channels); c += LANES)        \
-            for (int64_t t = 0; t < d->taps; t++) {                                                \
-                int64_t j0 = t / line->taps / a[1].taps, j1 = t / line->taps % a[1].taps;          \
-                int64_t offset = line->base + t % line->taps * line->shift, low, high;             \
-                int64_t n = ts_min64(LANES, d->channels - c);                                      \
-                T sum[LANES] = {0};                                                                \
-                inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);        \
-                for (int64_t q = 0; q < lines; q++) {                                              \
-                    place p = place_of(a, q * line->count);                                        \
-                    const T *x = (const T *)line_at(&d->w, &p, j0, j1);                            \
-                    const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T)) + c;\
-                    T part[LANES] = {0};                                                           \
-                    if (!x)                                                                        \
-                        continue;                                                                  \
-                    x += c + offset * step;                                                        \
-                    for (int64_t i = low; i < high; i++) {                                         \
-                        const T *u = x + i * line->move * step, *v = y + i * d->to.at[2];          \
-                        if (n == LANES)                                                            \
-                            for (int l = 0; l < LANES; l++)                                        \
-                                part[l] += u[l] * v[l];                                            \
-                        else                                                                       \
-                            for (int l = 0; l < n; l++)                                            \
-                                part[l] += u[l] * v[l];                                            \
-                    }                                                                              \
-                    for (int l = 0; l < LANES; l++)                                                \
-                        sum[l] += part[l];                                                         \
-                }                                                                                  \
-                for (int l = 0; l < n; l++)                                                        \
-                    ((T *)d->weight)[(c + l) * d->taps + t] = sum[l];                              \
-            }                                                                                      \
-    }
-WEIGH_LAST(float, weigh_last_f32)
-WEIGH_LAST(double, weigh_last_f64)
-
-/* The same for images in any layout: channels begin to end. */
-#define WEIGH_PLANES(T, name)                                                                      \
-    static void name(void *ctx, int64_t begin, int64_t end)                                        \
-    {                                                                                              \
-        const depthwise *d = ctx;                                                                  \
-        const axis *a = d->w.axis, *line = &a[2];                                                  \
-        int64_t step = line->move * d->w.from.at[2], y_step = d->to.at[2];                         \
-        int64_t lines = d->batch * a[0].count * a[1].count;                                        \
-        for (int64_t c = begin; c < end; c++)                                                      \
-            for (int64_t t = 0; t < d->taps; t++) {                                                \
-                int64_t j0 = t / line->taps / a[1].taps, j1 = t / line->taps % a[1].taps;          \
-                int64_t offset = line->base + t % line->taps * line->shift, low, high;             \
-                T sum[LANES] = {0}, all = 0;                                                       \
-                inside_of(offset, line->move, d->w.from.size[2], line->count, &low, &high);        \
-                for (int64_t q = 0; q < lines; q++) {                                              \
-                    place p = place_of(a, q * line->count);                                        \
-                    const T *x = (const T *)line_at(&d->w, &p, j0, j1);                            \
-                    const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T));    \
-                    if (!x)                                                                        \
-                        continue;                                                                  \
-                    x += c * d->w.from.c + offset * d->w.from.at[2];                               \
-                    y += c * d->to.c;                                                              \
-                    int64_t i = low;                                                               \
-                    for (; i + LANES <= high && step == 1 && y_step == 1; i += LANES)              \
-                        for (int l = 0; l < LANES; l++)                                            \
-                            sum[l] += x[i + l] * y[i + l];                                         \
-                    for (; i < high; i++)                                                          \
-                        sum[(i - low) % LANES] += x[i * step] * y[i * y_step];                     \
-                }                                                                                  \
-                for (int l = 0; l < LANES; l++)                                                    \
-                    all += sum[l];                                                                 \
-                ((T *)d->weight)[c * d->taps + t] = all;                                           \
-            }                                                                                      \
-    }
-WEIGH_PLANES(float, weigh_planes_f32)
-WEIGH_PLANES(double, weigh_planes_f64)
+static bool are_last(const image *a, const image *b) { return a->c == 1 && b->c == 1; }
 
 static depthwise depthwise_of(const job *b, const axis *a, image from, image to)
 {
-    depthwise d = {.w = {.from = from, .axis = {a[0], a[1], a[2]}, .item = b->item}, .to = to,
-                   .channels = b->c.groups, .batch = b->c.batch,
-                   .taps = a[0].taps * a[1].taps * a[2].taps};
-    d.last = from.c == 1 && to.c == 1;
-    return d;
+    return (depthwise){.w = {.from = from, .item = b->item,
+                             .axis = {forwards(a[0]), forwards(a[1]), forwards(a[2])}},
+                       .to = to, .channels = b->c.groups, .batch = b->c.batch,
+                       .taps = a[0].taps * a[1].taps * a[2].taps};
 }
 
-/** All channels of the weight, or of its gradient, as a matrix (channels, taps). */
-static weights depthwise_weights(const job *b, const axis *a)
+/** All channels of the weight, or of its gradient, as a matrix (taps, channels). */
+static weights depthwise_weights(const job *b, const depthwise *d)
 {
-    weights w = weights_of(b, 0, a, false, false);
-    w.rows = b->c.groups;
-    w.row = b->weight->strides[0];
+    weights w = weights_of(b, 0, d->w.axis, false, true);
+    w.columns = b->c.groups;
+    w.column = b->weight->strides[0];
+    w.rows = 1;
     return w;
 }
 
@@ -513,59 +297,120 @@ static weights depthwise_weights(const job *b, const axis *a)
 static void make_depthwise(const job *b, const axis *a, bool to_x, scratch *s)
 {
     depthwise d = depthwise_of(b, a, to_x ? b->y : b->x, to_x ? b->x : b->y);
-    weights w = depthwise_weights(b, a);
+    weights w = depthwise_weights(b, &d);
     size_t used = s->used;
-    w.columns = w.rows; /* (one row of taps, then channels) */
-    w.column = w.row;
-    w.rows = 1;
-    w.by_window = true;
+    int64_t lines = d.batch * a[0].count * a[1].count;
     d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
     d.bias = b->bias ? b->bias->data : NULL;
     s->used = used;
-    int64_t positions = a[0].count * a[1].count * a[2].count;
-    if (!s->there || !positions || !d.batch)
+    if (!s->there || !lines || !a[2].count)
         return;
     move_weights(&w, false);
-    bool wide = b->dtype == TS_F64;
-    if (d.last)
-        ts_parallel_for(d.batch * positions, 1 + 16384 / (d.taps * d.channels + 1),
-                        wide ? deep_last_f64 : deep_last_f32, &d);
-    else
-        ts_parallel_for(d.batch * d.channels, 1 + 16384 / (d.taps * positions + 1),
-                        wide ? deep_planes_f64 : deep_planes_f32, &d);
+    ts_parallel_for(lines, 1 + 16384 / (d.taps * d.channels * a[2].count + 1),
+                    b->dtype == TS_F64 ? sum_lines_f64 : sum_lines_f32, &d);
 }
 
 static void weigh_depthwise(const job *b, const axis *a, scratch *s)
 {
     depthwise d = depthwise_of(b, a, b->x, b->y);
-    weights w = depthwise_weights(b, a);
+    weights w = depthwise_weights(b, &d);
     size_t used = s->used;
     d.weight = w.matrix = take(s, d.taps * d.channels * b->item);
     s->used = used;
     if (!s->there)
         return;
     bool wide = b->dtype == TS_F64;
-    int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps;
-    if (d.last)
-        ts_parallel_for(ts_ceil_div(d.channels, LANES), 1 + 16384 / (LANES * each + 1),
-                        wide ? weigh_last_f64 : weigh_last_f32, &d);
-    else
-        ts_parallel_for(d.channels, 1 + 16384 / (each + 1),
-                        wide ? weigh_planes_f64 : weigh_planes_f32, &d);
+    int64_t each = a[0].count * a[1].count * a[2].count * d.batch * d.taps,
+            lanes = wide ? VD_LANES : VF_LANES;
+    ts_parallel_for(ts_ceil_div(d.channels, lanes), 1 + 16384 / (lanes * each + 1),
+                    wide ? weigh_channels_f64 : weigh_channels_f32, &d);
     move_weights(&w, true);
 }
 
+/* ------------------------------------------------------------------------------- direct ---- */
+
+/** True if a group has too few channels for products of matrices. */
+static bool is_direct(const ts_convolution *c)
+{
+    return c->groups > 1 && c->features / c->groups <= DIRECT_CHANNELS &&
+           c->channels / c->groups <= DIRECT_CHANNELS;
+}
+
+/** Copies the weights of all groups from or to the matrix (groups, rows, columns, taps). */
+static void move_groups(const job *b, const direct *t, bool to_x, bool back)
+{
+    bool together = !to_x || is_depthwise(&b->c);
+    for (int64_t g = 0; g < (together ? 1 : t->groups); g++) {
+        weights w = weights_of(b, g, t->axis, to_x && !together, false);
+        if (together)
+            w.rows *= t->groups;
+        w.matrix = t->weight + g * t->rows * t->depth * b->item;
+        move_weights(&w, back);
+    }
+}
+
+/** Computes sums for the windows `a`: y, (to_x) x, or (weigh) the gradient of the weight. */
+static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scratch *s)
+{
+    const ts_convolution *c = &b->c;
+    bool wide = b->dtype == TS_F64;
+    direct t = {.from = to_x ? b->y : b->x, .to = to_x ? b->x : b->y, .batch = c->batch,
+                .axis = {forwards(a[0]), forwards(a[1]), forwards(a[2])}, .groups = c->groups,
+                .rows = (to_x ? c->channels : c->features) / c->groups,
+                .channels = (to_x ? c->features : c->channels) / c->groups,
+                .bias = b->bias ? b->bias->data : NULL, .item = b->item};
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps,
+            positions = a[0].count * a[1].count * a[2].count;
+    t.depth = t.channels * taps;
+    if (!t.rows || (weigh ? !t.depth : !positions || !t.batch))
+        return;
+    size_t used = s->used;
+    t.weight = take(s, t.groups * t.rows * t.depth * b->item);
+    t.offset = (int64_t *)(void *)take(s, t.depth * (int64_t)sizeof(int64_t));
+    if (positions) {
+        plan_direct(&t, weigh);
+        t.lanes = ts_min64(ts_num_threads(), t.groups * (weigh ? 1 : t.batch * t.parts));
+        t.scratch = take(s, t.lanes * t.scratch_each * b->item);
+    }
+    s->used = used;
+    if (!s->there)
+        return;
+    if (!positions || !t.batch) {
+        memset(t.weight, 0, (size_t)(t.groups * t.rows * t.depth * b->item));
+        move_groups(b, &t, to_x, true);
+        return;
+    }
+    set_offsets(&t);
+    if (!weigh)
+        move_groups(b, &t, to_x, false);
+    double work = (double)(t.batch * positions) * (double)(t.groups * t.rows * t.depth);
+    ts_parallel_for(t.lanes, work > 1 << 16 ? 1 : t.lanes,
+                    weigh ? wide ? weigh_parts_f64 : weigh_parts_f32
+                    : wide ? sum_parts_f64 : sum_parts_f32, &t);
+    if (weigh)
+        move_groups(b, &t, to_x, true);
+}
+
 /* ------------------------------------------------------------------------------ kernels ---- */
+
+/** Computes y, or (to_x) the elements of x of a form, if that needs no products of matrices. */
+static bool make_without_products(const job *b, const axis *a, bool to_x, scratch *s)
+{
+    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y);
+    if (deep)
+        make_depthwise(b, a, to_x, s);
+    else if (is_direct(&b->c))
+        make_direct(b, a, to_x, false, s);
+    return deep || is_direct(&b->c);
+}
 
 static void make_y(const job *b, scratch *s)
 {
     const ts_convolution *c = &b->c;
     axis a[3];
     ts_kernel_windows(b->frame, -1, a);
-    if (is_depthwise(c)) {
-        make_depthwise(b, a, false, s);
+    if (make_without_products(b, a, false, s))
         return;
-    }
     for (int64_t group = 0; group < c->groups; group++)
         make_images(b, group, a, false, s);
 }
@@ -577,10 +422,8 @@ static void make_x(const job *b, scratch *s)
     int64_t forms = ts_kernel_window_forms(b->frame);
     for (int64_t form = 0; form < forms; form++) {
         ts_kernel_windows(b->frame, form, a);
-        if (is_depthwise(c)) {
-            make_depthwise(b, a, true, s);
+        if (make_without_products(b, a, true, s))
             continue;
-        }
         for (int64_t group = 0; group < c->groups; group++)
             make_images(b, group, a, true, s);
     }
@@ -591,8 +434,12 @@ static void make_w(const job *b, scratch *s)
     const ts_convolution *c = &b->c;
     axis a[3];
     ts_kernel_windows(b->frame, -1, a);
-    if (is_depthwise(c)) {
+    if (is_depthwise(c) && are_last(&b->x, &b->y)) {
         weigh_depthwise(b, a, s);
+        return;
+    }
+    if (is_direct(c)) {
+        make_direct(b, a, false, true, s);
         return;
     }
     for (int64_t group = 0; group < c->groups; group++)

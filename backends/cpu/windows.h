@@ -32,6 +32,18 @@ static image image_of(const ts_tensor *t, const int64_t *size, int dims)
 
 typedef ts_window_axis axis;
 
+/** Reverses the taps of an axis with a negative shift. */
+static axis forwards(axis a)
+{
+    if (a.shift < 0) {
+        a.base += (a.taps - 1) * a.shift;
+        a.first += (a.taps - 1) * a.every;
+        a.shift = -a.shift;
+        a.every = -a.every;
+    }
+    return a;
+}
+
 /* ------------------------------------------------------------------------------ copying ---- */
 
 #define COPY_STEPS(T)                                                                              \
@@ -42,7 +54,7 @@ typedef ts_window_axis axis;
 static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                      int item)
 {
-    if (to_step == 1 && from_step == 1 && n * item >= 128)
+    if (to_step == 1 && from_step == 1 && n * item >= 32)
         memcpy(to, from, (size_t)(n * item));
     else if (item == 4)
         COPY_STEPS(uint32_t)

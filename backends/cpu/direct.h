@@ -1,0 +1,189 @@
+/**
+ * @file direct.h
+ * Convolutions with few channels per group as sums over taps, without a matrix of windows. Included
+ * by convolution.c only.
+ *
+ * A task copies a part of one group's image into a slab: zeros for padding, and with a stride one
+ * plane per phase, that is, per remainder of the index modulo the stride. In a slab, the elements
+ * that a tap multiplies at consecutive positions are adjacent, for any stride and dilation. Vectors
+ * run along positions, across the ends of lines.
+ *
+ * Each result is one chain of fused multiply-adds, and each gradient of a weight is summed image by
+ * image by one thread. So results do not depend on the number of threads.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_DIRECT_H
+#define TS_BACKENDS_CPU_DIRECT_H
+
+#include "backends/cpu/vec.h"
+#include "backends/cpu/windows.h"
+
+/* Vectors of positions that are summed together: with 4 channels, they fill the registers. */
+#if VEC_ISA == VEC_IS_avx512 || defined(__aarch64__)
+#define DIRECT_VECTORS 4
+#else
+#define DIRECT_VECTORS 2
+#endif
+enum {
+    DIRECT_ROWS = 4,        /* result channels that are summed together */
+    DIRECT_TAPS = 8,        /* gradients of a channel's weight that are summed together */
+    DIRECT_SLACK = 4 * 16,  /* elements of a slab that whole vectors may read past its end */
+    DIRECT_SLAB = 1 << 16   /* elements of a slab, unless one line has more */
+};
+
+/** A call for all groups, or its part of the outermost spatial dim in a task. */
+typedef struct direct {
+    image from, to;   /* to: the result; for the gradient of the weight: y */
+    axis axis[3];     /* shifts are positive */
+    int64_t batch, groups;
+    int64_t rows, channels; /* channels per group of `to` and `from` */
+    int64_t depth;    /* products of a result: channels times taps */
+    char *weight;     /* (groups, rows, depth), or its gradient */
+    const char *bias; /* (groups * rows), or NULL */
+    int64_t *offset;  /* (depth): the tap's first element in the slab */
+    int64_t phases[3], extent[3]; /* planes of a channel in a slab and their sizes */
+    int64_t split, parts; /* the dim that is divided among tasks, and the number of parts */
+    int64_t slab;     /* elements of a slab */
+    int64_t positions; /* elements of a result: lines are as long as in the slab */
+    int64_t lanes;    /* number of scratch areas: one per task that may run at the same time */
+    char *scratch;
+    int64_t scratch_each; /* elements per lane */
+    int item;
+} direct;
+
+/** Elements of a channel's plane for `count` positions along dim d. */
+static int64_t direct_extent(const axis *a, int64_t count)
+{
+    return count + (a->taps ? (a->taps - 1) * a->shift / a->move : 0);
+}
+
+/** Sets the sizes of slabs. weigh: a slab of `to` follows that of `from`. */
+static void plan_direct(direct *t, bool weigh)
+{
+    int64_t channel = 1;
+    for (int d = 0; d < 3; d++) {
+        const axis *a = &t->axis[d];
+        t->phases[d] = a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
+        t->extent[d] = direct_extent(a, a->count);
+        channel *= t->phases[d] * t->extent[d];
+    }
+    t->split = t->axis[0].count > 1 ? 0 : t->axis[1].count > 1 ? 1 : 2;
+    int64_t count = t->axis[t->split].count, extra = t->extent[t->split] - count,
+            line = t->channels * (channel / t->extent[t->split]) + 1;
+    int64_t most = ts_max64(DIRECT_SLAB / line - extra, ts_max64(1, extra));
+    t->parts = ts_ceil_div(count, most);
+    most = ts_ceil_div(count, t->parts);
+    t->extent[t->split] = most + extra;
+    t->slab = t->channels;
+    for (int d = 0; d < 3; d++)
+        t->slab *= t->phases[d] * t->extent[d];
+    t->slab += DIRECT_SLACK;
+    int64_t counts[3] = {t->axis[0].count, t->axis[1].count, t->axis[2].count};
+    counts[t->split] = most;
+    t->positions = ((counts[0] - 1) * t->extent[1] + counts[1] - 1) * t->extent[2] + counts[2];
+    if (weigh) /* lines of y without gaps */
+        t->positions = counts[0] * counts[1] * counts[2];
+    t->scratch_each = t->slab + t->rows * (t->positions + DIRECT_SLACK);
+    t->scratch_each = ts_ceil_div(t->scratch_each, 16) * 16;
+}
+
+static void set_offsets(direct *t)
+{
+    const axis *a = t->axis;
+    const int64_t *e = t->extent;
+    int64_t taps[3] = {a[0].taps, a[1].taps, a[2].taps}, *to = t->offset;
+    int64_t plane = e[0] * e[1] * e[2];
+    for (int64_t c = 0; c < t->channels; c++)
+        for (int64_t j0 = 0; j0 < taps[0]; j0++)
+            for (int64_t j1 = 0; j1 < taps[1]; j1++)
+                for (int64_t j2 = 0; j2 < taps[2]; j2++) {
+                    const int64_t j[3] = {j0, j1, j2};
+                    int64_t phase = c, at = 0;
+                    for (int d = 0; d < 3; d++) {
+                        phase = phase * t->phases[d] + j[d] * a[d].shift % a[d].move;
+                        at = at * e[d] + j[d] * a[d].shift / a[d].move;
+                    }
+                    *to++ = phase * plane + at;
+                }
+}
+
+/** The part of `t` that a task computes: image n, group g, and a part of dim `split`. */
+static direct part_of(const direct *t, int64_t n, int64_t g, int64_t part)
+{
+    direct p = *t;
+    axis *a = &p.axis[t->split];
+    int64_t first = a->count * part / t->parts;
+    a->count = a->count * (part + 1) / t->parts - first;
+    a->base += first * a->move;
+    a->start += first * a->step;
+    p.from.data += (n * t->from.n + g * t->channels * t->from.c) * t->item;
+    p.to.data += (n * t->to.n + g * t->rows * t->to.c) * t->item;
+    p.weight += g * t->rows * t->depth * t->item;
+    p.bias = t->bias ? t->bias + g * t->rows * t->item : NULL;
+    return p;
+}
+
+/** Fills one line of a slab: elements first, first + move, ... of the last dim of `from`. */
+static void fill_line(const direct *t, char *to, const char *from, int64_t first)
+{
+    const axis *a = &t->axis[2];
+    int64_t n = t->extent[2], low = 0, high = 0;
+    if (from)
+        inside_of(first, a->move, t->from.size[2], n, &low, &high);
+    memset(to, 0, (size_t)(low * t->item));
+    memset(to + high * t->item, 0, (size_t)((n - high) * t->item));
+    if (high > low)
+        copy_run(to + low * t->item, 1, from + (first + low * a->move) * t->from.at[2] * t->item,
+                 a->move * t->from.at[2], high - low, t->item);
+}
+
+static void fill_slab(const direct *t, char *to)
+{
+    const axis *a = t->axis;
+    const int64_t *f = t->phases, *e = t->extent;
+    for (int64_t q = 0; q < t->channels * f[0] * f[1] * f[2]; q++) {
+        int64_t phase[3] = {q / f[2] / f[1] % f[0], q / f[2] % f[1], q % f[2]};
+        const char *channel = t->from.data + q / (f[0] * f[1] * f[2]) * t->from.c * t->item;
+        for (int64_t u0 = 0; u0 < e[0]; u0++)
+            for (int64_t u1 = 0; u1 < e[1]; u1++, to += e[2] * t->item) {
+                int64_t i0 = a[0].base + phase[0] + u0 * a[0].move,
+                        i1 = a[1].base + phase[1] + u1 * a[1].move;
+                bool inside = i0 >= 0 && i0 < t->from.size[0] && i1 >= 0 && i1 < t->from.size[1];
+                fill_line(t, to,
+                          inside ? channel + (i0 * t->from.at[0] + i1 * t->from.at[1]) * t->item
+                                 : NULL,
+                          a[2].base + phase[2]);
+            }
+    }
+    memset(to, 0, (size_t)(DIRECT_SLACK * t->item));
+}
+
+/** Copies lines of `to`, which are row[0], row[1] and `channel` elements apart in the matrix. */
+static void copy_lines(const direct *t, char *matrix, int64_t channel, const int64_t *row,
+                       bool back)
+{
+    const axis *a = t->axis;
+    const image *v = &t->to;
+    int64_t step = a[2].step * v->at[2];
+    for (int64_t r = 0; r < t->rows; r++)
+        for (int64_t i0 = 0; i0 < a[0].count; i0++)
+            for (int64_t i1 = 0; i1 < a[1].count; i1++) {
+                char *to = v->data + (r * v->c + (a[0].start + i0 * a[0].step) * v->at[0] +
+                                      (a[1].start + i1 * a[1].step) * v->at[1] +
+                                      a[2].start * v->at[2]) * t->item,
+                     *m = matrix + (r * channel + i0 * row[0] + i1 * row[1]) * t->item;
+                if (back)
+                    copy_run(to, step, m, 1, a[2].count, t->item);
+                else
+                    copy_run(m, 1, to, step, a[2].count, t->item);
+            }
+}
+
+#define REAL_BITS 32
+#include "backends/cpu/direct_real.h"
+#undef REAL_BITS
+#define REAL_BITS 64
+#include "backends/cpu/direct_real.h"
+#undef REAL_BITS
+
+#endif

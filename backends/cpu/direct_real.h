@@ -1,0 +1,132 @@
+/* The loops of direct.h and depthwise.h for one real type. */
+// SPDX-License-Identifier: MIT
+#include "backends/cpu/real_names.h"
+
+/** Writes `rows` channels of `vectors` vectors of results. w: (rows, depth). */
+VEC_FN void S(sum_taps)(const int rows, const int vectors, const direct *t, const T *x, const T *w,
+                        const T *bias, T *to, int64_t to_row)
+{
+    V sum[DIRECT_ROWS][DIRECT_VECTORS];
+    TS_UNROLL(4) for (int r = 0; r < rows; r++)
+        TS_UNROLL(4) for (int v = 0; v < vectors; v++) sum[r][v] = F(set1)(bias ? bias[r] : 0);
+    for (int64_t e = 0; e < t->depth; e++) {
+        const T *at = x + t->offset[e];
+        V in[DIRECT_VECTORS];
+        TS_UNROLL(4) for (int v = 0; v < vectors; v++) in[v] = F(load)(at + v * LANES);
+        TS_UNROLL(4) for (int r = 0; r < rows; r++) {
+            V k = F(set1)(w[r * t->depth + e]);
+            TS_UNROLL(4) for (int v = 0; v < vectors; v++)
+                sum[r][v] = F(fma)(in[v], k, sum[r][v]);
+        }
+    }
+    TS_UNROLL(4) for (int r = 0; r < rows; r++)
+        TS_UNROLL(4) for (int v = 0; v < vectors; v++)
+            F(store)(to + r * to_row + v * LANES, sum[r][v]);
+}
+
+/** Computes `rows` channels of all positions of a part. */
+VEC_FN void S(sum_rows)(const int rows, const direct *t, const T *slab, const T *w, const T *bias,
+                        T *to)
+{
+    int64_t row = t->positions + DIRECT_SLACK, all = t->positions, q = 0;
+    for (; q + (DIRECT_VECTORS - 1) * LANES < all; q += DIRECT_VECTORS * LANES)
+        S(sum_taps)(rows, DIRECT_VECTORS, t, slab + q, w, bias, to + q, row);
+    for (; q < all; q += LANES)
+        S(sum_taps)(rows, 1, t, slab + q, w, bias, to + q, row);
+}
+
+/** Runs parts of the image, group and dim `split`, numbered in this order, for lanes begin to
+ *  end - 1. */
+static void S(sum_parts)(void *ctx, int64_t begin, int64_t end)
+{
+    const direct *all = ctx;
+    int64_t tasks = all->batch * all->groups * all->parts;
+    for (int64_t lane = begin; lane < end; lane++)
+        for (int64_t i = tasks * lane / all->lanes; i < tasks * (lane + 1) / all->lanes; i++) {
+            direct t = part_of(all, i / all->parts / all->groups, i / all->parts % all->groups,
+                               i % all->parts);
+            T *slab = (T *)all->scratch + lane * all->scratch_each, *to = slab + all->slab;
+            const T *w = (const T *)t.weight, *bias = (const T *)t.bias;
+            const int64_t row[2] = {t.extent[1] * t.extent[2], t.extent[2]};
+            int64_t channel = t.positions + DIRECT_SLACK, r = 0;
+            fill_slab(&t, (char *)slab);
+            for (; r + 4 <= t.rows; r += 4)
+                S(sum_rows)(4, &t, slab, w + r * t.depth, bias ? bias + r : NULL, to + r * channel);
+            for (; r + 2 <= t.rows; r += 2)
+                S(sum_rows)(2, &t, slab, w + r * t.depth, bias ? bias + r : NULL, to + r * channel);
+            for (; r < t.rows; r++)
+                S(sum_rows)(1, &t, slab, w + r * t.depth, bias ? bias + r : NULL, to + r * channel);
+            copy_lines(&t, (char *)to, channel, row, true);
+        }
+}
+
+/** Adds the products of `rows` channels of y and `taps` rows of windows to w, (rows, depth). x: the
+ *  slab; y: dense lines of channels y_row elements apart. */
+VEC_FN void S(weigh_taps)(const int rows, const int taps, const direct *t, const T *x,
+                          const int64_t *offset, const T *y, int64_t y_row, T *w)
+{
+    const axis *a = t->axis;
+    int64_t n = a[2].count, whole = n / LANES * LANES;
+    V sum[DIRECT_ROWS][DIRECT_TAPS];
+    TS_UNROLL(4) for (int r = 0; r < rows; r++)
+        TS_UNROLL(8) for (int j = 0; j < taps; j++) sum[r][j] = F(set1)(0);
+    for (int64_t i0 = 0; i0 < a[0].count; i0++)
+        for (int64_t i1 = 0; i1 < a[1].count; i1++, y += n) {
+            const T *at = x + (i0 * t->extent[1] + i1) * t->extent[2];
+            for (int64_t q = 0; q < whole; q += LANES) {
+                V g[DIRECT_ROWS];
+                TS_UNROLL(4) for (int r = 0; r < rows; r++) g[r] = F(load)(y + r * y_row + q);
+                TS_UNROLL(8) for (int j = 0; j < taps; j++) {
+                    V in = F(load)(at + offset[j] + q);
+                    TS_UNROLL(4) for (int r = 0; r < rows; r++)
+                        sum[r][j] = F(fma)(in, g[r], sum[r][j]);
+                }
+            }
+            if (whole < n) {
+                V g[DIRECT_ROWS];
+                TS_UNROLL(4) for (int r = 0; r < rows; r++)
+                    g[r] = F(load_n)(y + r * y_row + whole, n - whole);
+                TS_UNROLL(8) for (int j = 0; j < taps; j++) {
+                    V in = F(load_n)(at + offset[j] + whole, n - whole);
+                    TS_UNROLL(4) for (int r = 0; r < rows; r++)
+                        sum[r][j] = F(fma)(in, g[r], sum[r][j]);
+                }
+            }
+        }
+    TS_UNROLL(4) for (int r = 0; r < rows; r++)
+        TS_UNROLL(8) for (int j = 0; j < taps; j++) w[r * t->depth + j] += F(hsum)(sum[r][j]);
+}
+
+VEC_FN void S(weigh_rows)(const int rows, const int taps, const direct *t, const T *slab,
+                          const T *y, int64_t y_row, T *w)
+{
+    int64_t e = 0;
+    for (; e + taps <= t->depth; e += taps)
+        S(weigh_taps)(rows, taps, t, slab, t->offset + e, y, y_row, w + e);
+    for (; e < t->depth; e++)
+        S(weigh_taps)(rows, 1, t, slab, t->offset + e, y, y_row, w + e);
+}
+
+/** Computes the gradients of the weights of groups, lane by lane. */
+static void S(weigh_parts)(void *ctx, int64_t begin, int64_t end)
+{
+    const direct *all = ctx;
+    for (int64_t lane = begin; lane < end; lane++)
+        for (int64_t g = all->groups * lane / all->lanes; g < all->groups * (lane + 1) / all->lanes;
+             g++) {
+            T *slab = (T *)all->scratch + lane * all->scratch_each, *y = slab + all->slab;
+            T *w = (T *)all->weight + g * all->rows * all->depth;
+            memset(w, 0, (size_t)(all->rows * all->depth) * sizeof(T));
+            for (int64_t i = 0; i < all->batch * all->parts; i++) {
+                direct t = part_of(all, i / all->parts, g, i % all->parts);
+                int64_t row[2] = {t.axis[1].count * t.axis[2].count, t.axis[2].count}, r = 0;
+                int64_t channel = t.axis[0].count * row[0];
+                fill_slab(&t, (char *)slab);
+                copy_lines(&t, (char *)y, channel, row, false);
+                for (; r + 4 <= t.rows; r += 4)
+                    S(weigh_rows)(4, 4, &t, slab, y + r * channel, channel, w + r * t.depth);
+                for (; r < t.rows; r++)
+                    S(weigh_rows)(1, 8, &t, slab, y + r * channel, channel, w + r * t.depth);
+            }
+        }
+}
