@@ -26,6 +26,7 @@
 #define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
 #define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
+#define INTERLEAVED_CHANNELS 16 /* least channels of images that are copied to be interleaved */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
 
 /* ----------------------------------------------------------------------------- products ---- */
@@ -120,9 +121,18 @@ static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t chan
 }
 
 /** True if the product uses window_tiles.h. Depends only on dtype, shape and planned layout. */
-static bool suits_tiles(const job *b, bool last, int64_t rows, int64_t k)
+static bool suits_tiles(const job *b, bool last, int64_t rows, int64_t channels, int64_t k)
 {
-    return VEC_ISA != VEC_IS_baseline && b->dtype == TS_F32 && last && k >= 8 && rows >= 4;
+    return VEC_ISA != VEC_IS_baseline && b->dtype == TS_F32 && k >= 8 &&
+           (last ? rows >= 4 : channels >= INTERLEAVED_CHANNELS && rows >= INTERLEAVED_CHANNELS);
+}
+
+/** The image v, or a copy of it in scratch, with channels innermost. */
+static image interleaved(const job *b, const image *v, int64_t channels, scratch *s)
+{
+    int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
+    return v->c == 1 ? *v
+                     : interleave(v, b->c.batch, channels, take(s, elements * b->item), b->item);
 }
 
 /** Computes one group of y, or (to_x) the elements of x with windows of the form `a`. */
@@ -145,6 +155,11 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     int64_t pixel;
     bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                      &chunks, &pixel);
+    bool tiled = !there && suits_tiles(b, last, rows, channels, k);
+    if (tiled && !last) {
+        w.from = interleaved(b, &from, channels, s);
+        w.by_window = true;
+    }
     weights m = weights_of(b, group, a, to_x, w.by_window);
     if (!weights_in_place(&m)) {
         m.matrix = take(s, rows * k * b->item);
@@ -152,7 +167,8 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
             move_weights(&m, false);
     }
     bool direct = is_matrix(&to, a, c->batch, rows, last, &chunks, &step);
-    if (!there && suits_tiles(b, last, rows, k)) {
+    if (tiled) {
+        direct = direct && last;
         tiles t = {.w = w, .to = to, .weight = (float *)m.matrix, .rows = rows, .depth = k,
                    .bias = b->bias ? (const float *)b->bias->data + group * rows : NULL,
                    .all = chunks.all, .step = step, .direct = direct};
@@ -218,13 +234,17 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
     image x = b->x, y = b->y;
     int64_t rows = c->features / c->groups, channels = c->channels / c->groups;
     int64_t k = a[0].taps * a[1].taps * a[2].taps * channels, step;
-    bool last = y.c == 1 || rows == 1;
     size_t used = s->used;
     if (!k)
         return;
-    cuts chunks = cut(a, c->batch, last, WEIGHT_CHUNK / k);
     x.data += group * channels * x.c * b->item;
     y.data += group * rows * y.c * b->item;
+    if (k > channels && suits_tiles(b, false, rows, channels, k)) {
+        x = interleaved(b, &x, channels, s);
+        y = interleaved(b, &y, rows, s);
+    }
+    bool last = y.c == 1 || rows == 1;
+    cuts chunks = cut(a, c->batch, last, WEIGHT_CHUNK / k);
     windows w = {.from = x, .axis = {a[0], a[1], a[2]}, .channels = channels, .item = b->item,
                  .by_window = x.c == 1};
     weights m = weights_of(b, group, a, false, w.by_window);

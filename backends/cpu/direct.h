@@ -123,39 +123,41 @@ static direct part_of(const direct *t, int64_t n, int64_t g, int64_t part)
     return p;
 }
 
-/** Fills one line of a slab: elements first, first + move, ... of the last dim of `from`. */
-static void fill_line(const direct *t, char *to, const char *from, int64_t first)
+/** Fills one line of all channels, which are `channel` elements apart: elements first, first + move,
+ *  ... of the last dim. from: index 0 of the last dim, or NULL for a line of zeros. */
+static void fill_line(const direct *t, char *to, int64_t channel, char *from, int64_t first)
 {
     const axis *a = &t->axis[2];
-    int64_t n = t->extent[2], low = 0, high = 0;
+    int64_t n = t->extent[2], low = 0, high = 0, step = t->from.at[2], item = t->item;
     if (from)
         inside_of(first, a->move, t->from.size[2], n, &low, &high);
-    memset(to, 0, (size_t)(low * t->item));
-    memset(to + high * t->item, 0, (size_t)((n - high) * t->item));
+    for (int64_t c = 0; c < t->channels; c++) {
+        memset(to + c * channel * item, 0, (size_t)(low * item));
+        memset(to + (c * channel + high) * item, 0, (size_t)((n - high) * item));
+    }
     if (high > low)
-        copy_run(to + low * t->item, 1, from + (first + low * a->move) * t->from.at[2] * t->item,
-                 a->move * t->from.at[2], high - low, t->item);
+        copy_block((block){to + low * item, channel, 1},
+                   (block){from + (first + low * a->move) * step * item, t->from.c, a->move * step},
+                   t->channels, high - low, t->item);
 }
 
 static void fill_slab(const direct *t, char *to)
 {
     const axis *a = t->axis;
     const int64_t *f = t->phases, *e = t->extent;
-    for (int64_t q = 0; q < t->channels * f[0] * f[1] * f[2]; q++) {
-        int64_t phase[3] = {q / f[2] / f[1] % f[0], q / f[2] % f[1], q % f[2]};
-        const char *channel = t->from.data + q / (f[0] * f[1] * f[2]) * t->from.c * t->item;
+    int64_t channel = f[0] * f[1] * f[2] * e[0] * e[1] * e[2];
+    memset(to + t->channels * channel * t->item, 0, (size_t)(DIRECT_SLACK * t->item));
+    for (int64_t q = 0; q < f[0] * f[1] * f[2]; q++) {
+        int64_t phase[3] = {q / f[2] / f[1], q / f[2] % f[1], q % f[2]};
         for (int64_t u0 = 0; u0 < e[0]; u0++)
             for (int64_t u1 = 0; u1 < e[1]; u1++, to += e[2] * t->item) {
                 int64_t i0 = a[0].base + phase[0] + u0 * a[0].move,
                         i1 = a[1].base + phase[1] + u1 * a[1].move;
                 bool inside = i0 >= 0 && i0 < t->from.size[0] && i1 >= 0 && i1 < t->from.size[1];
-                fill_line(t, to,
-                          inside ? channel + (i0 * t->from.at[0] + i1 * t->from.at[1]) * t->item
-                                 : NULL,
-                          a[2].base + phase[2]);
+                char *at = t->from.data + (i0 * t->from.at[0] + i1 * t->from.at[1]) * t->item;
+                fill_line(t, to, channel, inside ? at : NULL, a[2].base + phase[2]);
             }
     }
-    memset(to, 0, (size_t)(DIRECT_SLACK * t->item));
 }
 
 /** Copies lines of `to`, which are row[0], row[1] and `channel` elements apart in the matrix. */
@@ -164,19 +166,14 @@ static void copy_lines(const direct *t, char *matrix, int64_t channel, const int
 {
     const axis *a = t->axis;
     const image *v = &t->to;
-    int64_t step = a[2].step * v->at[2];
-    for (int64_t r = 0; r < t->rows; r++)
-        for (int64_t i0 = 0; i0 < a[0].count; i0++)
-            for (int64_t i1 = 0; i1 < a[1].count; i1++) {
-                char *to = v->data + (r * v->c + (a[0].start + i0 * a[0].step) * v->at[0] +
-                                      (a[1].start + i1 * a[1].step) * v->at[1] +
-                                      a[2].start * v->at[2]) * t->item,
-                     *m = matrix + (r * channel + i0 * row[0] + i1 * row[1]) * t->item;
-                if (back)
-                    copy_run(to, step, m, 1, a[2].count, t->item);
-                else
-                    copy_run(m, 1, to, step, a[2].count, t->item);
-            }
+    for (int64_t i0 = 0; i0 < a[0].count; i0++)
+        for (int64_t i1 = 0; i1 < a[1].count; i1++) {
+            int64_t at = (a[0].start + i0 * a[0].step) * v->at[0] +
+                         (a[1].start + i1 * a[1].step) * v->at[1] + a[2].start * v->at[2];
+            block image = {v->data + at * t->item, v->c, a[2].step * v->at[2]},
+                  lines = {matrix + (i0 * row[0] + i1 * row[1]) * t->item, channel, 1};
+            copy_block(back ? image : lines, back ? lines : image, t->rows, a[2].count, t->item);
+        }
 }
 
 #define REAL_BITS 32

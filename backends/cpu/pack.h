@@ -29,6 +29,32 @@ VEC_FN void vf_transpose(vf r[VF_LANES])
 #endif
 }
 
+/** to[j * to_row + i] = from[i * from_row + j] for i < rows, j < columns. */
+static inline __attribute__((unused)) void vf_transpose_matrix(float *to, int64_t to_row,
+                                                               const float *from, int64_t from_row,
+                                                               int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows; i += VF_LANES)
+        for (int64_t j = 0; j < columns; j += VF_LANES) {
+            int64_t m = rows - i < VF_LANES ? rows - i : VF_LANES,
+                    n = columns - j < VF_LANES ? columns - j : VF_LANES;
+            const float *at = from + i * from_row + j;
+            float *back = to + j * to_row + i;
+            vf r[VF_LANES];
+            if (m == VF_LANES && n == VF_LANES) {
+                TS_UNROLL(16) for (int k = 0; k < VF_LANES; k++) r[k] = vf_load(at + k * from_row);
+                vf_transpose(r);
+                TS_UNROLL(16) for (int k = 0; k < VF_LANES; k++) vf_store(back + k * to_row, r[k]);
+                continue;
+            }
+            for (int k = 0; k < VF_LANES; k++)
+                r[k] = k < m ? vf_load_n(at + k * from_row, n) : vf_zero();
+            vf_transpose(r);
+            for (int k = 0; k < n; k++)
+                vf_store_n(back + k * to_row, r[k], m);
+        }
+}
+
 /**
  * Packs the transpose of from (columns, k), whose rows are `row` elements apart, into
  * to (k, width). Columns from `columns` to `width` are zero. width is a multiple of VF_LANES.

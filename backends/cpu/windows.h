@@ -8,6 +8,7 @@
 #ifndef TS_BACKENDS_CPU_WINDOWS_H
 #define TS_BACKENDS_CPU_WINDOWS_H
 
+#include "backends/cpu/pack.h"
 #include "core/parallel.h"
 #include "core/tensor.h"
 #include "include/tessera/kernel.h"
@@ -60,6 +61,33 @@ static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_s
         COPY_STEPS(uint32_t)
     else
         COPY_STEPS(uint64_t)
+}
+
+/** A matrix or a part of an image: address of its first element, strides in elements. */
+typedef struct block {
+    char *at;
+    int64_t row, column;
+} block;
+
+/** Copies rows × columns elements. Blocks that are dense along different dims are transposed. */
+static void copy_block(block to, block from, int64_t rows, int64_t columns, int item)
+{
+    bool along = to.column <= to.row || rows == 1; /* copy along columns */
+    if (!along) {
+        int64_t n = rows;
+        rows = columns;
+        columns = n;
+        to = (block){to.at, to.column, to.row};
+        from = (block){from.at, from.column, from.row};
+    }
+    if (item == 4 && to.column == 1 && from.row == 1 && from.column != 1 && rows > 1 &&
+        columns > 1)
+        vf_transpose_matrix((float *)(void *)to.at, to.row, (const float *)(void *)from.at,
+                            from.column, columns, rows);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            copy_run(to.at + i * to.row * item, to.column, from.at + i * from.row * item,
+                     from.column, columns, item);
 }
 
 /** Windows first to first + count - 1 of one group's channels, gathered as a matrix at `to`. */
@@ -256,17 +284,8 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
         char *at = v->data + p.n * v->n * s->item, *m = s->matrix + q * s->position_step * s->item;
         for (int d = 0; d < 3; d++)
             at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * s->item;
-        bool by_channel = s->position_step == 1;
-        for (int64_t i = 0; i < (by_channel ? s->channels : run); i++) {
-            char *to = at + i * (by_channel ? v->c : step) * s->item,
-                 *from = m + i * (by_channel ? s->channel_step : s->position_step) * s->item;
-            int64_t n = by_channel ? run : s->channels,
-                    to_step = by_channel ? step : v->c;
-            if (s->back)
-                copy_run(to, to_step, from, 1, n, s->item);
-            else
-                copy_run(from, 1, to, to_step, n, s->item);
-        }
+        block image = {at, v->c, step}, matrix = {m, s->channel_step, s->position_step};
+        copy_block(s->back ? image : matrix, s->back ? matrix : image, s->channels, run, s->item);
     }
 }
 
@@ -282,6 +301,49 @@ static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
     if (s->position_step == 1)
         s->channel_step = count;
     ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
+}
+
+/** A copy of an image whose channels are innermost. */
+typedef struct interleaving {
+    image from, to;
+    int64_t channels, line, parts; /* pixels at equal distances, and in how many parts */
+    int item;
+} interleaving;
+
+#define INTERLEAVED 256 /* pixels of a part */
+
+static void interleave_parts(void *ctx, int64_t begin, int64_t end)
+{
+    const interleaving *t = ctx;
+    int64_t size[2] = {t->from.size[1], t->from.size[2]};
+    for (int64_t q = begin; q < end; q++) {
+        int64_t pixel = q % t->parts * INTERLEAVED, line = q / t->parts * t->line,
+                n = ts_min64(INTERLEAVED, t->line - pixel);
+        int64_t each = t->from.size[0] * size[0] * size[1], i = line % each;
+        const image *f = &t->from;
+        int64_t at = line / each * f->n + i / size[1] / size[0] * f->at[0] +
+                     i / size[1] % size[0] * f->at[1] + pixel * f->at[2];
+        copy_block((block){t->to.data + (line + pixel) * t->channels * t->item, 1, t->channels},
+                   (block){f->data + at * t->item, f->c, f->at[2]}, t->channels, n, t->item);
+    }
+}
+
+/** Copies the image v to memory at `to`, with channels innermost. to NULL: copies nothing. */
+static image interleave(const image *v, int64_t batch, int64_t channels, char *to, int item)
+{
+    const int64_t *n = v->size;
+    int64_t pixels = n[0] * n[1] * n[2];
+    bool dense = (n[1] == 1 || v->at[1] == n[2] * v->at[2]) &&
+                 (n[0] == 1 || v->at[0] == n[1] * n[2] * v->at[2]);
+    interleaving t = {.from = *v, .channels = channels, .line = dense ? pixels : n[2],
+                      .item = item,
+                      .to = {.data = to, .n = pixels * channels, .c = 1, .size = {n[0], n[1], n[2]},
+                             .at = {n[1] * n[2] * channels, n[2] * channels, channels}}};
+    t.parts = ts_ceil_div(t.line, INTERLEAVED);
+    if (to && pixels)
+        ts_parallel_for(batch * (pixels / t.line) * t.parts, 1 + 16384 / (INTERLEAVED * channels),
+                        interleave_parts, &t);
+    return t.to;
 }
 
 /** Address of the first channel's element at position `first`. */
