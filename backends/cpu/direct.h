@@ -123,40 +123,48 @@ static direct part_of(const direct *t, int64_t n, int64_t g, int64_t part)
     return p;
 }
 
-/** Fills one line of all channels, which are `channel` elements apart: elements first, first + move,
- *  ... of the last dim. from: index 0 of the last dim, or NULL for a line of zeros. */
-static void fill_line(const direct *t, char *to, int64_t channel, char *from, int64_t first)
+/** Clears elements at the end of a line: often one, for which a call takes longer. */
+TS_INLINE void clear(char *to, int64_t bytes)
 {
-    const axis *a = &t->axis[2];
-    int64_t n = t->extent[2], low = 0, high = 0, step = t->from.at[2], item = t->item;
-    if (from)
-        inside_of(first, a->move, t->from.size[2], n, &low, &high);
-    for (int64_t c = 0; c < t->channels; c++) {
-        memset(to + c * channel * item, 0, (size_t)(low * item));
-        memset(to + (c * channel + high) * item, 0, (size_t)((n - high) * item));
-    }
-    if (high > low)
-        copy_block((block){to + low * item, channel, 1},
-                   (block){from + (first + low * a->move) * step * item, t->from.c, a->move * step},
-                   t->channels, high - low, t->item);
+    if (bytes == 4)
+        memset(to, 0, 4);
+    else if (bytes)
+        memset(to, 0, (size_t)bytes);
+}
+
+/** Fills lines of all channels, which are `channel` elements apart in the slab, for one phase. */
+static void fill_phase(const direct *t, char *to, int64_t channel, const int64_t *phase)
+{
+    const axis *a = t->axis;
+    const int64_t *e = t->extent, *size = t->from.size;
+    int64_t n = e[2], low, high, step = t->from.at[2], item = t->item;
+    int64_t first = a[2].base + phase[2];
+    inside_of(first, a[2].move, size[2], n, &low, &high);
+    for (int64_t u0 = 0; u0 < e[0]; u0++)
+        for (int64_t u1 = 0; u1 < e[1]; u1++, to += n * item) {
+            int64_t i0 = a[0].base + phase[0] + u0 * a[0].move,
+                    i1 = a[1].base + phase[1] + u1 * a[1].move;
+            bool outside = i0 < 0 || i0 >= size[0] || i1 < 0 || i1 >= size[1] || low == high;
+            for (int64_t c = 0; c < t->channels; c++) {
+                clear(to + c * channel * item, (outside ? n : low) * item);
+                clear(to + (c * channel + high) * item, outside ? 0 : (n - high) * item);
+            }
+            if (outside)
+                continue;
+            int64_t at = i0 * t->from.at[0] + i1 * t->from.at[1] + (first + low * a[2].move) * step;
+            block from = {t->from.data + at * item, t->from.c, a[2].move * step};
+            copy_block((block){to + low * item, channel, 1}, from, t->channels, high - low, t->item);
+        }
 }
 
 static void fill_slab(const direct *t, char *to)
 {
-    const axis *a = t->axis;
     const int64_t *f = t->phases, *e = t->extent;
-    int64_t channel = f[0] * f[1] * f[2] * e[0] * e[1] * e[2];
+    int64_t plane = e[0] * e[1] * e[2], channel = f[0] * f[1] * f[2] * plane;
     memset(to + t->channels * channel * t->item, 0, (size_t)(DIRECT_SLACK * t->item));
     for (int64_t q = 0; q < f[0] * f[1] * f[2]; q++) {
         int64_t phase[3] = {q / f[2] / f[1], q / f[2] % f[1], q % f[2]};
-        for (int64_t u0 = 0; u0 < e[0]; u0++)
-            for (int64_t u1 = 0; u1 < e[1]; u1++, to += e[2] * t->item) {
-                int64_t i0 = a[0].base + phase[0] + u0 * a[0].move,
-                        i1 = a[1].base + phase[1] + u1 * a[1].move;
-                bool inside = i0 >= 0 && i0 < t->from.size[0] && i1 >= 0 && i1 < t->from.size[1];
-                char *at = t->from.data + (i0 * t->from.at[0] + i1 * t->from.at[1]) * t->item;
-                fill_line(t, to, channel, inside ? at : NULL, a[2].base + phase[2]);
-            }
+        fill_phase(t, to + q * plane * t->item, channel, phase);
     }
 }
 

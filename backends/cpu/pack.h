@@ -30,9 +30,10 @@ VEC_FN void vf_transpose(vf r[VF_LANES])
 }
 
 /** to[j * to_row + i] = from[i * from_row + j] for i < rows, j < columns. */
-static inline __attribute__((unused)) void vf_transpose_matrix(float *to, int64_t to_row,
-                                                               const float *from, int64_t from_row,
-                                                               int64_t rows, int64_t columns)
+static __attribute__((noinline, unused)) void vf_transpose_matrix(float *to, int64_t to_row,
+                                                                  const float *from,
+                                                                  int64_t from_row, int64_t rows,
+                                                                  int64_t columns)
 {
     for (int64_t i = 0; i < rows; i += VF_LANES)
         for (int64_t j = 0; j < columns; j += VF_LANES) {

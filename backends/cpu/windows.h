@@ -51,12 +51,24 @@ static axis forwards(axis a)
     for (int64_t i = 0; i < n; i++)                                                                \
         ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
 
+/** Copies at least 32 bytes: short lines without a call. */
+TS_INLINE void copy_bytes(char *to, const char *from, int64_t bytes)
+{
+    if (bytes > 512) {
+        memcpy(to, from, (size_t)bytes);
+        return;
+    }
+    for (int64_t i = 0; i + 32 < bytes; i += 32)
+        memcpy(to + i, from + i, 32);
+    memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps */
+}
+
 /** Copies n elements of `item` bytes (4 or 8) with strides in elements. */
-static void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
+TS_INLINE void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                      int item)
 {
     if (to_step == 1 && from_step == 1 && n * item >= 32)
-        memcpy(to, from, (size_t)(n * item));
+        copy_bytes(to, from, n * item);
     else if (item == 4)
         COPY_STEPS(uint32_t)
     else
