@@ -157,7 +157,7 @@ VEC_FN void S(weigh_block)(const int count, const depthwise *d, int64_t first, i
     }
     for (int64_t q = 0; q < d->batch * a[0].count * a[1].count; q++) {
         place p = place_of(a, q * line->count);
-        const T *y = (const T *)(const void *)position_at(&d->to, a, q * line->count, sizeof(T)) + c;
+        const T *y = (const T *)position_at(&d->to, a, q * line->count, sizeof(T)) + c;
         int64_t low = 0, high = line->count;
         bool all = true;
         for (int j = 0; j < count; j++) {

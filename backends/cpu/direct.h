@@ -151,9 +151,11 @@ static void fill_phase(const direct *t, char *to, int64_t channel, const int64_t
             }
             if (outside)
                 continue;
-            int64_t at = i0 * t->from.at[0] + i1 * t->from.at[1] + (first + low * a[2].move) * step;
+            int64_t at = i0 * t->from.at[0] + i1 * t->from.at[1] +
+                         (first + low * a[2].move) * step;
             block from = {t->from.data + at * item, t->from.c, a[2].move * step};
-            copy_block((block){to + low * item, channel, 1}, from, t->channels, high - low, t->item);
+            copy_block((block){to + low * item, channel, 1}, from, t->channels, high - low,
+                       t->item);
         }
 }
 
