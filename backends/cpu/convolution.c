@@ -11,6 +11,8 @@
  *                       the stride have windows of the same form: one product per remainder, so no
  *                       element is written twice
  *   gradient of weight  windows of x times y, added up over chunks
+ *
+ * Groups of few channels are summed without matrices (direct.h, depthwise.h).
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
