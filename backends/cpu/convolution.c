@@ -29,6 +29,7 @@
 #define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
 #define INTERLEAVED_CHANNELS 16 /* least channels of images that are copied to be interleaved */
+#define WEIGHT_PER_IMAGE 16     /* most elements of their weight per element of the image */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
 
 /* ----------------------------------------------------------------------------- products ---- */
@@ -122,11 +123,19 @@ static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t chan
                  : *step == 1 && v->c >= c->whole);
 }
 
-/** True if the product uses window_tiles.h. Depends only on dtype, shape and planned layout. */
-static bool suits_tiles(const job *b, bool last, int64_t rows, int64_t channels, int64_t k)
+/** True if the product of the weight (rows, k) and the windows of v uses window_tiles.h. Depends
+ *  only on dtype, shape and planned layout. */
+static bool suits_tiles(const job *b, bool last, const image *v, int64_t rows, int64_t channels,
+                        int64_t k)
 {
-    return VEC_ISA != VEC_IS_baseline && b->dtype == TS_F32 && k >= 8 &&
-           (last ? rows >= 4 : channels >= INTERLEAVED_CHANNELS && rows >= INTERLEAVED_CHANNELS);
+    int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
+    if (VEC_ISA == VEC_IS_baseline || b->dtype != TS_F32 || k < 8)
+        return false;
+    /* A contiguous image is copied and its weight reordered, which costs more than it saves if the
+     * weight is much the larger. */
+    return last ? rows >= 4
+                : channels >= INTERLEAVED_CHANNELS && rows >= INTERLEAVED_CHANNELS &&
+                      rows * k <= WEIGHT_PER_IMAGE * elements;
 }
 
 /** The image v, or a copy of it in scratch, with channels innermost. */
@@ -157,7 +166,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     int64_t pixel;
     bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                      &chunks, &pixel);
-    bool tiled = !there && suits_tiles(b, last, rows, channels, k);
+    bool tiled = !there && suits_tiles(b, last, &from, rows, channels, k);
     if (tiled && !last) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
@@ -241,7 +250,7 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
         return;
     x.data += group * channels * x.c * b->item;
     y.data += group * rows * y.c * b->item;
-    if (k > channels && suits_tiles(b, false, rows, channels, k)) {
+    if (k > channels && suits_tiles(b, false, &x, rows, channels, k)) {
         x = interleaved(b, &x, channels, s);
         y = interleaved(b, &y, rows, s);
     }
