@@ -20,13 +20,13 @@
 
 #define DEFAULT_TIMEOUT_S 120
 
-/* Lives in memory shared with the forked children. */
+/* Counts in memory that is shared with the forked children. */
 typedef struct counters {
     atomic_long passed, failed, skipped; /* samples */
-    atomic_long checks[TS_COUNT_KINDS];  /* of each kind, passed and failed */
-    atomic_long failed_checks;           /* of kinds other than samples */
-    atomic_long sampled_passed;          /* runs of cases that stand for their samples ... */
-    atomic_long sampled_failed;          /* ... and do not count themselves */
+    atomic_long checks[TS_COUNT_KINDS];  /* passed and failed checks of each kind */
+    atomic_long failed_checks;           /* failed checks of kinds other than samples */
+    atomic_long sampled_passed;          /* passed and (below) failed runs of cases with samples; */
+    atomic_long sampled_failed;          /* only the samples of these count */
     atomic_long skipped_runs;
 } counters;
 
@@ -35,7 +35,7 @@ static ts_test_case *first_case;
 static ts_test_case **next_case = &first_case;
 static bool run_skipped;
 static bool threads_only;
-static bool unforked; /* check ends no case that takes too long */
+static bool unforked; /* cases run in this process, where check enforces no timeout */
 
 void ts_test_register(ts_test_case *test)
 {
@@ -105,7 +105,7 @@ void ts_test_run_body(const ts_test_case *test, int _i)
     if (failed > 0)
         shared->sampled_failed++;
     if (failed + failed_checks > 0)
-        fflush(stdout); /* result of the checks: the child ends immediately */
+        fflush(stdout); /* ck_abort_msg() ends the child without a flush */
     if (failed > 0)
         ck_abort_msg("%ld of %ld samples failed", failed, samples);
     if (failed_checks > 0)
@@ -185,7 +185,7 @@ static void run_apart(const ts_test_case *test, const char *program, long counts
         printf("%s: ended without a tally, status %d\n", test->name, status);
         got[0] = got[2] = 0;
         got[1] = 1;
-    } else if (got[1] == 0 && status != 0) { /* a sanitizer speaks at the end */
+    } else if (got[1] == 0 && status != 0) { /* such as a sanitizer's report at exit */
         printf("%s: status %d\n", test->name, status);
         got[1] = 1;
     }
@@ -202,7 +202,7 @@ static void run_apart(const ts_test_case *test, const char *program, long counts
         close(tally);
 }
 
-/** Whether the first word is an option; takes it away. */
+/** True if the first word is this option; removes it from the words. */
 static bool took(const char *option, int *words, char ***word)
 {
     bool given = *words > 0 && strcmp(**word, option) == 0;
@@ -247,7 +247,7 @@ int main(int argc, char **argv)
             skipped_unforked++;
         } else if (!forks && several > 1) {
             run_apart(test, argv[0], apart);
-            unsetenv("CK_RUN_CASE"); /* with several cases it chose none of them */
+            unsetenv("CK_RUN_CASE"); /* run_apart() set it for the child */
         } else {
             add_case(suite, test);
         }
@@ -273,7 +273,7 @@ int main(int argc, char **argv)
     printf("%s: %ld passed, %ld failed, %ld skipped\n", name, passed, failed, skipped);
     if (*tally && !write_tally(tally, name, passed, failed, skipped))
         return 2;
-    /* the assertion jumped over the ends of scopes, which must not run now */
+    /* a failed assertion jumped out of open scopes, whose exit handlers must not run */
     if (failed && !forks) {
         fflush(stdout);
         _exit(1);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Functions and structs that public headers declare, for tests that are made from them."""
+"""Parses the functions and structs that public headers declare, for generators of tests."""
 import pathlib
 import re
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""unittest.main() for tests in Python: counts each test method
-in the file named by TS_TEST_TALLY."""
+"""Main function of tests in Python: runs unittest and appends the numbers of passed, failed and
+skipped test methods to the file TS_TEST_TALLY."""
 import fcntl
 import os
 import sys

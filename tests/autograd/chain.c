@@ -1,4 +1,5 @@
-/** @file chain.c  Deep and wide graphs: bounded stack, linear time, nothing lost. */
+/** @file chain.c  Deep and wide graphs: backward and release need a bounded stack and linear time,
+ * and each leaf gets its gradient. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 #include "tests/growth.h"
@@ -6,7 +7,7 @@
 #include <limits.h>
 #include <pthread.h>
 
-/** y + 1, n times; each link dies as soon as the next is there. */
+/** Adds 1 to x n times. Drops each intermediate result as soon as the next one exists. */
 static ts_tensor *chain(ts_tensor *x, int n)
 {
     ts_tensor *y = x;
@@ -19,7 +20,7 @@ static ts_tensor *chain(ts_tensor *x, int n)
     return y;
 }
 
-/** A gradient that has a gradient, and so on. */
+/** Builds a chain of n + 1 leaves, each the gradient of the one before, and releases it. */
 static void nested_gradients(int n)
 {
     TS_SCOPE;
@@ -27,7 +28,7 @@ static void nested_gradients(int n)
     for (int i = 0; i < n; i++) {
         ts_tensor *g = leaf(i);
         OK(ts_set_grad(t, g));
-        ts_drop(g); /* t has it */
+        ts_drop(g); /* t holds a reference */
         t = g;
     }
 }
@@ -39,8 +40,8 @@ static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
     return TS_STATUS_OF(out[0]);
 }
 
-/** n links of the kind `way` with their second gradients: views of views, functions, parts
- *  that are computed again, products. */
+/** Runs forward and two orders of gradients over a chain of n calls. way: 0: views, 1: a function
+ *  with its own backward, 2: ts_recompute(), 3: products. */
 static void recorded_links(int way, int n)
 {
     static const ts_function f = {
@@ -68,7 +69,7 @@ static void recorded_links(int way, int n)
     ts_zero_grad(x);
 }
 
-/** Forward, backward and release of a chain. */
+/** Runs forward and backward of a chain of n additions, and releases it. */
 static void live_and_die(void *unused, int n)
 {
     (void)unused;
@@ -82,7 +83,7 @@ static void *long_chain(void *null)
 {
     live_and_die(NULL, 1000000);
     {
-        /* saved tensors hold their makers: the release goes through tensors and nodes in turn */
+        /* a saved tensor holds the node that made it: the release alternates between both */
         TS_SCOPE;
         ts_tensor *x = leaf(1), *y = x;
         for (int i = 0; i < 100000; i++) {
@@ -94,7 +95,7 @@ static void *long_chain(void *null)
         OK(y);
     }
     {
-        TS_SCOPE; /* the same with a graph that a backward recorded */
+        TS_SCOPE; /* also a graph that a backward with create_graph recorded */
         ts_tensor *x = leaf(1), *g = NULL;
         ts_backward_opts create = {.size = sizeof create, .create_graph = true};
         OK(ts_grad_of(ts_mul(chain(x, 20000), x), TS_NONE, &x, 1, &g, &create));

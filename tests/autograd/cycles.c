@@ -19,7 +19,8 @@ static ts_tensor *same(void *payload, ts_tensor *g) { (void)payload; return g; }
 
 enum { WAYS = 12 };
 
-/** Makes something that refers to itself, and drops it with the scope. */
+/** Builds a reference cycle of tensors, nodes, gradients or hooks. The end of the scope releases
+ *  its last handles. */
 static void build(int way)
 {
     TS_SCOPE;
@@ -29,12 +30,12 @@ static void build(int way)
     case 0: OK(y = ts_mul(x, ts_mul(x, x))); break;
     case 1: OK(ts_function_apply(&function, NULL, &x, 1, &y, 1)); break;
     case 2: OK(ts_recompute(part, w, &x, 1, &y, 1)); break;
-    case 3: /* a gradient that is kept */
+    case 3: /* ts_retain_grad() of an intermediate result */
         OK(y = ts_mul(x, x));
         OK(ts_retain_grad(y));
         OK(y = ts_mul(y, y));
         break;
-    case 4: /* in place, over the saved tensor */
+    case 4: /* in-place ops overwrite a saved tensor */
         OK(y = ts_mul_scalar(x, 2));
         OK(ts_mul_(y, y));
         OK(ts_sin_(y));
@@ -52,14 +53,14 @@ static void build(int way)
         OK(ts_register_hook(x, same, x, NULL));
         break;
     case 8: OK(ts_set_grad(x, x)); return;
-    case 9: /* a gradient from the user with the leaf in its history */
+    case 9: /* a gradient set by the user whose history contains the leaf */
         OK(ts_set_grad(x, ts_mul(x, x)));
         return;
     case 10: OK(y = ts_mish_(ts_mul(x, x))); break;
     default: OK(y = ts_matmul(ts_unsqueeze(x, 0), ts_unsqueeze(x, 1)));
     }
     OK(ts_backward_ex(ts_sum(y), TS_NONE, &create));
-    OK(ts_backward_ex(ts_sum(ts_square(ts_grad(x))), TS_NONE, &create)); /* adds to it */
+    OK(ts_backward_ex(ts_sum(ts_square(ts_grad(x))), TS_NONE, &create)); /* adds to x.grad */
 }
 
 TS_TEST(what_refers_to_itself_leaves_no_memory_behind, .loop = WAYS)
@@ -77,7 +78,8 @@ static ts_tensor *other(void *payload, ts_tensor *g)
     return ts_numel(payload) == ts_numel(g) ? payload : g;
 }
 
-/** Tensors of one shape in all ways that make one the gradient of another, drawn. */
+/** Makes up to MOST tensors of one shape each other's gradients by 30 random operations: set_grad,
+ *  backward, hooks, retain_grad. */
 static void draw(uint64_t seed)
 {
     enum { MOST = 24 };
@@ -125,7 +127,7 @@ TS_TEST(a_gradient_keeps_values_and_history_in_a_ring)
     ts_tensor *a = leaf(1), *b = leaf(2), *c = leaf(3), *g;
     OK(ts_set_grad(a, b));
     OK(ts_set_grad(b, c));
-    OK(ts_set_grad(c, a)); /* closes the ring: an alias of a */
+    OK(ts_set_grad(c, a)); /* closes the ring: c gets an alias of a */
     ck_assert_ptr_eq(ts_grad(ts_grad(a)), c);
     ck_assert_double_eq(value(ts_grad(c)), 1);
     ck_assert_ptr_eq(ts_grad(ts_grad(c)), TS_NONE);

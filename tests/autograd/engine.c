@@ -92,7 +92,7 @@ TS_TEST(rules_differentiate_again_when_the_backward_is_recorded)
     ck_assert_double_eq_tol(value(gg), 18, 1e-12);
     OK(ts_grad_of(gg, TS_NONE, &x, 1, &ggg, NULL));
     ck_assert_double_eq_tol(value(ggg), 6, 1e-12);
-    ck_assert_ptr_eq(ts_grad(x), TS_NONE); /* nothing was accumulated */
+    ck_assert_ptr_eq(ts_grad(x), TS_NONE); /* ts_grad_of() does not accumulate */
 }
 
 TS_TEST(an_input_that_does_not_matter_gets_none)
@@ -173,7 +173,7 @@ TS_TEST(in_place_writes_that_would_change_history_are_refused)
     FAILS(TS_ERR_AUTOGRAD, ts_fill_(x, 1));
     ck_assert_double_eq(value(x), 3);
     ck_assert_double_eq(value(c), 1);
-    TS_NO_GRAD; /* allowed, and the version tells */
+    TS_NO_GRAD; /* allowed in no-grad mode; the version counts the write */
     uint32_t before = ts_version(x);
     OK(ts_add_(x, c));
     ck_assert_uint_gt(ts_version(x), before);
@@ -189,7 +189,7 @@ TS_TEST(in_place_on_a_fresh_result_is_recorded)
     ck_assert_double_eq(value(ts_grad(x)), 11);
     ts_tensor *z = ts_add(x, x), *t = leaf(7);
     ts_zero_grad(x);
-    OK(ts_mul_(z, t)); /* the rule for t needs z as it was */
+    OK(ts_mul_(z, t)); /* the gradient of t needs z before the write */
     OK(ts_backward(z));
     ck_assert_double_eq(value(ts_grad(t)), 6);
     ck_assert_double_eq(value(ts_grad(x)), 14);
@@ -255,7 +255,7 @@ static ts_tensor *to_meta(void *payload, ts_tensor *g)
     return ts_to_device(g, TS_DEVICE_META);
 }
 
-/** Each place that takes a gradient from the user, and each way in which it may not fit. */
+/** Each function that takes a gradient from the caller refuses wrong sizes, dtype and device. */
 TS_TEST(a_gradient_that_does_not_fit_is_refused_with_what_was_expected)
 {
     TS_SCOPE;
@@ -302,7 +302,7 @@ TS_TEST(graphs_leave_no_memory_behind)
             TS_SCOPE;
             ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(5000), TS_F32), true);
             ts_tensor *y = ts_mul(ts_add(x, x), x);
-            ts_mul_(y, x); /* overwrites what it saves: no cycle */
+            ts_mul_(y, x); /* overwrites a tensor that its node saves: no reference cycle */
             if (i % 2) {
                 ts_backward_opts opts = {.size = sizeof opts, .create_graph = i % 4 == 1};
                 ts_tensor *z = ts_mul(ts_add(x, x), x);
@@ -334,7 +334,8 @@ TS_TEST(a_graph_made_in_one_thread_runs_in_another, .threads = true)
 static ts_tensor *source;
 static void *consume_there(void *out)
 {
-    /* this thread's clock is behind the maker's; order must come from the graph */
+    /* this thread's seq is below that of the thread that made `source`, so the order of nodes must
+     * come from the graph */
     ts_tensor *y = ts_mul(source, source);
     *(ts_tensor **)out = ts_retain(ts_mul(y, source));
     return NULL;
@@ -385,8 +386,7 @@ TS_TEST(out_of_memory_in_forward_or_backward_is_an_ordinary_error)
     ck_assert_int_lt(failures, 199);
 }
 
-/* Found by chance: arguments of the fused derivatives may be broadcast like
- * those of any pointwise op. */
+/* The fused backward kernels broadcast their arguments, like any pointwise op. */
 TS_TEST(a_second_gradient_has_the_sizes_of_what_was_broadcast)
 {
     TS_SCOPE;

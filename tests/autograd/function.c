@@ -7,7 +7,7 @@
 static int released;
 static void count_release(void *ctx) { (void)ctx, released++; }
 
-/* y = x0² x1, with whatever a case wants to go wrong */
+/** Fault that the function y = x0² x1 makes in its forward or backward. */
 typedef enum fault {
     NONE, FORWARD_FAILS, FORWARD_SILENT, NO_OUTPUT, ABSENT_OUTPUT, UNMARKED_WRITE, BACKWARD_FAILS,
     NO_GRADIENT, WRONG_SIZES,
@@ -104,7 +104,7 @@ TS_TEST(an_input_that_needs_no_gradient_gets_none_and_without_any_nothing_is_rec
         ck_assert(!ts_requires_grad(y) && released == 2);
     }
     OK(ts_function_apply(&cubic, &none, in, 2, &y, 1));
-    ts_mul_scalar_(in[0], 2); /* saved, and no leaf that requires grad */
+    ts_mul_scalar_(in[0], 2); /* writes a saved tensor */
     FAILS(TS_ERR_AUTOGRAD, ts_backward(y));
     SAYS("cubic");
     SAYS("saved tensor 0");
@@ -163,8 +163,8 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
     FAILS(TS_ERR_VALUE, ts_function_apply(&cubic, &none, in, 1, many, 300));
 }
 
-/* (x, a, i) -> x doubled in place, a's sign (constant), a whole number, x + a;
- * ten results in all */
+/* Inputs x, a and TS_NONE; ten results: x doubled in place, the sign of a (marked constant), an i64
+ * tensor, a itself, and a + k for k from 4 to 9. */
 enum { RESULTS = 10 };
 static ts_status many_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
                               ts_tensor **out, int m)
@@ -179,7 +179,7 @@ static ts_status many_forward(ts_function_call *call, void *ctx, ts_tensor *cons
     out[1] = ts_div(in[1], ts_abs(in[1]));
     OK(ts_function_mark_constant(call, 1));
     out[2] = ts_ones(TS_SIZES(1), TS_I64);
-    out[3] = in[1]; /* an input as it is */
+    out[3] = in[1]; /* an unchanged input */
     for (int k = 4; k < m; k++)
         out[k] = ts_add_scalar(in[1], k);
     ts_tensor *saved[] = {out[0], TS_NONE};
@@ -216,7 +216,7 @@ TS_TEST(results_may_be_dirty_inputs_constants_inputs_and_many)
     ck_assert_str_eq(ts_node_name(ts_grad_node(y)), "many");
     ck_assert(!ts_requires_grad(out[1]) && !ts_requires_grad(out[2]) && value(out[1]) == -1);
     ck_assert(out[3] != a && value(out[3]) == -5 && ts_grad_node(out[3]) == ts_grad_node(y));
-    /* 3 y + out3 + out9: the others get zeros */
+    /* only y, out[3] and out[9] are used: the gradients of the other results are zeros */
     OK(ts_backward(ts_add(ts_mul_scalar(y, 3), ts_add(out[3], out[9]))));
     ck_assert(value(ts_grad(x)) == 6 && value(ts_grad(a)) == 1 + 9 && seen == 6);
 }
@@ -307,7 +307,7 @@ TS_TEST(gradients_that_did_not_arrive_are_zeros_or_none_as_the_function_says)
     }
 }
 
-/* 1/y = x; the result is saved, and backward is no composition of ops */
+/* y = 1 / x; forward saves the result, and the backward cannot be differentiated again */
 static ts_status inverse_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
                                  ts_tensor **out, int m)
 {
@@ -344,7 +344,7 @@ TS_TEST(a_saved_result_has_its_history_in_a_second_backward_unless_once_was_enou
     FAILS(TS_ERR_AUTOGRAD, ts_grad_of(g, TS_NONE, &x, 1, &gg, NULL));
     SAYS("inverse");
     SAYS("once only");
-    ts_tensor *v = leaf(1); /* the incoming gradient counts as well */
+    ts_tensor *v = leaf(1); /* also an error by way of the incoming gradient, v */
     OK(ts_function_apply(&f, NULL, &x, 1, &y, 1));
     OK(ts_grad_of(ts_mul(y, v), TS_NONE, &x, 1, &g, &create));
     FAILS(TS_ERR_AUTOGRAD, ts_grad_of(g, TS_NONE, &v, 1, &gg, NULL));

@@ -6,7 +6,7 @@
 
 static const ts_backward_opts recorded = {.size = sizeof recorded, .create_graph = true};
 
-/** The gradient of y by x, itself with a history. */
+/** The gradient of sum(y) with respect to x, recorded so that it can be differentiated again. */
 static ts_tensor *derivative(ts_tensor *y, ts_tensor *x)
 {
     ts_tensor *g = NULL;
@@ -35,7 +35,7 @@ TS_TEST(smooth_functions_have_third_derivatives)
         {"pow", cube_root, 10.0 / 27 * pow(at, -8.0 / 3)},
         {"sigmoid", ts_sigmoid, s * (1 - s) * (1 - 6 * s + 6 * s * s)},
         {"tanh", ts_tanh, (1 - t * t) * (6 * t * t - 2)},
-        {"gelu", ts_gelu, phi * (at * at * at - 4 * at)}, /* of Phi + x phi, twice */
+        {"gelu", ts_gelu, phi * (at * at * at - 4 * at)}, /* gelu' = Phi + x phi */
         {"norm", square_norm, 0},
     };
     for (int i = 0; i < TS_COUNTOF(rows); i++) {
@@ -76,7 +76,7 @@ TS_TEST(a_given_gradient_is_differentiated_too)
     ts_tensor *x = leaf(2), *v = leaf(5), *g[2], *x2[] = {x, x};
     OK(ts_grad_of(ts_mul_scalar(x, 1), v, &x, 1, g, &recorded)); /* v itself */
     ck_assert_double_eq(value(derivative(g[0], v)), 1);
-    /* one gradient, asked for twice */
+    /* the same input twice in the list */
     OK(ts_grad_of(ts_add(x, ts_square(x)), v, x2, 2, g, &recorded));
     ck_assert_double_eq(value(derivative(g[0], x)), 10);
     ck_assert_double_eq(value(derivative(g[1], x)), 10);
@@ -120,8 +120,8 @@ TS_TEST(statistics_of_a_norm_have_gradients)
     ck_assert_double_le(distance(got, wanted), 1e-12);
 }
 
-/** Calls of the fused backward kernel, and of the reductions that its parts are
- * made of, in one backward. */
+/** Counts, in one backward of layer_norm, the calls of the fused backward kernel and those of the
+ *  reductions that replace it in a recorded backward. */
 static void count(bool create_graph, uint64_t *fused, uint64_t *parts)
 {
     TS_SCOPE;

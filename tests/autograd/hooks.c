@@ -1,4 +1,5 @@
-/** @file hooks.c  Hooks around rules, gradients that are kept, looking at a graph. */
+/** @file hooks.c  Hooks before and after a node's backward, ts_retain_grad(), and walking and
+ * printing a graph. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 
@@ -143,7 +144,7 @@ TS_TEST(a_hook_behind_a_leaf_sees_its_whole_gradient)
     TS_SCOPE;
     double sum = 0;
     ts_tensor *x = leaf(3);
-    /* a leaf has no inputs: adds nothing */
+    /* a leaf's node has no inputs, so the hook adds nothing to sum */
     OK(ts_node_hook_after(ts_grad_node(x), sum_of_inputs, &sum, NULL));
     int before = 0;
     OK(ts_node_hook_before(ts_grad_node(x), times_ten, &before, NULL));
@@ -157,8 +158,8 @@ TS_TEST(a_kept_gradient_follows_in_place_writes_and_dies_with_its_tensor)
     TS_SCOPE;
     ts_tensor *x = leaf(3), *y = ts_mul(x, x);
     OK(ts_retain_grad(y));
-    OK(ts_retain_grad(y)); /* once is enough */
-    /* the same handle: its gradient is now that behind the write */
+    OK(ts_retain_grad(y)); /* a second call changes nothing */
+    /* after the in-place write, y.grad is the gradient of the written value */
     ts_tensor *z = ts_mul_scalar_(y, 5);
     ck_assert_ptr_eq(z, y);
     ts_backward_opts retain = {.size = sizeof retain, .retain_graph = true};
@@ -169,7 +170,7 @@ TS_TEST(a_kept_gradient_follows_in_place_writes_and_dies_with_its_tensor)
     ck_assert_double_eq(value(ts_grad(x)), 120);
     ts_tensor *a = ts_mul(x, x), *b = ts_mul_scalar(a, 2);
     OK(ts_retain_grad(a));
-    ts_drop(a); /* the graph lives on; nobody can ask for the gradient */
+    ts_drop(a); /* the graph stays alive, but no handle can read a.grad */
     OK(ts_backward(b));
     FAILS(TS_ERR_AUTOGRAD, ts_retain_grad(ts_ones(TS_SIZES(1), TS_F64)));
     OK(ts_retain_grad(x));
@@ -200,7 +201,7 @@ TS_TEST(a_graph_can_be_walked_and_named)
     ts_tensor *five[] = {x, y, x, x, y};
     ts_node_describe(ts_grad_node(ts_cat(five, 5, 0)), text, sizeof text);
     ck_assert_str_eq(text, "cat([(1) f64, (1) f64, (1) f64, (1) f64, … 5], 0)");
-    /* cut, and its length told */
+    /* cut to 7 characters and a NUL */
     ts_node_describe(ts_grad_node(ts_reshape(y, TS_SIZES(1, 1))), text, 8);
     ck_assert_uint_eq(strlen(text), 7);
     ts_node *kept = ts_node_retain(mul);

@@ -17,7 +17,8 @@ static int below(uint64_t *state, int n)
     return (int)((*state >> 33) % (uint64_t)n);
 }
 
-/** A part of a tensor with some dims; the same draws give the same part of another one. */
+/** A random view of part of x (at least one dim). The same *state selects the same part of another
+ *  tensor of x's sizes. */
 static ts_tensor *draw_part(uint64_t *state, ts_tensor *x, int way)
 {
     int ndim = ts_ndim(x), dim = below(state, ndim), n = (int)ts_size(x, dim), made;
@@ -30,7 +31,7 @@ static ts_tensor *draw_part(uint64_t *state, ts_tensor *x, int way)
     case 2:
         return ts_slice(x, dim, from, from + length == n ? TS_END : from + length - n,
                         1 + below(state, 3));
-    case 3: /* one of the parts of a split */
+    case 3: /* a part of ts_split() */
         OK(ts_chunk(x, 1 + below(state, 4), dim, parts, &made));
         return parts[below(state, made)];
     default:
@@ -38,7 +39,7 @@ static ts_tensor *draw_part(uint64_t *state, ts_tensor *x, int way)
     }
 }
 
-/** Other sizes or another order of the elements. */
+/** x with other sizes or dims, by a random transpose, expand, flatten or reshape. */
 static ts_tensor *draw_shape(uint64_t *state, ts_tensor *x, int way)
 {
     int ndim = ts_ndim(x), a = below(state, ndim), b = below(state, ndim);
@@ -58,8 +59,9 @@ static ts_tensor *draw_shape(uint64_t *state, ts_tensor *x, int way)
 }
 
 /**
- * A view of a view ... of a (ROWS, COLUMNS) tensor, drawn, or the same of the tensor of its
- * elements' numbers. Only the first may be as_strided, in which elements may come twice.
+ * A random chain of up to five parts and shapes of x, (ROWS, COLUMNS). The same *state gives the
+ * same elements of another tensor, such as one of element numbers. Only the first step may be
+ * as_strided, which can repeat elements.
  */
 static ts_tensor *draw(uint64_t *state, ts_tensor *x)
 {
@@ -78,8 +80,9 @@ static ts_tensor *draw(uint64_t *state, ts_tensor *x)
 }
 
 /**
- * loss = sum over parts p of w p^3, and of the whole tensor when it is used too:
- * dloss/dx = 3 w x^2 and d(sum of gradients)/dx = 6 w x for each part that has x.
+ * Compares the gradients of loss = sum over random parts p of w sum(p^3), plus sum(x^3) if `whole`,
+ * with a formula: each part that contains x adds 3 w x^2 to dloss/dx, and 6 w x to the second
+ * derivative, which is checked if `create`.
  */
 static void check_parts(uint64_t seed, bool whole, bool inner, bool create)
 {
@@ -129,7 +132,7 @@ TS_TEST(gradients_of_drawn_parts_are_summed_where_they_lie, .loop = 8)
         check_parts(seed, _i & 1, _i & 2, _i & 4);
 }
 
-/** Parts without elements, of tensors that may have none either, have gradients, too. */
+/** Gradients of empty parts, also of empty tensors. */
 TS_TEST(parts_without_elements_have_gradients, .loop = 8)
 {
     TS_SCOPE;
@@ -192,7 +195,8 @@ TS_TEST(hooks_see_whole_gradients_of_tensors_whose_parts_are_used)
         ck_assert_double_eq(g[e], expected[e]);
 }
 
-/** A view between a tensor and its parts has its own gradient on request. */
+/** A hook, ts_retain_grad() or ts_grad_of() on a view between x and its parts gets the view's whole
+ *  gradient. */
 TS_TEST(gradients_of_views_between_are_whole, .loop = 4)
 {
     TS_SCOPE;
@@ -221,7 +225,7 @@ TS_TEST(gradients_of_views_between_are_whole, .loop = 4)
     }
 }
 
-/** Gradients of the third order go through the sum of slices like others. */
+/** Third-order gradients through parts of a tensor. */
 TS_TEST(parts_differentiate_three_times)
 {
     TS_SCOPE;
@@ -269,7 +273,7 @@ TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 4)
             failures += s == TS_ERR_MEMORY;
             ck_assert(s == TS_OK || s == TS_ERR_MEMORY);
         }
-        if (n) /* the first round makes the thread's tables */
+        if (n) /* round 0 allocates the thread's tables */
             ck_assert_int_eq(ts_memory_get_stats().in_use, before);
     }
     ck_assert_int_gt(failures, 20);
@@ -279,7 +283,7 @@ TS_TEST(out_of_memory_among_parts_loses_nothing, .loop = 4)
 
 enum { WAYS = 15 };
 
-/** The k-th of n parts of x, which is (n, width); a view of another view that is made for it. */
+/** Part k of the n parts of x, (n, width). way: how the part is made, some by views of views. */
 static ts_tensor *part_of(int way, ts_tensor *x, ts_tensor **parts, int k, int n)
 {
     int64_t width = ts_size(x, 1);

@@ -1,4 +1,4 @@
-/** @file recompute.c  Activations that are computed again: the same gradients, less memory. */
+/** @file recompute.c  ts_recompute(): the same gradients as without it, and less memory. */
 // SPDX-License-Identifier: MIT
 #include "core/testing.h"
 #include "tests/autograd/common.h"
@@ -11,8 +11,8 @@ typedef struct part {
     ts_tensor *weights[32];
     int layers, runs;
     double dropout;
-    int change; /* from the second run on: 1 another op, 2 other sizes, 3 one op more,
-                   4 fails, 5 another output */
+    int change; /* fault from the second run on: 1: another op, 2: other sizes, 3: one op more,
+                   4: an error, 5: another output; 0: none */
 } part;
 
 static ts_status part_run(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
@@ -49,8 +49,8 @@ static part part_new(int layers, double dropout)
     return p;
 }
 
-/** Two parts one after the other, computed again or not;
- * gradients of all weights and of x, in one list. */
+/** Runs part a, then part b, with ts_recompute() if `again`, and stores the gradients of x and of
+ *  all weights in `grads`. create: create_graph. */
 static void two_parts(part *a, part *b, ts_tensor *x, bool again, uint64_t seed, ts_tensor **grads,
                       bool create)
 {
@@ -135,11 +135,11 @@ TS_TEST(a_retained_graph_computes_again_for_each_backward)
     SAYS("second time");
 }
 
-/** A part of parts: each inner part is recomputed inside the outer one. */
+/** A recomputed function that calls other recomputed functions. */
 typedef struct nest {
     part *parts;
     int n;
-    struct nest *inner; /* instead of parts */
+    struct nest *inner; /* n inner nests in place of parts; NULL: parts */
 } nest;
 
 static ts_status nest_run(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
@@ -171,7 +171,7 @@ TS_TEST(parts_inside_parts_give_the_same_gradients)
         ts_manual_seed(5);
         if (i) {
             OK(ts_recompute(nest_run, &outer, &x, 1, &y, 1));
-        } else { /* the same by hand, without recomputation */
+        } else { /* the same ops, without recomputation */
             y = ts_sin(x);
             for (int k = 0; k < 2; k++) {
                 ts_tensor *z = ts_sin(y), *w;
@@ -246,7 +246,7 @@ TS_TEST(wrong_use_is_named)
           ts_recompute_ex(part_run, &a, &in, 1, &y, 1, &(ts_recompute_opts){.size = 1}));
     in = NULL;
     FAILS(TS_ERR_NULL, ts_recompute(part_run, &a, &in, 1, &y, 1));
-    /* inputs of the second run must not be written */
+    /* an input that was written before the recomputation is an error */
     x = ts_normal(TS_SIZES(BATCH, WIDTH), 0, 1, TS_F64);
     OK(ts_recompute(part_run, &a, &x, 1, &y, 1));
     ts_mul_scalar_(x, 2);
@@ -294,7 +294,8 @@ TS_TEST(the_context_ends_with_the_graph_or_at_once)
     ck_assert(released == 3 && !ts_requires_grad(y));
 }
 
-/** Peak of bytes in use above those before, of a forward and backward of `layers` layers. */
+/** Peak memory in bytes, above the bytes in use at the start, of forward and backward of n parts.
+ *  again: with ts_recompute(). */
 static int64_t peak(part *parts, int n, bool again)
 {
     TS_SCOPE;
@@ -319,7 +320,7 @@ TS_TEST(memory_falls_to_the_square_root)
     part parts[SEGMENTS];
     for (int i = 0; i < SEGMENTS; i++)
         parts[i] = part_new(SEGMENTS, 0);
-    peak(parts, SEGMENTS, false); /* gradients are there from now on */
+    peak(parts, SEGMENTS, false); /* allocates the gradients, which stay */
     int64_t all = peak(parts, SEGMENTS, false), less = peak(parts, SEGMENTS, true);
     /* 256 layers keep a tensor each; 16 parts of 16 keep 16 inputs and, one at a time, 16 layers.
      * The other memory of a backward is the same for both, except for a few tensors at the border

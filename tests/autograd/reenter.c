@@ -11,7 +11,7 @@ static const ts_backward_opts retain = {.size = sizeof retain, .retain_graph = t
 
 enum { TENSORS = 12, HOOKS = 64, CALLS = 400 };
 
-/** A graph, its hooks, and the hooks' actions. */
+/** A graph and its hooks, and the generator (state) that draws the hooks' actions. */
 typedef struct world {
     uint64_t state;
     ts_tensor *t[TENSORS]; /* retained; NULL when dropped */
@@ -20,7 +20,7 @@ typedef struct world {
         ts_hook *hook;
         int on;
     } hooks[HOOKS];
-    int calls; /* of hooks that acted */
+    int calls; /* number of hook calls that did something */
     int depth;
 } world;
 
@@ -103,13 +103,13 @@ static void act(world *w)
             if (w->t[i])
                 ts_zero_grad(w->t[i]);
             break;
-        case 6: { /* another graph */
+        case 6: { /* backward over another graph */
             TS_ENABLE_GRAD;
             ts_tensor *other = leaf(2);
             OK(ts_backward(ts_mul(other, other)));
             break;
         }
-        default: /* the same graph, from another node: an error when the run reaches its own node */
+        default: /* the same graph from another node: an error at the running node */
             if (!w->t[i] || w->depth > 2)
                 break;
             w->depth++;
@@ -169,7 +169,7 @@ TS_TEST(a_hook_that_adds_hooks_ends)
     ts_tensor *x = leaf(3);
     void *p[] = {x, &calls};
     OK(ts_register_hook(x, add_another, p, NULL));
-    for (int n = 1; n <= 3; n++) { /* new hooks run the next time */
+    for (int n = 1; n <= 3; n++) { /* a hook added in a run runs from the next run on */
         OK(ts_backward(ts_mul(x, x)));
         ck_assert_int_eq(calls, (1 << n) - 1);
     }
@@ -227,7 +227,8 @@ TS_TEST(hooks_behind_a_leaf_keep_its_gradient_while_they_end_it)
 
 /* ------------------------------------------------------------------------------ threads ---- */
 
-/** Thread i is in graph i, in code of the user, when it runs graph 1 - i. */
+/** Thread i runs a backward over graphs[i]; from a hook or function of it, a nested backward over
+ *  graphs[1 - i]. */
 static ts_tensor *graphs[2];
 static pthread_barrier_t both_inside;
 static _Thread_local bool nested;
@@ -324,7 +325,7 @@ TS_TEST(graphs_whose_user_code_runs_each_other_do_not_wait_for_each_other, .loop
         ck_assert_double_eq(value(ts_grad(x[i])), 2 * 6);
 }
 
-static atomic_int hook_state; /* 1: in the hook, 2: behind it */
+static atomic_int hook_state; /* 1: the hook runs, 2: it has returned */
 static ts_tensor *take_long(void *payload, ts_tensor *g)
 {
     (void)payload;
@@ -367,7 +368,7 @@ enum {
     IN_LIST,
     PLACES
 };
-static int leaves_in; /* -1: nowhere */
+static int leaves_in; /* callback in which the thread ends; -1: none */
 static ts_status leave(int place)
 {
     if (leaves_in == place)
@@ -448,7 +449,8 @@ TS_TEST(a_thread_that_ends_in_the_users_code_leaves_nothing_behind, .loop = PLAC
 
 /* ------------------------------------------------------------------------ open scopes ------ */
 
-/** Makes its result in a scope that it does not leave, so the scope's end would release it. */
+/** Returns a result that belongs to a scope that the function leaves open: the end of the scope
+ *  would release it. */
 static ts_tensor *in_open_scope(ts_tensor *x)
 {
     static ts_scope open;

@@ -1,5 +1,5 @@
-/** @file threads.c  Graphs between threads: made here and run there, leaves
- * and retained graphs shared. */
+/** @file threads.c  Threads that share leaves and retained graphs, and graphs that are recorded in
+ * one thread and run in another. */
 // SPDX-License-Identifier: MIT
 #include "tests/autograd/common.h"
 #include "tests/threads.h"
@@ -21,7 +21,7 @@ static bool use_leaves(int number, void *ctx)
 
 TS_TEST(threads_with_graphs_of_their_own_add_to_the_same_leaves, .threads = true)
 {
-    /* each time the leaves are used for the first time by all at once */
+    /* new leaves in each round, so that all threads make the first use of a leaf at once */
     for (int round = 0; round < 20; round++) {
         TS_SCOPE;
         ts_tensor *leaves[2] = {leaf(3), leaf(5)};
@@ -57,7 +57,7 @@ TS_TEST(threads_run_over_one_retained_graph, .threads = true)
 
 typedef struct one_graph {
     ts_tensor *y;
-    atomic_int told; /* threads that came too late and got the error */
+    atomic_int told; /* number of threads whose backward found the graph freed: an error */
 } one_graph;
 
 static bool run_once(int number, void *ctx)
@@ -127,15 +127,15 @@ TS_TEST(graphs_made_in_many_threads_run_in_one_and_end_there, .threads = true)
                   TS_OPTS(ts_backward_opts, .retain_graph = true)));
     ts_tensor *sum = t[0];
     for (int i = 1; i < THREADS; i++)
-        sum = ts_add(sum, t[i]); /* joins graphs whose clocks know nothing of each other */
+        sum = ts_add(sum, t[i]); /* joins graphs whose seq is from different threads */
     OK(ts_backward(sum));
     ck_assert_double_eq_tol(value(ts_grad(t[THREADS])), THREADS * value(one_alone), 1e-9);
     for (int i = 0; i < THREADS; i++)
         ts_release(t[i]);
 }
 
-/** The first thread gives up the last tensor of the list,
- * while the others run over graphs of theirs. */
+/** Thread 0 releases the last handle of t[THREADS]; meanwhile the others run a backward over their
+ *  own graphs, which contain it. */
 static bool run_or_drop(int number, void *ctx)
 {
     ts_tensor **t = ctx;

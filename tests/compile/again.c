@@ -1,4 +1,4 @@
-/** @file again.c  Values that are computed again instead of being kept, and the arena of a plan. */
+/** @file again.c  Plans that recompute values to lower their peak memory, and arenas of plans. */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
 #include "tests/compile/explains.h"
@@ -83,7 +83,7 @@ TS_TEST(steps_that_compute_values_again_have_the_bits_of_calls, .loop = 3)
     ck_assert_int_lt(stats.peak * 10, stats.kept_peak * 9);
 }
 
-/* A mask is drawn again with the random words of the first time. */
+/* A recomputed dropout mask has the random words of the first computation. */
 TS_TEST(dropout_is_drawn_again, .loop = 2, .setup = set_up_whole_groups,
         .teardown = tear_down_whole)
 {
@@ -138,14 +138,14 @@ TS_TEST(a_value_that_is_computed_again_is_in_no_epilogue_before_the_peak,
     ts_compiled_free(c);
 }
 
-/** A value of in[1] that backward needs, but in[1] is written before. */
+/** g and h depend on in[1], which is written before their last use: they cannot be recomputed. */
 static ts_status changed(TRACED)
 {
     TS_SCOPE;
     ts_tensor *h = ts_gelu(ts_mul(in[0], in[1])), *g = ts_exp(h);
     ts_tensor *product = ts_matmul(g, ts_transpose(h, 0, 1));
     TS_TRY(ts_mul_scalar_(in[1], 0.5));
-    for (int i = 0; i < 4; i++) /* the peak, before g and h are read again */
+    for (int i = 0; i < 4; i++) /* the peak of memory, between the uses of g and h */
         product = ts_matmul(product, product);
     return TS_STATUS_OF(out[0] = ts_keep(ts_matmul(product, ts_add(g, h))));
 }
@@ -168,7 +168,7 @@ TS_TEST(a_value_is_kept_if_its_arguments_change)
     ts_compiled_free(c);
 }
 
-/** in[0] squared is written after its last use, before its exponential is used again. */
+/** `square` is written after its last read and before the second use of h = exp(square). */
 static ts_status overwritten(TRACED)
 {
     ts_tensor *square = ts_mul(in[0], in[0]), *h = ts_exp(square), *product = ts_matmul(h, h);
@@ -192,8 +192,8 @@ TS_TEST(a_write_that_nothing_reads_does_not_reach_copies)
 
 /* --------------------------------------------------------------------------------- order ---- */
 
-/** With in[1]: a value is made long before its use. Without: a value is used once more, long after
- *  the other use. Each product has as many bytes as in[0]. */
+/** n 2: `big` has one use, long after it is made. n 1: `big` is used at once and again at the end.
+ *  Each product has as many bytes as in[0]. */
 static ts_status wait_for_products(TRACED)
 {
     ts_tensor *big = ts_exp(in[0]), *t = n > 1 ? in[1] : ts_matmul(big, big);
@@ -212,7 +212,7 @@ TS_TEST(a_step_moves_where_memory_peaks_lower, .loop = 2)
     OK(ts_compiled_call(c, in, 1 + _i, &y, 1));
     OK(wait_for_products(NULL, in, 1 + _i, &want, 1));
     ck_assert(same(y, want));
-    /* two products at a time, not also the other value */
+    /* two products, but not also `big` */
     ck_assert_int_lt(ts_compiled_get_stats(c).peak, 2 * bytes + 1000);
     ts_compiled_free(c);
 }

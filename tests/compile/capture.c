@@ -1,11 +1,11 @@
-/** @file capture.c  Plans as graphs, against a mock of a device that captures. */
+/** @file capture.c  Plans that a device captures as graphs, on a mock device. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/compile/tape.h"
 #include "tests/threads.h"
 
-static int flavour;   /* which of two kernels mul is */
-static bool keeps;    /* neg keeps its scratch */
+static int flavour;   /* which of two kernels mul launches: 0 or 1 */
+static bool keeps;    /* neg does not give its scratch memory back */
 static void *kept;
 
 /* ------------------------------------------------------------------------------- kernels ---- */
@@ -26,7 +26,7 @@ static void run_negate(const task *t)
     for (int64_t i = 0; i < t->n; i++)
         ((float *)from_handle(t->to))[i] = -x[i];
 }
-/** In two steps, through scratch. */
+/** Negation by two launches, with the intermediate result in scratch memory. */
 static ts_status neg(ts_frame *f)
 {
     int64_t bytes = ts_numel(f->args[0].t) * 4;
@@ -89,7 +89,8 @@ typedef struct weights {
     bool draws;
 } weights;
 
-/** Reads in[0], writes weights in place, uses scratch, draws. */
+/** Reads in[0], writes the weights in place, and uses scratch memory and, if p->draws, random
+ *  numbers. */
 static ts_status update(TRACED)
 {
     const weights *p = ctx;
@@ -116,7 +117,7 @@ TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
     ts_tensor *got[CALLS][2], *want[CALLS][2];
     ts_manual_seed(3);
     for (int k = 0; k < CALLS; k++) {
-        ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(5, 7)); /* moves: the old one is held */
+        ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(5, 7)); /* a new address in each call */
         a.rate = b.rate = k < 20 ? 0.01 * k : 0.3;
         uint32_t version = a.w->storage->version;
         ts_rng_state begin = ts_rng_get_state();
@@ -135,7 +136,7 @@ TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
     ck_assert_int_eq(stats.compiles, 1);
     ck_assert_int_eq(stats.captures, 1);
     ck_assert_int_eq(stats.replays, CALLS - 2);
-    ck_assert_int_eq(begun, CALLS - 2); /* each replay had something to replace */
+    ck_assert_int_eq(begun, CALLS - 2); /* each replay captured changed calls anew */
     ck_assert(explains(c, "graph of 1"));
     ts_compiled_free(c);
 }
@@ -157,7 +158,7 @@ TS_TEST(a_replay_without_changes_captures_nothing_and_takes_no_memory, MOCK)
         TS_SCOPE;
         int64_t live = memory.live;
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));
-        ck_assert(k == 2 ? memory.live > live : memory.live == live); /* the arena */
+        ck_assert(k == 2 ? memory.live > live : memory.live == live); /* call 2: the arena */
         OK(in_place(&b, NULL, 0, NULL, 0));
         ck_assert(same_there(a.w, b.w));
         ck_assert_int_eq(begun, k >= 2);
@@ -176,7 +177,7 @@ TS_TEST(a_graph_is_freed_with_its_plan, MOCK)
     ts_compiled *c = ts_compile(in_place, &a,
                                 TS_OPTS(ts_compile_opts, .graph = true, .max_plans = 1));
     for (int k = 0; k < 12; k++) {
-        if (k % 4 == 0) { /* another plan */
+        if (k % 4 == 0) { /* other sizes: another plan */
             a.w = there(20, TS_SIZES(3 + k));
             a.moment = there(21, TS_SIZES(3 + k));
         }
@@ -313,7 +314,7 @@ TS_TEST(calls_on_the_host_run_before_and_after_the_graph, MOCK)
     for (int k = 0; k < CALLS; k++)
         ck_assert(same(got[k][0], want[k][0]) && same_there(got[k][1], want[k][1]));
     ck_assert_int_eq(ts_compiled_get_stats(c).replays, CALLS - 2);
-    ck_assert_int_eq(ts_compiled_get_stats(c).replaced, 0); /* copies go to the arena */
+    ck_assert_int_eq(ts_compiled_get_stats(c).replaced, 0); /* inputs are copied to the arena */
     ts_compiled_free(c);
 }
 
@@ -381,7 +382,7 @@ TS_TEST(memory_that_outlives_its_call_is_not_captured, MOCK)
     ts_tensor *x = there(3, TS_SIZES(4)), *y;
     ts_compiled *c = graph_of(negate, NULL);
     for (int k = 0; k < 5; k++) {
-        keeps = k == 1; /* while it is measured */
+        keeps = k == 1; /* in the call that measures scratch memory */
         OK(ts_compiled_call(c, &x, 1, &y, 1));
     }
     ts_scratch_give(device, kept, 16);
@@ -530,7 +531,7 @@ TS_TEST(a_replay_captures_ahead_and_follows_a_generator_that_jumps, MOCK)
     for (int k = 0; k < 24; k++) {
         TS_SCOPE;
         if (k == 12)
-            ts_manual_seed(99); /* the seed captured ahead is wrong */
+            ts_manual_seed(99); /* the calls captured ahead have the wrong seed */
         ts_rng_state begin = ts_rng_get_state();
         int before = begun;
         OK(ts_compiled_call(c, NULL, 0, NULL, 0));

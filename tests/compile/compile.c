@@ -43,7 +43,7 @@ TS_TEST(two_hundred_steps_have_the_bits_of_calls, .loop = 4 * STAGES)
     ts_compile_stats stats = ts_compiled_get_stats(c);
     ck_assert_int_eq(stats.calls, 200);
     ck_assert_int_eq(stats.breaks, 0);
-    ck_assert_int_le(stats.compiles, 2); /* the first step has no state yet */
+    ck_assert_int_le(stats.compiles, 2); /* the optimizer has no state in the first step */
     ts_compiled_free(c);
     net_free(a);
     net_free(b);
@@ -127,7 +127,7 @@ static ts_status scaled(TRACED)
 TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
 {
     TS_SCOPE;
-    numbers_of what = {0, 0, 2}; /* with fullgraph even small calls are all recorded */
+    numbers_of what = {0, 0, 2}; /* with fullgraph, small calls are recorded too */
     ts_compiled *c = ts_compile(scaled, &what, TS_OPTS(ts_compile_opts, .fullgraph = true));
     ts_tensor *x = numbers(1, TS_SIZES(3, 50)), *y, *want;
     for (int i = 0; i < 1000; i++) {
@@ -140,7 +140,7 @@ TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
     ck_assert_int_eq(ts_compiled_get_stats(c).compiles, 1);
     ck_assert_int_eq(ts_compiled_get_stats(c).groups, 1);
     ck_assert_int_eq(ts_compiled_get_stats(c).fused, 5);
-    for (int k = 0; k < 2; k++) { /* each is kept */
+    for (int k = 0; k < 2; k++) { /* both plans are kept */
         what = (numbers_of){2, 1, 2};
         OK(ts_compiled_call(c, &x, 1, &y, 1));
         OK(scaled(&what, &x, 1, &want, 1));
@@ -157,7 +157,8 @@ TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
     ts_compiled_free(c);
 }
 
-/** Calls on few elements run without a recording after a while, larger ones do not. */
+/** After 64 recorded calls on few elements, only each 256th is recorded. Calls on many elements are
+ *  always recorded. */
 /** Two large calls without a group. */
 static ts_status sums_along(TRACED)
 {
@@ -297,7 +298,7 @@ TS_TEST(results_stay_as_they_are_in_later_calls)
     OK(ts_compiled_call(c, in, 2, first, 2));
     ts_tensor *kept = ts_clone(first[0]);
     for (int i = 0; i < 3; i++) {
-        in[0] = i ? later[0] : first[0]; /* a result goes in again */
+        in[0] = i ? later[0] : first[0]; /* an earlier output as input */
         OK(ts_compiled_call(c, in, 2, later, 2));
     }
     ck_assert(same(first[0], kept));

@@ -1,4 +1,4 @@
-/** @file flow.c  Minimum cuts of drawn networks, compared with all cuts. */
+/** @file flow.c  Minimum cuts of random networks, compared with the least of all cuts. */
 // SPDX-License-Identifier: MIT
 #include "compile/flow.h"
 #include "tests/expect.h"
@@ -19,7 +19,7 @@ static uint32_t below(uint64_t *state, uint32_t n)
     return (uint32_t)(*state >> 33) % n;
 }
 
-/** Capacity of the edges that leave a set of vertices. */
+/** Sum of the capacities of the edges that leave a set of vertices (bit v: vertex v). */
 static int64_t leaving(const network *n, uint32_t set)
 {
     int64_t sum = 0;

@@ -52,7 +52,8 @@ typedef struct weights {
     double rate;
 } weights;
 
-/** Two groups around a call that joins none; numbers of both groups change from run to run. */
+/** Two groups, separated by a call that joins none. p->rate, a number of both groups, may differ
+ *  between runs. */
 static ts_status update(TRACED)
 {
     const weights *p = ctx;
@@ -160,7 +161,7 @@ TS_TEST(a_kernel_that_is_registered_later_is_that_of_the_group, MOCK, .loop = 2)
     ts_compiled *c = ts_compile(on_both, NULL, TS_OPTS(ts_compile_opts, .graph = _i));
     ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32), .strided = true};
     for (int k = 0; k < 7; k++) {
-        if (k == 5) /* relu is neg from here on */
+        if (k == 5) /* replaces the kernel of relu by one that negates */
             OK(ts_register_kernel_ex("relu", (ts_key)device.backend, neg_again, &opts, NULL));
         OK(ts_compiled_call(c, in, 2, got, 2));
         OK(on_both(NULL, in, 2, want, 2));
@@ -330,7 +331,7 @@ static ts_status beside(TRACED)
     ts_tensor *parts[] = {ts_cumsum(in[0], 1), ts_cumsum(in[1], 0)};
     ts_tensor *both = ts_cat(parts, 2, *dim);
     out[0] = ts_cumsum(both, 0);
-    if (ts_numel(in[2]) == 2) /* another reader of a part: the cat copies */
+    if (ts_numel(in[2]) == 2) /* parts[0] has a second use, so the cat copies */
         out[0] = ts_add(out[0], ts_sum(parts[0]));
     return TS_STATUS_OF(out[0]);
 }
@@ -368,8 +369,8 @@ static ts_status kept_product(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(out[1], in[2]));
 }
 
-/* A call joins a product if that saves bytes: not if the next calls lose as much, because they then
- * load what a group would have in registers. */
+/* A call joins a product if that saves bytes. It does not join if the calls after it then load at
+ * least as many bytes, which a group of the call and these would keep in registers. */
 TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
         .teardown = tear_down_whole, .loop = 2)
 {

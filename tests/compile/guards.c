@@ -1,4 +1,5 @@
-/** @file guards.c  Compiled calls without their function: guards, aliases, checks, threads. */
+/** @file guards.c  Replays, which are compiled calls that do not run the function: guards, aliases,
+ * checks, threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/replay.h"
 #include "tests/threads.h"
@@ -14,7 +15,7 @@ static ts_status guarded(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(ts_dropout(t, 0.25, true), in[1]));
 }
 
-/** One thing that a guard watches, `odd` or as at first. */
+/** Changes the state number `what` that a guard checks; odd false: restores it. */
 static void change(int what, hooks *h, ts_tensor **in, bool odd)
 {
     static ts_tensor *const *before;
@@ -32,11 +33,11 @@ static void change(int what, hooks *h, ts_tensor **in, bool odd)
     case 3: in[1] = odd ? ts_narrow(numbers(4, TS_SIZES(9)), 0, 1, 4) : in[1]; break; /* offset */
     case 4: in[1] = odd ? ts_select(in[0], 0, 1) : in[1]; break;                 /* alias */
     case 5: h->branch = odd; break;                                              /* memory */
-    case 6: /* the mode that a layer knows */
+    case 6: /* state of a layer, such as its mode */
         ts_state_changed();
         break;
     case 7: OK(ts_set_deterministic(odd)); break;
-    case 8: in[1] = odd ? h->w : in[1]; break; /* an input that the function has as well */
+    case 8: in[1] = odd ? h->w : in[1]; break; /* the function also reads h->w */
     }
 }
 
@@ -81,7 +82,7 @@ TS_TEST(new_inputs_are_no_reason_and_inputs_that_meet_are)
         if (k == 10 || k == 20)
             in[0] = in[1] = one; /* inputs that share memory fail a guard */
         if (k == 15)
-            in[1] = a.w; /* so does a tensor that the function also takes from a variable */
+            in[1] = a.w; /* so does an input that the function also reads as a.w */
         check_call(c, guarded, &a, in, 2);
     }
     ck_assert_int_le(ran, 6);
@@ -108,13 +109,13 @@ TS_TEST(the_mode_of_a_module_and_another_optimizer_bring_the_function_back)
             ts_module_train(a.module, k % 20 == 5);
             ts_module_train(b.module, k % 20 == 5);
         }
-        if (k == 30) { /* an optimizer ends, another one begins */
+        if (k == 30) { /* replaces the optimizer by a new one */
             ts_group_opts opts = ts_optimizer_defaults(TS_ADAMW, 0.05);
             ts_optimizer_free(a.optimizer), ts_optimizer_free(b.optimizer);
             OK(a.optimizer = ts_optimizer_for(a.module, TS_ADAMW, &opts));
             OK(b.optimizer = ts_optimizer_for(b.module, TS_ADAMW, &opts));
         }
-        if (k == 40) { /* a parameter is frozen: its moments do not move any more */
+        if (k == 40) { /* freezes a parameter, so its moments stay as they are */
             int64_t n;
             OK(ts_set_requires_grad(ts_optimizer_params(a.optimizer, &n)[0], false));
             OK(ts_set_requires_grad(ts_optimizer_params(b.optimizer, &n)[0], false));
@@ -304,7 +305,7 @@ static ts_status counts_calls(TRACED)
 TS_TEST(a_call_that_differs_although_no_guard_does_is_not_granted)
 {
     TS_SCOPE;
-    hooks a = {.branch = 2}, b = a; /* every other call is another one */
+    hooks a = {.branch = 2}, b = a; /* the calls alternate between two branches */
     ts_compiled *c = replays_of(counts_calls, &a);
     ts_tensor *x = numbers(1, TS_SIZES(3)), *got, *want;
     for (int k = 0; k < 20; k++) {
@@ -377,7 +378,7 @@ TS_TEST(a_function_that_fails_after_its_output_is_no_call_to_repeat)
     FAILS(TS_ERR_VALUE, ts_compiled_call(c, &x, 1, &y, 1));
     for (int k = 0; k < 4; k++)
         OK(ts_compiled_call(c, &x, 1, &y, 1));
-    ck_assert_int_eq(ran, 3); /* the second call was no reason for or against */
+    ck_assert_int_eq(ran, 3); /* the failed call counts neither for nor against a replay */
     ts_compiled_free(c);
 }
 
@@ -443,6 +444,6 @@ TS_TEST(storages_that_replays_hold_are_written_in_place_as_ever)
     for (int k = 0; k < 4; k++)
         OK(ts_compiled_call(c, &x, 1, &y, 1));
     ts_tensor *leaf = ts_set_requires_grad(numbers(2, TS_SIZES(5)), true);
-    OK(ts_mul_(a.w, leaf)); /* recorded: an error for memory that another tensor shares */
+    OK(ts_mul_(a.w, leaf)); /* would be an error if another tensor shared a.w's memory */
     ts_compiled_free(c);
 }

@@ -96,7 +96,7 @@ static void check_places(const ts_exec *e)
     ck_assert_int_le(e->arena_bytes, e->peak + e->peak / 20);
 }
 
-/** Number of calls that are made again; all must be cheap. */
+/** Returns the number of recomputed calls. Asserts that none of them is of a costly op. */
 static int check_again(const ts_exec *e)
 {
     static const int costly[] = {TS_OP_linear, TS_OP_linear_gelu, TS_OP_embedding,
@@ -145,7 +145,7 @@ TS_TEST(a_step_of_gpt2_is_planned_in_twelve_gib, .setup = set_up)
     compare_gpt_free(g);
 }
 
-/* Dropout, other sizes, f32: no model is special. */
+/* GPTs of other sizes, with and without dropout, in f32 and bf16. */
 TS_TEST(steps_of_other_gpts_need_less_memory, .loop = 6, .setup = set_up)
 {
     static const int64_t models[][7] = {{64, 256, 384, 6, 6, 65, 1},

@@ -1,7 +1,8 @@
 /**
  * @file random.c
- * Drawn programs of calls, compiled and eager: the same bits, strides, versions, gradients and
- * random numbers. A failing program is cut down to the calls that it takes, and printed.
+ * Compares compiled and eager runs of random programs: results, strides, versions, gradients and
+ * random numbers are equal. A failing program is reduced to the calls that the failure needs, and
+ * printed.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/compile.h"
@@ -33,10 +34,10 @@ typedef struct instruction {
 typedef struct program {
     instruction calls[CALLS];
     int ncalls;
-    bool gradients, region; /* region: of autocast, in bf16 */
+    bool gradients, region; /* region: the calls run under autocast to bf16 */
     uint64_t seed;
     int64_t rows, columns;
-    double shift; /* of all numbers */
+    double shift; /* added to the numbers of the calls */
 } program;
 
 enum {
@@ -158,7 +159,7 @@ static ts_tensor *reduced(ts_tensor *a, uint32_t which)
     }
 }
 
-/** Calls by rows; b is a weight where it has the sizes of a row. */
+/** A call of an op that works on rows of a. b is the weight if it has one dim. */
 static ts_tensor *by_rows(ts_tensor *a, ts_tensor *b, uint32_t which)
 {
     ts_tensor *weight = ts_ndim(b) == 1 ? b : TS_NONE;
@@ -172,13 +173,13 @@ static ts_tensor *by_rows(ts_tensor *a, ts_tensor *b, uint32_t which)
     }
 }
 
-/** A call over lists, in which gradients are f32 copies of halves. */
+/** A call of an op over lists whose gradients are f32 copies of bf16 or f16 tensors. */
 static ts_tensor *over_lists(ts_tensor *a, ts_tensor *b, double x, uint32_t which)
 {
     ts_dtype half = which & 1 ? TS_BF16 : TS_F16;
     ts_tensor *from = ts_to(a, half), *other = ts_to(b, which & 2 ? half : TS_F32);
     ts_tensor *grads[] = {ts_to(from, TS_F32), ts_to(other, TS_F32)}, *params[2], *state[2][2];
-    if (which & 4) /* the copy no longer has the elements of the half */
+    if (which & 4) /* the f32 copy and its source differ */
         grads[0] = grads[0] ? ts_mul_scalar_(which & 8 ? from : grads[0], x) : NULL;
     for (int i = 0; i < 2; i++) {
         params[i] = grads[i] ? ts_mul_scalar(ts_to(grads[i], TS_F32), x) : NULL;
@@ -262,7 +263,7 @@ static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **m
     return count;
 }
 
-/** ctx: a program. Calls that fail are struck out. */
+/** Runs the program ctx. Removes calls that fail from it. */
 static ts_status run_program(TRACED)
 {
     program *p = ctx;
@@ -321,9 +322,9 @@ static state begin(const program *p, int other)
     return s;
 }
 
-static int64_t replays, replaced; /* of graphs, and calls in them */
-static int64_t skipped;           /* calls without the function */
-static int64_t recomputed;        /* calls that plans make again */
+static int64_t replays, replaced; /* of graphs; calls captured anew */
+static int64_t skipped;           /* calls that did not run the function */
+static int64_t recomputed;        /* calls that plans recompute */
 
 /** A copy on the CPU in which all NaN have the same bits. The sign of a NaN depends on whether the
  *  element is computed in a whole vector or in the last elements of a run. */
@@ -359,7 +360,7 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     program valid = *drawn, *p = &valid;
     TS_SCOPE;
     state first = begin(p, 0);
-    bool replay = opts && opts->replay; /* inputs have other values, and no number is whole */
+    bool replay = opts && opts->replay; /* each turn has other input values */
     int turns = replay ? 7 : opts && opts->graph ? 6 : 2;
     OK(run_program(p, first.in, INPUTS, first.out, OUTPUTS));
     ts_compiled *c = ts_compile(run_program, p, opts);
@@ -444,7 +445,8 @@ static void check_programs(uint64_t first, int count, const ts_compile_opts *opt
     }
 }
 
-/** First seed and number of programs: TS_TEST_SEED, TS_TEST_PROGRAMS. */
+/** An integer from an environment variable (TS_TEST_SEED: first seed, TS_TEST_PROGRAMS: number of
+ *  programs), or `otherwise`. */
 static uint64_t from_environment(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -478,8 +480,8 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
                    (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
 }
 
-/* All plans compute values again where that lowers their peak, however small: on the CPU, as
- * replays and without groups. */
+/* Plans recompute values wherever this lowers their peak memory, even a small one: on the CPU, as
+ * replays, and without groups. */
 TS_TEST(drawn_programs_compute_the_bits_of_calls_with_recomputation, .loop = 3, .timeout = 600)
 {
     ts_compile_opts opts = {.size = sizeof opts, .recompute = 1, .replay = _i == 1,

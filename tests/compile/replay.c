@@ -1,5 +1,5 @@
-/** @file replay.c  Compiled calls without their function: the state that they leave, what forbids
- * them, and sources of numbers. */
+/** @file replay.c  Replays, which are compiled calls that do not run the function: the state after
+ * them, functions that cannot be replayed, and declared sources of numbers. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/replay.h"
 
@@ -34,7 +34,7 @@ TS_TEST(a_hundred_steps_with_a_schedule_leave_the_state_of_calls, .loop = 8)
         int before = ran;
         OK(step(&b, batch, 2, &want, 1));
         ran = before;
-        double read, read_too; /* after the call: no reason against a replay */
+        double read, read_too; /* reads after the call do not prevent a replay */
         OK(ts_item(loss, &read));
         OK(ts_item(want, &read_too));
         ck_assert(read == read_too);
@@ -53,7 +53,7 @@ TS_TEST(a_hundred_steps_with_a_schedule_leave_the_state_of_calls, .loop = 8)
     net_free(b);
 }
 
-/** Gradients of several calls are summed in place; a step ends them. */
+/** Backward only: gradients of several calls are accumulated until the caller makes a step. */
 static ts_status accumulate(TRACED)
 {
     const net *t = ctx;
@@ -61,7 +61,7 @@ static ts_status accumulate(TRACED)
     ran++;
     return ts_backward(ts_mse_loss(ts_forward(t->module, in[0]), in[1]));
 }
-/** The gradients of the call before are there when it begins. */
+/** Clears the gradients of the previous call at its beginning. */
 static ts_status clear_first(TRACED)
 {
     const net *t = ctx;
@@ -88,7 +88,7 @@ TS_TEST(gradients_stay_add_up_and_are_replaced_as_in_calls, .loop = 2)
         ran = before;
         check_same_nets(a, b, true);
         check_same_nets(a, b, false);
-        if (!_i && k % 4 == 3) { /* outside of the function */
+        if (!_i && k % 4 == 3) { /* the step, outside of the function */
             OK(ts_optimizer_step(a.optimizer));
             OK(ts_optimizer_step(b.optimizer));
             ts_optimizer_zero_grad(a.optimizer);
@@ -96,7 +96,7 @@ TS_TEST(gradients_stay_add_up_and_are_replaced_as_in_calls, .loop = 2)
         }
     }
     check_same_states(a, b);
-    ck_assert_int_le(ran, 4); /* with and without gradients before the call */
+    ck_assert_int_le(ran, 4); /* two plans: with and without gradients before the call */
     ts_compiled_free(c);
     net_free(a);
     net_free(b);
@@ -253,7 +253,7 @@ TS_TEST(a_thousand_declared_numbers_need_the_function_twice)
     for (int k = 0; k < 1000; k++) {
         TS_SCOPE;
         a.factor = b.factor = sin(k);
-        a.other = b.other = k % 3; /* equal to the other one, or not */
+        a.other = b.other = k % 3; /* both are 0 in call 0 */
         OK(ts_compiled_call(c, &x, 1, &got, 1));
         ck_assert_int_eq(ran, k < 2 ? k + 1 : 2);
         OK(declared(&b, &x, 1, &want, 1));
@@ -263,7 +263,7 @@ TS_TEST(a_thousand_declared_numbers_need_the_function_twice)
     ts_compiled_free(c);
 }
 
-/** A running mean in a variable of the program. */
+/** Keeps a running mean in h->kept, a tensor that each call replaces. */
 static ts_status averages(TRACED)
 {
     hooks *h = ctx;
@@ -287,7 +287,7 @@ TS_TEST(a_declared_variable_gets_a_new_tensor_in_each_replay)
     for (int k = 0; k < 20; k++) {
         TS_SCOPE;
         ts_tensor *x = numbers((uint64_t)k, TS_SIZES(7)), *got, *want;
-        if (k == 12) { /* the program begins anew */
+        if (k == 12) { /* the program resets the mean */
             ts_release(a.kept), ts_release(b.kept);
             a.kept = b.kept = NULL;
         }
@@ -301,8 +301,8 @@ TS_TEST(a_declared_variable_gets_a_new_tensor_in_each_replay)
             copy = ts_retain(ts_clone(a.kept));
         }
     }
-    ck_assert(same(held, copy)); /* the tensors of the calls are different ones */
-    ck_assert_int_eq(ran, 4); /* the first ones with a tensor and without */
+    ck_assert(same(held, copy)); /* later calls did not write a.kept of an earlier call */
+    ck_assert_int_eq(ran, 4); /* two calls without a tensor in h->kept, two with one */
     ts_compiled_free(c);
     ts_release(held), ts_release(copy), ts_release(a.kept), ts_release(b.kept);
 }
@@ -342,7 +342,7 @@ TS_TEST(steps_with_a_gradient_scaler_skip_and_scale_as_calls, .loop = 2)
         ts_tensor *batch[] = {numbers(10 + (uint64_t)k, TS_SIZES(4, 6)),
                               numbers(20 + (uint64_t)k, TS_SIZES(4, 3))};
         if (k % 9 == 8)
-            OK(ts_mul_scalar_(batch[1], 1e38)); /* its gradients are infinite */
+            OK(ts_mul_scalar_(batch[1], 1e38)); /* makes the gradients infinite */
         check_call(c, scaled_step, &b, batch, 2);
         if (_i) {
             OK(ts_grad_scaler_update(a.scaler));
@@ -372,11 +372,15 @@ static ts_status wrongly_declared(TRACED)
         h->factor += 1;
         TS_TRY(ts_number_from("mul", "other", &h->factor));
         break;
-    case 1: /* no call of add */ TS_TRY(ts_number_from("add", "other", &h->factor)); break;
-    case 2: /* `self` is no number */
+    case 1: /* the function never calls add */
+        TS_TRY(ts_number_from("add", "other", &h->factor));
+        break;
+    case 2: /* `self` is a tensor */
         TS_TRY(ts_number_from("mul", "self", &h->factor));
         break;
-    case 3: /* another number */ TS_TRY(ts_number_from("mul", "other", &h->other)); break;
+    case 3: /* the call gets h->factor */
+        TS_TRY(ts_number_from("mul", "other", &h->other));
+        break;
     }
     return TS_STATUS_OF(out[0] = ts_mul_scalar(in[0], h->factor));
 }

@@ -1,8 +1,7 @@
 /**
  * @file plugin.c
- * A backend over host memory with one kernel of its own, relu in f32, that the environment
- * makes wrong: TS_TEST_PLUGIN is empty (right), or tail, layout, spill, crash, exit,
- * hang, lacking, late, install.
+ * A test backend over host memory with one kernel, relu in f32. TS_TEST_PLUGIN selects the fault
+ * that it has: tail, layout, spill, crash, exit, hang, lacking, late or install; empty: none.
  */
 // SPDX-License-Identifier: MIT
 #include <signal.h>
@@ -24,7 +23,8 @@ static bool is(const char *name) { return strcmp(mode(), name) == 0; }
 static void *device_address(char *p) { return (void *)((uintptr_t)p ^ (uintptr_t)1 << 60); }
 static char *host_address(const void *p) { return (char *)((uintptr_t)p ^ (uintptr_t)1 << 60); }
 
-/** Takes strides for those of a contiguous tensor, where that stays within the memory. */
+/** True if the kernel shall ignore strides (fault "layout"); never for expanded dims, where that
+ *  would access other memory. */
 static bool forgets_strides(const ts_tensor *t)
 {
     for (int d = 0; d < ts_ndim(t); d++)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of ts-conformance: META and the CPU pass, planted mistakes are found and named."""
+"""Tests of ts-conformance: META and the CPU pass, and planted faults are found and named."""
 import contextlib
 import json
 import os
@@ -16,7 +16,7 @@ sys.path.insert(0, os.path.dirname(HERE))
 import tally  # noqa: E402
 
 PROGRAM, PLUGIN, MINE = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
-# A crash is to be seen by the program, not by a sanitizer.
+# ts-conformance, not a sanitizer, must handle a crash.
 SANITIZER = os.environ.get("ASAN_OPTIONS", "") + ":handle_segv=0"
 
 
@@ -144,10 +144,9 @@ class Planted(Case):
 
 
 def drawn_on(terminal):
-    """All that is written to a pseudo-terminal until its other side is closed,
-    however many reads that takes."""
+    """The whole output to a pseudo-terminal, until its other side is closed."""
     text = b""
-    with contextlib.suppress(OSError):  # EIO, the end of a terminal
+    with contextlib.suppress(OSError):  # EIO: the other side is closed
         while piece := os.read(terminal, 65536):
             text += piece
     return text.decode()
@@ -217,7 +216,7 @@ class CommandLine(Case):
             text = drawn_on(main)
         os.close(main)
         self.assertEqual(done.returncode, 0)
-        self.assertIn("/2", text)  # the line; how often it is drawn is a matter of time
+        self.assertIn("/2", text)  # the progress line; the number of drawn lines depends on time
         self.assertIn("2 steps", text)
         self.assertEqual(judge("--backend", "meta", "--op", "add,sub")[2], "")
 

@@ -1,5 +1,5 @@
-/* A program that trains, forks while its threads are idle, and leaves by exit() in parent and
- * child, with work in handlers that were set before and after the library's first call. */
+/* A program that trains, forks while the library's threads are idle, and calls exit() in parent and
+ * child. Exit handlers registered before and after the first call of the library compute too. */
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +66,7 @@ int main(void)
             ts_error_print();
             _exit(2);
         }
-        exit(4); /* the last handler says 0 */
+        exit(4); /* the last handler exits with 0 */
     }
     if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
         fprintf(stderr, "the child ended with status %d\n", status);

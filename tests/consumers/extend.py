@@ -4,10 +4,10 @@
 
     extend.py BUILD SOURCE
 
-Installs into an empty folder, builds examples/my_backend as the project it is, compiles the drivers
-and the examples of a layer and an op with pkg-config's flags, and runs them: the small network
-trains on the backend. Examples are copied out first, so that no path of the source tree can
-help."""
+Installs into an empty folder and copies the examples out of the source tree, so that they cannot
+use its files. Builds examples/my_backend as a separate project; compiles the drivers and the
+examples of a layer and an op with pkg-config's flags; runs them, so that a small network trains on
+the backend."""
 import os
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-/* A program outside of the repository: ops, gradients, a network, an op and a layer of its own. */
+/* A program built with the installed library: ops, gradients, a network, its own op and layer. */
 /* SPDX-License-Identifier: MIT */
 #include <stdio.h>
 #include <stdlib.h>

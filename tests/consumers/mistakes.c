@@ -1,4 +1,4 @@
-/* Four mistakes in arguments of macros: a compiler reports each of them once. */
+/* Four wrong arguments of macros. The test checks that the compiler reports each exactly once. */
 /* SPDX-License-Identifier: MIT */
 #include <tessera/tessera.h>
 

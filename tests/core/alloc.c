@@ -21,7 +21,8 @@ static uint64_t next(uint64_t *state)
     return *state >> 33;
 }
 
-/** Mostly small, some around the border of small and large, a few of megabytes. */
+/** A random size in bytes: mostly below 600, some near the limit between small and large blocks, a
+ *  few up to 3 MB. */
 static size_t some_size(uint64_t *state)
 {
     uint64_t kind = next(state) % 16;
@@ -96,10 +97,10 @@ static bool trade(int number, void *turns)
 
 TS_TEST(blocks_may_be_freed_by_another_thread, .threads = true)
 {
-    int turns = ts_alloc_system ? 300 : 5000; /* a sanitizer is slow */
+    int turns = ts_alloc_system ? 300 : 5000; /* fewer under a sanitizer, which is slow */
     if (!blocks_from_heaps())
         TS_SKIP(TOO_LATE);
-    for (int round = 0; round < 2; round++) /* the second takes over the heaps of the first */
+    for (int round = 0; round < 2; round++) /* threads of round 1 reuse the heaps of round 0 */
         ck_assert_int_eq(ts_together(WORKERS, trade, &turns), WORKERS);
     for (int i = 0; i < BOARD; i++)
         if (board[i].p)
@@ -135,7 +136,7 @@ TS_TEST(foreign_frees_go_home_and_are_used_again)
     ck_assert_int_eq(ts_memory_get_stats().reserved, reserved);
 }
 
-/* Blocks of one thread that others free, while it takes new ones. */
+/* Blocks that thread 0 allocates and other threads free, while thread 0 allocates more. */
 enum { HANDED = 3000, HANDED_BYTES = 200 };
 typedef struct handed {
     pthread_barrier_t made;
@@ -157,7 +158,7 @@ static bool make_or_free(int number, void *ctx)
         write_blocks(h->first);
     pthread_barrier_wait(&h->made);
     if (number == 0)
-        write_blocks(h->second); /* in the blocks that are returned meanwhile */
+        write_blocks(h->second); /* may reuse blocks that the others free */
     for (int i = 0; i < HANDED; i++) {
         void *block = number == 0                       ? h->second[i]
                       : i % (WORKERS - 1) == number - 1 ? h->first[i]
@@ -191,11 +192,11 @@ TS_TEST(neighbours_merge)
     void *parts[PARTS], *fence;
     for (int i = 0; i < PARTS; i++)
         ck_assert_ptr_nonnull(parts[i] = ts_alloc(self, part));
-    /* so that the end of the region cannot serve */
+    /* occupies the space after the parts, so that `whole` must reuse theirs */
     ck_assert_ptr_nonnull(fence = ts_alloc(self, part));
     int64_t reserved = ts_memory_get_stats().reserved;
     char *first = parts[0];
-    for (int step = 2; step >= 1; step--) /* odd ones, then even ones: merges on both sides */
+    for (int step = 2; step >= 1; step--) /* odd, then even parts: merges on both sides */
         for (int i = step - 1; i < PARTS; i += 2)
             ts_free(self, parts[i], part);
     char *whole = ts_alloc(self, PARTS * part);
@@ -232,7 +233,7 @@ TS_TEST(no_size_is_too_large_to_refuse)
 
 /* ------------------------------------------------------------------------ out of memory ---- */
 
-static int64_t refuse_from; /* bytes from which the system says no; 0 says yes to all */
+static int64_t refuse_from; /* least bytes of an allocation that fails; 0: none fails */
 static bool refuse(size_t bytes) { return refuse_from && (int64_t)bytes >= refuse_from; }
 
 TS_TEST(out_of_memory_is_an_ordinary_error)

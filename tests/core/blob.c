@@ -1,4 +1,4 @@
-// Tensors over memory that comes from outside: who writes it, who releases it, what is refused.
+// ts_from_blob(): tensors over memory of the caller; its release function, and invalid arguments.
 // SPDX-License-Identifier: MIT
 #include "tests/harness.h"
 
@@ -56,7 +56,7 @@ TS_TEST(the_last_tensor_releases_the_memory_once)
     ck_assert_int_eq(r.bytes, (int64_t)sizeof x);
 }
 
-/* Large enough that it would go to the allocator of large blocks if it were taken for our own. */
+/* The blob has the size of a large block: freeing it with the library's allocator would show. */
 TS_TEST(memory_without_release_stays_the_callers)
 {
     static float x[1 << 16];
@@ -117,7 +117,7 @@ static bool refuse(size_t bytes)
     return true;
 }
 
-/* Each row: the mistake, the code, a word of the message. */
+/* Each row: wrong arguments, the status code, a word of the message. */
 TS_TEST(what_is_wrong_is_named_and_nothing_is_released)
 {
     double x[2] = {0};

@@ -1,4 +1,4 @@
-// Checks of arguments: what they accept, what they say, and options of older and newer headers.
+// Argument checks of check.h: accepted values, messages, and option structs of other versions.
 // SPDX-License-Identifier: MIT
 #include "include/tessera/check.h"
 
@@ -72,7 +72,7 @@ TS_TEST(tensors_and_entries_of_lists_are_required)
     ts_error_clear();
     ck_assert_int_eq(each(x, x, both, missing, 2), TS_ERR_NULL);
     SAYS("each: argument 'tensors[1]': expected a tensor, got NULL");
-    ck_assert_int_eq(each(x, NULL, both, list, 2), TS_ERR_NULL); /* recorded before */
+    ck_assert_int_eq(each(x, NULL, both, list, 2), TS_ERR_NULL); /* keeps the recorded failure */
     SAYS("each: argument 'tensors[1]': expected a tensor, got NULL");
 }
 
@@ -83,7 +83,7 @@ typedef struct run_opts {
     double rate;
     int64_t steps;
 } run_opts;
-/** The same in older headers, and in newer ones. */
+/** run_opts in an older version of the header, and (new_opts) in a newer one. */
 typedef struct old_opts {
     size_t size;
     double rate;

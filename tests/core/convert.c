@@ -1,4 +1,5 @@
-/** @file convert.c  One value from a dtype to another, against the definition of the formats. */
+/** @file convert.c  Conversions of single values between dtypes, compared with the formats'
+ * definition. */
 // SPDX-License-Identifier: MIT
 #include "core/convert.h"
 
@@ -20,7 +21,7 @@ TS_TEST(every_f16_is_itself_in_f32_and_back)
         bool last = (h & 0x7c00) == 0x7c00, nan = last && h & 0x3ff;
         ck_assert(nan ? isnan(wide) : last ? isinf(wide) : wide == f16_value((uint16_t)h));
         ck_assert(!signbit(wide) == !(h & 0x8000));
-        ck_assert_uint_eq(ts_f32_to_f16(wide), nan ? h | 0x200 : h); /* a NaN comes back quiet */
+        ck_assert_uint_eq(ts_f32_to_f16(wide), nan ? h | 0x200 : h); /* a NaN becomes quiet */
     }
 }
 

@@ -1,4 +1,4 @@
-/** @file dead.c  Handles that outlive their tensors, and scopes that are not left at their end. */
+/** @file dead.c  Use of released tensors; scopes that are left late, out of order or by a jump. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 #include "dispatch/op.h"
@@ -15,12 +15,12 @@ static ts_tensor *two(void) { return ts_ones(TS_SIZES(2), TS_F32); }
 
 static ts_tensor *dead(void)
 {
-#define DEAD_LINE 19 /* of the next line */
+#define DEAD_LINE 19 /* number of the next line */
     TS_SCOPE;
     return two();
 }
 
-/** That the last call said its argument was released; clears the record. */
+/** Asserts that the last call failed because its argument was released; clears the record. */
 static void expect_dead(const char *argument)
 {
     char part[80];
@@ -33,12 +33,13 @@ static void expect_dead(const char *argument)
 
 /* ------------------------------------------------------------------------------- handles ---- */
 
-/** Every op of the table, with the dead tensor in each place for one, alone and in a list. */
+/** Calls each op of the table with a released tensor as each of its tensor arguments, and as a
+ *  member of each list. */
 TS_TEST(each_op_names_the_argument_that_is_dead)
 {
     NEEDS_HEAP;
     TS_SCOPE;
-    ts_tensor *x = two(), *gone = dead(); /* whose header nobody takes: each call fails */
+    ts_tensor *x = two(), *gone = dead(); /* each call fails, so no tensor reuses its header */
     int places = 0;
     for (int op = 0; op < ts_op_count(); op++) {
         const ts_schema *s = &ts_ops[op].schema;
@@ -117,7 +118,7 @@ TS_TEST(the_scopes_own_reference_is_not_released)
     ck_assert_float_eq(((const float *)ts_data(t))[1], 1);
 }
 
-/* A dead handle may become that of a later tensor, and never leads to memory of another kind. */
+/* The header of a released tensor may be reused by a later tensor, but never for other memory. */
 TS_TEST(a_dead_handle_is_a_header_for_ever)
 {
     NEEDS_HEAP;
@@ -134,7 +135,7 @@ TS_TEST(a_dead_handle_is_a_header_for_ever)
         }
         ts_tensor *t = gone[round % 64];
         ck_assert_int_le(ts_ndim(t), TS_MAX_DIMS);
-        ts_add(t, x); /* an error, or a sum */
+        ts_add(t, x); /* an error; or, if t's header was reused, a sum */
         ts_error_clear();
     }
 }
@@ -146,7 +147,7 @@ TS_TEST(a_watched_scope_is_named)
     ts_tensor *gone = dead(), *dropped = two(), *x = two();
     ts_drop(dropped);
     for (int i = 0; i < 1000; i++)
-        ts_drop(two()); /* the header is not taken again */
+        ts_drop(two()); /* must not reuse a released header */
     FAILS(TS_ERR_STATE, ts_add(gone, x));
     SAYS("add: argument 'self': expected a tensor, got one that was released with the scope of ");
     SAYS("tests/core/dead.c:" TS_TEXT(DEAD_LINE));
@@ -189,7 +190,7 @@ TS_TEST(a_scope_that_is_not_open_cannot_be_left)
     ts_scope_enter(&outer, NULL);
     ts_scope_enter(&inner, NULL);
     ts_tensor *t = ts_retain(two());
-    ts_scope_leave(&outer); /* and inner with it */
+    ts_scope_leave(&outer); /* also leaves inner */
     ck_assert_int_eq(ts_error_code(), TS_OK);
     ts_release(t);
     ts_scope_enter(&other, NULL);
@@ -226,8 +227,8 @@ TS_TEST(a_scope_is_left_by_its_own_thread)
     ck_assert_int_eq(ts_error_code(), TS_OK);
 }
 
-/* Actions of a release function while its scope ends. */
-static ts_tensor *neighbour; /* that ends after it */
+/* A release function, called at the end of a scope, makes a tensor and drops `neighbour`. */
+static ts_tensor *neighbour; /* the scope would release it next */
 static double outside[2];
 static void make_and_drop(void *payload, void *data, int64_t bytes)
 {
@@ -272,7 +273,7 @@ static void jump_now(int unused)
     longjmp(back, 1);
 }
 
-/** A block in a block in a block, and a jump out of all. */
+/** Opens depth + 1 nested scopes, then jumps out of all of them. */
 static void jump_from(int depth)
 {
     TS_SCOPE;

@@ -1,4 +1,4 @@
-/** @file error.c  Errors that travel like NaN. */
+/** @file error.c  Error records: setting, propagation through NULL, messages, threads. */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +115,7 @@ TS_TEST(an_application_makes_failures_of_its_own)
     ck_assert_int_eq(ts_error_set_hint(TS_ERR_FORMAT, "look", "line %d", 3), TS_ERR_FORMAT);
     ck_assert_str_eq(ts_error_message(), "line 3");
     ck_assert_str_eq(ts_error_hint(), "look");
-    /* text of the record may be an argument of the next */
+    /* the message of the record may be an argument of ts_error_set() */
     ts_error_set(TS_ERR_IO, "while reading: %s", ts_error_message());
     ck_assert_str_eq(ts_error_message(), "while reading: line 3");
     ck_assert_str_eq(ts_error_hint(), "");
@@ -205,7 +205,7 @@ TS_TEST(a_printed_call_site_can_be_looked_up)
     dup2(console, 2);
     ck_assert_int_gt(pread(fd, text, sizeof text - 1, 0), 0);
     unlink(path);
-    /* "called from main+0x1c in prog" or "prog+0x11c9": no address that the next run has no more */
+    /* "called from main+0x1c in prog" or "prog+0x11c9": an offset, which is the same in each run */
     const char *site = strstr(text, "\n  called from ");
     char module[100];
     unsigned long offset;
@@ -383,7 +383,7 @@ TS_TEST(meta_tensors_are_refused_where_values_are_needed)
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "a META tensor has no values"));
     ck_assert_uint_eq(ts_version(x), version);
     ck_assert_ptr_null(ts_to_device(meta, TS_DEVICE_CPU));
-    ck_assert_ptr_nonnull(ts_copy_(meta, x)); /* needs none */
+    ck_assert_ptr_nonnull(ts_copy_(meta, x)); /* META copies need no values */
     ck_assert_int_eq(ts_item(ts_sum(meta), &value), TS_ERR_DEVICE);
     ck_assert_int_eq(ts_set_grad(w, meta), TS_ERR_DEVICE);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "expected a tensor on cpu, got one on meta"));

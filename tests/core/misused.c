@@ -9,7 +9,7 @@
 #include "include/tessera/tessera.h"
 #include "tests/core/dead.h"
 
-/** An error of this code whose message has the text. */
+/** Asserts that expr fails with this code, and that the message contains the text. */
 #define REFUSED(expr, code, text)                                                                  \
     do {                                                                                           \
         ts_error_clear();                                                                          \
@@ -192,8 +192,9 @@ TS_TEST(an_empty_path_changes_nothing_in_the_working_folder)
     REFUSED(ts_npy_save("", ts_ones(NULL, 0, TS_F32)), TS_ERR_IO, "''");
 }
 
-/** Boxed, with a result in place of the first argument. kl_div_backward is recorded by parts, so
- * its other result is there too, and gradients flow. The others refuse, as they do unrecorded. */
+/** Boxed calls of loss gradients whose given result is the first argument. kl_div_backward is
+ *  recorded by its parts, so it returns both results and has gradients. The others are errors, as
+ *  without recording. */
 TS_TEST(gradients_of_losses_go_into_their_first_argument_while_they_are_recorded)
 {
     static const char *const ops[] = {"kl_div_backward", "huber_loss_backward", "mse_loss_backward",

@@ -123,8 +123,8 @@ TS_TEST(huge_counts_do_not_overflow)
 
 static atomic_int at_once, most_at_once;
 
-/* Stays until four have been in here at the same time, however long a busy
- * machine takes to start them. */
+/* Returns once four calls have run at the same time. Waits as long as a busy machine needs to start
+ * them. */
 static void overlap(void *ctx, int64_t begin, int64_t end)
 {
     (void)ctx, (void)begin, (void)end;
@@ -200,7 +200,7 @@ TS_TEST(many_user_threads_share_the_pool, .threads = true)
     ck_assert_int_eq(failed, 0);
 }
 
-/* Without atomics: the parts see the owner's stores, and the owner sees the parts' stores. */
+/* Plain memory, not atomic: the parts see the caller's stores, and the caller sees theirs. */
 typedef struct sums {
     int64_t in[MOST], out[MOST];
 } sums;
@@ -323,7 +323,7 @@ TS_TEST(refused_threads_leave_a_smaller_pool)
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
     TS_SKIP("a sanitizer needs the address space that this case takes away");
 #endif
-    /* An address space without room for another stack refuses threads for every user, root too. */
+    /* With no address space left for a stack, thread creation fails, also for root. */
     struct rlimit limit = {64 << 20, RLIM_INFINITY};
     FILE *statm = fopen("/proc/self/statm", "r");
     long pages;

@@ -42,7 +42,7 @@ TS_TEST(elements_are_lanes_of_consecutive_blocks)
         uint64_t want = i % 2 ? (uint64_t)b.w[3] << 32 | b.w[2] : (uint64_t)b.w[1] << 32 | b.w[0];
         ck_assert_uint_eq(ts_philox_u64(7, 1000, i), want);
     }
-    /* A draw that follows another begins where its blocks end. */
+    /* the number of counters that a draw uses; the next draw begins after them */
     ck_assert_uint_eq(ts_philox_blocks_32(0), 0);
     ck_assert_uint_eq(ts_philox_blocks_32(5), 2);
     ck_assert_uint_eq(ts_philox_blocks_64(5), 3);
@@ -58,7 +58,7 @@ TS_TEST(uniforms_lie_in_the_half_open_interval)
     ck_assert(ts_philox_to_f32(0x80000000) == 0.5f);
 }
 
-/* Means of powers of 2^20 draws, within five standard errors of their expectations. */
+/* Moments of 2^20 draws, within five standard errors of their expected values. */
 TS_TEST(moments_are_those_of_the_distributions)
 {
     enum { N = 1 << 20 };

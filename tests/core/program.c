@@ -23,7 +23,7 @@ static bool reads(const char *text, int64_t least, int64_t most, int64_t *value)
     return status == TS_OK;
 }
 
-/* Numbers of every length around powers of two and ten, alone and with a byte more or less. */
+/* Integers near powers of two and ten, unchanged and with one byte inserted or removed. */
 TS_TEST(whole_numbers_are_read_whole_or_refused)
 {
     int64_t value;
@@ -41,7 +41,7 @@ TS_TEST(whole_numbers_are_read_whole_or_refused)
         ck_assert(n == INT64_MAX || !reads(text, n + 1, INT64_MAX, &value));
         ck_assert(n == INT64_MIN || !reads(text, INT64_MIN, n - 1, &value));
         ck_assert_int_eq(value, 77);
-        /* a byte that is no digit makes no number, wherever it stands */
+        /* with a byte that is no digit, at any position, the text is no number */
         char other = (char)(1 + (state >> 33) % 255);
         size_t length = strlen(text), at = (state >> 42) % (length + 1);
         if ((other >= '0' && other <= '9') || (other == '-' && at == 0))

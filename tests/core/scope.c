@@ -1,10 +1,10 @@
-/** @file scope.c  Who owns a tensor, and until when. */
+/** @file scope.c  Ownership: scopes, ts_keep(), ts_drop(), ts_retain(), and owners in threads. */
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 #include "include/tessera/tessera.h"
 #include "tests/threads.h"
 
-/** Memory from outside whose release counts, so that the end of a tensor can be seen. */
+/** Memory of the test whose release function counts, which shows when a tensor is freed. */
 static _Atomic int released;
 static double outside[4] = {1, 2, 3, 4};
 static void release(void *foreign, void *data, int64_t bytes)
@@ -67,7 +67,7 @@ TS_TEST(keep_moves_one_tensor_to_the_parent)
     ck_assert_int_eq(released, 2);
 }
 
-/** As a function does that may return its argument. */
+/** Returns its argument through ts_keep(), as functions with a scope return results. */
 static ts_tensor *same(ts_tensor *t)
 {
     TS_SCOPE;
@@ -173,8 +173,8 @@ TS_TEST(the_last_owner_may_be_another_thread)
 
 enum { OWNERS = 4 };
 
-/** Reads through a handle and a view of its own, then gives the handle up;
- * the last one's end frees it. */
+/** Reads an element through a view, then releases one reference to the tensor; the last release
+ *  frees it. */
 static bool read_and_release(int number, void *ctx)
 {
     TS_SCOPE;

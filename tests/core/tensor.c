@@ -20,7 +20,7 @@ TS_TEST(from_array_copies_and_copy_to_returns_it, .loop = TS_DTYPE_COUNT)
         data[i] = (unsigned char)(dtype == TS_BOOL ? i & 1 : i);
     size_t bytes = 6 * ts_dtype_size(dtype);
     ts_tensor *t = ts_from_array(data, dtype, (int64_t[]){2, 3}, 2);
-    memset(data, 0xee, sizeof data); /* a copy does not see this */
+    memset(data, 0xee, sizeof data); /* ts_from_array() has copied */
     ck_assert_int_eq(ts_copy_to(t, back, bytes), TS_OK);
     for (size_t i = 0; i < bytes; i++)
         ck_assert_uint_eq(back[i], dtype == TS_BOOL ? i & 1 : i);
@@ -43,7 +43,7 @@ TS_TEST(sizes_from_outside_are_checked)
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
     ck_assert_ptr_null(ts_from_array(x, TS_F64, (int64_t[]){INT64_MAX / 8 + 1}, 1));
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
-    /* a zero does not hide the overflow of the others */
+    /* a size of 0 does not hide that the product of the other sizes overflows */
     ck_assert_ptr_null(ts_from_array(x, TS_F32, (int64_t[]){0, INT64_MAX, INT64_MAX}, 3));
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
     ck_assert_ptr_null(ts_from_array(x, TS_F32, (int64_t[]){1, 1, 1, 1, 1, 1, 1, 1, 1}, 9));
@@ -234,8 +234,7 @@ TS_TEST(promotion_is_symmetric_and_keeps_the_stronger, .loop = TS_DTYPE_COUNT)
     ck_assert_int_eq(ts_dtype_promote(TS_U8, TS_BOOL), TS_U8);
 }
 
-/* A header that is a block of its own may lie right in front of its data,
- * as if that were inside. */
+/* If header and data are separate blocks and happen to be adjacent, both are freed. */
 TS_TEST(data_of_its_own_is_freed_wherever_it_lies)
 {
     if (!blocks_from_malloc())

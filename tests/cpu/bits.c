@@ -42,7 +42,7 @@ static void print_hash(const char *group, const char *name, int detail, ts_tenso
     printf("%s %s %s dims %d: %016llx\n", group, name, where, detail, (unsigned long long)hash);
 }
 
-/** From [-2, 2); where `odd` now and then a zero of either sign, an infinity or NaN. */
+/** Random numbers in [-2, 2); if `odd`, also signed zeros, infinities and NaN. */
 static ts_tensor *draw(uint64_t seed, const int64_t *sizes, int ndim, ts_dtype dtype, bool odd)
 {
     ts_tensor *t = ts_empty(sizes, ndim, TS_F32);

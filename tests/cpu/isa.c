@@ -1,4 +1,4 @@
-// Names of the kernels' variants, and which of them runs.
+// Variants of the CPU kernels: names, and the choice by TS_ISA.
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/isa.h"
 #include "include/tessera/core.h"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Sums, extremes, norms and softmax have the same bits in each variant of the CPU kernels.
 
-variants.py BITS VARIANT...: runs BITS (tests/cpu/bits.c) once per variant, through
-MESON_EXE_WRAPPER where it is of another architecture. Its output must equal the first variant's,
-and the file TS_TEST_BITS, the output of BITS on another architecture.
+variants.py BITS VARIANT...: runs BITS (tests/cpu/bits.c) once per variant; MESON_EXE_WRAPPER, if
+set, runs it for another architecture. The output must equal that of the first variant, and that of
+another architecture, which the file TS_TEST_BITS contains.
 """
 import os
 import shlex
@@ -20,7 +20,7 @@ OTHER = os.environ.get("TS_TEST_BITS")
 
 
 def hashes(text):
-    """(variant, whether it has FMA, hashes by op and tensor)"""
+    """Parses the output of BITS: (variant, True if it has FMA, hashes by op and tensor)."""
     first, *rest = text.splitlines()
     variant, kind = first.removeprefix("variant ").split(": ")
     return variant, kind == "fma", dict(line.rsplit(": ", 1) for line in rest)

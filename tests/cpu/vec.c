@@ -9,7 +9,7 @@ static const float specials[SPECIALS] = {
     65520.0f, 5.9604645e-8f,
 };
 
-/* Runs its block for vectors of special values at every pair of offsets. */
+/* Runs its block for vectors a and b that together hold all pairs of special values. */
 #define FOR_PAIRS(a, b)                                                                       \
     float a[VF_LANES], b[VF_LANES];                                                           \
     for (int base = 0; base < SPECIALS * SPECIALS; base++)                                    \
@@ -159,7 +159,7 @@ VEC_TEST(partial_access_touches_exactly_n)
     }
 }
 
-/* lane i with lane i + L/2, then L/4, ... */
+/* Sum of n lanes in the vector code's order: adds lane i + n/2 to lane i, then i + n/4, ... */
 static double folded(const double *v, int n)
 {
     double a[16];
@@ -231,8 +231,7 @@ VEC_TEST(integers_and_widths_convert)
     }
 }
 
-/* The f16 nearest to x by search over all finite ones, ties to even;
- * the reference of references. */
+/* Value of a finite f16. */
 static double f16_value(uint16_t h)
 {
     int exponent = (h >> 10) & 31, fraction = h & 1023;

@@ -93,13 +93,13 @@ static const function functions[] = {
 #define EXTRA_ULP 0.0
 #endif
 
-/* Distance of y from the exact value in units of the last place of that as f32. */
+/* Error of y in ULPs: units in the last place of the exact value as f32. */
 static double ulps(float y, double exact)
 {
     if (isnan(exact) || isnan(y))
         return isnan(exact) && isnan(y) ? 0 : INFINITY;
     if (fabs(exact) >= 0x1.ffffffp127 || isinf(y)) {
-        /* Overflow may begin within a unit of the largest number. */
+        /* near the largest f32, infinity and the largest number both count as correct */
         bool both = isinf(y) && fabs(exact) >= 0x1.fffffcp127 && (y > 0) == (exact > 0);
         bool last = !isinf(exact) && fabs(exact) < 0x1.000002p128 && fabsf(y) >= 0x1.fffffcp127f;
         return both || last ? 0 : INFINITY;
@@ -179,7 +179,7 @@ VEC_TEST(gelu_tanh_tail_is_relative)
     }
 }
 
-/* Every value in every lane among different neighbours, with Inf and NaN among them. */
+/* The result of a lane does not depend on the other lanes, also if these are Inf or NaN. */
 VEC_TEST(lanes_are_independent, .loop = FUNCTIONS)
 {
     const function *f = &functions[loop];
@@ -308,8 +308,8 @@ static const struct {
     const char *name;
     vector_fn_d vector;
     scalar_fn_d exact;
-    double ulp, absolute; /* as in the table of f32 */
-    double lo;            /* the ulp bound is for arguments from here on */
+    double ulp, absolute; /* error bounds: in ULPs with FMA for x >= lo, absolute for x < lo */
+    double lo;
 } functions_d[] = {
     {"exp", run_d_exp, expl, 1, 0, -INFINITY},
     {"exp2", run_d_exp2, exp2l, 1, 0, -INFINITY},
@@ -341,8 +341,8 @@ static const struct {
 };
 #define FUNCTIONS_D ((int)(sizeof functions_d / sizeof functions_d[0]))
 
-/* All bits of f64 on every fourth turn; else numbers whose exponents are near that of 1, and those
- * near multiples of pi/2. */
+/* A random f64, by turn: a special value, any bits, a number below 1, 40 or 800 in magnitude, or
+ * one near a multiple of pi/2. */
 static double draw_d(uint64_t *state, int turn)
 {
     const double odd[] = {NAN, INFINITY, -INFINITY, 0.0, -0.0, -1.0, 1.0, 0x1p-1074};

@@ -1,5 +1,5 @@
-/** @file amp.c  Mixed precision on a GPU: steps that leave themselves out, a host
- * that does not wait, the curve of f32. */
+/** @file amp.c  Mixed precision on a GPU: skipped steps, steps without a host sync, and the loss
+ * curve compared with f32. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/driver.h"
 
@@ -11,14 +11,13 @@ typedef struct run {
     ts_module *net;
     ts_optimizer *optimizer;
     ts_grad_scaler *scaler;
-    ts_dtype region;       /* of autocast; NONE: f32 */
-    bool fused;            /* the step unscales and clips as it reads gradients;
-                              else each is a pass of its own */
-    bool cast;             /* parameters and data are halves themselves,
-                              and the optimizer has their masters */
+    ts_dtype region;       /* dtype of autocast; TS_DTYPE_NONE: no autocast */
+    bool fused;            /* the step unscales and clips; false: separate passes do */
+    bool cast;             /* parameters and data are bf16 or f16, and the optimizer keeps f32
+                              copies of the parameters */
 } run;
 
-/** Draws the same weights for each; scale 0 scales nothing. */
+/** A new run; its random weights are always the same. scale: initial loss scale; 0: none. */
 static run run_new(ts_device device, ts_dtype region, ts_dtype params, double scale)
 {
     run r = {.net = ts_sequential_new(), .region = region, .cast = params != TS_F32};
@@ -43,7 +42,7 @@ static void run_free(run *r)
     ts_module_free(r->net);
 }
 
-/** A whole step on y = sin(3 a) b; the loss, which is not read. */
+/** Trains one step on y = sin(3 a) b. Returns the loss, whose value is not read. */
 static ts_tensor *step(run *r, ts_tensor *x)
 {
     int64_t n;
@@ -81,7 +80,7 @@ TS_TEST(the_host_is_through_with_a_scaled_step_before_the_device_has_begun_it, .
     ts_tensor *x = points(), *flag = ts_empty_pinned(TS_SIZES(1), TS_I32, device);
     volatile int32_t *open = ts_data_mut(flag);
     double loss;
-    for (int i = 0; i < 3; i++) /* kernels are loaded, memory is had */
+    for (int i = 0; i < 3; i++) /* loads kernels and allocates memory */
         step(&r, x);
     OK(ts_synchronize(device));
     stop_stream(stream, open);
@@ -97,14 +96,14 @@ TS_TEST(the_host_is_through_with_a_scaled_step_before_the_device_has_begun_it, .
     ts_stream_free(device, stream);
 }
 
-/** All bits of parameters and state. */
+/** Hash of the bits of all parameters and of the optimizer's state. */
 static uint64_t hash_of(const run *r)
 {
     ts_named_tensors state;
     uint64_t hash = 0xcbf29ce484222325u;
     int64_t n;
     ts_tensor *const *params = ts_optimizer_params(r->optimizer, &n);
-    OK(ts_optimizer_state(r->optimizer, &state)); /* "steps" among it */
+    OK(ts_optimizer_state(r->optimizer, &state)); /* includes "steps" */
     for (int64_t i = 0; i < n + state.n; i++) {
         TS_SCOPE;
         ts_tensor *t = ts_to(ts_detach(i < n ? params[i] : state.tensors[i - n]), TS_F32);
@@ -162,7 +161,7 @@ static void train(ts_device device, ts_dtype region, ts_dtype params, double sca
     run_free(&r);
 }
 
-/* Products of halves have relative errors of some 2^-8 and 2^-11, a few of them a step. */
+/* Products in bf16 and f16 have relative errors of about 2^-8 and 2^-11, a few per step. */
 TS_TEST(training_in_halves_follows_the_curve_of_f32)
 {
     GPU(device);

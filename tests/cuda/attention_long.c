@@ -1,5 +1,5 @@
-/** @file attention_long.c  Attention over 131,072 rows on a GPU: memory linear in them,
- * values by samples in f64. */
+/** @file attention_long.c  Attention over up to 131,072 rows on a GPU: memory is linear in the
+ * rows; some rows are compared with f64. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
 
@@ -16,7 +16,7 @@ static double *doubles_of(ts_tensor *t)
     return values;
 }
 
-/** One head of everything, in doubles. */
+/** Operands, gradients and results of one head, as f64. g: gradient of the result. */
 typedef struct head {
     int64_t n;
     bool causal;
@@ -36,8 +36,8 @@ static double score(const head *h, int64_t i, int64_t j)
     return dot(row_of(h->q, i), row_of(h->k, j)) / 8;
 }
 
-/** A sum whose terms' left factors are rounded to 8 bits: the sum,
- * and the deviation that this gives it. */
+/** Sums of terms weight * row[d] (x), and of their squares, from which the error of rounding the
+ *  weights to bf16 follows. */
 typedef struct rounded_sum {
     double x[DEPTH], square[DEPTH];
 } rounded_sum;
@@ -50,9 +50,9 @@ static void add(rounded_sum *to, double weight, const double *row)
     }
 }
 
-/* Of 3,000 elements the largest is some four deviations off; half a unit of bf16 is 2^-9.
- * The result is rounded once more. Products over the depth are added up in f32: the gradient
- * of a row that sees one key is 0 but for them. */
+/* Compares `got` with want * factor. Prints the first element beyond the bound and returns 1; else
+ * 0. Bound: 6 deviations of weights rounded to bf16 (2^-9 each), plus the error of f32 sums over
+ * the depth, plus the rounding of the result to bf16. */
 static int wrong(const rounded_sum *want, const double *got, double factor, const char *what,
                  int64_t row)
 {
@@ -68,7 +68,7 @@ static int wrong(const rounded_sum *want, const double *got, double factor, cons
     return 0;
 }
 
-/** Reference of row i: its log-sum-exp, result and gradient. */
+/** Compares lse, result and query gradient of row i with f64. Returns the number that differ. */
 static int wrong_row(const head *h, int64_t i)
 {
     int64_t keys = h->causal ? i + 1 : h->n;
@@ -93,7 +93,8 @@ static int wrong_row(const head *h, int64_t i)
            wrong(&dq, row_of(h->got[DQ], i), 1.0 / 8, "gradient of query", i);
 }
 
-/** The gradients of key and value j; P by the lse that backward was given. */
+/** Compares the gradients of key and value j with f64, with weights from h->lse. Returns the number
+ *  that differ. */
 static int wrong_key(const head *h, int64_t j)
 {
     rounded_sum dk = {0}, dv = {0};
@@ -128,9 +129,9 @@ static void judge_samples(const problem *p, const operands *o, const results *r)
         free(h.got[i]);
 }
 
-/* Results are four tensors of the size of a query. Beside them there may be, in f32, a gradient
- * that is still being added up (two such sizes), and a few numbers a row. The scores of a head
- * would be 1,024 times a query. */
+/* Result and gradients are four tensors of the query's size. Further memory: a gradient that is
+ * accumulated in f32 (twice that size), and a few numbers per row. The scores of a head would need
+ * 1,024 times the query's size. */
 TS_TEST(memory_of_attention_is_linear_in_up_to_131072_rows, .loop = 3, .timeout = 120)
 {
     TS_SCOPE;

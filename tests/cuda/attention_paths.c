@@ -1,4 +1,4 @@
-/** @file attention_paths.c  Which kernels serve a call of attention, as the log tells it. */
+/** @file attention_paths.c  The log names the kernels that run an attention call, and why. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -10,7 +10,7 @@ static void keep_last(void *payload, const char *topic, const char *line)
         snprintf(last, sizeof last, "%s", line);
 }
 
-/** Log line of a call over (1, 2, 64, depth). */
+/** The log line of a call whose operands are (1, 2, 64, depth). */
 static const char *path_of(ts_device device, ts_dtype dtype, int depth,
                            const ts_attention_opts *opts)
 {

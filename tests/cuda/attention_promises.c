@@ -9,9 +9,9 @@
 
 /* ------------------------------------------------------------------------------- dropout ---- */
 
-/* With equal scores and the identity as values, the result is the weights: which of them
- * are 0 is the mask. The gradient of values is them too, turned, where the result's
- * gradient is the identity. */
+/* Compares the dropout masks of GPU and CPU, which are the zeros of the weights. With equal scores
+ * and the identity as values, the result is the weights. With the identity as the result's
+ * gradient, the gradient of values is the transposed weights. */
 static void compare_masks(ts_dtype dtype, int64_t length, ts_device device)
 {
     TS_SCOPE;
@@ -81,7 +81,7 @@ TS_TEST(attention_in_deterministic_mode_gives_the_same_bits_each_time, .loop = T
         results first = by_attention(&o);
         int other = 0;
         for (int k = 1; k < REPEATS; k++) {
-            /* results lie elsewhere */
+            /* gives the results other addresses */
             ts_tensor *moved = ts_empty_on(TS_SIZES(1 << (10 + 2 * k)), TS_F32, device);
             OK(moved);
             results again = by_attention(&o);
@@ -122,7 +122,7 @@ TS_TEST(a_gradient_has_the_same_bits_whichever_others_are_wanted, .loop = TENSOR
 
 static const double odd[] = {NAN, INFINITY, -INFINITY};
 
-/** A copy that holds x from row `first` on. */
+/** A copy of t in which all elements from row `first` on are x. */
 static ts_tensor *spoilt(ts_tensor *t, int64_t first, double x)
 {
     t = ts_clone(t);
@@ -231,7 +231,8 @@ TS_TEST(what_keys_hold_that_a_mask_hides_does_not_reach_the_result, .loop = TENS
         }
 }
 
-/* As some write a hidden key; a row of nothing else has weights all the same. */
+/* Some programs hide a key by adding the lowest finite number to its score. Unlike with -Inf, a row
+ * whose keys are all hidden that way has weights. */
 TS_TEST(a_row_to_which_a_mask_adds_the_lowest_number_has_weights, .loop = TENSOR_CORES)
 {
     static const problem problems[] = {
@@ -291,7 +292,7 @@ TS_TEST(without_columns_of_queries_all_keys_weigh_alike, .loop = 3)
 
 /* ---------------------------------------------------------------------- copies, addresses ---- */
 
-/* Blocks come straight from the system here, which counts them. */
+/* With TS_CUDA_ALLOC=system each block is a system allocation, and the statistics count it. */
 TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none,
         .loop = TENSOR_CORES)
 {
@@ -324,7 +325,7 @@ TS_TEST(an_operand_that_tensor_cores_cannot_read_costs_one_copy_and_others_none,
     ck_assert_uint_gt(fewest, 0);
 }
 
-/* Steps of more than 2^31 elements from a batch to the next: offsets are of 64 bits. */
+/* The stride of the batch dim exceeds 2^31 elements, so offsets need 64 bits. */
 TS_TEST(operands_may_lie_more_than_2_to_the_31_elements_apart, .loop = KERNELS)
 {
     TS_SCOPE;

@@ -1,4 +1,4 @@
-/** @file attention_reference.c  Attention in separate ops, and the judgement by it. */
+/** @file attention_reference.c  Attention computed by separate ops, and the comparison with it. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
 
@@ -23,7 +23,8 @@ static ts_tensor *normal(ts_device device, ts_dtype dtype, int64_t a, int64_t b,
     return t;
 }
 
-/** The middle of a tensor of NaN with `below` more rows and `beside` more columns. */
+/** A copy of t, as the first rows and columns of a tensor with `below` more rows and `beside` more
+ *  columns of NaN. */
 static ts_tensor *framed(ts_tensor *t, int64_t below, int64_t beside)
 {
     const int64_t *n = ts_sizes(t);
@@ -55,7 +56,7 @@ static ts_tensor *laid(ts_tensor *t, layout lies)
     return t;
 }
 
-/** Lengths of sequence b of packed ones: the longest first, then short and empty ones. */
+/** Number of rows (keys: of keys) of packed sequence b, from 0 to `most`, which sequence 0 has. */
 static int64_t length_of(int64_t most, int64_t b, bool keys)
 {
     static const int shares[2][SEQUENCES] = {{8, 0, 3, 1, 8, 5, 2, 7}, {8, 4, 0, 3, 7, 5, 2, 6}};
@@ -184,7 +185,7 @@ static ts_tensor *pairs_of(const problem *p, ts_tensor *t, int64_t b, int64_t ro
     return t;
 }
 
-/** t times x, a number that is not rounded to t's dtype first. */
+/** t * x, computed in at least f32 and rounded to t's dtype once; x itself is not rounded. */
 static ts_tensor *times(ts_tensor *t, double x)
 {
     ts_dtype dtype = ts_dtype_of(t);
@@ -222,8 +223,8 @@ static ts_tensor *scores(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor
     return s;
 }
 
-/** One sequence of queries and keys, or all of a dense problem. kept: dropout's factors, or
- * NULL. */
+/** Attention of one packed sequence or of a dense problem. kept: factors of dropout, or NULL. Sets
+ *  *lse, and *dead to true for rows that see no key. */
 static ts_tensor *attend(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor *v,
                          ts_tensor *mask, ts_tensor *kept, ts_tensor **lse, ts_tensor **dead)
 {
@@ -246,7 +247,7 @@ static ts_tensor *attend(const problem *p, ts_tensor *q, ts_tensor *k, ts_tensor
     return y;
 }
 
-/** Rows of a sequence without keys. */
+/** Result of a packed sequence without keys: zeros; *lse: zeros; *dead: true for all rows. */
 static ts_tensor *nothing(ts_tensor *q, int64_t values, ts_tensor **lse, ts_tensor **dead)
 {
     const int64_t *n = ts_sizes(q);
@@ -351,7 +352,8 @@ static void describe(const problem *p, char *text, size_t size)
              ts_deterministic() ? ", deterministic" : "");
 }
 
-/** Tolerance relative to f64; low: separate ops in the problem's dtype, if that is a half. */
+/** Sets the largest allowed differences from ref (f64). low: results of separate ops in the
+ *  problem's dtype if it is bf16 or f16; NULL: f32. */
 static void bounds_of(const problem *p, const results *ref, const results *low,
                       double most[RESULTS])
 {
@@ -368,7 +370,8 @@ static void bounds_of(const problem *p, const results *ref, const results *low,
     }
 }
 
-/** How many of the judgements on results fail; prints them. All on one device. */
+/** Compares results, gradients and lse with ref, and checks the rows that see no key. Prints each
+ *  failed check and returns their number. All tensors are on one device. */
 static int wrong_results(const char *text, const results *got, const results *ref,
                          const double most[RESULTS])
 {

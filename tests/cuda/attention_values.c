@@ -1,7 +1,7 @@
 /**
  * @file attention_values.c
- * Attention on a GPU against separate ops: lengths, depths, options, dtypes,
- * layouts; each kind of kernel.
+ * Attention on a GPU, compared with separate ops: lengths, depths, options, dtypes and layouts,
+ * which reach each kind of kernel.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/attention.h"
@@ -13,7 +13,7 @@
 static const int64_t lengths[] = {1, 3, 64, 97, 108, 113, 128, 203, 217, 239, 256, 512, 799, 1024,
                                   2048};
 
-/** Heads of queries and of keys: each its own, some shared, one for all. */
+/** Numbers of query heads and of key heads: equal, key heads shared by groups, one key head. */
 static const int64_t sharing[][2] = {{2, 2}, {4, 2}, {3, 1}, {6, 2}, {1, 1}};
 
 static problem of_lengths(int i, ts_dtype dtype, int64_t depth)
@@ -40,7 +40,7 @@ TS_TEST(attention_of_halves_of_all_pairs_of_lengths_errs_as_separate_ops_do, .lo
         }
 }
 
-/* Kernels of Hopper's own then take two passes for gradients, where they else take one. */
+/* In deterministic mode, Hopper's kernels compute gradients in two passes instead of one. */
 TS_TEST(attention_of_halves_in_deterministic_mode_errs_as_separate_ops_do, .timeout = 120)
 {
     static const int64_t depths[] = {64, 128, 72, 40};
@@ -150,7 +150,7 @@ TS_TEST(attention_by_plain_kernels_errs_as_separate_ops_do, .timeout = 120)
     }
 }
 
-/** A number from 1 to `most`, as likely small as large if `log`. */
+/** A random integer from 1 to `most`; log: its logarithm is uniform, so small ones are frequent. */
 static int64_t drawn_up_to(int64_t most, bool log)
 {
     double x;
@@ -159,7 +159,7 @@ static int64_t drawn_up_to(int64_t most, bool log)
     return x < (double)most ? (int64_t)x : most;
 }
 
-/* As in decoding: kernels that split the keys serve these. */
+/* Few rows of queries, as in decoding: kernels that split the keys run. */
 TS_TEST(attention_of_few_rows_errs_as_separate_ops_do, .loop = 4, .timeout = 120)
 {
     static const int64_t shares[] = {1, 2, 4, 5, 8, 12};
@@ -222,25 +222,25 @@ TS_TEST(attention_with_drawn_options_errs_as_separate_ops_do, .loop = 4, .timeou
     }
 }
 
-/* One problem for each kernel and each way through it, checked against the CPU: for memory and race
- * checkers, which slow a kernel down a hundredfold. */
+/* One problem for each kernel and each path in it, compared with the CPU. It is small for memory
+ * and race checkers, which make a kernel about a hundred times slower. */
 TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout = 600)
 {
     static const problem choice[] = {
-        {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                   /* Hopper's, depth 64 */
-        {TS_F16, 1, 2, 1, 130, 150, 128, 72, FRAMED, .lse_gradient = true}, /* and 128 */
-        {TS_BF16, 2, 1, 1, 100, 97, 64, .packed = true, .causal = true},    /* of sm_80, depth 64 */
-        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true},                    /* 128 */
-        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* 256 */
+        {TS_BF16, 1, 2, 1, 203, 239, 64, .causal = true},                   /* Hopper, depth 64 */
+        {TS_F16, 1, 2, 1, 130, 150, 128, 72, FRAMED, .lse_gradient = true}, /* Hopper, depth 128 */
+        {TS_BF16, 2, 1, 1, 100, 97, 64, .packed = true, .causal = true},    /* sm_80, depth 64 */
+        {TS_F16, 2, 2, 1, 70, 100, 128, .packed = true},                    /* sm_80, depth 128 */
+        {TS_BF16, 1, 1, 1, 70, 65, 192, .lies = ODD},                       /* sm_80, depth 256 */
         {TS_BF16, 1, 2, 1, 70, 65, 72, .softcap = 2, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL},
         {TS_BF16, 1, 4, 1, 1, 700, 64, .causal = true}, /* few rows */
         {TS_F16, 2, 4, 1, 5, 330, 128, .window = true, .left = 200, .right = 1},
         {TS_BF16, 2, 2, 1, 2, 300, 192, .packed = true, .softcap = 2, .dropout_p = 0.2},
         {TS_BF16, 1, 2, 1, 140, 150, 64, .dropout_p = 0.2, .mask = "qk",
-         .mask_dtype = TS_BOOL}, /* Hopper's, with options */
+         .mask_dtype = TS_BOOL}, /* Hopper, with options */
         {TS_F16, 1, 2, 1, 140, 150, 104, .dropout_p = 0.2, .mask = "qk", .mask_dtype = TS_F16},
-        {TS_F16, 1, 2, 1, 40, 330, 192, .softcap = 2, .dropout_p = 0.2}, /* in runs of keys */
+        {TS_F16, 1, 2, 1, 40, 330, 192, .softcap = 2, .dropout_p = 0.2}, /* keys are split */
         {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
     };
     GPU(device);

@@ -1,4 +1,5 @@
-/** @file blocks.c  The building blocks of tensor cores, one way of using each at a time. */
+/** @file blocks.c  Building blocks of the tensor-core kernels, each tested alone: products, and
+ * copies to and from shared memory. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/blocks.h"
 #include "tests/cuda/cuda.h"

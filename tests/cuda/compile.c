@@ -76,7 +76,7 @@ TS_TEST(fifty_compiled_steps_have_the_bits_of_calls, .loop = 8)
     ck_assert_int_le(ts_compiled_get_stats(c).compiles, 2);
     ck_assert_int_eq(ts_compiled_get_stats(c).breaks, 0);
     ck_assert_int_eq(ts_compiled_get_stats(c).skipped, _i / 4 ? 48 : 0);
-    if (_i % 2) { /* after two runs call by call */
+    if (_i % 2) { /* as a graph: the first 2 of 50 calls run call by call */
         ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
         ck_assert_int_eq(ts_compiled_get_stats(c).replays, 48);
     }
@@ -101,7 +101,7 @@ static ts_status layer(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     (void)n, (void)m;
     const double *factor = ctx;
     ts_tensor *h = ts_softmax(ts_mul_scalar(ts_linear(in[0], in[1], in[2]), *factor), -1);
-    out[0] = ts_linear(ts_gelu(h), in[1], TS_NONE); /* of cuBLASLt, and a result */
+    out[0] = ts_linear(ts_gelu(h), in[1], TS_NONE); /* an output of cuBLASLt */
     return TS_STATUS_OF(out[0]);
 }
 
@@ -116,7 +116,7 @@ TS_TEST(graphs_follow_inputs_that_move_and_results_stay, .loop = 2)
     ts_tensor *got[CALLS], *want[CALLS], *w = ts_normal(TS_SIZES(WIDE, WIDE), 0, 0.2, TS_F32),
                                          *bias = ts_normal(TS_SIZES(WIDE), 0, 1, TS_F32);
     for (int k = 0; k < CALLS; k++) {
-        /* now and then one that begins at no multiple of 16 bytes, which takes other kernels */
+        /* some inputs begin at no multiple of 16 bytes, which needs other kernels */
         ts_tensor *all = ts_normal(TS_SIZES(33 * WIDE), 0, 1, TS_F32);
         int64_t at = _i && k % 10 == 9 ? 1 : 0;
         ts_tensor *x = ts_reshape(ts_narrow(all, 0, at, 32 * WIDE), TS_SIZES(32, WIDE));
@@ -171,7 +171,7 @@ static ts_status with_copy(void *ctx, ts_tensor *const *in, int n, ts_tensor **o
 }
 static ts_status with_wait(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
-    (void)ctx, (void)n, (void)m; /* whether the source is long enough is read from the device */
+    (void)ctx, (void)n, (void)m; /* the op reads from the device whether in[2] is long enough */
     return TS_STATUS_OF(out[0] = ts_masked_scatter(in[0], in[1], in[2]));
 }
 
@@ -214,7 +214,7 @@ TS_TEST(a_call_at_a_time_is_no_graph)
     ts_compiled_free(c);
 }
 
-/** An index out of range that a replay meets. */
+/** Selects rows by index. The test passes an index out of range to a replay of the graph. */
 static ts_status pick(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;

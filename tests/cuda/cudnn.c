@@ -228,7 +228,7 @@ TS_TEST(engines_that_fail_are_left_out)
     open_fake(4);
     times[OWN] = 9, times[3] = 8;
     fake->no_plan = 1, fake->fails = 2;
-    fake->workspaces[2] = 1000; /* more than there is */
+    fake->workspaces[2] = 1000; /* more memory than there is */
     ck_assert(run(&strided, TS_CUDA_CONV_Y));
     ck_assert_int_eq(fake->last, 3);
     ck_assert_int_eq(fake->runs[0] + fake->runs[2], 0);

@@ -1,5 +1,5 @@
-/** @file devices.c  Two GPUs in one process: copies between them, kernels of the second one after
- * the first one's, memory, streams and threads of each. With one GPU all of it is skipped. */
+/** @file devices.c  Two GPUs in one process: copies between them, kernels on the second GPU after
+ * the first has run them, and each GPU's memory, streams and threads. Skipped with one GPU. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 #include "tests/threads.h"
@@ -31,8 +31,8 @@ static bool same_bits(ts_tensor *a, ts_tensor *b)
 
 /* ------------------------------------------------------------------------------ copies ---- */
 
-/* The source is made by work that takes some time (1024 sums of i / 1024 are i), and its memory is
- * written again at once. */
+/* Products with a matrix of 1 / 1024 make the source, which takes time; each result is i again. The
+ * source's memory is overwritten right after the copy is queued. */
 TS_TEST(a_copy_between_devices_comes_after_its_source_and_before_what_reuses_its_memory, .loop = 4)
 {
     TWO_GPUS(first, second);
@@ -78,7 +78,8 @@ TS_TEST(a_copy_into_a_tensor_of_the_other_device_repeats_and_converts_as_on_one,
     ck_assert(same_bits(source, x));
 }
 
-/* Pinned memory is asked of one device and read by all; it may be given back at once. */
+/* Pinned memory is allocated through one device, and all devices read it. It may be released before
+ * the copy has run. */
 TS_TEST(pinned_memory_of_one_device_is_copied_to_the_other_before_it_is_given_back)
 {
     TWO_GPUS(first, second);
@@ -200,7 +201,7 @@ TS_TEST(attention_has_the_same_bits_on_the_second_device_after_the_first, .loop 
         ck_assert_msg(same_bits(here[i], there[i]), "%d of result and gradients", i);
 }
 
-/* A line of a scatter lies in shared memory; whole numbers add up exactly in any order. */
+/* A line of a scatter is in shared memory; sums of integers are exact in any order. */
 TS_TEST(scatters_into_lines_of_growing_length_are_the_CPUs_on_both_devices)
 {
     TWO_GPUS(first, second);
@@ -236,7 +237,7 @@ TS_TEST(statistics_of_memory_are_each_devices_own)
     ck_assert_int_eq(memory_of(second).in_use - before[1].in_use, 32 * (int64_t)N);
     ts_drop(t);
     ck_assert_int_eq(memory_of(second).in_use, before[1].in_use);
-    OK(full_on(first, 1, 0)); /* the first is current while the second's peak begins anew */
+    OK(full_on(first, 1, 0)); /* makes the first device current while the second's peak is reset */
     int64_t peak = memory_of(first).peak;
     OK(ts_device_memory_reset_peak(second));
     ck_assert_int_eq(memory_of(second).peak, memory_of(second).in_use);
@@ -280,7 +281,7 @@ TS_TEST(a_tensor_may_be_released_by_another_thread_while_another_device_is_curre
 
 enum { STEPS = 30 };
 
-/** Losses of a network that is trained on a device, which is the thread's default one. */
+/** Makes `device` the thread's default, trains a network on it and stores its losses. */
 static bool train(ts_device device, double losses[STEPS])
 {
     TS_SCOPE;
@@ -325,10 +326,10 @@ enum { THREADS = 6 };
 typedef struct parts {
     ts_device devices[2];
     double losses[THREADS][STEPS];
-    ts_tensor *rows[2]; /* of softmax, as one thread alone made them */
+    ts_tensor *rows[2]; /* per device: gradient of softmax, computed by one thread alone */
 } parts;
 
-/** Trains, between rows that need clusters, on the device of the thread's number. */
+/** Trains on device number % 2, in turn with kernels over rows that need clusters. */
 static bool work(int number, void *ctx)
 {
     TS_SCOPE;
@@ -344,7 +345,7 @@ static bool work(int number, void *ctx)
     return true;
 }
 
-/* Kernels, plans of products and memory are asked for by all threads at once. */
+/* All threads load kernels, make plans of products and allocate memory at once. */
 TS_TEST(threads_that_each_have_a_device_do_not_disturb_each_other, .timeout = 120)
 {
     TWO_GPUS(first, second);
@@ -362,7 +363,7 @@ TS_TEST(threads_that_each_have_a_device_do_not_disturb_each_other, .timeout = 12
         ck_assert_mem_eq(p.losses[k], p.losses[0], sizeof p.losses[0]);
 }
 
-/* The same without anything that was asked before: the first launches meet. */
+/* Trains on devices that no thread has used before, so that first launches coincide. */
 static bool begin(int number, void *ctx)
 {
     parts *p = ctx;

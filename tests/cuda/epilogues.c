@@ -39,7 +39,7 @@ static program draw_program(uint64_t seed)
     p.m = sizes[draw(&s, 12)];
     p.n = sizes[draw(&s, 12)];
     p.k = sizes[draw(&s, 12)];
-    if (draw(&s, 3)) { /* mostly sizes that epilogues of halves take */
+    if (draw(&s, 3)) { /* usually multiples of 8, for epilogues in bf16 and f16 */
         p.m = (p.m + 7) / 8 * 8;
         p.n = (p.n + 7) / 8 * 8;
         p.k = (p.k + 7) / 8 * 8;
@@ -82,7 +82,7 @@ static ts_tensor *input(const program *p, int i)
     case 2: t = ts_normal(TS_SIZES(p->n), 0, 0.5, TS_F32); break;
     default: t = ts_normal(sizes, ndim, 0, 1, TS_F32);
     }
-    bool wide = i == 5; /* is added in f32 */
+    bool wide = i == 5; /* stays f32 */
     return wide ? t : ts_to(t, p->dtype);
 }
 
@@ -103,7 +103,7 @@ static ts_tensor *product_of(const program *p, ts_tensor *const *in)
     }
 }
 
-/* ctx: a program. Results that a program lacks are TS_NONE. */
+/* Runs the program ctx. Outputs that it does not have are TS_NONE. */
 static ts_status function(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     const program *p = ctx;
@@ -143,7 +143,7 @@ static bool has_epilogue(ts_compiled *c)
     return has;
 }
 
-/** Compares runs of a program. Returns whether its product has an epilogue. */
+/** Compares runs of a random program. True if its product has an epilogue. */
 static bool compare(uint64_t seed, ts_device device, bool graph)
 {
     TS_SCOPE;

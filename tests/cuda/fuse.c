@@ -1,10 +1,10 @@
 /**
  * @file fuse.c
- * Groups on CUDA without a GPU: the kernels of drawn groups are compiled for two capabilities, and
- * machine code is kept on disk.
+ * Fused groups of CUDA, tested without a GPU: kernels of random groups are compiled for two compute
+ * capabilities, and their machine code is stored on disk.
  *
- * A device of the test's own has CUDA's kernels, so plans group calls as they do on a GPU. Its
- * memory is the host's; what it is to run, it compiles and does not run.
+ * A mock device has the kernels of the CUDA backend, so plans group calls as they do on a GPU. It
+ * uses host memory, and compiles the kernels without running them.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/backend.h>
@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* backends/cuda/fuse.h, which includes CUDA's headers */
+/* Declarations of backends/cuda/fuse.h, which needs CUDA's headers. */
 typedef struct compiled_code {
     void *image;
     size_t bytes;
@@ -32,7 +32,7 @@ typedef ts_status (*compile_members_function)(const ts_group_call *calls, int co
 static const ts_backend *cuda;
 static compile_function compile_group;
 static compile_members_function compile_members;
-static int joined; /* groups with members */
+static int joined; /* number of groups with members */
 static int groups, calls_in_groups, from_disk, capability;
 
 static void *allocate(void *state, int index, int64_t bytes, ts_stream *stream)
@@ -62,7 +62,7 @@ static bool group_takes(void *state, ts_frame *frame, ts_kernel kernel)
     (void)state;
     return cuda->group_takes(cuda->state, frame, kernel);
 }
-/** Checks and counts the code of a group. */
+/** Asserts that a group's code is an ELF file, frees and counts it, and fills *report. */
 static void take_code(const compiled_code *code, int count, ts_group_report *report)
 {
     ck_assert_ptr_nonnull(code->image);
@@ -157,7 +157,7 @@ static void end_folder(void)
 }
 #define FOLDER .setup = set_folder, .teardown = end_folder
 
-/** Compiles the groups of a program; its other calls have no device and fail. */
+/** Compiles the groups of a program. Its other calls fail, because there is no GPU. */
 static void run_program(const group_program *p, ts_device device)
 {
     TS_SCOPE;
@@ -236,7 +236,7 @@ TS_TEST(kernels_of_more_than_32_bits_of_elements_compile, FOLDER, .loop = 2)
     DEVICE(device);
     capability = _i ? 90 : 80;
     TS_SCOPE;
-    int64_t n = ((int64_t)1 << 31) + 5; /* memory that no access touches */
+    int64_t n = ((int64_t)1 << 31) + 5; /* no element is accessed */
     ts_tensor *x = ts_narrow(ts_empty_on(TS_SIZES(n + 1), TS_U8, device), 0, 1, n), *y;
     ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);
     OK(ts_compiled_call(c, &x, 1, &y, 1));
@@ -314,7 +314,7 @@ static ts_status small(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     return TS_STATUS_OF(out[0] = ts_mul(ts_add(in[0], in[1]), in[0]));
 }
 
-/** Runs one group; whether its code came from disk. */
+/** Compiles one group. True if its code came from disk. */
 static bool run_small(ts_device device)
 {
     TS_SCOPE;
@@ -328,7 +328,7 @@ static bool run_small(ts_device device)
     return from_disk > before;
 }
 
-/** The only file of the folder. */
+/** Path of the only file in the folder. */
 static const char *the_file(void)
 {
     static char path[400];
@@ -345,7 +345,7 @@ static const char *the_file(void)
     return path;
 }
 
-/** Changes the file's byte at a share of its length, or cuts it there. */
+/** Changes one byte of the file at `at` times its length, or (cut) truncates the file there. */
 static void damage(const char *path, double at, bool cut)
 {
     FILE *f = fopen(path, "r+");

@@ -1,5 +1,5 @@
-/** @file gpt.c  A small GPT on a GPU: the CPU's curve from the same seed,
- * and a run that goes on after it was saved. */
+/** @file gpt.c  A small GPT on a GPU: the loss curve of the CPU from the same seed, and a run that
+ * continues from a checkpoint. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -60,7 +60,7 @@ static void training_free(ts_training *t)
     ts_module_free(t->model);
 }
 
-/** One step on tokens that follow from the step's number alone. */
+/** One step on tokens that depend only on the number of the step. Returns the loss. */
 static double step(ts_training *t, ts_device device)
 {
     TS_SCOPE;
@@ -82,7 +82,7 @@ static double step(ts_training *t, ts_device device)
     return value;
 }
 
-/* Both draw the same weights to a rounding; bound: 1e-3 of the loss, over 30 steps of Adam. */
+/* Both devices draw the same weights up to rounding. Bound: 1e-3 of the loss, over 30 steps. */
 TS_TEST(a_GPT_trains_along_the_curve_of_the_CPU)
 {
     GPU(device);

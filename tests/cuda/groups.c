@@ -1,9 +1,9 @@
-/** @file groups.c  Fused groups on a GPU: drawn functions have the bits of their calls. */
+/** @file groups.c  Fused groups on a GPU: random compiled functions, compared with eager calls. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/explains.h"
 #include "tests/cuda/groups.h"
 
-/** Whether two results are of the same bits, sizes and strides; NaNs count as equal. */
+/** True if two results have the same bits, sizes and strides; all NaNs count as equal. */
 static bool same_bits(ts_tensor *a, ts_tensor *b)
 {
     size_t item = ts_dtype_size(ts_dtype_of(a)), n = (size_t)ts_numel(a) * item;
@@ -20,7 +20,8 @@ static bool same_bits(ts_tensor *a, ts_tensor *b)
     return same;
 }
 
-/** Compiled, call by call or as a graph, and eager; three times, with other numbers. */
+/** Compares a compiled random function (graph: as a graph) with eager calls, in several runs with
+ *  other numbers. Adds the number of fused calls to *fused. */
 static void compare(uint64_t seed, ts_device device, bool graph, int64_t *fused)
 {
     TS_SCOPE;
@@ -30,7 +31,7 @@ static void compare(uint64_t seed, ts_device device, bool graph, int64_t *fused)
     for (int run = 0; run < (graph ? 5 : 2); run++) {
         TS_SCOPE;
         p.shift = run * 0.25;
-        for (int copy = 0; copy < 2; copy++) { /* in place calls may write them */
+        for (int copy = 0; copy < 2; copy++) { /* two copies: calls may write them */
             ts_manual_seed(seed + (uint64_t)run);
             for (int k = 0; k < GROUP_INPUTS; k++)
                 OK((copy ? again : in)[k] = group_input(&p, k, device));
@@ -114,7 +115,7 @@ TS_TEST(a_graph_follows_a_group_to_other_alignments)
     double factor = 1;
     ts_compiled *c = ts_compile(chain, &factor, TS_OPTS(ts_compile_opts, .graph = true));
     ts_tensor *line = ts_to_device(ts_normal(TS_SIZES(4099), 0, 1, TS_F32), device), *got, *want;
-    for (int k = 0; k < 12; k++) { /* another kernel is loaded while the thread captures */
+    for (int k = 0; k < 12; k++) { /* alignments need another kernel, loaded in a capture */
         TS_SCOPE;
         ts_tensor *in[] = {ts_narrow(line, 0, k < 4 ? 0 : k % 2, 4096),
                            ts_narrow(line, 0, 0, 4096)};
@@ -135,7 +136,7 @@ TS_TEST(a_hundred_numbers_compile_one_kernel)
     ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(1000), 0, 1, TS_F32), device), *in[] = {x, x},
               *y;
     ts_compiled *c = ts_compile(chain, &factor, NULL);
-    for (int k = 0; k < 100; k++) { /* of 100 numbers one kernel */
+    for (int k = 0; k < 100; k++) { /* 100 numbers need one kernel */
         TS_SCOPE;
         factor = k;
         OK(ts_compiled_call(c, in, 2, &y, 1));
@@ -161,7 +162,7 @@ TS_TEST(groups_of_more_than_32_bits_of_elements)
     if (!all)
         TS_SKIP("%s", ts_error_message());
     OK(ts_fill_(all, 7));
-    ts_tensor *x = ts_narrow(all, 0, 1, n); /* at no multiple of 16: an element an access */
+    ts_tensor *x = ts_narrow(all, 0, 1, n); /* unaligned: accesses of 1 element */
     for (int i = 0; i < 3; i++)
         OK(ts_fill_(ts_narrow(x, 0, at[i], 1), 100 + i));
     ts_compiled *c = ts_compile(chain_of_bytes, NULL, NULL);

@@ -13,7 +13,7 @@
 
 /* ------------------------------------------------------------------------- the account ---- */
 
-enum { DEVICES = 2, KERNELS = 64, PLAIN = 40000 /* bytes that each kernel may have unasked */ };
+enum { DEVICES = 2, KERNELS = 64, PLAIN = 40000 /* bytes of shared memory without attribute */ };
 
 static ts_cuda_device devices[DEVICES] = {{.index = 0, .sms = 10}, {.index = 1, .sms = 20}};
 static const unsigned shared_of[DEVICES] = {227 << 10, 99 << 10};
@@ -25,7 +25,7 @@ static struct {
     _Atomic unsigned shared;
     atomic_bool large_clusters;
 } allowed[DEVICES][KERNELS];
-static _Atomic int asked, launched, refused; /* calls; launches; those that CUDA would not take */
+static _Atomic int asked, launched, refused; /* CUDA calls; launches; launches that CUDA refuses */
 
 static int device(void) { return ts_cuda_current->index; }
 static ptrdiff_t number(const void *kernel) { return (const char *)kernel - kernels; }
@@ -183,7 +183,7 @@ TS_TEST(a_device_with_less_shared_memory_runs_no_such_cluster_and_is_asked_once)
     ck_assert_int_eq(refused, 0);
 }
 
-/** All kernels on both devices, with wishes that differ from thread to thread. */
+/** Launches all kernels on both devices, with shared memory that differs between threads. */
 static bool launch_all(int thread, void *ctx)
 {
     bool good = true;

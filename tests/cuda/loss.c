@@ -1,5 +1,5 @@
-/** @file loss.c  Cross-entropy over wide rows on a GPU: each option and dtype against the CPU
- * in f64, in every way to ask for it. */
+/** @file loss.c  Cross-entropy over wide rows on a GPU: options, dtypes, and all functions that
+ * compute it, compared with the CPU in f64. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -13,15 +13,15 @@ typedef struct wide {
     bool odd, short_target; /* logits from an address that is no multiple of 16; i32 targets */
 } wide;
 
-/** As many as lie one after another, from element 0 or 1 of their memory. */
+/** Uninitialised logits (rows, classes), contiguous, from element 0 (odd: 1) of their memory. */
 static ts_tensor *rows_on(const wide *w, ts_device device)
 {
     ts_tensor *all = ts_empty_on(TS_SIZES(w->rows * w->classes + 1), w->dtype, device);
     return ts_view(ts_narrow(all, 0, w->odd, w->rows * w->classes), TS_SIZES(w->rows, w->classes));
 }
 
-/** Classes in turn, first and last among them; each fifth position is ignored,
- * by -100 or by the class itself. */
+/** Targets (rows) that include the first and the last class. Every fifth is the ignored class:
+ *  -100, or the class ignore_index. */
 static ts_tensor *targets_of(const wide *w)
 {
     int64_t *goals = malloc((size_t)w->rows * sizeof *goals);
@@ -58,9 +58,9 @@ static double eps_of(ts_dtype dtype)
     return dtype == TS_F32 ? 0x1p-23 : dtype == TS_BF16 ? 0x1p-7 : 0x1p-10;
 }
 
-/* Computed in f32: exponents and sums of 50,000 terms are off by some eps of f32, 32 of them
- * allowed; then rounded once to the dtype, of f16 not below its smallest step, 6e-8. A probability
- * near a smoothed target's share cancels with it. */
+/* Bound of the error: 32 eps of f32, for exponentials and sums of 50,000 terms in f32, and one
+ * rounding to the dtype, for f16 at least its smallest step (6e-8). It is relative to the element
+ * plus `share`, the smoothed target that a gradient subtracts. */
 static void assert_near(const wide *w, const char *what, ts_tensor *got_, ts_tensor *want_,
                         double share)
 {
@@ -99,7 +99,7 @@ static void judge(const wide *w, ts_device device)
     assert_near(w, "recorded gradient", ts_grad(v), right, share);
     assert_near(w, "recorded loss", ts_detach(y), right_loss, 0);
 
-    wide other = *w; /* a destination that is aligned otherwise: the same bits */
+    wide other = *w; /* a destination of another alignment gets the same bits */
     other.odd = !w->odd;
     ts_value args[] = {ts_value_tensor(x), ts_value_tensor(there), ts_value_int(w->opts.reduction),
                        ts_value_int(w->opts.ignore_index ? *w->opts.ignore_index : -100),
@@ -119,8 +119,8 @@ static void judge(const wide *w, ts_device device)
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
 static const int64_t third = 3;
 
-/** Rows in registers; in shared memory of one block, of clusters of 2, 4 and 8;
- * and not aligned, which goes in two passes. */
+/** Rows that fit registers, the shared memory of one block, or that of clusters of 2, 4 and 8; and
+ *  unaligned rows, which take two passes. */
 TS_TEST(loss_and_gradient_of_wide_rows_are_those_of_the_CPU, .loop = 6)
 {
     GPU(device);
@@ -136,7 +136,7 @@ TS_TEST(loss_and_gradient_of_wide_rows_are_those_of_the_CPU, .loop = 6)
     }
 }
 
-/** More rows than blocks stay at once, so that each block works on several. */
+/** More rows than resident blocks, so that each block works on several rows. */
 TS_TEST(many_wide_rows_share_the_blocks, .loop = 3)
 {
     GPU(device);

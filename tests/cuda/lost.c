@@ -1,4 +1,4 @@
-/** @file lost.c  A kernel that faults: the device is lost, the program is not. */
+/** @file lost.c  After a kernel that faults, the device is lost, and calls on it are errors. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/driver.h"
 
@@ -11,7 +11,7 @@ static const char wild[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
                            "    mov.u64 %at, 64;\n    mov.u32 %x, 1;\n"
                            "    st.global.u32 [%at], %x;\n    ret;\n}\n";
 
-/** That a call failed because of the fault, and says so. */
+/** Asserts that a call failed with TS_ERR_DEVICE and a message that names the fault. */
 static void says_lost(ts_status status, const char *call)
 {
     ck_assert_msg(status == TS_ERR_DEVICE && ts_error_code() == TS_ERR_DEVICE, "%s: %s", call,
@@ -38,7 +38,7 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     ts_tensor *there = ts_to_device(here, device),
               *pinned = ts_empty_pinned(TS_SIZES(3), TS_F32, device);
     OK(ts_sigmoid(there));
-    OK(ts_synchronize(device)); /* so that the error does not name it */
+    OK(ts_synchronize(device)); /* so that the error does not name sigmoid */
     ts_tensor *sum = ts_add(there, there), *product = ts_mul(there, there);
     launch_ptx(wild, "wild", stream, NULL);
 
@@ -73,7 +73,7 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     ck_assert_double_eq(value, 14);
 }
 
-/** Status of a child that uses its parent's device: 0 if all checks hold. */
+/** Uses the parent's device in a forked child. Returns 0, or the number of a failed check. */
 static int try_in_child(ts_device device, ts_tensor *there, ts_tensor *here)
 {
     double value = 0;
@@ -84,7 +84,7 @@ static int try_in_child(ts_device device, ts_tensor *there, ts_tensor *here)
     if (ts_synchronize(device) != TS_ERR_DEVICE)
         return 2;
     ts_error_clear();
-    ts_release(there); /* without output */
+    ts_release(there); /* must set no error */
     if (ts_error_code() != TS_OK)
         return 3;
     return ts_item(ts_sum(here), &value) == TS_OK && value == 6 ? 0 : 4;
@@ -105,6 +105,6 @@ TS_TEST(a_forked_child_is_told_that_its_parents_device_is_not_its_own)
         _exit(try_in_child(device, there, here));
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the child ended with %x", status);
-    ck_assert(all_are(ts_add(there, there), 4)); /* the parent goes on */
+    ck_assert(all_are(ts_add(there, there), 4)); /* the parent can still use it */
     ts_release(there);
 }

@@ -1,5 +1,5 @@
-/** @file memory.c  The device's allocator: reuse along a stream, memory
- * that other streams use, a full device. */
+/** @file memory.c  The device's allocator: reuse of blocks on a stream, blocks that other streams
+ * use, and a full device. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -83,15 +83,15 @@ TS_TEST(blocks_never_overlap_and_none_is_lost_under_random_use, .timeout = 120)
     ck_assert_int_eq(memory_of(device).in_use, before);
 }
 
-/** Some milliseconds of work on the current stream. */
+/** Queues products of (2048, 2048) matrices, some milliseconds of work, on the current stream. */
 static void keep_busy(ts_tensor *a, int products)
 {
     for (int i = 0; i < products; i++)
         ts_drop(ts_mm(a, a));
 }
 
-/* The reader's stream is far behind: without the record the writer would
- * have the block back at once. */
+/* The reader's stream lags behind. Without ts_record_stream() the allocator would reuse the block
+ * for the next write at once. */
 TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout = 120)
 {
     GPU(device);
@@ -124,8 +124,8 @@ TS_TEST(memory_that_another_stream_still_reads_is_not_handed_out_again, .timeout
     ts_stream_free(device, reader);
 }
 
-/* Each block is made on one stream and read on another, at random,
- * and released while both may be far behind. */
+/* Each block is written on one random stream and read on another, and released while both may lag
+ * behind. */
 TS_TEST(values_survive_random_use_of_blocks_on_several_streams, .timeout = 120)
 {
     GPU(device);
@@ -207,7 +207,7 @@ TS_TEST(streams_that_come_and_go_share_what_is_kept_and_many_at_a_time_have_memo
     ck_assert_uint_eq(memory_of(device).system_allocs, before);
 }
 
-/* An event behind a stream that is no more would be an error of CUDA's. */
+/* Recording an event on a destroyed stream would be a CUDA error. */
 TS_TEST(memory_that_was_used_on_a_stream_may_be_released_after_the_stream)
 {
     GPU(device);
@@ -228,7 +228,7 @@ TS_TEST(memory_that_was_used_on_a_stream_may_be_released_after_the_stream)
     ck_assert(all_are(y, 4) && all_are(next, 3));
 }
 
-/** Takes pieces until none fits; returns how many. */
+/** Allocates pieces of `bytes` until an allocation fails. Returns their number. */
 static int fill(ts_device device, int64_t bytes, ts_tensor **pieces, int most)
 {
     TS_SCOPE;
@@ -263,7 +263,7 @@ TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_10
         large[k] = ts_retain(ts_empty_on(TS_SIZES(2 * gib), TS_U8, device));
         ck_assert_msg(large[k], "turn %d: %s", i, ts_error_message());
     }
-    /* and for kernels: a small sum in the rest of a small piece */
+    /* releasing one piece is enough for a small computation */
     if (nsmall)
         ts_release(small[--nsmall]);
     else

@@ -1,5 +1,5 @@
-/** @file optim.c  Optimizers on a GPU: one pass that unscales, clips and steps against the calls
- * for each of these. */
+/** @file optim.c  Optimizers on a GPU: a fused step that unscales and clips, compared with separate
+ * calls. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -38,8 +38,8 @@ static void side_free(side *s)
     ts_grad_scaler_free(s->scaler);
 }
 
-/** Gradients of a step, multiplied by the scale: the last element of the last one is `odd` where
- * that is not 0. Returns that gradient as it was on the CPU. */
+/** Sets random gradients, multiplied by the loss scale. odd: last element of the last gradient,
+ *  unless it is 0. Returns the last gradient, on the CPU. */
 static ts_tensor *give(side *s, ts_device device, int step, float odd)
 {
     ts_tensor *g = NULL;
@@ -54,10 +54,9 @@ static ts_tensor *give(side *s, ts_device device, int step, float odd)
     return g;
 }
 
-/* Scales are powers of two, so that unscaling on the way is exact and without clipping all bits are
- * the same. Clipping in a separate pass rounds each gradient once more, and the norm of scaled
- * gradients rounds differently: some eps of a step. Bound: 8 eps of the largest parameter, which
- * are steps alone. */
+/* Scales are powers of two, so unscaling is exact, and without clipping all bits are equal. A
+ * separate pass of clipping rounds each gradient once more, and the norm of scaled gradients rounds
+ * differently. Bound: 8 eps of the largest parameter; parameters start at 0. */
 TS_TEST(a_fused_step_is_unscaling_clipping_and_a_step_and_leaves_gradients_alone, .loop = 9)
 {
     static const double limits[] = {0, 1, 1e6}; /* none, below and above the norm */

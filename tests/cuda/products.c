@@ -1,5 +1,5 @@
-/** @file products.c  Products on a GPU: data anywhere, operands that repeat,
- * gelu and sums in the epilogue. */
+/** @file products.c  Products on a GPU: alignment and layouts of operands, expanded operands, GELU
+ * and sums in epilogues, padded copies. */
 // SPDX-License-Identifier: MIT
 #include "tests/cuda/cuda.h"
 
@@ -13,7 +13,8 @@ static ts_tensor *drawn(ts_device device, ts_dtype dtype, const int64_t *sizes, 
     return ts_to_device(ts_to(ts_normal(sizes, ndim, 0, 1, TS_F32), dtype), device);
 }
 
-/** A contiguous tensor like t that begins `offset` elements behind a block of memory. */
+/** An uninitialised contiguous tensor of t's sizes, dtype and device that begins `offset` elements
+ *  after the start of its memory. */
 static ts_tensor *like_at(ts_tensor *t, int64_t offset)
 {
     ts_tensor *buffer =
@@ -116,8 +117,8 @@ static void same_as_on_the_cpu(ts_tensor *got, ts_tensor *expected)
     ck_assert(same);
 }
 
-/* Sizes about the tile of 64 x 64 and its steps of 16; all bits of the operands are set or not, so
- * sums wrap. */
+/* Sizes near the kernel's tile, 64 x 64 with a depth of 16. Operands use the whole range of their
+ * dtype, so sums wrap. */
 TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop = 3)
 {
     GPU(device);
@@ -133,7 +134,7 @@ TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop 
             ts_to(ts_randint(TS_SIZES(BATCH, n, k), INT64_MIN / 2, INT64_MAX / 2), integers[_i]);
         ts_tensor *bias = ts_select(ts_select(ts_bmm(b, ts_transpose(b, 1, 2)), 0, 0), 0, 0);
         ts_tensor *a1 = ts_select(a, 0, 1), *b1 = ts_select(b, 0, 1), *on[] = {a, b, bias};
-        for (int i = 0; i < 3; i++) { /* where no vector begins */
+        for (int i = 0; i < 3; i++) { /* unaligned copies on the device */
             ts_tensor *there = ts_to_device(on[i], device);
             on[i] = ts_copy_(like_at(there, 1), there);
         }
@@ -150,8 +151,8 @@ TS_TEST(products_of_integers_are_the_cpus_whatever_their_sizes_and_steps, .loop 
     }
 }
 
-/* Of halves the tanh form is part of the product: from the sum that is not yet rounded,
- * by an approximate tanh. */
+/* In bf16 and f16 the tanh form is the epilogue of the product, which applies an approximate tanh
+ * to the unrounded sum. */
 TS_TEST(linear_gelu_is_gelu_of_linear_within_the_rounding_of_its_dtype, .loop = 8)
 {
     GPU(device);
@@ -171,8 +172,8 @@ TS_TEST(linear_gelu_is_gelu_of_linear_within_the_rounding_of_its_dtype, .loop = 
 
 /* ------------------------------------------------------------------------- padded copies ---- */
 
-/** Integers from -3 to 3 as halves, whose products and sums are exact, as they lie within longer
- * rows of NaN if `framed`. */
+/** Random integers from -3 to 3 as bf16 or f16, whose products and sums are exact. framed: a view
+ *  of a larger tensor of NaN. */
 static ts_tensor *small_integers(ts_dtype dtype, int64_t batch, int64_t rows, int64_t columns,
                                  bool framed)
 {
@@ -184,7 +185,7 @@ static ts_tensor *small_integers(ts_dtype dtype, int64_t batch, int64_t rows, in
     return ts_copy_(ts_narrow(ts_narrow(frame, 1, 1, rows), 2, 8, columns), t);
 }
 
-/** A copy on a device that keeps sizes, strides and the elements in between. */
+/** A copy of t on a device. framed: with t's strides, and NaN between the elements. */
 static ts_tensor *strided_to(ts_tensor *t, bool framed, ts_device device)
 {
     if (!framed)
@@ -203,7 +204,7 @@ static int64_t up_to(int64_t most)
     return (int64_t)x;
 }
 
-/** Writes a product between NaN and checks that these stay. */
+/** Computes bmm(a, b) into memory between NaN, and checks that these are not overwritten. */
 static ts_tensor *product_between(ts_tensor *a, ts_tensor *b)
 {
     int64_t batch = ts_size(a, 0), m = ts_size(a, 1), n = ts_size(b, 2), numel = batch * m * n;
@@ -256,8 +257,7 @@ TS_TEST(padded_products_of_drawn_sizes_are_the_cpus, .loop = 4, .timeout = 120)
     }
 }
 
-/* Rows of the weight are whole vectors in one of the cases, so that only its last ones are
- * copied. */
+/* With k = 24 the weight's rows are multiples of 16 bytes, so only its last rows are copied. */
 TS_TEST(padded_products_of_many_columns_are_the_cpus, .loop = 2, .timeout = 120)
 {
     setenv("TS_CUDA_MATMUL", "padded", 1);
@@ -298,7 +298,7 @@ TS_TEST(the_log_says_which_products_are_padded)
     ck_assert_str_eq(matmul_line, "");
 }
 
-/* Beyond the first few thousand shapes each call makes a new plan. */
+/* After a few thousand shapes plans are not kept any more: each call makes its own. */
 TS_TEST(products_of_more_shapes_than_there_are_plans_kept_are_right, .timeout = 120)
 {
     GPU(device);

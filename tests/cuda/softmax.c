@@ -6,8 +6,8 @@
 
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16};
 
-/* Bound of the error: 32 eps of f32, for exponentials and sums of up to 262,144 terms; for bf16 and
- * f16 one more rounding, for f16 at least its smallest step. */
+/* Bound of the error: 32 eps of f32, for exponentials and sums of up to 262,144 terms, plus the
+ * rounding to bf16 or f16; for f16 at least its smallest step. */
 static void assert_near(ts_tensor *got_, ts_tensor *want_, ts_dtype dtype, bool log)
 {
     ts_tensor *here = ts_to(ts_to_device(got_, TS_DEVICE_CPU), TS_F64);
@@ -30,7 +30,7 @@ TS_TEST(softmax_of_wide_rows_is_that_of_the_CPU, .loop = 3)
     for (size_t k = 0; k < 2 * sizeof columns / sizeof *columns; k++) {
         TS_SCOPE;
         bool log = k & 1;
-        /* more rows than blocks that are resident, or few */
+        /* more rows than resident blocks; few if rows are long */
         int64_t n = columns[k / 2], rows = n < 30000 ? 150 : 20;
         ts_tensor *x = ts_to(ts_normal(TS_SIZES(rows, n), 0, 2, TS_F32), dtypes[_i]),
                   *there = ts_to_device(x, device);

@@ -5,7 +5,7 @@
 
 #include <time.h>
 
-/* A host that is set aside while it queues work is no fault of the device: the best of some tries
+/* The operating system may suspend the host while it queues work, so the best of several tries
  * counts. */
 enum { TRIES = 8 };
 
@@ -55,7 +55,7 @@ TS_TEST(events_measure_the_device_and_order_streams)
     OK(ts_event_record(device, end));
     OK(ts_stream_use(device, other));
     OK(ts_event_wait(device, end));
-    ts_tensor *c = ts_add(b, b); /* of the first stream's last result */
+    ts_tensor *c = ts_add(b, b); /* reads the last result of the first stream */
     OK(ts_stream_synchronize(device, other));
     OK(ts_event_elapsed(device, begin, end, &ms));
     ck_assert_msg(all_are(c, 8192), "read before it was written");
@@ -103,7 +103,7 @@ TS_TEST(a_stream_that_the_program_made_itself_is_ended_like_any_and_leaves_its_m
 {
     GPU(device);
     int (*create)(void **stream, unsigned flags) = driver_function("cuStreamCreate");
-    enum { NON_BLOCKING = 1, TURNS = 40 }; /* more than there are streams whose memory is kept */
+    enum { NON_BLOCKING = 1, TURNS = 40 }; /* memory is kept for fewer streams */
     uint64_t calls = 0;
     OK(ts_synchronize(device));
     for (int i = 0; i < TURNS; i++) {
@@ -174,7 +174,7 @@ TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_told_once_by_the_next_wait)
                   "%s", ts_error_message());
     ts_error_clear();
     OK(ts_synchronize(device));
-    ck_assert(all_are(full_on(device, 100, 5), 5)); /* the device goes on */
+    ck_assert(all_are(full_on(device, 100, 5), 5)); /* the device still works */
 }
 
 TS_TEST(an_integer_divided_by_0_is_told_by_the_next_wait, .loop = 2)

@@ -62,8 +62,8 @@ static double step(network *net, ts_device device)
     return value;
 }
 
-/* Products and sums in another order differ by some eps (1.2e-7) a step; Adam's quotients near zero
- * gradients make the most of it. Bound: 1e-3 of the loss, over 100 steps. */
+/* Products and sums in another order differ by some eps (1.2e-7) per step, which Adam amplifies
+ * where gradients are near 0. Bound: 1e-3 of the loss, over 100 steps. */
 TS_TEST(a_network_trains_along_the_curve_of_the_CPU)
 {
     GPU(device);
@@ -107,7 +107,7 @@ TS_TEST(ten_runs_end_with_the_same_bits)
     uint64_t first = 0;
     for (int run = 0; run < 10; run++) {
         TS_SCOPE;
-        /* so that blocks lie elsewhere each time */
+        /* gives the blocks other addresses in each run */
         ts_tensor *odd = full_on(device, 1000 * run + 17, 1);
         (void)odd;
         ts_manual_seed(5);

@@ -1,10 +1,9 @@
 /**
- * @file async.c  Streams, events and memory against a device that works later,
- * in threads of its own.
+ * @file async.c  Streams, events and memory on a mock device that works asynchronously.
  *
- * Each stream is a thread with a queue, and a gate that a test may close: then nothing
- * queued on the stream has been done yet, for certain. Freed memory is overwritten,
- * so that an early reuse shows.
+ * Each stream of the device is a thread with a queue and a gate. While a test keeps the gate
+ * closed, no queued task runs. Freed memory is overwritten, so that a read after a too early reuse
+ * shows.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
@@ -28,11 +27,11 @@ struct ts_stream {
     pthread_t thread;
     task *first, **last;
     bool busy, closed, stop;
-    uint64_t done; /* tasks */
+    uint64_t done; /* number of finished tasks */
 };
 
 struct ts_event {
-    uint64_t recorded, happened; /* tickets */
+    uint64_t recorded, happened; /* number of the last recorded, and of the last reached, record */
 };
 
 /* One lock for all queues: the mock is about order, not speed. */
@@ -111,7 +110,7 @@ static uint64_t done(ts_stream *stream)
 
 /* ---------------------------------------------------------------------------- memory ---- */
 
-/** In front of each block: the stream it was made for, and others that were recorded. */
+/** Header before each block: the stream that the block was allocated for, and recorded streams. */
 typedef struct block {
     ts_stream *streams[4];
     int nstreams, left;
@@ -462,7 +461,7 @@ TS_TEST(memory_is_not_reused_before_the_work_on_it_is_done, .threads = true, MOC
     }
     gate(NULL, false);
     ck_assert_double_eq(first(y), 9);
-    /* used on another stream than it was made for */
+    /* a block that is used on another stream than the one it was allocated for */
     ts_stream *s;
     OK(ts_stream_new(device, &s));
     ts_tensor *a = ts_retain(full_there(5));
@@ -495,7 +494,7 @@ TS_TEST(an_event_orders_streams_that_are_otherwise_free_of_each_other, .threads 
     OK(ts_event_record(device, e));
     OK(ts_stream_use(device, s));
     ck_assert_ptr_eq(ts_stream_current(device), s);
-    ts_tensor *y = ts_mul(b, b); /* nothing holds this stream */
+    ts_tensor *y = ts_mul(b, b); /* the gate of this stream is open */
     ck_assert_double_eq(first(y), 100);
     uint64_t before = done(s);
     OK(ts_event_wait(device, e));
@@ -526,8 +525,8 @@ TS_TEST(a_copy_from_pinned_memory_is_only_queued, MOCK)
         OK((ts_fill_)(host, ts_scalar_float(1)));
         gate(NULL, true);
         ts_tensor *slow = ts_to_device(plain, device), *fast = ts_to_device(host, device);
-        ((float *)ts_data_mut(plain))[0] = 7; /* has been read */
-        ((float *)ts_data_mut(host))[0] = 7;  /* has not */
+        ((float *)ts_data_mut(plain))[0] = 7; /* the copy has read it */
+        ((float *)ts_data_mut(host))[0] = 7;  /* the copy has not */
         gate(NULL, false);
         ck_assert_double_eq(value(ts_select(slow, 0, 0)), 1);
         ck_assert_double_eq(value(ts_select(fast, 0, 0)), 7);
@@ -537,7 +536,7 @@ TS_TEST(a_copy_from_pinned_memory_is_only_queued, MOCK)
     ck_assert_int_eq(pinned, 0);
 }
 
-/** Sample i: (3) f32 of i. */
+/** A dataset of seven samples; sample i is (3) f32, filled with i. */
 static int64_t seven(void *payload) { return (void)payload, 7; }
 static ts_status numbered(void *payload, int64_t index, ts_tensor **sample)
 {
@@ -555,7 +554,7 @@ static void run_loader(bool no_thread)
         TS_SCOPE;
         ts_tensor *doubled[4];
         gate(NULL, true);
-        for (int k = 0; k < 4; k++) { /* returns though nothing on the stream has been done */
+        for (int k = 0; k < 4; k++) { /* returns while the gate is closed */
             ts_batch b;
             OK(ts_loader_next(l, &b));
             ck_assert(b.index == k && b.y == TS_NONE);
@@ -590,7 +589,7 @@ TS_TEST(a_failure_of_earlier_work_is_reported_by_the_call_that_waits, MOCK)
     double v;
     ck_assert_int_eq(ts_item(ts_select(a, 0, 0), &v), TS_ERR_STATE);
     SAYS("failed earlier");
-    OK(ts_item(ts_select(a, 0, 0), &v)); /* and everything works on */
+    OK(ts_item(ts_select(a, 0, 0), &v)); /* later calls work */
 }
 
 TS_TEST(backends_are_told_of_the_deterministic_mode, MOCK)
@@ -602,7 +601,7 @@ TS_TEST(backends_are_told_of_the_deterministic_mode, MOCK)
     ck_assert(!deterministic);
 }
 
-/** A chain of products on a stream of the thread's own. */
+/** Computes a chain of products on streams[number]. */
 static bool multiply_on_stream(int number, void *streams)
 {
     TS_SCOPE;

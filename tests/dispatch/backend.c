@@ -23,7 +23,7 @@ static ts_device device_of(const ts_backend *b)
     return (ts_device){key, 0};
 }
 
-/** Values of a tensor anywhere against those of another. */
+/** Asserts that two tensors, on any devices, have the same dtype and values. */
 static void same_values(ts_tensor *a, ts_tensor *b)
 {
     OK(a);
@@ -47,7 +47,7 @@ TS_TEST(tensors_move_to_a_backend_and_back_with_their_values)
         OK(there);
         ck_assert_str_eq(ts_device_name(ts_device_of(there)), "first:0");
         same_values(there, x);
-        /* a view of the source, the backend's other device, another backend */
+        /* moves of a strided view: to the device, to its other device, to another backend */
         ts_tensor *turned = ts_transpose(ts_view(x, TS_SIZES(4, 6)), 0, 1);
         same_values(ts_to_device(turned, device), turned);
         ts_tensor *far = ts_to_device(ts_transpose(ts_view(there, TS_SIZES(4, 6)), 0, 1), other);
@@ -106,7 +106,7 @@ TS_TEST(the_peak_of_one_device_is_reset_to_what_it_has_in_use)
     ck_assert_int_eq(stats.peak, 11);
     OK(ts_device_memory_stats(device, &stats));
     ck_assert_int_eq(stats.peak, 99);
-    /* the CPU's is the host's */
+    /* the statistics of the CPU are those of host memory */
     ts_tensor *held = ts_zeros(TS_SIZES(100), TS_F32);
     ts_drop(ts_zeros(TS_SIZES(1 << 20), TS_F32));
     OK(held);
@@ -115,7 +115,7 @@ TS_TEST(the_peak_of_one_device_is_reset_to_what_it_has_in_use)
     ck_assert_int_gt(stats.in_use, 0);
     ck_assert_int_eq(stats.peak, stats.in_use);
     ck_assert_int_eq(ts_memory_get_stats().peak, stats.peak);
-    /* backends without the slot, and devices that are not there */
+    /* backends without memory_reset_peak(), and a device that does not exist */
     FAILS(TS_ERR_UNSUPPORTED, ts_device_memory_reset_peak(device_of(&second)));
     SAYS("device_memory_reset_peak: second:0 does not count anew");
     FAILS(TS_ERR_UNSUPPORTED, ts_device_memory_reset_peak(TS_DEVICE_META));
@@ -158,7 +158,7 @@ TS_TEST(a_copy_into_a_tensor_of_another_device_of_the_backend_moves_its_source_f
     ts_tensor *x = ts_arange(0, 4, 1, TS_F32), *y = ts_zeros(TS_SIZES(4, 6), TS_F64),
               *there = ts_to_device(y, device);
     ts_tensor *far = ts_to_device(x, other);
-    /* repeated, converted, between other elements */
+    /* a copy that broadcasts, converts, and writes into a strided view */
     OK(ts_copy_(ts_transpose(ts_slice(there, 1, 0, 6, 2), 0, 1), far));
     ck_assert_int_eq(copied_between, 1);
     OK(ts_copy_(ts_transpose(ts_slice(y, 1, 0, 6, 2), 0, 1), x));
@@ -192,7 +192,7 @@ TS_TEST(calls_without_a_kernel_make_a_round_trip_that_is_counted)
     OK(ts_mul_(ts_slice(ts_select(w, 0, 1), 0, 1, 4, 2), ts_slice(ts_select(w, 0, 2), 0, 0, 3, 2)));
     same_values(dw, w);
     ck_assert_uint_gt(ts_version(dw), version);
-    /* a destination given, an extra result, a composite, a written argument */
+    /* calls with a given destination, an extra result, a composite, a written argument */
     ts_tensor *out = ts_empty_on(TS_SIZES(3, 4), TS_F32, device);
     OK(ts_add_out(out, dw, dw));
     same_values(out, ts_add(w, w));
@@ -328,7 +328,7 @@ static ts_status install_half(void *state, ts_key key)
     OK(ts_register_fallback(layer, pass, NULL));
     OK(ts_key_prefer_fallback(key, true));
     ts_tensor *a = one();
-    OK(ts_add(a, a)); /* nothing is visible before the end */
+    OK(ts_add(a, a)); /* registrations are not visible before install returns */
     return ts_register_kernel("mm", key, refuse, "mm(Tensor self) -> Tensor", NULL);
 }
 
@@ -359,12 +359,12 @@ TS_TEST(a_backend_with_a_kernel_of_no_op_is_refused_whole)
     ck_assert_str_eq(before, after);
     free(before), free(after);
     ck_assert_int_eq(ts_key_by_name("EARLY"), TS_KEY_INVALID);
-    /* an op that an earlier failure left a kernel of is no op yet; a later one of the install is */
+    /* a kernel whose op does not exist is an error, unless the same install registers the op */
     unknown = "early.op";
     comes = true;
     OK(ts_register_backend(&b, NULL));
     ck_assert_int_ge(ts_op_by_name("early.op"), 0);
-    /* outside of a backend's load a kernel may come first */
+    /* outside of a backend's install, a kernel may be registered before its op */
     OK(ts_register_kernel("later.op", TS_KEY_CPU, refuse, NULL, NULL));
 }
 
@@ -416,7 +416,7 @@ TS_TEST(a_backend_that_fails_half_way_leaves_the_registry_as_it_was)
     ck_assert_int_eq(ts_op_by_name("half.op"), -1);
     ts_device device;
     FAILS(TS_ERR_VALUE, ts_device_from_name("halfway", &device));
-    FAILS(TS_ERR_REGISTRY, ts_unregister(lost)); /* a stale handle is detected, not followed */
+    FAILS(TS_ERR_REGISTRY, ts_unregister(lost)); /* a removed registration is detected */
     half.install = install_noop;
     OK(ts_register_backend(&half, NULL)); /* and the name is free */
     OK(ts_register_op("half.op(Tensor a) -> ()", NULL));
@@ -444,7 +444,7 @@ TS_TEST(out_of_memory_anywhere_in_a_registration_leaves_the_registry_as_it_was)
         ck_assert_str_eq(before, after);
         free(after);
     }
-    ck_assert_int_gt(tries, 100); /* a table per op at least */
+    ck_assert_int_gt(tries, 100); /* at least one allocation per op */
     free(before);
 }
 
@@ -471,7 +471,7 @@ TS_TEST(a_backend_for_another_abi_or_without_a_required_slot_is_refused_by_name)
     OK(ts_register_backend(&first, NULL));
     FAILS(TS_ERR_REGISTRY, ts_register_backend(&first, NULL));
     SAYS("already");
-    /* the key that is kept for CUDA goes to the backend of that name */
+    /* the reserved key TS_KEY_CUDA goes to the backend named CUDA */
     static ts_backend cuda;
     cuda = first;
     cuda.name = "CUDA";
@@ -486,7 +486,7 @@ TS_TEST(a_device_that_is_not_there_is_named)
     FAILS(TS_ERR_DEVICE, ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){200, 0}));
     SAYS("'device'");
     SAYS("200");
-    /* not the CPU's by & 15 */
+    /* 16 must not be taken for the CPU's key 0 by masking with 15 */
     FAILS(TS_ERR_DEVICE, ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){16, 0}));
     device.index = 2;
     FAILS(TS_ERR_DEVICE, ts_to_device(one(), device));

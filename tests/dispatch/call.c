@@ -4,7 +4,7 @@
 
 static ts_status leaf(ts_frame *f) { (void)f; note('c'); return TS_OK; }
 
-/** Hands a frame on whose arguments cannot be read: a scan of them would fault. */
+/** Redispatches a frame with an invalid args pointer: reading the arguments would crash. */
 static ts_status layer_hides_args(ts_frame *f)
 {
     const ts_value *args = f->args;
@@ -26,7 +26,7 @@ TS_TEST(redispatch_does_not_look_at_the_arguments)
     ck_assert_str_eq(ran, "c");
 }
 
-/** Forgets to redispatch and calls the op from the top. */
+/** Calls its own op through the public function instead of redispatching: an endless recursion. */
 static ts_status layer_recurses(ts_frame *f)
 {
     return ts_noop(f->args[0].t, f->args[1].t, ts_scalar_int(1));
@@ -46,7 +46,7 @@ TS_TEST(a_layer_that_forgets_to_redispatch_fails_fast)
     OK(call_noop(a, a));
 }
 
-/** A backend kernel that is written with another op. */
+/** A backend kernel that calls another op. */
 static ts_status twice(ts_frame *f)
 {
     TS_SCOPE;
@@ -213,7 +213,7 @@ TS_TEST(a_guard_inside_a_backend_that_redispatches_keeps_its_key_excluded)
     ck_assert_str_eq(ran, "c");
 }
 
-/** With any masks a kernel must never get an invalid tensor. */
+/** Whatever keys a mask excludes, TS_NONE and NULL never reach a kernel. */
 TS_TEST(masks_let_no_absent_tensor_through)
 {
     ts_tensor *a = one();
@@ -266,7 +266,7 @@ TS_TEST(a_boxed_call_checks_count_and_kinds)
     FAILS(TS_ERR_REGISTRY, ts_call_boxed(1 << 20, args, 2, &ret, 1));
 }
 
-/** Swaps in a doubled argument: changed arguments go through a new frame. */
+/** Redispatches with a doubled first argument, in a new frame. */
 static ts_status layer_doubles(ts_frame *f)
 {
     TS_SCOPE;
@@ -316,7 +316,7 @@ TS_TEST(a_destination_that_a_copy_fills_counts_one_write)
     ts_tensor *half = ts_zeros(TS_SIZES(3, 3), TS_BF16), *single = ts_zeros(TS_SIZES(3, 3), TS_F32),
               *strided = ts_transpose(ts_zeros(TS_SIZES(3, 3), TS_F32), 0, 1);
     ck_assert_uint_eq(writes(single, mm), 1);
-    ck_assert_uint_eq(writes(strided, mm), 1); /* by way of a contiguous stand-in */
+    ck_assert_uint_eq(writes(strided, mm), 1); /* through a contiguous temporary */
     ck_assert_uint_eq(writes(half, softmax), 1); /* computed in f32, rounded into it */
     ck_assert_uint_eq(writes(ts_transpose(half, 0, 1), softmax), 1);
 }
@@ -342,7 +342,7 @@ TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 2)
     OK(ts_register_op("tests.two(Tensor x) -> (Tensor, Tensor)", NULL));
     OK(ts_register_kernel("tests.two", key, returns_nothing, NULL, NULL));
     ts_tensor *a = one();
-    if (_i) { /* a fill has its results before the kernel runs */
+    if (_i) { /* without a layer, neg's result exists before its kernel runs */
         FAILS(TS_ERR_INTERNAL, ts_neg(a));
         SAYS("neg: returned TS_OK without a result; the call passes FORGETS, CPU");
     }
@@ -362,13 +362,13 @@ TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 2)
     ts_tensor *a = one();
     for (int stale = 0; stale < 2; stale++) {
         ts_error_clear();
-        if (stale) /* of a call that its caller went on from */
+        if (stale) /* an older record, of a failed call */
             ck_assert_ptr_null(ts_mm(a, a));
         ck_assert_ptr_null(ts_neg(a));
         ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
         SAYS(_i ? "neg: failed without saying why; the call passes SILENT, CPU"
                 : "neg: failed without saying why; the call passes CPU");
-        ck_assert_ptr_null(ts_exp(ts_neg(a))); /* NULL passes it on */
+        ck_assert_ptr_null(ts_exp(ts_neg(a))); /* NULL propagates the failure */
         SAYS("neg: failed without saying why");
     }
 }

@@ -1,12 +1,13 @@
-/** @file kernel.c  Operators registered at run time: rules, kernels, composites,
- * gradients, by public headers. */
+/** @file kernel.c  Operators registered at run time through the public headers: rules, kernels,
+ * composites, gradients. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
 
-/* y = a * b * s, broadcast; a pointwise op with a rule, written as a user would */
+/* The op y = a * b * s with broadcasting, written as a user would write it. */
 static ts_status scaled_rule(ts_frame *f) { return ts_rule_pointwise(f, 2, TS_DTYPE_NONE, true); }
 
-/** Walks a space element by element; run is handed one address an operand. */
+/** Calls run for each element of a space, with the element's address in each operand. lift: offset
+ *  of device addresses from host addresses. */
 static void each(const ts_space *s, uintptr_t lift, void (*run)(void **at, void *ctx), void *ctx)
 {
     for (int64_t i = 0; i < s->numel; i++) {
@@ -30,7 +31,7 @@ static void scaled_f32(void **at, void *ctx)
 }
 
 static ts_space seen;      /* the last space that the kernel saw */
-/* of its last operand, where that is in host memory: the frame's, so read at once */
+/* value of the last operand if it is in host memory; the frame owns that memory */
 static double seen_number;
 static ts_status scaled_kernel(ts_frame *f)
 {
@@ -135,14 +136,14 @@ TS_TEST(a_gradient_through_an_op_without_a_rule_is_an_error_that_names_the_op)
     ts_tensor *a = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true),
               *y = call_scaled(a, a, 1);
     OK(y);
-    ck_assert(ts_requires_grad(y)); /* loud in backward, not silently constant */
+    ck_assert(ts_requires_grad(y)); /* backward is an error, not a constant */
     FAILS(TS_ERR_AUTOGRAD, ts_backward(ts_sum(y)));
     SAYS("test.scaled");
     ck_assert(ts_grad(a) == TS_NONE);
     OK(ts_register_vjp(
         "test.scaled", scaled_vjp,
         &(ts_vjp_opts){.size = sizeof(ts_vjp_opts), .saves = TS_SAVE_ARG(0) | TS_SAVE_ARG(1)}));
-    OK(ts_backward(ts_sum(call_scaled(a, a, 1)))); /* calls recorded from now on use it */
+    OK(ts_backward(ts_sum(call_scaled(a, a, 1)))); /* new calls use the gradient function */
     ck_assert_double_eq(value(ts_select(ts_grad(a), 0, 0)), 2);
 }
 
@@ -182,7 +183,7 @@ TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
     ret = ts_value_none();
     OK(ts_call_boxed(op, &arg, 1, &ret, 1));
     FAILS(TS_ERR_NULL, ts_backward(ts_sum(ts_adopt(ret.t))));
-    /* an argument handed on is another handle of it */
+    /* a composite that returns its argument returns another handle of the same data */
     opts.composite = same;
     OK(ts_register_op_ex("test.same(Tensor x) -> Tensor", &opts, &op));
     ts_tensor *a = one();
@@ -192,7 +193,7 @@ TS_TEST(a_composite_is_differentiated_by_its_parts_unless_it_has_a_rule)
     ts_release(ret.t);
 }
 
-/* a result whose size is known only when the kernel has looked */
+/* The positive elements of x: the kernel determines the size of the result. */
 static bool fail_late;
 static ts_status positive(ts_frame *f)
 {
@@ -266,7 +267,7 @@ TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goe
     OK(y = call_scaled(ts_view(a, TS_SIZES(2, 3)), ts_to_device(ts_arange(1, 4, 1, TS_F32), device),
                        2));
     ck_assert_double_eq(value(ts_select(ts_view(y, TS_SIZES(6)), 0, 5)), 30);
-    /* a number of the CPU's beside it is in host memory */
+    /* a CPU tensor without dims stays in host memory beside an operand on the device */
     OK(y = call_scaled(a, (ts_full)(NULL, 0, ts_scalar_float(4), TS_F32), 1));
     ck_assert(seen.operand[2].host);
     ck_assert_double_eq(value(ts_select(y, 0, 5)), 20);
@@ -277,7 +278,7 @@ TS_TEST(a_backends_kernel_runs_over_its_own_memory_and_what_it_does_not_take_goe
     OK(call_scaled(large, large, 1));
     OK(ts_backend_get_stats(key, &stats));
     ck_assert_uint_eq(stats.round_trips, before + 1);
-    /* which the CPU's does not take either */
+    /* the CPU kernel of the round trip does not take f64 either */
     FAILS(TS_ERR_DTYPE, call_scaled(ts_to(a, TS_F64), a, 1));
     SAYS("CPU");
 }
@@ -299,7 +300,7 @@ TS_TEST(a_backend_is_asked_about_its_own_kernels_alone)
     OK(ts_register_backend(&b, &key));
     TS_SCOPE;
     ts_tensor *there, *other, *y;
-    /* moves are the library's */
+    /* copies between devices need no kernel of the backend */
     OK(there = ts_to_device(ts_arange(0, 6, 1, TS_F32), (ts_device){key, 0}));
     OK(other = ts_to_device(there, (ts_device){key, 1}));
     OK(ts_to_device(ts_slice(other, 0, 0, TS_END, 2), TS_DEVICE_CPU));
@@ -321,7 +322,7 @@ TS_TEST(registrations_of_another_library_are_refused_by_their_size)
     FAILS(TS_ERR_NULL, ts_register_vjp(NULL, minus_one, NULL));
 }
 
-/* an op whose sizes depend on values has no plan, but a rule that checks */
+/* An op whose sizes depend on values: its rule only checks, and the kernel makes the result. */
 static int selected;
 static ts_status select_nothing(ts_frame *f)
 {
@@ -354,7 +355,7 @@ TS_TEST(a_backends_kernel_of_an_op_with_sizes_by_values_runs_behind_the_ops_own_
 
 /* ------------------------------------------------------------------ results that are given ---- */
 
-/** Copies f32 to f32, and dies of anything else, as a kernel does that reads no dtypes. */
+/** A kernel that copies f32 to f32 and relies on the dispatcher for the dtypes. */
 static ts_status copy_f32(ts_frame *f)
 {
     const ts_tensor *from = f->args[0].t, *to = f->rets[0].t;
@@ -413,7 +414,7 @@ TS_TEST(a_kernel_gets_no_result_of_a_dtype_that_it_did_not_declare, .loop = 2)
 
 /* ---------------------------------------------------------------- operands of other dtypes ---- */
 
-static ts_dtype met; /* of the second operand */
+static ts_dtype met; /* dtype of the second operand, as the kernel got it */
 
 static ts_status first_rule(ts_frame *f) { return ts_rule_pointwise(f, 2, TS_DTYPE_NONE, false); }
 

@@ -83,7 +83,7 @@ TS_TEST(autocast_runs_before_tracing_before_autograd)
     OK(ts_layer_enable(TS_KEY_AUTOCAST, true));
     OK(call_noop(a, w));
     ck_assert_str_eq(ran, "zyxc");
-    OK(call_noop(a, a)); /* nobody requires grad: the layer is not visited */
+    OK(call_noop(a, a)); /* no argument requires grad: AUTOGRAD is skipped */
     ck_assert_str_eq(ran, "zyc");
 }
 
@@ -136,7 +136,7 @@ TS_TEST(layers_on_for_all_are_on_in_threads_that_start_later)
     ck_assert_str_eq(ran, "");
 }
 
-/** Guards nested at random, left at random depths, against a stack of masks. */
+/** Nests mask guards with random keys to a random depth; each must restore the masks. */
 static void nest(int depth, unsigned *seed)
 {
     ts_mask_guard model = ts_mask_get();
@@ -202,7 +202,7 @@ TS_TEST(layers_that_are_present_but_not_chosen_cost_nothing)
         OK(ts_register_kernel("noop", key, layer_x, NULL, NULL));
     }
     ck_assert_int_eq(ts_instructions(run_noop, a), bare);
-    OK(ts_layer_enable(key, true)); /* it counts the chosen keys */
+    OK(ts_layer_enable(key, true)); /* ts_instructions() sees an enabled layer */
     ck_assert_int_gt(ts_instructions(run_noop, a), bare);
 }
 
@@ -214,7 +214,7 @@ TS_TEST(a_key_that_falls_through_costs_nothing)
     long bare = ts_instructions(run_noop, a);
     if (bare < 0)
         TS_SKIP("a process may not trace its child here");
-    /* on, but without a kernel for the op: cleared by the op's mask */
+    /* enabled layers without a kernel for the op, which the op's mask removes */
     for (int i = 0; i < 4; i++) {
         char name[16];
         snprintf(name, sizeof name, "L%d", i);

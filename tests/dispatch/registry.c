@@ -13,7 +13,7 @@ static ts_status k1(ts_frame *f) { (void)f; note('1'); return TS_OK; }
 static ts_status k2(ts_frame *f) { (void)f; note('2'); return TS_OK; }
 static ts_status pass(ts_frame *f) { note('p'); return ts_redispatch(f); }
 
-/** A layer of the test's own: the library's have their kernels. */
+/** Registers a layer without kernels, unlike the library's layers. */
 static ts_key own_layer(void)
 {
     ts_key key = TS_KEY_INVALID;
@@ -172,7 +172,7 @@ TS_TEST(each_override_is_reported_with_the_right_sites)
     ck_assert_int_eq(nlines, 2);
     ck_assert_ptr_nonnull(strstr(lines[0], "test.one"));
     ck_assert_ptr_nonnull(strstr(lines[1], "test.two"));
-    /* the same new site, different replaced ones */
+    /* both lines name the same new site and different replaced sites */
     ck_assert_str_ne(strstr(lines[0], "replaces"), strstr(lines[1], "replaces"));
     char *a = strstr(lines[0], " at "), *b = strstr(lines[1], " at ");
     ck_assert_int_eq(strncmp(a, b, (size_t)(strstr(a, " replaces") - a)), 0);
@@ -307,7 +307,7 @@ TS_TEST(out_of_memory_while_registering_changes_nothing)
         OK(ts_unregister(r));
         break;
     }
-    /* a fallback touches every table: all or nothing */
+    /* registering a fallback changes the table of every op, or none */
     char before[4096], after[4096];
     ts_key own = own_layer();
     dump("add", before, sizeof before);
@@ -342,7 +342,7 @@ TS_TEST(an_op_describes_itself)
     d.size = offsetof(ts_op_description, schema);
     d.schema = NULL;
     OK(ts_op_describe(op, &d));
-    ck_assert(!d.schema && d.name); /* a caller whose struct ends there */
+    ck_assert(!d.schema && d.name); /* a caller with an older, shorter struct */
     d.size = sizeof d + 8;
     FAILS(TS_ERR_VALUE, ts_op_describe(op, &d));
     d.size = sizeof d;

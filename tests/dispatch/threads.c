@@ -1,4 +1,4 @@
-/** @file threads.c  The registry, layers and first calls, by several threads at once. */
+/** @file threads.c  Several threads that register, switch layers and make first calls at once. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/common.h"
 #include "tests/threads.h"
@@ -10,7 +10,7 @@ enum { WRITERS = 3, CALLERS = 2, ROUNDS = 100, OPS = 8 };
 static ts_status nothing(ts_frame *f) { return f ? TS_OK : TS_ERR_NULL; }
 static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
 
-/** A thread's own ops, and kernels of an op that all of them change. */
+/** Registers and removes ops of this thread, and kernels of an op that all threads change. */
 static bool write_registry(int number)
 {
     bool good = true;
@@ -96,7 +96,7 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
     ts_key layer;
     OK(ts_register_layer("SWITCHED", "backends", &layer));
     OK(ts_register_kernel("noop", layer, visit, NULL, NULL));
-    /* threads begin and end meanwhile: they get the change, too */
+    /* threads that start while a layer is switched see the change, too */
     for (int round = 0; round < 20; round++)
         ck_assert_int_eq(ts_together(4, switch_or_call, &layer), 4);
     OK(ts_layer_enable_all(layer, true));
@@ -108,8 +108,7 @@ TS_TEST(a_layer_is_switched_for_all_while_they_call, .threads = true)
 
 /* -------------------------------------------------------------------------- first calls ---- */
 
-/** State that is initialised at its first use: the instruction set, tables of the product's
- *  library, the pool, records of threads. */
+/** Makes first calls, which initialise shared state: the instruction set, BLAS, the thread pool. */
 static bool call_first(int number, void *sums)
 {
     TS_SCOPE;

@@ -1,5 +1,5 @@
-/** @file threads_backend.c  Backends that come while other threads read
- * the registry and compute. */
+/** @file threads_backend.c  Backends are registered while other threads read the registry and
+ * compute. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
 #include "tests/threads.h"
@@ -34,7 +34,7 @@ static bool register_and_use(const ts_backend *b)
     return true;
 }
 
-/** Takes a key under one name after the other, and loses it each time. */
+/** Registers backends whose install fails, so that each gives its key back. */
 static bool fail_to_register(void)
 {
     static char names[BAD][24];

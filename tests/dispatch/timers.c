@@ -1,4 +1,4 @@
-/** @file timers.c  The timers account for every tick, in the right row. */
+/** @file timers.c  Timers: the time and the calls of each row, and sums over rows and threads. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/timers.h"
 #include "tests/dispatch/common.h"
@@ -39,8 +39,8 @@ TS_TEST(a_planted_spin_moves_only_its_layers_row)
     OK(ts_layer_enable(spins, true));
     OK(ts_layer_enable(passes, true));
     ts_tensor *w = ts_set_requires_grad(one(), true), *a = one();
-    /* a thread that is set aside between two stamps is no fault of theirs:
-     * the best of some tries counts */
+    /* the operating system may suspend the thread between two stamps, so one of several tries must
+     * succeed */
     bool right = false;
     char seen[512] = "";
     for (int tries = 0; tries < TRIES && !right; tries++) {
@@ -87,7 +87,7 @@ TS_TEST(rows_and_overhead_and_unattributed_time_sum_to_the_wall)
         OK(ts_timers_enable(false));
         ts_timer_totals t = ts_timers_totals();
         double sum = t.attributed_ns + t.overhead_ns + t.unattributed_ns;
-        ck_assert_double_le(sum - t.wall_ns, 1.0); /* exact, whatever the machine does */
+        ck_assert_double_le(sum - t.wall_ns, 1.0); /* exact under any load */
         ck_assert_double_le(t.wall_ns - sum, 1.0);
         right = t.wall_ns <= wall * 1.02 && t.wall_ns >= wall * 0.98 &&
                 t.unattributed_ns >= 0.95 * spun && t.unattributed_ns <= 1.05 * spun;
@@ -128,7 +128,8 @@ TS_TEST(calls_of_layers_are_counted_and_reported_without_a_rebuild)
     FAILS(TS_ERR_NULL, ts_timers_write(NULL, TS_TIMERS_CSV));
 }
 
-/** Rows, calls and milliseconds that a table shows; the heading and the wall time do not count. */
+/** Sums over the rows of a printed table, without heading and wall time. more: rows left out;
+ *  wall_calls, wall_ms: from the line of the wall time. */
 typedef struct shown {
     int rows, more;
     unsigned long long calls, wall_calls;
@@ -183,7 +184,7 @@ TS_TEST(the_top_rows_and_the_rest_are_everything)
     for (int i = 0; i < 3; i++) {
         shown s = (shown[]){all, top, none}[i];
         ck_assert_uint_eq(s.calls, s.wall_calls);
-        ck_assert_double_eq_tol(s.ms, s.wall_ms, 0.001 * (s.rows + 1)); /* three digits each */
+        ck_assert_double_eq_tol(s.ms, s.wall_ms, 0.001 * (s.rows + 1)); /* rows have 3 decimals */
     }
     FAILS(TS_ERR_VALUE, ts_timers_write_top(stdout, -1));
     SAYS("rows");
@@ -254,7 +255,7 @@ TS_TEST(however_many_threads_ended_their_rows_are_few)
     ck_assert_uint_eq(ts_timers_get("add", "CPU").calls, 0);
 }
 
-static atomic_int phase; /* of the thread: 1 called, 2 may go on, 3 called again */
+static atomic_int phase; /* 1: the thread has called; 2: it may continue; 3: it has called again */
 
 static void call_some(void)
 {
@@ -314,7 +315,7 @@ static void *work_until_told(void *arg)
     return arg;
 }
 
-/** Reads, resets and switches beside threads that call and end; a race detector sees it too. */
+/** Timers are read, reset and switched while threads call and end; TSan runs this case too. */
 TS_TEST(timers_are_switched_and_read_while_threads_call, .threads = true)
 {
 #if !TS_TIMERS

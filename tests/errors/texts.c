@@ -251,7 +251,7 @@ TS_TEST(reductions_say_what_is_wrong)
                        "cast with ts_to()");
 }
 
-/** Attention of (1, 2, 6, 4) with options; a gradient is asked for. */
+/** Runs attention over (1, 2, 6, 4) tensors with options, and a backward. Returns its status. */
 static ts_status attend(ts_attention_opts o)
 {
     ts_tensor *q = ts_set_requires_grad(ts_ones(TS_SIZES(1, 2, 6, 4), TS_F32), true);

@@ -1,5 +1,4 @@
-/** @file calls_core.c  Tensors, errors, gradients, the registry
- * and the timers run out of memory. */
+/** @file calls_core.c  Out-of-memory sweeps: tensors, errors, gradients, the registry, timers. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <unistd.h>
@@ -127,7 +126,7 @@ CALLS(gradients)
     fault_see(f, ts_grad(w));
     ts_zero_grad(w);
     NEW(ts_detach(y));
-    /* the graph is given up by a failed backward too: both are made again */
+    /* a failed backward frees the graph too, so each attempt builds it again */
     FAULTY(f, (ts_zero_grad(w), ts_backward(ts_sum(ts_mul(w, w)))));
     fault_see(f, ts_grad(w));
 }
@@ -140,7 +139,7 @@ static ts_status nothing(ts_frame *frame)
     return TS_OK;
 }
 
-/* They run inside the swept body. */
+/* Layers, which run inside the swept calls. */
 static ts_status go_on(ts_frame *frame)
 {
     FAULT_TEXT(ts_redispatch(frame));
@@ -168,7 +167,7 @@ CALLS_WITH(registry, FAULT_KEEPS, .loop = 0)
                        ts_value_none()};
     FAULTY(f, ts_call_boxed(op, args, 3, NULL, 0));
     FAULTY(f, ts_unregister(kernel));
-    /* before its op there is one */
+    /* a kernel that is registered before its op */
     snprintf(name, sizeof name, "fault.op%d", number);
     FAULTY(f, ts_register_kernel(name, TS_KEY_CPU, nothing, NULL, &kernel));
     FAULTY(f, ts_unregister(kernel));
@@ -178,7 +177,7 @@ CALLS_WITH(layers, FAULT_KEEPS, .loop = 0)
 {
     static ts_key layer;
     ts_registration *kernel = NULL;
-    if (!layer) { /* they end in fixed tables and need no memory */
+    if (!layer) { /* keys are in fixed tables, which need no memory */
         ts_key backend;
         QUIET(f, ts_register_layer("FAULTS", "AUTOGRAD", &layer));
         QUIET(f, ts_register_backend_key("FAULTY", &backend));
@@ -201,7 +200,7 @@ CALLS_WITH(layers, FAULT_KEEPS, .loop = 0)
     FAULTY(f, ts_unregister(kernel));
 }
 
-/* These make a new table for each op, one allocation like the other. */
+/* A fallback allocates a new table for each op. FAULT_SPARSE: these allocations are all alike. */
 CALLS_WITH(fallbacks, FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
 {
     static ts_key layer;
@@ -243,7 +242,7 @@ CALLS_WITH(calls_of_a_layer, FAULT_KEEPS, .loop = 0)
     ck_assert_int_eq(ts_unregister(kernel), TS_OK);
 }
 
-/* A pool that cannot start its threads works with fewer. */
+/* If a thread cannot be started, the pool runs with fewer threads. */
 CALLS_WITH(threads, FAULT_KEEPS, .loop = 0)
 {
     TS_SCOPE;

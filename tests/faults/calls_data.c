@@ -1,5 +1,5 @@
-/** @file calls_data.c  Datasets, readers of data sets, averages and weights in files run out of
- * memory. */
+/** @file calls_data.c  Out-of-memory sweeps: datasets and their readers, averages, files of
+ * weights. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 #include "tests/io/folder.h"
@@ -109,7 +109,7 @@ CALLS_WITH(archives, 0, IN_FOLDER)
     QUIET(f, ts_npz_close(z));
     write_file(in_folder("d.npz"), deflated, sizeof deflated);
     z = ts_npz_open(in_folder("d.npz"));
-    ts_tensor *t = ts_npz_load(z, "d"); /* opens zlib, whose failure would be another error */
+    ts_tensor *t = ts_npz_load(z, "d"); /* loads zlib; a failure of that is no TS_ERR_MEMORY */
     if (t)
         NEW(ts_npz_load(z, "d"));
     ts_npz_close(z);

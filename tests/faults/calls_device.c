@@ -1,4 +1,4 @@
-/** @file calls_device.c  Backends, streams, events and pinned memory run out of memory. */
+/** @file calls_device.c  Out-of-memory sweeps: backends, streams, events and pinned memory. */
 // SPDX-License-Identifier: MIT
 #include "tests/dispatch/offset.h"
 #include "tests/faults/calls.h"
@@ -128,7 +128,7 @@ static const ts_backend backend = {
 
 /* ------------------------------------------------------------------------------- sweeps ---- */
 
-/* A table for each op, one allocation like the other. */
+/* Registration allocates a table for each op. FAULT_SPARSE: these allocations are all alike. */
 CALLS_WITH(backends, FAULT_FRESH | FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
 {
     ts_device device = {0, 0};
@@ -138,7 +138,7 @@ CALLS_WITH(backends, FAULT_FRESH | FAULT_KEEPS | FAULT_SPARSE, .loop = 0)
     fault_see(f, ts_to_device(y, TS_DEVICE_CPU));
 }
 
-/** The same calls of a device with streams and of the CPU, which has none. */
+/** Sweeps calls on a device with streams, or on the CPU, which has none. */
 static void use_device(fault_try *f, ts_device device)
 {
     TS_SCOPE;
@@ -160,7 +160,7 @@ static void use_device(fault_try *f, ts_device device)
     FAULTY(f, ts_event_new(device, &end));
     FAULTY(f, ts_event_record(device, start));
     FAULTY(f, y = ts_neg(there));
-    FAULTY(f, sum = ts_add(y, y)); /* a round trip */
+    FAULTY(f, sum = ts_add(y, y)); /* no kernel: a round trip over the CPU */
     FAULTY(f, ts_record_stream(sum));
     FAULTY(f, ts_event_record(device, end));
     FAULTY(f, ts_event_wait(device, end));

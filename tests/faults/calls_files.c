@@ -1,4 +1,4 @@
-/** @file calls_files.c  Files and reports run out of memory. */
+/** @file calls_files.c  Out-of-memory sweeps: files and reports. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 #include "tests/io/run.h"

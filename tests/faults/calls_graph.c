@@ -1,5 +1,5 @@
-/** @file calls_graph.c  Nodes, their hooks, the anomaly mode and ops registered
- * with a gradient run out of memory. */
+/** @file calls_graph.c  Out-of-memory sweeps: graph nodes, hooks, anomaly mode, compiled functions,
+ * and ops registered with a gradient. */
 // SPDX-License-Identifier: MIT
 #include "tests/compile/tape.h"
 #include "tests/faults/calls.h"
@@ -57,7 +57,7 @@ CALLS(anomalies)
     fault_watch(f, w);
     QUIET(f, ts_anomaly_enable(true));
     QUIET(f, ts_anomaly_enabled());
-    /* a graph is given up by a failed backward too: it is made again */
+    /* a failed backward frees the graph too, so each attempt builds it again */
     FAULTY(f, (ts_zero_grad(w), ts_backward(ts_sum(ts_mul(w, w)))));
     ts_anomaly_enable(false);
     fault_see(f, ts_grad(w));
@@ -79,7 +79,7 @@ CALLS(compiled_functions)
     ts_compiled *c = NULL;
     WATCH(in[0], in[1]);
     FAULTY(f, c = ts_compile(chain, NULL, NULL));
-    for (int i = 0; i < 2 && c; i++) { /* the plan is made, and found */
+    for (int i = 0; i < 2 && c; i++) { /* the first call makes the plan */
         FAULTY(f, ts_compiled_call(c, in, 2, &out, 1));
         fault_see(f, out);
     }
@@ -92,7 +92,7 @@ CALLS(compiled_functions)
     ts_compiled_free(c);
 }
 
-/** Values of which two are computed again after the products. */
+/** A function whose values t and u are cheap and used again after the products. */
 static ts_status again(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)ctx, (void)n, (void)m;
@@ -102,7 +102,7 @@ static ts_status again(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
     return TS_STATUS_OF(out[0] = ts_add(ts_mul(ts_matmul(p, u), t), ts_matmul(t, u)));
 }
 
-/** Plans with values that are computed again, and with an arena. */
+/** Plans that recompute values, and their arena. */
 CALLS(recomputations)
 {
     TS_SCOPE;
@@ -122,7 +122,7 @@ typedef struct declared {
     ts_tensor *w, *kept;
 } declared;
 
-/** Calls with numbers from elsewhere, a gradient that stays, and an output. */
+/** A function with declared numbers, a gradient that is kept, and an output. */
 static ts_status declare(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -235,7 +235,7 @@ static ts_status install_flat(void *state, ts_key key)
     return ts_register_kernel_ex("neg", key, queue_flat, &opts, NULL);
 }
 
-/** Groups that run, and that the device refuses; call by call, and as a graph. */
+/** Groups that the device runs, and groups that it refuses; call by call, and as a graph. */
 CALLS(groups)
 {
     static ts_device here;

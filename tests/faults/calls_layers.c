@@ -1,9 +1,10 @@
-/** @file calls_layers.c  The layers that watch calls run out of memory,
- * at their first switch and at work. */
+/** @file calls_layers.c  Out-of-memory sweeps: layers that watch calls, when they are first
+ * switched on and in calls. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 
-/* The first switch puts the layer into the table of each op, one allocation like the other. */
+/* Switching the layer on for the first time allocates a table for each op. FAULT_SPARSE: these
+ * allocations are all alike. */
 #define WATCHING(name)                                                                             \
     CALLS_WITH(name, FAULT_FRESH | FAULT_KEEPS | FAULT_SPARSE, .loop = 0)                          \
     {                                                                                              \

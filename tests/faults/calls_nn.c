@@ -1,10 +1,10 @@
-/** @file calls_nn.c  Modules, initial values, optimizers and the loader run out of memory. */
+/** @file calls_nn.c  Out-of-memory sweeps: modules, initial values, optimizers and the loader. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 #include "tests/io/folder.h"
 
-/* A constructor from one state of the generator; forward of (2, 4) ones,
- * backward, and the parameters. */
+/* Sweeps a constructor, always from the same state of the generator, and forward and backward of
+ * `input`. Records the module's tensors and gradients. */
 #define MODULE(input, ...)                                          \
     do {                                                            \
         TS_SCOPE;                                                   \
@@ -78,7 +78,7 @@ CALLS(modules)
     MODULE(sequence, ts_multihead_new(4, 2, &heads));
     ts_module *m = NULL, *layer = NULL;
     FAULTY(f, m = ts_sequential_new());
-    /* a child that is not taken is freed, so the constructor is repeated with it */
+    /* a failed ts_sequential_add() frees the child, so each attempt constructs it again */
     FAULTY(f, (ts_manual_seed(7), ts_sequential_add(m, ts_linear_new(4, 4, true))));
     ck_assert_int_eq(ts_sequential_add(m, ts_dropout_new(0.5)), TS_OK);
     see_module(f, m, x);
@@ -176,7 +176,8 @@ CALLS(initial_values)
     INIT(ts_init_kaiming_normal(w, TS_FAN_OUT, 1));
 }
 
-/* A step with gradients of ones; a failed one has changed no parameter and no state. */
+/* Sweeps an optimizer and a step with gradients of ones. A failed step changes no parameter and no
+ * state. */
 static void sweep_optimizer(fault_try *f, ts_optimizer_kind kind)
 {
     TS_SCOPE;

@@ -1,4 +1,4 @@
-/** @file calls_ops.c  The public functions of the operators run out of memory. */
+/** @file calls_ops.c  Out-of-memory sweeps: the public functions of the operators. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 

@@ -1,4 +1,4 @@
-/** @file calls_profile.c  Profiles run out of memory. */
+/** @file calls_profile.c  Out-of-memory sweeps: profiles. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/calls.h"
 #include "tests/io/run.h"

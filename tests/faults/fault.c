@@ -1,4 +1,5 @@
-/** @file fault.c  The malloc that fails on demand, and the sweep over its calls. */
+/** @file fault.c  A malloc() that fails on demand, and a sweep that lets each allocation of a body
+ * fail once. */
 // SPDX-License-Identifier: MIT
 #include "tests/faults/fault.h"
 
@@ -81,7 +82,7 @@ void *__libc_realloc(void *block, size_t bytes);
 void *__libc_memalign(size_t align, size_t bytes);
 void __libc_free(void *block);
 
-static atomic_long live; /* blocks */
+static atomic_long live; /* number of allocated blocks */
 
 static void *counted(void *block)
 {
@@ -127,7 +128,8 @@ static long blocks(void) { return atomic_load(&live); }
 
 #endif
 
-/* Behind the library's own choice (101), before its first block: every block is one of malloc's. */
+/* Runs after the library chooses its allocator (priority 101) and before its first allocation. From
+ * then on every block comes from malloc(). */
 __attribute__((constructor(102))) static void every_block_from_malloc(void)
 {
     ts_alloc_system = true;
@@ -299,7 +301,7 @@ long fault_points(void) { return atomic_load(points); }
 typedef struct outcome {
     bool met, good;
     uint64_t digest;
-    long left; /* blocks more than before */
+    long left; /* number of blocks that were not freed */
 } outcome;
 
 static outcome attempt_here(const char *name, fault_body body, void *ctx, int at, bool forever)
@@ -338,13 +340,14 @@ static outcome attempt_apart(const char *name, fault_body body, void *ctx, int a
     return o;
 }
 
-/** Complains when an attempt that met a fault did not end as one without. */
+/** Reports an attempt with a fault whose results or remaining blocks differ from those without a
+ *  fault. Returns false if it did. */
 static bool as_without(const char *name, outcome o, outcome without, unsigned flags)
 {
     fault_try f = {.name = name, .good = o.good};
     if (f.good && o.digest != without.digest)
         fault_wrong(&f, "the call after the failed one gave other results");
-    /* a registration that was rolled back is kept like one that was removed: block and schema */
+    /* a registration that is rolled back keeps its block and schema, as a removed one does */
     if (f.good && (flags & FAULT_KEEPS ? o.left > without.left + 4 : o.left != 0))
         fault_wrong(&f, "%ld blocks were lost", o.left - without.left);
     return f.good;
@@ -357,7 +360,7 @@ long fault_sweep(const char *name, fault_body body, void *ctx, unsigned flags)
     outcome o, without;
     long done = 0;
     install();
-    attempt(name, body, ctx, 0, false); /* caches, buffers and names that stay */
+    attempt(name, body, ctx, 0, false); /* fills caches that stay */
     attempt(name, body, ctx, 0, false);
     without = attempt(name, body, ctx, 0, false);
     if (without.good && without.left && !(flags & FAULT_KEEPS)) {

@@ -1,7 +1,7 @@
 /**
  * @file ops.c
- * Every row of ops.def runs out of memory: the samples' calls
- * in all their forms, forward and backward.
+ * Out-of-memory sweeps of every row of ops.def: the samples' calls in all forms, forward and
+ * backward.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
@@ -12,11 +12,11 @@
 
 typedef enum form {
     FORM_NEW,
-    FORM_OUT,        /* a destination that the kernel can write to */
-    FORM_SHADOW,     /* one that needs a stand-in */
+    FORM_OUT,        /* a given destination that the kernel can write to */
+    FORM_SHADOW,     /* a given destination that needs a temporary */
     FORM_IN_PLACE,
-    FORM_GRAD,       /* recorded, then backward */
-    FORM_DOUBLE,     /* backward with create_graph, then backward of that */
+    FORM_GRAD,       /* a recorded call, then backward */
+    FORM_DOUBLE,     /* a backward with create_graph, then a backward of its gradients */
     FORM_GRAD_IN_PLACE,
     FORM_COUNT
 } form;
@@ -46,7 +46,8 @@ static ts_status backward(const op_call *o, const ts_value *rets, ts_tensor *con
     return TS_OK;
 }
 
-/** Gradients as a function of the gradient given, and theirs in turn. */
+/** Gradients of the call with create_graph, then a backward from the first of them that requires
+ *  grad. */
 static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets,
                        ts_tensor *const *seeds, ts_tensor **out)
 {
@@ -62,7 +63,7 @@ static ts_status twice(const op_call *o, const ts_made *m, const ts_value *rets,
         TS_TRY(ts_grad_of(rets[i].t, seeds[i], inputs, n, out, &opts));
         for (int k = 0; k < n; k++)
             if (out[k] != TS_NONE && ts_requires_grad(out[k])) {
-                /* not create_graph again: .grad would hold a graph that holds its leaf */
+                /* without create_graph: .grad would reference a graph that references its leaf */
                 opts = (ts_backward_opts){.size = sizeof opts, .retain_graph = true};
                 TS_TRY(ts_backward_ex(out[k], ts_ones_like(out[k]), &opts));
                 return TS_OK;
@@ -166,7 +167,7 @@ static void call_op(fault_try *f, void *ctx)
     made_free(&m);
 }
 
-/** True when the call works without a fault: forms that an op refuses are none of this test. */
+/** True if the call succeeds without a fault; forms that an op refuses are not swept. */
 static bool works(const op_call *o)
 {
     TS_SCOPE;

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Each exported function is swept by the programs of this folder or stands in exempt.txt.
+"""Each exported function is swept by the programs of this folder or listed in exempt.txt.
 
 Usage: test_coverage.py LIBRARY EXEMPT HEADER PROGRAM...
-Functions that HEADER declares are made from the rows of the table of operators, by whose samples
-ops.c sweeps every row.
-The programs carry the texts of the expressions that they sweep in a section, ts_faults.
+HEADER declares the functions generated from ops.def; ops.c sweeps these by their rows. The section
+ts_faults of a program contains the texts of the expressions that it sweeps.
 """
 import os
 import re
@@ -35,7 +34,7 @@ def exported():
 
 
 def swept():
-    """The first call of each text; calls inside it are arguments."""
+    """Names of the functions that are called first in a swept text; inner calls are arguments."""
     names = set()
     for program in PROGRAMS:
         for line in output("readelf", "-p", "ts_faults", program).splitlines():

@@ -1,4 +1,5 @@
-/** @file manifest.c  Fuzzes manifests: as they come, and as the caller's object of a good one. */
+/** @file manifest.c  Fuzzes manifests: the input as a manifest, and as the JSON object of the
+ * caller in a valid manifest. */
 // SPDX-License-Identifier: MIT
 #include <string.h>
 

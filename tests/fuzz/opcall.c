@@ -65,7 +65,7 @@ static ts_tensor *tensor(input *in, ts_tensor *const *made, int nmade)
     return t;
 }
 
-/** Room for what arguments point at. */
+/** Memory of the lists and texts that arguments point to. */
 typedef struct room {
     ts_tensor *tensors[64];
     int ntensors;
@@ -79,7 +79,7 @@ static ts_value value(input *in, room *r, int i, uint16_t kinds)
                                         "a text that no op knows"};
     uint8_t choice = byte(in);
     int tag = choice % 10;
-    /* mostly a kind that the schema allows */
+    /* usually changes the tag to one that the schema allows */
     for (int k = 0; choice < 240 && k < 10 && !(kinds >> tag & 1); k++)
         tag = (tag + 1) % 10;
     switch (tag) {
@@ -147,8 +147,8 @@ static void check_result(ts_tensor *t)
 }
 
 /**
- * The operator that the first line names, so that a seed stays the call that it was written for.
- * Other lines choose one by their hash: a fuzzer that changes a name reaches another operator.
+ * The operator that the first line names, so that a seed does not depend on the numbers of ops. If
+ * the line is no name, its hash selects the operator.
  */
 static int operator_of(input *in)
 {
@@ -190,9 +190,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             ts_tensor *t =
                 mode & 16 && r.ntensors ? r.tensors[0] : tensor(&in, r.tensors, r.ntensors);
             rets[i] = ts_value_tensor(t);
-            given |= (t != NULL) << i; /* without one the call makes it */
+            given |= (t != NULL) << i; /* NULL: the call makes the result */
         }
-    ts_error_clear(); /* arguments that could not be made are NULL now, and the call says so */
+    ts_error_clear(); /* an argument that could not be made is NULL, an error of the call */
     ts_alloc_fault = too_large;
     ts_status status = ts_call_boxed(op, args, s->nargs, rets, s->nrets);
     if (status != TS_OK)

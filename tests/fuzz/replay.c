@@ -1,10 +1,9 @@
 /**
  * @file replay.c
- * Runs a harness over the files of a folder, each as it is, cut at every byte and with every bit
- * flipped; `FOLDER N FIRST` runs instead inputs FIRST to FIRST + N - 1 of an endless row
- * of random ones, half of them pieces of the folder's files put together anew. A crash names
- * the input's number. With a fuzzer this file is left out: `clang -fsanitize=fuzzer,address`
- * brings a main of its own.
+ * Runs a fuzz harness without a fuzzer. `FOLDER`: on each file of the folder, unchanged, cut at
+ * every byte, and with every bit flipped. `FOLDER N FIRST`: on the random inputs FIRST to
+ * FIRST + N - 1; half of them consist of pieces of the folder's files. A crash prints the number of
+ * the input. `clang -fsanitize=fuzzer,address` has its own main and does not need this file.
  */
 // SPDX-License-Identifier: MIT
 #include <dirent.h>
@@ -14,7 +13,7 @@
 
 #include "tests/fuzz/fuzz.h"
 
-/* Each input is a block of its own, so that a sanitizer sees reads beyond it. */
+/* Copies each input to its own block, so that a sanitizer detects reads beyond it. */
 static void one(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -79,7 +78,8 @@ static void random_input(long number)
     running = -1;
 }
 
-/** Writes the line of tests/harness.c: one test case, and its inputs. */
+/** Appends a line to TS_TEST_TALLY, as tests/harness.c does: one passed case with its number of
+ *  inputs. */
 static bool tally(const char *program, long inputs)
 {
     const char *path = getenv("TS_TEST_TALLY"), *slash = strrchr(program, '/');

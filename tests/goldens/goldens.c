@@ -29,7 +29,7 @@ static double real(const json_t *v)
     return json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
 }
 
-/** A tensor of the file; floating ones in the dtype of the run. */
+/** Makes a tensor of the file; a floating-point tensor gets dtype `run`. */
 static ts_tensor *tensor_of(const json_t *v, ts_dtype run)
 {
     ts_dtype dtype = dtype_of(json_string_value(json_object_get(v, "dtype")));
@@ -85,7 +85,8 @@ static double element(const char *bytes, ts_dtype dtype, int64_t i)
     }
 }
 
-/** Prints the first difference. */
+/** Compares sizes, dtype and elements of y with `want`, up to c eps sqrt(depth) max(|x|, scale),
+ *  with c, depth and scale of the test. Prints the first difference. */
 static bool same(const char *what, ts_tensor *y, const json_t *want, const json_t *test,
                  ts_dtype run)
 {
@@ -187,7 +188,7 @@ static void replay_file(const char *name)
 {
     json_t *file = load(name), *test;
     size_t index;
-    char unknown[2048] = " "; /* names told already */
+    char unknown[2048] = " "; /* names that were printed */
     json_array_foreach (json_object_get(file, "cases"), index, test) {
         if (!json_object_get(test, "args"))
             continue;
@@ -215,7 +216,7 @@ TS_TEST(torch_agrees_on_images) { replay_file("images.json"); }
 
 /* --------------------------------------------------------------------------- higher orders ---- */
 
-/** The loss of a case of higher.json from its leaves. */
+/** Loss of the case "network" of higher.json; p: its leaves. */
 static ts_tensor *network(const json_t *args, ts_tensor *const *p)
 {
     ts_tensor *x = tensor_of(json_object_get(args, "x"), TS_F64),
@@ -242,7 +243,8 @@ static ts_tensor *attention_options(const json_t *args, ts_tensor *const *p)
     return ts_sum(ts_mul(y, tensor_of(json_object_get(args, "g"), TS_F64)));
 }
 
-/** Three orders, each the gradients of sum(the order before · directions). */
+/** Compares gradients of order 1 to 3 of a case with PyTorch's. Order k + 1 is the gradient of the
+ *  sum of order k times fixed directions. n: number of leaves. */
 static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_tensor *const *p),
                    int n)
 {
@@ -285,7 +287,7 @@ static void higher(const char *name, ts_tensor *(*loss)(const json_t *args, ts_t
 TS_TEST(three_orders_of_a_network_are_those_of_torch) { higher("network", network, 6); }
 TS_TEST(three_orders_of_attention_are_those_of_torch) { higher("attention", attention, 3); }
 
-/** dtype of add(a, b) by shapes alone, so that every dtype takes part. */
+/** dtype of add(a, b), computed on META, so that every dtype is supported. */
 static ts_dtype sum_dtype(ts_value a, ts_value b)
 {
     ts_value args[] = {a, b}, ret = ts_value_none();

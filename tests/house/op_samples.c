@@ -51,7 +51,7 @@ static void write_value(const ts_value *v)
     }
 }
 
-/** The sizes of one call: of its tensors, and the plain arguments beside them. */
+/** Writes the sizes of a call's tensors and its other arguments. False if the call fails. */
 static bool write_call(ts_case c)
 {
     TS_SCOPE;

@@ -4,12 +4,13 @@
 
 Comments in the pages declare the kind of a block of code:
 
-    <!-- FILE, before TEXT --> add-an-op.md: goes in front of (`after`: behind) the line of FILE
-                                   that holds TEXT; the combined code compiles <!-- from FILE -->
-                                   stands in FILE, but for indentation; a line `...` leaves out some
-                                   <!-- program NAME=VALUE --> a whole program; it compiles without
-                                   warnings and ends with 0 in an environment with the variable,
-                                   which may be left out <!-- output --> output of the program above
+    <!-- FILE, before TEXT -->     code of add-an-op.md that goes before (`after`: after) the line
+                                   of FILE that contains TEXT; FILE with all such code compiles
+    <!-- from FILE -->             an excerpt of FILE, without its indentation; a line `...` stands
+                                   for omitted lines
+    <!-- program NAME=VALUE -->    a whole program: it compiles without warnings, and exits with 0
+                                   with this environment variable (NAME=VALUE may be missing)
+    <!-- output -->                the output of the program above
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
 when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a
@@ -39,10 +40,10 @@ BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S
 MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
                     r"```(?:c|text)\n(.*?)```", re.S)
 IN_PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
-# Variables that the Python of a page takes; a page with values is a program that runs.
+# Variables that the Python code of a page needs. If all have values, the code is run.
 PYTHON = {"docs/from-nanogpt.md": {"path": __file__, "steps": 1},
           "docs/save-and-load.md": {"model": None}}
-COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # headed by a file
+COLUMN = re.compile(r"\| `(examples/\S+)` \|\n\|.*\n((?:\|.*\n)*)")  # a column whose head is a file
 COPIED = ("autograd", "backends", "conformance", "core", "dispatch", "docs", "include", "layers",
           "ops", "tests/ops", "tools", "init.h")
 
@@ -62,7 +63,7 @@ def pages():
 
 
 def table(path):
-    """(line, cells) of the rows of tables that begin with code."""
+    """Yields (line number, cells) for each table row of a page whose first cell is code."""
     for number, line in enumerate(read(path).split("\n"), 1):
         if line.startswith("| `"):
             yield number, [cell.strip().replace("\\|", "|")
@@ -106,7 +107,7 @@ class AddAnOp(unittest.TestCase):
             words = shlex.split(command["command"])
             if source not in touched - seen or "-c" not in words:
                 continue
-            seen.add(source)  # one of those that are compiled for several instruction sets
+            seen.add(source)  # some are compiled for several instruction sets
             here = os.path.join(folder, "build")
             os.makedirs(here, exist_ok=True)
             words[words.index("-c") + 1] = os.path.join(folder, source)
@@ -115,7 +116,7 @@ class AddAnOp(unittest.TestCase):
             done = subprocess.run(words + ["-fsyntax-only", "-Werror"], cwd=here, check=False,
                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             self.assertEqual(done.returncode, 0, done.stdout)
-        # those of a GPU are compiled where the backend is built
+        # files of a GPU backend (not .c) are compiled only where that backend is built
         self.assertLessEqual({file for file in touched if file.endswith(".c")}, seen)
 
 
@@ -125,7 +126,7 @@ def spaceless(text):
 
 
 def addressless(text):
-    """Text without places in a program, which depend on its compiler."""
+    """Text without code offsets, which depend on the compiler."""
     return re.sub(r"\+0x[0-9a-f]+", "+0x", text)
 
 

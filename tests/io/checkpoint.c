@@ -1,4 +1,4 @@
-/** @file checkpoint.c  Checkpoints: retention, search, damage, hostile manifests, misuse. */
+/** @file checkpoint.c  Checkpoints: retention, search, damaged files, invalid manifests, misuse. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/file.h>
@@ -28,7 +28,7 @@ TS_TEST(a_checkpoint_comes_back_as_it_was_saved, IN_RUN)
     int64_t step;
     int life;
     ts_files.fsync = fsync;
-    ck_assert(!run_find(dir, &step, &life)); /* nothing yet, and no error */
+    ck_assert(!run_find(dir, &step, &life)); /* no checkpoint is no error */
     ck_ok(run_save(dir, 0, 1, 0));
     ck_assert(run_find(dir, &step, &life) && step == 0 && life == 1);
     ts_checkpoint *c = ts_checkpoint_open(file_of(0, ""));
@@ -107,7 +107,7 @@ TS_TEST(a_link_in_the_place_of_a_checkpoint_is_not_followed_when_it_goes, IN_RUN
 
 static const char *const files[] = {"model.safetensors", "state.safetensors", "manifest.json"};
 
-/* Saves 10 and 20, then find() must come back with 10 and say why. */
+/* After checkpoint 20 was damaged: find() returns checkpoint 10 and reports why. */
 static void check_falls_back(const char *what, const char *why)
 {
     ts_checkpoint *c;
@@ -134,7 +134,7 @@ TS_TEST(any_flipped_byte_of_any_file_falls_back, .loop = 3, IN_RUN)
     unsigned char *data = read_file(file_of(20, files[_i]), &bytes);
     for (size_t at = 0; at < bytes; at += bytes > 2000 ? 37 : 1) {
         if (_i == 2 && (data[at] == ' ' || data[at] == '\n'))
-            continue; /* white space of the manifest says nothing */
+            continue; /* white space in a manifest does not matter */
         data[at] ^= 0x20;
         write_file(file_of(20, files[_i]), data, bytes);
         data[at] ^= 0x20;
@@ -160,7 +160,7 @@ TS_TEST(missing_cut_and_longer_files_fall_back, .loop = 3, IN_RUN)
     unlink(file_of(20, files[_i]));
     check_falls_back("missing", "No such file");
     free(data);
-    /* saving goes on from there, and over it */
+    /* a new checkpoint 20 replaces the damaged one */
     ck_ok(run_save(dir, 20, 2, 0));
     int64_t step;
     int life;
@@ -194,7 +194,7 @@ TS_TEST(a_folder_under_another_step_is_passed_over, IN_RUN)
 
 /* ----------------------------------------------------------------------------- manifests ---- */
 
-/* Puts a manifest in the place of step 10's, with the hash that its text asks for. */
+/* Replaces the manifest of step 10 by one with these members and their correct hash. */
 static void plant(const char *body)
 {
     char hash[TS_HASH_TEXT], text[2048], compact[1024];
@@ -269,7 +269,7 @@ TS_TEST(hostile_manifests_are_refused_by_name, IN_RUN)
                       ts_error_message());
         ts_tally(1, 0, 0);
     }
-    plant(START "\"files\":{},\"user\":{\"x\":1}"); /* and the mould itself is good */
+    plant(START "\"files\":{},\"user\":{\"x\":1}"); /* the unchanged members are valid */
     ts_checkpoint *c = ts_checkpoint_open(file_of(10, ""));
     ck_ok(c);
     ck_assert_str_eq(ts_checkpoint_json(c), "{\"x\":1}");

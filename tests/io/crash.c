@@ -1,4 +1,5 @@
-/** @file crash.c  Saves with every call failing in turn, and killed between any two calls. */
+/** @file crash.c  Saves of which each system call fails once, and saves that are killed between any
+ * two calls. */
 // SPDX-License-Identifier: MIT
 #include <sys/wait.h>
 
@@ -6,7 +7,8 @@
 #include "tests/io/faults.h"
 #include "tests/io/scenario.h"
 
-/* After a save that ended with a status, or was killed. */
+/* After a save that returned or was killed: the old or the new checkpoint loads. must_be_new: the
+ * new one. */
 static void check_saved(const scenario *s, bool must_be_new)
 {
     static char place[sizeof fault.trace + 40];
@@ -24,7 +26,7 @@ static void sweep(const scenario *s, fault_kind kind, int error)
         ts_status status = run_save(dir, s->step, 2, 2);
         fault_lift();
         met = fault.met;
-        /* a save without a fault must succeed */
+        /* a save that met no fault succeeds */
         ck_assert_msg(met || status == TS_OK, "%s: %s", s->name, ts_error_message());
         ck_assert(status == TS_OK || ts_error_message()[0]);
         check_saved(s, status == TS_OK);
@@ -46,7 +48,7 @@ TS_TEST(each_call_failing_for_ever_leaves_old_or_new, .loop = SCENARIOS, IN_FOLD
 TS_TEST(a_disk_that_fills_up_leaves_old_or_new, .loop = SCENARIOS, IN_FOLDER)
 {
     int writes = 0;
-    for (int n = 1; writes < 2; n++) { /* twice past the last write */
+    for (int n = 1; writes < 2; n++) { /* ends after two saves without a fault */
         arrange(&scenarios[_i]);
         fault_plant(FAULT_PART, n, 0);
         ts_error_clear();
@@ -162,7 +164,7 @@ static bool memory_fault(size_t bytes)
     return ++memory_calls == memory_at;
 }
 
-/* The n-th allocation from the system fails, jansson's among them. */
+/* Each allocation from the system fails once, also those of jansson. */
 TS_TEST(running_out_of_memory_leaves_old_or_new, IN_FOLDER)
 {
     for (memory_at = 1, memory_calls = 1; memory_calls >= memory_at; memory_at++) {
@@ -189,7 +191,7 @@ TS_TEST(running_out_of_memory_while_finding_is_an_ordinary_error, IN_FOLDER)
         ts_alloc_fault = memory_fault;
         ts_status status = ts_checkpoint_find(dir, &c);
         ts_alloc_fault = NULL;
-        /* never an older one for lack of memory */
+        /* if memory runs out, find() is an error and does not return an older checkpoint */
         ck_assert_msg(status == TS_OK ? ts_checkpoint_step(c) == 20 : status == TS_ERR_MEMORY && !c,
                       "allocation %d: %s", memory_at, ts_error_message());
         ts_checkpoint_close(c);

@@ -1,4 +1,4 @@
-/** @file datasets.c  IDX, CIFAR, CSV, npz and PNG files, right ones and broken ones. */
+/** @file datasets.c  Reading valid and damaged IDX, CIFAR, CSV, npz and PNG files. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 
@@ -205,7 +205,7 @@ TS_TEST(deflated_members_are_inflated_and_checked, IN_FOLDER)
         TS_SKIP("no zlib");
     ck_values(t, TS_F32, (float[4]){0}, 16);
     ts_npz_close(z);
-    /* each byte of the archive changed: an error, or the same values (a date, a version) */
+    /* reading with one changed byte is an error, or gives the same values (a byte of the date) */
     int refused = 0;
     for (size_t i = 0; i < sizeof deflated; i++) {
         deflated[i] ^= 0x55;
@@ -268,7 +268,7 @@ TS_TEST(pictures_of_one_to_four_channels_round_trip, .loop = 4, IN_FOLDER)
         ck_ok(ts_png_save(in_folder("b.png"), ts_select(t, 0, 0)));
         ck_values(ts_png_load(in_folder("b.png"), NULL), TS_U8, ts_data(t), 35);
     }
-    /* as other channels */
+    /* converted to 1 to 4 channels */
     for (int channels = 1; channels <= 4; channels++) {
         u = ts_contiguous(ts_png_load(in_folder("a.png"),
                                       TS_OPTS(ts_png_opts, .channels = channels)));
@@ -313,7 +313,7 @@ TS_TEST(broken_pictures_are_errors, IN_FOLDER)
     memcpy(bytes, palette, sizeof bytes);
     for (size_t size = 0; size < sizeof bytes; size++) {
         ts_tensor *t = ts_png_load(make("p.png", bytes, size), NULL);
-        ck_assert(!t || size >= sizeof bytes - 16); /* the pixels are whole before the last chunk */
+        ck_assert(!t || size >= sizeof bytes - 16); /* the last chunk has no pixels */
         if (!t)
             ck_failed(TS_ERR_FORMAT, "libpng says: ");
     }

@@ -1,16 +1,16 @@
-/** @file hostile.c  Safetensors files that break one rule each, cut files, flipped bits. */
+/** @file hostile.c  Safetensors files that break one rule each, are cut, or have a flipped bit. */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 #include "tests/io/golden.h"
 
-/* A description without surprises, and a header of one of them. */
+/* A valid description of a tensor, and headers with one (ONE) or two (TWO) of them. */
 #define ENTRY(dtype, shape, offsets)                                                               \
     "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 #define ONE(dtype, shape, offsets) "{\"a\":" ENTRY(dtype, shape, offsets) "}"
 #define TWO(first, second)                                                                         \
     "{\"a\":" ENTRY("F32", "[2]", first) ",\"b\":" ENTRY("F32", "[2]", second) "}"
 
-/* Each breaks one rule. data is the number of bytes behind the header. */
+/* Headers that break one rule each. data: number of bytes after the header. */
 static const struct hostile {
     const char *rule, *header;
     int data;
@@ -157,7 +157,7 @@ static const struct hostile {
     {"a size with a zero in front", ONE("U8", "[00]", "[0,0]"), 0, TS_ERR_FORMAT, "expected JSON"},
 };
 
-/* A file with that header length, header and zeros behind it. */
+/* Writes a file: the header length, the header, and `data` zero bytes. Returns its path. */
 static const char *make(uint64_t length, const char *header, size_t header_bytes, size_t data)
 {
     unsigned char *bytes = calloc(1, 8 + header_bytes + data);
@@ -215,7 +215,7 @@ TS_TEST(header_lengths_are_checked_against_file_and_cap, IN_FOLDER)
 
 TS_TEST(a_header_that_would_need_much_memory_is_refused_early, IN_FOLDER)
 {
-    /* two million elements in one description: jansson alone would take thirty times the header */
+    /* a shape of two million elements, for which jansson would allocate thirty times the header */
     size_t bytes = 4 << 20;
     char *header = malloc(bytes);
     ck_assert_ptr_nonnull(header);

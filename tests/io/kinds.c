@@ -1,4 +1,5 @@
-/** @file kinds.c  Other kinds of files in place of a regular file, and file modes. */
+/** @file kinds.c  Functions that open files, called with folders, FIFOs, devices and links, and the
+ * modes of files that they write. */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
 #include <sys/socket.h>
@@ -17,7 +18,7 @@ static ts_status print_words(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/* Each public function that opens a file, with that file's path. */
+/* Calls of each public function that opens a file, with its path. */
 static ts_status save_npy(const char *path)
 {
     return ts_npy_save(path, ts_ones(TS_SIZES(2), TS_F32));
@@ -127,7 +128,7 @@ static mode_t mode_of(const char *path)
     return status.st_mode & 07777;
 }
 
-/* All modes that a file of one's own can have, with and without a umask that hides bits of it. */
+/* Modes of an existing file, under several umasks. */
 TS_TEST(a_file_keeps_its_mode_and_a_new_one_obeys_the_umask, .loop = WRITE, IN_FOLDER)
 {
     static const mode_t masks[] = {0, 022, 027, 077};
@@ -140,7 +141,7 @@ TS_TEST(a_file_keeps_its_mode_and_a_new_one_obeys_the_umask, .loop = WRITE, IN_F
             unlink(path);
             ck_ok(calls[_i].call(path));
             ck_assert_uint_eq(mode_of(path), 0666 & ~masks[m]);
-            mode |= 0600; /* who writes into a file must be able to open it */
+            mode |= 0600; /* the owner must be able to open the file */
             ck_assert_int_eq(chmod(path, mode), 0);
             ck_ok(calls[_i].call(path));
             ck_assert_msg(mode_of(path) == mode, "%s: mode %o became %o with umask %o",
@@ -148,7 +149,7 @@ TS_TEST(a_file_keeps_its_mode_and_a_new_one_obeys_the_umask, .loop = WRITE, IN_F
         }
 }
 
-/* Replacing takes the link's place; a log is written through it. */
+/* Functions that replace a file replace a link to it; logs are written to the link's target. */
 TS_TEST(links_are_replaced_and_logs_go_through_them, .loop = WRITE, IN_FOLDER)
 {
     TS_SCOPE;

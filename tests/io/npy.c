@@ -3,7 +3,7 @@
 #include "core/tensor.h"
 #include "tests/io/folder.h"
 
-/* A file of that version: header, newline, data. */
+/* Writes a .npy file of a format version: header, newline, data. Returns its path. */
 static const char *make(int version, const char *header, const void *data, size_t bytes)
 {
     unsigned char file[1024] = "\x93NUMPY";

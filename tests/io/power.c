@@ -2,10 +2,10 @@
  * @file power.c  The machine loses power: unflushed data is lost, torn or present, in any
  * combination.
  *
- * A save is recorded, call by call. For each prefix of the record the folder is made anew as it may
- * stand after the crash: a name (made, renamed, removed) is certain once its folder was flushed,
- * data once its file was; of the rest each may be there or not, whatever came later, and data may
- * end anywhere or be zeros. Old or new must load from it, whole.
+ * The test records the system calls of a save. For each prefix of the record it builds a folder as
+ * a crash may leave it. A name that was created, renamed or removed is certain after its folder was
+ * flushed; data is certain after its file was flushed. Any other change may be present or lost,
+ * independent of later ones, and data may be cut or zeros. The complete old or new state must load.
  */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
@@ -139,7 +139,7 @@ static uint64_t lot(uint64_t seed, int i)
     return z ^ (z >> 31);
 }
 
-/* The folder of step i's name was flushed before step `end`. */
+/* True if the folder that contains step i's path was flushed after step i and before step `end`. */
 static bool name_is_certain(int i, int end)
 {
     size_t length = (size_t)(strrchr(steps[i].path, '/') - steps[i].path);
@@ -150,7 +150,8 @@ static bool name_is_certain(int i, int end)
     return false;
 }
 
-/* The file that step i made, with as much of its data as fate leaves. */
+/* Writes the file that step i created, with flushed data and the part of other data that `data`
+ * selects. */
 static void make_file(int i, int end, fate data, uint64_t seed)
 {
     size_t size = 0, certain = 0;
@@ -171,7 +172,7 @@ static void make_file(int i, int end, fate data, uint64_t seed)
     size_t keep = data == FATE_LOST ? certain : size;
     if (data == FATE_LOT && size > certain) {
         keep = certain + lot(seed, i) % (size - certain + 1);
-        if (lot(seed, i + 1000) & 1) /* the length arrived, the data did not */
+        if (lot(seed, i + 1000) & 1) /* the file's length is new, its data is zeros */
             memset(bytes + certain, 0, size - certain);
     }
     FILE *file = fopen(steps[i].path, "wb");
@@ -208,7 +209,7 @@ static fate data_fate(int f) { return (fate)(f % 3); }
 
 /* ---------------------------------------------------------------------------- checkpoints ---- */
 
-/* The folder that the run lies in is older than the crash. */
+/* The folder of the run exists before the save. */
 static void arrange_in_folder(const scenario *s)
 {
     arrange(s);

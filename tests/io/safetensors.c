@@ -1,4 +1,4 @@
-/** @file safetensors.c  The format against its own library's bytes, round trips, misuse. */
+/** @file safetensors.c  Safetensors files: bytes of the reference library, round trips, misuse. */
 // SPDX-License-Identifier: MIT
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -156,7 +156,7 @@ TS_TEST(names_and_metadata_of_all_kinds_round_trip, IN_FOLDER)
     ts_safetensors_close(st);
 }
 
-/* t's (m, n) as (n, m) by strides. */
+/* The transpose (n, m) of t, (m, n), as a view. */
 static ts_tensor *turned(const ts_tensor *t)
 {
     int64_t sizes[] = {t->sizes[1], t->sizes[0]}, strides[] = {t->strides[1], t->strides[0]};
@@ -180,7 +180,7 @@ TS_TEST(strided_tensors_are_written_row_major, IN_FOLDER)
     static const float want[] = {0, 3, 1, 4, 2, 5};
     ck_assert_mem_eq(ts_data(u), want, sizeof want);
 
-    /* and into a tensor with strides of its own */
+    /* reading into a tensor that is not contiguous */
     ts_tensor *base = ts_zeros(TS_SIZES(2, 3), TS_F32);
     ck_ok(ts_safetensors_read_into(st, "t", turned(base)));
     ck_assert_mem_eq(ts_data(base), data, sizeof data);

@@ -36,7 +36,7 @@ TS_TEST(f64_and_integers_are_left_alone)
     gives("exp", ts_exp(meta(TS_F64, 2)), TS_F64);
     gives("sum", ts_sum(meta(TS_I32, 2)), TS_I64);
     FAILS(TS_ERR_DTYPE, ts_mm(meta(TS_F64, 2), meta(TS_F32, 2)));
-    SAYS("bf16"); /* the one was cast, the other not */
+    SAYS("bf16"); /* f32 was cast to bf16, f64 was not */
 }
 
 TS_TEST(a_dtype_that_the_caller_gives_is_the_callers)
@@ -61,7 +61,7 @@ TS_TEST(forms_with_a_destination_run_in_the_dtypes_they_are_given)
     ts_tensor *f = meta(TS_F32, 2), *out = meta(TS_F32, 2);
     gives("mm_out", ts_mm_out(out, f, f), TS_F32);
     gives("exp_", ts_exp_(meta(TS_BF16, 2)), TS_BF16);
-    FAILS(TS_ERR_DTYPE, ts_mm_out(meta(TS_BF16, 2), f, f)); /* as outside of a region */
+    FAILS(TS_ERR_DTYPE, ts_mm_out(meta(TS_BF16, 2), f, f)); /* no casts with a given result */
 }
 
 /* ----------------------------------------------------------------------------- regions ---- */
@@ -83,7 +83,7 @@ TS_TEST(regions_nest_and_an_inner_one_may_switch_casts_off)
                 TS_AUTOCAST_OFF(TS_DEVICE_META);
                 ck_assert_int_eq(ts_autocast_dtype(TS_DEVICE_META), TS_DTYPE_NONE);
                 ck_assert_int_eq(product(), TS_F32);
-                /* nobody visits the layer */
+                /* outside of regions, the AUTOCAST layer is off */
                 ck_assert_uint_eq(ts_mask_get().include, before.include);
             }
             ck_assert_int_eq(product(), TS_F16);
@@ -142,7 +142,7 @@ TS_TEST(wrong_dtypes_devices_and_orders_of_regions_are_errors)
     FAILS(TS_ERR_NULL, ts_autocast_enter(NULL, TS_DEVICE_CPU, TS_BF16));
     FAILS(TS_ERR_NULL, ts_autocast_enter_state(NULL, 0));
     FAILS(TS_ERR_VALUE, ts_autocast_enter_state(&a, 3));
-    FAILS(TS_ERR_STATE, ts_autocast_exit(&a)); /* none of these is open */
+    FAILS(TS_ERR_STATE, ts_autocast_exit(&a)); /* no such region is open */
     FAILS(TS_ERR_NULL, ts_autocast_exit(NULL));
     OK(ts_autocast_enter(&a, TS_DEVICE_META, TS_BF16));
     OK(ts_autocast_enter(&b, TS_DEVICE_META, TS_F16));
@@ -225,7 +225,7 @@ static ts_dtype inner_dtype;
 static ts_status kernel_with_a_region(ts_frame *f)
 {
     TS_SCOPE;
-    /* the layer is behind us */
+    /* calls of a kernel skip the AUTOCAST layer */
     ck_assert_int_eq(ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t)), TS_F32);
     TS_AUTOCAST(TS_DEVICE_META, TS_F16);
     inner_dtype = ts_dtype_of(ts_mm(f->args[0].t, f->args[0].t));
@@ -274,7 +274,7 @@ TS_TEST(ops_of_users_take_part_with_lists_and_absent_tensors)
     OK(ts_register_kernel("test.listed", TS_KEY_META, note_dtypes, NULL, NULL));
     TS_AUTOCAST(TS_DEVICE_META, TS_BF16);
     call_listed(op, TS_F32, TS_F32, TS_F16);
-    ck_assert(dtypes[0] == TS_F32 && dtypes[1] == TS_F32 && dtypes[2] == TS_F16); /* no row yet */
+    ck_assert(dtypes[0] == TS_F32 && dtypes[1] == TS_F32 && dtypes[2] == TS_F16); /* no policy */
     ts_registration *row;
     OK(ts_autocast_register("test.listed", TS_AUTOCAST_LOWER, &row));
     call_listed(op, TS_F32, TS_F32, TS_I64);

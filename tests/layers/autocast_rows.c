@@ -31,7 +31,7 @@ static bool has_suffix(const char *text, const char *end)
 TS_TEST(each_composite_has_a_row_so_that_its_parts_are_not_cast)
 {
     for (int op = 0; op < TS_OP_COUNT; op++) {
-        bool rule = has_suffix(rows[op].op, "_backward"); /* runs with the layer excluded */
+        bool rule = has_suffix(rows[op].op, "_backward"); /* runs without AUTOCAST */
         if (ts_ops[op].composite && op != TS_OP_noop && !rule)
             ck_assert_msg(rows[op].policy != NONE_ROW,
                           "%s is written with other ops: its row names a policy", rows[op].op);
@@ -40,13 +40,13 @@ TS_TEST(each_composite_has_a_row_so_that_its_parts_are_not_cast)
 
 /* ----------------------------------------------------------------- rows against samples ---- */
 
-/** Which tensors of a call are of the region's dtype instead of f32. */
+/** Dtypes of a call's tensors: all f32, all the region's dtype, or those with odd or even index. */
 typedef enum mix { ALL_F32, ALL_LOWER, ODD_LOWER, EVEN_LOWER, MIXES } mix;
 static const char *const mix_names[] = {"in a region, of f32", "in a region, of its dtype",
                                         "in a region, odd tensors of its dtype",
                                         "in a region, even tensors of its dtype"};
 
-static int casts_of[TS_OP_COUNT]; /* casts that the layer made, over all calls */
+static int casts_of[TS_OP_COUNT]; /* number of casts by the layer, per op */
 
 static void passed(void *ctx, const ts_case *c)
 {
@@ -60,7 +60,7 @@ static void failed(void *ctx, const ts_case *c, const char *text)
     printf("%s\n", text);
 }
 
-/** Tensor i of a call becomes one of another dtype. */
+/** Replaces tensor i of a call by its copy in another dtype. */
 static void cast(ts_made *m, int i, ts_dtype dtype)
 {
     ts_made_tensor *x = &m->tensors[i];
@@ -75,7 +75,7 @@ static void cast(ts_made *m, int i, ts_dtype dtype)
             m->lists[x->arg][k] = x->t;
 }
 
-/** Floating, and not f64. */
+/** True if autocast may cast t: a floating dtype other than f64. */
 static bool is_eligible(const ts_tensor *t)
 {
     return ts_dtype_is_float(ts_dtype_of(t)) && ts_dtype_of(t) != TS_F64;
@@ -87,7 +87,7 @@ static int cast_by_policy(ts_made *m, int policy, ts_dtype lower)
     ts_dtype to = policy == LOWER_ROW ? lower : policy == F32_ROW ? TS_F32 : TS_DTYPE_NONE;
     for (int i = 0; i < m->nargs && policy == F32_ROW; i++)
         if (m->args[i].tag == TS_TAG_DTYPE)
-            to = TS_DTYPE_NONE; /* the caller's own */
+            to = TS_DTYPE_NONE; /* the caller chose the dtype */
     for (int i = 0; i < m->ntensors && policy == WIDEST_ROW; i++) {
         ts_dtype own = ts_dtype_of(m->tensors[i].t);
         if (is_eligible(m->tensors[i].t))
@@ -105,7 +105,7 @@ static int cast_by_policy(ts_made *m, int policy, ts_dtype lower)
 static void compare(const ts_case *c, ts_dtype lower, mix mixed)
 {
     TS_SCOPE;
-    ts_made m[2]; /* cast by hand, and by the layer */
+    ts_made m[2]; /* [0]: cast by hand, [1]: cast by the layer */
     ts_value rets[2][TS_MAX_RETS];
     ts_tensor *out[2][TS_MAX_ARGS];
     ts_status status[2];

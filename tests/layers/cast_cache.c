@@ -1,11 +1,11 @@
-/** @file cast_cache.c  Casts of parameters: kept, made anew, given up; gradients through them. */
+/** @file cast_cache.c  The cache of autocast's casts of parameters: use, renewal, gradients. */
 // SPDX-License-Identifier: MIT
 #include "core/testing.h"
 #include "tests/blocks.h"
 #include "tests/dispatch/common.h"
 #include "tests/threads.h"
 
-/** A matrix of f32 that requires grad. META: no arithmetic, but the same calls. */
+/** A (4, 4) f32 leaf that requires grad. On META calls compute nothing, but casts are the same. */
 static ts_tensor *leaf(ts_device device)
 {
     ts_tensor *t = ts_empty_on(TS_SIZES(4, 4), TS_F32, device);
@@ -68,7 +68,7 @@ TS_TEST(a_cast_that_was_not_recorded_does_not_serve_where_gradients_flow)
     ck_assert(ts_requires_grad(ts_mm(w, w)));
     ck_assert_uint_eq(casts(), 2);
     TS_NO_GRAD;
-    ck_assert(!ts_requires_grad(ts_mm(w, w))); /* the recorded one serves both */
+    ck_assert(!ts_requires_grad(ts_mm(w, w))); /* uses the recorded cast */
     ck_assert_uint_eq(casts(), 2);
 }
 
@@ -143,7 +143,7 @@ static bool forward_backward(ts_tensor *x, ts_tensor *w)
     return ts_backward(loss) == TS_OK;
 }
 
-/** A region and its casts are the thread's; the parameter and its gradient are everybody's. */
+/** Each thread has its own region and casts; all threads share the parameter and its gradient. */
 static bool train_in_a_region(int number, void *w)
 {
     (void)number;
@@ -172,7 +172,7 @@ TS_TEST(gradients_flow_through_casts_and_rules_run_without_autocast)
     ck_assert(forward_backward(x, w));
     ck_assert_int_eq(ts_dtype_of(ts_grad(w)), TS_F32);
     ck_assert_int_eq(ts_dtype_of(ts_grad(x)), TS_F32);
-    /* x, w, and the logits back to f32; none from the rules */
+    /* casts of x, w, and of the logits to f32; backward casts nothing */
     ck_assert_uint_eq(casts() - before, 3);
 }
 
@@ -183,7 +183,7 @@ TS_TEST(several_backwards_inside_a_region_share_the_cast)
     for (int k = 0; k < 3; k++)
         ck_assert_msg(forward_backward(x, w), "%s", ts_error_message());
     ck_assert_int_eq(cached(), 2);
-    ck_assert_uint_eq(casts(), 2 + 3); /* the logits each time */
+    ck_assert_uint_eq(casts(), 2 + 3); /* x and w once, the logits 3 times */
 }
 
 TS_TEST(a_tensor_that_is_no_leaf_keeps_its_history_through_the_cast)
@@ -214,7 +214,8 @@ static ts_tensor *as_it_is(ts_tensor *t) { return t; }
 static ts_tensor *to_bf16(ts_tensor *t) { return ts_to(t, TS_BF16); }
 static ts_tensor *to_f32(ts_tensor *t) { return ts_to(t, TS_F32); }
 
-/** Linear layers, a norm and attention by parts; low and high cast where autocast would. */
+/** Loss of linear layers, a norm and attention by separate ops. low, high: casts to bf16 and to f32
+ *  at the places where autocast casts. */
 static double loss_of(const net *n, ts_tensor *x, ts_tensor *(*low)(ts_tensor *),
                       ts_tensor *(*high)(ts_tensor *))
 {
@@ -253,7 +254,7 @@ TS_TEST(a_region_computes_what_casts_by_hand_compute)
         ts_tensor *g = ts_grad(a.w[k]);
         ck_assert_int_eq(ts_dtype_of(g), TS_F32);
         ck_assert_mem_eq(ts_data(g), ts_data(by_hand[k]), (size_t)ts_numel(g) * sizeof(float));
-        /* errors of products of halves, some ten of them on the way to each gradient */
+        /* each gradient depends on about ten bf16 products, with errors of 2^-8 */
         double apart = value(ts_amax(ts_abs(ts_sub(g, full_grads[k])))),
                size = value(ts_amax(ts_abs(full_grads[k])));
         ck_assert_double_lt(apart, 16 * 0x1p-8 * size);

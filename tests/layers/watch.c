@@ -15,7 +15,7 @@ static int nlines;
 static void keep(void *payload, const ts_layer_report *report)
 {
     (void)payload;
-    ts_drop(ts_ones(TS_SIZES(1), TS_F32)); /* ops in here are not reported */
+    ts_drop(ts_ones(TS_SIZES(1), TS_F32)); /* ops in a log callback are not logged */
     if (nlines < 16) {
         snprintf(layers[nlines], sizeof layers[0], "%s", report->layer);
         snprintf(lines[nlines++], sizeof lines[0], "%s", report->text);
@@ -45,10 +45,10 @@ TS_TEST(the_nan_finder_names_the_first_op_its_arguments_and_its_caller)
     says(ts_error_message(), "log((4) f32) -> (4) f32: the first NaN or infinity, in result 0 [");
     ck_assert_int_eq(nlines, 1);
     ck_assert_str_eq(layers[0], "nan");
-    OK(ts_log(x)); /* later ones pass ... */
+    OK(ts_log(x)); /* the finder reports only the first NaN ... */
     ts_nan_finder_reset();
     ts_error_clear();
-    ck_assert_ptr_null(ts_log_(x)); /* ... until another is looked for; in place too */
+    ck_assert_ptr_null(ts_log_(x)); /* ... after a reset the next one; in place */
     says(ts_error_message(), "log((4) f32)");
     OK(ts_nan_finder(TS_THIS_THREAD, false));
     ts_nan_finder_reset();
@@ -65,12 +65,12 @@ TS_TEST(the_nan_finder_lets_pass_what_came_in_not_finite)
     OK(ts_nan_finder(TS_THIS_THREAD, true));
     OK(ts_mul(x, x));
     OK(ts_mul_(x, x));
-    OK(ts_masked_fill_scalar(ts_ones(TS_SIZES(2), TS_F32), mask, -INFINITY)); /* asked for */
+    OK(ts_masked_fill_scalar(ts_ones(TS_SIZES(2), TS_F32), mask, -INFINITY)); /* by request */
     OK(ts_empty(TS_SIZES(100), TS_F32));
     ck_assert_int_eq(nlines, 0);
     ts_tensor *w = ts_set_requires_grad(ts_zeros(TS_SIZES(2), TS_F32), true);
     ts_tensor *loss = ts_sum(ts_sqrt(w));
-    /* the slope of sqrt at 0, found in backward */
+    /* backward finds Inf, the gradient of sqrt at 0 */
     ck_assert_int_eq(ts_backward(loss), TS_ERR_VALUE);
     ck_assert_int_eq(nlines, 1);
     OK(ts_nan_finder(TS_THIS_THREAD, false));
@@ -99,7 +99,7 @@ TS_TEST(the_shape_logger_reports_each_op_for_one_thread_or_for_all)
     says(lines[1], "mm((2, 3) f32, (3, 2) f32) -> (2, 2) f32 [");
     pthread_create(&thread, NULL, add_in_thread, NULL);
     pthread_join(thread, NULL);
-    ck_assert_int_eq(nlines, 2); /* not this thread */
+    ck_assert_int_eq(nlines, 2); /* other threads are not logged */
     OK(ts_shape_logger(TS_ALL_THREADS, true));
     pthread_create(&thread, NULL, add_in_thread, NULL);
     pthread_join(thread, NULL);
@@ -123,7 +123,7 @@ TS_TEST(the_shape_logger_reports_each_op_for_one_thread_or_for_all)
     ts_layers_report_to(NULL, NULL, NULL);
 }
 
-/* another result on each run */
+/* A kernel whose results differ from run to run. */
 static float counter;
 static ts_status drift(ts_frame *f)
 {

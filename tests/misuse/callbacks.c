@@ -1,4 +1,4 @@
-/** @file callbacks.c  Callbacks that misbehave now and then, and backends made of them. */
+/** @file callbacks.c  Callbacks that randomly violate their contract, and backends with them. */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 
@@ -10,13 +10,13 @@ static void misbehave(void)
     if (!one_in(3))
         return;
     my->disturbed = true;
-    int own = my->nmade - my->nborrowed; /* others may be in use in another thread */
+    int own = my->nmade - my->nborrowed; /* borrowed ones may be used in other threads */
     ts_scope *scope;
     switch (below(8)) {
     case 0: case 1: nested_call(); break;
     case 2:
         if (!dead_allowed)
-            break; /* the end of an outer scope releases what the callback returns */
+            break; /* would make the callback's result a released tensor */
         my->unbalanced = true;
         scope = arena(sizeof *scope);
         if (scope)
@@ -52,7 +52,7 @@ static ts_status odd_status(ts_status right)
 {
     misbehave();
     switch (below(12)) {
-    case 0: return TS_ERR_VALUE; /* without a record, or with an older one */
+    case 0: return TS_ERR_VALUE; /* sets no error record */
     case 1: return ts_error_set(TS_ERR_STATE, "a callback failed: \x1b%s", pick_text());
     case 2: return one_in(4) ? (ts_status)77 : TS_ERR_IO;
     default: return right;
@@ -61,7 +61,7 @@ static ts_status odd_status(ts_status right)
 static ts_tensor *odd_tensor(ts_tensor *right)
 {
     misbehave();
-    my->disturbed |= !right; /* a failed call left a record, and another tensor may replace NULL */
+    my->disturbed |= !right; /* NULL: the call failed, and below a tensor may replace it */
     switch (below(14)) {
     case 0: return NULL;
     case 1: return TS_NONE;
@@ -257,7 +257,7 @@ static ts_status odd_rule(ts_vjp_call *call)
     return status;
 }
 
-/** NULL now and then. */
+/** Defines draw_NAME(), which draws a callback or, sometimes, NULL. */
 #define DRAW_CALLBACK(type, name, callback)                                                        \
     type draw_##name(const char *argument)                                                         \
     {                                                                                              \
@@ -321,7 +321,7 @@ static int odd_count(void *s) { return (void)s, one_in(6) ? (int)odd_number() : 
 
 const ts_backend *draw_backend(const char *argument)
 {
-    static ts_backend backends[8]; /* they live as long as the process */
+    static ts_backend backends[8]; /* static: never unregistered */
     static int n;
     say_name(argument);
     say("backend");

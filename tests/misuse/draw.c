@@ -1,6 +1,6 @@
 /**
  * @file draw.c
- * Draws tensors and plain arguments, wrong ones among them.
+ * Draws tensors and other arguments at random, valid and invalid ones.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -59,13 +59,13 @@ void begin_drawing(void)
     my->count_of_call = my->dims;
 }
 
-/** Whether a row has references of its own: a check of a dead handle needs memory that is kept. */
+/** True if the row holds references to its tensors, so that their handles stay valid. */
 static bool retains(void) { return my->held || !dead_allowed; }
 
 void give_up_tensors(void)
 {
     for (int i = my->nborrowed; i < my->nmade; i++) {
-        ts_set_grad(my->made[i].t, TS_NONE); /* two that are each other's gradients never end */
+        ts_set_grad(my->made[i].t, TS_NONE); /* breaks cycles of gradients */
         if (retains()) {
             ts_release(my->made[i].t);
             ts_release(my->made[i].base);
@@ -86,7 +86,7 @@ static ts_tensor *add_made(ts_tensor *t, ts_tensor *base)
     return t;
 }
 
-/** A tensor near the call's shape. */
+/** A new tensor whose sizes are usually those of the call, my->shape. */
 static ts_tensor *new_tensor(void)
 {
     int64_t sizes[TS_MAX_DIMS];
@@ -306,7 +306,7 @@ char *draw_string(const char *argument)
     say("text %.20s", text ? text : "NULL");
     return (char *)text;
 }
-/** Formats a text; never NULL. */
+/** A random text for check.h's functions; never NULL. */
 char *draw_letters(const char *argument)
 {
     (void)argument;
@@ -322,7 +322,7 @@ void draw_count(void)
                                                   : my->dims;
     my->null_list = my->some_list = false;
 }
-/** Comes after the lists: where all of them are NULL it may be any number. */
+/** A list's count, drawn after the lists. If all lists are NULL, it may be any number. */
 int64_t drawn_count(const char *argument)
 {
     bool any = my->null_list && !my->some_list && one_in(2);
@@ -331,7 +331,7 @@ int64_t drawn_count(const char *argument)
     return count;
 }
 
-/** Room for a list; NULL now and then. */
+/** Memory for a list; sometimes NULL. */
 static void *room(const char *argument)
 {
     void *made_room = one_in(my->mostly_right ? 60 : 12) ? NULL : arena(ROOM);
@@ -373,7 +373,7 @@ const char **draw_strings(const char *argument)
         list[i] = draw_string("");
     return list;
 }
-/** The words of a command line, with the NULL behind them. */
+/** The words of a command line, with a final NULL. */
 char **draw_words(const char *argument)
 {
     char **list = room(argument);
@@ -394,7 +394,7 @@ int64_t *draw_ints(const char *argument)
     say("]");
     return list;
 }
-/** Sizes of a tensor that draw_memory() has room for, and wrong ones. */
+/** Sizes for which the memory of draw_memory() is large enough, and invalid sizes. */
 int64_t *draw_few(const char *argument)
 {
     int64_t *list = room(argument);

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Writes calls with drawn arguments: generate.py OUT HEADER...
 
-One caller for each function that the headers declare. It draws every argument by its type (draw.c
-and objects.c have a draw_...() for each), makes the call between begin() and end_...(), and fills
-structs field by field. A type that nothing draws is an error, so a new function is drawn or stands
-in SKIPPED with a reason."""
+Writes a caller for each function that the headers declare. It draws each argument by its type, with
+a function draw_...() of draw.c or objects.c, fills structs field by field, and makes the call
+between begin() and end_...(). A type without such a function is an error, unless SKIPPED gives a
+reason why the function is not called."""
 import pathlib
 import re
 import sys
@@ -35,7 +35,7 @@ DRAWN = {
 PLACES = {"ts_batch *", "ts_load_report *", "ts_backend_stats *", "ts_memory_stats *", "ts_key *",
           "ts_device *", "ts_named_number *", "ts_space *", "bool *", "char **", "ts_module **",
           "ts_work *"}
-# By function and parameter, or by the parameter of any function, where the type is not enough.
+# "FUNCTION PARAMETER" or "PARAMETER" -> function that draws it, if the type is not enough.
 BY_NAME = {
     "ts_program_begin argv": "words", "ts_program_begin argc": "argc",
     "ts_open_file fd": "descriptor",
@@ -64,14 +64,15 @@ OBJECTS = {
     "ts_frame *": "FRAME", "ts_vjp_call *": "RULE_CALL", "ts_function_call *": "FUNCTION_CALL",
 }
 IN_FLIGHT = {"FRAME", "RULE_CALL", "FUNCTION_CALL"}
-# Parameters that the call takes over or ends: of a function, or of all that end with this.
+# "FUNCTION PARAMETER" -> kind of an object that the call takes over or frees; ENDS: endings of
+# functions that do so with any parameter.
 GIVEN = {"ts_module_add child": "MODULE", "ts_sequential_add child": "MODULE",
          "ts_release t": "KEPT", "ts_adopt t": "KEPT", "ts_node_release node": "KEPT_NODE"}
 ENDS = ("_free", "_close")
 # Functions that create objects for the caller; other functions return borrowed objects.
 MAKES = {"ts_retain": "KEPT", "ts_node_retain": "KEPT_NODE", "ts_c_locale_enter": "LOCALE"}
 LENDS = {"ts_module_child", "ts_checkpoint_section_of"}
-# Functions for which NULL is a valid result, or that are NULL-safe and pass it on.
+# Functions for which NULL is a valid result, or that return a NULL argument.
 NULL_IS_ANSWER = {"ts_node_leaf", "ts_keep", "ts_adopt", "ts_rule_reduce_to", "ts_rule_grad"}
 # Functions that change the process, or the thread beyond its scopes: called in a separate process.
 WORLD = {
@@ -87,14 +88,14 @@ WORLD = {
 # Functions that change modes of the thread, which the end of a scope puts back.
 MODES = re.compile("ts_(mask_p|grad_p|autocast_(e|open)|layer_enable|scope_|nan_|work_|shape_l|"
                    "determ)")
-# Its region is open after an error too, as its header says.
+# Functions whose region is open after an error too, as the header says.
 OPENS = {"ts_autocast_open"}
-# The text of the record is the program's.
+# Functions whose caller supplies the text of the error record.
 OWN_TEXT = {"ts_error_set", "ts_error_set_hint", "ts_error_memory", "ts_error_within",
             "ts_kernel_error", "ts_status_of_pointer",
             "ts_open_file", "ts_replace_file", "ts_parse_int", "ts_function_apply",
             "ts_program_begin"}
-# Functions beside operators that only read their tensors, so that other threads may use these too.
+# Functions, besides operators, that only read their tensors, which other threads may use meanwhile.
 READS = {
     "ts_ndim", "ts_size", "ts_sizes", "ts_strides", "ts_numel", "ts_dtype_of", "ts_device_of",
     "ts_is_contiguous", "ts_version", "ts_data", "ts_requires_grad", "ts_is_leaf", "ts_keys_of",
@@ -104,7 +105,7 @@ READS = {
     "ts_safetensors_save", "ts_npy_save", "ts_npz_save", "ts_png_save",
 }
 CAST = {"uint8_t", "uint32_t", "ts_autocast_state", "const ts_tensor *const *"}
-# Fields that are arrays, and their lengths; most draws leave numbers that are valid.
+# "STRUCT FIELD" -> length, for fields that are arrays; most of their numbers are valid.
 ARRAYS = {f"ts_conv_opts {field}": 3
           for field in ("stride", "padding", "dilation", "output_padding")}
 ARRAYS |= {f"ts_pool_opts {field}": 3 for field in ("kernel", "stride", "padding", "dilation")}
@@ -115,22 +116,24 @@ SKIPPED = {
     "ts_tensor_dataset_free": "a loader may use the dataset, as its header says",
     "ts_call_boxed": "misuse.c calls it, from the table of operators",
     "ts_call_for": "odd_kernel() in objects.c calls it, with the arguments of a frame",
-    "ts_redispatch_new": "the same", "ts_operand_number": "odd_kernel() calls it, for a space",
-    "ts_scratch_give": "as free(): an address that it did not give is a mistake nobody can see",
-    "ts_scratch_take": "the same: misuse.c takes and gives",
-    "ts_scalar_store": "reads a value that the dispatcher checked; there is no error to tell",
-    "ts_check_null": "finds a name in a text that the macros of check.h count",
-    "ts_check_tensors": "the same; TS_CHECK_TENSORS is in most functions that are drawn",
-    "ts_check_other_opts": "the same, of TS_CHECK_OPTS, which counts the bytes of a struct",
-    "ts_kernel_attention": "reads a call of attention alone, as its header says",
-    "ts_kernel_convolution": "the same of convolution",
-    "ts_kernel_resampling": "the same of pooling and resizing", "ts_kernel_windows": "the same",
-    "ts_kernel_window_forms": "the same",
+    "ts_redispatch_new": "odd_kernel() in objects.c calls it, with the arguments of a frame",
+    "ts_operand_number": "odd_kernel() calls it, for an operand of a space",
+    "ts_scratch_give": "cannot detect an address that ts_scratch_take() did not return",
+    "ts_scratch_take": "misuse.c calls it, and gives the memory back",
+    "ts_scalar_store": "reads a value that the dispatcher checked; it has no error",
+    "ts_check_null": "needs the text of names that the macros of check.h build",
+    "ts_check_tensors": "needs the text of names that TS_CHECK_TENSORS builds",
+    "ts_check_other_opts": "needs the sizes that TS_CHECK_OPTS computes",
+    "ts_kernel_attention": "reads only frames of attention, as its header says",
+    "ts_kernel_convolution": "reads only frames of convolution",
+    "ts_kernel_resampling": "reads only frames of pooling and resizing",
+    "ts_kernel_windows": "reads only frames of convolution",
+    "ts_kernel_window_forms": "reads only frames of convolution",
     "ts_prof_calibrate": "measures for seconds; tests/profile/ calls it",
-    "ts_prof_calibrate_device": "as ts_prof_calibrate",
-    "ts_profile_take": "the same",
-    "ts_prof_try": "the same",
-    "ts_kernel_data": "reads a tensor that the dispatcher checked; there is no error to tell",
+    "ts_prof_calibrate_device": "measures for seconds; tests/profile/ calls it",
+    "ts_profile_take": "measures for seconds; tests/profile/ calls it",
+    "ts_prof_try": "measures for seconds; tests/profile/ calls it",
+    "ts_kernel_data": "reads a tensor that the dispatcher checked; it has no error",
 }
 
 
@@ -146,7 +149,7 @@ class Callers:
         self.enums = enums(headers)
 
     def value(self, owner, kind, name):
-        """The expression that draws a parameter or a field; None where nothing does."""
+        """The C expression that draws a parameter or a field; None if no function draws it."""
         plain = kind.removeprefix("const ")
         for key in (f"{owner} {name}", name):
             if key in BY_NAME and (key != name or "*" in kind or kind == "ts_fn"):
@@ -164,7 +167,7 @@ class Callers:
                                                "CHECKPOINT", "GRAPH", "STREAM", "EVENT", "PROFILE",
                                                "EMA", "NPZ"}
             if kind == "ts_named_tensors *" and owner != "ts_named_tensors_free":
-                return f'new_object(LIST, "{name}")'  # the memory that it held would leak
+                return f'new_object(LIST, "{name}")'  # another list's memory would leak
             return f'{"give" if give else "draw"}_object({OBJECTS[plain]}, "{name}")'
         if plain in PLACES:
             return f'draw_buffer("{name}")'
@@ -259,7 +262,7 @@ def is_count(kind, name):
 
 
 def reads(header, function):
-    """Whether the tensors of a call are read alone."""
+    """True if a function only reads its tensors."""
     operator = pathlib.Path(header).parent.name == "ops"
     return function in READS or operator and not function.endswith(("_", "_out"))
 

@@ -2,18 +2,17 @@
  * @file misuse.c  Calls public functions with drawn arguments, including wrong ones, and checks the
  * results.
  *
- * generate.py writes a caller for each function that the headers declare; operators are called by
- * ts_call_boxed() too, from the table. Most calls stand alone. Some are made in a row, with
- * tensors, objects and scopes in common, some of them in a second thread; some in several threads
- * at once, over tensors, graphs and files that all read; and some rows in a process of their own,
- * where they may change the registry and what else is global. Every row is made from its seed and
- * number alone, so `--seed S --from K --calls 1` makes it again; the order in which threads meet
- * is the machine's.
+ * generate.py writes a caller for each function that the headers declare. Operators are also called
+ * by ts_call_boxed(). Most calls are single. Others form rows, whose calls share tensors, objects
+ * and scopes, partly in a second thread. Some rows run in several threads at once, over shared
+ * tensors, graphs and files that all threads only read; and some in a new process, where they may
+ * change the registry and other global state. A row depends only on its seed and number. Hence the
+ * options `--seed S --from K --calls 1` repeat it, except for the order of threads.
  *
- * A call must not crash, hang or take much memory. One that fails leaves a record with a code and a
- * printable message that begins with the name of a function, and changes no tensor, no place for a
- * result and no mode of the thread; one that succeeds leaves no record. After a row, memory in use
- * is what it was.
+ * A call must not crash, hang or use much memory. A call that fails leaves a record with a code and
+ * a printable message that begins with the name of a function. It changes no tensor, no place for a
+ * result and no mode of the thread. A call that succeeds leaves no record. After a row, memory in
+ * use is the same as before.
  */
 // SPDX-License-Identifier: MIT
 #include <inttypes.h>
@@ -45,23 +44,23 @@
 typedef struct drawn_call {
     void (*run)(void);
     const char *name;
-    object_kind needs; /* a call in flight; KINDS: none */
-    bool world;        /* changes what is global */
-    bool reads;        /* its tensors may be in use in other threads too */
+    object_kind needs; /* kind of the callback in which it must be called; KINDS: none */
+    bool world;        /* it changes global state */
+    bool reads;        /* it only reads its tensors, which other threads may use meanwhile */
 } drawn_call;
 
 /** Description of a function. */
 enum {
     MODES = 1,    /* it changes modes of the thread */
-    OPENS = 2,    /* also when it fails */
-    OWN_TEXT = 4  /* the caller writes the record */
+    OPENS = 2,    /* it opens a region, also if it fails */
+    OWN_TEXT = 4  /* its caller supplies the text of the error record */
 };
 
 /* ---------------------------------------------------------------------- the call in words ---- */
 
 static uint64_t seed = 1;
 static int64_t call_number;
-static int out = 2; /* for findings: the library has /dev/null */
+static int out = 2; /* descriptor for findings; 1 and 2 become /dev/null, for the library */
 hand hands[HANDS];
 _Thread_local hand *my = &hands[0];
 bool in_world;
@@ -93,7 +92,7 @@ static void write_hand(const char *what, const hand *h)
     char text[sizeof h->words + 2304];
     int n = snprintf(text, sizeof text, "%s: --seed %" PRIu64 " --from %" PRId64
                      " --calls 1: %s(%s)\n", what, seed, call_number, h->name, h->words);
-    for (char *p = text; p[1]; p++) /* drawn texts are not for a terminal */
+    for (char *p = text; p[1]; p++) /* makes drawn texts printable */
         if ((unsigned char)*p < ' ' || *p == 127)
             *p = '?';
     if (write(out, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
@@ -186,7 +185,7 @@ static void begin(const char *function, int flags)
     for (; my->ndying; my->ndying--)
         ts_drop(my->dying[my->ndying - 1]);
     ts_error_clear();
-    if (ts_alloc_fault != too_large) /* threads read it */
+    if (ts_alloc_fault != too_large) /* other threads read it, so it is not written needlessly */
         ts_alloc_fault = too_large;
     my->sharing = false; /* callbacks draw from the thread's own numbers */
 }
@@ -224,7 +223,7 @@ static void check_failure(ts_status status, int flags)
         finding("%s, but the record has %s: %s", ts_status_name(status), ts_status_name(code),
                 message);
     else if (code == TS_ERR_INTERNAL && !(flags & OWN_TEXT) &&
-             !(in_world && strstr(message, "without a result"))) /* of odd_kernel() */
+             !(in_world && strstr(message, "without a result"))) /* odd_kernel() can cause it */
         finding("internal error: %s", message);
     else if ((!message[0] && !(flags & OWN_TEXT)) || !printable(message) ||
              !printable(ts_error_hint()))
@@ -238,7 +237,7 @@ static void check_failure(ts_status status, int flags)
     if (!places_are_empty())
         finding("a result of a call that failed: %s", message);
     if (code == TS_ERR_MEMORY || strstr(message, "the first NaN or infinity"))
-        return; /* from the middle of a kernel, or from a layer that reads what an op has written */
+        return; /* such a failure may come after the op has written */
     for (int i = 0; i < my->nnoted; i++)
         if (ts_version(my->made[i].t) != my->made[i].version ||
             (my->made[i].base && checksum(my->made[i].base) != my->made[i].sum))
@@ -258,7 +257,7 @@ static void check_result(ts_tensor *t)
     size_t bytes = (size_t)n * ts_dtype_size(ts_dtype_of(t));
     if (ts_device_of(t).backend != TS_KEY_CPU || n <= 0 || n > 4096 || bytes > sizeof copy)
         return;
-    ts_tls.modes = my->first_modes; /* masks may be drawn */
+    ts_tls.modes = my->first_modes; /* drawn masks do not apply here */
     ts_status status = ts_copy_to(t, copy, bytes);
     ts_tls.modes = drawn;
     if (status != TS_OK && status != TS_ERR_MEMORY)
@@ -267,7 +266,7 @@ static void check_result(ts_tensor *t)
 
 static _Atomic int64_t succeeded, failed;
 
-/** The end of a call; true when it succeeded. */
+/** Checks the outcome of a call. True if it succeeded. */
 static bool ended(ts_status status)
 {
     my->nunder_way--;
@@ -284,7 +283,7 @@ static bool ended(ts_status status)
     if (!my->unbalanced && !(flags & (status == TS_OK ? MODES : OPENS)) &&
         memcmp(before, &ts_tls.modes, sizeof *before) != 0)
         finding("a call that changed the thread's modes");
-    if (!my->nunder_way) { /* else the outer call has yet to write to its places */
+    if (!my->nunder_way) { /* else the outer call still needs its places */
         forget_places();
         collect_places();
     }
@@ -300,7 +299,7 @@ static void backward_of(ts_tensor *t)
         .size = sizeof opts, .retain_graph = one_in(2), .create_graph = one_in(4)};
     snprintf(my->name, sizeof my->name, "backward of %.40s", my->under_way[my->nunder_way].name);
     my->nnoted = my->nmade;
-    for (int i = 0; i < my->nmade; i++) { /* the call itself may have changed them */
+    for (int i = 0; i < my->nmade; i++) { /* the call may have changed them */
         my->made[i].version = ts_version(my->made[i].t);
         my->made[i].sum = my->made[i].base ? checksum(my->made[i].base) : 0;
     }
@@ -323,7 +322,7 @@ static void end_tensor(ts_tensor *t)
 {
     if (!ended(t ? TS_OK : ts_error_code() == TS_OK ? TS_ERR_NULL : ts_error_code()))
         return;
-    if (t == TS_NONE || ts_tensor_is_dead(t)) /* handed through */
+    if (t == TS_NONE || ts_tensor_is_dead(t)) /* an argument was returned */
         return;
     check_result(t);
     if (ts_requires_grad(t) && ts_numel(t) < 4096)
@@ -369,7 +368,7 @@ static void boxed(void)
             finding("a result of a call that failed: %s", ts_error_message());
     for (int i = 0; good && i < nrets; i++) {
         ts_tensor *t = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
-        if (!t && !(i && strcmp(ts_op_name(op), "split") == 0)) /* fewer parts */
+        if (!t && !(i && strcmp(ts_op_name(op), "split") == 0)) /* split may give fewer parts */
             finding("a success without result %d", i);
         if (!(given >> i & 1))
             ts_adopt(t);
@@ -383,9 +382,9 @@ static void boxed(void)
 
 /* --------------------------------------------------------------------------------- a call ---- */
 
-static const char *only; /* the one function that is called */
+static const char *only; /* name of the only function to call; NULL: all */
 
-/** Memory for a kernel is taken and given. */
+/** Takes scratch memory and gives it back. */
 static void scratch(void)
 {
     ts_device device = draw_device("device");
@@ -440,7 +439,7 @@ void nested_call(void)
     my->nesting--;
 }
 
-/** A call in a thread of its own, which ends inside of its scopes. */
+/** Makes a call in a new thread, which may end with open scopes. */
 static void *in_thread(void *of_row)
 {
     my = of_row;
@@ -463,7 +462,7 @@ static void row(int ncalls)
     }
 }
 
-/** The same in a process of its own. */
+/** Runs a row in a forked process. */
 static void world(void)
 {
     fflush(NULL);
@@ -557,7 +556,8 @@ static void together(void)
 }
 
 static bool only_together;
-/** Of 512 numbers: 0 is a process of its own, then rows in one thread, rows in several, calls. */
+/** Kinds of rows by a number below 512: 0: a row in a process; below SECOND_ROWS: a row in one
+ *  thread; below OTHER_ROWS: several threads; others: a single call. */
 enum { SECOND_ROWS = 48, OTHER_ROWS = 56 };
 
 static void call_once(void)
@@ -585,7 +585,8 @@ static void call_once(void)
     ts_error_clear();
 }
 
-/** Makes the call of this number. One that takes memory each time it is made loses it. */
+/** Makes the call of this number. If memory in use grows in each of four repetitions, it reports a
+ *  leak. */
 static void call(int64_t number)
 {
     call_number = number;
@@ -594,7 +595,7 @@ static void call(int64_t number)
         call_once();
         ts_autocast_clear_cache();
         after = ts_memory_get_stats().in_use;
-        if (after <= before || ts_scopes_watched) /* which keeps headers of the dead */
+        if (after <= before || ts_scopes_watched) /* watching keeps headers of released tensors */
             return;
         if (times == 3)
             finding("memory in use grew by %" PRId64 " bytes", after - before);
@@ -651,14 +652,14 @@ int main(int argc, char **argv)
     stream = fopen("/dev/null", "w");
     if (!stream)
         return perror("/dev/null"), 2;
-    out = dup(2); /* the library's output is not for the user of this program */
+    out = dup(2); /* the library's output is discarded */
     dup2(fileno(stream), 1);
     dup2(fileno(stream), 2);
     ts_set_num_threads(1);
     my->first_modes = ts_tls.modes;
     begin_objects();
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    __sanitizer_set_report_fd((void *)(intptr_t)dup(out)); /* UBSan's first report closes it */
+    __sanitizer_set_report_fd((void *)(intptr_t)dup(out)); /* a copy: UBSan closes it */
     __sanitizer_set_death_callback(reported);
     signal(SIGALRM, crashed);
 #else

@@ -17,7 +17,7 @@
 
 /* --------------------------------------------------------------------------------- files ---- */
 
-static char top[64]; /* the process's folder, with one for each hand */
+static char top[64]; /* the process's folder, with a subfolder for each hand (thread) */
 
 static int remove_one(const char *path, const struct stat *status, int kind, struct FTW *walk)
 {
@@ -59,7 +59,7 @@ static int our_mkdir(const char *path, mode_t mode)
 static int our_rmdir(const char *path) { return ours(path) ? real_files.rmdir(path) : -1; }
 static int no_fsync(int fd) { return (void)fd, 0; }
 
-/** Files that are right, as bytes. */
+/** Contents of valid files. */
 enum { TENSORS_FILE, NPY_FILE, NPZ_FILE, PNG_FILE, IDX_FILE, CSV_FILE, TOKENS_FILE, GOOD_FILES };
 static struct {
     char bytes[1024];
@@ -133,7 +133,7 @@ void begin_objects(void)
 
 void end_objects(void) { nftw(top, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
 
-/** Which of the files the function would like. */
+/** The kind of file that the running function reads, by its name. */
 static int liked(void)
 {
     return strstr(my->name, "npy")      ? NPY_FILE
@@ -226,7 +226,7 @@ bool any_object(object_kind kind)
     return false;
 }
 
-/** A dataset whose samples fail now and then. Threads of a loader call it. */
+/** A dataset whose samples sometimes fail. The threads of a loader call it. */
 static int64_t odd_length(void *payload) { return (void)payload, 5; }
 static ts_status odd_get(void *payload, int64_t index, ts_tensor **sample)
 {
@@ -262,7 +262,7 @@ static void end_object(object o)
     case KEPT: ts_release(o.p); break;
     case KEPT_NODE: ts_node_release(o.p); break;
     case LOCALE: ts_c_locale_leave(&o.p); break;
-    default: break; /* ends with something else */
+    default: break; /* its owner frees it */
     }
 }
 
@@ -290,7 +290,7 @@ static ts_status small_part(void *ctx, ts_tensor *const *inputs, int n, ts_tenso
     return TS_STATUS_OF(outputs[0] = ts_sum(ts_mul(inputs[0], inputs[0])));
 }
 
-/** An object as a program would make it. */
+/** Makes a valid object of a kind. */
 static void *make_object(object_kind kind)
 {
     static const ts_group_opts group = {.size = sizeof group, .lr = 0.1};
@@ -395,7 +395,7 @@ static void *draw_from(object_kind kind, const char *argument, int first)
     return picked < 0 ? NULL : my->objects[picked].p;
 }
 void *draw_object(object_kind kind, const char *argument) { return draw_from(kind, argument, 0); }
-/** One that is not entered: a block has its own. */
+/** A scope that is not entered yet; TS_SCOPE has its own. */
 ts_scope *draw_scope(const char *argument)
 {
     static _Thread_local ts_scope last;
@@ -406,7 +406,7 @@ ts_scope *draw_scope(const char *argument)
 }
 void *give_object(object_kind kind, const char *argument)
 {
-    /* a callback frees nothing that the enclosing call may use */
+    /* inside a callback, only objects that it has made itself are freed */
     int first = my->nesting ? my->nobjects : my->nlent;
     void *p = draw_from(kind, argument, first);
     for (int i = first; p && i < my->nobjects; i++)

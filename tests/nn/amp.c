@@ -1,5 +1,5 @@
-/** @file amp.c  The gradient scaler: its rule, its errors, with clipping,
- * in checkpoints; training in halves. */
+/** @file amp.c  The gradient scaler: scale updates, errors, clipping, checkpoints; and training in
+ * bf16 and f16. */
 // SPDX-License-Identifier: MIT
 #include <float.h>
 #include <math.h>
@@ -79,7 +79,7 @@ TS_TEST(an_overflow_skips_the_step_and_halves_the_scale)
         give(&p, 1);
         ck_ok(ts_fill_(ts_narrow(ts_grad(p.w), 0, 99 - k, 1), odd[k]));
         ck_ok(ts_grad_scaler_step(s, p.o));
-        ck_assert_double_eq(at(p.w, 0), 1); /* as it was */
+        ck_assert_double_eq(at(p.w, 0), 1); /* unchanged */
         ck_assert_int_eq(ts_grad_scaler_skipped(s), 1);
         ck_ok(ts_grad_scaler_update(s));
         ck_assert_double_eq(ts_grad_scaler_get_scale(s), 4);
@@ -91,7 +91,7 @@ TS_TEST(an_overflow_skips_the_step_and_halves_the_scale)
     }
 }
 
-/* Adam divides by 1 - beta^t: a step too many in t shows in the next step's size. */
+/* Adam divides by 1 - beta^t, so if a skipped step counted in t, later steps would differ. */
 TS_TEST(a_step_left_out_does_not_count_with_or_without_the_scaler_afterwards, .loop = 2)
 {
     TS_SCOPE;
@@ -107,7 +107,7 @@ TS_TEST(a_step_left_out_does_not_count_with_or_without_the_scaler_afterwards, .l
     for (int i = 0; i < 4; i++) {
         give(&p[0], grads[i]);
         if (_i && i == 3) {
-            ck_ok(ts_optimizer_step(p[0].o)); /* by itself, which has to know of the one left out */
+            ck_ok(ts_optimizer_step(p[0].o)); /* a step without the scaler */
         } else {
             ck_ok(ts_grad_scaler_step(s, p[0].o));
             ck_ok(ts_grad_scaler_update(s));
@@ -134,7 +134,7 @@ TS_TEST(the_scale_grows_after_an_interval_without_overflows_and_stays_finite)
     TS_SCOPE;
     ts_grad_scaler *s = scaler_of(2, 3);
     one_param p = make_param(1);
-    double want[] = {2, 2, 4, 4, 2, 2, 2, 4}; /* an overflow in the fifth step counts anew */
+    double want[] = {2, 2, 4, 4, 2, 2, 2, 4}; /* step 5 overflows */
     for (int k = 0; k < 8; k++) {
         give(&p, k == 4 ? INFINITY : 0);
         ck_ok(ts_grad_scaler_step(s, p.o));
@@ -147,7 +147,7 @@ TS_TEST(the_scale_grows_after_an_interval_without_overflows_and_stays_finite)
     ck_ok(ts_grad_scaler_step(s, p.o));
     ck_ok(ts_grad_scaler_update(s));
     ck_assert_double_eq(ts_grad_scaler_get_scale(s), 0x1p127);
-    ck_ok(ts_grad_scaler_set_number(s, "scale", FLT_MIN)); /* nor does it vanish */
+    ck_ok(ts_grad_scaler_set_number(s, "scale", FLT_MIN)); /* the least scale */
     give(&p, NAN);
     ck_ok(ts_grad_scaler_step(s, p.o));
     ck_ok(ts_grad_scaler_update(s));
@@ -169,7 +169,7 @@ TS_TEST(clipping_sees_the_gradients_unscaled)
     ck_ok(ts_clip_grad_norm(ts_optimizer_params(p.o, NULL), 1, 1, &norm));
     ck_ok(ts_item(norm, &length));
     ck_assert_double_eq_tol(length, 3 * sqrt(2), 1e-6);
-    ck_ok(ts_grad_scaler_step(s, p.o)); /* does not unscale again */
+    ck_ok(ts_grad_scaler_step(s, p.o)); /* gradients are unscaled already */
     ck_assert_double_eq_tol(at(p.w, 0), 1 - sqrt(0.5), 1e-6);
     ck_ok(ts_grad_scaler_update(s));
     ts_optimizer_free(p.o);
@@ -251,7 +251,7 @@ TS_TEST(gradients_of_f16_are_not_unscaled_in_place)
     ts_grad_scaler_free(s);
 }
 
-/* 2^-26 is below half of f16's smallest number, and the master of w is f32. */
+/* The unscaled gradient 2^-26 is 0 in f16, so the step must unscale in f32. */
 TS_TEST(a_step_takes_gradients_of_f16_that_would_vanish_without_their_scale)
 {
     TS_SCOPE;
@@ -352,7 +352,7 @@ TS_TEST(a_loss_of_f16_is_scaled_in_f32)
     ts_tensor *loss = ts_set_requires_grad(ts_full(NULL, 0, ts_scalar_float(2), TS_F16), true);
     double scaled;
     ck_ok(ts_item(ts_grad_scaler_scale(s, loss), &scaled));
-    ck_assert_double_eq(scaled, 131072); /* beyond f16 */
+    ck_assert_double_eq(scaled, 131072); /* more than f16 can represent */
     ts_grad_scaler_free(s);
 }
 
@@ -374,10 +374,10 @@ TS_TEST(a_checkpoint_keeps_the_numbers_of_the_scaler)
     ck_assert_int_gt(n, 4);
     for (int64_t i = 0; i < n; i++)
         ck_assert_msg(a[i].value == b[i].value, "%s: %g and %g", a[i].name, a[i].value, b[i].value);
-    run.scaler = NULL; /* a run without a scaler takes it as well ... */
+    run.scaler = NULL; /* a run without a scaler can resume from it ... */
     ck_ok(ts_training_resume(&run, in_folder("run"), NULL, 0));
     ck_ok(ts_training_save(&run, in_folder("plain")));
-    run.scaler = again; /* ... and one with a scaler misses its numbers there, and says so */
+    run.scaler = again; /* ... but a run with a scaler needs the scaler's numbers */
     ck_assert(fails(TS_ERR_VALUE, ts_training_resume(&run, in_folder("plain"), NULL, 0),
                     "'scale' for the scaler"));
     ck_assert_double_eq(ts_grad_scaler_get_scale(again), 1024);
@@ -390,8 +390,8 @@ TS_TEST(a_checkpoint_keeps_the_numbers_of_the_scaler)
 
 enum { STEPS = 60 };
 
-/** Trains a small network on y = sin(3 a) b; the loss of each step; scale 0 scales nothing.
- * Returns system allocations of the last half. */
+/** Trains a small network on y = sin(3 a) b, and stores the loss of each step. scale: initial loss
+ *  scale; 0: none. Returns the number of system allocations in the second half of the steps. */
 static uint64_t train(ts_dtype dtype, double scale, double *losses, int64_t *skipped)
 {
     ts_manual_seed(1);
@@ -438,12 +438,12 @@ TS_TEST(training_in_halves_follows_the_curve_of_f32)
     ck_assert_double_lt(full[STEPS - 1], 0.5 * full[0]);
     int differ = 0;
     for (int k = 0; k < STEPS; k++) {
-        /* products of halves: relative errors of some 2^-8 and 2^-11, a few of them a step */
+        /* products have relative errors of about 2^-8 (bf16) and 2^-11 (f16), a few per step */
         ck_assert_double_eq_tol(bf16[k], full[k], 8 * 0x1p-8 * full[0]);
         ck_assert_double_eq_tol(f16[k], full[k], 8 * 0x1p-11 * full[0]);
         differ += bf16[k] != full[k];
     }
-    ck_assert_int_gt(differ, STEPS / 2); /* or nothing was cast */
+    ck_assert_int_gt(differ, STEPS / 2); /* else nothing was cast */
 }
 
 TS_TEST(a_scaled_step_in_a_region_allocates_nothing_in_the_steady_state)
@@ -454,6 +454,6 @@ TS_TEST(a_scaled_step_in_a_region_allocates_nothing_in_the_steady_state)
     int64_t skipped;
     ck_assert_uint_eq(train(TS_F16, 0x1p30, losses, &skipped), 0);
     ck_assert_int_gt(skipped, 5);
-    ck_assert_int_lt(skipped, 20); /* from there on the scale fits */
+    ck_assert_int_lt(skipped, 20); /* later steps are not skipped */
     ck_assert_double_lt(losses[STEPS - 1], losses[0]);
 }

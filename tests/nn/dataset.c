@@ -1,4 +1,4 @@
-/** @file dataset.c  Datasets, the batches that loaders make of them, and changes of images. */
+/** @file dataset.c  Datasets, the batches that loaders make of them, and ts_augment(). */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/nn/loader.h"
 #include "tests/dispatch/common.h"
@@ -15,7 +15,7 @@ static int64_t count(void *payload) { return payload ? *(int64_t *)payload : SAM
 static ts_status numbered(void *payload, int64_t index, ts_tensor **sample)
 {
     (void)payload;
-    for (int64_t i = index % 5; i > 0; i--) /* threads finish in another order */
+    for (int64_t i = index % 5; i > 0; i--) /* so that threads finish out of order */
         sched_yield();
     sample[0] = ts_full(TS_SIZES(2, 3), TS_SCALAR((double)index), TS_F32);
     return TS_STATUS_OF(sample[1] = ts_select(ts_randint(TS_SIZES(1), 0, INT64_C(1) << 40), 0, 0));
@@ -79,7 +79,7 @@ TS_TEST(batches_do_not_depend_on_threads_or_on_the_place_of_resuming, .threads =
     for (int turn = 0; turn < 60; turn++) {
         TS_SCOPE;
         ts_batch b[3];
-        if (turn % 7 == 6) /* also while batches are prepared */
+        if (turn % 7 == 6) /* while threads prepare batches */
             for (int i = 0; i < 3; i++)
                 OK(ts_loader_set_state(l[i], (ts_loader_state){turn % 3, turn * 5 % 13}));
         for (int i = 0; i < 3; i++)
@@ -126,7 +126,7 @@ TS_TEST(ranges_and_last_batches_follow_the_options)
     ts_loader_close(l);
 }
 
-/* Fails for sample 5 until it is mended. */
+/* A dataset whose sample 5 is an error until `mended` is set. */
 static atomic_bool mended;
 static ts_status failing(void *payload, int64_t index, ts_tensor **sample)
 {
@@ -152,7 +152,7 @@ TS_TEST(a_failure_names_the_sample_and_loses_no_batch, .threads = true, .loop = 
         ck_assert_str_eq(ts_error_hint(), "mend it");
     }
     atomic_store(&mended, true);
-    ts_status status; /* a thread may have failed before */
+    ts_status status; /* a batch prepared before may still fail */
     while ((status = ts_loader_next(l, &b)) != TS_OK)
         ck_assert_int_eq(status, TS_ERR_FORMAT);
     ck_assert_int_eq(b.index, 0);
@@ -333,7 +333,7 @@ TS_TEST(crops_reach_each_place_and_mirror_beyond_the_ends)
 {
     TS_SCOPE;
     ts_tensor *mask = ts_reshape(ts_arange(0, 24, 1, TS_I64), TS_SIZES(4, 6)), *out[1];
-    int tops = 0, lefts = 0; /* sets of places */
+    int tops = 0, lefts = 0; /* bits: offsets that occurred */
     ts_manual_seed(7);
     for (int i = 0; i < 400; i++) {
         TS_SCOPE;

@@ -1,4 +1,5 @@
-/** @file ema.c  Averages of a module, its files, groups by a rule, forwards of lists. */
+/** @file ema.c  Moving averages of a module's weights, files of weights, optimizer groups by a
+ * function, and ts_forward_list(). */
 // SPDX-License-Identifier: MIT
 #include "tests/io/folder.h"
 
@@ -66,10 +67,10 @@ TS_TEST(averages_of_halves_are_f32)
     set(m, "0.bias", 1);
     ts_ema *e = ts_ema_new(m, 1);
     ck_ok(e);
-    set(m, "0.bias", 1.0078125); /* the next bf16 */
+    set(m, "0.bias", 1.0078125); /* the least bf16 above 1 */
     for (int i = 0; i < 40; i++)
         ck_ok(ts_ema_update(e));
-    for (int i = 0; i < 2; i++) /* the module's rounded values do not become the averages */
+    for (int i = 0; i < 2; i++) /* swapping twice keeps the f32 averages */
         ck_ok(ts_ema_swap(e));
     ts_named_tensors list;
     ck_ok(ts_ema_state(e, &list));
@@ -138,7 +139,7 @@ TS_TEST(a_resumed_run_has_the_same_averages, IN_FOLDER)
     ts_named_tensors_free(&a), ts_named_tensors_free(&b);
     ck_assert_int_eq(ts_training_save(&straight, in_folder("run")), TS_ERR_STATE);
     ck_failed(TS_ERR_STATE, "the module has the averages");
-    /* a checkpoint without averages changes nothing */
+    /* resuming from a checkpoint without averages does not change other.ema */
     ts_ema *own = other.ema;
     other.ema = NULL;
     ck_ok(ts_training_save(&other, in_folder("other")));
@@ -218,7 +219,7 @@ TS_TEST(groups_take_the_parameters_that_a_rule_accepts)
     ts_tensor *const *params = ts_optimizer_params(o, &n);
     ck_assert(n == 1 && params[0] == ts_module_tensor(m, "0.weight"));
     opts.weight_decay = 0;
-    ck_ok(ts_optimizer_add_group_where(o, m, NULL, NULL, &opts)); /* the rest */
+    ck_ok(ts_optimizer_add_group_where(o, m, NULL, NULL, &opts)); /* all remaining parameters */
     params = ts_optimizer_params(o, &n);
     ck_assert_int_eq(n, 4);
     ck_assert_ptr_eq(params[1], ts_module_tensor(m, "0.bias"));
@@ -270,7 +271,7 @@ TS_TEST(a_forward_takes_several_tensors)
     ck_ok(ts_module_add_forward_hook(m, TS_OPTS(ts_forward_hook, .before = twice, .after = plus),
                                      NULL));
     ck_ok(ts_item(ts_forward_list(m, x, 2), &value));
-    ck_assert_double_eq(value, 6); /* 2 + 2, and the first tensor again */
+    ck_assert_double_eq(value, 6); /* 2 + 2, plus the first tensor */
     ck_ok(ts_forward_list(linear, x, 1));
     ck_assert_ptr_null(ts_forward_list(linear, x, 2));
     ck_failed(TS_ERR_UNSUPPORTED, "Linear");

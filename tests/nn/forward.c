@@ -20,7 +20,7 @@ static ts_module *make_net(void)
 static char order[64];
 
 typedef struct seen {
-    char before, after; /* letters to note; 0: the function does nothing */
+    char before, after; /* letters that the hooks append to the notes; 0: no letter */
     int released;
 } seen;
 
@@ -148,7 +148,7 @@ TS_TEST(a_summary_has_sizes_parameters_and_the_FLOPs_of_each_module)
     ck_assert_ptr_nonnull(strstr(text, "23 parameters"));
     ck_assert_int_eq(ts_module_summary(net, ts_ones(TS_SIZES(5, 9), TS_F32), stderr), TS_ERR_SHAPE);
     ts_error_clear();
-    ck_assert_int_eq(ts_module_remove_forward_hook(net, 1), TS_ERR_INDEX); /* its hooks are gone */
+    ck_assert_int_eq(ts_module_remove_forward_hook(net, 1), TS_ERR_INDEX); /* no hook is left */
     ts_error_clear();
     free(text);
     ts_module_free(net);

@@ -16,7 +16,7 @@ TS_TEST(steps_below_the_last_bit_of_a_half_add_up, .loop = 6)
     int64_t one = 1;
     ts_tensor *p = ts_set_requires_grad(ts_ones(&one, 1, half), true);
     ts_tensor *wide = ts_set_requires_grad(ts_ones(&one, 1, TS_F32), true);
-    /* half a unit below 1 is 2^-9 or 2^-12 */
+    /* steps of 1e-4 are below half the spacing under 1: 2^-9 (bf16) or 2^-12 (f16) */
     ts_group_opts opts = ts_optimizer_defaults(kind, 1e-4);
     opts.momentum = kind == TS_SGD ? 0.5 : 0;
     ts_optimizer *o[2] = {ts_optimizer_new(kind), ts_optimizer_new(kind)};
@@ -47,8 +47,8 @@ TS_TEST(steps_below_the_last_bit_of_a_half_add_up, .loop = 6)
     ts_optimizer_free(o[1]);
 }
 
-/** Mean loss of the last tenth of a run that learns sin(3x) from (64, 1) draws;
- * weights of one dtype. */
+/** Trains a network with weights of `dtype` on sin(3x). Returns the mean loss of the last tenth of
+ *  the steps, and stores the loss of the first step. */
 static double learn(ts_dtype dtype, double *first)
 {
     enum { STEPS = 300 };
@@ -89,8 +89,7 @@ TS_TEST(a_perceptron_of_halves_learns_as_one_of_f32, .loop = 2)
     ck_assert_double_lt(got, 1.5 * single + 1e-3);
 }
 
-/** Sum of x's second-order gradient path through one of the ops
- * that keep f32 statistics beside halves. */
+/** Applies op number `op` of those that save f32 statistics for bf16 and f16 arguments. */
 static ts_tensor *kept(int op, ts_tensor *x)
 {
     switch (op) {

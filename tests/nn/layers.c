@@ -1,4 +1,4 @@
-// Layers against what they are composed of: results and gradients, and initial values.
+// Layers against the ops that they consist of: results, gradients, and initial values.
 // SPDX-License-Identifier: MIT
 #include <math.h>
 #include <string.h>
@@ -10,7 +10,7 @@ enum { B = 5, C = 8 };
 
 static double at(const ts_tensor *t, int64_t i) { return (double)((const float *)ts_data(t))[i]; }
 
-/** Same bits. */
+/** Asserts that two f32 tensors have the same bits. */
 static void assert_equal(const ts_tensor *a, const ts_tensor *b)
 {
     ck_assert_ptr_nonnull(a);
@@ -115,7 +115,7 @@ TS_TEST(convolutions_take_their_dims_from_the_kernel)
     ts_module_free(m);
 }
 
-/* as torch.nn.init.kaiming_uniform_(weight, a=sqrt(5)): inputs are those of the second dim */
+/* As torch.nn.init.kaiming_uniform_(weight, a=sqrt(5)), whose fan-in is computed from dim 1. */
 TS_TEST(convolutions_begin_within_their_bound)
 {
     ts_manual_seed(6);
@@ -176,7 +176,7 @@ TS_TEST(embedding_takes_rows)
 
 /* ---------------------------------------------------------------------------- attention ---- */
 
-/* H heads of queries, G of keys and values, each position and head by loops in double. */
+/* Attention by loops in double, with H query heads and G heads of keys and values. */
 static void attend(const ts_tensor *qkv, int H, int G, bool causal, double *y)
 {
     int D = C / H, width = (H + 2 * G) * D;
@@ -224,7 +224,7 @@ TS_TEST(attention_mixes_positions, .loop = 3)
                 want += y[i * C + k] * at(w, c * C + k);
             ck_assert_double_eq_tol(at(out, i * C + c), want, 1e-5);
         }
-    /* one position's result, and its dependencies: earlier positions of the same sequence */
+    /* the result at one position depends only on positions up to it in the same sequence */
     ck_assert_int_eq(ts_backward(ts_sum(ts_narrow(ts_narrow(out, 0, 1, 1), 1, 2, 1))), TS_OK);
     for (int b = 0; b < 2; b++)
         for (int t = 0; t < B; t++) {

@@ -19,7 +19,7 @@ static void name_file(void)
 static void remove_file(void) { unlink(path); }
 #define WITH_FILE .setup = name_file, .teardown = remove_file
 
-/** Makes of it one of n bytes, whose byte i is i mod 251. */
+/** Writes n bytes to the file `path`; byte i is i mod 251. */
 static void make_file(int64_t n)
 {
     FILE *f = fopen(path, "wb");
@@ -68,7 +68,7 @@ TS_TEST(an_epoch_visits_each_window_once, WITH_FILE)
         &(ts_loader_opts){
             .size = sizeof(ts_loader_opts), .batch = 1, .length = 8, .dtype = TS_U8, .seed = 9});
     OK(l);
-    /* 251 and 8 have no common factor: a window's first token and turn tell its place */
+    /* 251 and 8 are coprime, so the first tokens of windows cycle through all residues */
     int64_t batches = ts_loader_batches(l);
     ck_assert_int_ge(batches, 1002);
     int seen[251] = {0};
@@ -101,7 +101,7 @@ TS_TEST(batches_are_a_function_of_seed_epoch_and_number, .threads = true, WITH_F
     OK(a);
     OK(b);
     int64_t n = ts_loader_batches(a);
-    for (int64_t k = 0; k < 3 * n; k++) { /* over the ends of epochs */
+    for (int64_t k = 0; k < 3 * n; k++) { /* three epochs */
         TS_SCOPE;
         ts_batch x, y;
         OK(ts_loader_next(a, &x));
@@ -183,7 +183,7 @@ TS_TEST(batches_beyond_63_bits_are_refused, WITH_FILE)
                                                                    .dtype = TS_U8}));
         SAYS("63 bits");
     }
-    /* the largest that fit: the file is too small */
+    /* the largest valid options, for which the file is too small */
     FAILS(TS_ERR_SHAPE, ts_loader_open(path, &(ts_loader_opts){.size = sizeof(ts_loader_opts),
                                                                .batch = 1,
                                                                .length = INT64_MAX / 16,
@@ -200,7 +200,7 @@ TS_TEST(options_of_another_size_are_read_as_far_as_they_go, WITH_FILE)
     o.size = sizeof o + 8;
     FAILS(TS_ERR_VALUE, ts_loader_open(path, &o));
     SAYS("size");
-    /* the range is unknown to this caller, so it is not read */
+    /* with the size of an older struct, `from` and `to` are not read */
     o.size = offsetof(ts_loader_opts, from);
     ts_loader *l = ts_loader_open(path, &o);
     OK(l);
@@ -235,7 +235,7 @@ TS_TEST(wide_tokens_are_read_from_their_places, WITH_FILE)
     ts_loader_close(l);
 }
 
-/** Cuts and restores the file without a pause, as a careless writer would. */
+/** Truncates and restores the length of the file in a loop, until `enough`. */
 static atomic_bool enough;
 static void *cut(void *arg)
 {
@@ -255,7 +255,7 @@ TS_TEST(a_file_cut_while_it_is_read_never_kills, .threads = true, WITH_FILE)
     pthread_t thread;
     atomic_store(&enough, false);
     ck_assert_int_eq(pthread_create(&thread, NULL, cut, path), 0);
-    int delivered = 0, refused = 0; /* however long it takes until both have happened often */
+    int delivered = 0, refused = 0; /* runs until both are 20 */
     while (delivered < 20 || refused < 20) {
         TS_SCOPE;
         ts_batch b;
@@ -263,7 +263,7 @@ TS_TEST(a_file_cut_while_it_is_read_never_kills, .threads = true, WITH_FILE)
             delivered++;
         else
             refused++;
-        ck_assert(refused == 0 || ts_error_code() == TS_ERR_IO); /* the last failure's */
+        ck_assert(refused == 0 || ts_error_code() == TS_ERR_IO); /* of the last failure */
     }
     atomic_store(&enough, true);
     void *failed;

@@ -1,4 +1,5 @@
-// Every allocation of a construction fails once: an error of its own, and nothing is left behind.
+// Lets each allocation fail once while a network and its optimizer are made and stepped: the result
+// is TS_ERR_MEMORY, and no memory leaks.
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 #include <string.h>

@@ -89,7 +89,7 @@ TS_TEST(names_are_dotted_and_in_order)
     ck_assert_ptr_null(ts_module_tensor(net, "0..bias"));
     ts_module_free(net);
     ck_assert_int_eq(freed, 1);
-    /* the lists outlive the module */
+    /* lists keep their tensors after the module was freed */
     ck_assert_int_eq(ts_numel(state.tensors[0]), 12);
     ts_named_tensors_free(&state);
     ts_named_tensors_free(&params);
@@ -206,7 +206,7 @@ TS_TEST(mismatches_are_all_reported_and_nothing_is_loaded)
                                   "(twice); sizes differ: 2.weight expected (2, 3) got (3, 2)");
     ck_assert_ptr_nonnull(strstr(ts_error_message(), report.text));
     ck_assert_float_eq(((const float *)ts_data(ts_module_tensor(net, "0.scale")))[0], 2);
-    /* sizes must match even when names need not */
+    /* sizes must match, also with strict false */
     ck_assert_int_eq(ts_module_load_state_dict(net, names, tensors, 5, false, &report),
                      TS_ERR_VALUE);
     ck_assert_float_eq(((const float *)ts_data(ts_module_tensor(net, "0.scale")))[0], 2);
@@ -264,7 +264,6 @@ TS_TEST(dotted_names_have_up_to_511_bytes)
 }
 
 /* ------------------------------------------------------------------------------- misuse ---- */
-/* ------------------------------------------------------------------------------- misuse ---- */
 
 TS_TEST(misuse_is_named_and_frees_what_was_given)
 {
@@ -279,7 +278,7 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
     ck_assert_int_eq(freed, 2);
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), "loop", net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "again", ts_module_child(net, 0), NULL), TS_ERR_VALUE);
-    int freed_before = freed; /* the holder of the module is not freed in any case */
+    int freed_before = freed; /* a failed add of an ancestor frees nothing */
     ck_assert_int_eq(ts_module_add(ts_module_child(net, 0), NULL, net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(ts_module_add(net, "not a name", net, NULL), TS_ERR_VALUE);
     ck_assert_int_eq(freed, freed_before);
@@ -293,7 +292,7 @@ TS_TEST(misuse_is_named_and_frees_what_was_given)
     ts_tensor *slot = leaf;
     ck_assert_int_eq(ts_module_add_parameter(net, "p", TS_NONE, &slot), TS_OK);
     ck_assert_ptr_eq(slot, TS_NONE);
-    /* a failure travels through constructors */
+    /* NULL from a failed constructor propagates its error */
     ts_error_clear();
     ck_assert_int_eq(ts_module_add(net, "bad", ts_linear_new(0, 3, true), NULL), TS_ERR_VALUE);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "linear_new: argument 'in'"));

@@ -44,7 +44,7 @@ static void set_grads(ts_tensor **params, int step)
 
 static double value(const ts_tensor *t, int64_t k) { return ((const double *)ts_data(t))[k]; }
 
-/** x after `steps` steps of the rule in plain C. */
+/** Element k of parameter i after `steps` steps, computed in plain C. */
 static double expected(ts_optimizer_kind kind, const ts_group_opts *p, int i, int64_t k, int steps)
 {
     double x = sin(1 + i + (double)k), m = 0, v = 0;
@@ -149,7 +149,7 @@ TS_TEST(clipping_scales_all_gradients_together)
     ck_assert_int_eq(ts_clip_grad_norm(NULL, 1, 1, NULL) != TS_OK, 1);
 }
 
-/* An f32 factor has 2^-24 of rounding itself, and some of the ops before it. */
+/* The f32 clip factor has the rounding error of its own and of the ops that compute it. */
 TS_TEST(a_step_that_clips_is_clipping_then_a_step_and_leaves_gradients_alone, .loop = 6)
 {
     ts_optimizer_kind kind = (ts_optimizer_kind)(_i % 3);
@@ -201,7 +201,7 @@ TS_TEST(clipping_in_steps_begins_and_ends_with_its_number)
     ck_assert_double_eq(value(params[2], 0), x);
     set_grads(params, 0);
     ck_assert_int_eq(ts_optimizer_step(o), TS_OK);
-    /* of the 1e-6 beside the norm */
+    /* the tolerance covers the 1e-6 that clipping adds to the norm */
     ck_assert_double_eq_tol(value(params[2], 0), x - 0.25 * g, 2e-6);
     ck_assert_int_eq(ts_optimizer_set_max_norm(o, -1), TS_ERR_VALUE);
     ck_assert_int_eq(ts_optimizer_set_max_norm(o, NAN), TS_ERR_VALUE);
@@ -234,7 +234,7 @@ TS_TEST(training_goes_on_from_a_saved_state_bit_for_bit, .loop = 2)
     }
     ts_schedule warm = {TS_SCHEDULE_COSINE, 2, 6, 0, 0.1};
     for (int step = 0; step < 6; step++) {
-        if (step == 3) { /* the second goes on from the first's state */
+        if (step == 3) { /* o[1] gets the state of o[0] */
             ts_named_tensors state;
             ts_named_number numbers[32];
             ck_assert_int_eq(ts_optimizer_state(o[0], &state), TS_OK);

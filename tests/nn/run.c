@@ -1,4 +1,4 @@
-/** @file run.c  A folder belongs to one run at a time, and all that is in it to the same run. */
+/** @file run.c  Run folders: one run at a time uses a folder, and its files have the run's id. */
 // SPDX-License-Identifier: MIT
 #include <sys/wait.h>
 
@@ -63,7 +63,7 @@ TS_TEST(a_folder_has_one_run_at_a_time, IN_FOLDER)
     ts_run_close(NULL);
 }
 
-/* However a process ends, its folder is free. */
+/* After a process has ended by exit or a signal, its run folder can be opened again. */
 TS_TEST(the_end_of_a_process_frees_its_folder, .loop = 3, IN_FOLDER)
 {
     static const int signals[] = {0, SIGKILL, SIGSEGV};
@@ -95,15 +95,15 @@ TS_TEST(a_log_of_another_run_is_refused_and_left_alone, IN_FOLDER)
     int64_t id = ts_run_id(run);
     ts_run_close(run);
     ck_ok(run = resumed(dir));
-    log_row(run, 1, 2); /* goes on */
-    log_row(run, 1, 2); /* row 2 once more */
+    log_row(run, 1, 2); /* appends row 2 */
+    log_row(run, 1, 2); /* replaces row 2 */
     char *rows = (char *)read_file(log, &bytes);
     snprintf(text, sizeof text, "step,loss,run\n1,0.5,%lld\n2,0.5,%lld\n", (long long)id,
              (long long)id);
     ck_assert_int_eq(bytes, strlen(text));
     ck_assert_int_eq(memcmp(rows, text, bytes), 0);
     free(rows);
-    /* half a row, as a kill leaves it, is nobody's */
+    /* an incomplete last row, left by a kill, is ignored */
     write_file(log, text, strlen(text) - 3);
     log_row(run, 1, 2);
     static const char *const others[] = {"%lld1", "1%lld", "%lld ", " %lld", "+%lld", "0%lld", "",
@@ -169,7 +169,7 @@ TS_TEST(a_checkpoint_of_another_run_is_refused, IN_FOLDER)
     }
     ck_ok(ts_training_save(&state, dir));
     ck_ok(ts_training_resume(&state, dir, NULL, 0));
-    state.run = NULL; /* a program without runs takes any */
+    state.run = NULL; /* without a run, the id is not checked */
     ck_ok(ts_training_resume(&state, dir, NULL, 0));
     ts_run_close(run);
     ts_run_close(other);

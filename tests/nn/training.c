@@ -94,7 +94,7 @@ TS_TEST(a_resumed_run_goes_on_as_if_never_stopped, IN_FOLDER, .loop = 2)
     steps(&straight, 40);
 
     char text[256];
-    /* other values, generator and place, as a new process would have them */
+    /* other weights, generator state and step, as in a new process */
     run other = start(kind, 77);
     steps(&other, 3);
     ck_assert(!same_run(&straight, &other));
@@ -121,7 +121,7 @@ TS_TEST(a_run_that_does_not_fit_is_refused_unchanged, IN_FOLDER)
     steps(&saved, 2);
     ck_ok(ts_training_save(&saved.state, test_folder));
     for (int i = 0; i < 2; i++) {
-        /* another width; another optimizer, found out after the model was read */
+        /* a model of another width; another optimizer, detected after the model was read */
         run other = i ? start(TS_ADAM, 5) : start_sized(TS_SGD, 9, 5);
         run twin = i ? start(TS_ADAM, 5) : start_sized(TS_SGD, 9, 5);
         ts_rng_state rng = ts_rng_get_state();
@@ -179,7 +179,7 @@ TS_TEST(a_damaged_checkpoint_is_passed_over_and_named, IN_FOLDER)
         ck_assert(*at == '\n' || (*at >= ' ' && *at < 0x7f));
     steps(&other, 9);
     ck_assert(same_run(&r, &other));
-    /* and when none is left, that is an error of its own */
+    /* no valid checkpoint is left: an error */
     snprintf(file, sizeof file, "%s/checkpoints/5/manifest.json", dir);
     ck_assert_int_eq(truncate(path, 10), 0);
     ck_assert_int_eq(ts_training_resume(&other.state, dir, NULL, 0), TS_ERR_FORMAT);

@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Writes calls with a wrong pointer or count: generate.py ALLOWED OUT HEADER...
 
-For each function that the headers declare: NULL in the place of each pointer, a list whose entries
-are NULL, a count below 0, structs that say their size with another one. All other arguments are
-objects of nulls.c. A function whose parameters have no such object is an error, so a new function
-joins. ALLOWED has the pointers that may be NULL, one per line: FUNCTION PARAMETER meaning of
-NULL."""
+For each function that the headers declare: NULL for each pointer, a list of NULL entries, a
+negative count, and a wrong size in structs with a size field. All other arguments are valid objects
+of nulls.c. A parameter without such an object is an error, so new functions cannot be forgotten.
+ALLOWED lists the pointers that may be NULL, one per line: FUNCTION PARAMETER meaning of NULL."""
 import pathlib
 import sys
 
@@ -20,14 +19,14 @@ CALLBACKS = {"ts_module_visit": "visit", "ts_grad_hook": "hook_fn", "ts_node_pre
 LISTS = {"const char *const *": "missing_names", "ts_tensor *const *": "missing_tensors"}
 COUNTS = {"n", "m", "ninputs", "noutputs", "nsections", "ncolumns", "nkeys", "nmetadata", "ndim",
           "ndims", "nparts", "chunks"}
-# Of a struct that begins with its size: none, no multiple of 8, too large.
+# Wrong values of a struct's size field: 0, no multiple of 8, too large.
 SIZES = ["0", "1", "7", "9", "sizeof({}) - 1", "sizeof({}) + 1", "sizeof({}) + 8", "4096",
          "INT64_MAX", "INT64_MAX - 7", "SIZE_MAX", "SIZE_MAX - 7"]
 # Objects that the library lends during a callback: the call is made inside one.
 IN_FLIGHT = {"ts_function_call *": "IN_FUNCTION", "ts_vjp_call *": "IN_GRADIENT",
              "ts_frame *": "IN_KERNEL"}
 LEAST = {"int": "INT_MIN", "int64_t": "INT64_MIN"}
-# Why no call of a function is made here, by the beginning of its name.
+# Functions that are not called, by the beginning of their names, with the reason.
 SKIPPED = {
     "ts_kernel_data": "reads a tensor that the dispatcher checked",
     "ts_kernel_windows": "writes an array of the kernel's own",
@@ -138,7 +137,7 @@ def wrong(function, params, allowed, sized):
     for i, (kind, name) in enumerate(params):
         plain = kind.removeprefix("const ")
         if plain in ("ts_frame *", "ts_vjp_call *"):
-            continue  # a callback hands it on
+            continue  # user data, which the library passes to a callback
         if kind == "ts_fn" or kind in CALLBACKS or (kind.endswith("*") and kind != "void *"):
             free = (function, name) in allowed
             allowed.pop((function, name), None)
@@ -187,7 +186,7 @@ def main():
             for i, value, expected in wrong(function, params, allowed, sized):
                 arguments = values[:i] + [value] + values[i + 1:]
                 if params[i][1] == "format" and params[-1][1] == "...":
-                    arguments.pop()  # a format of NULL takes nothing
+                    arguments.pop()  # a NULL format has no further arguments
                 number = len(rows)
                 functions.append(f"static void call_{number}(void) "
                                  f"{{ {body(result, function, arguments)} }}")

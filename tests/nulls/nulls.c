@@ -1,6 +1,6 @@
-// Wrong pointers, counts and sizes: NULL in the place of each pointer of the public functions,
-// lists of NULL entries, counts below 0, structs that say another size. generate.py generates the
-// calls from the headers; this file has the other arguments and the checks.
+// Calls of the public functions with one wrong argument: a NULL pointer, a list of NULL entries, a
+// negative count, a struct with a wrong size field. generate.py generates the calls from the
+// headers; this file has the other arguments and the checks.
 // SPDX-License-Identifier: MIT
 #include <ftw.h>
 #include <limits.h>
@@ -19,7 +19,7 @@ typedef enum expectation {
     REFUSED, /* TS_ERR_NULL, in a message that names the argument */
     SIZE,    /* TS_ERR_VALUE, in a message that names the argument */
     FAILED,  /* an error */
-    COUNT,   /* an error that says which number came */
+    COUNT,   /* an error whose message contains the given number */
     ANYTHING /* NULL is allowed there */
 } expectation;
 
@@ -82,7 +82,7 @@ static ts_value boxed __attribute__((unused)) = {.tag = TS_TAG_INT};
 static ts_operand operand __attribute__((unused));
 static ts_space space __attribute__((unused));
 
-/** A struct as it is, or of zeros, whose first field says another size. */
+/** A copy of *like (NULL: zeros), `size` bytes, whose first field, the struct's size, is `said`. */
 static void *sized(const void *like, size_t size, size_t said)
 {
     static size_t room[1024];
@@ -109,7 +109,7 @@ static ts_tensor *forward_list(ts_module *m, ts_tensor *const *inputs, int n)
     return (void)m, (void)n, inputs[0];
 }
 static const ts_schedule schedule = {.kind = TS_SCHEDULE_CONSTANT};
-/* for functions to come: none has one beside another pointer */
+/* for functions added later; now no function needs it as a valid argument */
 static const ts_forward_hook forward_hook
     __attribute__((unused)) = {.size = sizeof(ts_forward_hook)};
 static const ts_module_type type
@@ -327,11 +327,11 @@ static void free_objects(void)
 
 /* ------------------------------------------------------------------------------- the calls ---- */
 
-static ts_status status; /* of the call */
-static bool says;        /* its result can say that it failed */
+static ts_status status; /* status of the call */
+static bool says;        /* the call's result can express failure */
 
 static void got(ts_status s) { status = s, says = true; }
-/** NULL may be an answer: the record shows a failure. */
+/** NULL may be a valid result, so the error record decides whether the call failed. */
 static void got_pointer(const void *p)
 {
     got(p ? TS_OK : ts_error_code());
@@ -347,10 +347,10 @@ static bool holds(const wrong_call *c)
     snprintf(quoted, sizeof quoted, "'%s", c->argument);
     bool named_it = strstr(ts_error_message(), quoted) != NULL;
     bool complete = strstr(ts_error_message(), "expected ") && strstr(ts_error_message(), ", got ");
-    /* the function, or one that it calls: an operator, whose first argument is 'self' or 'out' */
+    /* the message may name an operator that the function calls, with argument 'self' or 'out' */
     complete &= strncmp(ts_error_message() + strcspn(ts_error_message(), ": "), ": ", 2) == 0;
     named_it |= strstr(ts_error_message(), "'self'") || strstr(ts_error_message(), "'out'");
-    if (strncmp(c->function, "ts_r", 4) == 0) /* of x - self and the like */
+    if (strncmp(c->function, "ts_r", 4) == 0) /* reversed operands: ts_rsub_scalar() and others */
         named_it |= strstr(ts_error_message(), "'other'") ||
                     strstr(ts_error_message(), "'exponent'");
     bool vague = strstr(ts_error_message(), "expected a pointer") ||
@@ -369,8 +369,8 @@ static bool holds(const wrong_call *c)
     }
 }
 
-/* A process makes some of the calls, each on objects of its own: to start one for each call would
- * take a sanitizer longer than the calls. */
+/* A process makes TOGETHER calls, each on new objects: under a sanitizer, a process per call would
+ * take longer than the calls. */
 enum { CALLS = sizeof calls / sizeof *calls, TOGETHER = 16 };
 
 static void make_call(const wrong_call *c)

@@ -1,5 +1,5 @@
-/** @file arg.c  Extremes and their places: public forms, ties and NaN in runs
- * of many parts, gradients. */
+/** @file arg.c  max, min and their indices: public functions, ties and NaN in long lines,
+ * gradients. */
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 

@@ -22,8 +22,8 @@ static double value(uint32_t seed, int64_t i)
 
 enum { DENSE, SWAPPED, PACKED, SPREAD, LAYOUTS };
 
-/** (batch, heads, rows, depth): dense; rows outside heads;
- * the same within wider rows; depth two apart. */
+/** A (batch, heads, rows, depth) tensor. layout: DENSE; SWAPPED: rows outside heads in memory;
+ *  PACKED: SWAPPED with a gap after each row; SPREAD: depth has stride 2. */
 static ts_tensor *filled(uint32_t seed, ts_dtype dtype, int64_t batch, int64_t heads, int64_t rows,
                          int64_t depth, int layout)
 {
@@ -75,7 +75,7 @@ static ts_attention_opts opts_of(const shape *s)
         .size = sizeof(ts_attention_opts), .scale = s->scale, .causal = s->causal};
 }
 
-/** One row: probabilities into p, its log-sum-exp returned. */
+/** Stores the probabilities of row i in p. Returns its log-sum-exp. */
 static double reference_row(const shape *s, const ts_tensor *q, const ts_tensor *k, int64_t b,
                             int64_t h, int64_t i, double *p)
 {
@@ -120,7 +120,7 @@ TS_TEST(attention_is_the_weighted_sum_of_values, .loop = TS_COUNTOF(shapes))
             for (int64_t h = 0; h < s->heads; h++)
                 for (int64_t i = 0; i < s->rows; i++) {
                     double want = reference_row(s, q, k, b, h, i, p), got = at(lse, b, h, i, 0);
-                    /* scores reach 4 · depth · scale; their rounding moves lse and the weights */
+                    /* the rounding of scores, up to 4 · depth · scale, changes lse and weights */
                     double tolerance = 64 * eps * sqrt((double)s->depth) *
                                        (1 + fabs(want == -INFINITY ? 0 : want));
                     ck_assert_msg(got == want || fabs(got - want) <= tolerance,
@@ -152,7 +152,7 @@ TS_TEST(result_lies_in_memory_as_the_query_does)
     ck_assert(ts_is_contiguous(ts_scaled_dot_product_attention(q, q, q)));
 }
 
-/** Weighted sum of the result and, when they are finite, of the logarithms. */
+/** Sum of the result times g, plus lse times g_lse where lse is finite. */
 static double objective(const shape *s, ts_tensor *const *in, const ts_tensor *g,
                         const ts_tensor *g_lse)
 {
@@ -227,7 +227,7 @@ TS_TEST(autograd_reaches_query_key_and_value)
                                      true);
     ts_tensor *g = filled(9, TS_F32, 1, 2, 5, 4, DENSE);
     ts_attention_opts opts = {.size = sizeof opts, .causal = true};
-    /* the rule needs lse all the same */
+    /* backward needs lse although the caller does not ask for it */
     y = ts_scaled_dot_product_attention_ex(in[0], in[1], in[2], NULL, &opts);
     ck_assert_msg(ts_grad_of(y, g, in, 3, grads, NULL) == TS_OK, "%s", ts_error_message());
     TS_NO_GRAD;

@@ -36,7 +36,7 @@ static ts_tensor *bounds_of(int n, const int32_t *bounds)
     return ts_from_array(bounds, TS_I32, &size, 1);
 }
 
-/** y and, of sum(y · g), the gradients of query, key and value. */
+/** Returns y = attention(in); stores the gradients of sum(y · g) in grads: query, key, value. */
 static ts_tensor *attend(ts_tensor *const *in, ts_tensor *g, const ts_attention_opts *opts,
                          ts_tensor **grads)
 {
@@ -79,7 +79,7 @@ TS_TEST(packed_sequences_are_each_its_own_call)
                 if (n[i])
                     ck_assert_double_eq(distance(ts_narrow(grads[i], 2, at[i], n[i]), mine[i]), 0);
         }
-        /* keys of the second sequence, which has no rows, get nothing */
+        /* the second sequence has no rows, so the gradients of its keys are 0 */
         ck_assert_double_eq(
             distance(ts_narrow(grads[1], 2, 80, 10), ts_zeros(TS_SIZES(1, 2, 10, 8), TS_F32)), 0);
     }
@@ -87,8 +87,8 @@ TS_TEST(packed_sequences_are_each_its_own_call)
 
 enum { BY_MASK, BY_SUM, BY_CAUSE, BY_WINDOW, BY_BOUNDS, WAYS };
 
-/** Options that hide the keys from 40 on, in one of several ways,
- * from rows before 40 (BY_BOUNDS: from all). Their tensors, at most two, go to `held`. */
+/** Options that hide keys 40 and above from rows before 40, by a mask, a window, packed bounds or
+ *  causality. Stores their tensors, at most two, in `held`. */
 static ts_attention_opts hiding(int way, ts_tensor **held)
 {
     static const int32_t rows[] = {0, 40, 80}, keys[] = {0, 40, 80};
@@ -128,7 +128,7 @@ TS_TEST(hidden_keys_do_not_matter_whatever_they_hold, .loop = WAYS)
             OK(ts_fill_(ts_narrow(bad[i], 2, 70, 5), ts_scalar_float(odd[k])));
         y[0] = attend(in, g, &opts, grads[0]);
         y[1] = attend(bad, g, &opts, grads[1]);
-        /* another order of sums where a tile is not finite: 80 terms of order 1 */
+        /* tiles that are not finite are summed in another order: 80 terms of magnitude 1 */
         double tolerance = 64 * 0x1p-23;
         ck_assert_double_le(distance(ts_narrow(y[0], 2, 0, 40), ts_narrow(y[1], 2, 0, 40)),
                             tolerance);
@@ -136,7 +136,7 @@ TS_TEST(hidden_keys_do_not_matter_whatever_they_hold, .loop = WAYS)
             distance(ts_narrow(grads[0][0], 2, 0, 40), ts_narrow(grads[1][0], 2, 0, 40)),
             8 * tolerance);
         if (_i == BY_BOUNDS || _i == BY_WINDOW)
-            for (int i = 1; i < 3; i++) /* no row that sees the bad keys sees these */
+            for (int i = 1; i < 3; i++) /* rows that see bad keys do not see keys 0 to 39 */
                 ck_assert_double_le(
                     distance(ts_narrow(grads[0][i], 2, 0, 40), ts_narrow(grads[1][i], 2, 0, 40)),
                     8 * tolerance);
@@ -173,7 +173,7 @@ TS_TEST(rows_that_see_no_key_are_zero_with_finite_gradients, .loop = 4)
     }
 }
 
-/** The same with ops of their own: scores, softcap, mask, softmax, dropout. */
+/** Attention by separate ops: scores, softcap, mask, softmax, dropout. */
 static ts_tensor *by_ops(ts_tensor *const *in, const ts_attention_opts *o)
 {
     ts_tensor *s = ts_mul_scalar(ts_matmul(in[0], ts_transpose(in[1], 2, 3)), o->scale);
@@ -303,7 +303,7 @@ TS_TEST(memory_grows_with_rows_not_with_pairs)
     ts_memory_reset_peak();
     attend(in, g, &opts, grads);
     int64_t grown = ts_memory_get_stats().peak - before.in_use;
-    /* pairs: 64 MiB a matrix */
+    /* far less than one matrix of all pairs, 64 MiB */
     ck_assert_msg(grown < 24 * LONG * 8 * 4, "%lld bytes", (long long)grown);
 }
 
@@ -344,7 +344,7 @@ TS_TEST(a_tensor_of_the_options_that_failed_fails_the_call)
     ts_attention_opts masked = {.size = sizeof masked, .mask = &failed},
                       packed = {.size = sizeof packed, .cu_seqlens = (ts_tensor *[]){q, failed}};
     ck_assert_ptr_null(ts_scaled_dot_product_attention_ex(q, q, q, NULL, &masked));
-    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE); /* of reshape, passed on */
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE); /* the failure of reshape */
     ck_assert_int_eq(
         ts_scaled_dot_product_attention_backward(q, TS_NONE, q, q, q, q, q, &masked, wanted),
         TS_ERR_SHAPE);
@@ -402,7 +402,7 @@ TS_TEST(the_log_says_which_path_each_call_takes)
     TS_SCOPE;
     ts_tensor *x = leaf(drawn(TS_F32, 1, 2, 5, 8));
     ts_attention_opts causal = {.size = sizeof causal, .causal = true, .softcap = 2};
-    OK(ts_scaled_dot_product_attention_ex(x, x, x, NULL, &causal)); /* nobody listens */
+    OK(ts_scaled_dot_product_attention_ex(x, x, x, NULL, &causal)); /* no log callback is set */
     ts_log_set_callback(keep_path, NULL);
     ts_tensor *y = ts_scaled_dot_product_attention_ex(x, x, x, NULL, NULL);
     OK(y);

@@ -28,7 +28,7 @@ TS_TEST(running_statistics_move_by_the_momentum)
     ck_assert_double_eq(at(ts_to(half[0], TS_F32), 0), 8.25);
 }
 
-/** Result and gradients of x, w and b of a batch norm with relu, in one op or in two. */
+/** Result of batch norm and relu, as one op (fused) or two, and the gradients of x, w and b. */
 static void normalise(bool fused, bool training, ts_tensor *const *in, ts_tensor **results)
 {
     ts_tensor *x = ts_set_requires_grad(ts_detach(in[0]), true),

@@ -11,7 +11,7 @@
 
 #include "core/tensor.h"
 
-/** A convolution over two dims; transposed ones make x of y. */
+/** A convolution over two dims, from x to y; if transposed, from y to x. */
 typedef struct shape {
     int64_t batch, channels, size[2], features, kernel[2];
     ts_conv_opts opts;
@@ -44,7 +44,7 @@ static double value(uint32_t seed, int64_t i)
     return (double)(x % 4096) / 2048 - 1;
 }
 
-/** (a, b, c, d) of a dtype; last: with dim 1 innermost in memory. */
+/** A random 4-dim tensor; last: channels-last, which is dim 1 innermost in memory. */
 static ts_tensor *filled(uint32_t seed, ts_dtype dtype, const int64_t *sizes, bool last)
 {
     const int64_t inside_out[] = {0, 3, 1, 2};
@@ -72,7 +72,7 @@ static int64_t or_one(int64_t n) { return n ? n : 1; }
 typedef struct sides {
     const shape *s;
     const ts_tensor *x, *y, *w;
-    int64_t groups, channels, features; /* of a group */
+    int64_t groups, channels, features; /* channels and features of one group */
 } sides;
 
 /** The sum of products of the two tensors that are not `of` ('x', 'y' or 'w') over the pairs that
@@ -146,7 +146,7 @@ static double distance(ts_tensor *a, ts_tensor *b)
     return largest;
 }
 
-/* layout bit 0: of the input; bit 1: of the weight; bit 2: of the result's gradient */
+/* layout: channels-last input (bit 0), weight (bit 1), gradient of the result (bit 2) */
 static void run_shape(int index, ts_dtype dtype, int layout)
 {
     TS_SCOPE;

@@ -29,7 +29,7 @@ TS_TEST(permuted_copies_keep_every_element, .loop = 6)
                     values[i] = (double)(i % 128);
                 ts_tensor *x = ts_to(ts_from_array(values, TS_F64, n, 3), dtypes[_i]);
                 ts_tensor *y = ts_clone(ts_permute(x, p, 3));
-                /* the destination strided instead */
+                /* a copy from contiguous to strided */
                 ts_tensor *into = ts_permute(ts_empty_like(x), p, 3);
                 ck_assert_ptr_nonnull(ts_copy_(into, y));
                 for (int pass = 0; pass < 2; pass++) {
@@ -98,8 +98,8 @@ TS_TEST(a_wide_number_becomes_a_half_in_one_rounding, .loop = 2)
 {
     ts_dtype half = _i ? TS_F16 : TS_BF16;
     double unit = _i ? 0x1p-10 : 0x1p-7;
-    /* just above and below the middle of two neighbours: f32 would round
-     * to the middle, then to even */
+    /* values near the middle between two neighbours: rounding to f32 first would give the middle,
+     * and then the even neighbour */
     const double above = 1 + unit / 2 + 0x1p-40, below = 1 + unit * 1.5 - 0x1p-40;
     const double values[] = {above, -above, below, -below, 1 + unit / 2, 0x1p-200, -1e300};
     const double wanted[] = {1 + unit, -1 - unit, 1 + unit, -1 - unit, 1, 0, -INFINITY};

@@ -1,4 +1,4 @@
-/** @file cost.c  FLOPs and bytes of calls, beside counts made by hand. */
+/** @file cost.c  FLOPs and bytes that ops declare for calls, compared with counts by hand. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/op.h"
 #include "include/tessera/tessera.h"
@@ -16,7 +16,7 @@ static ts_work work_of(const ts_frame *f)
     return work;
 }
 
-/** A layer that takes the work of the call that went through it. */
+/** A layer that stores the work of the call in `last`. */
 static ts_status watch(ts_frame *f)
 {
     ts_status status = ts_redispatch(f);
@@ -38,7 +38,7 @@ static ts_tensor *ones(ts_dtype dtype, int64_t rows, int64_t columns)
     return ts_ones((int64_t[]){rows, columns}, 2, dtype);
 }
 
-/** The work of the call that gave y. */
+/** Asserts the FLOPs and bytes of the last call. made: the call succeeded. */
 static void works(const char *call, bool made, double flops, double bytes)
 {
     ck_assert_msg(made, "%s: %s", call, ts_error_message());
@@ -121,7 +121,7 @@ TS_TEST(attention_counts_the_pairs_that_meet)
     ts_attention_opts causal = {.size = sizeof causal, .causal = true};
     double heads = 2 * 3, bytes = (2 * 3 * 5 * 8 * 2 + 2 * 3 * 7 * 8 * 2) * 4;
     WORKS(ts_scaled_dot_product_attention(q, k, k), 2 * heads * 5 * 7 * 16, bytes);
-    /* rows stand at keys 2 to 6 */
+    /* causal: the 5 rows see 3 to 7 keys */
     WORKS(ts_scaled_dot_product_attention_ex(q, k, k, NULL, &causal),
           2 * heads * (3 + 4 + 5 + 6 + 7) * 16, bytes);
 }
@@ -139,7 +139,7 @@ TS_TEST(update_rules_read_and_write_their_state)
 
 static int64_t drawn(int most) { return 1 + random() % most; }
 
-/** The same by formulas, over drawn sizes and dtypes. */
+/** Calls of random sizes and dtypes, compared with formulas. */
 TS_TEST(drawn_calls_have_the_work_of_their_formulas)
 {
     watching();
@@ -175,7 +175,7 @@ static ts_work threefold(const ts_frame *f)
     return (ts_work){3 * (double)f->args[0].t->numel, 1};
 }
 
-/** An op of a program has the work that it declares; without a cost it is not known. */
+/** A user's op has the work that its cost function returns; without one, its work is unknown. */
 TS_TEST(ops_of_programs_declare_their_work)
 {
     watching();

@@ -1,5 +1,5 @@
-/** @file index.c  Reading and writing by index: values, checks before
- * writes, gradients, threads. */
+/** @file index.c  Ops that read and write by index: values, checks before writes, gradients,
+ * threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/ops/values.h"
 

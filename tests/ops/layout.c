@@ -27,7 +27,7 @@ static ts_tensor *drawn_view(dice *d, const int64_t *sizes, int ndim, ts_dtype d
         int64_t n = sizes[order[i]];
         inverse[order[i]] = i;
         step[i] = draw(d, 6) ? 1 : 2;
-        whole[i] = draw(d, 5) ? n * step[i] + (draw(d, 4) ? 0 : 1) : 1; /* 1: broadcast */
+        whole[i] = draw(d, 5) ? n * step[i] + (draw(d, 4) ? 0 : 1) : 1; /* 1: the dim is expanded */
     }
     ts_tensor *t = ts_to(ts_uniform(whole, ndim, -4.0, 4.0, TS_F32), dtype);
     for (int i = 0; i < ndim; i++)
@@ -89,7 +89,7 @@ TS_TEST(any_layout_gives_the_values_of_contiguous_operands, .loop = 40)
         ts_tensor *out = ts_transpose(ts_clone(ts_transpose(px, 0, ndim - 1)), 0, ndim - 1);
         ck_assert_ptr_nonnull(ts_add_out(out, x, y));
         expect_same(out, ts_add(px, py));
-        /* random numbers belong to elements, not to places in memory */
+        /* random numbers depend on an element's index, not on its address */
         uint64_t seed = (uint64_t)draw(&d, 1000);
         ts_manual_seed(seed);
         ts_tensor *dropped = ts_dropout(z, 0.4, true);
@@ -120,19 +120,19 @@ TS_TEST(a_pointwise_result_lies_as_its_operands_do)
     /* the first operand that orders two dims decides */
     expect_strides(ts_add(x, plain), 1, 3, 12);
     expect_strides(ts_add(plain, x), 20, 5, 1);
-    /* broadcast dims say nothing */
+    /* broadcast dims do not determine the order */
     ts_tensor *row = ts_ones((int64_t[]){1, 4, 1}, 3, TS_F32);
     expect_strides(ts_add(row, x), 1, 3, 12);
     expect_strides(ts_mul(ts_ones((int64_t[]){5}, 1, TS_F32), x), 1, 3, 12);
-    /* gaps are not kept */
+    /* results have no gaps */
     ts_tensor *longer = ts_transpose(ts_ones((int64_t[]){5, 4, 6}, 3, TS_F32), 0, 2);
     expect_strides(ts_exp(ts_slice(longer, 0, 0, 6, 2)), 1, 3, 12);
-    /* all others are contiguous */
+    /* results of ops that are not pointwise, and of clone, to and dropout, are contiguous */
     expect_strides(ts_clone(x), 20, 5, 1);
     expect_strides(ts_to(x, TS_F64), 20, 5, 1);
     expect_strides(ts_dropout(x, 0.5, true), 20, 5, 1);
     expect_strides(ts_cumsum(x, 0), 20, 5, 1);
-    /* and META says the same */
+    /* META results have the same strides */
     ts_tensor *y = ts_transpose(ts_empty_on(swapped, 3, TS_F32, TS_DEVICE_META), 0, 2);
     expect_strides(ts_exp(y), 1, 3, 12);
 }

@@ -1,8 +1,9 @@
 // Losses against formulas in double: reductions, ignored positions, smoothing, gradients, errors,
-// threads. SPDX-License-Identifier: MIT
+// threads.
+// SPDX-License-Identifier: MIT
 #include "tests/ops/rows.h"
 
-/** Targets 0 .. classes-1 in turn, every fourth one ignored. */
+/** Targets below `classes`; every fourth is -100, which is ignored. */
 static ts_tensor *targets(const int64_t *sizes, int ndim, int64_t classes, ts_dtype dtype)
 {
     ts_tensor *t = ts_empty(sizes, ndim, dtype);
@@ -19,7 +20,8 @@ static ts_tensor *targets(const int64_t *sizes, int ndim, int64_t classes, ts_dt
 static const int64_t logits_sizes[][3] = {
     {5, 3, 1}, {70, 33, 1}, {9, 256, 1}, {3, 20, 7}, {1, 5, 65}};
 
-/** The gradient of cross_entropy by logits of whole sixteenths, moved by `offset`, in f64. */
+/** Gradient of cross_entropy with respect to random logits, multiples of 1/16 plus `offset`, as
+ *  f64. */
 static ts_tensor *moved_gradient(const int64_t *sizes, int ndim, ts_dtype dtype, double offset,
                                  double smoothing, bool recorded)
 {
@@ -102,7 +104,8 @@ TS_TEST(cross_entropy_over_classes, .loop = 12)
     }
 }
 
-/** Losses and gradients of (B, T, V), of a transposed one and of (V), beside those of rows. */
+/** ts_cross_entropy_last() over (B, T, V), a transposed view, and (V) has the losses and gradients
+ *  of the same rows as (rows, V). */
 TS_TEST(cross_entropy_over_the_last_dim, .loop = 12)
 {
     static const ts_dtype dtypes[] = {TS_F64, TS_F32, TS_BF16, TS_F16};
@@ -138,7 +141,7 @@ TS_TEST(cross_entropy_over_the_last_dim_says_what_is_wrong)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(3, TS_SIZES(2, 3, 4), TS_F32), *t = ts_zeros(TS_SIZES(3, 2), TS_I64);
-    ck_assert_ptr_null(ts_cross_entropy_last(x, t)); /* as many positions, in another order */
+    ck_assert_ptr_null(ts_cross_entropy_last(x, t)); /* (3, 2) targets for (2, 3) positions */
     ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
     ck_assert_ptr_nonnull(strstr(ts_error_message(), "'target': expected the sizes (2, 3, 4)"));
     ck_assert_ptr_null(ts_cross_entropy_last(ts_zeros(NULL, 0, TS_F32), t));
@@ -199,7 +202,7 @@ TS_TEST(targets_are_checked_before_anything)
     ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
 }
 
-/* Pairs: a reference of one pair. */
+/* A loss of pairs (x, t). reference: loss of one pair. */
 typedef struct pair_loss {
     ts_tensor *(*call)(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
     double (*reference)(double x, double t);
@@ -345,7 +348,7 @@ TS_TEST(cross_entropy_grad_is_loss_and_gradient_also_in_place, .loop = 3)
     ck_assert(same_bits(x, grad));
 }
 
-/** In place on views: any strides, and no memory beside the logits. */
+/** In place on a strided view: writes nothing beside the view's elements. */
 TS_TEST(cross_entropy_grad_in_place_on_a_turned_view, .loop = 4)
 {
     TS_SCOPE;
@@ -364,7 +367,8 @@ TS_TEST(cross_entropy_grad_in_place_on_a_turned_view, .loop = 4)
                             ts_clone(ts_narrow(before, 1, 8 * side, 1))));
 }
 
-/** The destination is self or lies elsewhere; anything between would be read half-written. */
+/** The destination may be self or separate memory. If it overlaps self partly, the call is an
+ *  error. */
 TS_TEST(cross_entropy_grad_refuses_a_destination_that_overlaps)
 {
     TS_SCOPE;
@@ -394,7 +398,7 @@ TS_TEST(cross_entropy_grad_in_place_leaves_the_logits_when_a_target_is_wrong, .l
     ck_assert_ptr_null(ts_cross_entropy_grad_(x, ts_from_array(bad, TS_I64, TS_SIZES(3)), NULL));
     ck_assert_int_eq(ts_error_code(), TS_ERR_INDEX);
     ck_assert(same_bits(ts_contiguous(x), ts_contiguous(before)));
-    ck_assert_uint_eq(ts_version(x), version); /* so a graph may still read it */
+    ck_assert_uint_eq(ts_version(x), version); /* unchanged: graphs that saved x stay valid */
 }
 
 /** As docs/write-a-training-loop.md has it: the loss is not recorded; backward starts from the

@@ -82,7 +82,8 @@ static ts_tensor *matrix(uint32_t seed, ts_dtype dtype, int64_t rows, int64_t co
     }
 }
 
-/** c against sums in double: an error of at most the depth times eps of the magnitudes' sum. */
+/** Compares c = a b + bias with sums in double. Bound of the error: depth * eps of the sum of
+ *  magnitudes. */
 static void check_product(const ts_tensor *c, const ts_tensor *a, const ts_tensor *b,
                           const ts_tensor *bias)
 {
@@ -321,7 +322,7 @@ TS_TEST(bits_do_not_depend_on_the_number_of_threads)
 
 /* ---------------------------------------------------------------------------- gradients ---- */
 
-/** Gradient that every result gets. */
+/** Random weights of y's sizes, the gradient of weighted(y). */
 static ts_tensor *weights_of(const ts_tensor *y) { return filled(77, TS_F64, y->sizes, y->ndim); }
 
 /** Sum of y times its weights. */
@@ -353,8 +354,8 @@ static const struct gradient_case {
     {"linear of one row", f_linear, 3, {{4}, {5, 4}, {5}}, {1, 2, 1}},
 };
 
-/** Results whose weighted sum is differentiated: the function's,
- * or the squares of its gradients. */
+/** Stores the result of c->fn, or (second) the squares of its gradients, in `out`. Returns their
+ *  number. */
 static int results_of(const struct gradient_case *c, ts_tensor *const *in, bool second,
                       ts_tensor **out)
 {
@@ -384,7 +385,7 @@ TS_TEST(gradients_agree_with_finite_differences, .loop = 2 * TS_COUNTOF(gradient
     int outs = results_of(c, in, second, out);
     for (int o = 0; o < outs; o++) {
         ts_backward_opts opts = {.size = sizeof opts, .retain_graph = true};
-        if (!ts_requires_grad(out[o])) /* the bias's gradient is linear in a constant */
+        if (!ts_requires_grad(out[o])) /* such as the bias's gradient */
             for (int i = 0; i < c->inputs; i++)
                 grads[o][i] = TS_NONE;
         else
@@ -418,7 +419,7 @@ TS_TEST(only_needed_operands_are_kept)
     ts_tensor *x = matrix(1, TS_F32, 3, 4, DENSE), *w = matrix(2, TS_F32, 5, 4, DENSE);
     ck_assert_ptr_nonnull(ts_set_requires_grad(w, true));
     ts_tensor *y = ts_linear(x, w, TS_NONE);
-    ck_assert_ptr_nonnull(ts_zero_(x)); /* the rule reads it */
+    ck_assert_ptr_nonnull(ts_zero_(x)); /* changes a saved tensor */
     ck_assert_int_eq(ts_backward_ex(y, ts_ones(TS_SIZES(3, 5), TS_F32), NULL), TS_ERR_AUTOGRAD);
     ts_error_clear();
     ck_assert_ptr_nonnull(ts_set_requires_grad(w, false));

@@ -1,5 +1,6 @@
 // Layer and RMS normalisation against loops in double: shapes, arguments, gradients, threads,
-// errors. SPDX-License-Identifier: MIT
+// errors.
+// SPDX-License-Identifier: MIT
 #include "tests/ops/rows.h"
 
 static const int64_t shapes[][2] = {{1, 1}, {3, 5}, {70, 33}, {5, 128}, {2, 3000}};
@@ -23,7 +24,7 @@ TS_TEST(values_with_and_without_weight_and_bias, .loop = 8)
         ck_assert_int_eq(mean->ndim, 2);
         ck_assert_int_eq(mean->numel, shapes[s][0]);
         for (int64_t r = 0; r < shapes[s][0]; r++) {
-            /* otherwise the reference's error exceeds the kernel's */
+            /* in double, the reference's error would exceed the kernel's */
             long double sum = 0, var = 0, square = 0;
             for (int64_t i = 0; i < n; i++) {
                 sum += element(x, r * n + i);
@@ -74,7 +75,7 @@ TS_TEST(a_permuted_input_gives_the_same)
                         ts_layer_norm(ts_clone(x), TS_NONE, TS_NONE)));
 }
 
-/* Which of x, weight and bias is the variable; the others are constant. */
+/* Function of a gradient check. variable: 0: x, 1: weight, 2: bias; the others are constant. */
 typedef struct place {
     bool rms;
     int variable;

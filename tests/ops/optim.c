@@ -9,7 +9,7 @@
 #include "tests/harness.h"
 
 enum { MOST = 6 };
-/* one element, tails of vectors, several dims, empty, and enough for several threads */
+/* one element, tails of vectors, whole vectors, empty, and enough for several threads */
 static const int64_t lengths[MOST] = {1, 7, 64, 0, 301, 40000};
 
 typedef struct list {
@@ -49,7 +49,7 @@ static double at(const ts_tensor *t, int64_t i)
                                     : (double)((const float *)ts_data(t))[i];
 }
 
-/* c roundings of size eps to values of size 1 */
+/* Asserts a relative error of at most c eps, absolute for values below 1. */
 static void assert_near(const ts_tensor *t, int64_t i, double want, int c)
 {
     double eps = ts_dtype_of(t) == TS_F64 ? DBL_EPSILON : (double)FLT_EPSILON;
@@ -79,7 +79,7 @@ TS_TEST(unscaling_finds_one_odd_element_wherever_it_is, .loop = 2)
             ck_assert_double_eq(found, 1);
             ck_assert_ptr_nonnull(ts_copy_(place, before));
         }
-    ck_assert_ptr_nonnull(ts_fill_(l.t[0], 4)); /* the products count */
+    ck_assert_ptr_nonnull(ts_fill_(l.t[0], 4)); /* 4 * DBL_MAX overflows */
     ck_assert_int_eq(ts_item(ts_unscale_(l.t, MOST, DBL_MAX), &found), TS_OK);
     ck_assert_double_eq(found, 1);
     ck_assert_int_eq(ts_item(ts_unscale_(NULL, 0, 2), &found), TS_OK);
@@ -98,7 +98,7 @@ TS_TEST(unscaling_finds_what_overflows_in_the_store)
             ck_assert_ptr_nonnull(ts_fill_(t, 1));
             ck_assert_ptr_nonnull(ts_fill_(ts_narrow(t, 0, i, 1), big));
             ck_assert_int_eq(ts_item(ts_unscale_(&t, 1, factor), &found), TS_OK);
-            ck_assert_double_eq(found, 1); /* though in f32 the product is finite */
+            ck_assert_double_eq(found, 1); /* finite in f32, but not in the dtype */
             ck_assert_int_eq(ts_item(ts_narrow(t, 0, i, 1), &found), TS_OK);
             ck_assert(isinf(found));
         }
@@ -333,7 +333,7 @@ TS_TEST(layouts_do_not_change_a_bit, .loop = 2)
         plain[k] = ts_uniform(&n, 1, 0, 1, dtype);
         turned[k] = transposed(plain[k], R, C);
     }
-    turned[2] = ts_contiguous(turned[2]); /* mixed layouts in one call */
+    turned[2] = ts_contiguous(turned[2]); /* layouts differ within the list */
     ts_adamw_rule rule = {0.1, 0.9, 0.99, 1e-8, 0.1, true, NULL, NULL};
     ts_adamw_(&plain[0], &plain[1], &plain[2], &plain[3], &one, 1, &rule);
     ck_assert_int_eq(ts_adamw_(&turned[0], &turned[1], &turned[2], &turned[3], &one, 1, &rule),
@@ -378,15 +378,15 @@ static void expect(ts_status status, ts_status code, const char *words)
     ts_error_clear();
 }
 
-/** A factor of a power of two is exact, so both ways give the same bits;
- * and so does a factor of 1. */
+/** A step with grad_scale has the bits of a step with scaled gradients, because factors of 1 and
+ *  powers of two are exact. The step does not change the gradients. */
 TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_alone, .loop = 4)
 {
     TS_SCOPE;
     ts_dtype dtype = _i % 2 ? TS_F32 : TS_F64;
     ts_tensor *quarter = ts_full(NULL, 0, ts_scalar_float(0.25), TS_F32),
               *one = ts_ones(TS_SIZES(1, 1), TS_F32);
-    /* norm of the given gradients, and of gradients scaled before */
+    /* [0]: the given gradients; [1] and [2]: gradients scaled by 0.25 before the step */
     ts_tensor *factors[3] = {quarter, TS_NONE, one};
     list p[3], g[3], m[3], v[3];
     int64_t steps[MOST] = {3, 3, 3, 3, 3, 3};
@@ -424,8 +424,8 @@ TS_TEST(a_scale_of_gradients_is_as_if_they_were_scaled_before_and_leaves_them_al
     }
 }
 
-/** f32 rules on halves: as on their f32 values, rounded once;
- * the state may be f32, the gradient of f32 a half. */
+/** A step on bf16 or f16 tensors computes in f32 and rounds once. The state may be f32, and f32
+ *  parameters may have bf16 or f16 gradients. */
 TS_TEST(halves_step_in_f32, .loop = 4)
 {
     TS_SCOPE;
@@ -453,7 +453,7 @@ TS_TEST(halves_step_in_f32, .loop = 4)
         ck_assert_int_eq(memcmp(ts_data(m.t[k]), ts_data(mw.t[k]), bytes), 0);
         ck_assert_int_eq(memcmp(ts_data(v.t[k]), ts_data(vw.t[k]), bytes), 0);
     }
-    /* not the other way round */
+    /* a state narrower than the parameters, or in f64, is an error */
     ts_error_clear();
     list small = make_list(3, half), wide = make_list(3, TS_F64);
     ck_assert_int_eq(ts_adamw_(w.t, gw.t, small.t, vw.t, steps, MOST, &rule), TS_ERR_DTYPE);
@@ -502,7 +502,7 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     expect(ts_scale_by_(p, 2, p[0]), TS_ERR_SHAPE, "argument 'factor': expected one element");
     expect(ts_scale_by_(p, 2, NULL), TS_ERR_NULL, "argument 'factor'");
     expect(ts_clip_norm_(p, 2, TS_NONE, 1), TS_ERR_NULL, "argument 'norm'");
-    expect(ts_scale_by_(p, 0, NULL), TS_ERR_NULL, "argument 'factor'"); /* also of no tensors */
+    expect(ts_scale_by_(p, 0, NULL), TS_ERR_NULL, "argument 'factor'"); /* also with 0 tensors */
     expect(TS_STATUS_OF(ts_unscale_by_(p, 0, NULL)), TS_ERR_NULL, "argument 'factor'");
     expect(ts_clip_norm_(p, 0, NULL, 1), TS_ERR_NULL, "argument 'norm'");
     expect(ts_clip_norm_(p, 2, ts_global_norm(p, 2), -1), TS_ERR_VALUE, "argument 'max_norm'");

@@ -14,7 +14,7 @@ static ts_tensor *f32(int64_t n, const float *x) { return ts_from_array(x, TS_F3
     ts_from_array((int64_t[]){__VA_ARGS__}, TS_I64,                                                \
                   (int64_t[]){(int64_t)(sizeof((int64_t[]){__VA_ARGS__}) / 8)}, 1)
 
-/** Values are exactly these (NaN equals NaN). */
+/** Asserts that t has n f32 elements with exactly these values; NaN equals NaN. */
 static void check_values(ts_tensor *t, int64_t n, const float *want)
 {
     ck_assert_msg(t != NULL, "%s", ts_error_message());
@@ -61,14 +61,14 @@ TS_TEST(the_lowest_integer_divides_by_minus_one)
     ck_assert(x == 0);
 }
 
-/* The definition by the C library's fmod(); f32 in f32. */
+/* remainder(a, b) from r = fmod(a, b): the result has b's sign. */
 static double remainder_by(double r, double b) { return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
 static bool same_number(double a, double b)
 {
     return (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
 }
 
-/* Drawn: any bits, quotients next to integers, and quotients around 2^23 and 2^52. */
+/* Random operands: any bits, quotients near integers, and quotients around 2^23 and 2^52. */
 TS_TEST(remainders_are_exact)
 {
     TS_SCOPE;

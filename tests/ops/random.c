@@ -17,7 +17,7 @@ static void read_all(ts_tensor *t, double *out)
     ck_assert_int_eq(ts_copy_to(d, out, (size_t)ts_numel(t) * 8), TS_OK);
 }
 
-/** Counters drawn since the seed was set. */
+/** Number of counters used since the seed was set. */
 static uint64_t drawn(void) { return ts_rng_get_state().offset; }
 
 TS_TEST(uniform_is_the_stated_function_of_seed_position_and_element, .loop = 5)
@@ -92,7 +92,7 @@ TS_TEST(uniform_never_reaches_its_open_end)
     TS_SCOPE;
     int64_t n = 1 << 16;
     ts_manual_seed(1);
-    /* the interval holds two floats, so that half of the products round up to its end */
+    /* the interval contains two f32 values, and half of the draws round up to its open end */
     ts_tensor *t = ts_uniform(&n, 1, 16777214, 16777216, TS_F32);
     const float *x = ts_data(t);
     for (int64_t i = 0; i < n; i++)
@@ -118,7 +118,7 @@ TS_TEST(uniforms_of_halves_are_those_of_f32_rounded_and_stay_below_the_end, .loo
         ts_tensor *x = ts_to(ts_uniform(&n, 1, ends[k][0], ends[k][1], half), TS_F32);
         ts_tensor *rounded = ts_to(ts_to(single, half), TS_F32);
         const float *got = ts_data(x), *all = ts_data(rounded);
-        float last = (float)ends[k][2]; /* the number below the open end */
+        float last = (float)ends[k][2]; /* largest value below the open end */
         for (int64_t i = 0; i < n; i++)
             ck_assert_float_eq(got[i], all[i] < last ? all[i] : last);
     }
@@ -136,7 +136,7 @@ TS_TEST(integers_cover_their_range_evenly)
         ck_assert(x[i] >= -3 && x[i] < 4);
         counts[x[i] + 3]++;
     }
-    for (int i = 0; i < 7; i++) /* five standard deviations */
+    for (int i = 0; i < 7; i++) /* within five standard deviations */
         ck_assert_double_eq_tol((double)counts[i], 10000, 5 * sqrt(10000.0 * 6 / 7));
     /* the whole range of the type */
     t = ts_randint_on(&n, 1, INT64_MIN, INT64_MAX, TS_I64, TS_DEVICE_CPU);
@@ -165,7 +165,7 @@ TS_TEST(permutations_hold_each_number_once)
     }
     ck_assert_int_gt(moved, N / 2);
     ck_assert_int_eq(ts_numel(ts_randperm(0)), 0);
-    /* all six orders of three, alike */
+    /* the six permutations of three are equally frequent */
     int counts[6] = {0};
     for (int i = 0; i < 6000; i++) {
         TS_SCOPE;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "tests/ops/rows.h"
 
-/** The reductions that a table drives; a reference folds one result's elements in double. */
+/** A row of the table of reductions. reference: the result over n elements, in double. */
 typedef struct reduction {
     const char *name;
     ts_tensor *(*call)(ts_tensor *t, const int64_t *dims, int ndims, bool keepdim);
@@ -105,7 +105,8 @@ static const reduction table[] = {
 static const int64_t shapes[][3] = {{2, 3, 4}, {7, 1, 65}, {3, 70, 33}, {2, 5000, 3}, {70, 3, 140},
                                     {2, 2, 9000}};
 
-/** Compares one reduction of t, whose element at `index` is value(), over the dims of mask. */
+/** Compares a reduction of t over the dims of `mask` with the reference. values, steps: t's
+ *  elements and its strides in them. */
 static void compare(const reduction *r, ts_tensor *t, const double *values, const int64_t *steps,
                     int mask, bool keepdim)
 {
@@ -143,8 +144,8 @@ static void compare(const reduction *r, ts_tensor *t, const double *values, cons
                 }
             x[i] = values[at];
         }
-        /* depth of the folding: 64 in a block of rows, and the logarithm of the blocks; where terms
-         * cancel, the error is relative to them: at most 2 each */
+        /* roundings per element: at most 64 in a block of rows, plus the logarithm of the number of
+         * blocks. If terms cancel, the error is relative to the terms, at most 2 each. */
         double want = r->reference(x, n), scale = 2,
                depth = r->reference == ref_prod ? (double)n : 64;
         if (r->reference == ref_max || r->reference == ref_min)
@@ -164,7 +165,7 @@ TS_TEST(every_set_of_dims_in_three_layouts, .loop = 2 * TS_COUNTOF(table))
     for (int s = 0; s < TS_COUNTOF(shapes); s++) {
         TS_SCOPE;
         ts_tensor *base = numbers((uint64_t)s, shapes[s], 3, dtype);
-        if (r->reference == ref_prod) /* near 1, or nothing is left */
+        if (r->reference == ref_prod) /* factors near 1 avoid underflow */
             for (int64_t i = 0; i < base->numel; i++) {
                 if (dtype == TS_F64)
                     ((double *)base->data)[i] = 1 + number(1, i) / 512;
@@ -280,7 +281,7 @@ TS_TEST(limits_of_logsumexp_and_extremes)
     }
 }
 
-/* One by one, sums of 0.1f end near 2^21. */
+/* Added one by one, a sum of 0.1f stops growing near 2^21. */
 TS_TEST(the_error_of_a_long_sum_grows_with_the_logarithm, .loop = 2)
 {
     TS_SCOPE;
@@ -367,7 +368,7 @@ TS_TEST(sum_to_size_undoes_broadcasting)
     }
     assert_near(b, 0, element(ts_sum(t), 0), 0, 0);
     ck_assert(same_bits(ts_sum_to_size(t, t->sizes, 3), t));
-    for (int d = TS_I64; d <= TS_BOOL; d++) { /* numbers that their own dtype cannot hold */
+    for (int d = TS_I64; d <= TS_BOOL; d++) { /* sums beyond the range of the dtype */
         ts_tensor *most = ts_full(TS_SIZES(300), ts_scalar_int(255), (ts_dtype)d);
         ts_tensor *sum = ts_sum_to_size(most, NULL, 0);
         ck_assert_int_eq(sum->dtype, TS_I64);
@@ -487,7 +488,7 @@ static ts_tensor *slope(ts_tensor *y, ts_tensor *x)
 
 TS_TEST(gradients_of_lengths_are_small_where_their_parts_are_not)
 {
-    for (int power = -20; power < -12; power++) { /* of f16 the inverse is infinite */
+    for (int power = -20; power < -12; power++) { /* 1 / length overflows f16 */
         TS_SCOPE;
         double x[] = {3 * ldexp(1, power), 4 * ldexp(1, power)};
         double y[] = {ldexp(1, power), -ldexp(1, power)};
@@ -498,7 +499,7 @@ TS_TEST(gradients_of_lengths_are_small_where_their_parts_are_not)
         ts_tensor *da = slope(ts_norm(a), a), *db = slope(ts_std(b), b);
         ck_assert_double_eq_tol(element(da, 0), 0.6, 0x1p-9);
         ck_assert_double_eq_tol(element(da, 1), 0.8, 0x1p-9);
-        ck_assert_double_eq_tol(element(db, 0), sqrt(0.5), 0.03); /* std itself is rounded */
+        ck_assert_double_eq_tol(element(db, 0), sqrt(0.5), 0.03); /* std is rounded to f16 */
     }
 }
 

@@ -22,7 +22,7 @@ TS_TEST(long_sums_of_f32_stay_exact)
 {
     ts_tensor *t = ts_ones(TS_SIZES(1001, 2), TS_F32);
     float *x = ts_data_mut(t);
-    x[0] = x[1] = 1 << 24; /* where a sum in f32 would stand still */
+    x[0] = x[1] = 1 << 24; /* where adding 1 to a sum in f32 changes nothing */
     EXPECT(ts_select(ts_cumsum(t, 0), 0, 1000), (1 << 24) + 1000, (1 << 24) + 1000);
     EXPECT(ts_select(ts_cumsum(ts_contiguous(ts_t(t)), 1), 1, 1000), (1 << 24) + 1000,
            (1 << 24) + 1000);

@@ -39,7 +39,7 @@ TS_TEST(narrow_and_select_refuse_what_lies_outside)
     EXPECT_ERROR(ts_select(NULL, 1, -4), TS_ERR_NULL, "self");
 }
 
-/** No stride overflows, which UBSan would tell. */
+/** With one element any step is valid. UBSan reports if a stride overflows. */
 TS_TEST(the_step_of_one_element_counts_for_nothing)
 {
     ts_tensor *x = count_up(TS_SIZES(3, 2), TS_F32);

@@ -29,7 +29,7 @@ TS_TEST(values_over_every_dim, .loop = 4)
                 assert_near(y, i, which ? own - log(sum) : exp(own) / sum, 8, which ? 1 : 0);
             }
             ck_assert_int_eq(z->numel, y->numel);
-            for (int64_t i = 0; i < z->numel; i++) { /* the same through a permuted input */
+            for (int64_t i = 0; i < z->numel; i++) { /* compare with a permuted input */
                 int64_t b = i % z->sizes[2], rest = i / z->sizes[2];
                 int64_t at =
                     b * y->strides[0] + rest / z->sizes[1] * y->strides[1] + rest % z->sizes[1];
@@ -90,8 +90,8 @@ TS_TEST(gradients, .loop = 6)
     assert_gradient(numbers(6, TS_SIZES(2, 5, 3), TS_F64), loss, what);
 }
 
-/** Sum of squares of the gradient of weighed(softmax(x)):
- * its gradient needs the second derivative. */
+/** Sum of the squares of the gradient of weighed(softmax(x)). A gradient of it is a second
+ *  derivative of softmax. */
 static ts_tensor *slope(ts_tensor *x, void *payload)
 {
     (void)payload;

@@ -139,7 +139,7 @@ TS_TEST(as_strided_stays_within_the_storage)
     EXPECT_ERROR(ts_as_strided(x, (int64_t[]){3, 3}, (int64_t[]){INT64_MAX, INT64_MAX}, 2, 0),
                  TS_ERR_VALUE, "'strides'");
     ck_assert_int_eq(ts_numel(ts_as_strided(x, (int64_t[]){0}, (int64_t[]){1}, 1, 12)), 0);
-    /* a stride that counts for nothing overflows nowhere, which UBSan would tell */
+    /* the stride of a dim of size 1 is not used; UBSan reports if it overflows */
     ts_tensor *far = ts_as_strided(x, (int64_t[]){1, 3}, (int64_t[]){INT64_MAX, 2}, 2, 1);
     EXPECT(ts_add_scalar(far, 1), 2, 4, 6);
 }
@@ -186,7 +186,7 @@ TS_TEST(as_strided_sums_its_gradient_where_elements_lie)
     x = leaf(TS_SIZES(6)); /* places outside the argument get nothing */
     backward_counting(ts_as_strided(ts_slice(x, 0, 2, 4, 1), (int64_t[]){3}, (int64_t[]){1}, 1, 1));
     EXPECT(ts_grad(x), 0, 0, 2, 3, 0, 0);
-    x = leaf(TS_SIZES(1, 2)); /* three rows in one place share it */
+    x = leaf(TS_SIZES(1, 2)); /* three expanded rows share memory */
     backward_counting(
         ts_as_strided(ts_expand(x, TS_SIZES(3, 2)), (int64_t[]){2}, (int64_t[]){1}, 1, 0));
     EXPECT(ts_grad(x), 1, 2);

@@ -1,5 +1,5 @@
-/** @file load.c  Loading backends: refusals, remaining state, two threads at a time. Uses public
- * headers only. */
+/** @file load.c  Loading backends: errors, the registry after them, loads in several threads. Uses
+ * public headers only. */
 // SPDX-License-Identifier: MIT
 #include "tests/expect.h"
 #include "tests/threads.h"
@@ -16,7 +16,7 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/** All information that the registry reports. */
+/** All information that the registry reports, as text; the caller frees it. */
 static char *registry_text(void)
 {
     char *text = NULL;
@@ -103,7 +103,7 @@ TS_TEST(two_loaded_backends_work_side_by_side)
     OK(ts_backend_load(path_of("second"), &b.backend));
     ck_assert_int_ne(a.backend, b.backend);
     ts_tensor *x = ts_ones(TS_SIZES(2), TS_F32);
-    /* on_a is 11, on_b 21 */
+    /* the relu of each backend adds 10: on_a is 11, on_b is 21 */
     ts_tensor *on_a = ts_relu(ts_to_device(x, a)), *on_b = ts_relu(ts_to_device(on_a, b));
     ck_assert(first(on_b) == 21);
     ck_assert(first(ts_add(ts_to_device(on_b, a), on_a)) == 32); /* a round trip: neither has add */
@@ -115,8 +115,8 @@ TS_TEST(two_loaded_backends_work_side_by_side)
     ck_assert_int_eq(named.backend, b.backend);
 }
 
-/** Two threads load libraries of their own; two load files that cannot be loaded or are loaded
- * already. */
+/** Threads 0 and 1 load different libraries. Thread 2 loads an invalid one, and thread 3 the same
+ *  one as thread 0. */
 static bool load(int number, void *ctx)
 {
     static const char *const names[] = {"good", "second", "wrong_schema", "good"};

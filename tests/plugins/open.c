@@ -1,5 +1,5 @@
-/** @file open.c  Backends that come with the library, and the device a program is to use: search,
- * refusals, messages. */
+/** @file open.c  Opening the library's own backends by name, and choosing the device of a program:
+ * search, errors, messages. */
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
 

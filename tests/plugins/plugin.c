@@ -1,6 +1,5 @@
 /**
- * @file plugin.c  A backend's library in many versions, by macros: each goes wrong
- * in one way, or in none.
+ * @file plugin.c  Library of a test backend. Macros select its fault; without one it is valid.
  *
  * Built against the public headers alone.
  */
@@ -48,7 +47,7 @@ static int device_count(void *state)
 }
 #endif
 
-/** relu in f32, packed; tells by its result that it ran: 10 more. */
+/** relu of contiguous f32, plus 10, which shows that this kernel ran. */
 static ts_status relu(ts_frame *f)
 {
     const float *x = ts_kernel_data(f->args[0].t);

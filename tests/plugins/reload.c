@@ -1,10 +1,10 @@
 /**
- * @file reload.c  Loads and unloads the library a thousand times, computes in each life,
- * and once more while the process exits.
+ * @file reload.c  Loads and unloads the library many times (default 1000), and computes each time.
  *
  *     reload LIBRARY PLUGIN [times]
  *
- * With a plugin loaded the library stays: that is the last life, whose exit handlers compute too.
+ * The last time it also loads a backend, which keeps the library loaded, and computes in an exit
+ * handler.
  */
 // SPDX-License-Identifier: MIT
 #include <tessera/tessera.h>
@@ -62,7 +62,7 @@ int main(int argc, char **argv)
         if (i < times && dlclose(library) != 0)
             return 5;
     }
-    /* the last life: a backend's tensor lives in the thread's root scope until the very end */
+    /* the last time: a tensor of the backend stays in the thread's root scope until exit */
     if (((load_fn)find("ts_backend_load"))(argv[2], &plugged.backend) != TS_OK)
         return 6;
     compute(plugged);

@@ -15,7 +15,7 @@
 
 static bool stands;
 
-/* In place of the C library's, for all of this program. */
+/* Replaces the C library's function in this program. While `stands`, the time does not change. */
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
     if (!stands)
@@ -59,16 +59,16 @@ static double cpu_seconds(void)
 TS_TEST(workers_sleep_while_the_clock_stands)
 {
     static char seen[1 << 16];
-    OK(ts_set_num_threads(2)); /* more than there are cores would not spin */
+    OK(ts_set_num_threads(2)); /* workers spin only if there is a core for each */
     stands = true;
     for (int i = 0; i < 20; i++)
         ts_parallel_for(sizeof seen, 1, touch, seen);
     for (size_t i = 0; i < sizeof seen; i++)
         ck_assert_int_eq(seen[i], 20);
-    nanosleep(&(struct timespec){0, 200000000}, NULL); /* they look around a while */
+    nanosleep(&(struct timespec){0, 200000000}, NULL); /* workers spin for a while, then sleep */
     double before = cpu_seconds();
     nanosleep(&(struct timespec){0, 300000000}, NULL);
-    stands = false; /* check asks it too */
+    stands = false; /* the check library needs the clock */
     ck_assert_double_lt(cpu_seconds() - before, 0.05);
 }
 

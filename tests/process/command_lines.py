@@ -14,7 +14,7 @@ import tally  # noqa: E402
 
 PROGRAMS = {os.path.basename(path): os.path.abspath(path) for path in sys.argv[1:]}
 del sys.argv[1:]
-# arguments before a number, and the option that an error names
+# For each program: (arguments before a number, name of the number in an error message).
 NUMBERS = {"mlp": [([], "STEPS")], "mlp_amp": [(["bf16"], "STEPS")],
            "train_gpt": [(["--data", __file__, "--" + name], "--" + name)
                          for name in ("steps", "seed", "save-every", "val-every")],

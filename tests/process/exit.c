@@ -71,7 +71,7 @@ static void *end(void *unused)
     exit(7);
 }
 
-/* The thread that ends the process never used the library; the one that goes on is the first. */
+/* A thread that never used the library ends the process, while the main thread computes. */
 static void end_in_another_thread(int kind)
 {
     pthread_t thread;

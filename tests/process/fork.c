@@ -56,7 +56,7 @@ static void *add_once(void *unused)
     return NULL;
 }
 
-/** Threads that come and go: their heaps and their places in lists. */
+/** Starts and ends a thread, which takes and returns a heap and an entry in the list of threads. */
 static void end_threads(void)
 {
     pthread_t thread;
@@ -71,7 +71,8 @@ static void *repeat(void *kind)
     return NULL;
 }
 
-/** All that threads of the parent may have held; 0 when 1 + 1 is 2 at the end. */
+/** Uses everything that a thread of the parent may have locked at the fork. Exits with 0 if a
+ *  computation is right afterwards. */
 static void use_everything(int unused)
 {
     (void)unused;
@@ -134,7 +135,7 @@ TS_TEST(a_child_does_not_wait_at_exit_for_products_of_its_parents_threads)
         pthread_join(threads[i], NULL);
 }
 
-/** A graph that a thread of the parent differentiates all the time. */
+/** A graph over which threads of the parent run backward in a loop. */
 static ts_tensor *leaf_of_graph, *root_of_graph;
 static ts_hook *hook_of_graph;
 static const ts_backward_opts keep = {.size = sizeof keep, .retain_graph = true};
@@ -202,7 +203,7 @@ TS_TEST(a_child_runs_and_releases_a_graph_that_its_parents_threads_are_in)
         pthread_join(threads[i], NULL);
 }
 
-/* Code of the user that a backward of another thread is in at the fork. */
+/* A function with its own backward, in which another thread may be at the fork. */
 static ts_status square(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
                         ts_tensor **out, int m)
 {
@@ -244,7 +245,8 @@ static ts_status after_rule(void *unused, ts_node *node, ts_tensor **given, int 
 
 enum { PLACES = 5 };
 
-/** x² by a way that leaves a backward for long in one place. */
+/** x², computed so that a backward spends most of its time at `place`: a function, a hook and so
+ *  on. */
 static ts_tensor *square_in(int place, ts_tensor *x)
 {
     static const ts_function f = {
@@ -265,8 +267,8 @@ static ts_tensor *square_in(int place, ts_tensor *x)
     return y;
 }
 
-/** Runs the graph as often as allowed; 0 if each gradient is right and one more run is an error
- *  with a reason. */
+/** Runs backward over the graph until it is freed. Exits with 0 if each gradient is right, and one
+ *  more run is an error with a message. */
 static void use_up_graph(int unused)
 {
     (void)unused;
@@ -311,7 +313,7 @@ TS_TEST(a_child_runs_a_graph_in_whose_hooks_and_functions_its_parents_threads_ar
 
 static ts_loader *loader;
 
-/** The next batch begins with `token`. */
+/** Reads the next batch of the loader, whose first token must be `token`. */
 static void read_batch(int token)
 {
     ts_batch batch;

@@ -32,7 +32,8 @@ static ts_status traced(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **
     return TS_STATUS_OF(outputs[0]);
 }
 
-/* Everything that has numbers, under names that begin with `prefix`; reads it back too. */
+/* Writes all kinds of files that contain numbers, with names that begin with `prefix`, and reads
+ * them back. */
 static void write_all(const char *prefix)
 {
     TS_SCOPE;
@@ -62,7 +63,7 @@ static void write_all(const char *prefix)
     fclose(out);
     ts_graph_free(graph);
     snprintf(name, sizeof name, "%s/%s.run", test_folder, prefix);
-    ck_ok(run_save(name, 10, 1, 2)); /* its object has 0.1 */
+    ck_ok(run_save(name, 10, 1, 2)); /* its manifest contains 0.1 */
     ts_checkpoint *c = NULL;
     ck_ok(ts_checkpoint_find(name, &c));
     ck_assert_int_eq(run_check(c), 1);
@@ -121,7 +122,7 @@ static void check_timers(void)
     free(text);
 }
 
-/* The locale of the process, and one of the thread alone. */
+/* _i 0: the process has a locale with a decimal comma; 1: only this thread has. */
 TS_TEST(numbers_have_a_point_in_every_locale, .loop = 2, IN_FOLDER)
 {
     write_all("plain");
@@ -129,7 +130,7 @@ TS_TEST(numbers_have_a_point_in_every_locale, .loop = 2, IN_FOLDER)
         TS_SKIP(TS_NO_COMMA_LOCALE);
     locale_t own = (locale_t)0;
     if (_i) {
-        own = duplocale(LC_GLOBAL_LOCALE); /* newlocale() leaks its copy of LOCPATH */
+        own = duplocale(LC_GLOBAL_LOCALE); /* newlocale() would leak memory */
         setlocale(LC_ALL, "C");
         uselocale(own);
     }
@@ -139,7 +140,7 @@ TS_TEST(numbers_have_a_point_in_every_locale, .loop = 2, IN_FOLDER)
     write_all("comma");
     check_timers();
     snprintf(text, sizeof text, "%.1f", 0.5);
-    ck_assert_str_eq(text, "0,5"); /* the program's locale is as it was */
+    ck_assert_str_eq(text, "0,5"); /* the locale is unchanged */
     if (_i) {
         ck_assert_ptr_eq(uselocale(LC_GLOBAL_LOCALE), own);
         freelocale(own);

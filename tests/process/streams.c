@@ -8,7 +8,8 @@
 
 enum { MASKS = 8 }; /* which of the descriptors 0, 1 and 2 are closed */
 
-/* Output of a program and its threads meanwhile. */
+/* Writes to descriptors 0 to 2, as other code of the program may do while the library has a file
+ * open. */
 static void chatter(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -32,7 +33,8 @@ static ts_status print_words(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/* The standard descriptors are as they were; all others that are new are closed on exec. */
+/* Asserts that of descriptors 0 to 2 those in `mask` are closed, and that open files of the test
+ * folder are closed on exec. */
 static void check_descriptors(int mask)
 {
     int fds[64], n = 0;

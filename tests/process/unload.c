@@ -1,6 +1,6 @@
 /**
- * @file unload.c  Unloads the library a hundred times after use in two threads: the process is as
- * before.
+ * @file unload.c  Loads the library, uses it in two threads and unloads it, many times: the
+ * process's address space and number of threads do not grow.
  *
  *     unload LIBRARY
  */
@@ -29,7 +29,7 @@ static void *find(const char *name)
     return symbol;
 }
 
-/** The pool, large and small blocks, a graph, an error, JSON. */
+/** Uses the thread pool, large and small blocks, a graph, an error and JSON. */
 static void *use(void *unused)
 {
     (void)unused;
@@ -52,7 +52,7 @@ static void *use(void *unused)
     return NULL;
 }
 
-/** Pages of addresses, and threads, of the process. */
+/** Reads the process's address space, in KiB (*pages), and its number of threads. */
 static void measure(long *pages, long *threads)
 {
     char line[256];
@@ -71,7 +71,7 @@ int main(int argc, char **argv)
     long before = 0, after, threads;
     json_malloc_t allocate;
     json_free_t release;
-    json_decref(json_object()); /* jansson is the program's too */
+    json_decref(json_object()); /* initialises jansson, which the program uses too */
     for (int life = 0; life < LIVES && argc == 2; life++) {
         pthread_t thread;
         library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);

@@ -212,7 +212,7 @@ static ts_profile *a15(bool yes)
 static const struct {
     const char *id;
     ts_profile *(*make)(bool yes);
-    double gain; /* for make(true) */
+    double gain; /* expected gain of the profile make(true) */
 } fixtures[] = {
     {"A1", a1, 0.4},          {"A1", a1_host, 0.2},  {"A2", a2, 0.2},
     {"A3", a3, 0.2999},       {"A4", a4, 0.2},       {"A5", a5, 0.375},

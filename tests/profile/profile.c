@@ -144,7 +144,7 @@ TS_TEST(backward_scopes_and_layers_have_rows_of_their_own)
     ts_prof_leave(); /* none is open */
 }
 
-/** A tiny loop with an optimizer. */
+/** Trains `steps` steps with SGD. marks: calls ts_prof_step() after each. */
 static void train(int steps, bool marks)
 {
     ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(3), TS_F32), true);
@@ -343,7 +343,7 @@ TS_TEST(a_trace_has_each_call_with_its_layers_inside_its_caller)
     for (int i = 0; i < 50; i++) {
         TS_SCOPE;
         TS_PROF_SCOPE("part");
-        ts_tensor *y = ts_linear_gelu(w, w, TS_NONE, false, NULL); /* made of two others */
+        ts_tensor *y = ts_linear_gelu(w, w, TS_NONE, false, NULL); /* a composite of two ops */
         OK(ts_backward(ts_sum(y)));
         ts_prof_step();
     }
@@ -404,7 +404,7 @@ TS_TEST(calls_beyond_the_cap_are_counted_as_lost, .threads = true)
     ts_profile *p = take();
     ck_assert_int_eq(must_find(p, "exp(")->calls, 2 * each);
     ck_assert_int_gt(p->lost_events, 0);
-    ck_assert_int_eq(p->nevents + p->lost_events, 2 * each + 2); /* two of one() */
+    ck_assert_int_eq(p->nevents + p->lost_events, 2 * each + 2); /* 2 calls in one() */
     sums(p);
     ts_profile_free(p);
 }

@@ -163,7 +163,7 @@ TS_TEST(wrong_files_are_refused_by_the_field)
     FAILS(TS_ERR_IO, ts_profile_read(in_folder("none")));
     FAILS(TS_ERR_IO, ts_profile_read(folder));
     FAILS(TS_ERR_NULL, ts_profile_read(NULL));
-    /* every cut, and drawn bytes */
+    /* the file cut at each length, and with random bytes */
     size_t whole = strlen(small_profile);
     char text[sizeof small_profile];
     srandom(5);
@@ -234,7 +234,7 @@ TS_TEST(a_machine_is_measured_once_and_its_file_is_checked, .timeout = 600)
     ck_assert_double_lt(seconds() - begin, took);
     write_machine(path, "12345");
     ck_assert_double_eq(products(), 12345);
-    /* files that are not believed are measured anew */
+    /* if a file is invalid, or others may write it, the ceilings are measured again */
     ts_measure_time = 0.02;
     static const char *const wrong[] = {"nan", "12345 x"};
     for (int i = 0; i < 2; i++) {
@@ -244,7 +244,7 @@ TS_TEST(a_machine_is_measured_once_and_its_file_is_checked, .timeout = 600)
     write_machine(path, "12345");
     ck_assert_int_eq(chmod(path, 0666), 0); /* anybody may have written it */
     ck_assert_double_ne(products(), 12345);
-    setenv("XDG_CACHE_HOME", "/proc/no/such", 1); /* cannot be kept */
+    setenv("XDG_CACHE_HOME", "/proc/no/such", 1); /* the file cannot be written */
     ck_assert_double_gt(products(), 0);
     char command[128];
     snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strstr(path, "/tessera/") - path),

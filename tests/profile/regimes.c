@@ -6,8 +6,8 @@
 
 enum { TRIES = 6 };
 
-/** Whether the profile of body gets a verdict, in one of some tries: other work on the machine
- *  takes time from any regime. */
+/** Asserts that the profile of body gets a verdict in one of TRIES runs; other load on the machine
+ *  may change single runs. */
 static void has_verdict(const char *verdict, void (*body)(void))
 {
     char seen[256] = "";
@@ -164,7 +164,7 @@ TS_TEST(repeated_multiplication_turns_from_memory_to_compute)
 #if !TS_TIMERS
     TS_SKIP("built without timers");
 #endif
-    use_fixed_machine(); /* whose ridge is at 5 FLOPs a byte, 40 multiplications */
+    use_fixed_machine(); /* its ridge, 5 FLOPs per byte, is at 40 multiplications */
     int op = sweep_op();
     ts_tensor *x = ts_fill_(ts_empty(TS_SIZES(1 << 19), TS_F32), 0.5);
     for (repeats = 1; repeats <= 512; repeats *= 2) {
@@ -188,7 +188,7 @@ TS_TEST(rates_above_a_ceiling_are_errors)
     lie = 1e5;
     ck_assert_int_eq(profiled(op, x).regime, TS_REGIME_ERROR);
     x = ts_fill_(ts_empty(TS_SIZES(1 << 12), TS_F32), 0.5);
-    repeats = 40000; /* by its FLOPs */
+    repeats = 40000; /* a row that exceeds the compute ceiling */
     lie = 1e5;
     ck_assert_int_eq(profiled(op, x).regime, TS_REGIME_ERROR);
 }

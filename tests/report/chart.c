@@ -243,7 +243,7 @@ TS_TEST(chart_gaps_break_the_line, .teardown = test_remove_files)
     }
 }
 
-/* 200,000 points: a small file that still holds the one spike up and the one down. */
+/* A line of 200,000 points gives a small file that contains its highest and its lowest point. */
 TS_TEST(chart_thinning_keeps_spikes, .teardown = test_remove_files)
 {
     enum { N = 200000 };

@@ -40,7 +40,7 @@ static ts_tensor *scalar(float value)
     return t;
 }
 
-/* Steps of one second each with a constant loss and 1,000 items. */
+/* Makes n steps of one second each, with a constant loss and 1,000 items per step. */
 static void steps(ts_progress *p, int n, float loss)
 {
     for (int i = 0; i < n; i++) {
@@ -77,7 +77,7 @@ TS_TEST(progress_on_a_pipe_prints_plain_lines, .setup = plain_environment)
                              "train: 11 steps in 0:11, 1.00 k tokens/s, loss 2.5000\n");
 }
 
-/* A line captured in memory, drawn as given by the options. */
+/* A progress line whose output goes to memory. */
 typedef struct capture {
     FILE *stream;
     char *data;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static int complaints;
-static ts_count_kind kind; /* checks of the running part */
+static ts_count_kind kind; /* kind of the checks that run now */
 
 static void passed(void *ctx, const ts_case *c)
 {
@@ -16,7 +16,7 @@ static void passed(void *ctx, const ts_case *c)
     ts_tally_as(kind, 1, 0, 0);
 }
 
-/** Prints the first few. */
+/** Counts a failed check; prints the first few. */
 static void failed(void *ctx, const ts_case *c, const char *text)
 {
     (void)ctx;

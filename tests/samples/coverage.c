@@ -1,4 +1,4 @@
-/** @file coverage.c  No row of ops.def lacks a sample. */
+/** @file coverage.c  Each row of ops.def has samples. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 #include "tests/harness.h"

@@ -1,5 +1,5 @@
-/** @file devices.c  No call mixes two devices of one backend,
- * whether it has a kernel for the call or not. */
+/** @file devices.c  Calls whose tensors are on two devices of one backend are errors, with and
+ * without a kernel of the backend for the op. */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"
 #include "tests/dispatch/offset.h"
@@ -9,7 +9,7 @@ static ts_status reached(ts_frame *f)
     return ts_error_set(TS_ERR_STATE, "%s: its kernel ran", ts_op_name(f->op));
 }
 
-/** A kernel for every op, those that are composites elsewhere among them. */
+/** Registers a kernel for every op except to_device and copy, also for composites. */
 static ts_status install(void *state, ts_key key)
 {
     (void)state;
@@ -27,8 +27,8 @@ static const ts_backend backends[] = {{OFFSET_BACKEND("TWO", 0, &memory), .insta
 static ts_device first, second;
 static int wrong;
 
-/** The call with one tensor on the second device, which is refused by the argument's name;
- * the others are on the first. */
+/** Makes the call with one tensor, *place, on the second device and the others on the first. The
+ *  error must name argument `arg`. */
 static void refused(const ts_case *c, ts_made *m, int arg, ts_tensor **place)
 {
     TS_SCOPE;
@@ -49,7 +49,7 @@ static void refused(const ts_case *c, ts_made *m, int arg, ts_tensor **place)
     *place = was;
 }
 
-/** Each tensor of a sample's call in turn, of those that have another one beside them. */
+/** Moves each tensor of a sample's call in turn, if the call has another tensor too. */
 static void drive(const ts_sample *s)
 {
     TS_SCOPE;
@@ -85,7 +85,7 @@ TS_TEST(each_op_refuses_tensors_of_two_devices_of_one_backend_by_name, .loop = 2
     second = (ts_device){key, 1};
     for (int k = 0; k < ts_sample_family_count; k++)
         for (int i = 0; i < ts_sample_families[k]->count; i++)
-            /* whose composite reads nothing */
+            /* without a kernel noop is a composite that reads no argument */
             if (_i == 0 || strcmp(ts_sample_families[k]->samples[i].op, "noop") != 0)
                 drive(&ts_sample_families[k]->samples[i]);
     ck_assert_int_eq(wrong, 0);

@@ -8,7 +8,8 @@
 
 static const int roundings[] = {FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
 
-/** Rounds in another way, and flushes subnormal numbers; turn chooses how. */
+/** Sets another rounding mode and, for odd turns, flushing of subnormal numbers. Returns the bits
+ *  that the library must restore. */
 static ts_float_control disturb(int turn)
 {
     fesetround(roundings[turn % 3]);

@@ -1,4 +1,4 @@
-/** @file errors.c  Wrong use, foreign writes, and memory that runs out. */
+/** @file errors.c  Traces and replays with wrong arguments, writes without a call, no memory. */
 // SPDX-License-Identifier: MIT
 #include "core/testing.h"
 #include "tests/blocks.h"
@@ -23,7 +23,7 @@ TS_TEST(a_trace_inside_a_trace_is_refused)
     SAYS("under way in this thread already");
     ck_assert(!ts_graph_get_info(graph).complete);
     ts_graph_free(graph);
-    OK(ts_trace(sum_of_two, NULL, in, 2, &out, 1, &graph)); /* nothing is left switched on */
+    OK(ts_trace(sum_of_two, NULL, in, 2, &out, 1, &graph)); /* the failed trace has ended */
     ts_graph_free(graph);
 }
 
@@ -70,7 +70,7 @@ TS_TEST(arguments_of_ts_trace_are_checked)
     FAILS(TS_ERR_VALUE, ts_trace(sum_of_two, NULL, in, -1, &out, 1, &graph));
     in[1] = in[0];
     ts_tensor *two[2];
-    FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, in, 2, two, 2, &graph)); /* sets one of two */
+    FAILS(TS_ERR_NULL, ts_trace(sum_of_two, NULL, in, 2, two, 2, &graph)); /* sets only out[0] */
     SAYS("left output 1 NULL");
     ck_assert(!ts_graph_get_info(graph).complete);
     ts_graph_free(graph);
@@ -92,7 +92,7 @@ TS_TEST(inputs_of_a_replay_must_be_like_those_recorded)
     FAILS(TS_ERR_NULL, ts_replay(NULL, in, 2, &out, 1));
     FAILS(TS_ERR_NULL, ts_replay(graph, NULL, 2, &out, 1));
     bad[1] = numbers(2, TS_SIZES(3));
-    /* would broadcast: it is another graph all the same */
+    /* sizes must equal the recorded ones, also if they would broadcast */
     FAILS(TS_ERR_SHAPE, ts_replay(graph, bad, 2, &out, 1));
     SAYS("input 1: expected (2, 3) f32 on cpu, got (3) f32 on cpu");
     bad[1] = ts_to(in[1], TS_F64);
@@ -345,6 +345,6 @@ TS_TEST(a_replay_gives_up_results_after_their_last_use)
     ts_memory_reset_peak();
     int64_t before = ts_memory_get_stats().in_use;
     OK(ts_replay(graph, &x, 1, &y, 1));
-    ck_assert_int_lt(ts_memory_get_stats().peak - before, 4 << 18); /* not twenty */
+    ck_assert_int_lt(ts_memory_get_stats().peak - before, 4 << 18); /* not 20 results at once */
     ts_graph_free(graph);
 }

@@ -1,12 +1,12 @@
-/** @file interpret.c  Inside: aliases without calls, chosen nodes, registers that are kept,
- * layers that insert calls. */
+/** @file interpret.c  The interpreter of graphs: aliases made without calls, chosen nodes, kept
+ * registers, layers that insert calls. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/common.h"
 #include "tracing/graph.h"
 
 /* ---------------------------------------------------------------- aliases without calls ---- */
 
-/** The last two rows of t, without a call. */
+/** A view of the last two rows of t, made without a call of an op. */
 static ts_tensor *last_rows(ts_tensor *t)
 {
     int64_t sizes[] = {2, ts_size(t, 1)};
@@ -36,7 +36,7 @@ TS_TEST(aliases_that_no_call_made_follow_their_memory)
     ts_tensor *out[2], *turned = ts_transpose(numbers(2, TS_SIZES(3, 4)), 0, 1);
     OK(ts_trace(uses_aliases, NULL, &a, 1, out, 2, &graph));
     ck_assert_int_eq(ts_graph_get_info(graph).captures, 0);
-    /* the rows of this one lie elsewhere */
+    /* this input has other strides */
     FAILS(TS_ERR_VALUE, ts_replay(graph, &turned, 1, out, 2));
     SAYS("lies otherwise than recorded");
     char *text = written(graph, TS_GRAPH_TEXT);
@@ -122,7 +122,7 @@ TS_TEST(chosen_nodes_run_alone_and_registers_can_be_kept)
         held += registers[i] != NULL;
     ck_assert_int_eq(held, 3); /* input, intermediate, result */
     chosen = ancestors(g, first) & ~ancestors(g, second);
-    chosen &= chosen - 1; /* without the first of the two: its result is missing */
+    chosen &= chosen - 1; /* removes a node whose result others need */
     FAILS(TS_ERR_INTERNAL,
           ts_interpret(g, registers,
                        &(ts_interpretation){.chosen = &chosen, .rng = ts_rng_get_state()}));
@@ -133,7 +133,7 @@ TS_TEST(chosen_nodes_run_alone_and_registers_can_be_kept)
 
 /* ------------------------------------------------------------------- layers that call ---- */
 
-/** Calls an op of its own before each multiplication. */
+/** A layer that calls abs before it redispatches. */
 static ts_status busy(ts_frame *f)
 {
     TS_SCOPE;

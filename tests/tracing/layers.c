@@ -1,5 +1,5 @@
-/** @file layers.c  The TRACING layer among others: parts, composites, AUTOCAST,
- * replays inside, threads. */
+/** @file layers.c  The TRACING layer together with others: parts of calls, composites, AUTOCAST,
+ * replays inside traces, threads. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/net.h"
 
@@ -73,8 +73,8 @@ static const ts_function square = {.size = sizeof square,
                                    .forward = square_forward,
                                    .backward = square_backward};
 
-/** A part that is computed again: norms have results that only their rules read;
- * and random numbers. */
+/** A function for ts_recompute() with norms, whose extra results only backward reads, and random
+ *  numbers. */
 static ts_status part(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
 {
     (void)n, (void)m;
@@ -204,7 +204,7 @@ TS_TEST(a_replay_visits_the_layers_that_are_on)
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     ts_graph *graph;
     OK(ts_trace(nothing, NULL, &x, 1, &y, 1, &graph));
-    ck_assert_str_eq(order, "ab"); /* the layer in between has passed the call on */
+    ck_assert_str_eq(order, "ab"); /* each layer saw the call once */
     ck_assert_int_eq(ts_graph_get_info(graph).calls, 1);
     order[0] = 0;
     OK(ts_replay(graph, &x, 1, &y, 1));
@@ -225,7 +225,7 @@ TS_TEST(without_a_trace_nobody_visits_the_layer)
 {
     TS_SCOPE;
     ts_registration *counter;
-    /* in front of the recorder */
+    /* a kernel that replaces TRACING's fallback for this op */
     OK(ts_register_kernel("noop", TS_KEY_TRACING, count_visit, NULL, &counter));
     ts_tensor *x = ts_ones(TS_SIZES(1), TS_F32), *y;
     OK(ts_noop(x, x, ts_scalar_int(1)));
@@ -288,7 +288,7 @@ TS_TEST(calls_of_other_threads_are_not_recorded, .threads = true)
 
 typedef struct job {
     const ts_graph *graph;
-    net *net; /* to be traced instead, when not NULL */
+    net *net; /* not NULL: the thread traces a step of it instead of replaying graph */
     bool good;
 } job;
 

@@ -1,7 +1,7 @@
 /**
- * @file random.c  Programs made by chance: views, writes through them, constants,
- * random numbers, calls that fail, tensors from outside, a backward at the end. A replay must do
- * what a call does, bit for bit.
+ * @file random.c  Random programs: views, writes through them, constants, random numbers, failing
+ * calls, captured tensors, and a backward at the end. A replay has the same effects and bits as a
+ * call.
  */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/common.h"
@@ -10,7 +10,7 @@ enum { POOL = 14, STEPS = 30, LARGEST = 128 };
 
 typedef struct program {
     uint64_t seed;
-    ts_tensor *outside; /* read and written */
+    ts_tensor *outside; /* captured tensor, read and written */
     bool gradients;
 } program;
 
@@ -22,7 +22,7 @@ static uint64_t draw(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/** One step; a new tensor or NULL. Errors are left to the caller: the program goes on. */
+/** Makes one random call. Returns its new tensor or NULL; the caller clears the error. */
 static ts_tensor *one_step(uint64_t *state, ts_tensor **pool, int count)
 {
     uint64_t r = draw(state);
@@ -59,7 +59,7 @@ static ts_status run(TRACED)
     const program *p = ctx;
     uint64_t state = p->seed;
     TS_SCOPE;
-    /* as a view it is refused where it would get a history, which outlives the run */
+    /* a detached view: a write that would record a history in it, beyond this run, is an error */
     ts_tensor *pool[POOL] = {in[0], in[1], p->gradients ? ts_detach(p->outside) : p->outside};
     int count = 3, steps = 3 + (int)(draw(&state) % STEPS);
     for (int i = 0; i < steps; i++) {
@@ -74,7 +74,7 @@ static ts_status run(TRACED)
         loss = ts_add(loss, ts_mean(pool[i]));
     TS_TRY(loss);
     if (ts_requires_grad(loss) && ts_backward(loss) != TS_OK)
-        ts_error_clear(); /* something was written that was needed */
+        ts_error_clear(); /* a saved tensor was overwritten */
     out[0] = ts_keep(ts_detach(loss));
     for (int i = 0; i < m - 1; i++)
         out[1 + i] = ts_keep(ts_clone(ts_detach(pool[i % count])));
@@ -124,5 +124,5 @@ TS_TEST(programs_made_by_chance_are_replayed_to_the_bits_of_calls, .loop = 4)
         ts_graph_free(graph);
     }
     ck_assert_int_eq(complete, 150);
-    ck_assert_int_ge(backward, _i % 2 ? 150 : 0); /* of 300 inputs */
+    ck_assert_int_ge(backward, _i % 2 ? 150 : 0); /* of 300 gradients of inputs */
 }

@@ -6,8 +6,8 @@
 #include "conformance/drive.h"
 #include "tests/samples/call.h"
 
-/** Recorded on one set of equal arguments, replayed on a second,
- * compared with a call on a third. */
+/** Records a call on one of three equal sets of arguments, replays it on the second, and compares
+ *  it with a call on the third. */
 static void replay_equals_call(const ts_case *c, ts_trace_fn fn)
 {
     enum { RECORDED, REPLAYED, CALLED, SETS };

@@ -1,4 +1,5 @@
-/** @file trace.c  Recorded calls, and their replay. */
+/** @file trace.c  Recording graphs and replaying them: training steps, arguments, writes, random
+ * numbers, higher derivatives. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/net.h"
 
@@ -58,10 +59,10 @@ TS_TEST(gradients_are_accumulated_by_a_replay_as_by_calls)
     a.accumulate = b.accumulate = true;
     ts_tensor *loss, *batch[] = {numbers(1, TS_SIZES(4, 6)), numbers(2, TS_SIZES(4, 3))};
     ts_graph *first, *later;
-    OK(ts_trace(step, &a, batch, 2, &loss, 1, &first)); /* no gradients before */
+    OK(ts_trace(step, &a, batch, 2, &loss, 1, &first)); /* makes new gradients */
     OK(step(&b, batch, 2, &loss, 1));
     check_same_nets(a, b, true);
-    OK(ts_trace(step, &a, batch, 2, &loss, 1, &later)); /* adds to those that are there */
+    OK(ts_trace(step, &a, batch, 2, &loss, 1, &later)); /* adds to these gradients */
     OK(step(&b, batch, 2, &loss, 1));
     check_same_nets(a, b, true);
     OK(ts_replay(later, batch, 2, &loss, 1));
@@ -170,7 +171,7 @@ TS_TEST(arguments_of_every_kind_are_replayed)
     check_replay(kinds, NULL, &a, &b, &b, 1, 3);
 }
 
-/** A string and a bool, for an op of the test's own. */
+/** Kernel of an op with a string and a bool argument; stores them in `seen`. */
 static char seen[64];
 static ts_status say(ts_frame *f)
 {
@@ -224,7 +225,7 @@ static ts_status writes_that_succeed(TRACED)
     TS_TRY(ts_add_(ts_select(place, 0, 1), ts_select(x, 0, 2)));
     TS_TRY(ts_mul_out(in[1], x, x));
     TS_TRY(ts_add_(x, in[1]));
-    if (!ts_view(ts_transpose(x, 0, 1), TS_SIZES(12))) /* fails: the function goes another way */
+    if (!ts_view(ts_transpose(x, 0, 1), TS_SIZES(12))) /* fails, so the next call differs */
         ts_error_clear();
     out[0] = ts_keep(ts_add(place, ts_reshape(ts_transpose(x, 0, 1), TS_SIZES(4, 3))));
     return TS_OK;

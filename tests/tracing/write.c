@@ -1,4 +1,4 @@
-/** @file write.c  The three forms of a graph, read back by strangers. */
+/** @file write.c  The text, DOT and JSON forms of a graph, checked by independent parsers. */
 // SPDX-License-Identifier: MIT
 #include "tests/tracing/common.h"
 

@@ -67,7 +67,8 @@ static void finish_step(ts_optimizer *o, ts_tensor *loss)
     ts_optimizer_zero_grad(o);
 }
 
-/** Twice: as it is used, for calls of the system's allocator; then block by block, to the byte. */
+/** _i 0: the library's allocator makes no system allocations in later steps. 1: each block comes
+ *  from malloc(), and bytes in use at the end equal those at the start. */
 TS_TEST(training_neither_grows_nor_leaves_anything, .loop = 2)
 {
     if (_i && !blocks_from_malloc())
@@ -96,7 +97,7 @@ TS_TEST(training_neither_grows_nor_leaves_anything, .loop = 2)
         ck_assert_uint_eq(late.system_allocs, early.system_allocs);
     ts_optimizer_free(o);
     ts_module_free(m);
-    if (ts_alloc_system) /* else slabs stay with their thread */
+    if (ts_alloc_system) /* else the thread keeps slabs */
         ck_assert_int_eq(ts_memory_get_stats().in_use, start.in_use);
 }
 
@@ -109,7 +110,7 @@ typedef struct kept {
     const ts_storage *storages[ROOM];
     const ts_node *nodes[ROOM];
     int nstorages, nnodes;
-    int64_t saved;   /* bytes of the distinct storages that are not parameters' */
+    int64_t saved;   /* bytes of saved storages, each counted once, without those of parameters */
     int64_t headers; /* bytes of nodes */
     int64_t largest; /* bytes of operands and results of the largest op */
 } kept;
@@ -145,7 +146,8 @@ static void keep_node(kept *k, const ts_node *node)
     k->nodes[k->nnodes++] = node;
 }
 
-/** Walks the graph of the loss; parameters have been kept without counting before. */
+/** Sums what the graph of the loss keeps. Storages of parameters are in *k already, so they do not
+ *  count. */
 static void keep_graph(kept *k, const ts_node *root)
 {
     keep_node(k, root);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of the GPT example as a process: killed, interrupted, resumed, misused.
+"""Runs the GPT example as a process: killed, interrupted, resumed, with wrong arguments.
 Usage: resume.py PROGRAM PRELOADED STEPS"""
 import collections
 import csv
@@ -67,7 +67,7 @@ def ids_of(folder):
 
 
 def tree(folder):
-    """Contents of all files of a folder but run.json, which has the number of the last process."""
+    """Contents of all files of a folder except run.json, which contains the last process's id."""
     return {os.path.join(at, name): read(at, name) for at, _, names in os.walk(folder)
             for name in names if name != "run.json"}
 
@@ -75,10 +75,10 @@ def tree(folder):
 class Training(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # under nohup it is ignored, and trainers would inherit that
+        # nohup ignores SIGHUP, and the trainers would inherit that
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         place = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
-        if place and shutil.disk_usage(place).free < ROOM:  # containers give it 64 MB
+        if place and shutil.disk_usage(place).free < ROOM:  # /dev/shm has 64 MB in containers
             place = None
         cls.folder = tempfile.mkdtemp(prefix="tessera-train-", dir=place)
         cls.addClassCleanup(shutil.rmtree, cls.folder)
@@ -140,7 +140,7 @@ class Training(unittest.TestCase):
         self.assert_same_run(out)
 
     def test_interrupted_saves_and_says_how_to_resume(self):
-        # no checkpoint is due before the end, so the one that is found is that of the interrupt
+        # no checkpoint is due before the end, so the only one is that of the interrupt
         out, status, errors = self.stopped("interrupted", "log.csv", signal.SIGINT, save_every=1000)
         self.assertEqual(status, 130, errors)
         self.assertIn("--resume", errors)
@@ -172,7 +172,7 @@ class Training(unittest.TestCase):
                 except subprocess.TimeoutExpired:
                     run.send_signal(number)
                     errors = run.communicate()[1]
-                    # before main() has begun, the system ends it
+                    # a signal before main() ends the process by default
                     self.assertIn(run.returncode, (128 + number, -number, 0), (seed, errors))
                     if run.returncode == 128 + number:
                         # in the report, all is saved already
@@ -186,7 +186,7 @@ class Training(unittest.TestCase):
         self.assert_same_run(out)
 
     def test_a_signal_ends_the_wait_for_data(self):
-        # the validation text is read first, then each batch by 16 calls
+        # the trainer first reads the validation text, then each batch by 16 calls
         for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
             out = os.path.join(self.folder, f"waiting{number}")
             with subprocess.Popen(self.command(out, save_every=1000), text=True,
@@ -259,8 +259,7 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 0)
 
     def test_a_limit_on_the_size_of_files_is_an_error(self):
-        # of 1 KiB, which the log reaches and no checkpoint fits in; and of 2 MB, too little for
-        # a checkpoint alone
+        # a limit of 1 KiB, which the log exceeds too; and of 2 MB, which only a checkpoint exceeds
         for blocks in 2, 4000:
             out = os.path.join(self.folder, f"limit{blocks}")
             done = subprocess.run(["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh",
@@ -340,7 +339,7 @@ class Training(unittest.TestCase):
         self.assertEqual(len(log_of(out)), 11)
         self.assertEqual(len(ids_of(out) | ids_of(self.straight)), 2)
         self.assertTrue(os.path.exists(note))
-        # one that ends early has no model, rather than that of the old run
+        # a run that is killed early leaves no model, not that of the old run
         old = read(out, "run.json")
         with subprocess.Popen(self.command(out, "--overwrite", steps=100000),
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,

@@ -1,8 +1,8 @@
 /**
- * @file stuck.c  Preloaded into a trainer: a disk that stops answering, or is full.
+ * @file stuck.c  A library to preload into a trainer, which simulates a disk that hangs or is full.
  *
- * STUCK_FILE and STUCK_AFTER: reads of that file wait for ever after so many. FULL_AFTER: writes to
- * log.csv fail after so many.
+ * STUCK_FILE, STUCK_AFTER: of the reads of files whose path ends with STUCK_FILE, only the first
+ * STUCK_AFTER return. FULL_AFTER: all but the first FULL_AFTER writes to log.csv fail.
  */
 // SPDX-License-Identifier: MIT
 #include <dlfcn.h>
@@ -16,7 +16,8 @@
 ssize_t pread(int fd, void *data, size_t bytes, off_t at);
 ssize_t write(int fd, const void *data, size_t bytes);
 
-/** Counts a call on a file whose path ends so; true when it is beyond the number of a variable. */
+/** Counts a call on a file whose path ends with `end`. True if the count exceeds the number in an
+ *  environment variable; false if the variable is not set. */
 static int beyond(int fd, const char *end, const char *variable, atomic_int *count)
 {
     const char *limit = getenv(variable);

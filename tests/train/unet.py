@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Tests of the U-Net example as a process: interrupted, resumed, compiled, misused.
+"""Runs the U-Net example as a process: interrupted, resumed, compiled, with wrong arguments.
 Usage: unet.py PROGRAM"""
 import csv
 import os
@@ -32,7 +32,7 @@ def log_of(folder):
 
 
 def write_png(path, side, colour, row):
-    """A square PNG image of equal rows, of 8 bits per channel."""
+    """Writes a square PNG image of equal rows, with 8 bits per channel."""
     def chunk(name, data):
         check = struct.pack(">I", zlib.crc32(name + data))
         return struct.pack(">I", len(data)) + name + data + check
@@ -114,7 +114,7 @@ class UNet(unittest.TestCase):
             self.assertAlmostEqual(float(a[1]), float(b[1]), delta=0.05)
 
     def pairs(self, name, masks):
-        """A folder of images whose left part is red, as wide as the mask says."""
+        """A folder of images whose left part is red; there their masks have the value `masks`."""
         folder = os.path.join(self.folder, name)
         for part in "images", "masks":
             os.makedirs(os.path.join(folder, part))
