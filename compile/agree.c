@@ -141,14 +141,14 @@ bool ts_replay_agrees(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bool *
              !same_bytes(&a->copies, &b->copies, 1))
         what = "memory that ts_depends_on() declares has changed";
     else if (!inputs_agree(a, b))
-        what = "inputs have other layouts, dtypes or devices, or require grad otherwise";
+        what = "inputs have other layouts, dtypes, devices or requires_grad";
     else if (a->holders.count != b->holders.count || a->leaves.count != b->leaves.count ||
              !leaves_agree(a, b))
         what = "gradients were there before one call and not before another";
     else if (a->outputs.count != b->outputs.count || !outputs_agree(a, b))
         what = "outputs have other layouts or are other tensors";
     else if (a->drawn != b->drawn)
-        what = "another number of random numbers is drawn";
+        what = "the number of random numbers differs";
     if (what) {
         snprintf(why, size, "%s", what);
         return false;

@@ -22,7 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_CAPTURES = 8 /* of a whole plan */ };
+enum { MOST_CAPTURES = 8 /* captures of a whole plan; one more refuses it */ };
 
 static uint64_t *words_of(const ts_array *a) { return a->data; }
 
@@ -118,7 +118,7 @@ static ts_status capture_steps(ts_run *r, ts_captured *k, bool all, uint32_t *st
         if (status == TS_OK)
             status = run_step(r, k, s);
         if (status == TS_OK && workspace.live)
-            status = ts_error_set(TS_ERR_UNSUPPORTED, "its memory outlives it");
+            status = ts_error_set(TS_ERR_UNSUPPORTED, "memory that the call allocated outlives it");
     }
     ts_stream_use(k->device, before);
     r->workspace = NULL;
@@ -360,7 +360,7 @@ static ts_status measure(ts_run *r, ts_captured *k, const ts_lazy *l)
     r->workspace = NULL;
     k->scratch = ts_max64(workspace.most, 1); /* a workspace of 0 bytes means measuring */
     if (workspace.live)
-        ts_captured_refuse(k, l, "memory of a call outlives it");
+        ts_captured_refuse(k, l, "memory that a call allocated outlives the call");
     else if (status == TS_OK && ts_captured_place(k, r->exec))
         atomic_store(&k->stage, READY);
     return status;

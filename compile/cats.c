@@ -17,7 +17,7 @@
 
 /** How calls use a storage. */
 typedef struct usage {
-    uint32_t touches, writes; /* numbers of uses, of those that write */
+    uint32_t touches, writes; /* number of uses; number of uses that write */
     uint32_t writer; /* the last call that writes it */
 } usage;
 

@@ -13,7 +13,7 @@
 #include "compile/plan.h"
 #include "dispatch/entries.h"
 
-enum { MOST_CALLS = 3 /* of a product and its epilogue */ };
+enum { MOST_CALLS = 3 /* calls of a product and its epilogue together */ };
 
 /** A product and the calls that join it. */
 typedef struct chain {

@@ -16,11 +16,11 @@
 #include <xxhash.h>
 
 enum {
-    MOST_ELEMENTS = 1 << 22, /* of a member. Joining larger ones saves no time, and moving them
-                                would keep much memory alive for longer */
-    MOST_MEMBERS = 1024,     /* of a joined step */
-    MOST_CANDIDATES = 4096,  /* of a plan */
-    MOST_JOINS = 32          /* joined steps, per plan */
+    MOST_ELEMENTS = 1 << 22, /* elements of a member. Joining larger steps saves no time, and moving
+                                them would keep much memory alive for longer */
+    MOST_MEMBERS = 1024,     /* members of a joined step */
+    MOST_CANDIDATES = 4096,  /* candidates per plan */
+    MOST_JOINS = 32          /* joined steps per plan */
 };
 
 /** A step that may become a member. */

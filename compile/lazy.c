@@ -128,7 +128,7 @@ static bool value_of(ts_lazy *l, ts_tensor *t, uint32_t *value)
 {
     uint32_t s;
     l->keys |= t->keys;
-    if (t->id >> TS_ID_BITS == l->serial) { /* a fresh copy may have got other sizes since */
+    if (t->id >> TS_ID_BITS == l->serial) { /* t has a value, unless its layout has changed since */
         const ts_lazy_value *v = (const ts_lazy_value *)l->values.data + ts_id_index(t->id);
         *value = ts_id_index(t->id);
         if (is_layout((const uint64_t *)l->words.data + v->word, t))

@@ -1,6 +1,6 @@
 /**
- * @file parts.c  Prepares a plan for capture: the parts, the calls outside the graph, the offsets
- * in the arena.
+ * @file parts.c  Prepares a plan for capture: finds the storages and numbers of each part, the
+ * calls that run outside the graph, and the offsets in the arena.
  */
 // SPDX-License-Identifier: MIT
 #include "compile/capture.h"
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROUND = 512 };
+enum { ROUND = 512 }; /* places in the arena are multiples of 512 bytes */
 
 /* -------------------------------------------------------------------------------- parts ---- */
 

@@ -33,7 +33,8 @@ typedef struct fact {
     bool fixed;     /* it is always kept: from outside, held, small, or used by the peak step */
     bool several;   /* it cannot be recomputed by one call: it is written more than once, in part
                        only, in place, or by a late call */
-    uint32_t first, last; /* first and last early call that reads it; UINT32_MAX: none */
+    uint32_t first; /* first early call that reads it; UINT32_MAX: none */
+    uint32_t last;  /* last early call that reads it; valid if `first` is */
     uint32_t late;  /* first late call that reads it; UINT32_MAX: none */
     uint32_t need;  /* latest call for which it, or a value computed from it, may be recomputed; 0:
                        no late call needs it */

@@ -8,7 +8,10 @@
 
 #define AT(array, type, i) ((type *)(array).data + (i))
 
-enum { EQUAL_CALLS = 2, MOST_SURPRISES = 4 };
+enum {
+    EQUAL_CALLS = 2,   /* equal calls in a row after which a plan may be replayed */
+    MOST_SURPRISES = 4 /* unexpected calls after which the compiled function is never replayed */
+};
 
 /* ------------------------------------------------------------------------------- guards ---- */
 
@@ -50,7 +53,7 @@ static const char *check_memory(const ts_repeat *p, ts_tensor *const *inputs, ui
 static const char *check_inputs(const ts_repeat *p, ts_tensor *const *inputs, int n, bool granted)
 {
     if ((uint32_t)n != p->inputs.count)
-        return "another number of inputs";
+        return "the number of inputs differs";
     for (uint32_t i = 0; i < p->inputs.count; i++) {
         const ts_input_guard *g = AT(p->inputs, ts_input_guard, i);
         const ts_tensor *t = inputs[i];
@@ -59,7 +62,7 @@ static const char *check_inputs(const ts_repeat *p, ts_tensor *const *inputs, in
         if (!has_layout(&g->layout, t))
             return "an input has other sizes, strides or offset";
         if (g->keys != t->keys)
-            return "an input requires grad, or has a layer, and had not, or the reverse";
+            return "requires_grad or the layers of an input changed";
         if (t->node)
             return "an input has a history";
         const char *why = check_memory(p, inputs, i, granted);
@@ -192,7 +195,8 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
     pthread_mutex_unlock(&c->lock);
 }
 
-/** Handles a call of the function that differed from what a replay of p would have done. */
+/** Handles a call that differed from a replay of p although p's guards held: ends the replays of p
+ *  for now, or all replays of c after MOST_SURPRISES or if the call was a check (opts.verify). */
 static void surprise(ts_compiled *c, ts_repeat *p, const char *why)
 {
     char text[sizeof c->replay_why];

@@ -22,7 +22,7 @@ static ts_tensor *handle_of(const ts_run *r, const ts_graph_value *v)
                            v->offset / ts_dtype_sizes[v->dtype]);
 }
 
-/** The arena's memory outlives the run. */
+/** ts_storage.release of a storage in the arena: frees nothing, because the arena owns it. */
 static void leave_in_arena(void *foreign, void *data, int64_t bytes)
 {
     (void)foreign, (void)data, (void)bytes;
@@ -75,7 +75,8 @@ ts_status ts_exec_open(const ts_run *r, uint32_t i)
     return r->exec->storages[i].inside ? TS_OK : ts_exec_open_inside(r, i);
 }
 
-/** After the last step that touches a storage. */
+/** Called after the last step that uses storage i: releases the handles of its values, and the
+ *  storage unless it outlives the run. */
 void ts_exec_close(const ts_run *r, uint32_t i)
 {
     const ts_exec *e = r->exec;
@@ -87,7 +88,7 @@ void ts_exec_close(const ts_run *r, uint32_t i)
         next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
     }
     if (!s->outside && !s->held && r->storages[i]) {
-        ts_arena_fill(r, i); /* an error would show as a wrong result too */
+        ts_arena_fill(r, i); /* poisons the place for debugging; a failure is ignored */
         ts_storage_release(r->storages[i]);
         r->storages[i] = NULL;
     }

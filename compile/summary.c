@@ -381,7 +381,8 @@ static bool add_numbers(ts_repeat *p, const ts_lazy *l, const ts_exec *e)
     return true;
 }
 
-/** Tensors that live on, of which only the function's variables know. */
+/** Refuses replays if a result lives on in a variable of the function, that is, not as an output,
+ *  gradient or declared variable: a replay would not make it. */
 static void find_kept(const ts_lazy *l, const ts_exec *e, const uint32_t *handles)
 {
     ts_notes *n = l->notes;
@@ -419,7 +420,8 @@ static void find_changed_memory(const ts_lazy *l)
     }
 }
 
-/** Refuses replays if a layer of the user saw the function's calls, because a replay has none. */
+/** Refuses replays if a layer of the user saw the function's calls: a replay makes no calls that a
+ *  layer could see. */
 static void find_layers(const ts_lazy *l)
 {
     ts_notes *n = l->notes;

@@ -25,8 +25,8 @@ typedef struct pass {
     const uint64_t *numbers;
     widened *values;   /* per value */
     uint32_t *written; /* per storage: the last call so far that writes it, + 1 */
-    ts_tensor *headers, **registers, **lists; /* scratch of ask(): headers, as ts_run.registers and
-                                                 ts_run.lists */
+    ts_tensor *headers;             /* scratch of ask(): one header per tensor argument */
+    ts_tensor **registers, **lists; /* scratch of ask(): ts_run.registers and ts_run.lists */
 } pass;
 
 static const ts_graph_value *value_at(const pass *p, uint32_t i)
@@ -45,7 +45,7 @@ static void note_cast(const pass *p, uint32_t i, const ts_graph_node *n)
     if (v->dtype == TS_F32 && ts_dtype_is_half((ts_dtype)half->dtype) &&
         ts_same_device(v->device, half->device) && v->ndim == half->ndim &&
         memcmp(ts_graph_ints_at(p->graph, v->ints), ts_graph_ints_at(p->graph, half->ints),
-               2 * v->ndim * sizeof(int64_t)) == 0) /* the same layout, so lists copy neither */
+               2 * v->ndim * sizeof(int64_t)) == 0) /* equal sizes and strides */
         p->values[to] = (widened){from + 1, i};
 }
 

@@ -98,7 +98,8 @@ static double measure_vectors(int threads)
     return 16 * lanes * ROUNDS * threads / best;
 }
 
-/** The best rate of many short products, because on a loaded machine some run undisturbed. */
+/** Sets *rate to the best rate, in FLOP/s, of many short products: on a loaded machine some of them
+ *  run undisturbed. */
 static ts_status measure_products(double *rate)
 {
     enum { LEAST = 512, MOST = 4096 };
@@ -284,7 +285,8 @@ static uint64_t hash_text(const char *text, uint64_t hash)
     return hash;
 }
 
-/** Path of the file, to be freed by ts_sys_free(); NULL without a home folder or memory. */
+/** Returns the path of the file for `identity` and sets *folder to its folder; ts_sys_free() frees
+ *  both. NULL without a home folder or memory. */
 static char *cache_path(const char *identity, int threads, char **folder)
 {
     char host[256] = "";
@@ -347,7 +349,8 @@ static ts_status print_machine(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** Rejects a file that another user owns or may write. */
+/** Reads ceilings from a file into *m. False if the file is missing or invalid, or if another user
+ *  owns it or may write it. */
 static bool read_machine(const char *path, ts_prof_machine *m)
 {
     int fd;
@@ -365,7 +368,8 @@ static bool read_machine(const char *path, ts_prof_machine *m)
     return n > 0 && parse_machine(text, m);
 }
 
-/** If the file cannot be written, the next profile measures again. */
+/** Writes *m to the file and makes its folder. A failure is only logged: the next profile measures
+ *  again. */
 static void keep_machine(const char *folder, const char *path, ts_prof_machine *m)
 {
     char *parent = ts_folder_of(folder);
@@ -412,7 +416,7 @@ ts_status ts_machine_kept(const char *identity, bool anew,
     return status;
 }
 
-static ts_prof_machine assumed; /* threads 0: none */
+static ts_prof_machine assumed; /* set by ts_prof_assume(); threads 0: not set */
 
 void ts_prof_assume(const ts_prof_machine *machine)
 {

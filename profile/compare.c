@@ -26,6 +26,7 @@ static int by_change(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+/** Adds p's entries, times `scale`, to the pairs of their op and layer. side: 0 before, 1 after. */
 static void add(pair *all, int64_t *count, const ts_profile *p, int side, double scale,
                 bool device)
 {
@@ -42,6 +43,7 @@ static void add(pair *all, int64_t *count, const ts_profile *p, int side, double
     }
 }
 
+/** Mean wall time of a step in ns; without steps, the wall time of the recording. */
 static double step_time(const ts_profile *p)
 {
     double sum = 0;

@@ -19,6 +19,7 @@
 #include "include/tessera/ops.h"
 #include "profile/device.h"
 
+/** Operands of a timed call. chain: a compiled function that is timed; else NULL. */
 typedef struct pair {
     ts_tensor *to, *from;
     ts_compiled *chain;

@@ -291,8 +291,8 @@ static ts_status time_gap(ts_device device, double *ns)
     return status;
 }
 
-/** Share of a step that a graph saves: the time in which the device waits for the
- *  host, and a part of each gap between two kernels. ns: time of a step without a profile. */
+/** Share of a step that a graph saves: `late`, the share in which the device waits for the host,
+ *  and a part of each gap between two kernels. ns: time of a step without a profile. */
 static double predict_graph(const ts_profile *p, double late, double ns)
 {
     double gap = 0, works = (double)(p->device.kernels + p->device.copies);

@@ -3,8 +3,8 @@
  *
  * The work of a call takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
  * reaches 60 % of that rate is bound by the larger term; a slower entry is inefficient. Overhead is
- * the time of layers, of the engine, and of the same number of empty calls. An entry that is faster
- * than a ceiling has a wrong cost or count.
+ * the time of layers and of the engine, and for each call of a kernel the time of an empty call. An
+ * entry that is faster than a ceiling has a wrong cost or count.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>

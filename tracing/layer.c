@@ -48,6 +48,8 @@ typedef struct tracer {
     ts_rng_state base; /* random state at the start of the trace */
 } tracer;
 
+/** True if events are recorded: nothing made the graph incomplete, and the thread does not exclude
+ *  TRACING, as it does inside kernels. */
 static bool is_visible(const tracer *r)
 {
     return !r->graph->reason && !(r->thread->exclude & TRACING);
