@@ -24,6 +24,8 @@ static const lesson lessons[] = {
     {"softmax", "softmax of composed ops, as one compiled function, and as one operator",
      "rows\twidth\tway\tus\tGB_per_s", study_softmax, "Softmax of 8,192 rows, f32",
      "elements of a row", "GB/s of the least bytes", true, false, 2, 1, 4},
+    {"chains", "functions of 5 to 10 pointwise calls: eager and compiled",
+     "function\telements\tmode\tus", study_chains, NULL, NULL, NULL, false, false, 0, 0, 0},
     {"batch", "two wide layers over growing batches: latency, throughput",
      "batch\tus\tover_half_batch\tsamples_per_s", study_batch, "Two layers, by batch size",
      "batch", "samples per second", true, true, 0, 0, 0},

@@ -61,6 +61,7 @@ ts_tensor *study_normal(study *s, const int64_t *sizes, int ndim, ts_dtype dtype
  * measurement that failed. */
 ts_status study_repeat(study *s);
 ts_status study_softmax(study *s);
+ts_status study_chains(study *s);
 ts_status study_batch(study *s);
 ts_status study_launch(study *s);
 ts_status study_streams(study *s);
