@@ -387,7 +387,7 @@ TS_TEST(memory_that_outlives_its_call_is_not_captured, MOCK)
     }
     ts_scratch_give(device, kept, 16);
     kept = NULL;
-    ck_assert(explains(c, "memory of a call outlives it"));
+    ck_assert(explains(c, "memory that a call allocated outlives the call"));
     ck_assert_int_eq(begun, 0);
     ts_compiled_free(c);
 }
