@@ -258,7 +258,8 @@ static bool add_part(ts_emitted *e, const builder *m, const uint8_t *code, size_
     char *block = ts_alloc(&ts_tls, tables);
     void *at = block ? executable(code, bytes) : NULL;
     if (!at) {
-        ts_free(&ts_tls, block, tables);
+        if (block)
+            ts_free(&ts_tls, block, tables);
         return false;
     }
     *p = (ts_emitted_part){.first = m->first, .end = m->end, .run = (ts_emitted_fn)(uintptr_t)at,
@@ -334,7 +335,8 @@ static ts_emitted *make(const ts_emit_group *g, const ts_machine *machine,
     char *block = ts_alloc(&ts_tls, bytes);
     builder *m = block ? ts_alloc(&ts_tls, room) : NULL;
     if (!m) {
-        ts_free(&ts_tls, block, bytes);
+        if (block)
+            ts_free(&ts_tls, block, bytes);
         return NULL;
     }
     ts_emitted *e = (ts_emitted *)block;

@@ -42,7 +42,7 @@ static struct ts_stream *streams[8] = {&own};
 static int nstreams = 1;
 static bool broken;        /* work has failed; the next wait reports it */
 static bool deterministic; /* last value of set_deterministic */
-static int pinned;         /* live blocks */
+static _Atomic int pinned; /* live blocks */
 
 static void *work(void *arg)
 {
