@@ -117,8 +117,11 @@ void ts_kernel_windows(const ts_frame *f, int64_t form, ts_window_axis axis[3])
     ts_convolution c = ts_kernel_convolution(f);
     int64_t left = form;
     for (int d = TS_MAX_SPATIAL - 1; d >= 0; d--) {
-        axis[d] = form < 0 ? axis_of_place(&c, d)
-                           : axis_of_remainder(&c, d, left % forms_of(&c, d));
+        if (form < 0) {
+            axis[d] = axis_of_place(&c, d);
+            continue;
+        }
+        axis[d] = axis_of_remainder(&c, d, left % forms_of(&c, d));
         left /= forms_of(&c, d);
     }
 }

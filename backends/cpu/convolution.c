@@ -31,6 +31,7 @@
 #define INTERLEAVED_CHANNELS 16 /* least channels of images that are copied to be interleaved */
 #define WEIGHT_PER_IMAGE 16     /* most elements of their weight per element of the image */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
+#define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
@@ -360,11 +361,19 @@ static void weigh_depthwise(const job *b, const axis *a, scratch *s)
 
 /* ------------------------------------------------------------------------------- direct ---- */
 
-/** True if a group has too few channels for products of matrices. */
-static bool is_direct(const ts_convolution *c)
+/** True if a group has too few channels for products of matrices, and its padded planes are not
+ *  much larger than the images, as with a wide dilation. */
+static bool is_direct(const ts_convolution *c, const axis *a)
 {
+    int64_t plane = 1, inputs = 1, outputs = 1;
+    for (int d = 0; d < 3; d++) {
+        plane *= direct_phases(&a[d]) * direct_extent(&a[d], a[d].count);
+        inputs *= c->size[d];
+        outputs *= c->places[d];
+    }
     return c->groups > 1 && c->features / c->groups <= DIRECT_CHANNELS &&
-           c->channels / c->groups <= DIRECT_CHANNELS;
+           c->channels / c->groups <= DIRECT_CHANNELS &&
+           plane <= DIRECT_PLANE * (inputs + outputs) + DIRECT_SLAB;
 }
 
 /** Copies the weights of all groups from or to the matrix (groups, rows, columns, taps). */
@@ -427,12 +436,12 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scra
 /** Computes y, or (to_x) the elements of x of a form, if that needs no products of matrices. */
 static bool make_without_products(const job *b, const axis *a, bool to_x, scratch *s)
 {
-    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y);
+    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(&b->c, a);
     if (deep)
         make_depthwise(b, a, to_x, s);
-    else if (is_direct(&b->c))
+    else if (plain)
         make_direct(b, a, to_x, false, s);
-    return deep || is_direct(&b->c);
+    return deep || plain;
 }
 
 static void make_y(const job *b, scratch *s)
@@ -469,7 +478,7 @@ static void make_w(const job *b, scratch *s)
         weigh_depthwise(b, a, s);
         return;
     }
-    if (is_direct(c)) {
+    if (is_direct(c, a)) {
         make_direct(b, a, false, true, s);
         return;
     }

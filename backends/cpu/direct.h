@@ -57,13 +57,19 @@ static int64_t direct_extent(const axis *a, int64_t count)
     return count + (a->taps ? (a->taps - 1) * a->shift / a->move : 0);
 }
 
+/** Number of planes of a dim: one per remainder of a place by the stride. */
+static int64_t direct_phases(const axis *a)
+{
+    return a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
+}
+
 /** Sets the sizes of slabs. weigh: a slab of `to` follows that of `from`. */
 static void plan_direct(direct *t, bool weigh)
 {
     int64_t channel = 1;
     for (int d = 0; d < 3; d++) {
         const axis *a = &t->axis[d];
-        t->phases[d] = a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
+        t->phases[d] = direct_phases(a);
         t->extent[d] = direct_extent(a, a->count);
         channel *= t->phases[d] * t->extent[d];
     }

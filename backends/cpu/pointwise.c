@@ -246,7 +246,11 @@ VEC_FN vd vd_hypot(vd a, vd b)
 /* squares of f32 neither overflow nor vanish in f64 */
 TS_SCALAR_LOOP2(float, float, hypot_f32,
                 isinf(a) || isinf(b) ? INFINITY : (float)sqrt((double)a * a + (double)b * b))
+#if VEC_ISA == VEC_IS_baseline /* may round the products of vd_fma() */
+TS_SCALAR_LOOP2(double, double, hypot_f64, hypot(a, b))
+#else
 TS_LOOP2(vd, hypot_f64, vd_hypot(a, b))
+#endif
 KERNEL(hypot, 10, FLOAT_LOOPS(hypot))
 
 /* --------------------------------------------------------------- interpolation, addc ---- */

@@ -281,6 +281,23 @@ TS_TEST(a_line_is_an_image_of_one_row)
     SAYS("conv1d: argument 'input': expected 3 dims, or 2 for one sample, got sizes (2, 3, 1, 30)");
 }
 
+TS_TEST(an_image_without_pixels_is_all_padding)
+{
+    TS_SCOPE;
+    for (int64_t groups = 1; groups <= 2; groups++) {
+        ts_conv_opts o = {.size = sizeof o, .padding = {2}, .groups = groups};
+        ts_tensor *x = ts_set_requires_grad(ts_ones(TS_SIZES(1, 2, 0), TS_F32), true),
+                  *w = ts_set_requires_grad(ts_ones(TS_SIZES(4, 2 / groups, 3), TS_F32), true),
+                  *y = ts_conv1d(x, w, TS_NONE, &o);
+        OK(y);
+        ck_assert_int_eq(ts_size(y, 2), 2);
+        ck_assert(distance(y, ts_zeros(TS_SIZES(1, 4, 2), TS_F32)) == 0);
+        OK(ts_backward(ts_sum(y)));
+        ck_assert(distance(ts_grad(w), ts_zeros_like(w)) == 0);
+        ck_assert_int_eq(ts_numel(ts_grad(x)), 0);
+    }
+}
+
 /* PyTorch's rule for sizes that leave the order of dims open */
 TS_TEST(channels_last_is_told_from_contiguous)
 {
