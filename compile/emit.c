@@ -389,7 +389,7 @@ const ts_emitted *ts_emit_code(const ts_emit_group *g)
         if (!atomic_compare_exchange_strong(list, &first, e)) { /* another thread was faster */
             e->older = NULL;
             ts_emitted_free(e);
-            return NULL;
+            return ts_emit_code(g);
         }
     }
     return e && e->nparts ? e : NULL;

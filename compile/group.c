@@ -348,10 +348,26 @@ static ts_status run_apart(const ts_run *r, const ts_step *s)
     return TS_OK;
 }
 
+/** False if a program has replaced the kernel of a reduction of all elements by one that does not
+ *  compute pieces. */
+static bool has_pieces(const ts_run *r, const ts_step *s)
+{
+    const ts_graph *g = r->exec->graph;
+    for (uint32_t k = 0; k < s->count; k++) {
+        const ts_graph_node *n = ts_graph_node_at(g, r->exec->order[s->first + k]);
+        const ts_graph_value *v = ts_graph_value_at(g, n->rets[0]);
+        bool whole = v->ndim != s->ndim ||
+                     !ts_same_sizes(ts_graph_ints_at(g, v->ints), s->sizes, s->ndim);
+        if (whole && !(atomic_load(&ts_tables[n->op])->accepts[TS_KEY_CPU].takes & TS_TAKES_PIECES))
+            return false;
+    }
+    return true;
+}
+
 ts_status ts_group_run(const ts_run *r, const ts_step *s)
 {
     if (s->device.backend == TS_KEY_CPU)
-        return ts_tile_run(r, s);
+        return ts_is_whole(s) && !has_pieces(r, s) ? run_apart(r, s) : ts_tile_run(r, s);
     ts_group_kernel *k = &r->exec->kernels[s - r->exec->steps];
     ts_group_report report = {0};
     ts_error before = *r->thread->error;

@@ -528,7 +528,7 @@ static tiles *renew(const ts_run *r, const ts_step *s)
             fits = plan_call(&w->only, c);
         }
     }
-    if (fits && (!w->code || code_of(w) == w->code))
+    if (fits && (ts_emit_on() ? code_of(w) == w->code : !w->code))
         return w;
     ts_tiles_free(w);
     return NULL;
@@ -570,8 +570,10 @@ static bool run_alone(tiles *w)
     const ts_exec *e = w->run->exec;
     tiles *none = NULL;
     size_t bytes = (size_t)(w->nbuffers * w->buffer) + 64;
-    if (large && !(buffers = ts_alloc(w->run->thread, bytes)))
+    if (large && !(buffers = ts_alloc(w->run->thread, bytes))) {
+        ts_tiles_free(w);
         return false;
+    }
     w->only.buffers = (char *)(((uintptr_t)buffers + 63) & ~(uintptr_t)63);
     for (int64_t i = 0; i < w->outer * w->along && ok; i++)
         ok = run_tile(w, &w->only, i);

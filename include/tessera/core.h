@@ -166,7 +166,7 @@ typedef enum ts_dtype {
     TS_I64,
     TS_I32,
     TS_U8,
-    TS_BOOL,
+    TS_BOOL, /**< one byte: 0 or 1; kernels may give other results for other bytes */
     TS_DTYPE_COUNT,
     TS_DTYPE_NONE = 255 /**< "not given" in options */
 } ts_dtype;

@@ -324,6 +324,46 @@ TS_TEST(reductions_of_all_elements_come_before_calls_that_use_them, .loop = 2)
     ts_compiled_free(c);
 }
 
+static ts_status product_and_sum(TRACED)
+{
+    ts_tensor *t = ts_mul(ts_add(in[0], in[1]), in[1]);
+    out[0] = ts_sum(t);
+    return TS_STATUS_OF(out[0]);
+}
+
+/** A sum whose result is always 42. */
+static ts_status forty_two(ts_frame *f)
+{
+    if (f->rets[0].tag != TS_TAG_TENSOR)
+        TS_TRY(ts_kernel_result(f, 0, NULL, 0, TS_F32));
+    *(float *)ts_kernel_data(f->rets[0].t) = 42;
+    return TS_OK;
+}
+
+TS_TEST(a_replaced_reduction_leaves_its_group)
+{
+    TS_SCOPE;
+    ts_tensor *in[] = {numbers(1, TS_SIZES(9000)), numbers(2, TS_SIZES(9000))}, *got, *want;
+    ts_compiled *c = ts_compile(product_and_sum, NULL, NULL);
+    ts_registration *r = NULL;
+    for (int turn = 0; turn < 3; turn++) {
+        if (turn == 1)
+            OK(ts_register_kernel("sum", TS_KEY_CPU, forty_two, NULL, &r));
+        OK(product_and_sum(NULL, in, 2, &want, 1));
+        for (int k = 0; k < 2; k++) {
+            OK(ts_compiled_call(c, in, 2, &got, 1));
+            ck_assert(same(got, want));
+        }
+        double sum;
+        OK(ts_item(got, &sum));
+        ck_assert((sum == 42) == (turn == 1));
+        if (turn == 1)
+            OK(ts_unregister(r));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).groups, 1);
+    ts_compiled_free(c);
+}
+
 /** Concatenates two running sums along dim *ctx, and returns a running sum of the result. */
 static ts_status beside(TRACED)
 {
