@@ -58,6 +58,9 @@ static struct pool {
 
 static atomic_int thread_count; // 0 until the first use
 static _Thread_local bool inside;
+static _Thread_local struct {
+    int count, threads; // pins not yet undone; ts_num_threads() while there are any
+} pinned;
 
 /* ------------------------------------------------------------------- number of threads ---- */
 
@@ -89,6 +92,8 @@ static int initial_threads(void)
 
 int ts_num_threads(void)
 {
+    if (pinned.count)
+        return pinned.threads;
     int n = atomic_load_explicit(&thread_count, memory_order_relaxed);
     if (n == 0) {
         n = initial_threads();
@@ -97,6 +102,17 @@ int ts_num_threads(void)
             n = expected;
     }
     return n;
+}
+
+void ts_threads_pin(void)
+{
+    pinned.threads = ts_num_threads();
+    pinned.count++;
+}
+
+void ts_threads_unpin(void)
+{
+    pinned.count--;
 }
 
 ts_status ts_set_num_threads(int threads)

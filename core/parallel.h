@@ -37,6 +37,11 @@ typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
  */
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 
+/** Fixes ts_num_threads() for the calling thread, so that memory sized by it suits the loops that
+ * follow, even if another thread sets a new number. Each call needs one of ts_threads_unpin(). */
+void ts_threads_pin(void);
+void ts_threads_unpin(void);
+
 /** Ends the workers when the library unloads. */
 void ts_parallel_stop(void);
 /** Resets the pool in a forked child, which has no workers. */

@@ -507,7 +507,7 @@ typedef void (*maker)(const job *b, scratch *s);
 /** Runs makers[i] on jobs[i], except for NULL, all with one block of scratch. sums: receives the
  *  sums of the gradient per channel, or NULL. They are computed first, because only this op may
  *  fail. */
-static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
+static ts_status run_jobs(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
 {
     static const int64_t dims[] = {0, 2, 3, 4};
     scratch s = {0};
@@ -527,6 +527,15 @@ static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, t
             makers[i](&jobs[i], &s);
     if (bytes)
         ts_free(f->thread, s.base, bytes);
+    return status;
+}
+
+/** run_jobs() with scratch for the number of threads that its loops use */
+static ts_status run(ts_frame *f, const job *jobs, const maker *makers, int n, ts_tensor *sums)
+{
+    ts_threads_pin();
+    ts_status status = run_jobs(f, jobs, makers, n, sums);
+    ts_threads_unpin();
     return status;
 }
 

@@ -26,12 +26,16 @@ typedef struct ts_slots {
 TS_INLINE ts_status ts_slots_begin(ts_frame *f, ts_slots *s, int64_t tasks, int64_t bytes,
                                    const char *what)
 {
+    ts_threads_pin();
     int64_t threads = ts_min64(ts_min64(ts_num_threads(), TS_PARALLEL_MAX), tasks);
     s->each = ((size_t)bytes + 64) & ~(size_t)63; /* at least 64, even if bytes is 0 */
     s->bytes = (size_t)threads * s->each;
     s->memory = ts_alloc(f->thread, s->bytes);
     atomic_init(&s->taken, 0);
-    return s->memory ? TS_OK : ts_error_memory(what, (int64_t)s->bytes);
+    if (s->memory)
+        return TS_OK;
+    ts_threads_unpin();
+    return ts_error_memory(what, (int64_t)s->bytes);
 }
 /** Returns an unused slot. A body calls it once per invocation; contents are undefined. */
 TS_INLINE void *ts_slot(ts_slots *s)
@@ -39,6 +43,10 @@ TS_INLINE void *ts_slot(ts_slots *s)
     return s->memory +
            (size_t)atomic_fetch_add_explicit(&s->taken, 1, memory_order_relaxed) * s->each;
 }
-TS_INLINE void ts_slots_end(ts_frame *f, ts_slots *s) { ts_free(f->thread, s->memory, s->bytes); }
+TS_INLINE void ts_slots_end(ts_frame *f, ts_slots *s)
+{
+    ts_free(f->thread, s->memory, s->bytes);
+    ts_threads_unpin();
+}
 
 #endif

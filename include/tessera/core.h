@@ -408,8 +408,9 @@ TS_API void ts_rng_set_state(ts_rng_state state);
 /** Number of threads that one op may use, the calling thread included. Initially the value of
  *  TS_NUM_THREADS, else the number of processors that the process may use. */
 TS_API int ts_num_threads(void);
-/** Sets ts_num_threads() for the whole program, while no thread runs an op. The number may exceed
- *  the number of processors; results do not depend on it. TS_ERR_VALUE below 1. */
+/** Sets ts_num_threads() for the whole program. Ops that run meanwhile may use the old or the new
+ *  number. The number may exceed the number of processors; results do not depend on it.
+ *  TS_ERR_VALUE below 1. */
 TS_API ts_status ts_set_num_threads(int threads);
 
 /** Statistics of an allocator, of the host or of a device. */

@@ -346,6 +346,19 @@ TS_TEST(refused_threads_leave_a_smaller_pool)
     free(c);
 }
 
+TS_TEST(a_pinned_number_stays_until_its_last_unpin)
+{
+    ck_assert_int_eq(ts_set_num_threads(3), TS_OK);
+    ts_threads_pin();
+    ck_assert_int_eq(ts_set_num_threads(5), TS_OK);
+    ts_threads_pin();
+    ck_assert_int_eq(ts_num_threads(), 3);
+    ts_threads_unpin();
+    ck_assert_int_eq(ts_num_threads(), 3);
+    ts_threads_unpin();
+    ck_assert_int_eq(ts_num_threads(), 5);
+}
+
 TS_TEST(environment_sets_the_number)
 {
     setenv("TS_NUM_THREADS", "3", 1);

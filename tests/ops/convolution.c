@@ -7,6 +7,8 @@
 #include "tests/harness.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "core/tensor.h"
@@ -216,6 +218,42 @@ TS_TEST(threads_change_no_bit, .loop = TS_COUNTOF(shapes))
             ck_assert_msg(memcmp(one[i]->data, three[i]->data, (size_t)one[i]->numel * 4) == 0,
                           "shape %d, layout %d, result %d", _i, layout, i);
     }
+}
+
+static atomic_bool stop;
+
+/** Sets changing numbers of threads until the test stops. */
+static void *change_threads(void *ctx)
+{
+    (void)ctx;
+    for (int i = 0; !atomic_load(&stop); i++)
+        ts_set_num_threads(1 + i % 24);
+    return NULL;
+}
+
+/* Scratch that is sized for the old number must not be used by as many threads as the new one. */
+TS_TEST(the_number_of_threads_may_change_meanwhile, .loop = TS_COUNTOF(shapes), .threads = true)
+{
+    TS_SCOPE;
+    ts_tensor *want[3], *got[3], *softmax[2];
+    ts_tensor *halves = ts_to(filled(5, TS_F32, (int64_t[]){64, 1, 3, 70}, false), TS_BF16);
+    results_of(&shapes[_i], 1, 1, want);
+    OK(softmax[0] = ts_softmax(halves, 3));
+    pthread_t thread;
+    atomic_store(&stop, false);
+    ck_assert_int_eq(pthread_create(&thread, NULL, change_threads, NULL), 0);
+    bool same = true;
+    for (int turn = 0; turn < 20; turn++) {
+        TS_SCOPE;
+        results_of(&shapes[_i], 1, 2, got);
+        for (int i = 0; i < 3; i++)
+            same = same && memcmp(got[i]->data, want[i]->data, (size_t)got[i]->numel * 4) == 0;
+        OK(softmax[1] = ts_softmax(halves, 3));
+        same = same && memcmp(softmax[1]->data, softmax[0]->data, (size_t)halves->numel * 2) == 0;
+    }
+    atomic_store(&stop, true);
+    pthread_join(thread, NULL);
+    ck_assert(same);
 }
 
 TS_TEST(same_keeps_the_sizes)
