@@ -68,9 +68,13 @@ ts_status ts_call_slow(ts_frame *f)
         thread->rng.offset += ts_ops[f->op].reserve(f);
     }
     f->key = ts_highest_key(f->keys);
-    TS_DEPTH_AFTER(thread->depth);
-    thread->depth++;
-    return ts_hop(f, f->table->slot[f->key]);
+    ts_status status;
+    {
+        TS_DEPTH_AFTER(thread->depth);
+        thread->depth++;
+        status = ts_hop(f, f->table->slot[f->key]);
+    }
+    return ts_call_end(f, status);
 }
 
 ts_keyset ts_list_keys(const ts_value *list)

@@ -105,6 +105,16 @@ TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
     return (keys | thread->include | all) & ~thread->exclude & table->mask;
 }
 
+/** The status of a call whose highest kernel returned `status`, at the call's own nesting depth. */
+TS_INLINE ts_status ts_call_end(ts_frame *f, ts_status status)
+{
+    if (TS_UNLIKELY(status != TS_OK))
+        return ts_call_failed(f, status);
+    if ((f->want & ~f->given & 1) && TS_UNLIKELY(!f->rets[0].t))
+        return ts_fail_no_result(f);
+    return TS_OK;
+}
+
 /** Cleanup that restores the nesting depth when a call ends, also by an exception or
  *  pthread_exit(). It stores the old depth: a decrement would make each call wait for the store of
  *  the call before. */
@@ -156,11 +166,7 @@ TS_INLINE_LONG ts_status ts_call(int op, const ts_value *args, int nargs, ts_val
         TS_DEPTH_AFTER(depth);
         status = table->slot[key](&f);
     }
-    if (TS_UNLIKELY(status != TS_OK))
-        return ts_call_failed(&f, status);
-    if ((want & ~given & 1) && TS_UNLIKELY(!rets[0].t))
-        return ts_fail_no_result(&f);
-    return TS_OK;
+    return ts_call_end(&f, status);
 }
 
 /** Calls an op and returns result 0, owned by the innermost scope; NULL with an error. */

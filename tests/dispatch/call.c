@@ -330,10 +330,13 @@ static ts_status makes_and_fails(ts_frame *f)
     return ts_error_set(TS_ERR_VALUE, "seen enough");
 }
 
-TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 2)
+/* In the next three tests odd loops have a layer, and loops from 2 on run with timers. */
+
+TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 4)
 {
     ts_key key = TS_KEY_CPU;
-    if (_i) {
+    OK(ts_timers_enable(_i / 2));
+    if (_i % 2) {
         OK(ts_register_layer("FORGETS", "", &key));
         OK(ts_layer_enable(key, true));
     }
@@ -342,7 +345,7 @@ TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 2)
     OK(ts_register_op("tests.two(Tensor x) -> (Tensor, Tensor)", NULL));
     OK(ts_register_kernel("tests.two", key, returns_nothing, NULL, NULL));
     ts_tensor *a = one();
-    if (_i) { /* without a layer, neg's result exists before its kernel runs */
+    if (_i % 2) { /* without a layer, neg's result exists before its kernel runs */
         FAILS(TS_ERR_INTERNAL, ts_neg(a));
         SAYS("neg: returned TS_OK without a result; the call passes FORGETS, CPU");
     }
@@ -351,10 +354,11 @@ TS_TEST(a_layer_or_a_kernel_that_gives_no_result_is_named, .loop = 2)
     SAYS("tests.two: returned TS_OK without a result");
 }
 
-TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 2)
+TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 4)
 {
     ts_key key = TS_KEY_CPU;
-    if (_i) {
+    OK(ts_timers_enable(_i / 2));
+    if (_i % 2) {
         OK(ts_register_layer("SILENT", "", &key));
         OK(ts_layer_enable(key, true));
     }
@@ -366,16 +370,17 @@ TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 2)
             ck_assert_ptr_null(ts_mm(a, a));
         ck_assert_ptr_null(ts_neg(a));
         ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
-        SAYS(_i ? "neg: failed without saying why; the call passes SILENT, CPU"
-                : "neg: failed without saying why; the call passes CPU");
+        SAYS(_i % 2 ? "neg: failed without saying why; the call passes SILENT, CPU"
+                    : "neg: failed without saying why; the call passes CPU");
         ck_assert_ptr_null(ts_exp(ts_neg(a))); /* NULL propagates the failure */
         SAYS("neg: failed without saying why");
     }
 }
 
-TS_TEST(results_of_a_call_that_fails_are_released)
+TS_TEST(results_of_a_call_that_fails_are_released, .loop = 2)
 {
     ts_key key;
+    OK(ts_timers_enable(_i));
     OK(ts_register_layer("ENOUGH", "", &key));
     OK(ts_register_kernel("neg", key, makes_and_fails, NULL, NULL));
     OK(ts_layer_enable(key, true));
