@@ -156,6 +156,7 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l)
 {
     const ts_exec *e = r->exec;
     char why[100] = "no call has a tensor";
+    k->parts.count = k->touches.count = 0; /* a look that failed may have left some */
     for (uint32_t s = 0; s < e->nsteps; s++)
         if (!add_part(k, e, &e->steps[s]))
             return false;
