@@ -166,8 +166,8 @@ const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, in
     *thread = ts_timing.step_thread;
     *traced = atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     *count = get(&ts_timing.nsteps);
-    *first = ts_timing.all_steps - *count + 1;
     *lost = get(&ts_timing.lost_steps);
+    *first = ts_timing.all_steps - *count - *lost + 1;
     return ts_timing.steps;
 }
 
