@@ -55,13 +55,29 @@ ts_status ts_set_default_device(ts_device device)
     return TS_OK;
 }
 
-/** Returns status. If it is a failure that the backend did not record, records it: "WHAT failed on
- *  DEVICE". */
-static ts_status reported(ts_status status, ts_device device, const char *what)
+static unsigned failures(void) { return ts_thread_self()->error->count; }
+
+static ts_status reported_since(unsigned before, ts_status status, ts_device device,
+                                const char *what)
 {
-    if (status == TS_OK || ts_error_code() != TS_OK)
+    if (status == TS_OK || failures() != before)
         return status;
     return ts_error_set(status, "%s failed on %s", what, ts_device_name(device));
+}
+
+/** The status of a call of a backend. If it is a failure that the backend did not record, records
+ *  it: "WHAT failed on DEVICE". */
+#define REPORTED(call, device, what)                                                               \
+    __extension__({                                                                                \
+        unsigned before_ = failures();                                                             \
+        ts_status status_ = (call);                                                                \
+        reported_since(before_, status_, device, what);                                            \
+    })
+
+/** True if the backend has recorded the loss of a device since failures() was `before`. */
+static bool is_lost(unsigned before)
+{
+    return failures() != before && ts_error_code() == TS_ERR_DEVICE;
 }
 
 /* ----------------------------------------------------------------------------- devices ---- */
@@ -138,7 +154,7 @@ ts_status ts_device_memory_stats(ts_device device, ts_memory_stats *stats)
     if (!b || !b->memory_stats)
         return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_stats: %s has no memory statistics",
                             ts_device_name(device));
-    return reported(b->memory_stats(b->state, device.index, stats), device, "device_memory_stats");
+    return REPORTED(b->memory_stats(b->state, device.index, stats), device, "device_memory_stats");
 }
 
 ts_status ts_device_memory_reset_peak(ts_device device)
@@ -152,7 +168,7 @@ ts_status ts_device_memory_reset_peak(ts_device device)
     if (!b || !b->memory_reset_peak)
         return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_reset_peak: %s does not count anew",
                             ts_device_name(device));
-    return reported(b->memory_reset_peak(b->state, device.index), device,
+    return REPORTED(b->memory_reset_peak(b->state, device.index), device,
                     "device_memory_reset_peak");
 }
 
@@ -187,8 +203,9 @@ void *ts_device_allocate(ts_device device, int64_t bytes, const char *what)
         if (g->base)
             return taken;
     }
+    unsigned before = failures();
     void *data = b->allocate(b->state, device.index, bytes, ts_stream_current(device));
-    if (!data && ts_error_code() != TS_ERR_DEVICE) { /* if the device is lost, its error stays */
+    if (!data && !is_lost(before)) {
         ts_memory_stats stats;
         char held[80] = "";
         if (b->memory_stats && b->memory_stats(b->state, device.index, &stats) == TS_OK)
@@ -254,7 +271,7 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
     if (!src) {
         atomic_fetch_add_explicit(&ts_device_count_of[to.backend].bytes_in, (uint64_t)bytes,
                                   memory_order_relaxed);
-        return reported(
+        return REPORTED(
             dst->copy_in(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to,
             "copy_in");
     }
@@ -262,17 +279,17 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
         atomic_fetch_add_explicit(&ts_device_count_of[from.backend].bytes_out, (uint64_t)bytes,
                                   memory_order_relaxed);
         ts_stream *stream = ts_stream_current(from);
-        TS_TRY(reported(src->copy_out(src->state, from.index, data, source, bytes, stream), from,
+        TS_TRY(REPORTED(src->copy_out(src->state, from.index, data, source, bytes, stream), from,
                         "copy_out"));
         return ts_stream_synchronize(from, stream);
     }
     if (ts_same_device(to, from))
-        return reported(
+        return REPORTED(
             dst->copy_within(dst->state, to.index, data, source, bytes, ts_stream_current(to)), to,
             "copy_within");
     if (dst != src || !dst->copy_between)
         return copy_through_host(to, data, from, source, bytes);
-    return reported(dst->copy_between(dst->state, to.index, data, from.index, source, bytes,
+    return REPORTED(dst->copy_between(dst->state, to.index, data, from.index, source, bytes,
                                       ts_stream_current(to)),
                     to, "copy_between");
 }
@@ -299,9 +316,10 @@ ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_de
         ts_tensor *t = ts_tensor_new(thread, dtype, sizes, ndim, TS_DEVICE_CPU);
         return t ? ts_scope_adopt(thread, t) : NULL;
     }
+    unsigned before = failures();
     void *data = b->host_allocate(b->state, device.index, bytes);
     if (!data) {
-        if (ts_error_code() != TS_ERR_DEVICE) /* if the device is lost, its error stays */
+        if (!is_lost(before))
             ts_error_memory("a tensor in pinned memory", bytes);
         return NULL;
     }
@@ -356,10 +374,11 @@ ts_status ts_stream_use(ts_device device, ts_stream *stream)
     return TS_OK;
 }
 
-/** The error after a backend returned NULL: the recorded loss of the device, or out of memory. */
-static ts_status fail_allocation(ts_device device, const char *what)
+/** The error after a backend returned NULL: the loss of the device, if recorded since failures()
+ *  was `before`, or out of memory. */
+static ts_status fail_allocation(unsigned before, ts_device device, const char *what)
 {
-    if (ts_error_code() == TS_ERR_DEVICE)
+    if (is_lost(before))
         return TS_ERR_DEVICE;
     return ts_error_set(TS_ERR_MEMORY, "%s_new: out of memory, or %s has no further %s", what,
                         ts_device_name(device), what);
@@ -370,9 +389,10 @@ ts_status ts_stream_new(ts_device device, ts_stream **stream)
     TS_TRY(ts_device_check(device, "stream_new"));
     TS_TRY(TS_CHECK_POINTERS(stream));
     const ts_backend *b = ts_backend_of(device);
+    unsigned before = failures();
     *stream = NULL;
     if (b && b->stream_new && !(*stream = b->stream_new(b->state, device.index)))
-        return fail_allocation(device, "stream");
+        return fail_allocation(before, device, "stream");
     return TS_OK;
 }
 
@@ -394,7 +414,7 @@ ts_status ts_stream_synchronize(ts_device device, ts_stream *stream)
         return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
                             ts_device_name(device));
     return b && b->synchronize
-               ? reported(b->synchronize(b->state, device.index, stream), device, "synchronize")
+               ? REPORTED(b->synchronize(b->state, device.index, stream), device, "synchronize")
                : TS_OK;
 }
 
@@ -407,17 +427,18 @@ ts_status ts_synchronize(ts_device device)
     if (is_captured())
         return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
                             ts_device_name(device));
-    return reported(b->synchronize_device(b->state, device.index), device, "synchronize_device");
+    return REPORTED(b->synchronize_device(b->state, device.index), device, "synchronize_device");
 }
 
 ts_status ts_record_stream(ts_tensor *t)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
+    TS_TRY(ts_resolve(t)); /* in a compiled function the calls so far run, and t gets memory */
     ts_device device = t->storage->device;
     const ts_backend *b = ts_backend_of(device);
     if (!b || !b->record_stream || !t->storage->data)
         return TS_OK;
-    return reported(b->record_stream(b->state, device.index, t->storage->data, t->storage->bytes,
+    return REPORTED(b->record_stream(b->state, device.index, t->storage->data, t->storage->bytes,
                                      ts_stream_current(device)),
                     device, "record_stream");
 }
@@ -429,9 +450,10 @@ ts_status ts_event_new(ts_device device, ts_event **event)
     TS_TRY(ts_device_check(device, "event_new"));
     TS_TRY(TS_CHECK_POINTERS(event));
     const ts_backend *b = ts_backend_of(device);
+    unsigned before = failures();
     *event = NULL;
     if (b && b->event_new && !(*event = b->event_new(b->state, device.index)))
-        return fail_allocation(device, "event");
+        return fail_allocation(before, device, "event");
     return TS_OK;
 }
 
@@ -459,7 +481,7 @@ ts_status ts_event_record(ts_device device, ts_event *event)
     TS_TRY(check_event(device, b, event, "event_record"));
     if (!event)
         return TS_OK;
-    return reported(b->event_record(b->state, device.index, event, ts_stream_current(device)),
+    return REPORTED(b->event_record(b->state, device.index, event, ts_stream_current(device)),
                     device, "event_record");
 }
 
@@ -469,7 +491,7 @@ ts_status ts_event_wait(ts_device device, ts_event *event)
     TS_TRY(check_event(device, b, event, "event_wait"));
     if (!event)
         return TS_OK;
-    return reported(b->event_wait(b->state, device.index, event, ts_stream_current(device)), device,
+    return REPORTED(b->event_wait(b->state, device.index, event, ts_stream_current(device)), device,
                     "event_wait");
 }
 
@@ -477,7 +499,7 @@ ts_status ts_event_synchronize(ts_device device, ts_event *event)
 {
     const ts_backend *b = ts_backend_of(device);
     TS_TRY(check_event(device, b, event, "event_synchronize"));
-    return event ? reported(b->event_synchronize(b->state, device.index, event), device,
+    return event ? REPORTED(b->event_synchronize(b->state, device.index, event), device,
                             "event_synchronize")
                  : TS_OK;
 }
@@ -493,7 +515,7 @@ ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, dou
                             "%s and %s of %s",
                             start ? "an event" : "NULL", end ? "an event" : "NULL",
                             ts_device_name(device));
-    return reported(b->event_elapsed(b->state, device.index, start, end, ms), device,
+    return REPORTED(b->event_elapsed(b->state, device.index, start, end, ms), device,
                     "event_elapsed");
 }
 

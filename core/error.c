@@ -121,6 +121,7 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
     e->reported = e->placed = false;
+    e->count++;
     e->site = site;
     ts_escape(e->op, sizeof e->op, op ? op : "", true);
     ts_escape(e->hint, sizeof e->hint, advice, true);

@@ -10,6 +10,7 @@ struct ts_error {
     ts_status code;
     bool placed; /* the message ends with a place, see ts_error_within() */
     bool reported; /* the outermost call returned this failure: the next failure replaces it */
+    unsigned count; /* failures recorded so far, modulo 2^32 */
     const void *site;
     char op[48];
     char hint[256];

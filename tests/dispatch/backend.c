@@ -62,6 +62,23 @@ TS_TEST(tensors_move_to_a_backend_and_back_with_their_values)
     ck_assert_int_eq(memory[1].live, 0);
 }
 
+static void *allocate_nothing(void *state, int index, int64_t bytes, ts_stream *stream)
+{
+    (void)state, (void)index, (void)bytes, (void)stream;
+    return NULL;
+}
+
+TS_TEST(an_older_loss_of_a_device_is_not_the_cause_of_a_failed_allocation)
+{
+    static ts_backend full = {OFFSET_BACKEND("FULL", 0, &memory[0])};
+    full.allocate = allocate_nothing;
+    ts_device device = device_of(&full);
+    ts_stream *stream;
+    FAILS(TS_ERR_DEVICE, ts_stream_new((ts_device){device.backend, 200}, &stream));
+    FAILS(TS_ERR_MEMORY, ts_to_device(ts_ones(TS_SIZES(3), TS_F32), device));
+    SAYS("out of memory on full:0");
+}
+
 TS_TEST(copies_between_devices_go_both_ways_into_strided_destinations)
 {
     TS_SCOPE;
