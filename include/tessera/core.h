@@ -253,6 +253,7 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
         __auto_type ts_boxed = (x);                                                                \
         ts_scalar ts_boxed_scalar = _Generic(ts_boxed, ts_scalar: ts_scalar_same,                  \
             bool: ts_scalar_bool, float: ts_scalar_float, double: ts_scalar_float,                 \
+            long double: ts_scalar_float,                                                          \
             void (*)(void): ts_scalar_of_mistake, default: ts_scalar_int)(ts_boxed);               \
         ts_boxed_scalar;                                                                           \
     })

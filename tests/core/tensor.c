@@ -92,7 +92,7 @@ TS_TEST(item_wants_one_element)
     int64_t i = 0;
     ck_assert_int_eq(ts_item(ts_full(TS_SIZES(1, 1), TS_SCALAR(2.5), TS_F32), &d), TS_OK);
     ck_assert_double_eq(d, 2.5);
-    ck_assert_int_eq(ts_item(ts_full(NULL, 0, TS_SCALAR(1.5), TS_BF16), &d), TS_OK);
+    ck_assert_int_eq(ts_item(ts_full(NULL, 0, TS_SCALAR(1.5L), TS_BF16), &d), TS_OK);
     ck_assert_double_eq(d, 1.5);
     ck_assert_int_eq(ts_item(ts_full(NULL, 0, TS_SCALAR(-0.75), TS_F16), &d), TS_OK);
     ck_assert_double_eq(d, -0.75);
