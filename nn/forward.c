@@ -125,18 +125,20 @@ static void end_passage(passage *p)
 
 static bool has_forward(const ts_module *m) { return m->type.forward || m->forward_list; }
 
-static ts_tensor *run(ts_module *m, ts_tensor *const *inputs, int n)
+/** forward: the module's own if NULL; several inputs have none */
+static ts_tensor *run(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_forward_fn forward)
 {
     ts_tensor *given[MOST_INPUTS] = {NULL}, *x = inputs[0], *y = NULL;
     for (const ts_nn_hook *h = m->hooks; h && x; h = h->next)
         if (h->is.before)
             x = h->is.before(h->is.payload, m, x);
-    if (x && (n > 1 || !m->type.forward)) {
+    forward = forward ? forward : m->type.forward;
+    if (x && (n > 1 || !forward)) {
         memcpy(given, inputs, (size_t)n * sizeof *given);
         given[0] = x;
         y = m->forward_list(m, given, n);
     } else if (x) {
-        y = m->type.forward(m, x);
+        y = forward(m, x);
     }
     for (const ts_nn_hook *h = m->hooks; h && y; h = h->next)
         if (h->is.after)
@@ -144,8 +146,8 @@ static ts_tensor *run(ts_module *m, ts_tensor *const *inputs, int n)
     return y;
 }
 
-/** inputs: n, none NULL. */
-static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n)
+/** inputs: n, none NULL; forward: as in run() */
+static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_forward_fn forward)
 {
     char path[PATH_MOST];
     if (!has_forward(m) || (n > 1 && !m->forward_list)) {
@@ -158,7 +160,7 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n)
     m->running++;
     if (p.profiled)
         p.profiled = ts_prof_enter(m == p.outer ? "again" : path_below(m, p.outer, path)) == TS_OK;
-    ts_tensor *y = run(m, inputs, n);
+    ts_tensor *y = run(m, inputs, n, forward);
     if (!y) {
         if (ts_error_code() == TS_OK)
             ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
@@ -170,7 +172,12 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n)
 ts_tensor *ts_forward(ts_module *m, ts_tensor *x)
 {
     TS_TRY_NULL(TS_CHECK_OBJECTS(m, x));
-    return enter(m, &x, 1);
+    return enter(m, &x, 1, NULL);
+}
+
+ts_tensor *ts_nn_forward_by(ts_module *m, ts_tensor *x, ts_nn_forward_fn forward)
+{
+    return enter(m, &x, 1, forward);
 }
 
 ts_status ts_module_set_forward_list(ts_module *m, ts_forward_list_fn forward)
@@ -189,7 +196,7 @@ ts_tensor *ts_forward_list(ts_module *m, ts_tensor *const *inputs, int n)
     TS_TRY_NULL(TS_CHECK_VALUE(n, n >= 1 && n <= MOST_INPUTS, "1 to 16"));
     for (int i = 0; i < n; i++)
         TS_TRY_NULL(TS_CHECK_OBJECTS(inputs[i]));
-    return enter(m, inputs, n);
+    return enter(m, inputs, n, NULL);
 }
 
 /* ------------------------------------------------------------------------------ summary ---- */

@@ -55,6 +55,10 @@ static double normal_probability(double x) { return 0.5 * erfc(-x * M_SQRT1_2); 
 ts_status ts_init_trunc_normal(ts_tensor *t, double mean, double std, double low, double high)
 {
     TS_TRY(TS_CHECK_TENSORS(t));
+    if (!ts_dtype_is_float(ts_dtype_of(t)))
+        return ts_error_set(TS_ERR_DTYPE,
+                            "init_trunc_normal: argument 't': expected a floating dtype, got %s",
+                            ts_dtype_name(ts_dtype_of(t)));
     if (!(std > 0) || !(low < high) || !isfinite(mean) || !isfinite(std))
         return ts_error_set(
             TS_ERR_VALUE,

@@ -188,15 +188,28 @@ typedef struct mlp {
     ts_tensor *(*activation)(ts_tensor *x);
 } mlp;
 
+static ts_tensor *forward_gelu(ts_module *m, ts_tensor *x)
+{
+    const linear *fc = ts_module_payload(m);
+    return ts_linear_gelu(x, fc->weight, fc->bias, false, NULL);
+}
+
+static ts_tensor *forward_gelu_tanh(ts_module *m, ts_tensor *x)
+{
+    const linear *fc = ts_module_payload(m);
+    return ts_linear_gelu(x, fc->weight, fc->bias, true, NULL);
+}
+
 static ts_tensor *mlp_forward(ts_module *m, ts_tensor *x)
 {
     const mlp *p = ts_module_payload(m);
     TS_SCOPE;
-    const linear *fc = ts_module_payload(p->fc);
-    bool tanh_form = p->activation == ts_gelu_tanh;
-    ts_tensor *h = tanh_form || p->activation == ts_gelu
-                       ? ts_linear_gelu(x, fc->weight, fc->bias, tanh_form, NULL)
-                       : p->activation(ts_forward(p->fc, x)); // (..., hidden)
+    ts_nn_forward_fn fused = p->fc->hooks                      ? NULL /* they see fc's result */
+                             : p->activation == ts_gelu        ? forward_gelu
+                             : p->activation == ts_gelu_tanh   ? forward_gelu_tanh
+                                                               : NULL;
+    ts_tensor *h = fused ? ts_nn_forward_by(p->fc, x, fused)
+                         : p->activation(ts_forward(p->fc, x)); // (..., hidden)
     ts_tensor *y = ts_forward(p->proj, h);
     return ts_keep(p->dropout ? ts_forward(p->dropout, y) : y);
 }

@@ -32,6 +32,10 @@ struct ts_module {
 /** Releases the hooks of a module that is being freed. */
 void ts_nn_free_hooks(ts_module *m);
 
+typedef ts_tensor *(*ts_nn_forward_fn)(ts_module *m, ts_tensor *x);
+/** Like ts_forward(m, x), with another function in place of the module's own. */
+ts_tensor *ts_nn_forward_by(ts_module *m, ts_tensor *x, ts_nn_forward_fn forward);
+
 /** Allocates `count` zeroed items of `item` bytes, to be freed with free(); NULL with
  *  TS_ERR_MEMORY. `what` names the memory in the error. */
 void *ts_nn_alloc(int64_t count, size_t item, const char *what);

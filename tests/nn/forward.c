@@ -118,6 +118,34 @@ TS_TEST(an_error_names_the_innermost_module_by_its_path)
     ts_module_free(net);
 }
 
+static ts_tensor *negate(void *payload, ts_module *m, ts_tensor *x, ts_tensor *y)
+{
+    (void)payload, (void)m, (void)x;
+    return ts_neg(y);
+}
+
+TS_TEST(a_fused_layer_of_an_mlp_runs_its_hooks_and_has_a_row_in_the_summary)
+{
+    TS_SCOPE;
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    ts_module *mlp = ts_mlp_new(4, 6, NULL);
+    ts_tensor *x = ts_full(TS_SIZES(5, 4), TS_SCALAR(0.3), TS_F32), *y = ts_forward(mlp, x);
+    ck_assert_int_eq(ts_module_summary(mlp, x, out), TS_OK);
+    fclose(out);
+    ck_assert_ptr_nonnull(strstr(strstr(text, "\nfc "), "(5, 6)"));
+    int64_t id;
+    ck_assert_int_eq(ts_module_add_forward_hook(ts_module_child(mlp, 0),
+                                                TS_OPTS(ts_forward_hook, .after = negate), &id),
+                     TS_OK);
+    double difference;
+    ck_assert_int_eq(ts_item(ts_amax(ts_abs(ts_sub(y, ts_forward(mlp, x)))), &difference), TS_OK);
+    ck_assert_double_gt(difference, 0);
+    free(text);
+    ts_module_free(mlp);
+}
+
 TS_TEST(a_summary_has_sizes_parameters_and_the_FLOPs_of_each_module)
 {
     TS_SCOPE;

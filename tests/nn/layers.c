@@ -411,4 +411,5 @@ TS_TEST(truncated_normals_stay_inside)
     ck_assert_int_eq(ts_init_trunc_normal(t, 0, 1, 2, 2), TS_ERR_VALUE);
     ck_assert_int_eq(ts_init_trunc_normal(t, 0, 0, -2, 2), TS_ERR_VALUE);
     ck_assert_int_eq(ts_init_trunc_normal(t, 0, 1, 50, 51), TS_ERR_VALUE);
+    ck_assert_int_eq(ts_init_trunc_normal(ts_to(t, TS_I32), 0, 1, -2, 2), TS_ERR_DTYPE);
 }
