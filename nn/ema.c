@@ -131,8 +131,9 @@ ts_status ts_ema_swap(ts_ema *ema)
         return drop_own(ema, TS_OK);
     }
     ts_status status = set_own_aside(ema); /* all allocations come before the first write */
-    if (status == TS_OK)
-        status = set_values(ema, ema->state.tensors);
+    if (status == TS_OK && (status = set_values(ema, ema->state.tensors)) != TS_OK)
+        for (int64_t i = 0; i < ema->values.n; i++) /* the module gets its own values back */
+            ts_copy_(ema->values.tensors[i], ema->own[i]);
     return status == TS_OK ? TS_OK : drop_own(ema, status);
 }
 

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NUMBERS = 512, SCALER_NUMBERS = 16 };
+enum { SCALER_NUMBERS = 16 };
 
 /* -------------------------------------------------------------------------------- numbers ---- */
 
@@ -23,8 +23,8 @@ static json_t *pack_numbers(const ts_named_number *list, int64_t n)
     return numbers;
 }
 
-/** The run's numbers as JSON text, which the caller frees with free(); NULL out of memory, or if
- * the optimizer has more than NUMBERS numbers. Doubles are written with 17 digits. */
+/** The run's numbers as JSON text, which the caller frees with free(); NULL out of memory. Doubles
+ * are written with 17 digits. */
 static char *describe(const ts_training *t)
 {
     ts_rng_state rng = ts_rng_get_state();
@@ -33,9 +33,11 @@ static char *describe(const ts_training *t)
     char seed[24], offset[24];
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)rng.seed);
     snprintf(offset, sizeof offset, "%llu", (unsigned long long)rng.offset);
-    ts_named_number *list = malloc(NUMBERS * sizeof *list), scaler[SCALER_NUMBERS];
-    int64_t n = t->optimizer && list ? ts_optimizer_numbers(t->optimizer, list, NUMBERS) : 0;
-    json_t *numbers = list && n <= NUMBERS ? pack_numbers(list, n) : NULL;
+    int64_t n = t->optimizer ? ts_optimizer_numbers(t->optimizer, NULL, 0) : 0;
+    ts_named_number *list = calloc((size_t)n + 1, sizeof *list), scaler[SCALER_NUMBERS];
+    if (list && n)
+        ts_optimizer_numbers(t->optimizer, list, n);
+    json_t *numbers = list ? pack_numbers(list, n) : NULL;
     free(list);
     json_t *scaling =
         pack_numbers(scaler, ts_grad_scaler_numbers(t->scaler, scaler, SCALER_NUMBERS));

@@ -188,3 +188,25 @@ TS_TEST(a_damaged_checkpoint_is_passed_over_and_named, IN_FOLDER)
     end(&other);
     end(&r);
 }
+
+TS_TEST(a_run_may_have_many_groups, IN_FOLDER)
+{
+    enum { GROUPS = 70 };
+    TS_SCOPE;
+    ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 0.5);
+    ts_training t = {.size = sizeof t, .model = ts_linear_new(2, 2, true)};
+    ck_ok(t.optimizer = ts_optimizer_new(TS_SGD));
+    char name[8];
+    for (int i = 0; i < GROUPS; i++) {
+        ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(1), TS_F32), true);
+        snprintf(name, sizeof name, "w%d", i);
+        ck_ok(ts_optimizer_add_group(t.optimizer, (const char *const[]){name}, &w, 1, &opts));
+    }
+    ts_optimizer_group(t.optimizer, GROUPS - 1)->lr = 0.25;
+    ck_ok(ts_training_save(&t, in_folder("run")));
+    ts_optimizer_group(t.optimizer, GROUPS - 1)->lr = 0.5;
+    ck_ok(ts_training_resume(&t, in_folder("run"), NULL, 0));
+    ck_assert_double_eq(ts_optimizer_group(t.optimizer, GROUPS - 1)->lr, 0.25);
+    ts_optimizer_free(t.optimizer);
+    ts_module_free(t.model);
+}
