@@ -62,6 +62,10 @@ static ts_status write_rows(FILE *out, ts_timers_format format, int most)
 {
     if (!out)
         return ts_error_set(TS_ERR_NULL, "timers_write: argument 'out': expected a file, got NULL");
+    if ((unsigned)format > TS_TIMERS_JSON)
+        return ts_error_set(TS_ERR_VALUE,
+                            "timers_write: argument 'format': expected a ts_timers_format, got %d",
+                            (int)format);
     TS_C_LOCALE;
     ts_timer_rows all = {0};
     ts_timers_rows(&all);

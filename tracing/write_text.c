@@ -210,7 +210,9 @@ ts_status ts_graph_write(const ts_graph *graph, FILE *out, ts_graph_format forma
     case TS_GRAPH_DOT: status = ts_graph_write_dot(g, out); break;
     case TS_GRAPH_JSON: status = ts_graph_write_json(g, out); break;
     default:
-        return TS_CHECK_VALUE((int)format, false, "a ts_graph_format");
+        return ts_error_set(TS_ERR_VALUE,
+                            "graph_write: argument 'format': expected a ts_graph_format, got %d",
+                            (int)format);
     }
     if (status == TS_OK && (fflush(out) != 0 || ferror(out)))
         return ts_error_set(TS_ERR_IO, "graph_write: the stream refused a write");

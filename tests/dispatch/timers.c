@@ -126,6 +126,7 @@ TS_TEST(calls_of_layers_are_counted_and_reported_without_a_rebuild)
         ck_assert_ptr_nonnull(strstr(text, "(backward engine)"));
     }
     FAILS(TS_ERR_NULL, ts_timers_write(NULL, TS_TIMERS_CSV));
+    FAILS(TS_ERR_VALUE, ts_timers_write(stdout, (ts_timers_format)3));
 }
 
 /** Sums over the rows of a printed table, without heading and wall time. more: rows left out;
