@@ -20,7 +20,7 @@ enum { THREADS = 256, UNROLL = 4,
        BLOCKS = 3        /* per multiprocessor: as many as registers allow */ };
 
 /** Sums over a split of a unit: number of elements, and a, b and shift of struct sums. All threads'
- * sums are converted to the shift of the split's first element. */
+ * sums are converted to a common shift. */
 struct alignas(16) part {
     double count, a, b, shift;
 };
@@ -80,58 +80,100 @@ struct shape {
  * op applied relu: where its result is 0, g counts as 0. */
 enum { RESULT, GRADIENT, CONSTANT, RELU = 4 };
 
+/** The rounding error of sum = x + y. */
+__device__ __forceinline__ double error_of(double x, double y, double sum)
+{
+    double z = sum - x;
+    return (x - (sum - z)) + (y - z);
+}
+
 /** A thread's sums of N channels. RESULT: of d = x - shift and d^2, where shift is the thread's
  * first element; with the split's first element for all threads, one far from the mean would cost
  * all sums their digits. GRADIENT: of g and g d, where shift is the mean. RELU: the result before
  * relu is d slope + base. */
 template <class A, int N, int MODE> struct sums {
-    A a[N] = {}, b[N] = {}, shift[N], slope[N], base[N];
+    /* f64: `low` has the rounding errors of a, because the mean must be as exact as an element */
+    static constexpr bool precise = MODE == RESULT && std::is_same_v<A, double>;
+    A a[N] = {}, b[N] = {}, low[precise ? N : 1] = {}, shift[N], slope[N], base[N];
 
     __device__ __forceinline__ void add(int k, A x, A g)
     {
         A d = x - shift[k];
         if constexpr (MODE & RELU)
             g = d * slope[k] + base[k] <= 0 ? (A)0 : g;
-        a[k] += MODE == RESULT ? d : g;
+        A sum = a[k] + (MODE == RESULT ? d : g);
+        if constexpr (precise)
+            low[k] += error_of(x, -shift[k], d) + error_of(a[k], d, sum);
+        a[k] = sum;
         b[k] += MODE == RESULT ? d * d : g * d;
     }
     /** Adds the sums of a block's threads (x, y), 0 <= y < rows, a power of two; thread (x, 0)
      * writes that of channel k to to[k * pitch], unless to is null. The sums of threads may cancel,
-     * so they are added in double. columns: number of x; count: number of elements; own: of this
+     * so they are added in double, and RESULT first converts them to a common shift: that of thread
+     * (x, 0), or the mean for f64. columns: number of x; count: number of elements; own: of this
      * thread. */
     __device__ __forceinline__ void put(part *to, int64_t pitch, int64_t count, int64_t own,
                                         int columns, int rows, int x, int y) const
     {
-        __shared__ double memory[2][N][THREADS];
+        __shared__ double memory[precise ? 3 : 2][N][THREADS]; /* of a, b and low */
         int at = y * columns + x;
-        double far[N] = {}; /* of this thread's shift from that of thread (x, 0) */
+        auto add_rows = [&](bool all) {
+            for (int half = rows / 2; half; half /= 2) {
+                __syncthreads();
+#pragma unroll
+                for (int k = 0; k < N && y < half; k++) {
+                    int other = at + half * columns;
+                    double own_a = memory[0][k][at], other_a = memory[0][k][other];
+                    memory[0][k][at] = own_a + other_a;
+                    if (!all)
+                        continue;
+                    memory[1][k][at] += memory[1][k][other];
+                    if constexpr (precise)
+                        memory[2][k][at] +=
+                            memory[2][k][other] + error_of(own_a, other_a, own_a + other_a);
+                }
+            }
+        };
+        double common[N];
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            common[k] = shift[k];
         if constexpr (MODE == RESULT) {
 #pragma unroll
-            for (int k = 0; k < N && y == 0; k++)
-                memory[0][k][at] = shift[k];
-            __syncthreads();
-#pragma unroll
             for (int k = 0; k < N; k++)
-                far[k] = own ? shift[k] - memory[0][k][x] : 0;
-            __syncthreads();
-        }
-#pragma unroll
-        for (int k = 0; k < N; k++) { /* sums of d + far and (d + far)^2 */
-            memory[0][k][at] = a[k] + own * far[k];
-            memory[1][k][at] = b[k] + far[k] * (2 * (double)a[k] + own * far[k]);
-        }
-        for (int half = rows / 2; half; half /= 2) {
+                if (precise)
+                    memory[0][k][at] = own ? a[k] + own * (double)shift[k] : 0;
+                else if (y == 0)
+                    memory[0][k][at] = shift[k];
+            if (precise)
+                add_rows(false);
             __syncthreads();
 #pragma unroll
-            for (int k = 0; k < N && y < half; k++) {
-                memory[0][k][at] += memory[0][k][at + half * columns];
-                memory[1][k][at] += memory[1][k][at + half * columns];
+            for (int k = 0; k < N; k++) {
+                double mean = memory[0][k][x] / (double)count;
+                common[k] = !precise ? memory[0][k][x] : isfinite(mean) ? mean : 0;
             }
+            __syncthreads();
         }
 #pragma unroll
-        for (int k = 0; k < N && y == 0 && to; k++)
-            to[k * pitch] = {(double)count, memory[0][k][at], memory[1][k][at],
-                             count ? (double)shift[k] : 0};
+        for (int k = 0; k < N; k++) { /* RESULT: sums of d + far and (d + far)^2 */
+            double far = MODE == RESULT && own ? shift[k] - common[k] : 0, moved = own * far;
+            memory[0][k][at] = a[k] + moved;
+            memory[1][k][at] = b[k] + far * (2 * (double)a[k] + moved);
+            if constexpr (precise)
+                memory[2][k][at] = own ? low[k] + own * error_of(shift[k], -common[k], far) +
+                                             fma((double)own, far, -moved) +
+                                             error_of(a[k], moved, a[k] + moved)
+                                       : 0;
+        }
+        add_rows(true);
+#pragma unroll
+        for (int k = 0; k < N && y == 0 && to; k++) {
+            double low_sum = precise ? memory[precise ? 2 : 0][k][at] : 0;
+            to[k * pitch] = {(double)count,
+                             memory[0][k][at] + (isfinite(low_sum) ? low_sum : 0),
+                             memory[1][k][at], count ? common[k] : 0};
+        }
     }
 };
 
@@ -284,7 +326,7 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
         for (int64_t i = lane; i < n; i += 32) {
             part p = from[i];
-            double by = p.count > 0 ? p.a / p.count : 0, d = p.shift + by - whole,
+            double by = p.count > 0 ? p.a / p.count : 0, d = p.shift - whole + by,
                    own = p.b - p.a * by;
             squares += (own < 0 ? 0 : own) + p.count * d * d;
             apart += p.count * d;
