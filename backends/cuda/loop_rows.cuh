@@ -1,10 +1,11 @@
 /**
  * @file loop_rows.cuh
- * Pointwise kernels over rows of elements of at most 4 bytes at any address. A thread moves ROW_RUN
- * consecutive elements of a row. Runs begin where the result is aligned, so the result is stored in
- * vectors; an operand that is not aligned there is read in words of 4 bytes, which are shifted. A
- * word that has a byte of the row lies within the operand's allocation, since alloc.c rounds sizes
- * up.
+ * Pointwise kernels over rows of elements of at most 4 bytes at any address, with smaller elements
+ * in some operand: if all have 4 bytes, kernels of single elements are faster. A thread moves
+ * ROW_RUN consecutive elements of a row. Runs begin where the result is aligned, so the result is
+ * stored in vectors; an operand that is not aligned there is read in words of 4 bytes, which are
+ * shifted. A word that has a byte of the row lies within the operand's allocation, since alloc.c
+ * rounds sizes up.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LOOP_ROWS_CUH
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(LOOP_THREADS)
 
 /** Whether loop_rows_kernel() is compiled for these types. */
 template <class... T>
-constexpr bool row_types = ((sizeof(T) <= 4) && ...);
+constexpr bool row_types = ((sizeof(T) <= 4) && ...) && ((sizeof(T) < 4) || ...);
 
 template <class F, class R, class... T, int... K>
 __device__ __forceinline__ void loop_rows_body(const loop_space<sizeof...(T) + 1> &s, const F &fn,

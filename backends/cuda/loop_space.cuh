@@ -65,29 +65,42 @@ enum {
 template <class F>
 constexpr bool loop_reports = requires(F fn) { fn.out; };
 
-/** Adds to offset the bytes from the space's first element to index i of dims d and above, in the
- * order of the space. */
-template <int N>
-__device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
-                                            int64_t (&offset)[N])
+/** For M indices of dims d and above, in the order of the space: adds to each index's offset the
+ * bytes from the space's first element, as O (int64_t, or uint32_t, which may wrap). Changes i. */
+template <class O, int M, int N>
+__device__ __forceinline__ void loop_offsets(const loop_space<N> &s, int d, uint32_t (&i)[M],
+                                             O (*offset)[N])
 {
 #pragma unroll 1
     for (; d < s.ndim - 1; d++) {
-        uint32_t q = s.sizes[d].of(i), r = i - q * s.sizes[d].d;
+        divisor by = s.sizes[d];
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            offset[k] += (int64_t)(int32_t)r * s.strides[k][d];
-        i = q;
+        for (int u = 0; u < M; u++) {
+            uint32_t q = by.of(i[u]), r = i[u] - q * by.d;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                offset[u][k] += (O)(int32_t)r * s.strides[k][d];
+            i[u] = q;
+        }
     }
     if (d < s.ndim)
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            offset[k] += (int64_t)(int32_t)i * s.strides[k][d];
+        for (int u = 0; u < M; u++)
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                offset[u][k] += (O)(int32_t)i[u] * s.strides[k][d];
+}
+template <class O, int N>
+__device__ __forceinline__ void loop_offset(const loop_space<N> &s, int d, uint32_t i,
+                                            O (&offset)[N])
+{
+    uint32_t only[1] = {i};
+    loop_offsets(s, d, only, &offset);
 }
 
 /** A thread's elements in a kernel of single elements. */
 template <int N> struct loop_elements {
-    int64_t offset[LOOP_RUN][N]; /* bytes to each element, whether it exists or not */
+    uint32_t offset[LOOP_RUN][N]; /* bytes to each element, whether it exists or not */
     uint32_t some;               /* bit u: element u exists */
     bool run;                    /* consecutive along dim 0 */
 
@@ -98,17 +111,19 @@ template <int N> struct loop_elements {
             bool flat = s.walk == walk_flat;
             uint32_t each = flat ? LOOP_RUN : 1, step = flat ? 1 : LOOP_THREADS,
                      i = blockIdx.x * (LOOP_THREADS * LOOP_RUN) + threadIdx.x * each;
+            uint32_t at[LOOP_RUN];
 #pragma unroll
-            for (int u = 0; u < LOOP_RUN; u++, i += step) {
+            for (int u = 0; u < LOOP_RUN; u++) {
+                at[u] = i + u * step;
+                some |= (uint32_t)(at[u] < s.accesses) << u;
 #pragma unroll
                 for (int k = 0; k < N; k++)
                     offset[u][k] = 0;
-                loop_offset(s, 0, i, offset[u]);
-                some |= (uint32_t)(i < s.accesses) << u;
             }
+            loop_offsets(s, 0, at, offset);
             return;
         }
-        int64_t(&first)[N] = offset[0];
+        uint32_t(&first)[N] = offset[0];
 #pragma unroll
         for (int k = 0; k < N; k++)
             first[k] = 0;
@@ -133,7 +148,7 @@ template <int N> struct loop_elements {
                 return;
 #pragma unroll
             for (int k = 0; k < N; k++)
-                first[k] = (int64_t)at * s.strides[k][1];
+                first[k] = at * (uint32_t)s.strides[k][1];
             loop_offset(s, 2, rest, first);
         }
         uint32_t place = (uint32_t)((uintptr_t)(s.data[0] + first[0]) >> s.item),
@@ -141,10 +156,10 @@ template <int N> struct loop_elements {
         int64_t begin = (int64_t)of_row * LOOP_RUN - head, left = (int64_t)s.row - begin;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            first[k] += begin * s.strides[k][0];
+            first[k] += (uint32_t)begin * (uint32_t)s.strides[k][0];
 #pragma unroll
             for (int u = 1; u < LOOP_RUN; u++)
-                offset[u][k] = first[k] + (int64_t)u * s.strides[k][0];
+                offset[u][k] = first[k] + (uint32_t)u * (uint32_t)s.strides[k][0];
         }
         if (left <= 0)
             return;
@@ -245,11 +260,12 @@ __attribute__((noinline)) int64_t loop_outer_dims(loop_space<N> &s, const ts_spa
     return accesses;
 }
 
-/** True if a 32-byte sector of operand o holds several elements along dim d but only one along dim
- * 0, so that threads should read along dim d. */
+/** True if a 32-byte sector of operand o holds several elements along dim d, and more than along
+ * dim 0, so that threads should read along dim d. */
 inline bool loop_lies_along(const ts_operand &o, int d)
 {
-    return !o.host && o.strides[0] >= 32 && o.strides[d] > 0 && o.strides[d] <= 16;
+    return !o.host && o.strides[d] > 0 && o.strides[d] <= 16 && o.strides[0] > o.strides[d] &&
+           o.strides[0] >= (o.strides[d] < 4 ? 16 : 8);
 }
 
 /** Sets s.heads, s.item and s.row for runs of `run` elements of a result of `item` bytes, and
@@ -284,9 +300,12 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
         dense = dense && to.strides[d] == to.strides[d - 1] * (d > 1 ? space.sizes[d - 1] : row);
     for (int k = 1; k < N && space.ndim > 1; k++)
         across = across || loop_lies_along(space.operand[k], 1);
-    if (across) {
-        s.lanes = runs <= 1 ? 0 : runs <= 2 ? 1 : runs <= 4 ? 2 : 3;
-        int64_t high = LOOP_THREADS >> s.lanes, along = (runs + (1 << s.lanes) - 1) >> s.lanes,
+    if (across && row >= 2 * LOOP_RUN) {
+        int lanes = 0; /* a tile is 32 high, or as dim 1 if that is shorter */
+        while (1 << lanes < runs && (lanes < 3 || LOOP_THREADS >> lanes >= 2 * beside))
+            lanes++;
+        s.lanes = (uint8_t)lanes;
+        int64_t high = LOOP_THREADS >> lanes, along = (runs + (1 << lanes) - 1) >> lanes,
                 up = (beside + high - 1) / high;
         if (along * up * LOOP_THREADS * LOOP_RUN <= 3 * row * beside) {
             s.walk = walk_tiles;
@@ -297,8 +316,10 @@ __attribute__((noinline)) int64_t loop_walk_of(loop_space<N> &s, const ts_space 
             return along * up * (rows / beside);
         }
     }
-    /* up to a quarter of the elements of runs may be missing; up to half instead of walk_apart */
-    if (array && (dense ? 4 : 6) * row >= 3 * LOOP_RUN * runs) {
+    /* up to a quarter of the elements of runs may be missing; up to half instead of walk_apart,
+       whose accesses of 8 bytes are as fast as vectors */
+    dense = dense && item[0] < 8;
+    if (array && item[0] < 8 && (dense ? 4 : 6) * row >= 3 * LOOP_RUN * runs) {
         s.walk = walk_runs;
         s.sizes[0] = divisor((uint32_t)runs);
         s.accesses = (uint32_t)(runs * rows);
@@ -376,19 +397,21 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
     return true;
 }
 
-/** True if a kernel of loop_rows.cuh supports the space: its rows have at least ROW_RUN elements of
- * at most 4 bytes, and each operand is contiguous along dim 0, a host number, or an argument with
- * stride 0. */
+/** True if a kernel of loop_rows.cuh should run over the space: its rows have at least ROW_RUN
+ * elements of at most 4 bytes, less in some operand, and each operand is contiguous along dim 0, a
+ * host number, or an argument with stride 0. */
 template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
 {
+    bool small = false;
     for (int k = 0; k < N; k++) {
         const ts_operand &o = space.operand[k];
         if (o.host)
             continue;
         if (item[k] > 4 || (o.strides[0] != item[k] && (k == 0 || o.strides[0] != 0)))
             return false;
+        small = small || item[k] < 4;
     }
-    return space.sizes[0] >= ROW_RUN;
+    return small && space.sizes[0] >= ROW_RUN;
 }
 
 /** Outermost dim along which an operand's byte stride exceeds INT32_MAX; -1 if there is none. */
@@ -400,6 +423,27 @@ inline int loop_far_dim(const ts_space &space)
             if (space.operand[k].strides[d] > INT32_MAX)
                 return d;
     return d;
+}
+
+/** If an operand has more than UINT32_MAX bytes from its first to its last element, the dim with
+ * most of them; else -1. */
+inline int loop_long_dim(const ts_space &space)
+{
+    for (int k = 0; k < space.operands; k++) {
+        int64_t reach = 0, most = 0;
+        int longest = -1;
+        for (int d = 0; d < space.ndim && !space.operand[k].host; d++) {
+            int64_t bytes = (space.sizes[d] - 1) * space.operand[k].strides[d];
+            reach += bytes;
+            if (bytes > most) {
+                most = bytes;
+                longest = d;
+            }
+        }
+        if (reach > UINT32_MAX)
+            return longest;
+    }
+    return -1;
 }
 
 /** The space with dims ordered for a kernel of single elements: if an operand lies along a dim
@@ -420,14 +464,30 @@ template <int N> ts_space loop_ordered(const ts_space &space)
 
 /** Launches a kernel over a space, in parts along the outermost dim with fewer than 2^31 accesses
  * each. If a dim has a byte stride above INT32_MAX, or one index of the outermost dim has too many
- * accesses, each index of that dim is launched separately. An empty space launches nothing. */
+ * accesses, each index of that dim is launched separately. Kernels of single elements, whose
+ * offsets have 32 bits, run over halves of the longest dim. An empty space launches nothing. */
 template <int N>
 __attribute__((noinline)) ts_status loop_parts(ts_frame *f, const ts_space &space,
                                                cudaStream_t stream, const loop_launcher<N> &to)
 {
     if (space.numel == 0)
         return TS_OK;
-    int last = space.ndim - 1, each = loop_far_dim(space);
+    int last = space.ndim - 1, each = loop_far_dim(space),
+        far = to.width == 1 && !to.rows ? loop_long_dim(space) : -1;
+    if (__builtin_expect(far >= 0, 0)) {
+        ts_space part = space;
+        int64_t around = space.numel / space.sizes[far], half = space.sizes[far] / 2;
+        for (int i = 0; i < 2; i++) {
+            part.sizes[far] = i ? space.sizes[far] - half : half;
+            part.numel = around * part.sizes[far];
+            TS_CUDA_TRY(loop_parts(f, part, stream, to));
+            for (int k = 0; k < space.operands; k++)
+                if (!space.operand[k].host)
+                    part.operand[k].data =
+                        (char *)part.operand[k].data + half * space.operand[k].strides[far];
+        }
+        return TS_OK;
+    }
     int64_t whole = space.sizes[last], most = ((int64_t)1 << 31) - 4096, step = whole;
     if (__builtin_expect(space.numel > most, 0)) {
         int64_t around = space.numel / whole;

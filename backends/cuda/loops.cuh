@@ -6,7 +6,8 @@
  * If every operand has the functor's dtype and is contiguous and aligned along the innermost dim,
  * or has one element for all of it, a kernel per functor and dtype moves 16 bytes of the widest
  * operand per thread (loop_is_wide() has the exact condition on layouts). All other calls use:
- * - for contiguous rows of elements of at most 4 bytes, at any address: kernels of loop_rows.cuh;
+ * - for contiguous rows of elements of at most 4 bytes, of less in some operand, at any address:
+ *   kernels of loop_rows.cuh;
  * - else kernels of single elements: a thread moves four elements, which the layouts determine
  *   (loop_walk in loop_space.cuh): consecutive elements along the innermost dim, accessed as one
  *   vector where an operand is contiguous and aligned, or separate elements.
