@@ -13,7 +13,7 @@
 namespace ts {
 
 /* TURN: side of a tile; TURN_LEAST: minimum size of both dims for which turns() is true. */
-enum { TURN = 64, TURN_THREADS = 256, TURN_ROUNDS = TURN * TURN / TURN_THREADS, TURN_LEAST = 16 };
+enum { TURN = 64, TURN_THREADS = 256, TURN_ROUNDS = TURN * TURN / TURN_THREADS, TURN_LEAST = 20 };
 
 /** A transposing copy. The destination is contiguous along dim a, the source along dim b. Strides
  * are in elements. */
@@ -21,7 +21,21 @@ struct turned {
     uint32_t a, b; /* sizes of dims a and b */
     int64_t to_step, from_step; /* stride of b in the destination, of a in the source */
     split<uint32_t> across_a, across_b; /* number of tiles along a and along b */
+    bool a_first; /* order of the tiles: along the side with fewer of them first, so that tiles that
+                     share cache lines run at about the same time */
     walk<uint32_t, 2> rest;             /* the other dims */
+
+    /** Sets the origin of a block's tile of side x side and returns its index of the other dims. */
+    __device__ __forceinline__ uint32_t tile(uint32_t side, uint32_t *at_a, uint32_t *at_b) const
+    {
+        const split<uint32_t> &inner = a_first ? across_a : across_b,
+                              &outer = a_first ? across_b : across_a;
+        uint32_t i = inner.of(blockIdx.x), j = outer.of(i), x = blockIdx.x - i * inner.d,
+                 y = i - j * outer.d;
+        *at_a = (a_first ? x : y) * side;
+        *at_b = (a_first ? y : x) * side;
+        return j;
+    }
 };
 
 /** Transposes tiles of TURN x TURN elements; one block per tile. */
@@ -31,8 +45,7 @@ __global__ void __launch_bounds__(TURN_THREADS)
 {
     constexpr int pad = sizeof(E) < 4 ? 4 / (int)sizeof(E) : 1; /* rows begin a bank apart */
     __shared__ E tile[TURN][TURN + pad];
-    uint32_t i = t.across_b.of(blockIdx.x), j = t.across_a.of(i);
-    uint32_t b = (blockIdx.x - i * t.across_b.d) * TURN, a = (i - j * t.across_a.d) * TURN;
+    uint32_t a, b, j = t.tile(TURN, &a, &b);
     int x = threadIdx.x % TURN, y = threadIdx.x / TURN;
     int64_t at[2];
     t.rest.at(j, at);
@@ -86,9 +99,8 @@ __global__ void __launch_bounds__(TURN_THREADS)
 {
     constexpr int rounds = 32 * 32 / TURN_THREADS, rows = TURN_THREADS / 32;
     __shared__ uint32_t tile[P][32][33]; /* [word of the block][index along b][index along a] */
-    uint32_t i = t.across_b.of(blockIdx.x), j = t.across_a.of(i);
-    /* origin of the tile, in blocks of P x P elements */
-    uint32_t b = (blockIdx.x - i * t.across_b.d) * 32, a = (i - j * t.across_a.d) * 32;
+    /* a, b: in blocks of P x P elements */
+    uint32_t a, b, j = t.tile(32, &a, &b);
     uint32_t x = threadIdx.x % 32, y = threadIdx.x / 32, end_a = t.a / P, end_b = t.b / P;
     int64_t at[2], from_step = t.from_step / P, to_step = t.to_step / P; /* in words */
     t.rest.at(j, at);
@@ -160,8 +172,8 @@ template <class E> ts_status turn(ts_frame *f, const ts_space &s, int a, int b)
     const int64_t *const strides[2] = {to, from};
     turned t = {(uint32_t)s.sizes[a], (uint32_t)s.sizes[b], s.operand[0].strides[b] / item,
                 s.operand[1].strides[a] / item,
-                split<uint32_t>(across_a), split<uint32_t>(across_b), walk<uint32_t,
-                2>(sizes, n, strides)};
+                split<uint32_t>(across_a), split<uint32_t>(across_b), across_a < across_b,
+                walk<uint32_t, 2>(sizes, n, strides)};
     return on_device(f, [&](const call &c) {
         if constexpr (P > 1)
             if (words) {
