@@ -440,6 +440,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
 enum {
     BUSY = 1024,     /* blocks that keep a device busy */
     MANY = 2048,     /* results that keep a device busy with a warp each */
+    CROWD = 1 << 20, /* threads of which half keep a device busy */
     TURNS = 5,       /* iterations of a block that take as long as a second launch */
     LITTLE = 8 << 20 /* bytes that take about as long to read as a launch */
 };
@@ -498,6 +499,9 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
         int64_t pieces = r.vector ? all : (all + V - 1) / V;
         r.group = pieces <= 32 * IN_FLIGHT || r.results >= MANY ? power_for(pieces, 32)
                                                                 : (int)REDUCE_THREADS;
+        while (r.vector && r.group > 2 && r.group * IN_FLIGHT > pieces &&
+               r.results * r.group >= CROWD) /* a thread loads several pieces at once */
+            r.group /= 2;
         blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
         least = IN_FLIGHT * r.group * (V / unit);
         int64_t chunk = r.group * V;
