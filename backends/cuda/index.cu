@@ -426,14 +426,17 @@ static ts_status gather(ts_frame *f)
  * finds the largest element number per position by atomicMax, whose order does not matter; the
  * second pass stores the winners. */
 
+/** clear: only clears the positions that the indices select. */
 template <class I>
-static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner)
+static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
 {
     for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
         int64_t place[2];
         if (!to.at(i, place))
             continue;
-        if constexpr (sizeof(I) == 8)
+        if (clear)
+            winner[place[0]] = 0;
+        else if constexpr (sizeof(I) == 8)
             atomicMax((unsigned long long *)&winner[place[0]], (unsigned long long)i + 1);
         else
             atomicMax(&winner[place[0]], i + 1);
@@ -451,6 +454,8 @@ static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, co
             out[place[0]] = src ? src[place[1]] : number;
     }
 }
+
+enum { SCATTER_CLEARED = 1 << 22 /* bytes that are cleared as fast as a few positions */ };
 
 static ts_status scatter(ts_frame *f)
 {
@@ -492,8 +497,11 @@ static ts_status scatter(ts_frame *f)
         ts_status status = on_device(f, [&](const call &c) {
             led<I> to(f, out, src, c.device);
             if (winner) {
-                cudaMemsetAsync(winner, 0, (size_t)bytes, c.stream);
-                winners_kernel<I><<<grid_for(n), 256, 0, c.stream>>>(to, (I)n, winner);
+                if (bytes < SCATTER_CLEARED || n > ts_numel(out) / 8)
+                    cudaMemsetAsync(winner, 0, (size_t)bytes, c.stream);
+                else
+                    winners_kernel<I><<<grid_for(n), 256, 0, c.stream>>>(to, (I)n, winner, true);
+                winners_kernel<I><<<grid_for(n), 256, 0, c.stream>>>(to, (I)n, winner, false);
             }
             with_unit((int)item_of(self), [&]<class U>() {
                 U one;
@@ -570,17 +578,28 @@ static ts_status scatter_add(ts_frame *f)
     });
 }
 
-/** Calls a scatter's kernel with a contiguous self, index and result; src keeps its strides. */
-template <ts_status KERNEL(ts_frame *)> static ts_status on_packed(ts_frame *f)
+/** Calls a kernel of (self, dim, index, src) with a contiguous self, index and result. A self with
+ * other strides is copied to the result, as for a call in place. PACK: src becomes contiguous too.
+ */
+template <ts_status KERNEL(ts_frame *), bool PACK = false>
+static ts_status on_packed(ts_frame *f)
 {
     TS_SCOPE;
     ts_frame inner = *f;
     ts_value args[] = {f->args[0], f->args[1], f->args[2], f->args[3]}, made = f->rets[0];
-    args[0].t = ts_contiguous(args[0].t);
+    const ts_tensor *self = args[0].t;
     args[2].t = ts_contiguous(args[2].t);
+    if (PACK)
+        args[3].t = ts_contiguous(args[3].t);
     made.t = destination_for(made.t);
-    if (!args[0].t || !args[2].t || !made.t)
+    if (!args[2].t || (PACK && !args[3].t) || !made.t)
         return ts_error_code();
+    if (!ts_is_contiguous(self)) {
+        args[0].t = made.t;
+        TS_CUDA_TRY(copy_part(f, {ts_kernel_data(made.t), ts_strides(made.t), ts_dtype_of(made.t)},
+                              {ts_kernel_data(self), ts_strides(self), ts_dtype_of(self)},
+                              ts_sizes(self), ts_ndim(self)));
+    }
     inner.args = args;
     inner.rets = &made;
     TS_CUDA_TRY(KERNEL(&inner));
@@ -591,7 +610,7 @@ TS_CUDA_FAMILY(index,
     {"embedding", embedding, 0, false},
     {"embedding_backward", embedding_backward, numbers, false},
     {"index_select", index_select, 0, false},
-    {"index_add", index_add, numbers, false},
+    {"index_add", on_packed<index_add, true>, numbers, true},
     {"gather", gather, 0, true},
     {"scatter", on_packed<scatter>, 0, true},
     {"scatter_add", on_packed<scatter_add>, numbers, true},
