@@ -218,23 +218,39 @@ struct chooser {
     }
 };
 
+/** Division of an element's index into coordinates: that of dim d is index / inner[d] mod sizes[d].
+ */
 template <class I> struct coordinates {
-    int64_t *to;
-    int ndim;
-    split<I> sizes[TS_MAX_DIMS];
-
-    __device__ __forceinline__ void operator()(int64_t i, int64_t place, bool chosen) const
-    {
-        if (!chosen)
-            return;
-        I rest = (I)i;
-        for (int d = ndim - 1; d >= 0; d--) {
-            I q = sizes[d].of(rest);
-            to[place * ndim + d] = (int64_t)(rest - q * sizes[d].d);
-            rest = q;
-        }
-    }
+    split<I> inner[TS_MAX_DIMS], sizes[TS_MAX_DIMS];
 };
+
+/** Writes the coordinates of the true elements, `ndim` numbers each. A block first lists the true
+ * elements of its tile; then adjacent threads write adjacent numbers. */
+template <class I>
+static __global__ void __launch_bounds__(THREADS)
+    coordinates_kernel(const uint8_t *mask, int64_t n, const int64_t *counts, split<I> ndim,
+                       const __grid_constant__ coordinates<I> of, int64_t *to)
+{
+    __shared__ uint16_t chosen[TILE];
+    __shared__ coordinates<I> by;
+    unsigned bits = flags_of(mask, n);
+    int all, rank = block_exclusive<THREADS>(__popc(bits), &all);
+    for (; bits; bits &= bits - 1)
+        chosen[rank++] = (uint16_t)(threadIdx.x * OWN + __ffs((int)bits) - 1);
+    if (threadIdx.x < ndim.d) { /* in shared memory: threads read different dims at once */
+        by.inner[threadIdx.x] = of.inner[threadIdx.x];
+        by.sizes[threadIdx.x] = of.sizes[threadIdx.x];
+    }
+    __syncthreads();
+    int64_t first = (int64_t)blockIdx.x * TILE;
+    to += counts[blockIdx.x] * (int64_t)ndim.d;
+#pragma unroll 4
+    for (uint32_t k = threadIdx.x; k < (uint32_t)all * ndim.d; k += THREADS) {
+        uint32_t row = (uint32_t)ndim.of(k), d = k - row * (uint32_t)ndim.d;
+        I q = by.inner[d].of((I)(first + chosen[row]));
+        to[k] = (int64_t)(q - by.sizes[d].of(q) * by.sizes[d].d);
+    }
+}
 
 static ts_status nonzero(ts_frame *f)
 {
@@ -248,13 +264,21 @@ static ts_status nonzero(ts_frame *f)
     }
     TS_CUDA_TRY(ts_kernel_result(f, 0, sizes, 2, TS_I64));
     int64_t *to = data_of<int64_t>(f->rets[0]);
-    if (!to)
+    if (!to || !sizes[0] || !ndim)
         return TS_OK;
-    return with_numbers(choose.n, [&]<class I>() {
-        coordinates<I> fn = {to, ndim, {}};
-        for (int d = 0; d < ndim; d++)
-            fn.sizes[d] = split<I>(ts_size(t, d));
-        return choose.place(fn);
+    return on_device(f, [&](const call &c) {
+        return with_numbers(choose.n, [&]<class I>() {
+            coordinates<I> of;
+            int64_t inner = 1;
+            for (int d = ndim - 1; d >= 0; d--) {
+                of.inner[d] = split<I>(inner);
+                of.sizes[d] = split<I>(ts_size(t, d));
+                inner *= ts_size(t, d);
+            }
+            coordinates_kernel<I><<<(unsigned)choose.tiles, THREADS, 0, c.stream>>>(
+                choose.mask, choose.n, choose.counts, split<I>(ndim), of, to);
+            return cudaPeekAtLastError();
+        });
     });
 }
 
