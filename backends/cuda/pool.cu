@@ -134,20 +134,27 @@ __global__ void __launch_bounds__(THREADS)
             at[(int64_t)i * V + k] = place[k];
 }
 
-/** Gradient y of max pooling, V channels per thread: each element sums g of the windows whose
- * maximum it is. at: positions of the maxima, from largest_kernel(). */
+/** Consecutive elements along the last dim that a thread of gradient_kernel() computes. */
+template <class T, int V> constexpr int gradient_run = V > 1 ? 1 : sizeof(T) == 8 ? 2 : 4;
+
+/** Gradient y of max pooling: each element sums g of the windows whose maximum it is. A thread
+ * computes V channels of one element, or a run of elements of one channel, which share windows. at:
+ * positions of the maxima, from largest_kernel(); places: of runs; vector: a run is stored at
+ * once. */
 template <class T, class I, int V>
 __global__ void __launch_bounds__(THREADS)
     gradient_kernel(const T *g, const int64_t *at, T *y, const __grid_constant__ pool_call p,
-                    places<I> places, I all)
+                    places<I> places, I all, bool vector)
 {
     using A = wide_t<T>;
+    constexpr int RUN = gradient_run<T, V>, SUMS = RUN * V;
     I i = (I)blockIdx.x * THREADS + threadIdx.x;
     if (i >= all)
         return;
     int d, h, w;
     int64_t c, n = places.of(i, d, h, w, c);
-    int place = (d * p.a[1].in + h) * p.a[2].in + w;
+    w *= RUN;
+    int run = min(RUN, p.a[2].in - w), place = (d * p.a[1].in + h) * p.a[2].in + w;
     int64_t first = n * p.a[0].out * p.a[1].out * p.a[2].out * p.channels + c * V;
     auto range = [](const axis &a, int i) {
         readers r(a, i);
@@ -158,9 +165,13 @@ __global__ void __launch_bounds__(THREADS)
         return r;
     };
     readers dr = range(p.a[0], d), hr = range(p.a[1], h), wr = range(p.a[2], w);
-    A sum[V];
+    if (RUN > 1) { /* up to the last window of the run */
+        readers last = range(p.a[2], w + run - 1);
+        wr.count = last.first + last.count - wr.first;
+    }
+    A sum[SUMS];
 #pragma unroll
-    for (int k = 0; k < V; k++)
+    for (int k = 0; k < SUMS; k++)
         sum[k] = 0;
     for (int j = 0; j < dr.count; j++)
         for (int k = 0; k < hr.count; k++) {
@@ -170,11 +181,25 @@ __global__ void __launch_bounds__(THREADS)
                 A gs[V];
                 load_wide<T, V>(gs, g + o);
 #pragma unroll
-                for (int v = 0; v < V; v++)
-                    sum[v] += at[o + v] == place ? gs[v] : (A)0;
+                for (int v = 0; v < V; v++) {
+                    int of = (int)at[o + v];
+#pragma unroll
+                    for (int e = 0; e < RUN; e++)
+                        sum[e * V + v] += of == place + e ? gs[v] : (A)0;
+                }
             }
         }
-    *reinterpret_cast<word_of<vec<T, V>> *>(y + (int64_t)i * V) = to_word(pack<T, V>(sum));
+    T *to = y + (n * p.a[0].in * p.a[1].in * p.a[2].in + place) * p.channels + c * V;
+    if (vector) {
+        *reinterpret_cast<word_of<vec<T, SUMS>> *>(to) = to_word(pack<T, SUMS>(sum));
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < RUN; e++)
+        if (e < run)
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                to[e * p.channels + v] = narrow<T>(sum[e * V + v]);
 }
 
 pool_call describe(const ts_frame *f, bool last)
@@ -259,12 +284,15 @@ ts_status max_pool_backward(ts_frame *f)
         const T *g = data_of<T>(f->args[0]);
         T *y = data_of<T>(f->rets[0]);
         return with_channels<T>(p, g, y, [&]<int V>() {
-            int64_t all = count / V;
+            constexpr int RUN = gradient_run<T, V>;
+            int64_t runs = (p.a[2].in + RUN - 1) / RUN, all = count / V / p.a[2].in * runs;
             return with_numbers(all, [&]<class I>() {
-                places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].in), split<I>(p.a[1].in),
+                places<I> at = {split<I>(p.channels / V), split<I>(runs), split<I>(p.a[1].in),
                                 split<I>(p.a[0].in)};
+                bool vector = V > 1 || (p.channels == 1 && p.a[2].in % RUN == 0 &&
+                                        (uintptr_t)y % (RUN * sizeof(T)) == 0);
                 gradient_kernel<T, I, V><<<blocks(all), THREADS, 0, on.stream>>>(
-                    g, data_of<int64_t>(f->args[1]), y, p, at, (I)all);
+                    g, data_of<int64_t>(f->args[1]), y, p, at, (I)all, vector);
                 return cudaPeekAtLastError();
             });
         });
