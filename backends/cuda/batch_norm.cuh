@@ -150,8 +150,8 @@ template <class A, int N, int MODE> struct sums {
             __syncthreads();
 #pragma unroll
             for (int k = 0; k < N; k++) {
-                double mean = memory[0][k][x] / (double)count;
-                common[k] = !precise ? memory[0][k][x] : isfinite(mean) ? mean : 0;
+                double shared = memory[0][k][x] / (precise ? (double)count : 1);
+                common[k] = count && (!precise || isfinite(shared)) ? shared : 0;
             }
             __syncthreads();
         }
@@ -172,7 +172,7 @@ template <class A, int N, int MODE> struct sums {
             double low_sum = precise ? memory[precise ? 2 : 0][k][at] : 0;
             to[k * pitch] = {(double)count,
                              memory[0][k][at] + (isfinite(low_sum) ? low_sum : 0),
-                             memory[1][k][at], count ? common[k] : 0};
+                             memory[1][k][at], common[k]};
         }
     }
 };
