@@ -1,5 +1,7 @@
 /** @file device_idle.c  Tests of graphs, events and ranges, and of the causes of idle time. */
 // SPDX-License-Identifier: MIT
+#include <math.h>
+
 #include "tests/profile/scripted.h"
 
 /* -------------------------------------------------------------------------------- graphs ---- */
@@ -237,6 +239,69 @@ TS_TEST(idle_time_belongs_to_scopes_and_layers)
     ck_assert_double_gt(p->device.idle[TS_IDLE_HOST], 0.95 * 5 * 4e6);
     ck_assert_double_ge(p->device.delay_ns, 1000);
     ts_profile_free(p);
+}
+
+/** Sleeps `us` in a scope and runs two kernels; returns the ns that the host was in the scope. */
+static double nap(const char *scope, unsigned us, ts_tensor *x)
+{
+    OK(ts_relu(x));
+    double begin = seconds(), ns;
+    {
+        TS_PROF_SCOPE(scope);
+        usleep(us);
+    }
+    ns = 1e9 * (seconds() - begin);
+    OK(ts_relu(x));
+    return ns;
+}
+
+/** A device clock with an offset of seconds that drifts: kernels keep their rows, steps and times,
+ *  and idle time its scopes, because the host's times are converted by two readings of both clocks.
+ *  Without the correction of the drift, the later naps would be in a wrong place by the drift since
+ *  the begin: at 2 % by 5 ms. */
+TS_TEST(a_device_clock_may_be_offset_and_drift)
+{
+    BEGIN;
+    TS_SCOPE;
+    static const char *const scopes[] = {"first", "second", "third", "fourth"};
+    enum { NAPS = sizeof scopes / sizeof *scopes };
+    static const struct {
+        int64_t offset;
+        double drift;
+    } clocks[] = {{0, 0}, {7000000000, 50e-6}, {-900000, -50e-6}, {3000000000, 0.02}};
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    for (int k = 0; k < (int)(sizeof clocks / sizeof *clocks); k++) {
+        double napped[NAPS], rate = 1 + clocks[k].drift;
+        fake->drifts_from = (int64_t)(1e9 * seconds());
+        fake->offset = clocks[k].offset;
+        fake->drift = clocks[k].drift;
+        fake->clock = 0;
+        fake->real = true;
+        OK(ts_prof_start(NULL));
+        for (int i = 0; i < NAPS; i++) {
+            napped[i] = nap(scopes[i], 4000, x);
+            usleep(60000); /* outside of scopes; the clocks drift apart */
+            OK(ts_relu(x));
+            ts_prof_step();
+        }
+        ts_profile *p = take();
+        ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 3 * NAPS * 1000);
+        ck_assert_int_eq(must_find(p, "relu", "")->kernels, 3 * NAPS);
+        ck_assert_int_eq(p->device.lost + p->device.untagged, 0);
+        for (int i = 0; i < NAPS; i++) {
+            double ns = 0;
+            for (int64_t e = 0; e < p->nexposed; e++)
+                ns += !p->exposed[e].layer && strcmp(p->exposed[e].name, scopes[i]) == 0
+                          ? p->exposed[e].ns
+                          : 0;
+            ck_assert_double_eq(p->steps[i].busy_ns, 3000);
+            ck_assert_msg(fabs(ns - rate * napped[i]) < 100e3,
+                          "clock %d: %f ns of %f ns are in the scope %s", k, ns,
+                          rate * napped[i], scopes[i]);
+        }
+        ts_profile_free(p);
+        fake->real = false;
+    }
 }
 
 TS_TEST(kernels_have_names_waves_and_copies_their_memory)

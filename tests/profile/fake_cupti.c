@@ -54,11 +54,13 @@ static uint8_t *next_record(uint32_t kind)
 
 static void end_library(void) { ended = true; }
 
+/** Time on the device's clock, ns. */
 static int64_t real_time(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
+    int64_t host = t.tv_sec * 1000000000ll + t.tv_nsec;
+    return host + fake.offset + (int64_t)(fake.drift * (double)(host - fake.drifts_from));
 }
 
 /** Writes the records of an API call: its tag and, unless begin is 0, its times. */

@@ -17,8 +17,11 @@ typedef struct fake_device {
     int finalized;          /* number of calls of cuptiFinalize() */
     int64_t called;     /* time at which the next API call begins; 0: its record has no time */
     int64_t call_ns;    /* duration of API calls */
-    bool real;          /* use CLOCK_MONOTONIC: a call begins now, and its work 1 us later or after
-                           the work before it */
+    bool real;          /* use the device's clock: a call begins now, and its work 1 us later or
+                           after the work before it */
+    int64_t offset;     /* of the device's clock from CLOCK_MONOTONIC, ns */
+    double drift;       /* ns by which the device's clock gains per ns from `drifts_from` on */
+    int64_t drifts_from; /* on CLOCK_MONOTONIC, ns */
     bool pageable;      /* copies are from pageable memory */
     const char *name;   /* of the next kernels */
     uint32_t blocks;    /* of the next kernels, with 256 threads and 32 registers each */

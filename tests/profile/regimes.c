@@ -1,6 +1,8 @@
 /** @file regimes.c  Tests that programs with a known regime get it, with the ceilings of this
  * machine. */
 // SPDX-License-Identifier: MIT
+#include <math.h>
+
 #include "tests/dispatch/common.h"
 #include "tests/profile/machine.h"
 
@@ -87,6 +89,56 @@ TS_TEST(planted_regimes_are_found, .timeout = 600)
     make(768, 768);
     has_verdict("compute-bound", multiply_matrices);
     end_cache();
+}
+
+/* ------------------------------------------------------------------------ a known cost ---- */
+
+static double spin_seconds, spun_ns;
+
+/** Waits for spin_seconds; adds the time that passed to spun_ns. */
+static ts_status spin(ts_frame *f)
+{
+    double begin = seconds(), passed;
+    while ((passed = seconds() - begin) < spin_seconds)
+        ;
+    spun_ns += 1e9 * passed;
+    return ts_kernel_give(f, 0, f->args[0].t);
+}
+
+/** A call of 10 us to 10 ms has this time in the profile, within 2 % and 1 us. Other programs may
+ *  take the processor outside of the kernel's loop, so one of TRIES profiles has to agree. */
+TS_TEST(a_call_of_known_length_has_this_time)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    use_fixed_machine();
+    OK(ts_register_op_ex("test.spin(Tensor a) -> Tensor", NULL, NULL));
+    OK(ts_register_kernel_ex("test.spin", TS_KEY_CPU, spin, NULL, NULL));
+    ts_value arg = ts_value_tensor(one());
+    for (int us = 10; us <= 10000; us *= 10) {
+        double ns = 0;
+        int calls = us < 1000 ? 20 : 3, tries = TRIES;
+        do {
+            spin_seconds = 1e-6 * us;
+            spun_ns = 0;
+            OK(ts_prof_start(NULL));
+            for (int i = 0; i < calls; i++) {
+                ts_value ret = ts_value_none();
+                OK(ts_call_boxed(ts_op_by_name("test.spin"), &arg, 1, &ret, 1));
+                ts_release(ret.t);
+            }
+            OK(ts_prof_stop());
+            ts_profile *p = ts_profile_take();
+            OK(p);
+            ns = 0;
+            for (int64_t i = 0; i < p->count; i++)
+                if (p->entries[i].kernel && strcmp(p->entries[i].op, "test.spin") == 0)
+                    ns += p->entries[i].self_ns;
+            ts_profile_free(p);
+        } while (fabs(ns - spun_ns) > 0.02 * spun_ns + 1000 * calls && --tries);
+        ck_assert_msg(tries, "%d calls of %.0f ns together have %.0f ns", calls, spun_ns, ns);
+    }
 }
 
 /* ----------------------------------------------------------------- a sweep over FLOPs ---- */
