@@ -5,72 +5,115 @@ Compares the device times (us per call) that three profilers measure for the sam
 
     bench/study/clocks.py --build DIR [--ncu PATH] [--out FILE] [--commit HASH]
 
-Tessera's profiler measures `study kernels`, ncu measures `study kernels --bare`, and
-torch.profiler measures the same calls of Tessera, made from Python. They run one after another,
-because only one tool at a time can use CUPTI. Needs PyTorch; without ncu, its columns have dashes.
+Tessera's profiler and torch.profiler measure the calls of one process, in the same memory and one
+after another, because only one tool at a time can use CUPTI. ncu measures a process of its own
+(--bare). Without ncu, its columns have dashes. Needs PyTorch.
 The exit status is 1 if the profile's time of a call above 20 us differs by more than 3 % from
-torch.profiler's or 5 % from ncu's, or if torch.profiler's kernels cannot be assigned to calls.
+torch.profiler's or 5 % from ncu's, or if kernels cannot be assigned to calls.
 """
 import argparse
 import csv
+import ctypes
 import datetime
+import json
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-CALLS = 20
+ROUNDS = 50   # of the calls, in one profile
+REPEATS = 5   # profiles; the shortest of their times counts
+BARE = 20     # rounds for ncu
+WARM = 0.5    # seconds of calls before the first profile
+JSON = 1      # TS_PROFILE_JSON
 NCU = ['--clock-control', 'none', '--cache-control', 'none', '--csv', '--metrics',
        'gpu__time_duration.sum']
-# Prefixes of the calls' names in the profile, in the order of study_kernels().
+# Prefixes of the calls' names in the profile, in the order of the calls.
 ORDER = ('mm((4096, 4096) bf16', 'mm((2048, 2048) f32', 'relu(', 'add(', 'softmax(', 'sum(')
 
 
-def run_study(build, *words):
-    program = next(path for path in (build / 'bench/study', build / 'study') if path.exists())
-    return [str(program), 'kernels', '--device', 'cuda', *words]
+class Calls:
+    """The six calls, made on Tessera from Python, as `with Calls(build) as calls`."""
+
+    def __init__(self, build):
+        import torch
+
+        from peers import cuda
+        self.library = cuda.Library(build, torch)
+        c, pointer = self.library.c, ctypes.c_void_p
+        c.ts_profile_take.restype = pointer
+        c.ts_profile_write.argtypes = [pointer, pointer, ctypes.c_int]
+        c.ts_profile_free.argtypes = [pointer]
+        matrix = torch.randn(4096, 4096, device='cuda', dtype=torch.bfloat16)
+        single = torch.randn(2048, 2048, device='cuda')
+        big = torch.randn(64 << 20, device='cuda')
+        rows = torch.randn(8192, 8192, device='cuda')
+        self.calls = [('mm', [matrix, matrix]), ('mm', [single, single]), ('relu', [big]),
+                      ('add', [big, big]), ('softmax', [rows, 1, None]),
+                      ('sum', [rows, [1], False])]
+
+    def __enter__(self):
+        self.scope = self.library.scope()
+        self.scope.__enter__()
+        self.sequence = self.library.sequence(self.calls)
+        return self
+
+    def __exit__(self, *reason):
+        self.scope.__exit__(*reason)
+
+    def run(self, rounds):
+        self.library.run(self.sequence, rounds)
+        self.library.check(self.library.c.ts_synchronize(self.library.device))
+
+    def warm(self):
+        end = time.monotonic() + WARM
+        while time.monotonic() < end:
+            self.run(ROUNDS)
+
+    def ours(self):
+        """{member of ORDER: (call, us)} by Tessera's profiler."""
+        c, check, libc = self.library.c, self.library.check, ctypes.CDLL(None)
+        libc.fopen.restype = ctypes.c_void_p
+        libc.fclose.argtypes = [ctypes.c_void_p]
+        check(c.ts_prof_start(None))
+        self.run(ROUNDS)
+        check(c.ts_prof_stop())
+        profile = c.ts_profile_take()
+        if not profile:
+            raise self.library.fail()
+        with tempfile.NamedTemporaryFile() as file:
+            out = libc.fopen(file.name.encode(), b'w')
+            check(c.ts_profile_write(profile, out, JSON))
+            libc.fclose(out)
+            rows = json.load(file)['rows']
+        c.ts_profile_free(profile)
+        return {part: (row['call'], row['device_ns'] / 1e3 / ROUNDS) for row in rows
+                for part in ORDER if row['call'].startswith(part) and row['device_ns'] > 0}
+
+    def torchs(self):
+        """{member of ORDER: us} by torch.profiler; None if its kernels cannot be assigned."""
+        from torch.profiler import ProfilerActivity, profile
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
+            self.run(ROUNDS)
+        events = sorted((event for event in profiled.events() if event.self_device_time_total
+                         and not event.name.startswith(('Memset', 'Memcpy'))),
+                        key=lambda event: event.time_range.start)
+        return assign([(event.name, event.self_device_time_total) for event in events], ROUNDS,
+                      statistics.mean)
 
 
-def ours(build):
-    done = subprocess.run(run_study(build), check=True, capture_output=True, text=True)
-    rows = [line.split('\t') for line in done.stdout.splitlines() if '\t' in line][1:]
-    return {part: (name, float(us)) for name, us in rows for part in ORDER
-            if name.startswith(part)}
-
-
-def by_torch(build):
-    """Runs Tessera's calls of study_kernels() on PyTorch's memory, under torch.profiler. Returns
-    the same as assign()."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    from peers import cuda
-    library, device = cuda.Library(build, torch), 'cuda'
-    matrix = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16)
-    single = torch.randn(2048, 2048, device=device)
-    big = torch.randn(64 << 20, device=device)
-    rows = torch.randn(8192, 8192, device=device)
-    calls = [('mm', [matrix, matrix]), ('mm', [single, single]), ('relu', [big]),
-             ('add', [big, big]), ('softmax', [rows, 1, None]), ('sum', [rows, [1], False])]
-    with library.scope():
-        sequence = library.sequence(calls)
-        library.run(sequence, CALLS)
-        library.check(library.c.ts_synchronize(library.device))
-        with profile(activities=[ProfilerActivity.CUDA]) as profiled:
-            library.run(sequence, CALLS)
-            library.check(library.c.ts_synchronize(library.device))
-    events = sorted((event for event in profiled.events() if event.self_device_time_total
-                     and not event.name.startswith(('Memset', 'Memcpy'))),
-                    key=lambda event: event.time_range.start)
-    return assign([(event.name, event.self_device_time_total) for event in events])
+def shortest(profiles):
+    return {part: min(profile[part] for profile in profiles) for part in ORDER}
 
 
 def by_ncu(build, ncu):
-    """Runs `study kernels --bare` under ncu. Returns the same as assign(), or None if ncu measured
-    nothing."""
-    done = subprocess.run([ncu, *NCU, *run_study(build, '--bare')], check=False,
-                          capture_output=True, text=True)
+    """Runs this program with --bare under ncu. Returns the same as assign(), or None if ncu
+    measured nothing."""
+    done = subprocess.run([ncu, *NCU, sys.executable, __file__, '--build', str(build), '--bare'],
+                          check=False, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
     rows = list(csv.DictReader(lines))
     if not rows:
@@ -79,29 +122,29 @@ def by_ncu(build, ncu):
     scale = {'nsecond': 1e-3, 'ns': 1e-3, 'usecond': 1, 'us': 1, 'msecond': 1e3, 'ms': 1e3}
     times = [(row['Kernel Name'], float(row['Metric Value'].replace(',', ''))
               * scale[row['Metric Unit']]) for row in rows]
-    return assign(times)
+    return assign(times, BARE, statistics.median)
 
 
-def assign(times):
-    """Returns {member of ORDER: median us} from a list of (kernel, us) in the order of execution,
-    or None if the kernels cannot be assigned. The list ends with CALLS equal rounds of the calls;
-    kernels before them made the arguments. Kernels that add the parts of a product (splitK) count
+def assign(times, rounds, average):
+    """Returns {member of ORDER: average us} from a list of (kernel, us) in the order of execution,
+    or None if the kernels cannot be assigned. The list ends with equal rounds of the calls; kernels
+    before them made the arguments. Kernels that add the parts of a product (splitK) count
     as parts of the product's call."""
     for count in range(len(ORDER), 4 * len(ORDER)):
-        last = times[-count * CALLS:]
+        last = times[-count * rounds:]
         names = [name for name, _ in last]
-        if len(last) == count * CALLS and names == names[:count] * CALLS:
+        if len(last) == count * rounds and names == names[:count] * rounds:
             break
     else:
         print('clocks: no equal rounds:', [name for name, _ in times[-30:]], file=sys.stderr)
         return None
-    medians = [statistics.median(us for _, us in last[k::count]) for k in range(count)]
+    averages = [average([us for _, us in last[k::count]]) for k in range(count)]
     found, k = {}, 0
     for part in ORDER:
-        found[part] = medians[k]
+        found[part] = averages[k]
         k += 1
         while k < count and part.startswith('mm') and 'splitK' in names[k]:
-            found[part] += medians[k]
+            found[part] += averages[k]
             k += 1
     if k != count:
         print('clocks: unknown kernels:', names[:count], file=sys.stderr)
@@ -116,13 +159,21 @@ def main():
     parser.add_argument('--ncu', default='ncu')
     parser.add_argument('--out')
     parser.add_argument('--commit', default='unknown')
+    parser.add_argument('--bare', action='store_true', help='only make the calls, for ncu')
     options = parser.parse_args()
-    mine = ours(options.build.resolve())
-    torchs = by_torch(options.build.resolve())
-    if not torchs:
+    build = options.build.resolve()
+    with Calls(build) as calls:
+        if options.bare:
+            calls.run(BARE)
+            return 0
+        calls.warm()
+        profiles = [calls.ours() for _ in range(REPEATS)]
+        torchs = [calls.torchs() for _ in range(REPEATS)]
+    if not all(torchs):
         return 1
+    mine, torchs = shortest(profiles), shortest(torchs)
     try:
-        ncus = by_ncu(options.build.resolve(), options.ncu)
+        ncus = by_ncu(build, options.ncu)
     except FileNotFoundError:
         ncus = None
     import torch

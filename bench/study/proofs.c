@@ -1,6 +1,5 @@
 /**
- * @file proofs.c  Lessons that check the profiler: programs with a known regime, and device times
- * of kernels beside those of other profilers.
+ * @file proofs.c  A lesson that checks the profiler: programs with a known regime.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
@@ -180,66 +179,4 @@ ts_status study_regimes(study *s)
     TS_TRY(status);
     return wrong ? ts_error_set(TS_ERR_VALUE, "study: a program got another verdict than expected")
                  : TS_OK;
-}
-
-/* ---------------------------------------------------------------------------- kernels ---- */
-
-/** Writes the device time of six calls, from a profile. clocks.py makes the same calls from Python.
- *  With --bare it only runs 20 rounds of the calls, for another profiler. */
-ts_status study_kernels(study *s)
-{
-    enum { CALLS = 20, SHAPES = 6 };
-    TS_NO_GRAD;
-    ts_tensor *matrix = study_normal(s, TS_SIZES(4096, 4096), TS_BF16),
-              *single = study_normal(s, TS_SIZES(2048, 2048), TS_F32),
-              *big = study_normal(s, TS_SIZES(64 << 20), TS_F32),
-              *rows = study_normal(s, TS_SIZES(8192, 8192), TS_F32);
-    TS_TRY(rows);
-    TS_TRY(big);
-    for (int pass = 0; pass < (s->half ? 1 : 2); pass++) { /* the first loads kernels */
-        if (pass)
-            TS_TRY(ts_prof_start(NULL));
-        for (int i = 0; i < CALLS; i++) {
-            TS_SCOPE;
-            TS_TRY(ts_mm(matrix, matrix));
-            TS_TRY(ts_mm(single, single));
-            TS_TRY(ts_relu(big));
-            TS_TRY(ts_add(big, big));
-            TS_TRY(ts_softmax(rows, 1));
-            TS_TRY(ts_sum_dim(rows, 1, false));
-        }
-        TS_TRY(ts_synchronize(s->device));
-    }
-    if (s->half)
-        return TS_OK;
-    TS_TRY(ts_prof_stop());
-    char *text = NULL;
-    size_t bytes;
-    ts_profile *p = ts_profile_take();
-    TS_TRY(p);
-    FILE *memory = open_memstream(&text, &bytes);
-    ts_status status = memory ? ts_profile_write(p, memory, TS_PROFILE_CSV)
-                              : ts_error_set(TS_ERR_MEMORY, "study: no memory");
-    ts_profile_free(p);
-    if (memory)
-        fclose(memory);
-    for (char *line = text; line && status == TS_OK; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        /* op,layer,phase,"scope","call",dtype,calls,...: device_ns is the 10th after the call */
-        char *call = strstr(line, ",\""), *at = call ? strstr(call + 2, ",\"") : NULL;
-        if (!*line)
-            break;
-        call = at && at < line + strcspn(line, "\n") ? at + 2 : NULL;
-        if (!call)
-            continue;
-        int length = (int)strcspn(call, "\"");
-        char *rest = call + length;
-        for (int i = 0; i < 10 && rest; i++)
-            rest = strchr(rest + 1, ',');
-        double ns = rest ? atof(rest + 1) : 0;
-        if (ns > 0)
-            study_row(s, "%.*s\t%.3f", length, call, ns / 1e3 / CALLS);
-    }
-    free(text);
-    return status;
 }

@@ -54,9 +54,6 @@ static const lesson lessons[] = {
     {"regimes", "programs with a known regime, and the verdicts of their profiles",
      "program\texpected\tverdict\tshare_percent", study_regimes, NULL, NULL, NULL, false,
      false, 0, 0, 0},
-    {"kernels", "device times of kernels, by the profiler; with --bare without a profile, for "
-                "other profilers (clocks.py)",
-     "call\tus", study_kernels, NULL, NULL, NULL, false, false, 0, 0, 0},
 };
 
 enum { LESSONS = sizeof lessons / sizeof *lessons, MOST_SERIES = 64, MOST_POINTS = 128 };
@@ -275,7 +272,6 @@ int main(int argc, char **argv)
         {"--batch", "train, try, cost: batch size; 0: the model's own", .number = &s.batch,
          .most = 1 << 20},
         {"--bf16", "train, try, cost: autocast to bf16", .flag = &s.half},
-        {"--bare", "kernels: run without a profile", .flag = &s.half},
         {"--peers", "softmax, launch: rows of PyTorch to add, written by torch_rows.py",
          .text = &s.peers, .value = "FILE"},
         {"--steps", "train: steps; try: steps per measurement; 0: 10", .number = &s.steps,

@@ -72,6 +72,5 @@ ts_status study_train(study *s);
 ts_status study_try(study *s);
 ts_status study_cost(study *s);
 ts_status study_regimes(study *s);
-ts_status study_kernels(study *s);
 
 #endif
