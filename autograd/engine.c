@@ -425,7 +425,7 @@ TS_INLINE ts_status call_rule(ts_vjp_call *b)
             TS_ERR_AUTOGRAD, ts_node_name(n), n->site, "pass retain_graph to the first backward",
             "backward runs a second time through a graph whose saved tensors are freed");
     if (TS_UNLIKELY(run->timer != NULL))
-        ts_timer_follow(run->thread, run->scope, n->scope);
+        ts_timer_follow(run->thread, run->scope, n->scope, n->seq);
     ts_status status = n->vjp->rule(b);
     if (TS_UNLIKELY(n->segment != NULL))
         ts_collected_done(run, n);
@@ -624,7 +624,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
                                                     .root = root,
                                                     .timer = ts_timer_enter(thread)};
     run_begin(&run, &few);
-    run.scope = ts_timer_scope(thread);
+    run.scope = ts_timer_scope(thread, 0);
     run.self = ts_node_self(thread);
     run.anomaly = ts_anomaly_enabled();
     run.around = thread->inside;

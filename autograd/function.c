@@ -56,6 +56,7 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
             in->saved.version = inputs[i]->storage->version; /* see check_forward() */
     }
     thread->seq = ++node->seq;
+    node->scope = (uint16_t)ts_timer_scope(thread, 0);
     if (status == TS_OK)
         return node;
     call->fn.release = NULL; /* the caller still has ctx */

@@ -371,9 +371,9 @@ ts_status ts_record(ts_frame *f)
     n->vjp = f->table->vjp;
     n->rng = f->rng;
     n->needs = (uint16_t)need.grads;
-    n->scope = (uint16_t)ts_timer_scope(f->thread);
     uint32_t reads = reads_of(n->vjp, need.grads);
     ts_status status = node_connect(n, f, reads);
+    n->scope = (uint16_t)ts_timer_scope(f->thread, n->seq);
     if (status == TS_OK) {
         uint8_t want = f->want;
         if (reads >= TS_SAVE_RET(0))

@@ -51,13 +51,15 @@ const ts_mark *ts_marks(int64_t *count, int64_t *lost)
 
 /* ---------------------------------------------------------------------- scopes and steps ---- */
 
-uint32_t ts_recorded_scope(const ts_thread *thread)
+uint32_t ts_recorded_scope(const ts_thread *thread, uint64_t seq)
 {
-    const ts_timers *t = thread->timers;
+    ts_timers *t = thread->timers;
+    if (t && seq)
+        ts_event_note_node(&t->record, seq);
     return t ? t->record.scope : 0;
 }
 
-void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward)
+void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward, uint64_t seq)
 {
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
     if (!t)
@@ -70,6 +72,7 @@ void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward)
     if (forward && !*known)
         *known = (uint16_t)ts_scope_below(base, forward);
     t->record.scope = forward ? *known : base;
+    t->record.rule = (uint32_t)seq;
 }
 
 /** Switches to another scope: the running cell becomes its row in that scope. */

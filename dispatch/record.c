@@ -380,7 +380,8 @@ int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row 
     }
     *e = (ts_event){.begin = now, .row = number_of(r, row), .scope = row->scope,
                     .parent = (uint32_t)(before + 1), .op = f->op, .depth = f->thread->depth,
-                    .layers = 1, .inside = 1, .keys = {f->key}};
+                    .layers = 1, .inside = 1, .keys = {f->key}, .seq = r->rule,
+                    .backward = r->rule != 0};
     r->open = n;
     atomic_store_explicit(&r->nevents, n + 1, memory_order_release);
     return before;
@@ -397,6 +398,14 @@ void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t n
         e->failed = status != TS_OK;
     }
     r->open = before < n ? before : -1; /* ts_tally_clear() may have dropped event `before` */
+}
+
+void ts_event_note_node(ts_tally_table *r, uint64_t seq)
+{
+    int64_t n = atomic_load_explicit(&r->nevents, memory_order_relaxed);
+    ts_event *e = ts_event_is_kept(r, r->open, n) ? ts_event_at(r, r->open) : NULL;
+    if (e && !e->backward)
+        e->seq = (uint32_t)seq;
 }
 
 void ts_tally_clear(ts_tally_table *r)

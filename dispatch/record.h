@@ -72,9 +72,12 @@ typedef struct ts_event {
     uint32_t parent; /* number of the enclosing call's event + 1 */
     uint16_t op;
     uint16_t depth;
-    uint8_t layers, shift, failed;
+    uint8_t layers, shift;
+    uint8_t failed : 1, backward : 1; /* backward: a call of a backward rule */
     uint8_t inside; /* layers that have not ended yet */
     uint8_t keys[TS_EVENT_LAYERS];
+    uint32_t seq; /* number of the call's node in the graph of gradients, in a backward rule that of
+                     the forward call's node; 0: none. Numbers of a thread grow */
 } ts_event;
 _Static_assert(sizeof(ts_event) == 64, "a cache line");
 
@@ -91,6 +94,7 @@ typedef struct ts_tally_table {
     uint32_t *index;        /* open addressing: number of a row + 1 */
     uint32_t mask;
     uint32_t scope;         /* the thread's innermost scope */
+    uint32_t rule;          /* ts_event.seq of the calls of the running backward rule; 0: none */
     _Atomic int64_t shared; /* calls counted in a row that classes of shapes share, because there
                                was no room for another row */
     double flops, bytes;    /* work of all calls so far; a difference gives the work of inner
@@ -139,6 +143,9 @@ int64_t ts_event_begin(ts_tally_table *r, const ts_frame *f, const ts_tally_row 
 /** Ends a layer that ts_event_begin() began and makes event `before` the open one again. status: of
  *  the layer. */
 void ts_event_end(ts_tally_table *r, int64_t before, ts_status status, int64_t now);
+/** Sets the number of the node that the running call made (ts_event.seq). Does nothing without an
+ *  event, and in a backward rule. */
+void ts_event_note_node(ts_tally_table *r, uint64_t seq);
 TS_INLINE ts_event *ts_event_at(const ts_tally_table *r, int64_t i)
 {
     i = r->ring ? i % r->ring : i;

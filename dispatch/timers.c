@@ -255,6 +255,7 @@ void ts_timer_leave(ts_thread *thread, void *token)
         return;
     const ts_tally_row *row = row_of(thread->timers, token);
     thread->timers->record.scope = row ? row->scope : 0;
+    thread->timers->record.rule = 0;
     if (is_recording(thread))
         ts_mark_scope(thread->timers, thread->timers->record.scope);
     stamp(thread->timers, token);

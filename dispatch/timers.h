@@ -19,18 +19,19 @@ void *ts_timer_enter(ts_thread *thread);
 /** Stops counting the time that the ts_timer_enter() with this token started. */
 void ts_timer_leave(ts_thread *thread, void *token);
 
-/** The number of the innermost scope of the thread's profile; 0: none, or no profile records. */
-uint32_t ts_recorded_scope(const ts_thread *thread);
-TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread)
+/** The number of the innermost scope of the thread's profile; 0: none, or no profile records.
+ *  seq: of the node that the running call made, for its event in a trace; 0: none. */
+uint32_t ts_recorded_scope(const ts_thread *thread, uint64_t seq);
+TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread, uint64_t seq)
 {
     return TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
                        TS_THREAD_RECORDING)
-               ? ts_recorded_scope(thread)
+               ? ts_recorded_scope(thread, seq)
                : 0;
 }
 /** Sets the thread's scope for the calls of a backward rule: the path of the scope `forward` of its
- *  forward call, below `base`, the scope of the backward pass. */
-void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward);
+ *  forward call, below `base`, the scope of the backward pass. seq: of the forward call's node. */
+void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward, uint64_t seq);
 
 /** Begins a part of the calling thread's running call; returns a token for ts_timer_part_leave(),
  *  NULL if the call has no row in the profile. */

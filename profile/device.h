@@ -50,6 +50,17 @@ ts_device_row *ts_device_find(ts_device_sums *s, uint64_t row);
 /** Part of ts_device_timeline(): divides the idle time from first_ns to last_ns on the device's
  *  clock by cause, row, scope and layer. s->work is sorted by begin. Error: TS_ERR_MEMORY. */
 ts_status ts_device_idle(ts_device_sums *s, ts_profile *p, int64_t first_ns, int64_t last_ns);
+/** Row of a text in ts_profile.calls. */
+typedef struct ts_trace_row {
+    uint64_t row;  /* ts_tag_row() */
+    int64_t call;  /* number of the text */
+    uint32_t scope;
+} ts_trace_row;
+/** Sets p->works if p has a trace and the clocks of host and device are known. Call it after
+ *  ts_device_timeline(). rows: of p->calls, in this order; sorted anew. first_tick: zero of the
+ *  trace's time axis. Error: TS_ERR_MEMORY. */
+ts_status ts_trace_works(const ts_device_sums *s, ts_profile *p, ts_trace_row *rows,
+                         int64_t first_tick);
 /** Measures the ceilings of a device with the library's operators, in about a second, or reads the
  *  file of an earlier measurement. Later calls of the process for the same device return the kept
  *  result. Sets part->machine and measured. Errors: those of the operators and of the device. */

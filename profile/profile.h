@@ -116,6 +116,21 @@ typedef struct ts_call_event {
     double begin_ns; /* since the first thread began */
 } ts_call_event;
 
+/** A kernel's name: the backend's text, and the profile's copy. */
+typedef struct ts_kernel_name {
+    const char *from;
+    char *text;
+} ts_kernel_name;
+/** A kernel, copy or memset of a trace. */
+typedef struct ts_work_event {
+    double begin_ns; /* on the time axis of ts_call_event */
+    double ns, delay_ns; /* device time; from the host's call to the begin, or -1: unknown */
+    const char *kernel;  /* mangled name; NULL: unknown */
+    int64_t call, event; /* its text in ts_profile.calls, its number in events; -1: unknown */
+    uint32_t scope;
+    uint8_t device;
+} ts_work_event;
+
 /** Number of owners of memory (ts_owner). */
 #define TS_OWNERS TS_OWNER_COUNT
 
@@ -154,6 +169,9 @@ struct ts_profile {
     char (*calls)[96]; /* texts of rows, by ts_event.row */
     int64_t nevents, lost_events, overwritten, ncalls; /* lost: without room in the trace;
                                                           overwritten: by later calls (flight) */
+    ts_work_event *works;    /* of a trace, by begin; NULL: none */
+    ts_kernel_name *kernels; /* names of works; see trace.c */
+    int64_t nworks, nkernels;
     double tick_ns, steps_begin_ns; /* ns per tick; begin of the thread that marks steps */
     int steps_thread; /* number of the thread that marks steps; -1: none */
     ts_prof_machine machine;

@@ -32,6 +32,10 @@ void ts_profile_free(ts_profile *profile)
         ts_sys_free(profile->steps);
         ts_sys_free(profile->events);
         ts_sys_free(profile->calls);
+        ts_sys_free(profile->works);
+        for (int64_t i = 0; i < profile->nkernels; i++)
+            ts_sys_free(profile->kernels[i].text);
+        ts_sys_free(profile->kernels);
         ts_sys_free(profile->exposed);
         ts_sys_free(profile);
     }
@@ -88,6 +92,7 @@ typedef struct gathering {
     int64_t room, rows, events, first_tick;
     double tick_ns;
     ts_device_sums device;
+    ts_trace_row *traced; /* rows of p->calls */
 } gathering;
 
 static void add_entry(gathering *g, const ts_tally_row *row)
@@ -160,8 +165,11 @@ static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
         c->thread = t->thread;
         c->begin_ns = (double)(c->event.begin - g->first_tick) * g->tick_ns;
     }
-    for (int i = 0; i < nrows && p->ncalls < g->rows; i++)
-        memcpy(p->calls[p->ncalls++], ts_tally_at(t->table, i)->call, sizeof p->calls[0]);
+    for (int i = 0; i < nrows && p->ncalls < g->rows; i++, p->ncalls++) {
+        const ts_tally_row *row = ts_tally_at(t->table, i);
+        memcpy(p->calls[p->ncalls], row->call, sizeof p->calls[0]);
+        g->traced[p->ncalls] = (ts_trace_row){row->hash >> TS_TAG_ROW, p->ncalls, row->scope};
+    }
 }
 
 static void gather(const ts_thread_record *t, void *ctx)
@@ -191,13 +199,15 @@ static void gather_events(const ts_thread_record *t, void *ctx)
         copy_events(g, t, load_count(&t->table->count));
 }
 
-static bool take_room_for_events(ts_profile *p, const gathering *g)
+static bool take_room_for_events(ts_profile *p, gathering *g)
 {
     p->events = ts_sys_alloc((size_t)(g->events + 1) * sizeof *p->events);
     p->calls = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *p->calls);
-    if (!p->events || !p->calls)
+    g->traced = ts_sys_alloc((size_t)(g->rows + 1) * sizeof *g->traced);
+    bool good = p->events && p->calls && g->traced;
+    if (!good)
         ts_error_memory("a trace", g->events * (int64_t)sizeof *p->events);
-    return p->events && p->calls;
+    return good;
 }
 
 static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double tick_ns)
@@ -234,6 +244,7 @@ ts_profile *ts_profile_take(void)
     ts_profile *p = ts_profile_new(g.rows, nsteps);
     if (!p || (traced && !take_room_for_events(p, &g)) ||
         ts_device_sums_make(&g.device, p) != TS_OK) {
+        ts_sys_free(g.traced);
         ts_profile_free(p);
         return NULL;
     }
@@ -245,6 +256,9 @@ ts_profile *ts_profile_take(void)
     copy_steps(p, steps, nsteps, g.tick_ns);
     ts_timers_each_record(gather_events, &g);
     ts_status status = ts_device_timeline(&g.device, p);
+    if (status == TS_OK && traced)
+        status = ts_trace_works(&g.device, p, g.traced, g.first_tick);
+    ts_sys_free(g.traced);
     ts_timers_each_record(gather, &g);
     ts_device_rest(&g.device, p);
     if (status == TS_OK)

@@ -1,43 +1,28 @@
-/** @file html.c  Writes a profile as one HTML page: verdict, roofline, steps, tables. */
+/** @file html.c  Writes a profile as one HTML page: verdict, advice, charts (roofline, steps,
+ * memory), and tables by operator, layer, module and call. */
 // SPDX-License-Identifier: MIT
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "html.h"
+#include "page.h"
 
-enum { OPS_MOST = 256, DOTS_MOST = 10, ROWS_MOST = 40 };
+enum { DOTS_MOST = 10, ROWS_MOST = 40 };
 
-typedef struct op_sum {
-    const char *name;
-    double calls, self_ns, flops, bytes, roof_ns, overhead_ns, device_ns;
-} op_sum;
-
-typedef struct page {
-    json_t *root;
-    FILE *out;
-    const char *path;
-    op_sum ops[OPS_MOST];
-    int nops;
-    double wall_ns;
-    json_t *device; /* device times; NULL: none */
-    double time_ns; /* shares are fractions of it: wall time, or busy and idle time of the device */
-} page;
-
-static double number(json_t *object, const char *name)
+double number(json_t *object, const char *name)
 {
     return json_number_value(json_object_get(object, name));
 }
 
-static const char *text(json_t *object, const char *name)
+const char *text(json_t *object, const char *name)
 {
     const char *s = json_string_value(json_object_get(object, name));
     return s ? s : "";
 }
 
-static void print_text(FILE *out, const char *s)
+void print_text(FILE *out, const char *s)
 {
     for (; *s; s++)
         switch (*s) {
@@ -216,7 +201,7 @@ static ts_status draw(const page *p, const ts_chart_opts *opts,
 
 /* ------------------------------------------------------------------------------- tables ---- */
 
-static void print_number(FILE *out, double value, int digits)
+void print_number(FILE *out, double value, int digits)
 {
     if (value > 0 && isfinite(value))
         fprintf(out, "<td>%.*f</td>", digits, value);
@@ -456,6 +441,8 @@ static ts_status print_page(FILE *out, void *ctx)
     print_idle(p);
     TS_TRY(print_memory(p));
     print_ops(p);
+    TS_TRY(print_layers(p));
+    TS_TRY(print_scopes(p));
     print_rows(p);
     fputs("</body></html>\n", out);
     return TS_OK;

@@ -172,7 +172,8 @@ static ts_status chain(void *ctx, ts_tensor *const *in, int n, ts_tensor **resul
     return TS_STATUS_OF(result[0]);
 }
 
-/** In a replayed graph, the kernels of each op belong to it and take as long as in an eager call. */
+/** In a replayed graph, the kernels of each op belong to it and take as long as in an eager
+ *  call. */
 TS_TEST(kernels_of_a_graph_belong_to_their_ops)
 {
     enum { ROUNDS = 4, CALLS = 20, OPS = 3 };

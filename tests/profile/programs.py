@@ -98,6 +98,30 @@ class Programs(unittest.TestCase):
         for e in calls:
             self.assertAlmostEqual(sum(e["args"]["layers_ns"].values()) / 1e3, e["dur"], delta=0.01)
 
+    def test_arrows_of_a_trace_lead_from_forward_to_backward_calls(self):
+        self.profile("trace,memory,steps=3:7,out=p")
+        with open(os.path.join(self.folder, "p", "trace.json"), encoding="utf-8") as file:
+            events = json.load(file)["traceEvents"]
+        calls = {(e["tid"], e["ts"]): e for e in events if e["ph"] == "X" and "args" in e}
+        starts = {e["id"]: e for e in events if e["ph"] == "s"}
+        ends = {e["id"]: e for e in events if e["ph"] == "f"}
+        self.assertEqual(starts.keys(), ends.keys())
+        linear = 0
+        for number, start in starts.items():
+            end = ends[number]
+            forward, backward = (calls[e["tid"], e["ts"]] for e in (start, end))
+            self.assertGreaterEqual(end["ts"], forward["ts"] + forward["dur"])
+            scope = forward["args"]["scope"].replace("forward", "", 1).lstrip("/")
+            self.assertEqual(backward["args"]["scope"].removeprefix("backward").lstrip("/"), scope)
+            linear += forward["name"] == "linear"
+            if forward["name"] == "linear":
+                self.assertEqual(backward["name"], "linear_backward")
+        self.assertEqual(linear, sum(e["name"] == "linear" for e in calls.values()))
+        self.assertGreater(linear, 0)
+        counters = [e for e in events if e["ph"] == "C"]
+        self.assertTrue(counters)
+        self.assertTrue(any(e["args"]["parameter"] > 0 for e in counters))
+
     def test_wrong_settings_are_told_and_change_nothing(self):
         for setting in ("yes", "steps=5", "steps=5:3", "steps=0:3", "steps=a:b", "out=",
                         "1,what=2"):
@@ -137,7 +161,7 @@ class Programs(unittest.TestCase):
         self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
         with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
             page = file.read()
-        table = page[page.index("<h2>Operators"):page.index("<h2>Calls")]
+        table = page[page.index("<h2>Operators"):page.index("<h2>Layers")]
         rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
         sums = {}
         for row in profile["rows"]:
@@ -156,6 +180,33 @@ class Programs(unittest.TestCase):
                 digits = len(shown.partition(".")[2])
                 self.assertAlmostEqual(0 if shown == "–" else float(shown), value,
                                        delta=0.51 * 10 ** -digits)
+
+    def test_the_page_has_layers_and_a_tree_of_scopes(self):
+        profile, _ = self.profile()
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        layers = page[page.index("<h2>Layers"):page.index("<h2>Scopes")]
+        scopes = page[page.index("<h2>Scopes"):page.index("<h2>Calls")]
+        cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in layers.split("<tr>")[2:]]
+        self.assertIn("AUTOGRAD", layers)
+        self.assertAlmostEqual(sum(float(row[2]) for row in cells if row[2] != "–"),
+                               (profile["wall_ns"] - profile["profiler_ns"]) / 1e6,
+                               delta=0.01 * len(cells))
+        path, shown = [], {}
+        for depth, name, ms in re.findall(r'padding-left:([0-9.]+)em">(\w+)</td><td>.*?</td>'
+                                          r'<td>(.*?)</td>', scopes):
+            path[round((float(depth) - 0.6) / 1.2):] = [name]
+            shown["/".join(path)] = 0 if ms == "–" else float(ms)
+        whole = {}
+        for row in profile["rows"]:
+            parts = row["scope"].split("/") if row["scope"] else []
+            for n in range(1, len(parts) + 1):
+                name = "/".join(parts[:n])
+                whole[name] = whole.get(name, 0) + row["self_ns"] / 1e6
+        self.assertEqual(shown.keys(), whole.keys())
+        for name, ms in whole.items():
+            self.assertAlmostEqual(shown[name], ms, delta=0.006)
 
     def test_a_browser_shows_the_page_at_two_widths(self):
         browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser",
