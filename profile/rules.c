@@ -156,8 +156,10 @@ static ts_advice narrow(const ts_profile *p)
                         : 1;
     ts_advice a = {.gain = wide / 2 + products * (faster < 1 ? 1 - faster : 0)};
     a.fires = a.gain > 0.05;
-    SAY(a, "kernels in f64 take %.0f%% of the time, products in f32 on a device %.0f%%", 100 * wide,
-        100 * products);
+    if (products > wide)
+        SAY(a, "products in f32 take %.0f%% of the time", 100 * products);
+    else
+        SAY(a, "kernels in f64 take %.0f%% of the time", 100 * wide);
     return a;
 }
 
