@@ -198,6 +198,11 @@ extern const char *const ts_owner_names[TS_OWNERS];
 ts_status ts_memory_study(ts_profile *p);
 /** Stores the bytes in use on each backend's first device, for ts_memory_part.before. */
 void ts_memory_begin(void);
+/** Calls report() in a thread of its own when a signal is about to end the process. Signals that
+ *  the program handles or ignores are left to it. */
+void ts_profile_watch_signals(void (*report)(void));
+/** Removes the handlers of ts_profile_watch_signals(). */
+void ts_profile_ignore_signals(void);
 /** Sets p->command. */
 void ts_profile_name_program(ts_profile *p);
 

@@ -1,7 +1,9 @@
 /** @file run.c  Starting and stopping a profile, its scopes and steps, TS_PROF. */
 // SPDX-License-Identifier: MIT
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/alloc.h"
 #include "core/error.h"
@@ -61,7 +63,7 @@ void ts_prof_leave(void) { ts_timers_scope(NULL); }
 
 static struct {
     char out[256]; /* a folder, or "" */
-    bool armed;
+    atomic_bool armed;
 } from_environment;
 
 static ts_status print_json(FILE *out, void *ctx)
@@ -86,7 +88,6 @@ static ts_status keep_as(ts_profile *p, const char *name, ts_status (*print)(FIL
 
 static ts_status keep(ts_profile *p)
 {
-    ts_files.mkdir(from_environment.out, 0777); /* there already: fine */
     TS_TRY(keep_as(p, "profile.json", print_json, "`ts-prof report` prints and draws it"));
     return p->traced ? keep_as(p, "trace.json", print_chrome, "ui.perfetto.dev opens it") : TS_OK;
 }
@@ -96,17 +97,17 @@ static void leave_to_parent(void) { from_environment.armed = false; }
 
 void ts_profile_report(void)
 {
-    if (!from_environment.armed)
+    if (!atomic_exchange(&from_environment.armed, false))
         return;
-    from_environment.armed = false;
     ts_prof_stop();
     ts_profile *p = ts_profile_take();
     ts_status status = p ? ts_profile_write(p, stderr, TS_PROFILE_TABLES) : ts_error_code();
     if (status == TS_OK && from_environment.out[0])
         status = keep(p);
     if (status != TS_OK)
-        fprintf(stderr, "TS_PROF: %s\n", ts_error_message());
+        fprintf(stderr, "%s%s\n", p ? "" : "TS_PROF: ", ts_error_message());
     ts_profile_free(p);
+    ts_profile_ignore_signals();
 }
 
 /** Parses one word of TS_PROF, such as "trace" or "steps=3:5", into *o or from_environment.out;
@@ -144,6 +145,28 @@ static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
     return good;
 }
 
+static ts_status print_nothing(FILE *out, void *ctx)
+{
+    (void)out, (void)ctx;
+    return TS_OK;
+}
+
+/** Makes the folder and those around it, and tries to write there. */
+static ts_status make_folder(void)
+{
+    char path[sizeof from_environment.out + 16];
+    snprintf(path, sizeof path, "%s", from_environment.out);
+    for (char *at = path + 1; (at = strchr(at, '/')) != NULL; *at++ = '/') {
+        *at = 0;
+        ts_files.mkdir(path, 0777); /* there already: fine */
+    }
+    ts_files.mkdir(path, 0777);
+    snprintf(path, sizeof path, "%s/.tried", from_environment.out);
+    TS_TRY(ts_replace_file("TS_PROF", path, print_nothing, NULL));
+    unlink(path);
+    return TS_OK;
+}
+
 void ts_profile_from_environment(void)
 {
     const char *words = getenv("TS_PROF");
@@ -161,11 +184,17 @@ void ts_profile_from_environment(void)
             return;
         }
     }
+    if (from_environment.out[0] && make_folder() != TS_OK) { /* told now, not after hours */
+        ts_log_write("warning", "%s; only the report is printed", ts_error_message());
+        ts_error_clear();
+        from_environment.out[0] = 0;
+    }
     if (ts_prof_start(&o) != TS_OK) {
         ts_log_write("warning", "TS_PROF: %s", ts_error_message());
         ts_error_clear();
         return;
     }
+    ts_profile_watch_signals(ts_profile_report);
     from_environment.armed = true;
     ts_process_at_end(ts_profile_report);
     ts_fork_in_child(leave_to_parent);

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -135,6 +136,32 @@ class Programs(unittest.TestCase):
         done = self.run_program(MLP, "3", setting="out=/proc/no/such")
         if "has no timers" not in done.stderr:
             self.assertIn("TS_PROF: ", done.stderr)
+
+    def test_folders_are_made_before_the_program_runs(self):
+        done = self.run_program(MLP, "3", setting="1,out=deep/er/p")
+        if "has no timers" in done.stderr:
+            self.skipTest("built without timers")
+        self.assertEqual(os.listdir(os.path.join(self.folder, "deep/er/p")), ["profile.json"])
+        done = self.run_program(MLP, "3", setting="1,out=/proc/no/such")
+        self.assertTrue(done.stderr.startswith("[tessera warning] TS_PROF: "), done.stderr)
+        self.assertIn("profile: ", done.stderr)
+
+    def test_a_signal_that_ends_the_program_ends_the_profile_too(self):
+        self.profile()  # skips builds without timers, and measures the machine
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV):
+            folder = f"by{number}"
+            started = subprocess.Popen(
+                [MLP, "100000000"], cwd=self.folder, text=True, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, env={**os.environ, "XDG_CACHE_HOME": CACHE.name,
+                                             "TS_PROF": f"1,out={folder}"})
+            started.stdout.readline()  # its first steps are done
+            started.send_signal(number)
+            _, errors = started.communicate(timeout=120)
+            self.assertEqual(started.returncode, -number)
+            self.assertEqual(errors.count("profile: "), 1, errors)
+            with open(os.path.join(self.folder, folder, "profile.json"), encoding="utf-8") as file:
+                profile = json.load(file)
+            self.assertGreater(sum(row["calls"] for row in profile["rows"]), 100)
 
     def test_the_page_has_the_numbers_of_the_json_and_loads_nothing(self):
         profile, _ = self.profile()
