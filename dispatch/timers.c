@@ -216,6 +216,12 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
         add(&counted(t, before)->ticks, -cost);
         add(&t->cells[STAMPS].ticks, cost);
     }
+    if (traced) { /* one half before the kernel, in c, the other after it */
+        int64_t cost = get(&ts_timing.trace_cost) / 2;
+        add(&c->ticks, -cost);
+        add(&counted(t, before)->ticks, -cost);
+        add(&t->cells[STAMPS].ticks, 2 * cost);
+    }
     return status;
 }
 
@@ -439,10 +445,11 @@ void ts_timers_mark_updates(const int *ops, int n)
             ts_timing.updates[ops[i]] = 1;
 }
 
-void ts_timers_record_cost(double ns)
+void ts_timers_record_cost(double ns, double trace_ns)
 {
     double tick = ts_timing.ns_per_tick;
     set(&ts_timing.record_cost, tick > 0 ? (int64_t)(ns / tick) : 0);
+    set(&ts_timing.trace_cost, tick > 0 ? (int64_t)(trace_ns / tick) : 0);
 }
 
 void ts_timers_reset(void)

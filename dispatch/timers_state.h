@@ -55,6 +55,7 @@ struct ts_timing_state {
     atomic_bool tracing;   /* the profile keeps an event per call */
     bool detail, flight;   /* of the profile, as in ts_recording */
     _Atomic int64_t record_cost; /* ticks of a recorded call beyond its stamps */
+    _Atomic int64_t trace_cost;  /* ticks of a layer in a trace beyond that */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
     int64_t all_steps, /* steps since the recording began */

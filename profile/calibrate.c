@@ -234,7 +234,7 @@ static double time_calls(ts_tensor *out, ts_tensor *one)
 
 static ts_prof_machine calls; /* result of ts_prof_measure_calls(): only fields that end in _ns */
 
-ts_status ts_prof_measure_calls(void)
+ts_status ts_prof_measure_calls(bool trace)
 {
     ts_prof_machine *m = &calls;
     TS_SCOPE;
@@ -245,13 +245,22 @@ ts_status ts_prof_measure_calls(void)
     double plain = time_calls(out, one);
     TS_TRY(ts_timers_record(true));
     m->stamp_ns = ts_timers_stamp_ns();
-    ts_timers_record_cost(0);
+    ts_timers_record_cost(0, 0);
     double recorded = time_calls(out, one);
     ts_timer_cell inside = ts_timers_get("add", "CPU");
     TS_TRY(ts_timers_record(false));
     ts_timers_reset();
     m->record_ns = larger(0, recorded - plain - (timed ? 0 : 2 * m->stamp_ns));
-    ts_timers_record_cost(m->record_ns);
+    double traced = recorded;
+    if (trace) {
+        ts_timers_record_as(&(ts_recording){.trace = true});
+        TS_TRY(ts_timers_record(true));
+        traced = time_calls(out, one);
+        TS_TRY(ts_timers_record(false));
+        ts_timers_reset();
+        ts_timers_record_as(&(ts_recording){0});
+    }
+    ts_timers_record_cost(m->record_ns, larger(0, traced - recorded));
     /* the mean may include disturbed runs; the inner time cannot exceed that of the whole call */
     m->call_ns = inside.calls ? smaller(plain, inside.self_ns / (double)inside.calls) : plain;
     m->entry_ns = plain - m->call_ns;
@@ -460,7 +469,7 @@ ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine)
         return ts_error_set(TS_ERR_STATE, "prof_calibrate: a profile records; stop it first");
     size_t size = machine->size;
     TS_TRY(find_ceilings(anew, &m));
-    TS_TRY(ts_prof_measure_calls());
+    TS_TRY(ts_prof_measure_calls(false));
     TS_TRY(ts_prof_find_machine(&m));
     m.size = size;
     memcpy(machine, &m, size);

@@ -261,8 +261,9 @@ int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json);
     ts_tls.recorder = NULL;                                                                        \
     ts_tls.lazy = NULL
 
-/** Measures this process's costs of an empty call, stamps and recording. Resets the timers. */
-ts_status ts_prof_measure_calls(void);
+/** Measures this process's costs of an empty call, stamps and recording. trace: also of an event.
+ *  Resets the timers. */
+ts_status ts_prof_measure_calls(bool trace);
 /** Fills *machine with the ceilings (from the cache file, or measured) and with the last result of
  *  ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);

@@ -30,7 +30,7 @@ ts_status ts_prof_start(const ts_prof_opts *opts)
                             (long long)o.first_step, (long long)o.last_step);
     if (ts_timers_recording())
         return ts_error_set(TS_ERR_STATE, "prof_start: a profile records already");
-    TS_TRY(ts_prof_measure_calls());
+    TS_TRY(ts_prof_measure_calls(o.trace));
     ts_timers_mark_updates(updates, TS_COUNTOF(updates));
     ts_timers_record_as(&(ts_recording){o.first_step, o.last_step, o.trace, o.flight, o.detail});
     ts_above.profile_ended = ts_device_measure_early;

@@ -141,6 +141,49 @@ TS_TEST(a_call_of_known_length_has_this_time)
     }
 }
 
+/** Least ns of a call, over short batches. */
+static double time_call(void)
+{
+    double best = 1e9;
+    for (int batch = 0; batch < 300; batch++) {
+        double begin = seconds();
+        for (int i = 0; i < 100; i++)
+            ts_add_out(out, a, b);
+        double ns = 1e9 * (seconds() - begin) / 100;
+        best = ns < best ? ns : best;
+    }
+    return best;
+}
+
+/** The profiler's own time in a profile is the time that it adds to a call, within 20 %. */
+TS_TEST(the_cost_of_a_profile_is_what_it_says)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    TS_SKIP("the cost of a sanitizer's checks varies");
+#endif
+    use_fixed_machine();
+    make(1, 1);
+    for (int trace = 0; trace < 2; trace++) {
+        double said = 0, added = 0;
+        int tries = TRIES;
+        do {
+            double before = time_call();
+            OK(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = trace)));
+            added = time_call() - before;
+            OK(ts_prof_stop());
+            ts_profile *p = ts_profile_take();
+            OK(p);
+            said = p->profiler_ns / (300 * 100);
+            ts_profile_free(p);
+        } while (fabs(said / added - 1) > 0.2 && --tries);
+        ck_assert_msg(tries, "%s says %.1f ns a call and adds %.1f", trace ? "a trace" : "a profile",
+                      said, added);
+    }
+}
+
 /* ----------------------------------------------------------------- a sweep over FLOPs ---- */
 
 static int64_t repeats;
