@@ -179,8 +179,8 @@ TS_TEST(the_cost_of_a_profile_is_what_it_says)
             said = p->profiler_ns / (300 * 100);
             ts_profile_free(p);
         } while (fabs(said / added - 1) > 0.2 && --tries);
-        ck_assert_msg(tries, "%s says %.1f ns a call and adds %.1f", trace ? "a trace" : "a profile",
-                      said, added);
+        ck_assert_msg(tries, "%s says %.1f ns a call and adds %.1f",
+                      trace ? "a trace" : "a profile", said, added);
     }
 }
 
