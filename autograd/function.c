@@ -40,7 +40,6 @@ static ts_node *node_new(const ts_function *fn, void *ctx, ts_tensor *const *inp
     node->saves = node->guarded = true;
     node->vjp = &function_vjp;
     node->needs = 0;
-    node->scope = (uint16_t)ts_timer_scope(thread);
     node->args[0] = ts_value_tensors((void *)node->inputs, n);
     ts_function_call *call = ts_function_of(node);
     *call = (ts_function_call){.fn = *fn, .ctx = ctx, .node = node, .marks = (uint8_t *)(call + 1)};
