@@ -2,17 +2,17 @@
  * @file convolution.c
  * Convolutions (docs/convolution.md). cuDNN runs the shapes for which it is faster (cudnn.h); all
  * other calls use the library's kernels. bf16 and f16 use kernels that read windows straight from
- * the image (convolution_gemm.h) where these support the call. Groups of few channels use kernels
- * that sum windows without a matrix (windows.h). The remaining calls gather windows into matrices,
- * at most 256 MiB at a time, for matrix products.
+ * the image (convolution_gemm.h) where these support the call. Depthwise convolutions (depthwise.h)
+ * and groups of few channels (windows.h) use kernels that sum windows without a matrix. The
+ * remaining calls gather windows into matrices, at most 256 MiB at a time, for matrix products.
  *
  * All kernels work on images with channels innermost; other images are transposed before the
  * product, and its result afterwards. y and the gradient of x are sums over one window per element.
  * The gradient of the weight is a sum over all windows, which is added up over chunks or parts.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/convolution_gemm.h"
 #include "backends/cuda/cudnn.h"
+#include "backends/cuda/depthwise.h"
 
 #include "tessera/ops.h"
 
@@ -32,6 +32,8 @@ typedef struct product {
     ts_tensor *image; /* (N, ..., C), dense */
     int64_t all;      /* number of windows */
     int64_t taps, depth; /* taps of a window; elements of a window in one group */
+    ts_tensor *into;  /* gradient of the weight: where it may be written, (features, ..., channels)
+                         in memory; NULL: to a new tensor */
 } product;
 
 /** View of t (N, C, ...) as (N, ..., C). */
@@ -58,12 +60,21 @@ static ts_tensor *second_view(ts_tensor *t)
 
 static ts_tensor *dense(ts_tensor *t) { return t ? ts_contiguous(t) : NULL; }
 
-/** Returns t, extended by zeros to `size` elements along the last dim. NULL for t NULL or with an
- *  error. */
-static ts_tensor *padded(ts_tensor *t, int64_t size)
+/** Returns t, which is dense, extended by zeros to `size` elements along the last dim; if that is
+ *  more, a multiple of 8 elements of 2 bytes. NULL for t NULL or with an error. */
+static ts_tensor *padded(ts_frame *f, ts_tensor *t, int64_t size)
 {
-    int64_t more = t ? size - ts_size(t, -1) : 0;
-    return more ? ts_pad(t, (int64_t[]){0, more}, 2, 0, ts_scalar_int(0)) : t;
+    int last = t ? ts_ndim(t) - 1 : 0;
+    int64_t sizes[TS_MAX_DIMS], channels = t ? ts_size(t, last) : 0;
+    if (!t || channels == size)
+        return t;
+    for (int d = 0; d < last; d++)
+        sizes[d] = ts_size(t, d);
+    sizes[last] = size;
+    ts_tensor *to = ts_empty_on(sizes, last + 1, ts_kernel_dtype(f), ts_kernel_device(f));
+    int64_t pixels = channels ? ts_numel(t) / channels : 0;
+    return to && ts_cuda_extend_channels(f, ts_kernel_data(t), channels, pixels, ts_kernel_data(to),
+                                         size) == TS_OK ? to : NULL;
 }
 
 /** Returns t (N, C, ...) with channels innermost in memory; NULL with an error. For bf16 and f16
@@ -72,7 +83,7 @@ static ts_tensor *innermost(ts_frame *f, ts_tensor *t)
 {
     ts_tensor *last = dense(last_view(t));
     if (last && ts_dtype_size(ts_kernel_dtype(f)) == 2 && ts_kernel_convolution(f).groups == 1)
-        last = padded(last, (ts_size(t, 1) + 7) / 8 * 8);
+        last = padded(f, last, (ts_size(t, 1) + 7) / 8 * 8);
     return last ? second_view(last) : NULL;
 }
 
@@ -151,7 +162,12 @@ static ts_tensor *weight_matrix(const product *p, ts_tensor *weight, bool to_x)
         order[2 + d] = 3 + d;
     }
     order[2 + c->dims] = to_x ? 1 : 2;
-    return padded(dense(ts_permute(w, order, 3 + c->dims)), p->windows.channels / c->groups);
+    return padded(p->f, dense(ts_permute(w, order, 3 + c->dims)), p->windows.channels / c->groups);
+}
+
+static bool is_depthwise(const product *p)
+{
+    return p->c.groups > 1 && p->c.channels == p->c.groups && p->c.features == p->c.groups;
 }
 
 /** Arguments for a kernel of convolution_gemm.h. to: (N, C, ...) in memory (N, ..., C). */
@@ -162,6 +178,7 @@ static ts_cuda_window_product in_place(const product *p, ts_tensor *other, ts_te
                                 .other = ts_kernel_data(other),
                                 .bias = bias ? ts_kernel_data(bias) : NULL,
                                 .to = ts_kernel_data(to), .size = {1, 1, 1}};
+    q.windows.count = p->all;
     for (int d = 0; d < p->c.dims; d++)
         q.size[3 - p->c.dims + d] = ts_size(to, 2 + d);
     return q;
@@ -231,6 +248,12 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
     bool direct = ts_is_contiguous(to);
     int64_t channels = ts_size(result, 1), sizes[] = {p.all, channels};
     ts_cuda_window_product q = in_place(&p, weight, bias, channels / p.c.groups, result);
+    if (is_depthwise(&p) && ts_is_contiguous(last_view(result))) {
+        weight = ts_view(weight, (int64_t[]){channels, p.taps}, 2);
+        TS_TRY(weight = dense(ts_transpose(weight, 0, 1)));
+        q.other = ts_kernel_data(weight);
+        return ts_cuda_multiply_channels(f, &q);
+    }
     bool plain = direct && p.c.groups == 1 && windows_are_pixels(&p); /* a product of matrices */
     if (!plain && ts_is_contiguous(last_view(result)) && ts_cuda_window_product_fits(&q))
         return ts_cuda_multiply_windows(f, &q);
@@ -273,9 +296,9 @@ static ts_status make_forms(void *context)
 
 /** Returns a dense copy of the weight as (features, taps * channels), with zeros for features and
  *  channels of c that it lacks; NULL with an error. */
-static ts_tensor *weight_image(const ts_convolution *c, ts_tensor *weight)
+static ts_tensor *weight_image(ts_frame *f, const ts_convolution *c, ts_tensor *weight)
 {
-    ts_tensor *w = padded(dense(last_view(weight)), c->channels / c->groups);
+    ts_tensor *w = padded(f, dense(last_view(weight)), c->channels / c->groups);
     w = w ? ts_view(w, (int64_t[]){ts_size(w, 0), ts_numel(w) / ts_size(w, 0)}, 2) : NULL;
     int64_t more = w ? c->features - ts_size(w, 0) : 0;
     return more ? ts_pad(w, (int64_t[]){0, 0, 0, more}, 4, 0, ts_scalar_int(0)) : w;
@@ -285,7 +308,7 @@ static ts_tensor *weight_image(const ts_convolution *c, ts_tensor *weight)
 static ts_status make_by_cudnn(images *i, ts_cuda_cudnn *cudnn, const ts_convolution *c, bool *done)
 {
     TS_SCOPE;
-    ts_tensor *weight = weight_image(c, i->weight), *bias = i->bias ? dense(i->bias) : NULL;
+    ts_tensor *weight = weight_image(i->f, c, i->weight), *bias = i->bias ? dense(i->bias) : NULL;
     TS_TRY(weight);
     if (i->bias)
         TS_TRY(bias);
@@ -356,6 +379,30 @@ static ts_tensor *weigh_few(product *p, ts_tensor *y)
     return ts_sum_dim(sums, 0, false);
 }
 
+/** The same for one channel and one feature per group. */
+static ts_tensor *weigh_channels(product *p, ts_tensor *y)
+{
+    ts_cuda_window_product q = {.windows = p->windows, .all = p->all, .rows = 1,
+                                .other = ts_kernel_data(y)};
+    q.windows.count = p->all;
+    ts_dtype wide = ts_kernel_dtype(p->f) == TS_F64 ? TS_F64 : TS_F32;
+    int64_t sizes[] = {ts_cuda_weigh_channels_parts(&q), p->taps, p->windows.channels};
+    ts_tensor *sums = ts_empty_on(sizes, 3, wide, ts_kernel_device(p->f));
+    if (!sums)
+        return NULL;
+    q.to = ts_kernel_data(sums);
+    if (ts_cuda_weigh_channels(p->f, &q) != TS_OK)
+        return NULL;
+    return dense(ts_transpose(ts_sum_dim(sums, 0, false), 0, 1));
+}
+
+/** A tensor for the gradient of the weight in the order of p->into. */
+static ts_tensor *weight_place(const product *p, const int64_t *sizes, int ndim)
+{
+    return p->into ? ts_view(p->into, sizes, ndim)
+                   : ts_empty_on(sizes, ndim, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+}
+
 /** Sets *w to the gradient of the weight over all windows by convolution_gemm.h, for bf16 and f16.
  *  y may have more features than the weight, because innermost() adds zeros. Sets *w to NULL and
  *  returns TS_OK if no kernel supports the windows. */
@@ -365,7 +412,7 @@ static ts_status weigh_in_place(product *p, ts_tensor *y, ts_tensor **w)
     *w = NULL;
     if (p->windows.item != 2 || (p->c.groups == 1 && windows_are_pixels(p)) || sizes[1] % 8)
         return TS_OK;
-    ts_tensor *to = ts_empty_on(sizes, 3, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+    ts_tensor *to = weight_place(p, sizes, 3);
     TS_TRY(to);
     ts_cuda_window_product q = in_place(p, y, NULL, sizes[1], to);
     if (!ts_cuda_window_product_fits(&q))
@@ -383,6 +430,8 @@ static ts_tensor *weigh_all(product *p, ts_tensor *y)
     TS_TRY_NULL(weigh_in_place(p, y, &w));
     if (w)
         return ts_keep(w);
+    if (is_depthwise(p))
+        return ts_keep(weigh_channels(p, y));
     if (p->c.groups > 1 && p->c.channels / p->c.groups <= FEW_CHANNELS && p->taps <= MOST_TAPS)
         return ts_keep(weigh_few(p, y));
     int64_t most = chunk_of(p);
@@ -418,7 +467,7 @@ static ts_status weigh_by_cudnn(product *p, ts_tensor *y, ts_tensor **w)
     if (!cudnn)
         return TS_OK;
     int64_t sizes[] = {c.features, p->depth};
-    ts_tensor *to = ts_empty_on(sizes, 2, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+    ts_tensor *to = weight_place(p, sizes, 2);
     TS_TRY(to);
     bool done;
     weighing own = {p, y};
@@ -444,6 +493,9 @@ static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_te
     int64_t channels = c->channels / c->groups, features = ts_size(y, 1);
     ts_tensor *w = NULL;
     TS_TRY(y = ts_view(last_view(y), (int64_t[]){p.all, features}, 2));
+    if (features == c->features && p.windows.channels == c->channels &&
+        ts_is_contiguous(last_view(result)) && (uintptr_t)ts_kernel_data(result) % 16 == 0)
+        p.into = last_view(result);
     TS_TRY(weigh_by_cudnn(&p, y, &w));
     if (!w)
         TS_TRY(w = weigh_all(&p, y));
@@ -453,6 +505,8 @@ static ts_status make_weight(ts_frame *f, ts_tensor *result, ts_tensor *x, ts_te
         order[2 + d] = 1 + d;
     }
     sizes[1 + c->dims] = p.windows.channels / c->groups;
+    if (p.into && ts_kernel_data(w) == ts_kernel_data(p.into))
+        return TS_OK;
     w = ts_permute(ts_view(w, sizes, c->dims + 2), order, c->dims + 2);
     return ts_status_of_pointer(
         ts_copy_(result, ts_narrow(ts_narrow(w, 0, 0, c->features), 1, 0, channels)));

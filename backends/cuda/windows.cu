@@ -5,95 +5,12 @@
  * innermost in the images, so adjacent threads read adjacent channels.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/frame.cuh"
 #include "backends/cuda/launch.h"
-#include "backends/cuda/windows.h"
+#include "backends/cuda/windows.cuh"
 
 namespace ts {
 
 enum { WINDOW_THREADS = 256 };
-
-/** ts_window_axis, and the size of the image, in a kernel's index type I: 32 bits if all indices
- * fit, else 64. */
-template <class I> struct window_axis {
-    I count, taps, move, base, shift, size;
-};
-template <class I> struct window_set {
-    window_axis<I> axis[3];
-    I channels, groups, each, taps; /* each: channels of a group */
-    const void *image;
-};
-
-template <class I> static window_set<I> set_of(const ts_cuda_windows &w)
-{
-    window_set<I> s = {};
-    s.taps = 1;
-    for (int d = 0; d < 3; d++) {
-        const ts_window_axis &a = w.axis[d];
-        s.axis[d] = {(I)a.count, (I)a.taps, (I)a.move, (I)a.base, (I)a.shift, (I)w.size[d]};
-        s.taps *= (I)a.taps;
-    }
-    s.channels = (I)w.channels;
-    s.groups = (I)w.groups;
-    s.each = (I)(w.channels / w.groups);
-    s.image = w.image;
-    return s;
-}
-
-/** Whether all indices of windows, of image elements, and of a matrix of `all` elements fit 31
- * bits. */
-static bool is_small(const ts_cuda_windows &w, int64_t all)
-{
-    int64_t windows = 1, pixels = w.channels;
-    for (int d = 0; d < 3; d++) {
-        const ts_window_axis &a = w.axis[d];
-        windows *= a.count;
-        pixels *= w.size[d];
-        if (a.count * a.move + a.taps * (a.shift < 0 ? -a.shift : a.shift) +
-                (a.base < 0 ? -a.base : a.base) > INT32_MAX)
-            return false;
-    }
-    int64_t batch = (w.first + w.count + windows - 1) / windows;
-    return all <= INT32_MAX && w.first + w.count <= INT32_MAX && batch * pixels <= INT32_MAX;
-}
-
-/** Batch position and position of a window. */
-template <class I> struct window_at {
-    I n, i[3];
-};
-
-template <class I>
-static __device__ __forceinline__ window_at<I> window_of(const window_set<I> &w, I at)
-{
-    using U = std::make_unsigned_t<I>;
-    window_at<I> p;
-#pragma unroll
-    for (int d = 2; d >= 0; d--) {
-        U next = (U)at / (U)w.axis[d].count;
-        p.i[d] = at - (I)next * w.axis[d].count;
-        at = (I)next;
-    }
-    p.n = at;
-    return p;
-}
-
-/** The pixel that tap (j0, j1, j2) of a window reads, or -1 outside of the image. */
-template <class I>
-static __device__ __forceinline__ I pixel_of(const window_set<I> &w, const window_at<I> &p, I j0,
-                                             I j1, I j2)
-{
-    const I j[3] = {j0, j1, j2};
-    I pixel = p.n;
-    bool inside = true;
-#pragma unroll
-    for (int d = 0; d < 3; d++) {
-        const window_axis<I> &a = w.axis[d];
-        I i = p.i[d] * a.move + a.base + j[d] * a.shift;
-        inside = inside && i >= 0 && i < a.size;
-        pixel = pixel * a.size + i;
-    }
-    return inside ? pixel : -1;
-}
 
 /** A thread copies a piece of type V of one tap and group. `pieces` of them are a group's
  *  channels. */
@@ -180,18 +97,27 @@ static __global__ void __launch_bounds__(WINDOW_THREADS)
     }
 }
 
+/** A thread writes 8 channels of a pixel: those of `from`, then zeros. */
+static __global__ void __launch_bounds__(WINDOW_THREADS)
+    extend_kernel(const uint16_t *from, int64_t channels, uint4 *to, int64_t vectors, int64_t all)
+{
+    int64_t e = (int64_t)blockIdx.x * WINDOW_THREADS + threadIdx.x;
+    if (e >= all)
+        return;
+    int64_t pixel = all >> 31 ? e / vectors : (uint32_t)e / (uint32_t)vectors,
+            c = (e - pixel * vectors) * 8;
+    uint32_t word[4] = {};
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        if (c + k < channels)
+            word[k / 2] |= (uint32_t)from[pixel * channels + c + k] << (k % 2 * 16);
+    to[e] = {word[0], word[1], word[2], word[3]};
+}
+
 static ts_cuda_grid grid_of(int64_t all)
 {
     int64_t blocks = (all + WINDOW_THREADS - 1) / WINDOW_THREADS;
     return {dim3((unsigned)(blocks < 65536 ? blocks : 65536)), dim3(WINDOW_THREADS), 0, 1};
-}
-
-/** Runs launch.operator()<I>() for the index type that fits a matrix of `all` elements. */
-template <class F>
-static cudaError_t with_numbers(const ts_cuda_windows &w, int64_t all, F &&launch)
-{
-    return is_small(w, all) ? launch.template operator()<int32_t>()
-                            : launch.template operator()<int64_t>();
 }
 
 template <class V>
@@ -200,7 +126,7 @@ static cudaError_t gather(const ts_cuda_windows &w, void *to, int64_t bytes, cud
     const ts_window_axis *a = w.axis;
     int64_t pieces = bytes / (int64_t)sizeof(V);
     int64_t all = w.count * a[0].taps * a[1].taps * a[2].taps * w.groups * pieces;
-    return with_numbers(w, all, [&]<class I>() {
+    return with_indices(w, all, [&]<class I>() {
         return launch(gather_kernel<V, I>, grid_of(all), stream, set_of<I>(w), (V *)to,
                       (I)w.first, (I)pieces, all);
     });
@@ -222,12 +148,25 @@ ts_status ts_cuda_gather_windows(ts_frame *f, const ts_cuda_windows *w, void *to
     });
 }
 
+ts_status ts_cuda_extend_channels(ts_frame *f, const void *from, int64_t channels, int64_t pixels,
+                                  void *to, int64_t extended)
+{
+    return on_device(f, [&](const call &at) {
+        int64_t vectors = extended / 8, all = pixels * vectors;
+        ts_cuda_grid grid = {dim3((unsigned)((all + WINDOW_THREADS - 1) / WINDOW_THREADS)),
+                             dim3(WINDOW_THREADS), 0, 1};
+        return all ? launch(extend_kernel, grid, at.stream, (const uint16_t *)from, channels,
+                            (uint4 *)to, vectors, all)
+                   : cudaSuccess;
+    });
+}
+
 ts_status ts_cuda_sum_windows(ts_frame *f, const ts_cuda_windows *w, const void *weight,
                               const void *bias, int64_t rows, void *to)
 {
     return with_float(f, [&]<class T>(const call &at) {
         int64_t all = w->count * w->groups * rows;
-        return with_numbers(*w, all, [&]<class I>() {
+        return with_indices(*w, all, [&]<class I>() {
             return launch(sum_kernel<T, I>, grid_of(all), at.stream, set_of<I>(*w),
                           (const T *)weight, (const T *)bias, (I)w->first, (I)rows, (T *)to, all);
         });
@@ -245,7 +184,7 @@ ts_status ts_cuda_weigh_windows(ts_frame *f, const ts_cuda_windows *w, const voi
         ts_cuda_grid grid = {dim3((unsigned)(blocks < 65536 ? blocks : 65536), (unsigned)taps,
                                   (unsigned)parts),
                              dim3(WINDOW_THREADS), 0, 1};
-        return with_numbers(*w, all, [&]<class I>() {
+        return with_indices(*w, all, [&]<class I>() {
             return launch(weigh_kernel<T, I>, grid, at.stream, set_of<I>(*w), (const T *)y,
                           (I)rows, w->count, (wide_t<T> *)to);
         });

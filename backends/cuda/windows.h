@@ -27,6 +27,11 @@ typedef struct ts_cuda_windows {
  *  outside the image are 0. */
 ts_status ts_cuda_gather_windows(ts_frame *frame, const ts_cuda_windows *windows, void *to);
 
+/** Copies pixels of 2-byte channels from a dense image to one with `extended` channels, a multiple
+ *  of 8; the added channels are 0. `to` is a multiple of 16 bytes. */
+ts_status ts_cuda_extend_channels(ts_frame *frame, const void *from, int64_t channels,
+                                  int64_t pixels, void *to, int64_t extended);
+
 /**
  * Computes the convolution without a matrix of windows, for groups with few channels: the product
  * of each window and the weights, plus bias.

@@ -48,9 +48,11 @@ static void draw(problem *p, ts_dtype dtype, int turn)
                    .opts = {.size = sizeof p->opts, .groups = groups}};
     int64_t in = groups * widths[drawn(0, turn % 2 ? 3 : 7)],
             out = groups * widths[drawn(0, turn % 4 < 2 ? 2 : 7)];
+    if (turn % 8 == 7) /* depthwise, with and without vectors of channels */
+        in = out = p->opts.groups = turn % 16 == 7 ? 8 * drawn(1, 9) : drawn(2, 40);
     int64_t x_sizes[5] = {drawn(1, 3), in}, w_sizes[5];
     w_sizes[0] = p->transposed ? in : out;
-    w_sizes[1] = (p->transposed ? out : in) / groups;
+    w_sizes[1] = (p->transposed ? out : in) / p->opts.groups;
     for (int d = 0; d < p->dims; d++) {
         int64_t kernel = w_sizes[2 + d] = drawn(1, 4), stride = p->opts.stride[d] = drawn(1, 3);
         int64_t dilation = p->opts.dilation[d] = drawn(1, 2), extent = dilation * (kernel - 1) + 1;

@@ -1,0 +1,29 @@
+/**
+ * @file depthwise.h
+ * Convolutions with one channel and one feature per group (depthwise), without a matrix of windows.
+ * Sums are in f32, or f64 for f64, in an order that depends only on the shape and on
+ * whether addresses are multiples of 16 bytes.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_DEPTHWISE_H
+#define TS_CUDA_DEPTHWISE_H
+
+#include "backends/cuda/convolution_gemm.h"
+
+TS_BEGIN_DECLS
+
+/** Queues the sums of ts_cuda_multiply_windows() for windows with one channel per group and rows 1,
+ *  in any floating dtype. product->other: the weight as (taps, channels), dense. Error:
+ *  TS_ERR_DEVICE. */
+ts_status ts_cuda_multiply_channels(ts_frame *frame, const ts_cuda_window_product *product);
+
+/** Number of partial sums of ts_cuda_weigh_channels(): at most 1,024; depends only on the shape. */
+int64_t ts_cuda_weigh_channels_parts(const ts_cuda_window_product *product);
+
+/** Queues the gradient of a weight with one channel per group as partial sums over windows, which
+ *  the caller adds. product->other: y (all, channels), dense. product->to receives (parts, taps,
+ *  channels) in f64 for f64 images, else f32. Error: TS_ERR_DEVICE. */
+ts_status ts_cuda_weigh_channels(ts_frame *frame, const ts_cuda_window_product *product);
+
+TS_END_DECLS
+#endif
