@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(THREADS)
                    places<I> places, I all)
 {
     using A = wide_t<T>;
-    I i = (I)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= all)
-        return;
+    __shared__ int block[THREADS * V]; /* the positions, to write them in adjacent pairs */
+    I first_of_block = (I)blockIdx.x * THREADS,
+      i = min(first_of_block + threadIdx.x, all - 1); /* surplus threads repeat the last vector */
     int d, h, w;
     int64_t c, n = places.of(i, d, h, w, c);
     int height = p.a[1].in, width = p.a[2].in, pixel = (int)p.channels;
@@ -128,10 +128,60 @@ __global__ void __launch_bounds__(THREADS)
             }
     }
     *reinterpret_cast<word_of<vec<T, V>> *>(y + (int64_t)i * V) = to_word(pack<T, V>(best));
-    if (at)
+    if (!at)
+        return;
+    constexpr int EACH = V > 1 ? 2 : 1, LANES = 32 * EACH;
+    int *warp = block + threadIdx.x / 32 * 32 * V, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        warp[lane * V + k] = place[k];
+    __syncwarp();
+    int64_t begin = ((int64_t)first_of_block + threadIdx.x / 32 * 32) * V,
+            left = (int64_t)all * V - begin;
+#pragma unroll
+    for (int k = lane * EACH; k < 32 * V; k += LANES)
+        if (k < left) {
+            if constexpr (V > 1)
+                *reinterpret_cast<longlong2 *>(at + begin + k) = {warp[k], warp[k + 1]};
+            else
+                at[begin + k] = warp[k];
+        }
+}
+
+/** Gradient y of max pooling with K x K windows in the last two dims that touch and cover the
+ * input: a thread writes V channels of a window's pixels. `all`, `places`: of the windows. */
+template <class T, class I, int V, int K>
+__global__ void __launch_bounds__(THREADS)
+    spread_kernel(const T *g, const int64_t *at, T *y, int width, places<I> places, I all)
+{
+    using A = wide_t<T>;
+    I i = (I)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= all)
+        return;
+    int d, h, w, place[V];
+    int64_t c, n = places.of(i, d, h, w, c), channels = (int64_t)places.channels.d * V;
+    A gs[V];
+    load_wide<T, V>(gs, g + (int64_t)i * V);
+#pragma unroll
+    for (int k = 0; k < V; k += 2) {
+        if constexpr (V > 1) {
+            longlong2 two = *reinterpret_cast<const longlong2 *>(at + (int64_t)i * V + k);
+            place[k] = (int)two.x, place[k + 1] = (int)two.y;
+        } else {
+            place[k] = (int)at[i];
+        }
+    }
+    int first = h * K * width + w * K;
+    T *to = y + n * (int64_t)places.height.d * K * width * channels + c * V;
+#pragma unroll
+    for (int j = 0; j < K * K; j++) {
+        int q = first + j / K * width + j % K;
+        A ys[V];
 #pragma unroll
         for (int k = 0; k < V; k++)
-            at[(int64_t)i * V + k] = place[k];
+            ys[k] = place[k] == q ? gs[k] : (A)0;
+        *reinterpret_cast<word_of<vec<T, V>> *>(to + q * channels) = to_word(pack<T, V>(ys));
+    }
 }
 
 /** Consecutive elements along the last dim that a thread of gradient_kernel() computes. */
@@ -226,11 +276,11 @@ bool fits(const pool_call &p)
 /** Calls f.operator()<V>(), with V the channels of a 16-byte vector if layout and addresses allow
  * it, else 1. */
 template <class T, class F>
-cudaError_t with_channels(const pool_call &p, const void *x, const void *y, F &&f)
+cudaError_t with_channels(const pool_call &p, const void *x, const void *y, const void *at, F &&f)
 {
     if (!fits(p))
         return cudaErrorInvalidValue;
-    if (p.channels > 1 && in_vectors<T>(p.channels, {x, y}))
+    if (p.channels > 1 && in_vectors<T>(p.channels, {x, y, at}))
         return f.template operator()<vec16<T>>();
     return f.template operator()<1>();
 }
@@ -254,7 +304,7 @@ ts_status max_pool(ts_frame *f)
     return with_float(f, [&]<class T>(const call &on) {
         const T *x = data_of<T>(f->args[0]);
         T *y = data_of<T>(f->rets[0]);
-        return with_channels<T>(p, x, y, [&]<int V>() {
+        return with_channels<T>(p, x, y, data_of<int64_t>(f->rets[1]), [&]<int V>() {
             int64_t all = count / V;
             return with_numbers(all, [&]<class I>() {
                 places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
@@ -273,6 +323,16 @@ ts_status max_pool(ts_frame *f)
     });
 }
 
+/** True if each pixel is in exactly one window of square(p). */
+bool touching(const pool_call &p)
+{
+    bool all = square(p) > 0;
+    for (int d = 1; d < 3; d++)
+        all = all && p.a[d].stride == p.a[d].kernel && p.a[d].padding == 0 &&
+              p.a[d].out * p.a[d].kernel == p.a[d].in;
+    return all;
+}
+
 /** (grad, places, ...) -> dx */
 ts_status max_pool_backward(ts_frame *f)
 {
@@ -283,7 +343,21 @@ ts_status max_pool_backward(ts_frame *f)
     return with_float(f, [&]<class T>(const call &on) {
         const T *g = data_of<T>(f->args[0]);
         T *y = data_of<T>(f->rets[0]);
-        return with_channels<T>(p, g, y, [&]<int V>() {
+        const int64_t *from = data_of<int64_t>(f->args[1]);
+        return with_channels<T>(p, g, y, from, [&]<int V>() {
+            if (touching(p))
+                return with_numbers(count / V, [&]<class I>() {
+                    auto spread = [&]<int K>() {
+                        places<I> at = {split<I>(p.channels / V), split<I>(p.a[2].out),
+                                        split<I>(p.a[1].out), split<I>(p.a[0].out)};
+                        I windows = (I)(count / V / (K * K));
+                        spread_kernel<T, I, V, K><<<blocks(windows), THREADS, 0, on.stream>>>(
+                            g, from, y, p.a[2].in, at, windows);
+                        return cudaPeekAtLastError();
+                    };
+                    return square(p) == 2 ? spread.template operator()<2>()
+                                          : spread.template operator()<3>();
+                });
             constexpr int RUN = gradient_run<T, V>;
             int64_t runs = (p.a[2].in + RUN - 1) / RUN, all = count / V / p.a[2].in * runs;
             return with_numbers(all, [&]<class I>() {
@@ -292,7 +366,7 @@ ts_status max_pool_backward(ts_frame *f)
                 bool vector = V > 1 || (p.channels == 1 && p.a[2].in % RUN == 0 &&
                                         (uintptr_t)y % (RUN * sizeof(T)) == 0);
                 gradient_kernel<T, I, V><<<blocks(all), THREADS, 0, on.stream>>>(
-                    g, data_of<int64_t>(f->args[1]), y, p, at, (I)all, vector);
+                    g, from, y, p, at, (I)all, vector);
                 return cudaPeekAtLastError();
             });
         });
