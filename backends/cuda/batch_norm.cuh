@@ -367,12 +367,15 @@ __global__ void __launch_bounds__(THREADS)
         A rstd = rsqrt(var.at<A>(at, 0) + (A)s.eps), m = mean.at<A>(at, 0),
           n = (A)(s.samples * s.positions * width);
         if (!constant) {
+            const part *from = parts + unit * s.splits;
+            int splits = (int)s.splits;
+            A w = weight.at<A>(first, 1);
 #pragma unroll 4
-            for (int64_t i = lane; i < width * s.splits; i += 32) {
-                part p = parts[unit * s.splits + i];
-                A w = weight.at<A>(first + i / s.splits, 1);
-                shift += w * (A)p.a;
-                along += w * (A)p.b;
+            for (int i = lane; i < (int)width * splits; i += 32) {
+                if (width > 1)
+                    w = weight.at<A>(first + i / splits, 1);
+                shift += w * (A)from[i].a;
+                along += w * (A)from[i].b;
             }
             shift = warp_sum(shift);
             along = warp_sum(along);
@@ -389,11 +392,17 @@ __global__ void __launch_bounds__(THREADS)
     int64_t c = at - all;
     if (c >= s.channels || !(dw.data || db.data))
         return;
-    for (int64_t i = lane; i < s.sets * s.splits; i += 32) {
-        int64_t unit = i / s.splits * s.channels + c;
-        part p = parts[unit * s.splits + i % s.splits];
+    int64_t statistic = c / width;
+    int splits = (int)s.splits;
+    A rstd = rsqrt(var.at<A>(statistic, 0) + (A)s.eps);
+#pragma unroll 4
+    for (int64_t i = lane; i < s.sets * splits; i += 32) {
+        int64_t set = s.sets > 1 ? i / splits : 0;
+        if (s.sets > 1)
+            rstd = rsqrt(var.at<A>(set * s.groups + statistic, 0) + (A)s.eps);
+        part p = parts[(set * s.channels + c) * splits + (i - set * splits)];
         shift += (A)p.a;
-        along += (A)p.b * rsqrt(var.at<A>(s.statistic(unit), 0) + (A)s.eps);
+        along += (A)p.b * rstd;
     }
     shift = warp_sum(shift);
     along = warp_sum(along);
