@@ -245,9 +245,9 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     if (TS_UNLIKELY(run->record)) {
         TS_TRY(g = ts_gradient_to_keep(run->thread, g, true));
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
-    } else if (sole_owner(g) && !g->link && !g->grad &&
-               (g->flags & (TS_TENSOR_CONTIGUOUS | TS_TENSOR_REQUIRES_GRAD)) ==
-                   TS_TENSOR_CONTIGUOUS) {
+    } else if (sole_owner(g) && !g->link && !g->grad && !(g->flags & TS_TENSOR_REQUIRES_GRAD) &&
+               ((g->flags & TS_TENSOR_CONTIGUOUS) ||
+                (ts_is_dense_last(g) && ts_is_dense_last(leaf)))) {
         *grad = NULL;
         g->flags &= (uint8_t)~TS_TENSOR_VIEW;
     } else {

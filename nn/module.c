@@ -353,6 +353,7 @@ int64_t ts_module_num_parameters(const ts_module *m)
 /* --------------------------------------------------------------------------- conversion ---- */
 
 typedef struct exchange {
+    ts_tensor *(*converted)(const struct exchange *x, ts_tensor *t); /* t itself: no exchange */
     ts_dtype dtype;
     ts_tensor **old, **made; /* made[i] takes the place of old[i] */
     int64_t n, room;
@@ -369,12 +370,13 @@ static ts_status convert_tensor(void *ctx, const char *name, ts_tensor *t, ts_me
 {
     (void)name, (void)kind;
     exchange *x = ctx;
-    if (!ts_dtype_is_float(ts_dtype_of(t)) || ts_dtype_of(t) == x->dtype ||
-        ts_nn_contains(x->old, x->n, t))
+    if (ts_nn_contains(x->old, x->n, t))
         return TS_OK;
     TS_SCOPE;
     TS_NO_GRAD;
-    ts_tensor *made = ts_to(t, x->dtype);
+    ts_tensor *made = x->converted(x, t);
+    if (made == t)
+        return TS_OK;
     if (!made || !ts_set_requires_grad(made, ts_requires_grad(t)))
         return ts_error_code();
     x->old[x->n] = t;
@@ -399,13 +401,8 @@ static void replace_tensors(ts_module *m, void *ctx)
     }
 }
 
-ts_status ts_module_to(ts_module *m, ts_dtype dtype)
+static ts_status exchange_tensors(ts_module *m, exchange x)
 {
-    exchange x = {.dtype = dtype};
-    if (!ts_dtype_is_float(dtype))
-        return ts_error_set(TS_ERR_DTYPE,
-                            "module_to: argument 'dtype': expected a floating dtype, got %s",
-                            ts_dtype_name(dtype));
     TS_TRY(ts_module_each(m, count_tensor, &x));
     x.old = ts_nn_alloc(2 * x.room, sizeof *x.old, "a module's new tensors");
     if (!x.old)
@@ -424,4 +421,38 @@ ts_status ts_module_to(ts_module *m, ts_dtype dtype)
         ts_release(x.made[i]);
     free(x.old);
     return status;
+}
+
+static ts_tensor *of_dtype(const exchange *x, ts_tensor *t)
+{
+    return ts_dtype_is_float(ts_dtype_of(t)) && ts_dtype_of(t) != x->dtype ? ts_to(t, x->dtype) : t;
+}
+
+ts_status ts_module_to(ts_module *m, ts_dtype dtype)
+{
+    if (!ts_dtype_is_float(dtype))
+        return ts_error_set(TS_ERR_DTYPE,
+                            "module_to: argument 'dtype': expected a floating dtype, got %s",
+                            ts_dtype_name(dtype));
+    return exchange_tensors(m, (exchange){.converted = of_dtype, .dtype = dtype});
+}
+
+bool ts_nn_is_channels_last(ts_tensor *t)
+{
+    int n = ts_ndim(t);
+    return (n == 4 || n == 5) && ts_is_contiguous(ts_movedim(t, 1, -1));
+}
+
+static ts_tensor *channels_last(const exchange *x, ts_tensor *t)
+{
+    (void)x;
+    int n = ts_ndim(t);
+    return (n != 4 && n != 5) || ts_nn_is_channels_last(t)
+               ? t
+               : ts_movedim(ts_contiguous(ts_movedim(t, 1, -1)), -1, 1);
+}
+
+ts_status ts_module_to_channels_last(ts_module *m)
+{
+    return exchange_tensors(m, (exchange){.converted = channels_last});
 }

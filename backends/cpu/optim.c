@@ -67,13 +67,14 @@ static void scatter(const ts_tensor *t, int64_t first, int64_t n, const char *bu
 }
 
 /** Copies n elements, at most STAGED, from row-major index `first` on to `to`, converted to
- *  `compute`. store() copies back. */
-static void load(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute, void *to)
+ *  `compute`; with `flat` from index `first` of the memory. store() copies back. */
+static void load(const ts_tensor *t, bool flat, int64_t first, int64_t n, ts_dtype compute,
+                 void *to)
 {
     int item = ts_dtype_sizes[t->dtype];
     double raw[STAGED];
     char *from = t->data + first * item;
-    if (!(t->flags & TS_TENSOR_CONTIGUOUS)) {
+    if (!flat) {
         gather(t, first, n, (char *)raw);
         from = (char *)raw;
     }
@@ -84,18 +85,18 @@ static void load(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute,
             (char *[]){to, from}, (int64_t[]){ts_dtype_sizes[compute], item}, n, NULL);
 }
 
-static void store(const ts_tensor *t, int64_t first, int64_t n, ts_dtype compute, void *from)
+static void store(const ts_tensor *t, bool flat, int64_t first, int64_t n, ts_dtype compute,
+                  void *from)
 {
     int item = ts_dtype_sizes[t->dtype];
-    bool plain = t->flags & TS_TENSOR_CONTIGUOUS;
     double raw[STAGED];
-    char *to = plain ? t->data + first * item : (char *)raw;
+    char *to = flat ? t->data + first * item : (char *)raw;
     if (t->dtype == compute)
         memcpy(to, from, (size_t)(n * item));
     else
         TS_V(ts_cpu_copy_loop)((ts_dtype)t->dtype, compute)(
             (char *[]){to, from}, (int64_t[]){item, ts_dtype_sizes[compute]}, n, NULL);
-    if (!plain)
+    if (!flat)
         scatter(t, first, n, to);
 }
 
@@ -106,15 +107,30 @@ static ts_dtype compute_of(const job *j, int64_t i)
     return j->stored || dtype == TS_F64 ? dtype : TS_F32;
 }
 
+/** Whether the tensors i of all lists are dense in one order: contiguous, or channels-last. */
+static bool is_flat(const job *j, int64_t i)
+{
+    const ts_tensor *first = j->args[0].list[i];
+    bool contiguous = first->flags & TS_TENSOR_CONTIGUOUS;
+    for (int k = 0; k < j->lists; k++) {
+        const ts_tensor *t = j->args[k].list[i];
+        if (contiguous ? !(t->flags & TS_TENSOR_CONTIGUOUS) : !ts_is_dense_last(t))
+            return false;
+    }
+    return true;
+}
+
 /** Updates the elements [first, first + n) of tensor i of each list. */
 static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
 {
     void *data[LISTS];
     ts_dtype compute = compute_of(j, i);
-    unsigned staged = 0; /* bit k: list k goes through a buffer */
+    bool together = j->written && is_flat(j, i); /* sums keep the row-major order */
+    unsigned staged = 0, flat = 0; /* bit k: list k goes through a buffer; load()'s `flat` */
     for (int k = 0; k < j->lists; k++) {
         const ts_tensor *t = j->args[k].list[i];
-        if (!(t->flags & TS_TENSOR_CONTIGUOUS) || t->dtype != compute)
+        flat |= (unsigned)(together || (t->flags & TS_TENSOR_CONTIGUOUS)) << k;
+        if (!(flat >> k & 1) || t->dtype != compute)
             staged |= 1u << k;
     }
     double buffers[LISTS][STAGED];
@@ -125,12 +141,12 @@ static void update_part(const job *j, int64_t i, int64_t first, int64_t n)
             data[k] = staged >> k & 1 ? (void *)buffers[k]
                                       : t->data + first * ts_dtype_sizes[t->dtype];
             if (staged >> k & 1)
-                load(t, first, m, compute, buffers[k]);
+                load(t, flat >> k & 1, first, m, compute, buffers[k]);
         }
         j->update(j, i, data, m);
         for (int k = 0; k < j->lists; k++)
             if (j->written & staged & 1u << k)
-                store(j->args[k].list[i], first, m, compute, buffers[k]);
+                store(j->args[k].list[i], flat >> k & 1, first, m, compute, buffers[k]);
     }
 }
 
@@ -398,7 +414,7 @@ static double number_of(const ts_value *v)
 {
     if (v->tag == TS_TAG_TENSOR) {
         double x;
-        load(v->t, 0, 1, TS_F64, &x);
+        load(v->t, true, 0, 1, TS_F64, &x);
         return x;
     }
     return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i;

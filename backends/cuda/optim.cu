@@ -8,7 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "backends/cuda/frame.cuh"
+#include "backends/cuda/image.cuh"
 #include "backends/cuda/lines.cuh"
 #include "tessera/autograd.h"
 #include "tessera/ops.h"
@@ -142,8 +142,27 @@ static ts_tensor *as_taken(ts_tensor *t, ts_dtype dtype)
     return ts_is_contiguous(t) ? t : ts_clone(t);
 }
 
-/** Runs a kernel with copies of members that are not dense or have another dtype, and copies the
- * results back. Bit a of `written`: the kernel writes list a. */
+/** True if the kernels, which take members as flat arrays, pair the right elements of member i: all
+ * lists have it in the same dense order. */
+static bool flat_alike(const ts_frame *f, uint32_t i)
+{
+    const ts_tensor *first = nullptr;
+    for (int a = 0; a < f->nargs; a++) {
+        if (f->args[a].tag != TS_TAG_TENSORS || i >= f->args[a].count)
+            continue;
+        const ts_tensor *t = f->args[a].list[i];
+        if (!first && !ts_is_contiguous(t) && !dense_last(t))
+            return false;
+        first = first ? first : t;
+        for (int d = 0; d < ts_ndim(t); d++)
+            if (ts_sizes(t)[d] > 1 && ts_strides(t)[d] != ts_strides(first)[d])
+                return false;
+    }
+    return true;
+}
+
+/** Runs a kernel with copies of members that are not flat_alike() or have another dtype, and copies
+ * the results back. Bit a of `written`: the kernel writes list a. */
 static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel kernel,
                                      taken_fn taken)
 {
@@ -152,8 +171,7 @@ static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel ke
     for (int a = 0; a < f->nargs; a++)
         for (uint32_t i = 0; f->args[a].tag == TS_TAG_TENSORS && i < f->args[a].count;
              i++, members++)
-            dense = dense && ts_is_contiguous(f->args[a].list[i]) &&
-                    taken(f, a, i) == dtype_of(f, a, i);
+            dense = dense && taken(f, a, i) == dtype_of(f, a, i) && flat_alike(f, i);
     if (dense)
         return kernel(f);
     TS_SCOPE;

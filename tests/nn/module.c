@@ -157,6 +157,51 @@ TS_TEST(conversion_replaces_tensors_and_slots)
     ts_module_free(net);
 }
 
+static ts_module *convolution_and_norm(void)
+{
+    ts_manual_seed(3);
+    ts_module *net = ts_sequential_new();
+    ts_sequential_add(net, ts_conv_new(3, 4, TS_SIZES(3, 3), true, NULL));
+    ts_sequential_add(net, ts_batch_norm_new(4, NULL));
+    ts_sequential_add(net, ts_conv_new(4, 5, TS_SIZES(1, 1), true, NULL));
+    return net;
+}
+
+/* Two steps of training with weights in either layout give the same values. */
+TS_TEST(weights_in_channels_last_train_as_contiguous_ones, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_normal(TS_SIZES(2, 3, 6, 7), 0, 1, TS_F32), *weight[2];
+    ts_group_opts opts = ts_optimizer_defaults(_i ? TS_SGD : TS_ADAMW, 1e-2);
+    opts.momentum = _i ? 0.9 : opts.momentum;
+    for (int last = 0; last < 2; last++) {
+        ts_module *net = convolution_and_norm();
+        if (last)
+            ck_assert_int_eq(ts_module_to_channels_last(net), TS_OK);
+        ts_tensor *w = ts_module_tensor(net, "0.weight");
+        ck_assert(ts_requires_grad(w) && ts_is_leaf(w));
+        ck_assert_int_eq(ts_strides(w)[1], last ? 1 : 9);
+        ts_optimizer *o = ts_optimizer_for(net, _i ? TS_SGD : TS_ADAMW, &opts);
+        for (int step = 0; step < 2; step++) {
+            TS_SCOPE;
+            ts_tensor *y = ts_forward(net, x);
+            ck_assert_int_eq(ts_backward(ts_sum(ts_mul(y, y))), TS_OK);
+            if (last)
+                ck_assert_int_eq(ts_strides(ts_grad(w))[1], 1);
+            ck_assert_int_eq(ts_optimizer_step(o), TS_OK);
+            ts_optimizer_zero_grad(o);
+        }
+        weight[last] = ts_contiguous(ts_detach(w));
+        weight[last] = last ? weight[last] : ts_clone(weight[last]);
+        ts_optimizer_free(o);
+        ts_module_free(net);
+    }
+    for (int64_t i = 0; i < ts_numel(weight[0]); i++)
+        ck_assert_double_eq_tol(((const float *)ts_data(weight[0]))[i],
+                                ((const float *)ts_data(weight[1]))[i], 1e-5);
+    ck_assert_int_eq(ts_module_to_channels_last(NULL), TS_ERR_NULL);
+}
+
 /* -------------------------------------------------------------------------------- state ---- */
 
 TS_TEST(a_state_dict_round_trip_keeps_every_bit)
