@@ -191,10 +191,11 @@ static ts_status report(run *r)
 /** Opens the loaders of drawn scenes, or of the folder --data. */
 static ts_status open_data(run *r)
 {
-    bool drawn = !r->data;
+    bool drawn = !r->data, cpu = r->device.backend == TS_DEVICE_CPU.backend;
+    int most = ts_num_threads() < 8 ? ts_num_threads() : 8, workers = cpu ? 2 - drawn : most;
     ts_loader_opts opts = {.size = sizeof opts, .batch = r->batch, .to = drawn ? 0.5 : 0.9,
                            .seed = (uint64_t)r->seed, .in_order = drawn, .drop_last = true,
-                           .workers = drawn ? 1 : 2, .device = r->device};
+                           .workers = workers, .device = r->device};
     scenes *parts[] = {&r->train, &r->held_out};
     for (int i = 0; i < 2; i++)
         if (drawn)

@@ -14,11 +14,15 @@ static ts_tensor *unet_forward(ts_module *m, ts_tensor *x) // (B, 3, H, W) -> (B
 {
     unet *u = ts_module_payload(m);
     ts_tensor *skip[LEVELS];
-    for (int l = 0; l < LEVELS; l++)
-        skip[l] = x = ts_forward(u->encode[l], l ? ts_forward(u->pool, x) : x);
-    for (int l = LEVELS - 2; l >= 0; l--)
-        x = ts_forward(u->decode[l],
-                       ts_cat((ts_tensor *[]){skip[l], ts_forward(u->up[l], x)}, 2, 1));
+    for (int l = 0; l < LEVELS; l++) {
+        TS_SCOPE; // releases the other results of a level early
+        skip[l] = x = ts_keep(ts_forward(u->encode[l], l ? ts_forward(u->pool, x) : x));
+    }
+    for (int l = LEVELS - 2; l >= 0; l--) {
+        TS_SCOPE;
+        x = ts_keep(ts_forward(u->decode[l],
+                               ts_cat((ts_tensor *[]){skip[l], ts_forward(u->up[l], x)}, 2, 1)));
+    }
     return ts_forward(u->head, x);
 }
 
