@@ -6,7 +6,10 @@ Compares Tessera with PyTorch, in one process and on the same memory.
     bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
                      [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
-    bench/compare.py --suite steps [--kernels N] [--only REGEX] [--out FILE] [--build build-cuda]
+    bench/compare.py --suite steps|unet [--kernels N] [--only REGEX] [--out FILE]
+                     [--build build-cuda]
+    bench/compare.py --suite convolution [--random N] [--seed S] [--only REGEX] [--out FILE]
+                     [--build build-cuda]
     bench/compare.py --suite compile [--cases N] [--seed S] [--only TEXT] [--out FILE]
     bench/compare.py --suite cpu|cuda|attention --random N [--seed S] [--ops REGEX] [--minutes M]
                      [--out FILE] [--case SEED:NUMBER]
@@ -22,6 +25,7 @@ must be importable (pip install torch).
 # SPDX-License-Identifier: MIT
 import argparse
 import contextlib
+import importlib
 import math
 import os
 import platform
@@ -283,9 +287,9 @@ def sweep_of(options, torch, out):
 
 
 def compare_on_gpu(options, torch, out):
-    from peers import attention_suite, compile_suite, cuda, cuda_suite, steps, tessera
-    suite = {'attention': attention_suite, 'compile': compile_suite, 'cuda': cuda_suite,
-             'steps': steps}[options.suite]
+    from peers import cuda, tessera
+    suite = importlib.import_module(
+        f'peers.{options.suite}' + ('' if options.suite == 'steps' else '_suite'))
     try:
         library = cuda.Library(options.build, torch)
     except (OSError, tessera.Failed) as error:
@@ -303,8 +307,8 @@ def compare_on_gpu(options, torch, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--suite',
-                        choices=['cpu', 'images', 'cuda', 'attention', 'compile', 'steps',
-                                 'oracle'],
+                        choices=['cpu', 'images', 'cuda', 'attention', 'convolution', 'compile',
+                                 'steps', 'unet', 'oracle'],
                         required=True)
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='on the CPU: numbers of threads, one table each (default 1,2)')
@@ -323,7 +327,7 @@ def main():
                         type=lambda s: [int(n) for n in s.split(',')] if s else [],
                         help='cuda: only ops on rows, with these numbers of columns')
     parser.add_argument('--kernels', type=int, default=0, metavar='N',
-                        help='steps: list the N slowest kernels of each side')
+                        help='steps, unet: list the N slowest kernels of each side')
     parser.add_argument('--begin-with', metavar='FILE',
                         help='cuda: compile, then wait until FILE exists before measuring, '
                         'for a GPU with other users until then')
@@ -336,8 +340,8 @@ def main():
                         help='oracle, compile: number of drawn cases (default: oracle 10000, '
                         'compile 12)')
     parser.add_argument('--random', type=int, default=0, metavar='N',
-                        help='cpu, cuda, attention: draw N cases and print the distribution '
-                        'of their ratios')
+                        help='cpu, cuda, attention, convolution: draw N cases and print the '
+                        'distribution of their ratios')
     parser.add_argument('--device', choices=['cpu', 'cuda'],
                         help='random: device (default: cpu for --suite cpu, else cuda)')
     parser.add_argument('--seed', type=int, default=1,
@@ -363,7 +367,7 @@ def main():
         from peers import oracle
         return oracle.run(options)
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
-    if options.random or options.case:
+    if options.suite != 'convolution' and (options.random or options.case):
         return sweep_of(options, torch, out)
     if options.suite not in ('cpu', 'images'):
         return compare_on_gpu(options, torch, out)

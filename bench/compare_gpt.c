@@ -6,9 +6,9 @@
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "compare_gpt.h"
+#include "compare_steps.h"
 
 enum { PER_BLOCK = 12, AROUND = 5, MOST_LAYERS = 64, MOST = PER_BLOCK * MOST_LAYERS + AROUND };
 
@@ -16,12 +16,11 @@ struct compare_gpt {
     int64_t B, T, C, H, L, V; // batch, tokens, channels, heads, layers, vocabulary
     int64_t half;             // not 0: the forward runs under autocast to bf16
     double dropout;
-    ts_compiled *compiled;       // NULL: the step is called eagerly
+    compare_steps run;           // of step()
     ts_tensor *tokens, *targets; // (B, T), (B * T)
     ts_tensor *params[MOST], *grads[MOST], *mean[MOST], *square[MOST];
     int64_t steps[MOST], *counts[MOST];
     int64_t count;
-    double host_ns; // mean host time of a step in the last run, without the read of the loss
 };
 
 /** Sizes of parameter i in the order of torch's parameters(); returns the number of dims. */
@@ -39,13 +38,7 @@ static int sizes_of(const compare_gpt *g, int64_t i, int64_t *sizes)
     return s[1] ? 2 : 1;
 }
 
-/** The tensor on the thread's default device. */
-static ts_tensor *placed(ts_tensor *t)
-{
-    return ts_default_device().backend == TS_DEVICE_CPU.backend
-               ? t
-               : ts_to_device(t, ts_default_device());
-}
+static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m);
 
 compare_gpt *compare_gpt_new(const int64_t *dims, double dropout, const float *const *values,
                              const int64_t *tokens, const int64_t *targets)
@@ -56,17 +49,18 @@ compare_gpt *compare_gpt_new(const int64_t *dims, double dropout, const float *c
     TS_SCOPE;
     memcpy(&g->B, dims, 7 * sizeof *dims);
     g->dropout = dropout;
+    g->run = (compare_steps){.run = step, .ctx = g};
     int64_t n[] = {g->B * g->T};
     bool made = true;
-    g->tokens = ts_retain(values ? placed(ts_from_array(tokens, TS_I64, (int64_t[]){g->B, g->T}, 2))
+    g->tokens = ts_retain(values ? compare_placed(tokens, TS_I64, TS_SIZES(g->B, g->T))
                                  : ts_randint((int64_t[]){g->B, g->T}, 2, 0, g->V));
-    g->targets = ts_retain(values ? placed(ts_from_array(targets, TS_I64, n, 1))
+    g->targets = ts_retain(values ? compare_placed(targets, TS_I64, n, 1)
                                   : ts_randint(n, 1, 0, g->V));
     g->count = AROUND + PER_BLOCK * g->L;
     for (int64_t i = 0; i < g->count; i++) {
         int64_t sizes[2];
         int ndim = sizes_of(g, i, sizes);
-        ts_tensor *p = values ? placed(ts_from_array(values[i], TS_F32, sizes, ndim))
+        ts_tensor *p = values ? compare_placed(values[i], TS_F32, sizes, ndim)
                               : ts_normal(sizes, ndim, 0, 0.02, TS_F32);
         g->params[i] = ts_set_requires_grad(ts_retain(p), true);
         g->mean[i] = ts_retain(ts_zeros(sizes, ndim, TS_F32));
@@ -81,7 +75,7 @@ compare_gpt *compare_gpt_new(const int64_t *dims, double dropout, const float *c
 
 void compare_gpt_free(compare_gpt *g)
 {
-    ts_compiled_free(g->compiled);
+    ts_compiled_free(g->run.compiled);
     for (int64_t i = 0; i < g->count; i++) {
         ts_release(g->params[i]);
         ts_release(g->mean[i]);
@@ -175,53 +169,27 @@ static ts_status step(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, i
 
 int compare_gpt_compile(compare_gpt *g, bool graph, bool replay, int64_t recompute)
 {
-    g->compiled = ts_compile(step, g, TS_OPTS(ts_compile_opts, .name = "gpt", .graph = graph,
-                                              .replay = replay, .recompute = recompute));
-    return g->compiled ? 0 : -1;
-}
-
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
-static ts_status run_step(compare_gpt *g, ts_tensor **loss)
-{
-    return g->compiled ? ts_compiled_call(g->compiled, NULL, 0, loss, 1)
-                       : step(g, NULL, 0, loss, 1);
+    return compare_steps_compile(&g->run, "gpt", graph, replay, recompute);
 }
 
 ts_status compare_gpt_step(compare_gpt *g)
 {
     TS_SCOPE;
     ts_tensor *loss;
-    return run_step(g, &loss);
+    return compare_steps_once(&g->run, &loss);
 }
 
 double compare_gpt_run(compare_gpt *g, int turns, double *loss)
 {
-    double begin = now_ns(), host = 0;
-    for (int t = 0; t < turns; t++) {
-        TS_SCOPE;
-        ts_tensor *l;
-        double called = now_ns();
-        if (run_step(g, &l) != TS_OK)
-            return -1;
-        host += now_ns() - called;
-        if (ts_item(l, loss) != TS_OK)
-            return -1;
-    }
-    g->host_ns = host / turns;
-    return (now_ns() - begin) / turns;
+    return compare_steps_run(&g->run, turns, false, loss);
 }
 
-double compare_gpt_host(const compare_gpt *g) { return g->host_ns; }
+double compare_gpt_host(const compare_gpt *g) { return g->run.host_ns; }
 
 int compare_gpt_explain(const compare_gpt *g)
 {
-    return g->compiled && ts_explain(g->compiled, stdout) == TS_OK && fflush(stdout) == 0 ? 0 : -1;
+    ts_compiled *c = g->run.compiled;
+    return c && ts_explain(c, stdout) == TS_OK && fflush(stdout) == 0 ? 0 : -1;
 }
 
 int compare_gpt_memory(compare_gpt *g, int64_t *bytes)

@@ -26,6 +26,8 @@ typedef struct compare_gradient {
 
 TS_API double compare_run(const compare_call *calls, int ncalls, int turns, int hold);
 TS_API double compare_gradients(const compare_gradient *of, int turns);
+TS_API double compare_backward(ts_tensor *root, ts_tensor *upstream, ts_tensor *const *leaves,
+                               int nleaves, int turns);
 
 static ts_status call_once(const compare_call *c, int hold)
 {
@@ -85,6 +87,22 @@ double compare_gradients(const compare_gradient *of, int turns)
                 ts_adopt(rets[i].t);
         if (ts_grad_of(rets[of->chosen].t, of->upstream, of->leaves, of->nleaves, grads, NULL) !=
             TS_OK)
+            return -1;
+    }
+    return mean_ns(&begin, turns);
+}
+
+/** Nanoseconds of one backward from `root`, the mean of `turns`; -1 after a failure. */
+double compare_backward(ts_tensor *root, ts_tensor *upstream, ts_tensor *const *leaves, int nleaves,
+                        int turns)
+{
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int t = 0; t < turns; t++) {
+        TS_SCOPE;
+        ts_tensor *grads[TS_MAX_ARGS];
+        if (ts_grad_of(root, upstream, leaves, nleaves, grads,
+                       TS_OPTS(ts_backward_opts, .retain_graph = true)) != TS_OK)
             return -1;
     }
     return mean_ns(&begin, turns);

@@ -4,6 +4,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "bench/compare_gpt.c"
+#include "bench/compare_steps.c"
 #include "compile/cache.h"
 #include "include/tessera/backend.h"
 #include "ops/ops.h"
@@ -118,8 +119,8 @@ static const ts_exec *plan_of(compare_gpt *g, int64_t recompute)
     ck_assert_ptr_nonnull(g);
     ck_assert_int_eq(compare_gpt_compile(g, false, false, recompute), 0);
     ck_assert(compare_gpt_run(g, 2, &loss) >= 0);
-    ck_assert_int_eq(ts_compiled_get_stats(g->compiled).compiles, 1);
-    return g->compiled->newest;
+    ck_assert_int_eq(ts_compiled_get_stats(g->run.compiled).compiles, 1);
+    return g->run.compiled->newest;
 }
 
 /** Bytes of parameters and of the optimizer's state. */
@@ -141,7 +142,7 @@ TS_TEST(a_step_of_gpt2_is_planned_in_twelve_gib, .setup = set_up)
     ck_assert_int_le(e->arena_bytes + bytes_outside(g), (int64_t)12 << 30);
     ck_assert_int_lt(e->peak * 4, e->kept_peak * 3);
     ck_assert_int_eq(check_again(e), e->nagain);
-    ck_assert(explains(g->compiled, " calls that are made again; arena of "));
+    ck_assert(explains(g->run.compiled, " calls that are made again; arena of "));
     compare_gpt_free(g);
 }
 
@@ -156,7 +157,7 @@ TS_TEST(steps_of_other_gpts_need_less_memory, .loop = 6, .setup = set_up)
     check_places(e);
     ck_assert_int_lt(e->peak * 20, e->kept_peak * 17);
     ck_assert_int_eq(check_again(e), e->nagain);
-    ts_compiled_free(g->compiled);
+    ts_compiled_free(g->run.compiled);
     e = plan_of(g, -1);
     check_places(e);
     ck_assert_int_eq(e->peak, e->kept_peak);
