@@ -47,12 +47,6 @@ static const ts_dataset *read_part(const char *dir, const char *part, ts_tensor 
     return *images && y ? ts_tensor_dataset_new((ts_tensor *[]){*images, y}, 2) : NULL;
 }
 
-/** Logits (B, CLASSES) of images (B, H, W) u8. */
-static ts_tensor *classify(ts_module *m, ts_tensor *images)
-{
-    return ts_forward(m, ts_div_scalar(ts_to(ts_unsqueeze(images, 1), TS_F32), 255));
-}
-
 /** One pass over the samples: trains, or only evaluates if o is NULL. *right: accuracy in %. */
 static ts_status epoch(ts_module *m, ts_loader *loader, ts_optimizer *o, double *right)
 {
@@ -62,7 +56,8 @@ static ts_status epoch(ts_module *m, ts_loader *loader, ts_optimizer *o, double 
         ts_batch batch;
         double hits;
         TS_TRY(ts_loader_next(loader, &batch));
-        ts_tensor *logits = classify(m, batch.x);
+        ts_tensor *x = ts_to(ts_unsqueeze(batch.x, 1), TS_F32), // (B, 1, height, width)
+                  *logits = ts_forward(m, ts_div_scalar(x, 255));
         if (o) {
             TS_TRY(ts_backward(ts_cross_entropy(logits, batch.y)));
             TS_TRY(ts_optimizer_step(o));
