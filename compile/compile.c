@@ -110,12 +110,14 @@ ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
     return TS_OK;
 }
 
-static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, uint64_t hash)
+static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, const uint64_t *numbers,
+                          uint64_t hash)
 {
     for (int64_t i = 0; i < c->nplans; i++) {
         ts_exec *e = c->plans[i];
         if (e->hash == hash && e->nwords == words->count &&
-            memcmp(e->words, words->data, words->count * sizeof *e->words) == 0)
+            memcmp(e->words, words->data, words->count * sizeof *e->words) == 0 &&
+            ts_exec_serves(e, numbers))
             return e;
     }
     return NULL;
@@ -165,6 +167,8 @@ static void find_cause(ts_compiled *c, const ts_array *words)
         at++;
     if (!e)
         snprintf(c->cause, sizeof c->cause, "the first recording");
+    else if (at == n && words->count == e->nwords)
+        snprintf(c->cause, sizeof c->cause, "numbers that were equal differ");
     else if (at == n)
         snprintf(c->cause, sizeof c->cause, "%s calls than before",
                  words->count > e->nwords ? "more" : "fewer");
@@ -191,7 +195,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     const ts_array *words = &l->words;
     uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t));
     pthread_mutex_lock(&c->lock);
-    ts_exec *e = find_plan(c, words, hash);
+    ts_exec *e = find_plan(c, words, l->numbers.data, hash);
     c->stats.segments++;
     if (e) {
         c->stats.hits++;
@@ -199,7 +203,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         double begin = now_ms();
         find_cause(c, words);
         ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
-                               .lowers = mode >= MODE_LOWER,
+                               .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
                                .widens = mode >= MODE_LOWER && c->opts.max_groups != -1,
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
@@ -227,6 +231,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
             c->stats.peak = e->peak;
             c->stats.kept_peak = e->kept_peak;
             c->stats.recomputed = e->nagain;
+            c->stats.merged = e->merged.count;
             if (ts_log_on("compile"))
                 ts_log_write("compile", "%s: plan %lld of %u calls in %.3f ms, %u groups of %u "
                              "calls; at most %lld bytes, %u calls made again; %s", c->name,

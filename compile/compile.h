@@ -121,6 +121,16 @@ typedef struct ts_group_kernel {
     char why[200];          /* reason, if REFUSED */
 } ts_group_kernel;
 
+/** A dropped call that equals an earlier one (common.c): numbers of recorded calls, and the op. */
+typedef struct ts_merged {
+    uint32_t call, first;
+    uint16_t op;
+} ts_merged;
+/** Two of a recording's numbers that a plan takes as equal. */
+typedef struct ts_equal_numbers {
+    uint32_t a, b;
+} ts_equal_numbers;
+
 /** A plan. ts_compiled owns it. */
 typedef struct ts_exec {
     ts_graph *graph;       /* sources and storages of its values refer to the recording */
@@ -131,6 +141,8 @@ typedef struct ts_exec {
     _Atomic(struct ts_emitted *) *code; /* one per step: machine code of groups on the CPU, one for
                                            each choice of recipes (emit.c) */
     uint32_t *order;       /* nodes in the order of steps, without dead ones */
+    ts_array merged, equal; /* ts_merged; ts_equal_numbers: the plan serves only recordings in
+                               which all these pairs are equal */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
                                                             nodes that are not dead */
@@ -161,6 +173,7 @@ typedef struct ts_plan_options {
     bool lowers;        /* the planner may drop and move calls; false: the plan has all recorded
                            calls, in their order */
     bool widens;        /* lists may have halves instead of their f32 copies (widen.c) */
+    bool merges;        /* calls that equal earlier calls may be dropped (common.c) */
     bool by_rows;       /* groups may contain norms, softmax and reductions over the last dims
                            (rows.c) */
     int64_t recompute;  /* the planner tries recomputation if the plan's peak exceeds these bytes
@@ -170,6 +183,9 @@ typedef struct ts_plan_options {
  *  the words. The caller frees it with ts_exec_free(). NULL with TS_ERR_MEMORY. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      const ts_plan_options *options);
+/** True if the numbers of a recording, whose words are those of the plan, have the equal pairs on
+ *  which the plan depends. */
+bool ts_exec_serves(const ts_exec *e, const uint64_t *numbers);
 /** Whether and how a call can be part of a group. */
 typedef struct ts_group_part {
     bool takes;      /* the call can be in a group on its device */
@@ -224,9 +240,9 @@ bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *en
 bool ts_exec_plan_arena(ts_exec *e);
 /** Frees a plan. It must not be running. */
 void ts_exec_free(ts_exec *e);
-/** Writes the plan as text to three files, plan-HASH.txt, recompute-HASH.txt and memory-HASH.txt,
- *  in the folder that the environment variable TS_DUMP names; does nothing if it is unset. `name`
- *  is the function's name, for the first line. Errors are ignored. */
+/** Writes the plan as text to one file per stage, such as plan-HASH.txt (dump.c), in the folder
+ *  that the environment variable TS_DUMP names; does nothing if it is unset. `name` is the
+ *  function's name, for the first line. Errors are ignored. */
 void ts_exec_dump(const ts_exec *e, const char *name);
 
 /* ----------------------------------------------------------------------------------- run ---- */

@@ -94,17 +94,45 @@ static void write_again(FILE *out, const ts_exec *e)
         }
 }
 
+/** Writes the calls that equal earlier calls and were dropped. */
+static void write_merged(FILE *out, const ts_exec *e)
+{
+    const ts_merged *m = e->merged.data;
+    for (uint32_t i = 0; i < e->merged.count; i++)
+        fprintf(out, "call %u, %s, equals call %u\n", m[i].call, ts_ops[m[i].op].schema.name,
+                m[i].first);
+    fprintf(out, "%u pairs of numbers must be equal\n", e->equal.count);
+}
+
+/** Writes the calls that the plan drops and that equal no earlier call; nothing for a plan that
+ *  makes calls again, whose graph no longer has them. */
+static void write_dead(FILE *out, const ts_exec *e)
+{
+    for (uint32_t i = 0; i < e->graph->nodes.count; i++) {
+        const ts_graph_node *n = ts_graph_node_at(e->graph, i);
+        uint32_t k = 0;
+        while (k < e->nnodes && e->order[k] != i)
+            k++;
+        if (k < e->nnodes || !n->nrets)
+            continue;
+        fprintf(out, "call %u: ", n->end);
+        ts_graph_write_node(e->graph, n, out);
+        fputc('\n', out);
+    }
+}
+
 void ts_exec_dump(const ts_exec *e, const char *name)
 {
     static const struct {
         const char *stage;
         void (*write)(FILE *, const ts_exec *);
-    } files[] = {{"plan", write_steps}, {"recompute", write_again}, {"memory", write_places}};
+    } files[] = {{"common", write_merged}, {"dead", write_dead}, {"plan", write_steps},
+                 {"recompute", write_again}, {"memory", write_places}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)
         return;
     TS_C_LOCALE;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < TS_COUNTOF(files); i++) {
         char path[600];
         if (snprintf(path, sizeof path, "%s/%s-%016llx.txt", folder, files[i].stage,
                      (unsigned long long)e->hash) >= (int)sizeof path)

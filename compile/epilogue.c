@@ -141,9 +141,10 @@ static int64_t cost_of(const chain *c)
     return cost;
 }
 
-/** True if node i can run at the chain's step: its arguments are complete before that step or are
- *  results of the chain, it writes nothing that the chain makes or a later step uses, and it shares
- *  a written storage with the chain only through the same value (layout). */
+/** True if node i can run at the chain's step: its arguments are complete before that step, or are
+ *  results of the chain that no later step has overwritten; it writes nothing that the chain makes
+ *  or a later step uses; and it shares a written storage with the chain only through the same value
+ *  (layout). */
 static bool can_move(const chain *c, uint32_t i)
 {
     const maker *m = c->m;
@@ -160,8 +161,8 @@ static bool can_move(const chain *c, uint32_t i)
                 if (other->value != own->value && (own->writes || other->writes))
                     return false;
             }
-        if (made && own->writes)
-            return false;
+        if (made && (own->writes || s->writer > c->step + 1))
+            return false; /* a later step has overwritten it */
         if (!made && !own->fresh &&
             (s->writer > c->step || (own->writes && s->reader > c->step) ||
              (!s->outside && !s->writer)))

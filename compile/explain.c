@@ -59,6 +59,19 @@ static void write_mode(FILE *out, const ts_compiled *c)
         fprintf(out, "  the function runs: no two calls in a row were equal yet\n");
 }
 
+/** Writes which calls equal earlier calls and were dropped; nothing if there are none. */
+static void write_merged(FILE *out, const ts_exec *e)
+{
+    enum { MOST = 8 /* names */ };
+    const ts_merged *m = e->merged.data;
+    if (!e->merged.count)
+        return;
+    fprintf(out, "  %u calls equal earlier calls and were dropped:", e->merged.count);
+    for (uint32_t i = 0; i < e->merged.count && i < MOST; i++)
+        fprintf(out, " %s", ts_ops[m[i].op].schema.name);
+    fputs(e->merged.count > MOST ? " ...\n" : "\n", out);
+}
+
 /** Writes the peak of a plan's memory and what recomputation saves. */
 static void write_memory(FILE *out, const ts_exec *e)
 {
@@ -104,6 +117,7 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 "%lld one by one\n",
                 c->cause, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
                 (long long)e->bytes);
+        write_merged(out, e);
         write_memory(out, e);
         for (uint32_t k = 0; k < e->nsteps; k++)
             write_step(out, e, k);

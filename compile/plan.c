@@ -1,6 +1,5 @@
 /**
- * @file plan.c  Makes a plan from a recorded stream: drops dead calls, and divides the others into
- * steps.
+ * @file plan.c  Makes a plan from a recorded stream: divides the calls into steps.
  *
  * One pass over the calls makes the steps. A call joins an earlier group if all calls that it
  * depends on are in that group or in earlier steps, so dependences are preserved. Two calls of a
@@ -62,28 +61,6 @@ static bool find_final_touches(maker *m)
         return ok;
     m->touches.count = 0;
     return find_touches(m);
-}
-
-/** Sets step_of of each node, which is 0, to UINT32_MAX if nothing reads the storages that the node
- *  writes. Drops nothing if calls may not be dropped. */
-static void drop_dead(maker *m)
-{
-    ts_plan_storage *s = m->exec->storages;
-    if (!m->lowers) /* all calls run */
-        return;
-    for (uint32_t i = 0; i < m->exec->nstorages; i++)
-        s[i].writer = s[i].outside || s[i].held;
-    for (uint32_t i = m->graph->nodes.count; i-- > 0;) {
-        const touch *t = (const touch *)m->touches.data;
-        bool wanted = false;
-        for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
-            wanted |= t[k].writes && s[t[k].storage].writer;
-        m->step_of[i] = wanted ? 0 : UINT32_MAX;
-        for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && wanted; k++)
-            s[t[k].storage].writer = 1;
-    }
-    for (uint32_t i = 0; i < m->exec->nstorages; i++)
-        s[i].writer = 0;
 }
 
 /** True if node i may join the group: both use each common storage that one of them writes through
@@ -411,9 +388,9 @@ static bool recompute(maker *m, ts_array *storages, const ts_again *again, bool 
     m->step_of = take(bytes);
     bool ok = m->begin && m->step_of && find_touches(m);
     if (ok) {
-        e->storages = storages->data; /* borrowed by drop_dead() */
+        e->storages = storages->data; /* borrowed by ts_plan_drop_dead() */
         e->nstorages = storages->count;
-        drop_dead(m);
+        ts_plan_drop_dead(m);
         e->storages = NULL;
         ok = ts_plan_recompute(m, storages, again, done);
     }
@@ -451,7 +428,7 @@ static bool make_steps(maker *m, uint32_t split)
 {
     if (!find_final_touches(m))
         return false;
-    drop_dead(m);
+    ts_plan_drop_dead(m);
     for (uint32_t i = 0; i < m->graph->nodes.count; i++) {
         const ts_graph_node *n = ts_graph_node_at(m->graph, i);
         if (n->end < split && !(n->flags & TS_NODE_AGAIN))
@@ -480,7 +457,8 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
         e->words = take(nwords * sizeof *words);
         e->nwords = nwords;
     }
-    ok = ok && e->words && (!o->widens || ts_plan_widen(g, e->nrecorded, numbers)) &&
+    ok = ok && e->words && (!o->merges || ts_plan_merge(e, g, &storages, numbers)) &&
+         (!o->widens || ts_plan_widen(g, e->nrecorded, numbers)) &&
          recompute(&m, &storages, in, &done) && done && allocate(e, &m, &storages) &&
          make_steps(&m, in ? in->split : 0);
     uint32_t n = g ? g->nodes.count : 0;
@@ -506,13 +484,38 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
     return NULL;
 }
 
+/** Makes the plan with merged calls. If some calls are merged, also makes the plan without, and
+ *  returns that one if the other moves more bytes or needs 1/64 more memory: a merged value is kept
+ *  until the last call that reads it, across steps that a recomputed value would not need. */
+static ts_exec *make_best(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
+                          ts_plan_options *o, ts_again *again)
+{
+    ts_exec *e = make(words, nwords, numbers, o, NULL, again), *plain;
+    if (!e || !e->merged.count)
+        return e;
+    ts_again other = {0};
+    o->merges = false;
+    plain = make(words, nwords, numbers, o, NULL, &other);
+    o->merges = !plain || (e->fused_bytes <= plain->fused_bytes &&
+                           e->kept_peak - plain->kept_peak <= plain->kept_peak / 64);
+    ts_again_free(o->merges ? &other : again);
+    if (o->merges && plain)
+        ts_exec_free(plain);
+    if (o->merges)
+        return e;
+    ts_exec_free(e);
+    *again = other;
+    return plain;
+}
+
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      const ts_plan_options *options)
 {
     ts_again again = {0};
-    ts_exec *e = make(words, nwords, numbers, options, NULL, &again), *less = NULL;
+    ts_plan_options o = *options;
+    ts_exec *e = make_best(words, nwords, numbers, &o, &again), *less = NULL;
     if (e && again.count)
-        less = make(words, nwords, numbers, options, &again, NULL);
+        less = make(words, nwords, numbers, &o, &again, NULL);
     ts_again_free(&again);
     if (less && less->peak < e->peak) {
         less->kept_peak = e->peak;
@@ -549,6 +552,8 @@ void ts_exec_free(ts_exec *e)
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);
     give(e->places, e->nstorages * sizeof *e->places);
+    ts_array_free(&e->merged, sizeof(ts_merged));
+    ts_array_free(&e->equal, sizeof(ts_equal_numbers));
     ts_graph_free(e->graph);
     give(e, sizeof *e);
 }

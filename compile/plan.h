@@ -1,9 +1,9 @@
 /**
  * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
- * recording; widen.c and cats.c change the calls; plan.c divides them into steps; horizontal.c
- * joins steps; order.c moves steps. If the plan needs too much memory, recompute.c then chooses
- * storages to recompute, and the stages run again for a second plan, in which rebuild.c adds the
- * calls that recompute them.
+ * recording; common.c, widen.c, cats.c and dead.c change the calls; plan.c divides them into steps;
+ * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c then
+ * chooses storages to recompute, and the stages run again for a second plan, in which rebuild.c adds
+ * the calls that recompute them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
@@ -94,6 +94,12 @@ bool ts_plan_decompose(const ts_graph *g, const ts_graph_node *n, ts_graph_node 
  *  memory. */
 bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_array *storages);
 
+/** Drops calls that equal earlier calls (common.c) and fills e->merged and e->equal. storages: of
+ *  the graph (ts_plan_storage); numbers: the recording's numbers. False if out of memory. */
+bool ts_plan_merge(ts_exec *e, ts_graph *g, const ts_array *storages, const uint64_t *numbers);
+/** Sets step_of of each node, which is 0, to UINT32_MAX if nothing reads the storages that the node
+ *  writes (dead.c). Drops nothing if calls may not be dropped. Uses ts_plan_storage.writer. */
+void ts_plan_drop_dead(maker *m);
 /** In lists of tensors, replaces f32 copies of bf16 or f16 values by these values, if the call
  *  takes them (widen.c). nstorages: number of the graph's storages; numbers: the recording's
  *  numbers. False if out of memory. */

@@ -404,6 +404,33 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
     return status;
 }
 
+/** True if numbers a and b will be equal in the next run. */
+static bool equal_numbers(const ts_repeat *p, uint32_t a, uint32_t b)
+{
+    const ts_number_rule *rules = p->rules.data;
+    const uint64_t *numbers = p->numbers.data;
+    uint64_t now[2];
+    for (int i = 0; i < 2; i++) {
+        uint32_t at = i ? b : a;
+        if (rules[at].kind == TS_NUMBER_CELL)
+            memcpy(&now[i], rules[at].cell, sizeof now[i]);
+        else
+            now[i] = rules[at].kind == TS_NUMBER_OFFSET ? rules[at].distance : numbers[at];
+    }
+    bool drawn = rules[a].kind == TS_NUMBER_OFFSET || rules[b].kind == TS_NUMBER_OFFSET;
+    return now[0] == now[1] && (!drawn || rules[a].kind == rules[b].kind);
+}
+
+/** NULL if the numbers of the next run are equal where the plan depends on it; else a reason. */
+static const char *check_numbers(const ts_exec *e)
+{
+    const ts_equal_numbers *equal = e->equal.data;
+    for (uint32_t i = 0; i < e->equal.count; i++)
+        if (!equal_numbers(e->replay, equal[i].a, equal[i].b))
+            return "numbers that were equal differ";
+    return NULL;
+}
+
 /** Finds a plan whose replay is granted and whose guards hold; NULL if there is none, or if this
  *  call must run the function to check a replay (opts.verify). The caller holds c->lock. */
 static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *inputs, int n)
@@ -415,6 +442,7 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
         if (!ts_replay_is_granted(e) || e->replay->busy)
             continue;
         const char *not = check(e->replay, &modes, inputs, n, true);
+        not = not ? not : check_numbers(e);
         why = why ? why : not;
         if (not)
             continue;

@@ -185,6 +185,7 @@ typedef struct ts_compile_stats {
                              without tensors that exist before the call */
     int64_t kept_peak;  /**< newest plan: `peak` if nothing were recomputed */
     int64_t recomputed; /**< newest plan: recomputed calls (option recompute) */
+    int64_t merged;     /**< newest plan: dropped calls that equal earlier calls */
 } ts_compile_stats;
 /** Returns the counters; all zero for NULL. */
 TS_API ts_compile_stats ts_compiled_get_stats(ts_compiled *compiled);

@@ -409,8 +409,16 @@ static ts_status kept_product(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(out[1], in[2]));
 }
 
+static ts_status overwritten_product(TRACED)
+{
+    ts_tensor *h = ts_mm(in[0], in[1]), *first = ts_relu(h);
+    TS_TRY(ts_add_(h, ts_cumsum(in[2], 0)));
+    return TS_STATUS_OF(out[0] = ts_maximum(first, h));
+}
+
 /* A call joins a product if that saves bytes. It does not join if the calls after it then load at
- * least as many bytes, which a group of the call and these would keep in registers. */
+ * least as many bytes, which a group of the call and these would keep in registers, and not if
+ * another call has overwritten the product. */
 TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
         .teardown = tear_down_whole, .loop = 2)
 {
@@ -424,6 +432,7 @@ TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
         {two_after_product, 8, 1, "product with an epilogue at step 0, 3 calls over (5, 6): mm add "
                                   "relu"},
         {two_after_product, 1, 1, "group at step 1, 2 calls over (5, 6): add relu"},
+        {overwritten_product, 8, 1, "(5, 6): mm relu\n"},
         {kept_product, 8, 2, "product with an epilogue at step 0, 2 calls over (5, 6): mm add"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

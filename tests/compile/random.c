@@ -42,11 +42,11 @@ typedef struct program {
 
 enum {
     UNARY, BINARY, NUMBER, COMPARE, CAST, REDUCE, ROWS, VIEW, IN_PLACE, OUT, PRODUCT, RANDOM, INDEX,
-    COPY, READ, SELECT, CAT, LISTS, EACH, KINDS
+    COPY, READ, SELECT, CAT, LISTS, REPEAT, EACH, KINDS
 };
 static const char *const kind_names[] = {
     "unary", "binary", "number", "compare", "cast", "reduce", "rows", "view", "in place", "out",
-    "product", "random", "index", "copy", "read", "select", "cat", "lists", "each"};
+    "product", "random", "index", "copy", "read", "select", "cat", "lists", "repeat", "each"};
 
 static program draw_program(uint64_t seed)
 {
@@ -64,6 +64,7 @@ static program draw_program(uint64_t seed)
                   : c->kind < 48 ? REDUCE
                   : c->kind < 56 ? ROWS
                   : c->kind < 62 ? EACH
+                  : c->kind < 68 ? REPEAT
                                  : (uint8_t)(NUMBER + below(&d, KINDS - NUMBER));
         if (c->kind == READ && below(&d, 4))
             c->kind = BINARY;
@@ -263,16 +264,36 @@ static int run_each(const instruction *c, ts_tensor **pool, int n, ts_tensor **m
     return count;
 }
 
+/** Runs call i of the program. A call of kind REPEAT makes an earlier call once more with the same
+ *  arguments; counts: the numbers of tensors from which the earlier calls chose. If the program has
+ *  a shift, the number of every second repeated call differs from that of the earlier call. */
+static ts_tensor *run_shifted(const program *p, int i, ts_tensor **pool, const int *counts)
+{
+    instruction c = p->calls[i];
+    int n = counts[i];
+    if (c.kind == REPEAT && i) {
+        int first = (int)(c.a % (uint32_t)i);
+        c = p->calls[first];
+        n = counts[first];
+    }
+    if (c.kind == REPEAT || c.kind == EACH)
+        return unary(pool[c.a % (uint32_t)n], c.c);
+    if (p->calls[i].kind != REPEAT || p->calls[i].c & 1)
+        c.x += p->shift;
+    return run_call(&c, pool, n);
+}
+
 /** Runs the program ctx. Removes calls that fail from it. */
 static ts_status run_program(TRACED)
 {
     program *p = ctx;
     ts_tensor *pool[POOL];
-    int count = INPUTS;
+    int count = INPUTS, counts[CALLS];
     memcpy(pool, in, INPUTS * sizeof *pool);
     ts_autocast_region region;
     OK(ts_autocast_enter(&region, ts_default_device(), p->region ? TS_BF16 : TS_DTYPE_NONE));
     for (int i = 0; i < p->ncalls; i++) {
+        counts[i] = count;
         if (p->calls[i].off)
             continue;
         instruction shifted = p->calls[i];
@@ -281,7 +302,7 @@ static ts_status run_program(TRACED)
         int more = 0;
         if (shifted.kind == EACH)
             more = run_each(&shifted, pool, count, pool + count);
-        else if ((t = run_call(&shifted, pool, count)) != NULL)
+        else if ((t = run_shifted(p, i, pool, counts)) != NULL)
             pool[count + more++] = t;
         if (!more)
             p->calls[i].off = true;
@@ -325,6 +346,7 @@ static state begin(const program *p, int other)
 static int64_t replays, replaced; /* of graphs; calls captured anew */
 static int64_t skipped;           /* calls that did not run the function */
 static int64_t recomputed;        /* calls that plans recompute */
+static int64_t merged;            /* calls that plans drop because they equal earlier calls */
 
 /** A copy on the CPU in which all NaN have the same bits. The sign of a NaN depends on whether the
  *  element is computed in a whole vector or in the last elements of a run. */
@@ -402,6 +424,7 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     replaced += ts_compiled_get_stats(c).replaced;
     skipped += ts_compiled_get_stats(c).skipped;
     recomputed += ts_compiled_get_stats(c).recomputed;
+    merged += ts_compiled_get_stats(c).merged;
     ts_compiled_free(c);
     return what;
 }
@@ -457,7 +480,9 @@ TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = 4, .timeout = 600)
 {
     uint64_t n = from_environment("TS_TEST_PROGRAMS", 250);
     ts_set_num_threads(_i % 2 ? 2 : 1);
+    merged = 0;
     check_programs(from_environment("TS_TEST_SEED", 1) + n * (uint64_t)_i, (int)n, NULL);
+    ck_assert_int_gt(merged, (int64_t)n / 8);
 }
 
 /* TS_COMPILE names the last stage. */
