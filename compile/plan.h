@@ -1,9 +1,9 @@
 /**
  * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
  * recording; common.c, widen.c, cats.c and dead.c change the calls; plan.c divides them into steps;
- * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c then
- * chooses storages to recompute, and the stages run again for a second plan, in which rebuild.c adds
- * the calls that recompute them.
+ * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c
+ * then chooses storages to recompute, and the stages run again for a second plan, in which
+ * rebuild.c adds the calls that recompute them.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_PLAN_H
