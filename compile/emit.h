@@ -4,7 +4,7 @@
  * The calls of a group that have recipes (dispatch/recipe.h) become a block: nodes in static single
  * assignment form, one machine instruction each, that compute one vector of each result from one
  * vector of each operand (lower.c). registers.c assigns registers and writes the loop around the
- * block with the encoder of a machine (x86.c). emit.c divides a group into blocks, keeps the code
+ * block with the encoder of a machine (x86.c, arm64.c). emit.c divides a group into blocks, keeps the code
  * with the plan, and runs it on the tiles of tile.c.
  *
  * All lanes of a block have one width: 4 bytes (f32, bf16 and f16 as f32, i32) or 8 (f64).
@@ -71,19 +71,46 @@ typedef struct ts_block_operand {
     int64_t step[TS_MAX_DIMS]; /* bytes per index of the group's dims */
 } ts_block_operand;
 
-/** An instruction set. Masks are in mask registers if `masks`, else in vector registers as 0 or
- *  -1. */
+typedef struct ts_emit_block ts_emit_block;
+typedef struct ts_code_writer {
+    uint8_t *at, *end; /* nothing is written from `end` on */
+    bool full;
+} ts_code_writer;
+/** Registers of a node's operands. Vector and mask registers are numbers from 0 on. */
+typedef struct ts_emit_registers {
+    int8_t to, in[3], scratch; /* in: -1: a number, which the instruction reads from the table */
+    int8_t copy; /* the vector of the operands: 0, or 1 for the one after it */
+} ts_emit_registers;
+
+/** An instruction set with its encoder. Masks are in mask registers if `masks`, else in vector
+ *  registers as 0 or -1. */
 typedef struct ts_machine {
     const char *name;
     uint8_t variant;  /* of recipes (dispatch/recipe.h) */
     uint8_t bytes;    /* of a vector */
     uint8_t registers, masks;
     bool tails;       /* the code handles runs of any length; false: only whole vectors */
+    bool folds;       /* an instruction can read one operand from memory, and a fused multiply-add
+                         can overwrite a factor */
+    bool packs;       /* stores of narrow lanes need a scratch register */
+    void (*begin)(ts_code_writer *w, const ts_emit_block *b);
+    /** Loads a number into a vector register. */
+    void (*number)(ts_code_writer *w, const ts_emit_block *b, int slot, int to);
+    void (*node)(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+                 ts_emit_registers r, bool tail);
+    /** Begins a loop over `copies` whole vectors, which loop_end() ends. Returns its address. */
+    uint8_t *(*loop)(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip);
+    void (*loop_end)(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *start,
+                     uint8_t *skip);
+    /** Begins the part for a run's last elements; NULL: the machine has none. */
+    uint8_t *(*tail)(ts_code_writer *w, const ts_emit_block *b);
+    void (*end)(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip);
 } ts_machine;
+extern const ts_machine ts_machine_avx2, ts_machine_avx512, ts_machine_neon;
 /** The machine of a variant of kernels; NULL: it has no emitter. */
 const ts_machine *ts_machine_of(int variant);
 
-typedef struct ts_emit_block {
+struct ts_emit_block {
     const ts_machine *machine;
     bool wide;        /* lanes of 8 bytes */
     bool failed;      /* some call has no nodes, or a table is full */
@@ -91,7 +118,7 @@ typedef struct ts_emit_block {
     ts_emit_node nodes[TS_BLOCK_NODES];
     ts_block_operand operands[TS_BLOCK_OPERANDS];
     ts_block_number numbers[TS_BLOCK_NUMBERS];
-} ts_emit_block;
+};
 
 /* lower.c */
 /** The recipe's text for a planned call; NULL: none. numbers: TS_RECIPE_NUMBERS numbers of the
@@ -115,10 +142,6 @@ void ts_lower_store(ts_emit_block *b, int pointer, int dtype, int node);
 uint64_t ts_lane_bits(const void *element, int dtype);
 
 /* registers.c */
-typedef struct ts_code_writer {
-    uint8_t *at, *end; /* nothing is written from `end` on */
-    bool full;
-} ts_code_writer;
 /** A number in all lanes of a vector. */
 typedef struct ts_lanes {
     uint64_t bits[8];
@@ -128,25 +151,6 @@ typedef void (*ts_emitted_fn)(char *const *pointers, int64_t n, const ts_lanes *
 /** Writes the function of a block; false if registers or room do not suffice, or if the calls are
  *  faster on tiles. */
 bool ts_block_write(const ts_emit_block *b, ts_code_writer *w);
-
-/* x86.c */
-/** Registers of a node's operands. Vector and mask registers are numbers from 0 on. */
-typedef struct ts_emit_registers {
-    int8_t to, in[3], scratch; /* in: -1: a number, which the instruction reads from the table */
-    int8_t copy; /* the vector of the operands: 0, or 1 for the one after it */
-} ts_emit_registers;
-void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b);
-/** Loads a number into a vector register. */
-void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to);
-void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
-                 ts_emit_registers r, bool tail);
-/** Begins a loop over `copies` whole vectors, which ts_x86_loop_end() ends. Returns its address. */
-uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip);
-void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *loop,
-                     uint8_t *skip);
-/** Begins the part for a run's last elements, if the machine has one. */
-uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b);
-void ts_x86_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip);
 
 /* emit.c */
 /** The code of a group for one choice of recipes. */

@@ -14,6 +14,23 @@ enum { COPIES = 4,  /* vectors per turn of the loop */
        EACH = 48    /* most nodes for each vector of a turn; with more, the latency of the
                        instructions takes longer than the loads and stores of tiles */ };
 
+const ts_machine *ts_machine_of(int variant)
+{
+    static const ts_machine *const machines[] = {
+#if defined __x86_64__
+        &ts_machine_avx2, &ts_machine_avx512
+#elif defined __aarch64__
+        &ts_machine_neon
+#else
+        NULL
+#endif
+    };
+    for (int i = 0; i < TS_COUNTOF(machines); i++)
+        if (machines[i] && machines[i]->variant == variant)
+            return machines[i];
+    return NULL;
+}
+
 /** One pass over the nodes. */
 typedef struct scan {
     const ts_emit_block *b;
@@ -59,7 +76,7 @@ static int folded(const ts_emit_block *b, const ts_emit_node *n)
     bool can = n->op == TS_DO_FMA || n->op == TS_DO_SELECT || n->op == TS_DO_COMPARE ||
                (n->op >= TS_DO_ADD && n->op <= TS_DO_XOR && n->op != TS_DO_SQRT) ||
                (n->op >= TS_DO_IADD && n->op <= TS_DO_IGT && n->op != TS_DO_IABS);
-    return can && b->nodes[n->in[k]].op == TS_DO_NUMBER ? k : -1;
+    return can && b->machine->folds && b->nodes[n->in[k]].op == TS_DO_NUMBER ? k : -1;
 }
 
 /** The register of operand k of node n in a copy; -1: a number that has none. */
@@ -81,7 +98,7 @@ static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail
 {
     const ts_emit_node *n = &s->b->nodes[i];
     bool fused = n->op == TS_DO_FMA, result = n->op != TS_DO_STORE;
-    bool packs = !result && !s->b->machine->masks &&
+    bool packs = !result && s->b->machine->packs &&
                  (n->form == TS_FORM_WORD || n->form == TS_FORM_BYTE);
     ts_emit_registers r = {.copy = (int8_t)copy};
     for (int k = 0; k < 3 && n->in[k] >= 0; k++)
@@ -89,7 +106,7 @@ static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail
     if (packs)
         r.scratch = take(s, false);
     /* a fused multiply-add overwrites an operand; its result must not be another operand */
-    int into = !fused ? -1 : dies(s, i, 0) ? 0 : dies(s, i, 2) ? 2 : -1;
+    int into = !fused ? -1 : s->b->machine->folds && dies(s, i, 0) ? 0 : dies(s, i, 2) ? 2 : -1;
     if (fused && into < 0)
         r.to = take(s, false);
     for (int k = 0; k < 3; k++)
@@ -104,7 +121,7 @@ static void place_copy(scan *s, int i, int copy, const int8_t *loaded, bool tail
     if (result)
         s->at[copy][i] = r.to;
     if (s->w)
-        ts_x86_node(s->w, s->b, n, r, tail);
+        s->b->machine->node(s->w, s->b, n, r, tail);
     if (result && s->last[i] < 0) /* nothing uses it */
         release(s, has_mask_register(s, n), r.to);
 }
@@ -125,7 +142,7 @@ static void place_nodes(scan *s, uint32_t kept, int copies, bool tail)
                 continue;
             loaded[k] = take(s, false);
             if (s->w)
-                ts_x86_number(s->w, s->b, s->b->nodes[n->in[k]].slot, loaded[k]);
+                s->b->machine->number(s->w, s->b, s->b->nodes[n->in[k]].slot, loaded[k]);
         }
         for (int copy = 0; copy < copies; copy++)
             place_copy(s, i, copy, loaded, tail);
@@ -178,18 +195,18 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
         return false;
     uint32_t kept = fix_numbers(&s, uses);
     s.w = w;
-    ts_x86_begin(w, b);
+    b->machine->begin(w, b);
     for (int k = 0; k < b->nnumbers; k++)
         if (s.fixed[k] >= 0)
-            ts_x86_number(w, b, k, s.fixed[k]);
+            b->machine->number(w, b, k, s.fixed[k]);
     for (; copies; copies = copies > 1) { /* several vectors, then one */
-        uint8_t *skip, *loop = ts_x86_loop(w, b, copies, &skip);
+        uint8_t *skip, *loop = b->machine->loop(w, b, copies, &skip);
         place_nodes(&s, kept, copies, false);
-        ts_x86_loop_end(w, b, copies, loop, skip);
+        b->machine->loop_end(w, b, copies, loop, skip);
     }
-    uint8_t *skip = ts_x86_tail(w, b);
+    uint8_t *skip = b->machine->tail(w, b);
     if (skip)
         place_nodes(&s, kept, 1, true);
-    ts_x86_end(w, b, skip);
+    b->machine->end(w, b, skip);
     return !w->full && !s.short_of;
 }

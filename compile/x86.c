@@ -13,20 +13,6 @@
 enum { RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, TAIL = 1, FIRST_MASK = 2 };
 static const uint8_t POINTERS[TS_BLOCK_POINTERS] = {RCX, 8, 9, 10, 11, RBX, RBP, 12, 13, 14, 15};
 
-const ts_machine *ts_machine_of(int variant)
-{
-#ifdef __x86_64__
-    static const ts_machine machines[] = {
-        {.name = "avx2", .variant = 1, .bytes = 32, .registers = 16},
-        {.name = "avx512", .variant = 2, .bytes = 64, .registers = 32, .masks = 6, .tails = true}};
-    for (int i = 0; i < TS_COUNTOF(machines); i++)
-        if (machines[i].variant == variant)
-            return &machines[i];
-#endif
-    (void)variant;
-    return NULL;
-}
-
 /* ------------------------------------------------------------------------------ encoding ---- */
 
 static void byte(ts_code_writer *w, int b)
@@ -206,7 +192,7 @@ static void store(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node 
     vector(w, b, i, at_pointer(b, n, r.copy));
 }
 
-void ts_x86_number(ts_code_writer *w, const ts_emit_block *b, int slot, int to)
+static void number(ts_code_writer *w, const ts_emit_block *b, int slot, int to)
 {
     instruction i = {.map = 2, .pp = 1, .code = b->wide ? 0x19 : 0x18, .reg = to, .immediate = -1,
                      .w = b->wide && is_512(b)};
@@ -251,7 +237,7 @@ static void select_lanes(ts_code_writer *w, const ts_emit_block *b, const ts_emi
     vector(w, b, i, last_operand(b, n, r, 1));
 }
 
-void ts_x86_node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
+static void node(ts_code_writer *w, const ts_emit_block *b, const ts_emit_node *n,
                  ts_emit_registers r, bool tail)
 {
     switch (n->op) {
@@ -314,7 +300,7 @@ static void push_pop(ts_code_writer *w, int code, int reg)
 }
 static bool is_kept(int reg) { return reg == RBX || reg == RBP || reg >= 12; }
 
-void ts_x86_begin(ts_code_writer *w, const ts_emit_block *b)
+static void begin(ts_code_writer *w, const ts_emit_block *b)
 {
     for (int i = 0; i < b->npointers; i++)
         if (is_kept(POINTERS[i]))
@@ -334,7 +320,7 @@ static void jump_to(const ts_code_writer *w, uint8_t *at, const uint8_t *to)
         memcpy(at - 4, &by, 4);
 }
 
-uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip)
+static uint8_t *loop(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t **skip)
 {
     BYTES(w, 0x48, 0x83, 0xee, (uint8_t)(copies * lanes(b))); /* sub rsi, elements */
     BYTES(w, 0x0f, 0x88);                          /* js */
@@ -343,7 +329,7 @@ uint8_t *ts_x86_loop(ts_code_writer *w, const ts_emit_block *b, int copies, uint
     return w->at;
 }
 
-void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *loop,
+static void loop_end(ts_code_writer *w, const ts_emit_block *b, int copies, uint8_t *loop,
                      uint8_t *skip)
 {
     uint8_t elements = (uint8_t)(copies * lanes(b));
@@ -356,11 +342,11 @@ void ts_x86_loop_end(ts_code_writer *w, const ts_emit_block *b, int copies, uint
     BYTES(w, 0x48, 0x83, 0xc6, elements); /* add rsi, elements */
 }
 
-uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b)
+static uint8_t *tail_begin(ts_code_writer *w, const ts_emit_block *b)
 {
     if (!b->machine->tails)
         return NULL;
-    BYTES(w, 0x0f, 0x84); /* jz, by the sum of ts_x86_loop_end() */
+    BYTES(w, 0x0f, 0x84); /* jz, by the sum of loop_end() */
     word32(w, 0);
     uint8_t *skip = w->at;
     vex(w, (instruction){.map = 1, .code = 0x90, .reg = TAIL, .immediate = -1}, /* kmovw k1, [] */
@@ -368,7 +354,7 @@ uint8_t *ts_x86_tail(ts_code_writer *w, const ts_emit_block *b)
     return skip;
 }
 
-void ts_x86_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip)
+static void end(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip)
 {
     if (skip)
         jump_to(w, skip, w->at);
@@ -378,3 +364,12 @@ void ts_x86_end(ts_code_writer *w, const ts_emit_block *b, uint8_t *skip)
             push_pop(w, 0x58, POINTERS[i]);
     byte(w, 0xc3);
 }
+
+const ts_machine ts_machine_avx2 = {
+    .name = "avx2", .variant = 1, .bytes = 32, .registers = 16, .folds = true, .packs = true,
+    .begin = begin, .number = number, .node = node, .loop = loop, .loop_end = loop_end,
+    .tail = tail_begin, .end = end};
+const ts_machine ts_machine_avx512 = {
+    .name = "avx512", .variant = 2, .bytes = 64, .registers = 32, .masks = 6, .tails = true,
+    .folds = true, .begin = begin, .number = number, .node = node, .loop = loop,
+    .loop_end = loop_end, .tail = tail_begin, .end = end};
