@@ -114,7 +114,9 @@ typedef struct reader {
     int names[26];
 } reader;
 
-enum { PLAIN, REAL, WHOLE, MASKS, OWN }; /* WHOLE: for lanes of 4 bytes only */
+/* NARROW: for lanes of 4 bytes only. WHOLE: also for lanes of 8 bytes if the machine has masks, that
+ * is, AVX-512. */
+enum { PLAIN, NARROW, WHOLE, MASKS, OWN };
 static const struct function {
     char name[10];
     uint8_t arguments, kind, op, form;
@@ -130,13 +132,13 @@ static const struct function {
     {"gt", 2, PLAIN, TS_DO_COMPARE, 0x1e}, {"ge", 2, PLAIN, TS_DO_COMPARE, 0x1d},
     {"band", 2, PLAIN, TS_DO_AND, 0}, {"bor", 2, PLAIN, TS_DO_OR, 0},
     {"bxor", 2, PLAIN, TS_DO_XOR, 0},
-    {"iadd", 2, WHOLE, TS_DO_IADD, 0}, {"isub", 2, WHOLE, TS_DO_ISUB, 0},
+    {"iadd", 2, PLAIN, TS_DO_IADD, 0}, {"isub", 2, PLAIN, TS_DO_ISUB, 0},
     {"imul", 2, WHOLE, TS_DO_IMUL, 0}, {"iabs", 1, WHOLE, TS_DO_IABS, 0},
     {"imin", 2, WHOLE, TS_DO_IMIN, 0}, {"imax", 2, WHOLE, TS_DO_IMAX, 0},
-    {"ieq", 2, WHOLE, TS_DO_IEQ, 0}, {"igt", 2, WHOLE, TS_DO_IGT, 0},
-    {"toint", 1, WHOLE, TS_DO_TOINT, 0}, {"tofloat", 1, WHOLE, TS_DO_TOFLOAT, 0},
-    {"shl", 2, WHOLE, TS_DO_SHL, 0}, {"shr", 2, WHOLE, TS_DO_SHR, 0},
-    {"sar", 2, WHOLE, TS_DO_SAR, 0},
+    {"ieq", 2, PLAIN, TS_DO_IEQ, 0}, {"igt", 2, PLAIN, TS_DO_IGT, 0},
+    {"toint", 1, NARROW, TS_DO_TOINT, 0}, {"tofloat", 1, NARROW, TS_DO_TOFLOAT, 0},
+    {"shl", 2, PLAIN, TS_DO_SHL, 0}, {"shr", 2, PLAIN, TS_DO_SHR, 0},
+    {"sar", 2, NARROW, TS_DO_SAR, 0},
     {"and", 2, MASKS, TS_DO_MAND, 0}, {"or", 2, MASKS, TS_DO_MOR, 0},
     {"xor", 2, MASKS, TS_DO_MXOR, 0},
     {"not", 1, OWN, 'n', 0}, {"sel", 3, OWN, 's', 0}, {"neg", 1, OWN, '-', 0},
@@ -163,6 +165,19 @@ static int call_own(ts_emit_block *b, int which, const int *x)
     }
 }
 
+/** A function of 8-byte integers for which only AVX-512 has an instruction. */
+static int call_wide(ts_emit_block *b, int op, const int *x)
+{
+    int more = op == TS_DO_IABS ? two(b, TS_DO_IGT, bits_node(b, 0), x[0])
+                                : two(b, TS_DO_IGT, x[0], x[1]);
+    switch (op) {
+    case TS_DO_IABS: return two(b, TS_DO_ISUB, two(b, TS_DO_XOR, x[0], more), more);
+    case TS_DO_IMIN: return ts_block_add(b, TS_DO_SELECT, 0, more, x[1], x[0]);
+    case TS_DO_IMAX: return ts_block_add(b, TS_DO_SELECT, 0, more, x[0], x[1]);
+    default: b->failed = true; return 0;
+    }
+}
+
 static int call_function(ts_emit_block *b, const struct function *f, int *x)
 {
     int form = f->form;
@@ -170,7 +185,9 @@ static int call_function(ts_emit_block *b, const struct function *f, int *x)
         return call_own(b, f->op, x);
     if (f->kind == MASKS)
         return logic(b, f->op, x[0], x[1]);
-    b->failed |= f->kind == WHOLE && b->wide;
+    if (f->kind == WHOLE && b->wide && !b->machine->masks)
+        return call_wide(b, f->op, x);
+    b->failed |= f->kind == NARROW && b->wide;
     if (f->op == TS_DO_SHL || f->op == TS_DO_SHR || f->op == TS_DO_SAR) {
         form = (int)b->numbers[b->nodes[x[1]].slot].bits;
         x[1] = -1;
@@ -256,6 +273,7 @@ const char *ts_recipe_of(const ts_frame *f, const ts_recipe **recipe, double *nu
     case TS_F32: case TS_BF16: case TS_F16: return r->f32;
     case TS_F64: return r->f64;
     case TS_I32: return r->i32;
+    case TS_I64: return r->i64;
     case TS_BOOL: return r->boolean;
     default: return NULL;
     }
@@ -269,7 +287,7 @@ int ts_lower_width(const ts_frame *f)
     int from = recipe->casts ? f->args[0].t->dtype : f->plan->compute, to = f->rets[0].t->dtype;
     static const int8_t widths[TS_DTYPE_COUNT] = {
         [TS_F32] = 4, [TS_BF16] = 4, [TS_F16] = 4, [TS_I32] = 4, [TS_F64] = 8,
-        [TS_I64] = -1, [TS_U8] = -1, [TS_BOOL] = 0};
+        [TS_I64] = 8, [TS_U8] = -1, [TS_BOOL] = 0};
     int a = widths[from], b = widths[to];
     return a < 0 || b < 0 || (a && b && a != b) ? -1 : a ? a : b;
 }

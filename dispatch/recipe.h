@@ -23,9 +23,9 @@
  *   and or xor not                  of masks
  *   sel                             m x y sel: x where m is true, else y
  *   band bor bxor bnot shl shr sar  bits; the shifts' second argument is a constant as #17
- *   iadd isub imul iabs imin imax ieq igt   of 32-bit integers
+ *   iadd isub imul iabs imin imax ieq igt   of integers
  *   toint, tofloat                  between f32 and 32-bit integers; toint truncates
- *   ldexp                           x n ldexp: x * 2^n as vf_ldexp_fast()
+ *   ldexp                           x n ldexp: x * 2^n as vf_ldexp_fast(), f32
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_RECIPE_H
@@ -42,8 +42,8 @@ typedef struct ts_recipe {
     bool moves;          /* the kernel copies elements of the compute dtype without arithmetic, so a
                             bf16 or f16 result is not rounded and numbers are in that dtype */
     bool casts;          /* the kernel converts operand a to the result's dtype */
-    const char *f32, *f64, *i32, *boolean; /* text per compute dtype; bf16 and f16 use f32; NULL:
-                                              the dtype has no recipe */
+    const char *f32, *f64, *i32, *i64, *boolean; /* text per compute dtype; bf16 and f16 use f32;
+                                                    NULL: the dtype has no recipe */
     /** Returns the text for this call, and may set numbers, which hold the arguments that are
      *  numbers. NULL: the call has no recipe. If set, the texts above are not used. */
     const char *(*choose)(const ts_frame *f, double *numbers);

@@ -120,14 +120,26 @@ static ts_status gelu_backward_kernel(ts_frame *f)
 static const char *gelu_recipe(const ts_frame *f, double *numbers)
 {
     (void)numbers;
-    return f->plan->compute == TS_F64 ? NULL : f->args[1].i ? RECIPE_GELU_TANH : RECIPE_GELU;
+    if (f->plan->compute == TS_F64)
+        return f->args[1].i ? RECIPE_GELU_TANH(D) : NULL;
+    return f->args[1].i ? RECIPE_GELU_TANH(F) : RECIPE_GELU;
+}
+static const char *gelu_backward_recipe(const ts_frame *f, double *numbers)
+{
+    (void)numbers;
+    if (f->plan->compute == TS_F64)
+        return f->args[2].i ? RECIPE_GELU_TANH_BACKWARD(D) : NULL;
+    return f->args[2].i ? RECIPE_GELU_TANH_BACKWARD(F) : RECIPE_GELU_BACKWARD;
 }
 
 #define REAL_RECIPE(name, text) TS_RECIPE(name, TS_TEXTS(text))
 TS_CPU_RECIPES(activation,
-    TS_RECIPE(sigmoid, .f32 = RECIPE_SIGMOID), TS_RECIPE(tanh, .f32 = RECIPE_TANH),
-    TS_RECIPE(silu, .f32 = RECIPE_SILU), TS_RECIPE(gelu, .choose = gelu_recipe),
-    TS_RECIPE(relu, TS_TEXTS("0 a max"), .i32 = "a #0 imax"),
+    TS_RECIPE(sigmoid, RECIPE_BOTH(SIGMOID)), TS_RECIPE(tanh, RECIPE_BOTH(TANH)),
+    TS_RECIPE(silu, RECIPE_BOTH(SILU)), TS_RECIPE(gelu, .choose = gelu_recipe),
+    TS_RECIPE(silu_backward, RECIPE_BOTH(SILU_BACKWARD)),
+    TS_RECIPE(gelu_backward, .choose = gelu_backward_recipe),
+    TS_RECIPE(elu, RECIPE_BOTH(ELU)), TS_RECIPE(elu_backward, RECIPE_BOTH(ELU_BACKWARD)),
+    TS_RECIPE(relu, TS_TEXTS("0 a max"), TS_WHOLES("a #0 imax")),
     REAL_RECIPE(threshold_backward, "b n2 le 0 a sel"),
     REAL_RECIPE(leaky_relu, "a 0 gt a a n1 mul sel"),
     REAL_RECIPE(leaky_relu_backward, "b 0 gt a a n2 mul sel"),

@@ -140,25 +140,25 @@ static ts_status masked_fill_kernel(ts_frame *f)
 
 /* integers and bools compare by eq and gt */
 #define COMPARISON(name, whole, mask) \
-    TS_RECIPE(name, TS_TEXTS("a b " #name), .i32 = whole, .boolean = mask)
+    TS_RECIPE(name, TS_TEXTS("a b " #name), TS_WHOLES(whole), .boolean = mask)
 #define LOGICAL(name, word) \
     TS_RECIPE(name, TS_TEXTS("a 0 ne b 0 ne " word), \
-              .i32 = "a #0 ieq not b #0 ieq not " word, .boolean = "a b " word)
-#define BITS(name, word) TS_RECIPE(name, .i32 = "a b b" word, .boolean = "a b " word)
+              TS_WHOLES("a #0 ieq not b #0 ieq not " word), .boolean = "a b " word)
+#define BITS(name, word) TS_RECIPE(name, TS_WHOLES("a b b" word), .boolean = "a b " word)
 
 TS_CPU_RECIPES(compare,
     COMPARISON(eq, "a b ieq", "a b xor not"), COMPARISON(ne, "a b ieq not", "a b xor"),
     COMPARISON(lt, "b a igt", "a not b and"), COMPARISON(le, "a b igt not", "a not b or"),
     COMPARISON(gt, "a b igt", "b not a and"), COMPARISON(ge, "b a igt not", "b not a or"),
     LOGICAL(logical_and, "and"), LOGICAL(logical_or, "or"), LOGICAL(logical_xor, "xor"),
-    TS_RECIPE(logical_not, TS_TEXTS("a 0 eq"), .i32 = "a #0 ieq", .boolean = "a not"),
+    TS_RECIPE(logical_not, TS_TEXTS("a 0 eq"), TS_WHOLES("a #0 ieq"), .boolean = "a not"),
     BITS(bitwise_and, "and"), BITS(bitwise_or, "or"), BITS(bitwise_xor, "xor"),
-    TS_RECIPE(bitwise_not, .i32 = "a bnot", .boolean = "a not"),
+    TS_RECIPE(bitwise_not, TS_WHOLES("a bnot"), .boolean = "a not"),
     TS_RECIPE(isnan, TS_TEXTS("a a ne")), TS_RECIPE(isinf, TS_TEXTS("a abs inf eq")),
     TS_RECIPE(isfinite, TS_TEXTS("a abs inf lt")),
-    TS_RECIPE(where, TS_TEXTS("a b c sel"), .i32 = "a b c sel", .boolean = "a b c sel",
+    TS_RECIPE(where, TS_TEXTS("a b c sel"), TS_WHOLES("a b c sel"), .boolean = "a b c sel",
               .moves = true),
-    TS_RECIPE(masked_fill, TS_TEXTS("b c a sel"), .i32 = "b c a sel", .boolean = "b c a sel",
+    TS_RECIPE(masked_fill, TS_TEXTS("b c a sel"), TS_WHOLES("b c a sel"), .boolean = "b c a sel",
               .moves = true))
 
 #define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}

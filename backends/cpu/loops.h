@@ -72,6 +72,8 @@ typedef struct ts_cpu_recipes {
     {.op = TS_OP_##name, .kernel = name##_kernel, .variant = VEC_ISA, __VA_ARGS__}
 /** The same text for f32 and f64. */
 #define TS_TEXTS(text) .f32 = text, .f64 = text
+/** The same text for i32 and i64. */
+#define TS_WHOLES(text) .i32 = text, .i64 = text
 
 #ifdef TS_VARIANT /* the templates are for kernel files */
 #include "backends/cpu/vec.h"

@@ -433,12 +433,12 @@ static const char *clamp_backward_recipe(const ts_frame *f, double *numbers)
 }
 
 #define SAME_ORDER(name, word) \
-    TS_RECIPE(name, TS_TEXTS("a b " word " =e a a ne a e sel"), .i32 = "a b i" word)
+    TS_RECIPE(name, TS_TEXTS("a b " word " =e a a ne a e sel"), TS_WHOLES("a b i" word))
 
 TS_CPU_RECIPES(pointwise,
-    TS_RECIPE(add, TS_TEXTS("a b add"), .i32 = "a b iadd", .boolean = "a b or"),
-    TS_RECIPE(sub, TS_TEXTS("a b sub"), .i32 = "a b isub"),
-    TS_RECIPE(mul, TS_TEXTS("a b mul"), .i32 = "a b imul", .boolean = "a b and"),
+    TS_RECIPE(add, TS_TEXTS("a b add"), TS_WHOLES("a b iadd"), .boolean = "a b or"),
+    TS_RECIPE(sub, TS_TEXTS("a b sub"), TS_WHOLES("a b isub")),
+    TS_RECIPE(mul, TS_TEXTS("a b mul"), TS_WHOLES("a b imul"), .boolean = "a b and"),
     TS_RECIPE(div, TS_TEXTS("a b div")),
     TS_RECIPE(pow, .choose = pow_recipe),
     SAME_ORDER(maximum, "max"), SAME_ORDER(minimum, "min"),

@@ -89,11 +89,13 @@ KERNEL(reciprocal, 2, FLOAT_LOOPS(reciprocal))
 
 #define REAL_RECIPE(name, text) TS_RECIPE(name, TS_TEXTS(text))
 TS_CPU_RECIPES(unary,
-    TS_RECIPE(exp, .f32 = "a " RECIPE_EXP),
-    TS_RECIPE(neg, TS_TEXTS("a neg"), .i32 = "#0 a isub"),
-    TS_RECIPE(abs, TS_TEXTS("a abs"), .i32 = "a iabs"),
+    TS_RECIPE(exp, RECIPE_BOTH(EXP)), TS_RECIPE(exp2, RECIPE_BOTH(EXP2)),
+    TS_RECIPE(expm1, RECIPE_BOTH(EXPM1)), TS_RECIPE(log, .f32 = RECIPE_LOG),
+    TS_RECIPE(log2, .f32 = RECIPE_LOG2), TS_RECIPE(log1p, .f32 = RECIPE_LOG1P),
+    TS_RECIPE(neg, TS_TEXTS("a neg"), TS_WHOLES("#0 a isub")),
+    TS_RECIPE(abs, TS_TEXTS("a abs"), TS_WHOLES("a iabs")),
     REAL_RECIPE(sign, "a 0 gt 1 a 0 lt -1 0 sel sel"),
-    TS_RECIPE(square, TS_TEXTS("a a mul"), .i32 = "a a imul"),
+    TS_RECIPE(square, TS_TEXTS("a a mul"), TS_WHOLES("a a imul")),
     REAL_RECIPE(floor, "a floor"), REAL_RECIPE(ceil, "a ceil"), REAL_RECIPE(round, "a rint"),
     REAL_RECIPE(trunc, "a trunc"), REAL_RECIPE(frac, "a a trunc sub"),
     REAL_RECIPE(sqrt, "a sqrt"), REAL_RECIPE(rsqrt, "1 a sqrt div"),

@@ -28,6 +28,12 @@ static double number; /* of the next call */
     X(sqrt, ts_sqrt(a), 1) X(rsqrt, ts_rsqrt(a), 1) X(reciprocal, ts_reciprocal(a), 1)        \
     X(exp, ts_exp(a), 1) X(sigmoid, ts_sigmoid(a), 1) X(tanh, ts_tanh(a), 1)                  \
     X(silu, ts_silu(a), 1) X(gelu, ts_gelu(a), 1) X(gelu_tanh, ts_gelu_tanh(a), 1)            \
+    X(exp2, ts_exp2(a), 1) X(expm1, ts_expm1(a), 1) X(log, ts_log(a), 1)                      \
+    X(log2, ts_log2(a), 1) X(log1p, ts_log1p(a), 1) X(elu, ts_elu(a, number), 1)              \
+    X(silu_backward, ts_silu_backward(a, b), 1)                                               \
+    X(elu_backward, ts_elu_backward(a, b, number), 1)                                         \
+    X(gelu_backward, ts_gelu_backward(a, b, false), 1)                                        \
+    X(gelu_tanh_backward, ts_gelu_backward(a, b, true), 1)                                    \
     X(maximum, ts_maximum(a, b), 3) X(minimum, ts_minimum(a, b), 3)                           \
     X(relu, ts_relu(a), 3) X(leaky_relu, ts_leaky_relu(a, number), 1)                         \
     X(clamp, ts_clamp(a, ts_scalar_float(-0.3), N), 1)                                        \
@@ -86,7 +92,7 @@ static ts_tensor *drawn(uint64_t *state, ts_dtype dtype, const int64_t *sizes, i
         int item = ts_dtype_sizes[dtype];
         if (dtype == TS_BOOL)
             bits &= 1;
-        else if (dtype == TS_F64)
+        else if (dtype == TS_F64 || dtype == TS_I64)
             bits = bits * 0x10001;
         memcpy(to + i * item, &bits, (size_t)item);
         ts_value v = ts_value_float(bits % 3 ? (double)(int64_t)(*state >> 20 & 0xffff) / 4096 - 8
@@ -133,21 +139,27 @@ static void check_code(ts_trace_fn fn, const void *ctx, const char *name, ts_ten
     ts_compiled_free(c);
 }
 
-static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I32, TS_BOOL};
+static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I32, TS_I64, TS_BOOL};
 static bool takes(const one *c, ts_dtype dtype)
 {
-    return c->dtypes & (dtype == TS_I32 ? WHOLES : dtype == TS_BOOL ? BOOLS : REALS);
+    return c->dtypes & (dtype == TS_I32 || dtype == TS_I64 ? WHOLES : dtype == TS_BOOL ? BOOLS : REALS);
 }
 
-/** Exponentials of f64 are those of the C library; a move of f16 would change signalling NaNs. */
+/** The f64 loops of some functions have no recipe; some recipes are too long for 16 registers; AVX2
+ *  and NEON do not multiply i64; a move of f16 would change signalling NaNs. */
 static bool has_code(const one *c, ts_dtype dtype)
 {
-    static const char *const only_f32[] = {"exp", "sigmoid", "tanh", "silu", "gelu", "gelu_tanh"};
-    for (int i = 0; i < TS_COUNTOF(only_f32) && dtype == TS_F64; i++)
-        if (strcmp(c->name, only_f32[i]) == 0)
+    static const char *const only_f32[] = {"gelu", "gelu_backward", "log", "log2", "log1p"},
+                      *const products[] = {"mul", "square"};
+    const char *const *names = dtype == TS_F64 ? only_f32 : products;
+    int n = dtype == TS_F64 ? TS_COUNTOF(only_f32)
+            : dtype == TS_I64 && ts_emit_variant() != 2 ? TS_COUNTOF(products) : 0;
+    for (int i = 0; i < n; i++)
+        if (strcmp(c->name, names[i]) == 0)
             return false;
-    if (strcmp(c->name, "gelu") == 0 && ts_emit_variant() == 1)
-        return false; /* its loop is too long for 16 registers */
+    if ((strcmp(c->name, "gelu") == 0 || strcmp(c->name, "gelu_backward") == 0) &&
+        ts_emit_variant() == 1)
+        return false;
     return dtype != TS_F16 || strcmp(c->name, "masked_fill") != 0;
 }
 
