@@ -11,6 +11,7 @@ Compares Tessera with PyTorch, in one process and on the same memory.
     bench/compare.py --suite convolution [--random N] [--seed S] [--only REGEX] [--out FILE]
                      [--build build-cuda]
     bench/compare.py --suite compile [--cases N] [--seed S] [--only TEXT] [--out FILE]
+    bench/compare.py --suite compile --random N [--seed S] [--threads 1] [--only TEXT] [--out FILE]
     bench/compare.py --suite cpu|cuda|attention --random N [--seed S] [--ops REGEX] [--minutes M]
                      [--out FILE] [--case SEED:NUMBER]
     bench/compare.py --suite oracle [--cases N] [--seed S] [--ops REGEX] [--case SEED:NUMBER]
@@ -341,7 +342,8 @@ def main():
                         'compile 12)')
     parser.add_argument('--random', type=int, default=0, metavar='N',
                         help='cpu, cuda, attention, convolution: draw N cases and print the '
-                        'distribution of their ratios')
+                        'distribution of their ratios; compile: compare N drawn functions with '
+                        'eager calls')
     parser.add_argument('--device', choices=['cpu', 'cuda'],
                         help='random: device (default: cpu for --suite cpu, else cuda)')
     parser.add_argument('--seed', type=int, default=1,
@@ -367,6 +369,14 @@ def main():
         from peers import oracle
         return oracle.run(options)
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
+    if options.random and options.suite == 'compile':
+        from peers import compile_random
+        write_head(head(torch, options), out)
+
+        def write(line):
+            for to in (sys.stdout, out)[:2 if out else 1]:
+                print(line, file=to, flush=True)
+        return compile_random.run(options, torch, write)
     if options.suite != 'convolution' and (options.random or options.case):
         return sweep_of(options, torch, out)
     if options.suite not in ('cpu', 'images'):

@@ -29,12 +29,23 @@ TS_API int compare_function_run(compare_function *f, ts_tensor *const *in, int n
  *  both 0 if f is not compiled. */
 TS_API void compare_function_stats(const compare_function *f, double *kernel_ms, int64_t *read);
 
+static ts_tensor *softmax_rows(ts_tensor *t) { return ts_softmax(t, -1); }
+static ts_tensor *norm_rows(ts_tensor *t) { return ts_layer_norm(t, TS_NONE, TS_NONE); }
+static ts_tensor *sum_rows(ts_tensor *t)
+{
+    return ts_expand(ts_sum_dim(t, -1, true), ts_sizes(t), ts_ndim(t));
+}
+static ts_tensor *sum_columns(ts_tensor *t) { return ts_cumsum(t, 0); }
+static ts_tensor *transposed(ts_tensor *t) { return ts_transpose(t, 0, -1); }
+
 static const struct {
     const char *name;
     ts_tensor *(*call)(ts_tensor *);
 } unary[] = {{"cos", ts_cos},   {"sin", ts_sin},         {"exp", ts_exp},   {"tanh", ts_tanh},
              {"gelu", ts_gelu}, {"sigmoid", ts_sigmoid}, {"relu", ts_relu}, {"silu", ts_silu},
-             {"neg", ts_neg},   {"abs", ts_abs},         {"square", ts_square}};
+             {"neg", ts_neg},   {"abs", ts_abs},         {"square", ts_square},
+             {"softmax", softmax_rows}, {"norm", norm_rows}, {"sum", sum_rows},
+             {"cumsum", sum_columns}, {"t", transposed}};
 static const struct {
     const char *name;
     ts_tensor *(*call)(ts_tensor *, ts_tensor *);

@@ -30,6 +30,7 @@ struct ts_compiled {
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
     int64_t small_inputs;  /* largest number of elements in the inputs of one of these calls */
+    int64_t small_left, small_gap; /* calls until one is recorded again; their number at first */
     int64_t eager;         /* calls that ran without a recording, because they are small */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */

@@ -21,7 +21,9 @@ enum {
                              per call: about what moves in the time that a recorded call takes */
     SMALL_RUN = 10,       /* a recording and the run of its plan take as long as so many calls */
     SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording */
-    SMALL_AGAIN = 256     /* then every 256th call is recorded */
+    SMALL_AGAIN = 256,    /* then one call is recorded after so many without a recording, the next
+                             after twice as many, and so on */
+    SMALL_MOST = 8192     /* up to so many */
 };
 
 void ts_compiled_from_environment(void)
@@ -240,6 +242,8 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         }
     }
     c->small = e && e->small ? c->small + 1 : 0;
+    if (c->small <= SMALL_FIRST)
+        c->small_left = c->small_gap = SMALL_AGAIN;
     if (e) {
         e->used = ++c->clock;
         e->runs++;
@@ -352,22 +356,26 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status != TS_OK ? status : ran;
 }
 
-/** True if a call runs without a recording: the last SMALL_FIRST recordings had small plans, and
- *  the inputs of one of those calls had at least as many elements as this call's. If false, updates
- *  c->small_inputs. */
-static bool is_small_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+/** Counts a call. True if it runs without a recording: the last SMALL_FIRST recordings had small
+ *  plans, and the inputs of one of those calls had at least as many elements as this call's. If
+ *  false, updates c->small_inputs. */
+static bool begin_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
 {
     int64_t elements = 0;
-    if (c->opts.graph || c->opts.replay || c->opts.fullgraph)
-        return false;
+    bool always = c->opts.graph || c->opts.replay || c->opts.fullgraph;
     for (int i = 0; i < ninputs; i++)
         elements += inputs[i] != TS_NONE ? inputs[i]->numel : 0;
     pthread_mutex_lock(&c->lock);
-    bool small = c->small >= SMALL_FIRST && elements <= c->small_inputs &&
-                 c->stats.calls % SMALL_AGAIN;
+    c->stats.calls++;
+    bool small = !always && c->small >= SMALL_FIRST && elements <= c->small_inputs &&
+                 c->small_left > 0;
     c->eager += small;
-    if (!small)
+    c->small_left -= small;
+    if (!small) {
         c->small_inputs = c->small ? ts_max64(c->small_inputs, elements) : elements;
+        if (c->small_left == 0)
+            c->small_left = c->small_gap = ts_min64(2 * c->small_gap, SMALL_MOST);
+    }
     pthread_mutex_unlock(&c->lock);
     return small;
 }
@@ -382,15 +390,12 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
     TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     ts_thread *thread = ts_thread_self();
-    pthread_mutex_lock(&c->lock);
-    c->stats.calls++;
-    pthread_mutex_unlock(&c->lock);
     for (int i = 0; i < noutputs; i++)
         outputs[i] = NULL;
     bool inside = thread->lazy || thread->recorder ||
                   (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
     ts_status status = TS_OK;
-    if (inside || is_small_call(c, inputs, ninputs))
+    if (begin_call(c, inputs, ninputs) || inside)
         status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
     else if (!c->opts.replay ||
              !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))

@@ -157,8 +157,6 @@ TS_TEST(a_thousand_numbers_are_one_plan_and_a_branch_or_loop_another)
     ts_compiled_free(c);
 }
 
-/** After 64 recorded calls on few elements, only each 256th is recorded. Calls on many elements are
- *  always recorded. */
 /** Two large calls without a group. */
 static ts_status sums_along(TRACED)
 {
@@ -181,6 +179,8 @@ TS_TEST(calls_without_savings_are_recorded_now_and_then, .loop = 2)
     ts_compiled_free(c);
 }
 
+/* After 64 recorded calls on few elements, one is recorded after 256 calls, the next after 512.
+ * Calls on many elements are always recorded, and the count begins anew. */
 TS_TEST(small_calls_are_recorded_now_and_then)
 {
     TS_SCOPE;
@@ -188,16 +188,17 @@ TS_TEST(small_calls_are_recorded_now_and_then)
     ts_compiled *c = ts_compile(scaled, &what, NULL);
     ts_tensor *small = numbers(1, TS_SIZES(3, 50)), *large = numbers(2, TS_SIZES(400, 500));
     int64_t last = 0;
-    for (int i = 1; i <= 1100; i++) {
+    for (int i = 1; i <= 1600; i++) {
         TS_SCOPE;
-        ts_tensor *x = i > 600 && i < 610 ? large : small, *y, *want;
+        ts_tensor *x = i > 1000 && i < 1010 ? large : small, *y, *want;
         what.factor = i * 0.001;
         what.branch = i % 3 == 0;
         OK(ts_compiled_call(c, &x, 1, &y, 1));
         OK(scaled(&what, &x, 1, &want, 1));
         ck_assert(same(y, want));
         int64_t recorded = ts_compiled_get_stats(c).segments;
-        if (i <= 64 || x == large || i % 256 == 0 || (i >= 610 && i < 674))
+        if (i <= 64 || i == 64 + 257 || i == 64 + 257 + 513 || x == large ||
+            (i >= 1010 && i < 1074) || i == 1073 + 257)
             ck_assert_int_eq(recorded, last + 1);
         else
             ck_assert_int_eq(recorded, last);
