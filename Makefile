@@ -77,7 +77,7 @@ tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan
 	@tools/run-tests -C build-tsan
 
 aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/
-aarch64-quick: ARM_TESTS := samples attention softmax norm loss ## run the part that .ci/run runs
+aarch64-quick: ARM_TESTS := samples attention softmax norm loss emit ## run the part that .ci/run runs
 # The emulated code must compute the same bits as this machine.
 aarch64 aarch64-quick: build-for-tests
 	@tools/setup build test aarch64

@@ -103,6 +103,14 @@ static ts_tensor *drawn(uint64_t *state, ts_dtype dtype, const int64_t *sizes, i
     return t;
 }
 
+/** The size of tensors after n in the tests below: most are small. TS_TEST_SMALL takes fewer. */
+static int64_t next_size(int64_t n)
+{
+    if (getenv("TS_TEST_SMALL"))
+        return n < 20 ? n + 1 : 4 * n + 3;
+    return n + (n < 100 ? 1 : n * 3 / 2);
+}
+
 /** True if the tensors have the same bits, all NaNs counting as equal. */
 static bool equal(ts_tensor *a, ts_tensor *b)
 {
@@ -168,7 +176,7 @@ TS_TEST(each_operator_has_the_bits_of_its_kernel, .loop = TS_COUNTOF(cases), .ti
     const one *c = &cases[_i];
     uint64_t state = (uint64_t)_i + 1;
     for (int k = 0; k < TS_COUNTOF(dtypes); k++)
-        for (int64_t n = 1; n < 40000 && takes(c, dtypes[k]); n += n < 100 ? 1 : n * 3 / 2) {
+        for (int64_t n = 1; n < 40000 && takes(c, dtypes[k]); n = next_size(n)) {
             TS_SCOPE;
             ts_tensor *in[3];
             for (int i = 0; i < 3; i++)
