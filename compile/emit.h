@@ -4,10 +4,10 @@
  * The calls of a group that have recipes (dispatch/recipe.h) become a block: nodes in static single
  * assignment form, one machine instruction each, that compute one vector of each result from one
  * vector of each operand (lower.c). registers.c assigns registers and writes the loop around the
- * block with the encoder of a machine (x86.c, arm64.c). emit.c divides a group into blocks, keeps the code
- * with the plan, and runs it on the tiles of tile.c.
+ * block with the encoder of a machine (x86.c, arm64.c). emit.c divides a group into blocks, keeps
+ * the code with the plan, and runs it on the tiles of tile.c.
  *
- * All lanes of a block have one width: 4 bytes (f32, bf16 and f16 as f32, i32) or 8 (f64).
+ * All lanes of a block have one width: 4 bytes (f32, bf16 and f16 as f32, i32) or 8 (f64, i64).
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_COMPILE_EMIT_H

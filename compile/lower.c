@@ -114,8 +114,8 @@ typedef struct reader {
     int names[26];
 } reader;
 
-/* NARROW: for lanes of 4 bytes only. WHOLE: also for lanes of 8 bytes if the machine has masks, that
- * is, AVX-512. */
+/* NARROW: for lanes of 4 bytes only. WHOLE: for lanes of 8 bytes, only AVX-512 has the
+ * instruction. */
 enum { PLAIN, NARROW, WHOLE, MASKS, OWN };
 static const struct function {
     char name[10];

@@ -1,8 +1,8 @@
 /**
  * @file recipes.h
- * Recipes (dispatch/recipe.h) of the functions in vmath.h, vmath_d.h and vmath_real.h. Each text has
- * the operations, order and constants of the function whose name it has. T in RECIPE_EXP(T) is F for
- * f32 or D for f64; RECIPE_BOTH(NAME) gives both texts of a function.
+ * Recipes (dispatch/recipe.h) of the functions in vmath.h, vmath_d.h and vmath_real.h. Each text
+ * has the operations, order and constants of the function whose name it has. T in RECIPE_EXP(T) is
+ * F for f32 or D for f64; RECIPE_BOTH(NAME) gives both texts of a function.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_RECIPES_H

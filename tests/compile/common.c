@@ -224,6 +224,7 @@ static ts_status layered_step(TRACED)
  * forward pass would keep all activations. */
 TS_TEST(recomputed_parts_stay_recomputed)
 {
+    TS_SCOPE;
     int64_t peaks[2];
     ts_tensor *loss[2];
     for (int parts = 0; parts < 2; parts++) {

@@ -150,7 +150,8 @@ static void check_code(ts_trace_fn fn, const void *ctx, const char *name, ts_ten
 static const ts_dtype dtypes[] = {TS_F32, TS_BF16, TS_F16, TS_F64, TS_I32, TS_I64, TS_BOOL};
 static bool takes(const one *c, ts_dtype dtype)
 {
-    return c->dtypes & (dtype == TS_I32 || dtype == TS_I64 ? WHOLES : dtype == TS_BOOL ? BOOLS : REALS);
+    bool whole = dtype == TS_I32 || dtype == TS_I64;
+    return c->dtypes & (whole ? WHOLES : dtype == TS_BOOL ? BOOLS : REALS);
 }
 
 /** The f64 loops of some functions have no recipe; some recipes are too long for 16 registers; AVX2
