@@ -45,6 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 BATCH_NS = 1.5e6    # a batch of calls: short, so that some batches run undisturbed
 PROCESSORS = os.sched_getaffinity(0) if hasattr(os, 'sched_getaffinity') else ()
 MIB = 1 << 20
+INSTRUCTION_SETS = 'TS_ISA', 'ATEN_CPU_CAPABILITY'  # variables that bound those of each side
 SETTLE_S = 0.03     # OpenMP's threads spin for a while after torch's last loop
 
 
@@ -272,14 +273,15 @@ def sweep_of(options, torch, out):
     """Drawn cases: peers/sweep.py draws them and evaluates the times."""
     from peers import sweep, sweep_sides, tessera
     device = options.device or ('cpu' if options.suite == 'cpu' else 'cuda')
+    sets = ''.join(f'{name}={os.environ[name]} ' for name in INSTRUCTION_SETS if name in os.environ)
     try:
         bench = sweep_sides.Bench(options, device, place)
     except (OSError, tessera.Failed) as error:
         sys.exit(f'compare.py: {error}')
     write_head([('date', date.today().isoformat()), ('machine', machines(torch, device)),
                 ('commit', options.commit or commit()), ('torch', torch.__version__),
-                ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
-    again = f'bench/compare.py --suite {options.suite}' + ''.join(
+                ('command', ' '.join([f'{sets}bench/compare.py', *sys.argv[1:]]))], out)
+    again = f'{sets}bench/compare.py --suite {options.suite}' + ''.join(
         f' {flag}' for flag, given in ((f'--device {options.device}', options.device),
                                        ('--compile', options.compile),
                                        (f'--build {options.build}',

@@ -372,7 +372,7 @@ def product_dtype(d):
 def matrices(*shapes):
     """Operands of the shapes that letters name, seldom with one letter that differs."""
     def draw(d):
-        length = {letter: d.length() for letter in set(''.join(shapes))}
+        length = {letter: d.length() for letter in sorted(set(''.join(shapes)))}
         dtype = product_dtype(d)
         args = []
         for shape in shapes:

@@ -27,6 +27,10 @@ class Skipped(Exception):
     """A case without a time; the text is the reason."""
 
 
+class TooLarge(Exception):
+    """The arguments are beyond the limits: another attempt is drawn."""
+
+
 class Lost(Exception):
     """The device takes no more work; the text is the reason."""
 

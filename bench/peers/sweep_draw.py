@@ -9,20 +9,18 @@ import numpy
 import torch
 
 from peers.oracle_draw import ALL, FLOATS, HERE, Draw
-from peers.oracle_more import NO_TENSORS, wide_of
-from peers.oracle_ops import OPS
+from peers import oracle_ops
+from peers.oracle_more import NO_TENSORS, attention, wide_of
 from peers import oracle_random  # noqa: F401  which adds operators
-from peers.sweep import Sizes
+from peers.sweep import Sizes, TooLarge
+from peers.sweep_images import IMAGES
 
+OPS = {**oracle_ops.OPS, **IMAGES}
 GIB = 1 << 30
 # Limits: elements of a tensor, bytes of all arguments, a usual length, operations of a product.
 LIMITS = {'cuda': (1 << 28, 5 * GIB // 4, 4096, 1 << 41), 'cpu': (1 << 24, GIB // 2, 1024, 1 << 30)}
 DTYPES = {'cuda': [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16, torch.float16],
           'cpu': [torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16]}
-
-
-class TooLarge(Exception):
-    """The arguments are beyond the limits: another attempt is drawn."""
 
 
 class Large(Draw):
@@ -239,10 +237,25 @@ def attended(d):
     return [q, k, v, mask, None, None, None, window, 0.0, dropout]
 
 
+MOST_SCORES = 1 << 28  # which the formula of the forward keeps
+
+
+def attention_gradients(d):
+    q, k, v, *more = attended(d)
+    more[-1] = 0.0  # without dropout, whose random numbers the sides do not share
+    if math.prod(q.shape[:3]) * k.shape[2] > MOST_SCORES:
+        raise TooLarge
+    out, lse = attention(q, k, v, *more)
+    return [d.values(list(out.shape), q.dtype).reshape(out.shape), None, q, k, v, out, lse, *more,
+            0, 0]
+
+
+OWN['scaled_dot_product_attention'] = attended
+OWN['scaled_dot_product_attention_backward'] = attention_gradients
+
+
 def draw_of(name):
-    if name == 'scaled_dot_product_attention':
-        return attended
     return OWN.get(name) or OPS[name].draw
 
 
-NAMES = [name for name in OPS if name != 'scaled_dot_product_attention_backward']
+NAMES = list(OPS)  # all operators except noop, which computes nothing

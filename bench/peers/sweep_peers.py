@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from peers.oracle_draw import HERE
-from peers.oracle_ops import OPS, aten
+from peers.oracle_ops import aten
+from peers.sweep_draw import OPS
 
 ATEN = [1, 2, 0]      # PyTorch's number of each ts_reduction
 REDUCTIONS = ['mean', 'sum', 'none']
@@ -42,7 +43,7 @@ def eager(name, args, device):
 
 def calls(name, args, device):
     """PyTorch's calls for an operator, by name."""
-    make = PEERS.get(name)
+    make = PEERS.get(name) or getattr(OPS[name], 'prepare', None)
     if make is None:
         return {'eager': eager(name, args, device)}
     found = make(*args) if name not in RANDOM else make(*args, device)
@@ -287,4 +288,21 @@ def attention(q, k, v, mask, _lists, _most, scale_, window, _softcap, dropout):
                 q, k.repeat_interleave(heads, 1), v.repeat_interleave(heads, 1),
                 dropout_p=dropout, scale=scale_, **first)
         found['repeated'] = repeated
+    return found
+
+
+@peer('scaled_dot_product_attention_backward')
+def attention_backward(g, _lse, q, k, v, _out, _lse_out, mask, *more):
+    """The gradients of recorded forwards, one per backend."""
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    found, errors = {}, []
+    for name, call in attention(*leaves, mask, *more[:6]).items():
+        try:
+            with torch.enable_grad():
+                y = call()
+            found[name] = partial(torch.autograd.grad, y, leaves, g, retain_graph=True)
+        except RuntimeError as error:  # the backend does not support the case
+            errors.append(error)
+    if not found:
+        raise errors[0]
     return found

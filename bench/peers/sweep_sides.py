@@ -17,8 +17,8 @@ from peers import cuda, sweep, tessera
 from peers.oracle import NAMES as DTYPE_NAMES
 from peers.oracle import Ours
 from peers.oracle_draw import is_float
-from peers.oracle_ops import OPS
-from peers.sweep_draw import GIB, LIMITS, NAMES, Large, TooLarge, draw_of
+from peers.sweep import TooLarge
+from peers.sweep_draw import GIB, LIMITS, NAMES, OPS, Large, draw_of
 from peers.sweep_peers import RANDOM, calls
 
 ATTEMPTS = 90

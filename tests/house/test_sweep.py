@@ -9,6 +9,7 @@ import io
 import math
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -70,6 +71,20 @@ class Draws(unittest.TestCase):
         self.assertEqual((found["exp"], found["mm"], found["adamw"]), ("unary", "matmul", "optim"))
         self.assertEqual((found["transpose"], found["unreduce"], found["sum"]),
                          ("view", "view", "reduce"))
+
+    @unittest.skipUnless(HAS_TORCH, "no PyTorch")
+    def test_every_operator_is_drawn(self):
+        from peers import sweep_draw
+        self.assertEqual(set(sweep.families()) - set(sweep_draw.NAMES), {"noop"})
+
+    @unittest.skipUnless(HAS_TORCH, "no PyTorch")
+    def test_sizes_do_not_depend_on_the_hashes_of_strings(self):
+        code = "from peers import sweep_draw as s; d = s.Large(1, 2, 0, 'cpu', 'cpu'); " \
+               "print([list(t.shape) for t in s.OPS['bmm'].draw(d)])"
+        found = {subprocess.run([sys.executable, "-c", code], check=True, capture_output=True,
+                                env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH":
+                                     os.path.join(ROOT, "bench")}).stdout for seed in "123"}
+        self.assertEqual(len(found), 1)
 
     @unittest.skipUnless(HAS_TORCH, "no PyTorch")
     def test_arguments_repeat(self):
