@@ -54,7 +54,7 @@ enum { STRIDED = 512 };
     VEC_FN void kind##_widen_run(float *to, const uint16_t *from, int64_t n)                       \
     {                                                                                              \
         int64_t i = 0;                                                                             \
-        for (; i + VF_LANES <= n; i += VF_LANES)                                                   \
+        TS_UNROLL(4) for (; i + VF_LANES <= n; i += VF_LANES)                                      \
             vf_store(to + i, vf_load_##kind(from + i));                                            \
         if (i < n)                                                                                 \
             vf_store_n(to + i, vf_load_##kind##_n(from + i, n - i), n - i);                        \
@@ -62,6 +62,8 @@ enum { STRIDED = 512 };
     VEC_FN void kind##_narrow_run(uint16_t *to, const float *from, int64_t n)                      \
     {                                                                                              \
         int64_t i = 0;                                                                             \
+        for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES)                                           \
+            vf_store2_##kind(to + i, vf_load(from + i), vf_load(from + i + VF_LANES));             \
         for (; i + VF_LANES <= n; i += VF_LANES)                                                   \
             vf_store_##kind(to + i, vf_load(from + i));                                            \
         if (i < n)                                                                                 \
@@ -112,9 +114,46 @@ enum { STRIDED = 512 };
 HALF(bf16)
 HALF(f16)
 
+/* Integers whose block is in the range of exact floats are converted by vectors; single integers
+ * are rounded to odd first. */
+#define INTS_TO_HALF(T, from, kind)                                                                \
+    static void from##_narrow_##kind(char *const *d, const int64_t *s, int64_t n,                  \
+                                     const void *params)                                           \
+    {                                                                                              \
+        enum { EXACT = 1 << 24 };                                                                  \
+        float near[STRIDED];                                                                       \
+        for (int64_t i = 0, some; i < n; i += some) {                                              \
+            some = ts_min64(STRIDED, n - i);                                                       \
+            const T *x = (const T *)(d[1] + i * s[1]);                                             \
+            char *to[] = {d[0] + i * s[0], (char *)x};                                             \
+            bool fits = s[0] == 2 && s[1] == (int64_t)sizeof(T);                                   \
+            uint64_t far = 0;                                                                      \
+            for (int64_t k = 0; fits && k < some; k++)                                             \
+                far |= (uint64_t)x[k] + EXACT;                                                     \
+            if (!fits || far >= 2 * EXACT) {                                                       \
+                from##_to_##kind(to, s, some, params);                                             \
+                continue;                                                                          \
+            }                                                                                      \
+            for (int64_t k = 0; k < some; k++)                                                     \
+                near[k] = (float)(int32_t)x[k];                                                    \
+            kind##_narrow_run((uint16_t *)to[0], near, some);                                      \
+        }                                                                                          \
+    }
+INTS_TO_HALF(int64_t, i64, bf16)
+INTS_TO_HALF(int64_t, i64, f16)
+INTS_TO_HALF(int32_t, i32, bf16)
+INTS_TO_HALF(int32_t, i32, f16)
+INTS_TO_HALF(uint8_t, u8, bf16)
+INTS_TO_HALF(uint8_t, u8, f16)
+
 #define ROW(from)                                                                              \
     {[TS_F64] = from##_to_f64, [TS_F32] = from##_to_f32, [TS_BF16] = from##_to_bf16,           \
      [TS_F16] = from##_to_f16, [TS_I64] = from##_to_i64, [TS_I32] = from##_to_i32,             \
+     [TS_U8] = from##_to_u8, [TS_BOOL] = from##_to_bool}
+
+#define INT_ROW(from)                                                                          \
+    {[TS_F64] = from##_to_f64, [TS_F32] = from##_to_f32, [TS_BF16] = from##_narrow_bf16,       \
+     [TS_F16] = from##_narrow_f16, [TS_I64] = from##_to_i64, [TS_I32] = from##_to_i32,         \
      [TS_U8] = from##_to_u8, [TS_BOOL] = from##_to_bool}
 
 static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
@@ -128,7 +167,8 @@ static const ts_loop pairs[TS_DTYPE_COUNT][TS_DTYPE_COUNT] = {
     [TS_F16] = {[TS_F64] = f16_to_f64, [TS_F32] = f16_widen, [TS_BF16] = f16_to_bf16,
                 [TS_F16] = f16_to_f16, [TS_I64] = f16_to_i64,
                 [TS_I32] = f16_to_i32, [TS_U8] = f16_to_u8, [TS_BOOL] = f16_to_bool},
-    [TS_I64] = ROW(i64), [TS_I32] = ROW(i32), [TS_U8] = ROW(u8),     [TS_BOOL] = ROW(u8),
+    [TS_I64] = INT_ROW(i64), [TS_I32] = INT_ROW(i32), [TS_U8] = INT_ROW(u8),
+    [TS_BOOL] = INT_ROW(u8),
 };
 
 /* --------------------------------------------------------------------------- same dtype ---- */

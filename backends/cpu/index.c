@@ -4,7 +4,7 @@
  * number of threads.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/loops.h"
+#include "backends/cpu/copy.h"
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
@@ -214,8 +214,10 @@ static ts_status embedding_backward(ts_frame *f)
 /** Copies self to out, unless the call is in place. Both are contiguous. */
 static void start_from(ts_tensor *out, const ts_tensor *self)
 {
-    if (out->data != self->data && out->numel)
-        memcpy(out->data, self->data, (size_t)(self->numel * ts_dtype_sizes[self->dtype]));
+    int64_t one = 1;
+    if (out->data != self->data)
+        TS_V(ts_cpu_copy_part)(out->data, &one, (ts_dtype)out->dtype, self->data, &one,
+                               (ts_dtype)self->dtype, &self->numel, 1);
 }
 
 static ts_status index_add(ts_frame *f)

@@ -254,7 +254,7 @@ static bool has_short_runs(const ts_iter *it)
 
 void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int cost)
 {
-    if (is_short_run(it, cost) || !has_short_runs(it)) {
+    if (it->numel < BLOCK / 4 || !has_short_runs(it)) {
         run_each(it, loop, params, cost);
         return;
     }
@@ -353,7 +353,7 @@ ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params
     const ts_plan *plan = f->plan;
     const ts_iter *it = &plan->iter;
     ts_loop loop = loops[plan->compute];
-    if (TS_UNLIKELY(!loop || !is_short_run(it, cost)))
+    if (TS_UNLIKELY(!loop || plan->ragged || !is_short_run(it, cost)))
         return pointwise_any(f, loops, params, cost);
     loop(it->data, it->strides[0], it->numel, params);
     return TS_OK;

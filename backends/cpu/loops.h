@@ -160,16 +160,32 @@ typedef struct ts_cpu_recipes {
                 fn(p##_get(d[1] + i * s[1], s[1], m), p##_get(d[2] + i * s[2], s[2], m), params)); \
         }                                                                                          \
     }                                                                                              \
+    /* Where whole vectors of an operand are: `at`, or `same` with copies of a broadcast element.  \
+     * *step: elements to the next vector. */                                                      \
+    VEC_FN const T *p##_whole(const char *at, int64_t stride, T *same, int64_t *step)              \
+    {                                                                                              \
+        *step = stride ? L : 0;                                                                    \
+        if (stride)                                                                                \
+            return (const T *)at;                                                                  \
+        p##_store(same, p##_set1(*(const T *)at));                                                 \
+        return same;                                                                               \
+    }                                                                                              \
     VEC_FN void p##_loop3(char *const *d, const int64_t *s, int64_t n,                             \
                           V (*fn)(V, V, V, const void *), const void *params)                      \
     {                                                                                              \
         const int64_t z = (int64_t)sizeof(T);                                                      \
         T *out = (T *)d[0];                                                                        \
-        const T *a = (const T *)d[1], *b = (const T *)d[2], *c = (const T *)d[3];                  \
         int64_t i = 0;                                                                             \
-        if (s[0] == z && s[1] == z && s[2] == z && s[3] == z)                                      \
-            for (; i + L <= n; i += L)                                                             \
-                p##_store(out + i, fn(p##_load(a + i), p##_load(b + i), p##_load(c + i), params)); \
+        if (n >= L && s[0] == z && (!s[1] || s[1] == z) && (!s[2] || s[2] == z) &&                 \
+            (!s[3] || s[3] == z)) {                                                                \
+            T same[3][L];                                                                          \
+            int64_t sa, sb, sc;                                                                    \
+            const T *a = p##_whole(d[1], s[1], same[0], &sa);                                      \
+            const T *b = p##_whole(d[2], s[2], same[1], &sb);                                      \
+            const T *c = p##_whole(d[3], s[3], same[2], &sc);                                      \
+            for (; i + L <= n; i += L, a += sa, b += sb, c += sc)                                  \
+                p##_store(out + i, fn(p##_load(a), p##_load(b), p##_load(c), params));             \
+        }                                                                                          \
         for (; i < n; i += L) {                                                                    \
             int64_t m = n - i < L ? n - i : L;                                                     \
             p##_put(d[0] + i * s[0], s[0], m,                                                      \

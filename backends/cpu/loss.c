@@ -6,6 +6,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "core/convert.h"
 #include "core/parallel.h"
 #include "include/tessera/kernel.h"
 #include "include/tessera/ops/loss.h"
@@ -27,7 +28,8 @@ typedef struct class_job {
     int64_t n, inner, positions, ignore;
     double smoothing, factor;
     bool short_target;        /* i32, else i64 */
-    bool each;                /* g has one element per position */
+    bool each;                /* losses of the caller, or g, have one element per position */
+    ts_dtype half;            /* nll_loss of bf16 or f16: the dtype of x, g and out; else 0 */
 } class_job;
 
 typedef struct pair_job {
@@ -102,6 +104,25 @@ static void run_classes(const ts_frame *f, const class_job *job, ts_parallel_bod
                     body, (void *)job);
 }
 
+/** Stores the sum of n parts times factor, narrowed if `half` is not 0. */
+static void store_total(const ts_frame *f, const void *parts, int64_t n, double factor,
+                        ts_dtype half, void *out)
+{
+    float total;
+    if (!half) {
+        (f->plan->compute == TS_F64 ? total_f64 : total_f32)(parts, n, factor, out);
+        return;
+    }
+    total_f32(parts, n, factor, &total);
+    store_halves(out, half, vf_set1(total), 1);
+}
+
+/** The compute dtype if it is a half, else 0 (TS_F64, which is no half). */
+static ts_dtype half_of(const ts_frame *f)
+{
+    return ts_dtype_is_half(f->plan->compute) ? f->plan->compute : 0;
+}
+
 /** Forward over classes; args[2] is the reduction. */
 static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body body, int cost)
 {
@@ -110,7 +131,8 @@ static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body b
     ts_tensor *out = f->rets[0].t;
     job->x = f->args[0].t->data;
     TS_TRY(ts_checked(f, open_classes(f, job, 1, &count)));
-    if (reduction == TS_REDUCTION_NONE) {
+    job->each = reduction == TS_REDUCTION_NONE;
+    if (job->each) {
         job->losses = out->data;
         run_classes(f, job, body, cost);
         return TS_OK;
@@ -121,7 +143,7 @@ static ts_status forward_classes(ts_frame *f, class_job *job, ts_parallel_body b
         return ts_error_memory("the losses of positions", (int64_t)bytes);
     run_classes(f, job, body, cost);
     double factor = reduction == TS_REDUCTION_MEAN ? 1 / (double)count : 1;
-    (wide ? total_f64 : total_f32)(job->losses, job->positions, factor, out->data);
+    store_total(f, job->losses, job->positions, factor, job->half, out->data);
     ts_free(f->thread, job->losses, bytes);
     return TS_OK;
 }
@@ -139,7 +161,7 @@ static ts_status cross_entropy(ts_frame *f)
 /** nll_loss(self, target, reduction, ignore_index) */
 static ts_status nll_loss(ts_frame *f)
 {
-    class_job job = {.ignore = f->args[3].i};
+    class_job job = {.ignore = f->args[3].i, .half = half_of(f)};
     return forward_classes(f, &job, f->plan->compute == TS_F64 ? nll_rows_f64 : nll_rows_f32, 1);
 }
 
@@ -196,7 +218,7 @@ static ts_status cross_entropy_grad(ts_frame *f)
 /** nll_loss_backward(grad, self, target, reduction, ignore_index) */
 static ts_status nll_loss_backward(ts_frame *f)
 {
-    class_job job = {.ignore = f->args[4].i};
+    class_job job = {.ignore = f->args[4].i, .half = half_of(f)};
     return backward_classes(
         f, &job, f->args[3].i,
         f->plan->compute == TS_F64 ? nll_backward_rows_f64 : nll_backward_rows_f32, 1);
@@ -210,12 +232,6 @@ static double pair_factor(const ts_tensor *x, int64_t reduction)
     if (reduction == TS_REDUCTION_MEAN)
         return 1 / (double)x->numel;
     return reduction == TS_REDUCTION_BATCHMEAN && x->ndim ? 1 / (double)x->sizes[0] : 1;
-}
-
-/** The compute dtype if it is a half, else 0 (TS_F64, which is no half). */
-static ts_dtype half_of(const ts_frame *f)
-{
-    return ts_dtype_is_half(f->plan->compute) ? f->plan->compute : 0;
 }
 
 static void run_pairs(const ts_frame *f, const pair_job *job, pair_kind kind, bool backward)
@@ -241,13 +257,8 @@ static ts_status forward_pairs(ts_frame *f, pair_kind kind, double beta)
     if (bytes && !(job.parts = ts_alloc(f->thread, bytes)))
         return ts_error_memory("the parts of a loss", (int64_t)bytes);
     run_pairs(f, &job, kind, false);
-    if (!job.each && job.half) {
-        float total;
-        total_f32(job.parts, blocks, pair_factor(x, f->args[2].i), &total);
-        store_halves(job.out, job.half, vf_set1(total), 1);
-    } else if (!job.each) {
-        (wide ? total_f64 : total_f32)(job.parts, blocks, pair_factor(x, f->args[2].i), job.out);
-    }
+    if (!job.each)
+        store_total(f, job.parts, blocks, pair_factor(x, f->args[2].i), job.half, job.out);
     if (bytes)
         ts_free(f->thread, job.parts, bytes);
     return TS_OK;
@@ -303,7 +314,7 @@ static ts_status kl_div_backward(ts_frame *f)
 
 TS_CPU_FAMILY(loss, BOTH(cross_entropy, TS_DT_FLOATS),
     {TS_OP_cross_entropy_grad, cross_entropy_grad, {TS_DT_FLOATS, 0}},
-    BOTH(nll_loss, TS_DT_FLOATS), BOTH(mse_loss, REALS), BOTH(l1_loss, REALS),
+    BOTH(nll_loss, REALS), BOTH(mse_loss, REALS), BOTH(l1_loss, REALS),
     BOTH(smooth_l1_loss, REALS), BOTH(huber_loss, REALS), BOTH(kl_div, REALS),
     {TS_OP_binary_cross_entropy_with_logits, bce_with_logits, {REALS, 0}},
     {TS_OP_binary_cross_entropy_with_logits_backward, bce_with_logits_backward, {REALS, 0}})

@@ -2,35 +2,90 @@
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/fold_real.h"
 
+/** The first min(left, LANES) elements from index i on, widened if `half` is not 0; the others are
+ * 0. */
+VEC_FN V S(load_pair)(ts_dtype half, const void *p, int64_t i, int64_t left)
+{
+#if TS_REAL == 32
+    if (half)
+        return load_halves((const uint16_t *)p + i, half, left);
+#else
+    (void)half;
+#endif
+    return S(load_some)((const T *)p + i, left, F(zero)());
+}
+VEC_FN void S(store_pair)(ts_dtype half, void *p, int64_t i, V v, int64_t left)
+{
+#if TS_REAL == 32
+    if (half) {
+        store_halves((uint16_t *)p + i, half, v, left);
+        return;
+    }
+#else
+    (void)half;
+#endif
+    S(store_some)((T *)p + i, v, left);
+}
+/** Element i, widened if `half` is not 0. */
+VEC_FN T S(element)(ts_dtype half, const void *p, int64_t i)
+{
+#if TS_REAL == 32
+    if (half) {
+        uint16_t h = ((const uint16_t *)p)[i];
+        return half == TS_BF16 ? ts_bf16_to_f32(h) : ts_f16_to_f32(h);
+    }
+#else
+    (void)half;
+#endif
+    return ((const T *)p)[i];
+}
+
 /* ------------------------------------------------------- classes: logits (outer, n, inner) -- */
 
-/** Results for a position: log(sum(exp)) = top + rest, and the loss. */
+/** Results for positions, one per lane: log(sum(exp)) = top + rest, and the loss. */
 typedef struct S(position) {
-    T top, rest, loss;
+    V top, rest, loss;
 } S(position);
 
-/** Loss of one position. top: largest logit; sum: sum of exp(x - top) over the classes; own: logit
- * of the target; spread: sum of x - top over the classes, used with label smoothing. */
-VEC_FN S(position) S(close_position)(const class_job *job, T top, T sum, T own, T spread)
+/** Losses of positions. top: largest logit; sum: sum of exp(x - top) over the classes; own: logit of
+ * the target; spread: sum of x - top over the classes, used with label smoothing. */
+VEC_FN S(position) S(close_position)(const class_job *job, V top, V sum, V own, V spread)
 {
-    S(position) p = {.top = top, .rest = S(log_of)(sum)};
-    p.loss = (T)(1 - job->smoothing) * ((top - own) + p.rest);
+    S(position) p = {.top = top, .rest = F(log)(sum)};
+    p.loss = F(set1)((T)(1 - job->smoothing)) * ((top - own) + p.rest);
     if (job->smoothing != 0)
-        p.loss += (T)job->smoothing * (p.rest - spread / (T)job->n);
+        p.loss += F(set1)((T)job->smoothing) * (p.rest - spread / F(set1)((T)job->n));
     return p;
 }
 
-/** Sum of exp(x - shift) over the classes of a position. */
-FOLD_FN T S(class_exps)(const T *x, T shift, int64_t n, int64_t step)
+/** Positions from r on that are processed together: adjacent ones, one per lane. */
+VEC_FN int64_t S(together)(const class_job *job, int64_t r, int64_t end)
 {
-    if (step == 1)
-        return S(row_exp)(NULL, x, shift, n);
-    return SUM_OF(i, left, n, ({
-                      T lanes[LANES] = {0};
-                      for (int64_t k = 0; k < left; k++)
-                          lanes[k] = x[(i + k) * step] - shift;
-                      F(exp)(F(load)(lanes));
-                  }));
+    int64_t row = job->inner - r % job->inner;
+    return ts_min64(ts_min64(row, end - r), LANES);
+}
+/** The logit of class 0 at position r is at this index. */
+VEC_FN int64_t S(first_class)(const class_job *job, int64_t r)
+{
+    return r / job->inner * job->n * job->inner + r % job->inner;
+}
+
+/** Sum over the classes of exp(x - shift), or of x - shift, for `many` adjacent positions. Blocks of
+ * classes are summed first, so that the error does not grow with their number. */
+VEC_FN V S(class_sum)(const T *x, bool exps, V shift, int64_t n, int64_t step, int64_t many)
+{
+    enum { BLOCK_OF_CLASSES = 64 };
+    V total = F(zero)();
+    for (int64_t block = 0; block < n; block += BLOCK_OF_CLASSES) {
+        V sum = F(zero)();
+        int64_t last = ts_min64(block + BLOCK_OF_CLASSES, n);
+        for (int64_t i = block; i < last; i++) {
+            V d = S(load_some)(x + i * step, many, F(zero)()) - shift;
+            sum += exps ? F(exp)(d) : d;
+        }
+        total += sum;
+    }
+    return total;
 }
 
 /** cross_entropy of positions begin to end - 1: writes the losses (0 if ignored) and, unless
@@ -38,94 +93,118 @@ FOLD_FN T S(class_exps)(const T *x, T shift, int64_t n, int64_t step)
 static void S(cross_entropy_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
-    int64_t n = job->n, step = job->inner;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t target = target_at(job, r);
-        bool ignored = target == job->ignore;
-        if (ignored && !job->lse) {
-            ((T *)job->losses)[r] = 0;
+    int64_t n = job->n, step = job->inner, many;
+    for (int64_t r = begin; r < end; r += many) {
+        const T *x = (const T *)job->x + S(first_class)(job, r);
+        many = S(together)(job, r, end);
+        T own[LANES] = {0}, kept[LANES];
+        bool any = job->lse;
+        for (int64_t k = 0; k < many; k++) {
+            int64_t target = target_at(job, r + k);
+            kept[k] = target != job->ignore;
+            any |= kept[k] != 0;
+            own[k] = kept[k] != 0 ? x[target * step + k] : 0;
+        }
+        V top = F(set1)(-(T)INFINITY), spread = F(zero)(), sum;
+        if (!any) {
+            memset((T *)job->losses + r, 0, (size_t)many * sizeof(T));
             continue;
         }
-        const T *x = (const T *)job->x + r / step * n * step + r % step;
-        T top = -(T)INFINITY, spread = 0;
         if (step == 1) {
-            top = S(row_max)(x, n);
-            if (job->smoothing != 0) {
-                V shift = F(set1)(top);
-                spread = SUM_OF(i, left, n, S(load_some)(x + i, left, shift) - shift);
-            }
+            T largest = S(row_max)(x, n);
+            top = F(set1)(largest);
+            if (job->smoothing != 0)
+                spread = F(set1)(SUM_OF(i, left, n, S(load_some)(x + i, left, top) - top));
+            sum = F(set1)(S(row_exp)(NULL, x, largest, n));
         } else {
-            for (int64_t i = 0; i < n; i++)
-                top = x[i * step] > top ? x[i * step] : top;
-            for (int64_t i = 0; job->smoothing != 0 && i < n; i++)
-                spread += x[i * step] - top;
+            for (int64_t i = 0; i < n; i++) {
+                V xi = S(load_some)(x + i * step, many, top);
+                top = F(select)(F(gt)(xi, top), xi, top);
+            }
+            if (job->smoothing != 0)
+                spread = S(class_sum)(x, false, top, n, step, many);
+            sum = S(class_sum)(x, true, top, n, step, many);
         }
-        T sum = S(class_exps)(x, top, n, step);
-        S(position) p = S(close_position)(job, top, sum, ignored ? 0 : x[target * step], spread);
-        ((T *)job->losses)[r] = ignored ? 0 : p.loss;
+        S(position) p = S(close_position)(job, top, sum, F(load)(own), spread);
+        for (int64_t k = 0; k < many; k++)
+            ((T *)job->losses)[r + k] = kept[k] != 0 ? p.loss[k] : 0;
         if (job->lse)
-            ((T *)job->lse)[r] = p.top + p.rest;
+            S(store_some)((T *)job->lse + r, p.top + p.rest, many);
     }
 }
 
 /** Scale of a position's gradient: the upstream gradient, times 1 / count for a mean. */
 VEC_FN T S(class_scale)(const class_job *job, int64_t r)
 {
-    const T *g = job->g;
-    return job->each ? g[r] : (T)(g[0] * job->factor);
+    T g = S(element)(job->half, job->g, job->each ? r : 0);
+    return job->each ? g : (T)(g * job->factor);
 }
 
 /** dx = (exp(x - lse) - smoothing / n - (1 - smoothing) [class is the target]) * scale */
 static void S(cross_entropy_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
-    int64_t n = job->n, step = job->inner;
+    int64_t n = job->n, step = job->inner, many;
     V low = F(set1)((T)(job->smoothing / (double)n));
-    for (int64_t r = begin; r < end; r++) {
-        int64_t target = target_at(job, r), at = r / step * n * step + r % step;
+    for (int64_t r = begin; r < end; r += many) {
+        int64_t at = S(first_class)(job, r);
         const T *x = (const T *)job->x + at;
-        T *dx = (T *)job->out + at, scale = S(class_scale)(job, r);
-        T known = ((const T *)job->lse)[r];
-        V s = F(set1)(scale), lse = F(set1)(known), share = F(set1)(1);
-        if (target == job->ignore) {
-            for (int64_t i = 0; i < n; i++)
-                dx[i * step] = 0;
-            continue;
+        T *dx = (T *)job->out + at, scale[LANES] = {0}, known[LANES] = {0}, kept[LANES] = {0};
+        bool exact = true, any = false;
+        many = S(together)(job, r, end);
+        for (int64_t k = 0; k < many; k++) {
+            known[k] = ((const T *)job->lse)[r + k];
+            scale[k] = S(class_scale)(job, r + k);
+            kept[k] = target_at(job, r + k) != job->ignore;
+            any |= kept[k] != 0;
+            exact = exact && known[k] >= -TS_LSE_EXACT && known[k] <= TS_LSE_EXACT;
         }
+        V s = F(load)(scale), lse = F(load)(known), share = F(set1)(1), zero = F(zero)();
+        VM counts = F(ne)(F(load)(kept), zero);
+        for (int64_t i = 0; !any && i < n; i++)
+            memset(dx + i * step, 0, (size_t)many * sizeof(T));
+        if (!any)
+            continue;
         /* a large lse is too coarse for the probabilities to sum to 1: normalize them again */
-        if (!(known >= -TS_LSE_EXACT && known <= TS_LSE_EXACT))
-            share = F(set1)(1 / S(class_exps)(x, known, n, step));
         if (step == 1) {
+            s = F(set1)(scale[0]);
+            lse = F(set1)(known[0]);
+            if (!exact)
+                share = F(set1)(1 / S(row_exp)(NULL, x, known[0], n));
             for (int64_t i = 0; i < n; i += LANES) {
-                V p = F(exp)(S(load_some)(x + i, n - i, F(zero)()) - lse);
+                V p = F(exp)(S(load_some)(x + i, n - i, zero) - lse);
                 S(store_some)(dx + i, F(fma)(p, share, F(neg)(low)) * s, n - i);
             }
         } else {
-            for (int64_t i = 0; i < n; i += LANES) {
-                T lanes[LANES] = {0};
-                int64_t some = ts_min64(LANES, n - i);
-                for (int64_t k = 0; k < some; k++)
-                    lanes[k] = x[(i + k) * step];
-                F(store)(lanes, F(fma)(F(exp)(F(load)(lanes) - lse), share, F(neg)(low)) * s);
-                for (int64_t k = 0; k < some; k++)
-                    dx[(i + k) * step] = lanes[k];
+            if (!exact) {
+                VM coarse = M(not)(F(le)(F(abs)(lse), F(set1)(TS_LSE_EXACT)));
+                V again = F(set1)(1) / S(class_sum)(x, true, lse, n, step, many);
+                share = F(select)(coarse, again, share);
+            }
+            for (int64_t i = 0; i < n; i++) {
+                V p = F(exp)(S(load_some)(x + i * step, many, zero) - lse);
+                V d = F(fma)(p, share, F(neg)(low)) * s;
+                S(store_some)(dx + i * step, F(select)(counts, d, zero), many);
             }
         }
-        dx[target * step] -= (T)(1 - job->smoothing) * scale;
+        for (int64_t k = 0; k < many; k++)
+            if (kept[k] != 0)
+                dx[target_at(job, r + k) * step + k] -= (T)(1 - job->smoothing) * scale[k];
     }
 }
 
 static const T S(one) = 1;
 
-/** cross_entropy_grad: computes a position's gradient while its logits are cached; the gradient may
+/** cross_entropy_grad: computes the gradient of positions while their logits are cached; it may
  * overwrite them. */
 static void S(cross_entropy_grad_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
-    for (int64_t r = begin; r < end; r++) {
-        S(cross_entropy_rows)(ctx, r, r + 1);
+    for (int64_t r = begin, many; r < end; r += many) {
+        many = S(together)(job, r, end);
+        S(cross_entropy_rows)(ctx, r, r + many);
         if (job->out)
-            S(cross_entropy_backward_rows)(ctx, r, r + 1);
+            S(cross_entropy_backward_rows)(ctx, r, r + many);
     }
 }
 
@@ -135,23 +214,30 @@ static void S(nll_rows)(void *ctx, int64_t begin, int64_t end)
     const class_job *job = ctx;
     int64_t n = job->n, step = job->inner;
     for (int64_t r = begin; r < end; r++) {
-        int64_t target = target_at(job, r);
-        const T *x = (const T *)job->x + r / step * n * step + r % step;
-        ((T *)job->losses)[r] = target == job->ignore ? 0 : -x[target * step];
+        int64_t target = target_at(job, r), at = r / step * n * step + r % step;
+        T loss = target == job->ignore ? 0 : -S(element)(job->half, job->x, at + target * step);
+        if (job->each)
+            S(store_pair)(job->half, job->losses, r, F(set1)(loss), 1);
+        else
+            ((T *)job->losses)[r] = loss;
     }
 }
 
 static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
 {
     const class_job *job = ctx;
-    int64_t n = job->n, step = job->inner;
-    for (int64_t r = begin; r < end; r++) {
-        int64_t target = target_at(job, r);
-        T *dx = (T *)job->out + r / step * n * step + r % step;
-        for (int64_t i = 0; i < n; i++)
-            dx[i * step] = 0;
-        if (target != job->ignore)
-            dx[target * step] = -S(class_scale)(job, r);
+    int64_t n = job->n, step = job->inner, item = job->half ? 2 : sizeof(T);
+    for (int64_t r = begin, run; r < end; r += run) { /* positions with adjacent classes */
+        int64_t at = r / step * n * step + r % step, lines = step == 1 ? 1 : n;
+        run = step == 1 ? end - r : ts_min64(step - r % step, end - r);
+        for (int64_t i = 0; i < lines; i++)
+            memset((char *)job->out + (at + i * step) * item, 0, (size_t)(run * n / lines * item));
+        for (int64_t k = 0; k < run; k++) {
+            int64_t target = target_at(job, r + k), own = at + (step == 1 ? k * n : k);
+            if (target != job->ignore)
+                S(store_pair)(job->half, job->out, own + target * step,
+                              F(set1)(-S(class_scale)(job, r + k)), 1);
+        }
     }
 }
 
@@ -208,30 +294,6 @@ VEC_FN V S(pair_slope)(pair_kind kind, bool by_target, V x, V t, V beta)
     return slope;
 }
 
-/** The first min(left, LANES) elements from index i on, widened from halves; the others are 0. */
-VEC_FN V S(load_pair)(const pair_job *job, const void *p, int64_t i, int64_t left)
-{
-#if TS_REAL == 32
-    if (job->half)
-        return load_halves((const uint16_t *)p + i, job->half, left);
-#else
-    (void)job;
-#endif
-    return S(load_some)((const T *)p + i, left, F(zero)());
-}
-VEC_FN void S(store_pair)(const pair_job *job, void *p, int64_t i, V v, int64_t left)
-{
-#if TS_REAL == 32
-    if (job->half) {
-        store_halves((uint16_t *)p + i, job->half, v, left);
-        return;
-    }
-#else
-    (void)job;
-#endif
-    S(store_some)((T *)p + i, v, left);
-}
-
 /** A task is a block of elements. It stores each loss (job->each) or the sum of the block. */
 VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, int64_t end)
 {
@@ -241,15 +303,15 @@ VEC_FN void S(pair_blocks)(pair_kind kind, const pair_job *job, int64_t begin, i
         if (job->each) {
             for (int64_t i = from; i < from + n; i += LANES) {
                 int64_t left = from + n - i;
-                V loss = S(pair)(kind, S(load_pair)(job, job->x, i, left),
-                                 S(load_pair)(job, job->t, i, left), beta);
-                S(store_pair)(job, job->out, i, loss, left);
+                V loss = S(pair)(kind, S(load_pair)(job->half, job->x, i, left),
+                                 S(load_pair)(job->half, job->t, i, left), beta);
+                S(store_pair)(job->half, job->out, i, loss, left);
             }
             continue;
         }
         ((T *)job->parts)[block] =
-            SUM_OF(i, left, n, S(pair)(kind, S(load_pair)(job, job->x, from + i, left),
-                                       S(load_pair)(job, job->t, from + i, left), beta));
+            SUM_OF(i, left, n, S(pair)(kind, S(load_pair)(job->half, job->x, from + i, left),
+                                       S(load_pair)(job->half, job->t, from + i, left), beta));
     }
 }
 
@@ -258,17 +320,17 @@ VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t
 {
     V beta = F(set1)((T)job->beta), scale = F(zero)();
     if (!job->each)
-        scale = F(set1)((T)(S(load_pair)(job, job->g, 0, 1)[0] * job->factor));
+        scale = F(set1)((T)(S(load_pair)(job->half, job->g, 0, 1)[0] * job->factor));
     int64_t last = ts_min64(end * PAIR_BLOCK, job->n);
     for (int64_t i = begin * PAIR_BLOCK; i < last; i += LANES) {
-        V xi = S(load_pair)(job, job->x, i, last - i), ti = S(load_pair)(job, job->t, i, last - i);
+        V xi = S(load_pair)(job->half, job->x, i, last - i), ti = S(load_pair)(job->half, job->t, i, last - i);
         if (job->each)
-            scale = S(load_pair)(job, job->g, i, last - i);
+            scale = S(load_pair)(job->half, job->g, i, last - i);
         if (job->out)
-            S(store_pair)(job, job->out, i, S(pair_slope)(kind, false, xi, ti, beta) * scale,
+            S(store_pair)(job->half, job->out, i, S(pair_slope)(kind, false, xi, ti, beta) * scale,
                           last - i);
         if (job->dt)
-            S(store_pair)(job, job->dt, i, S(pair_slope)(kind, true, xi, ti, beta) * scale,
+            S(store_pair)(job->half, job->dt, i, S(pair_slope)(kind, true, xi, ti, beta) * scale,
                           last - i);
     }
 }

@@ -6,6 +6,7 @@
  * computes a plane, or CHANNELS channels of a sample.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cpu/axes.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/slots.h"
 
@@ -55,7 +56,7 @@ TS_INLINE window window_of(const ts_axis *a, int64_t o)
 
 static void describe(pool_job *job, const ts_frame *f, const ts_tensor *const *tensors, int count)
 {
-    ts_resampling r = ts_kernel_resampling(f);
+    ts_resampling r = ts_cpu_resampling(f);
     job->planes = r.planes;
     job->channels = 1;
     job->last = true;

@@ -6,6 +6,7 @@
  * argument, then the table of the last dim within that sum.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cpu/axes.h"
 #include "backends/cpu/loops.h"
 #include "backends/cpu/slots.h"
 #include "include/tessera/ops/resample.h"
@@ -344,7 +345,7 @@ static void simplify(ts_resampling *r)
 
 static ts_status resample(ts_frame *f)
 {
-    ts_resampling r = ts_kernel_resampling(f);
+    ts_resampling r = ts_cpu_resampling(f);
     const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
     resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
                         .factor = r.factor, .item = ts_dtype_sizes[x->dtype],

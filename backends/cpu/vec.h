@@ -72,6 +72,8 @@ typedef vd vd_unaligned __attribute__((aligned(8)));
 typedef vi vi_unaligned __attribute__((aligned(4)));
 typedef uint16_t vh __attribute__((vector_size(VEC_BYTES / 2), may_alias)); // VF_LANES halves
 typedef vh vh_unaligned __attribute__((aligned(2)));
+typedef uint16_t vhh __attribute__((vector_size(VEC_BYTES), may_alias)); // 2 VF_LANES halves
+typedef vhh vhh_unaligned __attribute__((aligned(2)));
 typedef int8_t vec_bytes_f __attribute__((vector_size(VF_LANES)));
 typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
 
@@ -92,6 +94,11 @@ typedef int8_t vec_bytes_d __attribute__((vector_size(VD_LANES)));
 #define VEC_ZIP_HIGH(a, b, n) __builtin_shufflevector(a, b, VEC_INDICES(n, VEC_HIGH_LANE, n))
 #define VEC_LOW_LANE(i, n) ((i) / 2 + (i) % 2 * (n))
 #define VEC_HIGH_LANE(i, n) ((n) / 2 + (i) / 2 + (i) % 2 * (n))
+/** The odd lanes of a, then those of b (vectors of 2 VF_LANES lanes). */
+#define VEC_ODD(a, b)                                                                 \
+    __builtin_shufflevector(a, b, VEC_INDICES(VF_LANES, VEC_ODD_LANE, 0),             \
+                            VEC_INDICES(VF_LANES, VEC_ODD_LANE, VF_LANES))
+#define VEC_ODD_LANE(i, a) (2 * ((i) + (a)) + 1)
 
 /* ------------------------------------------------------------- loads, stores, constants ---- */
 
@@ -272,6 +279,24 @@ VEC_FN vf vf_load_bf16_n(const uint16_t *p, int64_t n) { return vh_to_vf_bf16(vh
 VEC_FN vf vf_load_f16_n(const uint16_t *p, int64_t n) { return vh_to_vf_f16(vh_load_n(p, n)); }
 VEC_FN void vf_store_bf16(uint16_t *p, vf v) { vh_store(p, vf_to_vh_bf16(v)); }
 VEC_FN void vf_store_f16(uint16_t *p, vf v) { vh_store(p, vf_to_vh_f16(v)); }
+/** Stores the halves of a, then those of b. */
+VEC_FN void vf_store2_bf16(uint16_t *p, vf a, vf b)
+{
+    vu x = (vu)a, y = (vu)b; /* rounded, with the half in the upper 16 bits */
+    x += 0x7fffu + ((x >> 16) & 1u);
+    y += 0x7fffu + ((y >> 16) & 1u);
+    if (vm_any(vm_or(vf_isnan(a), vf_isnan(b)))) {
+        vf_store_bf16(p, a);
+        vf_store_bf16(p + VF_LANES, b);
+        return;
+    }
+    *(vhh_unaligned *)p = VEC_ODD((vhh)x, (vhh)y);
+}
+VEC_FN void vf_store2_f16(uint16_t *p, vf a, vf b)
+{
+    vf_store_f16(p, a);
+    vf_store_f16(p + VF_LANES, b);
+}
 VEC_FN void vf_store_bf16_n(uint16_t *p, vf v, int64_t n) { vh_store_n(p, vf_to_vh_bf16(v), n); }
 VEC_FN void vf_store_f16_n(uint16_t *p, vf v, int64_t n) { vh_store_n(p, vf_to_vh_f16(v), n); }
 

@@ -539,6 +539,7 @@ class Bench:
             torch.set_num_threads(threads)
             self.c.ts_set_num_threads(threads)
             self.place(torch, self.library, threads, self.options.realtime)
+            self.library.forget()
             self.clock = CpuClock(SETTLE_S if threads > 1 else 0)
 
     def time(self, seed, number, seconds):

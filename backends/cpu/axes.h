@@ -1,0 +1,25 @@
+/** @file axes.h  The order of spatial dims in loops of pooling, padding and resizing. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_AXES_H
+#define TS_BACKENDS_CPU_AXES_H
+
+#include "core/base.h"
+#include "include/tessera/kernel.h"
+
+TS_INLINE bool ts_axis_is_one(const ts_axis *a) { return a->in == 1 && a->out == 1; }
+
+/** Decodes the call. If the last dim has size 1 on both sides, another dim takes its place, which
+ * changes no address, so that loops along the last dim are not empty. */
+TS_INLINE ts_resampling ts_cpu_resampling(const ts_frame *f)
+{
+    ts_resampling r = ts_kernel_resampling(f);
+    int other = ts_axis_is_one(&r.axis[1]) ? 0 : 1;
+    if (ts_axis_is_one(&r.axis[2]) && !ts_axis_is_one(&r.axis[other])) {
+        ts_axis one = r.axis[2];
+        r.axis[2] = r.axis[other];
+        r.axis[other] = one;
+    }
+    return r;
+}
+
+#endif
