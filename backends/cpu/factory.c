@@ -1,6 +1,7 @@
 /** @file factory.c  Factories: arange, linspace, eye, empty, full; and fill. */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
+#include "core/parallel.h"
 #include "ops/kernel.h"
 
 static ts_status empty(ts_frame *f)
@@ -50,43 +51,70 @@ static ts_status fill(ts_frame *f)
     return ts_cpu_pointwise(f, fills, NULL, 1);
 }
 
-/** Stores expr, an expression of i, in each element i of out, converted to T. */
-#define EACH(T, expr)                                \
-    for (int64_t i = 0; i < n; i++)                  \
-        ((T *)out->data)[i] = (T)(expr)
+typedef struct sequence {
+    const ts_tensor *out;
+    double start, end, step;
+    uint64_t from, by; /* of integers */
+} sequence;
+
+/* Stores expr in the elements of out from begin to end - 1, converted to T. i and x are the index of
+ * an element, whole and as a double; the sum of two doubles is exact and vectorizes. */
+#define EACH(T, expr)                                                    \
+    for (int64_t first = begin; first < end; first += SEQUENCE) {        \
+        int many = (int)ts_min64(SEQUENCE, end - first);                 \
+        T *to = (T *)s->out->data + first;                               \
+        double base = (double)first;                                     \
+        for (int k = 0; k < many; k++) {                                 \
+            double x = base + k;                                         \
+            uint64_t i = (uint64_t)first + (unsigned)k;                  \
+            (void)x, (void)i;                                            \
+            to[k] = (T)(expr);                                           \
+        }                                                                \
+    }
+enum { SEQUENCE = 1024 }; /* elements */
+
+static void arange_some(void *ctx, int64_t begin, int64_t end)
+{
+    const sequence *s = ctx;
+    switch (s->out->dtype) {
+    case TS_F64: EACH(double, s->start + x * s->step) break;
+    case TS_F32: EACH(float, s->start + x * s->step) break;
+    case TS_I64: EACH(int64_t, s->from + i * s->by) break;
+    case TS_I32: EACH(int32_t, s->from + i * s->by) break;
+    default: EACH(uint8_t, s->from + i * s->by)
+    }
+}
 
 static double number(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
 static int64_t whole(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? (int64_t)v->d : v->i; }
 
 static ts_status arange(ts_frame *f)
 {
-    ts_tensor *out = f->rets[0].t;
-    int64_t n = out->numel;
-    double start = number(&f->args[0]), step = number(&f->args[2]);
-    uint64_t from = (uint64_t)whole(&f->args[0]), by = (uint64_t)whole(&f->args[2]);
-    switch (out->dtype) {
-    case TS_F64: EACH(double, start + (double)i * step); break;
-    case TS_F32: EACH(float, start + (double)i * step); break;
-    case TS_I64: EACH(int64_t, from + (uint64_t)i * by); break;
-    case TS_I32: EACH(int32_t, from + (uint64_t)i * by); break;
-    default: EACH(uint8_t, from + (uint64_t)i * by);
-    }
+    sequence s = {.out = f->rets[0].t, .start = number(&f->args[0]), .step = number(&f->args[2]),
+                  .from = (uint64_t)whole(&f->args[0]), .by = (uint64_t)whole(&f->args[2])};
+    ts_parallel_for(s.out->numel, TS_CPU_GRAIN(1), arange_some, &s);
     return TS_OK;
+}
+
+static void linspace_some(void *ctx, int64_t begin, int64_t end)
+{
+    const sequence *s = ctx;
+    double last = (double)(s->out->numel - 1), middle = (double)(s->out->numel / 2);
+    if (s->out->numel == 1)
+        middle = 1;
+    if (s->out->dtype == TS_F64)
+        EACH(double, x < middle ? s->start + x * s->step : s->end - (last - x) * s->step)
+    else
+        EACH(float, x < middle ? s->start + x * s->step : s->end - (last - x) * s->step)
 }
 
 /** The second half counts back from the end, so the ends are exact and the middle is symmetric. */
 static ts_status linspace(ts_frame *f)
 {
-    ts_tensor *out = f->rets[0].t;
-    int64_t n = out->numel;
-    double start = f->args[0].d, end = f->args[1].d,
-           step = n > 1 ? (end - start) / (double)(n - 1) : 0;
-    if (out->dtype == TS_F64)
-        EACH(double,
-             i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
-    else
-        EACH(float,
-             i < n / 2 || n == 1 ? start + (double)i * step : end - (double)(n - 1 - i) * step);
+    int64_t n = f->rets[0].t->numel;
+    sequence s = {.out = f->rets[0].t, .start = f->args[0].d, .end = f->args[1].d};
+    s.step = n > 1 ? (s.end - s.start) / (double)(n - 1) : 0;
+    ts_parallel_for(n, TS_CPU_GRAIN(1), linspace_some, &s);
     return TS_OK;
 }
 

@@ -29,12 +29,12 @@ VEC_FN void S(set)(ts_dtype kind, void *p, int64_t i, V v, int64_t left)
 {
 #if TS_REAL == 32
     uint16_t *h = (uint16_t *)p + i;
-    if (kind == TS_BF16) {
-        vf_store_bf16_n(h, v, left < LANES ? left : LANES);
-        return;
-    }
-    if (kind == TS_F16) {
-        vf_store_f16_n(h, v, left < LANES ? left : LANES);
+    if (kind == TS_BF16 || kind == TS_F16) {
+        vh halves = kind == TS_BF16 ? vf_to_vh_bf16(v) : vf_to_vh_f16(v);
+        if (left >= LANES)
+            vh_store(h, halves);
+        else
+            vh_store_n(h, halves, left);
         return;
     }
 #endif

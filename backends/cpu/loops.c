@@ -151,6 +151,9 @@ static bool is_one_run(const layout *l)
                 T x = *(const T *)from;                                                            \
                 for (int64_t i = 0; i < n; i++)                                                    \
                     to[i] = x;                                                                     \
+            } else if (step == 2 * (int64_t)sizeof(T)) {                                           \
+                for (int64_t i = 0; i < n; i++)                                                    \
+                    to[i] = ((const T *)from)[2 * i];                                              \
             } else {                                                                               \
                 for (int64_t i = 0; i < n; i++)                                                    \
                     to[i] = *(const T *)(from + i * step);                                         \

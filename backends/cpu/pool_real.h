@@ -149,11 +149,13 @@ static void S(pool_backward)(void *ctx, int64_t begin, int64_t end)
         T *y = (T *)job->y + plane * size * n + c;
         for (int64_t i = 0; i < (some == n ? 1 : size); i++)
             memset(y + i * n, 0, (size_t)(some == n ? size * n : some) * sizeof *y);
-        for (int64_t o = 0; o < out; o++)
-            for (int64_t k = 0; k < some; k++) {
+        bool one = n == 1; /* then the inner loop runs along the positions */
+        int64_t rows = one ? 1 : out, columns = one ? out : some, step = one ? 0 : 1;
+        for (int64_t o = 0; o < rows; o++)
+            for (int64_t k = 0; k < columns; k++) {
                 int64_t place = places[o * n + k];
                 if ((uint64_t)place < (uint64_t)size)
-                    y[place * n + k] += g[o * n + k];
+                    y[place * n + k * step] += g[o * n + k];
                 else
                     outside = true;
             }

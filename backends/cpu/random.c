@@ -436,9 +436,10 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
 }
 
 /** Samples by the inverse of the cumulative weights, which are in scratch. */
-static void with_replacement(ts_frame *f, const ts_tensor *p, int64_t row, double *cumulated,
+static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, void *scratch,
                              int64_t *out)
 {
+    double *cumulated = scratch;
     int64_t categories = f->plan->count, draws = f->args[1].i, last = 0;
     double sum = 0;
     for (int64_t c = 0; c < categories; c++) {
@@ -481,10 +482,11 @@ static void sift(arrival *heap, int64_t n, int64_t at)
 }
 
 /** Samples without replacement: draws an exponential arrival time per category, with its weight as
- * rate, and takes the earliest ones from a heap. heap has room for all categories. */
-static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, arrival *heap,
+ * rate, and takes the earliest ones from a heap in scratch. */
+static void without_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, void *scratch,
                                 int64_t *out)
 {
+    arrival *heap = scratch;
     int64_t categories = f->plan->count, n = 0;
     for (int64_t c = 0; c < categories; c++) {
         double x = weight(p, row * categories + c);
@@ -502,24 +504,34 @@ static void without_replacement(ts_frame *f, const ts_tensor *p, int64_t row, ar
     }
 }
 
+typedef struct sampling {
+    ts_frame *f;
+    ts_slots slots; /* one row's sums of weights, or arrivals */
+} sampling;
+
+static void sample_rows(void *ctx, int64_t begin, int64_t end)
+{
+    sampling *s = ctx;
+    const ts_frame *f = s->f;
+    int64_t *out = (int64_t *)f->rets[0].t->data;
+    void *scratch = ts_slot(&s->slots);
+    for (int64_t row = begin; row < end; row++)
+        (f->args[2].i ? with_replacement : without_replacement)(
+            f, f->args[0].t, row, scratch, out + row * f->args[1].i);
+}
+
 static ts_status multinomial(ts_frame *f)
 {
-    const ts_tensor *p = f->args[0].t;
-    bool replacement = f->args[2].i;
-    int64_t *out = (int64_t *)f->rets[0].t->data, bytes;
-    TS_TRY(ts_checked(f, check_weights(f, p, replacement)));
-    if (!ts_mul_size(f->plan->count, replacement ? sizeof(double) : sizeof(arrival), &bytes))
+    int64_t categories = f->plan->count, rows = f->plan->outer, bytes;
+    sampling s = {.f = f};
+    TS_TRY(ts_checked(f, check_weights(f, f->args[0].t, f->args[2].i)));
+    if (!rows)
+        return TS_OK;
+    if (!ts_mul_size(categories, sizeof(arrival), &bytes))
         return ts_error_memory("sums of weights", INT64_MAX);
-    void *scratch = ts_alloc(f->thread, (size_t)bytes);
-    if (!scratch)
-        return ts_error_memory("sums of weights", bytes);
-    for (int64_t row = 0; row < f->plan->outer; row++, out += f->args[1].i) {
-        if (replacement)
-            with_replacement(f, p, row, scratch, out);
-        else
-            without_replacement(f, p, row, scratch, out);
-    }
-    ts_free(f->thread, scratch, (size_t)bytes);
+    TS_TRY(ts_slots_begin(f, &s.slots, rows, bytes, "sums of weights"));
+    ts_parallel_for(rows, TS_CPU_GRAIN(16) / ts_max64(categories, 1) + 1, sample_rows, &s);
+    ts_slots_end(f, &s.slots);
     return TS_OK;
 }
 

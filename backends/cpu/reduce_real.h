@@ -16,6 +16,9 @@ VEC_FN void S(gather)(const reduction *r, T *to, const char *x, int64_t step, in
 #endif
     if (step == sizeof(T) && n >= S(LINE))
         memcpy(to, x, (size_t)n * sizeof(T));
+    else if (step == 2 * sizeof(T)) /* a constant, so that compilers shuffle vectors */
+        for (int64_t k = 0; k < n; k++)
+            to[k] = ((const T *)x)[2 * k];
     else
         for (int64_t k = 0; k < n; k++)
             to[k] = *(const T *)(x + k * step);

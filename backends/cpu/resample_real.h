@@ -116,6 +116,8 @@ VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
         S(store_some)(y + o, sum, t->out - o);
     }
 #endif
+    for (; t->taps == 1 && t->begin[t->out] == t->out && o < t->out; o++) /* one tap each */
+        y[o] = (T)0 + S(weight_at)(t, (int32_t)o) * acc[t->index[o]];
     for (; o < t->out; o++)
         y[o] = S(combine_one)(t, acc, o);
 }
