@@ -57,8 +57,8 @@ typedef struct sequence {
     uint64_t from, by; /* of integers */
 } sequence;
 
-/* Stores expr in the elements of out from begin to end - 1, converted to T. i and x are the index of
- * an element, whole and as a double; the sum of two doubles is exact and vectorizes. */
+/* Stores expr in the elements of out from begin to end - 1, converted to T. i and x are the index
+ * of an element, whole and as a double; the sum of two doubles is exact and vectorizes. */
 #define EACH(T, expr)                                                    \
     for (int64_t first = begin; first < end; first += SEQUENCE) {        \
         int many = (int)ts_min64(SEQUENCE, end - first);                 \

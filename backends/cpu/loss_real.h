@@ -47,8 +47,8 @@ typedef struct S(position) {
     V top, rest, loss;
 } S(position);
 
-/** Losses of positions. top: largest logit; sum: sum of exp(x - top) over the classes; own: logit of
- * the target; spread: sum of x - top over the classes, used with label smoothing. */
+/** Losses of positions. top: largest logit; sum: sum of exp(x - top) over the classes; own: logit
+ * of the target; spread: sum of x - top over the classes, used with label smoothing. */
 VEC_FN S(position) S(close_position)(const class_job *job, V top, V sum, V own, V spread)
 {
     S(position) p = {.top = top, .rest = F(log)(sum)};
@@ -70,8 +70,8 @@ VEC_FN int64_t S(first_class)(const class_job *job, int64_t r)
     return r / job->inner * job->n * job->inner + r % job->inner;
 }
 
-/** Sum over the classes of exp(x - shift), or of x - shift, for `many` adjacent positions. Blocks of
- * classes are summed first, so that the error does not grow with their number. */
+/** Sum over the classes of exp(x - shift), or of x - shift, for `many` adjacent positions. Blocks
+ * of classes are summed first, so that the error grows less with their number. */
 VEC_FN V S(class_sum)(const T *x, bool exps, V shift, int64_t n, int64_t step, int64_t many)
 {
     enum { BLOCK_OF_CLASSES = 64 };
@@ -323,7 +323,8 @@ VEC_FN void S(pair_backward_blocks)(pair_kind kind, const pair_job *job, int64_t
         scale = F(set1)((T)(S(load_pair)(job->half, job->g, 0, 1)[0] * job->factor));
     int64_t last = ts_min64(end * PAIR_BLOCK, job->n);
     for (int64_t i = begin * PAIR_BLOCK; i < last; i += LANES) {
-        V xi = S(load_pair)(job->half, job->x, i, last - i), ti = S(load_pair)(job->half, job->t, i, last - i);
+        V xi = S(load_pair)(job->half, job->x, i, last - i),
+          ti = S(load_pair)(job->half, job->t, i, last - i);
         if (job->each)
             scale = S(load_pair)(job->half, job->g, i, last - i);
         if (job->out)
