@@ -228,8 +228,10 @@ static void S(nll_backward_rows)(void *ctx, int64_t begin, int64_t end)
     const class_job *job = ctx;
     int64_t n = job->n, step = job->inner, item = job->half ? 2 : sizeof(T);
     for (int64_t r = begin, run; r < end; r += run) { /* positions with adjacent classes */
-        int64_t at = r / step * n * step + r % step, lines = step == 1 ? 1 : n;
+        int64_t at = r / step * n * step + r % step, lines = n;
         run = step == 1 ? end - r : ts_min64(step - r % step, end - r);
+        if (run % step == 0)
+            lines = 1; /* whole rows */
         for (int64_t i = 0; i < lines; i++)
             memset((char *)job->out + (at + i * step) * item, 0, (size_t)(run * n / lines * item));
         for (int64_t k = 0; k < run; k++) {
