@@ -83,8 +83,9 @@ def dropout_backward(grad, p, _seed, _offset, device):
 def layer_norm_backward(g, x, mean, rstd, w, n):
     last = list(x.shape[x.dim() - n:])
     one = torch.ones(last, dtype=x.dtype, device=x.device) if w is None else w
-    return {'aten': partial(aten.native_layer_norm_backward, g, x, last, mean, rstd, one, one,
-                            [True] * 3),
+    # the kernel reads statistics as if they were contiguous
+    return {'aten': partial(aten.native_layer_norm_backward, g, x, last, mean.contiguous(),
+                            rstd.contiguous(), one, one, [True] * 3),
             'formula': eager('layer_norm_backward', [g, x, mean, rstd, w, n], None)}
 
 
@@ -92,7 +93,8 @@ def layer_norm_backward(g, x, mean, rstd, w, n):
 def rms_norm_backward(g, x, rstd, w, n):
     last = list(x.shape[x.dim() - n:])
     one = torch.ones(last, dtype=x.dtype, device=x.device) if w is None else w
-    return {'aten': partial(aten._fused_rms_norm_backward, g, x, last, rstd, one, [True] * 2),
+    return {'aten': partial(aten._fused_rms_norm_backward, g, x, last, rstd.contiguous(), one,
+                            [True] * 2),
             'formula': eager('rms_norm_backward', [g, x, rstd, w, n], None)}
 
 
