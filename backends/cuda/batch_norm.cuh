@@ -157,9 +157,12 @@ template <class A, int N, int MODE> struct sums {
         }
 #pragma unroll
         for (int k = 0; k < N; k++) { /* RESULT: sums of d + far and (d + far)^2 */
-            double far = MODE == RESULT && own ? shift[k] - common[k] : 0, moved = own * far;
+            /* never fused with an addition: `low` counts the error of this product */
+            double far = MODE == RESULT && own ? shift[k] - common[k] : 0,
+                   moved = __dmul_rn((double)own, far);
             memory[0][k][at] = a[k] + moved;
-            memory[1][k][at] = b[k] + far * (2 * (double)a[k] + moved);
+            /* 0 * a would be NaN if a is infinite */
+            memory[1][k][at] = b[k] + (MODE == RESULT ? far * (2 * (double)a[k] + moved) : 0);
             if constexpr (precise)
                 memory[2][k][at] = own ? low[k] + own * error_of(shift[k], -common[k], far) +
                                              fma((double)own, far, -moved) +

@@ -232,7 +232,8 @@ __global__ void __launch_bounds__(THREADS)
                 load_wide<T, V>(gs, g + o);
 #pragma unroll
                 for (int v = 0; v < V; v++) {
-                    int of = (int)at[o + v];
+                    int64_t wide = at[o + v];
+                    int of = wide == (int)wide ? (int)wide : -1;
 #pragma unroll
                     for (int e = 0; e < RUN; e++)
                         sum[e * V + v] += of == place + e ? gs[v] : (A)0;
