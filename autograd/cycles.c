@@ -1,4 +1,5 @@
-/** @file cycles.c  Breaks reference cycles: gradients whose history saved their own tensor. */
+/** @file cycles.c  Breaks reference cycles: gradients, and tensors written in place, whose history
+ * saved their own tensor. */
 // SPDX-License-Identifier: MIT
 #include "autograd/engine.h"
 
@@ -8,6 +9,8 @@
 typedef struct roots {
     ts_tensor **grads; /* owned */
     uint32_t n, room;
+    const ts_tensor *written; /* replace this tensor; NULL: those that may have a gradient */
+    const ts_node *before;    /* the walk does not enter this node */
 } roots;
 
 static bool may_have_gradient(const ts_tensor *t)
@@ -37,18 +40,33 @@ ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history)
     return history ? alias_in_graph(thread, g) : ts_whole_alias(thread, g);
 }
 
+/** A tensor like t without memory, which takes the place of a saved tensor that was written since:
+ *  an alias would share t's storage, and writes to t would be refused. */
+static ts_tensor *without_elements(ts_thread *thread, const ts_tensor *t)
+{
+    ts_tensor *empty = ts_tensor_new(thread, (ts_dtype)t->dtype, t->sizes, t->ndim,
+                                     TS_DEVICE_META);
+    TS_TRY_NULL(empty);
+    empty->storage->version = t->storage->version;
+    empty->storage->writer = t->storage->writer;
+    return empty;
+}
+
 /**
- * Replaces the tensor in s by an alias with the same history, if the tensor may have a gradient.
+ * Replaces the tensor in s: if it is `written` and its version has changed, by one without
+ * elements; if `written` is NULL and it may have a gradient, by an alias with the same history.
  * *old receives the tensor; release it after unlocking the node, because that may free a graph.
  */
-static ts_status replace(ts_thread *thread, ts_saved *s, ts_tensor **old)
+static ts_status replace(ts_thread *thread, ts_saved *s, const ts_tensor *written, ts_tensor **old)
 {
     ts_tensor *t = s->t;
-    if (!t || t == TS_NONE || !may_have_gradient(t))
+    if (!t || t == TS_NONE)
         return TS_OK;
-    ts_tensor *alias = alias_in_graph(thread, t);
-    TS_TRY(alias);
-    s->t = alias;
+    if (written ? t != written || s->version == t->storage->version : !may_have_gradient(t))
+        return TS_OK;
+    ts_tensor *other = written ? without_elements(thread, t) : alias_in_graph(thread, t);
+    TS_TRY(other);
+    s->t = other;
     *old = t;
     return TS_OK;
 }
@@ -60,7 +78,7 @@ static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number
     for (uint32_t i = 0; number == 0 && more && i < more->n; i++)
         TS_TRY(ts_run_schedule(walk, more->grads[i]->node));
     for (const ts_end *in = n->inputs; in < n->inputs + n->ninputs; in++)
-        if (in->next)
+        if (in->next && !(more && in->next == more->before))
             TS_TRY(ts_run_schedule(walk, in->next));
     ts_saved *s = NULL;
     for (uint32_t k = 0; n->op != TS_NODE_LEAF && n->guarded && (k == 0 || s); k++) {
@@ -69,7 +87,7 @@ static ts_status replace_saved_tensors(ts_run *walk, ts_node *n, uint32_t number
         bool mine = ts_node_lock(n, walk->self);
         s = n->guests ? NULL : ts_node_saved(n, k); /* guests may be reading */
         if (s)
-            status = replace(walk->thread, s, &old);
+            status = replace(walk->thread, s, more ? more->written : NULL, &old);
         if (mine)
             ts_node_unlock(n);
         if (old)
@@ -86,6 +104,13 @@ static void walk(ts_thread *thread, ts_node *root, roots *more)
     ts_error before = *thread->error;
     if (ts_engine_walk(root, replace_saved_tensors, more) != TS_OK)
         *thread->error = before;
+}
+
+void ts_break_write_cycle(ts_tensor *t, const ts_node *before)
+{
+    /* with one reference, the caller's, no node has saved t */
+    if (t->node && atomic_load_explicit(&t->refs, memory_order_relaxed) > 1)
+        walk(ts_thread_self(), t->node, &(roots){.written = t, .before = before});
 }
 
 void ts_break_cycle(ts_node *history) { walk(ts_thread_self(), history, NULL); }

@@ -284,8 +284,11 @@ static ts_status finish(ts_function_call *call, ts_tensor *const *inputs, ts_ten
         ts_shape_fill(&node->outputs[k].shape, outputs[k]);
         if (!ts_dtype_is_float((ts_dtype)outputs[k]->dtype))
             call->marks[n + k] |= CONSTANT;
-        if (call->records && !(call->marks[n + k] & CONSTANT))
-            ts_node_attach(node, outputs[k], k);
+        if (!call->records || (call->marks[n + k] & CONSTANT))
+            continue;
+        const ts_node *before = outputs[k]->node;
+        ts_node_attach(node, outputs[k], k);
+        ts_break_write_cycle(outputs[k], before);
     }
     return TS_OK;
 }

@@ -339,4 +339,10 @@ TS_INLINE void ts_node_attach(ts_node *n, ts_tensor *t, int i)
  *  error. */
 ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, const char *what);
 
+/** After a recorded write to t: the graph of t's node may have saved t, which then owns its own
+ *  history. Replaces such a saved tensor by one without elements, whose version keeps a backward
+ *  from reading it. before: t's node before the write; its graph is not searched, because it was
+ *  complete before this value of t could be saved, and earlier values were replaced. */
+void ts_break_write_cycle(ts_tensor *t, const ts_node *before);
+
 #endif

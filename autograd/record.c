@@ -219,11 +219,6 @@ TS_INLINE ts_status node_connect(ts_node *n, const ts_frame *f, uint32_t reads)
         }
     }
     f->thread->seq = ++n->seq;
-    /* an in-place call must not fail after the write, so the result's alias is made before */
-    for (int i = 0; f->given >> i; i++)
-        if ((f->given >> i & 1) && (reads & TS_SAVE_RET(i)) && !f->thread->tape &&
-            !(n->outputs[i].saved.t = ts_whole_alias(f->thread, f->rets[i].t)))
-            return ts_error_code();
     return TS_OK;
 }
 
@@ -273,6 +268,50 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
     return TS_OK;
 }
 
+/** Releases the results of a call that could not be recorded, since they would lack their history.
+ */
+static TS_COLD void drop_results(ts_frame *f)
+{
+    for (int i = 0; i < f->nrets; i++)
+        if (f->rets[i].tag == TS_TAG_TENSOR && !(f->given >> i & 1)) {
+            ts_tensor_unref(f->rets[i].t);
+            f->rets[i] = ts_value_none();
+        }
+}
+
+/** Runs the call, saves the results that the rule reads and attaches the node. */
+TS_INLINE ts_status run_recorded(ts_node *n, ts_frame *f, uint32_t reads)
+{
+    uint8_t want = f->want;
+    if (reads >= TS_SAVE_RET(0))
+        f->want |= (uint8_t)(reads / TS_SAVE_RET(0) & ~f->given);
+    ts_status status = ts_redispatch(f);
+    f->want = want;
+    if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
+        drop_results(f);
+    return status;
+}
+
+/** run_recorded() for a call that writes to given tensors. It must not fail after the write, so the
+ *  aliases of saved results are made before. */
+static TS_COLD ts_status run_in_place(ts_node *n, ts_frame *f, uint32_t reads)
+{
+    const ts_node *before[TS_MAX_RETS] = {0};
+    for (int i = 0; f->given >> i; i++) {
+        if (!(f->given >> i & 1))
+            continue;
+        before[i] = f->rets[i].t->node;
+        if ((reads & TS_SAVE_RET(i)) && !f->thread->tape &&
+            !(n->outputs[i].saved.t = ts_whole_alias(f->thread, f->rets[i].t)))
+            return ts_error_code();
+    }
+    TS_TRY(run_recorded(n, f, reads));
+    for (int i = 0; f->given >> i; i++)
+        if (f->given >> i & 1)
+            ts_break_write_cycle(f->rets[i].t, before[i]);
+    return TS_OK;
+}
+
 /** Runs the composite with the arguments' old values and copies its results, with their history, to
  *  the given destinations. */
 static TS_COLD ts_status parts_in_place(ts_frame *f)
@@ -315,8 +354,11 @@ static TS_COLD ts_status parts_in_place(ts_frame *f)
         ts_tensor *y = rets[i].tag == TS_TAG_TENSOR ? rets[i].t : NULL;
         if (!(f->given >> i & 1))
             f->rets[i] = y ? ts_value_tensor(ts_tensor_ref(y)) : rets[i];
-        else if (y->node)
+        else if (y->node) {
+            const ts_node *before = f->rets[i].t->node;
             ts_node_attach(y->node, f->rets[i].t, y->output);
+            ts_break_write_cycle(f->rets[i].t, before);
+        }
     }
     return TS_OK;
 }
@@ -334,17 +376,6 @@ static __attribute__((noinline)) ts_status by_parts(ts_frame *f)
         f->thread->exclude = exclude;
     }
     return status;
-}
-
-/** Releases the results of a call that could not be recorded, since they would lack their history.
- */
-static TS_COLD void drop_results(ts_frame *f)
-{
-    for (int i = 0; i < f->nrets; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR && !(f->given >> i & 1)) {
-            ts_tensor_unref(f->rets[i].t);
-            f->rets[i] = ts_value_none();
-        }
 }
 
 /** The AUTOGRAD layer of every op. */
@@ -374,15 +405,8 @@ ts_status ts_record(ts_frame *f)
     uint32_t reads = reads_of(n->vjp, need.grads);
     ts_status status = node_connect(n, f, reads);
     n->scope = (uint16_t)ts_timer_scope(f->thread, n->seq);
-    if (status == TS_OK) {
-        uint8_t want = f->want;
-        if (reads >= TS_SAVE_RET(0))
-            f->want |= (uint8_t)(reads / TS_SAVE_RET(0) & ~f->given);
-        status = ts_redispatch(f);
-        f->want = want;
-        if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
-            drop_results(f);
-    }
+    if (status == TS_OK)
+        status = TS_UNLIKELY(f->given) ? run_in_place(n, f, reads) : run_recorded(n, f, reads);
     ts_node_unref_new(n); /* from here on only results hold it */
     return status;
 }

@@ -73,6 +73,75 @@ TS_TEST(what_refers_to_itself_leaves_no_memory_behind, .loop = WAYS)
     ck_assert_int_eq(ts_memory_get_stats().in_use, before);
 }
 
+/** y += z as a function with a dirty input. */
+static ts_status add_forward(ts_function_call *call, void *ctx, ts_tensor *const *in, int n,
+                             ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    TS_TRY(ts_function_mark_dirty(call, 0));
+    out[0] = in[0];
+    return TS_STATUS_OF(ts_add_(in[0], in[1]));
+}
+
+static const ts_function adder = {
+    .size = sizeof adder, .name = "adder",
+    .forward = add_forward, .backward = square_backward};
+
+enum { WRITES = 7 };
+
+/** Writes in place to a tensor that the history of the new value has saved, without a backward. */
+static void build_written(int way)
+{
+    TS_SCOPE;
+    ts_tensor *w = ts_set_requires_grad(ts_ones(TS_SIZES(20, 20), TS_F64), true);
+    ts_tensor *y = ts_mul_scalar(w, 2), *z = NULL, *out;
+    switch (way) {
+    case 0: z = ts_mul(y, y); break;
+    case 1: z = ts_linear(y, w, TS_NONE); break;
+    case 2: /* written before, by an op whose graph does not contain z */
+        z = ts_mul(y, y);
+        OK(ts_add_(y, w));
+        break;
+    case 3: /* no history before the write */
+        OK(y = ts_ones(TS_SIZES(20, 20), TS_F64));
+        OK(z = ts_mul(y, w));
+        break;
+    case 4: OK(ts_function_apply(&function, NULL, &y, 1, &z, 1)); break;
+    case 5:
+        OK(z = ts_mul(y, y));
+        OK(ts_function_apply(&adder, NULL, (ts_tensor *[]){y, z}, 2, &out, 1));
+        return;
+    default: /* the rule saves the new value */
+        OK(z = ts_mul(y, y));
+        OK(ts_mul_(y, z));
+        OK(ts_exp_(y));
+        return;
+    }
+    OK(z);
+    OK(ts_add_(y, z));
+}
+
+TS_TEST(a_write_to_a_tensor_that_its_history_saved_leaves_no_memory_behind, .loop = WRITES)
+{
+    for (int i = 0; i < 3; i++)
+        build_written(_i);
+    int64_t before = ts_memory_get_stats().in_use;
+    for (int i = 0; i < 50; i++)
+        build_written(_i);
+    ck_assert_int_eq(ts_memory_get_stats().in_use, before);
+}
+
+TS_TEST(a_tensor_that_was_saved_and_written_can_be_written_again_but_has_no_gradient)
+{
+    TS_SCOPE;
+    ts_tensor *y = ts_mul_scalar(leaf(3), 2), *z = ts_mul(y, y);
+    OK(ts_add_(y, z));
+    OK(ts_add_(y, z));
+    ck_assert_double_eq(value(y), 78);
+    FAILS(TS_ERR_AUTOGRAD, ts_backward(y));
+    SAYS("written in place since, last by 'add' (version 1, saved at 0)");
+}
+
 static ts_tensor *other(void *payload, ts_tensor *g)
 {
     return ts_numel(payload) == ts_numel(g) ? payload : g;
