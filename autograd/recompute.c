@@ -195,16 +195,8 @@ static ts_segment *segment_new(const part *p, void (*release)(void *))
         in->version = in->saved.version = t->storage->version;
         in->requires_grad = t->flags & TS_TENSOR_REQUIRES_GRAD;
         if (!outer || is_held(outer, t)) {
-            /* Hold an alias of a leaf: the history of the leaf's gradient may own this segment, so
-               a reference to the leaf could close a cycle. */
-            in->saved.t = in->requires_grad && !t->node ? ts_whole_alias(thread, t)
-                                                        : ts_tensor_ref(t);
-            if (in->saved.t)
-                continue;
-            s->part.n = i;
-            s->release = NULL; /* the caller releases ctx */
-            ts_segment_unref(s);
-            return NULL;
+            ts_tensor_ref(t);
+            continue;
         }
         in->saved.t = NULL;
         pack_or_collect(outer, t, TS_NODE_FUNCTION, &in->saved);
@@ -229,6 +221,22 @@ static ts_status check_inputs(const ts_segment *s, const part *p)
     return TS_OK;
 }
 
+/** Replaces the saved inputs by aliases after the first run: the history of an input's gradient, or
+ *  of a later write to the input, may own the segment, so a reference could close a cycle. */
+static ts_status hold_aliases(ts_segment *s)
+{
+    for (int i = 0; i < s->part.n; i++) {
+        ts_saved *in = &s->inputs[i].saved;
+        if (!in->t || in->t == TS_NONE)
+            continue;
+        ts_tensor *alias = ts_whole_alias(ts_thread_self(), in->t);
+        TS_TRY(alias);
+        ts_saved_drop(in);
+        in->t = alias;
+    }
+    return TS_OK;
+}
+
 /** The first run; the segment owns ctx from here on. */
 static ts_status forward(part *p, void (*release)(void *))
 {
@@ -242,6 +250,8 @@ static ts_status forward(part *p, void (*release)(void *))
     ts_status status = run_part(p);
     if (status == TS_OK)
         status = check_inputs(s, p);
+    if (status == TS_OK)
+        status = hold_aliases(s);
     for (int i = 0; i < p->m; i++)
         if (status == TS_OK)
             ts_shape_fill(&s->outputs[i], p->outputs[i]);

@@ -245,7 +245,8 @@ typedef struct ts_recompute_opts {
  * fn and ctx must be valid until the graph is freed. fn must not write to its inputs in place
  * (TS_ERR_AUTOGRAD) or start a backward through its own ops. Backward returns TS_ERR_STATE if the
  * second run calls other ops or has other sizes or dtypes, and TS_ERR_AUTOGRAD if an input, or a
- * leaf that a rule reads, was written between the runs.
+ * leaf that a rule reads, was written between the runs; while the graph lives, recorded writes to
+ * inputs are refused.
  * @param inputs   n tensors; TS_NONE for an absent one; NULL returns the recorded failure
  * @param outputs  receives m tensors in the caller's scope; NULL after an error
  */

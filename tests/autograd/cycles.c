@@ -17,7 +17,7 @@ static ts_status part(void *w, ts_tensor *const *in, int n, ts_tensor **out, int
 
 static ts_tensor *same(void *payload, ts_tensor *g) { (void)payload; return g; }
 
-enum { WAYS = 12 };
+enum { WAYS = 13 };
 
 /** Builds a reference cycle of tensors, nodes, gradients or hooks. The end of the scope releases
  *  its last handles. */
@@ -57,6 +57,11 @@ static void build(int way)
         OK(ts_set_grad(x, ts_mul(x, x)));
         return;
     case 10: OK(y = ts_mish_(ts_mul(x, x))); break;
+    case 11: /* an input of a recomputed part keeps its gradient */
+        OK(parts[0] = ts_mul_scalar(x, 2));
+        OK(ts_retain_grad(parts[0]));
+        OK(ts_recompute(part, w, parts, 1, &y, 1));
+        break;
     default: OK(y = ts_matmul(ts_unsqueeze(x, 0), ts_unsqueeze(x, 1)));
     }
     OK(ts_backward_ex(ts_sum(y), TS_NONE, &create));

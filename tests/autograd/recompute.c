@@ -266,6 +266,10 @@ TS_TEST(wrong_use_is_named)
     }
     FAILS(TS_ERR_AUTOGRAD, ts_backward(ts_sum(y)));
     SAYS("written in place since");
+    in = ts_mul_scalar(x, 1);
+    OK(ts_recompute(part_run, &a, &in, 1, &y, 1));
+    FAILS(TS_ERR_AUTOGRAD, ts_mul_scalar_(in, 2)); /* the part keeps an alias */
+    SAYS("shares its memory");
 }
 
 static int released;
