@@ -84,7 +84,7 @@ typedef struct ts_storage {
     ts_device device;
     uint16_t block;    /* bytes of this struct's block; sizeof(ts_storage): the data is elsewhere
                           (TS_INLINE_DATA) */
-    uint8_t owner;     /* a ts_owner; valid if the storage is in a profile's log */
+    _Atomic uint8_t owner; /* a ts_owner; valid if the storage is in a profile's log */
     uint8_t logged;    /* number of the profile in whose log it is (dispatch/memory_log.h); 0: none.
                           Valid only for data outside of the block */
     void *data;
@@ -124,11 +124,16 @@ struct ts_tensor {
 /** Frees a storage whose last reference was released: its data, or calls s->release, and s. */
 void ts_storage_destroy(ts_storage *s);
 
+/** The purpose of s; relaxed, because another thread may be raising it. */
+TS_INLINE uint8_t ts_storage_owner(const ts_storage *s)
+{
+    return atomic_load_explicit(&s->owner, memory_order_relaxed);
+}
 /** Raises s->owner to `owner` if s is in a profile's log. */
 TS_INLINE void ts_storage_own(ts_storage *s, ts_owner owner)
 {
-    if (s->block == sizeof *s && TS_UNLIKELY(s->logged) && owner > s->owner)
-        s->owner = (uint8_t)owner;
+    if (s->block == sizeof *s && TS_UNLIKELY(s->logged) && owner > ts_storage_owner(s))
+        atomic_store_explicit(&s->owner, (uint8_t)owner, memory_order_relaxed);
 }
 
 /** Uninitialised storage with one reference; data is NULL on META. NULL with TS_ERR_MEMORY or

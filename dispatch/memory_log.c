@@ -74,7 +74,7 @@ static void died(ts_storage *s)
         *at = l->next;
         l->died = ticks();
         l->alive = NULL;
-        l->owner = s->owner;
+        l->owner = ts_storage_owner(s);
     }
     pthread_mutex_unlock(&history.lock);
 }
@@ -102,7 +102,7 @@ void ts_memory_log_end(void)
     pthread_mutex_lock(&history.lock);
     for (int64_t i = 0; i < history.count && atomic_load(&history.on); i++)
         if (history.all[i].alive) {
-            history.all[i].owner = history.all[i].alive->owner;
+            history.all[i].owner = ts_storage_owner(history.all[i].alive);
             history.all[i].alive = NULL;
         }
     atomic_store(&history.on, false);

@@ -178,6 +178,11 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
         ts_timers_record(false);
 }
 
+static inline bool is_update(uint16_t op)
+{
+    return atomic_load_explicit(&ts_timing.updates[op], memory_order_relaxed);
+}
+
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
  * looked up before the first stamp and the work is counted after the last, so neither is part of
  * the kernel's time. */
@@ -185,7 +190,7 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
     /* unless the program marks steps, a step ends at the first call after updates of parameters */
-    if (TS_UNLIKELY(r->updated != ts_timing.updates[f->op]) && f->thread->depth == 1 &&
+    if (TS_UNLIKELY(r->updated != is_update(f->op)) && f->thread->depth == 1 &&
         !(r->updated && f->thread->workspace)) { /* no step ends inside the capture of a graph */
         r->updated = !r->updated;
         if (!r->updated && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed)) {
@@ -440,9 +445,8 @@ bool ts_timers_recording(void)
 
 void ts_timers_mark_updates(const int *ops, int n)
 {
-    for (int i = 0; i < n; i++)
-        if (!ts_timing.updates[ops[i]]) /* written once, because other threads may be reading */
-            ts_timing.updates[ops[i]] = 1;
+    for (int i = 0; i < n; i++) /* other threads may be reading */
+        atomic_store_explicit(&ts_timing.updates[ops[i]], true, memory_order_relaxed);
 }
 
 void ts_timers_record_cost(double ns, double trace_ns)

@@ -62,7 +62,7 @@ struct ts_timing_state {
         first_step, last_step; /* the recording keeps steps first_step to last_step; 0: no limit */
     int step_thread; /* the thread that marks steps; -1: none yet */
     atomic_bool marked; /* the program marks its steps itself */
-    uint8_t updates[TS_MAX_OPS]; /* ops that update parameters */
+    atomic_bool updates[TS_MAX_OPS]; /* ops that update parameters */
     _Atomic int64_t period; /* number of the timing period; grows at each start and reset */
     int64_t reset;          /* number of resets */
     _Atomic int64_t off_at; /* tick at which timing was last switched off */
