@@ -18,17 +18,30 @@ TS_INLINE bool requires_grad(const ts_tensor *t) { return t->flags & TS_TENSOR_R
 
 /* ------------------------------------------------------------------- the in-place rule ---- */
 
+static const char instead[] = "write to ts_clone() of it, use ts_slice_scatter() for a part, or "
+                              "wrap the write in TS_NO_GRAD";
+
 static ts_status refuse_write(const char *op, const void *site, const char *what, const char *why)
 {
-    return ts_fail_op(TS_ERR_AUTOGRAD, op, site,
-                      "write to ts_clone() of it, use ts_slice_scatter() for a part, or wrap the "
-                      "write in TS_NO_GRAD",
-                      "cannot write %s in place: it %s", what, why);
+    return ts_fail_op(TS_ERR_AUTOGRAD, op, site, instead, "cannot write %s in place: it %s", what,
+                      why);
 }
 
 static ts_status refuse(const ts_frame *f, const char *what, const char *why)
 {
     return refuse_write(ts_op_name(f->op), f->site, what, why);
+}
+
+/** Refuses member k of argument i, which the op writes. */
+static ts_status refuse_argument(const ts_frame *f, int i, uint32_t k, const ts_tensor *t)
+{
+    char member[32] = "";
+    if (f->args[i].tag == TS_TAG_TENSORS)
+        snprintf(member, sizeof member, " as member %u", k);
+    return ts_fail_op(TS_ERR_AUTOGRAD, ts_op_name(f->op), f->site, instead,
+                      "argument '%s': expected a tensor that does not require grad, got %s that "
+                      "requires grad%s",
+                      f->table->info->schema.args[i].name, TS_SHAPE_TEXT(t), member);
 }
 
 ts_status ts_check_write(const char *op, const void *site, const ts_tensor *t, const char *what)
@@ -66,7 +79,7 @@ static ts_status check_writes(const ts_frame *f, bool records)
         ts_tensor *const *members = ts_value_members(&f->args[i], &n);
         for (uint32_t k = 0; k < n; k++)
             if (requires_grad(members[k]))
-                return refuse(f, f->table->info->schema.args[i].name, "requires grad");
+                return refuse_argument(f, i, k, members[k]);
     }
     return TS_OK;
 }

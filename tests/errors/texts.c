@@ -468,6 +468,10 @@ TS_TEST(gradients_say_what_is_wrong)
           "TS_ERR_AUTOGRAD: add: cannot write 'out' in place: it takes part in recording; out= "
           "forms have no gradient | write to ts_clone() of it, use ts_slice_scatter() for a part, "
           "or wrap the write in TS_NO_GRAD");
+    WRONG((ts_fill_(W, 1)),
+          "TS_ERR_AUTOGRAD: fill: argument 'self': expected a tensor that does not require grad, "
+          "got (2, 3) f32 that requires grad | write to ts_clone() of it, use ts_slice_scatter() "
+          "for a part, or wrap the write in TS_NO_GRAD");
     WRONG((ts_set_grad(W, B)),
           "TS_ERR_SHAPE: set_grad: argument 'grad': expected (2, 3) f32, got (4, 5) f32");
     WRONG((ts_register_hook(W, NULL, NULL, NULL)),
