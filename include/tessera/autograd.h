@@ -53,7 +53,9 @@ TS_API ts_status ts_backward(ts_tensor *loss);
  */
 TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**
- * Returns the gradients of `output` with respect to `inputs`, and leaves ts_grad() unchanged.
+ * Returns the gradients of `output` with respect to `inputs`, and leaves ts_grad() of leaves
+ * unchanged. As in a backward, tensors with ts_retain_grad() that the run reaches keep their
+ * gradients.
  * @param gradient  as in ts_backward_ex()
  * @param inputs    n tensors that require grad, leaves or not; n <= 256
  * @param grads     receives n tensors in the caller's scope; TS_NONE for an input on which the

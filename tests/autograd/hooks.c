@@ -176,6 +176,28 @@ TS_TEST(a_kept_gradient_follows_in_place_writes_and_dies_with_its_tensor)
     OK(ts_retain_grad(x));
 }
 
+TS_TEST(grad_of_keeps_gradients_as_a_backward_does_except_in_leaves)
+{
+    enum { X = 1, Y = 2, BOTH = 3, Z = 4 }; /* the requested gradients; X and BOTH reach y */
+    for (int wanted = X; wanted <= Z; wanted++) {
+        TS_SCOPE;
+        ts_tensor *x = leaf(1), *y = ts_mul_scalar(x, 2), *z = ts_mul_scalar(y, 3);
+        ts_tensor *beside = ts_mul_scalar(x, 5), *grads[2];
+        OK(ts_retain_grad(y));
+        OK(ts_retain_grad(z));
+        OK(ts_retain_grad(beside)); /* not in the graph of z */
+        ts_tensor *of[2] = {wanted == Z ? z : wanted == X ? x : y, x};
+        OK(ts_grad_of(ts_sum(z), TS_NONE, of, wanted == BOTH ? 2 : 1, grads, NULL));
+        ck_assert_double_eq(value(ts_grad(z)), 1);
+        if (wanted == Z)
+            ck_assert_ptr_eq(ts_grad(y), TS_NONE);
+        else
+            ck_assert_double_eq(value(ts_grad(y)), 3);
+        ck_assert_ptr_eq(ts_grad(x), TS_NONE);
+        ck_assert_ptr_eq(ts_grad(beside), TS_NONE);
+    }
+}
+
 TS_TEST(a_graph_can_be_walked_and_named)
 {
     TS_SCOPE;
