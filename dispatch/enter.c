@@ -29,8 +29,13 @@ ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status)
             f->plan->delivered |= (uint8_t)(1 << i);
     for (int i = 0; i < f->nrets && status == TS_OK; i++)
         if (made[i].tag == TS_TAG_TENSOR && made[i].t != f->rets[i].t &&
-            is_copied(f, i, made[i].t))
+            is_copied(f, i, made[i].t)) {
+            ts_storage *s = f->rets[i].t->storage;
+            uint32_t version = s->version;
             status = ts_above.copy_into(f->rets[i].t, made[i].t, f->op);
+            if (!(f->given >> i & 1))
+                s->version = version; /* a new result begins without a write */
+        }
     for (int i = 0; i < f->nrets; i++) {
         ts_value spare = made[i];
         if (spare.tag != TS_TAG_TENSOR || spare.t == f->rets[i].t)

@@ -321,6 +321,15 @@ TS_TEST(a_destination_that_a_copy_fills_counts_one_write)
     ck_assert_uint_eq(writes(ts_transpose(half, 0, 1), softmax), 1);
 }
 
+TS_TEST(a_new_result_begins_without_a_write, .loop = 3)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_zeros(TS_SIZES(3, 3), (ts_dtype[]){TS_F32, TS_BF16, TS_F16}[_i]);
+    ck_assert_uint_eq(ts_version(ts_mm(x, x)), 0);
+    ck_assert_uint_eq(ts_version(ts_softmax(x, 0)), 0);
+    ck_assert_uint_eq(ts_version(ts_linear(ts_transpose(x, 0, 1), x, TS_NONE)), 0);
+}
+
 /* Mistakes that an external kernel can make at its end. */
 static ts_status returns_nothing(ts_frame *f) { (void)f; return TS_OK; }
 static ts_status fails_silently(ts_frame *f) { (void)f; return TS_ERR_VALUE; }
