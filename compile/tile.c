@@ -47,6 +47,7 @@ typedef struct ts_tiles {
     char *parts;        /* npieces numbers for each whole call; NULL: none */
     int64_t npieces;
     _Atomic int workers, failed; /* workers that have begun; 1 if one failed */
+    ts_error *error;    /* receives the record of the first worker that failed */
     int64_t grain;      /* fewest tiles for a worker */
     worker only;        /* the worker of an undivided run; it uses `values` and `calls` */
     const ts_emitted *code; /* machine code of some or all calls; NULL: none */
@@ -362,6 +363,21 @@ static bool has_changed(const tile_call *c, char *const *before)
     return changed;
 }
 
+/** Runs the kernel of a call. A failure is recorded in the thread that runs it, with op and call
+ *  site; the kernel's own record comes first. */
+static bool run_kernel(tile_call *c)
+{
+    const ts_error *e = c->f.thread->error;
+    unsigned before = e->count;
+    ts_status status = c->kernel(&c->f);
+    if (TS_LIKELY(status == TS_OK))
+        return true;
+    if (e->count == before)
+        ts_error_set(status, "failed without saying why");
+    ts_fail_within(ts_op_name(c->f.op), c->f.site);
+    return false;
+}
+
 static bool run_tile(const tiles *w, worker *own, int64_t tile)
 {
     int64_t outer = tile / w->along, at = tile % w->along * w->chunk, index[TS_MAX_DIMS];
@@ -413,7 +429,7 @@ static bool run_tile(const tiles *w, worker *own, int64_t tile)
         }
         for (int i = 0; i < c->operands && tries; i++)
             before[i] = it->data[i];
-        if (c->kernel(&c->f) != TS_OK)
+        if (!run_kernel(c))
             return false;
         if (tries) {
             c->tried = true;
@@ -441,9 +457,12 @@ static void run_tiles(void *ctx, int64_t begin, int64_t end)
         memcpy(own.calls, w->calls, w->ncalls * sizeof *own.calls);
     for (uint32_t k = 0; k < w->ncalls && !is_code(w); k++)
         own.calls[k].f.thread = ts_thread_self();
+    const ts_error *e = ts_thread_self()->error;
+    unsigned before = e->count;
     for (int64_t i = begin; i < end; i++)
         if (!run_tile(w, &own, i)) {
-            atomic_store(&w->failed, 1);
+            if (!atomic_exchange(&w->failed, 1) && e->count != before)
+                *w->error = *e;
             return;
         }
 }
@@ -555,7 +574,7 @@ static bool join_pieces(tiles *w)
         if (!plan_call(&w->only, c))
             return false;
         c->plan.share = &share;
-        if (c->kernel(&c->f) != TS_OK)
+        if (!run_kernel(c))
             return false;
     }
     return true;
@@ -571,6 +590,7 @@ static bool run_alone(tiles *w)
     tiles *none = NULL;
     size_t bytes = (size_t)(w->nbuffers * w->buffer) + 64;
     if (large && !(buffers = ts_alloc(w->run->thread, bytes))) {
+        ts_error_memory("a fused group", (int64_t)bytes);
         ts_tiles_free(w);
         return false;
     }
@@ -592,11 +612,19 @@ static bool run_divided(tiles *w)
     w->worker = (w->nvalues * sizeof(tile_value) + w->ncalls * sizeof(tile_call) + 128 +
                  (size_t)(w->nbuffers * w->buffer) + 63) & ~(size_t)63;
     size_t room = (size_t)w->nworkers * w->worker;
+    ts_error error = {0};
+    w->error = &error;
     bool ok = (w->room = ts_alloc(thread, room)) != NULL;
     if (ok) {
         ts_parallel_for(w->outer * w->along, w->grain, run_tiles, w);
         ts_free(thread, w->room, room);
+        if (error.code != TS_OK) {
+            error.count = thread->error->count + 1;
+            *thread->error = error;
+        }
         ok = !w->failed && join_pieces(w);
+    } else {
+        ts_error_memory("a fused group", (int64_t)room);
     }
     ts_tiles_free(w);
     return ok;
@@ -618,15 +646,17 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s)
     for (uint32_t k = 0; k < w->ncalls; k++)
         parts += w->calls[k].whole ? (size_t)w->npieces * sizeof(double) : 0;
     char *room = w->parts = parts ? ts_alloc(r->thread, parts) : NULL;
-    bool ok = !parts || room;
-    if (!ok)
+    if (parts && !room) {
         ts_tiles_free(w);
-    else
-        ok = w->nworkers > 1 ? run_divided(w) : run_alone(w);
+        return ts_error_memory("a fused group", (int64_t)parts);
+    }
+    unsigned before = r->thread->error->count;
+    bool ok = w->nworkers > 1 ? run_divided(w) : run_alone(w);
     if (room)
         ts_free(r->thread, room, parts);
     if (ok)
         return TS_OK;
-    return ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed, or found no memory",
-                        s->count);
+    return r->thread->error->count != before
+               ? ts_error_code()
+               : ts_error_set(TS_ERR_INTERNAL, "a fused group of %u calls failed", s->count);
 }

@@ -422,6 +422,32 @@ TS_TEST(errors_are_those_of_calls_and_leave_nothing_behind)
     FAILS(TS_ERR_VALUE, ts_compile(bad_shape, NULL, &opts));
 }
 
+/** The kernel of neg refuses bools, when the group runs. */
+static ts_status bad_dtype(TRACED)
+{
+    return TS_STATUS_OF(out[0] = ts_to(ts_neg(ts_gt(in[0], in[1])), TS_F32));
+}
+
+TS_TEST(an_error_in_a_group_is_that_of_the_call, .loop = 2, .threads = true)
+{
+    TS_SCOPE;
+    ts_set_num_threads(_i ? 4 : 1);
+    ts_tensor *in[] = {numbers(1, TS_SIZES(512, 1024)), numbers(2, TS_SIZES(512, 1024))}, *out;
+    char want[500];
+    FAILS(TS_ERR_DTYPE, bad_dtype(NULL, in, 2, &out, 1));
+    snprintf(want, sizeof want, "%s", ts_error_message());
+    ts_error_clear();
+    ts_compiled *c = ts_compile(bad_dtype, NULL, NULL);
+    for (int k = 0; k < 3; k++) {
+        FAILS(TS_ERR_DTYPE, ts_compiled_call(c, in, 2, &out, 1));
+        ck_assert_str_eq(ts_error_message(), want);
+        ck_assert_str_eq(ts_error_op(), "neg");
+        ck_assert_ptr_nonnull(ts_error_site());
+        ts_error_clear();
+    }
+    ts_compiled_free(c);
+}
+
 static ts_status inner(TRACED) { return TS_STATUS_OF(out[0] = ts_relu(ts_neg(in[0]))); }
 static ts_status outer(TRACED)
 {
