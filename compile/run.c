@@ -232,8 +232,10 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     for (uint32_t i = 0; i < e->nstorages; i++) {
         ts_exec_close(&r, i);
         if (r.storages[i] && i < e->nrecorded) {
-            r.storages[i]->version = counts[i].version;
-            r.storages[i]->writer = counts[i].writer;
+            if (r.storages[i]->version != counts[i].version) { /* other threads may read it */
+                r.storages[i]->version = counts[i].version;
+                r.storages[i]->writer = counts[i].writer;
+            }
             ts_storage_release(r.storages[i]);
         }
     }

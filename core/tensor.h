@@ -202,7 +202,8 @@ TS_INLINE bool ts_tensor_take_address(ts_tensor *t)
         return false;
     if (ts_is_promised(t->data))
         t->data = (char *)s->data + (t->data - (char *)s->foreign);
-    t->keys &= ~TS_KEYSET(TS_KEY_LAZY);
+    if (t->keys & TS_KEYSET(TS_KEY_LAZY)) /* other threads may read the keys */
+        t->keys &= ~TS_KEYSET(TS_KEY_LAZY);
     return true;
 }
 /** Byte offset of t's first element in its storage. */
