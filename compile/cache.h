@@ -45,8 +45,8 @@ void ts_compiled_from_environment(void);
 bool ts_compiled_by_rows(const ts_compiled *c);
 /** Counts a graph break; TS_ERR_STATE if the function was compiled with fullgraph. */
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
-/** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). NULL
- *  with TS_ERR_MEMORY, also if max_plans plans are running. */
+/** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). If
+ *  max_plans plans are running, the new plan serves this run only. NULL with TS_ERR_MEMORY. */
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l);
 /** Marks the kernel of a group as ready and counts it in the statistics. */
 void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_report *report);

@@ -138,7 +138,7 @@ static bool is_small(const ts_exec *e)
 
 /** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the
  *  least recently used plan that is not running. NULL if all plans are running, or if out of
- *  memory. */
+ *  memory; c->plans is NULL then. */
 static ts_exec **room_for_plan(ts_compiled *c)
 {
     if (!c->plans) {
@@ -211,14 +211,17 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
         e = ts_exec_new(words->data, words->count, l->numbers.data, &how);
         ts_exec **place = e ? room_for_plan(c) : NULL;
-        if (e && !place) {
+        if (e && !c->plans) {
             ts_exec_free(e);
             e = NULL;
-            ts_error_memory("a plan", 0);
+            ts_error_memory("the list of plans", c->opts.max_plans * (int64_t)sizeof e);
         }
         if (e) {
-            *place = e;
-            c->newest = e;
+            e->uncached = !place;
+            if (place) {
+                *place = e;
+                c->newest = e;
+            }
             e->hash = hash;
             e->small = is_small(e);
             ts_exec_dump(e, c->name);
@@ -287,7 +290,10 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e)
 {
     pthread_mutex_lock(&c->lock);
     e->runs--;
+    bool uncached = e->uncached; /* another thread may free a plan in the cache from now on */
     pthread_mutex_unlock(&c->lock);
+    if (uncached)
+        ts_exec_free(e);
 }
 
 ts_compile_stats ts_compiled_get_stats(ts_compiled *c)

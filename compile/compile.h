@@ -161,6 +161,7 @@ typedef struct ts_exec {
     uint32_t nwords;
     uint64_t hash, used;   /* hash of words; used: ts_compiled.clock at the last run */
     uint32_t runs;         /* runs in progress */
+    bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
                               recording the calls takes longer than it saves */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */

@@ -447,3 +447,25 @@ TS_TEST(storages_that_replays_hold_are_written_in_place_as_ever)
     OK(ts_mul_(a.w, leaf)); /* would be an error if another tensor shared a.w's memory */
     ts_compiled_free(c);
 }
+
+/** Calls the shared function with inputs of sizes that no other thread passes. */
+static bool call_with_own_sizes(int number, void *ctx)
+{
+    (void)ctx;
+    bool good = true;
+    for (int k = 0; k < 50 && good; k++) {
+        TS_SCOPE;
+        ts_tensor *x = numbers((uint64_t)k, TS_SIZES(200 + number, 512)), *got = NULL, *want;
+        good = ts_compiled_call(shared, &x, 1, &got, 1) == TS_OK &&
+               pure(NULL, &x, 1, &want, 1) == TS_OK && same(got, want);
+    }
+    return good;
+}
+
+TS_TEST(a_plan_runs_although_all_places_for_plans_are_taken, .threads = true, .loop = 2)
+{
+    shared = ts_compile(pure, NULL, TS_OPTS(ts_compile_opts, .max_plans = 1, .replay = _i));
+    ck_assert_int_eq(ts_together(4, call_with_own_sizes, NULL), 4);
+    ck_assert_int_eq(ts_compiled_get_stats(shared).plans, 1);
+    ts_compiled_free(shared);
+}
