@@ -16,7 +16,8 @@ typedef struct ts_break {
 enum { TS_MAX_BREAKS = 16 };
 
 struct ts_compiled {
-    pthread_mutex_t lock;  /* guards the fields after `name` */
+    pthread_mutex_t lock;  /* guards the fields after `name`; fork() holds it */
+    struct ts_compiled *next, **link; /* list of all compiled functions, under a lock of its own */
     ts_trace_fn fn;
     void *ctx;
     ts_compile_opts opts;
@@ -39,6 +40,8 @@ struct ts_compiled {
         verifying;         /* the running call checks what a replay would have done */
 };
 
+/** Makes fork() hold the locks of all compiled functions. */
+void ts_compiled_install(void);
 /** Reads the environment variable TS_COMPILE. */
 void ts_compiled_from_environment(void);
 /** True if groups of the function's plans may contain norms, softmax and reductions (rows.c). */

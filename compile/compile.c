@@ -1,6 +1,7 @@
 /** @file compile.c  Compiled functions: creation, calls, the cache of plans. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
+#include "core/process.h"
 #include "include/tessera/autocast.h"
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
@@ -25,6 +26,23 @@ enum {
                              after twice as many, and so on */
     SMALL_MOST = 8192     /* up to so many */
 };
+
+static pthread_mutex_t functions_lock = PTHREAD_MUTEX_INITIALIZER;
+static ts_compiled *functions;
+
+static void before_fork(void)
+{
+    pthread_mutex_lock(&functions_lock);
+    for (ts_compiled *c = functions; c; c = c->next)
+        pthread_mutex_lock(&c->lock);
+}
+static void after_fork(void)
+{
+    for (ts_compiled *c = functions; c; c = c->next)
+        pthread_mutex_unlock(&c->lock);
+    pthread_mutex_unlock(&functions_lock);
+}
+void ts_compiled_install(void) { ts_fork_around(before_fork, after_fork); }
 
 void ts_compiled_from_environment(void)
 {
@@ -63,6 +81,13 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
     if (o.recompute <= 0)
         c->opts.recompute = o.recompute ? INT64_MAX : RECOMPUTE;
     snprintf(c->name, sizeof c->name, "%s", o.name ? o.name : "function");
+    pthread_mutex_lock(&functions_lock);
+    c->next = functions;
+    c->link = &functions;
+    if (c->next)
+        c->next->link = &c->next;
+    functions = c;
+    pthread_mutex_unlock(&functions_lock);
     return c;
 }
 
@@ -78,6 +103,11 @@ void ts_compiled_free(ts_compiled *c)
     if (!c)
         return;
     ts_thread *thread = ts_thread_self();
+    pthread_mutex_lock(&functions_lock);
+    *c->link = c->next;
+    if (c->next)
+        c->next->link = c->link;
+    pthread_mutex_unlock(&functions_lock);
     for (int64_t i = 0; i < c->nplans; i++)
         ts_exec_free(c->plans[i]);
     if (c->plans)

@@ -12,6 +12,7 @@
 #include "compile/emit.h"
 #include "compile/compile.h"
 #include "compile/replay.h"
+#include "core/process.h"
 #include "dispatch/entries.h"
 #include "include/tessera/ops.h"
 #include "init.h"
@@ -22,13 +23,9 @@
 #define LAZY TS_KEYSET(TS_KEY_LAZY)
 
 /* Another thread may release a storage of the recording thread. */
-static atomic_flag storages_lock = ATOMIC_FLAG_INIT;
-static void lock(void)
-{
-    while (atomic_flag_test_and_set_explicit(&storages_lock, memory_order_acquire))
-        ;
-}
-static void unlock(void) { atomic_flag_clear_explicit(&storages_lock, memory_order_release); }
+static pthread_mutex_t storages_lock = PTHREAD_MUTEX_INITIALIZER;
+static void lock(void) { pthread_mutex_lock(&storages_lock); }
+static void unlock(void) { pthread_mutex_unlock(&storages_lock); }
 
 static ts_lazy_storage *storage_at(const ts_lazy *l, uint32_t i)
 {
@@ -518,6 +515,9 @@ void ts_lazy_end(ts_lazy *l)
 
 ts_status ts_compile_install(void)
 {
+    ts_fork_guard(&storages_lock);
+    ts_replays_install();
+    ts_compiled_install();
     ts_compiled_from_environment();
     ts_emit_from_environment();
     ts_arenas_from_environment();

@@ -229,6 +229,8 @@ bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
  *  comparison of two calls determines. */
 bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now, bool *varies,
                       char *why, size_t size);
+/** Makes fork() hold the lock of that list. */
+void ts_replays_install(void);
 /** Number of listed ts_repeats that hold a reference to s. */
 int32_t ts_replays_hold(const ts_storage *s);
 /** Adds p to the list that ts_replays_hold() searches; ts_replay_free() removes it. */

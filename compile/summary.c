@@ -2,6 +2,7 @@
  * storages, results. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
+#include "core/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,14 +53,11 @@ void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts
 
 /* ------------------------------------------------------------------------------ holding ---- */
 
-static atomic_flag list_lock = ATOMIC_FLAG_INIT;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static ts_repeat *list;
-static void lock(void)
-{
-    while (atomic_flag_test_and_set_explicit(&list_lock, memory_order_acquire))
-        ;
-}
-static void unlock(void) { atomic_flag_clear_explicit(&list_lock, memory_order_release); }
+static void lock(void) { pthread_mutex_lock(&list_lock); }
+static void unlock(void) { pthread_mutex_unlock(&list_lock); }
+void ts_replays_install(void) { ts_fork_guard(&list_lock); }
 
 static int by_address(const void *a, const void *b)
 {

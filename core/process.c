@@ -17,7 +17,7 @@ typedef struct hook_list {
     int count;
 } hook_list;
 static int guard_count;
-static hook_list in_child, at_end;
+static hook_list before_locks, after_locks, in_child, at_end;
 static atomic_bool ends; /* exit() has begun */
 
 static void add_hook(hook_list *l, void (*hook)(void))
@@ -36,6 +36,7 @@ static void call_hooks(const hook_list *l)
 
 static void before_fork(void)
 {
+    call_hooks(&before_locks);
     for (int i = guard_count - 1; i >= 0; i--)
         pthread_mutex_lock(guards[i].lock);
 }
@@ -44,12 +45,14 @@ static void after_fork_in_parent(void)
 {
     for (int i = 0; i < guard_count; i++)
         pthread_mutex_unlock(guards[i].lock);
+    call_hooks(&after_locks);
 }
 
 static void after_fork_in_child(void)
 {
     for (int i = 0; i < guard_count; i++)
         *guards[i].lock = guards[i].unlocked;
+    call_hooks(&after_locks);
     call_hooks(&in_child);
 }
 
@@ -59,6 +62,12 @@ void ts_fork_guard(pthread_mutex_t *lock)
         guards[guard_count].lock = lock;
         guards[guard_count++].unlocked = *lock;
     }
+}
+
+void ts_fork_around(void (*before)(void), void (*after)(void))
+{
+    add_hook(&before_locks, before);
+    add_hook(&after_locks, after);
 }
 
 void ts_fork_in_child(void (*hook)(void)) { add_hook(&in_child, hook); }

@@ -15,6 +15,9 @@ void ts_process_install(void);
  * rooms first, which is the order in which calls take them.
  */
 void ts_fork_guard(pthread_mutex_t *lock);
+/** Registers hooks for locks that come and go: fork() calls before() before it takes the guarded
+ *  locks, and after(), in parent and child, when they are released. */
+void ts_fork_around(void (*before)(void), void (*after)(void));
 /** Registers a hook that runs in each forked child after the locks are released. The child has only
  *  the forking thread. */
 void ts_fork_in_child(void (*hook)(void));

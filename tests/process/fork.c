@@ -44,8 +44,23 @@ static void list_timers(void)
     ts_timers_reset();
 }
 
+static ts_compiled *compiled;
+static ts_status double_it(void *ctx, ts_tensor *const *in, int nin, ts_tensor **out, int nout)
+{
+    (void)ctx, (void)nin, (void)nout;
+    return ts_status_of_pointer(out[0] = ts_add(in[0], in[0]));
+}
+
+static void call_compiled(void)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(16, 16), TS_F32), *y;
+    ts_compiled_call(compiled, &x, 1, &y, 1);
+}
+
 static void end_threads(void);
-static void (*const kinds[])(void) = {allocate, change_registry, compute, list_timers, end_threads};
+static void (*const kinds[])(void) = {allocate,    change_registry, compute,
+                                      list_timers, call_compiled,   end_threads};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
 static void *add_once(void *unused)
@@ -92,6 +107,7 @@ TS_TEST(a_child_finds_every_lock_free, .loop = KINDS)
     TS_NO_THREADS_AFTER_FORK;
     pthread_t threads[3];
     ck_assert_int_eq(ts_register_layer("FORK", "backends", &layer), TS_OK);
+    compiled = ts_compile(double_it, NULL, TS_OPTS(ts_compile_opts, .replay = true));
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(pthread_create(&threads[i], NULL, repeat, &_i), 0);
     for (int turn = 0; turn < 40; turn++)
