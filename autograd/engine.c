@@ -523,6 +523,10 @@ static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
 
 static ts_status deliver_locked(ts_run *run, ts_node *n, ts_tensor **grads, ts_tensor **old)
 {
+    if (TS_UNLIKELY(run->thread->lazy != NULL)) { /* the recording unlocks n after its run */
+        TS_TRY(ts_above.hold_leaf(n));
+        return deliver(run, n, grads, old);
+    }
     if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
         return fail_reentered(n);
     ts_node *const locked __attribute__((cleanup(unlock), unused)) = n;

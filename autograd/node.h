@@ -284,18 +284,22 @@ TS_COLD void ts_back_off(long tries);
 /** Waits for a node that another thread has locked; false if the calling thread has locked it. */
 TS_COLD bool ts_node_wait(ts_node *node, uint32_t self);
 
+/** ts_node_lock() without waiting: false if any thread holds the lock. */
+TS_INLINE bool ts_node_try_lock(ts_node *node, uint32_t self)
+{
+    uint32_t unlocked = 0;
+    return atomic_compare_exchange_strong_explicit(&node->owner, &unlocked, self,
+                                                   memory_order_acquire, memory_order_relaxed);
+}
 /**
  * Locks a node to run a rule that changes it, or a leaf to add to its gradient, because threads may
  * share nodes and leaves. A thread holds no lock while it runs user code, so a backward inside
- * another cannot deadlock. self: ts_node_self(). False if this thread already holds the lock.
+ * another cannot deadlock; only a recording keeps its leaves locked until it has run.
+ * self: ts_node_self(). False if this thread already holds the lock.
  */
 TS_INLINE bool ts_node_lock(ts_node *node, uint32_t self)
 {
-    uint32_t unlocked = 0;
-    if (TS_LIKELY(atomic_compare_exchange_strong_explicit(
-            &node->owner, &unlocked, self, memory_order_acquire, memory_order_relaxed)))
-        return true;
-    return ts_node_wait(node, self);
+    return TS_LIKELY(ts_node_try_lock(node, self)) || ts_node_wait(node, self);
 }
 TS_INLINE void ts_node_unlock(ts_node *node)
 {

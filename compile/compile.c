@@ -369,8 +369,8 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     ts_above.forget_casts(); /* a cached cast would become an outside tensor of the plan */
     TS_KEEP_MODES;
     if (c->opts.replay && !c->replay_over) {
-        ts_replay_expect(c, inputs, ninputs);
         ts_notes_begin(&notes, thread, inputs, ninputs, outputs, noutputs);
+        ts_replay_expect(c, inputs, ninputs);
         lazy.notes = &notes;
         thread->recorder = &notes.events;
     }

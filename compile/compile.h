@@ -61,6 +61,8 @@ typedef struct ts_lazy {
     ts_array table;     /* uint32_t: hash table of outside storages (open addressing); an entry is
                            the storage's index + 1, or 0 if unused */
     uint32_t outside;   /* number of outside storages */
+    ts_array leaves;    /* ts_node *: leaves whose gradients the recorded calls add to, locked until
+                           these have run; one reference each */
     ts_keyset keys;     /* union of the keys of all tensors in calls */
     struct ts_notes *notes; /* for replays (replay.h); NULL: replays are off */
     const ts_array *ahead;  /* expected numbers of the next run; NULL: unknown */

@@ -420,6 +420,42 @@ static int32_t holds(const ts_storage *s)
     return (l && ts_lazy_find(l, s) != 0) + ts_replays_hold(s);
 }
 
+/* ------------------------------------------------------------------------------ leaves ---- */
+
+/** Locks leaf n until the recording has run, because until then its gradient may have no values. A
+ *  recording that has locked leaves runs before it waits for another, so no two wait for each
+ *  other. */
+static ts_status hold_leaf(ts_node *n)
+{
+    ts_lazy *l = ts_tls.lazy;
+    uint32_t self = ts_node_self(l->thread);
+    if (atomic_load_explicit(&n->owner, memory_order_relaxed) == self)
+        return TS_OK;
+    if (!ts_array_reserve(&l->leaves, 1, sizeof n))
+        return ts_error_memory("a recording", 0);
+    if (!ts_node_try_lock(n, self)) {
+        if (l->leaves.count && !l->running)
+            TS_TRY(ts_lazy_flush(l, "a gradient that another thread adds to", NULL));
+        ts_node_wait(n, self);
+    }
+    ts_node_ref(n);
+    *TS_PUSH(l->leaves, ts_node *) = n;
+    return TS_OK;
+}
+
+static void release_leaves(ts_lazy *l)
+{
+    if (l->leaves.count)
+        atomic_fetch_add(&ts_leaf_runs, 1);
+    for (; l->leaves.count; l->leaves.count--) {
+        ts_node *n = ((ts_node **)l->leaves.data)[l->leaves.count - 1];
+        if (n->leaf && n->leaf->grad->grad)
+            ts_tensor_take_address(n->leaf->grad->grad); /* other threads may read it from now on */
+        ts_node_unlock(n);
+        ts_node_unref(n);
+    }
+}
+
 /* ------------------------------------------------------------------------ begin, flush ---- */
 
 /** Releases the outside storages. Storages that are still promised never get values. */
@@ -449,6 +485,7 @@ static void drop_storages(ts_lazy *l)
     l->serial = ts_graph_serial();
     if ((uintptr_t)l->next >> 43 & 1) /* half of the range is used */
         l->next = (char *)((uintptr_t)l->next >> 44 << 44);
+    release_leaves(l);
 }
 
 /** Ends the stream with a record of the promised storages that are still referenced, because the
@@ -474,6 +511,7 @@ ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site)
     if (!l->sites.count && !l->failed) {
         if (!why)
             drop_storages(l);
+        release_leaves(l);
         return TS_OK;
     }
     if (why)
@@ -511,6 +549,7 @@ void ts_lazy_end(ts_lazy *l)
     ts_array_free(&l->numbers, sizeof(uint64_t));
     ts_array_free(&l->values, sizeof(ts_lazy_value));
     ts_array_free(&l->sites, sizeof(void *));
+    ts_array_free(&l->leaves, sizeof(ts_node *));
 }
 
 ts_status ts_compile_install(void)
@@ -524,6 +563,7 @@ ts_status ts_compile_install(void)
     ts_above.resolve = resolve;
     ts_above.unrepeatable = ts_notes_unrepeatable;
     ts_above.holds = holds;
+    ts_above.hold_leaf = hold_leaf;
     TS_TRY(ts_register_fallback(TS_KEY_LAZY, defer, NULL));
     return ts_key_prefer_fallback(TS_KEY_LAZY, true);
 }

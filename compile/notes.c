@@ -123,6 +123,7 @@ void ts_notes_begin(ts_notes *n, ts_thread *thread, ts_tensor *const *inputs, in
                                grad_absent, before, true},
                     .thread = thread, .inputs = inputs, .ninputs = ninputs, .outputs = outputs,
                     .noutputs = noutputs, .rng = thread->rng,
+                    .leaf_runs = atomic_load(&ts_leaf_runs),
                     .modes = ts_replay_modes_now(thread)};
     for (int i = 0; i < ninputs; i++)
         if (inputs[i] == TS_NONE)

@@ -50,10 +50,8 @@ static const char *check_memory(const ts_repeat *p, ts_tensor *const *inputs, ui
     return NULL;
 }
 
-static const char *check_inputs(const ts_repeat *p, ts_tensor *const *inputs, int n, bool granted)
+static const char *check_inputs(const ts_repeat *p, ts_tensor *const *inputs, bool granted)
 {
-    if ((uint32_t)n != p->inputs.count)
-        return "the number of inputs differs";
     for (uint32_t i = 0; i < p->inputs.count; i++) {
         const ts_input_guard *g = AT(p->inputs, ts_input_guard, i);
         const ts_tensor *t = inputs[i];
@@ -113,12 +111,43 @@ static const char *check_fixed(const ts_repeat *p)
     return NULL;
 }
 
-/** Checks all guards. Returns NULL, or the reason against a replay. granted: an input that had the
- *  same storage in all calls so far must have it again. */
+_Atomic uint64_t ts_leaf_runs;
+
+/** Unlocks the first `count` leaves that hold_leaves() locked. */
+static void release_leaves(const ts_repeat *p, ts_tensor *const *inputs, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
+        if (!r->slot)
+            ts_node_unlock(leaf_of(r, inputs)->grad->accumulator);
+    }
+}
+
+/** Locks the leaves of p, so that no other thread changes their gradients between the guards and
+ *  the end of the run. False, with none locked, if another thread has locked one. */
+static bool hold_leaves(const ts_repeat *p, ts_tensor *const *inputs)
+{
+    uint32_t self = ts_node_self(ts_thread_self());
+    for (uint32_t i = 0; i < p->leaves.count; i++) {
+        const ts_leaf_rule *r = AT(p->leaves, ts_leaf_rule, i);
+        ts_node *leaf = r->slot ? NULL : ts_accumulator_of(leaf_of(r, inputs));
+        if (!r->slot && (!leaf || !ts_node_try_lock(leaf, self))) {
+            release_leaves(p, inputs, i);
+            return false;
+        }
+    }
+    return true;
+}
+
+/** Locks the leaves and checks all guards. Returns NULL, or the reason against a replay, with no
+ *  leaf locked. granted: an input that had the same storage in all calls so far must have it
+ *  again. */
 static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes,
                          ts_tensor *const *inputs, int n, bool granted)
 {
     const char *why;
+    if ((uint32_t)n != p->inputs.count)
+        return "the number of inputs differs";
     if (p->modes.epoch != modes->epoch)
         return "a module, an optimizer, requires_grad of a tensor or the registry changed";
     if (memcmp(&p->modes, modes, sizeof *modes) != 0)
@@ -128,10 +157,13 @@ static const char *check(const ts_repeat *p, const struct ts_replay_modes *modes
         if (memcmp(d->memory, (const char *)p->copies.data + d->at, d->bytes) != 0)
             return "memory that ts_depends_on() declares changed";
     }
-    if ((why = check_inputs(p, inputs, n, granted)) != NULL ||
-        (why = check_leaves(p, inputs)) != NULL)
+    if ((why = check_inputs(p, inputs, granted)) != NULL)
         return why;
-    return check_fixed(p);
+    if (!hold_leaves(p, inputs))
+        return "another thread adds to a gradient";
+    if ((why = check_leaves(p, inputs)) != NULL || (why = check_fixed(p)) != NULL)
+        release_leaves(p, inputs, p->leaves.count);
+    return why;
 }
 
 /* ------------------------------------------------------------------------------ numbers ---- */
@@ -189,6 +221,7 @@ void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
         p->matched = !p->refused && !check(p, &modes, inputs, ninputs, false);
         if (!p->matched)
             continue;
+        release_leaves(p, inputs, p->leaves.count);
         take_numbers(p, p->predicted.data, thread->rng);
         undo_counts(p);
     }
@@ -239,7 +272,8 @@ ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_stat
         equal = ts_replay_agrees(e, before, call, &varies, why, sizeof why);
     else if (!call)
         snprintf(why, sizeof why, "%s", l->notes->why);
-    if (status == TS_OK && !l->notes->failed)
+    bool crowded = l->leaves.count && l->notes->leaf_runs != atomic_load(&ts_leaf_runs);
+    if (status == TS_OK && !l->notes->failed && (c->verifying || !crowded))
         judge(c, e, equal, why);
     for (int64_t i = 0; i < c->nplans; i++)
         if (c->plans[i]->replay)
@@ -431,8 +465,9 @@ static const char *check_numbers(const ts_exec *e)
     return NULL;
 }
 
-/** Finds a plan whose replay is granted and whose guards hold; NULL if there is none, or if this
- *  call must run the function to check a replay (opts.verify). The caller holds c->lock. */
+/** Finds a plan whose replay is granted and whose guards hold, and locks its leaves; NULL if there
+ *  is none, or if this call must run the function to check a replay (opts.verify). The caller holds
+ *  c->lock. */
 static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *inputs, int n)
 {
     struct ts_replay_modes modes = ts_replay_modes_now(thread);
@@ -442,7 +477,8 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
         if (!ts_replay_is_granted(e) || e->replay->busy)
             continue;
         const char *not = check(e->replay, &modes, inputs, n, true);
-        not = not ? not : check_numbers(e);
+        if (!not && (not = check_numbers(e)))
+            release_leaves(e->replay, inputs, e->replay->leaves.count);
         why = why ? why : not;
         if (not)
             continue;
@@ -450,6 +486,7 @@ static ts_exec *find(ts_compiled *c, const ts_thread *thread, ts_tensor *const *
             e->replay->since = 0;
             c->verifying = true;
             c->stats.verified++;
+            release_leaves(e->replay, inputs, e->replay->leaves.count);
             return NULL;
         }
         c->replayed = (i + c->replayed) % c->nplans;
@@ -479,13 +516,16 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
         e->replay->busy = true;
         e->replay->since++;
         c->stats.skipped++;
-    } else {
+    } else if (e) {
+        release_leaves(e->replay, inputs, e->replay->leaves.count);
         e = NULL;
     }
     pthread_mutex_unlock(&c->lock);
     if (!e)
         return false;
     *status = run(c, e, inputs, outputs);
+    atomic_fetch_add(&ts_leaf_runs, e->replay->leaves.count);
+    release_leaves(e->replay, inputs, e->replay->leaves.count);
     pthread_mutex_lock(&c->lock);
     e->replay->busy = false;
     e->runs--;

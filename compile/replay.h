@@ -87,6 +87,7 @@ typedef struct ts_notes {
         ts_device device;
         bool no_cast_cache, deterministic;
     } modes;            /* at the start of the call; compared byte by byte */
+    uint64_t leaf_runs; /* ts_leaf_runs at the start of the call */
     bool failed;        /* the function failed or memory ran out: the call is not judged */
     char why[240];      /* first reason why the call cannot be replayed; "": none */
     uint32_t last_leaf; /* where the search in `leaves` starts */
@@ -243,6 +244,9 @@ void ts_replay_list(ts_repeat *p);
 ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_status status);
 /** True if the plan may be replayed when its guards hold. */
 bool ts_replay_is_granted(const ts_exec *e);
+/** Counts ends of runs that had locked leaves. If a run of another thread ends while a call is
+ *  recorded, gradients may differ from those that the guards found. */
+extern _Atomic uint64_t ts_leaf_runs;
 /** Call it before the function runs. Sets `matched` of the plans whose guards hold for these
  *  inputs, so that ts_replay_learn() detects calls that a replay would have got wrong. */
 void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs);

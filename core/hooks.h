@@ -15,6 +15,7 @@
 #include "core/thread.h"
 
 typedef struct ts_storage ts_storage;
+typedef struct ts_node ts_node;
 
 typedef struct ts_hooks {
     /** profile/device_ceilings.c: called when a profile has stopped recording. NULL until the first
@@ -47,6 +48,9 @@ typedef struct ts_hooks {
     /** compile/lazy.c: number of references to s that the calling thread's recording and all
      *  replays own. */
     int32_t (*holds)(const ts_storage *s);
+    /** compile/lazy.c: locks a leaf's node until the calling thread's recording, which adds to its
+     *  gradient, has run. */
+    ts_status (*hold_leaf)(ts_node *leaf);
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
     /** layers/autocast.c: empties the calling thread's cache of casts. */

@@ -4,6 +4,8 @@
 #include "tests/compile/replay.h"
 #include "tests/threads.h"
 
+#include <unistd.h>
+
 /* -------------------------------------------------------------------------------- guards ---- */
 
 static ts_status guarded(TRACED)
@@ -433,6 +435,51 @@ TS_TEST(threads_replay_and_run_the_function_beside_each_other, .threads = true)
     ck_assert_int_eq(ts_together(4, call_shared, NULL), 4);
     ck_assert_int_gt(ts_compiled_get_stats(shared).skipped, 20);
     ts_compiled_free(shared);
+}
+
+static ts_tensor *leaves[2];
+/** Adds in[0] to the gradients of both leaves, in the order that ctx tells. */
+static ts_status add_to_both(TRACED)
+{
+    TS_SCOPE;
+    for (int k = 0; k < 2; k++) {
+        TS_TRY(ts_backward(ts_sum(ts_mul(in[0], leaves[k ^ *(const int *)ctx]))));
+        usleep(50); /* other threads run meanwhile */
+    }
+    return TS_OK;
+}
+
+static bool call_one_of_two(int number, void *ctx)
+{
+    ts_compiled *const *both = ctx;
+    bool good = true;
+    for (int k = 0; k < 50 && good; k++) {
+        TS_SCOPE;
+        ts_tensor *x = ts_ones(TS_SIZES(64, 64), TS_F32);
+        good = ts_compiled_call(both[number % 2], &x, 1, NULL, 0) == TS_OK;
+    }
+    return good;
+}
+
+TS_TEST(threads_add_to_the_same_gradients_in_any_order, .threads = true, .loop = 4)
+{
+    TS_SCOPE;
+    int order[] = {0, _i % 2};
+    ts_compiled *both[2];
+    for (int k = 0; k < 2; k++) {
+        leaves[k] = ts_set_requires_grad(numbers((uint64_t)k, TS_SIZES(64, 64)), true);
+        both[k] = ts_compile(add_to_both, &order[k],
+                             TS_OPTS(ts_compile_opts, .replay = _i / 2, .fullgraph = !order[1]));
+    }
+    ck_assert_int_eq(ts_together(4, call_one_of_two, both), 4);
+    for (int k = 0; k < 2; k++) {
+        double least, most;
+        OK(ts_item(ts_amin(ts_grad(leaves[k])), &least));
+        OK(ts_item(ts_amax(ts_grad(leaves[k])), &most));
+        ck_assert_double_eq(least, 200);
+        ck_assert_double_eq(most, 200);
+        ts_compiled_free(both[k]);
+    }
 }
 
 TS_TEST(storages_that_replays_hold_are_written_in_place_as_ever)
