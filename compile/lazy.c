@@ -294,10 +294,9 @@ static ts_tensor *promise(ts_frame *f, const ts_meta *m)
 {
     ts_lazy *l = f->thread->lazy;
     ts_meta counted = *m;
-    int64_t bytes = m->numel * ts_dtype_sizes[m->dtype];
+    int64_t bytes;
     uint32_t at;
-    if (!m->numel && !ts_layout_ok(NULL, NULL, (ts_dtype)m->dtype, m->sizes, m->ndim,
-                                   &counted.numel, &bytes))
+    if (!ts_layout_ok(NULL, NULL, (ts_dtype)m->dtype, m->sizes, m->ndim, &counted.numel, &bytes))
         return NULL;
     if (!bytes) /* no bytes to promise */
         return ts_tensor_new_unchecked(f->thread, &counted);

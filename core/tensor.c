@@ -240,7 +240,8 @@ bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_
                    ndim);
     else if (!ts_tensor_bytes(sizes, ndim, ts_dtype_sizes[dtype], numel, bytes))
         ts_fail_op(TS_ERR_SHAPE, op, site, NULL,
-                   "argument 'sizes': expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                   "%s: expected sizes >= 0 whose bytes fit 63 bits, got %s",
+                   op ? "argument 'sizes'" : "a new tensor",
                    ts_format_sizes(text, sizeof text, sizes, ndim));
     else
         return true;

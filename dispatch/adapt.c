@@ -43,9 +43,9 @@ static void copies_end(const copies *c)
 static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
 {
     const ts_meta *m = &f->plan->ret[0];
-    int64_t numel = 1;
-    for (int d = 0; d < m->ndim; d++)
-        numel *= m->sizes[d];
+    int64_t numel;
+    if (!ts_product(m->sizes, m->ndim, &numel))
+        numel = INT64_MAX; /* a META tensor has no memory that would limit its sizes */
     return (accepts.takes & TS_TAKES_DTYPES) && t->device.backend == f->key &&
            (numel < CAST_BESIDE || t->numel >= numel / 8);
 }

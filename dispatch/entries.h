@@ -16,6 +16,13 @@ TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)
     f->plan = plan;
 }
 
+/** True if t is an argument of the call, or a member of one. */
+bool ts_is_argument(const ts_frame *f, const ts_tensor *t);
+
+/** True if a result's number of elements is known and its bytes fit 63 bits, whatever dtype a rule
+ *  has set: the sizes need no check. */
+TS_INLINE bool ts_meta_fits(const ts_meta *m) { return ((uint64_t)m->numel - 1) >> 59 == 0; }
+
 /** Checks each destination: it fits the planned result, and no argument overlaps it in memory,
  *  except an operand with the same address, sizes, strides and dtype. TS_ERR_SHAPE, TS_ERR_DTYPE,
  *  TS_ERR_DEVICE, TS_ERR_VALUE. */

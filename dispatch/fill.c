@@ -31,8 +31,8 @@ TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i, ts_make make
 {
     const ts_meta *m = &plan->ret[i];
     ts_tensor *t =
-        make                  ? make(f, m)
-        : TS_LIKELY(m->numel) ? ts_tensor_new_unchecked(f->thread, m)
+        make                          ? make(f, m)
+        : TS_LIKELY(ts_meta_fits(m)) ? ts_tensor_new_unchecked(f->thread, m)
             : ts_tensor_new(f->thread, (ts_dtype)m->dtype, m->sizes, m->ndim, m->device);
     if (TS_UNLIKELY(!t)) {
         ts_fail_within(ts_op_name(f->op), f->site);

@@ -173,3 +173,29 @@ TS_TEST(casts_and_moves_keep_channels_last)
         ck_assert(apart[0] == 0 && apart[1] == 0);
     }
 }
+
+static ts_status cast_it(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return ts_status_of_pointer(out[0] = ts_to(in[0], TS_F64));
+}
+
+/* An expanded tensor has more elements than memory; in a wider dtype their bytes exceed 63 bits. */
+TS_TEST(a_cast_whose_bytes_overflow_is_refused, .loop = 2)
+{
+    int64_t n = ((int64_t)1 << (_i ? 60 : 61)) + 16;
+    ts_tensor *x = ts_expand(ts_ones(TS_SIZES(1), TS_U8), TS_SIZES(n)), *y;
+    ck_assert_ptr_nonnull(x);
+    ck_assert_ptr_null(ts_to(x, TS_F64));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "to: a new tensor: expected sizes >= 0 whose "
+                                                     "bytes fit 63 bits"));
+    ck_assert_ptr_null(ts_add(x, ts_ones(TS_SIZES(1), TS_I64)));
+    ck_assert_int_eq(ts_error_code(), TS_ERR_SHAPE);
+    ck_assert_ptr_null(ts_exp(x));
+    ck_assert_int_ne(ts_error_code(), TS_OK);
+    ck_assert_int_eq(strncmp(ts_error_message(), "exp: ", 5), 0);
+    ts_compiled *compiled = ts_compile(cast_it, NULL, NULL);
+    ck_assert_int_eq(ts_compiled_call(compiled, &x, 1, &y, 1), TS_ERR_SHAPE);
+    ts_compiled_free(compiled);
+}
