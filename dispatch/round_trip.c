@@ -8,7 +8,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include "core/device.h"
-#include "dispatch/registry.h"
+#include "dispatch/entries.h"
 #include "dispatch/timers.h"
 
 /** A storage of the device and its host copy; the trip owns a reference to each. */
@@ -112,22 +112,17 @@ static ts_status copy_back(trip *trip, ts_frame *f, ts_value *rets)
             ts_storage_wrote(m->there, f->op);
         }
     for (int i = 0; i < f->nrets; i++) {
-        if ((f->given >> i & 1) || rets[i].tag != TS_TAG_TENSOR)
-            continue;
-        ts_tensor *made = rets[i].t;
-        rets[i].t = status == TS_OK ? mirror_view(trip, made, device, false) : NULL;
-        status = rets[i].t ? status : ts_error_code();
-        ts_tensor_unref(made);
+        if (f->given >> i & 1) {
+            rets[i] = f->rets[i]; /* its storage was copied back */
+        } else if (rets[i].tag == TS_TAG_TENSOR) {
+            ts_tensor *made = rets[i].t;
+            ts_tensor *moved = status == TS_OK ? mirror_view(trip, made, device, false) : NULL;
+            rets[i] = moved ? ts_value_tensor(moved) : ts_value_none();
+            status = moved ? status : ts_error_code();
+            ts_tensor_unref(made);
+        }
     }
-    for (int i = 0; i < f->nrets; i++) {
-        if ((f->given >> i & 1) || rets[i].tag != TS_TAG_TENSOR)
-            continue;
-        if (status == TS_OK)
-            f->rets[i] = rets[i];
-        else if (rets[i].t)
-            ts_tensor_unref(rets[i].t);
-    }
-    return status;
+    return ts_deliver(f, rets, status);
 }
 
 static void count_round_trip(const ts_frame *f)

@@ -322,6 +322,45 @@ TS_TEST(registrations_of_another_library_are_refused_by_their_size)
     FAILS(TS_ERR_NULL, ts_register_vjp(NULL, minus_one, NULL));
 }
 
+static ts_status compiled_relu(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)ctx, (void)n, (void)m;
+    return ts_status_of_pointer(out[0] = ts_relu(in[0]));
+}
+static ts_status no_kernel(ts_frame *f) { (void)f; return TS_ERR_INTERNAL; }
+static ts_status install_relu(void *state, ts_key key)
+{
+    (void)state;
+    ts_kernel_opts opts = {.size = sizeof opts, .dtypes = TS_DTYPE_BIT(TS_F32)};
+    return ts_register_kernel_ex("relu", key, no_kernel, &opts, NULL);
+}
+static bool takes_nothing(void *state, const ts_frame *f) { (void)state, (void)f; return false; }
+
+/* A plan allocates results before the call; the round trip gives others. */
+TS_TEST(a_round_trip_of_a_compiled_call_leaves_no_memory, .loop = 2)
+{
+    static offset_state memory[2] = {{.devices = 1}, {.devices = 1}};
+    static const ts_backend backends[2] = {
+        {OFFSET_BACKEND("NARROW", TS_BACKEND_CPU_FALLBACK, &memory[0]), .install = install_relu},
+        {OFFSET_BACKEND("NEVER", TS_BACKEND_CPU_FALLBACK, &memory[1]), .install = install_relu,
+         .supports = takes_nothing}};
+    ts_key key;
+    OK(ts_register_backend(&backends[_i], &key));
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(64), _i ? TS_F32 : TS_F64), (ts_device){key, 0});
+    ts_compiled *compiled = ts_compile(compiled_relu, NULL, NULL);
+    OK(compiled);
+    int64_t before = memory[_i].live;
+    for (int i = 0; i < 3; i++) {
+        TS_SCOPE;
+        ts_tensor *y;
+        OK(ts_compiled_call(compiled, &x, 1, &y, 1));
+        ck_assert_double_eq(value(ts_select(y, 0, 5)), 1);
+    }
+    ck_assert_int_eq(memory[_i].live, before);
+    ts_compiled_free(compiled);
+}
+
 /* An op whose sizes depend on values: its rule only checks, and the kernel makes the result. */
 static int selected;
 static ts_status select_nothing(ts_frame *f)
