@@ -265,6 +265,20 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
     return TS_OK;
 }
 
+/** Replaces result i by an alias if a layer below gave an argument as the result, because the
+ *  argument keeps its own history. NULL with an error. */
+static TS_COLD ts_tensor *own_handle(ts_frame *f, int i)
+{
+    ts_tensor *t = f->rets[i].t;
+    if (!ts_is_argument(f, t))
+        return t;
+    ts_tensor *alias = ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0);
+    TS_TRY_NULL(alias);
+    ts_tensor_unref(t);
+    f->rets[i] = ts_value_tensor(alias);
+    return alias;
+}
+
 /** After the call: saves the results that the rule reads and attaches the node to the results. */
 TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
 {
@@ -274,6 +288,9 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
         if (f->rets[i].tag != TS_TAG_TENSOR)
             continue;
         ts_tensor *t = f->rets[i].t;
+        bool shared = atomic_load_explicit(&t->refs, memory_order_relaxed) != 1;
+        if (TS_UNLIKELY(shared) && !(f->given >> i & 1))
+            TS_TRY(t = own_handle(f, i));
         ts_shape_fill(&n->outputs[i].shape, t);
         if (TS_LIKELY(t->dtype <= TS_F16))
             ts_node_attach(n, t, i);

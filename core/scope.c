@@ -22,7 +22,7 @@ TS_INLINE void unlink_tensor(ts_tensor *t)
 
 ts_tensor *ts_scope_disown(ts_tensor *t)
 {
-    if (!t->link)
+    if (!t->link || t == TS_NONE)
         return ts_tensor_ref(t);
     unlink_tensor(t);
     return t;
@@ -191,7 +191,7 @@ ts_tensor *ts_keep(ts_tensor *t)
 
 void ts_drop(ts_tensor *t)
 {
-    if (!t || !t->link) { /* TS_NONE has no scope */
+    if (!t || !t->link || t == TS_NONE) {
         if (t && ts_tensor_is_dead(t))
             ts_fail_dead("drop", __builtin_return_address(0), "t", t);
         return;

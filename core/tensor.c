@@ -9,7 +9,8 @@
 #include <string.h>
 
 /* TS_KEY_ABSENT is the highest key: a call that requires a tensor fails before any layer runs. */
-static ts_tensor none = {.keys = TS_KEYSET(TS_KEY_ABSENT), .refs = 1, .flags = TS_TENSOR_NONE};
+static ts_tensor none = {.keys = TS_KEYSET(TS_KEY_ABSENT), .refs = 1, .flags = TS_TENSOR_NONE,
+                         .link = &none.next}; /* never adopted */
 ts_tensor *const TS_NONE = &none;
 
 /* ----------------------------------------------------------------------------- storage ---- */

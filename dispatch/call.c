@@ -74,7 +74,7 @@ ts_status ts_call_slow(ts_frame *f)
         thread->depth++;
         status = ts_hop(f, f->table->slot[f->key]);
     }
-    return ts_call_end(f, status);
+    return ts_call_end(f, status, f->want & ~f->given & 1, f->rets);
 }
 
 ts_keyset ts_list_keys(const ts_value *list)

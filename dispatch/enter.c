@@ -4,6 +4,7 @@
 #include "core/device.h"
 #include "core/float_env.h"
 #include "dispatch/entries.h"
+#include "dispatch/invoke.h"
 
 ts_status ts_enter_view(ts_frame *f)
 {
@@ -61,10 +62,11 @@ static TS_COLD ts_status whole_into(ts_frame *f, ts_kernel kernel)
         made[i] = ts_value_none();
     ts_status status = kernel(&inner);
     for (int i = 0; i < f->nrets && status == TS_OK; i++) { /* all checks before the first write */
-        const ts_tensor *t = made[i].t;
-        if ((f->given >> i & 1) && t)
-            status = ts_check_fits_result(f, f->rets[i].t,
-                                          &(ts_meta){t->sizes, t->numel, {t->kind}});
+        const ts_tensor *t = made[i].tag == TS_TAG_TENSOR ? made[i].t : NULL;
+        if (f->given >> i & 1)
+            status = t ? ts_check_fits_result(f, f->rets[i].t,
+                                              &(ts_meta){t->sizes, t->numel, {t->kind}})
+                       : ts_fail_no_result(&inner);
     }
     return ts_deliver(f, made, status);
 }

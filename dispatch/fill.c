@@ -47,8 +47,9 @@ TS_INLINE ts_tensor *make_result(ts_frame *f, ts_plan *plan, int i, ts_make make
 ts_status ts_drop_results(ts_frame *f, ts_status status)
 {
     for (int i = 0; i < f->nrets; i++)
-        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
-            ts_tensor_unref(f->rets[i].t);
+        if (!(f->given >> i & 1)) {
+            if (f->rets[i].tag == TS_TAG_TENSOR)
+                ts_release(f->rets[i].t);
             f->rets[i] = ts_value_none();
         }
     return status;

@@ -44,6 +44,9 @@ TS_COLD ts_status ts_call_slow(ts_frame *f);
 TS_COLD ts_status ts_call_failed(ts_frame *f, ts_status status);
 /** Error path of a kernel that returned TS_OK without the first result: TS_ERR_INTERNAL. */
 TS_COLD ts_status ts_fail_no_result(ts_frame *f);
+/** ts_adopt_result() for an argument that a kernel gave as the result: it stays in its scope.
+ *  Refuses TS_NONE, whose link is not NULL either. */
+TS_COLD ts_tensor *ts_adopt_linked(ts_tensor *t, int op, const void *site);
 /** Error path of boxing: tensor or list argument `index` is NULL, or a list has a NULL member. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 /** True if ts_value_refused() made v, the mark of a number that cannot be boxed. */
@@ -105,14 +108,21 @@ TS_INLINE ts_keyset ts_keys_visited(ts_keyset keys, const ts_thread *thread,
     return (keys | thread->include | all) & ~thread->exclude & table->mask;
 }
 
-/** The status of a call whose highest kernel returned `status`, at the call's own nesting depth. */
-TS_INLINE ts_status ts_call_end(ts_frame *f, ts_status status)
+/** The status of a call whose highest kernel returned `status`, at the call's own nesting depth.
+ *  made: result 0 is wanted and not given; a constant in public functions, unlike f's fields. */
+TS_INLINE ts_status ts_call_end(ts_frame *f, ts_status status, bool made, const ts_value *rets)
 {
     if (TS_UNLIKELY(status != TS_OK))
         return ts_call_failed(f, status);
-    if ((f->want & ~f->given & 1) && TS_UNLIKELY(!f->rets[0].t))
+    if (made && (TS_UNLIKELY(rets[0].tag != TS_TAG_TENSOR) || TS_UNLIKELY(!rets[0].t)))
         return ts_fail_no_result(f);
     return TS_OK;
+}
+
+/** Gives a call's result to the thread's innermost scope. NULL with an error for TS_NONE. */
+TS_INLINE ts_tensor *ts_adopt_result(ts_thread *thread, ts_tensor *t, int op, const void *site)
+{
+    return TS_LIKELY(!t->link) ? ts_scope_adopt(thread, t) : ts_adopt_linked(t, op, site);
 }
 
 /** Cleanup that restores the nesting depth when a call ends, also by an exception or
@@ -166,7 +176,7 @@ TS_INLINE_LONG ts_status ts_call(int op, const ts_value *args, int nargs, ts_val
         TS_DEPTH_AFTER(depth);
         status = table->slot[key](&f);
     }
-    return ts_call_end(&f, status);
+    return ts_call_end(&f, status, want & ~given & 1, rets);
 }
 
 /** Calls an op and returns result 0, owned by the innermost scope; NULL with an error. */
@@ -179,7 +189,7 @@ TS_INLINE ts_tensor *ts_invoke(int op, const ts_value *args, int nargs, int nret
     if (TS_UNLIKELY(ts_call(op, args, nargs, rets, nrets, 0, 1, __builtin_return_address(0)) !=
                     TS_OK))
         return NULL;
-    return ts_scope_adopt(&ts_tls, rets[0].t);
+    return ts_adopt_result(&ts_tls, rets[0].t, op, __builtin_return_address(0));
 }
 
 /** Calls an op with `out` as the destination of result 0: in-place and out= forms. Returns out;
@@ -237,9 +247,9 @@ TS_INLINE ts_tensor *ts_invoke_many(int op, const ts_value *args, int nargs, int
     ts_thread *thread = &ts_tls;
     TS_UNROLL(4)
     for (int i = 1; i < nrets; i++)
-        if (outs[i] && TS_LIKELY(rets[i].t != NULL))
-            *outs[i] = ts_scope_adopt(thread, rets[i].t);
-    return ts_scope_adopt(thread, rets[0].t);
+        if (outs[i] && rets[i].tag == TS_TAG_TENSOR && TS_LIKELY(rets[i].t != NULL))
+            *outs[i] = ts_adopt_result(thread, rets[i].t, op, __builtin_return_address(0));
+    return ts_adopt_result(thread, rets[0].t, op, __builtin_return_address(0));
 }
 
 /* ts_invoke() and ts_invoke_many() with boxed arguments. n: number of results of the op. outs: an

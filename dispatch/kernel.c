@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include "include/tessera/kernel.h"
 #include "core/device.h"
-#include "dispatch/op.h"
+#include "dispatch/entries.h"
 
 _Static_assert(TS_KERNEL_OPERANDS == TS_MAX_OPERANDS, "the public form holds every operand");
 
@@ -147,6 +147,18 @@ ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, t
     return TS_OK;
 }
 
+bool ts_is_argument(const ts_frame *f, const ts_tensor *t)
+{
+    bool found = false;
+    for (int a = 0; a < f->nargs; a++) {
+        uint32_t n;
+        ts_tensor *const *members = ts_value_members(&f->args[a], &n);
+        for (uint32_t k = 0; k < n; k++)
+            found |= members[k] == t;
+    }
+    return found;
+}
+
 ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
 {
     if (!t)
@@ -157,15 +169,9 @@ ts_status ts_kernel_give(ts_frame *f, int i, ts_tensor *t)
                           "kernel_give: argument 't': expected a tensor, got TS_NONE");
     if (!(f->want >> i & 1))
         return TS_OK;
-    bool borrowed = false; /* t is an argument, which the caller owns; the result is an alias */
-    for (int a = 0; a < f->nargs; a++) {
-        uint32_t n;
-        ts_tensor *const *members = ts_value_members(&f->args[a], &n);
-        for (uint32_t k = 0; k < n; k++)
-            borrowed |= members[k] == t;
-    }
-    ts_tensor *owned = borrowed ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)
-                                : ts_scope_disown(t);
+    ts_tensor *owned = ts_is_argument(f, t) /* the caller owns arguments; the result is an alias */
+                           ? ts_tensor_alias(f->thread, t, t->sizes, t->strides, t->ndim, 0)
+                           : ts_scope_disown(t);
     TS_TRY(owned);
     f->rets[i] = ts_value_tensor(owned);
     return TS_OK;

@@ -173,6 +173,19 @@ ts_status ts_fail_no_result(ts_frame *f)
                       name_visited(f, keys, sizeof keys)));
 }
 
+ts_tensor *ts_adopt_linked(ts_tensor *t, int op, const void *site)
+{
+    bool none = ts_is_none(t);
+    if (!none && atomic_load_explicit(&t->refs, memory_order_acquire) > 1)
+        return ts_adopt(t);
+    ts_fail_op(TS_ERR_INTERNAL, ts_op_name(op), site,
+               "a kernel sets results with ts_kernel_give(), or ts_retain()s what it puts into "
+               "frame->rets",
+               "expected a tensor with a reference for the caller as the result, got %s",
+               none ? "TS_NONE" : "one that only a scope owns");
+    return NULL;
+}
+
 ts_status ts_fail_no_keys(const ts_frame *f)
 {
     return ts_fail_op(TS_ERR_UNSUPPORTED, ts_op_name(f->op), f->site,

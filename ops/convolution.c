@@ -395,7 +395,8 @@ static ts_tensor *convolve(ts_tensor *input, ts_tensor *weight, ts_tensor *bias,
                        V_IS(l.padding, o.same ? 2 * n : n), V_IS(l.dilation, n), V_B(transposed),
                        V_IS(o.output_padding, n), V_I(o.groups ? o.groups : 1)};
     TS_TRY_NULL(ts_call(TS_OP_convolution, args, TS_N(args), &y, 1, 0, 1, at.site));
-    ts_tensor *result = ts_scope_adopt(&ts_tls, y.t);
+    ts_tensor *result = ts_adopt_result(&ts_tls, y.t, TS_OP_convolution, at.site);
+    TS_TRY_NULL(result);
     return ts_keep(single ? ts_squeeze_dim(result, 0) : result);
 }
 

@@ -246,8 +246,8 @@ TS_INLINE ts_status ts_invoke_wanted(int op, const ts_value *args, int nargs, ts
     }
     TS_TRY(ts_call(op, args, nargs, rets, nrets, 0, want, site));
     for (int i = 0; i < nrets; i++)
-        if (outs[i])
-            *outs[i] = ts_scope_adopt(&ts_tls, rets[i].t);
+        if (outs[i] && rets[i].tag == TS_TAG_TENSOR && TS_LIKELY(rets[i].t != NULL))
+            *outs[i] = ts_adopt_result(&ts_tls, rets[i].t, op, site);
     return TS_OK;
 }
 

@@ -401,3 +401,57 @@ TS_TEST(results_of_a_call_that_fails_are_released, .loop = 2)
     SAYS("seen enough");
     ck_assert_int_eq(ts_memory_get_stats().in_use, before);
 }
+
+/* ------------------------------------------------------------- results of other kinds ---- */
+
+static ts_value odd_result;
+static ts_status gives_oddly(ts_frame *f)
+{
+    f->rets[0] = odd_result;
+    return TS_OK;
+}
+
+TS_TEST(a_result_that_is_no_tensor_is_refused, .loop = 2) /* loop 1: by the slow path */
+{
+    const ts_value odd[] = {ts_value_none(), ts_value_tensor(NULL), ts_value_int(5),
+                            ts_value_optional(TS_NONE), ts_value_tensor(TS_NONE)};
+    ts_key key;
+    OK(ts_register_layer("ODD", "", &key));
+    OK(ts_register_kernel("neg", key, gives_oddly, NULL, NULL));
+    OK(ts_layer_enable(key, true));
+    OK(ts_timers_enable(_i));
+    ts_tensor *a = one();
+    for (size_t i = 0; i < TS_COUNTOF(odd); i++) {
+        odd_result = odd[i];
+        FAILS(TS_ERR_INTERNAL, ts_neg(a));
+        SAYS(i < 4 ? "neg: returned TS_OK without a result" : "got TS_NONE");
+    }
+    odd_result = ts_value_tensor(ts_ones(TS_SIZES(1), TS_F32)); /* only the scope has a reference */
+    FAILS(TS_ERR_INTERNAL, ts_neg(a));
+    SAYS("got one that only a scope owns");
+}
+
+static ts_status gives_argument(ts_frame *f)
+{
+    f->rets[0] = ts_value_tensor(ts_retain(f->args[0].t));
+    return TS_OK;
+}
+
+TS_TEST(a_kernel_may_give_an_argument_as_its_result, .loop = 2)
+{
+    ts_key key;
+    OK(ts_register_layer("SAME", _i ? "AUTOGRAD" : "", &key));
+    OK(ts_register_kernel("neg", key, gives_argument, NULL, NULL));
+    OK(ts_layer_enable(key, true));
+    ts_tensor *x = one();
+    {
+        TS_SCOPE;
+        ts_tensor *y = ts_neg(ts_neg(x));
+        OK(y);
+        ck_assert_double_eq(value(y), 1);
+    }
+    ck_assert_double_eq(value(x), 1); /* it stayed in its scope */
+    OK(ts_set_requires_grad(x, true));
+    OK(ts_backward(ts_sum(ts_mul(ts_neg(x), x))));
+    ck_assert_double_eq(value(ts_grad(x)), 2); /* below AUTOGRAD too: neg's rule calls neg */
+}
