@@ -204,6 +204,24 @@ void ts_scratch_give(ts_device device, void *data, int64_t bytes)
         ts_device_release(device, data, bytes);
 }
 
+ts_status ts_infer_declared(ts_frame *f)
+{
+    ts_plan *plan = f->plan;
+    for (int i = 0; i < f->nrets; i++)
+        plan->ret[i].sizes = NULL;
+    TS_TRY(f->table->info->rule(f));
+    for (int i = 0; i < f->nrets; i++)
+        if (!plan->ret[i].sizes)
+            return ts_fail_op(TS_ERR_INTERNAL, ts_op_name(f->op), f->site,
+                              "a rule declares each result with ts_rule_result()",
+                              "the shape rule returned TS_OK without declaring result %d", i);
+    if ((unsigned)plan->compute >= TS_DTYPE_COUNT)
+        return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, NULL,
+                          "rule_compute: argument 'dtype': expected a dtype, got number %d",
+                          (int)plan->compute);
+    return TS_OK;
+}
+
 void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)
 {
     f->plan->compute = dtype;

@@ -169,6 +169,7 @@ typedef struct ts_op_info {
     ts_op_kind kind;
     uint32_t flags;
     ts_infer infer;
+    ts_infer rule;  /* the program's rule of an op registered at run time, which infer runs */
     ts_kernel composite;
     uint64_t (*reserve)(const ts_frame *f); /* number of Philox counters of a call, whose arguments
                                                are not yet checked; NULL: not a random op */
@@ -241,6 +242,9 @@ ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
 /** Releases the new results of a call that failed; returns status. */
 TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
+/** The shape rule of ops registered at run time with a rule: runs it and checks that it declared
+ *  each result and valid dtypes. TS_ERR_INTERNAL, TS_ERR_DTYPE. */
+ts_status ts_infer_declared(ts_frame *f);
 /** Runs an op's composite. If the op has a shape rule, the rule runs first, and the composite may
  * read its plan. */
 ts_status ts_run_parts(ts_frame *f, ts_kernel composite);

@@ -245,7 +245,8 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
 {
     ts_op_info row = {
         .kind = o->rule ? TS_FILL : o->composite ? TS_COMPOSITE : TS_WHOLE,
-        .infer = o->rule,
+        .infer = o->rule ? ts_infer_declared : NULL,
+        .rule = o->rule,
         .composite = o->composite,
         .reserve = o->reserve,
         .cost = o->cost,

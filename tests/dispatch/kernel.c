@@ -361,6 +361,36 @@ TS_TEST(a_round_trip_of_a_compiled_call_leaves_no_memory, .loop = 2)
     ts_compiled_free(compiled);
 }
 
+/* ---------------------------------------------------------------- rules that declare badly ---- */
+
+static ts_status declares_badly(ts_frame *f)
+{
+    int64_t size = 3;
+    if (f->args[1].i >= 1)
+        TS_TRY(ts_rule_result(f, 0, &size, 1, TS_F32));
+    if (f->args[1].i == 2)
+        ts_rule_compute(f, (ts_dtype)77, 1);
+    return TS_OK;
+}
+static ts_status leaves_as_is(ts_frame *f) { (void)f; return TS_OK; }
+
+TS_TEST(a_rule_that_declares_no_result_or_no_dtype_is_refused)
+{
+    int op;
+    ts_op_opts opts = {.size = sizeof opts, .rule = declares_badly};
+    OK(ts_register_op_ex("test.badly(Tensor x, int how) -> Tensor", &opts, &op));
+    OK(ts_register_kernel("test.badly", TS_KEY_CPU, leaves_as_is, NULL, NULL));
+    ts_value args[] = {ts_value_tensor(one()), ts_value_int(0)}, y = ts_value_none();
+    FAILS(TS_ERR_INTERNAL, ts_call_boxed(op, args, 2, &y, 1));
+    SAYS("test.badly: the shape rule returned TS_OK without declaring result 0");
+    args[1] = ts_value_int(2);
+    FAILS(TS_ERR_DTYPE, ts_call_boxed(op, args, 2, &y, 1));
+    SAYS("test.badly: rule_compute: argument 'dtype': expected a dtype, got number 77");
+    args[1] = ts_value_int(1);
+    OK(ts_call_boxed(op, args, 2, &y, 1));
+    ts_release(y.t);
+}
+
 /* An op whose sizes depend on values: its rule only checks, and the kernel makes the result. */
 static int selected;
 static ts_status select_nothing(ts_frame *f)
