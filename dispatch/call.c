@@ -7,6 +7,17 @@
 
 /* ------------------------------------------------------------------------- redispatch ---- */
 
+/** TS_ERR_VALUE if the schema does not allow a value of this kind as argument i. */
+static ts_status check_kind(int op, int i, const ts_value *v, const void *site)
+{
+    const ts_param *p = &ts_ops[op].schema.args[i];
+    bool fits = v->tag == TS_TAG_NONE ? p->optional
+                                      : v->tag <= TS_TAG_STRING && (p->kinds >> v->tag & 1);
+    return fits ? TS_OK
+                : ts_fail_op(TS_ERR_VALUE, ts_op_name(op), site, ts_ops[op].schema_text,
+                             "argument '%s': got a value of kind %d", p->name, v->tag);
+}
+
 /** State of a frame and of its thread that run_lower_layers() changes and restores. */
 typedef struct place {
     ts_frame *f;
@@ -44,6 +55,9 @@ ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
     ts_frame inner = *f;
     inner.args = args;
     ts_keyset keys = 0;
+    for (int i = 0; i < f->nargs; i++)
+        if (args[i].tag != f->args[i].tag)
+            TS_TRY(check_kind(f->op, i, &args[i], f->site));
     TS_TRY(ts_keys_collect(f->op, args, f->nargs, f->rets, f->nrets, f->given, f->site, &keys));
     return run_lower_layers(&inner, ts_keys_visited(keys, f->thread, f->table));
 }
@@ -107,13 +121,7 @@ static ts_status call_from(const void *site, int op, const ts_value *args, int n
     for (int i = 0; i < nargs; i++) {
         if (ts_is_refused(&args[i]))
             return ts_fail_refused(op, i, &args[i], site);
-        bool fits = args[i].tag == TS_TAG_NONE
-                        ? s->args[i].optional
-                        : args[i].tag <= TS_TAG_STRING && (s->args[i].kinds >> args[i].tag & 1);
-        if (!fits)
-            return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,
-                              "argument '%s': got a value of kind %d", s->args[i].name,
-                              args[i].tag);
+        TS_TRY(check_kind(op, i, &args[i], site));
         if (args[i].tag == TS_TAG_DEVICE && !ts_device_exists(args[i].device))
             return ts_device_check(args[i].device, s->name);
         bool list = args[i].tag == TS_TAG_TENSORS || args[i].tag == TS_TAG_INTS;

@@ -23,6 +23,10 @@ static bool is_backward(const ts_frame *f)
 
 ts_attention ts_kernel_attention(const ts_frame *f)
 {
+    if (f->op != TS_OP_scaled_dot_product_attention && !is_backward(f)) {
+        ts_fail_decoder(f, "kernel_attention");
+        return (ts_attention){0};
+    }
     const places *at = is_backward(f) ? &backward : &forward;
     const ts_value *a = f->args, *scale = &a[at->scale];
     const ts_tensor *q = a[at->first].t, *k = a[at->first + 1].t, *v = a[at->first + 2].t;

@@ -38,6 +38,10 @@ static int64_t padding_after(const ts_value *v, int d, int n)
 
 ts_convolution ts_kernel_convolution(const ts_frame *f)
 {
+    if (f->op != TS_OP_convolution && f->op != TS_OP_convolution_backward) {
+        ts_fail_decoder(f, "kernel_convolution");
+        return (ts_convolution){0};
+    }
     const places *at = places_of(f);
     const ts_value *a = f->args;
     int ndim;
@@ -117,7 +121,7 @@ void ts_kernel_windows(const ts_frame *f, int64_t form, ts_window_axis axis[3])
     ts_convolution c = ts_kernel_convolution(f);
     int64_t left = form;
     for (int d = TS_MAX_SPATIAL - 1; d >= 0; d--) {
-        if (form < 0) {
+        if (form < 0 || !c.dims) {
             axis[d] = axis_of_place(&c, d);
             continue;
         }

@@ -67,6 +67,12 @@ ts_status ts_rule_pointwise(ts_frame *f, int n, ts_dtype result, bool float_math
     return ts_infer_pointwise(f, n, result, float_math);
 }
 
+void ts_fail_decoder(const ts_frame *f, const char *function)
+{
+    ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, "write a kernel of another op without it",
+               "%s: expected a call of an op that it decodes", function);
+}
+
 ts_status ts_check_dim(ts_frame *f, int arg, int64_t dim, int ndim, int64_t *out)
 {
     int64_t n = ndim ? ndim : 1;

@@ -72,6 +72,9 @@ TS_INLINE ts_status ts_give_alias(ts_frame *f, int i, const int64_t *sizes, cons
 /** Plans result 0 of a factory op. sizes_arg: index of the sizes argument; dtype_arg: index of the
  *  dtype argument, directly before the device argument. TS_ERR_SHAPE, TS_ERR_DTYPE. */
 ts_status ts_infer_sizes(ts_frame *f, int sizes_arg, int dtype_arg);
+/** Error of a function that decodes calls of certain ops, for a call of another op:
+ * TS_ERR_STATE. */
+TS_COLD void ts_fail_decoder(const ts_frame *f, const char *function);
 /* The checks below record an error about argument `arg` and return its code. Where they check a
  * tensor, the argument must be one. */
 /** Checks that dim, the value of `arg`, is in [-ndim, ndim), or [-1, 1) for ndim 0, and stores it

@@ -50,7 +50,9 @@ static const places *places_of(const ts_frame *f)
     case TS_OP_interpolate_backward: return &resize_backward;
     case TS_OP_pad: return &pad;
     case TS_OP_pad_backward: return &pad_backward;
-    default: return &adaptive;
+    case TS_OP_adaptive_avg_pool:
+    case TS_OP_adaptive_max_pool: return &adaptive;
+    default: return NULL;
     }
 }
 
@@ -126,6 +128,10 @@ static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_
 ts_resampling ts_kernel_resampling(const ts_frame *f)
 {
     const places *at = places_of(f);
+    if (!at) {
+        ts_fail_decoder(f, "kernel_resampling");
+        return (ts_resampling){0};
+    }
     const ts_tensor *t = f->args[0].t;
     int n = dims_of(f, at);
     ts_resampling r = {.transposed = at->transposed, .planes = 1, .factor = 1};

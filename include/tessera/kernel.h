@@ -141,7 +141,8 @@ typedef struct ts_attention {
     ts_rng_state rng;                             /**< counters of the forward call's dropout,
                                                        if dropout_p > 0 */
 } ts_attention;
-/** Decodes the running call, which must be scaled_dot_product_attention or its backward. */
+/** Decodes the running call of scaled_dot_product_attention or its backward. Other ops: all 0, with
+ *  TS_ERR_STATE. */
 TS_API ts_attention ts_kernel_attention(const ts_frame *frame);
 
 /**
@@ -163,7 +164,8 @@ typedef struct ts_convolution {
     int64_t kernel[3], stride[3], dilation[3];
     int64_t padding[3];         /**< zeros before x's first element */
 } ts_convolution;
-/** Decodes the running call, which must be convolution or convolution_backward. */
+/** Decodes the running call of convolution or convolution_backward. Other ops: all 0, with
+ *  TS_ERR_STATE. */
 TS_API ts_convolution ts_kernel_convolution(const ts_frame *frame);
 
 /** Which input indices output index o of a dim reads; in and out are the dim's sizes. The weights
@@ -204,7 +206,8 @@ typedef struct ts_resampling {
     double factor;      /**< multiplies all weights */
     ts_axis axis[3];    /**< spatial dims; if there are fewer, leading dims have size 1 */
 } ts_resampling;
-/** Decodes the running call, which must be of an op in ops/pool.c or ops/resample.c. */
+/** Decodes the running call of an op in ops/pool.c or ops/resample.c. Other ops: all 0, with
+ *  TS_ERR_STATE. */
 TS_API ts_resampling ts_kernel_resampling(const ts_frame *frame);
 
 /**

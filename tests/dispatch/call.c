@@ -455,3 +455,36 @@ TS_TEST(a_kernel_may_give_an_argument_as_its_result, .loop = 2)
     OK(ts_backward(ts_sum(ts_mul(ts_neg(x), x))));
     ck_assert_double_eq(value(ts_grad(x)), 2); /* below AUTOGRAD too: neg's rule calls neg */
 }
+
+static ts_status passes_a_number(ts_frame *f)
+{
+    ts_value args[TS_MAX_ARGS];
+    memcpy(args, f->args, f->nargs * sizeof *args);
+    args[0] = ts_value_int(3);
+    return ts_redispatch_new(f, args);
+}
+
+TS_TEST(a_redispatch_with_another_kind_of_argument_is_refused)
+{
+    ts_key key;
+    OK(ts_register_layer("KINDS", "", &key));
+    OK(ts_register_kernel("gelu", key, passes_a_number, NULL, NULL));
+    OK(ts_layer_enable(key, true));
+    FAILS(TS_ERR_VALUE, ts_gelu(one()));
+    SAYS("gelu: argument 'self': got a value of kind 2");
+}
+
+static ts_status decodes_attention(ts_frame *f)
+{
+    ck_assert_ptr_null(ts_kernel_attention(f).query);
+    ck_assert_int_eq(ts_kernel_convolution(f).dims, 0);
+    ck_assert_int_eq((int)ts_kernel_resampling(f).planes, 0);
+    return ts_error_code();
+}
+
+TS_TEST(a_decoder_refuses_calls_of_other_ops)
+{
+    OK(ts_register_kernel("nonzero", TS_KEY_CPU, decodes_attention, NULL, NULL));
+    FAILS(TS_ERR_STATE, ts_nonzero(one()));
+    SAYS("nonzero: kernel_resampling: expected a call of an op that it decodes");
+}
