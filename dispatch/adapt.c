@@ -24,7 +24,8 @@ typedef struct copies {
 static ts_status copy_arg(copies *c, const ts_frame *f, int i, ts_dtype dtype)
 {
     ts_tensor *t = ts_above.convert(f->args[i].t, dtype);
-    TS_TRY(t);
+    if (!t)
+        return ts_fail_within(ts_op_name(f->op), f->site);
     if (!c->count)
         memcpy(c->args, f->args, f->nargs * sizeof *c->args);
     c->args[i].t = c->made[c->count++] = t;

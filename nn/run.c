@@ -156,8 +156,8 @@ ts_run *ts_run_open(const char *dir, const ts_run_opts *opts)
     if (!*dir || strlen(dir) > MOST_PATH - 300 || (o.resume && o.overwrite)) {
         ts_error_set(TS_ERR_VALUE,
                      "run_open: expected a folder of 1 to %d characters, and at most one of resume "
-                     "and overwrite",
-                     MOST_PATH - 300);
+                     "and overwrite, got %zu characters%s",
+                     MOST_PATH - 300, strlen(dir), o.resume && o.overwrite ? " and both" : "");
         return NULL;
     }
     ts_run *r = calloc(1, sizeof *r);

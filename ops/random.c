@@ -148,7 +148,8 @@ ts_status ts_infer_bernoulli(ts_frame *f)
         TS_TRY(ts_check_float(f, 0));
         if (sizes->count != p->t->ndim ||
             (sizes->count && memcmp(sizes->ints, p->t->sizes, sizes->count * 8) != 0))
-            return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected the sizes of p");
+            return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected the sizes of p, %s, got %s",
+                               TS_SIZES_TEXT(p->t), TS_LIST_TEXT(sizes->ints, sizes->count));
         if (f->args[2].i != p->t->dtype)
             return ts_fail_arg(f, 2, TS_ERR_DTYPE, "expected p's %s, got number %lld",
                                ts_dtype_name((ts_dtype)p->t->dtype), (long long)f->args[2].i);

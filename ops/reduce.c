@@ -139,8 +139,8 @@ ts_status ts_infer_unreduce(ts_frame *f)
     int64_t mask, strides[TS_MAX_DIMS], numel;
     int n = (int)to->count;
     if (to->count > TS_MAX_DIMS || !ts_product(to->ints, n, &numel))
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes of 0 or more",
-                           TS_MAX_DIMS);
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected at most %d sizes of 0 or more, got %s",
+                           TS_MAX_DIMS, TS_LIST_TEXT(to->ints, to->count));
     TS_TRY(dims_mask(f, 2, n, &mask));
     bool kept = t->ndim == n, fits = kept || t->ndim == n - __builtin_popcountll((uint64_t)mask);
     for (int d = 0, s = 0; fits && d < n; d++) {

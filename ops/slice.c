@@ -76,7 +76,7 @@ static ts_status diagonal_of(ts_frame *f, int arg, const int64_t *from, const in
 {
     int64_t a, b, offset = f->args[arg].i;
     if (ndim < 2)
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least two dims, got %d", ndim);
+        return ts_fail_arg(f, arg - 1, TS_ERR_SHAPE, "expected at least two dims, got %d", ndim);
     TS_TRY(ts_check_dim(f, arg + 1, f->args[arg + 1].i, ndim, &a));
     TS_TRY(ts_check_dim(f, arg + 2, f->args[arg + 2].i, ndim, &b));
     if (a == b)
@@ -139,6 +139,14 @@ static void plan_part(ts_plan *plan, const slice_at *at)
     plan->step = at->step;
 }
 
+/** TS_ERR_SHAPE for argument 1, the sizes of the tensor of which argument 0 is a part. */
+static TS_COLD ts_status fail_sizes(ts_frame *f, const ts_value *v)
+{
+    return ts_fail_arg(f, 1, TS_ERR_SHAPE,
+                       "expected 1 to %d sizes >= 0 whose bytes fit 63 bits, got %s", TS_MAX_DIMS,
+                       TS_LIST_TEXT(v->ints, v->count));
+}
+
 ts_status ts_infer_slice_backward(ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t;
@@ -147,8 +155,7 @@ ts_status ts_infer_slice_backward(ts_frame *f)
     slice_at at;
     if (v->count > TS_MAX_DIMS ||
         !ts_tensor_bytes(v->ints, (int)v->count, ts_dtype_sizes[g->dtype], &numel, &bytes))
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE,
-                           "expected 1 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
+        return fail_sizes(f, v);
     TS_TRY(slice_range(f, 2, v->ints, (int)v->count, &at));
     memcpy(sizes, v->ints, v->count * sizeof *sizes);
     sizes[at.dim] = at.length;
@@ -180,12 +187,18 @@ ts_status ts_composite_diagonal_backward(ts_frame *f)
     TS_SCOPE;
     const ts_tensor *g = f->args[0].t;
     const ts_value *v = &f->args[1];
+    int64_t from[TS_MAX_DIMS], sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], start, numel, bytes;
+    if (v->count > TS_MAX_DIMS ||
+        !ts_tensor_bytes(v->ints, (int)v->count, ts_dtype_sizes[g->dtype], &numel, &bytes))
+        return fail_sizes(f, v);
+    ts_strides_fill(v->ints, (int)v->count, from);
+    TS_TRY(diagonal_of(f, 2, v->ints, from, (int)v->count, sizes, strides, &start));
+    TS_TRY(ts_check_sizes(f, 0, sizes, (int)v->count - 1));
     ts_tensor *like = ts_empty_on(v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
     ts_tensor *y = like ? ts_zero_(like) : NULL;
     TS_TRY(y);
     ts_tensor *place = ts_diagonal(y, f->args[2].i, (int)f->args[3].i, (int)f->args[4].i);
     TS_TRY(place);
-    TS_TRY(ts_check_sizes(f, 0, place->sizes, place->ndim));
     TS_TRY(ts_copy_(place, f->args[0].t));
     f->rets[0] = V_T(ts_retain(y));
     return TS_OK;

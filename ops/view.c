@@ -231,7 +231,8 @@ ts_status ts_infer_as_strided(ts_frame *f)
     if (sizes->count > TS_MAX_DIMS ||
         !ts_tensor_bytes(sizes->ints, (int)sizes->count, (size_t)item, &numel, &bytes))
         return ts_fail_arg(f, 1, TS_ERR_SHAPE,
-                           "expected 0 to %d sizes >= 0 whose bytes fit 63 bits", TS_MAX_DIMS);
+                           "expected 0 to %d sizes >= 0 whose bytes fit 63 bits, got %s",
+                           TS_MAX_DIMS, TS_LIST_TEXT(sizes->ints, sizes->count));
     if (strides->count != sizes->count)
         return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected one stride per size: %u, got %u",
                            sizes->count, strides->count);

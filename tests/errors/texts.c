@@ -68,7 +68,7 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_linspace(0, 1, -1, TS_F32)),
           "TS_ERR_VALUE: linspace: argument 'steps': expected at least 0, got -1");
     WRONG((ts_eye(-1, 2, TS_F32)), "TS_ERR_SHAPE: eye: argument 'rows': expected numbers for a "
-                                   "tensor whose bytes fit 63 bits");
+                                   "tensor whose bytes fit 63 bits, got sizes (-1, 2)");
     WRONG((ts_set_num_threads(0)),
           "TS_ERR_VALUE: set_num_threads: argument 'threads': expected at least 1, got 0");
     WRONG((ts_set_default_device((ts_device){9, 0})),
