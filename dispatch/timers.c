@@ -150,7 +150,10 @@ ts_timers *ts_timers_of(ts_thread *thread)
 TS_COLD void ts_timers_mark_step(ts_timers *t)
 {
     bool restart = false, stop = false;
+    int64_t parts[TS_PART_COUNT] = {0};
     stamp(t, t->running);
+    ts_tally_sum(&t->record, BESIDE, parts); /* without the lock, which the report after a crash
+                                                needs: a loop of short steps is often here */
     pthread_mutex_lock(&ts_timing.lock);
     if (ts_timing.step_thread < 0)
         ts_timing.step_thread = t->thread_id;
@@ -162,7 +165,7 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
             ts_step *step = &ts_timing.steps[n];
             *step = (ts_step){.wall = get(&t->last) - get(&t->begun),
                               .stamps = get(&t->cells[STAMPS].ticks)};
-            ts_tally_sum(&t->record, BESIDE, step->parts);
+            memcpy(step->parts, parts, sizeof step->parts);
             set(&ts_timing.nsteps, n + 1);
         }
         ts_timing.all_steps++;

@@ -202,14 +202,14 @@ static ts_status print_backward(const ts_profile *p, int64_t *id, FILE *out)
     if (!all)
         return ts_error_memory("a trace", p->nevents * (int64_t)sizeof *all);
     for (int64_t i = 0; i < p->nevents; i++)
-        if (p->events[i].event.seq && !p->events[i].event.backward)
+        if (p->events[i].event.seq && !p->events[i].event.backward && !p->events[i].event.inside)
             all[n++] = (forward_call){p->events[i].event.seq, p->events[i].thread, i};
     if (n > 1)
         qsort(all, (size_t)n, sizeof *all, by_seq);
     const ts_call_event *last = NULL; /* the backward call before */
     for (int64_t i = 0; i < p->nevents; i++) {
         const ts_call_event *c = &p->events[i];
-        if (!c->event.backward)
+        if (!c->event.backward || c->event.inside) /* inside: no slice, see below */
             continue;
         bool first = !last || last->thread != c->thread || last->event.seq != c->event.seq;
         const forward_call *f = first ? forward_of(all, n, c) : NULL;
@@ -267,7 +267,8 @@ static void print_works(const ts_profile *p, int64_t *id, FILE *out)
         }
         add(&l, "}}");
         flush(&l);
-        if (w->event >= 0 && p->events[w->event].begin_ns < w->begin_ns)
+        if (w->event >= 0 && !p->events[w->event].event.inside &&
+            p->events[w->event].begin_ns < w->begin_ns)
             print_arrow(out, "launch", ++*id, p->events[w->event].thread,
                         p->events[w->event].begin_ns, 2, tid, w->begin_ns);
     }
@@ -275,15 +276,20 @@ static void print_works(const ts_profile *p, int64_t *id, FILE *out)
 
 static void print_memory(const ts_profile *p, FILE *out)
 {
-    for (int64_t i = 0; i < p->memory.npoints; i++) {
+    const ts_memory_part *m = &p->memory;
+    for (int64_t i = 0; i < m->npoints; i++) {
+        double ns = m->points[i].ns + m->shift_ns;
+        bool last = i + 1 == m->npoints;
+        if (ns < 0 && !last && m->points[i + 1].ns + m->shift_ns <= 0)
+            continue; /* before the first recorded step; the latest such point is at its begin */
         line l = {.out = out};
         add(&l, ",\n{\"ph\": \"C\", \"name\": \"bytes of tensors\", ");
-        add_place(&l, 1, 0, p->memory.points[i].ns);
+        add_place(&l, 1, 0, ns > 0 ? ns : 0);
         for (int k = 0; k < TS_OWNERS; k++) {
             add(&l, k ? ", \"" : ", \"args\": {\"");
             add(&l, ts_owner_names[k]);
             add(&l, "\": ");
-            add_int(&l, (int64_t)p->memory.points[i].bytes[k], 1);
+            add_int(&l, (int64_t)m->points[i].bytes[k], 1);
         }
         add(&l, "}}");
         flush(&l);

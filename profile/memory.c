@@ -164,7 +164,7 @@ static double capacity_of(uint8_t device)
     return pages > 0 && page > 0 ? (double)pages * (double)page : 0;
 }
 
-ts_status ts_memory_study(ts_profile *p)
+ts_status ts_memory_study(ts_profile *p, int64_t first_tick)
 {
     int64_t count, lost;
     study u = {.m = &p->memory, .tick_ns = p->tick_ns};
@@ -188,6 +188,7 @@ ts_status ts_memory_study(ts_profile *p)
     snprintf(u.m->device, sizeof u.m->device, "%.31s", ts_device_name((ts_device){device, 0}));
     u.m->capacity = capacity_of(device);
     u.m->lost = lost;
+    u.m->shift_ns = (double)(u.begun - first_tick) * p->tick_ns;
     u.m->before = before_recording[device % 16];
     ts_status status = find_holders(&u, count, device, walk(&u));
     ts_sys_free(u.changes);

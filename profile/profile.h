@@ -153,6 +153,8 @@ enum { TS_MEMORY_POINTS = 256, TS_MEMORY_HOLDERS = 20 };
 /** Memory of tensors on the devices of one backend; npoints 0: not recorded. */
 typedef struct ts_memory_part {
     char device[32];
+    double shift_ns; /* begin of the recording on the time axis of a trace, which begins at the
+                        first recorded step */
     double before;   /* bytes in use when the recording began */
     double capacity; /* bytes of the device's memory; 0: unknown */
     double peak_ns, peak_bytes, peak[TS_OWNERS]; /* time, bytes and bytes per owner, without
@@ -194,13 +196,17 @@ struct ts_profile {
 };
 
 extern const char *const ts_owner_names[TS_OWNERS];
-/** Fills p->memory from the log of memory (dispatch/memory_log.h). Error: TS_ERR_MEMORY. */
-ts_status ts_memory_study(ts_profile *p);
+/** Fills p->memory from the log of memory (dispatch/memory_log.h). first_tick: where the time axis
+ *  of ts_call_event begins. Error: TS_ERR_MEMORY. */
+ts_status ts_memory_study(ts_profile *p, int64_t first_tick);
 /** Stores the bytes in use on each backend's first device, for ts_memory_part.before. */
 void ts_memory_begin(void);
 /** Calls report() in a thread of its own when a signal is about to end the process. Signals that
  *  the program handles or ignores are left to it. */
 void ts_profile_watch_signals(void (*report)(void));
+/** At exit(): if a signal came before, waits until the thread has written the report and sent the
+ *  signal. */
+void ts_profile_await_signal(void);
 /** Removes the handlers of ts_profile_watch_signals(). */
 void ts_profile_ignore_signals(void);
 /** Sets p->command. */

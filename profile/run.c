@@ -63,7 +63,7 @@ void ts_prof_leave(void) { ts_timers_scope(NULL); }
 
 static struct {
     char out[256]; /* a folder, or "" */
-    atomic_bool armed;
+    _Atomic enum { OFF, ARMED, WRITES } state; /* WRITES: a thread writes the report */
 } from_environment;
 
 static ts_status print_json(FILE *out, void *ctx)
@@ -93,11 +93,12 @@ static ts_status keep(ts_profile *p)
 }
 
 /** In a forked child: disables the report at exit, because the parent prints these figures. */
-static void leave_to_parent(void) { from_environment.armed = false; }
+static void leave_to_parent(void) { from_environment.state = OFF; }
 
 void ts_profile_report(void)
 {
-    if (!atomic_exchange(&from_environment.armed, false))
+    unsigned armed = ARMED;
+    if (!atomic_compare_exchange_strong(&from_environment.state, &armed, WRITES))
         return;
     ts_prof_stop();
     ts_profile *p = ts_profile_take();
@@ -108,6 +109,22 @@ void ts_profile_report(void)
         fprintf(stderr, "%s%s\n", p ? "" : "TS_PROF: ", ts_error_message());
     ts_profile_free(p);
     ts_profile_ignore_signals();
+    from_environment.state = OFF;
+}
+
+static void report_at_end(void)
+{
+    ts_profile_report();
+    ts_profile_await_signal();
+}
+
+/** After a signal. If exit() writes the report already, waits for it; a crash there ends the wait
+ *  of the crashed thread later (PATIENCE). */
+static void report_after_signal(void)
+{
+    ts_profile_report();
+    while (from_environment.state == WRITES)
+        usleep(1000);
 }
 
 /** Parses one word of TS_PROF, such as "trace" or "steps=3:5", into *o or from_environment.out;
@@ -194,8 +211,8 @@ void ts_profile_from_environment(void)
         ts_error_clear();
         return;
     }
-    ts_profile_watch_signals(ts_profile_report);
-    from_environment.armed = true;
-    ts_process_at_end(ts_profile_report);
+    ts_profile_watch_signals(report_after_signal);
+    from_environment.state = ARMED;
+    ts_process_at_end(report_at_end);
     ts_fork_in_child(leave_to_parent);
 }

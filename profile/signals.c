@@ -8,10 +8,11 @@
  */
 // SPDX-License-Identifier: MIT
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "profile/profile.h"
@@ -25,8 +26,10 @@ static const struct {
                {SIGSEGV, true}, {SIGBUS, true},   {SIGFPE, true},  {SIGILL, true}};
 
 static struct {
-    int ask[2], done[2]; /* pipes to the thread and from it */
-    pid_t owner;         /* a forked child has no such thread */
+    sem_t asked; /* no pipe: a program may close all descriptors and get the same numbers again */
+    _Atomic uint32_t pending; /* bits of signals that the thread has not seen */
+    atomic_bool ending, done; /* a signal came; the report after it is written */
+    pid_t owner;              /* a forked child has no such thread */
     void (*report)(void);
 } wake;
 
@@ -38,31 +41,55 @@ static bool is_crash(int number)
     return false;
 }
 
+/** Waits until `flag` is set, at most PATIENCE. */
+static void wait_for(const atomic_bool *flag)
+{
+    for (int ms = 0; !atomic_load(flag) && ms < PATIENCE; ms++)
+        poll(NULL, 0, 1);
+}
+
 /** Wakes the thread. The handler is removed already (SA_RESETHAND), so the default action follows:
- *  after a crash when this function returns, otherwise when the thread raises the signal. */
-static void handle(int number)
+ *  after a crash when this function returns, otherwise when the thread sends the signal. A fault
+ *  (si_code > 0) repeats with its own siginfo, which a core dump then has. */
+static void handle(int number, siginfo_t *info, void *unused)
 {
     int before = errno;
-    unsigned char byte = (unsigned char)number;
-    bool asked = getpid() == wake.owner && write(wake.ask[1], &byte, 1) == 1;
+    bool asked = false;
+    (void)unused;
+    if (getpid() == wake.owner) {
+        atomic_fetch_or(&wake.pending, 1u << number);
+        atomic_store(&wake.ending, true);
+        asked = sem_post(&wake.asked) == 0;
+    }
     if (asked && is_crash(number))
-        poll(&(struct pollfd){.fd = wake.done[0], .events = POLLIN}, 1, PATIENCE);
-    if (!asked || is_crash(number))
+        wait_for(&wake.done);
+    if (!asked || (is_crash(number) && info->si_code <= 0))
         raise(number);
     errno = before;
 }
 
 static void *wait_for_signals(void *unused)
 {
-    unsigned char byte;
-    while (read(wake.ask[0], &byte, 1) == 1) {
+    while (sem_wait(&wake.asked) == 0 || errno == EINTR) {
+        uint32_t asked = atomic_exchange(&wake.pending, 0);
+        if (!asked)
+            continue;
         wake.report();
-        if (!is_crash(byte))
-            kill(wake.owner, byte);
-        else if (write(wake.done[1], &byte, 1) != 1)
-            break;
+        atomic_store(&wake.done, true);
+        for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+            if (asked >> signals[i].number & 1 && !signals[i].crash) {
+                signal(signals[i].number, SIG_DFL); /* a handler that calls ours would repeat it */
+                kill(wake.owner, signals[i].number);
+            }
     }
     return unused;
+}
+
+void ts_profile_await_signal(void)
+{
+    static const atomic_bool never;
+    if (getpid() == wake.owner && atomic_load(&wake.ending))
+        wait_for(&never); /* the thread ends the process */
 }
 
 static bool start_thread(void)
@@ -80,12 +107,19 @@ static bool start_thread(void)
 
 void ts_profile_watch_signals(void (*report)(void))
 {
+    static char space[1 << 16];
+    stack_t stack = {.ss_flags = 0};
     wake.report = report;
     wake.owner = getpid();
-    if (pipe2(wake.ask, O_CLOEXEC) != 0 || pipe2(wake.done, O_CLOEXEC) != 0 || !start_thread())
+    if (sem_init(&wake.asked, 0, 0) != 0 || !start_thread())
         return;
+    if (sigaltstack(NULL, &stack) == 0 && stack.ss_flags & SS_DISABLE)
+        /* for an overflow of the stack of this, the main thread */
+        sigaltstack(&(stack_t){.ss_sp = space, .ss_size = sizeof space}, NULL);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
-        struct sigaction now, ours = {.sa_handler = handle, .sa_flags = SA_RESETHAND | SA_RESTART};
+        struct sigaction now, ours = {.sa_sigaction = handle,
+                                      .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESETHAND |
+                                                  SA_RESTART};
         sigemptyset(&ours.sa_mask);
         if (sigaction(signals[i].number, NULL, &now) == 0 && !(now.sa_flags & SA_SIGINFO) &&
             now.sa_handler == SIG_DFL)
@@ -97,7 +131,8 @@ void ts_profile_ignore_signals(void)
 {
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         struct sigaction now;
-        if (sigaction(signals[i].number, NULL, &now) == 0 && now.sa_handler == handle)
+        if (sigaction(signals[i].number, NULL, &now) == 0 && now.sa_flags & SA_SIGINFO &&
+            now.sa_sigaction == handle)
             signal(signals[i].number, SIG_DFL);
     }
 }

@@ -262,7 +262,7 @@ ts_profile *ts_profile_take(void)
     ts_timers_each_record(gather, &g);
     ts_device_rest(&g.device, p);
     if (status == TS_OK)
-        status = ts_memory_study(p);
+        status = ts_memory_study(p, g.first_tick);
     if (status != TS_OK) {
         ts_device_sums_free(&g.device);
         ts_profile_free(p);
