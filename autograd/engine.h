@@ -35,7 +35,7 @@ typedef struct ts_inside {
     struct ts_inside *outer;
     ts_node *node;
     ts_vjp_call *call; /* the running backward of a ts_function; NULL otherwise */
-    struct ts_run *run;
+    struct ts_run *run; /* the backward; NULL for a hook */
 } ts_inside;
 
 /** The state of one backward. Its arrays are on the stack (few_tasks) or, for a larger graph, in
@@ -46,7 +46,7 @@ typedef struct ts_run {
     uint32_t *heap;               /* indices of waiting tasks, largest seq first; no leaves */
     uint32_t *table;              /* open addressing: node -> task index + 1 */
     uint32_t ntasks, nheap, room; /* room: size of tasks and heap; table has 2 * room entries */
-    uint32_t nleaves;             /* leaves among tasks[0..nleaves) have run */
+    uint32_t nleaves;             /* the leaves among tasks[0..nleaves) have run */
     uint32_t self;                /* this thread's id for ts_node_lock() */
     bool record, retain, anomaly;
     const ts_inside *around; /* user code of an outer run that started this run; NULL: none */
@@ -86,7 +86,8 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
  */
 ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads);
 void ts_pieces_free(ts_pieces *all);
-/** Sends a gradient (borrowed) of a part of a node's input to the node that made the input. */
+/** Sends a gradient (borrowed) of a part of a node's input to the node that made the input. Does
+ *  nothing if the input needs no gradient. */
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at);
 /** Argument `what` of ts_anomaly_check() for the gradients that a rule gave. */
 #define TS_GIVEN "the gradient that its backward gave for input"
@@ -114,15 +115,18 @@ TS_COLD void ts_inside_leave(ts_inside *in);
     ts_inside inside_ __attribute__((cleanup(ts_inside_leave))) = {__VA_ARGS__};                   \
     ts_inside_enter(run, &inside_)
 
-/** A saved tensor, recomputed if needed. NULL with an error that names `what` if the tensor was not
- *  saved or was written in place since. */
+/** A saved tensor (TS_NONE if it was absent), recomputed if needed; borrowed. NULL with an error:
+ *  of the recomputation, or one that names `what` if the tensor was not saved or was written in
+ *  place since. */
 ts_tensor *ts_saved_read(ts_vjp_call *b, const ts_end *end, const char *what);
-/** If the run records, returns an alias of t whose history is result `output` of `maker`, owned by
- *  the rule's scope; otherwise returns t. */
+/** If the run records, t is floating and maker is not NULL, returns an alias of t whose history is
+ *  result `output` of `maker`, owned by the rule's scope, or NULL with an error. Otherwise returns
+ *  t, which may be NULL. */
 ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output);
 
 /** The task of a node, made if it has none; a new task is added to the heap unless the node is a
- *  leaf. The indices in run->tasks are in the order of discovery. NULL with an error. */
+ *  leaf. The indices in run->tasks are in the order of discovery. The pointer is valid until the
+ *  next call. NULL with TS_ERR_MEMORY. */
 ts_task *ts_run_schedule(ts_run *run, ts_node *node);
 /**
  * Calls visit once for root and for each node that visit schedules with ts_run_schedule(); a node
@@ -148,7 +152,8 @@ TS_COLD void ts_break_cycles(const ts_run *run, ts_node *root);
  *  NaN" or "`what` i is Inf" with the gradient's index i. */
 TS_COLD ts_status ts_anomaly_check(const ts_node *node, ts_tensor *const *given, int n,
                                    const char *what);
-/** Adds the node's forward call to the error on record. */
+/** Adds the node's forward call to the error on record and returns the error's status. Changes
+ *  nothing for a leaf, or if an inner backward has added a forward call. */
 TS_COLD ts_status ts_anomaly_explain(const ts_node *node, ts_status status);
 
 #endif

@@ -11,8 +11,9 @@ struct ts_function_call {
     void *ctx;
     ts_node *node;        /* the node whose block contains this struct */
     ts_tensor **inputs;   /* set while forward runs; NULL afterwards */
-    ts_end *saved;  /* nsaved tensors. `next` is weak: for a saved input, `next` of the node's
-                       input; for a saved output, this node; otherwise NULL */
+    ts_end *saved;  /* nsaved tensors. `next` is weak: for an input that is not dirty, `next` of the
+                       node's input; for an output that is not constant, this node; otherwise
+                       NULL */
     int nsaved;
     bool records;   /* some input needs a gradient */
     uint8_t *marks; /* bits DIRTY and CONSTANT, per input, then per output */
@@ -22,8 +23,10 @@ TS_INLINE ts_function_call *ts_function_of(const ts_node *n)
 {
     return (ts_function_call *)(n->args + n->nargs);
 }
-/** Error if a list or an input is NULL, if an input is a freed tensor, or if m is not in
- *  [1, most]; `expected` is the error's text for this range. Inputs may be TS_NONE. */
+/** Checks the lists of n >= 0 inputs and m outputs. TS_ERR_NULL if an input is NULL, or a list that
+ *  has entries; TS_ERR_STATE for a freed input; TS_ERR_VALUE if n is negative or m not in [1,
+ *  most], a range that `expected` names. A recorded failure stays in place of TS_ERR_NULL for an
+ *  input. Inputs may be TS_NONE. */
 ts_status ts_check_ends(ts_check_place at, ts_tensor *const *inputs, int n, ts_tensor **outputs,
                         int m, int most, const char *expected);
 /** Releases the function's data when its node is freed. */

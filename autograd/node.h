@@ -26,8 +26,9 @@ typedef struct ts_saved {
 } ts_saved;
 
 /**
- * A tensor argument (list members count one each) or a result of a recorded call. A saved result is
- * an alias without history, which avoids a cycle; unpacking gives it its node.
+ * A tensor argument (list members count one each) or a result of a recorded call, or a tensor that
+ * a ts_function saved. A saved result has no history, which avoids a cycle; reading it gives it its
+ * node.
  */
 typedef struct ts_end {
     ts_node *next; /* inputs only, owned: the node that made the input, or the accumulator of a
@@ -138,17 +139,17 @@ TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 
 /**
  * Returns the tensor to store as a gradient, owned by the caller; NULL with an error. It is g, or
- * an alias of g if g may have a gradient itself, so that no chain of gradients forms a reference
- * cycle. With `history` the result keeps g's node, and ts_break_cycle() breaks cycles; otherwise it
- * has no history.
+ * an alias of g if g may have a gradient itself (so that no chain of gradients forms a reference
+ * cycle) or must lose its history. With `history` the result keeps g's node, and ts_break_cycle()
+ * breaks cycles; otherwise it has no history.
  */
 ts_tensor *ts_gradient_to_keep(ts_thread *thread, ts_tensor *g, bool history);
 
 /**
  * Adds g (borrowed) to the gradient in *slot, which owns a reference or is NULL. All gradients of
  * whole tensors are summed here. With `record` the sum is recorded, for double backward.
- * @param old  receives the tensor that a sum replaced, or NULL; owned. Its release may free a
- *             graph, so release it while no node is locked.
+ * @param old  receives the tensor that a sum replaced, owned; unchanged if there is none. Its
+ *             release may free a graph, so release it while no node is locked.
  */
 ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_tensor **old);
 
@@ -205,8 +206,9 @@ extern _Atomic bool ts_anomaly_on;
 /** Writes the trail into the end of the node's block. */
 TS_COLD void ts_trail_take(ts_node *node);
 
-/** A node with one reference and room for its arrays and `tail` bytes behind them. The caller adds
- *  the inputs with ts_node_add_input(). NULL with TS_ERR_MEMORY. */
+/** A node with one reference and room for its arrays and `tail` bytes behind them. The caller sets
+ *  needs, scope, vjp, rng and args, and adds the inputs with ts_node_add_input(). NULL with
+ *  TS_ERR_MEMORY. */
 TS_INLINE ts_node *ts_node_new(ts_thread *thread, uint16_t op, uint8_t nargs, uint32_t ninputs,
                                uint8_t nrets, size_t tail, const void *site)
 {
@@ -307,8 +309,9 @@ TS_INLINE void ts_node_unlock(ts_node *node)
 }
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
-/** Copies a node's hooks of one kind (GRAD and RETAIN: for one output) and takes a reference to
- *  each of the *n hooks. Adding or removing hooks does not change the copy. */
+/** Copies a node's hooks of one kind (GRAD and RETAIN: for one output; others: output 0) and takes
+ *  a reference to each of the *n hooks. Adding or removing hooks does not change the copy.
+ *  TS_ERR_MEMORY. */
 TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
                                 int *n);
 /** Releases the hooks of ts_hooks_take() and frees the array. */

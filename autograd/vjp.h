@@ -24,7 +24,8 @@ typedef struct ts_places {
 bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
 
 /** Strides and offset in the storage, in elements, of saved argument i, a tensor. A write to the
- *  argument since the forward call is no error. TS_ERR_INTERNAL if the rule does not save it. */
+ *  argument since the forward call is no error, unless it is recomputed: then the errors are those
+ *  of ts_rule_saved_arg(). TS_ERR_INTERNAL if the rule does not save it. */
 ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t *offset);
 /** Sizes, dtype and device of tensor argument i, or of member k of list argument i. The tensor need
  *  not be saved. If there is none, the dtype is TS_DTYPE_NONE. */

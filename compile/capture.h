@@ -7,8 +7,9 @@
 #include "compile/cache.h"
 #include "dispatch/marks.h"
 
-/** State of a plan's capture. COLD: not run yet. SEEN: run once. READY: run twice, and the arena is
- *  planned. CAPTURED: the graph exists. REFUSED: the plan cannot be captured. */
+/** State of a plan's capture. COLD: not run yet. SEEN: the next run measures scratch memory. READY:
+ *  the arena is planned, and the next run captures. CAPTURED: the graph exists. REFUSED: the plan
+ *  cannot be captured. */
 typedef enum stage { COLD, SEEN, READY, CAPTURED, REFUSED } stage;
 
 /** Where a step runs: in the graph, before it or after it. */

@@ -70,9 +70,10 @@ typedef struct ts_lazy {
     bool running;       /* the plan of the recording is running */
 } ts_lazy;
 
-/** Runs the recorded calls and starts a new recording. why: cause of the graph break; NULL at the
- *  end of the compiled function. site: call site of the break, or NULL. Errors: those of the calls,
- *  TS_ERR_MEMORY, and TS_ERR_STATE for a break in a function compiled with fullgraph. */
+/** Runs the recorded calls, if there are any, and starts a new recording. why: cause of the graph
+ *  break; NULL at the end of the compiled function. site: call site of the break, or NULL. Errors:
+ *  those of ts_exec_run() and ts_replay_learn(), TS_ERR_MEMORY, and TS_ERR_STATE for a break in a
+ *  function compiled with fullgraph; the recording then goes on. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
 /** Index + 1 of an outside storage in the recording; 0: no recorded call uses it. */
 uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
@@ -278,9 +279,9 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
 /** Runs all steps in order, without a device graph. */
 ts_status ts_exec_steps(const ts_run *r);
-/** Creates the memory of a storage and the handles of its values, before the first step that uses
- *  it. Does nothing if the storage is open or inside a group. Errors: TS_ERR_MEMORY, and errors of
- *  ts_arena_fill(). */
+/** Creates the handles of a storage's values, and its memory if it has none, before the first step
+ *  that uses it. Does nothing if the storage is open or inside a group. Errors: TS_ERR_MEMORY, and
+ *  errors of ts_arena_fill(). */
 ts_status ts_exec_open(const ts_run *r, uint32_t storage);
 /** Releases the handles of a storage after the last step that uses it, and its memory unless the
  *  storage is outside or held. A repeated call does nothing. */
@@ -290,13 +291,13 @@ ts_status ts_exec_call(const ts_run *r, uint32_t node);
 /** Writes the boxed arguments of a node to args; tensors are borrowed from the registers. */
 void ts_run_unbox(const ts_run *r, const ts_graph_node *n, ts_value *args);
 /** Like ts_exec_open() for a storage inside a group, which needs memory if its calls run one by
- *  one. */
+ *  one. TS_ERR_STATE during a capture, if the arena has no place for it. */
 ts_status ts_exec_open_inside(const ts_run *r, uint32_t storage);
 
 /** Allocates the arena of a run that is not a device graph, and sets r->arena, r->places and
  *  r->poison. Returns one reference, which the caller releases after the run. NULL, without an
  *  error, if the run allocates its storages one by one: the plan has no arena, memory is short, or
- *  a memory checker or memory profile must see each storage. */
+ *  a memory checker or memory profile must see each storage (unless runs poison their arenas). */
 ts_storage *ts_arena_begin(ts_run *r);
 /** If the run poisons its arena, fills a storage in the arena with the byte 255, which makes
  *  floating elements NaN. Errors: those of ts_fill_(). */
@@ -317,14 +318,15 @@ ts_status ts_tile_run(const ts_run *r, const ts_step *s);
 void ts_tiles_free(struct ts_tiles *tiles);
 /** Fills t as a tensor header for value v, without memory. */
 void ts_group_header(const ts_graph *g, const ts_graph_value *v, ts_tensor *t);
-/** True if a group can run f's call, by its plan: elementwise with a result like t, in a supported
- *  dtype and, on the CPU, without casts. */
+/** True if a group can run f's call, by its plan: elementwise with a result of t's dtype, in a
+ *  supported dtype, without reports of invalid elements and, on the CPU, without casts. */
 bool ts_group_plans(const ts_frame *f, const ts_tensor *t);
 
 /* ------------------------------------------------------------------------------- capture ---- */
 
-/** Runs a plan as a device graph. The third run captures the graph. The first two runs, and plans
- *  that cannot be captured, run call by call. */
+/** Runs a plan as a device graph, which the third run or a later one captures. Earlier runs, runs
+ *  while another thread uses the graph, and plans that cannot be captured run call by call. Errors:
+ *  those of ts_exec_run(). */
 ts_status ts_capture_run(ts_run *r, ts_exec *e, ts_lazy *l);
 /** Frees a plan's device graph; NULL is allowed. */
 void ts_captured_free(struct ts_captured *captured);

@@ -68,7 +68,7 @@ typedef struct ts_leaf {
     ts_tensor **slot;   /* address of the variable; NULL for a leaf */
     ts_tensor *before;  /* gradient or tensor before the call, borrowed; NULL: none */
     ts_storage *memory; /* storage of `before`, or NULL */
-    bool alone;         /* `before` and its storage had no other owner */
+    bool alone;         /* a leaf's `before` and its storage had no other owner */
     ts_layout layout;   /* layout of `before` */
 } ts_leaf;
 
@@ -104,10 +104,12 @@ void ts_notes_end(ts_notes *n);
 /** Records in n->why that the call cannot be replayed because of `what`, unless an earlier reason
  *  is there. site: call site, or NULL. */
 void ts_notes_refuse(ts_notes *n, const char *what, const void *site);
-/** ts_notes_refuse() for the calling thread's compiled call. */
+/** ts_notes_refuse() for the calling thread's compiled call, which there must be. Does nothing if
+ *  its replays are off. */
 void ts_notes_unrepeatable(const char *what);
 /** Assigns the waiting cells for argument `arg` of f's op to the argument's numbers, which start at
- *  index `first` of the recording. */
+ *  index `first` of the recording. If there are more or fewer cells than numbers, the call cannot
+ *  be replayed. */
 void ts_notes_bind(ts_lazy *l, const ts_frame *f, int arg, uint32_t first);
 /** The thread's modes now, for ts_notes.modes and their guard. */
 struct ts_replay_modes ts_replay_modes_now(const ts_thread *thread);
@@ -221,7 +223,7 @@ void ts_replay_refuse_number(char *why, size_t size, const ts_exec *e, const ts_
                              const void *site, const char *what);
 void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts_array *sites,
                               uint32_t storage, const char *what);
-/** Fills p->fixed with the storages of FIXED holders; false if out of memory. */
+/** Fills p->fixed with the storages of FIXED holders that have bytes; false if out of memory. */
 bool ts_replay_add_fixed(ts_repeat *p);
 /** True if p->fixed contains s. */
 bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
@@ -238,7 +240,7 @@ int32_t ts_replays_hold(const ts_storage *s);
 void ts_replay_list(ts_repeat *p);
 
 /** Compares `call`, the summary of the recorded call, with the previous call of its plan, and makes
- *  `call` the plan's summary. Takes over `call`; NULL: the call cannot be replayed. Returns
+ *  it the plan's summary or frees it. NULL: the call cannot be replayed. Returns
  *  `status`, the call's status; or TS_ERR_STATE if the function was compiled with replay and
  *  fullgraph and the call can have no replay. */
 ts_status ts_replay_learn(const ts_lazy *l, ts_exec *e, ts_repeat *call, ts_status status);
@@ -251,7 +253,7 @@ extern _Atomic uint64_t ts_leaf_runs;
  *  inputs, so that ts_replay_learn() detects calls that a replay would have got wrong. */
 void ts_replay_expect(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
 /** Replays a plan whose guards hold, without running the function, and sets *status. Returns false
- *  if there is no such plan, or if this call must run the function to verify a replay
+ *  if no plan may be replayed now, or if this call must run the function to verify a replay
  *  (ts_compile_opts.verify); the caller then runs the function. */
 bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_tensor **outputs,
                     int noutputs, ts_status *status);

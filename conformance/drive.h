@@ -22,8 +22,8 @@ typedef enum ts_layout {
     LAYOUT_TRANSPOSED, /* dims in the reverse order in memory */
     LAYOUT_EXPANDED,   /* one dim with stride 0 */
     LAYOUT_OFFSET,     /* contiguous, from the fourth element of a larger buffer */
-    LAYOUT_STRIDED,    /* every second element of the last dim */
-    LAYOUT_MIXED,      /* a different layout for each tensor of a call */
+    LAYOUT_STRIDED,    /* every second element of a buffer, from the second on */
+    LAYOUT_MIXED,      /* the layouts above in turn, one per tensor of a call */
     LAYOUT_COUNT
 } ts_layout;
 
@@ -87,7 +87,8 @@ bool sample_is_refusal(const ts_case *c, ts_status status);
 enum { MADE_MOST = 64 };
 
 typedef struct ts_made_tensor {
-    ts_tensor *t, *base; /* base is the whole buffer, with sentinels around t's elements */
+    ts_tensor *t, *base; /* base is the whole buffer, with sentinels around t's elements; t itself
+                            if t is contiguous without an offset */
     char *before;        /* bytes of base before the call; NULL on META */
     double *values;      /* numel, row-major, rounded to the dtype */
     uint32_t version;    /* before the call */
@@ -149,7 +150,8 @@ double random_uniform(uint64_t *state);
 /** Sizes and dtype of a tensor as text, "nothing" for NULL; valid for the next three calls. */
 const char *meta_text(const ts_tensor *t);
 /** Calls the op with seed 1234 and offset 0. rets: given destinations or none on entry, results on
- *  return; the scope owns new results. */
+ *  return; the scope owns new results. Errors: those of the op; TS_ERR_INTERNAL if a new result is
+ *  the handle of an argument. */
 ts_status sample_call(const ts_case *c, const ts_made *m, ts_value *rets);
 /** Writes the results of a call to out, at most TS_MAX_ARGS: rets (NULL where absent), then written
  *  arguments. Returns their number. */

@@ -45,7 +45,8 @@ typedef enum ts_gen {
     GEN_UNIFORM, /* low <= x < high */
     GEN_WHOLE,   /* whole numbers low <= x < high */
     GEN_BOUNDS,  /* 0 to high in even steps, rounded down: bounds of packed sequences */
-    GEN_SPECIAL  /* ±0, ±1, ±inf, NaN, denormals, largest, smallest, … in turn */
+    GEN_SPECIAL  /* in turn ±0, ±1, ±inf, NaN, denormals, largest, smallest, …; for integer dtypes
+                    0, ±1, 2, 7, -128, 127, 255 */
 } ts_gen;
 
 typedef struct ts_sample_arg {

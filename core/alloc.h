@@ -113,7 +113,7 @@ TS_INLINE void ts_heap_put_header(ts_heap *heap, void *block)
     heap->free[TS_HEADER_CLASS] = block;
 }
 
-/** Frees a block of ts_alloc(); bytes: the size passed to ts_alloc(). */
+/** Frees a block of ts_alloc() or ts_header_alloc(), not NULL. bytes: the size passed there. */
 TS_INLINE void ts_free(ts_thread *thread, void *block, size_t bytes)
 {
     ts_heap *heap = thread->heap; /* NULL while blocks come from malloc */

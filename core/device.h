@@ -66,8 +66,8 @@ void ts_device_release(ts_device device, void *data, int64_t bytes);
  * to a device is queued on the current stream of the destination. A copy between devices of two
  * backends, or of a backend without copy_between(), goes through the host, which waits for the
  * current stream of the source. Errors:
- * TS_ERR_DEVICE (a device has no memory), TS_ERR_UNSUPPORTED (a copy between devices in a capture),
- * TS_ERR_MEMORY, those of the backend.
+ * TS_ERR_DEVICE (a device has no memory), TS_ERR_UNSUPPORTED (in a capture, unless both are the
+ * same device), TS_ERR_MEMORY, those of the backend. bytes of 0 or less copy nothing.
  */
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);

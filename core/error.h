@@ -31,13 +31,13 @@ TS_COLD ts_status ts_fail_within(const char *op, const void *site);
 TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void *site,
                                    const char *what);
 /** Writes the symbol of a code address, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9",
- *  which addr2line takes. Returns buffer. */
+ *  which addr2line takes; "?" for NULL or an address of no loaded file. Returns buffer. */
 const char *ts_format_site(char *buffer, size_t size, const void *site);
 /**
  * Writes text to out so that a terminal does not interpret it: invalid UTF-8, control characters
  * (C1 too), tags, invisible marks and marks that change the direction become \xNN. With `lines`,
- * line feeds and tabs stay. Text that does not fit is cut. Returns out. Every text from a file or a
- * caller is printed through this function.
+ * line feeds and tabs stay. Text that does not fit is cut. Returns out. Print texts from files and
+ * callers through this function.
  */
 const char *ts_escape(char *out, size_t size, const char *text, bool lines);
 /** Reads the topics that TS_LOG names. */

@@ -1,6 +1,6 @@
 /**
- * @file files.h  All file system calls of the library, through one table in which tests inject
- * faults.
+ * @file files.h  The file system calls that load and save users' files, through one table in which
+ * tests inject faults.
  *
  * `op` names the public function that calls a helper; error messages begin with this name. Errors
  * are TS_ERR_IO, or TS_ERR_MEMORY if memory ran out. Helpers open regular files only, and folders
@@ -60,7 +60,8 @@ void ts_file_close(int fd);
  * and flushes the folder. The new file has the mode of the old one, or 0666 less the umask. A
  * symbolic link is replaced, not followed. After an error before the rename, path is unchanged and
  * the temporary file is removed.
- * @param write  writes the file's data; `temporary` is the path of the temporary file
+ * @param write  writes the file's data; `temporary` is the path of the temporary file. Its error is
+ *               returned
  */
 ts_status ts_file_replace(const char *op, const char *path,
                           ts_status (*write)(int fd, const char *temporary, void *ctx), void *ctx);

@@ -11,7 +11,8 @@
 
 #include <fenv.h>
 
-/** The bits of the control register that change results: rounding mode, flush to zero. */
+/** The bits of the control register that change results: rounding mode, flush to zero; on other
+ *  ISAs than x86-64 and AArch64 the rounding mode only. */
 #if defined(__x86_64__)
 typedef unsigned ts_float_control;
 #define TS_FLOAT_BITS 0xe040u /* rounding control, flush to zero, denormals are zero */

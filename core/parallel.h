@@ -12,9 +12,10 @@
  * waits for a worker to wake up.
  *
  * A loop of n ranges needs n - 1 workers. It starts those that the pool lacks, unless the system
- * refuses, and they serve later loops. Workers block all signals, have the
- * default floating-point environment, and sleep after a short spin. After fork() the child starts
- * its own pool when it needs one. No call allocates memory, except to start threads.
+ * refuses, and they serve later loops. Workers block all signals and have the default
+ * floating-point environment. An idle worker spins for at most 0.1 ms, then sleeps. After fork()
+ * the child starts its own pool when it needs one. No call allocates memory, except to start
+ * threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PARALLEL_H
@@ -33,7 +34,8 @@ typedef void (*ts_parallel_body)(void *ctx, int64_t begin, int64_t end);
  * Runs each of the tasks 0 to tasks - 1 once and returns when all are done. The tasks are divided
  * into at most ts_num_threads() contiguous ranges, whose lengths differ by at most one task.
  * @param tasks  0 or less does nothing
- * @param grain  smallest number of tasks per range; fewer than 2 * grain tasks run in the caller
+ * @param grain  smallest number of tasks per range, at least 1; fewer than 2 * grain tasks run in
+ *               the caller
  */
 void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *ctx);
 
@@ -42,12 +44,14 @@ void ts_parallel_for(int64_t tasks, int64_t grain, ts_parallel_body body, void *
 void ts_threads_pin(void);
 void ts_threads_unpin(void);
 
-/** Ends the workers when the library unloads. */
+/** Ends the workers when the library unloads. If a loop is running, they stay. Later loops run in
+ *  their callers. */
 void ts_parallel_stop(void);
 /** Resets the pool in a forked child, which has no workers. */
 void ts_parallel_forked(void);
 
-/** True inside a body, where further loops run inline. */
+/** True inside a body of a loop that uses the pool: further loops then run in the calling thread.
+ *  False inside a body of a loop that runs its whole range in the caller. */
 bool ts_in_parallel(void);
 
 #endif

@@ -90,14 +90,15 @@ typedef struct ts_storage {
     void *data;
     int64_t bytes;
     uint64_t id;       /* id in the graph whose call made it; 0: none */
-    void *foreign;     /* argument of release, for foreign memory */
-    void (*release)(void *foreign, void *data, int64_t bytes);
+    /* valid only for data outside of the block */
+    void *foreign;     /* argument of release; after ts_storage_fulfil() the promised address */
+    void (*release)(void *foreign, void *data, int64_t bytes); /* NULL: the data is the library's */
 } ts_storage;
 
 enum {
     TS_TENSOR_CONTIGUOUS = 1,
     TS_TENSOR_REQUIRES_GRAD = 2, /* requested for a leaf, or the result of a recorded op */
-    TS_TENSOR_VIEW = 4,          /* made by a view op */
+    TS_TENSOR_VIEW = 4,          /* made by ts_tensor_alias(), as all results of view ops */
     TS_TENSOR_NONE = 8           /* the TS_NONE constant */
 };
 
@@ -136,7 +137,8 @@ TS_INLINE void ts_storage_own(ts_storage *s, ts_owner owner)
         atomic_store_explicit(&s->owner, (uint8_t)owner, memory_order_relaxed);
 }
 
-/** Uninitialised storage with one reference; data is NULL on META. NULL with TS_ERR_MEMORY or
+/** Uninitialised storage with one reference. Its data is NULL on META, on keys without a
+ *  ts_backend, and for 0 bytes on other devices than the CPU. NULL with TS_ERR_MEMORY or
  *  TS_ERR_DEVICE. */
 ts_storage *ts_storage_new(ts_thread *thread, ts_device device, int64_t bytes);
 
@@ -177,7 +179,8 @@ TS_INLINE ts_tensor *ts_tensor_header(ts_thread *thread)
 }
 
 /** Checks dtype, ndim and sizes of a new tensor and computes its elements and bytes. False with
- *  TS_ERR_DTYPE, TS_ERR_SHAPE or TS_ERR_NULL; the message names `op` and the argument. */
+ *  TS_ERR_DTYPE, TS_ERR_SHAPE or TS_ERR_NULL; the message names the argument and `op`, which may be
+ *  NULL. */
 bool ts_layout_ok(const char *op, const void *site, ts_dtype dtype, const int64_t *sizes, int ndim,
                   int64_t *numel, int64_t *bytes);
 /** Uninitialised contiguous tensor with one reference, owned by the caller; NULL with an error. */

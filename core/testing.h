@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** If not NULL, called before each allocation from the system with its size. If it returns true,
- *  the allocation fails. */
+/** If not NULL, called before each allocation of host memory that core/alloc.c makes from the
+ *  system, with its size. If it returns true, the allocation fails. */
 extern bool (*ts_alloc_fault)(size_t bytes);
 
 /** Factor on the duration of the measurements of the machine's ceilings; default 1. */

@@ -86,7 +86,8 @@ TS_INLINE void ts_modes_restore(const ts_modes *modes) { ts_tls.modes = *modes; 
     const ts_modes modes_before __attribute__((cleanup(ts_modes_restore), unused)) = ts_tls.modes
 
 /** First use of the library in a thread: creates heap, error record and root scope, and adds the
- *  thread to the list. */
+ *  thread to the list. Never fails: if memory is short, the thread gets its heap at a later
+ *  allocation, and shares an error record with other such threads. */
 void ts_thread_init(ts_thread *thread);
 /** The calling thread's state, ready for use. */
 TS_INLINE ts_thread *ts_thread_self(void)
@@ -102,10 +103,12 @@ void ts_blocks_begin(ts_thread *thread);
 void ts_blocks_end(ts_thread *thread);
 /** Reads the environment variable TS_DEBUG. */
 void ts_scopes_from_environment(void);
+/** Frees the headers that TS_DEBUG=scopes keeps from reuse, when the library unloads. */
 void ts_scopes_remove(void);
 /** Calls visit for each live thread under the list's lock. */
 void ts_thread_walk(void (*visit)(ts_thread *thread, void *ctx), void *ctx);
-/** Sets bits that new threads start with; combine with ts_thread_walk() for running threads. */
+/** Sets and clears bits of the include_all and the state that new threads start with; use
+ *  ts_thread_walk() for running threads. */
 void ts_thread_defaults(ts_keyset include_set, ts_keyset include_clear, uint32_t state_set,
                         uint32_t state_clear);
 

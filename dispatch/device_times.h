@@ -23,12 +23,13 @@ TS_INLINE int64_t ts_tag_step(uint64_t tag) { return (int64_t)(tag & ((1 << TS_T
 /** True if the tag is of the current recording, not of one before a reset. */
 bool ts_tag_is_current(uint64_t tag);
 
-/** Starts recording on the first loaded backend that has a device and profile_begin(). If that
- *  function fails, events time the backend's calls; ts_device_times() returns the reason as a note.
- *  Call it before ts_timers_record(true); ts_timers_record(false) ends it. */
+/** Starts recording on one loaded backend: the first, by key, that has a device and profile_begin()
+ *  and can be recorded. If profile_begin() fails, events time the backend's calls if they can;
+ *  ts_device_times() returns the reason as a note. Call it before ts_timers_record(true);
+ *  ts_timers_record(false) ends it. */
 void ts_device_times_begin(void);
-/** Starts recording on `backend`, which was loaded while a profile records, unless another backend
- *  records already. NULL is allowed. */
+/** Starts recording on `backend`, which was just loaded, if a profile records and no other backend
+ *  records. NULL is allowed. */
 void ts_device_times_join(const ts_backend *backend);
 /** Drops the work recorded so far, at a reset. */
 void ts_device_times_drop(void);
@@ -39,7 +40,8 @@ void ts_device_times_end(void);
 void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset);
 /** Tags the work that the calling thread queues, until the next tag, as works of a graph. row: the
  *  thread's running row, which gets the works that have no row of their own. graph, works, nworks:
- *  see ts_graph_launches(). */
+ *  see ts_graph_launches(). The work keeps the thread's tag if nworks is 0, if events time the
+ *  backend, or if memory is short. */
 void ts_device_times_graph(const ts_backend *backend, const ts_tally_row *row, int64_t reset,
                            const void *graph, const ts_graph_part *const *works, int nworks);
 /** Rows of a graph's works, as row bits of tags (ts_tag_row()). */

@@ -48,10 +48,12 @@ typedef ts_tensor *(*ts_make)(ts_frame *f, const ts_meta *m);
 ts_status ts_enter_deferred(ts_frame *f, ts_make make, ts_kernel record);
 /** Completes the iteration space of a pointwise op after its result was allocated. */
 void ts_fill_space(ts_frame *f);
-/** Like ts_enter_whole(), but runs `kernel` instead of the table's kernel. */
+/** Runs `kernel`, which makes its own results, and copies those that have a destination to it.
+ *  Unlike ts_enter_whole() it does not set the floating-point environment. */
 ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 
-/** Creates missing results, runs the kernel and increments the versions of written tensors. */
+/** Creates missing results, runs the kernel and increments the versions of written tensors. On an
+ *  error it releases the new results. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
 /** Like ts_fill_run(), but passes copies of arguments and destinations that `accepts` excludes. */
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel);

@@ -1,7 +1,7 @@
 /**
  * @file invoke.h  How a public function calls its op: boxes on the C stack, one indirect call.
  *
- * Everything here is forced inline with constant op and argument kinds, so each public function
+ * The call path is inlined into each public function, with constant op and argument kinds, so each
  * becomes its own short call site whose branch target is stable.
  */
 // SPDX-License-Identifier: MIT
@@ -47,7 +47,8 @@ TS_COLD ts_status ts_fail_no_result(ts_frame *f);
 /** ts_adopt_result() for an argument that a kernel gave as the result: it stays in its scope.
  *  Refuses TS_NONE, whose link is not NULL either. */
 TS_COLD ts_tensor *ts_adopt_linked(ts_tensor *t, int op, const void *site);
-/** Error path of boxing: tensor or list argument `index` is NULL, or a list has a NULL member. */
+/** Error path of boxing: tensor or list argument `index` is NULL, or a list has a NULL member.
+ *  Returns TS_ERR_NULL, or for tensors the code of a recorded failure, which caused the NULL. */
 TS_COLD ts_status ts_fail_null_arg(int op, int index, const void *site);
 /** True if ts_value_refused() made v, the mark of a number that cannot be boxed. */
 TS_INLINE bool ts_is_refused(const ts_value *v)
@@ -58,8 +59,8 @@ TS_INLINE bool ts_is_refused(const ts_value *v)
 TS_COLD ts_status ts_fail_refused(int op, int index, const ts_value *v, const void *site);
 /** TS_ERR_UNSUPPORTED for a call without a key to visit. */
 TS_COLD ts_status ts_fail_no_keys(const ts_frame *f);
-/** The union of the keys of a list's members; TS_LIST_NULL if the list or a member is NULL.
- *  `pure`, so that the compiler can keep the caller's boxes constant. */
+/** The union of the keys of a list's members; TS_LIST_NULL if a member, or the list of a count
+ *  above 0, is NULL. `pure`, so that the compiler can keep the caller's boxes constant. */
 #define TS_LIST_NULL (~(ts_keyset)0)
 ts_keyset ts_list_keys(const ts_value *list) __attribute__((pure));
 
@@ -69,8 +70,8 @@ TS_INLINE ts_keyset ts_device_keys(ts_device device)
     return TS_KEYSET(device.backend < 16 ? device.backend : TS_KEY_ABSENT);
 }
 
-/** Adds the keys of arguments and given results to *keys. TS_ERR_NULL if a tensor, a list or a list
- *  member is NULL; later code does not check again. */
+/** Adds the keys of arguments and given results to *keys. The error of ts_fail_null_arg() if a
+ *  tensor, a list member, or a list of a count above 0 is NULL; later code does not check again. */
 TS_INLINE ts_status ts_keys_collect(int op, const ts_value *args, int nargs, const ts_value *rets,
                                     int nrets, int given, const void *site, ts_keyset *keys)
 {

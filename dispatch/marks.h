@@ -28,9 +28,9 @@ void ts_mark_scope(const ts_timers *t, uint32_t scope);
 const ts_mark *ts_marks(int64_t *count, int64_t *lost);
 
 /** Begins a call of a fused group. Returns a token for ts_timer_group_leave(); NULL if no profile
- *  records, or while the thread captures a graph. */
+ *  records, while the thread captures a graph, or if memory is short. */
 void *ts_timer_group_enter(ts_thread *thread, const ts_group_call *calls, int count);
-/** Ends the call that the token stands for; NULL is allowed. */
+/** Ends the call that ts_timer_group_enter() began; a NULL token is allowed. */
 void ts_timer_group_leave(ts_thread *thread, void *token);
 
 /** The row and the work of a part of a graph. */
@@ -39,15 +39,16 @@ typedef struct ts_graph_part {
     ts_work work;
 } ts_graph_part;
 /** A number that identifies the recording and the thread's scope; rows of ts_graph_row() are valid
- *  while it stays the same. 0: no profile records. */
+ *  while it stays the same. 0: no profile records, or memory is short. */
 int64_t ts_graph_period(ts_thread *thread);
 /** Sets *part to the row and the work of a call (calls[0]), or of a fused group, in the thread's
  *  scope. Errors: TS_ERR_MEMORY. */
 ts_status ts_graph_row(ts_thread *thread, const ts_group_call *calls, int count, bool fused,
                        ts_graph_part *part);
 /** Adds a replay of a graph to the rows of its parts, and tags the work that the thread queues
- *  next. works: for each kernel, copy and memset of the graph, in the order in which they run, its
- *  part, or NULL; nworks 0: unknown. `graph` is an address that identifies the graph. */
+ *  next. Does nothing unless a profile records. works: for each kernel, copy and memset of the
+ *  graph, in the order in which they run, its part, or NULL; nworks 0: unknown. `graph` is an
+ *  address that identifies the graph. */
 void ts_graph_launches(ts_thread *thread, const void *graph, const ts_graph_part *parts, int nparts,
                        const ts_graph_part *const *works, int nworks);
 

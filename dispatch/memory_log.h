@@ -1,7 +1,7 @@
 /**
- * @file memory_log.h  The log of tensors' memory: an entry per storage that was allocated while a
- * profile with memory records. Storages whose data is in their header's block (up to
- * TS_INLINE_DATA bytes on the CPU) have no entry.
+ * @file memory_log.h  The log of tensors' memory: an entry per storage whose data the library
+ * allocated outside of the storage's own block while a profile with memory records. Storages of up
+ * to TS_INLINE_DATA bytes on the CPU and foreign memory therefore have no entry.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_DISPATCH_MEMORY_LOG_H

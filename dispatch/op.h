@@ -94,14 +94,16 @@ struct ts_plan {
                                declare TS_TAKES_STRIDES */
     uint16_t operands;      /* bit i: argument i may be the destination itself. In a pointwise plan
                                these arguments (tensors or scalars) are the loop's operands */
-    uint8_t ordered;        /* bit i: a new result i is dense, with its dims in memory in `order` */
+    uint8_t ordered;        /* bit i: a new result i is dense, with its dims in memory in `order`,
+                               unless the kernel needs contiguous tensors (ts_op_table.packed) */
     uint8_t order[TS_MAX_DIMS]; /* dims by stride, the largest stride first */
     uint8_t pointwise;      /* a ts_pointwise, or 0; arguments broadcast to ret[0] */
     bool flat;              /* pointwise: all operands are contiguous and have the result's sizes;
                                the rule has filled iter except for the result */
-    bool ragged;            /* pointwise: some operand is not contiguous, or has fewer elements */
-    uint8_t delivered;      /* bit i: a copy inside the kernel wrote result i
-                               and incremented its version */
+    bool ragged;            /* pointwise: the result is not contiguous, or an operand of more than
+                               one element is not, or is broadcast */
+    uint8_t delivered;      /* bit i: the entry does not increment the version of result i, because
+                               a copy inside the kernel has, or nothing was written */
     uint8_t compute;        /* dtype in which the kernel computes */
     bool converts;          /* the kernel converts to the result's dtype, which the kernel's
                                declared dtypes must include */

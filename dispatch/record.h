@@ -1,8 +1,8 @@
 /**
- * @file record.h  Rows of a profile: the calls of one op, layer, scope and class of shapes. Calls
- * are of one class if their tensors have the same sizes, dtypes, devices and contiguity, their
- * lists the same length, and their bool arguments the same values. Of a list only the first and the
- * last member are compared.
+ * @file record.h  Rows of a profile: the calls of one op, layer, scope and, for backends, class of
+ * shapes. Calls are of one class if their tensors have the same sizes, dtypes, devices and
+ * contiguity, their lists of tensors the same length, and their bool arguments the same values. Of
+ * a list only the first and the last tensor are compared.
  *
  * Each thread has its own table and is its only writer. A row keeps its address and lives as long
  * as the thread's timers, so a running call may hold a row across a reset. A row starts with a
@@ -29,7 +29,8 @@ typedef struct ts_tally_row {
     uint32_t scope;
     uint16_t op;
     uint8_t key;
-    uint8_t dtype;                /* of the first tensor, or TS_DTYPE_NONE */
+    uint8_t dtype;                /* of the first tensor argument, else the dtype argument;
+                                     TS_DTYPE_NONE: neither */
     uint8_t part;                 /* a ts_part; 0: the row of whole calls */
     struct ts_tally_row *whole;   /* parts only: the row of the whole calls */
     char call[96];                /* op, shapes and dtypes of the first call */
@@ -106,7 +107,9 @@ typedef struct ts_tally_table {
     bool updated;           /* the last call was an update of an optimizer */
 } ts_tally_table;
 
-/** Finds or makes the row for f's op, key, scope and shapes; NULL if out of memory. */
+/** Finds or makes the row for f's op, key, scope and, for backends, shapes. Without room for a row
+ *  by shape, returns the row that classes share. NULL if there is no memory or room for that
+ *  row. */
 ts_tally_row *ts_tally_hop(ts_tally_table *r, const ts_frame *f);
 /** Finds or makes the row for op and key without shapes, in the current scope of r: time outside of
  *  calls, or calls that get no row of their own. name: text of a new row. */
@@ -125,15 +128,16 @@ TS_INLINE const char *ts_row_op(int op)
 ts_tally_row *ts_tally_part(ts_tally_table *r, ts_tally_row *whole, ts_part part);
 /** Combines a hash with that of a call's op and shapes. */
 uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
-/** Adds the work of a call that ended to its row. flops, bytes: the values of r's counters when the
- *  call began. */
+/** Adds the work of a call that ended to its row; nothing for layers and composites, whose inner
+ *  calls do the work. flops, bytes: the values of r's counters when the call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes);
 /** Sums the ticks of all rows by TS_PART_*. Rows of the op `beside` hold time outside of calls. */
 void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */
 void ts_tally_clear(ts_tally_table *r);
-/** Adds the rows of an ended thread; false if out of memory, some rows are then missing. */
+/** Adds the rows of an ended thread, but not its events, which count as lost. False if some rows
+ *  are missing, because there was no memory or room. */
 bool ts_tally_merge(ts_tally_table *to, const ts_tally_table *from);
 /** Frees the rows and events of a table. */
 void ts_tally_free(ts_tally_table *r);
@@ -169,7 +173,8 @@ typedef struct ts_scope_name {
     uint32_t parent;
 } ts_scope_name;
 
-/** The scope `name` inside of `parent`; `parent` if there are too many scopes. */
+/** The scope `name` inside of `parent`; `parent` if there are too many scopes. The name is escaped,
+ *  cut to 39 bytes, and gets '_' for '/' and ';'. */
 uint32_t ts_scope_named(uint32_t parent, const char *name);
 /** Name and parent of a scope. */
 ts_scope_name ts_scope_get(uint32_t scope);

@@ -8,11 +8,13 @@
 /** Installs the built-in rows; called once by ops/ before anything else registers. */
 ts_status ts_registry_install(const ts_op_info *rows, int count);
 
-/** TS_ERR_REGISTRY: function `what` got an unknown op name. The hint is a similar op name. */
+/** TS_ERR_REGISTRY: function `what` got an unknown op name. The hint names a similar op, if there
+ *  is one. */
 ts_status ts_fail_unknown_op(const char *what, const char *name);
-/** Begin and end a transaction (store.h). If status is TS_OK, ts_registry_end() publishes the
- *  changes. If status is an error, or publishing fails, it undoes them. Returns status or the error
- *  of publishing. */
+/** Begin and end a transaction (store.h). The end of the outermost transaction publishes all
+ *  changes if its status is TS_OK. If that status is an error, or publishing fails, it undoes them.
+ *  Returns status or the error of publishing. The end of an inner transaction only returns status,
+ *  so its caller must pass errors on. */
 void ts_registry_begin(void);
 ts_status ts_registry_end(ts_status status);
 /** Sets the gradient rule of an op, which need not be registered yet. Call it in a transaction. The

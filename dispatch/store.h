@@ -31,8 +31,8 @@ struct ts_registration {
     ts_registration *older; /* next registration of the same entry and slot */
 };
 
-/** The registrations for one op name; the op itself may be defined later. Entries are never freed.
- */
+/** The registrations for one op name; the op itself may be defined later. Entries are freed only
+ *  when the library unloads. */
 struct ts_op_entry {
     char name[48]; /* "": the entry of fallbacks, which apply to all ops */
     int op;        /* -1 while undefined */
@@ -65,7 +65,8 @@ ts_status ts_tables_publish(void);
 /** Clears the marks of ts_tables_touch() without publishing. */
 void ts_tables_forget(void);
 
-/** Gives r a handle for the user. The handle is a number, so that a stale one is detected. */
+/** Gives r a handle for the user. The handle is a number, so that a stale one is detected.
+ *  TS_ERR_MEMORY. */
 ts_status ts_handle_give(ts_registration *r, ts_registration **handle);
 /** The registration of a handle; NULL if it was removed. */
 ts_registration *ts_handle_find(const ts_registration *handle);
@@ -79,7 +80,9 @@ ts_status ts_key_take(const char *what, const char *name, int from, int to, cons
                       ts_key *key);
 /** TS_ERR_REGISTRY if the open transaction added a kernel or a gradient for an undefined op. */
 ts_status ts_kernels_have_ops(const char *what);
-/** Registers a kernel. In a transaction.
+/** Registers a kernel. In a transaction. Without `out`, does nothing if the newest registration is
+ *  the same. Errors: TS_ERR_NULL (kernel, op), TS_ERR_REGISTRY (name, key, schema), TS_ERR_FORMAT
+ *  (text of the schema), TS_ERR_MEMORY.
  *  @param schema  checked against the op's schema; NULL: not checked
  *  @param out     receives a handle; may be NULL */
 ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts accepts,

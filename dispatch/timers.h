@@ -14,9 +14,9 @@
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel);
 
 /** Starts counting time for the backward engine, which runs outside of calls. Returns a token for
- *  ts_timer_leave(). */
+ *  ts_timer_leave(); NULL if timers are off or memory is short. */
 void *ts_timer_enter(ts_thread *thread);
-/** Stops counting the time that the ts_timer_enter() with this token started. */
+/** Stops counting the time that the ts_timer_enter() with this token started. NULL is allowed. */
 void ts_timer_leave(ts_thread *thread, void *token);
 
 /** The number of the innermost scope of the thread's profile; 0: none, or no profile records.
@@ -34,8 +34,9 @@ TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread, uint64_t seq)
 void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward, uint64_t seq);
 
 /** Begins a part of the calling thread's running call; returns a token for ts_timer_part_leave(),
- *  NULL if the call has no row in the profile. */
+ *  NULL if the call has no row in the profile, or no row for this part. */
 void *ts_timer_part(ts_thread *thread, ts_part part);
+/** Ends the part. token: not NULL. */
 void ts_timer_part_leave(ts_thread *thread, void *token);
 /** ts_timer_part() in profiles with detail. */
 TS_INLINE void *ts_detail(ts_thread *thread, ts_part part)
@@ -84,7 +85,8 @@ typedef struct ts_step {
 } ts_step;
 
 /** Starts (with all counters at zero) or stops the recording of a profile in all threads. Timers
- *  run while a profile records, independent of ts_timers_enable(), whose errors it returns. */
+ *  run while a profile records, independent of ts_timers_enable(). Errors: those of
+ *  ts_timers_enable(), TS_ERR_MEMORY. */
 ts_status ts_timers_record(bool on);
 bool ts_timers_recording(void);
 /** Ends a step explicitly. If the program never calls this, a step ends at the first call after an

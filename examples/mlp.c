@@ -3,9 +3,9 @@
  *
  *     build/examples/mlp [--plugin path] [steps]
  *
- * Prints the loss every 100 steps. With --plugin, the first device of the backend in that shared
- * library does all computation; the training code names no device. Exit status 0 if the last loss
- * is below 0.001.
+ * Prints the loss every 100 steps and at the end. With --plugin, the first device of the backend in
+ * that shared library does all computation for which it has kernels; the training code names no
+ * device. Exit status 0 if the last loss is below 0.001.
  */
 // SPDX-License-Identifier: MIT
 #include <stdio.h>

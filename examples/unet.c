@@ -5,8 +5,8 @@
  *
  *     unet [--data DIR --classes N] [--out DIR] [--device auto|cpu|cuda] [--amp] [--compile] ...
  *
- * A resumed run gives the same bits as an uninterrupted one. Validation uses scenes whose numbers
- * training never reaches, or the last tenth of the files.
+ * On the CPU, a resumed run gives the same bits as an uninterrupted one. Validation uses scenes
+ * whose numbers training never reaches, or the last tenth of the files.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -89,7 +89,8 @@ static ts_status learn(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, 
 }
 
 /** Evaluates the model on at most batches * GRID images. *iou: intersection over union, averaged
- *  over the classes that occur; *accuracy: fraction of correct pixels. */
+ *  over the classes that occur; *accuracy: fraction of correct pixels. After the last step it also
+ *  saves pictures of the first batch. */
 static ts_status validate(run *r, int64_t batches, double *iou, double *accuracy)
 {
     TS_NO_GRAD;

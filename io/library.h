@@ -15,8 +15,9 @@ typedef struct ts_library {
     _Atomic int opened;
 } ts_library;
 
-/** Opens the library unless it is open, and fills `functions`. TS_ERR_UNSUPPORTED if the library or
- *  one of its functions is missing; `op` begins the message. The library stays open. */
+/** Opens the library unless it is open, and fills `functions`. TS_ERR_UNSUPPORTED if the variable
+ *  is 0, or if the library or one of its functions is missing; `op` begins the message. The library
+ *  stays open. Several threads may call it. */
 ts_status ts_library_open(ts_library *library, const char *op);
 
 #endif

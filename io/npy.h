@@ -11,7 +11,8 @@
 /** Reads an npy file into a new tensor of the caller's scope; errors as ts_npy_load(). */
 ts_tensor *ts_npy_read(const ts_span *file);
 /** Returns t if it is contiguous, else a contiguous copy in the caller's scope; NULL with
- *  TS_ERR_DEVICE (not on the CPU), TS_ERR_DTYPE (NumPy lacks the dtype) or TS_ERR_MEMORY. */
+ *  TS_ERR_DEVICE (not on the CPU), TS_ERR_DTYPE (NumPy lacks the dtype), TS_ERR_MEMORY, or an error
+ *  of the recorded calls that compute t. */
 ts_tensor *ts_npy_writable(const char *op, ts_tensor *t);
 /** Writes the npy header of t, a contiguous tensor, and returns its length in bytes. */
 int ts_npy_header(const ts_tensor *t, char text[TS_NPY_HEADER]);

@@ -5,7 +5,8 @@
 
 #include "include/tessera/core.h"
 
-/** The cast of t to dtype, borrowed; NULL if there is no cast or t was written since. */
+/** The cast of t to dtype, borrowed; NULL if the newest cast has another dtype, if there is none,
+ *  or if t was written since. */
 ts_tensor *ts_cast_cache_find(const ts_tensor *t, ts_dtype dtype);
 /** Caches a cast of t in place of an older one; takes references to t and the cast. Does nothing if
  *  out of memory. */

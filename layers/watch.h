@@ -21,8 +21,8 @@ typedef struct ts_watcher {
 void ts_watchers_install(void);
 /** Enables or disables a layer for the calling thread or all threads. */
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
-/** Passes a report to the target of ts_layers_report_to(); `what` is the finding, printed after the
- *  call. NULL: none. */
+/** Passes a report to the target of ts_layers_report_to(), without one to the log topic "layers".
+ *  `what` is the finding, printed after the call; NULL: none. */
 void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);
 /** Writes "add((2, 3) f32, ...) -> (2, 3) f32: WHAT [site]", cut to size. what may be NULL. Returns
  *  buffer. */

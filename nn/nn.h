@@ -101,7 +101,7 @@ ts_status ts_nn_pins_begin(ts_nn_pins *p, int room);
 /** Releases the memory. */
 void ts_nn_pins_end(ts_nn_pins *p);
 /** Returns a tensor over uninitialised pinned memory for `device`, in the caller's scope; NULL with
- *  an error. */
+ *  an error. If all `room` entries are in use, the memory is new and not kept for reuse. */
 ts_tensor *ts_nn_pins_take(ts_nn_pins *p, const int64_t *sizes, int ndim, ts_dtype dtype,
                            ts_device device);
 /** Lets memory be reused; t is a tensor over it, or NULL. */
@@ -119,7 +119,7 @@ typedef struct ts_nn_draw {
 int64_t ts_nn_drawn(const ts_nn_draw *d, int64_t i);
 /** A pseudorandom function of 64 bits. */
 uint64_t ts_nn_mix(uint64_t x);
-/** all * fraction, rounded down. */
+/** all * fraction, rounded down; `all` if fraction >= 1. */
 int64_t ts_nn_part(int64_t all, double fraction);
 /** Returns an uninitialised tensor for a field of a batch, pinned if d->pins is not NULL, in the
  *  caller's scope; NULL with an error. */
@@ -136,7 +136,7 @@ typedef struct ts_nn_source {
     ts_status (*make)(const void *payload, const ts_nn_draw *d, ts_tensor **fields);
     void (*close)(void *payload);
 } ts_nn_source;
-/** Checks the options that both kinds of loaders have. */
+/** Checks the options that both kinds of loaders have. TS_ERR_VALUE, TS_ERR_DEVICE. */
 ts_status ts_nn_check_loader(ts_check_place at, const ts_loader_opts *o);
 /** Makes a loader and starts its threads. Takes ownership of the source, which it closes on
  *  failure. NULL with an error. */

@@ -43,8 +43,9 @@ TS_INLINE bool ts_is_on_cpu(const ts_frame *f)
 /** The slow part of ts_check_devices(). */
 ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device);
 /**
- * Checks that all tensor arguments are on one device, and stores it in *device. TS_ERR_DEVICE.
- * scalars_ok: 0-dim CPU tensors may be mixed with tensors of another device, as in pointwise ops.
+ * Checks that all tensor arguments are on one device, and stores it in *device, which the caller
+ * has set for a call without tensors. TS_ERR_DEVICE. scalars_ok: 0-dim CPU tensors may be mixed
+ * with tensors of another device, as in pointwise ops.
  */
 TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 {
@@ -53,6 +54,7 @@ TS_INLINE ts_status ts_check_devices(ts_frame *f, bool scalars_ok, ts_device *de
     *device = TS_DEVICE_CPU;
     return TS_OK;
 }
+/** ts_check_devices() without scalars_ok, for rules that do not need the device. */
 TS_INLINE ts_status ts_check_one_device(ts_frame *f)
 {
     ts_device device;
@@ -189,7 +191,7 @@ ts_status ts_check_fits(ts_frame *f, int arg);
 ts_dtype ts_promote_values(const ts_value *args, int n);
 
 /** Checks that *dim, an argument of a public function, is in [-n, n) and makes it non-negative;
- *  false with an error. */
+ *  false with TS_ERR_INDEX, always for n 0. */
 bool ts_dim_ok(int *dim, int n, const char *op, const char *name, const void *site);
 /** Error for a list of n numbers that is NULL or has an invalid length. */
 TS_COLD void ts_fail_ints(int n, const char *op, const char *name, const void *site);

@@ -36,14 +36,14 @@ void ts_device_sums_free(ts_device_sums *s);
 void ts_device_claim(ts_device_sums *s, uint64_t hash, ts_entry *e);
 /** Sets busy and idle time of p->device and of each step, and the idle time by cause (p->device),
  *  by row (s->rows), and by scope and layer (p->exposed). Call it before ts_device_claim(), when
- *  steps and events are known. Error: TS_ERR_MEMORY. */
+ *  steps and events are known. Without work it does nothing. Error: TS_ERR_MEMORY. */
 ts_status ts_device_timeline(ts_device_sums *s, ts_profile *p);
 /** Sets the time and number of works of rows that no entry has claimed (p->device.untagged_ns,
  *  untagged), and the call that waits longest. Call it after ts_device_claim() for all entries. */
 void ts_device_rest(const ts_device_sums *s, ts_profile *p);
 /** Sets p->device.kernel to the longest kernel of the entry with the largest device_ns - roof_ns,
- *  and kernel_launches to its launches. Call it after ts_profile_judge(). Without names of kernels
- *  it does nothing. */
+ *  and kernel_launches to its launches. Call it after ts_profile_judge(). Does nothing if the
+ *  kernel's name is unknown or does not fit. */
 void ts_device_name_kernel(const ts_device_sums *s, ts_profile *p);
 /** The row with this number (ts_tag_row()), or NULL. */
 ts_device_row *ts_device_find(ts_device_sums *s, uint64_t row);

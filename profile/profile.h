@@ -26,7 +26,7 @@ typedef enum ts_regime {
     TS_REGIME_SLOW_COMPUTE, /* compute-bound, below TS_ROOF_REACHED of the ceiling */
     TS_REGIME_SLOW_MEMORY,  /* memory-bound, below TS_ROOF_REACHED of the ceiling */
     TS_REGIME_OUTSIDE,   /* time outside of calls */
-    TS_REGIME_UNKNOWN,   /* the op's cost or the machine's ceilings are unknown */
+    TS_REGIME_UNKNOWN,   /* the cost of the work or the machine's ceilings are unknown */
     TS_REGIME_ERROR,     /* faster than a ceiling: a wrong cost or count */
     TS_REGIME_COUNT
 } ts_regime;
@@ -57,7 +57,7 @@ typedef struct ts_entry {
     /* set by ts_profile_judge() */
     ts_regime regime;
     double roof_ns;     /* minimum time by the ceilings; 0 if unknown */
-    double overhead_ns; /* part of self_ns that the same number of empty calls takes */
+    double overhead_ns; /* part of the entry's time (ts_entry_time()) that is overhead */
 } ts_entry;
 
 /** Wall time of a step in the thread that marks steps, and its parts. */
@@ -93,17 +93,17 @@ typedef struct ts_device_part {
     char note[160];  /* reason why there are no times, or "" */
     int64_t kernels, copies, lost; /* number of kernels; of copies and memsets; of kernels, copies
                                       and memsets without a record */
-    int64_t untagged; /* number of kernels and copies that belong to no row */
-    double busy_ns, idle_ns, untagged_ns; /* of all steps if there are steps, else of the recording;
-                                             untagged_ns: always of the recording */
+    int64_t untagged; /* number of kernels, copies and memsets that belong to no row */
+    double busy_ns, idle_ns, untagged_ns; /* of all steps if they have device work, else of the
+                                             recording; untagged_ns: always of the recording */
     double idle[TS_IDLE_COUNT]; /* idle_ns by cause */
     double delay_ns;         /* median time from a queuing call to the begin of its work */
     int64_t waits, allocations; /* number of host calls that wait for the device; that allocate or
                                    free device memory */
     int64_t late_allocations;   /* allocations after the first recorded step */
     double wait_ns;          /* host time in waits */
-    char wait_row[96];       /* ts_entry.call of the row that waits longest; "": outside of calls */
-    char kernel[256];        /* mangled name, set by ts_device_name_kernel(); "": unknown */
+    char wait_row[96];       /* ts_entry.call of the row that waits longest; "": no call waits */
+    char kernel[256];        /* mangled name (ts_device_name_kernel()); "": unknown or longer */
     int64_t kernel_launches; /* number of launches of this kernel */
     bool measured;           /* the ceilings below are known */
     ts_prof_machine machine; /* as ts_prof_calibrate_device() fills it */
@@ -150,7 +150,7 @@ typedef struct ts_memory_holder {
 
 enum { TS_MEMORY_POINTS = 256, TS_MEMORY_HOLDERS = 20 };
 
-/** Memory of tensors on the devices of one backend; npoints 0: not recorded. */
+/** Memory of tensors on the devices of one backend; npoints 0: no allocation was recorded. */
 typedef struct ts_memory_part {
     char device[32];
     double shift_ns; /* begin of the recording on the time axis of a trace, which begins at the
@@ -274,7 +274,7 @@ ts_status ts_prof_measure_calls(bool trace);
  *  ts_prof_measure_calls(). */
 ts_status ts_prof_find_machine(ts_prof_machine *machine);
 /** Fills *m, whose `threads` the caller has set, with the ceilings from the file of a processor or
- *  device. Without a valid file, calls measure(ctx, m) and stores the result in the file. identity:
+ *  device. Without a valid file, calls measure(ctx, m) and stores the result if it can. identity:
  *  text that differs between processors or devices; NULL: there is no file. anew: measures even if
  *  the file exists. Errors: errors of measure(). */
 ts_status ts_machine_kept(const char *identity, bool anew,

@@ -45,8 +45,9 @@ void ts_format(char *buffer, size_t size, const char *format, ...)
 /** Formats a number for a CSV cell: integers below 2^53 in full, NaN as "", other numbers with
  *  `digits` significant digits. For digits 17 it uses 15 or 16 if these are exact. */
 void ts_format_cell(char buffer[40], double value, int digits);
-/** Formats a number with an SI prefix and `digits` significant digits, "12.3 µs". A space precedes
- *  prefix and unit if one of them is not empty. ascii: the prefix µ becomes u. */
+/** Formats a number with an SI prefix from p to P and `digits` significant digits, "12.3 µs". Whole
+ *  numbers below 1000 without unit, and 0, have no decimals. A space precedes prefix and unit if
+ *  one of them is not empty. ascii: the prefix µ becomes u. */
 void ts_format_si(char *buffer, size_t size, double value, int digits, const char *unit,
                   bool ascii);
 /** strtod in the C locale. */

@@ -27,7 +27,8 @@ typedef struct ts_array {
 
 /** The slow part of ts_array_reserve(). */
 bool ts_array_grow(ts_array *a, uint32_t n, size_t item);
-/** Makes room for n more items of `item` bytes; false if out of memory: the array is unchanged. */
+/** Makes room for n more items of `item` bytes. False if out of memory, or at 2^TS_ID_BITS items;
+ *  the array is then unchanged. */
 TS_INLINE bool ts_array_reserve(ts_array *a, uint32_t n, size_t item)
 {
     return TS_LIKELY(n <= a->room - a->count) || ts_array_grow(a, n, item);

@@ -7,8 +7,8 @@
  *   cascade  the leaves folded pairwise: two of one level make one of the next
  *   value    the last line, its upper half folded onto its lower half until one element is left
  *
- * So every variant computes the same bits, and the error of a sum grows with the logarithm of its
- * length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
+ * So every variant folds equal terms to the same bits, and the error of a sum grows with the
+ * logarithm of its length (Higham, Accuracy and Stability of Numerical Algorithms, section 4.2).
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/real.h"
@@ -34,7 +34,7 @@ enum {
     LINE_VECTORS = LINE_BYTES / VEC_BYTES,
     LEAF_LINES = 8,
     CASCADE_LEVELS = 40, /* a fold of 2^40 leaves is larger than any memory */
-    TERMS = 1024         /* elements that SUM_OF buffers at a time */
+    TERMS = 1024         /* terms that are buffered at a time */
 };
 
 /** term(0) .. term(n - 1) folded pairwise; n is 1, 2, 4 or 8. */

@@ -3,9 +3,10 @@
  * Pointwise loops. A kernel provides, per dtype, a loop over one run of elements with a byte stride
  * per operand. ts_cpu_pointwise() iterates over the plan's dims and divides the work among threads.
  *
- * The templates below build such loops from a function of vectors or of C scalars. Contiguous and
- * broadcast operands have their own inner loops. Elements with any other stride are gathered into a
- * vector first, so the arithmetic does not depend on an element's layout or position.
+ * The templates below build such loops from a function of vectors or of C scalars. Contiguous
+ * operands, of which one may be broadcast, have their own inner loops. For other strides, loops of
+ * vectors gather the elements into a vector first, so the arithmetic does not depend on an
+ * element's layout or position.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_LOOPS_H

@@ -2,7 +2,7 @@
  * @file micro.h  Micro-kernels: small matrix products whose result stays in registers. GEMM and
  * attention are built from them.
  *
- * Each element of a result is one chain of fused multiply-adds in the order of k, whatever its
+ * Each element of a result is one chain of multiply-adds (vf_fma()) in the order of k, whatever its
  * tile. So results depend neither on the division into tiles nor on the number of threads.
  */
 // SPDX-License-Identifier: MIT

@@ -1,8 +1,8 @@
 /**
  * @file slots.h
- * Per-thread scratch memory for the body of a parallel loop. A body may not allocate and its stack
- * may be small, so the kernel allocates one slot per thread before the loop. The pool calls the
- * body at most once per thread.
+ * Scratch memory for the body of a parallel loop. A body may not allocate and its stack may be
+ * small, so the kernel allocates slots before the loop. A slot belongs to one call of the body, and
+ * the pool calls the body at most as often as it has threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_SLOTS_H

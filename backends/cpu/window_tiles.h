@@ -4,8 +4,8 @@
  * the thread pool, gathers the windows of a tile into its own scratch memory and multiplies them
  * while they are in cache. Included by convolution.c only.
  *
- * Each result is the sum of slices of the window in order; a slice is one chain of fused
- * multiply-adds. So results depend neither on the division into tiles nor on the number of threads.
+ * Each result is the sum of slices of the window in order; a slice is one chain of multiply-adds
+ * (vf_fma()). So results depend neither on the division into tiles nor on the number of threads.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_BACKENDS_CPU_WINDOW_TILES_H

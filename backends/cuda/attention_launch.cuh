@@ -9,8 +9,9 @@
 namespace ts {
 
 /** Launches a kernel whose blocks have `rows` rows, `threads` threads and `bytes` bytes of dynamic
- * shared memory, on the `length` rows of each of `heads` heads. early: launches by launch_early();
- * the kernel must then wait for the previous kernel itself (early.cuh). */
+ * shared memory, on the `length` rows of each of `heads` heads. Without rows it launches nothing.
+ * early: launches by launch_early(); the kernel must then wait for the previous kernel itself
+ * (early.cuh). */
 template <class... P, class... X>
 cudaError_t attention_launch_as(bool early, void (*kernel)(P...), int64_t heads, int64_t length,
                                 int rows, int threads, int bytes, cudaStream_t stream,

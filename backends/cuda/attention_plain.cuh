@@ -1,8 +1,8 @@
 /**
  * @file attention_plain.cuh  Attention without tensor cores, in f32 or f64, for calls that the
  * tensor core kernels do not support: f64, depths that are 0, above 256 or not a multiple of 8, and
- * depths for which a block lacks shared memory. Scores exist only as tiles of SIDE x SIDE in shared
- * memory.
+ * depths for which a block lacks shared memory; also for tests. Scores exist only as tiles of
+ * SIDE x SIDE in shared memory.
  *
  * A block of 16 x 16 threads owns SIDE rows and SLICE columns of the result. Blocks of other slices
  * recompute the same scores. A thread holds rows y, y + 16 and columns x, x + 16 of a tile.

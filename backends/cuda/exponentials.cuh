@@ -9,7 +9,8 @@
 
 namespace ts {
 
-/** State of elements x: the largest (top), the sum of exp(x - top), and the sum of x (total). */
+/** State of elements x: the largest (top), the sum of exp(x - base(top)), and the sum of x
+ * (total). */
 template <class X> struct exponentials {
     X top, sum, total;
 };

@@ -26,7 +26,7 @@ enum : uint32_t {
     everything = numbers | booleans
 };
 
-/** The number in a value, which must be a float or an integer. */
+/** The number in a value, which must be a float, an integer or a bool. */
 inline double number_of(const ts_value *v) { return v->tag == TS_TAG_FLOAT ? v->d : (double)v->i; }
 /** Data of the tensor in a value; NULL if it has no tensor (absent, or a result not requested). */
 template <class T> T *data_of(const ts_value &v)
@@ -40,8 +40,8 @@ struct call {
     cudaStream_t stream;
 };
 
-/** The device and stream of a frame. If the device cannot be used, device is NULL and an error is
- *  recorded. */
+/** The device and stream of a frame. Without a usable device, device is NULL; an error is recorded
+ *  unless the call is only described. */
 inline call call_of(const ts_frame *f)
 {
     ts_device where = ts_kernel_device(f);

@@ -260,7 +260,7 @@ template <int L, int R, int A, int V, bool FULL> struct group_rows {
     }
 
     /** The variance is computed from differences to a first mean, which also correct the mean: for
-     * equal elements the mean is exact and the variance 0. */
+     * equal elements the mean is exact and the variance almost 0. */
     template <class T, class Y, class M, class S, class X, class W, class B>
     __device__ __forceinline__ void layer_norm(Y &y, M &mean, S &rstd, const X &x, const W &weight,
                                                const B &bias, float eps)

@@ -97,8 +97,8 @@ template <class A, int V, int COLS> struct grouped_sum {
 
 /**
  * Sets spans[o][t] to the sum of sorted rows t * step to (t + 1) * step - 1 if all have the same
- * key; otherwise leaves it unset. With step SPAN, adds SPAN rows of x at s.places; with step SPAN *
- * SPAN, x holds the sums of the previous level, and adds SPAN consecutive ones.
+ * key, below the bound; otherwise leaves it unset. With step SPAN, adds SPAN rows of x at s.places;
+ * with step SPAN * SPAN, x holds the sums of the previous level, and adds SPAN consecutive ones.
  */
 template <class T, class X, int V, int COLS, class I>
 static __global__ void __launch_bounds__(256)

@@ -71,9 +71,10 @@ struct line_shape {
     bool is_least(int64_t along) const { return along <= (sums ? LINE_LEAST : 1); }
 };
 
-/** Sets `fits` if a line of self fits in a block's shared memory, with `bytes` bytes per element,
- * and there are enough blocks or the lines or shares are short; only sums have shares. The index
- * has the dims of src, or one dim, which is along `dim` of src. */
+/** Sets `fits` if one thread can process a line; or if a line of self fits in a block's shared
+ * memory, with `bytes` bytes per element, is not much longer than a line of the index, and there
+ * are enough blocks or the lines or shares are short. Only sums have shares. Without elements
+ * `fits` is false. The index has the dims of src, or one dim, which is along `dim` of src. */
 inline line_shape::line_shape(const ts_cuda_device *device, const ts_tensor *self,
                               const ts_tensor *index, const ts_tensor *src, int dim, int bytes,
                               bool sums)

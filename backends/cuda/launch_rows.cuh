@@ -15,8 +15,8 @@ inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
  * rejects. */
 inline unsigned grid_blocks(int64_t n) { return n > INT32_MAX ? UINT32_MAX : (unsigned)n; }
 
-/** rows_dispatch() for rows that are not whole vectors or not 16-byte aligned: loads single
- * elements. */
+/** rows_dispatch() for rows of up to 8192 elements that are not whole vectors or not 16-byte
+ * aligned: loads single elements. */
 template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
 {
 #define TS_SHAPE(most, W, N) \

@@ -4,8 +4,8 @@
  * A line is the `count` elements along one dim of a tensor (outer, count, inner): element i of line
  * (o, j) is at (o * count + i) * inner + j. A tile consists of all lines of several consecutive
  * indices o, which are contiguous in memory; if `inner` is large, of `width` adjacent lines of one
- * o. The block's threads load a tile together, in 16-byte accesses if sizes allow; then `lanes`
- * threads process each line. The division depends only on the shape.
+ * o. The block's threads load a tile together, in 16-byte accesses if sizes and addresses allow;
+ * then `lanes` threads process each line. The division depends only on shape and dtype.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_LINE_TILES_CUH
@@ -39,8 +39,9 @@ struct line_tiles {
     }
 };
 
-/** Divides lines of elements of T into tiles, with at most `most_lanes` threads per line. Returns
- * false if the lines are too long for tiles or too few of them are adjacent. */
+/** Divides lines of elements of T, of which there is at least one and none is empty, into tiles,
+ * with at most `most_lanes` threads per line. Returns false if the lines are too long for tiles or
+ * too few of them are adjacent. */
 template <class T> bool line_tiles_of(const lines &l, line_tiles &t, int most_lanes = 32)
 {
     constexpr int64_t most = TILE_BYTES / sizeof(T), V = vec16<T>;

@@ -29,8 +29,9 @@ enum loop_walk : uint8_t {
 };
 
 /** A kernel's iteration space, innermost dim first; operand 0 is the result. Along dim 0, sizes
- * count accesses and strides are in bytes per access; with walk_runs and walk_tiles, sizes[0] is
- * the number of runs per row and strides[k][0] the bytes per element. Other dims count indices. */
+ * count accesses and strides are in bytes per access; with walk_runs and walk_tiles and in
+ * loop_rows.cuh, sizes[0] is the number of runs per row and strides[k][0] the bytes per element.
+ * Other dims count indices. */
 template <int OPERANDS> struct loop_space {
     uint32_t accesses; /* number of accesses of V elements, or of runs */
     uint32_t tail;     /* elements after the last access; 0 unless ndim is 1 */
@@ -375,8 +376,8 @@ ts_cuda_grid loop_launcher<N>::fill(const ts_frame *f, const ts_space &of, int64
     return {dim3((unsigned)(blocks ? blocks : 1)), dim3(LOOP_THREADS), 0, 1};
 }
 
-/** True if each operand can be accessed V elements at a time along dim 0: it is contiguous and
- * aligned there, a host number, or an argument with stride 0. */
+/** True if V is above 1 and each operand can be accessed V elements at a time along dim 0: it is
+ * contiguous and aligned there, a host number, or an argument with stride 0. */
 template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], int V)
 {
     if (V == 1 || (space.ndim > 1 && space.sizes[0] % V) || space.sizes[0] < V)

@@ -91,7 +91,7 @@ __device__ __forceinline__ word_of<vec<R, V>> loop_apply(const F &fn, const unpa
     return to_word(pack<R, V>(out));
 }
 
-/** Loads access i of operand K in a flat space. A single operand is never a number. */
+/** Loads access i of operand K in a flat space, in which a single operand is never a number. */
 template <int K, int V, class T, int N>
 __device__ __forceinline__ word_of<vec<T, V>> fetch_flat(const loop_space<N> &s, uint32_t i,
                                                          const read_once &read)
@@ -211,7 +211,8 @@ template <int N> struct loop_kernels {
     void (*number)(const ts_frame *, const ts_operand &, int, bool, double *);
 };
 
-/** Launches one of the kernels with accesses of `width` elements of the functor's types. */
+/** Launches one of the kernels with accesses of `width` elements of the functor's types; a call
+ * that is only described is described instead. */
 template <int N>
 __attribute__((noinline)) ts_status loop_typed(ts_frame *f, const ts_space &space,
                                                const loop_kernels<N> &kernels, int width,
@@ -266,7 +267,8 @@ const loop_kernels<sizeof...(I) + 1> &loop_same(std::integer_sequence<int, I...>
     return kernels;
 }
 
-/** Launches any_kernel over operands of any dtypes and strides. */
+/** Like loop_typed(), with the kernel of rows or of single elements over operands of any dtypes and
+ * strides. */
 template <int N>
 __attribute__((noinline)) ts_status any_run(ts_frame *f, const ts_space &space,
                                             const loop_kernels<N> &kernels, const void *fn)

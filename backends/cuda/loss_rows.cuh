@@ -18,10 +18,11 @@ template <class T> struct logit_rows {
     enum { IGNORED = -2, NO_CLASS = -1 /* an invalid target, which another kernel reports */ };
     const T *x;
     indices target;
-    T *dx;                           /* gradient, (rows, n); may be x */
+    T *dx;                           /* gradient, (rows, n); may be x; aligned like x */
     const unsigned long long *count; /* device memory: the gradient is divided by *count; NULL: 1 */
     exponentials<A> *known;          /* per row: largest logit and sum of exponentials; total = 0 */
-    A *own;                          /* per row: the target's logit, if the target is a class */
+    A *own;                          /* per row: the target's logit; unset if the target is ignored
+                                        or invalid */
     A *totals;                       /* (parts, rows): sums of logits; NULL: not requested */
     int64_t rows, n, ignored;        /* ignored: target of rows without a loss */
     A even, hot; /* target distribution: share of each class, and the extra share of the target
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /* ------------------------------------------------------------------------- host side ---- */
 
 /** Launches the pass. Sets *parts to the number of partial sums per row in a.totals. Returns
- * cudaErrorNotSupported if no shape holds a row. */
+ * cudaErrorNotSupported if no kernel supports the row length on the device. */
 template <class T>
 cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d,
                                     cudaStream_t stream)

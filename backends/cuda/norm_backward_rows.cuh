@@ -214,8 +214,8 @@ cudaError_t column_sums(const wide_t<T> *part, T *first, T *second, int64_t line
  * @param scratch  room for (lines, n) numbers for each requested one of dweight and dbias. lines is
  *                 the number of clusters that can be resident, at most `rows`; the caller
  *                 allocates min(rows, 16 * d->sms) lines
- * @return cudaErrorNotSupported if the device has no clusters, a row is not a multiple of 16 bytes,
- *         or no shape holds a row
+ * @return cudaErrorNotSupported if a row is not a multiple of 16 bytes, or no kernel supports the
+ *         row length on the device
  */
 template <class T, bool RMS>
 cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wide_t<T> *mean,

@@ -358,8 +358,8 @@ cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
     });
 }
 
-/** Launches the forward kernel; cudaErrorNotSupported if no shape holds a row. All tensors must be
- * 16-byte aligned, which on_aligned() ensures. */
+/** Launches the forward kernel; cudaErrorNotSupported if no kernel supports the call's rows on the
+ * device. All tensors must be 16-byte aligned, which on_aligned() ensures. */
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {

@@ -6,10 +6,10 @@
  * (finish()) or store it (give()).
  *
  * If the innermost dim in memory is reduced, a group of threads shares the elements of a result;
- * otherwise adjacent threads own adjacent results, so that loads are coalesced. If sizes allow, a
- * thread loads 16 bytes at once; otherwise adjacent threads load adjacent elements. Long reductions
- * to few results are split into shares, and a second launch merges the states of the shares. The
- * order in which elements are added depends on sizes and strides, not on addresses.
+ * otherwise adjacent threads own adjacent results, so that loads are coalesced. If sizes, strides
+ * and addresses allow, a thread loads up to 16 bytes at once. Long reductions to few results are
+ * split into shares, and a second launch merges the states of the shares. The order in which
+ * elements are added depends on sizes and strides, not on addresses.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_REDUCE_CUH

@@ -38,8 +38,9 @@ struct stream_shape {
  *   base_of(), share(), join(), whole(), adjust()
  *                                             functions of combine() for the row's numbers
  *   void second(stream, float2 whole)         writes the row
- * A warp waits only for its own data and the other warps' numbers. first() of a row runs before
- * second() of the previous row, which hides the latency of the exchange.
+ * A warp waits only for its own data and the other warps' numbers. If a row has several warps,
+ * first() of a row runs before second() of the previous row, which hides the latency of the
+ * exchange.
  */
 template <class T, class S, int ARRAYS> struct row_stream {
     static constexpr int V = vec16<T>, vecs = S::vecs;
@@ -78,8 +79,8 @@ template <class T, class S, int ARRAYS> struct row_stream {
         return segment() + (int64_t)(warp() * chunk + j * 32 + lane()) * V;
     }
     __device__ __forceinline__ bool inside(int j) const { return S::full || lane() + j * 32 < own; }
-    /** Whether some thread of the block has a vector j. A shape is used only for rows longer than
-     * half its capacity, so the first half of the vectors needs no test. */
+    /** False only if no thread of the block has a vector j. There is no test for the first half of
+     * the vectors, which in most rows exist. */
     __device__ __forceinline__ bool used(int j) const
     {
         return S::full || j <= S::vecs / 2 || j * 32 < chunk;

@@ -3,9 +3,10 @@
  * Kernels over rows that are read once: a group of threads holds a whole row in its registers,
  * reduces it as often as the formula needs, and writes it once.
  *
- * Thread t of the group owns at most VECS 16-byte vectors: t, t + threads, t + 2 threads, ... Short
- * rows share a block. Reductions combine lanes and warps in a fixed order, so results do not depend
- * on scheduling. row_stream.cuh handles rows that are too long for registers.
+ * A row is divided into vectors of 16 bytes, or of one element if rows do not consist of aligned
+ * 16-byte vectors. Thread t of the group owns at most VECS vectors: t, t + threads, t + 2 threads,
+ * ... Short rows share a block. Reductions combine lanes and warps in a fixed order, so results do
+ * not depend on scheduling. row_stream.cuh handles rows that are too long for registers.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_ROWS_CUH

@@ -98,7 +98,7 @@ static __device__ __forceinline__ void check_weight(const reporter &out, double 
  * Sampling with replacement: p is (rows, n), y (rows, draws), and a block computes one row. A draw
  * is the first category at which the prefix sum of weights exceeds u times the total, u uniform in
  * [0, 1). A thread sums a run of categories; each draw finds its run by binary search and then
- * scans the run.
+ * scans the run. If the total is not positive and finite, the row is reported and its draws are 0.
  */
 template <class T>
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
@@ -160,8 +160,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     }
 }
 
-/** Draws an exponential random time for each category, with the weight as rate; infinite for weight
- * 0. The order of these arrival times is a sample without replacement. */
+/** Draws an exponential random time for each category, with the weight as rate; infinite unless the
+ * weight is positive. The order of these arrival times is a sample without replacement. */
 template <class T>
 static __global__ void arrivals_kernel(const T *p, double *times, int64_t all, ts_rng_state rng,
                                        reporter out)
@@ -201,7 +201,8 @@ struct arrival {
 /**
  * Sampling without replacement: the `draws` earliest arrivals of a row, in order. A thread keeps
  * the earliest of its categories that has not won; after that category wins, the warp finds the
- * thread's next one. A block computes one row.
+ * thread's next one. A block computes one row. Draws for which no finite time is left are reported
+ * and are 0.
  */
 static __global__ void __launch_bounds__(SAMPLE_THREADS)
     race_kernel(const double *times, int64_t *y, int64_t n, int64_t draws, reporter out)

@@ -11,8 +11,8 @@
  *
  * A region applies to one thread and one backend's devices. Regions nest, and an inner region may
  * switch casts off. Parameters stay f32: autograd records their casts as ordinary ops, so their
- * gradients are f32. The cast of a leaf that requires grad is cached until the outermost region
- * ends or the leaf is written. In-place and out= forms run in their arguments' dtypes.
+ * gradients are f32. The cast of an f32 leaf that requires grad is cached until the outermost
+ * region ends or the leaf is written. In-place and out= forms run in their arguments' dtypes.
  *
  * docs/mixed-precision.md lists the policy of each op.
  */
@@ -48,7 +48,7 @@ typedef struct ts_autocast_opts {
  * @param dtype   TS_BF16 or TS_F16; TS_DTYPE_NONE switches casts off inside an outer region
  *
  * Errors, after which no region is open: TS_ERR_DTYPE, TS_ERR_DEVICE for an unknown kind of device,
- * TS_ERR_NULL.
+ * TS_ERR_NULL, TS_ERR_VALUE (opts).
  */
 TS_API ts_status ts_autocast_enter(ts_autocast_region *region, ts_device device, ts_dtype dtype);
 /** Like ts_autocast_enter(), with options. */
@@ -56,15 +56,17 @@ TS_API ts_status ts_autocast_enter_ex(ts_autocast_region *region, ts_device devi
                                       const ts_autocast_opts *opts);
 /**
  * Closes the innermost region and restores the state before it. If `region` is not the innermost of
- * the calling thread, TS_ERR_STATE, and nothing changes.
+ * the calling thread, TS_ERR_STATE, and nothing changes. TS_ERR_NULL.
  */
 TS_API ts_status ts_autocast_exit(ts_autocast_region *region);
 
 /** Opens a region for TS_AUTOCAST. If dtype or device is invalid, returns the error of
- *  ts_autocast_enter(), but the region opens, and each op to which it applies is TS_ERR_STATE. */
+ *  ts_autocast_enter(), but the region opens, and each op that has a policy is TS_ERR_STATE on
+ *  tensors of this kind of device, or on all tensors if the backend's number is above 15. In-place
+ *  and out= forms still run. */
 TS_API ts_status ts_autocast_open(ts_autocast_region *region, ts_device device, ts_dtype dtype);
 /** The rest of the block is a region. TS_AUTOCAST is a declaration, like TS_SCOPE, and cannot
- *  return an error: if dtype or device is invalid, the ops in the region fail. */
+ *  return an error: if dtype or device is invalid, ops fail as in ts_autocast_open(). */
 #define TS_AUTOCAST(device, dtype)                                                                 \
     ts_autocast_region TS_CAT(ts_autocast_, __LINE__) __attribute__((cleanup(ts_autocast_exit)));  \
     ts_status TS_CAT(ts_autocast_opened_, __LINE__) __attribute__((unused)) =                      \
@@ -107,7 +109,8 @@ typedef enum ts_autocast_policy {
 /**
  * Sets the policy of an op, which may be registered at run time. Replaces the library's policy.
  * @param out  receives a handle for ts_unregister(), which restores the old policy; may be NULL
- * Errors: TS_ERR_VALUE for a number that is no policy, TS_ERR_REGISTRY.
+ * Errors: TS_ERR_VALUE for a number that is no policy, TS_ERR_REGISTRY (invalid op name),
+ * TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_autocast_register(const char *op, ts_autocast_policy policy,
                                       ts_registration **out);

@@ -12,15 +12,16 @@
 
 TS_BEGIN_DECLS
 
-/** Sets whether t requires grad. Returns t. NULL with TS_ERR_DTYPE if `requires_grad` is true and t
- *  is not f64, f32, bf16 or f16; with TS_ERR_AUTOGRAD if it is false and t is not a leaf. */
+/** Sets whether t requires grad; a gradient that t has stays. Returns t. NULL with TS_ERR_DTYPE if
+ *  `requires_grad` is true and t is not f64, f32, bf16 or f16; with TS_ERR_AUTOGRAD if it is false
+ *  and t is not a leaf; with TS_ERR_NULL or TS_ERR_STATE (released). */
 TS_API ts_tensor *ts_set_requires_grad(ts_tensor *t, bool requires_grad);
 /** True if t requires grad: a leaf by ts_set_requires_grad(), or the result of a recorded op. */
 TS_API bool ts_requires_grad(const ts_tensor *t);
-/** True if t is not the result of a recorded op. */
+/** True if t is not the result of a recorded op; false for NULL. */
 TS_API bool ts_is_leaf(const ts_tensor *t);
-/** The accumulated gradient, borrowed from t; TS_NONE if there is none. NULL, with an error, if t
- *  is NULL. */
+/** The accumulated gradient, borrowed until a call replaces or removes it or t is freed; TS_NONE if
+ *  there is none. NULL, with an error, if t is NULL. */
 TS_API ts_tensor *ts_grad(const ts_tensor *t);
 /** Replaces the gradient; TS_NONE removes it. grad has t's sizes, dtype and device. t keeps a
  *  reference to grad, or to an alias of grad if grad can have a gradient of its own. Errors:
@@ -28,8 +29,9 @@ TS_API ts_tensor *ts_grad(const ts_tensor *t);
 TS_API ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad);
 /** Removes the gradient; the next backward stores its gradient without an addition. NULL-safe. */
 TS_API void ts_zero_grad(ts_tensor *t);
-/** Makes backward accumulate a gradient in a tensor t that is not a leaf; no effect on a leaf.
- *  TS_ERR_AUTOGRAD if t does not require grad. */
+/** Makes backward accumulate a gradient in a tensor t that is not a leaf; no effect on a leaf that
+ *  requires grad. Errors: TS_ERR_AUTOGRAD if t does not require grad, TS_ERR_NULL, TS_ERR_STATE
+ *  (released), TS_ERR_MEMORY. */
 TS_API ts_status ts_retain_grad(ts_tensor *t);
 /** Alias of self that does not require grad and has no node. */
 TS_API ts_tensor *ts_detach(ts_tensor *self);
@@ -42,14 +44,18 @@ typedef struct ts_backward_opts {
 } ts_backward_opts;
 
 /** Computes the gradients of `loss` (one element) and adds them to ts_grad() of the leaves on which
- *  it depends. Frees the saved tensors. Errors: TS_ERR_AUTOGRAD (loss does not require grad, its
- *  graph was freed, or a saved tensor was written), TS_ERR_SHAPE (not one element), and those of
- *  rules and hooks. */
+ *  it depends. Frees the saved tensors. Errors: TS_ERR_AUTOGRAD (loss does not require grad, a
+ *  saved tensor was written, or freed by an earlier backward, or an op has no gradient rule),
+ *  TS_ERR_SHAPE (not one element), TS_ERR_NULL, TS_ERR_STATE (released), TS_ERR_MEMORY, and those
+ *  of rules and hooks. After an error, the gradients of leaves may be incomplete and saved tensors
+ *  freed. */
 TS_API ts_status ts_backward(ts_tensor *loss);
 /**
  * Backward from a root of any sizes, with options.
  * @param gradient  gradient of the root, with its sizes, dtype and device; TS_NONE means 1, for a
  *                  root of one element
+ * Errors: those of ts_backward(), TS_ERR_SHAPE (sizes or dtype of gradient), TS_ERR_DEVICE,
+ * TS_ERR_VALUE (opts).
  */
 TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward_opts *opts);
 /**
@@ -60,7 +66,8 @@ TS_API ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_b
  * @param inputs    n tensors that require grad, leaves or not; n <= 256
  * @param grads     receives n tensors in the caller's scope; TS_NONE for an input on which the
  *                  output does not depend. Not valid after an error
- * Errors: those of ts_backward(), TS_ERR_VALUE (n), TS_ERR_NULL, TS_ERR_MEMORY.
+ * Errors: those of ts_backward_ex(), TS_ERR_AUTOGRAD (an input does not require grad), TS_ERR_VALUE
+ * (n).
  */
 TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *inputs, int n,
                             ts_tensor **grads, const ts_backward_opts *opts);
@@ -70,33 +77,37 @@ TS_API ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *c
 /** A recorded call, or the accumulator of a leaf's gradient. */
 typedef struct ts_node ts_node;
 
-/** Called when the gradient of a tensor is complete. Returns the gradient to propagate: a tensor
- *  with grad's sizes, dtype and device; TS_NONE means grad itself. NULL is an error. */
+/** Called when the gradient of a tensor is complete, in the thread of the backward; calls are
+ *  recorded only with create_graph. Returns the gradient to propagate: a tensor with grad's sizes,
+ *  dtype and device (else TS_ERR_SHAPE, TS_ERR_DEVICE); TS_NONE means grad itself. NULL is the
+ *  recorded error, or TS_ERR_NULL. */
 typedef ts_tensor *(*ts_grad_hook)(void *payload, ts_tensor *grad);
 /** Handle of a hook of a tensor or a node, with which the program removes the hook. */
 typedef struct ts_hook ts_hook;
 /** Adds a hook to a tensor that requires grad; fn gets payload. The handle *out (out may be NULL)
  *  is valid until ts_hook_remove(), or until t's node is freed. Hooks may add and remove hooks,
- *  drop tensors and run other backwards. A hook that is added while hooks of its node run is first
- *  called in the next backward. Errors: TS_ERR_AUTOGRAD (t does not require grad), TS_ERR_NULL,
- *  TS_ERR_MEMORY. */
+ *  drop tensors and run other backwards. A hook that is added while hooks of the same tensor run is
+ *  first called in the next backward. Errors: TS_ERR_AUTOGRAD (t does not require grad),
+ *  TS_ERR_NULL, TS_ERR_STATE (released), TS_ERR_MEMORY. */
 TS_API ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out);
-/** Removes a hook of t. A call outside of hooks waits until no thread runs the hook. */
+/** Removes a hook of t; does nothing if t or hook is NULL or t's node has no such hook. Waits until
+ *  no thread runs the hook, except if called inside a function that a backward calls. */
 TS_API void ts_hook_remove(ts_tensor *t, ts_hook *hook);
 
 /**
- * Called before a node's rule and after the hooks of its result tensors.
+ * Called before a node's rule, for a leaf before the accumulation, and after the hooks of its
+ * result tensors.
  * @param grads  gradients of the node's n results, TS_NONE where none arrived. The hook may replace
- *               entries (same sizes and dtype) or set them to TS_NONE; if all are TS_NONE, the rule
- *               does not run
+ *               entries (same sizes, dtype and device) or set them to TS_NONE; if all are TS_NONE,
+ *               the rule or the accumulation does not run
  */
 typedef ts_status (*ts_node_pre_hook)(void *payload, ts_node *node, ts_tensor **grads, int n);
 /**
  * Called after a node's rule, before the gradients are propagated; for a leaf, after its gradient
  * was accumulated.
  * @param input_grads  gradients of the node's n inputs that the rule returned, TS_NONE for none.
- *                     The hook may replace entries (same sizes and dtype) or set them to TS_NONE.
- *                     n is 0 for a leaf
+ *                     The hook may replace entries (same sizes, dtype and device) or set them to
+ *                     TS_NONE. n is 0 for a leaf
  * @param grads        gradients of the node's m results; for a leaf, its accumulated gradient
  */
 typedef ts_status (*ts_node_post_hook)(void *payload, ts_node *node, ts_tensor **input_grads, int n,
@@ -107,15 +118,16 @@ TS_API ts_status ts_node_hook_before(ts_node *node, ts_node_pre_hook fn, void *p
                                      ts_hook **out);
 TS_API ts_status ts_node_hook_after(ts_node *node, ts_node_post_hook fn, void *payload,
                                     ts_hook **out);
-/** Removes a hook of a node. May be called inside a hook. */
+/** Removes a hook of a node, and waits, as ts_hook_remove(). NULL-safe. */
 TS_API void ts_node_hook_remove(ts_node *node, ts_hook *hook);
 
 /* ---------------------------------------------------------------------- looking at a graph ---- */
 
 /** The node of the call that returned t, or the accumulator of a leaf. Borrowed: valid while t or a
- *  graph that uses it exists. NULL, without an error, if t does not require grad. */
+ *  graph that uses it exists. NULL, without an error, if t is NULL or does not require grad; NULL
+ *  with TS_ERR_MEMORY. */
 TS_API ts_node *ts_grad_node(ts_tensor *t);
-/** Name of the node's op or function; "leaf" for a leaf. */
+/** Name of the node's op or function; "leaf" for a leaf, "?" for NULL. */
 TS_API const char *ts_node_name(const ts_node *node);
 /** Number of tensor arguments of the call (members of lists count one each), and of its results. */
 TS_API int ts_node_inputs(const ts_node *node);
@@ -168,7 +180,8 @@ typedef struct ts_function {
     ts_status (*backward)(ts_function_call *call, void *ctx, ts_tensor *const *grads, int m,
                           ts_tensor **input_grads, int n);
     /** Optional: frees ctx, once per application, when its graph is freed, or immediately if
-     *  nothing was recorded (also after errors). May run in any thread. */
+     *  nothing was recorded (also after errors, except that of an invalid `size`). May run in any
+     *  thread. */
     void (*release)(void *ctx);
     bool none_grads;  /**< backward gets TS_NONE where no gradient arrived, instead of zeros */
     bool once;        /**< backward cannot be differentiated; doing so is an error */
@@ -180,10 +193,12 @@ typedef struct ts_function {
  *                failure
  * @param outputs  receives m tensors (1 to 255), NULL after an error
  *
- * Errors name the function: those of forward, TS_ERR_NULL (an output is missing), TS_ERR_AUTOGRAD
- * (forward wrote an input without marking it dirty), TS_ERR_VALUE, TS_ERR_MEMORY. ts_backward()
- * returns those of the function's backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE,
- * TS_ERR_DTYPE, TS_ERR_DEVICE.
+ * Errors name the function: those of forward, TS_ERR_NULL (a field of fn, an input or an output is
+ * missing), TS_ERR_AUTOGRAD (forward wrote an input without marking it dirty, or did not return a
+ * dirty input exactly once), TS_ERR_STATE (a released tensor, or a scope that forward did not
+ * leave), TS_ERR_VALUE (fn->size, n, m), TS_ERR_MEMORY. ts_backward() returns those of the
+ * function's backward, TS_ERR_NULL (a gradient is missing), TS_ERR_SHAPE, TS_ERR_DTYPE,
+ * TS_ERR_DEVICE.
  */
 TS_API ts_status ts_function_apply(const ts_function *fn, void *ctx, ts_tensor *const *inputs,
                                    int n, ts_tensor **outputs, int m);
@@ -199,12 +214,14 @@ TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tens
 /** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it
  *  was written after saving, or with TS_ERR_INDEX if there is no tensor i or no backward runs. */
 TS_API ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i);
-/** For forward: declares that output k does not require grad. Integer and bool outputs never do. */
+/** For forward: declares that output k does not require grad. Integer and bool outputs never do.
+ *  TS_ERR_INDEX if there is no output k. */
 TS_API ts_status ts_function_mark_constant(ts_function_call *call, int k);
 /**
  * For forward, before it writes input i in place. The input must then be one of the outputs.
- * TS_ERR_AUTOGRAD if the input is a leaf that requires grad, is a view, or shares its memory with
- * another live tensor.
+ * TS_ERR_AUTOGRAD if the application is recorded and the input is a leaf that requires grad, is a
+ * view, or shares its memory with another live tensor; TS_ERR_INDEX if input i is TS_NONE or does
+ * not exist.
  */
 TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
@@ -212,9 +229,10 @@ TS_API ts_status ts_function_mark_dirty(ts_function_call *call, int i);
 
 /**
  * Switches anomaly mode in all threads. While the mode is on, each recorded call keeps its C call
- * chain, and a backward checks every gradient that a rule returns: the first NaN or Inf ends the
- * backward with TS_ERR_AUTOGRAD. All errors of a backward then name the forward call with shapes,
- * dtypes and call chain. A step takes several times as long while the mode is on. The program's
+ * chain, and a backward checks the gradient that it starts with and every gradient that a rule
+ * returns: the first NaN or Inf ends the backward with TS_ERR_AUTOGRAD. Errors of a recorded call's
+ * rule and hooks then name the forward call with shapes, dtypes and call chain. Values of META
+ * tensors are not checked. A step takes several times as long while the mode is on. The program's
  * functions appear by name if they are not static and the program is linked with -rdynamic; others
  * appear as file and offset, for addr2line.
  */
@@ -233,7 +251,8 @@ typedef ts_status (*ts_recompute_fn)(void *ctx, ts_tensor *const *inputs, int n,
 typedef struct ts_recompute_opts {
     size_t size;                /**< sizeof(ts_recompute_opts) */
     void (*release)(void *ctx); /**< frees ctx when the graph is freed, or immediately if nothing
-                                     was recorded */
+                                     was recorded (also after errors, except that of an invalid
+                                     `size`) */
 } ts_recompute_opts;
 
 /**
@@ -250,7 +269,9 @@ typedef struct ts_recompute_opts {
  * leaf that a rule reads, was written between the runs; while the graph lives, recorded writes to
  * inputs are refused.
  * @param inputs   n tensors; TS_NONE for an absent one; NULL returns the recorded failure
- * @param outputs  receives m tensors in the caller's scope; NULL after an error
+ * @param outputs  receives m >= 1 tensors in the caller's scope; NULL after an error
+ * Errors: those of fn, TS_ERR_NULL, TS_ERR_VALUE (n, m), TS_ERR_STATE (a released tensor, or a
+ * scope that fn did not leave), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_recompute(ts_recompute_fn fn, void *ctx, ts_tensor *const *inputs, int n,
                               ts_tensor **outputs, int m);
@@ -260,7 +281,7 @@ TS_API ts_status ts_recompute_ex(ts_recompute_fn fn, void *ctx, ts_tensor *const
 
 /* ---------------------------------------------------------------------------- grad mode ---- */
 
-/** Grad mode of the calling thread: true if calls are recorded. */
+/** Grad mode of the calling thread: true if calls on tensors that require grad are recorded. */
 TS_API bool ts_grad_enabled(void);
 /** Sets the grad mode of the calling thread. Returns the state to restore with ts_grad_pop(). */
 TS_API ts_mask_guard ts_grad_push(bool enabled);

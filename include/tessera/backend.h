@@ -156,7 +156,7 @@ typedef struct ts_backend {
     ts_status (*copy_between)(void *state, int device, void *to, int from_device, const void *from,
                               int64_t bytes, ts_stream *stream);
 
-    /** Allocates pinned host memory, from which copies are asynchronous. NULL: out of memory.
+    /** Allocates pinned host memory, from which copies are asynchronous. NULL: as for allocate.
      *  (optional: ordinary memory) */
     void *(*host_allocate)(void *state, int device, int64_t bytes);
     /** Frees pinned memory; copies that use it may still be queued. (required with
@@ -168,11 +168,12 @@ typedef struct ts_backend {
     ts_status (*synchronize)(void *state, int device, ts_stream *stream);
     /** Waits for all streams of the device. (optional: synchronize with the device's own stream) */
     ts_status (*synchronize_device)(void *state, int device);
-    /** Creates a stream; NULL is an error. (optional: there is only the default stream) */
+    /** Creates a stream. NULL: TS_ERR_MEMORY, or the device is lost and TS_ERR_DEVICE is recorded.
+     *  (optional: there is only the default stream) */
     ts_stream *(*stream_new)(void *state, int device);
     /** Frees a stream after its queued work is done. (required with stream_new) */
     void (*stream_free)(void *state, int device, ts_stream *stream);
-    /** Creates an event; NULL is an error. (optional: no events) */
+    /** Creates an event. NULL: as for stream_new. (optional: no events) */
     ts_event *(*event_new)(void *state, int device);
     /** Frees an event. (required with event_new) */
     void (*event_free)(void *state, int device, ts_event *event);
@@ -292,23 +293,26 @@ typedef const ts_backend *(*ts_backend_entry_fn)(void);
  * @param path  as for dlopen(): a file if it contains a slash, else a name that the linker searches
  * @param key   receives the backend's key, which is ts_device.backend of its devices; may be NULL
  *
- * Errors: TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another ABI, a required
- * slot is NULL), TS_ERR_REGISTRY (loaded already, name taken, a kernel written for another schema),
- * or what install reports. Each message names the file.
+ * Errors: TS_ERR_NULL (path), TS_ERR_IO (cannot be opened), TS_ERR_FORMAT (no such symbol, another
+ * ABI, a required slot is NULL), TS_ERR_VALUE (an invalid name), TS_ERR_REGISTRY (loaded already,
+ * name taken, no key free, a kernel written for another schema or for an op that does not exist),
+ * TS_ERR_MEMORY, and those of install and set_deterministic. Each message names the file.
  */
 TS_API ts_status ts_backend_load(const char *path, ts_key *key);
 /** Loads a backend that is part of the program, as ts_backend_load(). *backend must stay valid
- *  until the process ends. */
+ *  until the process ends. Errors: those of ts_backend_load() without TS_ERR_IO. */
 TS_API ts_status ts_register_backend(const ts_backend *backend, ts_key *key);
 /**
- * Opens a backend that is distributed with the library ("cuda"), unless it is open. Searches its
- * file (libtessera_cuda.so.0) in the folder of this library, in its subfolder backends/cuda (as in
- * a build folder), then by the dynamic linker's rules.
- * The environment variable TS_CUDA disables the backend (0) or names the file. A program opens
- * backends explicitly; an open backend may have no device.
+ * Opens a backend that is distributed with the library ("cuda", in any case). If a backend of this
+ * name is loaded already, only writes its key. Searches the file (libtessera_cuda.so.0) in the
+ * folder of this library, in its subfolder backends/cuda (as in a build folder), then by the
+ * dynamic linker's rules.
+ * The environment variable TS_CUDA disables the backend (0) or names the file; "" and 1 do neither.
+ * A program opens backends explicitly; an open backend may have no device.
  * @param key  receives the backend's key; may be NULL
  *
- * Errors: TS_ERR_VALUE (unknown name), TS_ERR_DEVICE (disabled), and those of ts_backend_load().
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (unknown name), TS_ERR_DEVICE (disabled), and those of
+ * ts_backend_load().
  */
 TS_API ts_status ts_backend_open(const char *name, ts_key *key);
 
@@ -319,8 +323,9 @@ typedef struct ts_backend_stats {
     uint64_t bytes_in;     /**< bytes copied from the host, round trips included */
     uint64_t bytes_out;    /**< bytes copied to the host, round trips included */
 } ts_backend_stats;
-/** Writes the counters of a backend to *stats. TS_ERR_DEVICE for a key without a backend.
- *  TS_LOG=backend logs the first round trip of each op. */
+/** Writes the counters of a backend to *stats. TS_ERR_DEVICE for a key without a ts_backend, such
+ *  as those of the CPU and META; TS_ERR_NULL. TS_LOG=backend logs the first round trip of each
+ *  op. */
 TS_API ts_status ts_backend_get_stats(ts_key key, ts_backend_stats *stats);
 /** Writes the memory statistics of a device to *stats; for the CPU, those of the host allocator.
  *  Errors: TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_UNSUPPORTED if the backend has no statistics. */

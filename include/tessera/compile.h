@@ -15,7 +15,9 @@
  * The function's C code runs on each call (except with the option `replay`), so branches, loops and
  * variables behave as in C. The LAZY backend records the function's op calls (forward, backward and
  * optimizer) and does not run them. When the function returns or reads a value, the library looks
- * for a plan, makes one if there is none, and runs the recording by the plan.
+ * for a plan, makes one if there is none, and runs the recording by the plan. If plans are too
+ * small to gain (on the CPU, without fullgraph, graph and replay), most later calls run without a
+ * recording; ts_explain() says so.
  *
  * A plan says how to run all recordings of one structure: equal ops, sizes, strides, dtypes,
  * integers and flags. Floating-point numbers, seeds and step counts may differ. A read of a value,
@@ -36,7 +38,8 @@ typedef struct ts_compiled ts_compiled;
 /** Options of ts_compile(); zero is default. */
 typedef struct ts_compile_opts {
     size_t size;        /**< sizeof(ts_compile_opts) */
-    const char *name;   /**< name in reports and errors, copied; NULL: "function" */
+    const char *name;   /**< name in reports and errors; copied and cut to 63 bytes; NULL:
+                             "function" */
     bool fullgraph;     /**< a break is an error (TS_ERR_STATE); with `graph`, so is a plan that
                              cannot be captured (TS_ERR_UNSUPPORTED); with `replay`, so is a call
                              that cannot be replayed (TS_ERR_STATE, after the call ran) */
@@ -80,8 +83,9 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
 
 /**
  * Calls the function. Results, written tensors, gradients and the generator's state are as after a
- * direct call of fn. Temporaries of fn are released when it returns, as if it opened a scope.
- * Inside another compiled call, or inside ts_trace(), fn runs as a part of that call. The
+ * direct call of fn, except for the last bits in the cases that docs/compile.md lists. Temporaries
+ * of fn are released when it returns, as if it opened a scope. Inside another compiled call, or
+ * inside ts_trace(), fn runs as a part of that call; inside a kernel it runs eagerly. The
  * environment variable TS_COMPILE stops before a stage: off makes fn run eagerly; trace runs the
  * recorded calls one by one; lower also drops and moves calls; fuse also makes pointwise groups.
  * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
@@ -121,9 +125,10 @@ TS_API ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *input
 
 /**
  * Declares the source of a number: the calling thread's next call of `op` that passes a
- * floating-point number as `argument` takes the number from *cell. Replays read *cell anew. Does
- * nothing outside of a compiled function. The function must not change *cell. The cell must stay
- * valid as long as the compiled function is called, or until ts_state_changed().
+ * floating-point number as `argument` takes the number from *cell. Replays read *cell anew. Outside
+ * of a compiled function with the option `replay`, this and the other declarations below only check
+ * pointers and counts. The function must not change *cell. The cell must stay valid as long as the
+ * compiled function is called, or until ts_state_changed().
  * @param op, argument  names of docs/operators.md, such as "mul" and "other"
  * Errors: TS_ERR_NULL; TS_ERR_VALUE for unknown names; TS_ERR_MEMORY.
  */
@@ -137,16 +142,15 @@ TS_API ts_status ts_number_from(const char *op, const char *argument, const doub
 TS_API ts_status ts_counts_from(const char *op, const char *argument, int64_t *const *cells,
                                 int64_t n);
 /** Declares memory that decides which calls the compiled function makes. It copies the bytes, and
- *  the function is replayed only while they are unchanged. Does nothing outside of a compiled
- *  function. Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+ *  the function is replayed only while they are unchanged. The memory must stay valid as a cell of
+ *  ts_number_from(). Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_depends_on(const void *memory, size_t bytes);
 /**
  * Declares that the compiled function replaces the tensor in *variable: it releases the old one, if
  * any, and stores another that it got from ts_retain(). Call it before the change. Replays replace
  * the tensor in the same way. Without the declaration, a tensor that the function keeps forbids
- * replays. The variable must stay valid as a cell of ts_number_from(). Does nothing outside of a
- * compiled function.
- * @param variable  address of a variable that owns a tensor or is NULL
+ * replays. The variable must stay valid as a cell of ts_number_from().
+ * @param variable  address of a variable that owns a tensor or is NULL or TS_NONE
  * Errors: TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_replaces(ts_tensor **variable);

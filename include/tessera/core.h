@@ -2,14 +2,18 @@
  * @file core.h
  * Tensors, dtypes, devices, scopes, errors, random seeds, memory statistics.
  *
- * Ownership: unless its comment says "borrowed", a function that returns a `ts_tensor *` adds the
- * tensor to the calling thread's innermost scope (TS_SCOPE), which releases it when the block ends.
- * ts_keep() moves a tensor to the parent scope, ts_drop() releases it early. Objects that hold
- * tensors use ts_retain() and ts_release().
+ * Ownership: a function that returns a new `ts_tensor *` adds it to the calling thread's innermost
+ * scope (TS_SCOPE), which releases it when the block ends; outside of all scopes, the end of the
+ * thread does. An argument that a function returns keeps its owner, and so does a tensor that a
+ * comment calls "borrowed". ts_keep() moves a tensor to the parent scope, ts_drop() releases it
+ * early; call both in the thread of the scope. Objects that hold tensors use ts_retain() and
+ * ts_release().
  *
  * Errors: a failed call returns NULL or a status other than TS_OK, and writes code and message to
  * the calling thread's error record. A call that gets the NULL of a failed call fails too, with the
- * code of that first failure (the root failure), and leaves the record unchanged.
+ * code of that first failure (the root failure), and leaves the record unchanged. An op on a
+ * released tensor is TS_ERR_STATE until the tensor's header is reused; TS_DEBUG=scopes delays the
+ * reuse.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_CORE_H
@@ -63,13 +67,15 @@ TS_API const char *ts_status_name(ts_status status);
 
 /** Code of the calling thread's last root failure; TS_OK when the record is empty. */
 TS_API ts_status ts_error_code(void);
-/** Message of the last root failure: op, argument, expected and actual value. "" when empty. */
+/* The texts of the record are borrowed; they are valid until the thread's record changes. */
+/** Message of the last root failure; for an invalid argument: op, argument, expected and actual
+ *  value. "" when the record is empty. */
 TS_API const char *ts_error_message(void);
-/** Name of the op that failed, or "" when the failure was not in an op. */
+/** Name of the op or function that failed, without "ts_", or "" if the failure recorded none. */
 TS_API const char *ts_error_op(void);
 /** A remedy in one sentence, or "". */
 TS_API const char *ts_error_hint(void);
-/** Return address of the public function that failed (for symbolising), or NULL. */
+/** Return address of the public function that failed (for symbolising), or NULL if unknown. */
 TS_API const void *ts_error_site(void);
 /** Empties the calling thread's record. */
 TS_API void ts_error_clear(void);
@@ -77,13 +83,14 @@ TS_API void ts_error_clear(void);
  *  an absent hint or site. Prints nothing if the record is empty. */
 TS_API void ts_error_print(void);
 /**
- * Records a failure of user code as the root failure, which propagates like a library failure.
+ * Records a failure of user code as the root failure, which propagates like a library failure. The
+ * message is cut to 1,199 bytes and escaped as by ts_escape_text(), except line feeds and tabs.
  * @return status, so that a function can `return ts_error_set(TS_ERR_VALUE, "...", ...)`;
  *         TS_ERR_INTERNAL if status is TS_OK
  */
 TS_API ts_status ts_error_set(ts_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** Like ts_error_set(), with a remedy (copied; NULL: none). */
+/** Like ts_error_set(), with a remedy (copied, cut to 255 bytes; NULL: none). */
 TS_API ts_status ts_error_set_hint(ts_status status, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /** Appends " (in PLACE)", with the text of `place`, to the message of the recorded failure, unless
@@ -168,7 +175,7 @@ typedef enum ts_dtype {
     TS_U8,
     TS_BOOL, /**< one byte: 0 or 1; kernels may give other results for other bytes */
     TS_DTYPE_COUNT,
-    TS_DTYPE_NONE = 255 /**< "not given" in options */
+    TS_DTYPE_NONE = 255 /**< no dtype; as an argument that has a default: not given */
 } ts_dtype;
 
 /** Bytes of one element; 0 for an invalid dtype. */
@@ -179,8 +186,7 @@ TS_API const char *ts_dtype_name(ts_dtype dtype);
 TS_API bool ts_dtype_is_float(ts_dtype dtype);
 /** True for bf16 and f16; kernels compute them in f32. */
 static inline bool ts_dtype_is_half(ts_dtype dtype) { return dtype == TS_BF16 || dtype == TS_F16; }
-/** Result dtype of an op on tensors of two dtypes, by PyTorch's promotion table; `a` if either is
- *  invalid. */
+/** Common dtype of two dtypes by PyTorch's promotion table; `a` if either is invalid. */
 TS_API ts_dtype ts_dtype_promote(ts_dtype a, ts_dtype b);
 
 /** A device. Tensors on META have sizes and dtype but no memory. */
@@ -197,18 +203,20 @@ typedef struct ts_device {
 #define TS_DEVICE_META ((ts_device){15, 0})
 #endif
 
-/** "cpu", "cuda:0", "meta"; also the name of a device that does not exist, such as "cpu:3". The
- *  text is valid until the calling thread has called this function eight more times. */
+/** "cpu", "cuda:0", "meta"; also the name of a device that does not exist, such as "cpu:3". Eight
+ *  later calls in the thread overwrite the text; the library's error messages make such calls, so
+ *  copy a text that must last. */
 TS_API const char *ts_device_name(ts_device device);
-/** Parses a device name ("cpu", "cuda", "cuda:1", a plugin's name) without opening its backend or
- *  checking that the device exists; see ts_device_open(). TS_ERR_VALUE for an unknown name. */
+/** Parses a device name in any case ("cpu", "cuda", "cuda:1", a loaded plugin's name, an index up
+ *  to 255) without opening its backend or checking that the device exists; see ts_device_open().
+ *  Errors: TS_ERR_VALUE for any other name, TS_ERR_NULL. */
 TS_API ts_status ts_device_from_name(const char *name, ts_device *device);
 /** The calling thread's default device: factories without a device argument create tensors on it.
  *  Initially the CPU. */
 TS_API ts_device ts_default_device(void);
 /** Sets the calling thread's default device. TS_ERR_DEVICE for an unknown backend, or for an index
- *  beyond the devices of an opened backend. CUDA is accepted before ts_backend_open() has opened
- *  it; until then its factories fail. */
+ *  beyond the devices of a backend that has any. CUDA is accepted before ts_backend_open() has
+ *  opened it and if it has no device; factories on it then fail. */
 TS_API ts_status ts_set_default_device(ts_device device);
 
 /* ---------------------------------------------------------------------------- scalars ---- */
@@ -247,7 +255,8 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
 {
     return ts_scalar_bool(boxed != NULL);
 }
-/** A ts_scalar from a C number: integers stay integers, bool stays bool. */
+/** A ts_scalar from a C number: a floating type gives a float, bool a bool; any other type is
+ *  converted to int64_t. Before C23 the constants true and false have type int. */
 #define TS_SCALAR(x)                                                                               \
     __extension__({                                                                                \
         __auto_type ts_boxed = (x);                                                                \
@@ -266,12 +275,13 @@ static inline ts_scalar ts_scalar_of_mistake(void (*boxed)(void))
  * headers; TS_OPTS() sets it. A NULL pointer to the struct means defaults; so does zero in a field.
  *
  * New versions only append fields. A newer library reads `size` bytes and treats the fields behind
- * them as zero. A size of 0, or above the library's, is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h).
- * The same rule applies to ts_module_type, ts_function and ts_training. A ts_backend must have the
- * library's own size.
+ * them as zero. A size that no version can have (0, above the library's, not a multiple of
+ * sizeof(size_t)) is TS_ERR_VALUE (TS_CHECK_OPTS() of check.h).
+ * The same rule applies to the other structs that begin with `size`, such as ts_module_type. A
+ * ts_backend must have the library's own size.
  *
- * If 0 is a valid value but not the default, the field is a pointer to the number; NULL means the
- * default. A field for an optional tensor is the address of a tensor variable: NULL means no
+ * Where callers need 0 although it is not the default, the field is a pointer to the number; NULL
+ * means the default. A field for an optional tensor is the address of a variable: NULL means no
  * tensor. If the variable itself is NULL, the call that made the tensor failed, and the call with
  * the options returns that failure.
  */
@@ -291,7 +301,8 @@ TS_API extern ts_tensor *const ts_none;
 
 /* If t is NULL, the functions from ts_ndim() to ts_data_mut() return 0, NULL, false, TS_DTYPE_NONE
  * or the CPU and record no error; ts_size() returns -1, with TS_ERR_NULL unless a failure is
- * recorded already. */
+ * recorded already. For TS_NONE and a released tensor, ts_version() is 0 and ts_data() and
+ * ts_data_mut() are NULL; the results of the others have no meaning. */
 
 /** Number of dims; 0 for a scalar tensor. */
 TS_API int ts_ndim(const ts_tensor *t);
@@ -309,14 +320,16 @@ TS_API ts_dtype ts_dtype_of(const ts_tensor *t);
 TS_API ts_device ts_device_of(const ts_tensor *t);
 /** True if the elements are adjacent in row-major order. */
 TS_API bool ts_is_contiguous(const ts_tensor *t);
-/** Writes sizes as "(2, 3)" into a buffer of `size` bytes; cuts a longer text. Returns buffer. */
+/** Writes sizes as "(2, 3)" into a buffer of `size` bytes; cuts a longer text. Returns buffer, or
+ *  "" if buffer is NULL. */
 TS_API const char *ts_format_sizes(char *buffer, size_t size, const int64_t *sizes, int ndim);
-/** Number of writes so far to t's storage, which t shares with its views. */
+/** Version of t's storage, which t shares with its views: each in-place write increments it. */
 TS_API uint32_t ts_version(const ts_tensor *t);
 /** Address of the first element, for reading, in the memory of t's device. NULL for META and empty
- *  tensors. Does not wait for the device. */
+ *  tensors. Does not wait for the device. If a compiled function has recorded the calls that
+ *  compute t, runs them; NULL, with their error, if that fails. */
 TS_API const void *ts_data(const ts_tensor *t);
-/** Like ts_data(), for writing: increments the version. */
+/** Like ts_data(), for writing: increments the version if the result is not NULL. */
 TS_API void *ts_data_mut(ts_tensor *t);
 
 /**
@@ -361,8 +374,9 @@ TS_API int ts_scope_enter(ts_scope *scope, const char *place);
 /**
  * Ends a scope; TS_SCOPE calls it at the end of its block. Releases the scope's temporaries, and
  * those of inner scopes that a jump or an exception skipped. Restores the key masks, grad mode and
- * autocast regions that the thread had when the scope opened. If the scope is not open in the
- * calling thread, it only records TS_ERR_STATE.
+ * autocast regions that the thread had when the scope opened. For a scope that did not open
+ * (ts_scope_enter()) it does nothing. If the scope was ended before or belongs to another thread,
+ * it only records TS_ERR_STATE; for NULL, TS_ERR_NULL.
  */
 TS_API void ts_scope_leave(ts_scope *scope);
 
@@ -377,16 +391,17 @@ TS_API void ts_scope_leave(ts_scope *scope);
     int TS_CAT(ts_entered_, __LINE__) __attribute__((unused)) =                                    \
         ts_scope_enter(&TS_CAT(ts_scope_, __LINE__), __FILE__ ":" TS_TEXT(__LINE__))
 
-/** Moves t from the innermost scope to its parent; a tensor of an outer scope stays there. Returns
- *  t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
+/** Moves t from the innermost scope to its parent; a tensor that the innermost scope does not own
+ *  keeps its owner. Returns t, or NULL with TS_ERR_STATE if t was released. NULL-safe. */
 TS_API ts_tensor *ts_keep(ts_tensor *t);
-/** Releases a temporary before its scope ends. Does nothing if no scope owns t. Records
- *  TS_ERR_STATE if t was released already. NULL-safe. */
+/** Releases the scope's reference to t before the scope ends. Does nothing if no scope owns t.
+ *  Records TS_ERR_STATE if t was released already. NULL-safe. */
 TS_API void ts_drop(ts_tensor *t);
 /** Adds a reference for an object that holds t. Returns t, or NULL with TS_ERR_STATE if t was
  *  released. NULL-safe. */
 TS_API ts_tensor *ts_retain(ts_tensor *t);
-/** Releases a reference that ts_retain() added. Records TS_ERR_STATE if t has none. NULL-safe. */
+/** Releases a reference that ts_retain() added. Records TS_ERR_STATE if t was released already, or
+ *  if its only reference is that of a scope. NULL-safe. */
 TS_API void ts_release(ts_tensor *t);
 
 /* --------------------------------------------------------------------- random numbers ---- */
@@ -406,8 +421,9 @@ TS_API void ts_rng_set_state(ts_rng_state state);
 
 /* ------------------------------------------------------------------ threads and memory ---- */
 
-/** Number of threads that one op may use, the calling thread included. Initially the value of
- *  TS_NUM_THREADS, else the number of processors that the process may use. */
+/** Number of threads that one op may use, the calling thread included; an op uses at most 256.
+ *  Initially the value of TS_NUM_THREADS, else the number of processors that the process may
+ *  use. */
 TS_API int ts_num_threads(void);
 /** Sets ts_num_threads() for the whole program. Ops that run meanwhile may use the old or the new
  *  number. The number may exceed the number of processors; results do not depend on it.
@@ -418,12 +434,13 @@ TS_API ts_status ts_set_num_threads(int threads);
 typedef struct ts_memory_stats {
     int64_t in_use;         /**< bytes in blocks that are allocated now */
     int64_t peak;           /**< largest in_use since the last reset */
-    int64_t reserved;       /**< bytes that the allocator holds from the system */
+    int64_t reserved;       /**< bytes that the allocator's pools hold from the system */
     uint64_t system_allocs; /**< calls to the system allocator so far */
 } ts_memory_stats;
 
 /** Statistics of the host allocator over all threads. A slab of small blocks (64 KiB) counts as in
- *  use as a whole. For a device: ts_device_memory_stats(). */
+ *  use as a whole. With TS_ALLOC=system there are no pools: `reserved` is 0. For a device:
+ *  ts_device_memory_stats(). */
 TS_API ts_memory_stats ts_memory_get_stats(void);
 /** Resets the peak to the bytes in use now. For a device: ts_device_memory_reset_peak(). */
 TS_API void ts_memory_reset_peak(void);

@@ -5,8 +5,8 @@
  * A backend with streams works asynchronously: an op returns when its work is queued on the calling
  * thread's current stream of the device. Calls that bring values to the host (ts_item(),
  * ts_copy_to(), ts_print(), ts_to_device() to the CPU) wait. On a device without streams the
- * functions for waiting, streams and events are allowed and do nothing, except that
- * ts_event_elapsed() fails.
+ * functions for waiting and streams do nothing, ts_event_new() makes the event NULL, and the
+ * functions for events ignore NULL, except that ts_event_elapsed() fails.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_DEVICE_H
@@ -34,24 +34,26 @@ typedef struct ts_event ts_event;
  */
 TS_API ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t size);
 
-/** Number of devices of a backend, which ts_device.backend identifies; 0 if it is not loaded. */
+/** Number of devices of a backend, which ts_device.backend identifies; 1 for CPU and META, 0 if the
+ *  backend is not loaded. */
 TS_API int ts_device_count(uint8_t backend);
 /** Waits until everything queued on the device has been done. Errors: TS_ERR_DEVICE (no such
- *  device), and those of the backend, which may report a failure of earlier work. */
+ *  device), TS_ERR_UNSUPPORTED (inside a call that compile.h captures), and those of the backend,
+ *  which may report a failure of earlier work. */
 TS_API ts_status ts_synchronize(ts_device device);
 
 /** Makes a stream, which the caller frees with ts_stream_free(). *stream becomes NULL, without an
  *  error, on a device without streams. Errors: TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_stream_new(ts_device device, ts_stream **stream);
 /** Frees a stream after its queued work is done. If it is the calling thread's current stream, the
- *  default stream becomes current. NULL is allowed. */
+ *  default stream becomes current. It must not be current in another thread. NULL is allowed. */
 TS_API void ts_stream_free(ts_device device, ts_stream *stream);
 /** The calling thread's current stream of a device; initially NULL, the default stream. */
 TS_API ts_stream *ts_stream_current(ts_device device);
 /**
  * Makes a stream the calling thread's current stream of a device; NULL selects the default stream.
- * Errors: TS_ERR_DEVICE for an unknown device; TS_ERR_STATE if the thread already uses streams of 8
- * other devices.
+ * Errors: TS_ERR_DEVICE for an unknown device; TS_ERR_STATE if the thread already uses streams,
+ * other than default streams, of 8 other devices.
  */
 TS_API ts_status ts_stream_use(ts_device device, ts_stream *stream);
 /** Waits until everything queued on a stream has been done. Errors as ts_synchronize(). */
@@ -71,8 +73,9 @@ TS_API ts_status ts_event_record(ts_device device, ts_event *event);
 TS_API ts_status ts_event_wait(ts_device device, ts_event *event);
 /** The host waits for the event. */
 TS_API ts_status ts_event_synchronize(ts_device device, ts_event *event);
-/** Writes the device's time between two completed events, in milliseconds, to *ms.
- *  TS_ERR_UNSUPPORTED if the backend does not measure, or if an event is NULL. */
+/** Writes the device's time between two completed events, in milliseconds, to *ms. Errors:
+ *  TS_ERR_UNSUPPORTED if the backend does not measure, or if an event is NULL; TS_ERR_DEVICE,
+ *  TS_ERR_NULL, and those of the backend, for example for an event that is not completed. */
 TS_API ts_status ts_event_elapsed(ts_device device, ts_event *start, ts_event *end, double *ms);
 
 /**
@@ -93,7 +96,8 @@ TS_API ts_status ts_record_stream(ts_tensor *t);
 TS_API ts_tensor *ts_empty_pinned(const int64_t *sizes, int ndim, ts_dtype dtype, ts_device device);
 
 /** Switches deterministic mode for all threads and all backends, including backends loaded later.
- *  While the mode is on, equal calls give equal bits. Errors: those of the backends. */
+ *  While the mode is on, equal calls give equal bits. Errors: those of the backends; the mode is
+ *  then switched, but not in the backend that failed and those after it. */
 TS_API ts_status ts_set_deterministic(bool on);
 /** True while deterministic mode is on. */
 TS_API bool ts_deterministic(void);

@@ -231,13 +231,17 @@ TS_API ts_status ts_redispatch(ts_frame *frame);
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments, through all layers. rets as in ts_frame; the caller
  *  owns one reference to each new result and passes it to ts_release() or ts_adopt(). A result that
- *  is Tensor? in the schema is TS_TAG_NONE if the call has none. */
+ *  is Tensor? in the schema is TS_TAG_NONE if the call has none. Errors, after which there are no
+ *  new results: TS_ERR_REGISTRY for an unknown op, TS_ERR_VALUE for counts or kinds that do not fit
+ *  its schema, and those of the op. */
 TS_API ts_status ts_call_boxed(int op, const ts_value *args, int nargs, ts_value *rets, int nrets);
 /** Like ts_call_boxed(), for a layer that calls another op on behalf of a frame: errors and lower
  *  layers get the frame's call site. */
 TS_API ts_status ts_call_for(const ts_frame *frame, int op, const ts_value *args, int nargs,
                              ts_value *rets, int nrets);
-/** Moves the caller's reference to the innermost scope, which releases it. Returns t. NULL-safe. */
+/** Moves the caller's reference to the innermost scope, which releases it; if t is in a scope
+ *  already, t stays there and the reference is released. Returns t, or NULL with TS_ERR_STATE if t
+ *  was released. NULL-safe. */
 TS_API ts_tensor *ts_adopt(ts_tensor *t);
 /** Writes the call with shapes, dtypes and plain arguments: "add((2, 3) f32, (3) f32)". Returns its
  *  length, as snprintf. */
@@ -293,9 +297,9 @@ typedef struct ts_registration ts_registration;
  */
 TS_API ts_status ts_register_kernel(const char *op, ts_key key, ts_kernel kernel,
                                     const char *schema, ts_registration **out);
-/** Removes a kernel, a fallback or an autocast policy; the handle is invalid afterwards. Errors:
- *  TS_ERR_NULL, TS_ERR_REGISTRY for a handle that was removed before, TS_ERR_STATE while a backend
- *  loads. */
+/** Removes a kernel, a fallback or an autocast policy; the handle is invalid afterwards. Errors,
+ *  after which nothing is removed: TS_ERR_NULL, TS_ERR_REGISTRY for a handle that was removed
+ *  before, TS_ERR_STATE while a backend loads, TS_ERR_MEMORY. */
 TS_API ts_status ts_unregister(ts_registration *registration);
 /** Registers a kernel for all present and future ops that have no other kernel for `key`. out: as
  *  in ts_register_kernel(). Errors: TS_ERR_REGISTRY if the key is unknown or has a fallback
@@ -408,8 +412,8 @@ typedef enum ts_slot_rule {
 TS_API ts_slot_rule ts_op_slot(int op, ts_key key);
 
 /** Prints the table of an op: its schema, then for each key in use a line with the number, the
- *  name, the rule that filled the slot and the kernel's code address. TS_ERR_REGISTRY for an
- *  unknown op. */
+ *  name, the rule that filled the slot and, where a kernel or a composite fills it, the code
+ *  address. Errors: TS_ERR_REGISTRY for an unknown op, TS_ERR_NULL. */
 TS_API ts_status ts_op_dump(const char *op, FILE *out);
 
 /* ------------------------------------------------------------------------------ timers ---- */

@@ -50,7 +50,8 @@ typedef struct ts_vjp_opts {
  * Registers an op's gradient rule, for calls that are recorded from now on. The op may be
  * registered later.
  * @param opts  NULL: the rule reads only gradients and plain arguments
- * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (invalid name).
+ * Errors: TS_ERR_NULL (no name, no rule), TS_ERR_VALUE (size), TS_ERR_REGISTRY (invalid name),
+ * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts);
 
@@ -61,8 +62,8 @@ TS_API bool ts_rule_needs(const ts_vjp_call *call, int i);
 /** True when member k of list argument i needs a gradient. */
 TS_API bool ts_rule_needs_member(const ts_vjp_call *call, int i, int k);
 /** Saved tensor of argument i, borrowed until the rule returns. TS_NONE for an absent optional
- *  argument. NULL with TS_ERR_AUTOGRAD if it was written after the forward call, or with
- *  TS_ERR_INTERNAL if the rule's options do not save it. */
+ *  argument. NULL with TS_ERR_AUTOGRAD if it was written after the forward call, with
+ *  TS_ERR_INTERNAL if the rule's options do not save it, or with an error of ts_recompute(). */
 TS_API ts_tensor *ts_rule_saved_arg(ts_vjp_call *call, int i);
 /** Saved tensor of member k of list argument i, as ts_rule_saved_arg(). */
 TS_API ts_tensor *ts_rule_saved_member(ts_vjp_call *call, int i, int k);
@@ -75,8 +76,8 @@ TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 /** Sets the gradient of argument i, borrowed. The engine sums it to the argument's sizes and casts
  *  it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op of
- *  the rule failed, and the recorded error is returned. TS_ERR_INTERNAL if grad's sizes do not
- *  reduce to the argument's. */
+ *  the rule failed, and the recorded error is returned. TS_ERR_SHAPE or TS_ERR_INTERNAL if grad's
+ *  sizes do not reduce to the argument's. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);

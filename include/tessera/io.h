@@ -34,13 +34,14 @@ typedef struct ts_safetensors_opts {
 /**
  * Opens a file and checks its whole index; reads no tensor.
  * @param opts  NULL for the defaults
- * @return owned by the caller; NULL with TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_DTYPE (an element type
- *         that Tessera does not have), TS_ERR_VALUE (limits) or TS_ERR_MEMORY
+ * @return owned by the caller; NULL with TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT, TS_ERR_DTYPE (an
+ *         element type that Tessera does not have), TS_ERR_VALUE (limits) or TS_ERR_MEMORY
  */
 TS_API ts_safetensors *ts_safetensors_open(const char *path, const ts_safetensors_opts *opts);
 /** Closes the file; tensors that were loaded stay. NULL-safe. */
 TS_API void ts_safetensors_close(ts_safetensors *st);
 
+/* If st is NULL, these functions return what an empty file gives, without an error. */
 /** Number of tensors. Their indices follow the order of their data in the file. */
 TS_API int64_t ts_safetensors_count(const ts_safetensors *st);
 /** Index of the tensor of that name; -1, without an error, if there is none. */
@@ -87,9 +88,10 @@ TS_API ts_status ts_safetensors_read_into(const ts_safetensors *st, const char *
  * to the CPU one at a time. The file depends on names, values and metadata only, not on the order
  * of the arguments: data is sorted by dtype (i64, f64, f32, i32, bf16, f16, u8, bool), then by
  * name; metadata is sorted by key.
- * @param names    n distinct names in UTF-8 of at most 1,024 bytes, none "__metadata__"
+ * @param names    n <= 1,000,000 distinct names in UTF-8 of at most 1,024 bytes, none
+ *                 "__metadata__"
  * @param tensors  n tensors, borrowed
- * @param keys, values  nmetadata texts in UTF-8; may be NULL if nmetadata is 0
+ * @param keys, values  nmetadata <= 1,000,000 texts in UTF-8; may be NULL if nmetadata is 0
  * @return TS_OK once the new file is in place and on disk. After an error the old file is
  *         unchanged, except if the flush of the folder fails, which comes after the rename.
  *         Errors: TS_ERR_VALUE (a name or text), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO,
@@ -229,9 +231,9 @@ typedef struct ts_checkpoint ts_checkpoint;
  * @param step       >= 0
  * @param sections   nsections sections with distinct names; nsections <= 64
  * @param json_text  a JSON object with data of the caller, or NULL; integers must fit int64_t
- * Errors: TS_ERR_STATE while another process saves under dir; TS_ERR_VALUE (dir, step, a section, a
- * name, json_text), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT (the files read back
- * differ), TS_ERR_MEMORY.
+ * Errors: TS_ERR_STATE while another process saves under dir; TS_ERR_VALUE (dir, step, opts, a
+ * section, a name), TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_IO, TS_ERR_FORMAT (json_text is not a JSON
+ * object, or the files read back differ), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_checkpoint_save(const char *dir, int64_t step,
                                     const ts_checkpoint_section *sections, int nsections,
@@ -255,11 +257,12 @@ TS_API ts_checkpoint *ts_checkpoint_open(const char *path);
 TS_API void ts_checkpoint_close(ts_checkpoint *checkpoint);
 
 /* Results of the functions below are borrowed from the checkpoint. */
-/** The `step` of ts_checkpoint_save(). */
+/** The `step` of ts_checkpoint_save(); -1 for NULL. */
 TS_API int64_t ts_checkpoint_step(const ts_checkpoint *checkpoint);
-/** Folder of the checkpoint. */
+/** Folder of the checkpoint; NULL for NULL. */
 TS_API const char *ts_checkpoint_path(const ts_checkpoint *checkpoint);
-/** The JSON object that the caller saved, as newly formatted text; "{}" if there was none. */
+/** The JSON object that the caller saved, as newly formatted text; "{}" if there was none. NULL for
+ *  NULL. */
 TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
 /**
  * Reads a number of the JSON object by its path of keys, outermost first: with the keys "loader"
@@ -268,18 +271,18 @@ TS_API const char *ts_checkpoint_json(const ts_checkpoint *checkpoint);
  * @param value  receives an integer, or a float if the number is written with a point or an
  *               exponent
  * Errors: TS_ERR_INDEX (no such value; the message names the key), TS_ERR_FORMAT (the value is not
- * a number).
+ * a number), TS_ERR_NULL, TS_ERR_VALUE (nkeys), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_checkpoint_number(const ts_checkpoint *checkpoint, const char *const *keys,
                                       int nkeys, ts_scalar *value);
 /** Reads a string of the JSON object, as ts_checkpoint_number(). text receives at most `size`
- *  bytes, the final NUL included; TS_ERR_VALUE if `size` is too small. */
+ *  bytes, the final NUL included; TS_ERR_VALUE, and text is unchanged, if `size` is too small. */
 TS_API ts_status ts_checkpoint_text(const ts_checkpoint *checkpoint, const char *const *keys,
                                     int nkeys, char *text, size_t size);
 /** The reasons why ts_checkpoint_find() skipped newer checkpoints, one line each, escaped as by
  *  ts_escape_text(); "" if it skipped none. */
 TS_API const char *ts_checkpoint_report(const ts_checkpoint *checkpoint);
-/** The tensors of a section; NULL with TS_ERR_INDEX if the name is unknown. */
+/** The tensors of a section; NULL with TS_ERR_INDEX if the name is unknown, or TS_ERR_NULL. */
 TS_API const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint,
                                                       const char *name);
 

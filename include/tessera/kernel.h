@@ -57,7 +57,7 @@ TS_API ts_device ts_kernel_device(const ts_frame *frame);
 /** The stream on which the kernel queues work: the thread's current stream of its device. */
 TS_API ts_stream *ts_kernel_stream(const ts_frame *frame);
 /** Address of a tensor's first element in its device's memory, for reading and writing; NULL for an
- *  empty tensor. The dispatcher increments the versions of written tensors. */
+ *  empty tensor, TS_NONE and NULL. The dispatcher increments the versions of written tensors. */
 TS_API void *ts_kernel_data(const ts_tensor *t);
 
 /** Operands of a pointwise op: its result and up to five arguments. */
@@ -247,19 +247,20 @@ TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
  * but neither cast nor packed. Keeps a destination that the caller passed, which must have these
  * sizes and this dtype. Does nothing if the caller does not request result i (frame->want).
  * @param sizes  ndim sizes
- * Errors: TS_ERR_SHAPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * Errors: TS_ERR_SHAPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_kernel_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
                                   ts_dtype dtype);
 /** Sets result i to a tensor that the kernel made with other ops; an argument is aliased. NULL
- *  returns the recorded failure. Does nothing if the caller does not request result i. */
+ *  returns the recorded failure. Does nothing if the caller does not request result i. Errors:
+ *  TS_ERR_NULL, TS_ERR_VALUE (TS_NONE, or no result i), TS_ERR_MEMORY. */
 TS_API ts_status ts_kernel_give(ts_frame *frame, int i, ts_tensor *t);
 
 /** Allocates temporary memory of `bytes` > 0 on a device (TS_DEVICE_CPU: host memory). Owned by the
- *  caller, for ts_scratch_give(); NULL with an error. */
+ *  caller, for ts_scratch_give(); NULL with TS_ERR_VALUE, TS_ERR_DEVICE or TS_ERR_MEMORY. */
 TS_API void *ts_scratch_take(ts_device device, int64_t bytes);
-/** Frees memory of ts_scratch_take(); work that uses it may still be queued on the current
- *  stream. */
+/** Frees memory of ts_scratch_take(), with the device and the size passed there; work that uses it
+ *  may still be queued on the current stream. NULL-safe. */
 TS_API void ts_scratch_give(ts_device device, void *data, int64_t bytes);
 
 /** Writes a boxed number as an element of `dtype`, rounded as by a cast. */
@@ -297,7 +298,8 @@ typedef struct ts_op_opts {
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
 /** Declares result i of a rule: its sizes (copied) and dtype, on the device of the tensor
- *  arguments. TS_ERR_DEVICE if they are on different devices. */
+ *  arguments. Errors: TS_ERR_DEVICE if they are on different devices, TS_ERR_VALUE (i, ndim),
+ *  TS_ERR_DTYPE, TS_ERR_NULL. */
 TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, int ndim,
                                 ts_dtype dtype);
 /**

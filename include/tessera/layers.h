@@ -3,11 +3,12 @@
  * Debugging layers: a finder of NaN and infinity, a logger of shapes and dtypes, a checker of
  * determinism, a counter of work.
  *
- * Each is a dispatch layer directly above the backends. It sees all ops that run, after autocast,
- * including the ops of backward. One call switches a layer on or off for the calling thread or for
- * all threads (TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key is free). The
- * environment variable TS_LAYERS=nan,shapes,determinism switches these layers on for all threads
- * when the library loads; their reports then go to stderr.
+ * Each is a dispatch layer above the backends and below autograd. It sees all ops that run, after
+ * autocast, including the ops of backward. One call switches a layer on or off for the calling
+ * thread or for all threads (TS_ERR_VALUE for an invalid scope, TS_ERR_REGISTRY if no dispatch key
+ * is free, TS_ERR_MEMORY). The environment variable TS_LAYERS=nan,shapes,determinism switches these
+ * layers on for all threads when the library loads; their reports then go to stderr, until
+ * ts_layers_report_to() is called.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_LAYERS_H
@@ -47,8 +48,9 @@ TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE
 /**
  * Switches the NaN finder, which checks the floating results and written tensors of each op for NaN
  * and infinity. The first op with such a value in its output and none in its inputs is reported and
- * fails with TS_ERR_VALUE; the message has the op, its arguments and the result. After that, ops
- * are not checked until ts_nan_finder_reset().
+ * fails with TS_ERR_VALUE; the message has the op, its arguments and the result. Tensors that the
+ * op wrote in place stay written. After that, ops are not checked in any thread until
+ * ts_nan_finder_reset(). Ops with uninitialised results (empty) and META tensors are not checked.
  */
 TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
 /** Makes the NaN finder check ops again after it has found one. */
@@ -61,7 +63,8 @@ TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 /**
  * Switches the determinism checker. It runs each op twice with the same random numbers, on copies
  * of the tensors that the op writes, and compares the results bit by bit. A difference is reported,
- * and the call fails with TS_ERR_STATE. Ops with uninitialised results (empty) are skipped.
+ * and the call fails with TS_ERR_STATE. Views and ops with uninitialised results (empty) are
+ * skipped.
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 

@@ -21,7 +21,8 @@ TS_BEGIN_DECLS
  * closed on exec. A new file has mode 0666 less the umask.
  * @param function  name of the calling function, with which error messages begin
  * @param flags     those of open(), such as O_WRONLY | O_CREAT
- * @param fd        receives the descriptor, owned by the caller
+ * @param fd        receives the descriptor, owned by the caller; -1 if the file cannot be opened
+ * Errors: TS_ERR_IO, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_open_file(const char *function, const char *path, int flags, int *fd);
 /**
@@ -60,7 +61,8 @@ TS_API void ts_c_locale_leave(void **previous);
 
 /**
  * Reads a decimal integer from least to most; text has digits after an optional minus sign, and
- * nothing else. Otherwise TS_ERR_VALUE, whose message has `name`, the range and the text.
+ * nothing else. Otherwise TS_ERR_VALUE, whose message has `name`, the range and the text, and
+ * *value is unchanged. TS_ERR_NULL.
  */
 TS_API ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
                               int64_t *value);
@@ -90,15 +92,17 @@ typedef struct ts_argument {
 } ts_argument;
 
 /**
- * Reads a command line. Options are --name VALUE or --name=VALUE, in any order; words after "--"
- * are not options. Positional arguments come in the order of their entries. --help prints `about`
- * and all arguments, with the variables' values as the defaults. A mistake is printed to stderr
- * with the usage.
+ * Reads a command line. Options are --name (a flag), --name VALUE or --name=VALUE, in any order. A
+ * word that begins with '-' and is longer is an option, except after "--"; a VALUE that begins with
+ * "--" needs the form with '='. Positional arguments come in the order of their entries. --help
+ * prints `about` and all arguments, with the variables' values as the defaults. A mistake in the
+ * command line is printed to stderr with the usage.
  * @param about      description of the program, as whole lines
  * @param arguments  n descriptions, n <= 64
- * @param status     receives main()'s result if the program must end: 0 after --help (1 if the help
- *                   cannot be written), 2 after a mistake
- * @return true if the program continues
+ * @param status     receives main()'s result for a program that ends here: 0 after --help (1 if the
+ *                   help cannot be written), else 2. No meaning if the call returns true
+ * @return true if the program continues; false also, without output, if an argument of this call is
+ *         invalid (TS_ERR_NULL, TS_ERR_VALUE)
  */
 TS_API bool ts_program_begin(int argc, char **argv, const char *about,
                              const ts_argument *arguments, int n, int *status);

@@ -61,13 +61,15 @@ TS_API ts_progress *ts_progress_new(int64_t total_steps, const ts_progress_opts 
  */
 TS_API ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss);
 /** Counts items (tokens, images) for the rate. Call it before ts_progress_step() of the same step.
- *  TS_ERR_VALUE if items is negative. */
+ *  TS_ERR_VALUE if items is negative or the sum does not fit int64_t; TS_ERR_NULL. */
 TS_API ts_status ts_progress_add_items(ts_progress *progress, int64_t items);
 /** Prints one line (without newline in `format`) above the progress line, escaped as by
- *  ts_escape_text(). Prints nothing in mode TS_PROGRESS_QUIET. */
+ *  ts_escape_text(). Prints nothing in mode TS_PROGRESS_QUIET. Errors: TS_ERR_NULL, TS_ERR_MEMORY,
+ *  and those of ts_item() if the progress line is redrawn. */
 TS_API ts_status ts_progress_message(ts_progress *progress, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/** Items per second over about the last fifteen seconds; 0 before there is a measurement. */
+/** Items per second over about the last fifteen seconds; 0 before there is a measurement, and for
+ *  NULL. */
 TS_API double ts_progress_items_per_second(const ts_progress *progress);
 /**
  * Replaces the line by a summary: steps of this run, time, items per second, average loss as in the
@@ -100,9 +102,9 @@ TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int n
  * Opens a log to continue after step `last_step`; the first column has the step of each row.
  * Removes the first row with a step above last_step and all rows after it, and an incomplete last
  * line. The resumed log has the same bytes as one that was never interrupted. A missing or empty
- * file is created. The function checks the whole file before it changes the file.
- * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs or a cell of the
- *         first column is not an integer
+ * file is created. The function checks the rows that it keeps before it changes the file.
+ * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs, or if a row up to
+ *         the first removed one has another number of cells or no integer in its first cell
  */
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
                              int64_t last_step);
@@ -165,8 +167,8 @@ TS_API ts_status ts_chart_line(ts_chart *chart, const char *name, const double *
 TS_API ts_status ts_chart_line_csv(ts_chart *chart, const char *name, const char *path,
                                    const char *x_column, const char *y_column,
                                    const ts_line_opts *opts);
-/** Adds a dashed horizontal line at y with a name, such as "unigram entropy". TS_ERR_VALUE if y is
- *  not finite, TS_ERR_STATE in a chart with bars. */
+/** Adds a dashed horizontal line at y with a name, such as "unigram entropy". Errors: TS_ERR_VALUE
+ *  if y is not finite, TS_ERR_STATE in a chart with bars, TS_ERR_NULL, TS_ERR_MEMORY. */
 TS_API ts_status ts_chart_reference(ts_chart *chart, const char *name, double y);
 /**
  * Adds a horizontal bar from 0 to `value`. Bars of one label form a group, with one bar per series.

@@ -96,7 +96,8 @@ typedef struct ts_graph_info {
 } ts_graph_info;
 /** Returns the counts of a graph; for NULL all zero, with the reason "". */
 TS_API ts_graph_info ts_graph_get_info(const ts_graph *graph);
-/** Number of recorded calls of an op; -1 with an error for an unknown name. */
+/** Number of recorded calls of an op; -1 with TS_ERR_REGISTRY for an unknown name, or with
+ *  TS_ERR_NULL. */
 TS_API int64_t ts_graph_count(const ts_graph *graph, const char *op);
 
 /** Forms of ts_graph_write(). */

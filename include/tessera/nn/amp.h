@@ -14,10 +14,11 @@
  * call ts_grad_scaler_unscale() first.
  *
  * ts_grad_scaler_update() follows the rule of torch.amp.GradScaler: after a step with a gradient
- * that is not finite it multiplies the scale by backoff_factor; after growth_interval steps in a
- * row without such a gradient it multiplies the scale by growth_factor, unless the scale would not
- * be finite in f32. The scale and the result of the check stay on the device, so a step does not
- * wait for the device. Functions that return numbers of the scaler wait for the device.
+ * that is not finite it multiplies the scale by backoff_factor, but not below the smallest normal
+ * f32; after growth_interval updates in a row without such a gradient it multiplies the scale by
+ * growth_factor, unless the scale would not be finite in f32. The scale and the result of the check
+ * stay on the device, so a step does not wait for the device. Functions that return numbers of the
+ * scaler wait for the device.
  *
  * Only one thread at a time may use a scaler. After the first steps it calls no system allocator.
  */
@@ -48,33 +49,36 @@ TS_API ts_grad_scaler *ts_grad_scaler_new(const ts_grad_scaler_opts *opts);
 /** Frees a scaler. NULL-safe. */
 TS_API void ts_grad_scaler_free(ts_grad_scaler *s);
 
-/** Returns loss times the scale, in f32 or f64, in the innermost scope; loss itself if disabled. */
+/** Returns loss times the scale, in f64 for an f64 loss, else in f32, in the innermost scope; loss
+ *  itself if disabled. NULL with TS_ERR_NULL or an error of the ops. */
 TS_API ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss);
 /**
  * Divides the gradients of o's parameters by the scale, in place, and records whether all are
  * finite. Only needed to look at gradients before the step; call it at most once per optimizer
- * between two updates.
+ * between two updates. Does nothing if disabled.
  * Errors: TS_ERR_STATE for a second call, or a call after the step, before the update; TS_ERR_DTYPE
- * for f16 parameters, whose divided gradients would become 0 (ts_grad_scaler_step() accepts them).
+ * for f16 parameters with a gradient, which would become 0 (ts_grad_scaler_step() accepts them);
+ * TS_ERR_NULL, TS_ERR_MEMORY, and those of ts_unscale_by_().
  */
 TS_API ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o);
 /** Steps o. If ts_grad_scaler_unscale() did not divide the gradients, the step divides them as it
  *  reads them, without writing them. If o clips, the norm is that of the divided gradients. The
  *  device skips the step if a gradient is not finite; without ts_grad_scaler_unscale() also if the
- *  norm of all gradients is not finite in f32 (f64 if a gradient is f64). TS_ERR_STATE for a second
- *  step before an update. */
+ *  norm of all gradients is not finite in f32 (f64 if a gradient is f64). If disabled, the same as
+ *  ts_optimizer_step(). Errors: TS_ERR_STATE for a second step before an update, TS_ERR_DEVICE for
+ *  gradients on several devices, and those of ts_optimizer_step(). */
 TS_API ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o);
 /** Adapts the scale to the steps and ts_grad_scaler_unscale() calls since the last update.
- *  TS_ERR_STATE if there were none. */
+ *  TS_ERR_STATE if there were none. Does nothing if disabled. */
 TS_API ts_status ts_grad_scaler_update(ts_grad_scaler *s);
 
 /** The present scale; waits for the device. 1 if disabled or NULL. */
 TS_API double ts_grad_scaler_get_scale(const ts_grad_scaler *s);
-/** Number of steps skipped so far; waits for the device. */
+/** Number of steps skipped so far; waits for the device. 0 for NULL. */
 TS_API int64_t ts_grad_scaler_skipped(const ts_grad_scaler *s);
 
-/** Writes the scaler's numbers, at most `room`, to out, for checkpoints. Returns how many the
- *  scaler has. Waits for the device. */
+/** Writes the scaler's numbers, at most `room`, to out, for checkpoints; out may be NULL. Returns
+ *  how many the scaler has; 0 for NULL. Waits for the device. */
 TS_API int64_t ts_grad_scaler_numbers(const ts_grad_scaler *s, ts_named_number *out, int64_t room);
 /** Sets a number by its name; TS_ERR_INDEX for an unknown one, TS_ERR_VALUE for a wrong value. */
 TS_API ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double value);

@@ -39,7 +39,7 @@ TS_API void ts_ema_free(ts_ema *ema);
 TS_API ts_status ts_ema_update(ts_ema *ema);
 /** Replaces the module's values by the averages, rounded to the parameter's dtype; a second call
  *  restores the values of before the first one. The averages do not change. Errors: TS_ERR_NULL,
- *  TS_ERR_MEMORY. */
+ *  TS_ERR_MEMORY, and those of ts_copy_(). */
 TS_API ts_status ts_ema_swap(ts_ema *ema);
 
 /** Writes the averages, under the names of the state dict, and "steps", (1) i64, to *list. The
@@ -47,7 +47,8 @@ TS_API ts_status ts_ema_swap(ts_ema *ema);
  *  TS_ERR_MEMORY, TS_ERR_STATE while the module has the averages. */
 TS_API ts_status ts_ema_state(const ts_ema *ema, ts_named_tensors *list);
 /** Copies n tensors of ts_ema_state() into the averages. Names, sizes and dtypes must match
- *  exactly, else TS_ERR_VALUE, and nothing changes; TS_ERR_STATE as in ts_ema_state(). */
+ *  exactly, else TS_ERR_VALUE, and nothing changes. Other errors: those of ts_ema_state() and of
+ *  ts_copy_(). */
 TS_API ts_status ts_ema_load_state(ts_ema *ema, const char *const *names,
                                    ts_tensor *const *tensors, int64_t n);
 

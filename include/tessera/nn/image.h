@@ -27,9 +27,9 @@ typedef struct ts_batch_norm_opts {
 } ts_batch_norm_opts;
 /**
  * ts_batch_norm() over any number of spatial dims: PyTorch's BatchNorm1d, 2d and 3d. Parameters,
- * all (channels): "weight", ones, and "bias", zeros. Buffers: "running_mean" (channels), zeros;
- * "running_var" (channels), ones; "num_batches_tracked", i64 (). ts_forward() updates the buffers
- * in training mode.
+ * unless no_affine, both (channels): "weight", ones, and "bias", zeros. Buffers, unless
+ * no_statistics: "running_mean" (channels), zeros; "running_var" (channels), ones;
+ * "num_batches_tracked", i64 (). ts_forward() updates the buffers in training mode.
  * @param opts  NULL: defaults
  */
 TS_API ts_module *ts_batch_norm_new(int64_t channels, const ts_batch_norm_opts *opts);

@@ -7,7 +7,7 @@
  *
  * The Xavier and Kaiming functions expect a weight of sizes (out, in, ...) with at least 2 dims:
  * fan_in = in * field and fan_out = out * field, where field is the product of the sizes after the
- * second (the elements of a convolution's kernel).
+ * second (the elements of a convolution's kernel). Their gain is at least 0.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_INIT_H
@@ -23,7 +23,7 @@ TS_API ts_status ts_init_zeros(ts_tensor *t);
 TS_API ts_status ts_init_ones(ts_tensor *t);
 /** Sets all elements to value. */
 TS_API ts_status ts_init_constant(ts_tensor *t, double value);
-/** Uniform in [low, high). */
+/** Uniform in [low, high), as ts_uniform(). */
 TS_API ts_status ts_init_uniform(ts_tensor *t, double low, double high);
 /** Normal distribution with mean and standard deviation std. */
 TS_API ts_status ts_init_normal(ts_tensor *t, double mean, double std);
@@ -39,7 +39,7 @@ typedef enum ts_fan { TS_FAN_IN, TS_FAN_OUT } ts_fan;
 /**
  * Factor of the standard deviation for a layer with this activation, as
  * torch.nn.init.calculate_gain: "linear" and "sigmoid" 1, "tanh" 5/3, "relu" sqrt 2, "leaky_relu"
- * sqrt(2 / (1 + slope^2)), "selu" 3/4. 0 with TS_ERR_VALUE for another name.
+ * sqrt(2 / (1 + slope^2)), "selu" 3/4. 0 with TS_ERR_VALUE for another name, TS_ERR_NULL for NULL.
  */
 TS_API double ts_init_gain(const char *activation, double slope);
 /** Glorot and Bengio (2010), uniform: standard deviation gain * sqrt(2 / (fan_in + fan_out)). */

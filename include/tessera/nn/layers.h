@@ -1,9 +1,9 @@
 /**
  * @file layers.h
  * Layers. Parameters are f32 on the calling thread's default device and are initialised from its
- * generator; ts_module_to() changes their dtype. A constructor returns a module that the caller
- * owns until ts_module_add() takes ownership, or NULL with TS_ERR_VALUE, TS_ERR_NULL or
- * TS_ERR_MEMORY.
+ * generator; ts_module_to() changes their dtype. Sizes are at least 1. A constructor returns a
+ * module that the caller owns until ts_module_add() takes ownership, or NULL with TS_ERR_VALUE,
+ * TS_ERR_NULL, TS_ERR_MEMORY or an error of the device.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LAYERS_H
@@ -15,18 +15,20 @@
 TS_BEGIN_DECLS
 
 /**
- * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and "bias" (out),
- * uniform within 1 / sqrt(in), as torch.nn.Linear.
+ * x · weightᵀ + bias: (..., in) -> (..., out). Parameters "weight" (out, in) and, if `bias`, "bias"
+ * (out), uniform within 1 / sqrt(in), as torch.nn.Linear.
  */
 TS_API ts_module *ts_linear_new(int64_t in, int64_t out, bool bias);
 
 /**
  * Convolution over nkernel spatial dims, 1 to 3: (N, in, spatial dims) -> (N, out, spatial dims),
  * or one sample without N. ts_conv_new(64, 128, TS_SIZES(3, 3), true, &opts) is a 3 × 3
- * convolution. Parameters "weight" (out, in / groups, kernel) and "bias" (out), uniform within
- * 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
- * @param kernel  nkernel sizes of the window
- * @param opts    NULL for stride 1, no padding and one group
+ * convolution. Parameters "weight" (out, in / groups, kernel) and, if `bias`, "bias" (out), uniform
+ * within 1 / sqrt(in / groups · elements of the kernel), as torch.nn.Conv2d.
+ * @param in, out  multiples of opts->groups
+ * @param kernel   nkernel sizes of the window
+ * @param opts     copied; NULL for stride 1, no padding and one group. Its other fields are checked
+ *                 by each forward
  */
 TS_API ts_module *ts_conv_new(int64_t in, int64_t out, const int64_t *kernel, int nkernel,
                               bool bias, const ts_conv_opts *opts);
@@ -43,18 +45,19 @@ TS_API ts_module *ts_conv_transpose_new(int64_t in, int64_t out, const int64_t *
 TS_API ts_module *ts_embedding_new(int64_t count, int64_t width);
 
 /** (x - mean) / sqrt(var + eps) * weight + bias over the last dim, of size width. Parameters
- *  "weight", ones, and "bias", zeros, both (width). eps 0 means 1e-5. */
+ *  "weight", ones, and, if `bias`, "bias", zeros, both (width). eps 0 means 1e-5; a negative one is
+ *  TS_ERR_VALUE. */
 TS_API ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias);
 /** x / sqrt(mean(x^2) + eps) * weight over the last dim, of size width. Parameter "weight" (width),
  *  ones. eps 0 means the epsilon of f64 if x is f64, else of f32. */
 TS_API ts_module *ts_rms_norm_new(int64_t width, double eps);
 
-/** In training, zeroes elements with probability p and scales the others by 1 / (1 - p); otherwise
- *  returns x. */
+/** ts_dropout() with probability p, 0 to 1: in training, zeroes elements with probability p and
+ *  scales the others by 1 / (1 - p); otherwise, and for p = 0, the result is an alias of x. */
 TS_API ts_module *ts_dropout_new(double p);
 
 /** A function of one tensor as a module: ts_activation_new("GELU", ts_gelu). The name is copied and
- *  cut to 31 bytes. */
+ *  cut to 31 bytes; it follows the rules of ts_module_type.name. */
 TS_API ts_module *ts_activation_new(const char *name, ts_tensor *(*function)(ts_tensor *x));
 
 /** Options of ts_mlp_new(); zero is default. */
@@ -65,7 +68,9 @@ typedef struct ts_mlp_opts {
     ts_tensor *(*activation)(ts_tensor *x); /**< NULL: ts_gelu */
 } ts_mlp_opts;
 /** Two linear layers with an activation between them: (..., width) -> (..., width). Children "fc",
- *  width to hidden, and "proj", hidden to width; "dropout" if opts->dropout is not 0. */
+ *  width to hidden, and "proj", hidden to width; "dropout" if opts->dropout is not 0. With ts_gelu
+ *  and ts_gelu_tanh the forward calls ts_linear_gelu() with the parameters of "fc", unless "fc" has
+ *  forward hooks. */
 TS_API ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts);
 
 /** Options of ts_multihead_new(); zero is default. */
@@ -78,7 +83,8 @@ typedef struct ts_multihead_opts {
     double dropout;   /**< probability, applied to the result of "proj" */
 } ts_multihead_opts;
 /**
- * Self-attention: (B, T, width) -> (B, T, width), scale 1 / sqrt(width / H). Children "qkv", a
+ * Self-attention: (B, T, width) -> (B, T, width), scale 1 / sqrt(width / H); an x without three
+ * dims is TS_ERR_SHAPE. Children "qkv", a
  * linear layer from width to (H + 2 G) * width / H, whose result is queries, keys and values in
  * this order, and "proj", a linear layer from width to width; "dropout" if opts->dropout is not 0.
  * @param heads  H, divides width
@@ -86,9 +92,10 @@ typedef struct ts_multihead_opts {
 TS_API ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opts *opts);
 
 /** A module that runs its children in the order in which they were added, each on the result of the
- *  one before. Their names are "0", "1", ... */
+ *  one before. Their names are "0", "1", ... Without children, the result is x itself. */
 TS_API ts_module *ts_sequential_new(void);
-/** Adds a child and takes ownership of it; errors as ts_module_add(). */
+/** Adds a child and takes ownership of it; ownership after an error, and errors, as
+ *  ts_module_add(). */
 TS_API ts_status ts_sequential_add(ts_module *sequential, ts_module *child);
 
 TS_END_DECLS

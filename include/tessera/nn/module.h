@@ -41,37 +41,41 @@ typedef struct ts_module ts_module;
 /** A kind of module; must live at least as long as its modules. */
 typedef struct ts_module_type {
     size_t size;         /**< sizeof(ts_module_type) */
-    const char *name;    /**< "Linear", for messages */
+    const char *name;    /**< "Linear", for messages; 1 to 511 printable ASCII characters without
+                              blanks */
     size_t payload;      /**< bytes of the module's own struct, which starts zeroed; 0: none */
     /** Computes the module's result, in the caller's scope; returns NULL on failure. May be NULL:
      *  ts_forward() then calls the function set by ts_module_set_forward_list(). */
     ts_tensor *(*forward)(ts_module *m, ts_tensor *x);
     void (*free)(void *payload); /**< optional: frees what the payload owns besides the module's
-                                      members */
+                                      members; not called without a payload */
 } ts_module_type;
 
 /** Makes a module without members, in training mode. Owned by the caller; NULL with TS_ERR_NULL,
  *  TS_ERR_VALUE or TS_ERR_MEMORY. */
 TS_API ts_module *ts_module_new(const ts_module_type *type);
-/** Frees a module that has no parent, with its children, and releases its tensors. NULL-safe. */
+/** Frees a module, with its children, and releases its tensors. Does nothing if the module has a
+ *  parent. NULL-safe. */
 TS_API void ts_module_free(ts_module *m);
 /** The module's own struct, 64-byte aligned; NULL if m is NULL or has none. */
 TS_API void *ts_module_payload(const ts_module *m);
-/** The type that ts_module_new() was called with, borrowed. */
+/** The type that ts_module_new() was called with, borrowed; NULL if m is NULL. */
 TS_API const ts_module_type *ts_module_type_of(const ts_module *m);
 
 /**
  * Adds a parameter: keeps a reference to t and makes t require grad.
- * @param name  1 to 511 printable ASCII characters without blanks and '.', unique in the module
+ * @param name  1 to 511 printable ASCII characters without blanks and '.', unique in the module and
+ *              not "__metadata__"
  * @param t     a leaf of dtype f64, f32, bf16 or f16. NULL returns the recorded failure; TS_NONE
  *              adds nothing, and *slot becomes TS_NONE
  * @param slot  receives t; may be NULL
- * Errors: TS_ERR_NULL, TS_ERR_VALUE (name), TS_ERR_AUTOGRAD (not a leaf), TS_ERR_DTYPE,
- * TS_ERR_MEMORY.
+ * Errors: TS_ERR_NULL, TS_ERR_STATE (released), TS_ERR_VALUE (name), TS_ERR_AUTOGRAD (not a leaf),
+ * TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t,
                                          ts_tensor **slot);
-/** Like ts_module_add_parameter(), for a tensor of any dtype that is not a parameter.
+/** Like ts_module_add_parameter(), for a tensor of any dtype that is not a parameter: it need not
+ *  be a leaf, and requires_grad stays as it is.
  *  @param persistent  whether the state dict contains it */
 TS_API ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, bool persistent,
                                       ts_tensor **slot);
@@ -86,8 +90,9 @@ TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child,
 /**
  * Runs the module's forward between its hooks; the result is in the caller's scope. An error's
  * message names the innermost module by its path ("blocks.3.attn.qkv"). A profile has a scope with
- * the module's name for the calls of forward and of their backward. TS_ERR_UNSUPPORTED if the
- * module has no forward function.
+ * the module's name for the calls of forward and of their backward. Errors: those of forward and
+ * the hooks (TS_ERR_NULL if one returns NULL without an error), TS_ERR_UNSUPPORTED if the module
+ * has no forward function, TS_ERR_NULL.
  */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
 /** Forward function of n inputs, such as queries and keys. Returns a tensor in the caller's scope,
@@ -116,37 +121,41 @@ typedef struct ts_forward_hook {
  * Adds a hook. Hooks run in the order in which they were added.
  * @param hook  copied
  * @param id    receives the number for ts_module_remove_forward_hook(); may be NULL
- * Errors: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
+ * Errors: TS_ERR_NULL, TS_ERR_VALUE (size), TS_ERR_MEMORY, TS_ERR_STATE while the module runs.
  */
 TS_API ts_status ts_module_add_forward_hook(ts_module *m, const ts_forward_hook *hook, int64_t *id);
-/** Removes a hook. TS_ERR_INDEX without such a hook, TS_ERR_STATE while the module runs. */
+/** Removes a hook. TS_ERR_INDEX without such a hook, TS_ERR_STATE while the module runs,
+ *  TS_ERR_NULL. */
 TS_API ts_status ts_module_remove_forward_hook(ts_module *m, int64_t id);
 
 /**
  * Runs a forward pass of x without recording gradients and prints a line for each module: its path,
- * type, the sizes of its last result, its own parameters, and the FLOPs of its calls and those of
- * its children. Work of ops without a cost is not counted.
- * Errors: those of the pass, TS_ERR_IO, TS_ERR_MEMORY.
+ * type, the sizes of its last result ("-" if the pass did not run it by ts_forward()), its own
+ * parameters, and the FLOPs of its calls and those of its children. Work of ops without a cost is
+ * not counted.
+ * Errors: those of the pass, TS_ERR_NULL, TS_ERR_STATE while a module of the tree runs, TS_ERR_IO,
+ * TS_ERR_MEMORY.
  */
 TS_API ts_status ts_module_summary(ts_module *m, ts_tensor *x, FILE *out);
 
 /** Sets training mode, in which dropout is active, or evaluation mode, for m and all its
- *  descendants. */
+ *  descendants. NULL-safe. */
 TS_API void ts_module_train(ts_module *m, bool train);
-/** True in training mode. */
+/** True in training mode; false for NULL. */
 TS_API bool ts_module_training(const ts_module *m);
-/** Sets whether the parameters of m and its descendants require grad. */
+/** Sets whether the parameters of m and its descendants require grad. Errors: those of
+ *  ts_module_each(). */
 TS_API ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad);
-/** Removes the gradients of all parameters. */
+/** Removes the gradients of all parameters and buffers. NULL-safe. */
 TS_API void ts_module_zero_grad(ts_module *m);
-/** Number of elements of all parameters; a shared parameter counts once. -1 with TS_ERR_NULL or
- *  TS_ERR_MEMORY. */
+/** Number of elements of all parameters; a shared parameter counts once. -1 with an error of
+ *  ts_module_parameters(). */
 TS_API int64_t ts_module_num_parameters(const ts_module *m);
 /**
  * Converts the parameters and buffers of other floating dtypes to the floating dtype `dtype`. A
  * converted tensor is a new one without a gradient, and its slot is updated. Create optimizers
- * afterwards, because they hold the old tensors. Errors: TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_MEMORY;
- * nothing changes then.
+ * afterwards, because they hold the old tensors. Errors: TS_ERR_DTYPE (not floating), TS_ERR_MEMORY
+ * and those of ts_module_each() and ts_to(); nothing changes then.
  */
 TS_API ts_status ts_module_to(ts_module *m, ts_dtype dtype);
 /**
@@ -173,8 +182,9 @@ typedef enum ts_member_kind {
     TS_MEMBER_BUFFER,
     TS_MEMBER_TEMPORARY /**< a buffer that is not in the state dict */
 } ts_member_kind;
-/** Called with one tensor and its dotted name ("blocks.0.norm.weight"). A status other than TS_OK
- *  ends the walk, which returns it. */
+/** Called with one tensor, borrowed, and its dotted name ("blocks.0.norm.weight"), which is valid
+ *  during the call. A status other than TS_OK ends the walk, which returns the recorded failure, or
+ *  the status if none is recorded. */
 typedef ts_status (*ts_module_visit)(void *ctx, const char *name, ts_tensor *t,
                                      ts_member_kind kind);
 /** Visits parameters and buffers in the order in which they were added, depth first. `visit` must
@@ -193,14 +203,15 @@ typedef struct ts_named_tensors {
 } ts_named_tensors;
 /** Releases the references of a list and empties it. NULL-safe. */
 TS_API void ts_named_tensors_free(ts_named_tensors *list);
-/** Writes all parameters to *list, each once, under the first of its dotted names. Errors:
- *  TS_ERR_NULL, TS_ERR_MEMORY. */
+/** Writes all parameters to *list, each once, under the first of its dotted names. Errors, after
+ *  which the list is empty: TS_ERR_NULL, TS_ERR_MEMORY, TS_ERR_VALUE for a dotted name of more than
+ *  511 bytes. */
 TS_API ts_status ts_module_parameters(const ts_module *m, ts_named_tensors *list);
 
 /* ----------------------------------------------------------------------------- state ---- */
 
 /** Writes parameters and persistent buffers to *list; a shared tensor appears under each of its
- *  dotted names. Errors: TS_ERR_NULL, TS_ERR_MEMORY. */
+ *  dotted names. Errors as ts_module_parameters(). */
 TS_API ts_status ts_module_state_dict(const ts_module *m, ts_named_tensors *list);
 
 /** Differences that ts_module_load_state_dict() found. */
@@ -208,13 +219,15 @@ typedef struct ts_load_report {
     int64_t missing;    /**< names of the module that are not in the list */
     int64_t unexpected; /**< names in the list that the module does not have, or duplicates */
     int64_t mismatched; /**< names whose sizes differ */
-    char text[1000];    /**< these names (the first eight of each kind), or "" */
+    char text[1000];    /**< these names (the first eight of each kind), cut to 999 bytes, or "" */
 } ts_load_report;
 
 /**
  * Copies the values of n tensors into the module's tensors of the same dotted names, converting
- * dtypes. Sizes must match. With `strict`, a missing or unexpected name is an error; without, it is
- * only reported. Errors: TS_ERR_VALUE, whose message is the report's text; nothing is then copied.
+ * dtypes and moving between devices. Sizes must match. With `strict`, a missing or unexpected name
+ * is an error; without, it is only reported. Errors: TS_ERR_VALUE, whose message has the report's
+ * text, and those of ts_module_state_dict(), after which nothing is copied; and those of
+ * ts_copy_(), after which earlier tensors are copied.
  * @param report  receives the differences; may be NULL
  */
 TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *names,
@@ -224,8 +237,8 @@ TS_API ts_status ts_module_load_state_dict(ts_module *m, const char *const *name
 /** Writes the state dict to a safetensors file; errors as ts_safetensors_save(). */
 TS_API ts_status ts_module_save(const ts_module *m, const char *path);
 /** Reads a file of ts_module_save(), or any safetensors file with exactly the names and sizes of
- *  the module's state dict. Errors: those of ts_safetensors_open() and ts_module_load_state_dict();
- *  nothing is then copied. */
+ *  the module's state dict. Errors: those of ts_safetensors_open() and
+ *  ts_module_load_state_dict(). */
 TS_API ts_status ts_module_load(ts_module *m, const char *path);
 
 TS_END_DECLS

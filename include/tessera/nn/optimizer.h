@@ -44,7 +44,8 @@ TS_API ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr);
 /** Makes an optimizer without groups. Owned by the caller; NULL with TS_ERR_VALUE or
  *  TS_ERR_MEMORY. */
 TS_API ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind);
-/** Makes an optimizer with one group, the parameters of m; see ts_optimizer_add_group(). Owned by
+/** Makes an optimizer with one group, all parameters of m, which must require grad; see
+ *  ts_optimizer_add_group(). To leave out frozen ones, use ts_optimizer_add_group_where(). Owned by
  *  the caller, NULL on failure. */
 TS_API ts_optimizer *ts_optimizer_for(ts_module *m, ts_optimizer_kind kind,
                                       const ts_group_opts *opts);
@@ -54,10 +55,12 @@ TS_API void ts_optimizer_free(ts_optimizer *o);
 /**
  * Adds a group and makes its state.
  * @param names   n names, copied, from which ts_optimizer_state() makes the names of the state;
- *                distinct over all groups
+ *                distinct over all groups, 1 to 4,095 printable ASCII characters without blanks
  * @param params  n leaves that require grad, none in another group; the optimizer keeps references
+ * @param n       0 adds an empty group
  * @param opts    copied; must not be NULL
- * Errors: TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY; the optimizer is then unchanged.
+ * Errors: TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_STATE (released), TS_ERR_MEMORY; the optimizer is then
+ * unchanged.
  */
 TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
                                         ts_tensor *const *params, int64_t n,
@@ -65,17 +68,19 @@ TS_API ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *name
 /** Returns true to select a parameter, given its dotted name. */
 typedef bool (*ts_parameter_filter)(void *ctx, const char *name, ts_tensor *parameter);
 /** Adds a group of the parameters of m that are in no group yet and that `wanted` selects, such as
- *  all weights but not the biases. Errors as ts_optimizer_add_group().
+ *  all weights but not the biases. The group is empty if there are none. Errors as
+ *  ts_optimizer_add_group(); one that does not require grad must not be selected.
  *  @param wanted  called with ctx; NULL: selects all */
 TS_API ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
                                               ts_parameter_filter wanted, void *ctx,
                                               const ts_group_opts *opts);
-/** Number of groups. */
+/** Number of groups; 0 for NULL. */
 TS_API int ts_optimizer_num_groups(const ts_optimizer *o);
 /** Hyperparameters of group `index`, which the caller may read and change; NULL when out of range.
  *  The pointer is valid until a group is added. */
 TS_API ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index);
-/** Parameters of all groups, borrowed; valid until a group is added. *n receives their number. */
+/** Parameters of all groups, borrowed; valid until a group is added. *n, unless n is NULL, receives
+ *  their number. */
 TS_API ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n);
 
 /**
@@ -103,11 +108,13 @@ TS_API void ts_optimizer_zero_grad(ts_optimizer *o);
  * Writes the state as named tensors to *list: "exp_avg.NAME" and "exp_avg_sq.NAME" or
  * "momentum_buffer.NAME", "master.NAME" for bf16 and f16 parameters, and "steps", (n) i64, the
  * number of steps of each of the n parameters of all groups. "steps" is a copy; the others are the
- * state's own tensors. Errors: TS_ERR_NULL, TS_ERR_MEMORY.
+ * state's own tensors. Waits for a device on which ts_grad_scaler_step() counts skipped steps.
+ * Errors: TS_ERR_NULL, TS_ERR_MEMORY, and those of the wait.
  */
 TS_API ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list);
 /** Copies a state of ts_optimizer_state() into the optimizer. Names, sizes and dtypes must match
- *  exactly, else TS_ERR_VALUE, and nothing changes. */
+ *  exactly, else TS_ERR_VALUE, and nothing changes. Other errors: those of ts_optimizer_state() and
+ *  of ts_copy_(). */
 TS_API ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
                                          ts_tensor *const *tensors, int64_t n);
 
@@ -116,10 +123,12 @@ typedef struct ts_named_number {
     char name[48];
     double value;
 } ts_named_number;
-/** Writes the hyperparameters of all groups, and for each group "initial_lr", the lr with which it
- *  was added, to out, at most `room` numbers. Returns how many numbers there are in total. */
+/** Writes the hyperparameters of all groups except `nesterov`, and for each group "initial_lr", the
+ *  lr with which it was added, to out, at most `room` numbers; out may be NULL. Returns how many
+ *  numbers there are in total; 0 for NULL. */
 TS_API int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room);
-/** Sets a number by its name; TS_ERR_INDEX for an unknown name. */
+/** Sets a number by its name; the next step checks the value. TS_ERR_INDEX for an unknown name,
+ *  TS_ERR_NULL. */
 TS_API ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value);
 
 /* ----------------------------------------------------------------------------- clipping ---- */
@@ -156,7 +165,8 @@ typedef struct ts_schedule {
     double final_ratio;   /**< last factor; CONSTANT ignores it */
 } ts_schedule;
 
-/** The factor at step 0, 1, ...; NAN for NULL and, after the warmup, for an unknown kind. */
+/** The factor at step 0, 1, ...; a negative step counts as 0. NAN for NULL and, after the warmup,
+ *  for an unknown kind. */
 TS_API double ts_schedule_at(const ts_schedule *schedule, int64_t step);
 /** Sets each group's lr to its initial lr (with which the group was added) times the factor at
  *  `step`. TS_ERR_VALUE if the factor is negative or NaN; TS_ERR_NULL. */

@@ -17,7 +17,7 @@ TS_BEGIN_DECLS
  *  restored too. */
 typedef struct ts_training {
     size_t size;             /**< sizeof(ts_training) */
-    ts_module *model;
+    ts_module *model;        /**< not NULL */
     ts_optimizer *optimizer; /**< may be NULL */
     ts_loader *loader;       /**< may be NULL */
     int64_t step;            /**< steps done */
@@ -27,19 +27,22 @@ typedef struct ts_training {
 } ts_training;
 
 /**
- * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h), whose errors it
- * returns: parameters and buffers, the optimizer's state and numbers, the averages, the scaler's
- * numbers, the loader's position, the generator's state, the run's id.
+ * Writes a checkpoint of the run under dir with ts_checkpoint_save() (io.h): parameters and
+ * buffers, the optimizer's state and numbers (ts_optimizer_numbers()), the averages, the scaler's
+ * numbers, the loader's position, the generator's state, the run's id. Errors: those of
+ * ts_checkpoint_save(), ts_module_state_dict(), ts_optimizer_state() and ts_ema_state(), and
+ * TS_ERR_VALUE (size).
  */
 TS_API ts_status ts_training_save(const ts_training *training, const char *dir);
 /**
  * Loads the newest valid checkpoint under dir (see ts_checkpoint_find()) into *training, which must
- * have the structure of the saved run. Everything is read and verified first; names or sizes that
- * do not match are TS_ERR_VALUE. On failure *training is unchanged.
+ * have the structure of the saved run. Everything is read and verified first; names, sizes or
+ * numbers that do not match are TS_ERR_VALUE or, if the checkpoint lacks a whole part such as the
+ * averages, TS_ERR_INDEX. On failure the parts of *training are as before.
  * @param text  receives one line about the loaded checkpoint and the reasons why newer ones were
- *              skipped, with paths escaped; may be NULL
- * @return TS_ERR_STATE if there is no checkpoint, or if the newest one does not belong to
- * training->run
+ *              skipped, with paths escaped, cut to text_size - 1 bytes; may be NULL
+ * @return TS_OK; TS_ERR_STATE if there is no checkpoint, or if the newest one does not belong to
+ *         training->run; else an error of ts_checkpoint_find() or of loading a part
  */
 TS_API ts_status ts_training_resume(ts_training *training, const char *dir, char *text,
                                     size_t text_size);

@@ -12,8 +12,8 @@ TS_BEGIN_DECLS
 /**
  * The numbers start, start + step, ... up to, but not including, end: one dim, on the default
  * device. The step may be negative.
- * @param dtype  TS_DTYPE_NONE: i64 if the three numbers are integers, else f32
- * Errors: also TS_ERR_VALUE if step is 0 or leads away from end.
+ * @param dtype  any but bool; TS_DTYPE_NONE: f32 if one of the three numbers is a float, else i64
+ * Errors: also TS_ERR_VALUE if step is 0 or leads away from end, or if a number is NaN.
  */
 TS_API ts_tensor *ts_arange(ts_scalar start, ts_scalar end, ts_scalar step, ts_dtype dtype);
 /** A 0-dim tensor of `value` on the default device. dtype TS_DTYPE_NONE: bool, i64 or f32, by the

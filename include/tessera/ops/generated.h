@@ -45,8 +45,8 @@ TS_API ts_tensor *ts_fill_(ts_tensor *self, ts_scalar value);
 TS_API ts_tensor *ts_zero_(ts_tensor *self);
 
 /**
- * `steps` >= 0 evenly spaced numbers from start to end, both included, in one dim; f32 if dtype is
- * TS_DTYPE_NONE.
+ * `steps` >= 0 evenly spaced numbers from start to end, both included (one step: start alone), in
+ * one dim; of a floating dtype, f32 if dtype is TS_DTYPE_NONE.
  */
 TS_API ts_tensor *ts_linspace(double start, double end, int64_t steps, ts_dtype dtype);
 
@@ -63,7 +63,10 @@ TS_API ts_tensor *ts_eye(int64_t rows, int64_t columns, ts_dtype dtype);
  * TS_NO_GRAD. Errors: TS_ERR_VALUE for parameters, TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 
-/** Uniform random numbers in [low, high), low <= high, both finite; of a floating dtype. */
+/**
+ * Uniform random numbers in [low, high), or low if both are equal; low <= high, and both and their
+ * difference are finite. Of a floating dtype.
+ */
 TS_API ts_tensor *ts_uniform(const int64_t *sizes, int ndim, double low, double high,
                              ts_dtype dtype);
 /** ts_uniform() on a device. */
@@ -104,8 +107,8 @@ TS_API ts_tensor *ts_bernoulli_(ts_tensor *t, double p);
 
 /**
  * Draws indices by weight.
- * @param probs        (C) or (N, C), floating: finite weights >= 0, not all zero in a row; they
- *                     need not sum to 1
+ * @param probs        (C) or (N, C), C >= 1, floating: weights >= 0 with a finite sum above 0 in
+ *                     each row, which need not be 1
  * @param num_samples  S >= 1; without replacement at most the number of weights > 0 in each row
  * @return (S) or (N, S), i64; without replacement in the order of drawing
  *
@@ -156,7 +159,8 @@ TS_API ts_tensor *ts_detach(ts_tensor *self);
 
 /**
  * View of self's elements, in row-major order, with other sizes; one size may be -1 and is then
- * computed. TS_ERR_SHAPE if strides do not allow a view: ts_reshape() then copies.
+ * computed, unless another size is 0. TS_ERR_SHAPE if strides do not allow a view: ts_reshape()
+ * then copies.
  */
 TS_API ts_tensor *ts_view(ts_tensor *self, const int64_t *sizes, int ndim);
 
@@ -197,7 +201,10 @@ TS_API ts_tensor *ts_select(ts_tensor *self, int dim, int64_t index);
 /** View in which elements (i, i + offset) of dims dim1 and dim2 form one dim, the last. */
 TS_API ts_tensor *ts_diagonal(ts_tensor *self, int64_t offset, int dim1, int dim2);
 
-/** Copy of self in which `src` replaces ts_slice(self, dim, start, end, step). */
+/**
+ * Copy of self in which `src` replaces ts_slice(self, dim, start, end, step). src has the slice's
+ * sizes and self's dtype.
+ */
 TS_API ts_tensor *ts_slice_scatter(ts_tensor *self, ts_tensor *src, int dim, int64_t start,
                                    int64_t end, int64_t step);
 
@@ -213,7 +220,8 @@ TS_API ts_tensor *ts_diagonal_backward(ts_tensor *grad, const int64_t *sizes, in
 /*
  * Arithmetic. Shapes broadcast by NumPy's rules. Dtypes promote as in PyTorch: tensors with dims
  * determine the dtype; a 0-dim tensor or number changes it only if its category (bool < integer <
- * float) is higher. In-place and _out forms write to a tensor of the result's sizes, dtype, device.
+ * float) is higher. sub, floor_divide, remainder and pow do not accept the promoted dtype bool.
+ * In-place and _out forms write to a tensor of the result's sizes, dtype, device.
  * Errors: TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 
@@ -351,7 +359,9 @@ TS_API ts_tensor *ts_hypot_scalar_(ts_tensor *self, ts_scalar other);
 /** ts_hypot() into out, which has the result's sizes, dtype and device; returns out. */
 TS_API ts_tensor *ts_hypot_out(ts_tensor *out, ts_tensor *self, ts_tensor *other);
 
-/** self + weight * (end - self), exact at weights 0 and 1; self is floating. */
+/**
+ * self + weight * (end - self); self is floating. Exact at weights 0 and 1 if end - self is finite.
+ */
 TS_API ts_tensor *ts_lerp(ts_tensor *self, ts_tensor *end, ts_tensor *weight);
 /** ts_lerp() with a plain number. */
 TS_API ts_tensor *ts_lerp_scalar(ts_tensor *self, ts_tensor *end, ts_scalar weight);
@@ -565,14 +575,15 @@ TS_API ts_tensor *ts_masked_fill_scalar_(ts_tensor *self, ts_tensor *mask, ts_sc
 /*
  * Elementary functions of one tensor. The result has self's sizes.
  *
- * neg, abs, sign, square, floor, ceil, round, trunc and frac keep the dtype; they and sqrt are
- * correctly rounded. The others compute integers, bool, bf16 and f16 in f32, and give f32 for
- * integers and bool; their f32 results are within 2 ulp. In-place and _out forms write to a tensor
- * of the result's sizes, dtype and device.
+ * neg, abs, sign, square, floor, ceil, round, trunc and frac keep the dtype and, like sqrt, are
+ * correctly rounded; of them, only sign accepts bool, and frac accepts floating dtypes only. The
+ * other functions compute integers, bool, bf16 and f16 in f32, and give f32 for integers and bool;
+ * their f32 results are within 2 ulp. In-place and _out forms write to a tensor of the result's
+ * sizes, dtype and device.
  * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
 
-/** -self. Not defined for bool. */
+/** -self. */
 TS_API ts_tensor *ts_neg(ts_tensor *self);
 /** ts_neg() in place: writes to self and returns it. */
 TS_API ts_tensor *ts_neg_(ts_tensor *self);
@@ -777,9 +788,9 @@ TS_API ts_tensor *ts_erfc_out(ts_tensor *out, ts_tensor *self);
 
 /* ---------------------------------------------------------------------------- activation ---- */
 /*
- * Activation functions. The result has self's sizes. sigmoid and tanh give f32 for integers, relu
- * keeps integers, the others accept f64, f32, bf16 and f16. In-place and _out forms write to a
- * tensor of the result's sizes, dtype and device.
+ * Activation functions. The result has self's sizes. sigmoid and tanh give f32 for integers and
+ * bool, relu keeps integers and does not accept bool, the others accept f64, f32, bf16 and f16.
+ * In-place and _out forms write to a tensor of the result's sizes, dtype and device.
  * Errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  *
  * The _backward functions return grad times the derivative, computed from the forward argument
@@ -902,8 +913,9 @@ TS_API ts_tensor *ts_mish_backward(ts_tensor *grad, ts_tensor *self);
  * dim. Negative dims count from the end. With keepdim, reduced dims stay with size 1. `_out` writes
  * to a tensor of the result's sizes and dtype. Sums use fixed blocks, so their bits do not depend
  * on the number of threads. bf16 and f16 are summed in f32. mean, var, std, norm and logsumexp are
- * for floating dtypes. Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice), TS_ERR_DTYPE,
- * TS_ERR_SHAPE (an extreme of no elements, or a wrong `out`), TS_ERR_MEMORY.
+ * for floating dtypes. Errors: TS_ERR_INDEX (dim), TS_ERR_VALUE (a dim twice, or norm's p),
+ * TS_ERR_DTYPE, TS_ERR_SHAPE (amax, amin or the norm with p = INFINITY of no elements, or a wrong
+ * `out`), TS_ERR_MEMORY.
  */
 
 /**
@@ -997,7 +1009,8 @@ TS_API ts_tensor *ts_any_out(ts_tensor *out, ts_tensor *self, const int64_t *dim
 
 /**
  * Variance of all elements: the sum of squared deviations from the mean over max(0, n -
- * correction). Forms without a correction parameter use 1. 0 for equal elements.
+ * correction), where division by 0 gives infinity, or NaN if the sum is 0. Forms without a
+ * correction parameter use 1. The sum of equal finite elements is exactly 0.
  */
 TS_API ts_tensor *ts_var(ts_tensor *self);
 /** ts_var() over a list of dims, which keepdim keeps with size 1. */
@@ -1163,7 +1176,8 @@ TS_API ts_tensor *ts_linear_gelu(ts_tensor *input, ts_tensor *weight, ts_tensor 
 /* ------------------------------------------------------------------------------- softmax ---- */
 /*
  * softmax and log_softmax over one dim, of f64, f32, bf16 and f16 (computed in f32, rounded once).
- * The largest element is subtracted first, so nothing overflows. If all are -Inf the result is NaN.
+ * The largest element is subtracted first, so nothing overflows. If the largest is Inf or -Inf, all
+ * results are NaN.
  * Errors: TS_ERR_DTYPE, TS_ERR_INDEX (dim), TS_ERR_SHAPE, TS_ERR_MEMORY.
  */
 
@@ -1211,9 +1225,10 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
 
 /* --------------------------------------------------------------------------------- index ---- */
 /*
- * Reads and writes by index tensors (i64 or i32), in any dtype; src has self's dtype. Indices are
- * checked before the first write: a negative or too large one is TS_ERR_INDEX, with its value,
- * position and bound. Sums over equal indices do not depend on the number of threads.
+ * Reads and writes by index tensors (i64 or i32), in any dtype (index_add and scatter_add: any but
+ * bool); src has self's dtype. A negative or too large index is TS_ERR_INDEX, with its value,
+ * position and bound; on the CPU, nothing is then written. Sums over equal indices do not depend on
+ * the number of threads.
  * Other errors: TS_ERR_DTYPE, TS_ERR_SHAPE, TS_ERR_DEVICE, TS_ERR_NULL, TS_ERR_MEMORY.
  */
 
@@ -1221,7 +1236,7 @@ TS_API ts_tensor *ts_rms_norm_backward(ts_tensor *grad, ts_tensor *self, ts_tens
  * Looks up rows of a table.
  * @param weight       (V, C)
  * @param index        any sizes, e.g. (B, T); values 0 to V - 1
- * @param padding_idx  a row that gets no gradient; -1 for none
+ * @param padding_idx  a row, 0 to V - 1, that gets no gradient; -1 for none
  * @return index's sizes and a last dim of size C, e.g. (B, T, C)
  */
 TS_API ts_tensor *ts_embedding(ts_tensor *weight, ts_tensor *index, int64_t padding_idx);
@@ -1254,7 +1269,7 @@ TS_API ts_tensor *ts_gather(ts_tensor *self, int dim, ts_tensor *index);
 /**
  * Copy of self with result[i][index[i][j][k]][k] = src[i][j][k] for dim 1; for other dims likewise.
  * If indices are equal, the last one sets the element. index has at most src's size in each dim,
- * and at most self's in each dim other than dim.
+ * and at most self's in each dim other than dim. A number is converted to self's dtype.
  */
 TS_API ts_tensor *ts_scatter(ts_tensor *self, int dim, ts_tensor *index, ts_tensor *src);
 /** ts_scatter() in place: writes to self and returns it. */
@@ -1294,12 +1309,16 @@ TS_API ts_tensor *ts_triu_(ts_tensor *self, int64_t diagonal);
  */
 TS_API ts_tensor *ts_nonzero(ts_tensor *self);
 
-/** The elements where mask (bool) is true, row-major, in one dim; self and mask broadcast. */
+/**
+ * The elements where mask (bool) is true, row-major, in one dim; self and mask broadcast. Waits for
+ * the device, as ts_nonzero().
+ */
 TS_API ts_tensor *ts_masked_select(ts_tensor *self, ts_tensor *mask);
 
 /**
  * Copy of self, broadcast with mask (bool), in which the elements where mask is true are replaced
- * by the elements of source, in order. TS_ERR_SHAPE if source has too few.
+ * by the elements of source, in order. source has self's dtype; TS_ERR_SHAPE if it has too few
+ * elements.
  */
 TS_API ts_tensor *ts_masked_scatter(ts_tensor *self, ts_tensor *mask, ts_tensor *source);
 /** ts_masked_scatter() in place: writes to self and returns it. */
@@ -1313,7 +1332,7 @@ TS_API ts_tensor *ts_masked_scatter_(ts_tensor *self, ts_tensor *mask, ts_tensor
 
 /**
  * Concatenates tensors along dim; all other sizes must be equal.
- * @param tensors  n >= 1 tensors; an empty tensor of one dim is skipped
+ * @param tensors  n >= 1 tensors with dims; the sizes of an empty tensor of one dim do not matter
  */
 TS_API ts_tensor *ts_cat(ts_tensor *const *tensors, int n, int dim);
 /** ts_cat() into out, which has the result's sizes, dtype and device; returns out. */
@@ -1360,7 +1379,10 @@ TS_API ts_tensor *ts_cross_entropy_backward(ts_tensor *grad, ts_tensor *self, ts
 TS_API ts_tensor *ts_cross_entropy_grad(ts_tensor *self, ts_tensor *target,
                                         const ts_loss_opts *opts, ts_tensor **loss);
 
-/** -self[target], as the mean over positions; self contains log-probabilities. */
+/**
+ * -self[target], as the mean over positions; NaN if all positions are ignored. self contains
+ * logarithms of probabilities.
+ */
 TS_API ts_tensor *ts_nll_loss(ts_tensor *self, ts_tensor *target);
 /** ts_nll_loss() with reduction and ignore_index. */
 TS_API ts_tensor *ts_nll_loss_ex(ts_tensor *self, ts_tensor *target, const ts_loss_opts *opts);
@@ -1535,7 +1557,7 @@ TS_API ts_tensor *ts_adaptive_avg_pool_backward(ts_tensor *grad, const int64_t *
  * @param padding  numbers of elements (before, after) of the last dim, then of the dim before it,
  *                 up to three dims; negative numbers remove elements
  * @param mode     a ts_pad_mode
- * @param value    of the new elements in mode TS_PAD_CONSTANT
+ * @param value    of the new elements in mode TS_PAD_CONSTANT, converted to self's dtype
  */
 TS_API ts_tensor *ts_pad(ts_tensor *self, const int64_t *padding, int npadding, int64_t mode,
                          ts_scalar value);

@@ -23,13 +23,14 @@ typedef struct ts_pool_opts {
     int64_t dilation[3];    /**< distance between elements of a window; 0: 1. Max pools only */
     bool ceil;              /**< the last window may extend past the padding (ceil_mode) */
     bool exclude_padding;   /**< averages divide by the elements outside of the padding only */
-    int64_t divisor;        /**< averages divide by this number instead; 0: by the elements */
+    int64_t divisor;        /**< averages divide by this number >= 1 instead; 0: by the elements */
 } ts_pool_opts;
 
 /**
  * Maximum of each window. If a window contains NaN, the result is NaN; among equal elements, the
  * index is that of the first.
  * @param self     (N, C, L) or (C, L)
+ * @param opts     not NULL, as for all functions here
  * @param indices  receives the indices of the maxima in the spatial dims of self (i64, row-major,
  *                 sizes of the result); may be NULL
  * @return (N, C, (L + 2 * padding - dilation * (kernel - 1) - 1) / stride + 1) or without N. The

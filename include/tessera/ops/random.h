@@ -11,12 +11,12 @@ TS_BEGIN_DECLS
 
 /**
  * In training, sets each element of a floating x to 0 with probability p in [0, 1] and multiplies
- * the others by 1 / (1 - p). Otherwise, and for p = 0, returns an alias of x. No mask is stored:
- * backward draws it again. bf16 and f16 are computed in f32. Errors: TS_ERR_VALUE (p),
- * TS_ERR_DTYPE, TS_ERR_MEMORY.
+ * the others by 1 / (1 - p). Otherwise, and for p = 0, returns an alias of x, of any dtype, and
+ * draws nothing. No mask is stored: backward draws it again. bf16 and f16 are computed in f32.
+ * Errors: TS_ERR_VALUE (p), TS_ERR_DTYPE, TS_ERR_MEMORY.
  */
 TS_API ts_tensor *ts_dropout(ts_tensor *x, double p, bool train);
-/** ts_dropout() in place; returns x. */
+/** ts_dropout() in place; returns x, unchanged where ts_dropout() returns an alias. */
 TS_API ts_tensor *ts_dropout_(ts_tensor *x, double p, bool train);
 /** Gradient of dropout: applies to grad the mask and scale of the forward call that drew from the
  *  generator at state `at`. */

@@ -41,6 +41,7 @@ typedef struct ts_interpolate_opts {
 /**
  * Resizes the spatial dims as PyTorch's interpolate() with antialias=False.
  * @param self  (N, C, L), (N, C, H, W) or (N, C, D, H, W), floating
+ * @param opts  not NULL (TS_ERR_NULL)
  * @return (N, C, spatial sizes of the options); NULL with TS_ERR_VALUE if the options do not fit
  *         self's dims or each other
  */

@@ -10,7 +10,7 @@
 TS_BEGIN_DECLS
 
 /** Merges the dims start_dim to end_dim (included) into one: a view, or a copy if the strides do
- *  not allow a view. */
+ *  not allow a view. A 0-dim tensor becomes (1). */
 TS_API ts_tensor *ts_flatten(ts_tensor *t, int start_dim, int end_dim);
 /** View in which dim `dim` is replaced by ndim dims of these sizes, whose product is dim's size.
  *  One size may be -1 and is then computed. */
