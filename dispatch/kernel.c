@@ -214,7 +214,8 @@ ts_status ts_infer_declared(ts_frame *f)
         if (!plan->ret[i].sizes)
             return ts_fail_op(TS_ERR_INTERNAL, ts_op_name(f->op), f->site,
                               "a rule declares each result with ts_rule_result()",
-                              "the shape rule returned TS_OK without declaring result %d", i);
+                              "the shape rule returned TS_OK without a result; result %d is not "
+                              "declared", i);
     if ((unsigned)plan->compute >= TS_DTYPE_COUNT)
         return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, NULL,
                           "rule_compute: argument 'dtype': expected a dtype, got number %d",
