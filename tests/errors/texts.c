@@ -185,6 +185,14 @@ TS_TEST(shapes_say_what_is_wrong)
           "got 2 from 2 on");
     WRONG((ts_diagonal(A, 0, 1, 1)),
           "TS_ERR_INDEX: diagonal: argument 'dim2': expected a dim other than 1, got it twice");
+    WRONG((ts_as_strided(ts_ones(TS_SIZES(6), TS_F32), (int64_t[]){-1}, (int64_t[]){1}, 1, 0)),
+          "TS_ERR_SHAPE: as_strided: argument 'sizes': expected 0 to 8 sizes >= 0 whose bytes fit "
+          "63 bits, got (-1)");
+    WRONG((ts_diagonal_backward(ts_ones(TS_SIZES(2), TS_F32), TS_SIZES(2), 0, 0, 1)),
+          "TS_ERR_SHAPE: diagonal_backward: argument 'sizes': expected at least two dims, got 1");
+    WRONG((ts_diagonal_backward(ts_ones(TS_SIZES(2), TS_F32), TS_SIZES(2, -1), 0, 0, 1)),
+          "TS_ERR_SHAPE: diagonal_backward: argument 'sizes': expected 1 to 8 sizes >= 0 whose "
+          "bytes fit 63 bits, got (2, -1)");
     WRONG((ts_as_strided(A, (int64_t[]){4, 4}, (int64_t[]){4, 1}, 2, 0)),
           "TS_ERR_VALUE: as_strided: argument 'strides': expected strides >= 0 that keep within 6 "
           "elements of storage, got (4, 1) for sizes (4, 4) at offset 0");
