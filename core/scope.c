@@ -191,7 +191,7 @@ ts_tensor *ts_keep(ts_tensor *t)
 
 void ts_drop(ts_tensor *t)
 {
-    if (!t || !t->link || t == TS_NONE) {
+    if (!t || !t->link || (t->flags & TS_TENSOR_NONE)) {
         if (t && ts_tensor_is_dead(t))
             ts_fail_dead("drop", __builtin_return_address(0), "t", t);
         return;
