@@ -521,15 +521,20 @@ static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
     return status;
 }
 
+static void unlock_leaf(ts_node *const *n)
+{
+    if (TS_LIKELY(*n != NULL))
+        ts_node_unlock(*n);
+}
+
 static ts_status deliver_locked(ts_run *run, ts_node *n, ts_tensor **grads, ts_tensor **old)
 {
-    if (TS_UNLIKELY(run->thread->lazy != NULL)) { /* the recording unlocks n after its run */
+    bool held = TS_UNLIKELY(run->thread->lazy != NULL); /* until the recording has run */
+    if (held)
         TS_TRY(ts_above.hold_leaf(n));
-        return deliver(run, n, grads, old);
-    }
-    if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
+    else if (TS_UNLIKELY(!ts_node_lock(n, run->self)))
         return fail_reentered(n);
-    ts_node *const locked __attribute__((cleanup(unlock), unused)) = n;
+    ts_node *const locked __attribute__((cleanup(unlock_leaf), unused)) = held ? NULL : n;
     return deliver(run, n, grads, old);
 }
 
