@@ -408,6 +408,10 @@ static ts_status measure(void *ctx, ts_prof_machine *m)
     return TS_OK;
 }
 
+static atomic_bool ending;
+
+void ts_machine_measure_no_more(void) { atomic_store(&ending, true); }
+
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measuring)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m)
@@ -415,6 +419,11 @@ ts_status ts_machine_kept(const char *identity, bool anew,
     char *folder = NULL, *path = identity ? cache_path(identity, m->threads, &folder) : NULL;
     ts_status status = TS_OK;
     if (anew || !path || !read_machine(path, m)) {
+        if (atomic_load(&ending)) {
+            ts_sys_free(path);
+            ts_sys_free(folder);
+            return ts_error_set(TS_ERR_STATE, "a program that a signal ends is not calibrated");
+        }
         ts_thread *self = ts_thread_self();
         uint32_t timing = TS_THREAD_TIMING & atomic_fetch_and(&self->state,
                                                               ~(uint32_t)TS_THREAD_TIMING);

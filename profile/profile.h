@@ -280,5 +280,7 @@ ts_status ts_prof_find_machine(ts_prof_machine *machine);
 ts_status ts_machine_kept(const char *identity, bool anew,
                           ts_status (*measure)(void *ctx, ts_prof_machine *m), void *ctx,
                           ts_prof_machine *m);
+/** From here on ts_machine_kept() returns TS_ERR_STATE instead of measuring. */
+void ts_machine_measure_no_more(void);
 
 #endif

@@ -122,6 +122,7 @@ static void report_at_end(void)
  *  of the crashed thread later (PATIENCE). */
 static void report_after_signal(void)
 {
+    ts_machine_measure_no_more(); /* it takes seconds, and other threads still compute */
     ts_profile_report();
     while (from_environment.state == WRITES)
         usleep(1000);
