@@ -516,3 +516,26 @@ TS_TEST(a_plan_runs_although_all_places_for_plans_are_taken, .threads = true, .l
     ck_assert_int_eq(ts_compiled_get_stats(shared).plans, 1);
     ts_compiled_free(shared);
 }
+
+/** Odd threads read the tensor ctx, even ones pass it to the shared function. TSan checks that the
+ *  calls do not write to it. */
+static bool read_or_call(int number, void *ctx)
+{
+    ts_tensor *x = ctx, *got;
+    bool good = true;
+    for (int k = 0; k < 50 && good; k++) {
+        TS_SCOPE;
+        good = number % 2 ? ts_exp(x) && ts_version(x) == 0
+                          : ts_compiled_call(shared, &x, 1, &got, 1) == TS_OK;
+    }
+    return good;
+}
+
+TS_TEST(threads_share_an_input_that_no_call_writes, .threads = true, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *x = ts_ones(TS_SIZES(64, 64), TS_F32);
+    shared = ts_compile(pure, NULL, TS_OPTS(ts_compile_opts, .replay = _i));
+    ck_assert_int_eq(ts_together(4, read_or_call, x), 4);
+    ts_compiled_free(shared);
+}
