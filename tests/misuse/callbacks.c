@@ -238,7 +238,9 @@ static ts_status odd_kernel(ts_frame *frame)
     }
     default: break;
     }
+    bool ran = status == TS_OK;
     status = odd_status(status);
+    my->disturbed |= ran && status != TS_OK; /* the layers below may have written arguments */
     for (int i = my->nobjects - 1; i >= 0; i--)
         if (my->objects[i].p == frame)
             my->objects[i] = my->objects[--my->nobjects];
