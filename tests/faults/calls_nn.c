@@ -110,6 +110,11 @@ CALLS(modules)
     fault_unwatch(f);
     ck_assert_int_eq(ts_module_each(other, see_one, f), TS_OK);
     QUIET(f, ts_module_free(other));
+    other = ts_conv_new(4, 3, TS_SIZES(3, 3), true, NULL);
+    fault_watch(f, ts_module_tensor(other, "weight"));
+    FAULTY(f, ts_module_to_channels_last(other));
+    fault_unwatch(f);
+    ts_module_free(other);
     ts_module_free(m);
 }
 
