@@ -95,14 +95,14 @@ void ts_replay_list(ts_repeat *p)
 
 static void unlist(ts_repeat *p)
 {
-    if (!p->link)
-        return;
     lock();
-    *p->link = p->next;
-    if (p->next)
+    bool listed = p->link != NULL;
+    if (listed)
+        *p->link = p->next;
+    if (listed && p->next)
         p->next->link = p->link;
     unlock();
-    atomic_fetch_sub(&ts_replays, 1);
+    atomic_fetch_sub(&ts_replays, listed);
 }
 
 /* ------------------------------------------------------------------------------ summary ---- */

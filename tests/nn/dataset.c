@@ -142,10 +142,10 @@ TS_TEST(a_failure_names_the_sample_and_loses_no_batch, .threads = true, .loop = 
     const ts_dataset set = {sizeof set, few, failing, NULL, 2};
     ts_loader_opts o = options(_i);
     o.in_order = true;
+    atomic_store(&mended, false); /* before the loader's threads start */
     ts_loader *l = ts_loader_new(&set, &o);
     TS_SCOPE;
     ts_batch b;
-    atomic_store(&mended, false);
     for (int i = 0; i < 3; i++) {
         FAILS(TS_ERR_FORMAT, ts_loader_next(l, &b));
         SAYS("sample five is broken (in sample 5)");
