@@ -264,7 +264,8 @@ const char *ts_recipe_of(const ts_frame *f, const ts_recipe **recipe, double *nu
         return NULL;
     for (int i = 0; i < TS_RECIPE_NUMBERS; i++) {
         bool number = i < f->nargs &&
-                      (f->args[i].tag == TS_TAG_FLOAT || f->args[i].tag == TS_TAG_INT);
+                      (f->args[i].tag == TS_TAG_FLOAT || f->args[i].tag == TS_TAG_INT ||
+                       f->args[i].tag == TS_TAG_BOOL);
         numbers[i] = number ? ts_value_number(&f->args[i]) : 0;
     }
     if (r->choose)

@@ -41,6 +41,7 @@ static double number; /* of the next call */
     X(pow_half, ts_pow_scalar(a, ts_scalar_float(0.5)), 1)                                    \
     X(lerp, ts_lerp(a, b, c), 1) X(lerp_number, ts_lerp_scalar(a, b, N), 1)                   \
     X(addcmul, ts_addcmul(a, b, c, N), 1) X(addcdiv, ts_addcdiv(a, b, c, N), 1)               \
+    X(addcmul_bool, ts_addcmul(a, b, c, ts_scalar_bool(true)), 1)                             \
     X(eq, ts_to(ts_eq(a, b), TS_F32), 7) X(ne, ts_ne(a, b), 7) X(lt, ts_lt(a, b), 7)          \
     X(le, ts_le(a, b), 7) X(gt, ts_gt(a, b), 7) X(ge, ts_ge(a, b), 7)                         \
     X(logical_and, ts_logical_and(a, b), 7) X(logical_or, ts_logical_or(a, b), 7)             \
