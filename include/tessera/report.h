@@ -103,8 +103,8 @@ TS_API ts_csv *ts_csv_create(const char *path, const char *const *columns, int n
  * Removes the first row with a step above last_step and all rows after it, and an incomplete last
  * line. The resumed log has the same bytes as one that was never interrupted. A missing or empty
  * file is created. The function checks the rows that it keeps before it changes the file.
- * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs, or if a row up to
- *         the first removed one has another number of cells or no integer in its first cell
+ * @return as ts_csv_create(); also NULL with TS_ERR_FORMAT if the header differs, or if a kept
+ *         row or the first removed row has another number of cells or no integer in its first cell
  */
 TS_API ts_csv *ts_csv_resume(const char *path, const char *const *columns, int ncolumns,
                              int64_t last_step);
