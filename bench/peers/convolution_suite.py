@@ -19,6 +19,7 @@ import torch
 
 from peers import sweep
 from peers.sweep_sides import GpuClock, OnGpu, python_side
+from peers.table import Table
 
 aten = torch.ops.aten
 DIRECTIONS = 'y', 'x', 'weight'
@@ -226,25 +227,10 @@ def run(options, torch, library, write):
     return failures
 
 
-class writer:
-    """Writes a row to stdout and, tab separated, to out."""
+class writer(Table):
     columns = 'case', 'layer', 'direction', 'ours_us', 'cudnn_us', 'ratio', 'tflops'
     form = '{:<8} {:<44} {:<9} {:>10} {:>10} {:>7} {:>7}'
-
-    def __init__(self, out):
-        self.out = out
-        self.row(self.columns)
-
-    def row(self, row):
-        print(self.form.format(*row), flush=True)
-        if self.out:
-            print(*row, sep='\t', file=self.out, flush=True)
 
     def __call__(self, label, layer, direction, ours, theirs):
         self.row((label, layer.name, direction, f'{ours:.1f}', f'{theirs:.1f}',
                   f'{theirs / ours:.3f}', f'{layer.flops / ours / 1e6:.0f}'))
-
-    def note(self, line):
-        print('#', line)
-        if self.out:
-            print('#', line, file=self.out)

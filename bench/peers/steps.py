@@ -16,6 +16,8 @@ import re
 import statistics
 import time
 
+from peers.table import Table
+
 ROUNDS = 5
 STEPS_A_ROUND = 5
 FIRST = 4  # steps of a side before it is measured: compilation, and runs before a graph exists
@@ -166,27 +168,12 @@ def run(options, torch, library, write):
     return failures
 
 
-class writer:
-    """Writes a row to stdout and, tab separated, to out."""
+class writer(Table):
     columns = 'model', 'side', 'dtype', 'step_us', 'kernels_us', 'host_us', 'tokens_per_s', \
         'peak_mib'
     form = '{:<18} {:<22} {:<5} {:>10} {:>10} {:>10} {:>12} {:>9}'
-
-    def __init__(self, out):
-        self.out = out
-        self.row(self.columns)
-
-    def row(self, row):
-        print(self.form.format(*row), flush=True)
-        if self.out:
-            print(*row, sep='\t', file=self.out, flush=True)
 
     def __call__(self, name, way, us, kernels, host, peak):
         tokens = MODELS[name]['B'] * MODELS[name]['T'] / us * 1e6
         self.row((name, way, dtype(name), f'{us:.1f}', f'{kernels:.1f}',
                   '-' if host is None else f'{host:.1f}', f'{tokens:.0f}', f'{peak / 2**20:.0f}'))
-
-    def note(self, line):
-        print('#', line)
-        if self.out:
-            print('#', line, file=self.out)

@@ -20,6 +20,8 @@ import time
 from functools import partial
 from pathlib import Path
 
+from peers.table import Table
+
 BATCHES = 16, 1
 SIDE, WIDTH, CLASSES, LEVELS = 256, 64, 2, 5
 SIDES = 'eager', 'compiled', 'step graph', 'torch eager', 'torch.compile', 'torch.compile, graphs'
@@ -231,27 +233,12 @@ def run(options, torch, library, write):
     return failures
 
 
-class writer:
-    """Writes a row to stdout and, tab separated, to out."""
+class writer(Table):
     columns = 'batch', 'work', 'side', 'images_per_s', 'step_us', 'kernels_us', 'host_us', \
         'peak_mib'
     form = '{:<6} {:<10} {:<22} {:>12} {:>10} {:>10} {:>10} {:>9}'
-
-    def __init__(self, out):
-        self.out = out
-        self.row(self.columns)
-
-    def row(self, row):
-        print(self.form.format(*map(str, row)), flush=True)
-        if self.out:
-            print(*row, sep='\t', file=self.out, flush=True)
 
     def __call__(self, batch, work, way, us, kernels, host, peak):
         self.row((batch, work, way, f'{batch / us * 1e6:.0f}', f'{us:.1f}', f'{kernels:.1f}',
                   '-' if host is None else f'{host:.1f}',
                   '-' if peak is None else f'{peak / 2**20:.0f}'))
-
-    def note(self, line):
-        print('#', line)
-        if self.out:
-            print('#', line, file=self.out)
