@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#define MOST 16 /* capacity for locks, and for hooks of each kind; further ones are ignored */
+#define MOST 16 /* capacity for locks, and for hooks of each kind */
 
 static struct {
     pthread_mutex_t *lock;

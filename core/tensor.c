@@ -68,7 +68,7 @@ static bool storage_data(ts_thread *thread, ts_storage *s)
     if (TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
                     TS_THREAD_RECORDING) && s->data) {
         s->owner = TS_OWNER_TEMPORARY;
-        ts_above.storage_born(thread, s);
+        ts_above.storage_allocated(thread, s);
     }
     return true;
 }
@@ -94,7 +94,7 @@ void ts_storage_destroy(ts_storage *s)
     ts_thread *thread = &ts_tls;
     if (s->block == sizeof *s) { /* the header has no data behind it */
         if (TS_UNLIKELY(s->logged))
-            ts_above.storage_died(s);
+            ts_above.storage_freed(s);
         if (s->release)
             s->release(s->foreign, s->data, s->bytes);
         else if (s->data && s->device.backend == TS_DEVICE_CPU.backend)

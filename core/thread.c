@@ -48,9 +48,8 @@ static void thread_exit(void *arg)
 
 void ts_thread_init(ts_thread *t)
 {
-    if (atomic_load_explicit(&t->state, memory_order_relaxed)) {
+    if (atomic_load_explicit(&t->state, memory_order_relaxed))
         return;
-    }
     t->heap = ts_alloc_system ? NULL : ts_heap_acquire();
     t->error = ts_sys_calloc(sizeof *t->error);
     if (!t->error)

@@ -1,4 +1,4 @@
-/** @file thread.h  Everything the library keeps per thread, in one hot struct. */
+/** @file thread.h  The library's state of each thread, in one struct. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_THREAD_H
 #define TS_CORE_THREAD_H

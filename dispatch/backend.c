@@ -107,7 +107,7 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
     if (status == TS_OK)
         status = ts_kernels_have_ops(b->name);
     if (status == TS_OK)
-        status = ts_device_tell(b);
+        status = ts_device_pass_deterministic(b);
     if (status != TS_OK && ts_error_code() == TS_OK)
         return ts_error_set(status, "%s: install failed without a message (%s)", what,
                             ts_status_name(status));

@@ -578,7 +578,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     for (int i = 0; i < ninputs; i++)
         ts_tensor_ref(inputs[i]);
     add_inputs(&r, inputs, ninputs);
-    ts_above.forget_casts(); /* a cached cast would be captured and become stale */
+    ts_above.clear_cast_cache(); /* a cached cast would be captured and become stale */
 
     TS_KEEP_MODES;
     ts_keyset include = thread->include;

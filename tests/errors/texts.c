@@ -72,7 +72,8 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_set_num_threads(0)),
           "TS_ERR_VALUE: set_num_threads: argument 'threads': expected at least 1, got 0");
     WRONG((ts_set_default_device((ts_device){9, 0})),
-          "TS_ERR_DEVICE: set_default_device: expected a known backend, got key 9");
+          "TS_ERR_DEVICE: set_default_device: argument 'device': expected a known backend, got key "
+          "9");
     WRONG((ts_size(A, 5) < 0 ? ts_error_code() : TS_OK),
           "TS_ERR_INDEX: size: argument 'dim': expected -2 to 1, got 5");
     WRONG((ts_item(A, &(double){0})),
