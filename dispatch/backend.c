@@ -74,6 +74,7 @@ static ts_status check(const ts_backend *b, const char *what)
                         : b->capture_begin && !b->capture_end    ? "capture_end"
                         : b->capture_begin && !b->capture_replay ? "capture_replay"
                         : b->capture_begin && !b->capture_free   ? "capture_free"
+                        : b->group_takes && !b->group_run        ? "group_run"
                         : b->profile_begin && !b->profile_tag    ? "profile_tag"
                         : b->profile_begin && !b->profile_end    ? "profile_end"
                                                                  : NULL;

@@ -65,7 +65,7 @@ static struct {
     int count, room;
 } graphs = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void forget_graphs(void)
+static void free_graph_maps(void)
 {
     pthread_mutex_lock(&graphs.lock);
     for (int i = 0; i < graphs.count; i++)
@@ -214,7 +214,7 @@ void ts_device_times_begin(void)
     note[0] = 0;
     wanted = true;
     device_clock = (ts_device_clock){0};
-    forget_graphs();
+    free_graph_maps();
     ts_marks_clear();
     for (uint8_t k = 0; k < 16; k++)
         ts_device_times_join(ts_backend_of((ts_device){k, 0}));

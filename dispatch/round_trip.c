@@ -140,9 +140,9 @@ static void count_round_trip(const ts_frame *f)
 
 ts_status ts_round_trip(ts_frame *f)
 {
-    int far = ts_find_far(f);
-    if (far >= 0)
-        return ts_above.across(f, far);
+    int other = ts_find_other_device(f);
+    if (other >= 0)
+        return ts_above.across(f, other);
     size_t room = f->nrets;
     for (int i = 0; i < f->nargs; i++) {
         uint32_t n;

@@ -31,6 +31,7 @@ static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
+/** A row's values, read from its atomic fields. */
 typedef struct plain {
     int64_t calls, ticks;
 } plain;

@@ -455,7 +455,8 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_optimizer_new((ts_optimizer_kind)7)), "TS_ERR_VALUE: optimizer_new: argument 'kind': "
                                                     "expected TS_SGD, TS_ADAM or TS_ADAMW, got 7");
     WRONG((ts_init_uniform(N, 0, 1)),
-          "TS_ERR_DTYPE: uniform: no kernel for dtype i64 on CPU | cast with ts_to()");
+          "TS_ERR_DTYPE: uniform: argument 'dtype': expected a dtype that has a kernel on CPU "
+          "(f64, f32, bf16 or f16), got i64 | cast with ts_to()");
 }
 
 TS_TEST(gradients_say_what_is_wrong)
