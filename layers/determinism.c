@@ -127,8 +127,7 @@ static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, cha
             snprintf(what, size, "a second run wrote other bits");
     }
     ts_mask_pop(masks);
-    ts_watcher_take_back(&again);
-    return status;
+    return ts_drop_results(&again, status);
 }
 
 static ts_status check(ts_frame *f)
@@ -159,7 +158,7 @@ static ts_status check(ts_frame *f)
             status = ts_fail_op(TS_ERR_STATE, info->name, f->site, NULL, "%s", call);
         }
         if (status != TS_OK)
-            ts_watcher_take_back(f);
+            ts_drop_results(f, status);
     }
     for (int i = 0; i < w.count; i++)
         ts_tensor_unref(w.list[i].copy);
