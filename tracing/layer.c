@@ -40,7 +40,7 @@ typedef struct tracer {
     ts_graph *graph;
     ts_thread *thread;
     entry *table;      /* open addressing */
-    uint32_t used, room;
+    uint32_t used, room; /* entries in use; capacity, a power of two */
     flight *flight;
     uint32_t parent;   /* index of the open region, plus 1; 0: none */
     int32_t depth;     /* nesting depth of calls around the function */
@@ -59,7 +59,7 @@ static bool is_visible(const tracer *r)
 
 static entry *place(entry *table, uint32_t room, const void *key)
 {
-    uint32_t at = (uint32_t)(((uintptr_t)key >> 6) * 0x9e3779b97f4a7c15ull >> 40) & (room - 1);
+    uint32_t at = ts_hash_pointer(key, room - 1);
     while (table[at].key && table[at].key != key)
         at = (at + 1) & (room - 1);
     return &table[at];
