@@ -125,7 +125,7 @@ static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
 }
 
 /** t if it is on the device, otherwise a copy there. */
-static ts_tensor *on(ts_tensor *t, ts_device device)
+static ts_tensor *on_device(ts_tensor *t, ts_device device)
 {
     ts_device at = t ? ts_device_of(t) : device;
     return at.backend == device.backend && at.index == device.index ? t : ts_to_device(t, device);
@@ -255,7 +255,8 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
     ts_device device = count ? ts_device_of(s->grads[0]) : TS_DEVICE_CPU;
     if (!s->there[SCALE])
         TS_TRY(move_numbers_to(s, device));
-    ts_tensor *found = ts_unscale_by_(s->grads, count, on(ts_reciprocal(s->there[SCALE]), device));
+    ts_tensor *found =
+        ts_unscale_by_(s->grads, count, on_device(ts_reciprocal(s->there[SCALE]), device));
     TS_TRY(found);
     note_found(w, found);
     w->stage = UNSCALED;
@@ -272,7 +273,7 @@ static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_te
     ts_device device = ts_device_of(scaled);
     if (!s->there[SCALE])
         TS_TRY(move_numbers_to(s, device));
-    *inverse = on(ts_reciprocal(s->there[SCALE]), device);
+    *inverse = on_device(ts_reciprocal(s->there[SCALE]), device);
     *norm = ts_mul(scaled, *inverse);
     ts_tensor *found = ts_to(ts_logical_not(ts_isfinite(*norm)), TS_F32);
     TS_TRY(found);
@@ -318,7 +319,8 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     if (w->stage == READY)
         TS_TRY(find_norm(s, w, o, &norm, &inverse));
     ts_tensor *fresh[CHANGING] = {s->there[SCALE], s->there[TRACKER]};
-    fresh[SKIPPED] = ts_add(s->there[SKIPPED], on(w->found, ts_device_of(s->there[SKIPPED])));
+    fresh[SKIPPED] =
+        ts_add(s->there[SKIPPED], on_device(w->found, ts_device_of(s->there[SKIPPED])));
     TS_TRY(fresh[SKIPPED]);
     TS_TRY(ts_nn_step(o, norm, inverse, w->found));
     replace(s, fresh);
@@ -337,7 +339,7 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
     ts_tensor *found = NULL;
     for (int64_t i = 0; i < s->n; i++)
         if (s->list[i].stage != READY) {
-            ts_tensor *more = on(s->list[i].found, ts_device_of(s->there[SCALE]));
+            ts_tensor *more = on_device(s->list[i].found, ts_device_of(s->there[SCALE]));
             TS_TRY(found = found ? ts_maximum(found, more) : more);
         }
     if (!found)

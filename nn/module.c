@@ -61,6 +61,14 @@ ts_module *ts_module_new(const ts_module_type *type)
     return m;
 }
 
+ts_module *ts_nn_built(ts_module *m, ts_status status)
+{
+    if (status == TS_OK)
+        return m;
+    ts_module_free(m);
+    return NULL;
+}
+
 void ts_module_free(ts_module *m)
 {
     if (!m || m->parent)
