@@ -218,15 +218,16 @@ static ts_status put_in_place(save *s)
 static bool discard(const save *s, const ts_checkpoint_folder *f)
 {
     char *path = ts_path("%s/%s", s->root, f->name);
-    char *doomed =
+    char *temporary =
         path ? ts_path("%s/%lld.tmp-%ld", s->root, (long long)f->step, (long)getpid()) : NULL;
-    bool gone = doomed && ts_files.rename(path, doomed) == 0 && ts_folder_remove(doomed);
-    if (!gone)
+    bool removed =
+        temporary && ts_files.rename(path, temporary) == 0 && ts_folder_remove(temporary);
+    if (!removed)
         ts_log_write("io", "cannot remove %s: %s", f->name,
-                     doomed ? strerror(errno) : "out of memory");
-    ts_sys_free(doomed);
+                     temporary ? strerror(errno) : "out of memory");
+    ts_sys_free(temporary);
     ts_sys_free(path);
-    return gone;
+    return removed;
 }
 
 /* Removes STEP.old-PID folders, and older checkpoints so that `keep` remain. The new checkpoint is
