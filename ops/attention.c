@@ -82,11 +82,7 @@ static ts_status check_operands(ts_frame *f, int first)
     TS_TRY(ts_check_float(f, first));
     for (int i = 0; i < 3; i++) {
         TS_TRY(ts_check_ndim(f, first + i, 4));
-        if (a[i].t->dtype != q->dtype)
-            return ts_fail_arg_hint(f, first + i, TS_ERR_DTYPE, "cast with ts_to()",
-                                    "expected dtype %s as argument 'query', got %s",
-                                    ts_dtype_name((ts_dtype)q->dtype),
-                                    ts_dtype_name((ts_dtype)a[i].t->dtype));
+        TS_TRY(ts_check_dtype_as(f, first + i, first, "cast with ts_to()"));
         f->plan->strided |= (uint16_t)(rows_dense(a[i].t) << (first + i));
     }
     TS_TRY(ts_check_one_device(f));
@@ -224,11 +220,8 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
         if (!ndims[i] || f->args[i].tag != TS_TAG_TENSOR)
             continue;
         TS_TRY(ts_check_sizes(f, i, sizes, ndims[i]));
-        if (t->dtype != q->dtype &&
-            (ndims[i] == 4 || t->dtype != ts_widened_dtype((ts_dtype)q->dtype)))
-            return ts_fail_arg(f, i, TS_ERR_DTYPE, "expected dtype %s as argument 'query', got %s",
-                               ts_dtype_name((ts_dtype)q->dtype),
-                               ts_dtype_name((ts_dtype)t->dtype));
+        if (ndims[i] == 4 || t->dtype != ts_widened_dtype((ts_dtype)q->dtype))
+            TS_TRY(ts_check_dtype_as(f, i, backward.first, "cast with ts_to()"));
         if (ndims[i] == 4)
             f->plan->strided |= (uint16_t)(rows_dense(t) << i);
     }
@@ -361,8 +354,7 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     ts_tensor *results[3] = {NULL, NULL, NULL}, *in[7] = {NULL};
     padding rows = {0}, keys = {0};
     bool packed = c.cu_seqlens_q != NULL;
-    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token exists to fill a
-                                                                 padding */
+    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token to index for padding */
         for (int i = 0; i < 3; i++)
             if (f->want >> i & 1)
                 TS_TRY(results[i] = zeros(&f->plan->ret[i]));

@@ -361,9 +361,10 @@ static ts_status read_opts(lists *l, const ts_conv_opts *o, const ts_tensor *wei
                            bool transposed, ts_check_place at)
 {
     for (int d = 0; d < TS_MAX_SPATIAL; d++) {
-        int64_t behind = o->stride[d] | o->padding[d] | o->dilation[d] | o->output_padding[d];
-        if (d >= n && behind)
-            return refuse(at, "opts", "0 in lists behind the last spatial dim", behind);
+        const int64_t numbers[] = {o->stride[d], o->padding[d], o->dilation[d],
+                                   o->output_padding[d]};
+        if (d >= n)
+            TS_TRY(ts_check_spatial_unused(at, numbers, TS_COUNTOF(numbers)));
         l->stride[d] = o->stride[d] ? o->stride[d] : 1;
         l->dilation[d] = o->dilation[d] ? o->dilation[d] : 1;
     }

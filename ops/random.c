@@ -160,7 +160,8 @@ ts_status ts_infer_bernoulli(ts_frame *f)
     return ts_infer_sizes(f, 1, 2);
 }
 
-/** plan: outer rows of count categories. Result 0's last size is the number of samples per row. */
+/** The plan has `outer` rows of `count` categories. Result 0's last size is the number of samples
+ *  per row. */
 ts_status ts_infer_multinomial(ts_frame *f)
 {
     const ts_tensor *p = f->args[0].t;

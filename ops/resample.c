@@ -209,8 +209,7 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
         if (axis->in < least || axis->out < least || axis->in > INT32_MAX || axis->out > INT32_MAX)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                                "expected sizes that give %lld to 2147483647 elements in dim %d, "
-                                   "got "
-                               "sizes %s, which give %lld", (long long)least, t->ndim - n + d,
+                               "got sizes %s, which give %lld", (long long)least, t->ndim - n + d,
                                TS_SIZES_TEXT(t), (long long)made);
     }
     f->plan->compute = t->dtype;

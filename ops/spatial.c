@@ -19,6 +19,15 @@ ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *o
                                TS_LIST_TEXT(v->ints, ts_min64(v->count, TS_MAX_DIMS)));
 }
 
+ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (numbers[i])
+            return ts_check_refuse(at, "opts", "0 in lists after the last spatial dim",
+                                   ts_scalar_int(numbers[i]));
+    return TS_OK;
+}
+
 int64_t ts_window_places(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,
                          int64_t before, int64_t after, bool ceil)
 {
