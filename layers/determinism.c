@@ -88,8 +88,8 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     return TS_OK;
 }
 
-/** Runs the call over the copies, then f. Writes the first difference to `what`, or leaves it.
- * members: room for the members of all list arguments. */
+/** Runs the call over the copies, then f. Writes the first difference to `what`, which is unchanged
+ * if there is none. members: room for the members of all list arguments. */
 static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, char *what,
                            size_t size)
 {
