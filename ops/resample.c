@@ -56,9 +56,6 @@ static const places *places_of(const ts_frame *f)
     }
 }
 
-/** Number of dim d in a list, which has one number per dim or one for all dims. */
-static int64_t member(const ts_value *v, int d) { return v->ints[v->count == 1 ? 0 : d]; }
-
 /** Number of spatial dims of a call. For padding: the dims after (N, C), at most 3, or more if the
  * list has numbers for more. */
 static int dims_of(const ts_frame *f, const places *at)
@@ -110,10 +107,10 @@ static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_
         axis.corners = a[at->mode + 1].i;
         axis.scale = scale_of(&axis, a[at->mode + 2 + d].d);
     } else if (at->map == TS_AXIS_WINDOW && a[at->kernel].count) {
-        axis.kernel = member(&a[at->kernel], d);
-        axis.stride = member(&a[at->stride], d);
-        axis.padding = member(&a[at->padding], d);
-        axis.dilation = at->dilation ? member(&a[at->dilation], d) : 1;
+        axis.kernel = ts_spatial_number(&a[at->kernel], d);
+        axis.stride = ts_spatial_number(&a[at->stride], d);
+        axis.padding = ts_spatial_number(&a[at->padding], d);
+        axis.dilation = at->dilation ? ts_spatial_number(&a[at->dilation], d) : 1;
         axis.padded = at->count && a[at->count].i;
         axis.sum = at->divisor && a[at->divisor].i;
         if (!at->transposed)

@@ -8,7 +8,7 @@ ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *o
     const ts_value *v = &f->args[arg];
     bool valid = v->count == 1 || v->count == (uint32_t)n;
     for (int d = 0; valid && d < n; d++) {
-        out[d] = v->ints[v->count == 1 ? 0 : d];
+        out[d] = ts_spatial_number(v, d);
         valid = out[d] >= least && out[d] <= INT32_MAX;
     }
     return valid ? TS_OK
