@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-/** Number of elements of a result. From this size on, casting an operand with less than 1/8 of the
- *  elements in a separate pass is cheaper than converting it inside the kernel. */
-enum { CAST_BESIDE = 1 << 18 };
+/** From this number of elements of a result on, casting an operand with less than 1/8 of them in a
+ *  separate pass is cheaper than converting it inside the kernel. */
+enum { CAST_SEPARATELY = 1 << 18 };
 
 /** Copies of arguments for the kernel; released after the call. */
 typedef struct copies {
@@ -38,9 +38,9 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
-/** True if the kernel converts t as it reads: it accepts all dtypes, and t is on its device. An
- * operand that is small beside a large result (CAST_BESIDE) is cast beforehand, because the kernel
- * would convert each of its elements many times. */
+/** True if the kernel converts t as it reads: it accepts all dtypes, and t is on its device. A
+ *  small operand of a large result (CAST_SEPARATELY) is cast beforehand, because the kernel would
+ *  convert each of its elements many times. */
 static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
 {
     const ts_meta *m = &f->plan->ret[0];
@@ -48,7 +48,7 @@ static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor 
     if (!ts_product(m->sizes, m->ndim, &numel))
         numel = INT64_MAX; /* a META tensor has no memory that would limit its sizes */
     return (accepts.takes & TS_TAKES_DTYPES) && t->device.backend == f->key &&
-           (numel < CAST_BESIDE || t->numel >= numel / 8);
+           (numel < CAST_SEPARATELY || t->numel >= numel / 8);
 }
 
 /** Casts arguments to the compute dtype if the rule asks, and packs them if the kernel asks. */

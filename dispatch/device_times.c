@@ -77,10 +77,10 @@ static void free_graph_maps(void)
 }
 
 /** Index of the graph's map, which is made at the first call; -1 if out of memory. */
-static int find_graph(uint64_t id, uint64_t beside, const ts_graph_part *const *works, int n)
+static int find_graph(uint64_t id, uint64_t launch_row, const ts_graph_part *const *works, int n)
 {
     for (int i = graphs.count; i-- > 0;)
-        if (graphs.maps[i].id == id && graphs.maps[i].beside == beside)
+        if (graphs.maps[i].id == id && graphs.maps[i].launch_row == launch_row)
             return i;
     if (graphs.count == graphs.room) {
         int wanted = 2 * graphs.room + 16;
@@ -94,8 +94,8 @@ static int find_graph(uint64_t id, uint64_t beside, const ts_graph_part *const *
     if (!rows)
         return -1;
     for (int i = 0; i < n; i++)
-        rows[i] = works[i] && works[i]->row ? works[i]->row->hash >> TS_TAG_ROW : beside;
-    graphs.maps[graphs.count] = (ts_graph_map){id, beside, n, rows};
+        rows[i] = works[i] && works[i]->row ? works[i]->row->hash >> TS_TAG_ROW : launch_row;
+    graphs.maps[graphs.count] = (ts_graph_map){id, launch_row, n, rows};
     return graphs.count++;
 }
 

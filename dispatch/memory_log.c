@@ -55,7 +55,7 @@ static void log_allocated(ts_thread *thread, ts_storage *s)
     ts_memory_life *l = atomic_load(&history.on) ? next_life() : NULL;
     if (l) {
         *l = (ts_memory_life){.allocated = ticks(), .bytes = s->bytes, .alive = s,
-                              .scope = t->record.scope, .op = row ? row->op : BESIDE,
+                              .scope = t->record.scope, .op = row ? row->op : TS_ROW_OUTSIDE,
                               .device = s->device.backend};
         l->next = *list_of(s);
         *list_of(s) = (uint32_t)history.count;

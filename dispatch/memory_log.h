@@ -16,7 +16,7 @@ typedef struct ts_memory_life {
     ts_storage *alive;  /* the storage; NULL after it is freed and after ts_memory_log_end() */
     uint32_t next;      /* number + 1 of the next life in the log's hash list; 0: none */
     uint32_t scope;
-    uint16_t op;        /* op that ran when it was allocated; TS_MAX_OPS - 1: outside of calls */
+    uint16_t op;        /* op that ran when it was allocated, or TS_ROW_OUTSIDE */
     uint8_t owner;      /* a ts_owner: purpose when the storage was freed or the log ended */
     uint8_t device;     /* ts_device.backend */
 } ts_memory_life;

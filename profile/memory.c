@@ -123,7 +123,7 @@ static ts_status find_holders(const study *u, int64_t count, uint8_t device, int
         int64_t k = 0;
         if (l->device != device || l->allocated > peak || (l->freed && l->freed <= peak))
             continue;
-        const char *op = l->op == TS_MAX_OPS - 1 ? "(program)" : ts_row_op(l->op);
+        const char *op = l->op == TS_ROW_OUTSIDE ? "(program)" : ts_row_op(l->op);
         ts_scope_path(scope, sizeof scope, l->scope);
         while (k < n && (all[k].owner != l->owner || strcmp(all[k].scope, scope) != 0 ||
                          strcmp(all[k].op, op) != 0))
