@@ -222,10 +222,10 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_ten
 static ts_status add_to_grad(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_tensor *grad,
                              ts_tensor **old)
 {
-    TS_TELL(run->thread, grad_read, leaf, *slot);
+    TS_REPORT_EVENT(run->thread, grad_read, leaf, *slot);
     TS_TRY(ts_accumulate_grad(slot, grad, run->record, old));
     if (*old)
-        TS_TELL(run->thread, grad_set, leaf, *slot);
+        TS_REPORT_EVENT(run->thread, grad_set, leaf, *slot);
     return TS_OK;
 }
 
@@ -257,7 +257,7 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     }
     m->grad = g;
     ts_storage_own(g->storage, TS_OWNER_GRADIENT);
-    TS_TELL(run->thread, grad_set, leaf, g);
+    TS_REPORT_EVENT(run->thread, grad_set, leaf, g);
     return TS_OK;
 }
 
@@ -310,11 +310,11 @@ typedef struct hooks_held {
     int nhooks;
     ts_tensor **seen;
     size_t bytes;
-    ts_inside in;
+    ts_user_code in;
 } hooks_held;
 static void hooks_end(hooks_held *h)
 {
-    h->run->thread->inside = h->in.outer;
+    h->run->thread->user_code = h->in.outer;
     ts_hooks_release(h->hooks, h->nhooks);
     if (h->seen)
         ts_free(h->run->thread, h->seen, h->bytes);
@@ -337,11 +337,11 @@ static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, i
         return TS_OK;
     hooks_held held __attribute__((cleanup(hooks_end))) = {
         run, hooks, nhooks, .bytes = (size_t)all * sizeof(ts_tensor *),
-        .in = {.node = n, .outer = run->thread->inside}};
+        .in = {.node = n, .outer = run->thread->user_code}};
     ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
     ts_status status =
         seen ? TS_OK : ts_error_memory("the gradients that a hook sees", (int64_t)held.bytes);
-    run->thread->inside = &held.in;
+    run->thread->user_code = &held.in;
     for (int k = 0; k < nhooks && status == TS_OK; k++) {
         for (int i = 0; i < all; i++) {
             seen[i] = i < count ? edited[i] : grads[i - count];
@@ -398,21 +398,21 @@ static void claim(const ts_run *run, ts_node *n)
     n->freed |= holds && !run->retain;
 }
 
-void ts_inside_enter(ts_run *run, ts_inside *in)
+void ts_user_code_enter(ts_run *run, ts_user_code *in)
 {
     in->run = run;
-    in->outer = run->thread->inside;
-    run->thread->inside = in;
+    in->outer = run->thread->user_code;
+    run->thread->user_code = in;
     claim(run, in->node);
     in->node->guests++;
     ts_node_unlock(in->node);
 }
 
-void ts_inside_leave(ts_inside *in)
+void ts_user_code_leave(ts_user_code *in)
 {
     ts_node_lock(in->node, in->run->self);
     in->node->guests--;
-    in->run->thread->inside = in->outer;
+    in->run->thread->user_code = in->outer;
 }
 
 /** Calls the rule of a node. The caller has locked the node if n->guarded is set. */
@@ -566,7 +566,7 @@ static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **g
 }
 
 /** True if `in`, or user code around it, is in the rule or a hook of n. */
-static TS_COLD bool is_around(const ts_inside *in, const ts_node *n)
+static TS_COLD bool is_around(const ts_user_code *in, const ts_node *n)
 {
     while (in && in->node != n)
         in = in->outer;
@@ -636,7 +636,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     run.scope = ts_timer_scope(thread, 0);
     run.self = ts_node_self(thread);
     run.anomaly = ts_anomaly_enabled();
-    run.around = thread->inside;
+    run.around = thread->user_code;
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules run without autocast, and with autograd only if the run is recorded */

@@ -150,7 +150,7 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 {
     TS_TRY_NULL(TS_CHECK_OBJECTS(call));
-    const ts_inside *in = ts_thread_self()->inside;
+    const ts_user_code *in = ts_thread_self()->user_code;
     while (in && !(in->call && in->node == call->node))
         in = in->outer;
     if (!in || i < 0 || i >= call->nsaved) {
@@ -486,7 +486,7 @@ static ts_status rule(ts_vjp_call *b)
     if (status == TS_OK) {
         ts_mask_guard masks __attribute__((cleanup(ts_grad_pop), unused)) =
             ts_grad_push(b->run->record && !bar);
-        TS_INSIDE(b->run, .node = b->node, .call = b);
+        TS_USER_CODE(b->run, .node = b->node, .call = b);
         uint64_t scope = ts_tls.scope->serial;
         status = call->fn.backward(call, call->ctx, grads, b->node->nrets, made, n);
         if (status != TS_OK)

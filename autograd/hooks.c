@@ -208,7 +208,8 @@ void ts_node_hook_remove(ts_node *node, ts_hook *hook)
     atomic_store(&h->removed, true);
     /* Wait for threads that run the hook, because the caller may free the payload afterwards. Code
        inside a hook does not wait, because two hooks could wait for each other. */
-    for (long tries = 0; !ts_tls.inside && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
+    bool waits = !ts_tls.user_code;
+    for (long tries = 0; waits && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
         ts_back_off(tries);
     ts_hook_unref(h);
 }

@@ -250,7 +250,7 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
             ts_shape_fill(&n->outputs[i].shape, t);
             f->rets[i] = ts_value_none();
             if (read)
-                TS_TELL(f->thread, extra, i, t);
+                TS_REPORT_EVENT(f->thread, extra, i, t);
         }
         if (read && !ts_saved_pack(f->thread, n, t, s)) {
             if (!s->t && !(s->t = extra ? ts_tensor_ref(t) : ts_whole_alias(f->thread, t)))

@@ -76,7 +76,7 @@ TS_INLINE void ts_epoch_ends_for(const ts_storage *s)
         ts_epoch_ends();
 }
 /** Excludes the calling thread's compiled call, if there is one, from replays. */
-TS_INLINE void ts_tell_unrepeatable(const char *what)
+TS_INLINE void ts_mark_unrepeatable(const char *what)
 {
     if (TS_UNLIKELY(ts_tls.lazy != NULL))
         ts_above.unrepeatable(what);

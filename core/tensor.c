@@ -431,7 +431,7 @@ ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes,
         return NULL;
     if (t->numel)
         memcpy(t->data, data, (size_t)t->storage->bytes);
-    TS_TELL(thread, constant, t);
+    TS_REPORT_EVENT(thread, constant, t);
     return ts_scope_adopt(thread, t);
 }
 

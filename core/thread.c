@@ -99,7 +99,7 @@ ts_rng_state ts_rng_get_state(void) { return ts_thread_self()->rng; }
 void ts_rng_set_state(ts_rng_state state)
 {
     ts_thread_self()->rng = state;
-    ts_tell_unrepeatable("a new state of the generator");
+    ts_mark_unrepeatable("a new state of the generator");
 }
 
 /* ------------------------------------------------------------------ install and remove ---- */
