@@ -208,7 +208,8 @@ struct ts_frame {
     const ts_value *args;   /**< nargs values */
     ts_value *rets;         /**< nrets values */
     ts_thread *thread;
-    ts_plan *plan;          /**< written by the op's shape rule; valid in backend kernels */
+    ts_plan *plan;          /**< written by the op's shape rule, for backend kernels and composites;
+                                 NULL in layers, and for ops without a rule */
     const void *site;       /**< return address of the public function */
     ts_rng_state rng;       /**< random op: the counters reserved for this call */
     uint16_t op;            /**< op number */

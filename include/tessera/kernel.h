@@ -28,9 +28,11 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< schema that the kernel was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. Calls in other
-                             dtypes run on the CPU if the backend has TS_BACKEND_CPU_FALLBACK, else
-                             they are an error */
+    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. If it supports f32
+                             and not bf16 or f16, calls in these run in f32 on copies, except
+                             conversions and ops that write an argument. Calls in other dtypes run
+                             on the CPU if the backend has TS_BACKEND_CPU_FALLBACK; otherwise they
+                             are TS_ERR_DTYPE */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
                              contiguous before the call, except arguments that the op writes and
                              members of lists. Kernels of pointwise ops get any strides in either
@@ -245,7 +247,8 @@ TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
  * Allocates result i on the kernel's device, uninitialised and contiguous. For ops without a shape
  * rule and ops whose sizes depend on values (nonzero, masked_select); their arguments are checked,
  * but neither cast nor packed. Keeps a destination that the caller passed, which must have these
- * sizes and this dtype. Does nothing if the caller does not request result i (frame->want).
+ * sizes and this dtype (TS_ERR_SHAPE). Does nothing if the caller does not request result i
+ * (frame->want).
  * @param sizes  ndim sizes
  * Errors: TS_ERR_SHAPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
