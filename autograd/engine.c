@@ -276,13 +276,13 @@ static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_ten
     ts_shape_fill(&want, old);
     if (!ts_shape_fits(&want, g))
         return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
-                          "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g),
-                          TS_SHAPE_TEXT(old));
+                          "result of a hook: expected %s, got %s", TS_SHAPE_TEXT(old),
+                          TS_SHAPE_TEXT(g));
     if (!ts_same_device(old->device, g->device))
         return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site,
                           ts_move_hint(g->device, old->device),
-                          "a hook gave a gradient on %s for one on %s", ts_device_name(g->device),
-                          ts_device_name(old->device));
+                          "result of a hook: expected a tensor on %s, got one on %s",
+                          ts_device_name(old->device), ts_device_name(g->device));
     return TS_OK;
 }
 

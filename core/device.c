@@ -260,7 +260,8 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
         return TS_OK;
     const ts_backend *dst = ts_backend_of(to), *src = ts_backend_of(from);
     if ((!dst && to.backend != TS_KEY_CPU) || (!src && from.backend != TS_KEY_CPU))
-        return ts_error_set(TS_ERR_DEVICE, "copy: no memory on %s",
+        return ts_error_set(TS_ERR_DEVICE,
+                            "copy: expected the CPU or a device with a loaded backend, got %s",
                             ts_device_name(dst || to.backend == TS_KEY_CPU ? from : to));
     if (!dst && !src) {
         memcpy(data, source, (size_t)bytes);

@@ -134,7 +134,7 @@ static void count_round_trip(const ts_frame *f)
         return;
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    ts_log_write("backend", "%s has no kernel for this call, the CPU's is used: %s",
+    ts_log_write("backend", "%s has no kernel for this call, which runs on the CPU: %s",
                  ts_key_name(f->key), call);
 }
 

@@ -93,7 +93,7 @@ static ts_status lock(save *s, const char *on_behalf)
     /* on a file system without locks, save without a lock */
     if (ts_files.flock(s->root_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return ts_fail_op(TS_ERR_STATE, on_behalf, NULL, "give each run a folder of its own",
-                          "'%s': another save is going on here", s->root);
+                          "'%s': another save is running", s->root);
     return TS_OK;
 }
 
@@ -205,7 +205,8 @@ static ts_status put_in_place(save *s)
     if (ts_files.rename(s->temporary, s->path) != 0) {
         ts_status status = ts_file_refused(op, "put the new checkpoint in the place of", s->path);
         if (there && ts_files.rename(s->aside, s->path) != 0)
-            ts_log_write("io", "cannot bring back %s: %s", s->aside, strerror(errno));
+            ts_log_write("io", "cannot rename %s back to %s: %s", s->aside, s->path,
+                         strerror(errno));
         return status;
     }
     return ts_folder_sync(op, s->root, s->root_fd);

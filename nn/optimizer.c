@@ -538,8 +538,8 @@ static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const 
     TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->lists.steps, bytes));
     for (int64_t i = 0; i < o->n; i++)
         if (o->lists.steps[i] < 0)
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld",
-                                (long long)o->lists.steps[i]);
+            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps': expected numbers of "
+                                "at least 0, got %lld", (long long)o->lists.steps[i]);
     for (int64_t i = 0; i < own->n - 1; i++)
         TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
     set_steps(o, o->lists.steps);

@@ -174,7 +174,8 @@ static ts_status check_options(ts_frame *f, const places *at)
         TS_TRY(check_mask(f, at->mask, sizes));
     if (p > 0 && !ts_product(sizes, 4, &pairs))
         return ts_fail_arg(f, at->dropout_p, TS_ERR_SHAPE,
-                           "expected fewer than 2^63 pairs of rows and keys to draw for");
+                           "expected fewer than 2^63 pairs of rows and keys, got sizes %s",
+                           TS_LIST_TEXT(sizes, 4));
     return TS_OK;
 }
 

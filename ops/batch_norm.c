@@ -65,7 +65,8 @@ ts_status ts_infer_batch_norm(ts_frame *f)
     bool given = f->args[1].tag == TS_TAG_TENSOR;
     TS_TRY(check_image(f, 0));
     if (given != (f->args[2].tag == TS_TAG_TENSOR))
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a tensor if and only if 'mean' is one");
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected %s, as argument 'mean', got %s",
+                           given ? "a tensor" : "TS_NONE", given ? "TS_NONE" : "a tensor");
     for (int i = 1; i < 5; i++)
         TS_TRY(check_parameter(f, i, 0, &t->sizes[1], 1));
     if (!given)
@@ -132,7 +133,8 @@ ts_status ts_infer_batch_norm_update(ts_frame *f)
         TS_TRY(ts_check_float(f, i));
         TS_TRY(ts_check_sizes(f, i, t->sizes, 1));
         if (i < 2 && !(f->args[i].t->flags & TS_TENSOR_CONTIGUOUS))
-            return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected a contiguous tensor");
+            return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected a contiguous tensor, got strides %s",
+                               TS_LIST_TEXT(f->args[i].t->strides, f->args[i].t->ndim));
     }
     if (f->args[4].i < 2)
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected 2 elements or more, got %lld",

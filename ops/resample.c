@@ -279,7 +279,7 @@ ts_status ts_infer_interpolate(ts_frame *f)
                            "expected TS_NEAREST, TS_LINEAR or, for two dims, TS_CUBIC, got %lld "
                            "for %d", (long long)mode, n);
     if (mode == TS_NEAREST && f->args[3].i)
-        return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST");
+        return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST, got true");
     for (int d = 0; d < TS_MAX_SPATIAL; d++)
         if (!(f->args[4 + d].d >= 0) || isinf(f->args[4 + d].d))
             return ts_fail_arg(f, 4 + d, TS_ERR_VALUE, "expected a finite number from 0, got %g",

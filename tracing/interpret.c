@@ -284,8 +284,8 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
         uint32_t first = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i))->slot;
         if (inputs[first] != inputs[i])
             return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL,
-                              "inputs %u and %u were one tensor when recorded, and are two", first,
-                              i);
+                              "inputs %u and %u: expected one tensor, as in the trace, got two",
+                              first, i);
     }
     for (uint32_t i = 0; i < g->inputs.count; i++) {
         const ts_graph_value *v = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i));
@@ -295,8 +295,8 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
             if (shared != (inputs[k]->storage == inputs[i]->storage))
                 return ts_fail_op(
                     TS_ERR_VALUE, "replay", site, "pass ts_clone() of one of them",
-                    "input %u is written, and %s memory with input %u, which it %s when recorded",
-                    i, shared ? "does not share" : "shares", k, shared ? "did" : "did not");
+                    "input %u, which is written, %s memory with input %u; in the trace it %s", i,
+                    shared ? "does not share" : "shares", k, shared ? "did" : "did not");
         }
     }
     return TS_OK;

@@ -366,7 +366,7 @@ TS_TEST(a_second_saver_is_refused, IN_RUN)
     int fd = open(in_folder("run/checkpoints"), O_RDONLY | O_DIRECTORY);
     ck_assert_int_eq(flock(fd, LOCK_EX), 0);
     ck_assert_int_eq(run_save(dir, 20, 1, 0), TS_ERR_STATE);
-    ck_failed(TS_ERR_STATE, "another save is going on");
+    ck_failed(TS_ERR_STATE, "another save is running");
     close(fd);
     ck_ok(run_save(dir, 20, 1, 0));
 }

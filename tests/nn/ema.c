@@ -165,7 +165,7 @@ TS_TEST(states_of_averages_must_match)
     ts_tensor *own = list.tensors[list.n - 1];
     list.tensors[list.n - 1] = ts_full(TS_SIZES(1), TS_SCALAR(-1), TS_I64);
     ck_assert_int_eq(ts_ema_load_state(e, list.names, list.tensors, list.n), TS_ERR_VALUE);
-    ck_failed(TS_ERR_VALUE, "'steps' has -1");
+    ck_failed(TS_ERR_VALUE, "'steps': expected at least 0, got -1");
     list.tensors[list.n - 1] = own;
     ts_named_tensors_free(&list);
     ts_ema_free(e);
