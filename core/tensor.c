@@ -376,19 +376,19 @@ ts_dtype ts_dtype_of(const ts_tensor *t) { return t ? (ts_dtype)t->dtype : TS_DT
 ts_device ts_device_of(const ts_tensor *t) { return t ? t->device : TS_DEVICE_CPU; }
 bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
 
-/** Whether t has a storage. TS_NONE and released tensors have none. */
-TS_INLINE bool is_here(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
+/** True if t has a storage. TS_NONE and released tensors have none. */
+TS_INLINE bool has_storage(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
 
-uint32_t ts_version(const ts_tensor *t) { return is_here(t) ? t->storage->version : 0; }
+uint32_t ts_version(const ts_tensor *t) { return has_storage(t) ? t->storage->version : 0; }
 const void *ts_data(const ts_tensor *t)
 {
-    return is_here(t) && t->numel && ts_resolve(t) == TS_OK ? t->data : NULL;
+    return has_storage(t) && t->numel && ts_resolve(t) == TS_OK ? t->data : NULL;
 }
 ts_keyset ts_keys_of(const ts_tensor *t) { return t ? t->keys : 0; }
 
 void *ts_data_mut(ts_tensor *t)
 {
-    if (!is_here(t) || !t->numel || ts_resolve(t) != TS_OK)
+    if (!has_storage(t) || !t->numel || ts_resolve(t) != TS_OK)
         return NULL;
     ts_storage_wrote(t->storage, 0);
     return t->data;

@@ -298,7 +298,7 @@ static ts_tensor *by_keys(ts_tensor *t, int64_t groups)
              : NULL;
 }
 
-static ts_tensor *either(ts_tensor *a, ts_tensor *b)
+static ts_tensor *mask_or(ts_tensor *a, ts_tensor *b)
 {
     return a == TS_NONE ? b : ts_logical_or(a, b);
 }
@@ -315,13 +315,13 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
     ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length))
                        : ts_sub_scalar(ahead, c->keys - c->rows);
     if (c->right < c->rows + c->keys)
-        all = either(all, ts_gt_scalar(ahead, c->right));
+        all = mask_or(all, ts_gt_scalar(ahead, c->right));
     if (c->left < c->rows + c->keys)
-        all = either(all, ts_lt_scalar(ahead, -c->left));
+        all = mask_or(all, ts_lt_scalar(ahead, -c->left));
     if (rows->from)
-        all = either(either(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
+        all = mask_or(mask_or(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
     if (c->mask)
-        all = either(all, c->mask->dtype == TS_BOOL
+        all = mask_or(all, c->mask->dtype == TS_BOOL
                               ? ts_logical_not((ts_tensor *)c->mask)
                               : ts_eq_scalar((ts_tensor *)c->mask, -INFINITY));
     return all;

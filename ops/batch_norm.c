@@ -150,7 +150,7 @@ ts_status ts_infer_batch_norm_update(ts_frame *f)
 
 /** Returns a parameter or statistic as (samples, groups, C / groups or 1, 1) in dtype, so that it
  * broadcasts against (N, groups, C / groups, positions). */
-static ts_tensor *beside(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype dtype)
+static ts_tensor *against_groups(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype dtype)
 {
     int64_t sets = samples * groups, rest = t && sets ? t->numel / sets : 1;
     return ts_reshape(ts_as(t, dtype), TS_SIZES(samples, groups, rest, 1));
@@ -175,14 +175,16 @@ static ts_status backward_parts(ts_frame *f, int64_t groups, bool batch, double 
     int64_t sizes[] = {t->sizes[0], groups, width, positions};
     ts_tensor *g = ts_reshape(ts_as(args[0].t, dtype), sizes, 4),
               *x = ts_reshape(ts_as(args[1].t, dtype), sizes, 4),
-              *mean = beside(args[2].t, samples, groups, dtype),
-              *rstd = ts_rsqrt(ts_add_scalar(beside(args[3].t, samples, groups, dtype), eps)),
+              *mean = against_groups(args[2].t, samples, groups, dtype),
+              *rstd = ts_rsqrt(
+                  ts_add_scalar(against_groups(args[3].t, samples, groups, dtype), eps)),
               *z = ts_mul(ts_sub(x, mean), rstd), *results[3] = {NULL, NULL, NULL};
     const int64_t *dims = batch ? of_batch : of_group;
     int n = batch ? 3 : 2;
     if (f->want & 1) {
-        ts_tensor *h = args[4].tag == TS_TAG_TENSOR ? ts_mul(g, beside(args[4].t, 1, groups, dtype))
-                                                    : g;
+        ts_tensor *h = args[4].tag == TS_TAG_TENSOR
+                           ? ts_mul(g, against_groups(args[4].t, 1, groups, dtype))
+                           : g;
         ts_tensor *part = h;
         if (!constant && t->numel)
             part = ts_sub(ts_sub(h, ts_mean_dims(h, dims, n, true)),
