@@ -297,7 +297,8 @@ typedef struct ts_op_opts {
     /** Minimal work of a completed call, for ts_op_cost() and profiles. NULL: unknown. */
     ts_cost cost;
 } ts_op_opts;
-/** ts_register_op() with options; NULL: all zero. */
+/** ts_register_op() with options; NULL: all zero. Errors: those of ts_register_op(), and
+ *  TS_ERR_VALUE (size). */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
 /** Declares result i of a rule: its sizes (copied) and dtype, on the device of the tensor
@@ -311,6 +312,8 @@ TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, in
  * @param n           1 to TS_KERNEL_OPERANDS - 1
  * @param result      dtype of the result; TS_DTYPE_NONE: the promoted dtype
  * @param float_math  integer and bool arguments are computed in f32
+ * Errors: TS_ERR_VALUE (n, or the op has several results), TS_ERR_SHAPE (sizes that do not
+ * broadcast), TS_ERR_DEVICE.
  */
 TS_API ts_status ts_rule_pointwise(ts_frame *frame, int n, ts_dtype result, bool float_math);
 /** Sets the compute dtype and the arguments that are cast to it (bit i: argument i). */

@@ -71,7 +71,7 @@ TS_API bool ts_tracing(void);
  *
  * Errors, before anything runs: TS_ERR_STATE for an incomplete graph; TS_ERR_VALUE for a wrong
  * count, for two tensors where the trace had one twice, and for a written input that shares memory
- * with other inputs than in the trace; TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_NULL.
+ * with other inputs than in the trace; TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  * Later, with outputs NULL and the generator as before: those of the calls; TS_ERR_STATE if a leaf
  * has no gradient although it had one in the trace; TS_ERR_VALUE if the function made an alias of a
  * tensor without a call, and the tensor has other strides or a smaller storage than in the trace.
