@@ -203,7 +203,7 @@ ts_status ts_fail_callback(ts_status status, const char *op, const void *site, c
     ts_status code = ts_error_code();
     if (status == TS_OK || code != TS_OK)
         return status == TS_OK ? status : code;
-    return ts_fail_op(status, op, site, NULL, "%s failed without saying why", what);
+    return ts_fail_op(status, op, site, NULL, "%s failed without recording an error", what);
 }
 
 ts_status ts_status_of_pointer(const void *pointer)

@@ -110,7 +110,7 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
     if (status == TS_OK)
         status = ts_device_pass_deterministic(b);
     if (status != TS_OK && ts_error_code() == TS_OK)
-        return ts_error_set(status, "%s: install failed without a message (%s)", what,
+        return ts_error_set(status, "%s: install failed without recording an error (%s)", what,
                             ts_status_name(status));
     if (status != TS_OK)
         return ts_error_set_hint(status, ts_error_hint(), "%s: %s", what, ts_error_message());

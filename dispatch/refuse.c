@@ -157,7 +157,7 @@ ts_status ts_call_failed(ts_frame *f, ts_status status)
     ts_error *e = f->thread->error;
     if (e->code == TS_OK || e->reported)
         ts_fail_op(status, ts_op_name(f->op), f->site, "record why with ts_error_set()",
-                   "failed without saying why; the call passes %s",
+                   "failed without recording an error; the call passes %s",
                    name_visited(f, keys, sizeof keys));
     e->reported = f->thread->depth == 0;
     return ts_drop_results(f, e->code); /* the kernel's status may differ from the record */

@@ -72,7 +72,7 @@ static ts_status get_sample(const ts_dataset *set, int64_t index, ts_tensor **sa
 {
     ts_status status = set->get(set->payload, index, sample);
     if (status != TS_OK && ts_error_code() != status)
-        return ts_error_set(status, "loader_next: the dataset failed without saying why");
+        return ts_error_set(status, "loader_next: the dataset failed without recording an error");
     for (int f = 0; f < set->fields && status == TS_OK; f++)
         status = check_field(set, sample[f], f);
     return status;

@@ -163,7 +163,8 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_for
     ts_tensor *y = run(m, inputs, n, forward);
     if (!y) {
         if (ts_error_code() == TS_OK)
-            ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
+            ts_error_set(TS_ERR_NULL, "forward: a %s failed without recording an error",
+                         m->type.name);
         ts_error_within(path_below(m, NULL, path));
     }
     return y;

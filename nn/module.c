@@ -255,7 +255,8 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
             if (status != TS_OK)
                 return ts_error_code() != TS_OK
                            ? ts_error_code()
-                           : ts_error_set(status, "module_each: visit failed without saying why");
+                           : ts_error_set(status,
+                                          "module_each: visit failed without recording an error");
         } else {
             name[length + n] = '.';
             name[length + n + 1] = 0;

@@ -119,7 +119,7 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
         ts_status status;
         const char *says;
     } cases[] = {{FORWARD_FAILS, true, TS_ERR_SHAPE, "in forward: "},
-                 {FORWARD_SILENT, true, TS_ERR_STATE, "forward failed without saying why"},
+                 {FORWARD_SILENT, true, TS_ERR_STATE, "forward failed without recording an error"},
                  {NO_OUTPUT, true, TS_ERR_NULL, "forward gave no output 0"},
                  {ABSENT_OUTPUT, true, TS_ERR_NULL, "TS_NONE for output 0"},
                  {UNMARKED_WRITE, true, TS_ERR_AUTOGRAD,

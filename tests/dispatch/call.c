@@ -379,10 +379,10 @@ TS_TEST(a_kernel_that_fails_without_a_message_is_named, .loop = 4)
             ck_assert_ptr_null(ts_mm(a, a));
         ck_assert_ptr_null(ts_neg(a));
         ck_assert_int_eq(ts_error_code(), TS_ERR_VALUE);
-        SAYS(_i % 2 ? "neg: failed without saying why; the call passes SILENT, CPU"
-                    : "neg: failed without saying why; the call passes CPU");
+        SAYS(_i % 2 ? "neg: failed without recording an error; the call passes SILENT, CPU"
+                    : "neg: failed without recording an error; the call passes CPU");
         ck_assert_ptr_null(ts_exp(ts_neg(a))); /* NULL propagates the failure */
-        SAYS("neg: failed without saying why");
+        SAYS("neg: failed without recording an error");
     }
 }
 

@@ -281,7 +281,7 @@ TS_TEST(a_forward_takes_several_tensors)
     ts_module_train(m, false);
     ts_error_clear();
     ck_assert_ptr_null(ts_forward_list(m, x, 2));
-    ck_failed(TS_ERR_NULL, "a Weigh failed without saying why (in Weigh)");
+    ck_failed(TS_ERR_NULL, "a Weigh failed without recording an error (in Weigh)");
     ck_assert_int_eq(ts_module_set_forward_list(m, NULL), TS_ERR_NULL);
     ts_error_clear();
     ts_module_free(m), ts_module_free(linear);
