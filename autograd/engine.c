@@ -263,122 +263,6 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
 
 /* -------------------------------------------------------------------------------- nodes ---- */
 
-/** Checks that a hook's replacement has the gradient's sizes, dtype and device. */
-static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_tensor *g)
-{
-    if (!g)
-        return ts_fail_null(ts_node_name(n), n->site, "result of a hook");
-    if (g != TS_NONE && ts_tensor_is_dead(g))
-        return ts_fail_dead(ts_node_name(n), n->site, "result of a hook", g);
-    if (g == old || g == TS_NONE || !old || old == TS_NONE)
-        return TS_OK;
-    ts_shape want;
-    ts_shape_fill(&want, old);
-    if (!ts_shape_fits(&want, g))
-        return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
-                          "result of a hook: expected %s, got %s", TS_SHAPE_TEXT(old),
-                          TS_SHAPE_TEXT(g));
-    if (!ts_same_device(old->device, g->device))
-        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site,
-                          ts_move_hint(g->device, old->device),
-                          "result of a hook: expected a tensor on %s, got one on %s",
-                          ts_device_name(old->device), ts_device_name(g->device));
-    return TS_OK;
-}
-
-/** Calls a hook. seen: `count` gradients, which the hook may replace; grads: the gradients of the
- *  results, for a POST hook. */
-static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
-                           ts_tensor **grads)
-{
-    if (atomic_load(&h->removed))
-        return TS_OK; /* removed by a hook that ran before */
-    if (h->kind == TS_HOOK_PRE)
-        return h->pre(h->payload, n, seen, count);
-    if (h->kind == TS_HOOK_POST)
-        return h->post(h->payload, n, seen, count, grads, n->nrets);
-    ts_tensor *g = h->grad(h->payload, *seen);
-    TS_TRY(g);
-    *seen = g == TS_NONE ? *seen : g;
-    return TS_OK;
-}
-
-/** References held while hooks run; released also if a hook throws an exception. */
-typedef struct hooks_held {
-    ts_run *run;
-    ts_hook **hooks;
-    int nhooks;
-    ts_tensor **seen;
-    size_t bytes;
-    ts_user_code in;
-} hooks_held;
-static void hooks_end(hooks_held *h)
-{
-    h->run->thread->user_code = h->in.outer;
-    ts_hooks_release(h->hooks, h->nhooks);
-    if (h->seen)
-        ts_free(h->run->thread, h->seen, h->bytes);
-}
-
-/**
- * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
- * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
- *                results, borrowed from the caller's scope; for other kinds they are the run's, and
- *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
- * @param grads   gradients of the results, for POST hooks; NULL for other kinds
- */
-static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
-                                   ts_tensor **edited, int count, ts_tensor **grads)
-{
-    ts_hook **hooks;
-    int nhooks, all = count + (grads ? n->nrets : 0);
-    TS_TRY(ts_hooks_take(n, kind, output, &hooks, &nhooks));
-    if (!nhooks)
-        return TS_OK;
-    hooks_held held __attribute__((cleanup(hooks_end))) = {
-        run, hooks, nhooks, .bytes = (size_t)all * sizeof(ts_tensor *),
-        .in = {.node = n, .outer = run->thread->user_code}};
-    ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
-    ts_status status =
-        seen ? TS_OK : ts_error_memory("the gradients that a hook sees", (int64_t)held.bytes);
-    run->thread->user_code = &held.in;
-    for (int k = 0; k < nhooks && status == TS_OK; k++) {
-        for (int i = 0; i < all; i++) {
-            seen[i] = i < count ? edited[i] : grads[i - count];
-            seen[i] = seen[i] ? seen[i] : TS_NONE;
-        }
-        uint64_t scope = run->thread->scope->serial;
-        status = call_hook(hooks[k], n, seen, count, seen + count);
-        status = ts_fail_callback(status, ts_node_name(n), n->site, "a hook");
-        status = ts_end_open_scopes(status, scope, ts_node_name(n), n->site, "a hook");
-        for (int i = 0; i < count && status == TS_OK; i++) {
-            ts_tensor *old = edited[i];
-            if ((status = check_hook(n, old, seen[i])) != TS_OK || seen[i] == old)
-                continue;
-            edited[i] = seen[i] == TS_NONE ? NULL : seen[i];
-            if (!grads && edited[i])
-                ts_tensor_ref(edited[i]);
-            if (!grads && old)
-                ts_tensor_unref(old);
-        }
-    }
-    return status;
-}
-
-/** For each result: runs the GRAD hooks on its gradient, then adds the gradient that they leave to
- *  the one that ts_retain_grad() keeps. */
-static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
-{
-    TS_SCOPE;
-    for (int i = 0; i < n->nrets; i++) {
-        if (grads[i])
-            TS_TRY(run_hooks(run, n, TS_HOOK_GRAD, i, &grads[i], 1, NULL));
-        if (grads[i])
-            TS_TRY(ts_hooks_keep_grad(n, i, grads[i], run->record));
-    }
-    return TS_OK;
-}
-
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at)
 {
     if (!in->next || in->next->seq < run->floor)
@@ -450,7 +334,7 @@ static TS_COLD ts_status check_rule_results(ts_vjp_call *b, bool hooked)
     ts_node *n = b->node;
     if (b->run->anomaly)
         TS_TRY(ts_anomaly_check(n, b->given, (int)n->ninputs, TS_GIVEN));
-    return hooked ? run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
+    return hooked ? ts_run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
                               (ts_tensor **)b->grads)
                   : TS_OK;
 }
@@ -515,7 +399,7 @@ static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
         ts_tensor_ref(g);
     if (mine)
         ts_node_unlock(n);
-    ts_status status = g ? run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &g) : TS_OK;
+    ts_status status = g ? ts_run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &g) : TS_OK;
     if (g)
         ts_tensor_unref(g);
     return status;
@@ -560,7 +444,7 @@ static TS_COLD bool has_gradient(const ts_node *n, ts_tensor *const *grads)
 static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **grads, bool *on)
 {
     TS_SCOPE;
-    TS_TRY(run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
+    TS_TRY(ts_run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
     *on = has_gradient(n, grads);
     return TS_OK;
 }
@@ -588,7 +472,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
     /* another thread may be adding the first hook */
     bool hooked = TS_UNLIKELY(__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE) != NULL);
     if (hooked)
-        TS_TRY(run_grad_hooks(run, n, grads));
+        TS_TRY(ts_run_grad_hooks(run, n, grads));
     for (int i = 0; i < run->ncaptures; i++) {
         ts_capture *c = &run->captures[i];
         if (c->node == n && grads[c->output] && !c->grad)

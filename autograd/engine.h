@@ -89,6 +89,19 @@ void ts_pieces_free(ts_pieces *all);
 /** Sends a gradient (borrowed) of a part of a node's input to the node that made the input. Does
  *  nothing if the input needs no gradient. */
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at);
+/**
+ * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
+ * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
+ *                results, borrowed from the caller's scope; for other kinds they are the run's, and
+ *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
+ * @param grads   gradients of the results, for POST hooks; NULL for other kinds
+ */
+TS_COLD ts_status ts_run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
+                               ts_tensor **edited, int count, ts_tensor **grads);
+/** For each result: runs the GRAD hooks on its gradient, then adds the gradient that they leave to
+ *  the one that ts_retain_grad() keeps. */
+TS_COLD ts_status ts_run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads);
+
 /** Argument `what` of ts_anomaly_check() for the gradients that a rule gave. */
 #define TS_GIVEN "the gradient that its backward gave for input"
 
