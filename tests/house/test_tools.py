@@ -696,5 +696,19 @@ class Budgets(ToolCase):
         self.assertIn("has no other", self.budgets("other")[1])
 
 
+class Help(ToolCase):
+    def test_each_tool_explains_itself_and_refuses_unknown_options(self):
+        names = [name for name in sorted(os.listdir(TOOLS))
+                 if os.access(os.path.join(TOOLS, name), os.X_OK)]
+        self.assertIn("compile-cuda", names)
+        for name in [*names, "../bench/compare.py", "../bench/study/run"]:
+            status, output = self.run_tool(name, "--help")
+            self.assertEqual(status, 0, f"{name}: {output}")
+            self.assertGreater(len(output.split()), 15, name)
+            status, output = self.run_tool(name, "--no-such-option")
+            self.assertEqual(status, 2, f"{name}: {output}")
+        self.assertEqual(os.listdir(self.folder), [])
+
+
 if __name__ == "__main__":
     tally.main()
