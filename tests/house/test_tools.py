@@ -79,6 +79,8 @@ class Rooms(ToolCase):
         self.assertEqual(status, 0, output)
         self.assertRegex(output, r"  1  core/tensor.h\n +1  in 1 files\n")
         self.refused("README.md", "\n## A reading path\n`core/gone.c`", "names core/gone.c")
+        self.refused("README.md", "\n## A reading path\nabout 2 lines: `core/tensor.h`",
+                     "has 1 lines, not about 2 lines")
 
     def test_upward_includes_are_refused(self):
         self.refused("core/bad.c", '\n#include "ops/op.h"\n',
