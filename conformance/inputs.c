@@ -49,14 +49,26 @@ static double scaled(double x, int n)
     return x * power;
 }
 
+/** The exponent of frexp(), without its call for normal numbers. */
+static int exponent(double x)
+{
+    uint64_t bits;
+    int e;
+    memcpy(&bits, &x, sizeof bits);
+    e = (int)(bits >> 52 & 2047);
+    if (e)
+        return e - 1022;
+    frexp(x, &e);
+    return e;
+}
+
 /** Rounds x once, to nearest even, to `bits` significant bits; exponents (of frexp) below `least`
  * use the grid of `least`, as denormals do. */
 static double on_grid(double x, int bits, int least)
 {
-    int e;
     if (!isfinite(x) || x == 0)
         return x;
-    frexp(x, &e);
+    int e = exponent(x);
     e = e < least ? least : e;
     return scaled(rint(scaled(x, bits - e)), e - bits);
 }
@@ -65,10 +77,10 @@ static double on_grid(double x, int bits, int least)
  * which increments the exponent field. */
 static uint16_t f16_bits(double x)
 {
-    int sign = signbit(x) ? 0x8000 : 0, e;
+    int sign = signbit(x) ? 0x8000 : 0;
     if (!(fabs(x) <= 65504))
         return (uint16_t)(sign | (isnan(x) ? 0x7e00 : 0x7c00));
-    frexp(x, &e);
+    int e = exponent(x);
     e = x == 0 || e < -13 ? -13 : e;
     return (uint16_t)(sign | ((e + 13) * 1024 + (int)scaled(fabs(x), 11 - e)));
 }
@@ -84,12 +96,12 @@ static double f16_value(uint16_t h)
 /** Stores x at p as dtype; integers wrap. */
 static void store(double x, ts_dtype dtype, void *p)
 {
-    int64_t i = ts_dtype_is_float(dtype) || !(fabs(x) < 0x1p63) ? 0 : (int64_t)x;
+    int64_t i = fabs(x) < 0x1p63 ? (int64_t)x : 0;
     uint32_t bits;
-    float f = (float)x;
+    float f;
     switch (dtype) {
     case TS_F64: memcpy(p, &x, 8); break;
-    case TS_F32: memcpy(p, &f, 4); break;
+    case TS_F32: memcpy(p, &(float){(float)x}, 4); break;
     case TS_BF16:
         f = (float)on_grid(x, 8, -125);
         memcpy(&bits, &f, 4);

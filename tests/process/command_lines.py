@@ -56,7 +56,7 @@ class CommandLines(unittest.TestCase):
                 done = self.run_program(name, "--help", out=full)
             self.assertNotEqual(done.returncode, 0, name)
 
-    def test_output_that_nobody_takes_is_an_error(self):
+    def test_output_that_cannot_be_written_is_an_error(self):
         for name, words in {"ts-conformance": ["--list"], "bench_dispatch": ["--list"],
                             "trace": ["dot"], "my_layer": [], "my_op": []}.items():
             if name in PROGRAMS:

@@ -228,7 +228,7 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assert_same_run(out)
 
-    def test_output_that_nobody_takes_is_an_error(self):
+    def test_output_that_cannot_be_written_is_an_error(self):
         closed = os.path.join(self.folder, "closed")
         short = os.path.join(self.folder, "short")
         done = self.run_to_end(short, steps=3)
@@ -439,7 +439,7 @@ class Training(unittest.TestCase):
         self.assertRegex(sample, r"\A[\n -~]{300,}\Z")
         self.assertIn("\\x", sample)  # an untrained model draws any byte
 
-    def test_usage_is_told(self):
+    def test_wrong_options_print_the_usage(self):
         for bad in (["--steps", "0"], ["--out", ""], ["--save-every", "0"], ["--nonsense"]):
             done = self.run_to_end(os.path.join(self.folder, "unused"), *bad)
             self.assertEqual(done.returncode, 2, done.stderr)
