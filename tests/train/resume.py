@@ -231,13 +231,13 @@ class Training(unittest.TestCase):
     def test_output_that_cannot_be_written_is_an_error(self):
         closed = os.path.join(self.folder, "closed")
         short = os.path.join(self.folder, "short")
-        done = self.run_to_end(short, steps=3)
+        done = self.run_to_end(short, steps=1)
         self.assertEqual(done.returncode, 0, done.stderr)
         ends = os.pipe()
         os.close(ends[0])
         with open("/dev/full", "w", encoding="ascii") as full:
             for name, out, says in (("pipe", ends[1], "Broken pipe"), ("full", full, "No space")):
-                done = subprocess.run(self.command(closed + name, steps=3), check=False, text=True,
+                done = subprocess.run(self.command(closed + name, steps=1), check=False, text=True,
                                       stdin=subprocess.DEVNULL, stdout=out, env=ENVIRONMENT,
                                       stderr=subprocess.PIPE)
                 self.assertEqual(done.returncode, 1, done.stderr)
@@ -248,13 +248,13 @@ class Training(unittest.TestCase):
         for redirection in ">&-", "2>&-", "<&-", "<&- >&- 2>&-":
             out = closed + redirection
             done = subprocess.run(["sh", "-c", f'"$@" {redirection}', "sh",
-                                   *self.command(out, steps=3)], check=False, text=True,
+                                   *self.command(out, steps=1)], check=False, text=True,
                                   stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT)
             self.assertEqual(done.returncode, int(" >&-" in " " + redirection), done.stderr)
             self.assert_same_run(out, short)
         # a progress line that nobody reads is no reason to stop
         done = subprocess.run(["sh", "-c", '"$@" 2>/dev/full', "sh",
-                               *self.command(closed + "log", steps=3)],
+                               *self.command(closed + "log", steps=1)],
                               check=False, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         self.assertEqual(done.returncode, 0)
 
