@@ -17,7 +17,7 @@ del sys.argv[1:]
 # For each program: (arguments before a number, name of the number in an error message).
 NUMBERS = {"mlp": [([], "STEPS")], "mlp_amp": [(["bf16"], "STEPS")],
            "train_gpt": [(["--data", __file__, "--" + name], "--" + name)
-                         for name in ("steps", "seed", "save-every", "val-every")],
+                         for name in ("steps", "seed", "save-every", "val-every", "sample")],
            "unet": [(["--" + name], "--" + name)
                     for name in ("steps", "seed", "size", "width", "batch", "save-every",
                                  "val-every")],

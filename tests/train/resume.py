@@ -92,6 +92,8 @@ class Training(unittest.TestCase):
 
     @classmethod
     def command(cls, out, *more, steps=STEPS, save_every=HALF, data=None):
+        if "--sample" not in more:  # 300 bytes by default take as long as four steps
+            more += "--sample", "20"
         return [PROGRAM, "--data", data or cls.data, "--out", out, "--steps", str(steps),
                 "--save-every", str(save_every), "--val-every", "1000", *more]
 
@@ -433,7 +435,8 @@ class Training(unittest.TestCase):
         self.assertTrue(models[0] == models[1], "the trained models differ")
 
     def test_the_sample_is_safe_for_terminals(self):
-        done = self.run_to_end(os.path.join(self.folder, "sample"), steps=1)
+        done = self.run_to_end(os.path.join(self.folder, "sample"), "--sample", "300",
+                               steps=1)
         self.assertEqual(done.returncode, 0, done.stderr)
         sample = done.stdout.split("A sample:")[1]
         self.assertRegex(sample, r"\A[\n -~]{300,}\Z")
