@@ -49,14 +49,26 @@ static double scaled(double x, int n)
     return x * power;
 }
 
+/** The exponent of frexp(), without its call for normal numbers. */
+static int exponent(double x)
+{
+    uint64_t bits;
+    int e;
+    memcpy(&bits, &x, sizeof bits);
+    e = (int)(bits >> 52 & 2047);
+    if (e)
+        return e - 1022;
+    frexp(x, &e);
+    return e;
+}
+
 /** Rounds x once, to nearest even, to `bits` significant bits; exponents (of frexp) below `least`
  * use the grid of `least`, as denormals do. */
 static double on_grid(double x, int bits, int least)
 {
-    int e;
     if (!isfinite(x) || x == 0)
         return x;
-    frexp(x, &e);
+    int e = exponent(x);
     e = e < least ? least : e;
     return scaled(rint(scaled(x, bits - e)), e - bits);
 }
@@ -65,10 +77,10 @@ static double on_grid(double x, int bits, int least)
  * which increments the exponent field. */
 static uint16_t f16_bits(double x)
 {
-    int sign = signbit(x) ? 0x8000 : 0, e;
+    int sign = signbit(x) ? 0x8000 : 0;
     if (!(fabs(x) <= 65504))
         return (uint16_t)(sign | (isnan(x) ? 0x7e00 : 0x7c00));
-    frexp(x, &e);
+    int e = exponent(x);
     e = x == 0 || e < -13 ? -13 : e;
     return (uint16_t)(sign | ((e + 13) * 1024 + (int)scaled(fabs(x), 11 - e)));
 }
@@ -84,12 +96,12 @@ static double f16_value(uint16_t h)
 /** Stores x at p as dtype; integers wrap. */
 static void store(double x, ts_dtype dtype, void *p)
 {
-    int64_t i = ts_dtype_is_float(dtype) || !(fabs(x) < 0x1p63) ? 0 : (int64_t)x;
+    int64_t i = fabs(x) < 0x1p63 ? (int64_t)x : 0;
     uint32_t bits;
-    float f = (float)x;
+    float f;
     switch (dtype) {
     case TS_F64: memcpy(p, &x, 8); break;
-    case TS_F32: memcpy(p, &f, 4); break;
+    case TS_F32: memcpy(p, &(float){(float)x}, 4); break;
     case TS_BF16:
         f = (float)on_grid(x, 8, -125);
         memcpy(&bits, &f, 4);
@@ -113,17 +125,15 @@ static double load(const void *p, ts_dtype dtype)
         int64_t i;
         int32_t i32;
         uint32_t u32;
-        uint8_t u8;
     } v = {0};
-    memcpy(&v, p, ts_dtype_size(dtype));
-    switch (dtype) {
-    case TS_F64: return v.d;
-    case TS_F32: return v.f;
-    case TS_BF16: v.u32 <<= 16; return v.f;
-    case TS_F16: return f16_value(v.h);
-    case TS_I64: return (double)v.i;
-    case TS_I32: return v.i32;
-    default: return v.u8;
+    switch (dtype) { /* copies of constant size, which take no call */
+    case TS_F64: memcpy(&v, p, 8); return v.d;
+    case TS_F32: memcpy(&v, p, 4); return v.f;
+    case TS_BF16: memcpy(&v, p, 2); v.u32 <<= 16; return v.f;
+    case TS_F16: memcpy(&v, p, 2); return f16_value(v.h);
+    case TS_I64: memcpy(&v, p, 8); return (double)v.i;
+    case TS_I32: memcpy(&v, p, 4); return v.i32;
+    default: return *(const uint8_t *)p;
     }
 }
 
@@ -153,7 +163,32 @@ static double special(int64_t i, ts_dtype dtype)
     return wholes[i % TS_COUNTOF(wholes)];
 }
 
-static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_t *state)
+/** Number i of a seed's normal sequence. An op draws the same one for each dtype, so the last
+ * sequence of each tensor of a call is kept. */
+static double normal_at(uint64_t seed, int place, int64_t i)
+{
+    static struct {
+        uint64_t seed, state;
+        int64_t numel, room;
+        double *x;
+    } kept[MADE_MOST], *k;
+    k = &kept[place];
+    if (k->seed != seed) {
+        k->seed = k->state = seed;
+        k->numel = 0;
+    }
+    if (k->room <= i) {
+        k->room = 2 * i + 64;
+        k->x = realloc(k->x, (size_t)k->room * sizeof *k->x);
+    }
+    for (; k->numel <= i; k->numel++)
+        k->x[k->numel] = random_normal(&k->state);
+    return k->x[i];
+}
+
+/** Element i of tensor `place` of a call. */
+static double element(const ts_sample_arg *a, int64_t i, int place, ts_dtype dtype, uint64_t seed,
+                      uint64_t *state)
 {
     double x, width = a->high - a->low;
     bool whole = !ts_dtype_is_float(dtype);
@@ -163,9 +198,9 @@ static double element(const ts_sample_arg *a, int64_t i, ts_dtype dtype, uint64_
         x = whole ? floor(x) : x;
         break;
     case GEN_WHOLE: x = floor(a->low + width * random_uniform(state)); break;
-    case GEN_SPECIAL: x = special(i, dtype); break;
+    case GEN_SPECIAL: x = special(i + 5 * place, dtype); break;
     default:
-        x = random_normal(state);
+        x = normal_at(seed, place, i);
         x = whole ? rint(3 * x) : x;
     }
     if (dtype == TS_U8)
@@ -228,18 +263,19 @@ typedef struct filling {
     char *data; /* address of the element at offset 0 */
     double *values;
     ts_dtype dtype;
+    int64_t item; /* bytes of an element */
 } filling;
 
 static void fill_one(void *ctx, int64_t i, int64_t at)
 {
     filling *f = ctx;
-    store(f->values[i], f->dtype, f->data + at * (int64_t)ts_dtype_size(f->dtype));
+    store(f->values[i], f->dtype, f->data + at * f->item);
 }
 
 static void read_one(void *ctx, int64_t i, int64_t at)
 {
     filling *f = ctx;
-    f->values[i] = load(f->data + at * (int64_t)ts_dtype_size(f->dtype), f->dtype);
+    f->values[i] = load(f->data + at * f->item, f->dtype);
 }
 
 bool on_cpu(ts_device device) { return device.backend == TS_DEVICE_CPU.backend; }
@@ -258,7 +294,7 @@ static ts_tensor *buffer_make(double *values, ts_dtype dtype, const int64_t *siz
         span *= sizes[d];
     }
     if (values) {
-        filling f = {bytes + (size_t)offset * item, values, dtype};
+        filling f = {bytes + (size_t)offset * item, values, dtype, (int64_t)item};
         visit(sizes, strides ? strides : row_major, ndim, fill_one, &f);
         if (expanded) /* elements with the same address have the last written value */
             visit(sizes, strides, ndim, read_one, &f);
@@ -305,7 +341,8 @@ double *tensor_values(const ts_tensor *t)
     if (!host)
         return NULL;
     double *values = calloc((size_t)ts_numel(t) + 1, sizeof *values);
-    filling f = {(char *)ts_data(host), values, ts_dtype_of(host)};
+    filling f = {(char *)ts_data(host), values, ts_dtype_of(host),
+                 (int64_t)ts_dtype_size(ts_dtype_of(host))};
     visit(ts_sizes(host), ts_strides(host), ts_ndim(host), read_one, &f);
     return values;
 }
@@ -319,7 +356,14 @@ typedef struct packing {
 static void pack_one(void *ctx, int64_t i, int64_t at)
 {
     packing *g = ctx;
-    memcpy(g->to + (size_t)i * g->item, g->data + (size_t)at * g->item, g->item);
+    char *to = g->to + (size_t)i * g->item;
+    const char *from = g->data + at * (int64_t)g->item;
+    switch (g->item) {
+    case 8: memcpy(to, from, 8); break;
+    case 4: memcpy(to, from, 4); break;
+    case 2: memcpy(to, from, 2); break;
+    default: memcpy(to, from, g->item);
+    }
 }
 
 char *tensor_bytes(const ts_tensor *t)
@@ -346,9 +390,10 @@ bool tensor_equal(const ts_tensor *a, const ts_tensor *b)
     ts_dtype dtype = ts_dtype_of(a);
     size_t item = ts_dtype_size(dtype);
     char *x = tensor_bytes(a), *y = tensor_bytes(b);
-    bool equal = x && y;
-    for (int64_t i = 0; equal && i < ts_numel(a); i++) {
-        const char *p = x + (size_t)i * item, *q = y + (size_t)i * item;
+    size_t count = (size_t)ts_numel(a);
+    bool equal = x && y, same = equal && memcmp(x, y, count * item) == 0;
+    for (size_t i = 0; equal && !same && i < count; i++) {
+        const char *p = x + i * item, *q = y + i * item;
         equal = memcmp(p, q, item) == 0 || (isnan(load(p, dtype)) && isnan(load(q, dtype)));
     }
     free(x);
@@ -418,7 +463,7 @@ static const double *draw(const ts_sample_arg *a, ts_dtype dtype, uint64_t seed,
     if (!k->x || k->numel < numel)
         k->x = realloc(k->x, (size_t)(numel + 1) * sizeof *k->x);
     for (; k->numel < numel; k->numel++)
-        k->x[k->numel] = element(a, k->numel + 5 * place, dtype, &k->state);
+        k->x[k->numel] = element(a, k->numel, place, dtype, seed, &k->state);
     return k->x;
 }
 

@@ -97,7 +97,7 @@ static ts_module *gpt_new(void)
 typedef struct run {
     const char *data, *out, *device_name;
     ts_device device; // of model, optimizer and batches
-    int64_t steps, seed, save_every, val_every;
+    int64_t steps, seed, save_every, val_every, sample;
     bool resume, overwrite, compile, stopped; // stopped: a signal ended training or the report
     ts_compiled *compiled; // the step as a compiled function; NULL: eager
     ts_training state; // model, optimizer, loader of the training text, step, run
@@ -268,13 +268,15 @@ static ts_status train(run *r, ts_csv *log, ts_progress *progress)
     return status != TS_OK ? status : saving;
 }
 
-/** Prints 300 sampled bytes, each drawn given the last T bytes. Bytes other than newlines and
+enum { SAMPLE_MOST = 10000 };
+
+/** Prints r->sample sampled bytes, each drawn given the last T bytes. Bytes other than newlines and
  * printable ASCII are printed as \xNN. */
 static ts_status sample(run *r)
 {
     TS_NO_GRAD;
-    int64_t text[301] = {'\n'};
-    for (int n = 1; n <= 300; n++) {
+    static int64_t text[SAMPLE_MOST + 1] = {'\n'};
+    for (int64_t n = 1; n <= r->sample; n++) {
         TS_SCOPE;
         TS_TRY(unless_interrupted(r));
         int64_t seen = n < T ? n : T;
@@ -372,9 +374,12 @@ static ts_status report(run *r)
         printf("\nThe compiled step:\n\n");
         TS_TRY(ts_explain(r->compiled, stdout));
     }
-    printf("\nA sample:\n\n");
-    TS_TRY(sample(r));
-    printf("\n\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
+    if (r->sample) {
+        printf("\nA sample:\n\n");
+        TS_TRY(sample(r));
+        printf("\n");
+    }
+    printf("\nvalidation loss %.4f nats/byte, unigram entropy %.4f, ratio %.3f\n", val,
            r->entropy, val / r->entropy);
     printf("written: %s/{log.csv, loss.svg, timers.{json,svg}, model.safetensors}\n",
            ts_escape_text(r->text, sizeof r->text, r->out));
@@ -444,7 +449,7 @@ static ts_status go(run *r)
 int main(int argc, char **argv)
 {
     run r = {.out = "runs/gpt", .device_name = "auto", .steps = 1600, .seed = 1, .save_every = 200,
-             .val_every = 50,
+             .val_every = 50, .sample = 300,
              .state.size = sizeof(ts_training)};
     enum { MOST = 1000000000 };
     const ts_argument arguments[] = {
@@ -458,6 +463,8 @@ int main(int argc, char **argv)
          .most = MOST},
         {"--val-every", "steps between validations", .number = &r.val_every, .least = 1,
          .most = MOST},
+        {"--sample", "bytes of the text that the trained model writes", .number = &r.sample,
+         .most = SAMPLE_MOST},
         {"--compile", "run each step as a compiled function", .flag = &r.compile},
         {"--resume", "continue the run in the folder", .flag = &r.resume},
         {"--overwrite", "remove the run in the folder, then start a new one", .flag = &r.overwrite},

@@ -13,7 +13,11 @@ grid in multiple precision; the coefficients are then rounded to their type. Nee
 import struct
 import sys
 
-from mpmath import mp, mpf
+if __name__ == "__main__" and any(name.startswith("-") for name in sys.argv[1:]):
+    print(__doc__)
+    sys.exit(0 if sys.argv[1:] == ["--help"] else 2)
+
+from mpmath import mp, mpf  # noqa: E402
 
 mp.dps = 40
 GRID = 1500
@@ -199,6 +203,8 @@ def main():
     names = sys.argv[1:]
     if not names:
         print("\n".join(POLYNOMIALS))
+    if unknown := set(names) - set(POLYNOMIALS):
+        sys.exit(f"minimax.py: unknown names: {', '.join(sorted(unknown))}")
     for name in names:
         g, weight, lo, hi, degree, kind = POLYNOMIALS[name]
         c, ideal, real = fit(g, weight, lo, hi, degree, kind)

@@ -209,7 +209,7 @@ TS_TEST(a_gradient_keeps_values_and_history_in_a_ring)
     ck_assert_double_eq(value(g), 2);
 }
 
-TS_TEST(a_leaf_outlives_no_graph_and_a_graph_no_gradient)
+TS_TEST(releasing_a_leaf_frees_its_gradient_and_the_gradients_graph)
 {
     TS_SCOPE;
     ts_tensor *x = leaf(3), *g, *gg;

@@ -170,7 +170,7 @@ TS_TEST(a_kernel_that_is_registered_later_is_that_of_the_group, MOCK, .loop = 2)
     ts_compiled_free(c);
 }
 
-TS_TEST(without_groups_nothing_is_asked, MOCK)
+TS_TEST(without_groups_the_backend_is_not_called, MOCK)
 {
     TS_SCOPE;
     ts_tensor *in[] = {there(1, TS_SIZES(5)), there(2, TS_SIZES(5))}, *got[2];

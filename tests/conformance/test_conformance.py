@@ -82,7 +82,7 @@ class Passing(Case):
         self.assertTrue(
             tables[0].startswith("backend\top\tfamily\tdtype\tverdict\tvalues_passed\t"))
 
-    def test_a_right_plugin_passes_and_its_round_trips_are_told(self):
+    def test_a_correct_plugin_passes_and_its_round_trips_are_reported(self):
         card, _ = self.card("--plugin", PLUGIN, "--op", "relu,neg,uniform,normal,masked_select")
         self.assertEqual(card["backend"], "PLANTED")
         self.assertEqual(self.verdicts(card, "relu")["f32"], "pass")
@@ -158,7 +158,7 @@ class CommandLine(Case):
         self.assertEqual(status, 2, out + err)
         self.assertIn(says, err)
 
-    def test_wrong_usage_is_told(self):
+    def test_wrong_usage_is_an_error(self):
         self.wrong(says="name a backend")
         self.wrong("--backend", "cpu", "--op", "no_such_op", says="'no_such_op'")
         self.wrong("--backend", "cpu", "--family", "no_such", says="'no_such'")
@@ -169,14 +169,14 @@ class CommandLine(Case):
         self.wrong("--backend", "cpu", "more", says="'more'")
         self.wrong("--no-such-option", says="no-such-option")
 
-    def test_a_backend_that_cannot_be_opened_is_told(self):
+    def test_a_backend_that_cannot_be_opened_is_an_error(self):
         self.wrong("--backend", "abacus", says="'abacus'")
         self.wrong("--backend", "cuda:7", says="cuda:7")
         self.wrong("--plugin", os.path.join(self.folder, "none.so"), says="none.so")
         self.wrong("--plugin", PROGRAM, says=os.path.basename(PROGRAM))
         self.wrong("--plugin", PLUGIN, says="no device answers", mode="install")
 
-    def test_a_file_that_cannot_be_written_is_told(self):
+    def test_a_file_that_cannot_be_written_is_an_error(self):
         for option in ("--json", "--tsv", "--matrix"):
             self.wrong("--backend", "meta", "--op", "add", option,
                        os.path.join(self.folder, "no", "file"), says="/no/")

@@ -257,7 +257,7 @@ TS_TEST(a_forked_child_starts_its_own_pool)
     ck_assert_int_eq(most_at_once, 4);
 }
 
-static void *loop_until_told(void *stop)
+static void *loop_until_stopped(void *stop)
 {
     while (!atomic_load((atomic_bool *)stop))
         user_thread(&(int){0});
@@ -273,7 +273,7 @@ TS_TEST(fork_during_another_threads_loop)
     ts_set_num_threads(3);
     atomic_bool stop = false;
     pthread_t user;
-    ck_assert_int_eq(pthread_create(&user, NULL, loop_until_told, &stop), 0);
+    ck_assert_int_eq(pthread_create(&user, NULL, loop_until_stopped, &stop), 0);
     for (int turn = 0; turn < 20; turn++) {
         pid_t child = fork();
         if (child == 0) {

@@ -111,7 +111,7 @@ TS_TEST(retain_outlives_the_scope)
     ck_assert_int_eq(released, 1);
 }
 
-TS_TEST(adopting_a_tensor_that_a_scope_holds_gives_the_reference_up)
+TS_TEST(adopting_a_tensor_that_a_scope_holds_releases_the_reference)
 {
     {
         TS_SCOPE;

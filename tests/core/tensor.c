@@ -85,7 +85,7 @@ TS_TEST(a_size_out_of_range_is_an_error)
     ck_assert_int_eq(ts_error_code(), TS_ERR_NULL);
 }
 
-TS_TEST(item_wants_one_element)
+TS_TEST(item_requires_one_element)
 {
     TS_SCOPE;
     double d = 0;
@@ -112,7 +112,7 @@ TS_TEST(item_wants_one_element)
     ck_assert_int_eq(ts_item(TS_NONE, &d), TS_ERR_NULL);
 }
 
-TS_TEST(copy_to_packs_any_strides_and_wants_the_exact_bytes)
+TS_TEST(copy_to_packs_any_strides_and_requires_the_exact_size)
 {
     TS_SCOPE;
     const float x[6] = {0, 1, 2, 3, 4, 5};

@@ -145,7 +145,7 @@ TS_TEST(many_wide_rows_share_the_blocks, .loop = 3)
     judge(&w, device);
 }
 
-TS_TEST(a_class_out_of_range_is_told_with_the_op_that_was_called)
+TS_TEST(a_class_out_of_range_is_an_error_of_the_called_op)
 {
     GPU(device);
     TS_SCOPE;

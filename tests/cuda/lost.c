@@ -90,7 +90,7 @@ static int try_in_child(ts_device device, ts_tensor *there, ts_tensor *here)
     return ts_item(ts_sum(here), &value) == TS_OK && value == 6 ? 0 : 4;
 }
 
-TS_TEST(a_forked_child_is_told_that_its_parents_device_is_not_its_own)
+TS_TEST(a_forked_child_gets_an_error_for_its_parents_device)
 {
     GPU(device);
     TS_SCOPE;

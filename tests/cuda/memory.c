@@ -17,7 +17,7 @@ TS_TEST(memory_of_a_released_tensor_serves_the_next_call_of_the_stream)
     ck_assert_uint_eq(memory_of(device).system_allocs, calls);
 }
 
-TS_TEST(statistics_tell_what_tensors_hold_what_is_kept_and_the_most_there_was)
+TS_TEST(statistics_count_bytes_in_use_cached_bytes_and_their_peak)
 {
     GPU(device);
     TS_SCOPE;
@@ -241,7 +241,7 @@ static int fill(ts_device device, int64_t bytes, ts_tensor **pieces, int most)
     return n;
 }
 
-TS_TEST(a_full_device_is_an_ordinary_error_and_room_again_when_something_goes_1000_times,
+TS_TEST(a_full_device_is_an_error_until_memory_is_released_1000_times,
         .timeout = 300)
 {
     GPU(device);

@@ -161,7 +161,7 @@ TS_TEST(a_copy_from_pinned_memory_runs_beside_work_on_another_stream)
     ts_stream_free(device, copies);
 }
 
-TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_told_once_by_the_next_wait)
+TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_reported_once_by_the_next_wait)
 {
     GPU(device);
     TS_SCOPE;
@@ -177,7 +177,7 @@ TS_TEST(an_index_that_a_kernel_finds_out_of_range_is_told_once_by_the_next_wait)
     ck_assert(all_are(full_on(device, 100, 5), 5)); /* the device still works */
 }
 
-TS_TEST(an_integer_divided_by_0_is_told_by_the_next_wait, .loop = 2)
+TS_TEST(an_integer_division_by_0_is_reported_by_the_next_wait, .loop = 2)
 {
     GPU(device);
     TS_SCOPE;
@@ -195,7 +195,7 @@ TS_TEST(an_integer_divided_by_0_is_told_by_the_next_wait, .loop = 2)
     OK(ts_synchronize(device));
 }
 
-TS_TEST(with_TS_SYNC_the_call_itself_tells)
+TS_TEST(with_TS_SYNC_the_call_itself_returns_the_error)
 {
     setenv("TS_SYNC", "1", 1);
     GPU(device);
@@ -208,7 +208,7 @@ TS_TEST(with_TS_SYNC_the_call_itself_tells)
     ck_assert_msg(strstr(ts_error_message(), "-7"), "%s", ts_error_message());
 }
 
-TS_TEST(a_device_that_is_not_there_is_an_error_that_says_how_many_there_are)
+TS_TEST(a_missing_device_is_an_error_with_the_number_of_devices)
 {
     GPU(device);
     ck_assert_int_eq(ts_device_open("cuda:15", &device, NULL, 0), TS_ERR_DEVICE);

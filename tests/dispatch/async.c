@@ -592,7 +592,7 @@ TS_TEST(a_failure_of_earlier_work_is_reported_by_the_call_that_waits, MOCK)
     OK(ts_item(ts_select(a, 0, 0), &v)); /* later calls work */
 }
 
-TS_TEST(backends_are_told_of_the_deterministic_mode, MOCK)
+TS_TEST(backends_receive_the_deterministic_mode, MOCK)
 {
     ck_assert(!deterministic);
     OK(ts_set_deterministic(true));

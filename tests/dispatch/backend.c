@@ -497,7 +497,7 @@ TS_TEST(a_backend_for_another_abi_or_without_a_required_slot_is_refused_by_name)
     ck_assert_int_eq(key, TS_KEY_CUDA);
 }
 
-TS_TEST(a_device_that_is_not_there_is_named)
+TS_TEST(an_error_names_a_missing_device)
 {
     ts_device device = device_of(&first);
     FAILS(TS_ERR_DEVICE, ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){200, 0}));
@@ -516,7 +516,7 @@ TS_TEST(a_device_that_is_not_there_is_named)
     FAILS(TS_ERR_DEVICE, ts_stream_new((ts_device){99, 0}, NULL));
 }
 
-TS_TEST(a_registration_that_was_removed_is_told_from_one_that_lives)
+TS_TEST(a_handle_of_a_removed_registration_is_an_error)
 {
     ts_registration *r;
     OK(ts_register_kernel("noop", TS_KEY_CPU, refuse, NULL, &r));

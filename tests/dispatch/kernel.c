@@ -290,7 +290,7 @@ static bool takes_scaled(void *state, const ts_frame *f)
     return true;
 }
 
-TS_TEST(a_backend_is_asked_about_its_own_kernels_alone)
+TS_TEST(supports_is_called_for_a_backends_own_kernels_only)
 {
     static offset_state memory = {.devices = 2};
     static const ts_backend b = {OFFSET_BACKEND("ASKED", TS_BACKEND_CPU_FALLBACK, &memory),

@@ -45,7 +45,7 @@ TS_TEST(backends_and_layers_are_placed_at_run_time_until_the_gaps_are_full)
     ck_assert_int_eq(layers, 44);
 }
 
-TS_TEST(a_layer_lands_between_the_layers_it_was_asked_between)
+TS_TEST(a_layer_is_placed_between_the_layers_that_were_named)
 {
     ts_key low, high, top;
     OK(ts_register_layer("LOW", "backends", &low));

@@ -350,7 +350,7 @@ TS_TEST(an_op_describes_itself)
     FAILS(TS_ERR_NULL, ts_op_describe(op, NULL));
 }
 
-TS_TEST(a_slot_says_why_it_holds_what_it_holds)
+TS_TEST(a_slot_states_the_rule_that_filled_it)
 {
     int add = ts_op_by_name("add");
     ck_assert_int_eq(ts_op_slot(add, TS_KEY_CPU), TS_RULE_KERNEL);

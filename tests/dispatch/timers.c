@@ -308,7 +308,7 @@ TS_TEST(time_while_switched_off_counts_nowhere, .threads = true)
 }
 
 static atomic_bool stop;
-static void *work_until_told(void *arg)
+static void *work_until_stopped(void *arg)
 {
     ts_tensor *a = one();
     while (!atomic_load(&stop))
@@ -326,7 +326,7 @@ TS_TEST(timers_are_switched_and_read_while_threads_call, .threads = true)
         pthread_t threads[3];
         atomic_store(&stop, false);
         for (int i = 0; i < 3; i++)
-            pthread_create(&threads[i], NULL, i < 2 ? work_until_told : work, NULL);
+            pthread_create(&threads[i], NULL, i < 2 ? work_until_stopped : work, NULL);
         for (int i = 0; i < 50; i++) {
             OK(ts_timers_enable(true));
             ck_assert(ts_timers_enabled());

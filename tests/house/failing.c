@@ -44,12 +44,12 @@ TS_TEST(crashes)
     raise(SIGSEGV);
 }
 
-TS_TEST(dies_as_told, .signal = SIGABRT)
+TS_TEST(dies_as_expected, .signal = SIGABRT)
 {
     abort();
 }
 
-TS_TEST(leaves_as_told, .exit = 3)
+TS_TEST(exits_as_expected, .exit = 3)
 {
     exit(3);
 }

@@ -11,6 +11,8 @@ Comments in the pages declare the kind of a block of code:
     <!-- program NAME=VALUE -->    a whole program: it compiles without warnings, and exits with 0
                                    with this environment variable (NAME=VALUE may be missing)
     <!-- output -->                the output of the program above
+    <!-- code -->                  declarations; those of a page compile as one file
+    <!-- code in (PARAMETERS) -->  statements of a function with these parameters, in that file
 
 Each cell of Tessera's column in pytorch-to-tessera.md runs; each mistake in
 when-something-is-wrong.md fails with the text beside it (cheat_sheet.c). The Python blocks of a
@@ -39,6 +41,7 @@ del sys.argv[1:]
 BLOCK = re.compile(r"<!-- (\S+), (before|after) (.*?) -->\n```c\n(.*?)```", re.S)
 MARKED = re.compile(r"<!-- (from (\S+)|program(?: [A-Z_]+=\S+)?|output) -->\n"
                     r"```(?:c|text)\n(.*?)```", re.S)
+CODE = re.compile(r"<!-- code(?: in (\(.*?\)))? -->\n```c\n(.*?)```", re.S)
 IN_PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 # Variables that the Python code of a page needs. If all have values, the code is run.
 PYTHON = {"docs/from-nanogpt.md": {"path": __file__, "steps": 1},
@@ -204,6 +207,28 @@ class Programs(unittest.TestCase):
                     with self.subTest(page=path, output=count):
                         self.assertEqual(addressless(printed), addressless(block))
         self.assertGreater(count, 0)
+
+    def test_code_of_a_page_compiles(self):
+        headers = "".join(f"#include <{name}.h>\n" for name in
+                          ("stdio", "tessera/tessera", "tessera/backend", "tessera/kernel"))
+        count = 0
+        for path in pages():
+            parts, text = [headers], read(path)
+            for found in CODE.finditer(text):
+                parameters, code = found.groups()
+                code = re.sub(r"^\s*\.\.\..*$", "", code, flags=re.M)
+                line = f'#line {text.count(chr(10), 0, found.start(2)) + 1} "{path}"\n'
+                if parameters:
+                    code = (f"ts_status code_{count}{parameters}; "
+                            f"ts_status code_{count}{parameters}\n{{\n{line}{code}\n"
+                            "return TS_OK; }\n")
+                parts.append(line + code)
+                count += 1
+            if parts[1:]:
+                with self.subTest(page=path):
+                    self.build(self.write("code.c", "".join(parts)), "-c", "-Wno-unused",
+                               "-Wno-unused-parameter", "-Wno-missing-prototypes")
+        self.assertGreater(count, 15)
 
     def run_rows(self, name, rows):
         """Compiles and runs cells of code, [(line, code, error or "")], with cheat_sheet.c."""

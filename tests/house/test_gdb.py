@@ -45,7 +45,7 @@ class Printer(unittest.TestCase):
         self.assertEqual(self.printed[0], "f32 (2, 3) cpu [[1, 2, 3], [4, 5, 6]]")
         self.assertEqual(self.printed[1], "f32 (3, 2) cpu [[1, 4], [2, 5], [3, 6]]")
 
-    def test_what_is_no_tensor_is_said(self):
+    def test_a_value_that_is_no_tensor_is_shown_as_such(self):
         self.assertRegex(self.printed[2], "^released tensor at 0x")
         self.assertEqual(self.printed[3:5], ["TS_NONE", "NULL"])
 

@@ -48,10 +48,10 @@ class Harness(unittest.TestCase):
         self.counted("hangs", 0, 1, 0, status=1)
 
     def test_expected_deaths_pass(self):
-        self.counted("as_told", 2, 0, 0, status=0)
+        self.counted("as_expected", 2, 0, 0, status=0)
 
     def test_expected_deaths_are_skipped_without_fork(self):
-        self.counted("as_told", 0, 0, 2, status=0, CK_FORK="no")
+        self.counted("as_expected", 0, 0, 2, status=0, CK_FORK="no")
 
     def test_a_skip_is_counted_and_gives_its_reason(self):
         self.assertIn("number 7", self.counted("skips", 0, 0, 1, status=0))

@@ -67,18 +67,20 @@ class Rooms(ToolCase):
         self.assertIn(message, output)
         self.assertIn("\n1 errors\n", output)
 
-    def test_an_orderly_house_passes_and_arrows_are_counted(self):
+    def test_allowed_includes_pass_and_are_counted(self):
         status, output = self.run_tool("rooms", self.folder)
         self.assertEqual(status, 0, output)
         self.assertRegex(output, r"dispatch +-> core +1\n")
         self.assertRegex(output, r"backends/cpu +-> ops +1\n")
 
-    def test_the_reading_path_has_sizes_and_no_lost_file(self):
+    def test_the_reading_path_has_sizes_and_no_missing_file(self):
         self.write("README.md", "# x\n\n## A reading path\n\n`core/tensor.h`\n\n## End\n`a.c`\n")
         status, output = self.run_tool("rooms", self.folder)
         self.assertEqual(status, 0, output)
         self.assertRegex(output, r"  1  core/tensor.h\n +1  in 1 files\n")
         self.refused("README.md", "\n## A reading path\n`core/gone.c`", "names core/gone.c")
+        self.refused("README.md", "\n## A reading path\nabout 2 lines: `core/tensor.h`",
+                     "has 1 lines, not about 2 lines")
 
     def test_upward_includes_are_refused(self):
         self.refused("core/bad.c", '\n#include "ops/op.h"\n',
@@ -92,7 +94,7 @@ class Rooms(ToolCase):
     def test_a_public_header_includes_public_headers_only(self):
         self.refused("include/tessera/bad.h", '#include "core/tensor.h"', "may not include core")
 
-    def test_nobody_includes_a_backend(self):
+    def test_no_room_includes_a_backend(self):
         self.refused("autograd/bad.c", '#include "backends/cpu/vec.h"',
                      "may not include backends/cpu")
 
@@ -173,7 +175,7 @@ class CollectText(ToolCase):
 
 
 class RunTests(ToolCase):
-    """tools/run-tests with a ninja and a meson that do as told."""
+    """tools/run-tests with substitutes for ninja and meson."""
 
     def last_line(self, results, lines="", meson=0, ninja=0, also=()):
         log = "".join(json.dumps({"name": "n", "duration": 1.0, "returncode": 0, "stdout": "said",
@@ -233,6 +235,12 @@ class RunTests(ToolCase):
                          "test -C b --no-rebuild --no-suite=slow\n")
         self.assertEqual(self.last_line([("a", "FAIL")], "", 1, also=also),
                          "0 passed, 2 failed, 0 skipped")
+
+    def test_named_tests_are_built_by_meson(self):
+        self.assertEqual(self.last_line([("a", "OK")], also=("a", "--suite", "ops")),
+                         "1 passed, 0 failed, 0 skipped")
+        self.assertEqual(self.text_of("ran"), "test -C b a --suite=ops\n")
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "built")))
 
     def test_a_runner_that_breaks_is_a_failure(self):
         self.assertEqual(self.last_line([], "", 1), "0 passed, 1 failed, 0 skipped")
@@ -294,7 +302,7 @@ class Setup(ToolCase):
                              env={"PATH": os.path.join(self.folder, "bin"), "CC": "no-such-cc",
                                   "CXX": "no-such-c++"})
 
-    def test_does_and_says_nothing_when_all_is_there(self):
+    def test_does_nothing_if_all_packages_are_installed(self):
         self.assertEqual(self.setup(), (0, ""))
 
     def test_root_installs_what_is_missing_and_says_which(self):
@@ -387,8 +395,8 @@ class PtxasGate(ToolCase):
             "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
             "ptxas info    : Used 168 registers, used 16 barriers\n")
 
-    def judge(self, told, listed="sum.cu fine\n", *options, path=os.environ["PATH"]):
-        self.write("build/backends/cuda/sum.ptxas", told)
+    def judge(self, printed, listed="sum.cu fine\n", *options, path=os.environ["PATH"]):
+        self.write("build/backends/cuda/sum.ptxas", printed)
         return self.run_tool("ptxas-gate", "build", self.write("list", listed), *options,
                              env=plain_environment(PATH=path))
 
@@ -430,7 +438,7 @@ class PtxasGate(ToolCase):
         self.assertEqual(of(3, "sum.cu fineIf 3\nsum.cu fine 2\n")[0], 0, "the longest decides")
         self.assertEqual(of(3, "sum.cu fineIf 2\nsum.cu fine 3\n")[0], 1)
 
-    def test_without_what_reads_machine_code_it_says_how_to_get_it(self):
+    def test_without_disassemblers_it_says_how_to_install_them(self):
         os.symlink(sys.executable, os.path.join(self.folder, "python3"))
         status, output = self.judge(self.FINE, "sum.cu fine 2\n", path=self.folder)
         self.assertEqual(status, 0)
@@ -694,6 +702,20 @@ class Budgets(ToolCase):
         self.assertEqual(status, 1)
         self.assertIn("is --iters ignored?", output)
         self.assertIn("has no other", self.budgets("other")[1])
+
+
+class Help(ToolCase):
+    def test_each_tool_explains_itself_and_refuses_unknown_options(self):
+        names = [name for name in sorted(os.listdir(TOOLS))
+                 if os.access(os.path.join(TOOLS, name), os.X_OK)]
+        self.assertIn("compile-cuda", names)
+        for name in [*names, "../bench/compare.py", "../bench/study/run"]:
+            status, output = self.run_tool(name, "--help")
+            self.assertEqual(status, 0, f"{name}: {output}")
+            self.assertGreater(len(output.split()), 15, name)
+            status, output = self.run_tool(name, "--no-such-option")
+            self.assertEqual(status, 2, f"{name}: {output}")
+        self.assertEqual(os.listdir(self.folder), [])
 
 
 if __name__ == "__main__":

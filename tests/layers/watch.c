@@ -222,7 +222,7 @@ TS_TEST(a_checked_training_gives_the_same_bits_with_dropout_and_writes_in_place)
     ck_assert(got[0] == 7 && got[1] == 2 && got[5] == 50);
 }
 
-TS_TEST(a_call_that_nobody_watches_but_the_environment)
+TS_TEST(a_call_for_layers_that_only_the_environment_enables)
 {
     TS_SCOPE;
     OK(ts_neg(ts_ones(TS_SIZES(2), TS_F32)));
@@ -232,7 +232,7 @@ TS_TEST(the_environment_switches_layers_on_for_a_program_as_it_is)
 {
     char self[2000] = "", command[2200], text[4000];
     ck_assert_int_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
-    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' nobody_watches 2>&1",
+    snprintf(command, sizeof command, "TS_LAYERS=nan,shapes TS_LOG= '%s' only_the_environment 2>&1",
              self);
     FILE *output = popen(command, "r");
     ck_assert_ptr_nonnull(output);

@@ -668,15 +668,15 @@ int main(int argc, char **argv)
 #endif
     dead_allowed = !ts_alloc_system || ts_scopes_watched;
     int64_t done = 0;
-    double started = now(), told = started;
+    double started = now(), reported = started;
     for (; done < ncalls; done++) {
         alarm(MOST_SECONDS);
         call(first + done);
-        if (done % 1024 == 1023 && now() - told > 5) {
-            told = now();
+        if (done % 1024 == 1023 && now() - reported > 5) {
+            reported = now();
             dprintf(out, "misuse: %" PRId64 " calls, %" PRId64 " findings, %.0f s\n", done + 1,
-                    findings, told - started);
-            if (most > 0 && told - started > most)
+                    findings, reported - started);
+            if (most > 0 && reported - started > most)
                 break;
         }
     }

@@ -337,7 +337,7 @@ TS_TEST(an_image_without_pixels_is_all_padding)
 }
 
 /* PyTorch's rule for sizes that leave the order of dims open */
-TS_TEST(channels_last_is_told_from_contiguous)
+TS_TEST(channels_last_is_distinguished_from_contiguous)
 {
     TS_SCOPE;
     ts_tensor *w = ts_ones(TS_SIZES(4, 3, 1, 1), TS_F32),

@@ -60,7 +60,7 @@ TS_TEST(auto_is_the_CPU_without_an_error_when_the_backend_is_refused_missing_or_
     }
 }
 
-TS_TEST(a_device_that_was_asked_for_by_name_is_an_error_where_there_is_none)
+TS_TEST(a_device_requested_by_name_that_is_missing_is_an_error)
 {
     ts_device device = {9, 9};
     setenv("TS_CUDA", "0", 1);

@@ -72,7 +72,7 @@ TS_TEST(workers_sleep_while_the_clock_stands)
     ck_assert_double_lt(cpu_seconds() - before, 0.05);
 }
 
-TS_TEST(progress_is_told_while_the_clock_stands)
+TS_TEST(progress_is_shown_while_the_clock_stands)
 {
     TS_SCOPE;
     stands = true;

@@ -17,7 +17,7 @@ del sys.argv[1:]
 # For each program: (arguments before a number, name of the number in an error message).
 NUMBERS = {"mlp": [([], "STEPS")], "mlp_amp": [(["bf16"], "STEPS")],
            "train_gpt": [(["--data", __file__, "--" + name], "--" + name)
-                         for name in ("steps", "seed", "save-every", "val-every")],
+                         for name in ("steps", "seed", "save-every", "val-every", "sample")],
            "unet": [(["--" + name], "--" + name)
                     for name in ("steps", "seed", "size", "width", "batch", "save-every",
                                  "val-every")],
@@ -56,7 +56,7 @@ class CommandLines(unittest.TestCase):
                 done = self.run_program(name, "--help", out=full)
             self.assertNotEqual(done.returncode, 0, name)
 
-    def test_output_that_nobody_takes_is_an_error(self):
+    def test_output_that_cannot_be_written_is_an_error(self):
         for name, words in {"ts-conformance": ["--list"], "bench_dispatch": ["--list"],
                             "trace": ["dot"], "my_layer": [], "my_op": []}.items():
             if name in PROGRAMS:

@@ -123,7 +123,7 @@ class Programs(unittest.TestCase):
         self.assertTrue(counters)
         self.assertTrue(any(e["args"]["parameter"] > 0 for e in counters))
 
-    def test_wrong_settings_are_told_and_change_nothing(self):
+    def test_wrong_settings_are_errors_and_change_nothing(self):
         for setting in ("yes", "steps=5", "steps=5:3", "steps=0:3", "steps=a:b", "out=",
                         "1,what=2"):
             done = self.run_program(MLP, "3", setting=setting)
@@ -132,7 +132,7 @@ class Programs(unittest.TestCase):
         for setting in ("", "0"):
             self.assertEqual(self.run_program(MLP, "3", setting=setting).stderr, "")
 
-    def test_a_folder_that_cannot_be_written_is_told(self):
+    def test_a_folder_that_cannot_be_written_is_an_error(self):
         done = self.run_program(MLP, "3", setting="out=/proc/no/such")
         if "has no timers" not in done.stderr:
             self.assertIn("TS_PROF: ", done.stderr)

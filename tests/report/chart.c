@@ -90,7 +90,7 @@ static bool xml_ok(const char *xml)
     return depth == 0 && roots == 1;
 }
 
-TS_TEST(chart_xml_checker_tells_broken_from_whole)
+TS_TEST(chart_xml_checker_refuses_malformed_text)
 {
     ck_assert(xml_ok("<a x=\"1\"><b/>t &amp; u<c>v</c></a>\n"));
     ck_assert(!xml_ok("<a><b></a></b>"));

@@ -336,7 +336,7 @@ static ts_status keeps_nothing(TRACED) // (1 << 16) numbers an intermediate
     return TS_OK;
 }
 
-TS_TEST(a_replay_gives_up_results_after_their_last_use)
+TS_TEST(a_replay_releases_results_after_their_last_use)
 {
     TS_SCOPE;
     ts_tensor *x = numbers(1, TS_SIZES(1 << 16)), *y;

@@ -221,7 +221,7 @@ static ts_status count_visit(ts_frame *f)
     return ts_redispatch(f);
 }
 
-TS_TEST(without_a_trace_nobody_visits_the_layer)
+TS_TEST(without_a_trace_no_call_visits_the_layer)
 {
     TS_SCOPE;
     ts_registration *counter;

@@ -307,7 +307,7 @@ static ts_status drops_its_input(TRACED)
     return TS_STATUS_OF(out[0] = y);
 }
 
-TS_TEST(an_input_that_the_function_gives_up_is_no_other_tensor)
+TS_TEST(an_input_that_the_function_drops_is_not_mistaken_for_a_new_tensor)
 {
     TS_SCOPE;
     ts_tensor *x = ts_ones(TS_SIZES(3), TS_F32), *again = numbers(1, TS_SIZES(3)), *y;

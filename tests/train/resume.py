@@ -92,6 +92,8 @@ class Training(unittest.TestCase):
 
     @classmethod
     def command(cls, out, *more, steps=STEPS, save_every=HALF, data=None):
+        if "--sample" not in more:  # 300 bytes by default take as long as four steps
+            more += "--sample", "20"
         return [PROGRAM, "--data", data or cls.data, "--out", out, "--steps", str(steps),
                 "--save-every", str(save_every), "--val-every", "1000", *more]
 
@@ -228,16 +230,16 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assert_same_run(out)
 
-    def test_output_that_nobody_takes_is_an_error(self):
+    def test_output_that_cannot_be_written_is_an_error(self):
         closed = os.path.join(self.folder, "closed")
         short = os.path.join(self.folder, "short")
-        done = self.run_to_end(short, steps=3)
+        done = self.run_to_end(short, steps=1)
         self.assertEqual(done.returncode, 0, done.stderr)
         ends = os.pipe()
         os.close(ends[0])
         with open("/dev/full", "w", encoding="ascii") as full:
             for name, out, says in (("pipe", ends[1], "Broken pipe"), ("full", full, "No space")):
-                done = subprocess.run(self.command(closed + name, steps=3), check=False, text=True,
+                done = subprocess.run(self.command(closed + name, steps=1), check=False, text=True,
                                       stdin=subprocess.DEVNULL, stdout=out, env=ENVIRONMENT,
                                       stderr=subprocess.PIPE)
                 self.assertEqual(done.returncode, 1, done.stderr)
@@ -248,13 +250,13 @@ class Training(unittest.TestCase):
         for redirection in ">&-", "2>&-", "<&-", "<&- >&- 2>&-":
             out = closed + redirection
             done = subprocess.run(["sh", "-c", f'"$@" {redirection}', "sh",
-                                   *self.command(out, steps=3)], check=False, text=True,
+                                   *self.command(out, steps=1)], check=False, text=True,
                                   stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT)
             self.assertEqual(done.returncode, int(" >&-" in " " + redirection), done.stderr)
             self.assert_same_run(out, short)
         # a progress line that nobody reads is no reason to stop
         done = subprocess.run(["sh", "-c", '"$@" 2>/dev/full', "sh",
-                               *self.command(closed + "log", steps=3)],
+                               *self.command(closed + "log", steps=1)],
                               check=False, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
         self.assertEqual(done.returncode, 0)
 
@@ -433,13 +435,14 @@ class Training(unittest.TestCase):
         self.assertTrue(models[0] == models[1], "the trained models differ")
 
     def test_the_sample_is_safe_for_terminals(self):
-        done = self.run_to_end(os.path.join(self.folder, "sample"), steps=1)
+        done = self.run_to_end(os.path.join(self.folder, "sample"), "--sample", "300",
+                               steps=1)
         self.assertEqual(done.returncode, 0, done.stderr)
         sample = done.stdout.split("A sample:")[1]
         self.assertRegex(sample, r"\A[\n -~]{300,}\Z")
         self.assertIn("\\x", sample)  # an untrained model draws any byte
 
-    def test_usage_is_told(self):
+    def test_wrong_options_print_the_usage(self):
         for bad in (["--steps", "0"], ["--out", ""], ["--save-every", "0"], ["--nonsense"]):
             done = self.run_to_end(os.path.join(self.folder, "unused"), *bad)
             self.assertEqual(done.returncode, 2, done.stderr)

@@ -1,9 +1,9 @@
 /**
  * @file layers.h
- * Layers. Parameters are f32 on the calling thread's default device and are initialised from its
- * generator; ts_module_to() changes their dtype. Sizes are at least 1. A constructor returns a
- * module that the caller owns until ts_module_add() takes ownership, or NULL with TS_ERR_VALUE,
- * TS_ERR_NULL, TS_ERR_MEMORY or an error of the device.
+ * Modules with parameters, activations, containers. Parameters are f32 on the calling thread's
+ * default device, initialised from its generator; ts_module_to() changes their dtype. Sizes are at
+ * least 1. A constructor returns a module that the caller owns until ts_module_add() takes
+ * ownership, or NULL with TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_MEMORY or an error of the device.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_NN_LAYERS_H
