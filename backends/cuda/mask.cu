@@ -18,19 +18,29 @@ using namespace ts;
  * become entirely zero are not read. */
 template <class E, int V, class I> struct triangle {
     const E *from;
+    walk<I, 1> places;     /* of the first elements of rows */
     split<I> across, rows; /* vectors of a row, rows of a matrix */
-    int64_t diagonal;
-    bool lower;
+    int64_t step, diagonal;
+    bool lower, whole; /* whole: vectors of self are contiguous and aligned */
 
     __device__ __forceinline__ vec<E, V> operator()(I i) const
     {
         I row = across.of(i), r = row - rows.of(row) * rows.d;
-        /* column of the vector's first element, relative to the diagonal */
-        int64_t first = (int64_t)(i - row * across.d) * V - (int64_t)r - diagonal;
+        /* column of the vector's first element, and that relative to the diagonal */
+        int64_t c = (int64_t)(i - row * across.d) * V, first = c - (int64_t)r - diagonal, at[1];
         bool some = lower ? first <= 0 : first + V > 0;
         vec<E, V> v = {};
-        if (some)
-            v = *reinterpret_cast<const vec<E, V> *>(from + (int64_t)i * V);
+        if (!some)
+            return v;
+        places.at(row, at);
+        const E *source = from + at[0] + c * step;
+        if (whole) {
+            v = *reinterpret_cast<const vec<E, V> *>(source);
+        } else {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                v.at[e] = source[e * step];
+        }
 #pragma unroll
         for (int e = 0; e < V; e++)
             if (lower ? first + e > 0 : first + e < 0)
@@ -45,19 +55,25 @@ static ts_status cut(ts_frame *f, bool lower)
     if (!ts_numel(out))
         return TS_OK;
     int n = ts_ndim(self);
-    int64_t rows = ts_size(self, n - 2), columns = ts_size(self, n - 1), diagonal = f->args[1].i;
+    int64_t rows = ts_size(self, n - 2), columns = ts_size(self, n - 1), diagonal = f->args[1].i,
+            step = ts_strides(self)[n - 1];
     diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
     const void *from = ts_kernel_data(self);
     void *to = ts_kernel_data(out);
     auto run = [&]<class E>(const call &c) {
+        bool whole = step == 1 && aligned16(from);
+        for (int d = 0; d < n - 1; d++)
+            whole = whole && ts_strides(self)[d] % vec16<E> == 0;
         auto launch = [&]<int V>() {
             return with_numbers(ts_numel(out) / V, [&]<class I>() {
-                triangle<E, V, I> fn = {(const E *)from, split<I>(columns / V), split<I>(rows),
-                                        diagonal, lower};
+                const int64_t *const strides[1] = {ts_strides(self)};
+                triangle<E, V, I> fn = {(const E *)from, walk<I, 1>(ts_sizes(self), n - 1, strides),
+                                        split<I>(columns / V), split<I>(rows), step, diagonal,
+                                        lower, V == 1 || whole};
                 return fill_units<vec<E, V>, I>(to, ts_numel(out) / V, fn, c.stream);
             });
         };
-        return columns % vec16<E> == 0 && aligned16(from) && aligned16(to)
+        return columns % vec16<E> == 0 && aligned16(to)
                    ? launch.template operator()<vec16<E>>()
                    : launch.template operator()<1>();
     };
@@ -373,8 +389,8 @@ static ts_status masked_scatter(ts_frame *f)
 }
 
 TS_CUDA_FAMILY(mask,
-    {"tril", tril, 0, false},
-    {"triu", triu, 0, false},
+    {"tril", tril, 0, false, false, true},
+    {"triu", triu, 0, false, false, true},
     {"nonzero", nonzero, 0, true},
     {"masked_select", masked_select, 0, true},
     {"masked_scatter", masked_scatter, 0, false},
