@@ -8,6 +8,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/copy.cuh"
 #include "backends/cuda/grouped.cuh"
+#include "backends/cuda/index_elements.cuh"
 #include "backends/cuda/index_lines.cuh"
 #include "backends/cuda/units.cuh"
 #include "tessera/ops.h"
@@ -95,10 +96,6 @@ static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
     });
 }
 static ts_status embedding(ts_frame *f) { return select(f, f->args[1].t, 0); }
-static ts_status index_select(ts_frame *f)
-{
-    return select(f, f->args[2].t, (int)ts_kernel_dim(f));
-}
 
 /** Functor of one_hot for fill_units(): element i is 1 if its class is its row's index, else 0. A
  * unit is one i64 element: 8-byte stores already reach the memory bandwidth. */
@@ -333,47 +330,6 @@ static ts_status index_add(ts_frame *f)
 
 /* ----------------------------------------------------------------------- elements by index ---- */
 
-/** For element i of an index with any strides: the position that it selects in the indexed tensor,
- * and the position of its partner in another tensor. */
-template <class I> struct led {
-    indices index;
-    walk<I, 3> space; /* offsets of an element in self, the other tensor and the index */
-    int64_t along, bound;
-
-    /** other NULL: none */
-    led(ts_frame *f, const ts_tensor *self, const ts_tensor *other, ts_cuda_device *device)
-        : index(f, f->args[2].t, device), space(space_of(f, self, other)), along(1), bound(1)
-    {
-        int dim = (int)ts_kernel_dim(f);
-        if (ts_ndim(self)) {
-            along = ts_strides(self)[dim];
-            bound = ts_size(self, dim);
-        }
-    }
-    /** Sets the positions for element i. False, with a report, if the index is out of range. */
-    __device__ __forceinline__ bool at(I i, int64_t (&place)[2]) const
-    {
-        int64_t all[3];
-        space.at(i, all);
-        int64_t k = index.checked(all[2], bound, i);
-        place[0] = all[0] + k * along;
-        place[1] = all[1];
-        return k >= 0;
-    }
-
-  private:
-    static walk<I, 3> space_of(const ts_frame *f, const ts_tensor *self, const ts_tensor *other)
-    {
-        const ts_tensor *index = f->args[2].t;
-        int64_t beside[TS_MAX_DIMS] = {}, none[TS_MAX_DIMS] = {};
-        for (int d = 0; d < ts_ndim(self); d++)
-            beside[d] = d == ts_kernel_dim(f) ? 0 : ts_strides(self)[d];
-        const int64_t *const strides[3] = {beside, other ? ts_strides(other) : none,
-                                           ts_strides(index)};
-        return walk<I, 3>(ts_sizes(index), ts_ndim(index), strides);
-    }
-};
-
 /** The result, or a new tensor if it is not contiguous, which deliver() then copies to it. */
 static ts_tensor *destination_for(ts_tensor *result)
 {
@@ -389,16 +345,6 @@ static ts_status deliver(ts_frame *f, ts_tensor *result, ts_tensor *made)
                            {ts_kernel_data(made), ts_strides(made), ts_dtype_of(made)},
                            ts_sizes(result), ts_ndim(result));
 }
-
-template <class U, class I> struct gathered {
-    const U *from;
-    led<I> to;
-    __device__ __forceinline__ U operator()(I i) const
-    {
-        int64_t place[2];
-        return to.at(i, place) ? from[place[0]] : U{};
-    }
-};
 
 /** Memory traffic: the index is read once and the result written once. Each element reads a 32-byte
  * sector of self, unless adjacent elements share a sector. */
@@ -422,40 +368,17 @@ static ts_status gather(ts_frame *f)
     return deliver(f, f->rets[0].t, out);
 }
 
-/* If several elements of an index select the same position, the last one is stored. The first pass
- * finds the largest element number per position by atomicMax, whose order does not matter; the
- * second pass stores the winners. */
-
-/** clear: only clears the positions that the indices select. */
-template <class I>
-static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
+static ts_status index_select(ts_frame *f)
 {
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (!to.at(i, place))
-            continue;
-        if (clear)
-            winner[place[0]] = 0;
-        else if constexpr (sizeof(I) == 8)
-            atomicMax((unsigned long long *)&winner[place[0]], (unsigned long long)i + 1);
-        else
-            atomicMax(&winner[place[0]], i + 1);
-    }
+    return ts_is_contiguous(f->args[0].t) || !ts_numel(f->rets[0].t)
+               ? select(f, f->args[2].t, (int)ts_kernel_dim(f))
+               : gather(f);
 }
 
-/** winner NULL: all positions differ, or all elements store the same value. */
-template <class U, class I>
-static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, const I *winner,
-                                      const U *src, U number, U *out)
-{
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (to.at(i, place) && (!winner || winner[place[0]] == i + 1))
-            out[place[0]] = src ? src[place[1]] : number;
-    }
-}
-
-enum { SCATTER_CLEARED = 1 << 22 /* bytes that are cleared as fast as a few positions */ };
+enum {
+    SCATTER_CLEARED = 1 << 22, /* bytes that are cleared as fast as a few positions */
+    SCATTER_SHORT = 32         /* longest line that an element reads */
+};
 
 static ts_status scatter(ts_frame *f)
 {
@@ -488,7 +411,8 @@ static ts_status scatter(ts_frame *f)
             });
         });
     return with_numbers(n, [&]<class I>() {
-        bool meet = src && ts_ndim(index) && ts_size(index, dim) > 1;
+        int64_t length = ts_ndim(index) ? ts_size(index, dim) : 1;
+        bool meet = src && length > SCATTER_SHORT;
         ts_device where = ts_kernel_device(f);
         int64_t bytes = ts_numel(out) * (int64_t)sizeof(I);
         I *winner = nullptr;
@@ -506,8 +430,10 @@ static ts_status scatter(ts_frame *f)
             with_unit((int)item_of(self), [&]<class U>() {
                 U one;
                 memcpy(&one, number, sizeof one < sizeof number ? sizeof one : sizeof number);
+                index_lines<I> along = {
+                    split<I>(ts_ndim(index) ? elements_behind(index, dim) : 1), split<I>(length)};
                 scatter_kernel<U, I><<<grid_for(n), 256, 0, c.stream>>>(
-                    to, (I)n, winner, src ? (const U *)ts_kernel_data(src) : nullptr, one,
+                    to, (I)n, winner, along, src ? (const U *)ts_kernel_data(src) : nullptr, one,
                     (U *)ts_kernel_data(out));
             });
             return cudaPeekAtLastError();
@@ -525,18 +451,6 @@ static int64_t reach_of(const ts_tensor *t)
     for (int d = 0; d < ts_ndim(t); d++)
         last += (ts_size(t, d) - 1) * ts_strides(t)[d];
     return last + 1;
-}
-
-/** Keys are positions in self, places are positions in src. */
-template <class I>
-static __global__ void element_keys_kernel(const __grid_constant__ led<I> to, I n, I bound,
-                                           I *keys, I *places)
-{
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        keys[i] = to.at(i, place) ? (I)place[0] : bound;
-        places[i] = (I)place[1];
-    }
 }
 
 static ts_status scatter_add(ts_frame *f)
@@ -568,6 +482,14 @@ static ts_status scatter_add(ts_frame *f)
         if (held)
             return add_lines<T>(f, lines, index,
                                 lines.all ? (const T *)ts_kernel_data(self) : y, x, y);
+        if constexpr (std::is_integral_v<T> && sizeof(T) >= 4)
+            return on_device(f, [&](const call &c) {
+                return with_numbers(ts_numel(index), [&]<class I>() {
+                    add_integers_kernel<T, I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
+                        led<I>(f, out, src, c.device), (I)ts_numel(index), x, y);
+                    return cudaPeekAtLastError();
+                });
+            });
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             element_keys_kernel<I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
                 led<I>(f, out, src, c.device), (I)ts_numel(index), (I)ts_numel(out), sort.keys[0],
@@ -609,7 +531,7 @@ static ts_status on_packed(ts_frame *f)
 TS_CUDA_FAMILY(index,
     {"embedding", embedding, 0, false},
     {"embedding_backward", embedding_backward, numbers, false},
-    {"index_select", index_select, 0, false},
+    {"index_select", index_select, 0, false, false, true},
     {"index_add", on_packed<index_add, true>, numbers, true},
     {"gather", gather, 0, true},
     {"scatter", on_packed<scatter>, 0, true},
