@@ -181,14 +181,21 @@ template <class F> static ts_status with_number(ts_dtype dtype, F &&f)
     }
 }
 
-enum { ROWS_FEW = 1024, ROWS_THREADS = 256 };
+enum {
+    ROWS_FEW = 1024,
+    ROWS_THREADS = 256,
+    ROWS_TURNS = 1 << 15 /* loops over ROWS_THREADS indices, of all blocks, that are cheap */
+};
 
-/** True if add_few_kernel() is faster than a sort: few rows, and not many keys. */
+/** True if add_few_kernel() is faster than a sort: few rows, and few keys or a row for every other
+ * key. */
 static bool adds_few(const grouping &g)
 {
-    int64_t tiles = (g.inner + ROWS_THREADS - 1) / ROWS_THREADS;
-    return g.count <= ROWS_FEW && g.bound < 65536 && g.outer < 65536 &&
-           g.bound * g.outer * tiles <= 4096;
+    int64_t tiles = (g.inner + ROWS_THREADS - 1) / ROWS_THREADS,
+            turns = (g.count + ROWS_THREADS - 1) / ROWS_THREADS;
+    return g.count <= ROWS_FEW && g.bound < 65536 && g.outer < 65536 && tiles < INT32_MAX &&
+           (g.bound * g.outer * tiles <= ROWS_TURNS / (turns ? turns : 1) ||
+            g.bound <= 2 * g.count);
 }
 
 /** Sums of the few rows of x with one key, added in order, for ROWS_THREADS columns: the block
@@ -288,6 +295,19 @@ static ts_status add_brief(ts_frame *f, const line_shape &lines, const ts_tensor
     });
 }
 
+/** Adds n elements of src to the result, which already holds self. */
+template <class T> static ts_status add_integers(ts_frame *f, const ts_tensor *src, int64_t n)
+{
+    return on_device(f, [&](const call &c) {
+        return with_numbers(n, [&]<class I>() {
+            add_integers_kernel<T, I><<<grid_for(n), 256, 0, c.stream>>>(
+                led<I>(f, f->rets[0].t, src, c.device), (I)n, (const T *)ts_kernel_data(src),
+                data_of<T>(f->rets[0]));
+            return cudaPeekAtLastError();
+        });
+    });
+}
+
 enum {
     INDEX_FEW = 32,  /* maximum size of the indexed dim for which wide rows try lines */
     INDEX_NARROW = 8 /* minimum columns of a wide row; narrow rows always try lines */
@@ -324,6 +344,14 @@ static ts_status index_add(ts_frame *f)
     });
     if (few || status != TS_OK)
         return status;
+    ts_dtype dtype = ts_kernel_dtype(f);
+    if (dtype == TS_I64 || dtype == TS_I32)
+        return with_number(dtype, [&]<class T>() {
+            if constexpr (free_order<T>)
+                return add_integers<T>(f, src, ts_numel(src));
+            else
+                return TS_OK;
+        });
     return add_rows(f, {ts_numel(self) / n / inner, ts_numel(index), inner, n}, index, src, -1,
                     false);
 }
@@ -368,11 +396,21 @@ static ts_status gather(ts_frame *f)
     return deliver(f, f->rets[0].t, out);
 }
 
+enum { SELECT_PART = 4 /* from a quarter of a strided tensor on, packing it is faster */ };
+
 static ts_status index_select(ts_frame *f)
 {
-    return ts_is_contiguous(f->args[0].t) || !ts_numel(f->rets[0].t)
-               ? select(f, f->args[2].t, (int)ts_kernel_dim(f))
-               : gather(f);
+    TS_SCOPE;
+    ts_tensor *self = f->args[0].t;
+    int64_t n = ts_numel(f->rets[0].t);
+    if (n && !ts_is_contiguous(self) && n <= ts_numel(self) / SELECT_PART)
+        return gather(f);
+    ts_frame packed = *f;
+    ts_value args[] = {f->args[0], f->args[1], f->args[2]};
+    if (!(args[0].t = ts_contiguous(self)))
+        return ts_error_code();
+    packed.args = args;
+    return select(&packed, args[2].t, (int)ts_kernel_dim(f));
 }
 
 enum {
@@ -469,7 +507,7 @@ static ts_status scatter_add(ts_frame *f)
         bool brief = lines.brief(!std::is_same_v<T, wide_t<T>>);
         if (!brief)
             lines.share_out((int)sizeof(wide_t<T>));
-        bool held = lines.own || (lines.fits && !brief);
+        bool held = lines.own || (lines.fits && !brief && !free_order<T>);
         if (!held || !lines.all)
             TS_CUDA_TRY(
                 on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
@@ -482,14 +520,8 @@ static ts_status scatter_add(ts_frame *f)
         if (held)
             return add_lines<T>(f, lines, index,
                                 lines.all ? (const T *)ts_kernel_data(self) : y, x, y);
-        if constexpr (std::is_integral_v<T> && sizeof(T) >= 4)
-            return on_device(f, [&](const call &c) {
-                return with_numbers(ts_numel(index), [&]<class I>() {
-                    add_integers_kernel<T, I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
-                        led<I>(f, out, src, c.device), (I)ts_numel(index), x, y);
-                    return cudaPeekAtLastError();
-                });
-            });
+        if constexpr (free_order<T>)
+            return add_integers<T>(f, src, ts_numel(index));
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             element_keys_kernel<I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
                 led<I>(f, out, src, c.device), (I)ts_numel(index), (I)ts_numel(out), sort.keys[0],

@@ -1,5 +1,5 @@
-/** @file index_elements.cuh  Kernels of gather, scatter and scatter_add that process each element of
- * the index by itself. */
+/** @file index_elements.cuh  Kernels of gather, scatter and scatter_add that process each element
+ * of the index by itself. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CUDA_INDEX_ELEMENTS_CUH
 #define TS_CUDA_INDEX_ELEMENTS_CUH
@@ -11,7 +11,7 @@ namespace ts {
 
 /** For element i of an index with any strides: the position that it selects in the indexed tensor,
  * and the position of its partner in another tensor. An index with fewer dims than the indexed
- * tensor is one line, for all lines of the result. */
+ * tensor is one line, for all lines of the other tensor or, without one, of the result. */
 template <class I> struct led {
     indices index;
     bool alone; /* such an index */
@@ -44,7 +44,9 @@ template <class I> struct led {
     static walk<I, 3> space_of(const ts_frame *f, const ts_tensor *self, const ts_tensor *other,
                                bool alone)
     {
-        const ts_tensor *index = f->args[2].t, *shape = alone ? f->rets[0].t : index;
+        const ts_tensor *index = f->args[2].t, *shape = !alone  ? index
+                                                        : other ? other
+                                                                : f->rets[0].t;
         int64_t beside[TS_MAX_DIMS] = {}, line[TS_MAX_DIMS] = {}, none[TS_MAX_DIMS] = {};
         for (int d = 0; d < ts_ndim(self); d++) {
             line[d] = d == ts_kernel_dim(f);
@@ -116,7 +118,10 @@ static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, co
     }
 }
 
-/** Adds elements of src to out; the order of integers does not change their sum. */
+/** Whether T has atomic additions, and their order does not change a sum. */
+template <class T> constexpr bool free_order = std::is_integral_v<T> && sizeof(T) >= 4;
+
+/** Adds elements of src to out in any order. */
 template <class T, class I>
 static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I n, const T *src,
                                            T *out)
