@@ -508,7 +508,7 @@ static ts_status multinomial(ts_frame *f)
         const T *p = data_of<T>(f->args[0]);
         int64_t *y = data_of<int64_t>(f->rets[0]);
         if (replacement) {
-            sample_kernel<T><<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(
+            sample_kernel<T><<<(unsigned)r.outer, sample_threads(r.count), 0, c.stream>>>(
                 p, y, r.count, draws, f->rng, out);
         } else {
             int64_t blocks = (all + 255) / 256;
