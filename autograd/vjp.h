@@ -22,8 +22,8 @@ typedef struct ts_places {
 /** True if the strides prove that no two elements share a position. A false result proves
  *  nothing. */
 bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim);
-/** ts_places_distinct() for the sizes of g, but with 1 for each dim whose stride is 0, as that of an
- *  expanded dim. */
+/** ts_places_distinct() for the sizes of g, but with 1 for each dim whose stride is 0, as that of
+ *  an expanded dim. */
 bool ts_places_distinct_but_expanded(const ts_tensor *g, const int64_t *strides);
 /** g summed over the dims of more than one element whose stride is 0, which stay with size 1; g
  *  itself without such dims. NULL with an error. */

@@ -57,7 +57,10 @@ static __global__ void __launch_bounds__(UNITS_THREADS)
     }
 }
 
-enum { STRIDED = 12, STRIDED_BYTES = 4 << 20 /* of the largest member that is copied with others */ };
+enum {
+    STRIDED = 12,
+    STRIDED_BYTES = 4 << 20 /* of the largest member that is copied with others */
+};
 
 /** Offsets of a member's elements in the result and in the member. */
 struct member_space : walk<uint32_t, 2> {

@@ -16,7 +16,8 @@ using namespace ts;
 template <class F> static ts_status test(ts_frame *f, bool whole)
 {
     const ts_tensor *out = f->rets[0].t;
-    if ((floats & TS_DTYPE_BIT(ts_kernel_dtype(f))) || ts_cuda_describing() || !ts_is_contiguous(out))
+    bool real = floats & TS_DTYPE_BIT(ts_kernel_dtype(f));
+    if (real || ts_cuda_describing() || !ts_is_contiguous(out) || !ts_numel(out))
         return pointwise<everything, 1, bool>(f, F{});
     return on_device(f, [&](const call &c) {
         return cudaMemsetAsync(ts_kernel_data(out), whole, (size_t)ts_numel(out), c.stream);

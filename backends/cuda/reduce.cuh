@@ -60,8 +60,8 @@ struct reduction {
     quotient by[2][TS_MAX_DIMS];
     bool vector, aligned; /* vector: pieces are contiguous, and runs consist of whole pieces;
                              aligned: a piece can be loaded at once */
-    bool chunked;         /* `team` threads of a group load a unit at once, all of it from one run of
-                             the innermost reduced dim */
+    bool chunked;         /* `team` threads of a group load a unit at once, all of it from one run
+                             of the innermost reduced dim */
     int team;
     int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel: threads
                              of a block that have different results */
