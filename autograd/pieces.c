@@ -71,6 +71,35 @@ bool ts_places_distinct(const int64_t *sizes, const int64_t *strides, int ndim)
     return true;
 }
 
+/** Sets bit d for each dim of more than one element whose stride is 0, and its entry of sizes to 1.
+ *  The other entries become those of g. */
+static unsigned expanded_dims(const ts_tensor *g, const int64_t *strides, int64_t *sizes)
+{
+    unsigned dims = 0;
+    for (int d = 0; d < g->ndim; d++) {
+        bool expanded = g->sizes[d] > 1 && strides[d] == 0;
+        sizes[d] = expanded ? 1 : g->sizes[d];
+        dims |= (unsigned)expanded << d;
+    }
+    return dims;
+}
+
+bool ts_places_distinct_but_expanded(const ts_tensor *g, const int64_t *strides)
+{
+    int64_t sizes[TS_MAX_DIMS];
+    expanded_dims(g, strides, sizes);
+    return ts_places_distinct(sizes, strides, g->ndim);
+}
+
+ts_tensor *ts_places_sum_expanded(ts_tensor *g, const int64_t *strides)
+{
+    int64_t sizes[TS_MAX_DIMS], dims[TS_MAX_DIMS];
+    int n = 0;
+    for (unsigned left = expanded_dims(g, strides, sizes); left; left &= left - 1)
+        dims[n++] = __builtin_ctz(left);
+    return n ? ts_sum_dims(g, dims, n, true) : g;
+}
+
 /**
  * Computes the positions of the elements of a view's result `output` in the view's argument, by
  * calling the view's shape rule on a row-major tensor header without data.
@@ -341,17 +370,9 @@ static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
         ts_places at = p->list[sent].at;
         if (!move_places(p->whole, &view, g, &at))
             break;
-        int64_t dims[TS_MAX_DIMS], sizes[TS_MAX_DIMS];
-        int many = 0;
-        memcpy(sizes, g->sizes, sizeof sizes);
-        for (int d = 0; d < g->ndim; d++)
-            if (sizes[d] > 1 && at.strides[d] == 0) { /* a dim that the view expanded */
-                dims[many++] = d;
-                sizes[d] = 1;
-            }
-        if (!ts_places_distinct(sizes, at.strides, g->ndim))
+        if (!ts_places_distinct_but_expanded(g, at.strides))
             break;
-        g = many ? ts_sum_dims(g, dims, many, true) : g;
+        g = ts_places_sum_expanded(g, at.strides);
         status = g ? ts_run_send_part(run, in, g, &at) : ts_error_code();
         if (status != TS_OK)
             break;
@@ -375,6 +396,16 @@ ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor
 }
 
 /* --------------------------------------------------------------------------- for rules ---- */
+
+ts_tensor *ts_rule_spread(ts_tensor *g, const ts_places *at, int64_t n)
+{
+    if (!g)
+        return NULL;
+    ts_shape line = {.sizes = {n}};
+    line.kind = g->kind;
+    line.ndim = 1;
+    return sum_of(&line, &(piece){g, *at}, 1);
+}
 
 ts_status ts_rule_give_places(ts_vjp_call *b, ts_tensor *g, const ts_places *at)
 {

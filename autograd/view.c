@@ -27,16 +27,17 @@ typedef struct place {
     int ndim;
 } place;
 
-/** One more than the last element's position; 0 without elements. */
-static int64_t place_end(const place *p)
+/** Widens the range of positions from *low to *end - 1 by those of the elements. */
+static void enclose(const place *p, int64_t *low, int64_t *end)
 {
     int64_t last = p->offset;
     for (int d = 0; d < p->ndim; d++) {
         if (p->sizes[d] == 0)
-            return 0;
+            return;
         last += (p->sizes[d] - 1) * p->strides[d];
     }
-    return last + 1;
+    *low = p->offset < *low ? p->offset : *low;
+    *end = last >= *end ? last + 1 : *end;
 }
 
 /** The positions of all elements in row-major order, as an i64 tensor of sizes (numel). */
@@ -51,41 +52,56 @@ static ts_tensor *place_index(const place *p, ts_device device)
     return ts_reshape(index, (int64_t[]){-1}, 1);
 }
 
-/** A tensor of n zeros with the elements of src added at `index`, with the dtype and device of
- *  `like`. */
-static ts_tensor *scatter(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta like)
+/** A tensor of n zeros with the elements of src added at their positions, of which some may be
+ *  equal, with the dtype and device of `like`. */
+static ts_tensor *add_at(const place *p, ts_tensor *src, int64_t n, ts_meta like)
 {
+    ts_tensor *index = place_index(p, like.device);
     like.sizes = &n;
     like.ndim = 1;
     return ts_index_add_(ts_rule_zeros(like), 0, index, ts_reshape(src, (int64_t[]){-1}, 1));
 }
 
 /**
- * If the argument is contiguous and the result's elements are distinct and within it, the result is
- * a part of the argument. Otherwise the gradient is added into a buffer with the layout of the
- * storage, at the positions of the result's elements. Each element of the argument then gets the
- * sum at its position, divided by the number of the argument's elements at that position.
+ * Sums the gradient over expanded dims of the result. If the argument is contiguous and the
+ * result's other elements are distinct and within it, the result is a part of the argument.
+ * Otherwise the gradient is added into a buffer with the layout of the storage, at the positions of
+ * the result's elements. Each element of the argument then gets the sum at its position, divided by
+ * the number of the argument's elements at that position.
  */
 static ts_status as_strided(ts_vjp_call *b)
 {
     ts_meta m = ts_rule_arg_meta(b, 0);
-    const ts_value *sizes = ts_rule_arg(b, 1), *strides = ts_rule_arg(b, 2);
+    const ts_value *strides = ts_rule_arg(b, 2);
     place of = {.sizes = m.sizes, .ndim = m.ndim};
-    place to = {.offset = INT(3), .sizes = sizes->ints, .ndim = (int)sizes->count};
+    ts_places part = {.offset = INT(3)};
     TS_TRY(ts_rule_saved_layout(b, 0, of.strides, &of.offset));
-    for (int d = 0; d < to.ndim; d++)
-        to.strides[d] = strides->ints[d];
-    int64_t end = place_end(&of), other = place_end(&to);
-    ts_places part = {.offset = to.offset - of.offset};
-    memcpy(part.strides, to.strides, sizeof part.strides);
-    if (ts_strides_contiguous(m.sizes, of.strides, m.ndim) && part.offset >= 0 &&
-        other - of.offset <= m.numel && ts_places_distinct(to.sizes, to.strides, to.ndim))
-        return ts_rule_give_places(b, GRAD(0), &part);
-    end = end > other ? end : other;
-    ts_tensor *index = place_index(&of, m.device),
-              *sum = scatter(place_index(&to, m.device), GRAD(0), end, m),
-              *count = scatter(index, ts_rule_full(m, ts_value_int(1)), end, m);
-    ts_tensor *g = ts_index_select(ts_div(sum, ts_clamp_min(count, 1)), 0, index);
-    return ts_rule_give(b, 0, ts_reshape(g, m.sizes, m.ndim));
+    for (uint32_t d = 0; d < strides->count; d++)
+        part.strides[d] = strides->ints[d];
+    ts_tensor *g = ts_places_sum_expanded(GRAD(0), part.strides);
+    TS_TRY(g);
+    place to = {.offset = part.offset, .sizes = g->sizes, .ndim = g->ndim};
+    memcpy(to.strides, part.strides, sizeof to.strides);
+    bool apart = ts_places_distinct(g->sizes, to.strides, g->ndim);
+    int64_t low = INT64_MAX, end = 0;
+    enclose(&of, &low, &end);
+    int64_t argument = end;
+    enclose(&to, &low, &end);
+    if (apart && ts_strides_contiguous(m.sizes, of.strides, m.ndim) && low == of.offset &&
+        end == argument) {
+        part.offset -= of.offset;
+        return ts_rule_give_places(b, g, &part);
+    }
+    if (low >= end)
+        return ts_rule_give(b, 0, ts_rule_zeros(m)); /* neither has elements */
+    of.offset = m.numel ? of.offset - low : 0;
+    part.offset = to.offset = g->numel ? to.offset - low : 0;
+    ts_tensor *sum = apart ? ts_rule_spread(g, &part, end - low) : add_at(&to, g, end - low, m);
+    if (!ts_places_distinct(m.sizes, of.strides, m.ndim)) {
+        ts_tensor *count = add_at(&of, ts_rule_full(m, ts_value_int(1)), end - low, m);
+        sum = ts_div(sum, ts_clamp_min(count, 1));
+    }
+    ts_tensor *found = ts_as_strided(sum, m.sizes, of.strides, m.ndim, of.offset);
+    return ts_rule_give(b, 0, ts_contiguous(found));
 }
 const ts_vjp ts_vjp_as_strided = {.rule = as_strided, .saves = {[0] = READS_X}};

@@ -26,6 +26,8 @@ typedef struct compare_gradient {
 
 TS_API double compare_run(const compare_call *calls, int ncalls, int turns, int hold);
 TS_API double compare_gradients(const compare_gradient *of, int turns);
+TS_API ts_compiled *compare_compile(const compare_gradient *of);
+TS_API double compare_compiled(ts_compiled *compiled, int noutputs, int turns);
 TS_API double compare_backward(ts_tensor *root, ts_tensor *upstream, ts_tensor *const *leaves,
                                int nleaves, int turns);
 
@@ -69,6 +71,28 @@ double compare_run(const compare_call *calls, int ncalls, int turns, int hold)
     return mean_ns(&begin, turns);
 }
 
+/** Makes the call's results, which the scope owns; results that are no tensors become TS_NONE. */
+static ts_status make_results(const compare_call *c, ts_tensor **made)
+{
+    ts_value rets[TS_MAX_RETS] = {{0}};
+    for (int i = 0; i < c->nrets; i++)
+        rets[i] = c->given[i];
+    TS_TRY(ts_call_boxed(c->op, c->args, c->nargs, rets, c->nrets));
+    for (int i = 0; i < c->nrets; i++) {
+        bool own = c->given[i].tag == TS_TAG_NONE && rets[i].tag == TS_TAG_TENSOR;
+        made[i] = own ? ts_adopt(rets[i].t) : TS_NONE;
+    }
+    return TS_OK;
+}
+
+/** The gradients of the chosen result for the leaves. */
+static ts_status make_gradients(const compare_gradient *of, ts_tensor **grads)
+{
+    ts_tensor *made[TS_MAX_RETS];
+    TS_TRY(make_results(&of->call, made));
+    return ts_grad_of(made[of->chosen], of->upstream, of->leaves, of->nleaves, grads, NULL);
+}
+
 /** Nanoseconds of one forward and backward, the mean of `turns`; -1 after a failure. Results and
  *  gradients live to the end of their turn. */
 double compare_gradients(const compare_gradient *of, int turns)
@@ -77,16 +101,39 @@ double compare_gradients(const compare_gradient *of, int turns)
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int t = 0; t < turns; t++) {
         TS_SCOPE;
-        ts_value rets[TS_MAX_RETS] = {{0}};
         ts_tensor *grads[TS_MAX_ARGS];
-        if (ts_call_boxed(of->call.op, of->call.args, of->call.nargs, rets, of->call.nrets) !=
-            TS_OK)
+        if (make_gradients(of, grads) != TS_OK)
             return -1;
-        for (int i = 0; i < of->call.nrets; i++)
-            if (rets[i].tag == TS_TAG_TENSOR)
-                ts_adopt(rets[i].t);
-        if (ts_grad_of(rets[of->chosen].t, of->upstream, of->leaves, of->nleaves, grads, NULL) !=
-            TS_OK)
+    }
+    return mean_ns(&begin, turns);
+}
+
+static ts_status traced(void *ctx, ts_tensor *const *in, int n, ts_tensor **out, int m)
+{
+    (void)in, (void)n, (void)m;
+    const compare_gradient *of = ctx;
+    if (of->nleaves)
+        return make_gradients(of, out);
+    TS_NO_GRAD;
+    return make_results(&of->call, out);
+}
+
+/** A compiled function without inputs that returns the gradients or, without leaves, the results of
+ *  the call. Owned by the caller; NULL with an error. */
+ts_compiled *compare_compile(const compare_gradient *of)
+{
+    return ts_compile(traced, (void *)of, TS_OPTS(ts_compile_opts, .replay = true));
+}
+
+/** compare_gradients() of a function of compare_compile(). */
+double compare_compiled(ts_compiled *compiled, int noutputs, int turns)
+{
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int t = 0; t < turns; t++) {
+        TS_SCOPE;
+        ts_tensor *out[TS_MAX_ARGS + TS_MAX_RETS];
+        if (ts_compiled_call(compiled, NULL, 0, out, noutputs) != TS_OK)
             return -1;
     }
     return mean_ns(&begin, turns);

@@ -17,6 +17,11 @@ ts_status ts_transfer(ts_frame *f)
     ts_tensor *from = f->args[0].t, *to = f->rets[0].t, *packed = NULL, *landed = NULL;
     ts_status status = TS_OK;
     bool alike = ts_is_dense_last(from) && ts_is_dense_last(to); /* the same bytes in memory */
+    bool plain = alike || (from->flags & to->flags & TS_TENSOR_CONTIGUOUS);
+    if (!plain && ts_same_device(from->storage->device, to->storage->device)) {
+        f->plan->delivered = 1; /* copy_into() increments the version of `to` */
+        return ts_above.copy_into(to, from, f->op);
+    }
     if (!(from->flags & TS_TENSOR_CONTIGUOUS) && !alike) {
         if (!(packed = ts_above.convert(from, (ts_dtype)from->dtype)))
             return ts_checked(f, ts_error_code());

@@ -18,6 +18,16 @@ static ts_status check_index(ts_frame *f, int arg)
                             "expected dtype i64 or i32, got %s", ts_dtype_name((ts_dtype)t->dtype));
 }
 
+/** True if reading t with its strides costs less than packing it, for n of its `whole` elements or
+ *  lines. An expanded tensor has more elements than its memory, so packing it always costs more. */
+static bool saves_packing(const ts_tensor *t, int64_t n, int64_t whole)
+{
+    bool expanded = false;
+    for (int d = 0; d < t->ndim; d++)
+        expanded |= t->sizes[d] > 1 && t->strides[d] == 0;
+    return expanded || n <= whole;
+}
+
 /** Plans result 0 with the sizes of `index` plus a last dim of size `columns`. */
 static ts_status plan_rows(ts_frame *f, const ts_tensor *index, int64_t columns, ts_dtype dtype)
 {
@@ -86,12 +96,13 @@ static ts_status places_along(ts_frame *f, int64_t *dim, int64_t *sizes)
 
 ts_status ts_infer_index_select(ts_frame *f)
 {
-    const ts_tensor *t = f->args[0].t;
+    const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
     int64_t sizes[TS_MAX_DIMS], dim;
     TS_TRY(places_along(f, &dim, sizes));
     TS_TRY(ts_check_one_device(f));
     f->plan->compute = (ts_dtype)t->dtype;
     f->plan->dim = dim;
+    f->plan->strided = saves_packing(t, index->numel, t->ndim ? t->sizes[dim] : 1);
     ts_plan_result(f->plan, 0, sizes, t->ndim, (ts_dtype)t->dtype, t->device);
     return TS_OK;
 }
@@ -131,7 +142,7 @@ ts_status ts_infer_gather(ts_frame *f)
 {
     const ts_tensor *t = f->args[0].t, *index = f->args[2].t;
     TS_TRY(check_lines(f));
-    f->plan->strided |= index->numel <= t->numel; /* packing self would cost more than reading it */
+    f->plan->strided = saves_packing(t, index->numel, t->numel);
     ts_plan_result(f->plan, 0, index->sizes, index->ndim, (ts_dtype)t->dtype, t->storage->device);
     return TS_OK;
 }

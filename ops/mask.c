@@ -9,6 +9,7 @@ ts_status ts_infer_triangle(ts_frame *f)
     if (t->ndim < 2)
         return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected at least two dims, got %d", t->ndim);
     f->plan->operands = 1; /* bit 0: the result may be self */
+    f->plan->strided = 1;
     ts_plan_like(f->plan, t);
     return TS_OK;
 }

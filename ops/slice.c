@@ -162,6 +162,7 @@ ts_status ts_infer_slice_backward(ts_frame *f)
     TS_TRY(ts_check_sizes(f, 0, sizes, (int)v->count));
     plan_part(f->plan, &at);
     f->plan->compute = g->dtype;
+    f->plan->strided = 1;
     ts_plan_result(f->plan, 0, v->ints, (int)v->count, (ts_dtype)g->dtype, g->storage->device);
     return TS_OK;
 }
@@ -178,6 +179,7 @@ ts_status ts_infer_slice_scatter(ts_frame *f)
     TS_TRY(ts_check_one_device(f));
     TS_TRY(ts_check_dtype(f, 1, (ts_dtype)t->dtype));
     plan_part(f->plan, &at);
+    f->plan->strided = 3; /* self and src */
     ts_plan_like(f->plan, t);
     return TS_OK;
 }

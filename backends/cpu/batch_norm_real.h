@@ -76,9 +76,17 @@ VEC_FN void S(row_moments)(ts_dtype kind, const void *x, int64_t from, int64_t n
     S(put_moments)(to, mean, F(hsum)(apart[0] + apart[1]), F(hsum)(squares[0] + squares[1]), n);
 }
 
+/** Lanes to access in row r of `rows` rows of `step` channels, of which `left` are valid: whole
+ * vectors, which are faster, as long as they end within the rows. Their other lanes belong to later
+ * rows: a sum ignores them, and a store is followed by that of the later row. */
+VEC_FN int64_t S(lanes_of)(int64_t left, int64_t r, int64_t rows, int64_t step)
+{
+    return (rows - r) * step >= LANES ? LANES : left;
+}
+
 /** Stores the moments of the columns of `vectors` vectors, over rows `step` elements apart. left:
- * number of valid lanes of a vector, LANES or more for whole vectors. to_step: distance in `to`
- * from one column to the next. */
+ * number of valid lanes of a vector, less than LANES only if a row has fewer channels. to_step:
+ * distance in `to` from one column to the next. */
 VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_t rows,
                               int64_t step, int vectors, int64_t left, double *to, int64_t to_step)
 {
@@ -87,12 +95,14 @@ VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_
         sum[v] = apart[v] = squares[v] = F(zero)();
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++)
-            sum[v] += S(get)(kind, x, from + r * step + v * LANES, left);
+            sum[v] += S(get)(kind, x, from + r * step + v * LANES,
+                             left < LANES ? S(lanes_of)(left, r, rows, step) : LANES);
     for (int v = 0; v < vectors; v++)
         sum[v] = sum[v] / F(set1)((T)rows);
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) {
-            V d = S(get)(kind, x, from + r * step + v * LANES, left) - sum[v];
+            V d = S(get)(kind, x, from + r * step + v * LANES,
+                         left < LANES ? S(lanes_of)(left, r, rows, step) : LANES) - sum[v];
             apart[v] += d;
             squares[v] = F(fma)(d, d, squares[v]);
         }
@@ -106,6 +116,20 @@ VEC_FN void S(column_moments)(ts_dtype kind, const void *x, int64_t from, int64_
     }
 }
 
+/** Vectors of channels from *k on that are processed together. The last vector of n channels
+ * overlaps the one before, so that it is whole; *left: its valid lanes. */
+VEC_FN int S(vectors_at)(int64_t n, int64_t *k, int64_t *left)
+{
+    *left = LANES;
+    if (n - *k >= S(GROUP) * LANES)
+        return S(GROUP);
+    if (n - *k < LANES) {
+        *left = ts_min64(n, LANES);
+        *k = n - *left;
+    }
+    return 1;
+}
+
 /** Computes for each piece and channel the mean and the sum of squared deviations. */
 VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int64_t end)
 {
@@ -115,13 +139,13 @@ VEC_FN void S(moments)(ts_dtype kind, const channel_job *job, int64_t begin, int
         for (int64_t r = 0; !job->last && r < at.rows; r++)
             S(row_moments)(kind, job->x, at.offset + r * at.length, at.length,
                            at.sums + r * sums);
-        for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
-            many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
+        for (int64_t k = 0, many, left; job->last && k < n; k += many * LANES) {
+            many = S(vectors_at)(n, &k, &left);
             if (many == S(GROUP))
                 S(column_moments)(kind, job->x, at.offset + k, at.rows, n, S(GROUP), LANES,
                                   at.sums + k * sums, sums);
             else
-                S(column_moments)(kind, job->x, at.offset + k, at.rows, n, 1, n - k,
+                S(column_moments)(kind, job->x, at.offset + k, at.rows, n, 1, left,
                                   at.sums + k * sums, sums);
         }
     }
@@ -180,9 +204,10 @@ VEC_FN void S(column_sums)(ts_dtype kind, const channel_job *job, bool relu, int
     }
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) {
-            int64_t i = from + r * step + v * LANES;
-            V d = S(get)(kind, job->x, i, left) - m[v],
-              g = S(through)(relu, S(get)(kind, job->g, i, left), d, s[v], b[v]);
+            int64_t i = from + r * step + v * LANES,
+                    some = left < LANES ? S(lanes_of)(left, r, rows, step) : LANES;
+            V d = S(get)(kind, job->x, i, some) - m[v],
+              g = S(through)(relu, S(get)(kind, job->g, i, some), d, s[v], b[v]);
             sum[v] += g;
             along[v] = F(fma)(g, d, along[v]);
         }
@@ -206,13 +231,13 @@ VEC_FN void S(sums)(ts_dtype kind, const channel_job *job, bool relu, int64_t be
         for (int64_t r = 0; !job->last && r < at.rows; r++)
             S(row_sums)(kind, job, relu, at.offset + r * at.length, at.length, at.at + r,
                         at.sums + r * sums);
-        for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
-            many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
+        for (int64_t k = 0, many, left; job->last && k < n; k += many * LANES) {
+            many = S(vectors_at)(n, &k, &left);
             if (many == S(GROUP))
                 S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, S(GROUP),
                                LANES, at.sums + k * sums, sums);
             else
-                S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, 1, n - k,
+                S(column_sums)(kind, job, relu, at.offset + k, at.at + k, at.rows, n, 1, left,
                                at.sums + k * sums, sums);
         }
     }
@@ -272,8 +297,9 @@ VEC_FN void S(column_results)(ts_dtype kind, const channel_job *job, bool gradie
     }
     for (int64_t r = 0; r < rows; r++)
         for (int v = 0; v < vectors; v++) {
-            int64_t i = from + r * step + v * LANES;
-            S(set)(kind, job->y, i, S(result)(kind, job, gradient, relu, i, left, &f[v]), left);
+            int64_t i = from + r * step + v * LANES,
+                    some = left < LANES ? S(lanes_of)(left, r, rows, step) : LANES;
+            S(set)(kind, job->y, i, S(result)(kind, job, gradient, relu, i, some, &f[v]), some);
         }
 }
 
@@ -286,17 +312,14 @@ VEC_FN void S(results)(ts_dtype kind, const channel_job *job, bool gradient, boo
         int64_t n = at.length;
         for (int64_t r = 0; !job->last && r < at.rows; r++)
             S(row_results)(kind, job, gradient, relu, at.offset + r * n, at.at + r, n);
-        for (int64_t k = 0, many; job->last && k < n; k += many * LANES) {
-            many = n - k >= S(GROUP) * LANES ? S(GROUP) : 1;
+        for (int64_t k = 0, many, left; job->last && k < n; k += many * LANES) {
+            many = S(vectors_at)(n, &k, &left);
             if (many == S(GROUP))
                 S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
                                   S(GROUP), LANES);
-            else if (n - k >= LANES)
-                S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
-                                  1, LANES);
             else
                 S(column_results)(kind, job, gradient, relu, at.offset + k, at.at + k, at.rows, n,
-                                  1, n - k);
+                                  1, left);
         }
     }
 }

@@ -287,7 +287,9 @@ static void move(ts_iter *it, int item)
         return;
     }
     static const ts_parallel_body turns[9] = {[2] = turn_16, [4] = turn_32, [8] = turn_64};
-    for (int d = 1; to && turns[item] && d < it->ndim; d++) {
+    /* rows of one element: turning would read it for each tile */
+    bool same = it->strides[0][1] == 0 && it->sizes[0] >= VEC_BYTES;
+    for (int d = 1; to && !same && turns[item] && d < it->ndim; d++) {
         if (it->strides[d][1] != item)
             continue;
         turn t = {it, d};

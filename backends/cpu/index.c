@@ -146,7 +146,6 @@ static ts_status run_select(ts_frame *f, int index_arg, int64_t dim)
 }
 
 static ts_status embedding(ts_frame *f) { return run_select(f, 1, 0); }
-static ts_status index_select(ts_frame *f) { return run_select(f, 2, f->plan->dim); }
 
 /* A task is a strip of the destination, one cache line wide, over all its rows; so threads do not
  * write the same elements. */
@@ -328,32 +327,35 @@ LINES(uint64_t, scatter_add_i64, *p += *q)
 LINES(uint32_t, scatter_add_i32, *p += *q)
 LINES(uint8_t, scatter_add_u8, *p = (uint8_t)(*p + *q))
 
-/** Runs a body over all lines. If plain is NULL, *number replaces each of its elements. */
+/** Runs a body over all lines. If plain is NULL, *number replaces each of its elements. An index
+ * with fewer dims than the indexed tensor is one line, for all lines of plain. */
 static void run_lines(const ts_frame *f, ts_tensor *indexed, const ts_tensor *plain, char *number,
                       ts_parallel_body body)
 {
     const ts_tensor *index = f->args[2].t;
+    bool alone = index->ndim < indexed->ndim;
+    const ts_tensor *shape = alone ? plain : index;
     int64_t dim = f->plan->dim;
     lines l = {.indexed = indexed->data, .plain = plain ? plain->data : number,
                .index = indices_of(index), .length = 1};
-    if (!index->numel)
+    if (!shape->numel)
         return;
-    for (int d = index->ndim - 1; d >= 0; d--) {
+    for (int d = shape->ndim - 1; d >= 0; d--) {
         if (d == dim) {
-            l.length = index->sizes[d];
+            l.length = shape->sizes[d];
             l.along_indexed = indexed->strides[d];
             l.along_plain = plain ? plain->strides[d] : 0;
-            l.along_index = index->strides[d];
+            l.along_index = alone ? 1 : index->strides[d];
             continue;
         }
-        l.sizes[l.ndim] = index->sizes[d];
+        l.sizes[l.ndim] = shape->sizes[d];
         l.to_indexed[l.ndim] = indexed->strides[d];
         l.to_plain[l.ndim] = plain ? plain->strides[d] : 0;
-        l.to_index[l.ndim++] = index->strides[d];
+        l.to_index[l.ndim++] = alone ? 0 : index->strides[d];
     }
     if (!l.ndim)
         l.sizes[l.ndim++] = 1;
-    ts_parallel_for(index->numel / l.length, TS_CPU_GRAIN(4) / l.length + 1, body, &l);
+    ts_parallel_for(shape->numel / l.length, TS_CPU_GRAIN(4) / l.length + 1, body, &l);
 }
 
 /** Exclusive bound of the indices: the size of the indexed dim, 1 for a 0-dim tensor. */
@@ -371,6 +373,11 @@ static ts_status gather(ts_frame *f)
     TS_TRY(check_range(f, 2, bound_of(f)));
     run_lines(f, self, f->rets[0].t, NULL, bodies[ts_dtype_sizes[self->dtype]]);
     return TS_OK;
+}
+
+static ts_status index_select(ts_frame *f)
+{
+    return f->args[0].t->flags & TS_TENSOR_CONTIGUOUS ? run_select(f, 2, f->plan->dim) : gather(f);
 }
 
 static ts_status scatter(ts_frame *f)

@@ -57,6 +57,11 @@ static ts_status cut(ts_frame *f, bool lower)
     triangle t = {out->data, self->data, self->sizes[self->ndim - 2], self->sizes[self->ndim - 1],
                   f->args[1].i,
                   ts_dtype_sizes[self->dtype], lower};
+    if (!(self->flags & TS_TENSOR_CONTIGUOUS)) {
+        TS_V(ts_cpu_copy_part)(out->data, out->strides, (ts_dtype)out->dtype, self->data,
+                               self->strides, (ts_dtype)self->dtype, self->sizes, self->ndim);
+        t.from = t.to;
+    }
     if (self->numel)
         ts_parallel_for(self->numel / t.columns, TS_CPU_GRAIN(1) / t.columns + 1, triangle_rows,
                         &t);

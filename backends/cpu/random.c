@@ -29,7 +29,6 @@ typedef struct draw {
     uint64_t range;
     uint32_t threshold;  /* bernoulli, dropout: p in units of 2^-24 */
     ts_dtype half;       /* dtype, for uniform and dropout */
-    const ts_iter *iter; /* for dropout */
     void (*fill)(const struct draw *d, const uint32_t *w, int64_t first, int64_t n);
 } draw;
 
@@ -334,62 +333,37 @@ static void dropout_half(const draw *d, const uint32_t *w, int64_t first, int64_
     rows_narrow(d->out + first * 2, x, d->half, n);
 }
 
-/** Dropout for any strides: finds the first element from its row-major index and walks from it. */
-#define DROPOUT_STRIDED(T, name)                                                      \
-    static void name(const draw *d, const uint32_t *w, int64_t first, int64_t n)     \
-    {                                                                                 \
-        const ts_iter *it = d->iter;                                                  \
-        int64_t at[TS_MAX_DIMS], rest = first, step = it->strides[0][0],              \
-                from_step = it->strides[0][1];                                        \
-        char *to = d->out;                                                            \
-        const char *from = d->in;                                                     \
-        for (int k = 0; k < it->ndim; k++) {                                          \
-            at[k] = rest % it->sizes[k];                                              \
-            rest /= it->sizes[k];                                                     \
-            to += at[k] * it->strides[k][0];                                          \
-            from += at[k] * it->strides[k][1];                                        \
-        }                                                                             \
-        for (int64_t i = 0, run; i < n; i += run) {                                   \
-            run = ts_min64(it->sizes[0] - at[0], n - i);                              \
-            for (int64_t j = 0; j < run; j++, to += step, from += from_step)          \
-                *(T *)to = (w[i + j] >> 8) >= d->threshold                            \
-                               ? *(const T *)from * (T)d->b : 0;                      \
-            to -= (at[0] + run) * step;                                               \
-            from -= (at[0] + run) * from_step;                                        \
-            at[0] = 0;                                                                \
-            for (int k = 1; k < it->ndim; k++) {                                      \
-                to += it->strides[k][0];                                              \
-                from += it->strides[k][1];                                            \
-                if (++at[k] < it->sizes[k])                                           \
-                    break;                                                            \
-                to -= at[k] * it->strides[k][0];                                      \
-                from -= at[k] * it->strides[k][1];                                    \
-                at[k] = 0;                                                            \
-            }                                                                         \
-        }                                                                             \
-    }
-DROPOUT_STRIDED(float, dropout_strided_f32)
-DROPOUT_STRIDED(double, dropout_strided_f64)
+/** Scales and drops the elements of `to`, a contiguous tensor, or of `from` into it. */
+static ts_status drop_packed(ts_frame *f, ts_rng_state rng, const char *from, const ts_tensor *to)
+{
+    double p = f->args[1].d;
+    ts_dtype dtype = f->plan->compute;
+    draw d = {.rng = rng, .numel = to->numel, .out = to->data, .in = from, .half = dtype,
+              .threshold = threshold(p), .b = p < 1 ? 1 / (1 - p) : 0};
+    d.fill = ts_dtype_is_half(dtype) ? dropout_half : dtype == TS_F64 ? dropout_f64 : dropout_f32;
+    return run(&d, false, 2);
+}
 
+/** Elements of other strides are copied to the result first, or to a contiguous tensor. */
 static ts_status drop(ts_frame *f, ts_rng_state rng)
 {
-    const ts_iter *it = &f->plan->iter;
-    int64_t item = ts_dtype_sizes[f->plan->compute];
-    double p = f->args[1].d;
-    bool wide = f->plan->compute == TS_F64;
-    draw d = {.rng = rng, .numel = it->numel, .out = it->data[0], .in = it->data[1], .iter = it};
-    d.threshold = threshold(p);
-    d.b = p < 1 ? 1 / (1 - p) : 0;
-    bool half = ts_dtype_is_half(f->plan->compute),
-         plain = it->ndim == 1 && it->strides[0][0] == item && it->strides[0][1] == item;
-    d.half = f->plan->compute;
-    if (half && !plain)
-        return ts_run_widened(f);
-    if (plain)
-        d.fill = half ? dropout_half : wide ? dropout_f64 : dropout_f32;
-    else
-        d.fill = wide ? dropout_strided_f64 : dropout_strided_f32;
-    return run(&d, false, 2);
+    const ts_tensor *x = f->args[0].t;
+    ts_tensor *out = f->rets[0].t, *to = out;
+    ts_dtype dtype = f->plan->compute;
+    if ((x->flags & out->flags & TS_TENSOR_CONTIGUOUS) && x->dtype == dtype)
+        return drop_packed(f, rng, x->data, out);
+    bool apart = !(out->flags & TS_TENSOR_CONTIGUOUS);
+    if (apart && !(to = ts_tensor_new(f->thread, dtype, x->sizes, x->ndim, x->storage->device)))
+        return ts_error_code();
+    TS_V(ts_cpu_copy_part)(to->data, to->strides, dtype, x->data, x->strides, (ts_dtype)x->dtype,
+                           x->sizes, x->ndim);
+    ts_status status = drop_packed(f, rng, to->data, to);
+    if (apart) {
+        TS_V(ts_cpu_copy_part)(out->data, out->strides, dtype, to->data, to->strides, dtype,
+                               x->sizes, x->ndim);
+        ts_tensor_unref(to);
+    }
+    return status;
 }
 
 static ts_status dropout(ts_frame *f) { return drop(f, f->rng); }
@@ -435,9 +409,26 @@ static ts_status check_weights(ts_frame *f, const ts_tensor *p, bool replacement
     return TS_OK;
 }
 
+/** Numbers in [0, 1) of the call's elements, drawn in groups. group: that of w, or -1. */
+typedef struct uniforms {
+    ts_rng_state rng;
+    int64_t group;
+    uint32_t w[PHILOX_WORDS] __attribute__((aligned(64)));
+} uniforms;
+
+VEC_FN double uniform_at(uniforms *u, int64_t i)
+{
+    const int64_t share = PHILOX_WORDS / 2;
+    if (u->group != i / share) {
+        u->group = i / share;
+        philox_group(u->rng.seed, u->rng.offset + (uint64_t)u->group * PHILOX_BLOCKS, u->w);
+    }
+    return ts_philox_to_f64(word64(u->w, i % share));
+}
+
 /** Samples by the inverse of the cumulative weights, which are in scratch. */
-static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, void *scratch,
-                             int64_t *out)
+static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, uniforms *u,
+                             void *scratch, int64_t *out)
 {
     double *cumulated = scratch;
     int64_t categories = f->plan->count, draws = f->args[1].i, last = 0;
@@ -448,18 +439,16 @@ static void with_replacement(const ts_frame *f, const ts_tensor *p, int64_t row,
         cumulated[c] = sum;
         last = x > 0 ? c : last;
     }
-    for (int64_t s = 0; s < draws; s++) {
-        double u =
-            ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * draws + s)) * sum;
-        int64_t low = 0, high = last; /* the first category whose sum exceeds u */
-        while (low < high) {
-            int64_t middle = low + (high - low) / 2;
-            if (cumulated[middle] > u)
-                high = middle;
-            else
-                low = middle + 1;
+    for (int64_t s = 0; s < draws; s++) { /* the first category whose sum exceeds this */
+        double goal = uniform_at(u, row * draws + s) * sum;
+        int64_t first = 0;
+        for (int64_t n = last; n > 0;) { /* without branches, which random numbers mispredict */
+            int64_t half = n / 2;
+            bool above = !(cumulated[first + half] > goal);
+            first += above ? half + 1 : 0;
+            n = above ? n - half - 1 : half;
         }
-        out[s] = low;
+        out[s] = first;
     }
 }
 
@@ -483,17 +472,15 @@ static void sift(arrival *heap, int64_t n, int64_t at)
 
 /** Samples without replacement: draws an exponential arrival time per category, with its weight as
  * rate, and takes the earliest ones from a heap in scratch. */
-static void without_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, void *scratch,
-                                int64_t *out)
+static void without_replacement(const ts_frame *f, const ts_tensor *p, int64_t row, uniforms *u,
+                                void *scratch, int64_t *out)
 {
     arrival *heap = scratch;
     int64_t categories = f->plan->count, n = 0;
     for (int64_t c = 0; c < categories; c++) {
         double x = weight(p, row * categories + c);
-        double u =
-            ts_philox_uniform_f64(f->rng.seed, f->rng.offset, (uint64_t)(row * categories + c));
-        if (x > 0)
-            heap[n++] = (arrival){-log1p(-u) / x, c}; /* 1 - u is in (0, 1] */
+        if (x > 0) /* 1 - the number is in (0, 1] */
+            heap[n++] = (arrival){-log1p(-uniform_at(u, row * categories + c)) / x, c};
     }
     for (int64_t i = n / 2; i-- > 0;)
         sift(heap, n, i);
@@ -515,9 +502,10 @@ static void sample_rows(void *ctx, int64_t begin, int64_t end)
     const ts_frame *f = s->f;
     int64_t *out = (int64_t *)f->rets[0].t->data;
     void *scratch = ts_slot(&s->slots);
+    uniforms u = {.rng = f->rng, .group = -1};
     for (int64_t row = begin; row < end; row++)
         (f->args[2].i ? with_replacement : without_replacement)(
-            f, f->args[0].t, row, scratch, out + row * f->args[1].i);
+            f, f->args[0].t, row, &u, scratch, out + row * f->args[1].i);
 }
 
 static ts_status multinomial(ts_frame *f)

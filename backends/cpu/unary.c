@@ -21,17 +21,20 @@
         return ts_cpu_pointwise(f, loops, NULL, cost);                  \
     }
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
+#define HALF_LOOPS(name) [TS_BF16] = name##_half, [TS_F16] = name##_half
 #define INT_LOOPS(name) [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8
 
 /* ---------------------------------------------------------------------- dtype is kept ---- */
 
 FLOATS(neg, vf_neg(x), vd_neg(x))
 INTS(neg, (int64_t)-(uint64_t)x, (int32_t)-(uint32_t)x, (uint8_t)-x)
-KERNEL(neg, 1, FLOAT_LOOPS(neg), INT_LOOPS(neg))
+TS_SCALAR_LOOP1(uint16_t, uint16_t, neg_half, x ^ 0x8000)
+KERNEL(neg, 1, FLOAT_LOOPS(neg), INT_LOOPS(neg), HALF_LOOPS(neg))
 
 FLOATS(abs, vf_abs(x), vd_abs(x))
 INTS(abs, x < 0 ? (int64_t)-(uint64_t)x : x, x < 0 ? (int32_t)-(uint32_t)x : x, x)
-KERNEL(abs, 1, FLOAT_LOOPS(abs), INT_LOOPS(abs))
+TS_SCALAR_LOOP1(uint16_t, uint16_t, abs_half, x & 0x7fff)
+KERNEL(abs, 1, FLOAT_LOOPS(abs), INT_LOOPS(abs), HALF_LOOPS(abs))
 
 #define SIGN_OF(p)                                                                       \
     p##_select(p##_gt(x, p##_zero()), p##_set1(1),                                      \

@@ -93,20 +93,52 @@ VEC_FN vd vec_reduce_d(vd x, vd *n)
     return r - *n * 0x1.0b4611a626331p-34;
 }
 
+#ifdef __FP_FAST_FMAF
+/* The same for |x| <= 2^13 in f32. The parts of pi/2 have 24 bits. The first sum is exact: it is a
+ * multiple of 2^-24 below 1. */
+VEC_FN vf vec_reduce_near(vf x, vf *n)
+{
+    *n = vf_rint(x * 0x1.45f306p-1f);
+    vf r = vf_fma(*n, vf_set1(-0x1.921fb6p+0f), x);
+    r = vf_fma(*n, vf_set1(0x1.777a5cp-25f), r);
+    return vf_fma(*n, vf_set1(0x1.ee59dap-50f), r);
+}
+#endif
+
+/* x - n pi/2 in f32. */
+VEC_FN vf vec_reduce(vf x, vf *n)
+{
+#ifdef __FP_FAST_FMAF
+    vm near = vf_le(vf_abs(x), vf_set1(0x1p13f));
+    vf near_n, r = vec_reduce_near(x, &near_n);
+    *n = near_n;
+    if (__builtin_expect(vm_all(near), 1))
+        return r;
+#endif
+    vd n_lo, n_hi;
+    vd lo = vec_reduce_d(vf_widen_lo(x), &n_lo), hi = vec_reduce_d(vf_widen_hi(x), &n_hi);
+    vf far_n = vf_narrow(n_lo, n_hi), far = vf_narrow(lo, hi);
+#ifdef __FP_FAST_FMAF
+    *n = vf_select(near, near_n, far_n);
+    return vf_select(near, r, far);
+#else
+    *n = far_n;
+    return far;
+#endif
+}
+
 /* Writes sine and cosine of the reduced argument, swapped in odd quadrants. The low two bits of the
  * result are the quadrant of x. */
 VEC_FN vu vf_trig(vf x, vf *sine, vf *cosine)
 {
-    vd n_lo, n_hi;
-    vd lo = vec_reduce_d(vf_widen_lo(x), &n_lo), hi = vec_reduce_d(vf_widen_hi(x), &n_hi);
-    vf r = vf_narrow(lo, hi), z = r * r;
+    vf whole, r = vec_reduce(x, &whole), z = r * r;
     /* minimax.py sin */
     vf s = VEC_POLY(z, -0.166666552f, 0.008332178f, -0.000195172732f);
     s = vf_fma(r * z, s, r);
     /* minimax.py cos */
     vf c = VEC_POLY(z, 0.0416666456f, -0.00138873677f, 2.44384228e-05f);
     c = vf_fma(z * z, c, vf_fma(z, vf_set1(-0.5f), vf_set1(1.0f)));
-    vu n = (vu)vf_to_vi(vf_narrow(n_lo, n_hi));
+    vu n = (vu)vf_to_vi(whole);
     vm swap = vi_eq((vi)(n & 1u), vi_set1(1));
     *sine = vf_select(swap, c, s);
     *cosine = vf_select(swap, s, c);

@@ -3,7 +3,8 @@
  * cat and stack. The members are the joined tensors. The result consists of rows of bytes, and each
  * member fills the same part of every row. Members that have the result's dtype and its layout
  * (contiguous or channels-last) are copied by one kernel: a block finds its member by binary search
- * and copies units of up to 16 bytes. Other members are copied one by one.
+ * and copies units of up to 16 bytes. Small members of the result's dtype and other strides are
+ * copied together, element by element; other members are copied one by one.
  */
 // SPDX-License-Identifier: MIT
 #include <string.h>
@@ -56,11 +57,59 @@ static __global__ void __launch_bounds__(UNITS_THREADS)
     }
 }
 
+enum {
+    STRIDED = 12,
+    STRIDED_BYTES = 4 << 20 /* of the largest member that is copied with others */
+};
+
+/** Offsets of a member's elements in the result and in the member. */
+struct member_space : walk<uint32_t, 2> {
+    member_space() : walk(nullptr, 0, {}) {}
+    member_space(const ts_tensor *t, const int64_t *to)
+        : walk(ts_sizes(t), ts_ndim(t), {to, ts_strides(t)})
+    {
+    }
+};
+
+/** Members of any strides of one launch; strides and offsets are in elements. */
+struct strided_members {
+    int count;
+    unsigned first[STRIDED + 1]; /* first block of each member */
+    uint32_t numel[STRIDED];
+    member_space space[STRIDED];
+    int64_t offset[STRIDED];          /* of the member's first element in the result */
+    const void *data[STRIDED];
+};
+
+template <class E>
+static __global__ void __launch_bounds__(UNITS_THREADS)
+    strided_members_kernel(const __grid_constant__ strided_members m, E *out)
+{
+    int k = 0;
+    while (k + 1 < m.count && m.first[k + 1] <= blockIdx.x)
+        k++;
+    const E *from = (const E *)m.data[k];
+    uint32_t first = (blockIdx.x - m.first[k]) * UNITS_BLOCK + threadIdx.x;
+    int64_t at[UNITS_UNROLL][2];
+    E x[UNITS_UNROLL];
+#pragma unroll
+    for (int u = 0; u < UNITS_UNROLL; u++)
+        if (first + u * UNITS_THREADS < m.numel[k]) {
+            m.space[k].at(first + u * UNITS_THREADS, at[u]);
+            x[u] = from[at[u][1]];
+        }
+#pragma unroll
+    for (int u = 0; u < UNITS_UNROLL; u++)
+        if (first + u * UNITS_THREADS < m.numel[k])
+            out[m.offset[k] + at[u][0]] = x[u];
+}
+
 /** A member's start and length along dim in the result. */
 struct part {
     const ts_tensor *t;
     int64_t at, length;
-    bool packed; /* copied together with other members */
+    bool packed;  /* copied by members_kernel() */
+    bool strided; /* copied by strided_members_kernel() */
 };
 
 /** Copies one member with any strides and dtype. */
@@ -73,6 +122,48 @@ static ts_status copy_alone(ts_frame *f, ts_tensor *out, int dim, bool stack, co
     char *data = (char *)ts_kernel_data(out) + p.at * ts_strides(out)[dim] * item;
     return copy_part(f, {data, to, ts_dtype_of(out)},
                      {ts_kernel_data(p.t), ts_strides(p.t), ts_dtype_of(p.t)}, ts_sizes(p.t), ndim);
+}
+
+/** Copies the strided members m, and empties m. */
+static ts_status copy_strided(ts_frame *f, strided_members &m, ts_tensor *out)
+{
+    if (!m.count)
+        return TS_OK;
+    unsigned blocks = m.first[m.count];
+    ts_status status = on_device(f, [&](const call &c) {
+        void *to = ts_kernel_data(out);
+        switch (ts_dtype_size(ts_dtype_of(out))) {
+        case 8:
+            strided_members_kernel<<<blocks, UNITS_THREADS, 0, c.stream>>>(m, (uint64_t *)to);
+            break;
+        case 4:
+            strided_members_kernel<<<blocks, UNITS_THREADS, 0, c.stream>>>(m, (uint32_t *)to);
+            break;
+        case 2:
+            strided_members_kernel<<<blocks, UNITS_THREADS, 0, c.stream>>>(m, (uint16_t *)to);
+            break;
+        default: strided_members_kernel<<<blocks, UNITS_THREADS, 0, c.stream>>>(m, (uint8_t *)to);
+        }
+        return cudaPeekAtLastError();
+    });
+    m.count = 0;
+    return status;
+}
+
+/** Adds a member to m, and copies m if that is full. */
+static ts_status add_strided(ts_frame *f, strided_members &m, ts_tensor *out, int dim, bool stack,
+                             const part &p)
+{
+    int64_t to[TS_MAX_DIMS];
+    int n = m.count++, ndim = ts_ndim(p.t);
+    for (int d = 0; d < ndim; d++)
+        to[d] = ts_strides(out)[d + (stack && d >= dim)];
+    m.numel[n] = (uint32_t)ts_numel(p.t);
+    m.space[n] = member_space(p.t, to);
+    m.offset[n] = p.at * ts_strides(out)[dim];
+    m.data[n] = ts_kernel_data(p.t);
+    m.first[n + 1] = m.first[n] + units_blocks(m.numel[n]);
+    return m.count == STRIDED ? copy_strided(f, m, out) : TS_OK;
 }
 
 static ts_status join(ts_frame *f, bool stack)
@@ -93,24 +184,32 @@ static ts_status join(ts_frame *f, bool stack)
     int64_t outer = ts_numel(out) * item / row, at = 0;
     auto part_of = [&](uint32_t i, int64_t begin) {
         const ts_tensor *t = list->list[i];
-        part p = {t, begin, 0, false};
+        part p = {t, begin, 0, false, false};
         if (!ts_numel(t) || ts_ndim(t) + stack != ts_ndim(out))
             return p; /* ignored */
         p.length = stack ? 1 : ts_size(t, dim);
         p.packed = (last ? dense_last(t) : ts_is_contiguous(t)) &&
                    ts_dtype_of(t) == ts_dtype_of(out) && outer * p.length * step < (int64_t)1 << 31;
+        p.strided = !p.packed && ts_dtype_of(t) == ts_dtype_of(out) &&
+                    ts_numel(t) * item <= STRIDED_BYTES;
         return p;
     };
+    strided_members strided;
+    strided.count = 0;
+    strided.first[0] = 0;
     uint64_t bits = (uint64_t)row | (uint64_t)(uintptr_t)ts_kernel_data(out);
     for (uint32_t i = 0; i < list->count; i++) {
         part p = part_of(i, at);
         bits |= (uint64_t)(p.length * step); /* so that the next member begins at a unit */
         if (p.packed)
             bits |= (uint64_t)(uintptr_t)ts_kernel_data(p.t);
+        else if (p.strided)
+            TS_CUDA_TRY(add_strided(f, strided, out, dim, stack, p));
         else if (p.length)
             TS_CUDA_TRY(copy_alone(f, out, dim, stack, p));
         at += p.length;
     }
+    TS_CUDA_TRY(copy_strided(f, strided, out));
     int64_t unit = unit_of(bits);
     return on_device(f, [&](const call &c) {
         members m;

@@ -109,7 +109,12 @@ static ts_status linspace(ts_frame *f)
         return i < n / 2 || n == 1 ? __dadd_rn(start, __dmul_rn((double)i, step))
                                    : __dsub_rn(end, __dmul_rn((double)(n - 1 - i), step));
     };
-    return ts_dtype_of(f->rets[0].t) == TS_F64 ? sequence<double>(f, at) : sequence<float>(f, at);
+    switch (ts_dtype_of(f->rets[0].t)) {
+    case TS_F64: return sequence<double>(f, at);
+    case TS_BF16: return sequence<bf16>(f, at);
+    case TS_F16: return sequence<f16>(f, at);
+    default: return sequence<float>(f, at);
+    }
 }
 
 static ts_status eye(ts_frame *f)
@@ -133,6 +138,6 @@ TS_CUDA_FAMILY(factory,
     {"full", full, 0, true},
     {"fill", fill, 0, true},
     {"arange", arange, TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32) | integers, false},
-    {"linspace", linspace, TS_DTYPE_BIT(TS_F64) | TS_DTYPE_BIT(TS_F32), false},
+    {"linspace", linspace, floats, false},
     {"eye", eye, 0, false},
 )

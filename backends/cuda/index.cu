@@ -8,6 +8,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/copy.cuh"
 #include "backends/cuda/grouped.cuh"
+#include "backends/cuda/index_elements.cuh"
 #include "backends/cuda/index_lines.cuh"
 #include "backends/cuda/units.cuh"
 #include "tessera/ops.h"
@@ -95,10 +96,6 @@ static ts_status select(ts_frame *f, const ts_tensor *index, int dim)
     });
 }
 static ts_status embedding(ts_frame *f) { return select(f, f->args[1].t, 0); }
-static ts_status index_select(ts_frame *f)
-{
-    return select(f, f->args[2].t, (int)ts_kernel_dim(f));
-}
 
 /** Functor of one_hot for fill_units(): element i is 1 if its class is its row's index, else 0. A
  * unit is one i64 element: 8-byte stores already reach the memory bandwidth. */
@@ -184,14 +181,21 @@ template <class F> static ts_status with_number(ts_dtype dtype, F &&f)
     }
 }
 
-enum { ROWS_FEW = 1024, ROWS_THREADS = 256 };
+enum {
+    ROWS_FEW = 1024,
+    ROWS_THREADS = 256,
+    ROWS_TURNS = 1 << 15 /* loops over ROWS_THREADS indices, of all blocks, that are cheap */
+};
 
-/** True if add_few_kernel() is faster than a sort: few rows, and not many keys. */
+/** True if add_few_kernel() is faster than a sort: few rows, and few keys or a row for every other
+ * key. */
 static bool adds_few(const grouping &g)
 {
-    int64_t tiles = (g.inner + ROWS_THREADS - 1) / ROWS_THREADS;
-    return g.count <= ROWS_FEW && g.bound < 65536 && g.outer < 65536 &&
-           g.bound * g.outer * tiles <= 4096;
+    int64_t tiles = (g.inner + ROWS_THREADS - 1) / ROWS_THREADS,
+            turns = (g.count + ROWS_THREADS - 1) / ROWS_THREADS;
+    return g.count <= ROWS_FEW && g.bound < 65536 && g.outer < 65536 && tiles < INT32_MAX &&
+           (g.bound * g.outer * tiles <= ROWS_TURNS / (turns ? turns : 1) ||
+            g.bound <= 2 * g.count);
 }
 
 /** Sums of the few rows of x with one key, added in order, for ROWS_THREADS columns: the block
@@ -291,6 +295,19 @@ static ts_status add_brief(ts_frame *f, const line_shape &lines, const ts_tensor
     });
 }
 
+/** Adds n elements of src to the result, which already holds self. */
+template <class T> static ts_status add_integers(ts_frame *f, const ts_tensor *src, int64_t n)
+{
+    return on_device(f, [&](const call &c) {
+        return with_numbers(n, [&]<class I>() {
+            add_integers_kernel<T, I><<<grid_for(n), 256, 0, c.stream>>>(
+                led<I>(f, f->rets[0].t, src, c.device), (I)n, (const T *)ts_kernel_data(src),
+                data_of<T>(f->rets[0]));
+            return cudaPeekAtLastError();
+        });
+    });
+}
+
 enum {
     INDEX_FEW = 32,  /* maximum size of the indexed dim for which wide rows try lines */
     INDEX_NARROW = 8 /* minimum columns of a wide row; narrow rows always try lines */
@@ -327,52 +344,19 @@ static ts_status index_add(ts_frame *f)
     });
     if (few || status != TS_OK)
         return status;
+    ts_dtype dtype = ts_kernel_dtype(f);
+    if (dtype == TS_I64 || dtype == TS_I32)
+        return with_number(dtype, [&]<class T>() {
+            if constexpr (free_order<T>)
+                return add_integers<T>(f, src, ts_numel(src));
+            else
+                return TS_OK;
+        });
     return add_rows(f, {ts_numel(self) / n / inner, ts_numel(index), inner, n}, index, src, -1,
                     false);
 }
 
 /* ----------------------------------------------------------------------- elements by index ---- */
-
-/** For element i of an index with any strides: the position that it selects in the indexed tensor,
- * and the position of its partner in another tensor. */
-template <class I> struct led {
-    indices index;
-    walk<I, 3> space; /* offsets of an element in self, the other tensor and the index */
-    int64_t along, bound;
-
-    /** other NULL: none */
-    led(ts_frame *f, const ts_tensor *self, const ts_tensor *other, ts_cuda_device *device)
-        : index(f, f->args[2].t, device), space(space_of(f, self, other)), along(1), bound(1)
-    {
-        int dim = (int)ts_kernel_dim(f);
-        if (ts_ndim(self)) {
-            along = ts_strides(self)[dim];
-            bound = ts_size(self, dim);
-        }
-    }
-    /** Sets the positions for element i. False, with a report, if the index is out of range. */
-    __device__ __forceinline__ bool at(I i, int64_t (&place)[2]) const
-    {
-        int64_t all[3];
-        space.at(i, all);
-        int64_t k = index.checked(all[2], bound, i);
-        place[0] = all[0] + k * along;
-        place[1] = all[1];
-        return k >= 0;
-    }
-
-  private:
-    static walk<I, 3> space_of(const ts_frame *f, const ts_tensor *self, const ts_tensor *other)
-    {
-        const ts_tensor *index = f->args[2].t;
-        int64_t beside[TS_MAX_DIMS] = {}, none[TS_MAX_DIMS] = {};
-        for (int d = 0; d < ts_ndim(self); d++)
-            beside[d] = d == ts_kernel_dim(f) ? 0 : ts_strides(self)[d];
-        const int64_t *const strides[3] = {beside, other ? ts_strides(other) : none,
-                                           ts_strides(index)};
-        return walk<I, 3>(ts_sizes(index), ts_ndim(index), strides);
-    }
-};
 
 /** The result, or a new tensor if it is not contiguous, which deliver() then copies to it. */
 static ts_tensor *destination_for(ts_tensor *result)
@@ -389,16 +373,6 @@ static ts_status deliver(ts_frame *f, ts_tensor *result, ts_tensor *made)
                            {ts_kernel_data(made), ts_strides(made), ts_dtype_of(made)},
                            ts_sizes(result), ts_ndim(result));
 }
-
-template <class U, class I> struct gathered {
-    const U *from;
-    led<I> to;
-    __device__ __forceinline__ U operator()(I i) const
-    {
-        int64_t place[2];
-        return to.at(i, place) ? from[place[0]] : U{};
-    }
-};
 
 /** Memory traffic: the index is read once and the result written once. Each element reads a 32-byte
  * sector of self, unless adjacent elements share a sector. */
@@ -422,40 +396,27 @@ static ts_status gather(ts_frame *f)
     return deliver(f, f->rets[0].t, out);
 }
 
-/* If several elements of an index select the same position, the last one is stored. The first pass
- * finds the largest element number per position by atomicMax, whose order does not matter; the
- * second pass stores the winners. */
+enum { SELECT_PART = 4 /* from a quarter of a strided tensor on, packing it is faster */ };
 
-/** clear: only clears the positions that the indices select. */
-template <class I>
-static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
+static ts_status index_select(ts_frame *f)
 {
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (!to.at(i, place))
-            continue;
-        if (clear)
-            winner[place[0]] = 0;
-        else if constexpr (sizeof(I) == 8)
-            atomicMax((unsigned long long *)&winner[place[0]], (unsigned long long)i + 1);
-        else
-            atomicMax(&winner[place[0]], i + 1);
-    }
+    TS_SCOPE;
+    ts_tensor *self = f->args[0].t;
+    int64_t n = ts_numel(f->rets[0].t);
+    if (n && !ts_is_contiguous(self) && n <= ts_numel(self) / SELECT_PART)
+        return gather(f);
+    ts_frame packed = *f;
+    ts_value args[] = {f->args[0], f->args[1], f->args[2]};
+    if (!(args[0].t = ts_contiguous(self)))
+        return ts_error_code();
+    packed.args = args;
+    return select(&packed, args[2].t, (int)ts_kernel_dim(f));
 }
 
-/** winner NULL: all positions differ, or all elements store the same value. */
-template <class U, class I>
-static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, const I *winner,
-                                      const U *src, U number, U *out)
-{
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        if (to.at(i, place) && (!winner || winner[place[0]] == i + 1))
-            out[place[0]] = src ? src[place[1]] : number;
-    }
-}
-
-enum { SCATTER_CLEARED = 1 << 22 /* bytes that are cleared as fast as a few positions */ };
+enum {
+    SCATTER_CLEARED = 1 << 22, /* bytes that are cleared as fast as a few positions */
+    SCATTER_SHORT = 32         /* longest line that an element reads */
+};
 
 static ts_status scatter(ts_frame *f)
 {
@@ -488,7 +449,8 @@ static ts_status scatter(ts_frame *f)
             });
         });
     return with_numbers(n, [&]<class I>() {
-        bool meet = src && ts_ndim(index) && ts_size(index, dim) > 1;
+        int64_t length = ts_ndim(index) ? ts_size(index, dim) : 1;
+        bool meet = src && length > SCATTER_SHORT;
         ts_device where = ts_kernel_device(f);
         int64_t bytes = ts_numel(out) * (int64_t)sizeof(I);
         I *winner = nullptr;
@@ -506,8 +468,10 @@ static ts_status scatter(ts_frame *f)
             with_unit((int)item_of(self), [&]<class U>() {
                 U one;
                 memcpy(&one, number, sizeof one < sizeof number ? sizeof one : sizeof number);
+                index_lines<I> along = {
+                    split<I>(ts_ndim(index) ? elements_behind(index, dim) : 1), split<I>(length)};
                 scatter_kernel<U, I><<<grid_for(n), 256, 0, c.stream>>>(
-                    to, (I)n, winner, src ? (const U *)ts_kernel_data(src) : nullptr, one,
+                    to, (I)n, winner, along, src ? (const U *)ts_kernel_data(src) : nullptr, one,
                     (U *)ts_kernel_data(out));
             });
             return cudaPeekAtLastError();
@@ -527,18 +491,6 @@ static int64_t reach_of(const ts_tensor *t)
     return last + 1;
 }
 
-/** Keys are positions in self, places are positions in src. */
-template <class I>
-static __global__ void element_keys_kernel(const __grid_constant__ led<I> to, I n, I bound,
-                                           I *keys, I *places)
-{
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        int64_t place[2];
-        keys[i] = to.at(i, place) ? (I)place[0] : bound;
-        places[i] = (I)place[1];
-    }
-}
-
 static ts_status scatter_add(ts_frame *f)
 {
     const ts_tensor *self = f->args[0].t, *index = f->args[2].t, *src = f->args[3].t;
@@ -555,7 +507,7 @@ static ts_status scatter_add(ts_frame *f)
         bool brief = lines.brief(!std::is_same_v<T, wide_t<T>>);
         if (!brief)
             lines.share_out((int)sizeof(wide_t<T>));
-        bool held = lines.own || (lines.fits && !brief);
+        bool held = lines.own || (lines.fits && !brief && !free_order<T>);
         if (!held || !lines.all)
             TS_CUDA_TRY(
                 on_device(f, [&](const call &c) { return start_from(out, self, c.stream); }));
@@ -568,6 +520,8 @@ static ts_status scatter_add(ts_frame *f)
         if (held)
             return add_lines<T>(f, lines, index,
                                 lines.all ? (const T *)ts_kernel_data(self) : y, x, y);
+        if constexpr (free_order<T>)
+            return add_integers<T>(f, src, ts_numel(index));
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             element_keys_kernel<I><<<grid_for(ts_numel(index)), 256, 0, c.stream>>>(
                 led<I>(f, out, src, c.device), (I)ts_numel(index), (I)ts_numel(out), sort.keys[0],
@@ -609,7 +563,7 @@ static ts_status on_packed(ts_frame *f)
 TS_CUDA_FAMILY(index,
     {"embedding", embedding, 0, false},
     {"embedding_backward", embedding_backward, numbers, false},
-    {"index_select", index_select, 0, false},
+    {"index_select", index_select, 0, false, false, true},
     {"index_add", on_packed<index_add, true>, numbers, true},
     {"gather", gather, 0, true},
     {"scatter", on_packed<scatter>, 0, true},

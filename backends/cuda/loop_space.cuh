@@ -400,10 +400,17 @@ template <int N> bool loop_is_wide(const ts_space &space, const int (&item)[N], 
 
 /** True if a kernel of loop_rows.cuh should run over the space: its rows have at least ROW_RUN
  * elements of at most 4 bytes, less in some operand, and each operand is contiguous along dim 0, a
- * host number, or an argument with stride 0. */
+ * host number, or an argument with stride 0. Kernels of single elements are faster for short rows
+ * of a dense result, whose runs begin and end within a row (walk_flat). */
 template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
 {
-    bool small = false;
+    const ts_operand &to = space.operand[0];
+    int64_t row = space.sizes[0], runs = (row + 2 * ROW_RUN - 2) / ROW_RUN;
+    bool small = false, dense = space.ndim > 1 && row % ROW_RUN;
+    for (int d = 1; d < space.ndim; d++)
+        dense = dense && to.strides[d] == to.strides[d - 1] * space.sizes[d - 1];
+    if (dense && 4 * row < 3 * ROW_RUN * runs)
+        return false;
     for (int k = 0; k < N; k++) {
         const ts_operand &o = space.operand[k];
         if (o.host)
@@ -412,7 +419,7 @@ template <int N> bool loop_has_rows(const ts_space &space, const int (&item)[N])
             return false;
         small = small || item[k] < 4;
     }
-    return small && space.sizes[0] >= ROW_RUN;
+    return small && row >= ROW_RUN;
 }
 
 /** Outermost dim along which an operand's byte stride exceeds INT32_MAX; -1 if there is none. */

@@ -9,6 +9,7 @@
 #include "backends/cuda/copy.cuh"
 #include "backends/cuda/launch_rows.cuh"
 #include "backends/cuda/units.cuh"
+#include "tessera/ops.h"
 
 using namespace ts;
 
@@ -39,34 +40,88 @@ template <class E, int V, class I> struct triangle {
     }
 };
 
+/** The same for a strided tensor. whole: its vectors are contiguous and aligned. */
+template <class E, int V> struct strided_triangle {
+    const E *from;
+    walk<uint32_t, 1> places;     /* of the first elements of rows */
+    split<uint32_t> across, rows; /* vectors of a row, rows of a matrix */
+    int64_t step, diagonal;
+    bool lower, whole;
+
+    __device__ __forceinline__ vec<E, V> operator()(uint32_t i) const
+    {
+        uint32_t row = across.of(i), r = row - rows.of(row) * rows.d;
+        int64_t c = (int64_t)(i - row * across.d) * V, first = c - (int64_t)r - diagonal, at[1];
+        vec<E, V> v = {};
+        if (lower ? first > 0 : first + V <= 0)
+            return v;
+        places.at(row, at);
+        const E *source = from + at[0] + c * step;
+        if (whole) {
+            v = *reinterpret_cast<const vec<E, V> *>(source);
+        } else {
+#pragma unroll
+            for (int e = 0; e < V; e++)
+                v.at[e] = source[e * step];
+        }
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (lower ? first + e > 0 : first + e < 0)
+                v.at[e] = E{};
+        return v;
+    }
+};
+
+/** tril or triu of a matrix self of element type E. A strided self needs rows of whole vectors in
+ * the result. */
+template <class E>
+static cudaError_t cut_triangles(const call &c, const ts_tensor *self, void *to, int64_t diagonal,
+                                 bool lower)
+{
+    int n = ts_ndim(self);
+    int64_t rows = ts_size(self, n - 2), columns = ts_size(self, n - 1), all = ts_numel(self);
+    const E *from = (const E *)ts_kernel_data(self);
+    constexpr int V = vec16<E>;
+    if (!ts_is_contiguous(self)) {
+        int64_t step = ts_strides(self)[n - 1];
+        bool whole = step == 1 && aligned16(from);
+        for (int d = 0; d < n - 1; d++)
+            whole = whole && ts_strides(self)[d] % V == 0;
+        strided_triangle<E, V> fn = {from, walk<uint32_t, 1>(ts_sizes(self), n - 1,
+                                                             {ts_strides(self)}),
+                                     split<uint32_t>(columns / V), split<uint32_t>(rows), step,
+                                     diagonal, lower, whole};
+        return fill_units<vec<E, V>, uint32_t>(to, all / V, fn, c.stream);
+    }
+    auto launch = [&]<int W>() {
+        return with_numbers(all / W, [&]<class I>() {
+            triangle<E, W, I> fn = {from, split<I>(columns / W), split<I>(rows), diagonal, lower};
+            return fill_units<vec<E, W>, I>(to, all / W, fn, c.stream);
+        });
+    };
+    return columns % V == 0 && aligned16(from) && aligned16(to) ? launch.template operator()<V>()
+                                                                : launch.template operator()<1>();
+}
+
 static ts_status cut(ts_frame *f, bool lower)
 {
-    const ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
+    TS_SCOPE;
+    ts_tensor *self = f->args[0].t, *out = f->rets[0].t;
     if (!ts_numel(out))
         return TS_OK;
-    int n = ts_ndim(self);
-    int64_t rows = ts_size(self, n - 2), columns = ts_size(self, n - 1), diagonal = f->args[1].i;
+    int64_t rows = ts_size(self, -2), columns = ts_size(self, -1), diagonal = f->args[1].i;
     diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
-    const void *from = ts_kernel_data(self);
     void *to = ts_kernel_data(out);
-    auto run = [&]<class E>(const call &c) {
-        auto launch = [&]<int V>() {
-            return with_numbers(ts_numel(out) / V, [&]<class I>() {
-                triangle<E, V, I> fn = {(const E *)from, split<I>(columns / V), split<I>(rows),
-                                        diagonal, lower};
-                return fill_units<vec<E, V>, I>(to, ts_numel(out) / V, fn, c.stream);
-            });
-        };
-        return columns % vec16<E> == 0 && aligned16(from) && aligned16(to)
-                   ? launch.template operator()<vec16<E>>()
-                   : launch.template operator()<1>();
-    };
+    int64_t item = (int64_t)ts_dtype_size(ts_dtype_of(self));
+    bool strided = columns * item % 16 == 0 && aligned16(to) && ts_numel(out) < (int64_t)1 << 31;
+    if (!strided && !(self = ts_contiguous(self)))
+        return ts_error_code();
     return on_device(f, [&](const call &c) {
-        switch (ts_dtype_size(ts_dtype_of(self))) {
-        case 8: return run.template operator()<uint64_t>(c);
-        case 4: return run.template operator()<uint32_t>(c);
-        case 2: return run.template operator()<uint16_t>(c);
-        default: return run.template operator()<uint8_t>(c);
+        switch (item) {
+        case 8: return cut_triangles<uint64_t>(c, self, to, diagonal, lower);
+        case 4: return cut_triangles<uint32_t>(c, self, to, diagonal, lower);
+        case 2: return cut_triangles<uint16_t>(c, self, to, diagonal, lower);
+        default: return cut_triangles<uint8_t>(c, self, to, diagonal, lower);
         }
     });
 }
@@ -373,8 +428,8 @@ static ts_status masked_scatter(ts_frame *f)
 }
 
 TS_CUDA_FAMILY(mask,
-    {"tril", tril, 0, false},
-    {"triu", triu, 0, false},
+    {"tril", tril, 0, false, false, true},
+    {"triu", triu, 0, false, false, true},
     {"nonzero", nonzero, 0, true},
     {"masked_select", masked_select, 0, true},
     {"masked_scatter", masked_scatter, 0, false},

@@ -17,7 +17,10 @@ enum {
     GRAIN = 8, /* halves in 16 bytes */
     ITEM = 2,
     ALIGNMENT = 256,
-    SLOW_TILE = 128 /* rows and columns of a tile of the slow kernels */
+    SLOW_TILE = 128, /* rows and columns of a tile of the slow kernels */
+    LEAST_TILE = 64, /* the same of their smallest tile */
+    LONG = 1 << 15,  /* inner dim from which an undivided one may dominate */
+    MULTIPROCESSORS = 132
 };
 
 /* Measured on one H200 (docs/matmul.md). Only their ratios matter. */
@@ -97,9 +100,13 @@ bool ts_cuda_pads(ts_dtype dtype, const ts_cuda_matrix *a, const ts_cuda_matrix 
            whole_c = bytes_of(p->rows, p->columns, batches), all = whole_a + whole_b + whole_c,
            work = 2.0 * (double)in_tiles(m) * (double)in_tiles(n) * (double)k * (double)batches,
            padded = 2.0 * (double)p->rows * (double)p->columns * (double)p->inner * (double)batches,
-           copies = 2 * (p->a * whole_a + p->b * whole_b + p->c * whole_c);
+           copies = 2 * (p->a * whole_a + p->b * whole_b + p->c * whole_c),
+           slow = bits % 2 ? SLOW_ODD : SLOW_EVEN, direct = most(work / slow, all / MEMORY);
+    /* one multiprocessor computes a tile: the slow kernels do not divide k */
+    if (m > 1 && n > 1 && k >= LONG)
+        direct = most(direct, 2.0 * LEAST_TILE * LEAST_TILE * (double)k * MULTIPROCESSORS / slow);
     int launches = (p->a || p->b || p->last) + p->c + 2 * p->last;
-    return most(work / (bits % 2 ? SLOW_ODD : SLOW_EVEN), all / MEMORY) >
+    return direct >
            MARGIN * (most(padded / FAST, all / MEMORY) + copies / MEMORY + launches * COPY);
 }
 

@@ -31,11 +31,35 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
         return a < b ? a : b;
 }
 
+/** Sets n to the floor of a / b if b is finite and the quotient is below 2^22; else returns false.
+ * The rounded quotient may be on the wrong side of an integer; the sign of a - n b, which fmaf()
+ * rounds once, tells. */
+__device__ __forceinline__ bool whole_quotient(float a, float b, float &n)
+{
+    float q = a / b;
+    if (!(fabsf(q) < 0x1p22f && fabsf(b) < INFINITY))
+        return false;
+    n = floorf(q);
+    float rest = fmaf(-n, b, a), beyond = fmaf(-(n + 1), b, a);
+    if (rest != 0 && (rest < 0) != (b < 0))
+        n -= 1;
+    else if (beyond == 0 || (beyond < 0) == (b < 0))
+        n += 1;
+    n = n == 0 ? copysignf(0, q) : n;
+    return true;
+}
+template <class A> __device__ __forceinline__ bool whole_quotient(A, A, A &) { return false; }
+
 /** Remainder with the divisor's sign. For integers a divisor of 0 gives 0; the functor by_integer
  * (pointwise.cu) reports it. */
 template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
 {
     if constexpr (real<A>) {
+        A n;
+        if (whole_quotient(a, b, n)) {
+            A r = fma(-n, b, a);
+            return r == 0 ? copysign((A)0, a) : r;
+        }
         A r = fmod(a, b);
         return r != 0 && (b < 0) != (r < 0) ? r + b : r;
     } else {
@@ -47,6 +71,9 @@ template <class A> __device__ __forceinline__ A remainder_of(A a, A b)
 template <class A> __device__ __forceinline__ A floor_of(A a, A b)
 {
     if constexpr (real<A>) {
+        A n;
+        if (whole_quotient(a, b, n))
+            return n;
         if (b == 0)
             return a / b;
         A r = fmod(a, b), q = (a - r) / b;

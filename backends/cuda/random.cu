@@ -360,29 +360,46 @@ struct dropped {
     }
 };
 
-/** Dropout for any strides: four elements per thread, which share their random numbers; element
- * numbers are in row-major order. */
+/** Dropout for any strides: whole blocks of words per thread; element numbers are in row-major
+ * order. runs: a thread's elements are 16-byte vectors on both sides. */
 template <class T, class I>
 static __global__ void __launch_bounds__(DRAW_THREADS)
     dropout_strided_kernel(const __grid_constant__ walk<I, 2> space, I n, T *to, const T *from,
-                           fn::dropout_fn fn, ts_rng_state rng)
+                           fn::dropout_fn fn, ts_rng_state rng, bool runs)
 {
-    I block = (I)blockIdx.x * DRAW_THREADS + threadIdx.x, first = block * 4;
+    constexpr int E = draw_count<dropped, T>, WIDE = E / vec16<T>;
+    I group = (I)blockIdx.x * DRAW_THREADS + threadIdx.x, first = group * E;
     if (first >= n)
         return;
-    philox_block b(rng.seed, rng.offset + block);
-    int64_t at[4][2];
-    T x[4];
+    int64_t at[E][2];
+    alignas(16) T x[E], y[E];
+    if (runs) {
+        space.at(first, at[0]);
 #pragma unroll
-    for (int e = 0; e < 4; e++)
-        if (first + e < n) {
-            space.at(first + e, at[e]);
-            x[e] = from[at[e][1]];
-        }
+        for (int v = 0; v < WIDE; v++)
+            reinterpret_cast<uint4 *>(x)[v] = reinterpret_cast<const uint4 *>(from + at[0][1])[v];
+    } else {
 #pragma unroll
-    for (int e = 0; e < 4; e++)
+        for (int e = 0; e < E; e++)
+            if (first + e < n) {
+                space.at(first + e, at[e]);
+                x[e] = from[at[e][1]];
+            }
+    }
+#pragma unroll
+    for (int b = 0; b < E / 4; b++)
+        dropped{fn}.of(philox_block(rng.seed, rng.offset + group * (E / 4) + b), x + 4 * b,
+                       y + 4 * b, 0);
+    if (runs) {
+#pragma unroll
+        for (int v = 0; v < WIDE; v++)
+            reinterpret_cast<uint4 *>(to + at[0][0])[v] = reinterpret_cast<uint4 *>(y)[v];
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < E; e++)
         if (first + e < n)
-            to[at[e][0]] = narrow<T>(fn(b.w[e], widen(x[e])));
+            to[at[e][0]] = y[e];
 }
 
 /** Launches it; strides of a space are in bytes, innermost dim first. */
@@ -390,19 +407,25 @@ template <class T>
 static cudaError_t dropout_strided(const ts_space &s, fn::dropout_fn fn, ts_rng_state rng,
                                    cudaStream_t stream)
 {
+    constexpr int64_t E = draw_count<dropped, T>, share = DRAW_THREADS * E;
     int64_t sizes[TS_MAX_DIMS], strides[2][TS_MAX_DIMS];
-    for (int d = 0; d < s.ndim; d++) {
-        sizes[s.ndim - 1 - d] = s.sizes[d];
-        for (int k = 0; k < 2; k++)
+    bool runs = s.sizes[0] % E == 0;
+    for (int k = 0; k < 2; k++) {
+        runs = runs && s.operand[k].strides[0] == sizeof(T) &&
+               (uintptr_t)s.operand[k].data % 16 == 0;
+        for (int d = 0; d < s.ndim; d++) {
             strides[k][s.ndim - 1 - d] = s.operand[k].strides[d] / (int64_t)sizeof(T);
+            runs = runs && (d == 0 || s.operand[k].strides[d] % 16 == 0);
+        }
     }
+    for (int d = 0; d < s.ndim; d++)
+        sizes[s.ndim - 1 - d] = s.sizes[d];
     const int64_t *const all[2] = {strides[0], strides[1]};
     return with_numbers(s.numel, [&]<class I>() {
         dropout_strided_kernel<T, I>
-            <<<(unsigned)((s.numel + DRAW_THREADS * 4 - 1) / (DRAW_THREADS * 4)), DRAW_THREADS, 0,
-               stream>>>(
+            <<<(unsigned)((s.numel + share - 1) / share), DRAW_THREADS, 0, stream>>>(
                 walk<I, 2>(sizes, s.ndim, all), (I)s.numel, (T *)s.operand[0].data,
-                (const T *)s.operand[1].data, fn, rng);
+                (const T *)s.operand[1].data, fn, rng, runs);
         return cudaPeekAtLastError();
     });
 }
@@ -485,7 +508,7 @@ static ts_status multinomial(ts_frame *f)
         const T *p = data_of<T>(f->args[0]);
         int64_t *y = data_of<int64_t>(f->rets[0]);
         if (replacement) {
-            sample_kernel<T><<<(unsigned)r.outer, SAMPLE_THREADS, 0, c.stream>>>(
+            sample_kernel<T><<<(unsigned)r.outer, sample_threads(r.count), 0, c.stream>>>(
                 p, y, r.count, draws, f->rng, out);
         } else {
             int64_t blocks = (all + 255) / 256;

@@ -55,12 +55,14 @@ struct reduction {
     int64_t outs[2][TS_MAX_DIMS]; /* strides of the kept dims in the call's up to two results */
 
     /* Set by reduce_into(). A thread loads pieces of piece_of<T> elements. A unit is an element,
-     * except in reduce_along_kernel(): a piece if `vector`, a piece per thread if `chunked`. */
+     * except in reduce_along_kernel(): a piece if `vector`, a piece per thread of a team if
+     * `chunked`. */
     quotient by[2][TS_MAX_DIMS];
     bool vector, aligned; /* vector: pieces are contiguous, and runs consist of whole pieces;
                              aligned: a piece can be loaded at once */
-    bool chunked;         /* the threads of a group load a unit at once, all of it from one run of
-                             the innermost reduced dim */
+    bool chunked;         /* `team` threads of a group load a unit at once, all of it from one run
+                             of the innermost reduced dim */
+    int team;
     int group;            /* reduce_along_kernel: threads per result; reduce_beside_kernel: threads
                              of a block that have different results */
     int64_t share;        /* units of a result that a block reduces */
@@ -238,7 +240,7 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
         return (u - q * r.run) * unit * step + r.offset(1, 1, q, r.steps[1]);
     };
     /* elements from one element of a thread's piece to the next; 0 if the piece is one unit */
-    int apart = r.vector ? 0 : group, whole = r.vector ? group : group * V;
+    int apart = r.vector ? 0 : r.chunked ? r.team : group, whole = r.vector ? group : apart * V;
     int64_t between = r.vector ? 1 : apart * step;
     A state = fold.none();
     int64_t p = begin + lane, last = (int64_t)apart * (V - 1);
@@ -258,12 +260,24 @@ static __global__ void __launch_bounds__(REDUCE_THREADS)
             }
     };
     if (r.chunked) {
-        for (p = begin; p < end; p++) {
-            int64_t q = r.by_run.of(p), i = (p - q * r.run) * whole + lane, left = length - i;
-            int n = last < left ? V : left > 0 ? (int)((left + apart - 1) / apart) : 0;
-            const T *at = from + i * step + r.offset(1, 1, q, r.steps[1]);
-            take_some(from_word<vec<T, V>>(load_piece<T, V>(at, between, false, n)), n,
-                      q * length + i);
+        int teams = group / (unsigned)apart, at_team = lane & (apart - 1);
+        auto piece_at = [&](int64_t u, int64_t &first, int &n) {
+            int64_t q = r.by_run.of(u), i = (u - q * r.run) * whole + at_team, left = length - i;
+            n = last < left ? V : left > 0 ? (int)((left + apart - 1) / apart) : 0;
+            first = q * length + i;
+            return load_piece<T, V>(from + i * step + r.offset(1, 1, q, r.steps[1]), between, false,
+                                    n);
+        };
+        for (p = begin + lane / (unsigned)apart; p < end; p += 2 * teams) {
+            word_of<vec<T, V>> in[2];
+            int64_t first[2];
+            int n[2] = {0, 0};
+            in[0] = piece_at(p, first[0], n[0]);
+            if (p + teams < end)
+                in[1] = piece_at(p + teams, first[1], n[1]);
+#pragma unroll
+            for (int u = 0; u < 2; u++)
+                take_some(from_word<vec<T, V>>(in[u]), n[u], first[u]);
         }
     } else {
         for (; apiece && p + (U - 1) * whole + last < end; p += whole * U) {
@@ -504,13 +518,14 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
             r.group /= 2;
         blocks = (r.results * r.group + REDUCE_THREADS - 1) / REDUCE_THREADS;
         least = IN_FLIGHT * r.group * (V / unit);
-        int64_t chunk = r.group * V;
-        r.chunked = !r.vector && r.ndim[1] > 1 && r.run >= chunk / 2;
+        r.team = power_for((r.run + V - 1) / V, r.group);
+        int64_t chunk = r.team * V;
+        r.chunked = !r.vector && r.ndim[1] > 1 && r.run >= chunk / 2 && r.run >= 2 * V;
         if (r.chunked) {
             r.run = (r.run + chunk - 1) / chunk;
             r.by_run = quotient(r.run, r.count);
             all = r.count / r.sizes[1][0] * r.run;
-            least = IN_FLIGHT;
+            least = IN_FLIGHT * (r.group / r.team);
         }
     }
     /* shares that leave each thread a few iterations, up to enough blocks for the device */
@@ -537,7 +552,7 @@ ts_status reduce_into(ts_frame *f, reduction r, const FOLD &fold, const T *x,
                    grid, c.stream, r, fold, x, to, y);
         if (!parts || e != cudaSuccess)
             return e;
-        int lines = REDUCE_THREADS / power_for(r.results, 32),
+        int lines = REDUCE_THREADS / power_for(r.results, 8), /* adjacent: sectors of states */
             turns = power_for((shares + 1) / 2, REDUCE_THREADS);
         r.group = REDUCE_THREADS / (lines < turns ? lines : turns);
         grid.blocks = dim3((unsigned)((r.results + r.group - 1) / r.group));

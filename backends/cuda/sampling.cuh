@@ -94,6 +94,15 @@ static __device__ __forceinline__ void check_weight(const reporter &out, double 
         out.wrong_number(x, position);
 }
 
+/** Threads of sample_kernel() for a row of n categories: a power of 2. */
+inline unsigned sample_threads(int64_t n)
+{
+    unsigned threads = 32;
+    while (threads < SAMPLE_THREADS && threads < n)
+        threads *= 2;
+    return threads;
+}
+
 /**
  * Sampling with replacement: p is (rows, n), y (rows, draws), and a block computes one row. A draw
  * is the first category at which the prefix sum of weights exceeds u times the total, u uniform in
@@ -106,8 +115,8 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
 {
     /* before[r]: sum of all runs before run r; warps: sums of the warps' runs */
     __shared__ double before[SAMPLE_THREADS + 1], warps[32];
-    int64_t row = blockIdx.x, run = (n + SAMPLE_THREADS - 1) / SAMPLE_THREADS,
-            from = threadIdx.x * run;
+    const int threads = (int)blockDim.x;
+    int64_t row = blockIdx.x, run = (n + threads - 1) / threads, from = threadIdx.x * run;
     int64_t to = from + run < n ? from + run : n;
     const T *weights = p + row * n;
     double sum = 0;
@@ -132,13 +141,13 @@ static __global__ void __launch_bounds__(SAMPLE_THREADS)
     if (threadIdx.x == 0)
         before[0] = 0;
     __syncthreads();
-    double all = before[SAMPLE_THREADS];
+    double all = before[threads];
     bool fine = all > 0 && !isinf(all);
     if (!fine && threadIdx.x == 0)
         out.wrong_number(all, row * n);
-    for (int64_t s = threadIdx.x; s < draws; s += SAMPLE_THREADS) {
+    for (int64_t s = threadIdx.x; s < draws; s += threads) {
         double u = philox_uniform(rng.seed, rng.offset, (uint64_t)(row * draws + s)) * all;
-        int low = 0, high = SAMPLE_THREADS - 1; /* the first run whose end exceeds u */
+        int low = 0, high = threads - 1; /* the first run whose end exceeds u */
         while (low < high) {
             int middle = (low + high) / 2;
             if (before[middle + 1] > u)

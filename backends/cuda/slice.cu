@@ -1,9 +1,11 @@
 /**
  * @file slice.cu  slice_scatter and slice_backward: a copy of a tensor, or zeros, with one slice
- * replaced by a source. One launch copies each unit of the result from the source or from the
- * tensor. Bytes: the result is written once, its sources are read once.
+ * replaced by a source. If all are contiguous, one launch copies each unit of the result from the
+ * source or from the tensor, so that the result is written once. Otherwise the source is copied
+ * over the slice of a copy.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/copy.cuh"
 #include "backends/cuda/units.cuh"
 
 using namespace ts;
@@ -27,11 +29,40 @@ template <class U, class I> struct sliced {
     }
 };
 
-static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
+static layout layout_of(const ts_tensor *t)
+{
+    return {ts_kernel_data(t), ts_strides(t), ts_dtype_of(t)};
+}
+
+/** Copies a strided self, or zeros, and then src to the contiguous result. */
+static ts_status put_apart(ts_frame *f, const ts_tensor *self, const ts_tensor *src)
+{
+    const ts_tensor *out = f->rets[0].t;
+    ts_slice_range slice = ts_kernel_slice(f);
+    int64_t strides[TS_MAX_DIMS], item = (int64_t)ts_dtype_size(ts_dtype_of(out));
+    if (!self)
+        TS_CUDA_TRY(on_device(f, [&](const call &c) {
+            return cudaMemsetAsync(ts_kernel_data(out), 0, (size_t)(ts_numel(out) * item),
+                                   c.stream);
+        }));
+    else if (ts_kernel_data(self) != ts_kernel_data(out))
+        TS_CUDA_TRY(copy_part(f, layout_of(out), layout_of(self), ts_sizes(out), ts_ndim(out)));
+    memcpy(strides, ts_strides(out), sizeof(int64_t) * (size_t)ts_ndim(out));
+    char *to = (char *)ts_kernel_data(out) + slice.start * strides[slice.dim] * item;
+    strides[slice.dim] *= slice.step;
+    return copy_part(f, {to, strides, ts_dtype_of(out)}, layout_of(src), ts_sizes(src),
+                     ts_ndim(src));
+}
+
+/** tensor NULL: zeros */
+static ts_status put(ts_frame *f, const ts_tensor *tensor, const ts_tensor *src)
 {
     const ts_tensor *out = f->rets[0].t;
     if (!ts_numel(out))
         return TS_OK;
+    if (!ts_is_contiguous(src) || (tensor && !ts_is_contiguous(tensor)))
+        return put_apart(f, tensor, src);
+    const void *self = tensor ? ts_kernel_data(tensor) : nullptr;
     ts_slice_range slice = ts_kernel_slice(f);
     int dim = (int)slice.dim;
     int64_t n = ts_size(out, dim), length = ts_size(src, dim), start = slice.start,
@@ -68,12 +99,9 @@ static ts_status put(ts_frame *f, const void *self, const ts_tensor *src)
 }
 
 static ts_status slice_backward(ts_frame *f) { return put(f, nullptr, f->args[0].t); }
-static ts_status slice_scatter(ts_frame *f)
-{
-    return put(f, ts_kernel_data(f->args[0].t), f->args[1].t);
-}
+static ts_status slice_scatter(ts_frame *f) { return put(f, f->args[0].t, f->args[1].t); }
 
 TS_CUDA_FAMILY(slice,
-    {"slice_backward", slice_backward, 0, false},
-    {"slice_scatter", slice_scatter, 0, false},
+    {"slice_backward", slice_backward, 0, false, false, true},
+    {"slice_scatter", slice_scatter, 0, false, false, true},
 )

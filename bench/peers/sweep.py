@@ -152,12 +152,13 @@ class Row:
                 str(self.bytes), *times, *host, self.note]
 
 
-def judge(timed, seconds):
+def judge(timed, seconds, ours=1):
     """Times a case, and again up to AGAIN times while its ratio is below LIMIT. timed(seconds,
-    best) returns nanoseconds of each side, ours first; best: its earlier result, or None."""
+    best) returns nanoseconds of each side, those of `ours` sides first; best: its earlier result,
+    or None."""
     best = timed(seconds, None)
     for _ in range(AGAIN):
-        if min(best[1:]) / best[0] >= LIMIT:
+        if min(best[ours:]) / min(best[:ours]) >= LIMIT:
             break
         best = timed(seconds, best)
     return best

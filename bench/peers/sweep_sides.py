@@ -250,11 +250,24 @@ class OnCpu(Ours):
         super().__init__(build)
         self.loop.compare_gradients.restype = ctypes.c_double
         self.loop.compare_gradients.argtypes = [ctypes.POINTER(Gradient), ctypes.c_int]
+        self.loop.compare_compile.restype = ctypes.c_void_p
+        self.loop.compare_compile.argtypes = [ctypes.POINTER(Gradient)]
+        self.loop.compare_compiled.restype = ctypes.c_double
+        self.loop.compare_compiled.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+        for name, given in (('ts_compiled_free', [ctypes.c_void_p]),
+                            ('ts_compiled_call', [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int,
+                                                  ctypes.POINTER(ctypes.c_void_p),
+                                                  ctypes.c_int])):
+            getattr(self.c, name).argtypes = given
+        self.compiled = []
 
     def found(self, address, _like):
         return self.read(address, torch)
 
     def forget(self):
+        for compiled in self.compiled:
+            self.c.ts_compiled_free(compiled)
+        self.compiled.clear()
         self.known.clear()
 
     def run_gradients(self, gradient, turns):
@@ -267,14 +280,38 @@ class OnCpu(Ours):
         """Returns a function of `turns` that runs the case and returns host ns per turn."""
         if case.mode == 'forward':
             return partial(self.run, self.sequence([(case.name, case.args)]))
-        leaves = (ctypes.c_void_p * len(case.leaves))(*map(self.tensor, case.leaves))
-        for leaf in leaves:
+        return partial(self.run_gradients, self.gradient_of(case))
+
+    def gradient_of(self, case):
+        """The case as a compare_gradient; without leaves a forward."""
+        leaves = (ctypes.c_void_p * max(len(case.leaves), 1))(*map(self.tensor, case.leaves))
+        for leaf in leaves[:len(case.leaves)]:
             if not self.c.ts_set_requires_grad(leaf, True):
                 raise self.fail()
-        gradient = Gradient(self.prepare(case.name, case.args)[0], case.chosen, len(leaves),
-                            self.tensor(case.upstream), leaves)
+        upstream = self.tensor(case.upstream) if case.leaves else None
+        gradient = Gradient(self.prepare(case.name, case.args)[0], case.chosen, len(case.leaves),
+                            upstream, leaves)
         self.alive.append((leaves, gradient))
-        return partial(self.run_gradients, gradient)
+        return gradient
+
+    def compiled_side(self, case):
+        """Like side(), with a compiled function; and its results."""
+        gradient = self.gradient_of(case)
+        compiled = self.loop.compare_compile(ctypes.byref(gradient))
+        if not compiled:
+            raise self.fail()
+        self.compiled.append(compiled)
+        count = gradient.nleaves or gradient.call.nrets
+        results = (ctypes.c_void_p * count)()
+        if self.c.ts_compiled_call(compiled, None, 0, results, count):
+            raise self.fail()
+
+        def side(turns):
+            ns = self.loop.compare_compiled(compiled, count, turns)
+            if ns < 0:
+                raise self.fail()
+            return ns
+        return side, [r if r != self.none else None for r in results]
 
     def sizes_of(self, address):
         return [self.c.ts_sizes(address)[i] for i in range(self.c.ts_ndim(address))]
@@ -293,7 +330,7 @@ class OnGpu(OnCpu, cuda.Library):
         return cuda.Library.read(self, address, like)
 
     def forget(self):
-        self.known.clear()
+        super().forget()
         self.copies.clear()
 
 
@@ -374,6 +411,11 @@ def compare(library, case):
     else:
         ours = library.call(case.name, case.args)
         pairs = list(zip(ours, results_of(theirs_call())[:len(case.results)]))
+    check(library, case, pairs)
+
+
+def check(library, case, pairs):
+    """Raises where a result of ours differs from PyTorch's; pairs of both."""
     tolerance = max([TOLERANCE[t.dtype] for t in [*flat(case.args), *case.results]
                      if is_float(t.dtype)], default=0)
     loose = case.name in RANDOM or case.name == ATTENTION and case.args[9] > 0
@@ -564,15 +606,35 @@ class Bench:
 
     def time_case(self, case, seconds):
         compare(self.library, case)
-        note = case.compile() if self.kind == 'cuda' and self.options.compile else ''
-        sides = [self.library.side(case), *map(python_side, case.calls.values())]
+        notes, ours = [], [self.library.side(case)]
+        if self.kind == 'cuda' and self.options.compile:
+            notes.append(case.compile())
+            try:
+                ours.append(self.compiled_side(case))
+            except tessera.Failed as error:
+                notes.append(f'ours not compiled: {first_line(error)}')
+        sides = [*ours, *map(python_side, case.calls.values())]
         runs, why = self.clock.runs(sides)
-        best = sweep.judge(lambda limit, best: sweep.fastest(runs, limit, best), seconds)
+        best = sweep.judge(lambda limit, best: sweep.fastest(runs, limit, best), seconds,
+                           len(ours))
+        mine, theirs = best[:len(ours)], best[len(ours):]
+        if len(ours) > 1:
+            notes.append(f'ours {"compiled" if mine[1] < mine[0] else "eager"}')
         row = sweep.Row(case.label, self.threads, case.name, FAMILIES.get(case.name, 'other'),
-                        case.mode, case.text, case.dtype, case.bytes, best[0] / 1e3,
-                        {name: ns / 1e3 for name, ns in zip(case.calls, best[1:])},
-                        note='; '.join(filter(None, [why, note])))
+                        case.mode, case.text, case.dtype, case.bytes, min(mine) / 1e3,
+                        {name: ns / 1e3 for name, ns in zip(case.calls, theirs)},
+                        note='; '.join(filter(None, [why, *notes])))
         if self.kind == 'cuda' and case.bytes < sweep.MEGABYTE:
-            host = [self.clock.host_ns(side, 32, 5) / 1e3 for side in sides[:2]]
+            host = [self.clock.host_ns(side, 32, 5) / 1e3 for side in (sides[0], sides[len(ours)])]
             row.host = tuple(host)
         return row
+
+    def compiled_side(self, case):
+        """Our side as a compiled function, whose results must equal those of PyTorch."""
+        side, found = self.library.compiled_side(case)
+        if case.op.writes:
+            return side
+        theirs = next(iter(case.calls.values()))()
+        check(self.library, case, list(zip(found, theirs if case.mode == 'backward'
+                                           else results_of(theirs)[:len(case.results)])))
+        return side

@@ -129,6 +129,12 @@ class Times(unittest.TestCase):
             self.assertEqual(before, [None, *found[:-1]])
             self.assertEqual(len(before), turns)
 
+    def test_the_fastest_of_our_sides_is_judged(self):
+        for found, turns in (([[10, 5, 5]], 1), ([[10, 6, 5]] * 4, 4)):
+            left = list(found)
+            sweep.judge(lambda _seconds, _best, left=left: left.pop(0), 1, 2)
+            self.assertEqual(len(found) - len(left), turns)
+
 
 class Distribution(unittest.TestCase):
     def test_the_ratio_is_the_best_peers_time_over_ours(self):

@@ -1,0 +1,151 @@
+/** @file index_elements.cuh  Kernels of gather, scatter and scatter_add that process each element
+ * of the index by itself. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_INDEX_ELEMENTS_CUH
+#define TS_CUDA_INDEX_ELEMENTS_CUH
+
+#include "backends/cuda/index.cuh"
+#include "backends/cuda/units.cuh"
+
+namespace ts {
+
+/** For element i of an index with any strides: the position that it selects in the indexed tensor,
+ * and the position of its partner in another tensor. An index with fewer dims than the indexed
+ * tensor is one line, for all lines of the other tensor or, without one, of the result. */
+template <class I> struct led {
+    indices index;
+    bool alone; /* such an index */
+    walk<I, 3> space; /* offsets of an element in self, the other tensor and the index */
+    int64_t along, bound;
+
+    /** other NULL: none */
+    led(ts_frame *f, const ts_tensor *self, const ts_tensor *other, ts_cuda_device *device)
+        : index(f, f->args[2].t, device), alone(ts_ndim(f->args[2].t) < ts_ndim(self)),
+          space(space_of(f, self, other, alone)), along(1), bound(1)
+    {
+        int dim = (int)ts_kernel_dim(f);
+        if (ts_ndim(self)) {
+            along = ts_strides(self)[dim];
+            bound = ts_size(self, dim);
+        }
+    }
+    /** Sets the positions for element i. False, with a report, if the index is out of range. */
+    __device__ __forceinline__ bool at(I i, int64_t (&place)[2]) const
+    {
+        int64_t all[3];
+        space.at(i, all);
+        int64_t k = index.checked(all[2], bound, alone ? all[2] : (int64_t)i);
+        place[0] = all[0] + k * along;
+        place[1] = all[1];
+        return k >= 0;
+    }
+
+  private:
+    static walk<I, 3> space_of(const ts_frame *f, const ts_tensor *self, const ts_tensor *other,
+                               bool alone)
+    {
+        const ts_tensor *index = f->args[2].t, *shape = !alone  ? index
+                                                        : other ? other
+                                                                : f->rets[0].t;
+        int64_t beside[TS_MAX_DIMS] = {}, line[TS_MAX_DIMS] = {}, none[TS_MAX_DIMS] = {};
+        for (int d = 0; d < ts_ndim(self); d++) {
+            line[d] = d == ts_kernel_dim(f);
+            beside[d] = line[d] ? 0 : ts_strides(self)[d];
+        }
+        const int64_t *const strides[3] = {beside, other ? ts_strides(other) : none,
+                                           alone ? line : ts_strides(index)};
+        return walk<I, 3>(ts_sizes(shape), ts_ndim(shape), strides);
+    }
+};
+
+template <class U, class I> struct gathered {
+    const U *from;
+    led<I> to;
+    __device__ __forceinline__ U operator()(I i) const
+    {
+        int64_t place[2];
+        return to.at(i, place) ? from[place[0]] : U{};
+    }
+};
+
+/* If several elements of an index select the same position, the last one is stored. In short lines
+ * an element reads the rest of its line. Else the first pass finds the largest element number per
+ * position by atomicMax, whose order does not matter; the second pass stores the winners. */
+
+/** Lines of a contiguous index along the indexed dim. */
+template <class I> struct index_lines {
+    split<I> behind, length; /* elements from one of a line to the next, elements of a line */
+
+    /** True if no later element of its line selects the same position as element i. */
+    __device__ __forceinline__ bool is_last(const indices &index, I i) const
+    {
+        I line = behind.of(i), place = line - length.of(line) * length.d;
+        int64_t mine = index.at(i);
+        for (I at = i + behind.d, left = length.d - 1 - place; left; left--, at += behind.d)
+            if (index.at(at) == mine)
+                return false;
+        return true;
+    }
+};
+
+/** clear: only clears the positions that the indices select. */
+template <class I>
+static __global__ void winners_kernel(const __grid_constant__ led<I> to, I n, I *winner, bool clear)
+{
+    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
+        int64_t place[2];
+        if (!to.at(i, place))
+            continue;
+        if (clear)
+            winner[place[0]] = 0;
+        else if constexpr (sizeof(I) == 8)
+            atomicMax((unsigned long long *)&winner[place[0]], (unsigned long long)i + 1);
+        else
+            atomicMax(&winner[place[0]], i + 1);
+    }
+}
+
+/** winner NULL: elements of a line that select the same position are found in the line. */
+template <class U, class I>
+static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, const I *winner,
+                                      index_lines<I> lines, const U *src, U number, U *out)
+{
+    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
+        int64_t place[2];
+        if (to.at(i, place) &&
+            (winner ? winner[place[0]] == i + 1 : !src || lines.is_last(to.index, i)))
+            out[place[0]] = src ? src[place[1]] : number;
+    }
+}
+
+/** Whether T has atomic additions, and their order does not change a sum. */
+template <class T> constexpr bool free_order = std::is_integral_v<T> && sizeof(T) >= 4;
+
+/** Adds elements of src to out in any order. */
+template <class T, class I>
+static __global__ void add_integers_kernel(const __grid_constant__ led<I> to, I n, const T *src,
+                                           T *out)
+{
+    using U = std::conditional_t<sizeof(T) == 8, unsigned long long, unsigned>;
+    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
+        int64_t place[2];
+        if (to.at(i, place))
+            atomicAdd((U *)&out[place[0]], (U)src[place[1]]);
+    }
+}
+
+/** Keys are positions in self, places are positions in src. */
+template <class I>
+static __global__ void element_keys_kernel(const __grid_constant__ led<I> to, I n, I bound,
+                                           I *keys, I *places)
+{
+    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
+        int64_t place[2];
+        keys[i] = to.at(i, place) ? (I)place[0] : bound;
+        places[i] = (I)place[1];
+    }
+}
+
+} // namespace ts
+
+#endif
