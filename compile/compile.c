@@ -142,15 +142,19 @@ ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
     return TS_OK;
 }
 
+/** The plan of a recording, or NULL. *alike: a plan of the same calls serves other numbers. */
 static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, const uint64_t *numbers,
-                          uint64_t hash)
+                          uint64_t hash, bool *alike)
 {
+    *alike = false;
     for (int64_t i = 0; i < c->nplans; i++) {
         ts_exec *e = c->plans[i];
-        if (e->hash == hash && e->nwords == words->count &&
-            memcmp(e->words, words->data, words->count * sizeof *e->words) == 0 &&
-            ts_exec_serves(e, numbers))
+        if (e->hash != hash || e->nwords != words->count ||
+            memcmp(e->words, words->data, words->count * sizeof *e->words) != 0)
+            continue;
+        if (ts_exec_serves(e, numbers))
             return e;
+        *alike = true;
     }
     return NULL;
 }
@@ -190,7 +194,7 @@ static ts_exec **room_for_plan(ts_compiled *c)
 
 /** Sets c->cause to the first difference between a recording's words and those of the newest
  *  plan. */
-static void find_cause(ts_compiled *c, const ts_array *words)
+static void find_cause(ts_compiled *c, const ts_array *words, const uint64_t *numbers)
 {
     const ts_exec *e = c->newest;
     const uint64_t *now = words->data;
@@ -200,7 +204,8 @@ static void find_cause(ts_compiled *c, const ts_array *words)
     if (!e)
         snprintf(c->cause, sizeof c->cause, "the first recording");
     else if (at == n && words->count == e->nwords)
-        snprintf(c->cause, sizeof c->cause, "numbers that were equal differ");
+        snprintf(c->cause, sizeof c->cause, "numbers that were %s differ",
+                 ts_exec_knows(e, numbers) ? "equal" : "folded");
     else if (at == n)
         snprintf(c->cause, sizeof c->cause, "%s calls than before",
                  words->count > e->nwords ? "more" : "fewer");
@@ -227,15 +232,17 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     const ts_array *words = &l->words;
     uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t));
     pthread_mutex_lock(&c->lock);
-    ts_exec *e = find_plan(c, words, l->numbers.data, hash);
+    bool alike;
+    ts_exec *e = find_plan(c, words, l->numbers.data, hash, &alike);
     c->stats.segments++;
     if (e) {
         c->stats.hits++;
     } else {
         double begin = now_ms();
-        find_cause(c, words);
+        find_cause(c, words, l->numbers.data);
         ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
                                .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
+                               .folds = mode >= MODE_LOWER, .knows = !alike,
                                .widens = mode >= MODE_LOWER && c->opts.max_groups != -1,
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
@@ -384,12 +391,12 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     ts_above.forget_casts();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
-    if (status != TS_OK)
+    if (ran == TS_OK && status != TS_OK) /* else the error of a call that was made before */
         *thread->error = before;
     ts_lazy_end(&lazy);
     if (lazy.notes)
         ts_notes_end(&notes);
-    return status != TS_OK ? status : ran;
+    return ran != TS_OK ? ran : status;
 }
 
 /** Counts a call. True if it runs without a recording: the last SMALL_FIRST recordings had small

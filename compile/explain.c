@@ -59,17 +59,43 @@ static void write_mode(FILE *out, const ts_compiled *c)
         fprintf(out, "  the function runs: no two calls in a row were equal yet\n");
 }
 
+enum { MOST_NAMES = 8 };
+
+/** Ends a line with name number `at` of `count` names of ops. */
+static void write_name(FILE *out, uint32_t at, uint32_t count, uint16_t op)
+{
+    if (at < MOST_NAMES)
+        fprintf(out, " %s", ts_ops[op].schema.name);
+    if (at + 1 == count)
+        fputs(count > MOST_NAMES ? " ...\n" : "\n", out);
+}
+
 /** Writes which calls equal earlier calls and were dropped; nothing if there are none. */
 static void write_merged(FILE *out, const ts_exec *e)
 {
-    enum { MOST = 8 /* names */ };
     const ts_merged *m = e->merged.data;
-    if (!e->merged.count)
-        return;
-    fprintf(out, "  %u calls equal earlier calls and were dropped:", e->merged.count);
-    for (uint32_t i = 0; i < e->merged.count && i < MOST; i++)
-        fprintf(out, " %s", ts_ops[m[i].op].schema.name);
-    fputs(e->merged.count > MOST ? " ...\n" : "\n", out);
+    if (e->merged.count)
+        fprintf(out, "  %u calls equal earlier calls and were dropped:", e->merged.count);
+    for (uint32_t i = 0; i < e->merged.count; i++)
+        write_name(out, i, e->merged.count, m[i].op);
+}
+
+/** Writes which calls were folded; nothing if there are none. */
+static void write_folded(FILE *out, const ts_exec *e)
+{
+    const ts_folded *f = e->folded.data;
+    for (int constant = 0; constant < 2; constant++) {
+        uint32_t count = 0, at = 0;
+        for (uint32_t i = 0; i < e->folded.count; i++)
+            count += f[i].constant == constant;
+        if (count)
+            fprintf(out, constant ? "  %u calls are constant and run once:"
+                                  : "  %u calls have their argument's elements and were dropped:",
+                    count);
+        for (uint32_t i = 0; i < e->folded.count; i++)
+            if (f[i].constant == constant)
+                write_name(out, at++, count, f[i].op);
+    }
 }
 
 /** Writes the peak of a plan's memory and what recomputation saves. */
@@ -117,6 +143,7 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 "%lld one by one\n",
                 c->cause, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
                 (long long)e->bytes);
+        write_folded(out, e);
         write_merged(out, e);
         write_memory(out, e);
         for (uint32_t k = 0; k < e->nsteps; k++)
