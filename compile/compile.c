@@ -170,6 +170,20 @@ static bool is_small(const ts_exec *e)
            (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * RECORDED);
 }
 
+/** Sets how many calls run without a recording, after a recording. */
+static void set_eager_end(ts_compiled *c)
+{
+    int64_t eager = atomic_load(&c->eager);
+    if (c->opts.graph || c->opts.replay || c->opts.fullgraph)
+        return;
+    if (c->small < SMALL_FIRST)
+        atomic_store(&c->eager_end, c->small_gap = 0);
+    else if (eager >= atomic_load(&c->eager_end)) {
+        c->small_gap = c->small_gap ? ts_min64(2 * c->small_gap, SMALL_MOST) : SMALL_AGAIN;
+        atomic_store(&c->eager_end, eager + c->small_gap);
+    }
+}
+
 /** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the
  *  least recently used plan that is not running. NULL if all plans are running, or if out of
  *  memory; c->plans is NULL then. */
@@ -282,8 +296,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         }
     }
     c->small = e && e->small ? c->small + 1 : 0;
-    if (c->small <= SMALL_FIRST)
-        c->small_left = c->small_gap = SMALL_AGAIN;
+    set_eager_end(c);
     if (e) {
         e->used = ++c->clock;
         e->runs++;
@@ -333,13 +346,20 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e)
         ts_exec_free(e);
 }
 
+ts_compile_stats ts_compiled_stats(const ts_compiled *c)
+{
+    ts_compile_stats stats = c->stats;
+    stats.calls += atomic_load(&c->eager);
+    return stats;
+}
+
 ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
 {
     ts_compile_stats stats = {0};
     if (!c)
         return stats;
     pthread_mutex_lock(&c->lock);
-    stats = c->stats;
+    stats = ts_compiled_stats(c);
     pthread_mutex_unlock(&c->lock);
     return stats;
 }
@@ -353,9 +373,11 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
 {
     TS_SCOPE;
     uint64_t scope = ts_tls.scope->serial;
-    ts_status status = ts_fail_callback(c->fn(c->ctx, inputs, ninputs, outputs, noutputs), c->name,
-                                        site, "the function");
-    status = ts_end_open_scopes(status, scope, c->name, site, "the function");
+    ts_status status = c->fn(c->ctx, inputs, ninputs, outputs, noutputs);
+    if (TS_UNLIKELY(status != TS_OK))
+        status = ts_fail_callback(status, c->name, site, "the function");
+    if (TS_UNLIKELY(ts_tls.scope->serial > scope))
+        status = ts_end_open_scopes(status, scope, c->name, site, "the function");
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (outputs[i] && outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
             status = ts_fail_dead(c->name, site, "outputs", outputs[i]);
@@ -399,28 +421,65 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     return ran != TS_OK ? ran : status;
 }
 
-/** Counts a call. True if it runs without a recording: the last SMALL_FIRST recordings had small
- *  plans, and the inputs of one of those calls had at least as many elements as this call's. If
- *  false, updates c->small_inputs. */
-static bool begin_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+static int64_t elements_of(ts_tensor *const *inputs, int ninputs)
 {
     int64_t elements = 0;
-    bool always = c->opts.graph || c->opts.replay || c->opts.fullgraph;
     for (int i = 0; i < ninputs; i++)
         elements += inputs[i] != TS_NONE ? inputs[i]->numel : 0;
+    return elements;
+}
+
+/** True if a call runs without a recording, and counts it: the last SMALL_FIRST recordings had
+ *  small plans, and the inputs of one of those calls had at least as many elements as this call's.
+ *  Such calls take about as long as this function's lock, so it takes none. */
+static bool is_eager(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+{
+    int64_t end = atomic_load_explicit(&c->eager_end, memory_order_relaxed);
+    if (!end || elements_of(inputs, ninputs) >
+                    atomic_load_explicit(&c->small_inputs, memory_order_relaxed))
+        return false;
+    if (TS_LIKELY(atomic_fetch_add_explicit(&c->eager, 1, memory_order_relaxed) < end))
+        return true;
+    atomic_fetch_sub_explicit(&c->eager, 1, memory_order_relaxed);
+    return false;
+}
+
+/** Counts a call that is recorded or replayed. */
+static void count_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+{
+    int64_t elements = elements_of(inputs, ninputs);
     pthread_mutex_lock(&c->lock);
     c->stats.calls++;
-    bool small = !always && c->small >= SMALL_FIRST && elements <= c->small_inputs &&
-                 c->small_left > 0;
-    c->eager += small;
-    c->small_left -= small;
-    if (!small) {
-        c->small_inputs = c->small ? ts_max64(c->small_inputs, elements) : elements;
-        if (c->small_left == 0)
-            c->small_left = c->small_gap = ts_min64(2 * c->small_gap, SMALL_MOST);
-    }
+    if (!c->small || elements > atomic_load(&c->small_inputs))
+        atomic_store(&c->small_inputs, elements);
     pthread_mutex_unlock(&c->lock);
-    return small;
+}
+
+/** Sets the outputs of a failed call to NULL. status: its error, or TS_OK if output i is NULL. */
+__attribute__((cold, noinline)) static ts_status fail_outputs(const ts_compiled *c,
+                                                              ts_tensor **outputs, int noutputs,
+                                                              ts_status status, int i,
+                                                              const void *site)
+{
+    if (status == TS_OK && (status = ts_error_code()) == TS_OK)
+        status = ts_fail_op(TS_ERR_NULL, c->name, site, NULL, "the function left output %d NULL",
+                            i);
+    memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
+    return status;
+}
+
+/** Checks the outputs of a call that has returned `status`. recorded: outputs take the addresses
+ *  that the plan has given them. */
+static ts_status check_outputs(const ts_compiled *c, ts_tensor **outputs, int noutputs,
+                               ts_status status, const void *site, bool recorded)
+{
+    int i = 0;
+    for (; i < noutputs && status == TS_OK && outputs[i]; i++)
+        if (recorded && outputs[i] != TS_NONE)
+            ts_tensor_take_address(outputs[i]);
+    return TS_LIKELY(status == TS_OK && i == noutputs)
+               ? TS_OK
+               : fail_outputs(c, outputs, noutputs, status, i, site);
 }
 
 ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
@@ -433,25 +492,20 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
     TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     ts_thread *thread = ts_thread_self();
-    for (int i = 0; i < noutputs; i++)
-        outputs[i] = NULL;
+    if (noutputs)
+        memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
     bool inside = thread->lazy || thread->recorder ||
                   (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
     ts_status status = TS_OK;
-    if (begin_call(c, inputs, ninputs) || inside)
+    if (TS_LIKELY(is_eager(c, inputs, ninputs)))
+        return check_outputs(c, outputs, noutputs,
+                             call_in_scope(c, inputs, ninputs, outputs, noutputs, site), site,
+                             !inside);
+    count_call(c, inputs, ninputs);
+    if (inside)
         status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
     else if (!c->opts.replay ||
              !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))
         status = call_recorded(c, inputs, ninputs, outputs, noutputs, site);
-    for (int i = 0; i < noutputs && status == TS_OK; i++)
-        if (!outputs[i])
-            status = ts_error_code() != TS_OK
-                         ? ts_error_code()
-                         : ts_fail_op(TS_ERR_NULL, c->name, site, NULL,
-                                      "the function left output %d NULL", i);
-        else if (outputs[i] != TS_NONE && !inside)
-            ts_tensor_take_address(outputs[i]);
-    for (int i = 0; i < noutputs && status != TS_OK; i++)
-        outputs[i] = NULL;
-    return status;
+    return check_outputs(c, outputs, noutputs, status, site, !inside);
 }

@@ -122,7 +122,8 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
     TS_C_LOCALE;
     char text[320];
     pthread_mutex_lock(&c->lock);
-    const ts_compile_stats *s = &c->stats;
+    const ts_compile_stats stats = ts_compiled_stats(c), *s = &stats;
+    int64_t eager = atomic_load(&c->eager);
     const ts_exec *e = c->newest;
     fprintf(out, "%s: %lld calls, %lld recordings, %lld breaks\n", c->name, (long long)s->calls,
             (long long)s->segments, (long long)s->breaks);
@@ -130,10 +131,10 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
         fprintf(out, "  break: %s, called from %p, %lld times\n", c->breaks[i].what,
                 c->breaks[i].site, (long long)c->breaks[i].count);
     write_mode(out, c);
-    if (c->eager)
+    if (eager)
         fprintf(out,
                 "mode: %lld calls ran without a recording, which takes longer than their work\n",
-                (long long)c->eager);
+                (long long)eager);
     fprintf(out, "plans: %lld kept, %lld made in %.3f ms, %lld of %lld recordings had one\n",
             (long long)s->plans, (long long)s->compiles, s->compile_ms, (long long)s->hits,
             (long long)s->segments);
