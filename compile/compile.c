@@ -20,6 +20,8 @@ enum {
     SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
     RECORDED = 1 << 12,   /* ... or if it drops no call, and its groups save at most this many bytes
                              per call: about what moves in the time that a recorded call takes */
+    CACHED = 1 << 22,     /* a plan whose calls move at most this many bytes finds most of them in a
+                             cache, where four times as many move in that time */
     SMALL_RUN = 10,       /* a recording and the run of its plan take as long as so many calls */
     SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording */
     SMALL_AGAIN = 256,    /* then one call is recorded after so many without a recording, the next
@@ -165,9 +167,10 @@ static bool is_small(const ts_exec *e)
         if (e->storages[i].device.backend != TS_KEY_CPU)
             return false;
     bool drops = e->graph->nodes.count > e->nnodes || e->nagain;
-    int64_t saved = e->bytes - e->fused_bytes;
+    int64_t saved = e->bytes - e->fused_bytes, recorded = e->bytes <= CACHED ? 4 * RECORDED
+                                                                             : RECORDED;
     return e->bytes <= (int64_t)e->nnodes * SMALL_CALL ||
-           (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * RECORDED);
+           (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * recorded);
 }
 
 /** Sets how many calls run without a recording, after a recording. */

@@ -107,6 +107,8 @@ typedef struct ts_step {
     uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
                               row; 0: pointwise */
     uint8_t inner;         /* ts_group_part.inner of the calls of a group; 0 for a group by rows */
+    bool narrow;           /* a group on the CPU whose calls run one by one, because its runs of
+                              contiguous elements are short (ts_group_is_narrow()) */
     uint32_t members;      /* number of members, each with the same count / members calls over other
                               tensors (horizontal.c), listed member by member; 0: no members */
     ts_device device;      /* device of a group */
@@ -342,6 +344,12 @@ void ts_arenas_from_environment(void);
 /** Runs a step with ts_step.fused: in tiles on the CPU; elsewhere as one kernel, or call by call if
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
+/** Least number of elements in a run of contiguous elements, times the calls of the group: a run
+ *  takes about as long to begin as one call takes for so many elements. */
+enum { TS_RUN_WORK = 96 };
+/** True if tiles of a group cost more than they save: it has few calls, its tensors have short runs
+ *  of contiguous elements, and they fit the caches. */
+bool ts_group_is_narrow(const ts_exec *e, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
 /** Frees the state that a group keeps between runs; NULL is allowed. */

@@ -26,6 +26,8 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
                                                              e->graph, e->order[s->first + i])));
     fputc('\n', out);
+    if (s->narrow)
+        fprintf(out, "    runs call by call: its runs of contiguous elements are short\n");
     if (s->device.backend == TS_KEY_CPU) {
         ts_emitted_explain(out, e, k);
         return;

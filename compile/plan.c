@@ -273,6 +273,9 @@ static void order_nodes(maker *m)
         at += s->count;
         e->nfused += s->fused ? s->count : 0;
     }
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        e->steps[k].narrow = e->steps[k].fused && e->steps[k].device.backend == TS_KEY_CPU &&
+                             ts_group_is_narrow(e, &e->steps[k]);
     e->nnodes = at;
 }
 
