@@ -30,14 +30,17 @@ struct ts_compiled {
     ts_compile_stats stats;
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
-    int64_t small_inputs;  /* largest number of elements in the inputs of one of these calls */
-    int64_t small_left, small_gap; /* calls until one is recorded again; their number at first */
-    int64_t eager;         /* calls that ran without a recording, because they are small */
+    int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int surprises;         /* calls that differed from a replay although its guards held */
     bool replay_over,      /* no more replays: too many surprises, or a failed check */
         verifying;         /* the running call checks what a replay would have done */
+    /* read and written without the lock */
+    _Atomic int64_t eager; /* calls that ran without a recording, because they are small */
+    _Atomic int64_t eager_end; /* calls run without a recording while `eager` is below */
+    _Atomic int64_t small_inputs; /* largest number of elements in the inputs of one of the small
+                                     recordings in a row */
 };
 
 /** Makes fork() hold the locks of all compiled functions. */
@@ -46,6 +49,8 @@ void ts_compiled_install(void);
 void ts_compiled_from_environment(void);
 /** True if groups of the function's plans may contain norms, softmax and reductions (rows.c). */
 bool ts_compiled_by_rows(const ts_compiled *c);
+/** The statistics; the caller holds c->lock. */
+ts_compile_stats ts_compiled_stats(const ts_compiled *c);
 /** Counts a graph break; TS_ERR_STATE if the function was compiled with fullgraph. */
 ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site);
 /** Finds or makes the plan of a recording. The plan is not freed before ts_compiled_ran(). If

@@ -97,9 +97,9 @@ static bool take_part(const maker *m, const usage *uses, const ts_graph_value *w
     int64_t item = ts_dtype_sizes[part->dtype];
     uint32_t from = part->storage;
     b->own = elements(sizes, dim, part->ndim);
-    if (s->outside || s->held || part->ndim != whole->ndim || part->dtype != whole->dtype ||
-        !s->bytes || u->touches != 2 || u->writes != 1 || b->start * item % 16 ||
-        !is_whole(m, part))
+    if (s->outside || s->constant || s->held || part->ndim != whole->ndim ||
+        part->dtype != whole->dtype || !s->bytes || u->touches != 2 || u->writes != 1 ||
+        b->start * item % 16 || !is_whole(m, part))
         return false;
     const ts_graph_node *writer = ts_graph_node_at(g, u->writer);
     if (!(made = result_on(m, writer, from)) || made->dtype != part->dtype ||

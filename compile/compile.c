@@ -20,6 +20,8 @@ enum {
     SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
     RECORDED = 1 << 12,   /* ... or if it drops no call, and its groups save at most this many bytes
                              per call: about what moves in the time that a recorded call takes */
+    CACHED = 1 << 22,     /* a plan whose calls move at most this many bytes finds most of them in a
+                             cache, where four times as many move in that time */
     SMALL_RUN = 10,       /* a recording and the run of its plan take as long as so many calls */
     SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording */
     SMALL_AGAIN = 256,    /* then one call is recorded after so many without a recording, the next
@@ -142,15 +144,19 @@ ts_status ts_compiled_break(ts_compiled *c, const char *what, const void *site)
     return TS_OK;
 }
 
+/** The plan of a recording, or NULL. *alike: a plan of the same calls serves other numbers. */
 static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, const uint64_t *numbers,
-                          uint64_t hash)
+                          uint64_t hash, bool *alike)
 {
+    *alike = false;
     for (int64_t i = 0; i < c->nplans; i++) {
         ts_exec *e = c->plans[i];
-        if (e->hash == hash && e->nwords == words->count &&
-            memcmp(e->words, words->data, words->count * sizeof *e->words) == 0 &&
-            ts_exec_serves(e, numbers))
+        if (e->hash != hash || e->nwords != words->count ||
+            memcmp(e->words, words->data, words->count * sizeof *e->words) != 0)
+            continue;
+        if (ts_exec_serves(e, numbers))
             return e;
+        *alike = true;
     }
     return NULL;
 }
@@ -161,9 +167,24 @@ static bool is_small(const ts_exec *e)
         if (e->storages[i].device.backend != TS_KEY_CPU)
             return false;
     bool drops = e->graph->nodes.count > e->nnodes || e->nagain;
-    int64_t saved = e->bytes - e->fused_bytes;
+    int64_t saved = e->bytes - e->fused_bytes, recorded = e->bytes <= CACHED ? 4 * RECORDED
+                                                                             : RECORDED;
     return e->bytes <= (int64_t)e->nnodes * SMALL_CALL ||
-           (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * RECORDED);
+           (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * recorded);
+}
+
+/** Sets how many calls run without a recording, after a recording. */
+static void set_eager_end(ts_compiled *c)
+{
+    int64_t eager = atomic_load(&c->eager);
+    if (c->opts.graph || c->opts.replay || c->opts.fullgraph)
+        return;
+    if (c->small < SMALL_FIRST)
+        atomic_store(&c->eager_end, c->small_gap = 0);
+    else if (eager >= atomic_load(&c->eager_end)) {
+        c->small_gap = c->small_gap ? ts_min64(2 * c->small_gap, SMALL_MOST) : SMALL_AGAIN;
+        atomic_store(&c->eager_end, eager + c->small_gap);
+    }
 }
 
 /** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the
@@ -190,7 +211,7 @@ static ts_exec **room_for_plan(ts_compiled *c)
 
 /** Sets c->cause to the first difference between a recording's words and those of the newest
  *  plan. */
-static void find_cause(ts_compiled *c, const ts_array *words)
+static void find_cause(ts_compiled *c, const ts_array *words, const uint64_t *numbers)
 {
     const ts_exec *e = c->newest;
     const uint64_t *now = words->data;
@@ -200,7 +221,8 @@ static void find_cause(ts_compiled *c, const ts_array *words)
     if (!e)
         snprintf(c->cause, sizeof c->cause, "the first recording");
     else if (at == n && words->count == e->nwords)
-        snprintf(c->cause, sizeof c->cause, "numbers that were equal differ");
+        snprintf(c->cause, sizeof c->cause, "numbers that were %s differ",
+                 ts_exec_knows(e, numbers) ? "equal" : "folded");
     else if (at == n)
         snprintf(c->cause, sizeof c->cause, "%s calls than before",
                  words->count > e->nwords ? "more" : "fewer");
@@ -227,15 +249,17 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     const ts_array *words = &l->words;
     uint64_t hash = XXH3_64bits(words->data, words->count * sizeof(uint64_t));
     pthread_mutex_lock(&c->lock);
-    ts_exec *e = find_plan(c, words, l->numbers.data, hash);
+    bool alike;
+    ts_exec *e = find_plan(c, words, l->numbers.data, hash, &alike);
     c->stats.segments++;
     if (e) {
         c->stats.hits++;
     } else {
         double begin = now_ms();
-        find_cause(c, words);
+        find_cause(c, words, l->numbers.data);
         ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
                                .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
+                               .folds = mode >= MODE_LOWER, .knows = !alike,
                                .widens = mode >= MODE_LOWER && c->opts.max_groups != -1,
                                .by_rows = mode == MODE_FULL,
                                .recompute = mode == MODE_FULL ? c->opts.recompute : INT64_MAX};
@@ -275,8 +299,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
         }
     }
     c->small = e && e->small ? c->small + 1 : 0;
-    if (c->small <= SMALL_FIRST)
-        c->small_left = c->small_gap = SMALL_AGAIN;
+    set_eager_end(c);
     if (e) {
         e->used = ++c->clock;
         e->runs++;
@@ -326,13 +349,20 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e)
         ts_exec_free(e);
 }
 
+ts_compile_stats ts_compiled_stats(const ts_compiled *c)
+{
+    ts_compile_stats stats = c->stats;
+    stats.calls += atomic_load(&c->eager);
+    return stats;
+}
+
 ts_compile_stats ts_compiled_get_stats(ts_compiled *c)
 {
     ts_compile_stats stats = {0};
     if (!c)
         return stats;
     pthread_mutex_lock(&c->lock);
-    stats = c->stats;
+    stats = ts_compiled_stats(c);
     pthread_mutex_unlock(&c->lock);
     return stats;
 }
@@ -346,9 +376,11 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
 {
     TS_SCOPE;
     uint64_t scope = ts_tls.scope->serial;
-    ts_status status = ts_fail_callback(c->fn(c->ctx, inputs, ninputs, outputs, noutputs), c->name,
-                                        site, "the function");
-    status = ts_end_open_scopes(status, scope, c->name, site, "the function");
+    ts_status status = c->fn(c->ctx, inputs, ninputs, outputs, noutputs);
+    if (TS_UNLIKELY(status != TS_OK))
+        status = ts_fail_callback(status, c->name, site, "the function");
+    if (TS_UNLIKELY(ts_tls.scope->serial > scope))
+        status = ts_end_open_scopes(status, scope, c->name, site, "the function");
     for (int i = 0; i < noutputs && status == TS_OK; i++)
         if (outputs[i] && outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
             status = ts_fail_dead(c->name, site, "outputs", outputs[i]);
@@ -384,36 +416,73 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     ts_above.clear_cast_cache();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
-    if (status != TS_OK)
+    if (ran == TS_OK && status != TS_OK) /* else the error of a call that was made before */
         *thread->error = before;
     ts_lazy_end(&lazy);
     if (lazy.notes)
         ts_notes_end(&notes);
-    return status != TS_OK ? status : ran;
+    return ran != TS_OK ? ran : status;
 }
 
-/** Counts a call. True if it runs without a recording: the last SMALL_FIRST recordings had small
- *  plans, and the inputs of one of those calls had at least as many elements as this call's. If
- *  false, updates c->small_inputs. */
-static bool begin_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+static int64_t elements_of(ts_tensor *const *inputs, int ninputs)
 {
     int64_t elements = 0;
-    bool always = c->opts.graph || c->opts.replay || c->opts.fullgraph;
     for (int i = 0; i < ninputs; i++)
         elements += inputs[i] != TS_NONE ? inputs[i]->numel : 0;
+    return elements;
+}
+
+/** True if a call runs without a recording, and counts it: the last SMALL_FIRST recordings had
+ *  small plans, and the inputs of one of those calls had at least as many elements as this call's.
+ *  Such calls take about as long as this function's lock, so it takes none. */
+static bool is_eager(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+{
+    int64_t end = atomic_load_explicit(&c->eager_end, memory_order_relaxed);
+    if (!end || elements_of(inputs, ninputs) >
+                    atomic_load_explicit(&c->small_inputs, memory_order_relaxed))
+        return false;
+    if (TS_LIKELY(atomic_fetch_add_explicit(&c->eager, 1, memory_order_relaxed) < end))
+        return true;
+    atomic_fetch_sub_explicit(&c->eager, 1, memory_order_relaxed);
+    return false;
+}
+
+/** Counts a call that is recorded or replayed. */
+static void count_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
+{
+    int64_t elements = elements_of(inputs, ninputs);
     pthread_mutex_lock(&c->lock);
     c->stats.calls++;
-    bool small = !always && c->small >= SMALL_FIRST && elements <= c->small_inputs &&
-                 c->small_left > 0;
-    c->eager += small;
-    c->small_left -= small;
-    if (!small) {
-        c->small_inputs = c->small ? ts_max64(c->small_inputs, elements) : elements;
-        if (c->small_left == 0)
-            c->small_left = c->small_gap = ts_min64(2 * c->small_gap, SMALL_MOST);
-    }
+    if (!c->small || elements > atomic_load(&c->small_inputs))
+        atomic_store(&c->small_inputs, elements);
     pthread_mutex_unlock(&c->lock);
-    return small;
+}
+
+/** Sets the outputs of a failed call to NULL. status: its error, or TS_OK if output i is NULL. */
+__attribute__((cold, noinline)) static ts_status fail_outputs(const ts_compiled *c,
+                                                              ts_tensor **outputs, int noutputs,
+                                                              ts_status status, int i,
+                                                              const void *site)
+{
+    if (status == TS_OK && (status = ts_error_code()) == TS_OK)
+        status = ts_fail_op(TS_ERR_NULL, c->name, site, NULL, "the function left output %d NULL",
+                            i);
+    memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
+    return status;
+}
+
+/** Checks the outputs of a call that has returned `status`. recorded: outputs take the addresses
+ *  that the plan has given them. */
+static ts_status check_outputs(const ts_compiled *c, ts_tensor **outputs, int noutputs,
+                               ts_status status, const void *site, bool recorded)
+{
+    int i = 0;
+    for (; i < noutputs && status == TS_OK && outputs[i]; i++)
+        if (recorded && outputs[i] != TS_NONE)
+            ts_tensor_take_address(outputs[i]);
+    return TS_LIKELY(status == TS_OK && i == noutputs)
+               ? TS_OK
+               : fail_outputs(c, outputs, noutputs, status, i, site);
 }
 
 ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
@@ -426,25 +495,20 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
     TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     ts_thread *thread = ts_thread_self();
-    for (int i = 0; i < noutputs; i++)
-        outputs[i] = NULL;
+    if (noutputs)
+        memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
     bool inside = thread->lazy || thread->recorder ||
                   (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
     ts_status status = TS_OK;
-    if (begin_call(c, inputs, ninputs) || inside)
+    if (TS_LIKELY(is_eager(c, inputs, ninputs)))
+        return check_outputs(c, outputs, noutputs,
+                             call_in_scope(c, inputs, ninputs, outputs, noutputs, site), site,
+                             !inside);
+    count_call(c, inputs, ninputs);
+    if (inside)
         status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
     else if (!c->opts.replay ||
              !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))
         status = call_recorded(c, inputs, ninputs, outputs, noutputs, site);
-    for (int i = 0; i < noutputs && status == TS_OK; i++)
-        if (!outputs[i])
-            status = ts_error_code() != TS_OK
-                         ? ts_error_code()
-                         : ts_fail_op(TS_ERR_NULL, c->name, site, NULL,
-                                      "the function left output %d NULL", i);
-        else if (outputs[i] != TS_NONE && !inside)
-            ts_tensor_take_address(outputs[i]);
-    for (int i = 0; i < noutputs && status != TS_OK; i++)
-        outputs[i] = NULL;
-    return status;
+    return check_outputs(c, outputs, noutputs, status, site, !inside);
 }

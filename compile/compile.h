@@ -91,6 +91,7 @@ typedef struct ts_plan_storage {
     bool outside; /* existed before the recording */
     bool held;    /* promised, and still referenced after the recording */
     bool inside;  /* used by one group only, which keeps it in registers or tiles */
+    bool constant; /* made by constant calls (fold.c); the plan keeps its values between runs */
     uint32_t first, last;    /* first and last step that uses it; UINT32_MAX: none */
     uint32_t writer, reader; /* only while the plan is made: index + 1 of the newest step that
                                 writes it, and of the newest step that reads it; 0: none */
@@ -106,6 +107,8 @@ typedef struct ts_step {
     uint8_t rows;          /* of a group: number of last dims of its iteration space that form a
                               row; 0: pointwise */
     uint8_t inner;         /* ts_group_part.inner of the calls of a group; 0 for a group by rows */
+    bool narrow;           /* a group on the CPU whose calls run one by one, because its runs of
+                              contiguous elements are short (ts_group_is_narrow()) */
     uint32_t members;      /* number of members, each with the same count / members calls over other
                               tensors (horizontal.c), listed member by member; 0: no members */
     ts_device device;      /* device of a group */
@@ -133,6 +136,17 @@ typedef struct ts_merged {
 typedef struct ts_equal_numbers {
     uint32_t a, b;
 } ts_equal_numbers;
+/** A folded call (fold.c): number of the recorded call, and its op. */
+typedef struct ts_folded {
+    uint32_t call;
+    uint16_t op;
+    bool constant; /* it runs once; false: dropped, an argument takes the place of its result */
+} ts_folded;
+/** A number of a recording on whose bits a plan depends. */
+typedef struct ts_known_number {
+    uint32_t at;
+    uint64_t bits;
+} ts_known_number;
 
 /** A plan. ts_compiled owns it. */
 typedef struct ts_exec {
@@ -146,6 +160,11 @@ typedef struct ts_exec {
     uint32_t *order;       /* nodes in the order of steps, without dead ones */
     ts_array merged, equal; /* ts_merged; ts_equal_numbers: the plan serves only recordings in
                                which all these pairs are equal */
+    ts_array folded, known; /* ts_folded; ts_known_number: the plan serves only recordings with
+                               these numbers */
+    _Atomic(struct ts_kept *) kept; /* values of constant calls; NULL: the plan has not run, or has
+                                       none (nconstants) */
+    uint32_t nconstants;    /* number of constant calls */
     uint32_t *opens, *closes;       /* storages sorted by their first step; by their last step */
     uint32_t nstorages, nsteps, ngroups, nfused, nnodes; /* nfused: nodes in groups; nnodes: all
                                                             nodes that are not dead */
@@ -178,6 +197,9 @@ typedef struct ts_plan_options {
                            calls, in their order */
     bool widens;        /* lists may have halves instead of their f32 copies (widen.c) */
     bool merges;        /* calls that equal earlier calls may be dropped (common.c) */
+    bool folds;         /* calls may be folded (fold.c) */
+    bool knows;         /* also calls with numbers that are no part of the structure: the plan then
+                           serves only recordings with the same numbers */
     bool by_rows;       /* groups may contain norms, softmax and reductions over the last dims
                            (rows.c) */
     int64_t recompute;  /* the planner tries recomputation if the plan's peak exceeds these bytes
@@ -187,9 +209,11 @@ typedef struct ts_plan_options {
  *  the words. The caller frees it with ts_exec_free(). NULL with TS_ERR_MEMORY. */
 ts_exec *ts_exec_new(const uint64_t *words, uint32_t nwords, const uint64_t *numbers,
                      const ts_plan_options *options);
-/** True if the numbers of a recording, whose words are those of the plan, have the equal pairs on
- *  which the plan depends. */
+/** True if the numbers of a recording, whose words are those of the plan, have the equal pairs and
+ *  the known values on which the plan depends. */
 bool ts_exec_serves(const ts_exec *e, const uint64_t *numbers);
+/** True if the numbers have the known values alone. */
+bool ts_exec_knows(const ts_exec *e, const uint64_t *numbers);
 /** Whether and how a call can be part of a group. */
 typedef struct ts_group_part {
     bool takes;      /* the call can be in a group on its device */
@@ -225,10 +249,10 @@ enum { TS_GROUP_TENSORS = 10 };
 /** Bytes of a value's elements. */
 int64_t ts_value_bytes(const ts_graph *g, const ts_graph_value *v);
 /** True if a storage needs memory from its first step to its last: it is made by the plan's calls
- *  and not inside a group. */
+ *  and neither inside a group nor constant. */
 static inline bool ts_needs_memory(const ts_plan_storage *s)
 {
-    return !s->outside && !s->inside && s->first != UINT32_MAX;
+    return !s->outside && !s->inside && !s->constant && s->first != UINT32_MAX;
 }
 /** Sets e->peak and e->peak_step. */
 void ts_exec_find_peak(ts_exec *e);
@@ -265,6 +289,7 @@ typedef struct ts_run {
     char *arena;            /* NULL: promised storages are allocated one by one */
     const int64_t *places;  /* offsets of promised storages in the arena, or TS_PLACE_NONE */
     bool poison;            /* bytes of the arena are overwritten before and after their use */
+    uint32_t *failed;       /* receives the number of the recorded call that failed */
 } ts_run;
 
 /** The call site of a node. */
@@ -277,8 +302,15 @@ static inline const void *ts_run_site(const ts_run *r, uint32_t node)
  *  TS_ERR_UNSUPPORTED if the function was compiled with graph and fullgraph and the plan
  *  cannot be captured. */
 ts_status ts_exec_run(ts_exec *e, ts_lazy *l);
-/** Runs all steps in order, without a device graph. */
+/** Runs all steps in order, without a device graph. After an error, also runs the later steps whose
+ *  calls precede the failed call in the program, because eager calls would have run. The result is
+ *  the error of the earliest call that fails. */
 ts_status ts_exec_steps(const ts_run *r);
+/** Makes the values of constant calls (fold.c) available to a run, and computes them if the plan
+ *  has not run before. Errors: those of the calls, TS_ERR_MEMORY. */
+ts_status ts_constants_open(const ts_run *r);
+/** Releases the values of constant calls; NULL is allowed. */
+void ts_constants_free(const ts_exec *e, struct ts_kept *kept);
 /** Creates the handles of a storage's values, and its memory if it has none, before the first step
  *  that uses it. Does nothing if the storage is open or inside a group. Errors: TS_ERR_MEMORY, and
  *  errors of ts_arena_fill(). */
@@ -312,6 +344,12 @@ void ts_arenas_from_environment(void);
 /** Runs a step with ts_step.fused: in tiles on the CPU; elsewhere as one kernel, or call by call if
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
+/** Least number of elements in a run of contiguous elements, times the calls of the group: a run
+ *  takes about as long to begin as one call takes for so many elements. */
+enum { TS_RUN_WORK = 96 };
+/** True if tiles of a group cost more than they save: it has few calls, its tensors have short runs
+ *  of contiguous elements, and they fit the caches. */
+bool ts_group_is_narrow(const ts_exec *e, const ts_step *s);
 /** Runs a fused group on the CPU. */
 ts_status ts_tile_run(const ts_run *r, const ts_step *s);
 /** Frees the state that a group keeps between runs; NULL is allowed. */

@@ -1,4 +1,5 @@
-/** @file dead.c  Drops dead calls: nothing reads the storages that they write. */
+/** @file dead.c  Drops dead calls: nothing reads the storages that they write. Constant calls,
+ *  which run before the steps, are dropped too. */
 // SPDX-License-Identifier: MIT
 #include "compile/plan.h"
 
@@ -11,8 +12,9 @@ void ts_plan_drop_dead(maker *m)
     for (uint32_t i = 0; i < m->exec->nstorages; i++)
         s[i].writer = s[i].outside || s[i].held;
     for (uint32_t i = m->graph->nodes.count; i-- > 0;) {
-        bool wanted = false;
-        for (uint32_t k = m->begin[i]; k < m->begin[i + 1]; k++)
+        bool constant = ts_graph_node_at(m->graph, i)->flags & TS_NODE_CONSTANT_CALL,
+             wanted = false;
+        for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && !constant; k++)
             wanted |= t[k].writes && s[t[k].storage].writer;
         m->step_of[i] = wanted ? 0 : UINT32_MAX;
         for (uint32_t k = m->begin[i]; k < m->begin[i + 1] && wanted; k++)

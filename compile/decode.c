@@ -155,3 +155,17 @@ bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_a
         ts_graph_finish(graph);
     return ok;
 }
+
+uint32_t ts_plan_next_draw(const ts_exec *e, uint32_t call)
+{
+    ts_graph *g = ts_graph_new();
+    ts_array storages = {0};
+    uint32_t at = UINT32_MAX;
+    bool ok = g && ts_plan_decode(e->words, e->nwords, g, &storages);
+    for (uint32_t i = call + 1; ok && i < g->nodes.count && at == UINT32_MAX; i++)
+        if (ts_graph_node_at(g, i)->flags & TS_NODE_RANDOM)
+            at = (uint32_t)ts_graph_node_at(g, i)->rng.offset;
+    ts_array_free(&storages, sizeof(ts_plan_storage));
+    ts_graph_free(g);
+    return at;
+}

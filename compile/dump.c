@@ -14,12 +14,27 @@ static void write_inside(FILE *out, const ts_exec *e, const ts_graph_node *n)
             fprintf(out, "  ; %%%u needs no memory", ts_id_index(n->rets[i]));
 }
 
-/** Writes the steps and their calls. */
-static void write_steps(FILE *out, const ts_exec *e)
+/** The steps that a file lists. */
+typedef enum choice { ALL, GROUPS, PRODUCTS, MEMBERS } choice;
+
+static bool is_chosen(const ts_step *s, choice which)
+{
+    switch (which) {
+    case GROUPS: return s->fused && !s->product && !s->members;
+    case PRODUCTS: return s->product;
+    case MEMBERS: return s->members != 0;
+    default: return true;
+    }
+}
+
+/** Writes the chosen steps and their calls. */
+static void write_chosen(FILE *out, const ts_exec *e, choice which)
 {
     for (uint32_t k = 0; k < e->nsteps; k++) {
         const ts_step *s = &e->steps[k];
         char sizes[192];
+        if (!is_chosen(s, which))
+            continue;
         fprintf(out, "step %u", k);
         if (s->members)
             fprintf(out, ", %u members of %u calls", s->members, s->count / s->members);
@@ -35,6 +50,44 @@ static void write_steps(FILE *out, const ts_exec *e)
             fputc('\n', out);
         }
     }
+}
+
+static void write_steps(FILE *out, const ts_exec *e) { write_chosen(out, e, ALL); }
+static void write_groups(FILE *out, const ts_exec *e) { write_chosen(out, e, GROUPS); }
+static void write_products(FILE *out, const ts_exec *e) { write_chosen(out, e, PRODUCTS); }
+static void write_members(FILE *out, const ts_exec *e) { write_chosen(out, e, MEMBERS); }
+
+/** Writes the calls that are parts of a recorded call: another op, or one of several calls in its
+ *  place. */
+static void write_parts(FILE *out, const ts_exec *e)
+{
+    const ts_graph_node *nodes = e->graph->nodes.data;
+    for (uint32_t i = 0; i < e->graph->nodes.count; i++) {
+        uint16_t op = (uint16_t)(e->words[nodes[i].name] >> 8);
+        bool part = nodes[i].op != op;
+        for (uint32_t k = 0; k < e->graph->nodes.count && !part; k++)
+            part = k != i && nodes[k].end == nodes[i].end && nodes[k].nrets &&
+                   !((nodes[k].flags | nodes[i].flags) & TS_NODE_AGAIN);
+        if (!part || !nodes[i].nrets)
+            continue;
+        fprintf(out, "part of call %u, %s: ", nodes[i].end, ts_ops[op].schema.name);
+        ts_graph_write_node(e->graph, &nodes[i], out);
+        fputc('\n', out);
+    }
+}
+
+/** Writes the folded calls. */
+static void write_folded(FILE *out, const ts_exec *e)
+{
+    const ts_folded *f = e->folded.data;
+    for (uint32_t i = 0; i < e->folded.count; i++)
+        fprintf(out, "call %u, %s, %s\n", f[i].call, ts_ops[f[i].op].schema.name,
+                f[i].constant ? "is constant and runs once" : "has its argument's elements");
+    for (uint32_t i = 0; i < e->nstorages; i++)
+        if (e->storages[i].constant && e->storages[i].first != UINT32_MAX)
+            fprintf(out, "%lld bytes are kept, read by steps %u to %u\n",
+                    (long long)e->storages[i].bytes, e->storages[i].first, e->storages[i].last);
+    fprintf(out, "%u numbers must stay\n", e->known.count);
 }
 
 /** Writes the numbers of the values on a storage, its bytes, and the steps that use it. */
@@ -113,7 +166,7 @@ static void write_dead(FILE *out, const ts_exec *e)
         uint32_t k = 0;
         while (k < e->nnodes && e->order[k] != i)
             k++;
-        if (k < e->nnodes || !n->nrets)
+        if (k < e->nnodes || !n->nrets || (n->flags & TS_NODE_CONSTANT_CALL))
             continue;
         fprintf(out, "call %u: ", n->end);
         ts_graph_write_node(e->graph, n, out);
@@ -126,8 +179,10 @@ void ts_exec_dump(const ts_exec *e, const char *name)
     static const struct {
         const char *stage;
         void (*write)(FILE *, const ts_exec *);
-    } files[] = {{"common", write_merged}, {"dead", write_dead}, {"plan", write_steps},
-                 {"recompute", write_again}, {"memory", write_places}};
+    } files[] = {{"decompose", write_parts}, {"fold", write_folded}, {"common", write_merged},
+                 {"dead", write_dead}, {"recompute", write_again}, {"fuse", write_groups},
+                 {"epilogue", write_products}, {"horizontal", write_members},
+                 {"plan", write_steps}, {"memory", write_places}};
     const char *folder = getenv("TS_DUMP");
     if (!folder || !*folder)
         return;

@@ -199,6 +199,7 @@ static bool build(builder *m, const ts_machine *machine, bool wide, ts_code_writ
     b->machine = machine;
     b->wide = wide;
     b->failed = false;
+    b->ncalls = (int)(m->end - m->first);
     b->nnodes = b->noperands = b->npointers = b->nnumbers = 0;
     ts_block_number_node(b, (ts_block_number){.kind = TS_EMIT_MASK}); /* TS_MASK_SLOT */
     memset(m->current, 0xff, m->g->nvalues * sizeof *m->current);
@@ -295,7 +296,7 @@ static bool has_long_runs(const builder *m)
     int d = g->ndim - 1;
     while (d >= 0 && runs_on(m->b.operands, m->b.noperands, g->sizes[d], d, n))
         n *= g->sizes[d--];
-    return n >= SHORTEST_RUN || n == g->step->numel;
+    return (n >= SHORTEST_RUN && n * m->b.ncalls >= TS_RUN_WORK) || n == g->step->numel;
 }
 
 /** Divides the group's calls into parts. A part that fails is tried again with fewer calls, which

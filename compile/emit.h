@@ -114,7 +114,7 @@ struct ts_emit_block {
     const ts_machine *machine;
     bool wide;        /* lanes of 8 bytes */
     bool failed;      /* some call has no nodes, or a table is full */
-    int nnodes, noperands, npointers, nnumbers;
+    int ncalls, nnodes, noperands, npointers, nnumbers;
     ts_emit_node nodes[TS_BLOCK_NODES];
     ts_block_operand operands[TS_BLOCK_OPERANDS];
     ts_block_number numbers[TS_BLOCK_NUMBERS];

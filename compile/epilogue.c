@@ -165,7 +165,7 @@ static bool can_move(const chain *c, uint32_t i)
             return false; /* a later step has overwritten it */
         if (!made && !own->fresh &&
             (s->writer > c->step || (own->writes && s->reader > c->step) ||
-             (!s->outside && !s->writer)))
+             (!s->outside && !s->constant && !s->writer)))
             return false;
     }
     return true;

@@ -26,6 +26,8 @@ static void write_step(FILE *out, const ts_exec *e, uint32_t k)
         fprintf(out, " %s", ts_graph_node_name(e->graph, ts_graph_node_at(
                                                              e->graph, e->order[s->first + i])));
     fputc('\n', out);
+    if (s->narrow)
+        fprintf(out, "    runs call by call: its runs of contiguous elements are short\n");
     if (s->device.backend == TS_KEY_CPU) {
         ts_emitted_explain(out, e, k);
         return;
@@ -59,17 +61,43 @@ static void write_mode(FILE *out, const ts_compiled *c)
         fprintf(out, "  the function runs: no two calls in a row were equal yet\n");
 }
 
+enum { MOST_NAMES = 8 };
+
+/** Ends a line with name number `at` of `count` names of ops. */
+static void write_name(FILE *out, uint32_t at, uint32_t count, uint16_t op)
+{
+    if (at < MOST_NAMES)
+        fprintf(out, " %s", ts_ops[op].schema.name);
+    if (at + 1 == count)
+        fputs(count > MOST_NAMES ? " ...\n" : "\n", out);
+}
+
 /** Writes which calls equal earlier calls and were dropped; nothing if there are none. */
 static void write_merged(FILE *out, const ts_exec *e)
 {
-    enum { MOST = 8 /* names */ };
     const ts_merged *m = e->merged.data;
-    if (!e->merged.count)
-        return;
-    fprintf(out, "  %u calls equal earlier calls and were dropped:", e->merged.count);
-    for (uint32_t i = 0; i < e->merged.count && i < MOST; i++)
-        fprintf(out, " %s", ts_ops[m[i].op].schema.name);
-    fputs(e->merged.count > MOST ? " ...\n" : "\n", out);
+    if (e->merged.count)
+        fprintf(out, "  %u calls equal earlier calls and were dropped:", e->merged.count);
+    for (uint32_t i = 0; i < e->merged.count; i++)
+        write_name(out, i, e->merged.count, m[i].op);
+}
+
+/** Writes which calls were folded; nothing if there are none. */
+static void write_folded(FILE *out, const ts_exec *e)
+{
+    const ts_folded *f = e->folded.data;
+    for (int constant = 0; constant < 2; constant++) {
+        uint32_t count = 0, at = 0;
+        for (uint32_t i = 0; i < e->folded.count; i++)
+            count += f[i].constant == constant;
+        if (count)
+            fprintf(out, constant ? "  %u calls are constant and run once:"
+                                  : "  %u calls have their argument's elements and were dropped:",
+                    count);
+        for (uint32_t i = 0; i < e->folded.count; i++)
+            if (f[i].constant == constant)
+                write_name(out, at++, count, f[i].op);
+    }
 }
 
 /** Writes the peak of a plan's memory and what recomputation saves. */
@@ -96,7 +124,8 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
     TS_C_LOCALE;
     char text[320];
     pthread_mutex_lock(&c->lock);
-    const ts_compile_stats *s = &c->stats;
+    const ts_compile_stats stats = ts_compiled_stats(c), *s = &stats;
+    int64_t eager = atomic_load(&c->eager);
     const ts_exec *e = c->newest;
     fprintf(out, "%s: %lld calls, %lld recordings, %lld breaks\n", c->name, (long long)s->calls,
             (long long)s->segments, (long long)s->breaks);
@@ -104,10 +133,10 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
         fprintf(out, "  break: %s, called from %p, %lld times\n", c->breaks[i].what,
                 c->breaks[i].site, (long long)c->breaks[i].count);
     write_mode(out, c);
-    if (c->eager)
+    if (eager)
         fprintf(out,
                 "mode: %lld calls ran without a recording, which takes longer than their work\n",
-                (long long)c->eager);
+                (long long)eager);
     fprintf(out, "plans: %lld kept, %lld made in %.3f ms, %lld of %lld recordings had one\n",
             (long long)s->plans, (long long)s->compiles, s->compile_ms, (long long)s->hits,
             (long long)s->segments);
@@ -117,6 +146,7 @@ ts_status ts_explain(ts_compiled *compiled, FILE *out)
                 "%lld one by one\n",
                 c->cause, e->nnodes, e->nsteps, e->ngroups, e->nfused, (long long)e->fused_bytes,
                 (long long)e->bytes);
+        write_folded(out, e);
         write_merged(out, e);
         write_memory(out, e);
         for (uint32_t k = 0; k < e->nsteps; k++)

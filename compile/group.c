@@ -364,10 +364,49 @@ static bool has_pieces(const ts_run *r, const ts_step *s)
     return true;
 }
 
+/** True if runs of `run` elements of value v continue along dim d of the group's space. v may have
+ *  fewer dims than the space. */
+static bool continues(const ts_graph *g, const ts_graph_value *v, const ts_step *s, int d,
+                      int64_t run)
+{
+    int own = d - (s->ndim - v->ndim);
+    const int64_t *sizes = ts_graph_ints_at(g, v->ints);
+    bool same = true; /* the dims further in are one element */
+    if (own >= 0 && sizes[own] > 1)
+        return sizes[v->ndim + own] == run;
+    for (int k = own < 0 ? 0 : own; k < v->ndim; k++)
+        same &= sizes[k] == 1 || !sizes[v->ndim + k];
+    return same || s->sizes[d] == 1;
+}
+
+bool ts_group_is_narrow(const ts_exec *e, const ts_step *s)
+{
+    enum { ELEMENTS = 1 << 20 };
+    const ts_graph *g = e->graph;
+    int64_t run = 1;
+    if (s->rows || s->members || s->numel > ELEMENTS)
+        return false;
+    for (int d = s->ndim - 1; d >= 0; d--) {
+        for (uint32_t k = s->first; k < s->first + s->count; k++) {
+            const ts_graph_node *n = ts_graph_node_at(g, e->order[k]);
+            const ts_graph_arg *a = ts_graph_args_of(g, n);
+            for (int i = 0; i < n->nargs; i++)
+                if (a[i].tag == TS_TAG_TENSOR &&
+                    !continues(g, ts_graph_value_at(g, a[i].id), s, d, run))
+                    return run * s->count < TS_RUN_WORK;
+            if (!continues(g, ts_graph_value_at(g, n->rets[0]), s, d, run))
+                return run * s->count < TS_RUN_WORK;
+        }
+        run *= s->sizes[d];
+    }
+    return false;
+}
+
 ts_status ts_group_run(const ts_run *r, const ts_step *s)
 {
     if (s->device.backend == TS_KEY_CPU)
-        return ts_is_whole(s) && !has_pieces(r, s) ? run_apart(r, s) : ts_tile_run(r, s);
+        return s->narrow || (ts_is_whole(s) && !has_pieces(r, s)) ? run_apart(r, s)
+                                                                  : ts_tile_run(r, s);
     ts_group_kernel *k = &r->exec->kernels[s - r->exec->steps];
     ts_group_report report = {0};
     ts_error before = *r->thread->error;

@@ -75,7 +75,7 @@ static int64_t room_of(const ts_exec *e, uint32_t storage)
  *  device, and not inside a group that has a kernel. */
 static bool is_placed(const ts_captured *k, const ts_exec *e, const ts_plan_storage *s)
 {
-    return !s->outside && !s->held && ts_same_device(s->device, k->device) &&
+    return !s->outside && !s->constant && !s->held && ts_same_device(s->device, k->device) &&
            !(s->inside && atomic_load(&e->kernels[s->first].stage) == TS_KERNEL_READY);
 }
 

@@ -273,6 +273,9 @@ static void order_nodes(maker *m)
         at += s->count;
         e->nfused += s->fused ? s->count : 0;
     }
+    for (uint32_t k = 0; k < e->nsteps; k++)
+        e->steps[k].narrow = e->steps[k].fused && e->steps[k].device.backend == TS_KEY_CPU &&
+                             ts_group_is_narrow(e, &e->steps[k]);
     e->nnodes = at;
 }
 
@@ -457,7 +460,9 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
         e->words = take(nwords * sizeof *words);
         e->nwords = nwords;
     }
-    ok = ok && e->words && (!o->merges || ts_plan_merge(e, g, &storages, numbers)) &&
+    ok = ok && e->words && (!o->folds || ts_plan_fold(e, g, &storages, numbers, o->knows)) &&
+         (!o->merges || ts_plan_merge(e, g, &storages, numbers)) &&
+         (!o->folds || ts_plan_find_constants(e, g, &storages, numbers, o)) &&
          (!o->widens || ts_plan_widen(g, e->nrecorded, numbers)) &&
          recompute(&m, &storages, in, &done) && done && allocate(e, &m, &storages) &&
          make_steps(&m, in ? in->split : 0);
@@ -468,6 +473,8 @@ static ts_exec *make(const uint64_t *words, uint32_t nwords, const uint64_t *num
         ts_plan_find_lives(&m);
         ok = !m.lowers || ts_plan_order(&m);
         e->kept_peak = e->peak;
+        for (uint32_t i = 0; i < n; i++)
+            e->nconstants += (ts_graph_node_at(g, i)->flags & TS_NODE_CONSTANT_CALL) != 0;
         ok = ok && (!out || e->peak <= o->recompute || ts_plan_choose(&m, out));
     }
     give(m.begin, (n + 1) * sizeof *m.begin);
@@ -552,6 +559,9 @@ void ts_exec_free(ts_exec *e)
     give(e->opens, e->nstorages * sizeof *e->opens);
     give(e->closes, e->nstorages * sizeof *e->closes);
     give(e->places, e->nstorages * sizeof *e->places);
+    ts_constants_free(e, atomic_load(&e->kept));
+    ts_array_free(&e->folded, sizeof(ts_folded));
+    ts_array_free(&e->known, sizeof(ts_known_number));
     ts_array_free(&e->merged, sizeof(ts_merged));
     ts_array_free(&e->equal, sizeof(ts_equal_numbers));
     ts_graph_free(e->graph);

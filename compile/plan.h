@@ -1,6 +1,7 @@
 /**
  * @file plan.h  The state of a plan while it is made. The stages in order: decode.c reads the
- * recording; common.c, widen.c, cats.c and dead.c change the calls; plan.c divides them into steps;
+ * recording; fold.c, common.c, widen.c, cats.c and dead.c change the calls; plan.c divides them
+ * into steps;
  * horizontal.c joins steps; order.c moves steps. If the plan needs too much memory, recompute.c
  * then chooses storages to recompute, and the stages run again for a second plan, in which
  * rebuild.c adds the calls that recompute them.
@@ -94,6 +95,18 @@ bool ts_plan_decompose(const ts_graph *g, const ts_graph_node *n, ts_graph_node 
  *  memory. */
 bool ts_plan_decode(const uint64_t *words, uint32_t count, ts_graph *graph, ts_array *storages);
 
+/** Index in a recording's numbers of the generator's state at its first random call after call
+ *  number `call`, which the plan may have dropped. UINT32_MAX: there is none, or out of memory. */
+uint32_t ts_plan_next_draw(const ts_exec *e, uint32_t call);
+
+/** Drops calls whose results are their argument's elements (fold.c), and fills e->folded and
+ *  e->known. knows: as in ts_plan_options. False if out of memory. */
+bool ts_plan_fold(ts_exec *e, ts_graph *g, const ts_array *storages, const uint64_t *numbers,
+                  bool knows);
+/** Marks constant calls with TS_NODE_CONSTANT_CALL and their storages as constant (fold.c). The
+ *  other arguments are those of ts_plan_fold(). False if out of memory. */
+bool ts_plan_find_constants(ts_exec *e, ts_graph *g, const ts_array *storages,
+                            const uint64_t *numbers, const ts_plan_options *o);
 /** Drops calls that equal earlier calls (common.c) and fills e->merged and e->equal. storages: of
  *  the graph (ts_plan_storage); numbers: the recording's numbers. False if out of memory. */
 bool ts_plan_merge(ts_exec *e, ts_graph *g, const ts_array *storages, const uint64_t *numbers);

@@ -313,7 +313,7 @@ static bool place_all(builder *b)
         ts_graph_node early = *ts_graph_node_at(b->graph, b->now);
         next = b->now + 1;
         /* drop dead calls here: after the rebuild, a dead write to a copy would not look dead */
-        if (b->m->step_of[b->now] == UINT32_MAX)
+        if (b->m->step_of[b->now] == UINT32_MAX && !(early.flags & TS_NODE_CONSTANT_CALL))
             continue;
         if (b->now < b->again->split ? !emit_early(b, &early) : !place_late(b, b->now, &next))
             return false;

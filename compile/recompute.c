@@ -89,6 +89,7 @@ static void find_facts(chooser *c)
         c->facts[i] = (fact){.made = UINT32_MAX, .first = UINT32_MAX, .late = UINT32_MAX,
                              .distance = UINT32_MAX,
                              .fixed = e->storages[i].outside || e->storages[i].held ||
+                                      e->storages[i].constant ||
                                       e->storages[i].bytes < c->least};
     for (uint32_t i = 0; i < n; i++)
         if (c->m->step_of[i] != UINT32_MAX)

@@ -11,8 +11,11 @@
 #include <string.h>
 
 enum { COPIES = 4,  /* vectors per turn of the loop */
-       EACH = 48    /* most nodes for each vector of a turn; with more, the latency of the
-                       instructions takes longer than the loads and stores of tiles */ };
+       EACH = 48,   /* most nodes for each vector of a turn; with more, the latency of the
+                       instructions takes longer than the loads and stores of tiles */
+       A_CALL = 30  /* most nodes for each call, if registers suffice for fewer vectors; a loop of
+                       one call has more vectors per turn, and with this many nodes that gains more
+                       than a load and a store cost */ };
 
 const ts_machine *ts_machine_of(int variant)
 {
@@ -191,7 +194,8 @@ bool ts_block_write(const ts_emit_block *b, ts_code_writer *w)
         if (!s.short_of || copies == 1)
             break;
     }
-    if (s.short_of || b->nnodes > EACH * copies)
+    if (s.short_of || b->nnodes > EACH * copies ||
+        (copies < COPIES && b->nnodes > A_CALL * b->ncalls))
         return false;
     uint32_t kept = fix_numbers(&s, uses);
     s.w = w;

@@ -366,7 +366,7 @@ static ts_status prepare(ts_repeat *p, const ts_exec *e, ts_thread *thread,
     return TS_OK;
 }
 
-/** Writes the function's effects: versions, outputs, gradients, variables, generator. */
+/** Writes the function's effects: versions, outputs, gradients, variables. */
 static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *inputs,
                         ts_tensor **outputs, ts_thread *thread)
 {
@@ -401,7 +401,6 @@ static void leave_state(const ts_repeat *p, const ts_exec *e, ts_tensor *const *
         made[i] = NULL;
         ts_release(old);
     }
-    thread->rng.offset += p->drawn;
 }
 
 /** Releases the handles and storages of a run that leave_state() did not hand out. */
@@ -428,6 +427,7 @@ static ts_status run(ts_compiled *c, ts_exec *e, ts_tensor *const *inputs, ts_te
         take_numbers(p, p->predicted.data,
                      (ts_rng_state){thread->rng.seed, thread->rng.offset + p->drawn});
         undo_counts(p);
+        thread->rng.offset += p->drawn;
         status = ts_exec_run(e, &l);
         if (status == TS_OK)
             leave_state(p, e, inputs, outputs, thread);
@@ -455,10 +455,23 @@ static bool equal_numbers(const ts_repeat *p, uint32_t a, uint32_t b)
     return now[0] == now[1] && (!drawn || rules[a].kind == rules[b].kind);
 }
 
-/** NULL if the numbers of the next run are equal where the plan depends on it; else a reason. */
+/** True if a number will have these bits in the next run. */
+static bool is_known(const ts_repeat *p, const ts_known_number *known)
+{
+    const ts_number_rule *rule = AT(p->rules, ts_number_rule, known->at);
+    uint64_t now = *AT(p->numbers, uint64_t, known->at);
+    if (rule->kind == TS_NUMBER_CELL)
+        memcpy(&now, rule->cell, sizeof now);
+    return now == known->bits && (rule->kind == TS_NUMBER_FIXED || rule->kind == TS_NUMBER_CELL);
+}
+
+/** NULL if the numbers of the next run are those on which the plan depends; else a reason. */
 static const char *check_numbers(const ts_exec *e)
 {
     const ts_equal_numbers *equal = e->equal.data;
+    for (uint32_t i = 0; i < e->known.count; i++)
+        if (!is_known(e->replay, AT(e->known, ts_known_number, i)))
+            return "numbers that were folded differ";
     for (uint32_t i = 0; i < e->equal.count; i++)
         if (!equal_numbers(e->replay, equal[i].a, equal[i].b))
             return "numbers that were equal differ";

@@ -2,6 +2,7 @@
  * groups. */
 // SPDX-License-Identifier: MIT
 #include "compile/cache.h"
+#include "compile/plan.h"
 #include "dispatch/entries.h"
 #include "dispatch/invoke.h"
 
@@ -87,7 +88,7 @@ void ts_exec_close(const ts_run *r, uint32_t i)
         r->registers[next - 1] = NULL;
         next = ((const ts_graph_value *)e->graph->values.data)[next - 1].before;
     }
-    if (!s->outside && !s->held && r->storages[i]) {
+    if (!s->outside && !s->constant && !s->held && r->storages[i]) {
         ts_arena_fill(r, i); /* poisons the place for debugging; a failure is ignored */
         ts_storage_release(r->storages[i]);
         r->storages[i] = NULL;
@@ -177,6 +178,45 @@ ts_status ts_exec_call(const ts_run *r, uint32_t node)
     return status;
 }
 
+static ts_status run_step(const ts_run *r, const ts_step *s)
+{
+    return s->fused ? ts_group_run(r, s) : ts_exec_call(r, r->exec->order[s->first]);
+}
+
+/** Number of the first recorded call of a step, or of its last. */
+static uint32_t call_of(const ts_exec *e, const ts_step *s, bool last)
+{
+    uint32_t call = last ? 0 : UINT32_MAX;
+    for (uint32_t i = s->first; i < s->first + s->count; i++) {
+        uint32_t end = ts_graph_node_at(e->graph, e->order[i])->end;
+        call = (end > call) == last ? end : call;
+    }
+    return call;
+}
+
+/** Ends a run in which step k has failed with `status`, as ts_exec_steps() describes. */
+static ts_status run_earlier(const ts_run *r, uint32_t k, ts_status status)
+{
+    const ts_exec *e = r->exec;
+    *r->failed = call_of(e, &e->steps[k], false);
+    for (uint32_t opened = e->steps[k].opens; ++k < e->nsteps && status != TS_ERR_MEMORY;) {
+        const ts_step *s = &e->steps[k];
+        ts_error before = *r->thread->error;
+        for (; opened < s->opens; opened++)
+            TS_TRY(ts_exec_open(r, e->opens[opened]));
+        if (call_of(e, s, true) >= *r->failed)
+            continue;
+        ts_status now = run_step(r, s);
+        if (now == TS_OK) {
+            *r->thread->error = before;
+            continue;
+        }
+        status = now;
+        *r->failed = call_of(e, s, false);
+    }
+    return status;
+}
+
 ts_status ts_exec_steps(const ts_run *r)
 {
     const ts_exec *e = r->exec;
@@ -185,11 +225,23 @@ ts_status ts_exec_steps(const ts_run *r)
         const ts_step *s = &e->steps[k];
         while (opened < s->opens)
             TS_TRY(ts_exec_open(r, e->opens[opened++]));
-        TS_TRY(s->fused ? ts_group_run(r, s) : ts_exec_call(r, e->order[s->first]));
+        ts_status status = run_step(r, s);
+        if (TS_UNLIKELY(status != TS_OK))
+            return run_earlier(r, k, status);
         while (closed < s->closes)
             ts_exec_close(r, e->closes[closed++]);
     }
     return TS_OK;
+}
+
+/** Sets the generator to its state after an eager run of the calls up to number `failed`: it has
+ *  not drawn for later calls. numbers: those of the run. */
+static void rewind_draws(ts_thread *thread, const ts_exec *e, const uint64_t *numbers,
+                         uint32_t failed)
+{
+    uint32_t at = ts_plan_next_draw(e, failed);
+    if (at != UINT32_MAX)
+        thread->rng = (ts_rng_state){numbers[at], numbers[at + 1]};
 }
 
 /** A storage's version and writer before the run. The run restores them, because recording has
@@ -205,12 +257,13 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     ts_thread *thread = l->thread;
     size_t bytes = e->nstorages * (sizeof(ts_storage *) + sizeof(count)) +
                    (g->values.count + (size_t)g->widest) * sizeof(ts_tensor *);
+    uint32_t failed = UINT32_MAX;
     char *block = ts_alloc(thread, bytes + 8);
     if (!block)
         return ts_error_memory("registers of a compiled call", (int64_t)bytes);
     memset(block, 0, bytes);
     ts_run r = {.compiled = l->compiled, .exec = e, .numbers = l->numbers.data,
-                .sites = l->sites.data, .thread = thread};
+                .sites = l->sites.data, .thread = thread, .failed = &failed};
     r.registers = (ts_tensor **)block;
     r.lists = r.registers + g->values.count;
     r.storages = (ts_storage **)(r.lists + g->widest);
@@ -225,10 +278,17 @@ ts_status ts_exec_run(ts_exec *e, ts_lazy *l)
     ts_rng_state rng = thread->rng;
     thread->exclude |= ~(LAZY - 1) & ~TS_KEYSET(TS_KEY_ABSENT);
     bool graph = ((const ts_compiled *)l->compiled)->opts.graph;
-    ts_storage *arena = graph ? NULL : ts_arena_begin(&r);
-    ts_status status = graph ? ts_capture_run(&r, e, l) : ts_exec_steps(&r);
+    ts_status status = e->nconstants ? ts_constants_open(&r) : TS_OK;
+    for (uint32_t i = 0; i < e->nrecorded && e->nconstants; i++)
+        if (e->storages[i].constant && r.storages[i])
+            counts[i] = (count){r.storages[i]->version, r.storages[i]->writer};
+    ts_storage *arena = graph || status != TS_OK ? NULL : ts_arena_begin(&r);
+    if (status == TS_OK)
+        status = graph ? ts_capture_run(&r, e, l) : ts_exec_steps(&r);
     thread->exclude = exclude;
     thread->rng = rng;
+    if (TS_UNLIKELY(status != TS_OK) && failed != UINT32_MAX)
+        rewind_draws(thread, e, r.numbers, failed);
     for (uint32_t i = 0; i < e->nstorages; i++) {
         ts_exec_close(&r, i);
         if (r.storages[i] && i < e->nrecorded) {

@@ -429,6 +429,95 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
     return what;
 }
 
+/** An integer from an environment variable (TS_TEST_SEED: first seed, TS_TEST_PROGRAMS: number of
+ *  programs), or `otherwise`. */
+static uint64_t from_environment(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+/** A program that stops at its first error, and where it makes calls whose index is out of range,
+ *  which only a kernel finds. */
+typedef struct failing {
+    program p;
+    bool fails[CALLS];
+    bool writes; /* whether each call but the failing ones writes to an input */
+} failing;
+
+static ts_status run_failing(TRACED)
+{
+    failing *f = ctx;
+    ts_tensor *pool[POOL], *t;
+    int count = INPUTS;
+    memcpy(pool, in, INPUTS * sizeof *pool);
+    for (int i = 0; i < f->p.ncalls; i++) {
+        if (f->fails[i]) { /* something reads the result, else the call is dead */
+            TS_TRY(t = ts_index_select(in[0], 0, ts_arange(900 + i, 901 + i, 1, TS_I64)));
+            TS_TRY(ts_add_(in[2], ts_mean(t)));
+        }
+        if (f->p.calls[i].off)
+            continue;
+        TS_TRY(t = run_call(&f->p.calls[i], pool, count));
+        pool[count++] = t;
+        if (f->writes)
+            TS_TRY(ts_add_(in[2], ts_mean(ts_to(t, TS_F32))));
+    }
+    out[0] = ts_clone(pool[count - 1]);
+    return TS_OK;
+}
+
+/* A compiled call that fails leaves the error and the generator of eager calls. */
+TS_TEST(drawn_programs_that_fail_leave_the_error_and_generator_of_calls, .loop = 4)
+{
+    int n = (int)from_environment("TS_TEST_PROGRAMS", 250), failed = 0, drew = 0;
+    ts_compile_opts opts = {.size = sizeof opts, .replay = _i == 1, .max_groups = _i == 2 ? -1 : 0,
+                            .recompute = _i == 3};
+    for (int k = 0; k < n; k++) {
+        TS_SCOPE;
+        uint64_t seed = from_environment("TS_TEST_SEED", 1) + 31000 + (uint64_t)k;
+        failing f = {.p = draw_program(seed)};
+        draw d = {(uint64_t)k * 77 + 5};
+        f.p.gradients = false;
+        f.p.rows = f.p.rows ? f.p.rows : 3;
+        f.p.columns = f.p.columns ? f.p.columns : 4;
+        f.writes = below(&d, 2);
+        for (int i = 0; i < f.p.ncalls; i++)
+            if (f.p.calls[i].kind == REPEAT || f.p.calls[i].kind == EACH ||
+                f.p.calls[i].kind == READ || below(&d, 4) == 0)
+                f.p.calls[i].kind = RANDOM;
+        state valid = begin(&f.p, 0);
+        OK(run_program(&f.p, valid.in, INPUTS, valid.out, OUTPUTS)); /* drops calls that fail */
+        f.fails[below(&d, (uint32_t)f.p.ncalls)] = true;
+        if (below(&d, 2))
+            f.fails[below(&d, (uint32_t)f.p.ncalls)] = true;
+        ts_compiled *c = ts_compile(run_failing, &f, &opts);
+        for (int turn = 0; turn < 3; turn++) {
+            state eager = begin(&f.p, turn), lazy;
+            ts_status want = run_failing(&f, eager.in, INPUTS, eager.out, 1);
+            char text[512];
+            snprintf(text, sizeof text, "%s", ts_error_message());
+            eager.rng = ts_rng_get_state();
+            lazy = begin(&f.p, turn);
+            ts_error_clear();
+            ts_status got = ts_compiled_call(c, lazy.in, INPUTS, lazy.out, 1);
+            lazy.rng = ts_rng_get_state();
+            ck_assert_msg(got == want && strcmp(ts_error_message(), text) == 0,
+                          "program %llu, turn %d: %d, '%s' instead of %d, '%s'",
+                          (unsigned long long)f.p.seed, turn, got, ts_error_message(), want, text);
+            ck_assert_msg(lazy.rng.offset == eager.rng.offset, "program %llu: offset %llu, not "
+                          "%llu",
+                          (unsigned long long)f.p.seed, (unsigned long long)lazy.rng.offset,
+                          (unsigned long long)eager.rng.offset);
+            failed += want != TS_OK;
+            drew += eager.rng.offset > 64 + 1000 * (uint64_t)turn;
+        }
+        ts_compiled_free(c);
+    }
+    ck_assert_int_gt(failed, 2 * n);
+    ck_assert_int_gt(drew, n / 2);
+}
+
 static void shrink(program *p, const ts_compile_opts *opts)
 {
     for (bool again = true; again;) {
@@ -466,14 +555,6 @@ static void check_programs(uint64_t first, int count, const ts_compile_opts *opt
                         p.calls[k].x);
         ts_tally(0, 1, 0);
     }
-}
-
-/** An integer from an environment variable (TS_TEST_SEED: first seed, TS_TEST_PROGRAMS: number of
- *  programs), or `otherwise`. */
-static uint64_t from_environment(const char *name, uint64_t otherwise)
-{
-    const char *text = getenv(name);
-    return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
 TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = 4, .timeout = 600)
