@@ -21,7 +21,7 @@ void ts_fork_around(void (*before)(void), void (*after)(void));
 /** Waits until the lock is free, at most a second; false if it is still held. */
 bool ts_process_await_lock(pthread_mutex_t *lock);
 /** For a report after a crash: frees each guarded lock that no thread releases within a second. The
- *  crashed thread holds it and waits for the report, so what the lock protects may be unfinished. */
+ *  crashed thread holds it while it waits for the report, so the data may be inconsistent. */
 void ts_process_break_locks(void);
 /** Registers a hook that runs in each forked child after the locks are released. The child has only
  *  the forking thread. */

@@ -156,7 +156,7 @@ void ts_timers_close(ts_timers *t);
 ts_timers *ts_timers_of(ts_thread *thread);
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 void ts_timers_mark_step(ts_timers *t);
-/** The end of a step in `thread` while nothing records. Does nothing unless a schedule waits and the
+/** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
  *  thread marks the steps. */
 void ts_timers_pass_step(ts_thread *thread);
 

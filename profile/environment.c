@@ -1,6 +1,6 @@
 /**
- * @file environment.c  TS_PROF: profiles a program without a change to it. The report comes when the
- * program ends, also by a signal; with a schedule, after each cycle.
+ * @file environment.c  TS_PROF: profiles a program without a change to it. The report is written
+ * when the program ends, also by a signal; with a schedule, after each cycle.
  */
 // SPDX-License-Identifier: MIT
 #include <stdatomic.h>
@@ -25,7 +25,7 @@
 
 /* Time for the devices' part of a report after a signal, ms. A crashed thread may hold a lock of a
  * device's driver, so that this part never comes. */
-int ts_profile_patience_ms[2] = {30000, 10000}; /* [1]: after a crash */
+int ts_profile_patience_ms[2] = {30000, 5000}; /* [1]: after a crash */
 
 static struct {
     char out[256]; /* a folder, or "" */
@@ -87,7 +87,7 @@ static void report(const ts_profile *p, int64_t cycle)
     size_t size = 0, done = 0;
     FILE *memory = open_memstream(&text, &size), *out = memory ? memory : stderr;
     if (cycle)
-        fprintf(out, "cycle %lld: ", (long long)cycle);
+        fprintf(out, from_environment.out[0] ? "cycle %lld: " : "\ncycle %lld", (long long)cycle);
     ts_status status = p ? write_report(p, cycle, out) : ts_error_code();
     if (status != TS_OK)
         fprintf(out, "%s%s\n", p ? "" : "TS_PROF: ", ts_error_message());

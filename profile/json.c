@@ -50,9 +50,9 @@ static void print_device(const ts_device_part *d, FILE *out)
     print_text(out, "note", d->note);
     fprintf(out,
             ", \"incomplete\": %s, \"kernels\": %lld, \"copies\": %lld, \"lost\": %lld, "
-            "\"untagged\": %lld, \"waits\": %lld, \"allocations\": %lld, \"late_allocations\": %lld, "
-            "\"kernel_launches\": %lld, \"delay_ns\": %.17g, \"wait_ns\": %.17g, "
-            "\"busy_ns\": %.17g, \"idle_ns\": %.17g, \"untagged_ns\": %.17g, "
+            "\"untagged\": %lld, \"waits\": %lld, \"allocations\": %lld, "
+            "\"late_allocations\": %lld, \"kernel_launches\": %lld, \"delay_ns\": %.17g, "
+            "\"wait_ns\": %.17g, \"busy_ns\": %.17g, \"idle_ns\": %.17g, \"untagged_ns\": %.17g, "
             "\"measured\": %s, \"half_flops\": %.17g,\n  \"machine\": {",
             d->incomplete ? "true" : "false", (long long)d->kernels, (long long)d->copies,
             (long long)d->lost, (long long)d->untagged, (long long)d->waits,

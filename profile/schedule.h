@@ -1,5 +1,5 @@
-/** @file schedule.h  Recordings that repeat: each cycle of a schedule waits, warms up, and records a
- * profile of its own. Members: those of ts_prof_opts (include/tessera/profile.h). */
+/** @file schedule.h  Repeated recordings: each cycle of a schedule waits, warms up, and records a
+ * profile. ts_prof_opts in include/tessera/profile.h describes schedules. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_PROFILE_SCHEDULE_H
 #define TS_PROFILE_SCHEDULE_H

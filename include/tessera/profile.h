@@ -36,15 +36,15 @@ typedef struct ts_prof_opts {
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
                              and kernel */
     bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
-    /** A schedule, if `active` is above 0: after skip_first steps, cycles of wait, warmup and active
-     *  steps follow one another. first_step and last_step are then 0. */
+    /** A schedule, if `active` is above 0: after skip_first steps, cycles of wait, warmup and
+     *  active steps follow one another. first_step and last_step are then 0. */
     int64_t skip_first; /**< steps before the first cycle */
     int64_t wait;       /**< steps of a cycle in which nothing is recorded */
     int64_t warmup;     /**< next steps, whose records are dropped */
     int64_t active;     /**< next steps, which make the cycle's profile; 0: no schedule */
     int64_t repeat;     /**< number of cycles; 0: until ts_prof_stop() */
-    /** Receives each cycle's profile and owns it; cycles count from 1. Called in the thread that ends
-     *  the cycle's last step. It may call ts_prof_stop(), but runs no operators. */
+    /** Receives each cycle's profile and owns it; cycles count from 1. Called in the thread that
+     *  ends the cycle's last step. It may call ts_prof_stop(), but runs no operators. */
     void (*ready)(ts_profile *profile, int64_t cycle, void *user);
     void *user; /**< passed to `ready` */
 } ts_prof_opts;

@@ -117,7 +117,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/** Runs the program in a child. killed: the signal that it gets after `delay` µs; 0: it crashes. */
+/** Runs the program in a child. killed: signal that it gets after `delay` µs; 0: it crashes. */
 static ts_profile *profile_of(place where, int killed, unsigned delay)
 {
     char folder[64] = "/tmp/tessera-crash-XXXXXX", path[96];
