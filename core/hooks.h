@@ -3,8 +3,8 @@
  * folder of the library; docs/architecture.md lists the rooms.
  *
  * Each room's install function sets the members of its room; ts_prof_start() sets those of
- * profile/, which are NULL before. init.c calls the install functions before the first use of the library. If
- * one fails, no operators are registered, so no call reaches a NULL member.
+ * profile/, which are NULL before. init.c calls the install functions before the first use of the
+ * library. If one fails, no operators are registered, so no call reaches a NULL member.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_HOOKS_H
