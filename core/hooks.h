@@ -2,9 +2,9 @@
  * @file hooks.h  Functions that lower rooms call and upper rooms install. A room is a top-level
  * folder of the library; docs/architecture.md lists the rooms.
  *
- * Each room's install function sets the members of its room; ts_prof_start() sets those of
- * profile/, which are NULL before. init.c calls the install functions before the first use of the
- * library. If one fails, no operators are registered, so no call reaches a NULL member.
+ * Each room's install function sets the members of its room, except profile_ended. init.c calls the
+ * install functions before the first use of the library. If one fails, no operators are registered,
+ * so no call reaches a NULL member.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_HOOKS_H
@@ -18,7 +18,8 @@ typedef struct ts_storage ts_storage;
 typedef struct ts_node ts_node;
 
 typedef struct ts_hooks {
-    /** profile/run.c: called when a profile has stopped recording. */
+    /** profile/run.c: called when a profile has stopped recording. NULL until the first
+     *  ts_prof_start(), which sets it. */
     void (*profile_ended)(void);
     /** dispatch/memory_log.c: adds a storage whose data was just allocated to the profile's log of
      *  memory. */
@@ -54,9 +55,6 @@ typedef struct ts_hooks {
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
     /** layers/autocast.c: empties the calling thread's cache of casts. */
     void (*forget_casts)(void);
-    /** profile/schedule.c: called at the end of each step while a schedule waits
-     *  (ts_timers_watch_steps()), by the thread that marks steps. */
-    void (*step_passed)(void);
 } ts_hooks;
 
 extern ts_hooks ts_above;

@@ -92,9 +92,9 @@ void ts_timers_step(void)
 {
     ts_thread *thread = ts_thread_self();
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
-    if (!atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed) &&
-        atomic_load_explicit(&ts_timing.watching, memory_order_relaxed))
-        ts_timers_watch_steps(true); /* calls need not look for updates any more */
+    void (*passed)(void) = atomic_load(&ts_timing.watching);
+    if (!atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed) && passed)
+        ts_timers_watch_steps(passed); /* calls need not look for updates any more */
     if (t)
         ts_timers_mark_step(t);
     else

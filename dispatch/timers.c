@@ -183,7 +183,8 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
 
 void ts_timers_pass_step(ts_thread *thread)
 {
-    if (!atomic_load_explicit(&ts_timing.watching, memory_order_relaxed))
+    void (*passed)(void) = atomic_load(&ts_timing.watching);
+    if (!passed)
         return;
     pthread_mutex_lock(&ts_timing.lock);
     if (ts_timing.step_thread < 0)
@@ -191,7 +192,7 @@ void ts_timers_pass_step(ts_thread *thread)
     bool marks = ts_timing.step_thread == thread->id;
     pthread_mutex_unlock(&ts_timing.lock);
     if (marks)
-        ts_above.step_passed();
+        passed();
 }
 
 static inline bool is_update(uint16_t op)
@@ -316,7 +317,7 @@ static void switch_thread(ts_thread *thread, void *ctx)
 static void switch_to(bool timers, bool recording)
 {
     bool before = running(), now = timers || recording;
-    bool watching = atomic_load_explicit(&ts_timing.watching, memory_order_relaxed) &&
+    bool watching = atomic_load(&ts_timing.watching) &&
                     !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
     uint32_t bits = (now ? TS_THREAD_TIMING : 0u) | (recording ? TS_THREAD_RECORDING : 0u) |
                     (recording && ts_timing.detail ? TS_THREAD_DETAIL : 0u) |
@@ -463,10 +464,10 @@ void ts_timers_schedule(bool on)
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
-void ts_timers_watch_steps(bool on)
+void ts_timers_watch_steps(void (*passed)(void))
 {
     pthread_mutex_lock(&ts_timing.lock);
-    atomic_store_explicit(&ts_timing.watching, on, memory_order_relaxed);
+    atomic_store(&ts_timing.watching, passed);
     switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed),
               atomic_load_explicit(&ts_timing.recording, memory_order_relaxed));
     pthread_mutex_unlock(&ts_timing.lock);

@@ -94,9 +94,12 @@ bool ts_timers_recording(void);
 void ts_timers_halt(void);
 /** Begins or ends a schedule: a series of recordings in which one thread marks all steps. */
 void ts_timers_schedule(bool on);
-/** While on and nothing records, calls ts_above.step_passed() at the end of each step. Only in a
- *  schedule. */
-void ts_timers_watch_steps(bool on);
+/** A bit of ts_thread.state, beside those of core/thread.h: while a schedule waits, calls are
+ *  compared with the updates of parameters, which end steps. */
+enum { TS_THREAD_WATCHING = 16 };
+/** In a schedule, calls passed() at the end of each step while nothing records, in the thread that
+ *  marks steps; NULL: no longer. */
+void ts_timers_watch_steps(void (*passed)(void));
 /** Ends a step explicitly. If the program never calls this, a step ends at the first call after an
  *  op that updates parameters. */
 void ts_timers_step(void);

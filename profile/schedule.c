@@ -2,7 +2,7 @@
  * @file schedule.c  Recordings that repeat.
  *
  * While a cycle waits, the timers only look for the ends of steps (ts_timers_watch_steps()), which
- * the hook step_passed counts. A cycle's recording drops its warm-up and stops itself after its
+ * step_passed() counts. A cycle's recording drops its warm-up and stops itself after its
  * last step (ts_recording.first, last). The thread that ends a step does all of this; any thread
  * may stop the schedule, so each change of the phase is atomic.
  */
@@ -12,7 +12,6 @@
 #include <stdatomic.h>
 
 #include "core/error.h"
-#include "core/hooks.h"
 #include "dispatch/timers.h"
 #include "include/tessera/program.h"
 
@@ -45,6 +44,8 @@ static ts_status begin_recording(void)
     return status;
 }
 
+static void step_passed(void);
+
 /** Starts the cycle after `steps` steps; the phase is STARTS. */
 static ts_status begin_cycle(int64_t steps)
 {
@@ -52,9 +53,9 @@ static ts_status begin_cycle(int64_t steps)
     schedule.left = steps;
     if (!steps)
         return begin_recording();
-    ts_timers_watch_steps(true);
+    ts_timers_watch_steps(step_passed);
     if (!change(STARTS, WAITS))
-        ts_timers_watch_steps(false);
+        ts_timers_watch_steps(NULL);
     return TS_OK;
 }
 
@@ -72,7 +73,7 @@ static void step_passed(void)
 {
     if (atomic_load(&schedule.phase) != WAITS || --schedule.left > 0 || !change(WAITS, STARTS))
         return;
-    ts_timers_watch_steps(false);
+    ts_timers_watch_steps(NULL);
     go_on(begin_recording());
 }
 
@@ -81,7 +82,6 @@ ts_status ts_schedule_start(const ts_prof_opts *o)
     schedule.o = *o;
     schedule.cycle = 1;
     schedule.before = 0;
-    ts_above.step_passed = step_passed;
     ts_timers_schedule(true);
     atomic_store(&schedule.phase, STARTS);
     return begin_cycle(o->skip_first + o->wait);
@@ -129,7 +129,7 @@ void ts_schedule_stop(void)
     if (phase == OFF)
         return;
     if (phase == WAITS)
-        ts_timers_watch_steps(false);
+        ts_timers_watch_steps(NULL);
     if (phase == RECORDS) {
         ts_timers_record(false); /* the phase is OFF, so no cycle follows */
         if (ts_schedule_recorded())
