@@ -4,6 +4,7 @@
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
 
+#include "dispatch/entries.h"
 #include "dispatch/record.h"
 
 #ifndef TS_TIMERS
@@ -94,9 +95,6 @@ bool ts_timers_recording(void);
 void ts_timers_halt(void);
 /** Begins or ends a schedule: a series of recordings in which one thread marks all steps. */
 void ts_timers_schedule(bool on);
-/** A bit of ts_thread.state, beside those of core/thread.h: while a schedule waits, calls are
- *  compared with the updates of parameters, which end steps. */
-enum { TS_THREAD_WATCHING = 16 };
 /** In a schedule, calls passed() at the end of each step while nothing records, in the thread that
  *  marks steps; NULL: no longer. */
 void ts_timers_watch_steps(void (*passed)(void));

@@ -5,6 +5,12 @@
 #include "tests/profile/machine.h"
 #include "tests/profile/small.h"
 
+static void receive(ts_profile *p, int64_t cycle, void *user)
+{
+    (void)cycle, (void)user;
+    ts_profile_free(p);
+}
+
 CALLS_WITH(recording, 0, .loop = 0)
 {
 #if !TS_TIMERS
@@ -25,6 +31,12 @@ CALLS_WITH(recording, 0, .loop = 0)
     FAULTY(f, ts_prof_stop());
     FAULTY(f, p = ts_profile_take());
     QUIET(f, ts_profile_free(p));
+    for (int wait = 0; wait < 2; wait++) {
+        ts_prof_opts scheduled = {.size = sizeof scheduled, .wait = wait, .active = 1,
+                                  .ready = receive};
+        FAULTY(f, ts_prof_start(&scheduled));
+        FAULTY(f, ts_prof_stop());
+    }
 }
 
 CALLS_WITH(profiles, 0, IN_FOLDER)
