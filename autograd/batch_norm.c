@@ -4,7 +4,7 @@
 
 /** Reshapes a statistic, (groups) or (N, groups), so that it broadcasts against x (N, C, ...);
  * `groups` divides C. NULL-safe. */
-static ts_tensor *beside(ts_tensor *statistic, ts_tensor *x, int64_t groups)
+static ts_tensor *against_image(ts_tensor *statistic, ts_tensor *x, int64_t groups)
 {
     TS_TRY_NULL(statistic);
     int64_t sizes[TS_MAX_DIMS] = {statistic->ndim > 1 ? x->sizes[0] : 1, groups, 1, 1, 1, 1, 1, 1};
@@ -26,10 +26,10 @@ static ts_status add_statistics(ts_vjp_call *b, ts_tensor **dx, ts_tensor *x, in
     double n = (double)x->numel / (double)mean->numel;
     ts_tensor *part = NULL;
     if (GRAD(2))
-        TS_TRY(part = ts_mul(beside(ts_mul_scalar(GRAD(2), 2 / n), x, groups),
-                             ts_sub(x, beside(mean, x, groups))));
+        TS_TRY(part = ts_mul(against_image(ts_mul_scalar(GRAD(2), 2 / n), x, groups),
+                             ts_sub(x, against_image(mean, x, groups))));
     if (GRAD(1)) {
-        ts_tensor *shift = beside(ts_mul_scalar(GRAD(1), 1 / n), x, groups);
+        ts_tensor *shift = against_image(ts_mul_scalar(GRAD(1), 1 / n), x, groups);
         part = part ? ts_add(part, shift) : ts_expand(shift, x->sizes, x->ndim);
     }
     if (GRAD(1) || GRAD(2))

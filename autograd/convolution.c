@@ -71,7 +71,7 @@ const ts_vjp ts_vjp_convolution = {.rule = convolution,
 /** The gradient of `grad` of a convolution_backward call b: convolution(hx, weight) +
  *  convolution(input, hw), plus hb per channel. hx, hw, hb: gradients of the call's results, the
  *  gradients of input, weight and bias; NULL: none arrived. */
-static ts_tensor *of_grad(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
+static ts_tensor *gradient_of_grad(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
 {
     ts_tensor *bias = hb ? hb : TS_NONE;
     ts_meta grad = ts_rule_arg_meta(b, 0);
@@ -90,7 +90,7 @@ static ts_status convolution_backward(ts_vjp_call *b)
 {
     ts_tensor *hx = GRAD(0), *hw = GRAD(1), *hb = GRAD(2), *made = NULL;
     const ts_value *input_sizes = ts_rule_arg(b, 3), *weight_sizes = ts_rule_arg(b, 4);
-    GIVE(0, of_grad(b, hx, hw, hb));
+    GIVE(0, gradient_of_grad(b, hx, hw, hb));
     if (hw && ts_rule_needs(b, 1)) {
         TS_TRY(gradients(b, 5, X, TS_NONE, hw, *input_sizes, *weight_sizes,
                          (ts_tensor **[]){&made, NULL, NULL}));

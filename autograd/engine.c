@@ -222,10 +222,10 @@ ts_status ts_accumulate_grad(ts_tensor **slot, ts_tensor *g, bool record, ts_ten
 static ts_status add_to_grad(ts_run *run, ts_tensor *leaf, ts_tensor **slot, ts_tensor *grad,
                              ts_tensor **old)
 {
-    TS_TELL(run->thread, grad_read, leaf, *slot);
+    TS_REPORT_EVENT(run->thread, grad_read, leaf, *slot);
     TS_TRY(ts_accumulate_grad(slot, grad, run->record, old));
     if (*old)
-        TS_TELL(run->thread, grad_set, leaf, *slot);
+        TS_REPORT_EVENT(run->thread, grad_set, leaf, *slot);
     return TS_OK;
 }
 
@@ -257,127 +257,11 @@ static ts_status deliver(ts_run *run, ts_node *n, ts_tensor **grad, ts_tensor **
     }
     m->grad = g;
     ts_storage_own(g->storage, TS_OWNER_GRADIENT);
-    TS_TELL(run->thread, grad_set, leaf, g);
+    TS_REPORT_EVENT(run->thread, grad_set, leaf, g);
     return TS_OK;
 }
 
 /* -------------------------------------------------------------------------------- nodes ---- */
-
-/** Checks that a hook's replacement has the gradient's sizes, dtype and device. */
-static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_tensor *g)
-{
-    if (!g)
-        return ts_fail_null(ts_node_name(n), n->site, "result of a hook");
-    if (g != TS_NONE && ts_tensor_is_dead(g))
-        return ts_fail_dead(ts_node_name(n), n->site, "result of a hook", g);
-    if (g == old || g == TS_NONE || !old || old == TS_NONE)
-        return TS_OK;
-    ts_shape want;
-    ts_shape_fill(&want, old);
-    if (!ts_shape_fits(&want, g))
-        return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
-                          "a hook gave %s for a gradient of %s", TS_SHAPE_TEXT(g),
-                          TS_SHAPE_TEXT(old));
-    if (!ts_same_device(old->device, g->device))
-        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site,
-                          ts_move_hint(g->device, old->device),
-                          "a hook gave a gradient on %s for one on %s", ts_device_name(g->device),
-                          ts_device_name(old->device));
-    return TS_OK;
-}
-
-/** Calls a hook. seen: `count` gradients, which the hook may replace; grads: the gradients of the
- *  results, for a POST hook. */
-static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
-                           ts_tensor **grads)
-{
-    if (atomic_load(&h->removed))
-        return TS_OK; /* removed by a hook that ran before */
-    if (h->kind == TS_HOOK_PRE)
-        return h->pre(h->payload, n, seen, count);
-    if (h->kind == TS_HOOK_POST)
-        return h->post(h->payload, n, seen, count, grads, n->nrets);
-    ts_tensor *g = h->grad(h->payload, *seen);
-    TS_TRY(g);
-    *seen = g == TS_NONE ? *seen : g;
-    return TS_OK;
-}
-
-/** References held while hooks run; released also if a hook throws an exception. */
-typedef struct hooks_held {
-    ts_run *run;
-    ts_hook **hooks;
-    int nhooks;
-    ts_tensor **seen;
-    size_t bytes;
-    ts_inside in;
-} hooks_held;
-static void hooks_end(hooks_held *h)
-{
-    h->run->thread->inside = h->in.outer;
-    ts_hooks_release(h->hooks, h->nhooks);
-    if (h->seen)
-        ts_free(h->run->thread, h->seen, h->bytes);
-}
-
-/**
- * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
- * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
- *                results, borrowed from the caller's scope; for other kinds they are the run's, and
- *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
- * @param grads   gradients of the results, for POST hooks; NULL for other kinds
- */
-static TS_COLD ts_status run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
-                                   ts_tensor **edited, int count, ts_tensor **grads)
-{
-    ts_hook **hooks;
-    int nhooks, all = count + (grads ? n->nrets : 0);
-    TS_TRY(ts_hooks_take(n, kind, output, &hooks, &nhooks));
-    if (!nhooks)
-        return TS_OK;
-    hooks_held held __attribute__((cleanup(hooks_end))) = {
-        run, hooks, nhooks, .bytes = (size_t)all * sizeof(ts_tensor *),
-        .in = {.node = n, .outer = run->thread->inside}};
-    ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
-    ts_status status =
-        seen ? TS_OK : ts_error_memory("the gradients that a hook sees", (int64_t)held.bytes);
-    run->thread->inside = &held.in;
-    for (int k = 0; k < nhooks && status == TS_OK; k++) {
-        for (int i = 0; i < all; i++) {
-            seen[i] = i < count ? edited[i] : grads[i - count];
-            seen[i] = seen[i] ? seen[i] : TS_NONE;
-        }
-        uint64_t scope = run->thread->scope->serial;
-        status = call_hook(hooks[k], n, seen, count, seen + count);
-        status = ts_fail_callback(status, ts_node_name(n), n->site, "a hook");
-        status = ts_end_open_scopes(status, scope, ts_node_name(n), n->site, "a hook");
-        for (int i = 0; i < count && status == TS_OK; i++) {
-            ts_tensor *old = edited[i];
-            if ((status = check_hook(n, old, seen[i])) != TS_OK || seen[i] == old)
-                continue;
-            edited[i] = seen[i] == TS_NONE ? NULL : seen[i];
-            if (!grads && edited[i])
-                ts_tensor_ref(edited[i]);
-            if (!grads && old)
-                ts_tensor_unref(old);
-        }
-    }
-    return status;
-}
-
-/** For each result: runs the GRAD hooks on its gradient, then adds the gradient that they leave to
- *  the one that ts_retain_grad() keeps. */
-static TS_COLD ts_status run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
-{
-    TS_SCOPE;
-    for (int i = 0; i < n->nrets; i++) {
-        if (grads[i])
-            TS_TRY(run_hooks(run, n, TS_HOOK_GRAD, i, &grads[i], 1, NULL));
-        if (grads[i])
-            TS_TRY(ts_hooks_keep_grad(n, i, grads[i], run->record));
-    }
-    return TS_OK;
-}
 
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at)
 {
@@ -398,21 +282,21 @@ static void claim(const ts_run *run, ts_node *n)
     n->freed |= holds && !run->retain;
 }
 
-void ts_inside_enter(ts_run *run, ts_inside *in)
+void ts_user_code_enter(ts_run *run, ts_user_code *in)
 {
     in->run = run;
-    in->outer = run->thread->inside;
-    run->thread->inside = in;
+    in->outer = run->thread->user_code;
+    run->thread->user_code = in;
     claim(run, in->node);
     in->node->guests++;
     ts_node_unlock(in->node);
 }
 
-void ts_inside_leave(ts_inside *in)
+void ts_user_code_leave(ts_user_code *in)
 {
     ts_node_lock(in->node, in->run->self);
     in->node->guests--;
-    in->run->thread->inside = in->outer;
+    in->run->thread->user_code = in->outer;
 }
 
 /** Calls the rule of a node. The caller has locked the node if n->guarded is set. */
@@ -450,7 +334,7 @@ static TS_COLD ts_status check_rule_results(ts_vjp_call *b, bool hooked)
     ts_node *n = b->node;
     if (b->run->anomaly)
         TS_TRY(ts_anomaly_check(n, b->given, (int)n->ninputs, TS_GIVEN));
-    return hooked ? run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
+    return hooked ? ts_run_hooks(b->run, n, TS_HOOK_POST, 0, b->given, (int)n->ninputs,
                               (ts_tensor **)b->grads)
                   : TS_OK;
 }
@@ -515,7 +399,7 @@ static TS_COLD ts_status run_leaf_hooks(ts_run *run, ts_node *n)
         ts_tensor_ref(g);
     if (mine)
         ts_node_unlock(n);
-    ts_status status = g ? run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &g) : TS_OK;
+    ts_status status = g ? ts_run_hooks(run, n, TS_HOOK_POST, 0, NULL, 0, &g) : TS_OK;
     if (g)
         ts_tensor_unref(g);
     return status;
@@ -560,13 +444,13 @@ static TS_COLD bool has_gradient(const ts_node *n, ts_tensor *const *grads)
 static TS_COLD ts_status run_hooks_before(ts_run *run, ts_node *n, ts_tensor **grads, bool *on)
 {
     TS_SCOPE;
-    TS_TRY(run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
+    TS_TRY(ts_run_hooks(run, n, TS_HOOK_PRE, 0, grads, n->nrets, NULL));
     *on = has_gradient(n, grads);
     return TS_OK;
 }
 
 /** True if `in`, or user code around it, is in the rule or a hook of n. */
-static TS_COLD bool is_around(const ts_inside *in, const ts_node *n)
+static TS_COLD bool is_around(const ts_user_code *in, const ts_node *n)
 {
     while (in && in->node != n)
         in = in->outer;
@@ -588,7 +472,7 @@ static ts_status run_node(ts_run *run, ts_task *t)
     /* another thread may be adding the first hook */
     bool hooked = TS_UNLIKELY(__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE) != NULL);
     if (hooked)
-        TS_TRY(run_grad_hooks(run, n, grads));
+        TS_TRY(ts_run_grad_hooks(run, n, grads));
     for (int i = 0; i < run->ncaptures; i++) {
         ts_capture *c = &run->captures[i];
         if (c->node == n && grads[c->output] && !c->grad)
@@ -636,7 +520,7 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
     run.scope = ts_timer_scope(thread, 0);
     run.self = ts_node_self(thread);
     run.anomaly = ts_anomaly_enabled();
-    run.around = thread->inside;
+    run.around = thread->user_code;
     for (int i = 0; i < ncaptures; i++)
         run.floor = i == 0 || captures[i].node->seq < run.floor ? captures[i].node->seq : run.floor;
     /* rules run without autocast, and with autograd only if the run is recorded */

@@ -31,12 +31,12 @@ typedef struct ts_task {
 
 /** User code that a backward of the thread currently runs: a hook, a ts_function or a checkpointed
  *  part. */
-typedef struct ts_inside {
-    struct ts_inside *outer;
+typedef struct ts_user_code {
+    struct ts_user_code *outer;
     ts_node *node;
     ts_vjp_call *call; /* the running backward of a ts_function; NULL otherwise */
     struct ts_run *run; /* the backward; NULL for a hook */
-} ts_inside;
+} ts_user_code;
 
 /** The state of one backward. Its arrays are on the stack (few_tasks) or, for a larger graph, in
  *  one block of ts_alloc(). */
@@ -49,7 +49,7 @@ typedef struct ts_run {
     uint32_t nleaves;             /* the leaves among tasks[0..nleaves) have run */
     uint32_t self;                /* this thread's id for ts_node_lock() */
     bool record, retain, anomaly;
-    const ts_inside *around; /* user code of an outer run that started this run; NULL: none */
+    const ts_user_code *around; /* user code of an outer run that started this run; NULL: none */
     ts_capture *captures;
     int ncaptures;
     uint64_t floor;          /* nodes with a smaller seq lead to no capture and are skipped */
@@ -89,6 +89,19 @@ void ts_pieces_free(ts_pieces *all);
 /** Sends a gradient (borrowed) of a part of a node's input to the node that made the input. Does
  *  nothing if the input needs no gradient. */
 ts_status ts_run_send_part(ts_run *run, const ts_end *in, ts_tensor *g, const ts_places *at);
+/**
+ * Runs the hooks of one kind; GRAD and RETAIN hooks only for `output`.
+ * @param edited  `count` gradients that the hooks may replace. For POST hooks they are a rule's
+ *                results, borrowed from the caller's scope; for other kinds they are the run's, and
+ *                each entry owns a reference. NULL after a PRE or POST hook removed the gradient
+ * @param grads   gradients of the results, for POST hooks; NULL for other kinds
+ */
+TS_COLD ts_status ts_run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
+                               ts_tensor **edited, int count, ts_tensor **grads);
+/** For each result: runs the GRAD hooks on its gradient, then adds the gradient that they leave to
+ *  the one that ts_retain_grad() keeps. */
+TS_COLD ts_status ts_run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads);
+
 /** Argument `what` of ts_anomaly_check() for the gradients that a rule gave. */
 #define TS_GIVEN "the gradient that its backward gave for input"
 
@@ -107,13 +120,13 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
  * a guest. Other runs may then run the rule, unless this run frees the saved tensors. They are
  * freed after the last guest has left.
  */
-TS_COLD void ts_inside_enter(ts_run *run, ts_inside *in);
-TS_COLD void ts_inside_leave(ts_inside *in);
-/** Calls ts_inside_enter() now, and ts_inside_leave() at the end of the block, also if an exception
- *  ends it. */
-#define TS_INSIDE(run, ...)                                                                        \
-    ts_inside inside_ __attribute__((cleanup(ts_inside_leave))) = {__VA_ARGS__};                   \
-    ts_inside_enter(run, &inside_)
+TS_COLD void ts_user_code_enter(ts_run *run, ts_user_code *in);
+TS_COLD void ts_user_code_leave(ts_user_code *in);
+/** Calls ts_user_code_enter() now, and ts_user_code_leave() at the end of the block, also if an
+ *  exception ends it. */
+#define TS_USER_CODE(run, ...)                                                                     \
+    ts_user_code user_code_ __attribute__((cleanup(ts_user_code_leave))) = {__VA_ARGS__};          \
+    ts_user_code_enter(run, &user_code_)
 
 /** A saved tensor (TS_NONE if it was absent), recomputed if needed; borrowed. NULL with an error:
  *  of the recomputation, or one that names `what` if the tensor was not saved or was written in

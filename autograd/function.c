@@ -150,7 +150,7 @@ ts_status ts_function_mark_dirty(ts_function_call *call, int i)
 ts_tensor *ts_function_saved_tensor(ts_function_call *call, int i)
 {
     TS_TRY_NULL(TS_CHECK_OBJECTS(call));
-    const ts_inside *in = ts_thread_self()->inside;
+    const ts_user_code *in = ts_thread_self()->user_code;
     while (in && !(in->call && in->node == call->node))
         in = in->outer;
     if (!in || i < 0 || i >= call->nsaved) {
@@ -421,16 +421,16 @@ static ts_status take(ts_vjp_call *b, const ts_function_call *call, int i, ts_te
         return ts_fail_dead(name, site, "input_grads", g);
     if (!ts_shape_sizes_fit(s, g))
         return ts_fail_op(TS_ERR_SHAPE, name, site, NULL,
-                          "backward gave sizes %s for the gradient of input %d, expected %s",
-                          TS_SIZES_TEXT(g), i, TS_SIZES_TEXT(s));
+                          "backward's gradient of input %d: expected sizes %s, got %s", i,
+                          TS_SIZES_TEXT(s), TS_SIZES_TEXT(g));
     if (g->dtype != s->dtype)
         return ts_fail_op(TS_ERR_DTYPE, name, site, "cast it with ts_to()",
-                          "backward gave dtype %s for the gradient of input %d, expected %s",
-                          ts_dtype_name((ts_dtype)g->dtype), i, ts_dtype_name((ts_dtype)s->dtype));
+                          "backward's gradient of input %d: expected dtype %s, got %s", i,
+                          ts_dtype_name((ts_dtype)s->dtype), ts_dtype_name((ts_dtype)g->dtype));
     if (!ts_same_device(g->storage->device, s->device))
         return ts_fail_op(TS_ERR_DEVICE, name, site, NULL,
-                          "backward gave the gradient of input %d on %s, expected %s", i,
-                          ts_device_name(g->storage->device), ts_device_name(s->device));
+                          "backward's gradient of input %d: expected a tensor on %s, got one on %s",
+                          i, ts_device_name(s->device), ts_device_name(g->storage->device));
     b->given[i] = g;
     return TS_OK;
 }
@@ -486,7 +486,7 @@ static ts_status rule(ts_vjp_call *b)
     if (status == TS_OK) {
         ts_mask_guard masks __attribute__((cleanup(ts_grad_pop), unused)) =
             ts_grad_push(b->run->record && !bar);
-        TS_INSIDE(b->run, .node = b->node, .call = b);
+        TS_USER_CODE(b->run, .node = b->node, .call = b);
         uint64_t scope = ts_tls.scope->serial;
         status = call->fn.backward(call, call->ctx, grads, b->node->nrets, made, n);
         if (status != TS_OK)

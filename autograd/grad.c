@@ -44,10 +44,10 @@ ts_tensor *ts_grad(const ts_tensor *t)
 {
     TS_TRY_NULL(TS_CHECK_OBJECTS(t));
     if (!t->grad || !t->grad->grad) {
-        TS_TELL(&ts_tls, grad_absent, (ts_tensor *)t);
+        TS_REPORT_EVENT(&ts_tls, grad_absent, (ts_tensor *)t);
         return TS_NONE;
     }
-    TS_TELL(&ts_tls, grad_read, (ts_tensor *)t, t->grad->grad);
+    TS_REPORT_EVENT(&ts_tls, grad_read, (ts_tensor *)t, t->grad->grad);
     return t->grad->grad;
 }
 
@@ -62,10 +62,10 @@ static void drop_grad(ts_tensor *t)
 void ts_zero_grad(ts_tensor *t)
 {
     if (t && t->grad && t->grad->grad) {
-        TS_TELL(&ts_tls, grad_set, t, NULL);
+        TS_REPORT_EVENT(&ts_tls, grad_set, t, NULL);
         drop_grad(t);
     } else if (t) {
-        TS_TELL(&ts_tls, grad_absent, t);
+        TS_REPORT_EVENT(&ts_tls, grad_absent, t);
     }
 }
 
@@ -101,7 +101,7 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
     TS_TRY(grad = ts_gradient_to_keep(ts_thread_self(), grad, true));
     drop_grad(t);
     m->grad = grad;
-    TS_TELL(&ts_tls, grad_set, t, grad);
+    TS_REPORT_EVENT(&ts_tls, grad_set, t, grad);
     return TS_OK;
 }
 

@@ -1,6 +1,7 @@
 /** @file hooks.c  Hooks: user functions that a backward calls on gradients and around rules. */
 // SPDX-License-Identifier: MIT
-#include "autograd/node.h"
+#include "autograd/engine.h"
+#include "core/device.h"
 #include "include/tessera/check.h"
 
 static uint32_t forks; /* number of forks from the first process to this one */
@@ -46,7 +47,11 @@ void ts_hook_unref(ts_hook *h)
         ts_free(&ts_tls, h, sizeof *h);
 }
 
-ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks, int *n)
+/** Copies a node's hooks of one kind (GRAD and RETAIN: for one output; others: output 0) and takes
+ *  a reference to each of the *n hooks. Adding or removing hooks does not change the copy.
+ *  TS_ERR_MEMORY. */
+static TS_COLD ts_status take_hooks(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
+                                    int *n)
 {
     ts_thread *thread = ts_thread_self();
     ts_status status = TS_OK;
@@ -71,7 +76,8 @@ ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook **
     return status;
 }
 
-void ts_hooks_release(ts_hook **hooks, int n)
+/** Releases the hooks of take_hooks() and frees the array. */
+static TS_COLD void release_hooks(ts_hook **hooks, int n)
 {
     for (int k = 0; k < n; k++)
         ts_hook_unref(hooks[k]);
@@ -138,7 +144,8 @@ void ts_hook_remove(ts_tensor *t, ts_hook *hook)
         ts_node_hook_remove(t->node ? t->node : t->grad ? t->grad->accumulator : NULL, hook);
 }
 
-ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record)
+/** Adds g to the gradient that ts_retain_grad() keeps for result `output`. */
+static TS_COLD ts_status keep_grad(ts_node *node, int output, ts_tensor *g, bool record)
 {
     ts_thread *thread = ts_thread_self();
     for (int k = 0;; k++) {
@@ -208,7 +215,117 @@ void ts_node_hook_remove(ts_node *node, ts_hook *hook)
     atomic_store(&h->removed, true);
     /* Wait for threads that run the hook, because the caller may free the payload afterwards. Code
        inside a hook does not wait, because two hooks could wait for each other. */
-    for (long tries = 0; !ts_tls.inside && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
+    bool waits = !ts_tls.user_code;
+    for (long tries = 0; waits && h->forks == forks && atomic_load(&h->refs) > 1; tries++)
         ts_back_off(tries);
     ts_hook_unref(h);
+}
+
+/* ------------------------------------------------------------------------- in a backward ---- */
+
+/** Checks that a hook's replacement has the gradient's sizes, dtype and device. */
+static ts_status check_hook(const ts_node *n, const ts_tensor *old, const ts_tensor *g)
+{
+    if (!g)
+        return ts_fail_null(ts_node_name(n), n->site, "result of a hook");
+    if (g != TS_NONE && ts_tensor_is_dead(g))
+        return ts_fail_dead(ts_node_name(n), n->site, "result of a hook", g);
+    if (g == old || g == TS_NONE || !old || old == TS_NONE)
+        return TS_OK;
+    ts_shape want;
+    ts_shape_fill(&want, old);
+    if (!ts_shape_fits(&want, g))
+        return ts_fail_op(TS_ERR_SHAPE, ts_node_name(n), n->site, NULL,
+                          "result of a hook: expected %s, got %s", TS_SHAPE_TEXT(old),
+                          TS_SHAPE_TEXT(g));
+    if (!ts_same_device(old->device, g->device))
+        return ts_fail_op(TS_ERR_DEVICE, ts_node_name(n), n->site,
+                          ts_move_hint(g->device, old->device),
+                          "result of a hook: expected a tensor on %s, got one on %s",
+                          ts_device_name(old->device), ts_device_name(g->device));
+    return TS_OK;
+}
+
+/** Calls a hook. seen: `count` gradients, which the hook may replace; grads: the gradients of the
+ *  results, for a POST hook. */
+static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int count,
+                           ts_tensor **grads)
+{
+    if (atomic_load(&h->removed))
+        return TS_OK; /* removed by a hook that ran before */
+    if (h->kind == TS_HOOK_PRE)
+        return h->pre(h->payload, n, seen, count);
+    if (h->kind == TS_HOOK_POST)
+        return h->post(h->payload, n, seen, count, grads, n->nrets);
+    ts_tensor *g = h->grad(h->payload, *seen);
+    TS_TRY(g);
+    *seen = g == TS_NONE ? *seen : g;
+    return TS_OK;
+}
+
+/** References held while hooks run; released also if a hook throws an exception. */
+typedef struct hooks_held {
+    ts_run *run;
+    ts_hook **hooks;
+    int nhooks;
+    ts_tensor **seen;
+    size_t bytes;
+    ts_user_code in;
+} hooks_held;
+static void hooks_end(hooks_held *h)
+{
+    h->run->thread->user_code = h->in.outer;
+    release_hooks(h->hooks, h->nhooks);
+    if (h->seen)
+        ts_free(h->run->thread, h->seen, h->bytes);
+}
+
+ts_status ts_run_hooks(ts_run *run, ts_node *n, ts_hook_kind kind, int output,
+                       ts_tensor **edited, int count, ts_tensor **grads)
+{
+    ts_hook **hooks;
+    int nhooks, all = count + (grads ? n->nrets : 0);
+    TS_TRY(take_hooks(n, kind, output, &hooks, &nhooks));
+    if (!nhooks)
+        return TS_OK;
+    hooks_held held __attribute__((cleanup(hooks_end))) = {
+        run, hooks, nhooks, .bytes = (size_t)all * sizeof(ts_tensor *),
+        .in = {.node = n, .outer = run->thread->user_code}};
+    ts_tensor **seen = held.seen = ts_alloc(run->thread, held.bytes);
+    ts_status status =
+        seen ? TS_OK : ts_error_memory("the gradients that a hook sees", (int64_t)held.bytes);
+    run->thread->user_code = &held.in;
+    for (int k = 0; k < nhooks && status == TS_OK; k++) {
+        for (int i = 0; i < all; i++) {
+            seen[i] = i < count ? edited[i] : grads[i - count];
+            seen[i] = seen[i] ? seen[i] : TS_NONE;
+        }
+        uint64_t scope = run->thread->scope->serial;
+        status = call_hook(hooks[k], n, seen, count, seen + count);
+        status = ts_fail_callback(status, ts_node_name(n), n->site, "a hook");
+        status = ts_end_open_scopes(status, scope, ts_node_name(n), n->site, "a hook");
+        for (int i = 0; i < count && status == TS_OK; i++) {
+            ts_tensor *old = edited[i];
+            if ((status = check_hook(n, old, seen[i])) != TS_OK || seen[i] == old)
+                continue;
+            edited[i] = seen[i] == TS_NONE ? NULL : seen[i];
+            if (!grads && edited[i])
+                ts_tensor_ref(edited[i]);
+            if (!grads && old)
+                ts_tensor_unref(old);
+        }
+    }
+    return status;
+}
+
+ts_status ts_run_grad_hooks(ts_run *run, ts_node *n, ts_tensor **grads)
+{
+    TS_SCOPE;
+    for (int i = 0; i < n->nrets; i++) {
+        if (grads[i])
+            TS_TRY(ts_run_hooks(run, n, TS_HOOK_GRAD, i, &grads[i], 1, NULL));
+        if (grads[i])
+            TS_TRY(keep_grad(n, i, grads[i], run->record));
+    }
+    return TS_OK;
 }

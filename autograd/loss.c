@@ -79,7 +79,7 @@ static ts_tensor *scaled(ts_tensor *t, double scale)
 }
 
 /** u - v: the upstream gradient of result 0 if result 1 is the negative of result 0. */
-static ts_tensor *opposite(ts_vjp_call *b)
+static ts_tensor *difference_gradient(ts_vjp_call *b)
 {
     ts_tensor *u = GRAD(0), *v = GRAD(1);
     return u && v ? ts_sub(u, v) : u ? u : ts_neg(v);
@@ -97,7 +97,7 @@ static ts_tensor *within(ts_vjp_call *b, ts_tensor *p, double bound)
 #define DIFFERENCE(name, bend, ...)                                                                \
     static ts_status name##_second(ts_vjp_call *b)                                                 \
     {                                                                                              \
-        ts_tensor *w = opposite(b);                                                                \
+        ts_tensor *w = difference_gradient(b);                                                     \
         double scale = scale_of(b);                                                                \
         GIVE(0, scaled(ts_##name##_backward(w, ARG(1), ARG(2), TS_REDUCTION_NONE, ##__VA_ARGS__,   \
                                             NULL), scale));                                        \

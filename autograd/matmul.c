@@ -81,10 +81,10 @@ const ts_vjp ts_vjp_linear_gelu = {.rule = linear_gelu,
 
 /*
  * linear_backward returns dx = g w, dw = gᵀ x, db = sum of g over all dims but the last. With the
- * upstream gradients hx, hw, hb of these results, g has the gradient hx wᵀ + x hwᵀ + hb (of_g()), x
- * has g hw, and w has gᵀ hx.
+ * upstream gradients hx, hw, hb of these results, the gradient of g is hx wᵀ + x hwᵀ + hb, that of
+ * x is g hw, and that of w is gᵀ hx.
  */
-static ts_tensor *of_g(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
+static ts_tensor *gradient_of_g(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *hb)
 {
     ts_tensor *bias = hb ? hb : TS_NONE;
     if (!hx && !hw)
@@ -99,7 +99,7 @@ static ts_tensor *of_g(ts_vjp_call *b, ts_tensor *hx, ts_tensor *hw, ts_tensor *
 static ts_status linear_backward(ts_vjp_call *b)
 {
     ts_tensor *hx = GRAD(0), *hw = GRAD(1), *hb = GRAD(2);
-    GIVE(0, of_g(b, hx, hw, hb));
+    GIVE(0, gradient_of_g(b, hx, hw, hb));
     if (hw)
         GIVE(1, product(X, hw));
     if (hx)

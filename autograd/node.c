@@ -188,7 +188,7 @@ static void clear_owner(ts_thread *thread, void *owner)
 
 /** True if no live thread of this process has the lock id (ts_node_self()) `owner`, for example
  *  after a fork. */
-static bool is_gone(uint32_t owner)
+static bool has_ended(uint32_t owner)
 {
     ts_thread_walk(clear_owner, &owner);
     return owner != 0;
@@ -202,7 +202,7 @@ bool ts_node_wait(ts_node *node, uint32_t self)
             return false;
         /* Take over the lock of a thread that no longer exists. The thread may have left a change
            unfinished, but the node's pointers are valid in the middle of a change, too. */
-        if (owner && ((tries & 63) != 63 || !is_gone(owner)))
+        if (owner && ((tries & 63) != 63 || !has_ended(owner)))
             owner = 0;
         if (atomic_compare_exchange_weak_explicit(&node->owner, &owner, self, memory_order_acquire,
                                                   memory_order_relaxed))

@@ -309,20 +309,11 @@ TS_INLINE void ts_node_unlock(ts_node *node)
 }
 TS_INLINE uint32_t ts_node_self(const ts_thread *thread) { return (uint32_t)thread->id + 1; }
 
-/** Copies a node's hooks of one kind (GRAD and RETAIN: for one output; others: output 0) and takes
- *  a reference to each of the *n hooks. Adding or removing hooks does not change the copy.
- *  TS_ERR_MEMORY. */
-TS_COLD ts_status ts_hooks_take(ts_node *node, ts_hook_kind kind, int output, ts_hook ***hooks,
-                                int *n);
-/** Releases the hooks of ts_hooks_take() and frees the array. */
-TS_COLD void ts_hooks_release(ts_hook **hooks, int n);
 /** Releases one reference to a hook. */
 TS_COLD void ts_hook_unref(ts_hook *hook);
 /** Called in a forked child: ts_hook_remove() does not wait for hooks that threads of the parent
  *  were running. */
 void ts_hooks_forked(void);
-/** Adds g to the gradient that ts_retain_grad() keeps for result `output`. */
-TS_COLD ts_status ts_hooks_keep_grad(ts_node *node, int output, ts_tensor *g, bool record);
 /** Moves a tensor's RETAIN hook from one node to another (NULL: the tensor is freed). */
 TS_COLD void ts_hook_move(ts_node *from, ts_node *to, const ts_tensor *t);
 

@@ -317,7 +317,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
 
 /** Whether gradients of a view's results may become places in its argument: no hook, no retained
  *  gradient and no caller reads them. */
-static bool passes(const ts_run *run, const ts_node *n)
+static bool passes_parts(const ts_run *run, const ts_node *n)
 {
     bool view = n->op < TS_NODE_FUNCTION && n->vjp && n->vjp->view && !n->guarded &&
                 ts_ops[n->op].kind == TS_VIEW && !__atomic_load_n(&n->hooks, __ATOMIC_ACQUIRE);
@@ -363,7 +363,7 @@ static ts_status send_to_view_base(ts_run *run, const ts_node *n, ts_pieces *p)
 ts_status ts_pieces_end(ts_run *run, const ts_node *n, ts_pieces *all, ts_tensor **grads)
 {
     ts_status status = TS_OK;
-    bool view = passes(run, n);
+    bool view = passes_parts(run, n);
     for (ts_pieces *p = all; p && status == TS_OK; p = p->next) {
         if (view && !grads[p->output] && p->waiting <= shape_numel(p->whole))
             status = send_to_view_base(run, n, p);

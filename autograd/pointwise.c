@@ -121,12 +121,12 @@ const ts_vjp ts_vjp_addcdiv = {.rule = addcdiv_rule,
 
 /** g where argument `self` is inside the bounds, arguments i and i + 1 (may be absent), else 0.
  *  open: the bounds themselves are outside. */
-static ts_tensor *inside(ts_vjp_call *b, ts_tensor *g, int self, int i, bool open)
+static ts_tensor *where_inside(ts_vjp_call *b, ts_tensor *g, int self, int i, bool open)
 {
     const ts_value *low = ts_rule_arg(b, i), *high = ts_rule_arg(b, i + 1);
     ts_scalar min = ts_value_unbox(low), max = ts_value_unbox(high);
     return ts_clamp_backward(g, ARG(self), low->tag ? &min : NULL, high->tag ? &max : NULL, open);
 }
-RULE(clamp, READS_X, inside(b, g, 0, 1, false))
-RULE(hardtanh, READS_X, inside(b, g, 0, 1, true))
-RULES(clamp_backward, (0, READS(1), inside(b, g, 1, 2, INT(4))), (1, 0, ts_zeros_like(g)))
+RULE(clamp, READS_X, where_inside(b, g, 0, 1, false))
+RULE(hardtanh, READS_X, where_inside(b, g, 0, 1, true))
+RULES(clamp_backward, (0, READS(1), where_inside(b, g, 1, 2, INT(4))), (1, 0, ts_zeros_like(g)))

@@ -505,7 +505,7 @@ const ts_saved *ts_collected_get(ts_run *run, ts_node *node, const ts_end *packe
     }
     c = *find(run, s);
     if (!c) {
-        TS_INSIDE(run, .node = node);
+        TS_USER_CODE(run, .node = node);
         TS_TRY_NULL(collect(run, s, &c));
     }
     const ts_saved *k = &c->kept[packed->saved.version];

@@ -250,7 +250,7 @@ static __attribute__((noinline)) ts_status node_save_results(ts_node *n, ts_fram
             ts_shape_fill(&n->outputs[i].shape, t);
             f->rets[i] = ts_value_none();
             if (read)
-                TS_TELL(f->thread, extra, i, t);
+                TS_REPORT_EVENT(f->thread, extra, i, t);
         }
         if (read && !ts_saved_pack(f->thread, n, t, s)) {
             if (!s->t && !(s->t = extra ? ts_tensor_ref(t) : ts_whole_alias(f->thread, t)))
@@ -298,18 +298,8 @@ TS_INLINE ts_status node_attach(ts_node *n, ts_frame *f, uint32_t reads)
     return TS_OK;
 }
 
-/** Releases the results of a call that could not be recorded, since they would lack their history.
- */
-static TS_COLD void drop_results(ts_frame *f)
-{
-    for (int i = 0; i < f->nrets; i++)
-        if (f->rets[i].tag == TS_TAG_TENSOR && !(f->given >> i & 1)) {
-            ts_tensor_unref(f->rets[i].t);
-            f->rets[i] = ts_value_none();
-        }
-}
-
-/** Runs the call, saves the results that the rule reads and attaches the node. */
+/** Runs the call, saves the results that the rule reads and attaches the node. If that fails,
+ *  releases the results, since they would lack their history. */
 TS_INLINE ts_status run_recorded(ts_node *n, ts_frame *f, uint32_t reads)
 {
     uint8_t want = f->want;
@@ -318,7 +308,7 @@ TS_INLINE ts_status run_recorded(ts_node *n, ts_frame *f, uint32_t reads)
     ts_status status = ts_redispatch(f);
     f->want = want;
     if (status == TS_OK && (status = node_attach(n, f, reads)) != TS_OK)
-        drop_results(f);
+        ts_drop_results(f, status);
     return status;
 }
 

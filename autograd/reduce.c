@@ -90,7 +90,7 @@ RULE(logsumexp, READS_X | READS_Y, ts_mul(softmax_of(b, Y), expand_reduced(b, g)
 
 /** The gradient of a p-norm y. p = 1: sign(x) g; p = 2: x / y g, and 0 where y is 0; p = Inf:
  *  sign(x) g divided evenly among the elements with |x| = y. */
-static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
+static ts_tensor *gradient_of_norm(ts_vjp_call *b, ts_tensor *g, double p)
 {
     if (p == 1)
         return ts_mul(ts_sign(X), expand_reduced(b, g));
@@ -98,7 +98,7 @@ static ts_tensor *of_norm(ts_vjp_call *b, ts_tensor *g, double p)
         return ts_mul(by_length(b, X, Y), expand_reduced(b, g));
     return ts_mul(ts_sign(X), share(b, g, ts_eq(ts_abs(X), expand_reduced(b, Y))));
 }
-RULE(norm, READS_X | READS_Y, of_norm(b, g, NUM(3)))
+RULE(norm, READS_X | READS_Y, gradient_of_norm(b, g, NUM(3)))
 
 /** For each element of the last dim, the product of the elements before it (behind: after it), in
  *  log2(n) steps. */

@@ -53,7 +53,7 @@ static ts_tensor *place_index(const place *p, ts_device device)
 
 /** A tensor of n zeros with the elements of src added at `index`, with the dtype and device of
  *  `like`. */
-static ts_tensor *spread(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta like)
+static ts_tensor *scatter(ts_tensor *index, ts_tensor *src, int64_t n, ts_meta like)
 {
     like.sizes = &n;
     like.ndim = 1;
@@ -83,8 +83,8 @@ static ts_status as_strided(ts_vjp_call *b)
         return ts_rule_give_places(b, GRAD(0), &part);
     end = end > other ? end : other;
     ts_tensor *index = place_index(&of, m.device),
-              *sum = spread(place_index(&to, m.device), GRAD(0), end, m),
-              *count = spread(index, ts_rule_full(m, ts_value_int(1)), end, m);
+              *sum = scatter(place_index(&to, m.device), GRAD(0), end, m),
+              *count = scatter(index, ts_rule_full(m, ts_value_int(1)), end, m);
     ts_tensor *g = ts_index_select(ts_div(sum, ts_clamp_min(count, 1)), 0, index);
     return ts_rule_give(b, 0, ts_reshape(g, m.sizes, m.ndim));
 }

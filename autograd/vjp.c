@@ -152,8 +152,8 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, con
         }
     }
     return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
-                      "the gradient of argument %d is %s, expected %s", i, TS_SHAPE_TEXT(grad),
-                      TS_SHAPE_TEXT(s));
+                      "the rule's gradient of argument %d: expected %s, got %s", i,
+                      TS_SHAPE_TEXT(s), TS_SHAPE_TEXT(grad));
 }
 
 /** The error of a rule that could not compute a gradient. */

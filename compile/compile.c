@@ -366,7 +366,7 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     ts_lazy lazy;
     ts_notes notes;
     ts_lazy_begin(&lazy, c);
-    ts_above.forget_casts(); /* a cached cast would become an outside tensor of the plan */
+    ts_above.clear_cast_cache(); /* a cached cast would become an outside tensor of the plan */
     TS_KEEP_MODES;
     if (c->opts.replay && !c->replay_over) {
         ts_notes_begin(&notes, thread, inputs, ninputs, outputs, noutputs);
@@ -381,7 +381,7 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
         notes.failed = true;
         ts_notes_refuse(&notes, "an error", NULL);
     }
-    ts_above.forget_casts();
+    ts_above.clear_cast_cache();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
     if (status != TS_OK)

@@ -503,7 +503,7 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
 {
     ts_thread *thread = ts_thread_self();
     uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
-    if (c->replay_over || thread->tape || thread->inside ||
+    if (c->replay_over || thread->tape || thread->user_code ||
         state & (TS_THREAD_RECORDING | TS_THREAD_WATCHING) ||
         atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed))
         return false;

@@ -373,7 +373,7 @@ static bool run_kernel(tile_call *c)
     if (TS_LIKELY(status == TS_OK))
         return true;
     if (e->count == before)
-        ts_error_set(status, "failed without saying why");
+        ts_error_set(status, "failed without recording an error");
     ts_fail_within(ts_op_name(c->f.op), c->f.site);
     return false;
 }

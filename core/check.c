@@ -23,16 +23,6 @@ static const char *name_at(const char *names, int index, char *name, size_t size
     return name;
 }
 
-/** True if word is in list, a text of words separated by spaces. */
-static bool is_among(const char *word, const char *list)
-{
-    size_t length = strlen(word);
-    for (const char *p = list; *p; p += strcspn(p, " "), p += *p == ' ')
-        if (strcspn(p, " ") == length && strncmp(p, word, length) == 0)
-            return true;
-    return false;
-}
-
 /** The noun for an argument in messages, such as "a path". It follows from the argument's name,
  *  which the library uses for one kind of argument only. */
 static const char *noun_of(const char *name, bool object)
@@ -81,7 +71,8 @@ static const char *noun_of(const char *name, bool object)
     };
     const char *dot = strrchr(name, '.');
     for (int i = 0; i < TS_COUNTOF(nouns); i++)
-        if (nouns[i].object == object && is_among(dot ? dot + 1 : name, nouns[i].names))
+        if (nouns[i].object == object &&
+            ts_word_index(nouns[i].names, ' ', dot ? dot + 1 : name) >= 0)
             return nouns[i].noun;
     return object ? "an object" : "a pointer";
 }
@@ -179,7 +170,7 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
                           "argument '%s': expected a name of 1 to %d printable ASCII characters "
                           "without blanks%s%s, got '%.200s'",
                           name, most, *without ? " and without " : "", without, text);
-    if (is_among(text, "__metadata__") || is_among(text, reserved))
+    if (strcmp(text, "__metadata__") == 0 || ts_word_index(reserved, ' ', text) >= 0)
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
                           "argument '%s': expected a name that is not reserved, got '%s'", name,
                           text);

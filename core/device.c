@@ -46,8 +46,8 @@ ts_status ts_set_default_device(ts_device device)
     if (device.backend > 15 || device.backend == TS_KEY_LAZY ||
         strcmp(ts_key_name(device.backend), "?") == 0)
         return ts_error_set(TS_ERR_DEVICE,
-                            "set_default_device: expected a known backend, got key %d",
-                            device.backend);
+                            "set_default_device: argument 'device': expected a known backend, got "
+                            "key %d", device.backend);
     /* without a ts_backend the key's devices cannot be counted; its kernels check the device */
     if (ts_device_count(device.backend))
         TS_TRY(ts_device_check(device, "set_default_device"));
@@ -166,7 +166,8 @@ ts_status ts_device_memory_reset_peak(ts_device device)
         return TS_OK;
     }
     if (!b || !b->memory_reset_peak)
-        return ts_error_set(TS_ERR_UNSUPPORTED, "device_memory_reset_peak: %s does not count anew",
+        return ts_error_set(TS_ERR_UNSUPPORTED,
+                            "device_memory_reset_peak: the backend of %s cannot reset its peak",
                             ts_device_name(device));
     return REPORTED(b->memory_reset_peak(b->state, device.index), device,
                     "device_memory_reset_peak");
@@ -259,7 +260,8 @@ ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *s
         return TS_OK;
     const ts_backend *dst = ts_backend_of(to), *src = ts_backend_of(from);
     if ((!dst && to.backend != TS_KEY_CPU) || (!src && from.backend != TS_KEY_CPU))
-        return ts_error_set(TS_ERR_DEVICE, "copy: no memory on %s",
+        return ts_error_set(TS_ERR_DEVICE,
+                            "copy: expected the CPU or a device with a loaded backend, got %s",
                             ts_device_name(dst || to.backend == TS_KEY_CPU ? from : to));
     if (!dst && !src) {
         memcpy(data, source, (size_t)bytes);
@@ -525,7 +527,7 @@ static _Atomic bool deterministic;
 
 bool ts_deterministic(void) { return atomic_load(&deterministic); }
 
-ts_status ts_device_tell(const ts_backend *b)
+ts_status ts_device_pass_deterministic(const ts_backend *b)
 {
     return b->set_deterministic ? b->set_deterministic(b->state, ts_deterministic()) : TS_OK;
 }
@@ -536,7 +538,7 @@ ts_status ts_set_deterministic(bool on)
     for (uint8_t k = 0; k < 16; k++) {
         const ts_backend *b = ts_backend_of((ts_device){k, 0});
         if (b)
-            TS_TRY(ts_device_tell(b));
+            TS_TRY(ts_device_pass_deterministic(b));
     }
     return TS_OK;
 }

@@ -72,6 +72,6 @@ void ts_device_release(ts_device device, void *data, int64_t bytes);
 ts_status ts_device_copy(ts_device to, void *data, ts_device from, const void *source,
                          int64_t bytes);
 /** Passes the current deterministic mode (ts_set_deterministic()) to one backend. */
-ts_status ts_device_tell(const ts_backend *backend);
+ts_status ts_device_pass_deterministic(const ts_backend *backend);
 
 #endif

@@ -2,11 +2,6 @@
 // SPDX-License-Identifier: MIT
 #include "core/tensor.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <strings.h>
-
 const uint8_t ts_dtype_sizes[TS_DTYPE_COUNT] = {
     [TS_F64] = 8, [TS_F32] = 4, [TS_BF16] = 2, [TS_F16] = 2,
     [TS_I64] = 8, [TS_I32] = 4, [TS_U8] = 1,   [TS_BOOL] = 1,

@@ -1,6 +1,7 @@
 /** @file error.c  The per-thread error record and the log. */
 // SPDX-License-Identifier: MIT
 #include "core/error.h"
+#include "core/checked.h"
 #include "core/thread.h"
 #include "include/tessera/program.h"
 
@@ -202,7 +203,7 @@ ts_status ts_fail_callback(ts_status status, const char *op, const void *site, c
     ts_status code = ts_error_code();
     if (status == TS_OK || code != TS_OK)
         return status == TS_OK ? status : code;
-    return ts_fail_op(status, op, site, NULL, "%s failed without saying why", what);
+    return ts_fail_op(status, op, site, NULL, "%s failed without recording an error", what);
 }
 
 ts_status ts_status_of_pointer(const void *pointer)
@@ -267,13 +268,8 @@ bool ts_log_on(const char *topic)
         return false;
     if (sink.callback)
         return true;
-    if (strcmp(sink.topics, "all") == 0 || strcmp(topic, "warning") == 0)
-        return true;
-    size_t length = strlen(topic);
-    for (const char *p = sink.topics; *p; p += strcspn(p, ","), p += *p == ',')
-        if (strcspn(p, ",") == length && strncmp(p, topic, length) == 0)
-            return true;
-    return false;
+    return strcmp(sink.topics, "all") == 0 || strcmp(topic, "warning") == 0 ||
+           ts_word_index(sink.topics, ',', topic) >= 0;
 }
 
 void ts_log_write(const char *topic, const char *format, ...)

@@ -27,7 +27,7 @@ TS_COLD ts_status ts_fail_null(const char *op, const void *site, const char *arg
 /** Adds op and call site to a record without an op. Returns the record's code. */
 TS_COLD ts_status ts_fail_within(const char *op, const void *site);
 /** Status of the callback named `what`: TS_OK, or the recorded code if the callback failed. If it
- *  failed without a record, records `status` with "WHAT failed without saying why". */
+ *  failed without a record, records `status` with "WHAT failed without recording an error". */
 TS_COLD ts_status ts_fail_callback(ts_status status, const char *op, const void *site,
                                    const char *what);
 /** Writes the symbol of a code address, as "main+0x1c in prog" or, without a symbol, "prog+0x11c9",

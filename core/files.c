@@ -196,7 +196,7 @@ ts_status ts_folder_sync(const char *op, const char *path, int fd)
 /* ------------------------------------------------------------------------ replacing ---- */
 
 /** Writes the new file under its temporary name, flushes it and closes it. */
-static ts_status write_beside(const char *op, const char *temporary, const struct stat *old,
+static ts_status write_temporary(const char *op, const char *temporary, const struct stat *old,
                               ts_status (*write)(int fd, const char *temporary, void *ctx),
                               void *ctx)
 {
@@ -236,7 +236,7 @@ ts_status ts_file_replace(const char *op, const char *path,
     int fd = -1;
     ts_status status = temporary ? ts_folder_open(op, folder, &fd) : TS_ERR_MEMORY;
     if (status == TS_OK) {
-        status = write_beside(op, temporary, there ? &old : NULL, write, ctx);
+        status = write_temporary(op, temporary, there ? &old : NULL, write, ctx);
         if (status == TS_OK && ts_files.rename(temporary, path) != 0)
             status = ts_file_refused(op, "put the new file in the place of", path);
         if (status == TS_OK)
@@ -251,15 +251,15 @@ ts_status ts_file_replace(const char *op, const char *path,
 }
 
 /** A text that is written to a memory stream first, and to the file when it is complete. */
-typedef struct written {
+typedef struct buffered {
     const char *op;
     char *data;
     size_t size;
-} written;
+} buffered;
 
 static ts_status write_data(int fd, const char *temporary, void *ctx)
 {
-    const written *w = ctx;
+    const buffered *w = ctx;
     return ts_file_write(w->op, temporary, fd, w->data, (int64_t)w->size);
 }
 
@@ -267,7 +267,7 @@ ts_status ts_replace_file(const char *function, const char *path,
                           ts_status (*write)(FILE *out, void *ctx), void *ctx)
 {
     TS_TRY(TS_CHECK_POINTERS(function, path, write));
-    written w = {.op = function};
+    buffered w = {.op = function};
     /* A stream in memory: a stream on the file would lose the errno of an earlier write. */
     FILE *out = open_memstream(&w.data, &w.size);
     ts_status status = out ? ts_fail_callback(write(out, ctx), function, NULL, "write") : TS_OK;

@@ -23,9 +23,9 @@ typedef struct ts_hooks {
     void (*profile_ended)(void);
     /** dispatch/memory_log.c: adds a storage whose data was just allocated to the profile's log of
      *  memory. */
-    void (*storage_born)(ts_thread *thread, ts_storage *s);
+    void (*storage_allocated)(ts_thread *thread, ts_storage *s);
     /** dispatch/memory_log.c: called before a storage in the log is freed. */
-    void (*storage_died)(ts_storage *s);
+    void (*storage_freed)(ts_storage *s);
     /** dispatch/: called when a thread ends, before its heap is released. */
     void (*thread_ended)(ts_thread *thread);
     /** ops/copy.c: a contiguous tensor of dtype with t's values, owned by the caller;
@@ -54,7 +54,7 @@ typedef struct ts_hooks {
     /** layers/autocast.c: runs body under the autocast state of an earlier call. */
     ts_status (*run_autocast)(uint32_t state, ts_status (*body)(void *ctx), void *ctx);
     /** layers/autocast.c: empties the calling thread's cache of casts. */
-    void (*forget_casts)(void);
+    void (*clear_cast_cache)(void);
 } ts_hooks;
 
 extern ts_hooks ts_above;
@@ -76,7 +76,7 @@ TS_INLINE void ts_epoch_ends_for(const ts_storage *s)
         ts_epoch_ends();
 }
 /** Excludes the calling thread's compiled call, if there is one, from replays. */
-TS_INLINE void ts_tell_unrepeatable(const char *what)
+TS_INLINE void ts_mark_unrepeatable(const char *what)
 {
     if (TS_UNLIKELY(ts_tls.lazy != NULL))
         ts_above.unrepeatable(what);

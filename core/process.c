@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#define MOST 16 /* capacity for locks, and for hooks of each kind; further ones are ignored */
+#define MOST 16 /* capacity for locks, and for hooks of each kind */
 
 static struct {
     pthread_mutex_t *lock;

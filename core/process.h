@@ -1,4 +1,5 @@
-/** @file process.h  Locks and threads across forks and the end of the process. */
+/** @file process.h  Locks and threads across forks and the end of the process. There is room for 16
+ * locks and for 16 hooks of each kind; further ones are ignored. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_PROCESS_H
 #define TS_CORE_PROCESS_H

@@ -1,5 +1,5 @@
-/** @file program.c  Helpers of programs: C locale, strict parsing of integers, environment
- *  variables, command lines. */
+/** @file program.c  Helpers of programs: C locale, strict parsing of integers and words,
+ *  environment variables, command lines. */
 // SPDX-License-Identifier: MIT
 #include "include/tessera/program.h"
 
@@ -36,6 +36,17 @@ bool ts_read_int(const char *text, int64_t least, int64_t most, int64_t *value)
         return false;
     *value = n;
     return true;
+}
+
+int ts_word_index(const char *list, char separator, const char *word)
+{
+    const char separators[] = {separator, 0};
+    size_t length = strlen(word);
+    int index = 0;
+    for (const char *p = list; *p; p += strcspn(p, separators), p += *p != 0, index++)
+        if (strcspn(p, separators) == length && strncmp(p, word, length) == 0)
+            return index;
+    return -1;
 }
 
 ts_status ts_parse_int(const char *name, const char *text, int64_t least, int64_t most,
@@ -110,29 +121,16 @@ static void print_help(const char *program, const char *about, const ts_argument
     fputs("  --help\n        prints this\n", stdout);
 }
 
-/** True if text is in list, a text such as "a|b|c". */
-static bool is_one_of(const char *text, const char *list)
-{
-    size_t length = strlen(text);
-    for (const char *p = list; *p; p += strcspn(p, "|"), p += *p == '|')
-        if (strcspn(p, "|") == length && strncmp(p, text, length) == 0)
-            return true;
-    return false;
-}
-
 int ts_variable_choice(const char *name, const char *one_of)
 {
     const char *value = name ? getenv(name) : NULL;
     if (!value || !*value || !one_of)
         return -1;
-    size_t length = strlen(value);
-    int number = 0;
-    for (const char *p = one_of; *p; p += strcspn(p, "|"), p += *p == '|', number++)
-        if (strcspn(p, "|") == length && strncmp(p, value, length) == 0)
-            return number;
-    ts_log_write("warning", "%s: expected %s, got '%.200s', which changes nothing", name, one_of,
-                 value);
-    return -1;
+    int index = ts_word_index(one_of, '|', value);
+    if (index < 0)
+        ts_log_write("warning", "%s: expected %s, got '%.200s', which changes nothing", name,
+                     one_of, value);
+    return index;
 }
 
 /** Checks value and stores it at a->number or a->text. TS_ERR_VALUE. */
@@ -140,7 +138,7 @@ static ts_status set(const ts_argument *a, const char *value)
 {
     if (a->number)
         return ts_parse_int(a->name, value, a->least, a->most, a->number);
-    if (!*value || (a->one_of && !is_one_of(value, a->one_of)))
+    if (!*value || (a->one_of && ts_word_index(a->one_of, '|', value) < 0))
         return ts_fail_op(TS_ERR_VALUE, a->name, NULL, NULL, "expected %s, got '%.200s'",
                           a->one_of ? a->one_of : "a text", value);
     *a->text = value;

@@ -40,11 +40,11 @@ struct ts_recorder {
 };
 
 /** Reports an event to the thread's recorder, if there is one. */
-#define TS_TELL(thread, event, ...)                                       \
-    do {                                                                  \
-        ts_recorder *ts_told = (thread)->recorder;                        \
-        if (TS_UNLIKELY(ts_told != NULL))                                 \
-            ts_told->event(ts_told, __VA_ARGS__);                         \
+#define TS_REPORT_EVENT(thread, event, ...)                                                        \
+    do {                                                                                           \
+        ts_recorder *ts_receiver = (thread)->recorder;                                             \
+        if (TS_UNLIKELY(ts_receiver != NULL))                                                      \
+            ts_receiver->event(ts_receiver, __VA_ARGS__);                                          \
     } while (0)
 
 TS_INLINE uint32_t ts_region_enter(const ts_thread *thread, const char *name, const void *site)

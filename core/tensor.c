@@ -68,7 +68,7 @@ static bool storage_data(ts_thread *thread, ts_storage *s)
     if (TS_UNLIKELY(atomic_load_explicit(&thread->state, memory_order_relaxed) &
                     TS_THREAD_RECORDING) && s->data) {
         s->owner = TS_OWNER_TEMPORARY;
-        ts_above.storage_born(thread, s);
+        ts_above.storage_allocated(thread, s);
     }
     return true;
 }
@@ -94,7 +94,7 @@ void ts_storage_destroy(ts_storage *s)
     ts_thread *thread = &ts_tls;
     if (s->block == sizeof *s) { /* the header has no data behind it */
         if (TS_UNLIKELY(s->logged))
-            ts_above.storage_died(s);
+            ts_above.storage_freed(s);
         if (s->release)
             s->release(s->foreign, s->data, s->bytes);
         else if (s->data && s->device.backend == TS_DEVICE_CPU.backend)
@@ -376,19 +376,19 @@ ts_dtype ts_dtype_of(const ts_tensor *t) { return t ? (ts_dtype)t->dtype : TS_DT
 ts_device ts_device_of(const ts_tensor *t) { return t ? t->device : TS_DEVICE_CPU; }
 bool ts_is_contiguous(const ts_tensor *t) { return t && (t->flags & TS_TENSOR_CONTIGUOUS); }
 
-/** Whether t has a storage. TS_NONE and released tensors have none. */
-TS_INLINE bool is_here(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
+/** True if t has a storage. TS_NONE and released tensors have none. */
+TS_INLINE bool has_storage(const ts_tensor *t) { return t && !(t->keys >> TS_KEY_ABSENT); }
 
-uint32_t ts_version(const ts_tensor *t) { return is_here(t) ? t->storage->version : 0; }
+uint32_t ts_version(const ts_tensor *t) { return has_storage(t) ? t->storage->version : 0; }
 const void *ts_data(const ts_tensor *t)
 {
-    return is_here(t) && t->numel && ts_resolve(t) == TS_OK ? t->data : NULL;
+    return has_storage(t) && t->numel && ts_resolve(t) == TS_OK ? t->data : NULL;
 }
 ts_keyset ts_keys_of(const ts_tensor *t) { return t ? t->keys : 0; }
 
 void *ts_data_mut(ts_tensor *t)
 {
-    if (!is_here(t) || !t->numel || ts_resolve(t) != TS_OK)
+    if (!has_storage(t) || !t->numel || ts_resolve(t) != TS_OK)
         return NULL;
     ts_storage_wrote(t->storage, 0);
     return t->data;
@@ -431,7 +431,7 @@ ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes,
         return NULL;
     if (t->numel)
         memcpy(t->data, data, (size_t)t->storage->bytes);
-    TS_TELL(thread, constant, t);
+    TS_REPORT_EVENT(thread, constant, t);
     return ts_scope_adopt(thread, t);
 }
 

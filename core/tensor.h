@@ -337,6 +337,15 @@ TS_INLINE int64_t ts_strides_fill(const int64_t *sizes, int ndim, int64_t *strid
     return n;
 }
 
+/** True if a stride of t is 0 in a dim of size > 1, as ts_expand() makes it. Elements then share
+ *  memory, so t cannot be a destination. */
+TS_INLINE bool ts_is_expanded(const ts_tensor *t)
+{
+    for (int d = 0; !(t->flags & TS_TENSOR_CONTIGUOUS) && d < t->ndim; d++)
+        if (t->sizes[d] > 1 && t->strides[d] == 0)
+            return true;
+    return false;
+}
 TS_INLINE bool ts_same_device(ts_device a, ts_device b)
 {
     return a.backend == b.backend && a.index == b.index;

@@ -48,9 +48,8 @@ static void thread_exit(void *arg)
 
 void ts_thread_init(ts_thread *t)
 {
-    if (atomic_load_explicit(&t->state, memory_order_relaxed)) {
+    if (atomic_load_explicit(&t->state, memory_order_relaxed))
         return;
-    }
     t->heap = ts_alloc_system ? NULL : ts_heap_acquire();
     t->error = ts_sys_calloc(sizeof *t->error);
     if (!t->error)
@@ -100,7 +99,7 @@ ts_rng_state ts_rng_get_state(void) { return ts_thread_self()->rng; }
 void ts_rng_set_state(ts_rng_state state)
 {
     ts_thread_self()->rng = state;
-    ts_tell_unrepeatable("a new state of the generator");
+    ts_mark_unrepeatable("a new state of the generator");
 }
 
 /* ------------------------------------------------------------------ install and remove ---- */

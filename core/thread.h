@@ -1,4 +1,4 @@
-/** @file thread.h  Everything the library keeps per thread, in one hot struct. */
+/** @file thread.h  The library's state of each thread, in one struct. */
 // SPDX-License-Identifier: MIT
 #ifndef TS_CORE_THREAD_H
 #define TS_CORE_THREAD_H
@@ -34,8 +34,7 @@ enum {
     ts_recorder *recorder; /* of the running trace or compiled call; NULL: none */                 \
     struct ts_lazy *lazy;  /* recording of the running compiled call; NULL: none */                \
     ts_tape *tape; /* of the running checkpointed function; NULL: nodes save tensors */            \
-    struct ts_inside *inside; /* user code that a backward currently runs
-                                 (autograd/engine.h) */                                            \
+    struct ts_user_code *user_code; /* that a backward currently runs (autograd/engine.h) */       \
     ts_autocast_region *region; /* innermost autocast region; NULL: none */                        \
     uint32_t autocast;          /* ts_autocast_state */                                            \
     bool no_cast_cache;         /* the autocast region does not cache casts */                     \

@@ -9,9 +9,9 @@
 
 #include <string.h>
 
-/** Number of elements of a result. From this size on, casting an operand with less than 1/8 of the
- *  elements in a separate pass is cheaper than converting it inside the kernel. */
-enum { CAST_BESIDE = 1 << 18 };
+/** From this number of elements of a result on, casting an operand with less than 1/8 of them in a
+ *  separate pass is cheaper than converting it inside the kernel. */
+enum { CAST_SEPARATELY = 1 << 18 };
 
 /** Copies of arguments for the kernel; released after the call. */
 typedef struct copies {
@@ -38,9 +38,9 @@ static void copies_end(const copies *c)
         ts_tensor_unref(c->made[i]);
 }
 
-/** True if the kernel converts t as it reads: it accepts all dtypes, and t is on its device. An
- * operand that is small beside a large result (CAST_BESIDE) is cast beforehand, because the kernel
- * would convert each of its elements many times. */
+/** True if the kernel converts t as it reads: it accepts all dtypes, and t is on its device. A
+ *  small operand of a large result (CAST_SEPARATELY) is cast beforehand, because the kernel would
+ *  convert each of its elements many times. */
 static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor *t)
 {
     const ts_meta *m = &f->plan->ret[0];
@@ -48,7 +48,7 @@ static bool kernel_casts(const ts_frame *f, ts_accepts accepts, const ts_tensor 
     if (!ts_product(m->sizes, m->ndim, &numel))
         numel = INT64_MAX; /* a META tensor has no memory that would limit its sizes */
     return (accepts.takes & TS_TAKES_DTYPES) && t->device.backend == f->key &&
-           (numel < CAST_BESIDE || t->numel >= numel / 8);
+           (numel < CAST_SEPARATELY || t->numel >= numel / 8);
 }
 
 /** Casts arguments to the compute dtype if the rule asks, and packs them if the kernel asks. */
@@ -180,24 +180,25 @@ ts_status ts_run_widened(ts_frame *f)
     return status;
 }
 
-/** True if a call with compute dtype bf16 or f16 can run with f32 arguments: the kernel accepts
- * f32, the op writes no argument and is no dtype conversion, and no list contains bf16 or f16. */
-static bool can_widen(const ts_frame *f)
+/** The compute dtypes in which the call can run: those that the kernel accepts, and bf16 and f16 if
+ * f32 copies of their tensors can take their place. These need a kernel that accepts f32 and an op
+ * that writes no argument and is no dtype conversion, and no list may contain bf16 or f16. */
+static uint16_t computable(const ts_frame *f)
 {
     uint16_t dtypes = f->table->accepts[f->key].dtypes;
-    if (!ts_dtype_is_half(f->plan->compute) || !(dtypes >> TS_F32 & 1) || f->table->written ||
-        f->plan->converts)
-        return false;
+    if (!(dtypes >> TS_F32 & 1) || f->table->written || f->plan->converts)
+        return dtypes;
     for (int i = 0; i < f->nargs; i++)
         for (uint32_t k = 0; f->args[i].tag == TS_TAG_TENSORS && k < f->args[i].count; k++)
             if (ts_dtype_is_half(f->args[i].list[k]->dtype))
-                return false; /* kernels over lists check dtypes themselves */
-    return true;
+                return dtypes; /* kernels over lists check dtypes themselves */
+    return dtypes | TS_DT_HALVES;
 }
 
 ts_status ts_fill_unaccepted(ts_frame *f)
 {
-    if (can_widen(f)) {
+    uint16_t dtypes = computable(f);
+    if (dtypes >> f->plan->compute & 1) {
         if (f->given)
             TS_TRY(ts_check_given(f));
         return ts_fill_adapted(f, (ts_accepts){TS_DT_ALL, TS_TAKES_STRIDES}, ts_run_widened);
@@ -205,7 +206,5 @@ ts_status ts_fill_unaccepted(ts_frame *f)
     const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
     if (b && (b->flags & TS_BACKEND_CPU_FALLBACK))
         return ts_round_trip(f);
-    return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
-                      "no kernel for dtype %s on %s", ts_dtype_name(f->plan->compute),
-                      ts_key_name(f->key));
+    return ts_fail_kernel_dtype(f, dtypes);
 }

@@ -74,6 +74,7 @@ static ts_status check(const ts_backend *b, const char *what)
                         : b->capture_begin && !b->capture_end    ? "capture_end"
                         : b->capture_begin && !b->capture_replay ? "capture_replay"
                         : b->capture_begin && !b->capture_free   ? "capture_free"
+                        : b->group_takes && !b->group_run        ? "group_run"
                         : b->profile_begin && !b->profile_tag    ? "profile_tag"
                         : b->profile_begin && !b->profile_end    ? "profile_end"
                                                                  : NULL;
@@ -107,9 +108,9 @@ static ts_status add(const ts_backend *b, const char *what, ts_key *out)
     if (status == TS_OK)
         status = ts_kernels_have_ops(b->name);
     if (status == TS_OK)
-        status = ts_device_tell(b);
+        status = ts_device_pass_deterministic(b);
     if (status != TS_OK && ts_error_code() == TS_OK)
-        return ts_error_set(status, "%s: install failed without a message (%s)", what,
+        return ts_error_set(status, "%s: install failed without recording an error (%s)", what,
                             ts_status_name(status));
     if (status != TS_OK)
         return ts_error_set_hint(status, ts_error_hint(), "%s: %s", what, ts_error_message());

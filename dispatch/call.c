@@ -15,7 +15,8 @@ static ts_status check_kind(int op, int i, const ts_value *v, const void *site)
                                       : v->tag <= TS_TAG_STRING && (p->kinds >> v->tag & 1);
     return fits ? TS_OK
                 : ts_fail_op(TS_ERR_VALUE, ts_op_name(op), site, ts_ops[op].schema_text,
-                             "argument '%s': got a value of kind %d", p->name, v->tag);
+                             "argument '%s': expected a kind that the schema accepts, got kind %d",
+                             p->name, v->tag);
 }
 
 /** State of a frame and of its thread that run_lower_layers() changes and restores. */

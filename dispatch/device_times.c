@@ -70,7 +70,7 @@ static struct {
     int count, room;
 } graphs = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void forget_graphs(void)
+static void free_graph_maps(void)
 {
     pthread_mutex_lock(&graphs.lock);
     for (int i = 0; i < graphs.count; i++)
@@ -82,10 +82,10 @@ static void forget_graphs(void)
 }
 
 /** Index of the graph's map, which is made at the first call; -1 if out of memory. */
-static int find_graph(uint64_t id, uint64_t beside, const ts_graph_part *const *works, int n)
+static int find_graph(uint64_t id, uint64_t launch_row, const ts_graph_part *const *works, int n)
 {
     for (int i = graphs.count; i-- > 0;)
-        if (graphs.maps[i].id == id && graphs.maps[i].beside == beside)
+        if (graphs.maps[i].id == id && graphs.maps[i].launch_row == launch_row)
             return i;
     if (graphs.count == graphs.room) {
         int wanted = 2 * graphs.room + 16;
@@ -99,8 +99,8 @@ static int find_graph(uint64_t id, uint64_t beside, const ts_graph_part *const *
     if (!rows)
         return -1;
     for (int i = 0; i < n; i++)
-        rows[i] = works[i] && works[i]->row ? works[i]->row->hash >> TS_TAG_ROW : beside;
-    graphs.maps[graphs.count] = (ts_graph_map){id, beside, n, rows};
+        rows[i] = works[i] && works[i]->row ? works[i]->row->hash >> TS_TAG_ROW : launch_row;
+    graphs.maps[graphs.count] = (ts_graph_map){id, launch_row, n, rows};
     return graphs.count++;
 }
 
@@ -222,7 +222,7 @@ void ts_device_times_begin(void)
     recorder = TS_KEY_CPU;
     atomic_store(&exists, false);
     device_clock = (ts_device_clock){0};
-    forget_graphs();
+    free_graph_maps();
     ts_marks_clear();
     for (uint8_t k = 0; k < 16; k++)
         ts_device_times_join(ts_backend_of((ts_device){k, 0}));

@@ -50,10 +50,10 @@ void ts_device_times_graph(const ts_backend *backend, const ts_tally_row *row, i
                            const void *graph, const ts_graph_part *const *works, int nworks);
 /** Rows of a graph's works, as row bits of tags (ts_tag_row()). */
 typedef struct ts_graph_map {
-    uint64_t id;     /* row bits in the tag of the graph's launches */
-    uint64_t beside; /* row of the launch, which gets the works that have no row of their own */
-    int count;       /* number of works */
-    uint64_t *rows;  /* row of each work, in the order in which the works run */
+    uint64_t id;         /* row bits in the tag of the graph's launches */
+    uint64_t launch_row; /* row of the launch, which gets the works that have no row of their own */
+    int count;           /* number of works */
+    uint64_t *rows;      /* row of each work, in the order in which the works run */
 } ts_graph_map;
 /** The graphs of the last recording, borrowed. */
 const ts_graph_map *ts_device_times_graphs(int *count);

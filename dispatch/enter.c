@@ -119,7 +119,7 @@ ts_status ts_enter_foreign(ts_frame *f)
  * Whether a kernel of key may take t: t is on the key's device, or is a 0-dim CPU tensor. *index:
  * device index of the key's first tensor, -1 before one is found.
  */
-static bool is_near(const ts_tensor *t, ts_key key, int *index)
+static bool fits_device(const ts_tensor *t, ts_key key, int *index)
 {
     ts_device device = t->device;
     if (device.backend != key)
@@ -129,14 +129,14 @@ static bool is_near(const ts_tensor *t, ts_key key, int *index)
     return device.index == *index;
 }
 
-int ts_find_far(const ts_frame *f)
+int ts_find_other_device(const ts_frame *f)
 {
     int index = -1;
     for (int i = 0; i < f->nargs; i++) {
         uint32_t n;
         ts_tensor *const *t = ts_value_members(&f->args[i], &n);
         for (uint32_t k = 0; k < n; k++)
-            if (!ts_is_none(t[k]) && !is_near(t[k], f->key, &index))
+            if (!ts_is_none(t[k]) && !fits_device(t[k], f->key, &index))
                 return i;
     }
     for (int i = 0; i < f->nrets; i++) {
@@ -154,9 +154,9 @@ ts_status ts_enter_device(ts_frame *f)
     const ts_backend *b = ts_backend_of((ts_device){f->key, 0});
     if (TS_UNLIKELY(!b))
         return ts_missing_kernel(f);
-    int far = ts_find_far(f);
-    if (TS_UNLIKELY(far >= 0))
-        return ts_above.across(f, far);
+    int other = ts_find_other_device(f);
+    if (TS_UNLIKELY(other >= 0))
+        return ts_above.across(f, other);
     /* supports() concerns the backend's own kernels; ts_transfer() is the library's */
     bool own = f->table->impl[f->key] != ts_transfer;
     if (own && b->supports && !b->supports(b->state, f))

@@ -66,11 +66,10 @@ static TS_COLD ts_status check_fit(const ts_frame *f, const ts_tensor *out, cons
         return ts_fail_op(TS_ERR_DEVICE, op, f->site, NULL,
                           "argument '%s%s: expected device %s, got %s", NAMED(self),
                           ts_device_name(m->device), ts_device_name(out->device));
-    for (int d = 0; !(out->flags & TS_TENSOR_CONTIGUOUS) && d < out->ndim; d++)
-        if (out->sizes[d] > 1 && out->strides[d] == 0)
-            return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
-                              "argument '%s%s: expected distinct elements, got an expanded tensor",
-                              NAMED(self));
+    if (ts_is_expanded(out))
+        return ts_fail_op(TS_ERR_VALUE, op, f->site, "write to ts_clone() of it",
+                          "argument '%s%s: expected distinct elements, got an expanded tensor",
+                          NAMED(self));
     return TS_OK;
 }
 

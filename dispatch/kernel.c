@@ -39,7 +39,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
     const ts_plan *plan = f->plan;
     if (!plan || !plan->pointwise)
         return ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site, NULL,
-                          "kernel_space: the op is not pointwise");
+                          "kernel_space: expected a call of a pointwise op");
     const ts_iter *it = &plan->iter;
     const ts_value *v = &f->rets[0];
     const int ndim = it->ndim, operands = it->operands;
@@ -136,7 +136,9 @@ ts_status ts_kernel_result(ts_frame *f, int i, const int64_t *sizes, int ndim, t
         bool fits = t->ndim == ndim && t->dtype == dtype && ts_same_sizes(t->sizes, sizes, ndim);
         return fits ? TS_OK
                     : ts_fail_op(TS_ERR_SHAPE, ts_op_name(f->op), f->site, NULL,
-                                 "result %d: the given tensor does not fit", i);
+                                 "kernel_result: result %d: expected %s %s, got a destination of "
+                                 "%s %s", i, TS_LIST_TEXT(sizes, ndim), ts_dtype_name(dtype),
+                                 TS_SIZES_TEXT(t), ts_dtype_name(t->dtype));
     }
     if (!(f->want >> i & 1))
         return TS_OK;
@@ -185,7 +187,9 @@ void *ts_scratch_take(ts_device device, int64_t bytes)
         return NULL;
     }
     if (device.backend != TS_KEY_CPU && !ts_backend_of(device)) {
-        ts_error_set(TS_ERR_DEVICE, "scratch_take: no memory on %s", ts_device_name(device));
+        ts_error_set(TS_ERR_DEVICE,
+                     "scratch_take: argument 'device': expected the CPU or a device with a loaded "
+                     "backend, got %s", ts_device_name(device));
         return NULL;
     }
     if (device.backend != TS_KEY_CPU)

@@ -1,4 +1,4 @@
-/** @file memory_log.c  Records births and deaths of storages. See memory_log.h. */
+/** @file memory_log.c  Records allocations and releases of storages. See memory_log.h. */
 // SPDX-License-Identifier: MIT
 #include "dispatch/memory_log.h"
 #include "core/hooks.h"
@@ -41,10 +41,10 @@ static ts_memory_life *next_life(void)
 
 static uint32_t *list_of(const ts_storage *s)
 {
-    return &history.lists[(uintptr_t)s / 64 * 0x9e3779b97f4a7c15u >> 50];
+    return &history.lists[ts_hash_pointer(s, LISTS - 1)];
 }
 
-static void born(ts_thread *thread, ts_storage *s)
+static void log_allocated(ts_thread *thread, ts_storage *s)
 {
     ts_timers *t = thread->timers;
     if (!atomic_load_explicit(&history.on, memory_order_relaxed) || !t || !t->running)
@@ -53,8 +53,8 @@ static void born(ts_thread *thread, ts_storage *s)
     pthread_mutex_lock(&history.lock);
     ts_memory_life *l = atomic_load(&history.on) ? next_life() : NULL;
     if (l) {
-        *l = (ts_memory_life){.born = ticks(), .bytes = s->bytes, .alive = s,
-                              .scope = t->record.scope, .op = row ? row->op : BESIDE,
+        *l = (ts_memory_life){.allocated = ticks(), .bytes = s->bytes, .alive = s,
+                              .scope = t->record.scope, .op = row ? row->op : TS_ROW_OUTSIDE,
                               .device = s->device.backend};
         l->next = *list_of(s);
         *list_of(s) = (uint32_t)history.count;
@@ -63,7 +63,7 @@ static void born(ts_thread *thread, ts_storage *s)
     pthread_mutex_unlock(&history.lock);
 }
 
-static void died(ts_storage *s)
+static void log_freed(ts_storage *s)
 {
     pthread_mutex_lock(&history.lock);
     uint32_t *at = s->logged == history.session && atomic_load(&history.on) ? list_of(s) : NULL;
@@ -72,7 +72,7 @@ static void died(ts_storage *s)
     if (at && *at) {
         ts_memory_life *l = &history.all[*at - 1];
         *at = l->next;
-        l->died = ticks();
+        l->freed = ticks();
         l->alive = NULL;
         l->owner = ts_storage_owner(s);
     }
@@ -81,8 +81,8 @@ static void died(ts_storage *s)
 
 void ts_memory_log_install(void)
 {
-    ts_above.storage_born = born;
-    ts_above.storage_died = died;
+    ts_above.storage_allocated = log_allocated;
+    ts_above.storage_freed = log_freed;
     ts_fork_guard(&history.lock);
 }
 

@@ -11,12 +11,12 @@
 
 /** The life of a storage. */
 typedef struct ts_memory_life {
-    int64_t born, died; /* ticks of allocation and release; died 0: not released */
+    int64_t allocated, freed; /* ticks; freed 0: not yet freed */
     int64_t bytes;
     ts_storage *alive;  /* the storage; NULL after it is freed and after ts_memory_log_end() */
     uint32_t next;      /* number + 1 of the next life in the log's hash list; 0: none */
     uint32_t scope;
-    uint16_t op;        /* op that ran when it was allocated; TS_MAX_OPS - 1: outside of calls */
+    uint16_t op;        /* op that ran when it was allocated, or TS_ROW_OUTSIDE */
     uint8_t owner;      /* a ts_owner: purpose when the storage was freed or the log ended */
     uint8_t device;     /* ts_device.backend */
 } ts_memory_life;
@@ -26,12 +26,12 @@ void ts_memory_log_install(void);
 bool ts_memory_log_is_on(void);
 /** Empties the log and, if `on`, starts it. A reset of the timers does not change the log. */
 void ts_memory_log_begin(bool on);
-/** Stops the log; later deaths have no entry. */
+/** Stops the log. Storages that are freed later keep `freed` 0. */
 void ts_memory_log_end(void);
 /** For a report after a crash: empties the log if the crashed thread holds its lock, because the
  *  last entry may be unfinished. Call it before ts_process_break_locks(). */
 void ts_memory_log_abandon(void);
-/** The lives in the order of their births, borrowed until the next recording; *lost: number of
+/** The lives in the order of their allocation, borrowed until the next recording; *lost: number of
  *  lives for which the log had no room; *begun: tick at which the log began. The count is 0 if
  *  memory was not recorded. */
 const ts_memory_life *ts_memory_lives(int64_t *count, int64_t *lost, int64_t *begun);

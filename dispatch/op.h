@@ -244,8 +244,8 @@ ts_status ts_enter_device(ts_frame *f);
 ts_status ts_enter_parts(ts_frame *f);
 /** Releases the new results of a call that failed; returns status. */
 TS_COLD ts_status ts_drop_results(ts_frame *f, ts_status status);
-/** The shape rule of ops registered at run time with a rule: runs it and checks that it declared
- *  each result and valid dtypes. TS_ERR_INTERNAL, TS_ERR_DTYPE. */
+/** The infer function of ops registered at run time with a shape rule: runs that rule and checks
+ *  that it declared each result and a valid compute dtype. TS_ERR_INTERNAL, TS_ERR_DTYPE. */
 ts_status ts_infer_declared(ts_frame *f);
 /** Runs an op's composite. If the op has a shape rule, the rule runs first, and the composite may
  * read its plan. */

@@ -83,7 +83,7 @@ static ts_status open_absent(const char *name, ts_key *key)
             "backend_open: expected a backend that comes with the library (cuda), got '%s'", name);
     const char *given = getenv(bundled.variable);
     if (given && strcmp(given, "0") == 0)
-        return ts_error_set(TS_ERR_DEVICE, "backend_open: %s=0 refuses %s", bundled.variable,
+        return ts_error_set(TS_ERR_DEVICE, "backend_open: %s=0 disables %s", bundled.variable,
                             bundled.name);
     return load(path_of(given, path), key);
 }
@@ -124,7 +124,7 @@ ts_status ts_device_open(const char *name, ts_device *device, char *why, size_t 
     size = why ? size : 0;
     if (strcmp(name, "auto") != 0) {
         TS_TRY(open_named(name, device));
-        snprintf(why, size, "asked for");
+        snprintf(why, size, "requested by name");
         return TS_OK;
     }
     ts_error_clear();

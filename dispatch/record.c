@@ -295,14 +295,14 @@ void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, doub
     r->bytes += own.bytes;
 }
 
-void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PART_COUNT])
+void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT])
 {
     int count = atomic_load_explicit(&r->count, memory_order_acquire);
     for (int i = 0; i < count; i++) {
         const ts_tally_row *row = ts_tally_at(r, i);
-        int part = row->op == beside ? (row->key ? TS_PART_OUTSIDE : TS_PART_LAYERS)
-                   : row->key < 16   ? TS_PART_KERNELS
-                                     : TS_PART_LAYERS;
+        int part = row->op == TS_ROW_OUTSIDE ? (row->key ? TS_PART_OUTSIDE : TS_PART_LAYERS)
+                   : row->key < 16           ? TS_PART_KERNELS
+                                             : TS_PART_LAYERS;
         parts[part] += atomic_load_explicit(&row->cell.ticks, memory_order_relaxed);
     }
 }

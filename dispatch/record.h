@@ -36,8 +36,11 @@ typedef struct ts_tally_row {
     char call[96];                /* op, shapes and dtypes of the first call */
 } ts_tally_row;
 
-/** Op numbers for rows that do not count calls of one op. The last is BESIDE in timers_state.h. */
-enum { TS_ROW_GROUP = TS_MAX_OPS - 2 /* a fused group */ };
+/** Op numbers of rows that do not count calls of one op; no op has these numbers. */
+enum {
+    TS_ROW_GROUP = TS_MAX_OPS - 2,  /* a fused group */
+    TS_ROW_OUTSIDE = TS_MAX_OPS - 1 /* time outside of calls; the key says which (timers_state.h) */
+};
 
 /** Parts of the time of a backend's row, in profiles with detail. */
 typedef enum ts_part {
@@ -131,8 +134,8 @@ uint64_t ts_tally_hash(const ts_frame *f, uint64_t hash);
  *  calls do the work. flops, bytes: the values of r's counters when the call began. */
 void ts_tally_work(ts_tally_table *r, ts_tally_row *row, const ts_frame *f, double flops,
                    double bytes);
-/** Sums the ticks of all rows by TS_PART_*. Rows of the op `beside` hold time outside of calls. */
-void ts_tally_sum(const ts_tally_table *r, uint16_t beside, int64_t parts[TS_PART_COUNT]);
+/** Sums the ticks of all rows by TS_PART_*. */
+void ts_tally_sum(const ts_tally_table *r, int64_t parts[TS_PART_COUNT]);
 /** Sets all figures to zero; rows stay. */
 void ts_tally_clear(ts_tally_table *r);
 /** Adds the rows of an ended thread, but not its events, which count as lost. False if some rows

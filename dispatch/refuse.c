@@ -157,7 +157,7 @@ ts_status ts_call_failed(ts_frame *f, ts_status status)
     ts_error *e = f->thread->error;
     if (e->code == TS_OK || e->reported)
         ts_fail_op(status, ts_op_name(f->op), f->site, "record why with ts_error_set()",
-                   "failed without saying why; the call passes %s",
+                   "failed without recording an error; the call passes %s",
                    name_visited(f, keys, sizeof keys));
     e->reported = f->thread->depth == 0;
     return ts_drop_results(f, e->code); /* the kernel's status may differ from the record */
@@ -211,6 +211,48 @@ ts_status ts_missing_kernel(ts_frame *f)
             : "move the tensors with ts_to_device(), or register a kernel or a fallback for "
               "this backend",
         "no kernel for %s; called as %s", ts_key_name(f->key), call);
+}
+
+/** True if the argument names this dtype, or is or contains a tensor of it. */
+static bool has_dtype(const ts_value *v, ts_dtype dtype)
+{
+    uint32_t n;
+    ts_tensor *const *t = ts_value_members(v, &n);
+    bool found = v->tag == TS_TAG_DTYPE && v->i == (int64_t)dtype;
+    for (uint32_t k = 0; k < n; k++)
+        found |= !ts_is_none(t[k]) && t[k]->dtype == dtype;
+    return found;
+}
+
+/** The name of the first argument from which a call has this compute dtype; "out" for a destination
+ *  that has it; NULL if only the promotion of several arguments gives it. */
+static const char *dtype_source(const ts_frame *f, ts_dtype dtype)
+{
+    for (int i = 0; i < f->nargs; i++)
+        if (has_dtype(&f->args[i], dtype))
+            return ts_ops[f->op].schema.args[i].name;
+    for (int i = 0; i < f->nrets; i++)
+        if ((f->given >> i & 1) && has_dtype(&f->rets[i], dtype))
+            return "out";
+    return NULL;
+}
+
+ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes)
+{
+    char list[128] = "none";
+    for (int d = 0, used = 0, left = dtypes; left; d++) {
+        if (!(left >> d & 1))
+            continue;
+        left &= ~(1 << d);
+        used = put(list, sizeof list, used, "%s%s", !used ? "" : left ? ", " : " or ",
+                   ts_dtype_name((ts_dtype)d));
+    }
+    ts_dtype compute = f->plan->compute;
+    const char *arg = dtype_source(f, compute);
+    return ts_fail_op(TS_ERR_DTYPE, ts_op_name(f->op), f->site, "cast with ts_to()",
+                      "%s%s%s: expected a dtype that has a kernel on %s (%s), got %s",
+                      arg ? "argument '" : "the arguments' common dtype", arg ? arg : "",
+                      arg ? "'" : "", ts_key_name(f->key), list, ts_dtype_name(compute));
 }
 
 ts_status ts_kernel_error(const ts_frame *f, int arg, ts_status status, const char *hint,

@@ -23,10 +23,13 @@ ts_status ts_vjp_set(const char *op, const ts_vjp *vjp);
 
 /** The slot of an op without a kernel on the backend: TS_ERR_UNSUPPORTED with a hint. */
 ts_status ts_missing_kernel(ts_frame *f);
+/** TS_ERR_DTYPE for a call whose compute dtype is none of `dtypes`, a bit per dtype, in which its
+ *  kernel can compute. Names the argument that has the compute dtype. */
+ts_status ts_fail_kernel_dtype(const ts_frame *f, uint16_t dtypes);
 /** Finds a tensor on another backend than f->key, or on another device than the tensors before it.
  *  Returns the argument's index, f->nargs for a destination, or -1 if there is none. Arguments may
  *  be 0-dim CPU tensors. */
-int ts_find_far(const ts_frame *f);
+int ts_find_other_device(const ts_frame *f);
 /** The to_device kernel of every backend. Packs a strided source on its own device, copies the
  *  bytes, and unpacks them into a strided destination. Copies only the bytes if source and
  *  destination are both dense and channels-last. */

@@ -134,15 +134,15 @@ static void count_round_trip(const ts_frame *f)
         return;
     char call[512];
     ts_frame_describe(f, call, sizeof call);
-    ts_log_write("backend", "%s has no kernel for this call, the CPU's is used: %s",
+    ts_log_write("backend", "%s has no kernel for this call, which runs on the CPU: %s",
                  ts_key_name(f->key), call);
 }
 
 ts_status ts_round_trip(ts_frame *f)
 {
-    int far = ts_find_far(f);
-    if (far >= 0)
-        return ts_above.across(f, far);
+    int other = ts_find_other_device(f);
+    if (other >= 0)
+        return ts_above.across(f, other);
     size_t room = f->nrets;
     for (int i = 0; i < f->nargs; i++) {
         uint32_t n;

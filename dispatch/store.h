@@ -63,7 +63,7 @@ void ts_tables_touch(ts_op_entry *e);
 /** Publishes new tables for all changed ops; on an error, publishes none. */
 ts_status ts_tables_publish(void);
 /** Clears the marks of ts_tables_touch() without publishing. */
-void ts_tables_forget(void);
+void ts_tables_clear_dirty(void);
 
 /** Gives r a handle for the user. The handle is a number, so that a stale one is detected.
  *  TS_ERR_MEMORY. */

@@ -104,7 +104,7 @@ void ts_tables_touch(ts_op_entry *e)
         ts_tables_touch(e);
 }
 
-void ts_tables_forget(void)
+void ts_tables_clear_dirty(void)
 {
     for (ts_op_entry *e = dirty; e; e = e->next_dirty)
         e->dirty = false;
@@ -157,7 +157,7 @@ ts_status ts_tables_publish(void)
         atomic_store_explicit(&ts_tables[t->op], t, memory_order_release);
         ts_epoch_ends();
     }
-    ts_tables_forget();
+    ts_tables_clear_dirty();
     return TS_OK;
 }
 

@@ -24,7 +24,7 @@
 #include <time.h>
 
 struct ts_timing_state ts_timing = {.lock = PTHREAD_MUTEX_INITIALIZER, .step_thread = -1};
-const char *const ts_timers_beside[3] = {"(backward engine)", "(timers)", "(unattributed)"};
+const char *const ts_timers_outside[3] = {"(backward engine)", "(timers)", "(unattributed)"};
 
 /** One point in time on both clocks. */
 typedef struct moment {
@@ -99,8 +99,8 @@ static cell *other(ts_timers *t, int which)
 {
     ts_tally_row *row = NULL;
     if (atomic_load_explicit(&ts_timing.recording, memory_order_relaxed))
-        row = ts_tally_other(&t->record, BESIDE, (ts_key)(which - ENGINE),
-                              ts_timers_beside[which - ENGINE]);
+        row = ts_tally_other(&t->record, TS_ROW_OUTSIDE, (ts_key)(which - ENGINE),
+                             ts_timers_outside[which - ENGINE]);
     return row ? &row->cell : &t->cells[which];
 }
 
@@ -152,8 +152,8 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
     bool restart = false, stop = false;
     int64_t parts[TS_PART_COUNT] = {0};
     stamp(t, t->running);
-    ts_tally_sum(&t->record, BESIDE, parts); /* without the lock, which the report after a crash
-                                                needs: a loop of short steps is often here */
+    ts_tally_sum(&t->record, parts); /* without the lock, which the report after a crash needs: a
+                                        loop of short steps is often here */
     pthread_mutex_lock(&ts_timing.lock);
     if (ts_timing.step_thread < 0)
         ts_timing.step_thread = t->thread_id;

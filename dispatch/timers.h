@@ -109,7 +109,7 @@ void ts_timers_scope(const char *name);
 /** Sets the cost in ns of recording a backend's call beyond its stamps, and of each layer in a
  *  trace. The timers' own row gets this time. */
 void ts_timers_record_cost(double ns, double trace_ns);
-/** The rows that a thread recorded. Rows with op TS_MAX_OPS - 1 hold time outside of calls. */
+/** The rows that a thread recorded. */
 typedef struct ts_thread_record {
     const ts_tally_table *table;
     int thread;

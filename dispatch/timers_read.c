@@ -31,6 +31,7 @@ static void each_timers(void (*fn)(ts_timers *t, void *ctx), void *ctx)
     pthread_mutex_unlock(&ts_timing.lock);
 }
 
+/** A row's values, read from its atomic fields. */
 typedef struct plain {
     int64_t calls, ticks;
 } plain;
@@ -127,7 +128,7 @@ static void add_rows(ts_timers *t, void *ctx)
         }
         bool call = i < ENGINE;
         all->items[all->count++] =
-            (ts_timer_row){call ? ts_row_op(i / TS_KEY_COUNT) : ts_timers_beside[i - ENGINE],
+            (ts_timer_row){call ? ts_row_op(i / TS_KEY_COUNT) : ts_timers_outside[i - ENGINE],
                            call ? ts_key_name((ts_key)(i % TS_KEY_COUNT)) : "-", (uint64_t)calls,
                            (double)spent * ts_timing.ns_per_tick, t->thread_id};
     }

@@ -15,16 +15,13 @@
 
 typedef ts_cell cell;
 
-/* The last op number is unused: its cells hold time outside of calls. */
+/* Cells of time outside of calls: those of TS_ROW_OUTSIDE with keys 0, 1 and 2. */
 enum {
     CELLS = TS_MAX_OPS * TS_KEY_COUNT,
-    ENGINE = CELLS - TS_KEY_COUNT, /* the backward engine between rules */
-    STAMPS,                        /* cost of stamps */
-    OUTSIDE,                       /* no call is running */
-    BESIDE = TS_MAX_OPS - 1        /* op number for time outside of calls, with keys 0 for ENGINE,
-                                      1 for STAMPS, 2 for OUTSIDE */
+    ENGINE = TS_ROW_OUTSIDE * TS_KEY_COUNT, /* the backward engine between rules */
+    STAMPS,                                 /* cost of stamps */
+    OUTSIDE                                 /* no call is running */
 };
-_Static_assert(ENGINE == BESIDE * TS_KEY_COUNT, "rows of a profile name these by op and key");
 
 struct ts_timers {
     cell *running;         /* the cell that gets the time since the last stamp */
@@ -74,7 +71,7 @@ struct ts_timing_state {
 extern struct ts_timing_state ts_timing;
 
 /** Names of the cells for time outside of calls: ENGINE, STAMPS, OUTSIDE. */
-extern const char *const ts_timers_beside[3];
+extern const char *const ts_timers_outside[3];
 
 static inline bool running(void)
 {

@@ -87,7 +87,7 @@ void ts_registration_free(ts_registration *r)
 /** Undoes the open transaction: removes its registrations, ops and keys. No call has used them. */
 static void roll_back(void)
 {
-    ts_tables_forget();
+    ts_tables_clear_dirty();
     for (ts_op_entry *e = ts_entries; e; e = e->next) {
         for (int k = 0; k <= TS_KEY_COUNT; k++)
             for (ts_registration *r; (r = e->newest[k]) && r->transaction == before.transaction;) {

@@ -93,7 +93,7 @@ static ts_status lock(save *s, const char *on_behalf)
     /* on a file system without locks, save without a lock */
     if (ts_files.flock(s->root_fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
         return ts_fail_op(TS_ERR_STATE, on_behalf, NULL, "give each run a folder of its own",
-                          "'%s': another save is going on here", s->root);
+                          "'%s': another save is running", s->root);
     return TS_OK;
 }
 
@@ -205,7 +205,8 @@ static ts_status put_in_place(save *s)
     if (ts_files.rename(s->temporary, s->path) != 0) {
         ts_status status = ts_file_refused(op, "put the new checkpoint in the place of", s->path);
         if (there && ts_files.rename(s->aside, s->path) != 0)
-            ts_log_write("io", "cannot bring back %s: %s", s->aside, strerror(errno));
+            ts_log_write("io", "cannot rename %s back to %s: %s", s->aside, s->path,
+                         strerror(errno));
         return status;
     }
     return ts_folder_sync(op, s->root, s->root_fd);
@@ -218,15 +219,16 @@ static ts_status put_in_place(save *s)
 static bool discard(const save *s, const ts_checkpoint_folder *f)
 {
     char *path = ts_path("%s/%s", s->root, f->name);
-    char *doomed =
+    char *temporary =
         path ? ts_path("%s/%lld.tmp-%ld", s->root, (long long)f->step, (long)getpid()) : NULL;
-    bool gone = doomed && ts_files.rename(path, doomed) == 0 && ts_folder_remove(doomed);
-    if (!gone)
+    bool removed =
+        temporary && ts_files.rename(path, temporary) == 0 && ts_folder_remove(temporary);
+    if (!removed)
         ts_log_write("io", "cannot remove %s: %s", f->name,
-                     doomed ? strerror(errno) : "out of memory");
-    ts_sys_free(doomed);
+                     temporary ? strerror(errno) : "out of memory");
+    ts_sys_free(temporary);
     ts_sys_free(path);
-    return gone;
+    return removed;
 }
 
 /* Removes STEP.old-PID folders, and older checkpoints so that `keep` remain. The new checkpoint is

@@ -11,9 +11,9 @@
 /** Kinds of checkpoint folders, distinguished by name. For one step, readers prefer the lowest
  *  kind. */
 typedef enum ts_checkpoint_kind {
-    TS_CHECKPOINT_WHOLE, /* STEP: complete */
-    TS_CHECKPOINT_ASIDE, /* STEP.old-PID: complete, renamed while STEP is being replaced */
-    TS_CHECKPOINT_LITTER /* STEP.tmp-PID: unfinished or being removed; readers ignore it */
+    TS_CHECKPOINT_WHOLE,    /* STEP: complete */
+    TS_CHECKPOINT_ASIDE,    /* STEP.old-PID: complete, renamed while STEP is being replaced */
+    TS_CHECKPOINT_TEMPORARY /* STEP.tmp-PID: unfinished or being removed; readers ignore it */
 } ts_checkpoint_kind;
 
 typedef struct ts_checkpoint_folder {

@@ -40,7 +40,7 @@ static bool read_name(const char *name, ts_checkpoint_folder *f)
     else if (strncmp(at, ".old-", 5) == 0)
         f->kind = TS_CHECKPOINT_ASIDE;
     else if (strncmp(at, ".tmp-", 5) == 0)
-        f->kind = TS_CHECKPOINT_LITTER;
+        f->kind = TS_CHECKPOINT_TEMPORARY;
     else
         return false;
     return !*at || (at[5] && strspn(at + 5, "0123456789") == strlen(at + 5));
@@ -282,7 +282,7 @@ const ts_safetensors *ts_checkpoint_section_of(const ts_checkpoint *checkpoint, 
 static ts_status skip_checkpoint(const char *path, char **report)
 {
     char shown[1024]; /* the escaped path; the message is already escaped */
-    ts_log_write("io", "checkpoint %s passed over: %s", path, ts_error_message());
+    ts_log_write("io", "skipped checkpoint %s: %s", path, ts_error_message());
     ts_escape(shown, sizeof shown, path, false);
     char *longer = ts_path("%s%s: %s\n", *report ? *report : "", shown, ts_error_message());
     if (!longer)
@@ -325,7 +325,7 @@ ts_status ts_checkpoint_find(const char *dir, ts_checkpoint **checkpoint)
     int64_t tried = 0;
     ts_status status = root ? ts_checkpoint_list_make(op, root, &list) : ts_error_code();
     for (int64_t i = 0; status == TS_OK && !found && i < list.count; i++) {
-        if (list.folders[i].kind == TS_CHECKPOINT_LITTER)
+        if (list.folders[i].kind == TS_CHECKPOINT_TEMPORARY)
             continue;
         tried++;
         status = try_folder(op, root, &list.folders[i], &report, &found);

@@ -13,12 +13,14 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static ts_status open_locked(ts_library *l, const char *op)
 {
     const char *named = getenv(l->variable), *file = named && *named ? named : l->file;
-    void *library = strcmp(file, "0") == 0 ? NULL : dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (strcmp(file, "0") == 0)
+        return ts_fail_op(TS_ERR_UNSUPPORTED, op, NULL, NULL,
+                          "cannot open the library %s: %s=0 disables it", l->file, l->variable);
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!library)
         return ts_fail_op(TS_ERR_UNSUPPORTED, op, NULL, "install it, or set its environment "
                           "variable (docs/environment.md) to the library's file",
-                          "cannot open the library %s: %s", l->file,
-                          strcmp(file, "0") == 0 ? "it is switched off" : dlerror());
+                          "cannot open the library %s: %s", l->file, dlerror());
     for (int i = 0; i < l->n; i++)
         if (!(l->functions[i] = dlsym(library, l->names[i]))) {
             dlclose(library);

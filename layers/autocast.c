@@ -249,7 +249,7 @@ static ts_status run_under(ts_autocast_state state, ts_status (*body)(void *ctx)
 ts_status ts_layers_install(void)
 {
     ts_above.run_autocast = run_under;
-    ts_above.forget_casts = ts_cast_cache_clear;
+    ts_above.clear_cast_cache = ts_cast_cache_clear;
     ts_cast_cache_install();
     ts_watchers_install();
     ts_status status = TS_OK;

@@ -13,41 +13,41 @@
 #include <string.h>
 
 /** A tensor that the call writes, and its copy from before. */
-typedef struct twin {
-    ts_tensor *mine;
+typedef struct copied {
+    ts_tensor *original;
     ts_tensor *copy; /* owned */
-} twin;
+} copied;
 
-typedef struct twins {
-    twin *list;
+typedef struct copies {
+    copied *list;
     int count;
-} twins;
+} copies;
 
 /** The copy of t, or of another handle of the same elements; t itself if the call does not write
  * it. */
-static ts_tensor *copy_of(const twins *w, ts_tensor *t)
+static ts_tensor *copy_of(const copies *w, ts_tensor *t)
 {
     for (int i = 0; i < w->count; i++)
-        if (t == w->list[i].mine ||
-            (!ts_is_none(t) && t->storage == w->list[i].mine->storage &&
-             t->data == w->list[i].mine->data && t->numel == w->list[i].mine->numel))
+        if (t == w->list[i].original ||
+            (!ts_is_none(t) && t->storage == w->list[i].original->storage &&
+             t->data == w->list[i].original->data && t->numel == w->list[i].original->numel))
             return w->list[i].copy;
     return t;
 }
 
-static ts_status add_copy(twins *w, ts_tensor *t)
+static ts_status add_copy(copies *w, ts_tensor *t)
 {
     if (!ts_has_values(t) || copy_of(w, t) != t)
         return TS_OK;
     TS_SCOPE;
     ts_tensor *copy = ts_clone(t);
     TS_TRY(copy);
-    w->list[w->count++] = (twin){t, ts_tensor_ref(copy)};
+    w->list[w->count++] = (copied){t, ts_tensor_ref(copy)};
     return TS_OK;
 }
 
 /** Copies of everything that the call is about to write. */
-static ts_status copy_written(const ts_frame *f, twins *w)
+static ts_status copy_written(const ts_frame *f, copies *w)
 {
     for (int i = 0; i < f->nrets; i++)
         if (f->given >> i & 1)
@@ -88,9 +88,9 @@ static ts_status compare(ts_tensor *a, ts_tensor *b, bool *same)
     return TS_OK;
 }
 
-/** Runs the call over the copies, then f. Writes the first difference to `what`, or leaves it.
- * members: room for the members of all list arguments. */
-static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, char *what,
+/** Runs the call over the copies, then f. Writes the first difference to `what`, which is unchanged
+ * if there is none. members: room for the members of all list arguments. */
+static ts_status run_twice(ts_frame *f, const copies *w, ts_tensor **members, char *what,
                            size_t size)
 {
     ts_value args[TS_MAX_ARGS], rets[TS_MAX_RETS];
@@ -122,13 +122,12 @@ static ts_status run_twice(ts_frame *f, const twins *w, ts_tensor **members, cha
                 snprintf(what, size, "a second run gave other bits in result %d", i);
         }
     for (int i = 0; i < w->count && same && status == TS_OK; i++) {
-        status = compare(w->list[i].mine, w->list[i].copy, &same);
+        status = compare(w->list[i].original, w->list[i].copy, &same);
         if (!same)
             snprintf(what, size, "a second run wrote other bits");
     }
     ts_mask_pop(masks);
-    ts_watcher_take_back(&again);
-    return status;
+    return ts_drop_results(&again, status);
 }
 
 static ts_status check(ts_frame *f)
@@ -141,11 +140,11 @@ static ts_status check(ts_frame *f)
         tensors += f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count : 1;
         members += f->args[i].tag == TS_TAG_TENSORS ? (int)f->args[i].count : 0;
     }
-    size_t bytes = (size_t)tensors * sizeof(twin) + (size_t)members * sizeof(ts_tensor *);
+    size_t bytes = (size_t)tensors * sizeof(copied) + (size_t)members * sizeof(ts_tensor *);
     char *block = ts_alloc(f->thread, bytes);
     if (!block)
         return ts_error_memory("the determinism checker's copies", (int64_t)bytes);
-    twins w = {(twin *)block, 0};
+    copies w = {(copied *)block, 0};
     char what[80] = "";
     ts_mask_guard masks = ts_mask_push(0, ~TS_BACKEND_KEYS);
     ts_status status = copy_written(f, &w);
@@ -159,7 +158,7 @@ static ts_status check(ts_frame *f)
             status = ts_fail_op(TS_ERR_STATE, info->name, f->site, NULL, "%s", call);
         }
         if (status != TS_OK)
-            ts_watcher_take_back(f);
+            ts_drop_results(f, status);
     }
     for (int i = 0; i < w.count; i++)
         ts_tensor_unref(w.list[i].copy);

@@ -80,7 +80,7 @@ static ts_status find_nans(ts_frame *f)
             status = ts_fail_op(TS_ERR_VALUE, f->table->info->name, f->site,
                                 "call ts_nan_finder_reset() to look for the next one", "%s", call);
         }
-        ts_watcher_take_back(f);
+        ts_drop_results(f, status);
     }
     return status;
 }

@@ -93,15 +93,6 @@ void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what)
     }
 }
 
-void ts_watcher_take_back(ts_frame *f)
-{
-    for (int i = 0; i < f->nrets; i++)
-        if (!(f->given >> i & 1) && f->rets[i].tag == TS_TAG_TENSOR) {
-            ts_tensor_unref(f->rets[i].t);
-            f->rets[i] = ts_value_none();
-        }
-}
-
 void ts_layers_from_environment(void)
 {
     const char *names = getenv("TS_LAYERS");

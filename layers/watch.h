@@ -21,14 +21,12 @@ typedef struct ts_watcher {
 void ts_watchers_install(void);
 /** Enables or disables a layer for the calling thread or all threads. */
 ts_status ts_watcher_switch(ts_watcher *w, ts_layer_scope scope, bool on);
-/** Passes a report to the target of ts_layers_report_to(), without one to the log topic "layers".
- *  `what` is the finding, printed after the call; NULL: none. */
+/** Passes a report to the target of ts_layers_report_to(), or to the log topic "layers" if there is
+ *  no target. `what` is the finding, printed after the call; NULL: none. */
 void ts_watcher_report(const ts_watcher *w, const ts_frame *f, const char *what);
 /** Writes "add((2, 3) f32, ...) -> (2, 3) f32: WHAT [site]", cut to size. what may be NULL. Returns
  *  buffer. */
 const char *ts_watcher_describe(const ts_frame *f, const char *what, char *buffer, size_t size);
-/** Releases the new results of a call that the watcher turns into an error. */
-void ts_watcher_take_back(ts_frame *f);
 
 /** True if the op writes argument i, (a!) in the schema. */
 TS_INLINE bool ts_is_written_arg(const ts_frame *f, int i) { return f->table->written >> i & 1; }

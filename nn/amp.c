@@ -10,13 +10,13 @@
 /** State of an optimizer since the last update. */
 typedef enum stage { READY, UNSCALED, STEPPED } stage;
 
-typedef struct watched {
+typedef struct optimizer_entry {
     const ts_optimizer *o;
     stage stage;
     ts_tensor *found; /* owned: not 0 if a gradient is not finite; NULL before unscaling */
-} watched;
+} optimizer_entry;
 
-/** Indices of the numbers that steps and updates change, in ts_grad_scaler.there. */
+/** Indices of the numbers that steps and updates change, in ts_grad_scaler.device_numbers. */
 enum { SCALE, TRACKER, SKIPPED, CHANGING };
 
 /* all numbers are doubles, so that checkpoints store one kind of number */
@@ -24,9 +24,9 @@ struct ts_grad_scaler {
     double scale, growth_factor, backoff_factor, growth_interval, growth_tracker, skipped;
     /* Owned: scale, growth_tracker and skipped as 0-dim f32 tensors on the device, which replace
      * the fields above. Each change makes new tensors. NULL before the first use. */
-    ts_tensor *there[CHANGING];
+    ts_tensor *device_numbers[CHANGING];
     bool disabled;
-    watched *list; /* optimizers seen since the last update */
+    optimizer_entry *list; /* optimizers seen since the last update */
     int64_t n, room;
     ts_tensor **grads; /* scratch */
     int64_t grads_room;
@@ -57,7 +57,7 @@ static const struct {
      is_count},
     {"skipped", "a whole number from 0 to 2^24", offsetof(ts_grad_scaler, skipped), is_count},
 };
-/** Offsets of the fields that the tensors in `there` replace. */
+/** Offsets of the fields that the tensors in `device_numbers` replace. */
 static const size_t places[CHANGING] = {offsetof(ts_grad_scaler, scale),
                                         offsetof(ts_grad_scaler, growth_tracker),
                                         offsetof(ts_grad_scaler, skipped)};
@@ -78,8 +78,8 @@ static double number_of(const ts_grad_scaler *s, int k)
 {
     double x = *place_of(s, k);
     for (int i = 0; i < CHANGING; i++)
-        if (s->there[i] && places[i] == numbers[k].offset)
-            ts_item(s->there[i], &x);
+        if (s->device_numbers[i] && places[i] == numbers[k].offset)
+            ts_item(s->device_numbers[i], &x);
     return x;
 }
 
@@ -87,8 +87,8 @@ static void release_numbers(ts_grad_scaler *s)
 {
     ts_state_changed();
     for (int i = 0; i < CHANGING; i++) {
-        ts_release(s->there[i]);
-        s->there[i] = NULL;
+        ts_release(s->device_numbers[i]);
+        s->device_numbers[i] = NULL;
     }
 }
 
@@ -96,27 +96,27 @@ static void release_numbers(ts_grad_scaler *s)
 static void replace(ts_grad_scaler *s, ts_tensor *const *fresh)
 {
     for (int i = 0; i < CHANGING; i++) {
-        ts_tensor *old = s->there[i];
-        s->there[i] = ts_retain(fresh[i]);
+        ts_tensor *old = s->device_numbers[i];
+        s->device_numbers[i] = ts_retain(fresh[i]);
         ts_release(old);
     }
 }
 
-/** Moves the changing numbers to a device, or creates them there. */
+/** Moves the changing numbers to a device, or creates them on it. */
 static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
 {
     TS_SCOPE;
     TS_NO_GRAD;
     ts_tensor *fresh[CHANGING];
     for (int i = 0; i < CHANGING; i++) {
-        if (!s->there[i]) {
+        if (!s->device_numbers[i]) {
             fresh[i] = ts_fill_(ts_empty_on(NULL, 0, TS_F32, device),
                                 *(const double *)((const char *)s + places[i]));
         } else {
-            ts_device at = ts_device_of(s->there[i]);
+            ts_device at = ts_device_of(s->device_numbers[i]);
             if (at.backend == device.backend && at.index == device.index)
                 return TS_OK;
-            fresh[i] = ts_to_device(s->there[i], device);
+            fresh[i] = ts_to_device(s->device_numbers[i], device);
         }
         TS_TRY(fresh[i]);
     }
@@ -124,8 +124,8 @@ static ts_status move_numbers_to(ts_grad_scaler *s, ts_device device)
     return TS_OK;
 }
 
-/** t if it is on the device, otherwise a copy there. */
-static ts_tensor *on(ts_tensor *t, ts_device device)
+/** t if it is on the device, otherwise a copy on it. */
+static ts_tensor *on_device(ts_tensor *t, ts_device device)
 {
     ts_device at = t ? ts_device_of(t) : device;
     return at.backend == device.backend && at.index == device.index ? t : ts_to_device(t, device);
@@ -133,10 +133,10 @@ static ts_tensor *on(ts_tensor *t, ts_device device)
 
 /** Declares to a compiled function the variables that the scaler's call replaces and the count that
  *  decides which calls it makes. w: NULL if the call does not replace w->found. */
-static ts_status declare(ts_grad_scaler *s, watched *w)
+static ts_status declare(ts_grad_scaler *s, optimizer_entry *w)
 {
     for (int i = 0; i < CHANGING; i++)
-        TS_TRY(ts_replaces(&s->there[i]));
+        TS_TRY(ts_replaces(&s->device_numbers[i]));
     /* n is the same at each compiled call only if the function includes the update */
     TS_TRY(ts_depends_on(&s->n, sizeof s->n));
     return w ? ts_replaces(&w->found) : TS_OK;
@@ -195,19 +195,20 @@ ts_tensor *ts_grad_scaler_scale(ts_grad_scaler *s, ts_tensor *loss)
     TS_TRY_NULL(move_numbers_to(s, ts_device_of(loss)));
     /* f16 cannot hold the default scale, 65536 */
     bool wide = ts_dtype_of(loss) == TS_F32 || ts_dtype_of(loss) == TS_F64;
-    return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->there[SCALE]);
+    return ts_mul(wide ? loss : ts_to(loss, TS_F32), s->device_numbers[SCALE]);
 }
 
 /** The entry of optimizer o, made at its first use since the last update; NULL with
  *  TS_ERR_MEMORY. */
-static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
+static optimizer_entry *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
 {
     for (int64_t i = 0; i < s->n; i++)
         if (s->list[i].o == o)
             return &s->list[i];
     if (s->n == s->room) {
         int64_t room = s->room ? 2 * s->room : 4;
-        watched *list = ts_nn_alloc(room, sizeof *list, "the optimizers of a gradient scaler");
+        optimizer_entry *list =
+            ts_nn_alloc(room, sizeof *list, "the optimizers of a gradient scaler");
         if (!list)
             return NULL;
         if (s->n)
@@ -222,14 +223,14 @@ static watched *entry_of(ts_grad_scaler *s, const ts_optimizer *o)
     return &s->list[s->n++];
 }
 
-static void note_found(watched *w, ts_tensor *found)
+static void note_found(optimizer_entry *w, ts_tensor *found)
 {
     ts_release(w->found);
     w->found = ts_retain(found);
 }
 
 /** Divides o's gradients by the scale; w->found, on the device, records whether all are finite. */
-static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
+static ts_status unscale(ts_grad_scaler *s, optimizer_entry *w, ts_optimizer *o)
 {
     int64_t n, count = 0;
     ts_tensor *const *params = ts_optimizer_params(o, &n);
@@ -253,9 +254,10 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
     TS_SCOPE;
     TS_NO_GRAD;
     ts_device device = count ? ts_device_of(s->grads[0]) : TS_DEVICE_CPU;
-    if (!s->there[SCALE])
+    if (!s->device_numbers[SCALE])
         TS_TRY(move_numbers_to(s, device));
-    ts_tensor *found = ts_unscale_by_(s->grads, count, on(ts_reciprocal(s->there[SCALE]), device));
+    ts_tensor *found =
+        ts_unscale_by_(s->grads, count, on_device(ts_reciprocal(s->device_numbers[SCALE]), device));
     TS_TRY(found);
     note_found(w, found);
     w->stage = UNSCALED;
@@ -264,15 +266,15 @@ static ts_status unscale(ts_grad_scaler *s, watched *w, ts_optimizer *o)
 
 /** For a step with scaled gradients: computes 1 / scale and the norm of the unscaled gradients,
  *  which also shows whether all are finite. Gradients are not written. */
-static ts_status find_norm(ts_grad_scaler *s, watched *w, ts_optimizer *o, ts_tensor **norm,
+static ts_status find_norm(ts_grad_scaler *s, optimizer_entry *w, ts_optimizer *o, ts_tensor **norm,
                            ts_tensor **inverse)
 {
     ts_tensor *scaled = ts_nn_grad_norm(o);
     TS_TRY(scaled);
     ts_device device = ts_device_of(scaled);
-    if (!s->there[SCALE])
+    if (!s->device_numbers[SCALE])
         TS_TRY(move_numbers_to(s, device));
-    *inverse = on(ts_reciprocal(s->there[SCALE]), device);
+    *inverse = on_device(ts_reciprocal(s->device_numbers[SCALE]), device);
     *norm = ts_mul(scaled, *inverse);
     ts_tensor *found = ts_to(ts_logical_not(ts_isfinite(*norm)), TS_F32);
     TS_TRY(found);
@@ -286,7 +288,7 @@ ts_status ts_grad_scaler_unscale(ts_grad_scaler *s, ts_optimizer *o)
     if (s->disabled)
         return TS_OK;
     TS_TRY(declare(s, NULL));
-    watched *w = entry_of(s, o);
+    optimizer_entry *w = entry_of(s, o);
     if (!w)
         return TS_ERR_MEMORY;
     TS_TRY(declare(s, w));
@@ -303,7 +305,7 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     if (s->disabled)
         return ts_optimizer_step(o);
     TS_TRY(declare(s, NULL));
-    watched *w = entry_of(s, o);
+    optimizer_entry *w = entry_of(s, o);
     if (!w)
         return TS_ERR_MEMORY;
     TS_TRY(declare(s, w));
@@ -317,8 +319,9 @@ ts_status ts_grad_scaler_step(ts_grad_scaler *s, ts_optimizer *o)
     ts_tensor *norm = NULL, *inverse = NULL;
     if (w->stage == READY)
         TS_TRY(find_norm(s, w, o, &norm, &inverse));
-    ts_tensor *fresh[CHANGING] = {s->there[SCALE], s->there[TRACKER]};
-    fresh[SKIPPED] = ts_add(s->there[SKIPPED], on(w->found, ts_device_of(s->there[SKIPPED])));
+    ts_tensor *fresh[CHANGING] = {s->device_numbers[SCALE], s->device_numbers[TRACKER]};
+    ts_tensor *skipped = s->device_numbers[SKIPPED];
+    fresh[SKIPPED] = ts_add(skipped, on_device(w->found, ts_device_of(skipped)));
     TS_TRY(fresh[SKIPPED]);
     TS_TRY(ts_nn_step(o, norm, inverse, w->found));
     replace(s, fresh);
@@ -337,7 +340,7 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
     ts_tensor *found = NULL;
     for (int64_t i = 0; i < s->n; i++)
         if (s->list[i].stage != READY) {
-            ts_tensor *more = on(s->list[i].found, ts_device_of(s->there[SCALE]));
+            ts_tensor *more = on_device(s->list[i].found, ts_device_of(s->device_numbers[SCALE]));
             TS_TRY(found = found ? ts_maximum(found, more) : more);
         }
     if (!found)
@@ -345,15 +348,15 @@ ts_status ts_grad_scaler_update(ts_grad_scaler *s)
             TS_ERR_STATE, "call ts_grad_scaler_step() first",
             "grad_scaler_update: no gradients were unscaled since the last update");
     /* selected on the device, because the host does not know `found` */
-    ts_tensor *odd = ts_gt_scalar(found, 0), *scale = s->there[SCALE],
-              *steps = ts_add_scalar(s->there[TRACKER], 1);
+    ts_tensor *odd = ts_gt_scalar(found, 0), *scale = s->device_numbers[SCALE],
+              *steps = ts_add_scalar(s->device_numbers[TRACKER], 1);
     ts_tensor *due = ts_ge_scalar(steps, s->growth_interval),
               *grown = ts_mul_scalar(scale, s->growth_factor);
     ts_tensor *fits = ts_logical_and(due, ts_le_scalar(grown, FLT_MAX));
     ts_tensor *less = ts_maximum_scalar(ts_mul_scalar(scale, s->backoff_factor), FLT_MIN);
     ts_tensor *fresh[CHANGING] = {ts_where(odd, less, ts_where(fits, grown, scale)),
                                   ts_masked_fill_scalar(steps, ts_logical_or(odd, due), 0),
-                                  s->there[SKIPPED]};
+                                  s->device_numbers[SKIPPED]};
     TS_TRY(fresh[SCALE]);
     TS_TRY(fresh[TRACKER]);
     replace(s, fresh);
@@ -388,7 +391,7 @@ ts_status ts_grad_scaler_set_number(ts_grad_scaler *s, const char *name, double 
     for (int k = 0; k < NUMBERS; k++)
         if (strcmp(numbers[k].name, name) == 0) {
             TS_TRY(set_number(s, "grad_scaler_set_number", k, value));
-            for (int i = 0; i < NUMBERS && s->there[SCALE]; i++)
+            for (int i = 0; i < NUMBERS && s->device_numbers[SCALE]; i++)
                 if (i != k)
                     *place_of(s, i) = number_of(s, i);
             release_numbers(s);

@@ -73,9 +73,5 @@ ts_module *ts_multihead_new(int64_t width, int64_t heads, const ts_multihead_opt
         return NULL;
     }
     ts_module *m = ts_module_new(&attention_type);
-    if (m && build(m, width, heads, &o) != TS_OK) {
-        ts_module_free(m);
-        return NULL;
-    }
-    return m;
+    return m ? ts_nn_built(m, build(m, width, heads, &o)) : NULL;
 }

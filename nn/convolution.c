@@ -54,10 +54,7 @@ static ts_module *convolution_new(const int64_t *sizes, int ndim, int64_t out, b
     convolution *c = ts_module_payload(m);
     c->opts = *opts;
     c->function = functions[transposed][ndim - 3];
-    if (build(m, sizes, ndim, out, bias) == TS_OK)
-        return m;
-    ts_module_free(m);
-    return NULL;
+    return ts_nn_built(m, build(m, sizes, ndim, out, bias));
 }
 
 /* Checks the arguments of a constructor, which errors name, and writes the kernel's sizes to

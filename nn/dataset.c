@@ -72,7 +72,7 @@ static ts_status get_sample(const ts_dataset *set, int64_t index, ts_tensor **sa
 {
     ts_status status = set->get(set->payload, index, sample);
     if (status != TS_OK && ts_error_code() != status)
-        return ts_error_set(status, "loader_next: the dataset failed without saying why");
+        return ts_error_set(status, "loader_next: the dataset failed without recording an error");
     for (int f = 0; f < set->fields && status == TS_OK; f++)
         status = check_field(set, sample[f], f);
     return status;
@@ -125,7 +125,8 @@ ts_loader *ts_loader_new(const ts_dataset *dataset, const ts_loader_opts *opts)
     int64_t all = set.length(set.payload);
     if (all < 0) {
         if (ts_error_code() == TS_OK)
-            ts_error_set(TS_ERR_VALUE, "loader_new: the dataset's length is %lld", (long long)all);
+            ts_error_set(TS_ERR_VALUE, "loader_new: expected a dataset's length of at least 0, got "
+                         "%lld", (long long)all);
         return NULL;
     }
     range *r = ts_nn_alloc(1, sizeof *r, "a loader");

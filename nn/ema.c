@@ -174,7 +174,9 @@ ts_status ts_nn_ema_check(const ts_ema *e, const char *const *names, ts_tensor *
     if (status == TS_OK)
         status = ts_copy_to(tensors[own[e->values.n]], &steps, sizeof steps);
     if (status == TS_OK && steps < 0)
-        status = ts_error_set(TS_ERR_VALUE, "ema_load_state: 'steps' has %lld", (long long)steps);
+        status = ts_error_set(TS_ERR_VALUE,
+                              "ema_load_state: 'steps': expected at least 0, got %lld",
+                              (long long)steps);
     if (!given)
         free(own);
     return status;

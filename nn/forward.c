@@ -110,12 +110,12 @@ void ts_nn_free_hooks(ts_module *m)
 /* ------------------------------------------------------------------------------ forward ---- */
 
 /** State that ts_forward() restores, also if an exception in user code ends it. */
-typedef struct passage {
+typedef struct running_forward {
     ts_module *m, *outer;
     bool profiled;
-} passage;
+} running_forward;
 
-static void end_passage(passage *p)
+static void end_forward(running_forward *p)
 {
     if (p->profiled)
         ts_prof_leave();
@@ -155,7 +155,7 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_for
                      n > 1 ? "several tensors" : "one tensor");
         return NULL;
     }
-    passage p __attribute__((cleanup(end_passage))) = {m, innermost, ts_prof_active()};
+    running_forward p __attribute__((cleanup(end_forward))) = {m, innermost, ts_prof_active()};
     innermost = m;
     m->running++;
     if (p.profiled)
@@ -163,7 +163,8 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_for
     ts_tensor *y = run(m, inputs, n, forward);
     if (!y) {
         if (ts_error_code() == TS_OK)
-            ts_error_set(TS_ERR_NULL, "forward: a %s failed without saying why", m->type.name);
+            ts_error_set(TS_ERR_NULL, "forward: a %s failed without recording an error",
+                         m->type.name);
         ts_error_within(path_below(m, NULL, path));
     }
     return y;

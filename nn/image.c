@@ -4,15 +4,6 @@
 
 #include <string.h>
 
-/** Returns m if status is TS_OK; otherwise frees m and returns NULL. */
-static ts_module *built(ts_module *m, ts_status status)
-{
-    if (status == TS_OK)
-        return m;
-    ts_module_free(m);
-    return NULL;
-}
-
 /** New module whose payload is a copy of `payload`, of `bytes` bytes; NULL with an error. */
 static ts_module *module_of(const ts_module_type *type, const void *payload, size_t bytes)
 {
@@ -87,7 +78,7 @@ ts_module *ts_batch_norm_new(int64_t channels, const ts_batch_norm_opts *opts)
     n.opts.eps = eps != 0 ? eps : 1e-5;
     n.opts.momentum = momentum != 0 ? momentum : 0.1;
     ts_module *m = module_of(&batch_norm_type, &n, sizeof n);
-    return m ? built(m, batch_norm_build(m, channels)) : NULL;
+    return m ? ts_nn_built(m, batch_norm_build(m, channels)) : NULL;
 }
 
 typedef struct group_norm {
@@ -117,7 +108,7 @@ ts_module *ts_group_norm_new(int64_t groups, int64_t channels, double eps, bool 
         return NULL;
     TS_SCOPE;
     group_norm *made = ts_module_payload(m);
-    return built(m, add_affine(m, channels, affine, &made->weight, &made->bias));
+    return ts_nn_built(m, add_affine(m, channels, affine, &made->weight, &made->bias));
 }
 
 /* -------------------------------------------------------------------- pooling, resizing ---- */

@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** Returns m, or frees it and returns NULL if its construction failed. */
-static ts_module *free_unless_ok(ts_module *m, ts_status status)
-{
-    if (status == TS_OK)
-        return m;
-    ts_module_free(m);
-    return NULL;
-}
-
 /* ------------------------------------------------------------------------------- linear ---- */
 
 typedef struct linear {
@@ -47,7 +38,7 @@ ts_module *ts_linear_new(int64_t in, int64_t out, bool bias)
     TS_TRY_NULL(TS_CHECK_VALUE(in, in >= 1, "at least 1"));
     TS_TRY_NULL(TS_CHECK_VALUE(out, out >= 1, "at least 1"));
     ts_module *m = ts_module_new(&linear_type);
-    return m ? free_unless_ok(m, linear_build(m, in, out, bias)) : NULL;
+    return m ? ts_nn_built(m, linear_build(m, in, out, bias)) : NULL;
 }
 
 /* ---------------------------------------------------------------------------- embedding ---- */
@@ -69,7 +60,7 @@ ts_module *ts_embedding_new(int64_t count, int64_t width)
         return NULL;
     TS_SCOPE;
     ts_tensor *weight = ts_normal(TS_SIZES(count, width), 0, 1, TS_F32);
-    return free_unless_ok(m, ts_module_add_parameter(m, "weight", weight, ts_module_payload(m)));
+    return ts_nn_built(m, ts_module_add_parameter(m, "weight", weight, ts_module_payload(m)));
 }
 
 /* -------------------------------------------------------------------------------- norms ---- */
@@ -108,7 +99,7 @@ static ts_module *norm_new(const ts_module_type *type, int64_t width, double eps
     if (status == TS_OK)
         status = ts_module_add_parameter(m, "bias", bias ? ts_zeros(&width, 1, TS_F32) : TS_NONE,
                                          &n->bias);
-    return free_unless_ok(m, status);
+    return ts_nn_built(m, status);
 }
 
 ts_module *ts_layer_norm_new(int64_t width, double eps, bool bias)
@@ -231,7 +222,7 @@ ts_module *ts_mlp_new(int64_t width, int64_t hidden, const ts_mlp_opts *opts)
     ts_mlp_opts o;
     TS_TRY_NULL(TS_CHECK_OPTS(&o, opts));
     ts_module *m = ts_module_new(&mlp_type);
-    return m ? free_unless_ok(m, mlp_build(m, width, hidden, &o)) : NULL;
+    return m ? ts_nn_built(m, mlp_build(m, width, hidden, &o)) : NULL;
 }
 
 /* --------------------------------------------------------------------------- sequential ---- */

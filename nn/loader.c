@@ -10,13 +10,13 @@
 #include <unistd.h>
 
 /** A prepared batch. */
-typedef struct ready {
+typedef struct prepared {
     bool filled;
     ts_loader_state at;
     ts_tensor *fields[TS_SAMPLE_FIELDS]; /* owned */
     ts_status status;                    /* TS_OK, or why there are no fields */
     char message[1024], hint[256];
-} ready;
+} prepared;
 
 enum { MOST_WORKERS = 256, MOST_AHEAD = 1024 };
 
@@ -27,8 +27,8 @@ struct ts_loader {
     ts_loader_state next; /* state of the batch to return next */
     ts_stream *copies; /* for copies to the device; NULL: the device is the CPU */
     ts_event *copied;  /* recorded after the copy of `staged` */
-    ready staged;      /* the batch to return next, on the loader's device */
-    ready copying;     /* pinned source of `staged`, in use until `copied` is complete */
+    prepared staged;   /* the batch to return next, on the loader's device */
+    prepared copying;  /* pinned source of `staged`, in use until `copied` is complete */
     ts_nn_pins pins;
     /* shared with the threads: batches taken .. claimed - 1 are ready or in preparation */
     pthread_t *threads;
@@ -36,7 +36,7 @@ struct ts_loader {
     pid_t process; /* the process that started the threads */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    ready *ring; /* opts.ahead entries; batch number k is entry k % opts.ahead */
+    prepared *ring; /* opts.ahead entries; batch number k is entry k % opts.ahead */
     int64_t taken, claimed;
     ts_loader_state ahead; /* state of the batch to claim next */
     uint64_t turn; /* incremented by ts_loader_set_state(); drops batches of earlier turns */
@@ -108,19 +108,19 @@ ts_tensor *ts_nn_batch_memory(const ts_nn_draw *d, const int64_t *sizes, int ndi
 }
 
 /** Frees a batch and makes its pinned memory available again. */
-static void release(ts_loader *l, ready *r)
+static void release(ts_loader *l, prepared *r)
 {
     for (int f = 0; f < TS_SAMPLE_FIELDS; f++) {
         if (!on_cpu(l))
             ts_nn_pins_give(&l->pins, r->fields[f]);
         ts_release(r->fields[f]);
     }
-    *r = (ready){0};
+    *r = (prepared){0};
 }
 
 /** Makes the batch `at` in *r. If r->status is not TS_OK, the calling thread's error record has the
  *  message. */
-static void prepare(ts_loader *l, ts_loader_state at, ready *r)
+static void prepare(ts_loader *l, ts_loader_state at, prepared *r)
 {
     TS_SCOPE;
     TS_NO_GRAD;
@@ -134,7 +134,7 @@ static void prepare(ts_loader *l, ts_loader_state at, ready *r)
                     .pins = on_cpu(l) ? NULL : &l->pins};
     if (d.n > d.samples - d.first)
         d.n = d.samples - d.first;
-    *r = (ready){.filled = true, .at = at};
+    *r = (prepared){.filled = true, .at = at};
     ts_set_default_device(TS_DEVICE_CPU);
     r->status = l->source.make(l->source.payload, &d, fields);
     for (int f = 0; f < l->source.nfields && r->status == TS_OK; f++)
@@ -146,7 +146,7 @@ static void prepare(ts_loader *l, ts_loader_state at, ready *r)
 static void *work(void *arg)
 {
     ts_loader *l = arg;
-    ready r;
+    prepared r;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         if (l->claimed - l->taken >= l->opts.ahead) {
@@ -307,7 +307,7 @@ static bool wait_for_batch(ts_loader *l)
 {
     enum { TENTHS = 5 };
     int stopped = 0;
-    const ready *r = &l->ring[l->taken % l->opts.ahead];
+    const prepared *r = &l->ring[l->taken % l->opts.ahead];
     while (!r->filled && !l->opts.stop)
         pthread_cond_wait(&l->changed, &l->lock);
     for (; !r->filled && stopped < TENTHS; stopped += *l->opts.stop != 0) {
@@ -323,20 +323,20 @@ static bool wait_for_batch(ts_loader *l)
 
 /** Moves the next batch from the ring to *r. Without `wait`, leaves *r empty (r->filled is false)
  *  unless the batch is ready and has no error. */
-static ts_status take(ts_loader *l, ready *r, bool wait)
+static ts_status take(ts_loader *l, prepared *r, bool wait)
 {
-    *r = (ready){0};
+    *r = (prepared){0};
     if (!l->nthreads) {
         if (wait)
             prepare(l, l->next, r);
         return r->status;
     }
     pthread_mutex_lock(&l->lock);
-    ready *head = &l->ring[l->taken % l->opts.ahead];
+    prepared *head = &l->ring[l->taken % l->opts.ahead];
     bool there = wait ? wait_for_batch(l) : head->filled && head->status == TS_OK;
     if (there) {
         *r = *head;
-        *head = (ready){0};
+        *head = (prepared){0};
         l->taken++;
         pthread_cond_broadcast(&l->changed);
     }
@@ -351,7 +351,7 @@ static ts_status take(ts_loader *l, ready *r, bool wait)
 }
 
 /** Queues copies of r's fields to the device on the loader's stream and puts the copies into r. */
-static ts_status copy_to_device(ts_loader *l, ready *r)
+static ts_status copy_to_device(ts_loader *l, prepared *r)
 {
     TS_SCOPE;
     ts_device device = l->opts.device;
@@ -360,7 +360,7 @@ static ts_status copy_to_device(ts_loader *l, ready *r)
         TS_TRY(ts_event_synchronize(device, l->copied));
     release(l, &l->copying);
     l->copying = *r;
-    *r = (ready){.filled = true, .at = l->copying.at};
+    *r = (prepared){.filled = true, .at = l->copying.at};
     TS_TRY(ts_stream_use(device, l->copies));
     ts_status status = TS_OK;
     for (int f = 0; f < l->source.nfields && status == TS_OK; f++)
@@ -390,7 +390,7 @@ static ts_status stage(ts_loader *l, bool wait)
 /** Moves the staged batch to the caller's scope. */
 static ts_status deliver(ts_loader *l, ts_batch *batch)
 {
-    ready *r = &l->staged;
+    prepared *r = &l->staged;
     if (!on_cpu(l)) {
         TS_TRY(ts_event_wait(l->opts.device, l->copied));
         for (int f = 0; f < l->source.nfields; f++)
@@ -404,7 +404,7 @@ static ts_status deliver(ts_loader *l, ts_batch *batch)
     }
     batch->x = batch->fields[0];
     batch->y = batch->fields[1];
-    *r = (ready){0};
+    *r = (prepared){0};
     return TS_OK;
 }
 

@@ -61,6 +61,14 @@ ts_module *ts_module_new(const ts_module_type *type)
     return m;
 }
 
+ts_module *ts_nn_built(ts_module *m, ts_status status)
+{
+    if (status == TS_OK)
+        return m;
+    ts_module_free(m);
+    return NULL;
+}
+
 void ts_module_free(ts_module *m)
 {
     if (!m || m->parent)
@@ -247,7 +255,8 @@ static ts_status walk(const ts_module *m, char *name, size_t length, ts_module_v
             if (status != TS_OK)
                 return ts_error_code() != TS_OK
                            ? ts_error_code()
-                           : ts_error_set(status, "module_each: visit failed without saying why");
+                           : ts_error_set(status,
+                                          "module_each: visit failed without recording an error");
         } else {
             name[length + n] = '.';
             name[length + n + 1] = 0;

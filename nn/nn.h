@@ -29,6 +29,8 @@ struct ts_module {
     bool training;
 };
 
+/** Returns m if status, that of its construction, is TS_OK; otherwise frees m and returns NULL. */
+ts_module *ts_nn_built(ts_module *m, ts_status status);
 /** Releases the hooks of a module that is being freed. */
 void ts_nn_free_hooks(ts_module *m);
 

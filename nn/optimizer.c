@@ -1,55 +1,10 @@
 /** @file optimizer.c  Parameter groups, their state, and the step. */
 // SPDX-License-Identifier: MIT
-#include "nn/nn.h"
+#include "nn/optimizer.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { STATES = 3, MASTER = 2 };
-
-/** A parameter and its state. */
-typedef struct record {
-    ts_tensor *param; /* owned reference */
-    char *name;
-    /* exp_avg and exp_avg_sq, or a momentum buffer; for a bf16 or f16 parameter also its f32
-     * values. Owned, or NULL */
-    ts_tensor *states[STATES];
-    int64_t steps;
-} record;
-
-typedef struct group {
-    ts_group_opts opts;
-    double initial_lr;
-    int64_t first, n; /* its parameters: params[first .. first + n) of the optimizer */
-    record *records;  /* n */
-    ts_tensor *skipped; /* (n) f32 on the parameters' device: per parameter, the steps that count in
-                           `steps` but were skipped on the device; NULL: none */
-} group;
-
-/** Scratch of a step: the lists of the op that steps a group, one entry per parameter. */
-typedef struct step_lists {
-    ts_tensor **values, **grads, **first, **second, **skipped;
-    int64_t *steps, **counts; /* counts: addresses of the `steps` of the records */
-} step_lists;
-
-/* params and lists share one allocation, which starts with params. */
-struct ts_optimizer {
-    ts_optimizer_kind kind;
-    double max_norm; /* 0: no clipping */
-    group *groups;
-    int ngroups;
-    int64_t n;
-    ts_tensor **params; /* n: the parameters of all groups, in order; borrowed from the records */
-    step_lists lists;
-};
-
-static const char *const state_names[3][STATES] = {
-    [TS_SGD] = {"momentum_buffer", NULL, "master"},
-    [TS_ADAM] = {"exp_avg", "exp_avg_sq", "master"},
-    [TS_ADAMW] = {"exp_avg", "exp_avg_sq", "master"},
-};
 
 ts_group_opts ts_optimizer_defaults(ts_optimizer_kind kind, double lr)
 {
@@ -75,11 +30,11 @@ ts_optimizer *ts_optimizer_new(ts_optimizer_kind kind)
     return o;
 }
 
-static void free_group(group *g)
+static void free_group(ts_nn_group *g)
 {
-    for (record *r = g->records; r && r < g->records + g->n; r++) {
+    for (ts_nn_record *r = g->records; r && r < g->records + g->n; r++) {
         ts_release(r->param);
-        for (int k = 0; k < STATES; k++)
+        for (int k = 0; k < TS_NN_STATES; k++)
             ts_release(r->states[k]);
         free(r->name);
     }
@@ -139,8 +94,8 @@ static ts_status reserve(ts_optimizer *o, int64_t n)
 /** Whether a parameter of the optimizer has this name. */
 static bool has_name(const ts_optimizer *o, const char *name)
 {
-    for (const group *g = o->groups; g < o->groups + o->ngroups; g++)
-        for (const record *r = g->records; r < g->records + g->n; r++)
+    for (const ts_nn_group *g = o->groups; g < o->groups + o->ngroups; g++)
+        for (const ts_nn_record *r = g->records; r < g->records + g->n; r++)
             if (strcmp(r->name, name) == 0)
                 return true;
     return false;
@@ -168,7 +123,10 @@ static ts_status check_param(const ts_optimizer *o, const char *const *names,
     return TS_OK;
 }
 
-static bool is_number_at_least_0(double x) { return x >= 0 && isfinite(x); }
+static bool is_number_at_least_0(double x)
+{
+    return x >= 0 && isfinite(x);
+}
 
 static ts_status check_opts(const ts_optimizer *o, const ts_group_opts *p)
 {
@@ -200,7 +158,7 @@ static ts_tensor *zeros_of(ts_tensor *t)
 }
 
 /** Makes the records of a group. On an error, free_group() frees the records made so far. */
-static ts_status fill_group(const ts_optimizer *o, group *g, const char *const *names,
+static ts_status fill_group(const ts_optimizer *o, ts_nn_group *g, const char *const *names,
                             ts_tensor *const *params)
 {
     int states = o->kind == TS_SGD ? g->opts.momentum != 0 : 2;
@@ -209,7 +167,7 @@ static ts_status fill_group(const ts_optimizer *o, group *g, const char *const *
     if (!(g->records = ts_nn_alloc(g->n, sizeof *g->records, "a parameter group")))
         return TS_ERR_MEMORY;
     for (int64_t i = 0; i < g->n; i++) {
-        record *r = &g->records[i];
+        ts_nn_record *r = &g->records[i];
         r->param = ts_retain(params[i]);
         if (!(r->name = ts_nn_copy_text(names[i], "the name of a parameter")))
             return TS_ERR_MEMORY;
@@ -225,7 +183,7 @@ static ts_status fill_group(const ts_optimizer *o, group *g, const char *const *
         }
         if (half) {
             ts_prof_hold(like, TS_HOLD_OPTIMIZER);
-            r->states[MASTER] = ts_retain(like);
+            r->states[TS_NN_MASTER] = ts_retain(like);
             ts_drop(like);
         }
     }
@@ -246,13 +204,13 @@ ts_status ts_optimizer_add_group(ts_optimizer *o, const char *const *names,
     for (int64_t i = 0; i < n; i++)
         TS_TRY(check_param(o, names, params, i));
 
-    group *groups = realloc(o->groups, (size_t)(o->ngroups + 1) * sizeof *groups);
+    ts_nn_group *groups = realloc(o->groups, (size_t)(o->ngroups + 1) * sizeof *groups);
     if (!groups)
         return ts_error_memory("a parameter group", sizeof *groups);
     o->groups = groups;
     TS_TRY(reserve(o, o->n + n));
-    group *g = &groups[o->ngroups];
-    *g = (group){.opts = p, .initial_lr = p.lr, .first = o->n, .n = n};
+    ts_nn_group *g = &groups[o->ngroups];
+    *g = (ts_nn_group){.opts = p, .initial_lr = p.lr, .first = o->n, .n = n};
     ts_status status = fill_group(o, g, names, params);
     if (status != TS_OK) {
         free_group(g);
@@ -291,14 +249,20 @@ ts_status ts_optimizer_add_group_where(ts_optimizer *o, const ts_module *m,
     return status;
 }
 
-int ts_optimizer_num_groups(const ts_optimizer *o) { return o ? o->ngroups : 0; }
+int ts_optimizer_num_groups(const ts_optimizer *o)
+{
+    return o ? o->ngroups : 0;
+}
 
 ts_group_opts *ts_optimizer_group(ts_optimizer *o, int index)
 {
     return o && index >= 0 && index < o->ngroups ? &o->groups[index].opts : NULL;
 }
 
-double ts_nn_initial_lr(const ts_optimizer *o, int index) { return o->groups[index].initial_lr; }
+double ts_nn_initial_lr(const ts_optimizer *o, int index)
+{
+    return o->groups[index].initial_lr;
+}
 
 ts_status ts_optimizer_set_max_norm(ts_optimizer *o, double max_norm)
 {
@@ -320,7 +284,7 @@ ts_tensor *const *ts_optimizer_params(const ts_optimizer *o, int64_t *n)
 /* ---------------------------------------------------------------------------------- step ---- */
 
 /** Makes the tensor in which a group's device counts skipped steps. */
-static ts_status count_skipped(const ts_optimizer *o, group *g)
+static ts_status count_skipped(const ts_optimizer *o, ts_nn_group *g)
 {
     if (g->skipped || !g->n)
         return TS_OK;
@@ -330,34 +294,6 @@ static ts_status count_skipped(const ts_optimizer *o, group *g)
     TS_TRY(counts);
     g->skipped = ts_retain(counts);
     return TS_OK;
-}
-
-/** Writes the number of steps of each parameter that were not skipped to steps[0..o->n). Waits for
- *  devices that count skipped steps. */
-static ts_status count_steps(const ts_optimizer *o, int64_t *steps)
-{
-    TS_SCOPE;
-    if (o->n)
-        memset(steps, 0, (size_t)o->n * sizeof *steps);
-    for (const group *g = o->groups; g < o->groups + o->ngroups; g++) {
-        if (g->skipped)
-            TS_TRY(ts_copy_to(ts_to(g->skipped, TS_I64), steps + g->first,
-                              (size_t)g->n * sizeof *steps));
-        for (int64_t i = 0; i < g->n; i++)
-            steps[g->first + i] = g->records[i].steps - steps[g->first + i];
-    }
-    return TS_OK;
-}
-
-static void set_steps(ts_optimizer *o, const int64_t *steps)
-{
-    ts_state_changed();
-    for (group *g = o->groups; g < o->groups + o->ngroups; g++) {
-        for (int64_t i = 0; i < g->n; i++)
-            g->records[i].steps = steps[g->first + i];
-        ts_release(g->skipped);
-        g->skipped = NULL;
-    }
 }
 
 /** Lists the gradients of those parameters that have one, and returns how many. */
@@ -384,7 +320,7 @@ static ts_tensor *clip_factor(const ts_optimizer *o, ts_tensor *norm)
 
 /** Tells a compiled function from which variables the op reads its numbers for group g, so that a
  *  replay reads them again. n: number of parameters with a gradient; if 0, the op is not called. */
-static ts_status declare_numbers(const ts_optimizer *o, const group *g, int64_t n)
+static ts_status declare_numbers(const ts_optimizer *o, const ts_nn_group *g, int64_t n)
 {
     static const struct {
         const char *name;
@@ -411,20 +347,21 @@ static ts_status declare_numbers(const ts_optimizer *o, const group *g, int64_t 
     return ts_counts_from(op, "steps", o->lists.counts, n);
 }
 
-static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, ts_tensor *found)
+static ts_status step_group(ts_optimizer *o, const ts_nn_group *g, ts_tensor *factor,
+                            ts_tensor *found)
 {
     TS_SCOPE;
     const ts_group_opts *p = &g->opts;
-    const step_lists *l = &o->lists;
+    const ts_nn_step_lists *l = &o->lists;
     const ts_step_guard guard = {found, l->skipped}, *guarded = found ? &guard : NULL;
     ts_tensor *const *scale = factor ? &factor : NULL;
     int64_t n = 0;
     for (int64_t i = 0; i < g->n; i++) {
-        const record *r = &g->records[i];
+        const ts_nn_record *r = &g->records[i];
         ts_tensor *grad = ts_grad(r->param);
         if (grad == TS_NONE)
             continue;
-        l->values[n] = r->states[MASTER] ? r->states[MASTER] : r->param;
+        l->values[n] = r->states[TS_NN_MASTER] ? r->states[TS_NN_MASTER] : r->param;
         l->grads[n] = grad;
         l->first[n] = r->states[0];
         l->second[n] = r->states[1];
@@ -442,12 +379,12 @@ static ts_status step_group(ts_optimizer *o, const group *g, ts_tensor *factor, 
         TS_TRY(ts_adamw_(l->values, l->grads, l->first, l->second, l->steps, n,
                          &(ts_adamw_rule){p->lr, p->beta1, p->beta2, p->eps, p->weight_decay,
                                           o->kind == TS_ADAMW, guarded, scale}));
-    for (record *r = g->records; r < g->records + g->n; r++) {
+    for (ts_nn_record *r = g->records; r < g->records + g->n; r++) {
         if (ts_grad(r->param) == TS_NONE)
             continue;
         r->steps++;
-        if (r->states[MASTER])
-            TS_TRY(ts_copy_(r->param, r->states[MASTER]));
+        if (r->states[TS_NN_MASTER])
+            TS_TRY(ts_copy_(r->param, r->states[TS_NN_MASTER]));
     }
     return TS_OK;
 }
@@ -475,8 +412,8 @@ ts_status ts_optimizer_step(ts_optimizer *o)
     for (int i = 0; i < o->ngroups; i++)
         skipped = skipped || o->groups[i].skipped;
     if (skipped) { /* earlier steps had a scaler */
-        TS_TRY(count_steps(o, o->lists.steps));
-        set_steps(o, o->lists.steps);
+        TS_TRY(ts_nn_count_steps(o, o->lists.steps));
+        ts_nn_set_steps(o, o->lists.steps);
     }
     return ts_nn_step(o, NULL, NULL, NULL);
 }
@@ -485,129 +422,6 @@ void ts_optimizer_zero_grad(ts_optimizer *o)
 {
     for (int64_t i = 0; o && i < o->n; i++)
         ts_zero_grad(o->params[i]);
-}
-
-/* ----------------------------------------------------------------------------- checkpoints ---- */
-
-ts_status ts_optimizer_state(const ts_optimizer *o, ts_named_tensors *list)
-{
-    TS_TRY(TS_CHECK_OBJECTS(o));
-    TS_TRY(TS_CHECK_POINTERS(list));
-    *list = (ts_named_tensors){0};
-    int64_t count = 1, at = 0;
-    size_t bytes = sizeof "steps";
-    for (const group *g = o->groups; g < o->groups + o->ngroups; g++)
-        for (const record *r = g->records; r < g->records + g->n; r++)
-            for (int k = 0; k < STATES; k++)
-                if (r->states[k]) {
-                    count++;
-                    bytes += strlen(state_names[o->kind][k]) + strlen(r->name) + 2;
-                }
-    TS_SCOPE;
-    TS_TRY(count_steps(o, o->lists.steps));
-    ts_tensor *steps = ts_from_array(o->lists.steps, TS_I64, &o->n, 1);
-    TS_TRY(steps);
-    char *block =
-        ts_nn_alloc((int64_t)((size_t)count * 2 * sizeof(void *) + bytes), 1, "a list of states");
-    if (!block)
-        return TS_ERR_MEMORY;
-    *list = (ts_named_tensors){count, (const char **)(void *)block,
-                               (ts_tensor **)(void *)block + count};
-    char *text = block + (size_t)count * 2 * sizeof(void *);
-    for (int k = 0; k < STATES; k++)
-        for (const group *g = o->groups; g < o->groups + o->ngroups; g++)
-            for (const record *r = g->records; r < g->records + g->n; r++) {
-                if (!r->states[k])
-                    continue;
-                list->names[at] = text;
-                list->tensors[at++] = ts_retain(r->states[k]);
-                text += sprintf(text, "%s.%s", state_names[o->kind][k], r->name) + 1;
-            }
-    list->names[at] = strcpy(text, "steps");
-    list->tensors[at] = ts_retain(steps);
-    return TS_OK;
-}
-
-/** Checks the whole state, then copies it; on an error nothing changes. own: the current state. */
-static ts_status take_state(ts_optimizer *o, const ts_named_tensors *own, const char *const *names,
-                            ts_tensor *const *tensors, int64_t n, int64_t *given)
-{
-    TS_TRY(ts_nn_match_exactly("optimizer_load_state", own, names, tensors, n, given));
-    TS_NO_GRAD;
-    size_t bytes = (size_t)o->n * sizeof *o->lists.steps;
-    TS_TRY(ts_copy_to(tensors[given[own->n - 1]], o->lists.steps, bytes));
-    for (int64_t i = 0; i < o->n; i++)
-        if (o->lists.steps[i] < 0)
-            return ts_error_set(TS_ERR_VALUE, "optimizer_load_state: 'steps' has %lld",
-                                (long long)o->lists.steps[i]);
-    for (int64_t i = 0; i < own->n - 1; i++)
-        TS_TRY(ts_copy_(own->tensors[i], tensors[given[i]]));
-    set_steps(o, o->lists.steps);
-    return TS_OK;
-}
-
-ts_status ts_optimizer_load_state(ts_optimizer *o, const char *const *names,
-                                  ts_tensor *const *tensors, int64_t n)
-{
-    TS_TRY(TS_CHECK_OBJECTS(o));
-    TS_TRY(TS_CHECK_STRINGS(names, n));
-    TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
-    ts_named_tensors own;
-    TS_TRY(ts_optimizer_state(o, &own));
-    int64_t *given = ts_nn_alloc(own.n, sizeof *given, "a match of names");
-    ts_status status = given ? take_state(o, &own, names, tensors, n, given) : TS_ERR_MEMORY;
-    free(given);
-    ts_named_tensors_free(&own);
-    return status;
-}
-
-static const struct {
-    const char *name;
-    size_t offset;
-} numbers[] = {
-    {"lr", offsetof(group, opts.lr)},
-    {"initial_lr", offsetof(group, initial_lr)},
-    {"weight_decay", offsetof(group, opts.weight_decay)},
-    {"momentum", offsetof(group, opts.momentum)},
-    {"dampening", offsetof(group, opts.dampening)},
-    {"beta1", offsetof(group, opts.beta1)},
-    {"beta2", offsetof(group, opts.beta2)},
-    {"eps", offsetof(group, opts.eps)},
-};
-enum { NUMBERS = sizeof numbers / sizeof numbers[0] };
-
-static void name_number(char *name, size_t size, int group, int k)
-{
-    snprintf(name, size, "groups.%d.%s", group, numbers[k].name);
-}
-
-int64_t ts_optimizer_numbers(const ts_optimizer *o, ts_named_number *out, int64_t room)
-{
-    int64_t at = 0;
-    for (int i = 0; o && i < o->ngroups; i++)
-        for (int k = 0; k < NUMBERS; k++, at++) {
-            if (at >= room || !out)
-                continue;
-            name_number(out[at].name, sizeof out[at].name, i, k);
-            out[at].value = *(const double *)((const char *)&o->groups[i] + numbers[k].offset);
-        }
-    return at;
-}
-
-ts_status ts_optimizer_set_number(ts_optimizer *o, const char *name, double value)
-{
-    char text[48];
-    TS_TRY(TS_CHECK_OBJECTS(o));
-    TS_TRY(TS_CHECK_POINTERS(name));
-    for (int i = 0; i < o->ngroups; i++)
-        for (int k = 0; k < NUMBERS; k++) {
-            name_number(text, sizeof text, i, k);
-            if (strcmp(text, name) != 0)
-                continue;
-            *(double *)((char *)&o->groups[i] + numbers[k].offset) = value;
-            return TS_OK;
-        }
-    return ts_error_set(TS_ERR_INDEX, "optimizer_set_number: no number '%s'", name);
 }
 
 /* -------------------------------------------------------------------------------- clipping ---- */

@@ -41,8 +41,8 @@ ts_status ts_schedule_apply(const ts_schedule *schedule, ts_optimizer *o, int64_
     double factor = ts_schedule_at(schedule, step);
     if (!(factor >= 0))
         return ts_error_set(TS_ERR_VALUE,
-                            "schedule_apply: argument 'schedule': its factor at step %lld is %g",
-                            (long long)step, factor);
+                            "schedule_apply: argument 'schedule': expected a factor of at least 0 "
+                            "at step %lld, got %g", (long long)step, factor);
     for (int i = 0; i < ts_optimizer_num_groups(o); i++)
         ts_optimizer_group(o, i)->lr = ts_nn_initial_lr(o, i) * factor;
     return TS_OK;

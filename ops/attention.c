@@ -82,11 +82,7 @@ static ts_status check_operands(ts_frame *f, int first)
     TS_TRY(ts_check_float(f, first));
     for (int i = 0; i < 3; i++) {
         TS_TRY(ts_check_ndim(f, first + i, 4));
-        if (a[i].t->dtype != q->dtype)
-            return ts_fail_arg_hint(f, first + i, TS_ERR_DTYPE, "cast with ts_to()",
-                                    "expected dtype %s as argument 'query', got %s",
-                                    ts_dtype_name((ts_dtype)q->dtype),
-                                    ts_dtype_name((ts_dtype)a[i].t->dtype));
+        TS_TRY(ts_check_dtype_as(f, first + i, first, "cast with ts_to()"));
         f->plan->strided |= (uint16_t)(rows_dense(a[i].t) << (first + i));
     }
     TS_TRY(ts_check_one_device(f));
@@ -178,7 +174,8 @@ static ts_status check_options(ts_frame *f, const places *at)
         TS_TRY(check_mask(f, at->mask, sizes));
     if (p > 0 && !ts_product(sizes, 4, &pairs))
         return ts_fail_arg(f, at->dropout_p, TS_ERR_SHAPE,
-                           "expected fewer than 2^63 pairs of rows and keys to draw for");
+                           "expected fewer than 2^63 pairs of rows and keys, got sizes %s",
+                           TS_LIST_TEXT(sizes, 4));
     return TS_OK;
 }
 
@@ -224,11 +221,8 @@ ts_status ts_infer_scaled_dot_product_attention_backward(ts_frame *f)
         if (!ndims[i] || f->args[i].tag != TS_TAG_TENSOR)
             continue;
         TS_TRY(ts_check_sizes(f, i, sizes, ndims[i]));
-        if (t->dtype != q->dtype &&
-            (ndims[i] == 4 || t->dtype != ts_widened_dtype((ts_dtype)q->dtype)))
-            return ts_fail_arg(f, i, TS_ERR_DTYPE, "expected dtype %s as argument 'query', got %s",
-                               ts_dtype_name((ts_dtype)q->dtype),
-                               ts_dtype_name((ts_dtype)t->dtype));
+        if (ndims[i] == 4 || t->dtype != ts_widened_dtype((ts_dtype)q->dtype))
+            TS_TRY(ts_check_dtype_as(f, i, backward.first, "cast with ts_to()"));
         if (ndims[i] == 4)
             f->plan->strided |= (uint16_t)(rows_dense(t) << i);
     }
@@ -304,7 +298,7 @@ static ts_tensor *by_keys(ts_tensor *t, int64_t groups)
              : NULL;
 }
 
-static ts_tensor *either(ts_tensor *a, ts_tensor *b)
+static ts_tensor *mask_or(ts_tensor *a, ts_tensor *b)
 {
     return a == TS_NONE ? b : ts_logical_or(a, b);
 }
@@ -321,13 +315,13 @@ static ts_tensor *hidden(const ts_attention *c, const padding *rows, const paddi
     ahead = rows->from ? ts_sub(ahead, ts_sub(keys->length, rows->length))
                        : ts_sub_scalar(ahead, c->keys - c->rows);
     if (c->right < c->rows + c->keys)
-        all = either(all, ts_gt_scalar(ahead, c->right));
+        all = mask_or(all, ts_gt_scalar(ahead, c->right));
     if (c->left < c->rows + c->keys)
-        all = either(all, ts_lt_scalar(ahead, -c->left));
+        all = mask_or(all, ts_lt_scalar(ahead, -c->left));
     if (rows->from)
-        all = either(either(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
+        all = mask_or(mask_or(all, ts_ge(row, rows->length)), ts_ge(key, keys->length));
     if (c->mask)
-        all = either(all, c->mask->dtype == TS_BOOL
+        all = mask_or(all, c->mask->dtype == TS_BOOL
                               ? ts_logical_not((ts_tensor *)c->mask)
                               : ts_eq_scalar((ts_tensor *)c->mask, -INFINITY));
     return all;
@@ -361,8 +355,7 @@ ts_status ts_composite_scaled_dot_product_attention_backward(ts_frame *f)
     ts_tensor *results[3] = {NULL, NULL, NULL}, *in[7] = {NULL};
     padding rows = {0}, keys = {0};
     bool packed = c.cu_seqlens_q != NULL;
-    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token exists to fill a
-                                                                 padding */
+    if (packed && (!c.query->sizes[2] || !c.key->sizes[2])) { /* no token to index for padding */
         for (int i = 0; i < 3; i++)
             if (f->want >> i & 1)
                 TS_TRY(results[i] = zeros(&f->plan->ret[i]));

@@ -65,7 +65,8 @@ ts_status ts_infer_batch_norm(ts_frame *f)
     bool given = f->args[1].tag == TS_TAG_TENSOR;
     TS_TRY(check_image(f, 0));
     if (given != (f->args[2].tag == TS_TAG_TENSOR))
-        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected a tensor if and only if 'mean' is one");
+        return ts_fail_arg(f, 2, TS_ERR_VALUE, "expected %s, as argument 'mean', got %s",
+                           given ? "a tensor" : "TS_NONE", given ? "TS_NONE" : "a tensor");
     for (int i = 1; i < 5; i++)
         TS_TRY(check_parameter(f, i, 0, &t->sizes[1], 1));
     if (!given)
@@ -132,7 +133,8 @@ ts_status ts_infer_batch_norm_update(ts_frame *f)
         TS_TRY(ts_check_float(f, i));
         TS_TRY(ts_check_sizes(f, i, t->sizes, 1));
         if (i < 2 && !(f->args[i].t->flags & TS_TENSOR_CONTIGUOUS))
-            return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected a contiguous tensor");
+            return ts_fail_arg(f, i, TS_ERR_SHAPE, "expected a contiguous tensor, got strides %s",
+                               TS_LIST_TEXT(f->args[i].t->strides, f->args[i].t->ndim));
     }
     if (f->args[4].i < 2)
         return ts_fail_arg(f, 4, TS_ERR_VALUE, "expected 2 elements or more, got %lld",
@@ -148,7 +150,7 @@ ts_status ts_infer_batch_norm_update(ts_frame *f)
 
 /** Returns a parameter or statistic as (samples, groups, C / groups or 1, 1) in dtype, so that it
  * broadcasts against (N, groups, C / groups, positions). */
-static ts_tensor *beside(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype dtype)
+static ts_tensor *against_groups(ts_tensor *t, int64_t samples, int64_t groups, ts_dtype dtype)
 {
     int64_t sets = samples * groups, rest = t && sets ? t->numel / sets : 1;
     return ts_reshape(ts_as(t, dtype), TS_SIZES(samples, groups, rest, 1));
@@ -173,14 +175,16 @@ static ts_status backward_parts(ts_frame *f, int64_t groups, bool batch, double 
     int64_t sizes[] = {t->sizes[0], groups, width, positions};
     ts_tensor *g = ts_reshape(ts_as(args[0].t, dtype), sizes, 4),
               *x = ts_reshape(ts_as(args[1].t, dtype), sizes, 4),
-              *mean = beside(args[2].t, samples, groups, dtype),
-              *rstd = ts_rsqrt(ts_add_scalar(beside(args[3].t, samples, groups, dtype), eps)),
+              *mean = against_groups(args[2].t, samples, groups, dtype),
+              *rstd = ts_rsqrt(
+                  ts_add_scalar(against_groups(args[3].t, samples, groups, dtype), eps)),
               *z = ts_mul(ts_sub(x, mean), rstd), *results[3] = {NULL, NULL, NULL};
     const int64_t *dims = batch ? of_batch : of_group;
     int n = batch ? 3 : 2;
     if (f->want & 1) {
-        ts_tensor *h = args[4].tag == TS_TAG_TENSOR ? ts_mul(g, beside(args[4].t, 1, groups, dtype))
-                                                    : g;
+        ts_tensor *h = args[4].tag == TS_TAG_TENSOR
+                           ? ts_mul(g, against_groups(args[4].t, 1, groups, dtype))
+                           : g;
         ts_tensor *part = h;
         if (!constant && t->numel)
             part = ts_sub(ts_sub(h, ts_mean_dims(h, dims, n, true)),

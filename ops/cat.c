@@ -73,8 +73,8 @@ ts_status ts_infer_stack(ts_frame *f)
     int64_t sizes[TS_MAX_DIMS], dim;
     TS_TRY(check_members(f, false, &like, &dtype));
     if (like->ndim == TS_MAX_DIMS)
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected tensors of fewer than %d dims",
-                           TS_MAX_DIMS);
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected tensors of fewer than %d dims, got %d",
+                           TS_MAX_DIMS, like->ndim);
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, like->ndim + 1, &dim));
     for (uint32_t i = 1; i < v->count; i++) {
         const ts_tensor *t = v->list[i];

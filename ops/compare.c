@@ -5,7 +5,7 @@
 
 ts_status ts_infer_compare(ts_frame *f)
 {
-    TS_TRY(ts_infer_jumping(f, TS_BOOL));
+    TS_TRY(ts_infer_discontinuous(f, TS_BOOL));
     TS_TRY(ts_check_fits(f, 0)); /* a number outside the dtype would wrap before the comparison */
     return ts_check_fits(f, 1);
 }

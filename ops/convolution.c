@@ -25,15 +25,12 @@ static const int64_t *sizes_of(const ts_value *v, int *ndim)
     return v->tag == TS_TAG_TENSOR ? v->t->sizes : v->ints;
 }
 
-/** The number for dim d in a list that has one number per dim, or one for all dims. */
-static int64_t member(const ts_value *v, int d) { return v->ints[v->count == 1 ? 0 : d]; }
-
 /* The padding list has n numbers, each for both ends of a dim, or 2 n: the numbers for all
  * beginnings, then those for all ends. */
-static int64_t padding_before(const ts_value *v, int d) { return member(v, d); }
+static int64_t padding_before(const ts_value *v, int d) { return ts_spatial_number(v, d); }
 static int64_t padding_after(const ts_value *v, int d, int n)
 {
-    return v->count == 2 * (uint32_t)n ? v->ints[n + d] : member(v, d);
+    return v->count == 2 * (uint32_t)n ? v->ints[n + d] : ts_spatial_number(v, d);
 }
 
 ts_convolution ts_kernel_convolution(const ts_frame *f)
@@ -55,14 +52,15 @@ ts_convolution ts_kernel_convolution(const ts_frame *f)
         if (d < 0)
             continue;
         c.kernel[k] = w[2 + d];
-        c.stride[k] = member(&a[at->stride], d);
-        c.dilation[k] = member(&a[at->dilation], d);
+        c.stride[k] = ts_spatial_number(&a[at->stride], d);
+        c.dilation[k] = ts_spatial_number(&a[at->dilation], d);
         c.padding[k] = padding_before(&a[at->padding], d);
         int64_t after = padding_after(&a[at->padding], d, c.dims);
         c.size[k] = c.places[k] = in[2 + d];
         if (c.transposed)
             c.size[k] = (in[2 + d] - 1) * c.stride[k] - c.padding[k] - after +
-                        c.dilation[k] * (c.kernel[k] - 1) + member(&a[at->output_padding], d) + 1;
+                        c.dilation[k] * (c.kernel[k] - 1) +
+                        ts_spatial_number(&a[at->output_padding], d) + 1;
         else
             c.places[k] = ts_window_places(in[2 + d], c.kernel[k], c.stride[k], c.dilation[k],
                                            c.padding[k], after, false);
@@ -203,7 +201,7 @@ static ts_status check_call(ts_frame *f, const places *at, int64_t *out)
     TS_TRY(check_numbers(f, at, ndim - 2));
     TS_TRY(check_channels(f, at, in, w));
     for (int d = 0; d < ndim; d++) { /* these bounds keep the sums and products below in 63 bits */
-        int64_t most = d < 2 ? INT64_MAX : INT64_MAX / 4 / member(&a[at->stride], d - 2);
+        int64_t most = d < 2 ? INT64_MAX : INT64_MAX / 4 / ts_spatial_number(&a[at->stride], d - 2);
         if (in[d] < 0 || in[d] > most)
             return ts_fail_arg(f, at->input, TS_ERR_SHAPE, "expected 0 to %lld in dim %d, got %lld",
                                (long long)most, d, (long long)in[d]);
@@ -361,9 +359,10 @@ static ts_status read_opts(lists *l, const ts_conv_opts *o, const ts_tensor *wei
                            bool transposed, ts_check_place at)
 {
     for (int d = 0; d < TS_MAX_SPATIAL; d++) {
-        int64_t behind = o->stride[d] | o->padding[d] | o->dilation[d] | o->output_padding[d];
-        if (d >= n && behind)
-            return refuse(at, "opts", "0 in lists behind the last spatial dim", behind);
+        const int64_t numbers[] = {o->stride[d], o->padding[d], o->dilation[d],
+                                   o->output_padding[d]};
+        if (d >= n)
+            TS_TRY(ts_check_spatial_unused(at, numbers, TS_COUNTOF(numbers)));
         l->stride[d] = o->stride[d] ? o->stride[d] : 1;
         l->dilation[d] = o->dilation[d] ? o->dilation[d] : 1;
     }

@@ -23,7 +23,8 @@ static ts_status plan_rows(ts_frame *f, const ts_tensor *index, int64_t columns,
 {
     int64_t sizes[TS_MAX_DIMS];
     if (index->ndim == TS_MAX_DIMS)
-        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected fewer than %d dims", TS_MAX_DIMS);
+        return ts_fail_arg(f, 1, TS_ERR_SHAPE, "expected fewer than %d dims, got %d", TS_MAX_DIMS,
+                           index->ndim);
     memcpy(sizes, index->sizes, index->ndim * sizeof *sizes);
     sizes[index->ndim] = columns;
     ts_plan_result(f->plan, 0, sizes, index->ndim + 1, dtype, index->storage->device);

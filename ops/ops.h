@@ -176,7 +176,7 @@ TS_INLINE ts_status ts_infer_pointwise(ts_frame *f, int nargs, ts_dtype result, 
 }
 /** Plans a pointwise loop of two operands for a discontinuous function, such as a comparison. For
  * bf16 and f16 a scalar is rounded to the dtype, so that an element with its value equals it. */
-TS_INLINE ts_status ts_infer_jumping(ts_frame *f, ts_dtype result)
+TS_INLINE ts_status ts_infer_discontinuous(ts_frame *f, ts_dtype result)
 {
     TS_TRY(ts_infer_pointwise(f, 2, result, false));
     f->plan->pointwise = TS_POINTWISE_ROUNDED;

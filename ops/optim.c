@@ -22,16 +22,6 @@ ts_work ts_cost_scales(const ts_frame *f) { return each(f, 1); }
 
 /* ------------------------------------------------------------------------------- rules ---- */
 
-/** True if elements of t share memory, so that t cannot be a destination. */
-static bool is_expanded(const ts_tensor *t)
-{
-    for (int d = 0; !(t->flags & TS_TENSOR_CONTIGUOUS) && d < t->ndim; d++)
-        if (t->sizes[d] > 1 && t->strides[d] == 0)
-            return true;
-    return false;
-}
-
-
 /** True if a member of list argument `arg` may have `dtype`: that of its parameter; bf16 or f16 for
  * gradients (argument 1) of f32 parameters; f32 for the state of bf16 and f16 parameters. */
 static bool fits_dtype(int arg, ts_dtype param, ts_dtype dtype)
@@ -48,7 +38,7 @@ static __attribute__((noinline)) ts_status check_member(ts_frame *f, int arg, ui
     if (!ts_dtype_is_float((ts_dtype)t->dtype))
         return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a floating dtype at %u, got %s", k,
                            ts_dtype_name((ts_dtype)t->dtype));
-    if ((f->table->written >> arg & 1) && is_expanded(t))
+    if ((f->table->written >> arg & 1) && ts_is_expanded(t))
         return ts_fail_arg(f, arg, TS_ERR_VALUE,
                            "expected distinct elements at %u, got an expanded tensor", k);
     if (t->ndim != p->ndim || !ts_same_sizes(t->sizes, p->sizes, p->ndim))

@@ -7,7 +7,7 @@
 /* ------------------------------------------------------------------------------- rules ---- */
 
 ts_status ts_infer_binary(ts_frame *f) { return ts_infer_pointwise(f, 2, TS_DTYPE_NONE, false); }
-ts_status ts_infer_floored(ts_frame *f) { return ts_infer_jumping(f, TS_DTYPE_NONE); }
+ts_status ts_infer_floored(ts_frame *f) { return ts_infer_discontinuous(f, TS_DTYPE_NONE); }
 ts_status ts_infer_binary_float(ts_frame *f)
 {
     return ts_infer_pointwise(f, 2, TS_DTYPE_NONE, true);

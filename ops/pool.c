@@ -26,9 +26,9 @@ static ts_status read_opts(ts_pool_opts *o, const ts_pool_opts *opts, ts_tensor 
     TS_TRY(ts_check_pointers(at, "opts", (const void *const[]){opts}, 1, false));
     TS_TRY(ts_check_opts(at, "opts", o, sizeof *o, opts));
     for (int d = 0; d < TS_MAX_SPATIAL; d++) {
-        if (d >= n && (o->kernel[d] | o->stride[d] | o->padding[d] | o->dilation[d]))
-            return ts_check_refuse(at, "opts", "0 in lists behind the last spatial dim",
-                                   TS_SCALAR(d));
+        const int64_t numbers[] = {o->kernel[d], o->stride[d], o->padding[d], o->dilation[d]};
+        if (d >= n)
+            TS_TRY(ts_check_spatial_unused(at, numbers, TS_COUNTOF(numbers)));
         o->stride[d] = o->stride[d] ? o->stride[d] : o->kernel[d];
         if (!largest && o->dilation[d] > 1)
             return ts_check_refuse(at, "opts.dilation", "0 or 1 for averages",

@@ -22,12 +22,15 @@ static uint64_t elements(const ts_value *sizes)
 }
 
 /** Number of Philox counters for n random elements of this dtype. */
-static uint64_t blocks(uint64_t n, int64_t dtype)
+static uint64_t philox_blocks(uint64_t n, int64_t dtype)
 {
     return dtype == TS_F64 ? ts_philox_blocks_64(n) : ts_philox_blocks_32(n);
 }
 
-uint64_t ts_reserve_draw(const ts_frame *f) { return blocks(elements(&f->args[0]), f->args[3].i); }
+uint64_t ts_reserve_draw(const ts_frame *f)
+{
+    return philox_blocks(elements(&f->args[0]), f->args[3].i);
+}
 
 uint64_t ts_reserve_randint(const ts_frame *f)
 {
@@ -43,8 +46,8 @@ uint64_t ts_reserve_bernoulli(const ts_frame *f)
 {
     const ts_value *p = &f->args[0];
     if (p->tag == TS_TAG_TENSOR)
-        return blocks((uint64_t)p->t->numel, p->t->dtype);
-    return blocks(elements(&f->args[1]), f->args[2].i);
+        return philox_blocks((uint64_t)p->t->numel, p->t->dtype);
+    return philox_blocks(elements(&f->args[1]), f->args[2].i);
 }
 
 uint64_t ts_reserve_multinomial(const ts_frame *f)
@@ -160,7 +163,8 @@ ts_status ts_infer_bernoulli(ts_frame *f)
     return ts_infer_sizes(f, 1, 2);
 }
 
-/** plan: outer rows of count categories. Result 0's last size is the number of samples per row. */
+/** The plan has `outer` rows of `count` categories. Result 0's last size is the number of samples
+ *  per row. */
 ts_status ts_infer_multinomial(ts_frame *f)
 {
     const ts_tensor *p = f->args[0].t;

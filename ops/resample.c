@@ -56,9 +56,6 @@ static const places *places_of(const ts_frame *f)
     }
 }
 
-/** Number of dim d in a list, which has one number per dim or one for all dims. */
-static int64_t member(const ts_value *v, int d) { return v->ints[v->count == 1 ? 0 : d]; }
-
 /** Number of spatial dims of a call. For padding: the dims after (N, C), at most 3, or more if the
  * list has numbers for more. */
 static int dims_of(const ts_frame *f, const places *at)
@@ -110,10 +107,10 @@ static ts_axis axis_of(const ts_frame *f, const places *at, int d, int n, int64_
         axis.corners = a[at->mode + 1].i;
         axis.scale = scale_of(&axis, a[at->mode + 2 + d].d);
     } else if (at->map == TS_AXIS_WINDOW && a[at->kernel].count) {
-        axis.kernel = member(&a[at->kernel], d);
-        axis.stride = member(&a[at->stride], d);
-        axis.padding = member(&a[at->padding], d);
-        axis.dilation = at->dilation ? member(&a[at->dilation], d) : 1;
+        axis.kernel = ts_spatial_number(&a[at->kernel], d);
+        axis.stride = ts_spatial_number(&a[at->stride], d);
+        axis.padding = ts_spatial_number(&a[at->padding], d);
+        axis.dilation = at->dilation ? ts_spatial_number(&a[at->dilation], d) : 1;
         axis.padded = at->count && a[at->count].i;
         axis.sum = at->divisor && a[at->divisor].i;
         if (!at->transposed)
@@ -209,8 +206,7 @@ static ts_status plan_result(ts_frame *f, int n, int64_t least)
         if (axis->in < least || axis->out < least || axis->in > INT32_MAX || axis->out > INT32_MAX)
             return ts_fail_arg(f, 0, TS_ERR_SHAPE,
                                "expected sizes that give %lld to 2147483647 elements in dim %d, "
-                                   "got "
-                               "sizes %s, which give %lld", (long long)least, t->ndim - n + d,
+                               "got sizes %s, which give %lld", (long long)least, t->ndim - n + d,
                                TS_SIZES_TEXT(t), (long long)made);
     }
     f->plan->compute = t->dtype;
@@ -283,7 +279,7 @@ ts_status ts_infer_interpolate(ts_frame *f)
                            "expected TS_NEAREST, TS_LINEAR or, for two dims, TS_CUBIC, got %lld "
                            "for %d", (long long)mode, n);
     if (mode == TS_NEAREST && f->args[3].i)
-        return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST");
+        return ts_fail_arg(f, 3, TS_ERR_VALUE, "expected false for TS_NEAREST, got true");
     for (int d = 0; d < TS_MAX_SPATIAL; d++)
         if (!(f->args[4 + d].d >= 0) || isinf(f->args[4 + d].d))
             return ts_fail_arg(f, 4 + d, TS_ERR_VALUE, "expected a finite number from 0, got %g",

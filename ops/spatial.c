@@ -8,7 +8,7 @@ ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *o
     const ts_value *v = &f->args[arg];
     bool valid = v->count == 1 || v->count == (uint32_t)n;
     for (int d = 0; valid && d < n; d++) {
-        out[d] = v->ints[v->count == 1 ? 0 : d];
+        out[d] = ts_spatial_number(v, d);
         valid = out[d] >= least && out[d] <= INT32_MAX;
     }
     return valid ? TS_OK
@@ -17,6 +17,15 @@ ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *o
                                "spatial dims, got %s",
                                n, n == 1 ? "" : "s", (long long)least,
                                TS_LIST_TEXT(v->ints, ts_min64(v->count, TS_MAX_DIMS)));
+}
+
+ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (numbers[i])
+            return ts_check_refuse(at, "opts", "0 in lists after the last spatial dim",
+                                   ts_scalar_int(numbers[i]));
+    return TS_OK;
 }
 
 int64_t ts_window_places(int64_t size, int64_t kernel, int64_t stride, int64_t dilation,

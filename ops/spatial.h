@@ -6,6 +6,7 @@
 #ifndef TS_OPS_SPATIAL_H
 #define TS_OPS_SPATIAL_H
 
+#include "include/tessera/check.h"
 #include "ops/ops.h"
 
 /** Maximum number of spatial dims: depth, height, width. */
@@ -18,6 +19,14 @@
  * @return TS_ERR_VALUE if the list has another length or a number is out of range
  */
 ts_status ts_spatial_list(ts_frame *f, int arg, int n, int64_t least, int64_t *out);
+/** The number for spatial dim d in a list that has one number per dim, or one for all dims. */
+TS_INLINE int64_t ts_spatial_number(const ts_value *v, int d)
+{
+    return v->ints[v->count == 1 ? 0 : d];
+}
+/** TS_ERR_VALUE for argument 'opts' unless the n numbers, which options have for a spatial dim that
+ *  the call does not have, are 0. */
+ts_status ts_check_spatial_unused(ts_check_place at, const int64_t *numbers, int n);
 
 /**
  * Output size of a sliding window along one dim. The window has `kernel` elements, `dilation`

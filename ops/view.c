@@ -208,7 +208,8 @@ ts_status ts_infer_unsqueeze(ts_frame *f)
     const ts_tensor *t = f->args[0].t;
     int64_t sizes[TS_MAX_DIMS], strides[TS_MAX_DIMS], at;
     if (t->ndim == TS_MAX_DIMS)
-        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected fewer than %d dims", TS_MAX_DIMS);
+        return ts_fail_arg(f, 0, TS_ERR_SHAPE, "expected fewer than %d dims, got %d", TS_MAX_DIMS,
+                           t->ndim);
     TS_TRY(ts_check_dim(f, 1, f->args[1].i, t->ndim + 1, &at));
     for (int d = 0, o = 0; d <= t->ndim; d++) {
         if (d == at) {

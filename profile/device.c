@@ -64,7 +64,7 @@ static void resolve_graphs(ts_device_sums *s)
         for (int k = 0; k < nmaps && !map && s->work[i].tag; k++)
             map = ts_tag_row(s->work[i].tag) == maps[k].id ? &maps[k] : NULL;
         for (int64_t k = 0; k < n && map; k++) {
-            uint64_t row = n == map->count ? map->rows[k] : map->beside;
+            uint64_t row = n == map->count ? map->rows[k] : map->launch_row;
             uint64_t low = s->work[i + k].tag & ((1 << TS_TAG_ROW) - 1);
             s->work[i + k].tag = row << TS_TAG_ROW | low;
         }

@@ -59,7 +59,7 @@ static int by_tick(const void *a, const void *b)
 typedef struct study {
     ts_memory_part *m;
     const ts_memory_life *lives;
-    change *changes; /* of one backend, sorted by tick, deaths first */
+    change *changes; /* of one backend, sorted by tick, releases first */
     int64_t nchanges, begun; /* begun: tick at which the log began */
     double tick_ns;
 } study;
@@ -121,9 +121,9 @@ static ts_status find_holders(const study *u, int64_t count, uint8_t device, int
         const ts_memory_life *l = &u->lives[i];
         char scope[TS_SCOPE_TEXT];
         int64_t k = 0;
-        if (l->device != device || l->born > peak || (l->died && l->died <= peak))
+        if (l->device != device || l->allocated > peak || (l->freed && l->freed <= peak))
             continue;
-        const char *op = l->op == TS_MAX_OPS - 1 ? "(program)" : ts_row_op(l->op);
+        const char *op = l->op == TS_ROW_OUTSIDE ? "(program)" : ts_row_op(l->op);
         ts_scope_path(scope, sizeof scope, l->scope);
         while (k < n && (all[k].owner != l->owner || strcmp(all[k].scope, scope) != 0 ||
                          strcmp(all[k].op, op) != 0))
@@ -180,9 +180,9 @@ ts_status ts_memory_study(ts_profile *p, int64_t first_tick, bool devices)
     for (int64_t i = 0; i < count; i++) {
         if (u.lives[i].device != device)
             continue;
-        u.changes[u.nchanges++] = (change){u.lives[i].born, i, true};
-        if (u.lives[i].died)
-            u.changes[u.nchanges++] = (change){u.lives[i].died, i, false};
+        u.changes[u.nchanges++] = (change){u.lives[i].allocated, i, true};
+        if (u.lives[i].freed)
+            u.changes[u.nchanges++] = (change){u.lives[i].freed, i, false};
     }
     qsort(u.changes, (size_t)u.nchanges, sizeof *u.changes, by_tick);
     snprintf(u.m->device, sizeof u.m->device, "%.31s", ts_device_name((ts_device){device, 0}));

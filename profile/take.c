@@ -9,8 +9,6 @@
 #include "ops/kernel.h"
 #include "profile/device.h"
 
-enum { BESIDE = TS_MAX_OPS - 1 }; /* ts_tally_row.op of rows that hold time outside of calls */
-
 ts_profile *ts_profile_new(int64_t count, int64_t nsteps)
 {
     ts_profile *p = ts_sys_calloc(sizeof *p);
@@ -103,7 +101,7 @@ static void add_entry(gathering *g, const ts_tally_row *row)
                   .self_ns = (double)load(&row->cell.ticks) * g->tick_ns,
                   .flops = atomic_load_explicit(&row->flops, memory_order_relaxed),
                   .bytes = atomic_load_explicit(&row->bytes, memory_order_relaxed)};
-    bool call = row->op != BESIDE;
+    bool call = row->op != TS_ROW_OUTSIDE;
     snprintf(e.op, sizeof e.op, "%.47s", call ? ts_row_op(row->op) : row->call);
     snprintf(e.layer, sizeof e.layer, "%s", call ? ts_key_name(row->key) : "-");
     snprintf(e.call, sizeof e.call, "%s", row->call);

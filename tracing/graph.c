@@ -201,16 +201,16 @@ const char *ts_graph_node_name(const ts_graph *g, const ts_graph_node *n)
 
 /* ---------------------------------------------------------------------------- finishing ---- */
 
-typedef struct user {
+typedef struct step {
     const ts_graph *graph;
     uint32_t node;
-} user;
+} step;
 
-static void use(void *ctx, int arg, ts_id id)
+static void set_last_use(void *ctx, int arg, ts_id id)
 {
-    const user *u = ctx;
+    const step *s = ctx;
     (void)arg;
-    ts_graph_value_at(u->graph, id)->last = u->node + 1;
+    ts_graph_value_at(s->graph, id)->last = s->node + 1;
 }
 
 void ts_graph_finish(ts_graph *g)
@@ -219,7 +219,7 @@ void ts_graph_finish(ts_graph *g)
         ts_graph_node *n = ts_graph_node_at(g, i);
         if (n->kind == TS_NODE_REGION)
             continue;
-        ts_graph_each_arg(g, n, use, &(user){g, i});
+        ts_graph_each_arg(g, n, set_last_use, &(step){g, i});
         for (int k = 0; k < n->nrets; k++)
             if (n->rets[k])
                 ts_graph_value_at(g, n->rets[k])->last = i + 1;

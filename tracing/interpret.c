@@ -117,8 +117,8 @@ static ts_status run_constant(const machine *m, const ts_graph_node *n)
     return TS_OK;
 }
 
-/** Runs an ALIAS node: an alias of a value's memory with another layout. The base may have another
- *  layout than in the trace, which is an error if the alias reads memory outside of the base. */
+/** Runs an ALIAS node: an alias of a value's memory with another layout. TS_ERR_VALUE if the base
+ *  has other strides than in the trace, or its storage is too small for the alias. */
 static ts_status run_alias(const machine *m, const ts_graph_node *n)
 {
     const ts_graph *g = m->graph;
@@ -129,9 +129,9 @@ static ts_status run_alias(const machine *m, const ts_graph_node *n)
     const int64_t *recorded = ts_graph_ints_at(g, was->ints) + was->ndim;
     for (int d = 0; d < base->ndim; d++)
         if (base->sizes[d] > 1 && base->strides[d] != recorded[d])
-            return ts_error_set_hint(TS_ERR_VALUE, "pass ts_contiguous() of it",
-                                     "replay: memory of an input is used beyond the input, and "
-                                     "lies otherwise than recorded");
+            return ts_error_set_hint(TS_ERR_VALUE, "pass inputs with the strides of the trace",
+                                     "replay: the trace has an alias, made without a call, of a "
+                                     "tensor that now has other strides");
     int64_t item = ts_dtype_sizes[base->dtype], first = a[3].i, last = a[3].i, numel = 1;
     for (uint32_t d = 0; d < a[1].count; d++) {
         int64_t reach = (sizes[d] - 1) * strides[d];
@@ -143,7 +143,8 @@ static ts_status run_alias(const machine *m, const ts_graph_node *n)
     if (numel && (here + first * item < 0 || here + (last + 1) * item > base->storage->bytes))
         return ts_error_set(
             TS_ERR_VALUE,
-            "replay: memory of an input is used beyond the input, and is smaller than recorded");
+            "replay: the trace has an alias, made without a call, of a tensor whose storage is now "
+            "too small for it");
     ts_tensor *t = ts_tensor_alias(m->thread, base, sizes, strides, (int)a[1].count, a[3].i);
     TS_TRY(t);
     put(m, n->rets[0], t);
@@ -184,18 +185,19 @@ static void check_there(void *ctx, int arg, ts_id id)
         *m = NULL;
 }
 
-typedef struct reaper {
+typedef struct step {
     const machine *m;
     uint32_t node;
-} reaper;
+} step;
 
+/** Releases a value that the step's node uses last. */
 static void release_last_use(void *ctx, int arg, ts_id id)
 {
     (void)arg;
-    const reaper *r = ctx;
-    ts_tensor **place = &r->m->registers[ts_id_index(id)];
-    if (*place && ts_graph_value_at(r->m->graph, id)->last == r->node + 1 &&
-        is_result(r->m->graph, id)) {
+    const step *s = ctx;
+    ts_tensor **place = &s->m->registers[ts_id_index(id)];
+    if (*place && ts_graph_value_at(s->m->graph, id)->last == s->node + 1 &&
+        is_result(s->m->graph, id)) {
         ts_tensor_unref(*place);
         *place = NULL;
     }
@@ -218,11 +220,11 @@ static ts_status run_all(const machine *m)
         TS_TRY(run_node(m, n));
         if (m->how->keep)
             continue;
-        reaper r = {m, i};
-        ts_graph_each_arg(g, n, release_last_use, &r);
+        step done = {m, i};
+        ts_graph_each_arg(g, n, release_last_use, &done);
         for (int k = 0; k < n->nrets; k++)
             if (n->rets[k])
-                release_last_use(&r, 0, n->rets[k]);
+                release_last_use(&done, 0, n->rets[k]);
     }
     return TS_OK;
 }
@@ -273,7 +275,8 @@ static ts_status check_input(const ts_graph *g, int i, const ts_tensor *t, const
                       "input %d: expected %s, got %s", i, want, got);
 }
 
-/** Error unless each written input shares memory with the same other inputs as when recorded. */
+/** TS_ERR_VALUE unless inputs that were one tensor in the trace are one tensor, and each written
+ *  input shares memory with the same other inputs as in the trace. */
 static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, const void *site)
 {
     const ts_graph_storage *storages = g->storages.data;
@@ -281,8 +284,8 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
         uint32_t first = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i))->slot;
         if (inputs[first] != inputs[i])
             return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL,
-                              "inputs %u and %u were one tensor when recorded, and are two", first,
-                              i);
+                              "inputs %u and %u: expected one tensor, as in the trace, got two",
+                              first, i);
     }
     for (uint32_t i = 0; i < g->inputs.count; i++) {
         const ts_graph_value *v = ts_graph_value_at(g, ts_graph_id_at(&g->inputs, i));
@@ -292,8 +295,8 @@ static ts_status check_sharing(const ts_graph *g, ts_tensor *const *inputs, cons
             if (shared != (inputs[k]->storage == inputs[i]->storage))
                 return ts_fail_op(
                     TS_ERR_VALUE, "replay", site, "pass ts_clone() of one of them",
-                    "input %u is written, and %s memory with input %u, which it %s when recorded",
-                    i, shared ? "does not share" : "shares", k, shared ? "did" : "did not");
+                    "input %u, which is written, %s memory with input %u; in the trace it %s", i,
+                    shared ? "does not share" : "shares", k, shared ? "did" : "did not");
         }
     }
     return TS_OK;

@@ -24,8 +24,8 @@ typedef struct entry {
 } entry;
 
 /** A call that is running; allocated on the stack of the layer's kernel. */
-typedef struct flight {
-    struct flight *outer;
+typedef struct traced_call {
+    struct traced_call *outer;
     uint32_t args;    /* index of the first argument in graph->args */
     int32_t depth;    /* the thread's call depth */
     ts_rng_state rng; /* before the call */
@@ -33,15 +33,15 @@ typedef struct flight {
     uint32_t outer_parent; /* tracer.parent and tracer.depth, to restore after the parts */
     int32_t outer_depth;
     ts_id rets[TS_MAX_RETS]; /* given results, and results that AUTOGRAD keeps */
-} flight;
+} traced_call;
 
 typedef struct tracer {
     ts_recorder events;
     ts_graph *graph;
     ts_thread *thread;
     entry *table;      /* open addressing */
-    uint32_t used, room;
-    flight *flight;
+    uint32_t used, room; /* entries in use; capacity, a power of two */
+    traced_call *innermost; /* running call; NULL: none */
     uint32_t parent;   /* index of the open region, plus 1; 0: none */
     int32_t depth;     /* nesting depth of calls around the function */
     bool random;       /* a random op was called */
@@ -59,7 +59,7 @@ static bool is_visible(const tracer *r)
 
 static entry *place(entry *table, uint32_t room, const void *key)
 {
-    uint32_t at = (uint32_t)(((uintptr_t)key >> 6) * 0x9e3779b97f4a7c15ull >> 40) & (room - 1);
+    uint32_t at = ts_hash_pointer(key, room - 1);
     while (table[at].key && table[at].key != key)
         at = (at + 1) & (room - 1);
     return &table[at];
@@ -265,7 +265,7 @@ static bool put_arg(tracer *r, const ts_value *v, uint32_t at)
 }
 
 /** Before the call: records the ids of arguments and given results. */
-static bool begin(tracer *r, const ts_frame *f, flight *call)
+static bool begin(tracer *r, const ts_frame *f, traced_call *call)
 {
     ts_graph *g = r->graph;
     if (!ts_graph_add_args(g, f->nargs, &call->args))
@@ -295,7 +295,7 @@ static void wrote(tracer *r, const ts_tensor *t)
     storage_at(r, storage)->written = true;
 }
 
-static ts_graph_node node_of(const tracer *r, const ts_frame *f, const flight *call,
+static ts_graph_node node_of(const tracer *r, const ts_frame *f, const traced_call *call,
                              ts_node_kind kind)
 {
     ts_graph_node n = {.site = f->site, .args = call->args, .parent = r->parent, .op = f->op,
@@ -313,7 +313,7 @@ static ts_graph_node node_of(const tracer *r, const ts_frame *f, const flight *c
 }
 
 /** After the call: gives the results ids and adds the node. */
-static bool end(tracer *r, const ts_frame *f, flight *call)
+static bool end(tracer *r, const ts_frame *f, traced_call *call)
 {
     ts_graph *g = r->graph;
     ts_graph_node n = node_of(r, f, call, TS_NODE_CALL);
@@ -347,11 +347,11 @@ static ts_status record(ts_frame *f)
     tracer *r = (tracer *)f->thread->recorder;
     if (!r || r->graph->reason)
         return ts_redispatch(f);
-    flight call = {.outer = r->flight, .depth = f->thread->depth};
+    traced_call call = {.outer = r->innermost, .depth = f->thread->depth};
     call.kept = begin(r, f, &call);
-    r->flight = &call;
+    r->innermost = &call;
     ts_status status = ts_redispatch(f);
-    r->flight = call.outer;
+    r->innermost = call.outer;
     if (status == TS_OK && call.kept && !call.parts && !r->graph->reason)
         end(r, f, &call);
     return status;
@@ -381,16 +381,16 @@ static void leave(ts_recorder *events, uint32_t region)
 }
 
 /** The call that this layer redispatched and that the layers below are running; NULL if none. */
-static flight *open_call(const tracer *r)
+static traced_call *open_call(const tracer *r)
 {
-    flight *call = r->flight;
+    traced_call *call = r->innermost;
     return call && call->kept && !r->graph->reason && r->thread->depth == call->depth ? call : NULL;
 }
 
 static uint32_t parts(ts_recorder *events, const ts_frame *f)
 {
     tracer *r = (tracer *)events;
-    flight *call = open_call(r);
+    traced_call *call = open_call(r);
     uint32_t region;
     if (!call)
         return TS_NO_REGION;
@@ -409,7 +409,7 @@ static uint32_t parts(ts_recorder *events, const ts_frame *f)
 static void parts_end(ts_recorder *events, uint32_t region, const ts_frame *f)
 {
     tracer *r = (tracer *)events;
-    const flight *call = r->flight;
+    const traced_call *call = r->innermost;
     ts_graph_node *n = ts_graph_node_at(r->graph, region);
     n->end = r->graph->nodes.count;
     for (int i = 0; i < f->nrets; i++)
@@ -422,7 +422,7 @@ static void parts_end(ts_recorder *events, uint32_t region, const ts_frame *f)
 static void record_kept_result(ts_recorder *events, int i, ts_tensor *t)
 {
     tracer *r = (tracer *)events;
-    flight *call = open_call(r);
+    traced_call *call = open_call(r);
     if (call && !call->parts)
         add_result(r, t, 0, &call->rets[i]);
 }
@@ -578,12 +578,12 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     for (int i = 0; i < ninputs; i++)
         ts_tensor_ref(inputs[i]);
     add_inputs(&r, inputs, ninputs);
-    ts_above.forget_casts(); /* a cached cast would be captured and become stale */
+    ts_above.clear_cast_cache(); /* a cached cast would be captured and become stale */
 
     TS_KEEP_MODES;
     ts_keyset include = thread->include;
     ts_recorder *outer = thread->recorder; /* of a compiled call; gets no events during the trace */
-    ts_tell_unrepeatable("a trace");
+    ts_mark_unrepeatable("a trace");
     thread->include |= TRACING;
     thread->recorder = &r.events;
     uint64_t scope = thread->scope->serial;

@@ -208,7 +208,7 @@ TS_API bool ts_function_needs(const ts_function_call *call, int i);
  * For forward: saves n tensors (inputs, outputs, others or TS_NONE) for backward. Further calls
  * append. A tensor that is neither input nor output is saved without history, so a second
  * derivative treats it as a constant. Outside of forward, this function and both
- * ts_function_mark_ functions return TS_ERR_STATE.
+ * ts_function_mark_ functions return TS_ERR_STATE. Further errors: TS_ERR_VALUE (n), TS_ERR_MEMORY.
  */
 TS_API ts_status ts_function_save(ts_function_call *call, ts_tensor *const *tensors, int n);
 /** For backward: saved tensor i in the order of saving, borrowed. NULL with TS_ERR_AUTOGRAD if it

@@ -208,7 +208,8 @@ struct ts_frame {
     const ts_value *args;   /**< nargs values */
     ts_value *rets;         /**< nrets values */
     ts_thread *thread;
-    ts_plan *plan;          /**< written by the op's shape rule; valid in backend kernels */
+    ts_plan *plan;          /**< written by the op's shape rule, for backend kernels and composites;
+                                 NULL in layers, and for ops without a rule */
     const void *site;       /**< return address of the public function */
     ts_rng_state rng;       /**< random op: the counters reserved for this call */
     uint16_t op;            /**< op number */
@@ -224,9 +225,10 @@ struct ts_frame {
  */
 TS_API ts_status ts_redispatch(ts_frame *frame);
 /**
- * Like ts_redispatch(), with other arguments of the same count and kinds, for layers that change
- * arguments, for example by casts. The dispatcher computes the keys below the running key from the
- * new arguments.
+ * Like ts_redispatch(), with other arguments of the same count, for layers that change arguments,
+ * for example by casts. The dispatcher computes the keys below the running key from the new
+ * arguments. Further errors: TS_ERR_VALUE for a kind that the schema does not accept, TS_ERR_NULL
+ * if a tensor or a member of a list is NULL.
  */
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments, through all layers. rets as in ts_frame; the caller
@@ -431,8 +433,8 @@ typedef enum ts_timers_format { TS_TIMERS_TABLE, TS_TIMERS_CSV, TS_TIMERS_JSON }
 /**
  * Writes, for each thread, a row with calls and self time per (op, layer), and rows for the
  * backward engine, the timers' own calibrated cost and the time between calls. The rows sum exactly
- * to the wall time. A build without timers writes no rows. Errors: TS_ERR_NULL, TS_ERR_MEMORY,
- * TS_ERR_IO.
+ * to the wall time. A build without timers writes no rows. Errors: TS_ERR_NULL, TS_ERR_VALUE
+ * (format), TS_ERR_MEMORY, TS_ERR_IO.
  */
 TS_API ts_status ts_timers_write(FILE *out, ts_timers_format format);
 /**

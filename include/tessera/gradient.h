@@ -76,8 +76,9 @@ TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 /** Sets the gradient of argument i, borrowed. The engine sums it to the argument's sizes and casts
  *  it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op of
- *  the rule failed, and the recorded error is returned. TS_ERR_SHAPE or TS_ERR_INTERNAL if grad's
- *  sizes do not reduce to the argument's. */
+ *  the rule failed, and the recorded error is returned. Errors: TS_ERR_SHAPE if the argument's
+ *  sizes do not broadcast to grad's; TS_ERR_INTERNAL if grad has fewer dims, or if the op has no
+ *  tensor argument i. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);

@@ -28,9 +28,11 @@ TS_BEGIN_DECLS
 typedef struct ts_kernel_opts {
     size_t size;        /**< sizeof(ts_kernel_opts) */
     const char *schema; /**< schema that the kernel was written for; NULL skips the check */
-    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. Calls in other
-                             dtypes run on the CPU if the backend has TS_BACKEND_CPU_FALLBACK, else
-                             they are an error */
+    uint32_t dtypes;    /**< bits of the compute dtypes that it supports; 0: all. If it supports f32
+                             and not bf16 or f16, calls in these run in f32 on copies, except
+                             conversions and ops that write an argument. Calls in other dtypes run
+                             on the CPU if the backend has TS_BACKEND_CPU_FALLBACK; otherwise they
+                             are TS_ERR_DTYPE */
     bool strided;       /**< accepts any strides. If false, the library copies tensors that are not
                              contiguous before the call, except arguments that the op writes and
                              members of lists. Kernels of pointwise ops get any strides in either
@@ -245,7 +247,8 @@ TS_API int64_t ts_kernel_window_forms(const ts_frame *frame);
  * Allocates result i on the kernel's device, uninitialised and contiguous. For ops without a shape
  * rule and ops whose sizes depend on values (nonzero, masked_select); their arguments are checked,
  * but neither cast nor packed. Keeps a destination that the caller passed, which must have these
- * sizes and this dtype. Does nothing if the caller does not request result i (frame->want).
+ * sizes and this dtype (TS_ERR_SHAPE). Does nothing if the caller does not request result i
+ * (frame->want).
  * @param sizes  ndim sizes
  * Errors: TS_ERR_SHAPE, TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
  */
@@ -294,7 +297,8 @@ typedef struct ts_op_opts {
     /** Minimal work of a completed call, for ts_op_cost() and profiles. NULL: unknown. */
     ts_cost cost;
 } ts_op_opts;
-/** ts_register_op() with options; NULL: all zero. */
+/** ts_register_op() with options; NULL: all zero. Errors: those of ts_register_op(), and
+ *  TS_ERR_VALUE (size). */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
 /** Declares result i of a rule: its sizes (copied) and dtype, on the device of the tensor
@@ -308,6 +312,8 @@ TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, in
  * @param n           1 to TS_KERNEL_OPERANDS - 1
  * @param result      dtype of the result; TS_DTYPE_NONE: the promoted dtype
  * @param float_math  integer and bool arguments are computed in f32
+ * Errors: TS_ERR_VALUE (n, or the op has several results), TS_ERR_SHAPE (sizes that do not
+ * broadcast), TS_ERR_DEVICE.
  */
 TS_API ts_status ts_rule_pointwise(ts_frame *frame, int n, ts_dtype result, bool float_math);
 /** Sets the compute dtype and the arguments that are cast to it (bit i: argument i). */

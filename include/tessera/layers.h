@@ -20,7 +20,7 @@
 
 TS_BEGIN_DECLS
 
-/** The threads for which a layer is switched. */
+/** The threads for which a layer is switched on or off. */
 typedef enum ts_layer_scope {
     TS_THIS_THREAD,
     TS_ALL_THREADS /**< present and future ones */
@@ -46,31 +46,32 @@ typedef void (*ts_layer_report_fn)(void *payload, const ts_layer_report *report)
 TS_API void ts_layers_report_to(ts_layer_report_fn callback, void *payload, FILE *file);
 
 /**
- * Switches the NaN finder, which checks the floating results and written tensors of each op for NaN
- * and infinity. The first op with such a value in its output and none in its inputs is reported and
- * fails with TS_ERR_VALUE; the message has the op, its arguments and the result. Tensors that the
- * op wrote in place stay written. After that, ops are not checked in any thread until
- * ts_nan_finder_reset(). Ops with uninitialised results (empty) and META tensors are not checked.
+ * Switches the NaN finder on or off. The finder checks the floating results and written tensors of
+ * each op for NaN and infinity. The first op with such a value in its output and none in its inputs
+ * is reported and fails with TS_ERR_VALUE; the message has the op, its arguments and the result.
+ * Tensors that the op wrote in place stay written. After that, ops are not checked in any thread
+ * until ts_nan_finder_reset(). Ops with uninitialised results (empty) and META tensors are not
+ * checked.
  */
 TS_API ts_status ts_nan_finder(ts_layer_scope scope, bool on);
-/** Makes the NaN finder check ops again after it has found one. */
+/** Makes the NaN finder check ops again after it has found a NaN or an infinity. */
 TS_API void ts_nan_finder_reset(void);
 
-/** Switches the shape logger, which reports each op with the sizes, dtypes and devices of its
- *  arguments and results. */
+/** Switches the shape logger on or off. The logger reports each op with the sizes, dtypes and
+ *  devices of its arguments and results. */
 TS_API ts_status ts_shape_logger(ts_layer_scope scope, bool on);
 
 /**
- * Switches the determinism checker. It runs each op twice with the same random numbers, on copies
- * of the tensors that the op writes, and compares the results bit by bit. A difference is reported,
- * and the call fails with TS_ERR_STATE. Views and ops with uninitialised results (empty) are
- * skipped.
+ * Switches the determinism checker on or off. The checker runs each op twice with the same random
+ * numbers, the first time on copies of the tensors that the op writes, and compares the results bit
+ * by bit. A difference is reported, and the call fails with TS_ERR_STATE. Views and ops with
+ * uninitialised results (empty) are skipped.
  */
 TS_API ts_status ts_determinism_checker(ts_layer_scope scope, bool on);
 
-/** Switches the work counter of the calling thread. Switched on, it starts at zero and adds up the
- *  minimum work (ts_op_cost()) of the thread's calls, backward included. Ops without a cost formula
- *  count as 0. */
+/** Switches the work counter of the calling thread on or off. The counter starts at zero and adds
+ *  up the minimum work (ts_op_cost()) of the thread's calls, backward included. Ops without a cost
+ *  formula count as 0. */
 TS_API ts_status ts_work_counter(bool on);
 /** The sum since ts_work_counter(true). */
 TS_API ts_work ts_work_counted(void);

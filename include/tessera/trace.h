@@ -70,10 +70,11 @@ TS_API bool ts_tracing(void);
  *                 a captured tensor is that tensor itself.
  *
  * Errors, before anything runs: TS_ERR_STATE for an incomplete graph; TS_ERR_VALUE for a wrong
- * count, or inputs that share memory otherwise than recorded where one is written;
- * TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_NULL. Later, with outputs NULL and the
- * generator as before: those of the calls, and TS_ERR_STATE if a leaf has no gradient although it
- * had one in the trace.
+ * count, for two tensors where the trace had one twice, and for a written input that shares memory
+ * with other inputs than in the trace; TS_ERR_SHAPE, TS_ERR_DTYPE, TS_ERR_DEVICE, TS_ERR_MEMORY.
+ * Later, with outputs NULL and the generator as before: those of the calls; TS_ERR_STATE if a leaf
+ * has no gradient although it had one in the trace; TS_ERR_VALUE if the function made an alias of a
+ * tensor without a call, and the tensor has other strides or a smaller storage than in the trace.
  */
 TS_API ts_status ts_replay(const ts_graph *graph, ts_tensor *const *inputs, int ninputs,
                            ts_tensor **outputs, int noutputs);

@@ -119,7 +119,7 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
         ts_status status;
         const char *says;
     } cases[] = {{FORWARD_FAILS, true, TS_ERR_SHAPE, "in forward: "},
-                 {FORWARD_SILENT, true, TS_ERR_STATE, "forward failed without saying why"},
+                 {FORWARD_SILENT, true, TS_ERR_STATE, "forward failed without recording an error"},
                  {NO_OUTPUT, true, TS_ERR_NULL, "forward gave no output 0"},
                  {ABSENT_OUTPUT, true, TS_ERR_NULL, "TS_NONE for output 0"},
                  {UNMARKED_WRITE, true, TS_ERR_AUTOGRAD,
@@ -127,9 +127,9 @@ TS_TEST(errors_of_a_function_name_it_and_what_was_wrong)
                  {BACKWARD_FAILS, false, TS_ERR_STATE, "in backward: no today"},
                  {NO_GRADIENT, false, TS_ERR_NULL, "backward gave no gradient for input 0"},
                  {WRONG_SIZES, false, TS_ERR_SHAPE,
-                  "backward gave sizes (3) for the gradient of input 0, expected (1)"},
+                  "backward's gradient of input 0: expected sizes (1), got (3)"},
                  {WRONG_DTYPE, false, TS_ERR_DTYPE,
-                  "backward gave dtype f32 for the gradient of input 0, expected f64"},
+                  "backward's gradient of input 0: expected dtype f64, got f32"},
                  {SAVE_LATE, false, TS_ERR_STATE,
                   "ts_function_save may be called in forward only"}};
     TS_SCOPE;

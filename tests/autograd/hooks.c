@@ -129,7 +129,7 @@ TS_TEST(hooks_may_take_gradients_away_but_not_change_their_kind)
     ts_node_hook_remove(ts_grad_node(z), hook);
     OK(ts_node_hook_after(ts_grad_node(z), silent, NULL, &hook));
     FAILS(TS_ERR_STATE, ts_backward_ex(z, TS_NONE, &retain));
-    SAYS("without saying why");
+    SAYS("without recording an error");
     ts_node_hook_remove(ts_grad_node(z), hook);
     OK(ts_register_hook(z, wrong_dtype, NULL, NULL));
     FAILS(TS_ERR_SHAPE, ts_backward_ex(z, TS_NONE, &retain));

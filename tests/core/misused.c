@@ -87,20 +87,20 @@ TS_TEST(callbacks_that_fail_without_a_word_leave_a_record)
     int how = SILENT;
     ts_tensor *x = alive(true), *y = x;
     ts_graph *graph = NULL;
-    REFUSED(ts_trace(part, &how, &x, 1, &y, 1, &graph), TS_ERR_VALUE, "without saying why");
+    REFUSED(ts_trace(part, &how, &x, 1, &y, 1, &graph), TS_ERR_VALUE, "without recording an error");
     ck_assert_ptr_null(y);
     ts_graph_free(graph);
-    REFUSED(ts_recompute(part, &how, &x, 1, &y, 1), TS_ERR_VALUE, "without saying why");
+    REFUSED(ts_recompute(part, &how, &x, 1, &y, 1), TS_ERR_VALUE, "without recording an error");
     REFUSED(ts_replace_file("save", "/tmp/tessera-never", silent_write, NULL), TS_ERR_IO,
-            "without saying why");
+            "without recording an error");
     ck_assert_int_ne(access("/tmp/tessera-never", F_OK), 0);
     ts_module *m = ts_linear_new(2, 2, true);
-    REFUSED(ts_module_each(m, silent_visit, NULL), TS_ERR_STATE, "without saying why");
+    REFUSED(ts_module_each(m, silent_visit, NULL), TS_ERR_STATE, "without recording an error");
     ts_module_free(m);
     static const ts_module_type type = {.size = sizeof type, .name = "Odd",
                                         .forward = silent_forward};
     m = ts_module_new(&type);
-    REFUSED(ts_forward(m, x), TS_ERR_NULL, "without saying why");
+    REFUSED(ts_forward(m, x), TS_ERR_NULL, "without recording an error");
     ts_module_free(m);
 }
 

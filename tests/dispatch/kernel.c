@@ -474,7 +474,7 @@ TS_TEST(a_kernel_gets_no_result_of_a_dtype_that_it_did_not_declare, .loop = 2)
                 OK(ts_copy_(there[to], ts_to_device(host[to], device)));
             } else {
                 FAILS(TS_ERR_DTYPE, ts_copy_(there[to], there[from]));
-                SAYS("no kernel for dtype");
+                SAYS("expected a dtype that has a kernel on PLAIN (f32), got ");
                 if (from != to)
                     FAILS(TS_ERR_DTYPE, ts_to(there[from], (ts_dtype)to));
             }

@@ -72,7 +72,8 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_set_num_threads(0)),
           "TS_ERR_VALUE: set_num_threads: argument 'threads': expected at least 1, got 0");
     WRONG((ts_set_default_device((ts_device){9, 0})),
-          "TS_ERR_DEVICE: set_default_device: expected a known backend, got key 9");
+          "TS_ERR_DEVICE: set_default_device: argument 'device': expected a known backend, got key "
+          "9");
     WRONG((ts_size(A, 5) < 0 ? ts_error_code() : TS_OK),
           "TS_ERR_INDEX: size: argument 'dim': expected -2 to 1, got 5");
     WRONG((ts_item(A, &(double){0})),
@@ -454,7 +455,8 @@ TS_TEST(products_and_layers_say_what_is_wrong)
     WRONG((ts_optimizer_new((ts_optimizer_kind)7)), "TS_ERR_VALUE: optimizer_new: argument 'kind': "
                                                     "expected TS_SGD, TS_ADAM or TS_ADAMW, got 7");
     WRONG((ts_init_uniform(N, 0, 1)),
-          "TS_ERR_DTYPE: uniform: no kernel for dtype i64 on CPU | cast with ts_to()");
+          "TS_ERR_DTYPE: uniform: argument 'dtype': expected a dtype that has a kernel on CPU "
+          "(f64, f32, bf16 or f16), got i64 | cast with ts_to()");
 }
 
 TS_TEST(gradients_say_what_is_wrong)

@@ -188,7 +188,7 @@ TS_TEST(samples_that_do_not_fit_are_errors, .loop = 7)
                   {TS_ERR_NULL, "field 0: expected a tensor, got none"},
                   {TS_ERR_NULL, "got NULL"},
                   {TS_ERR_DEVICE, "expected a tensor on cpu, got meta"},
-                  {TS_ERR_IO, "without saying why"},
+                  {TS_ERR_IO, "without recording an error"},
                   {TS_ERR_SHAPE, "at most 7 dims, got 8"}};
     const ts_dataset set = {sizeof set, few, uneven, &_i, 2};
     ts_loader_opts o = options(0);

@@ -165,7 +165,7 @@ TS_TEST(states_of_averages_must_match)
     ts_tensor *own = list.tensors[list.n - 1];
     list.tensors[list.n - 1] = ts_full(TS_SIZES(1), TS_SCALAR(-1), TS_I64);
     ck_assert_int_eq(ts_ema_load_state(e, list.names, list.tensors, list.n), TS_ERR_VALUE);
-    ck_failed(TS_ERR_VALUE, "'steps' has -1");
+    ck_failed(TS_ERR_VALUE, "'steps': expected at least 0, got -1");
     list.tensors[list.n - 1] = own;
     ts_named_tensors_free(&list);
     ts_ema_free(e);
@@ -281,7 +281,7 @@ TS_TEST(a_forward_takes_several_tensors)
     ts_module_train(m, false);
     ts_error_clear();
     ck_assert_ptr_null(ts_forward_list(m, x, 2));
-    ck_failed(TS_ERR_NULL, "a Weigh failed without saying why (in Weigh)");
+    ck_failed(TS_ERR_NULL, "a Weigh failed without recording an error (in Weigh)");
     ck_assert_int_eq(ts_module_set_forward_list(m, NULL), TS_ERR_NULL);
     ts_error_clear();
     ts_module_free(m), ts_module_free(linear);

@@ -312,7 +312,7 @@ TS_TEST(a_line_is_an_image_of_one_row)
                        ts_unsqueeze(y, 2)) == 0);
     one.padding[1] = 1;
     FAILS(TS_ERR_VALUE, ts_conv1d(ts_select(x, 2, 0), ts_select(w, 2, 0), TS_NONE, &one));
-    SAYS("conv1d: argument 'opts': expected 0 in lists behind the last spatial dim, got 1");
+    SAYS("conv1d: argument 'opts': expected 0 in lists after the last spatial dim, got 1");
     FAILS(TS_ERR_SHAPE, ts_conv3d(x, w, TS_NONE, NULL));
     SAYS("expected 5 dims as argument 'input'");
     FAILS(TS_ERR_SHAPE, ts_conv1d(x, w, TS_NONE, NULL));

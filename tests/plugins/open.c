@@ -46,7 +46,7 @@ TS_TEST(auto_is_the_first_device_there_is_and_says_why)
 TS_TEST(auto_is_the_CPU_without_an_error_when_the_backend_is_refused_missing_or_without_a_device)
 {
     static const char *const cases[][2] = {
-        {"0", "TS_CUDA=0 refuses CUDA"},
+        {"0", "TS_CUDA=0 disables CUDA"},
         {"/nowhere/lib.so", "cannot open '/nowhere/lib.so'"},
         {TS_PLUGINS "/plugin_no_device.so", "the cable hangs loose"}};
     for (int i = 0; i < 3; i++) {
@@ -64,7 +64,7 @@ TS_TEST(a_device_that_was_asked_for_by_name_is_an_error_where_there_is_none)
 {
     ts_device device = {9, 9};
     setenv("TS_CUDA", "0", 1);
-    FAILS(ts_device_open("cuda", &device, NULL, 0), TS_ERR_DEVICE, "TS_CUDA=0 refuses CUDA");
+    FAILS(ts_device_open("cuda", &device, NULL, 0), TS_ERR_DEVICE, "TS_CUDA=0 disables CUDA");
     FAILS(ts_device_open("moon", &device, NULL, 0), TS_ERR_VALUE, "'moon'");
     FAILS(ts_backend_open("moon", NULL), TS_ERR_VALUE, "'moon'");
     FAILS(ts_backend_open(NULL, NULL), TS_ERR_NULL, "name");

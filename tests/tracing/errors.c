@@ -115,12 +115,12 @@ TS_TEST(inputs_that_are_written_must_share_memory_as_recorded)
     ts_graph *graph;
     OK(ts_trace(add_in_place, NULL, apart, 2, NULL, 0, &graph));
     FAILS(TS_ERR_VALUE, ts_replay(graph, one, 2, NULL, 0));
-    SAYS("input 0 is written, and shares memory with input 1, which it did not when recorded");
+    SAYS("input 0, which is written, shares memory with input 1; in the trace it did not");
     FAILS(TS_ERR_VALUE, ts_replay(graph, shared, 2, NULL, 0));
     ts_graph_free(graph);
     OK(ts_trace(add_in_place, NULL, one, 2, NULL, 0, &graph));
     FAILS(TS_ERR_VALUE, ts_replay(graph, apart, 2, NULL, 0));
-    SAYS("were one tensor when recorded");
+    SAYS("inputs 0 and 1: expected one tensor, as in the trace, got two");
     OK(ts_replay(graph, (ts_tensor *[]){b, b}, 2, NULL, 0));
     ts_graph_free(graph);
 }

@@ -38,7 +38,7 @@ TS_TEST(aliases_that_no_call_made_follow_their_memory)
     ck_assert_int_eq(ts_graph_get_info(graph).captures, 0);
     /* this input has other strides */
     FAILS(TS_ERR_VALUE, ts_replay(graph, &turned, 1, out, 2));
-    SAYS("lies otherwise than recorded");
+    SAYS("of a tensor that now has other strides");
     char *text = written(graph, TS_GRAPH_TEXT);
     ck_assert_ptr_nonnull(strstr(text, "= alias(%0, (2, 3), (3, 1), 6)"));
     free(text);
@@ -64,7 +64,7 @@ TS_TEST(an_alias_beyond_the_memory_of_an_input_is_refused)
     OK(uses_more_than_the_input(NULL, &row, 1, &want, 1));
     ck_assert(same(out, want));
     FAILS(TS_ERR_VALUE, ts_replay(graph, &last, 1, &out, 1));
-    SAYS("smaller than recorded");
+    SAYS("of a tensor whose storage is now too small for it");
     ts_graph_free(graph);
 }
 

@@ -54,9 +54,10 @@ typedef struct ts_batch {
                             token of each token in x */
     int64_t epoch;     /**< epoch of the batch */
     int64_t index;     /**< number of the batch in its epoch */
-    ts_tensor *fields[TS_SAMPLE_FIELDS]; /**< (B, sizes of the field) each; unused ones are TS_NONE.
-                            The last batch of an epoch may have fewer than B samples. A batch has
-                            the memory layout of its first sample, such as channels-last */
+    /** (B, sizes of the field) each; unused ones are TS_NONE. The last batch of an epoch may have
+     *  fewer than B samples. A batch has the memory layout of its first sample, such as
+     *  channels-last. */
+    ts_tensor *fields[TS_SAMPLE_FIELDS];
 } ts_batch;
 
 /** Position of a loader: the next batch to be returned. */
