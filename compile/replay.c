@@ -2,6 +2,7 @@
  * are allowed, runs the plan and writes the function's effects. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
+#include "dispatch/entries.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -515,7 +516,8 @@ bool ts_replay_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs, ts_te
 {
     ts_thread *thread = ts_thread_self();
     uint32_t state = atomic_load_explicit(&thread->state, memory_order_relaxed);
-    if (c->replay_over || thread->tape || thread->user_code || state & TS_THREAD_RECORDING ||
+    if (c->replay_over || thread->tape || thread->user_code ||
+        state & (TS_THREAD_RECORDING | TS_THREAD_WATCHING) ||
         atomic_load_explicit(&ts_anomaly_on, memory_order_relaxed))
         return false;
     for (int i = 0; i < ninputs; i++)

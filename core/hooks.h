@@ -18,7 +18,7 @@ typedef struct ts_storage ts_storage;
 typedef struct ts_node ts_node;
 
 typedef struct ts_hooks {
-    /** profile/device_ceilings.c: called when a profile has stopped recording. NULL until the first
+    /** profile/run.c: called when a profile has stopped recording. NULL until the first
      *  ts_prof_start(), which sets it. */
     void (*profile_ended)(void);
     /** dispatch/memory_log.c: adds a storage whose data was just allocated to the profile's log of

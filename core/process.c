@@ -4,6 +4,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #define MOST 16 /* capacity for locks, and for hooks of each kind */
 
@@ -71,6 +72,21 @@ void ts_fork_around(void (*before)(void), void (*after)(void))
 }
 
 void ts_fork_in_child(void (*hook)(void)) { add_hook(&in_child, hook); }
+
+bool ts_process_await_lock(pthread_mutex_t *lock)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec++;
+    return pthread_mutex_timedlock(lock, &until) == 0 && pthread_mutex_unlock(lock) == 0;
+}
+
+void ts_process_break_locks(void)
+{
+    for (int i = 0; i < guard_count; i++)
+        if (!ts_process_await_lock(guards[i].lock))
+            *guards[i].lock = guards[i].unlocked;
+}
 
 /* ---------------------------------------------------------------------------------- end ---- */
 

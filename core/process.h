@@ -19,6 +19,11 @@ void ts_fork_guard(pthread_mutex_t *lock);
 /** Registers hooks for locks that come and go: fork() calls before() before it takes the guarded
  *  locks, and after(), in parent and child, when they are released. */
 void ts_fork_around(void (*before)(void), void (*after)(void));
+/** Waits until the lock is free, at most a second; false if it is still held. */
+bool ts_process_await_lock(pthread_mutex_t *lock);
+/** For a report after a crash: frees each guarded lock that no thread releases within a second. The
+ *  crashed thread holds it while it waits for the report, so the data may be inconsistent. */
+void ts_process_break_locks(void);
 /** Registers a hook that runs in each forked child after the locks are released. The child has only
  *  the forking thread. */
 void ts_fork_in_child(void (*hook)(void));

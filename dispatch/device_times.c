@@ -18,6 +18,11 @@ static bool wanted;     /* between ts_device_times_begin() and ts_device_times_e
 static bool by_events;  /* the backend's work is timed by events */
 static ts_device_clock device_clock;
 static ts_key recorder; /* key of the backend that made the last recording; TS_KEY_CPU: none */
+static atomic_bool exists; /* see ts_device_times_exist() */
+static pthread_mutex_t ending = PTHREAD_MUTEX_INITIALIZER; /* held while a recording ends */
+
+void ts_device_times_install(void) { ts_fork_guard(&ending); }
+bool ts_device_times_exist(void) { return atomic_load(&exists); }
 
 static uint64_t reset_part(int64_t reset) { return (uint64_t)reset % (1 << TS_TAG_RESET); }
 
@@ -204,6 +209,7 @@ void ts_device_times_join(const ts_backend *backend)
         if (!by_events)
             return;
     }
+    atomic_store(&exists, true);
     atomic_store_explicit(&ts_timing.device, backend, memory_order_release);
     read_clock(backend, 0);
 }
@@ -213,6 +219,8 @@ void ts_device_times_begin(void)
     record = (ts_device_record){0};
     note[0] = 0;
     wanted = true;
+    recorder = TS_KEY_CPU;
+    atomic_store(&exists, false);
     device_clock = (ts_device_clock){0};
     free_graph_maps();
     ts_marks_clear();
@@ -229,23 +237,29 @@ void ts_device_times_drop(void)
         ts_error_clear(); /* old work stays, but ts_tag_is_current() excludes it */
 }
 
-void ts_device_times_end(void)
+/** Fetches the record of backend b. */
+static void fetch(const ts_backend *b)
 {
-    const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);
-    wanted = false;
-    recorder = TS_KEY_CPU;
-    if (b)
-        ts_process_watch_end(); /* see watch_end(); a report at exit measures device ceilings too */
-    for (uint8_t k = 0; k < 16 && b; k++)
+    ts_process_watch_end(); /* see watch_end(); a report at exit measures device ceilings too */
+    for (uint8_t k = 0; k < 16; k++)
         recorder = ts_backend_of((ts_device){k, 0}) == b ? k : recorder;
-    if (b)
-        read_clock(b, 1);
-    if (b && (by_events ? ts_device_events_end(b, &record)
-                        : b->profile_end(b->state, &record)) != TS_OK) {
+    read_clock(b, 1);
+    if ((by_events ? ts_device_events_end(b, &record) : b->profile_end(b->state, &record)) !=
+        TS_OK) {
         record = (ts_device_record){0};
         keep_note();
     }
+}
+
+void ts_device_times_end(void)
+{
+    pthread_mutex_lock(&ending);
+    const ts_backend *b = atomic_exchange(&ts_timing.device, NULL);
+    wanted = false;
+    if (b)
+        fetch(b);
     ts_device_times_name_ranges(false);
+    pthread_mutex_unlock(&ending);
 }
 
 const ts_device_record *ts_device_times(const char **why)

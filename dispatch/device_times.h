@@ -23,6 +23,7 @@ TS_INLINE int64_t ts_tag_step(uint64_t tag) { return (int64_t)(tag & ((1 << TS_T
 /** True if the tag is of the current recording, not of one before a reset. */
 bool ts_tag_is_current(uint64_t tag);
 
+void ts_device_times_install(void);
 /** Starts recording on one loaded backend: the first, by key, that has a device and profile_begin()
  *  and can be recorded. If profile_begin() fails, events time the backend's calls if they can;
  *  ts_device_times() returns the reason as a note. Call it before ts_timers_record(true);
@@ -33,8 +34,11 @@ void ts_device_times_begin(void);
 void ts_device_times_join(const ts_backend *backend);
 /** Drops the work recorded so far, at a reset. */
 void ts_device_times_drop(void);
-/** Ends recording and fetches the record from the backend. */
+/** Ends recording and fetches the record from the backend. If another thread does so, returns when
+ *  it has finished. Does nothing if no backend records. */
 void ts_device_times_end(void);
+/** True if a backend records, or made the last recording. Calls no backend and takes no lock. */
+bool ts_device_times_exist(void);
 /** Sets the tag of the work that the calling thread queues from now on. row: NULL for no row;
  *  reset: number of the last reset that the thread saw. */
 void ts_device_times_tag(const ts_backend *backend, const ts_tally_row *row, int64_t reset);

@@ -92,9 +92,13 @@ void ts_timers_step(void)
 {
     ts_thread *thread = ts_thread_self();
     ts_timers *t = is_recording(thread) ? ts_timers_of(thread) : NULL;
-    atomic_store_explicit(&ts_timing.marked, true, memory_order_relaxed);
+    void (*passed)(void) = atomic_load(&ts_timing.watching);
+    if (!atomic_exchange_explicit(&ts_timing.marked, true, memory_order_relaxed) && passed)
+        ts_timers_watch_steps(passed); /* calls need not look for updates any more */
     if (t)
         ts_timers_mark_step(t);
+    else
+        ts_timers_pass_step(thread);
 }
 
 void ts_timers_scope(const char *name)

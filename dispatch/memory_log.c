@@ -6,7 +6,6 @@
 #include "dispatch/timers_state.h"
 
 #include <string.h>
-#include <time.h>
 
 enum { LIVES_MOST = 1 << 20 /* later storages are counted as lost */, LISTS = 1 << 14 };
 
@@ -98,17 +97,17 @@ void ts_memory_log_begin(bool on)
     pthread_mutex_unlock(&history.lock);
 }
 
-void ts_memory_log_end(void)
+void ts_memory_log_abandon(void)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 5;
-    if (pthread_mutex_timedlock(&history.lock, &until) != 0) {
-        /* a thread that a signal stopped holds the lock for good: the log may be inconsistent */
+    if (!ts_process_await_lock(&history.lock)) {
         atomic_store(&history.on, false);
         history.count = 0;
-        return;
     }
+}
+
+void ts_memory_log_end(void)
+{
+    pthread_mutex_lock(&history.lock);
     for (int64_t i = 0; i < history.count && atomic_load(&history.on); i++)
         if (history.all[i].alive) {
             history.all[i].owner = ts_storage_owner(history.all[i].alive);

@@ -28,6 +28,9 @@ bool ts_memory_log_is_on(void);
 void ts_memory_log_begin(bool on);
 /** Stops the log. Storages that are freed later keep `freed` 0. */
 void ts_memory_log_end(void);
+/** For a report after a crash: empties the log if the crashed thread holds its lock, because the
+ *  last entry may be unfinished. Call it before ts_process_break_locks(). */
+void ts_memory_log_abandon(void);
 /** The lives in the order of their allocation, borrowed until the next recording; *lost: number of
  *  lives for which the log had no room; *begun: tick at which the log began. The count is 0 if
  *  memory was not recorded. */

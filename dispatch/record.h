@@ -107,7 +107,6 @@ typedef struct ts_tally_table {
     _Atomic int64_t nevents, lost_events; /* nevents counts overwritten events too */
     int64_t ring;           /* keep this number of latest events; 0: keep the first events */
     int64_t open;           /* number of the event of the innermost call in flight, -1: none */
-    bool updated;           /* the last call was an update of an optimizer */
 } ts_tally_table;
 
 /** Finds or makes the row for f's op, key, scope and, for backends, shapes. Without room for a row

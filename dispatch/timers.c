@@ -181,9 +181,40 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
         ts_timers_record(false);
 }
 
+void ts_timers_pass_step(ts_thread *thread)
+{
+    void (*passed)(void) = atomic_load(&ts_timing.watching);
+    if (!passed)
+        return;
+    pthread_mutex_lock(&ts_timing.lock);
+    if (ts_timing.step_thread < 0)
+        ts_timing.step_thread = thread->id;
+    bool marks = ts_timing.step_thread == thread->id;
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (marks)
+        passed();
+}
+
 static inline bool is_update(uint16_t op)
 {
     return atomic_load_explicit(&ts_timing.updates[op], memory_order_relaxed);
+}
+
+static _Thread_local bool updated; /* the thread's last call was an update of an optimizer */
+
+/** Called if a call is an update and the last call was none, or the other way round. Unless the
+ *  program marks steps, a step ends at the first call after updates of parameters. */
+static TS_COLD void note_update(ts_frame *f)
+{
+    if (f->thread->depth != 1 || (updated && f->thread->workspace))
+        return; /* no step ends inside the capture of a graph */
+    updated = !updated;
+    if (updated || atomic_load_explicit(&ts_timing.marked, memory_order_relaxed))
+        return;
+    if (is_recording(f->thread))
+        ts_timers_mark_step(ts_timers_of(f->thread));
+    else
+        ts_timers_pass_step(f->thread);
 }
 
 /** Like ts_timed_hop(), but adds time and work of the call to a row of the profile. The row is
@@ -192,16 +223,6 @@ static inline bool is_update(uint16_t op)
 static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 {
     ts_tally_table *r = &t->record;
-    /* unless the program marks steps, a step ends at the first call after updates of parameters */
-    if (TS_UNLIKELY(r->updated != is_update(f->op)) && f->thread->depth == 1 &&
-        !(r->updated && f->thread->workspace)) { /* no step ends inside the capture of a graph */
-        r->updated = !r->updated;
-        if (!r->updated && !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed)) {
-            ts_timers_mark_step(t);
-            if (!is_recording(f->thread)) /* the last step to be recorded has ended */
-                return is_timing(f->thread) ? ts_timed_hop(f, kernel) : kernel(f);
-        }
-    }
     ts_tally_row *row = ts_tally_hop(r, f);
     cell *c = TS_LIKELY(row != NULL) ? &row->cell : &t->cells[f->op * TS_KEY_COUNT + f->key];
     double flops = r->flops, bytes = r->bytes;
@@ -235,7 +256,11 @@ static ts_status recorded_hop(ts_timers *t, ts_frame *f, ts_kernel kernel)
 
 ts_status ts_timed_hop(ts_frame *f, ts_kernel kernel)
 {
-    ts_timers *t = ts_timers_of(f->thread);
+    if (TS_UNLIKELY(updated != is_update(f->op)) &&
+        atomic_load_explicit(&f->thread->state, memory_order_relaxed) &
+            (TS_THREAD_RECORDING | TS_THREAD_WATCHING))
+        note_update(f); /* this may start or stop a recording */
+    ts_timers *t = is_timing(f->thread) ? ts_timers_of(f->thread) : NULL;
     if (!t)
         return kernel(f);
     if (is_recording(f->thread))
@@ -278,7 +303,7 @@ void ts_timer_leave(ts_thread *thread, void *token)
 
 /* ------------------------------------------------------------------------------ switching ---- */
 
-enum { SWITCHED = TS_THREAD_TIMING | TS_THREAD_RECORDING | TS_THREAD_DETAIL };
+enum { SWITCHED = TS_THREAD_TIMING | TS_THREAD_RECORDING | TS_THREAD_DETAIL | TS_THREAD_WATCHING };
 
 static void switch_thread(ts_thread *thread, void *ctx)
 {
@@ -292,8 +317,11 @@ static void switch_thread(ts_thread *thread, void *ctx)
 static void switch_to(bool timers, bool recording)
 {
     bool before = running(), now = timers || recording;
+    bool watching = atomic_load(&ts_timing.watching) &&
+                    !atomic_load_explicit(&ts_timing.marked, memory_order_relaxed);
     uint32_t bits = (now ? TS_THREAD_TIMING : 0u) | (recording ? TS_THREAD_RECORDING : 0u) |
-                    (recording && ts_timing.detail ? TS_THREAD_DETAIL : 0u);
+                    (recording && ts_timing.detail ? TS_THREAD_DETAIL : 0u) |
+                    (watching && !recording ? TS_THREAD_WATCHING : 0u);
     if (now && !before)
         add(&ts_timing.period, 1);
     else if (before && !now)
@@ -367,6 +395,7 @@ void ts_timers_install(void)
     ts_above.thread_ended = thread_ended;
     ts_fork_guard(&ts_timing.lock);
     ts_marks_install();
+    ts_device_times_install();
     ts_memory_log_install();
 }
 
@@ -397,36 +426,83 @@ ts_status ts_timers_enable(bool on)
     return TS_OK;
 }
 
-ts_status ts_timers_record(bool on)
+/** Stops the counters and the log of memory. False if nothing records. */
+static bool stop_counting(void)
 {
-    TS_TRY(begin_change("prof_start", on));
-    bool before = atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
-    if (on && !ts_timing.steps &&
-        !(ts_timing.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *ts_timing.steps))) {
-        pthread_mutex_unlock(&ts_timing.lock);
-        return ts_error_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
-    }
-    if (!on && before) {
+    pthread_mutex_lock(&ts_timing.lock);
+    bool recording = atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
+    if (recording) {
         ts_timers *own = ts_tls.timers;
         if (own && own->period == get(&ts_timing.period)) /* time from here on belongs to no
                                                              profile */
             stamp(own, own->running);
         ts_thread_walk(end_profile, NULL);
+        switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), false);
     }
-    if (on && !before) {
-        ts_timing.all_steps = 0;
-        atomic_store_explicit(&ts_timing.marked, false, memory_order_relaxed);
-    }
-    switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), on);
     pthread_mutex_unlock(&ts_timing.lock);
-    if (before && !on) {
+    if (recording)
         ts_memory_log_end();
+    return recording;
+}
+
+void ts_timers_halt(void) { stop_counting(); }
+
+/** Forgets which thread marks steps, and how. */
+static void forget_steps(void)
+{
+    ts_timing.step_thread = -1;
+    atomic_store_explicit(&ts_timing.marked, false, memory_order_relaxed);
+    updated = false;
+}
+
+void ts_timers_schedule(bool on)
+{
+    pthread_mutex_lock(&ts_timing.lock);
+    ts_timing.scheduled = on;
+    if (on)
+        forget_steps();
+    pthread_mutex_unlock(&ts_timing.lock);
+}
+
+void ts_timers_watch_steps(void (*passed)(void))
+{
+    pthread_mutex_lock(&ts_timing.lock);
+    atomic_store(&ts_timing.watching, passed);
+    switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed),
+              atomic_load_explicit(&ts_timing.recording, memory_order_relaxed));
+    pthread_mutex_unlock(&ts_timing.lock);
+}
+
+static ts_status start_counting(void)
+{
+    TS_TRY(begin_change("prof_start", true));
+    bool before = atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
+    if (!ts_timing.steps &&
+        !(ts_timing.steps = ts_sys_calloc(TS_STEPS_MOST * sizeof *ts_timing.steps))) {
+        pthread_mutex_unlock(&ts_timing.lock);
+        return ts_error_memory("a profile's steps", TS_STEPS_MOST * sizeof *ts_timing.steps);
+    }
+    if (!before) {
+        ts_timing.all_steps = 0;
+        if (!ts_timing.scheduled)
+            forget_steps();
+    }
+    switch_to(atomic_load_explicit(&ts_timing.on, memory_order_relaxed), true);
+    pthread_mutex_unlock(&ts_timing.lock);
+    if (!before)
+        ts_timers_reset(); /* from its next stamp on, each thread counts in the profile's rows */
+    return TS_OK;
+}
+
+ts_status ts_timers_record(bool on)
+{
+    if (on)
+        return start_counting();
+    if (stop_counting()) {
         ts_device_times_end();
         if (ts_above.profile_ended)
             ts_above.profile_ended();
     }
-    if (on && !before)
-        ts_timers_reset(); /* from its next stamp on, each thread counts in the profile's rows */
     return TS_OK;
 }
 
@@ -436,6 +512,7 @@ void ts_timers_record_as(const ts_recording *r)
     atomic_store_explicit(&ts_timing.tracing, r->trace, memory_order_relaxed);
     ts_timing.first_step = r->first;
     ts_timing.last_step = r->last;
+    ts_timing.before_steps = r->before;
     ts_timing.detail = r->detail;
     ts_timing.flight = r->flight;
     pthread_mutex_unlock(&ts_timing.lock);
@@ -472,7 +549,8 @@ void ts_timers_reset(void)
     ts_timing.nended = 0;
     set(&ts_timing.nsteps, 0);
     set(&ts_timing.lost_steps, 0);
-    ts_timing.step_thread = -1;
+    if (!ts_timing.scheduled)
+        ts_timing.step_thread = -1;
     pthread_mutex_unlock(&ts_timing.lock);
     ts_device_times_drop();
     if (running() && ts_tls.timers)

@@ -4,6 +4,7 @@
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
 
+#include "dispatch/entries.h"
 #include "dispatch/record.h"
 
 #ifndef TS_TIMERS
@@ -89,6 +90,14 @@ typedef struct ts_step {
  *  ts_timers_enable(), TS_ERR_MEMORY. */
 ts_status ts_timers_record(bool on);
 bool ts_timers_recording(void);
+/** Stops the recording of calls and memory like ts_timers_record(false), but calls no backend. The
+ *  device work stays in the backend until ts_device_times_end(). */
+void ts_timers_halt(void);
+/** Begins or ends a schedule: a series of recordings in which one thread marks all steps. */
+void ts_timers_schedule(bool on);
+/** In a schedule, calls passed() at the end of each step while nothing records, in the thread that
+ *  marks steps; NULL: no longer. */
+void ts_timers_watch_steps(void (*passed)(void));
 /** Ends a step explicitly. If the program never calls this, a step ends at the first call after an
  *  op that updates parameters. */
 void ts_timers_step(void);
@@ -113,13 +122,14 @@ void ts_timers_each_record(void (*fn)(const ts_thread_record *r, void *ctx), voi
 /** The data that a recording keeps. */
 typedef struct ts_recording {
     int64_t first, last; /* drop the steps before `first`, stop after step `last`; 0: no limit */
+    int64_t before;      /* number of steps that ended before the recording */
     bool trace, flight;  /* keep an event per call: the first ones, or with flight the latest */
     bool detail;         /* divide the time of backends' rows into parts (ts_part) */
 } ts_recording;
 /** Configures the next recording. */
 void ts_timers_record_as(const ts_recording *r);
 /** The totals at the end of each recorded step, borrowed; valid until the next recording.
- *  @param first   number of the first recorded step
+ *  @param first   number of the first recorded step, counted on from ts_recording.before
  *  @param lost    number of later steps, for which there was no room
  *  @param thread  the thread that marks steps; -1: none
  *  @param traced  true if events were kept */
@@ -134,7 +144,7 @@ TS_INLINE ts_status ts_hop(ts_frame *f, ts_kernel kernel)
 {
 #if TS_TIMERS
     if (TS_UNLIKELY(atomic_load_explicit(&f->thread->state, memory_order_relaxed) &
-                    TS_THREAD_TIMING)) /* on while a profile records, too */
+                    (TS_THREAD_TIMING | TS_THREAD_WATCHING)))
         return ts_timed_hop(f, kernel);
 #endif
     return kernel(f);

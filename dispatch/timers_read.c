@@ -168,7 +168,7 @@ const ts_step *ts_timers_steps(int64_t *count, int64_t *first, int64_t *lost, in
     *traced = atomic_load_explicit(&ts_timing.tracing, memory_order_relaxed);
     *count = get(&ts_timing.nsteps);
     *lost = get(&ts_timing.lost_steps);
-    *first = ts_timing.all_steps - *count - *lost + 1;
+    *first = ts_timing.before_steps + ts_timing.all_steps - *count - *lost + 1;
     return ts_timing.steps;
 }
 

@@ -55,10 +55,13 @@ struct ts_timing_state {
     _Atomic int64_t trace_cost;  /* ticks of a layer in a trace beyond that */
     ts_step *steps;
     _Atomic int64_t nsteps, lost_steps;
-    int64_t all_steps, /* steps since the recording began */
+    int64_t before_steps, /* ts_recording.before */
+        all_steps, /* steps since the recording began */
         first_step, last_step; /* the recording keeps steps first_step to last_step; 0: no limit */
     int step_thread; /* the thread that marks steps; -1: none yet */
     atomic_bool marked; /* the program marks its steps itself */
+    bool scheduled;     /* step_thread and marked stay the same for all recordings */
+    void (*_Atomic watching)(void); /* `passed` of ts_timers_watch_steps() */
     atomic_bool updates[TS_MAX_OPS]; /* ops that update parameters */
     _Atomic int64_t period; /* number of the timing period; grows at each start and reset */
     int64_t reset;          /* number of resets */
@@ -150,5 +153,8 @@ void ts_timers_close(ts_timers *t);
 ts_timers *ts_timers_of(ts_thread *thread);
 /** Records the thread's totals at the end of a step. One thread marks the steps of a profile. */
 void ts_timers_mark_step(ts_timers *t);
+/** Ends a step of `thread` while nothing records. Does nothing unless a schedule waits and the
+ *  thread marks the steps. */
+void ts_timers_pass_step(ts_thread *thread);
 
 #endif

@@ -477,7 +477,7 @@ ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine)
     if (!TS_TIMERS)
         return ts_error_set(TS_ERR_UNSUPPORTED,
                             "prof_calibrate: this build has no timers (-Dtimers=false)");
-    if (ts_timers_recording())
+    if (ts_prof_active())
         return ts_error_set(TS_ERR_STATE, "prof_calibrate: a profile records; stop it first");
     size_t size = machine->size;
     TS_TRY(find_ceilings(anew, &m));

@@ -249,7 +249,7 @@ ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine 
     if (!TS_TIMERS)
         return ts_error_set(TS_ERR_UNSUPPORTED,
                             "prof_calibrate_device: this build has no timers (-Dtimers=false)");
-    if (ts_timers_recording())
+    if (ts_prof_active())
         return ts_error_set(TS_ERR_STATE, "prof_calibrate_device: a profile records; stop it "
                                           "first");
     if (device.backend == TS_DEVICE_CPU.backend)

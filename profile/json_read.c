@@ -117,6 +117,8 @@ static ts_status read_device(const char *path, json_t *object, ts_device_part *d
         return TS_OK;
     TS_TRY(get_text(&s, "source", d->source, sizeof d->source));
     TS_TRY(get_text(&s, "note", d->note, sizeof d->note));
+    if (json_object_get(object, "incomplete")) /* missing in a file of an older version */
+        TS_TRY(get_flag(&s, "incomplete", &d->incomplete));
     TS_TRY(get_count(&s, "kernels", &d->kernels));
     TS_TRY(get_count(&s, "copies", &d->copies));
     TS_TRY(get_count(&s, "lost", &d->lost));

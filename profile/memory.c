@@ -164,7 +164,7 @@ static double capacity_of(uint8_t device)
     return pages > 0 && page > 0 ? (double)pages * (double)page : 0;
 }
 
-ts_status ts_memory_study(ts_profile *p, int64_t first_tick)
+ts_status ts_memory_study(ts_profile *p, int64_t first_tick, bool devices)
 {
     int64_t count, lost;
     study u = {.m = &p->memory, .tick_ns = p->tick_ns};
@@ -186,7 +186,7 @@ ts_status ts_memory_study(ts_profile *p, int64_t first_tick)
     }
     qsort(u.changes, (size_t)u.nchanges, sizeof *u.changes, by_tick);
     snprintf(u.m->device, sizeof u.m->device, "%.31s", ts_device_name((ts_device){device, 0}));
-    u.m->capacity = capacity_of(device);
+    u.m->capacity = devices || device == TS_KEY_CPU ? capacity_of(device) : 0;
     u.m->lost = lost;
     u.m->shift_ns = (double)(u.begun - first_tick) * p->tick_ns;
     u.m->before = before_recording[device % 16];

@@ -91,6 +91,8 @@ typedef struct ts_exposed {
 typedef struct ts_device_part {
     char source[32]; /* timing library, such as CUPTI; "": no times */
     char note[160];  /* reason why there are no times, or "" */
+    bool incomplete; /* a signal ended the program before the times came; the verdict is
+                        "unreliable" */
     int64_t kernels, copies, lost; /* number of kernels; of copies and memsets; of kernels, copies
                                       and memsets without a record */
     int64_t untagged; /* number of kernels, copies and memsets that belong to no row */
@@ -197,20 +199,17 @@ struct ts_profile {
 
 extern const char *const ts_owner_names[TS_OWNERS];
 /** Fills p->memory from the log of memory (dispatch/memory_log.h). first_tick: where the time axis
- *  of ts_call_event begins. Error: TS_ERR_MEMORY. */
-ts_status ts_memory_study(ts_profile *p, int64_t first_tick);
+ *  of ts_call_event begins. devices: false leaves out the capacity of a device, so that no backend
+ *  is called. Error: TS_ERR_MEMORY. */
+ts_status ts_memory_study(ts_profile *p, int64_t first_tick, bool devices);
 /** Stores the bytes in use on each backend's first device, for ts_memory_part.before. */
 void ts_memory_begin(void);
-/** Calls report() in a thread of its own when a signal is about to end the process. Signals that
- *  the program handles or ignores are left to it. */
-void ts_profile_watch_signals(void (*report)(void));
-/** At exit(): if a signal came before, waits until the thread has written the report and sent the
- *  signal. */
-void ts_profile_await_signal(void);
-/** Removes the handlers of ts_profile_watch_signals(). */
-void ts_profile_ignore_signals(void);
 /** Sets p->command. */
 void ts_profile_name_program(ts_profile *p);
+
+/** ts_profile_take() without the part of the devices, so that no backend is called. Other threads
+ *  may still run. Sets p->device.incomplete if a backend has recorded. */
+ts_profile *ts_profile_take_host(void);
 
 /** Makes an empty profile with room for `count` entries and `nsteps` steps. Free it with
  *  ts_profile_free(). NULL with TS_ERR_MEMORY. */

@@ -227,47 +227,26 @@ static void copy_steps(ts_profile *p, const ts_step *steps, int64_t n, double ti
     p->nsteps = n;
 }
 
-ts_profile *ts_profile_take(void)
+/** Sets *g->p from the records of all threads and, if `devices`, of the devices. Without `devices`
+ *  it calls no backend. */
+static ts_status fill(gathering *g, bool devices)
 {
-    int64_t nsteps, first, lost;
-    int thread;
-    bool traced;
-    if (ts_timers_recording()) {
-        ts_error_set(TS_ERR_STATE, "profile_take: a profile records; stop it first");
-        return NULL;
-    }
-    const ts_step *steps = ts_timers_steps(&nsteps, &first, &lost, &thread, &traced);
-    gathering g = {.tick_ns = ts_timers_tick_ns()};
-    ts_timers_each_record(survey, &g);
-    ts_profile *p = ts_profile_new(g.rows, nsteps);
-    if (!p || (traced && !take_room_for_events(p, &g)) ||
-        ts_device_sums_make(&g.device, p) != TS_OK) {
-        ts_sys_free(g.traced);
-        ts_profile_free(p);
-        return NULL;
-    }
-    g.p = p;
-    g.room = g.rows;
-    p->traced = traced;
-    p->tick_ns = g.tick_ns;
-    p->steps_thread = thread;
-    copy_steps(p, steps, nsteps, g.tick_ns);
-    ts_timers_each_record(gather_events, &g);
-    ts_status status = ts_device_timeline(&g.device, p);
-    if (status == TS_OK && traced)
-        status = ts_trace_works(&g.device, p, g.traced, g.first_tick);
-    ts_sys_free(g.traced);
-    ts_timers_each_record(gather, &g);
-    ts_device_rest(&g.device, p);
-    if (status == TS_OK)
-        status = ts_memory_study(p, g.first_tick);
-    if (status != TS_OK) {
-        ts_device_sums_free(&g.device);
-        ts_profile_free(p);
-        return NULL;
-    }
-    p->first_step = first;
-    p->lost_steps = lost;
+    ts_profile *p = g->p;
+    if (devices)
+        TS_TRY(ts_device_sums_make(&g->device, p));
+    ts_timers_each_record(gather_events, g);
+    TS_TRY(ts_device_timeline(&g->device, p));
+    if (p->traced && devices)
+        TS_TRY(ts_trace_works(&g->device, p, g->traced, g->first_tick));
+    ts_timers_each_record(gather, g);
+    ts_device_rest(&g->device, p);
+    return ts_memory_study(p, g->first_tick, devices);
+}
+
+/** Finds the ceilings, and judges and sorts the rows. */
+static void judge(gathering *g, bool devices)
+{
+    ts_profile *p = g->p;
     double sum = p->profiler_ns;
     for (int64_t i = 0; i < p->count; i++)
         sum += p->entries[i].self_ns;
@@ -276,16 +255,60 @@ ts_profile *ts_profile_take(void)
     p->measured = ts_prof_find_machine(&p->machine) == TS_OK;
     if (!p->measured)
         ts_error_clear();
-    if (ts_profile_is_of_device(p) &&
+    if (devices && ts_profile_is_of_device(p) &&
         ts_device_measure(ts_device_of_times(), &p->device) != TS_OK) {
         snprintf(p->device.note, sizeof p->device.note, "no GPU ceilings, so no regimes: %.120s",
                  ts_error_message());
         ts_error_clear();
     }
+    if (!devices && ts_device_times_exist()) {
+        p->device.incomplete = true;
+        snprintf(p->device.note, sizeof p->device.note,
+                 "incomplete: a signal ended the program before its GPU times came");
+    }
     ts_profile_sort(p);
     ts_profile_judge(p);
-    ts_device_name_kernel(&g.device, p);
+    ts_device_name_kernel(&g->device, p);
+}
+
+static ts_profile *take(bool devices)
+{
+    int64_t nsteps, first, lost;
+    int thread;
+    bool traced;
+    const ts_step *steps = ts_timers_steps(&nsteps, &first, &lost, &thread, &traced);
+    gathering g = {.tick_ns = ts_timers_tick_ns()};
+    ts_timers_each_record(survey, &g);
+    ts_profile *p = g.p = ts_profile_new(g.rows, nsteps);
+    if (!p)
+        return NULL;
+    g.room = g.rows;
+    p->traced = traced;
+    p->tick_ns = g.tick_ns;
+    p->steps_thread = thread;
+    p->first_step = first;
+    p->lost_steps = lost;
+    copy_steps(p, steps, nsteps, g.tick_ns);
+    ts_status status = !traced || take_room_for_events(p, &g) ? fill(&g, devices) : TS_ERR_MEMORY;
+    if (status == TS_OK)
+        judge(&g, devices);
+    ts_sys_free(g.traced);
     ts_device_sums_free(&g.device);
+    if (status != TS_OK) {
+        ts_profile_free(p);
+        return NULL;
+    }
     ts_profile_name_program(p);
     return p;
 }
+
+ts_profile *ts_profile_take(void)
+{
+    if (ts_timers_recording()) {
+        ts_error_set(TS_ERR_STATE, "profile_take: a profile records; stop it first");
+        return NULL;
+    }
+    return take(true);
+}
+
+ts_profile *ts_profile_take_host(void) { return take(false); }

@@ -186,7 +186,7 @@ void ts_profile_judge(ts_profile *p)
         .outside = s.of[OUTSIDE] * scale,
         .profiler = s.of[PROFILER] * scale,
         .unknown = s.of[UNKNOWN] * scale,
-        .verdict = choose_word(&s, wall, p->own_share),
+        .verdict = p->device.incomplete ? "unreliable" : choose_word(&s, wall, p->own_share),
         .steps = p->nsteps,
         .errors = errors,
     };

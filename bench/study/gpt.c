@@ -147,7 +147,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-enum { ROUNDS = 15, STATES = 3, LAUNCHES = 100, BATCHES = 40 };
+enum { ROUNDS = 15, STATES = 4, LAUNCHES = 100, BATCHES = 40 };
 
 /** Sets *us to the host time of a ts_relu_() of one element: the mean of the fastest of several
  *  batches, because other programs disturb some. ctx is the tensor. */
@@ -175,32 +175,76 @@ static ts_status five_steps(void *ctx, double *us)
     return TS_OK;
 }
 
-/** Runs run(ctx, &us) in rounds: before a profile, then alternately during and after one. Writes a
- *  row for each of these states: shortest and median time in us. Only the first call of a process
- *  measures a state before any profile. */
+/** Sets *us to the time of run(ctx, us) while a profile with these options records. */
+static ts_status recorded(const ts_prof_opts *o, ts_status (*run)(void *, double *), void *ctx,
+                          double *us)
+{
+    TS_TRY(ts_prof_start(o));
+    ts_status status = run(ctx, us); /* a warm-up */
+    if (status == TS_OK)
+        status = run(ctx, us);
+    TS_TRY(ts_prof_stop());
+    TS_TRY(status);
+    double warm;
+    return run(ctx, &warm); /* the device was idle while the recording ended */
+}
+
+/** Runs run(ctx, &us) in rounds: before a profile, then in turns during a profile, during one with
+ *  a trace, and after them. Writes a row for each of these states: shortest and median time in us.
+ *  Only the first call of a process measures a state before any profile. */
 static ts_status compare_states(study *s, const char *what, ts_status (*run)(void *, double *),
                                 void *ctx)
 {
-    static const char *const states[STATES] = {"before", "during", "after"};
+    static const char *const states[STATES] = {"before", "during", "during, trace", "after"};
     double us[STATES][ROUNDS], warm;
     TS_TRY(run(ctx, &warm));
     TS_TRY(run(ctx, &warm));
     for (int round = 0; round < ROUNDS; round++)
         TS_TRY(run(ctx, &us[0][round]));
     for (int round = 0; round < ROUNDS; round++) {
-        TS_TRY(ts_prof_start(NULL));
-        ts_status status = run(ctx, &warm);
-        if (status == TS_OK)
-            status = run(ctx, &us[1][round]);
-        TS_TRY(ts_prof_stop());
-        TS_TRY(status);
-        TS_TRY(run(ctx, &warm)); /* the device was idle while the recording ended */
-        TS_TRY(run(ctx, &us[2][round]));
+        TS_TRY(recorded(NULL, run, ctx, &us[1][round]));
+        TS_TRY(recorded(TS_OPTS(ts_prof_opts, .trace = true), run, ctx, &us[2][round]));
+        TS_TRY(run(ctx, &us[3][round]));
     }
     for (int i = 0; i < STATES; i++) {
         qsort(us[i], ROUNDS, sizeof us[i][0], by_value);
         study_row(s, "%s\t%s\t%.3f\t%.3f\t%.4f", what, states[i], us[i][0], us[i][ROUNDS / 2],
                   us[i][0] / us[0][0]);
+    }
+    return TS_OK;
+}
+
+/** Times ts_profile_take() and the writing of Perfetto's JSON for a trace of a million calls, and
+ *  writes a row for each. */
+static ts_status write_events(study *s)
+{
+    enum { EVENTS = 1000000, TURNS = 5 };
+    double us[2][TURNS];
+    ts_tensor *one = ts_ones(TS_SIZES(1), TS_F32);
+    TS_TRY(one);
+    for (int turn = 0; turn < TURNS; turn++) {
+        TS_TRY(ts_prof_start(TS_OPTS(ts_prof_opts, .trace = true)));
+        ts_status status = TS_OK;
+        for (int i = 0; i < EVENTS && status == TS_OK; i++)
+            status = TS_STATUS_OF(ts_relu_(one));
+        TS_TRY(ts_prof_stop());
+        TS_TRY(status);
+        FILE *out = fopen("/dev/null", "w");
+        double begin = study_now();
+        ts_profile *p = ts_profile_take();
+        double taken = study_now();
+        status = p && out ? ts_profile_write(p, out, TS_PROFILE_CHROME) : TS_ERR_IO;
+        us[0][turn] = 1e6 * (taken - begin);
+        us[1][turn] = 1e6 * (study_now() - taken);
+        ts_profile_free(p);
+        if (out)
+            fclose(out);
+        TS_TRY(status);
+    }
+    for (int i = 0; i < 2; i++) {
+        qsort(us[i], TURNS, sizeof us[i][0], by_value);
+        study_row(s, "1,000,000 calls of a trace\t%s\t%.3f\t%.3f\t-", i ? "written" : "taken",
+                  us[i][0], us[i][TURNS / 2]);
     }
     return TS_OK;
 }
@@ -216,6 +260,8 @@ ts_status study_cost(study *s)
     ts_status status = compare_states(s, name, five_steps, &t);
     if (status == TS_OK)
         status = compare_states(s, "relu of one element", launches, one);
+    if (status == TS_OK && !s->gpu)
+        status = write_events(s);
     return end(&t, status);
 }
 

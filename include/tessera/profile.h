@@ -17,6 +17,9 @@
 
 TS_BEGIN_DECLS
 
+/** A finished profile, in memory. */
+typedef struct ts_profile ts_profile;
+
 /* -------------------------------------------------------------------------- recording ---- */
 
 /** Options of ts_prof_start(); zero is default. */
@@ -33,19 +36,32 @@ typedef struct ts_prof_opts {
     bool detail;        /**< divide the time of a backend's row into shape rule, allocation, casts
                              and kernel */
     bool flight;        /**< with trace: each thread keeps its latest 65,536 calls, not its first */
+    /** A schedule, if `active` is above 0: after skip_first steps, cycles of wait, warmup and
+     *  active steps follow one another. first_step and last_step are then 0. */
+    int64_t skip_first; /**< steps before the first cycle */
+    int64_t wait;       /**< steps of a cycle in which nothing is recorded */
+    int64_t warmup;     /**< next steps, whose records are dropped */
+    int64_t active;     /**< next steps, which make the cycle's profile; 0: no schedule */
+    int64_t repeat;     /**< number of cycles; 0: until ts_prof_stop() */
+    /** Receives each cycle's profile and owns it; cycles count from 1. Called in the thread that
+     *  ends the cycle's last step. It may call ts_prof_stop(), but runs no operators. */
+    void (*ready)(ts_profile *profile, int64_t cycle, void *user);
+    void *user; /**< passed to `ready` */
 } ts_prof_opts;
 
 /**
  * Starts a profile of all threads and discards the data of the previous one. Resets the timers,
  * which use the same counters; ts_timers_reset() restarts a running profile.
  * @param opts  NULL: all members zero
- * Errors: TS_ERR_VALUE for an invalid size or steps out of order, TS_ERR_STATE while a profile
- * records, TS_ERR_UNSUPPORTED in a build without timers, TS_ERR_MEMORY.
+ * Errors: TS_ERR_VALUE for an invalid size, steps out of order or an invalid schedule, TS_ERR_NULL
+ * for a schedule without `ready`, TS_ERR_STATE while a profile records or a schedule runs,
+ * TS_ERR_UNSUPPORTED in a build without timers, TS_ERR_MEMORY.
  */
 TS_API ts_status ts_prof_start(const ts_prof_opts *opts);
-/** Ends recording; the recorded data stays for ts_profile_take(). TS_OK if nothing records. */
+/** Ends recording; the recorded data stays for ts_profile_take(). Ends a schedule: `ready` receives
+ *  the active steps of an unfinished cycle, if there are any. TS_OK if nothing records. */
 TS_API ts_status ts_prof_stop(void);
-/** True while a profile records. */
+/** True while a profile records or a schedule runs. */
 TS_API bool ts_prof_active(void);
 /**
  * Ends a step of the training loop. In a program that never calls it, a step ends at the first call
@@ -124,9 +140,6 @@ TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
 TS_API ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine *machine);
 
 /* ------------------------------------------------------------------------ its results ---- */
-
-/** A finished profile, in memory. */
-typedef struct ts_profile ts_profile;
 
 typedef enum ts_profile_format {
     TS_PROFILE_TABLES, /**< verdict and tables for a terminal, 100 columns */

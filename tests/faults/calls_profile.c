@@ -5,6 +5,12 @@
 #include "tests/profile/machine.h"
 #include "tests/profile/small.h"
 
+static void receive(ts_profile *p, int64_t cycle, void *user)
+{
+    (void)cycle, (void)user;
+    ts_profile_free(p);
+}
+
 CALLS_WITH(recording, 0, .loop = 0)
 {
 #if !TS_TIMERS
@@ -25,6 +31,17 @@ CALLS_WITH(recording, 0, .loop = 0)
     FAULTY(f, ts_prof_stop());
     FAULTY(f, p = ts_profile_take());
     QUIET(f, ts_profile_free(p));
+}
+
+CALLS_WITH(schedule, 0, .loop = 0)
+{
+#if !TS_TIMERS
+    TS_SKIP("built without timers");
+#endif
+    use_fixed_machine();
+    ts_prof_opts opts = {.size = sizeof opts, .wait = 1, .active = 1, .ready = receive};
+    FAULTY(f, ts_prof_start(&opts));
+    FAULTY(f, ts_prof_stop());
 }
 
 CALLS_WITH(profiles, 0, IN_FOLDER)

@@ -53,6 +53,11 @@ static uint8_t *next_record(uint32_t kind)
 }
 
 static void end_library(void) { ended = true; }
+static void call(void (*hook)(void))
+{
+    if (hook)
+        hook();
+}
 
 /** Time on the device's clock, ns. */
 static int64_t real_time(void)
@@ -106,6 +111,7 @@ static void put_kernel(uint8_t *work)
 void fake_launch(uint32_t kind, int64_t gap, int64_t ns, int n)
 {
     pthread_mutex_lock(&lock);
+    call(fake.at_launch);
     if (!began)
         began = atexit(end_library) == 0;
     uint32_t id = ++correlation;
@@ -215,7 +221,11 @@ uint32_t cuptiActivityEnableRuntimeApi(uint32_t id, uint8_t on)
     return switch_api(RUNTIME, id, on);
 }
 EXPORT uint32_t cuptiGetTimestamp(uint64_t *ns);
-uint32_t cuptiGetTimestamp(uint64_t *ns) { return *ns = (uint64_t)real_time(), 0; }
+uint32_t cuptiGetTimestamp(uint64_t *ns)
+{
+    call(fake.at_clock);
+    return *ns = (uint64_t)real_time(), 0;
+}
 EXPORT uint32_t cuptiFinalize(void);
 uint32_t cuptiFinalize(void) { return fake.finalized++, 0; }
 EXPORT uint32_t cuptiActivityFlushAll(uint32_t flag);
@@ -223,8 +233,11 @@ uint32_t cuptiActivityFlushAll(uint32_t flag)
 {
     pthread_t thread;
     (void)flag;
+    call(fake.at_flush);
     if (ended)
         abort(); /* the real CUPTI would read freed memory */
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
     if (pthread_create(&thread, NULL, deliver, NULL) != 0)
         return 1;
     pthread_join(thread, NULL);
@@ -251,6 +264,7 @@ EXPORT uint32_t cuptiActivityPushExternalCorrelationId(uint32_t kind, uint64_t i
 uint32_t cuptiActivityPushExternalCorrelationId(uint32_t kind, uint64_t id)
 {
     (void)kind;
+    call(fake.at_push);
     if (depth == 8)
         return 1;
     stack[depth++] = id;

@@ -25,6 +25,9 @@ typedef struct fake_device {
     bool pageable;      /* copies are from pageable memory */
     const char *name;   /* of the next kernels */
     uint32_t blocks;    /* of the next kernels, with 256 threads and 32 registers each */
+    /* called at the begin of cuptiActivityPushExternalCorrelationId(), cuptiGetTimestamp() and
+       cuptiActivityFlushAll(), and in API calls with the lock that flushing needs; NULL: nothing */
+    void (*at_push)(void), (*at_clock)(void), (*at_flush)(void), (*at_launch)(void);
 } fake_device;
 
 /** Values of CUpti_ActivityKind. */

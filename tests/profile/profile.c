@@ -258,34 +258,50 @@ TS_TEST(a_profile_and_the_timers_read_the_same_counters)
     OK(ts_prof_stop());
 }
 
+enum { WORK = 20000, OFTEN = 1000, LARGE = 4096 /* bytes */ };
+
+/** Calls `add` WORK times, or as often as *arg says; each OFTEN-th time also `mul`, in a scope, and
+ *  allocates a tensor of LARGE bytes. */
 static void *work(void *arg)
 {
     ts_tensor *a = ts_ones(TS_SIZES(4), TS_F32);
-    for (int i = 0; i < 20000; i++) {
+    for (int i = 0, n = arg ? *(int *)arg : WORK; i < n; i++) {
         TS_SCOPE;
         ts_add(a, a);
-        if (i % 1000 == 0) {
+        if (i % OFTEN == 0) {
             TS_PROF_SCOPE("part");
             ts_mul(a, a);
+            ts_empty(TS_SIZES(LARGE / 4), TS_F32);
         }
     }
     return arg;
 }
 
-TS_TEST(threads_are_counted_exactly, .threads = true)
+/** The threads end before the profile does. TS_TEST_FULL: a million calls in each. */
+TS_TEST(threads_are_counted_exactly, .threads = true, .timeout = 1200)
 {
     BEGIN;
     enum { THREADS = 16 };
     pthread_t threads[THREADS];
-    OK(ts_prof_start(NULL));
+    int calls = getenv("TS_TEST_FULL") ? 1000000 : WORK;
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .memory = true)));
     for (int i = 0; i < THREADS; i++)
-        pthread_create(&threads[i], NULL, work, NULL);
+        pthread_create(&threads[i], NULL, work, &calls);
     for (int i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
     ts_profile *p = take();
-    ck_assert_int_eq(must_find(p, "add((4) f32, (4) f32)")->calls, THREADS * 20000);
-    ck_assert_int_eq(must_find(p, "mul((4) f32, (4) f32)")->calls, THREADS * 20);
+    ck_assert_int_eq(must_find(p, "add((4) f32, (4) f32)")->calls, (int64_t)THREADS * calls);
+    ck_assert_int_eq(must_find(p, "mul((4) f32, (4) f32)")->calls, THREADS * calls / OFTEN);
     sums(p);
+    int64_t count, lost, begun, large = 0;
+    const ts_memory_life *lives = ts_memory_lives(&count, &lost, &begun);
+    for (int64_t i = 0; i < count; i++) {
+        large += lives[i].bytes == LARGE;
+        ck_assert_int_ge(lives[i].freed, lives[i].allocated);
+    }
+    ck_assert_int_eq(large, THREADS * calls / OFTEN);
+    ck_assert_int_eq(lost, 0);
+    ck_assert_double_ge(p->memory.peak_bytes, LARGE);
     ts_profile_free(p);
 }
 
@@ -301,7 +317,7 @@ TS_TEST(threads_that_end_one_after_the_other_are_merged)
         pthread_join(thread, NULL);
     }
     ts_profile *p = take();
-    ck_assert_int_eq(must_find(p, "add((4) f32, (4) f32)")->calls, THREADS * 20000);
+    ck_assert_int_eq(must_find(p, "add((4) f32, (4) f32)")->calls, THREADS * WORK);
     sums(p);
     ts_profile_free(p);
 }

@@ -125,7 +125,7 @@ class Programs(unittest.TestCase):
 
     def test_wrong_settings_are_errors_and_change_nothing(self):
         for setting in ("yes", "steps=5", "steps=5:3", "steps=0:3", "steps=a:b", "out=",
-                        "1,what=2"):
+                        "1,what=2", "active=0", "wait=-1", "warmup=x", "repeat"):
             done = self.run_program(MLP, "3", setting=setting)
             self.assertIn("TS_PROF: expected", done.stderr, setting)
             self.assertNotIn("profile: ", done.stderr)
@@ -145,6 +145,22 @@ class Programs(unittest.TestCase):
         done = self.run_program(MLP, "3", setting="1,out=/proc/no/such")
         self.assertTrue(done.stderr.startswith("[tessera warning] TS_PROF: "), done.stderr)
         self.assertIn("profile: ", done.stderr)
+
+    def test_a_schedule_writes_a_folder_per_cycle(self):
+        self.profile()  # skips builds without timers, and measures the machine
+        done = self.run_program(
+            MLP, "30", setting="skip_first=2,wait=1,warmup=2,active=4,repeat=3,out=s")
+        self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "s"))),
+                         ["cycle-1", "cycle-2", "cycle-3"])
+        for cycle in (1, 2, 3):
+            path = os.path.join(self.folder, "s", f"cycle-{cycle}", "profile.json")
+            with open(path, encoding="utf-8") as file:
+                profile = json.load(file)
+            self.assertEqual((profile["first_step"], len(profile["steps"])), (7 * cycle - 1, 4))
+            self.assertEqual(sum(r["calls"] for r in profile["rows"] if r["op"] == "adamw"), 4)
+            self.assertIn(f"cycle {cycle}: " + profile["verdict"], done.stderr)
+        done = self.run_program(MLP, "8", setting="active=3")  # the last cycle has two steps
+        self.assertEqual(re.findall(r"cycle (\d)\nprofile: ", done.stderr), ["1", "2", "3"])
 
     def test_a_signal_that_ends_the_program_ends_the_profile_too(self):
         self.profile()  # skips builds without timers, and measures the machine

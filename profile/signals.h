@@ -1,0 +1,23 @@
+/** @file signals.h  Runs the report of TS_PROF when a signal ends the process. */
+// SPDX-License-Identifier: MIT
+#ifndef TS_PROFILE_SIGNALS_H
+#define TS_PROFILE_SIGNALS_H
+
+#include <stdbool.h>
+
+/** Calls report() in a thread of its own when a signal is about to end the process, and ends the
+ *  process by that signal afterwards. crashed: a thread crashed, so it may hold locks forever. The
+ *  crashed thread waits for the report, at most a minute. Signals that the program handles or
+ *  ignores are left to it. */
+void ts_profile_watch_signals(void (*report)(bool crashed));
+/** At exit(): if a signal came before, waits until the thread has written the report and sent the
+ *  signal. */
+void ts_profile_await_signal(void);
+/** Removes the handlers of ts_profile_watch_signals(). */
+void ts_profile_ignore_signals(void);
+/** In report(): runs fetch() in a thread of its own. False if it has not ended after `ms`
+ *  milliseconds, or crashes; its thread then stays behind, in fetch(), until the process ends. Call
+ *  it once. */
+bool ts_profile_run_within(int ms, void (*fetch)(void));
+
+#endif
