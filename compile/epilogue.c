@@ -1,6 +1,6 @@
 /**
- * @file epilogue.c  Products with epilogues: pointwise calls that a product's kernel applies to its
- * result before the result is stored.
+ * @file epilogue.c  Products with epilogues: calls on each element, such as pointwise calls or a
+ * batch norm with given statistics, that a product's kernel applies before it stores the result.
  *
  * The planner has no list of products. The backend says whether it can run given calls as one
  * product with an epilogue, and at what cost (ts_backend.epilogue_cost). A call joins the product
@@ -13,7 +13,7 @@
 #include "compile/plan.h"
 #include "dispatch/entries.h"
 
-enum { MOST_CALLS = 3 /* calls of a product and its epilogue together */ };
+enum { MOST_CALLS = 4, MOST_TENSORS = 24 /* of a product and its epilogue together */ };
 
 /** A product and the calls that join it. */
 typedef struct chain {
@@ -88,8 +88,8 @@ static int64_t cost_of(const chain *c)
     ts_graph *g = c->m->graph;
     shaped_call calls[MOST_CALLS];
     ts_group_call group[MOST_CALLS];
-    ts_tensor headers[MOST_CALLS * TS_GROUP_TENSORS];
-    ts_id ids[MOST_CALLS * TS_GROUP_TENSORS];
+    ts_tensor headers[MOST_TENSORS];
+    ts_id ids[MOST_TENSORS];
     int headers_used = 0;
     ts_run r = {.exec = &(ts_exec){.graph = g}, .numbers = c->m->numbers};
     ts_thread *thread = ts_thread_self();
@@ -115,6 +115,8 @@ static int64_t cost_of(const chain *c)
                 continue;
             while (at < headers_used && ids[at] != id)
                 at++;
+            if (at == MOST_TENSORS)
+                return -1;
             if (at == headers_used) {
                 set_header(c, id, &headers[at]);
                 ids[headers_used++] = id;
@@ -193,7 +195,10 @@ static int64_t gain_of(chain *c, uint32_t i, int64_t before)
     const maker *m = c->m;
     const ts_graph_node *n = ts_graph_node_at(m->graph, i);
     uint32_t y = value_between(c, i), next = UINT32_MAX, users = 0;
-    if (c->count == MOST_CALLS || y == UINT32_MAX || n->nrets != 1 || !can_move(c, i))
+    bool alone = n->nrets > 0 && n->rets[0];
+    for (int r = 1; r < n->nrets; r++)
+        alone = alone && !n->rets[r];
+    if (c->count == MOST_CALLS || y == UINT32_MAX || !alone || !can_move(c, i))
         return 0;
     c->nodes[c->count++] = i;
     int64_t cost = cost_of(c), gain = 0;
@@ -214,7 +219,7 @@ static int64_t gain_of(chain *c, uint32_t i, int64_t before)
             users++;
         }
         stored |= users > 1; /* one group seldom contains all users, so the result is stored */
-        if (grouped)
+        if (grouped && ts_group_takes(m->graph, n, m->numbers).takes)
             gain -= ts_value_bytes(m->graph, made) * (1 + !stored);
         if (next != UINT32_MAX && users == 1)
             gain += gain_of(c, next, cost);
@@ -227,6 +232,8 @@ bool ts_plan_join_product(maker *m, uint32_t i)
 {
     ts_exec *e = m->exec;
     const ts_graph_node *n = ts_graph_node_at(m->graph, i);
+    if (!n->nrets || !n->rets[0])
+        return false;
     const ts_backend *backend = ts_backend_of(ts_graph_value_at(m->graph, n->rets[0])->device);
     if (!backend || !backend->epilogue_cost)
         return false;

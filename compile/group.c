@@ -183,6 +183,7 @@ static ts_tensor *header_in(const ts_run *r, ts_id id, ts_tensor *headers, uint3
         const ts_tensor *there = r->registers[number];
         ts_group_header(r->exec->graph, ts_graph_value_at(r->exec->graph, id), &headers[i]);
         headers[i].data = there ? there->data : NULL;
+        headers[i].storage = there ? there->storage : headers[i].storage;
         numbers[(*count)++] = number;
     }
     return &headers[i];
@@ -193,7 +194,6 @@ static ts_status ready(const ts_run *r, const ts_step *s, uint32_t k, device_cal
                        ts_tensor *headers, uint32_t *numbers, uint32_t *count)
 {
     uint32_t node = r->exec->order[s->first + k];
-    bool product = s->product && !k; /* it joins no group */
     const ts_graph *g = r->exec->graph;
     const ts_graph_node *n = ts_graph_node_at(g, node);
     const ts_graph_arg *a = ts_graph_args_of(g, n);
@@ -214,7 +214,8 @@ static ts_status ready(const ts_run *r, const ts_step *s, uint32_t k, device_cal
     ts_plan_open(&c->f, &c->plan);
     c->plan.rows = 0;
     TS_TRY(c->f.table->infer(&c->f));
-    if (!c->f.table->impl[c->f.key] || !(product || part_of(&c->f).takes))
+    /* the backend checks the kernels of a product and its epilogue */
+    if (!c->f.table->impl[c->f.key] || !(s->product || part_of(&c->f).takes))
         return ts_error_set(TS_ERR_UNSUPPORTED, "%s has another kernel than when it was planned",
                             ts_op_name(n->op));
     if (c->plan.pointwise)

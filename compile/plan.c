@@ -215,7 +215,8 @@ static void add_node(maker *m, uint32_t i)
             after = s->reader;
     }
     ts_group_part part = {0};
-    if (m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups))
+    bool groups = m->max_groups != -1 && (!m->max_groups || e->ngroups <= m->max_groups);
+    if (groups)
         part = ts_group_takes(m->graph, n, m->numbers);
     part.takes = part.takes && (m->by_rows || !part.rows);
     if (!part.takes)
@@ -225,7 +226,7 @@ static void add_node(maker *m, uint32_t i)
         v = ts_graph_value_at(m->graph, part.rows ? ts_graph_args_of(m->graph, n)[0].id
                                                   : n->rets[0]);
     mark_last(m, i, &part);
-    if (part.takes && !part.rows && m->by_rows && ts_plan_join_product(m, i))
+    if (groups && !part.rows && m->by_rows && ts_plan_join_product(m, i))
         return;
     if (part.takes)
         step = find_group(m, i, v, &part, after ? after - 1 : 0);

@@ -121,7 +121,7 @@ bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
  *  complete. *some becomes true if a cat was dropped; the caller then computes the touches anew.
  *  False if out of memory. */
 bool ts_plan_drop_cats(maker *m, bool *some);
-/** Adds node i, a pointwise call that is in no step yet, to the step of the product that makes one
+/** Adds node i, a call that is in no step yet, to the step of the product that makes one
  *  of its arguments. Returns false, and adds nothing, if the device cannot compute the node in the
  *  product's epilogue or if that saves no memory traffic (epilogue.c). */
 bool ts_plan_join_product(maker *m, uint32_t i);

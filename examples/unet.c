@@ -132,7 +132,7 @@ static ts_status train_step(run *r)
     TS_SCOPE;
     ts_training *s = &r->state;
     ts_schedule schedule = {.kind = TS_SCHEDULE_COSINE, .warmup_steps = r->steps / 20,
-                            .total_steps = r->steps, .final_ratio = 0.01};
+                            .total_steps = r->steps, .final_ratio = 0.02};
     ts_tensor *loss;
     ts_batch batch;
     double value, iou = NAN, accuracy = NAN;
@@ -215,7 +215,7 @@ static ts_status go(run *r)
     static const char *const columns[] = {"step", "loss", "val_iou", "val_accuracy", "lr",
                                           "images_per_s", "run"},
                       *const outputs[] = {"loss.svg", "validation.png"};
-    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 2e-3);
+    ts_group_opts adamw = ts_optimizer_defaults(TS_ADAMW, 3e-3);
     adamw.beta2 = 0.99; // small batches: average the squared gradients over fewer steps
     if (r->size % 16)
         return ts_error_set(TS_ERR_VALUE, "unet: argument '--size': expected a multiple of 16, got "
@@ -254,8 +254,8 @@ static ts_status go(run *r)
 
 int main(int argc, char **argv)
 {
-    run r = {.out = "runs/unet", .device_name = "auto", .steps = 2000, .seed = 1, .size = 64,
-             .width = 16, .batch = 4, .save_every = 500, .val_every = 200, .classes = SCENE_CLASSES,
+    run r = {.out = "runs/unet", .device_name = "auto", .steps = 1000, .seed = 1, .size = 64,
+             .width = 16, .batch = 8, .save_every = 250, .val_every = 100, .classes = SCENE_CLASSES,
              .state.size = sizeof(ts_training)};
     const ts_argument arguments[] = {
         {"--out", "folder of the run", .text = &r.out, .value = "DIR"},

@@ -20,17 +20,18 @@
 #include "backends/cuda/families.h"
 #undef FAMILY
 
-static ts_status install(void *state, ts_key key)
-{
-    (void)state;
-    static const ts_cuda_family *const families[] = {
+static const ts_cuda_family *const all_families[] = {
 #define FAMILY(name) &ts_cuda_##name,
 #include "backends/cuda/families.h"
 #undef FAMILY
-    };
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        for (int k = 0; k < families[i]->count; k++) {
-            const ts_cuda_kernel *kernel = &families[i]->kernels[k];
+};
+
+static ts_status install(void *state, ts_key key)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof all_families / sizeof *all_families; i++)
+        for (int k = 0; k < all_families[i]->count; k++) {
+            const ts_cuda_kernel *kernel = &all_families[i]->kernels[k];
             ts_kernel_opts opts = {.size = sizeof opts,
                                    .dtypes = kernel->dtypes,
                                    .strided = kernel->strided,
@@ -48,6 +49,10 @@ static bool is_in(const ts_cuda_family *const *families, size_t count, ts_kernel
             if (families[i]->kernels[k].kernel == kernel)
                 return true;
     return false;
+}
+bool ts_cuda_owns(ts_kernel kernel)
+{
+    return is_in(all_families, sizeof all_families / sizeof *all_families, kernel);
 }
 bool ts_cuda_describes(ts_kernel kernel)
 {

@@ -1,6 +1,7 @@
 /** @file batch_norm.cu  Batch norm and group norm, and their gradients: decoding and launches. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/batch_norm.cuh"
+#include "backends/cuda/batch_norm.h"
 #include "tessera/ops.h"
 
 #include <initializer_list>
@@ -300,3 +301,16 @@ TS_CUDA_FAMILY(batch_norm,
     {"group_norm", group_norm, floats, false, false, true},
     {"group_norm_backward", group_norm_backward, floats, false, false, true},
 )
+
+ts_status ts_cuda_batch_norm_factors(ts_frame *f, float *factors)
+{
+    norm_call c = describe(f, 0, 0, true, false, f->args[5].d);
+    return on_device(f, [&](const call &on) {
+        parameter none{ts_value_none()};
+        combine_moments<float><<<warps(c.s.channels), THREADS, 0, on.stream>>>(
+            nullptr, c.s, none, none, parameter(f->args[1]), parameter(f->args[2]),
+            parameter(f->args[3]), parameter(f->args[4]),
+            coefficients<float>(factors, c.s.channels));
+        return cudaPeekAtLastError();
+    });
+}

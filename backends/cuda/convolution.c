@@ -11,8 +11,10 @@
  * The gradient of the weight is a sum over all windows, which is added up over chunks or parts.
  */
 // SPDX-License-Identifier: MIT
+#include "backends/cuda/batch_norm.h"
 #include "backends/cuda/cudnn.h"
 #include "backends/cuda/depthwise.h"
+#include "backends/cuda/epilogue.h"
 
 #include "tessera/ops.h"
 
@@ -225,13 +227,28 @@ static ts_tensor *positions(const product *p, ts_tensor *result)
     return v;
 }
 
-/** Computes y (form -1), or the elements of x of one form, into result. from: by innermost(). */
-static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
-                            ts_tensor *bias, int64_t form)
+/** Arguments of make_images(); to: dense (N, ..., C) for bf16, f16 and cuDNN. */
+typedef struct images {
+    ts_frame *f;
+    ts_tensor *to, *from, *weight, *bias;
+    bool to_x;
+    const ts_cuda_conv_after *after; /* epilogue of y, or NULL */
+} images;
+
+static ts_status fail_epilogue(const ts_frame *f)
+{
+    return ts_error_set(TS_ERR_UNSUPPORTED, "%s: no kernel computes this epilogue",
+                        ts_op_name(f->op));
+}
+
+/** Computes y (form -1), or the elements of x of one form. i->from: by innermost(). */
+static ts_status make_image(const images *i, int64_t form)
 {
     TS_SCOPE;
+    ts_frame *f = i->f;
+    ts_tensor *result = i->to, *weight = i->weight, *bias = i->bias;
     product p;
-    TS_TRY(open_product(&p, f, from, form));
+    TS_TRY(open_product(&p, f, i->from, form));
     bool to_x = form >= 0;
     ts_tensor *to = positions(&p, result);
     TS_TRY(to);
@@ -248,6 +265,10 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
     bool direct = ts_is_contiguous(to);
     int64_t channels = ts_size(result, 1), sizes[] = {p.all, channels};
     ts_cuda_window_product q = in_place(&p, weight, bias, channels / p.c.groups, result);
+    q.after = i->after;
+    if (i->after)
+        return ts_cuda_window_product_fits(&q) ? ts_cuda_multiply_windows(f, &q)
+                                               : fail_epilogue(f);
     if (is_depthwise(&p) && ts_is_contiguous(last_view(result))) {
         weight = ts_view(weight, (int64_t[]){channels, p.taps}, 2);
         TS_TRY(weight = dense(ts_transpose(weight, 0, 1)));
@@ -277,21 +298,23 @@ static ts_status make_image(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_
                         ts_copy_(to, ts_view(matrix, ts_sizes(to), ts_ndim(to))));
 }
 
-/** Arguments of make_images(); to: dense (N, ..., C) for bf16, f16 and cuDNN. */
-typedef struct images {
-    ts_frame *f;
-    ts_tensor *to, *from, *weight, *bias;
-    bool to_x;
-} images;
-
 /** Runs own kernels, form by form. */
 static ts_status make_forms(void *context)
 {
     const images *i = context;
     int64_t forms = i->to_x ? ts_kernel_window_forms(i->f) : 1;
     for (int64_t form = 0; form < forms; form++)
-        TS_TRY(make_image(i->f, i->to, i->from, i->weight, i->bias, i->to_x ? form : -1));
+        TS_TRY(make_image(i, i->to_x ? form : -1));
     return TS_OK;
+}
+
+/** Runs the epilogue after cuDNN. */
+static ts_status apply_after(void *context)
+{
+    const images *i = context;
+    int64_t channels = ts_size(i->to, 1);
+    return ts_cuda_conv_apply(i->f, i->after, ts_numel(i->to) / channels, channels,
+                              ts_kernel_data(i->to));
 }
 
 /** Returns a dense copy of the weight as (features, taps * channels), with zeros for features and
@@ -315,27 +338,38 @@ static ts_status make_by_cudnn(images *i, ts_cuda_cudnn *cudnn, const ts_convolu
     ts_tensor *x = i->to_x ? i->to : i->from, *y = i->to_x ? i->from : i->to;
     const ts_cuda_conv_operands o = {ts_kernel_data(x), ts_kernel_data(weight), ts_kernel_data(y),
                                      bias ? ts_kernel_data(bias) : NULL};
-    return ts_cuda_cudnn_run(i->f, cudnn, &o, make_forms, i, done);
+    const ts_cuda_conv_own own = {make_forms, i->after ? apply_after : NULL, i};
+    return ts_cuda_cudnn_run(i->f, cudnn, &o, &own, done);
 }
 
-/** Computes y, or with to_x the gradient of x, into result (N, C, ...). */
+/** A number for the calls of an epilogue, 0 for none (ts_cuda_cudnn_of()). */
+static int number_of(const ts_cuda_conv_after *after)
+{
+    return !after ? 0 : 1 + (after->factors != NULL) + 2 * (after->added != NULL) +
+                            4 * after->relu_first + 8 * after->relu_last;
+}
+
+/** Computes y with its epilogue, or with to_x the gradient of x, into result (N, C, ...). */
 static ts_status make_images(ts_frame *f, ts_tensor *result, ts_tensor *from, ts_tensor *weight,
-                             ts_tensor *bias, bool to_x)
+                             ts_tensor *bias, bool to_x, const ts_cuda_conv_after *after)
 {
     TS_SCOPE;
     ts_tensor *to = last_view(result);
     TS_TRY(from = innermost(f, from));
     TS_TRY(to);
+    if (after && !ts_is_contiguous(to))
+        return fail_epilogue(f);
     ts_convolution c = ts_kernel_convolution(f);
     *(to_x ? &c.features : &c.channels) = ts_size(from, 1);
     ts_cuda_cudnn *cudnn =
-        ts_cuda_cudnn_of(f, &c, to_x ? TS_CUDA_CONV_X : TS_CUDA_CONV_Y, bias != NULL);
+        ts_cuda_cudnn_of(f, &c, to_x ? TS_CUDA_CONV_X : TS_CUDA_CONV_Y, bias != NULL,
+                         number_of(after));
     bool there = (!cudnn && ts_dtype_size(ts_kernel_dtype(f)) != 2) || ts_is_contiguous(to),
          done = false;
     if (!there)
         to = ts_empty_on(ts_sizes(to), ts_ndim(to), ts_kernel_dtype(f), ts_kernel_device(f));
     TS_TRY(to = second_view(to));
-    images all = {f, to, from, weight, bias, to_x};
+    images all = {f, to, from, weight, bias, to_x, after};
     if (cudnn)
         TS_TRY(make_by_cudnn(&all, cudnn, &c, &done));
     if (!done)
@@ -379,28 +413,24 @@ static ts_tensor *weigh_few(product *p, ts_tensor *y)
     return ts_sum_dim(sums, 0, false);
 }
 
-/** The same for one channel and one feature per group. */
-static ts_tensor *weigh_channels(product *p, ts_tensor *y)
-{
-    ts_cuda_window_product q = {.windows = p->windows, .all = p->all, .rows = 1,
-                                .other = ts_kernel_data(y)};
-    q.windows.count = p->all;
-    ts_dtype wide = ts_kernel_dtype(p->f) == TS_F64 ? TS_F64 : TS_F32;
-    int64_t sizes[] = {ts_cuda_weigh_channels_parts(&q), p->taps, p->windows.channels};
-    ts_tensor *sums = ts_empty_on(sizes, 3, wide, ts_kernel_device(p->f));
-    if (!sums)
-        return NULL;
-    q.to = ts_kernel_data(sums);
-    if (ts_cuda_weigh_channels(p->f, &q) != TS_OK)
-        return NULL;
-    return dense(ts_transpose(ts_sum_dim(sums, 0, false), 0, 1));
-}
-
 /** A tensor for the gradient of the weight in the order of p->into. */
 static ts_tensor *weight_place(const product *p, const int64_t *sizes, int ndim)
 {
     return p->into ? ts_view(p->into, sizes, ndim)
                    : ts_empty_on(sizes, ndim, ts_kernel_dtype(p->f), ts_kernel_device(p->f));
+}
+
+/** The same for one channel and one feature per group, in the frame's dtype. */
+static ts_tensor *weigh_channels(product *p, ts_tensor *y)
+{
+    int64_t sizes[] = {p->windows.channels, p->taps};
+    ts_tensor *to = weight_place(p, sizes, 2);
+    if (!to)
+        return NULL;
+    ts_cuda_window_product q = {.windows = p->windows, .all = p->all, .rows = 1,
+                                .other = ts_kernel_data(y), .to = ts_kernel_data(to)};
+    q.windows.count = p->all;
+    return ts_cuda_weigh_channels(p->f, &q) == TS_OK ? to : NULL;
 }
 
 /** Sets *w to the gradient of the weight over all windows by convolution_gemm.h, for bf16 and f16.
@@ -430,7 +460,7 @@ static ts_tensor *weigh_all(product *p, ts_tensor *y)
     TS_TRY_NULL(weigh_in_place(p, y, &w));
     if (w)
         return ts_keep(w);
-    if (is_depthwise(p))
+    if (is_depthwise(p) && p->taps <= MOST_TAPS)
         return ts_keep(weigh_channels(p, y));
     if (p->c.groups > 1 && p->c.channels / p->c.groups <= FEW_CHANNELS && p->taps <= MOST_TAPS)
         return ts_keep(weigh_few(p, y));
@@ -463,17 +493,18 @@ static ts_status weigh_by_cudnn(product *p, ts_tensor *y, ts_tensor **w)
 {
     ts_convolution c = p->c;
     c.channels = p->windows.channels, c.features = ts_size(y, 1);
-    ts_cuda_cudnn *cudnn = ts_cuda_cudnn_of(p->f, &c, TS_CUDA_CONV_WEIGHT, false);
+    ts_cuda_cudnn *cudnn = ts_cuda_cudnn_of(p->f, &c, TS_CUDA_CONV_WEIGHT, false, 0);
     if (!cudnn)
         return TS_OK;
     int64_t sizes[] = {c.features, p->depth};
     ts_tensor *to = weight_place(p, sizes, 2);
     TS_TRY(to);
     bool done;
-    weighing own = {p, y};
+    weighing context = {p, y};
+    const ts_cuda_conv_own own = {weigh_once, NULL, &context};
     const ts_cuda_conv_operands o = {ts_kernel_data(p->image), ts_kernel_data(to),
                                      ts_kernel_data(y), NULL};
-    TS_TRY(ts_cuda_cudnn_run(p->f, cudnn, &o, weigh_once, &own, &done));
+    TS_TRY(ts_cuda_cudnn_run(p->f, cudnn, &o, &own, &done));
     *w = done ? to : NULL;
     return TS_OK;
 }
@@ -520,8 +551,60 @@ static ts_tensor *tensor_of(ts_value v) { return v.tag == TS_TAG_TENSOR ? v.t : 
 static ts_status convolution(ts_frame *f)
 {
     return make_images(f, f->rets[0].t, f->args[0].t, f->args[1].t, tensor_of(f->args[2]),
-                       f->args[6].i);
+                       f->args[6].i, NULL);
 }
+
+/** convolution() with the calls after it. */
+static ts_status convolution_with(ts_frame *f, const ts_cuda_after *calls)
+{
+    if (!calls)
+        return convolution(f);
+    ts_device where = ts_kernel_device(f);
+    int64_t bytes = calls->norm ? ts_size(calls->result, 1) * 3 * (int64_t)sizeof(float) : 0;
+    float *factors = NULL;
+    if (bytes && !(factors = ts_scratch_take(where, bytes)))
+        return ts_error_code();
+    const ts_cuda_conv_after after = {factors, calls->added ? ts_kernel_data(calls->added) : NULL,
+                                      calls->relu_first, calls->relu_last};
+    ts_status status = factors ? ts_cuda_batch_norm_factors(calls->norm, factors) : TS_OK;
+    if (status == TS_OK)
+        status = make_images(f, calls->result, f->args[0].t, f->args[1].t, tensor_of(f->args[2]),
+                             false, &after);
+    if (factors)
+        ts_scratch_give(where, factors, bytes);
+    return status;
+}
+
+/** Whether t is a channels-last image or, with `always`, any tensor, in the frame's dtype. */
+static bool is_ready(const ts_frame *f, const ts_tensor *t, bool always)
+{
+    int n = ts_ndim(t);
+    int64_t step = ts_size(t, 1);
+    bool last = n > 2 && ts_strides(t)[1] == 1;
+    for (int d = n - 1; d >= 2 && last; d--) {
+        last = ts_strides(t)[d] == step || ts_size(t, d) == 1;
+        step *= ts_size(t, d);
+    }
+    last = last && (ts_strides(t)[0] == step || ts_size(t, 0) == 1);
+    return ts_dtype_of(t) == ts_kernel_dtype(f) && ts_numel(t) && (always || last);
+}
+
+/** Kernels for implicit products of halves have epilogues. A convolution whose result is not
+ *  channels-last is transposed, and the measurement of engines repeats the call, so the result must
+ *  not be an argument. */
+static bool convolution_takes(const ts_frame *f, const ts_cuda_after *after)
+{
+    if (!ts_dtype_is_half(ts_kernel_dtype(f)) || f->args[6].i || after->gelu || after->gelu_of ||
+        after->wide || ts_cuda_conv_allowed() == TS_CUDA_CONV_MATRIX ||
+        !is_ready(f, f->args[0].t, false) || !is_ready(f, f->args[1].t, true) ||
+        !is_ready(f, after->result, false) ||
+        (after->added && ts_kernel_data(after->added) == ts_kernel_data(after->result)))
+        return false;
+    int64_t groups = f->args[8].i, each = ts_size(f->args[1].t, 1);
+    return groups == 1 || each % 8 == 0;
+}
+const ts_cuda_product ts_cuda_convolution_product = {convolution, convolution_with,
+                                                     convolution_takes};
 
 /* grad, input, weight, ... -> gradients of input, weight and bias */
 static ts_status convolution_backward(ts_frame *f)
@@ -532,7 +615,7 @@ static ts_status convolution_backward(ts_frame *f)
     for (int i = 0; i < 3; i++)
         of[i] = tensor_of(f->rets[i]);
     if (of[0])
-        TS_TRY(make_images(f, of[0], grad, f->args[2].t, NULL, !transposed));
+        TS_TRY(make_images(f, of[0], grad, f->args[2].t, NULL, !transposed, NULL));
     if (of[1])
         TS_TRY(make_weight(f, of[1], transposed ? grad : input, transposed ? input : grad));
     return of[2] ? ts_status_of_pointer(ts_sum_out(of[2], grad, dims, ts_ndim(grad) - 1, false))

@@ -9,6 +9,7 @@
 #define TS_CUDA_CONVOLUTION_GEMM_CUH
 
 #include "backends/cuda/apply.cuh"
+#include "backends/cuda/convolution_gemm.h"
 #include "backends/cuda/mma.cuh"
 
 namespace ts {
@@ -20,18 +21,53 @@ struct conv_axis {
     int count, taps, move, base, shift, size, start, step, full;
     divisor by_count, by_taps;
 };
+/** The fields of ts_cuda_conv_after. */
+struct conv_after {
+    const float *mean, *scale, *add; /* per channel; null: none */
+    const void *added;
+    float least[2]; /* 0 for relu, else -infinity: before and after the addition */
+    bool some;      /* there is an epilogue */
+
+    __host__ static conv_after of(const ts_cuda_conv_after *a, int64_t channels)
+    {
+        const float *f = a ? a->factors : nullptr;
+        return {f,
+                f ? f + channels : nullptr,
+                f ? f + 2 * channels : nullptr,
+                a ? a->added : nullptr,
+                {a && a->relu_first ? 0 : -INFINITY, a && a->relu_last ? 0 : -INFINITY},
+                a != nullptr};
+    }
+    /** The result for elements x of `first` and the next channels; `count` of the V channels exist.
+     * from: their elements of `added`. NaN stays NaN. */
+    template <class T, int V>
+    __device__ __forceinline__ void apply(float (&x)[V], int64_t first, int count,
+                                          const float (&from)[V]) const
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            if (mean && v < count)
+                x[v] = fmaf(x[v] - mean[first + v], scale[first + v], add[first + v]);
+            x[v] = x[v] < least[0] ? least[0] : x[v];
+            if (added)
+                x[v] = widen(narrow<T>(x[v])) + from[v];
+            x[v] = x[v] < least[1] ? least[1] : x[v];
+        }
+    }
+};
 /** A call of ts_cuda_multiply_windows() or ts_cuda_multiply_by_windows(). */
 struct conv_call {
     conv_axis axis[3];
     const void *image, *other, *bias;
     void *to;
+    conv_after after;
     int windows, taps, groups, rows; /* numbers of windows, of taps per window, of groups of
                                         channels, and of output channels per group */
     int channels, each, chunks; /* channels of a pixel; channels per group; each / 8, the number of
                                    16-byte chunks */
     divisor by_chunks;
     int processors; /* multiprocessors of the device */
-    bool vectors;   /* `to` allows 16-byte stores */
+    bool vectors;   /* `to` and after.added allow accesses of 16 bytes */
     float *partial; /* scratch for partial gradients of the weight; NULL if not needed */
 };
 
@@ -116,15 +152,50 @@ __device__ __forceinline__ int64_t conv_offset(const conv_call &c, int window, i
     }
     return offset * c.groups * c.rows + (int64_t)group * c.rows;
 }
+/** The epilogue for the 8 elements in v, at offset `at` of c.to, from channel `feature` of a group
+ * on. WHOLE: c.vectors is true. */
+template <class T, bool WHOLE>
+__device__ __forceinline__ uint4 conv_finish(const conv_call &c, uint4 v, int64_t at, int feature,
+                                             int group)
+{
+    uint32_t words[4] = {v.x, v.y, v.z, v.w}, more[4] = {};
+    const T *added = (const T *)c.after.added + at;
+    if (c.after.added && (WHOLE || c.vectors)) {
+        uint4 word = __ldg((const uint4 *)added);
+        more[0] = word.x, more[1] = word.y, more[2] = word.z, more[3] = word.w;
+    } else if (c.after.added) {
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (feature + e < c.rows)
+                more[e / 2] |= (uint32_t)((const uint16_t *)added)[e] << e % 2 * 16;
+    }
+#pragma unroll
+    for (int p = 0; p < 4; p++) {
+        float x[2], from[2];
+        unpack<T, 2>(from_word<vec<T, 2>>(words[p]), x);
+        unpack<T, 2>(from_word<vec<T, 2>>(more[p]), from);
+        c.after.apply<T>(x, (int64_t)group * c.rows + feature + 2 * p,
+                         WHOLE ? 2 : c.rows - feature - 2 * p, from);
+        words[p] = to_word(pack<T, 2>(x));
+        asm volatile("" ::: "memory"); /* loads the factors of two channels at a time */
+    }
+    return make_uint4(words[0], words[1], words[2], words[3]);
+}
+
 /** A warp writes ROWS rows of a swizzled slab to c.to: the results of ROWS windows for COLUMNS
- * channels from `feature` on. offset: conv_offset() of the window in row lane % ROWS. */
-template <class T, int ROWS, int COLUMNS>
+ * channels of a group from `feature` on, with the epilogue. offset: conv_offset() of the window in
+ * row lane % ROWS. WHOLE: with an epilogue, c.vectors is true. */
+template <class T, int ROWS, int COLUMNS, bool EPILOGUE, bool WHOLE>
 __device__ __forceinline__ void conv_store_rows(const conv_call &c, uint32_t slab, int64_t offset,
-                                                int feature)
+                                                int feature, int group)
 {
     constexpr int CHUNKS = COLUMNS / 8;
     int lane = threadIdx.x % 32;
-#pragma unroll
+    /* with an epilogue, indices are computed here and row by row, not before the products, which
+     * need the registers */
+    if constexpr (EPILOGUE)
+        asm volatile("" : "+r"(lane), "+r"(feature), "+r"(group), "+r"(slab), "+l"(offset));
+#pragma unroll(EPILOGUE ? 1 : ROWS * CHUNKS / 32)
     for (int k = 0; k < ROWS * CHUNKS / 32; k++) {
         int index = k * 32 + lane, r = index / CHUNKS, chunk = index % CHUNKS,
             f = feature + chunk * 8;
@@ -137,7 +208,9 @@ __device__ __forceinline__ void conv_store_rows(const conv_call &c, uint32_t sla
                      : "r"(slab + r * 128 + ((chunk ^ r % 8) << 4))
                      : "memory");
         T *to = (T *)c.to + at + f;
-        if (c.vectors) {
+        if constexpr (EPILOGUE)
+            v = conv_finish<T, WHOLE>(c, v, at + f, f, group);
+        if ((EPILOGUE && WHOLE) || c.vectors) {
             *(uint4 *)to = v;
         } else {
             const uint32_t words[4] = {v.x, v.y, v.z, v.w};

@@ -12,6 +12,16 @@
 
 TS_BEGIN_DECLS
 
+/** Calls after a convolution. Each element x of its result, rounded to the dtype, becomes
+ *  (x - mean) * scale + add, then relu, + added, relu; f32 arithmetic, rounded before `added` and
+ *  at the end, so the bits are those of separate calls. */
+typedef struct ts_cuda_conv_after {
+    const float *factors; /* mean, scale and add, each with a number per channel of the result;
+                             NULL: none */
+    const void *added;    /* an image with the result's sizes, layout and dtype; NULL: none */
+    bool relu_first, relu_last; /* relu before, and after, the addition */
+} ts_cuda_conv_after;
+
 /** A product over all windows of an image; windows.first and windows.count are not used. */
 typedef struct ts_cuda_window_product {
     ts_cuda_windows windows;
@@ -21,6 +31,7 @@ typedef struct ts_cuda_window_product {
     const void *other; /* weight (groups, rows, taps, channels / groups), or y (all, groups, rows);
                           dense */
     const void *bias;  /* (groups, rows), or NULL */
+    const ts_cuda_conv_after *after; /* epilogue of ts_cuda_multiply_windows(), or NULL */
     void *to;
     int64_t size[3];   /* spatial sizes of the image `to` */
 } ts_cuda_window_product;
@@ -34,8 +45,9 @@ typedef struct ts_cuda_window_product {
  */
 bool ts_cuda_window_product_fits(const ts_cuda_window_product *product);
 
-/** Queues the products of all windows with `weight`, plus bias, into `to`, in the frame's dtype
- *  (bf16 or f16). `to` is a dense image (batch, size[0], size[1], size[2], groups * rows). Window i
+/** Queues the products of all windows with `weight`, plus bias, with the calls of `after`, into
+ *  `to`, in the frame's dtype (bf16 or f16). `to` is a dense image
+ *  (batch, size[0], size[1], size[2], groups * rows). Window i
  *  along dim d writes position start + i * step, by the fields of windows.axis[d]; other elements
  *  keep their values. */
 ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product *product);
@@ -44,6 +56,11 @@ ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product
  *  taps, channels / groups), in the frame's dtype (bf16 or f16). rows must be a multiple of 8; bias
  *  and size are not used. */
 ts_status ts_cuda_multiply_by_windows(ts_frame *frame, const ts_cuda_window_product *product);
+
+/** Queues the calls of `after` on the dense image `to` (pixels, channels), in place, in the frame's
+ *  dtype (bf16 or f16). Error: TS_ERR_DEVICE. */
+ts_status ts_cuda_conv_apply(ts_frame *frame, const ts_cuda_conv_after *after, int64_t pixels,
+                             int64_t channels, void *to);
 
 TS_END_DECLS
 #endif

@@ -3,7 +3,6 @@
  * Implicit products of convolutions: the choice of the engine, and launches of convolution_mma.cuh.
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cuda/convolution_gemm.h"
 #include "backends/cuda/convolution_mma.cuh"
 #include "backends/cuda/cudnn.h"
 #include "backends/cuda/frame.cuh"
@@ -18,7 +17,7 @@ template <class T, int WIDE> static cudaError_t multiply(const conv_call &c, cud
     int64_t tiles = ((int64_t)c.windows + CONV_TALL - 1) / CONV_TALL * ((c.rows + WIDE - 1) / WIDE);
     if (tiles > INT32_MAX || c.groups > UINT16_MAX)
         return cudaErrorNotSupported;
-    return launch(conv_mma_kernel<T, WIDE>,
+    return launch(c.after.some ? conv_mma_kernel<T, WIDE, true> : conv_mma_kernel<T, WIDE, false>,
                   {dim3((unsigned)tiles, (unsigned)c.groups), dim3(CONV_THREADS),
                    128 + CONV_STAGES * (CONV_TALL + WIDE) * 128, 1},
                   stream, c);
@@ -119,7 +118,8 @@ static conv_call call_of_product(const ts_cuda_window_product &p, const call &at
     c.each = c.channels / c.groups;
     c.chunks = c.each / 8;
     c.by_chunks = divisor((uint32_t)c.chunks);
-    c.vectors = c.rows % 8 == 0 && (uintptr_t)c.to % 16 == 0;
+    c.after = conv_after::of(p.after, p.rows * w.groups);
+    c.vectors = c.rows % 8 == 0 && ((uintptr_t)c.to | (uintptr_t)c.after.added) % 16 == 0;
     return c;
 }
 

@@ -64,7 +64,7 @@ __device__ __forceinline__ void conv_pipeline(int steps, L &&load, M &&multiply)
 
 /** Windows times weight: a block computes CONV_TALL windows by WIDE channels of a group, each warp
  * 32 windows by WIDE / 2 channels. A step is the next 8 chunks (conv_tap) of the windows. */
-template <class T, int WIDE>
+template <class T, int WIDE, bool EPILOGUE>
 static __global__ void __launch_bounds__(CONV_THREADS)
     conv_mma_kernel(const __grid_constant__ conv_call c)
 {
@@ -138,8 +138,8 @@ static __global__ void __launch_bounds__(CONV_THREADS)
             }
     }
     __syncwarp();
-    conv_store_rows<T, 32, WIDE / 2>(c, slab, conv_offset(c, first + tall + lane, group),
-                                     feature + wide);
+    conv_store_rows<T, 32, WIDE / 2, EPILOGUE, false>(
+        c, slab, conv_offset(c, first + tall + lane, group), feature + wide, group);
 }
 
 /** The gradient of the weight: a block computes CONV_TALL rows by 128 elements of windows (16

@@ -90,7 +90,7 @@ template <class T, class S> static cudaError_t multiply(const conv_call &c, cuda
         tiles > INT32_MAX / 2)
         return cudaErrorNotSupported;
     return ts::launch(
-        conv_wgmma_kernel<T, S>,
+        c.after.some ? conv_wgmma_kernel<T, S, true> : conv_wgmma_kernel<T, S, false>,
         {dim3((unsigned)(tiles < most ? tiles : most)), dim3(CONV_BLOCK), S::bytes, 1}, stream, c,
         image, weight, copies, (int)all);
 }
@@ -103,7 +103,7 @@ template <class T> cudaError_t conv_wgmma(const conv_call &c, cudaStream_t strea
     using wide = conv_shape<1, 256, 4, 1>;
     /* a step's 64 channels must not reach into the next group; below 32 channels, more than half of
      * the products would be with zeros */
-    if ((c.groups > 1 && c.each % 64) || c.each < 32)
+    if ((c.groups > 1 && c.each % 64) || c.each < 32 || (c.after.some && !c.vectors))
         return cudaErrorNotSupported;
     int64_t times[] = {time_of<small>(c, 460, 1000), time_of<middle>(c, 680, 1500),
                        time_of<tall>(c, 1250, 3000), time_of<wide>(c, 1200, 2000)};
@@ -156,12 +156,23 @@ static bool is_divided(const conv_division &d)
     return d.parts ? d.parts > 1 : d.each % d.steps;
 }
 
-/** Calls f.operator()<S>() for the shape that suits the rows. */
+/** Estimated time of all tiles' steps: `time` for a step of a tile. */
+template <class S> static int64_t time_by(const conv_call &c, int time)
+{
+    int slabs = c.taps * ((c.each + 63) / 64);
+    return (int64_t)((c.rows + 64 * S::tall - 1) / (64 * S::tall)) *
+           ((slabs + S::wide - 1) / S::wide) * time;
+}
+/** Calls f.operator()<S>() for the shape with the least estimated time. A tile of 64 rows has half
+ * of the products of the others and takes 70 % of their time, because of its loads. */
 template <class F> static auto with_shape(const conv_call &c, F &&f)
 {
-    return c.rows > 128  ? f.template operator()<conv_by_shape<2, 4>>()
-           : c.rows > 64 ? f.template operator()<conv_by_shape<2, 2>>()
-                         : f.template operator()<conv_by_shape<1, 1>>();
+    int64_t high = time_by<conv_by_shape<2, 4>>(c, 10),
+            middle = time_by<conv_by_shape<2, 2>>(c, 10),
+            low = time_by<conv_by_shape<1, 1>>(c, 7);
+    return high <= middle && high <= low ? f.template operator()<conv_by_shape<2, 4>>()
+           : middle <= low               ? f.template operator()<conv_by_shape<2, 2>>()
+                                         : f.template operator()<conv_by_shape<1, 1>>();
 }
 int64_t conv_wgmma_bytes(const conv_call &c)
 {

@@ -77,9 +77,9 @@ __device__ __forceinline__ conv_tile conv_tile_of(const conv_call &c, int tile, 
     return {tall * S::tall, (tile - tall * wide) * S::wide, set};
 }
 
-/** Windows times weight plus bias. all: tiles of one group of channels; block b computes tiles b,
- * b + gridDim.x, ... of all groups. */
-template <class T, class S>
+/** Windows times weight plus bias, with EPILOGUE the calls of c.after. all: tiles of one group of
+ * channels; block b computes tiles b, b + gridDim.x, ... of all groups. */
+template <class T, class S, bool EPILOGUE>
 static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
     conv_wgmma_kernel(const __grid_constant__ conv_call c,
                       const __grid_constant__ CUtensorMap image,
@@ -163,8 +163,8 @@ static __global__ void __launch_bounds__(CONV_BLOCK, S::blocks)
             for (int part = 0; part < S::wide / 64; part++) {
                 put_group<T>(slab, reinterpret_cast<const float(&)[8][4]>(sums[s][part * 8]), 1, 1);
                 __syncwarp();
-                conv_store_rows<T, 16, 64>(c, slab + warp * (16 * 128), offset,
-                                           at.feature + part * 64);
+                conv_store_rows<T, 16, 64, EPILOGUE, true>(
+                    c, slab + warp * (16 * 128), offset, at.feature + part * 64, at.set);
                 __syncwarp();
             }
         }

@@ -305,7 +305,7 @@ static descriptor plan_of(void *handle, descriptor config, int64_t *workspace)
     return NULL;
 }
 
-int ts_cudnn_plans(graph *a, void *handle, ts_cudnn_plan found[TS_CUDNN_PLANS])
+int ts_cudnn_plans(graph *a, void *handle, int only, ts_cudnn_plan found[TS_CUDNN_PLANS])
 {
     descriptor configs[RESULTS] = {NULL}, g = graph_of(a, handle), h = create(a, HEURISTIC);
     int mode = HEURISTIC_A, count = 0;
@@ -319,9 +319,11 @@ int ts_cudnn_plans(graph *a, void *handle, ts_cudnn_plan found[TS_CUDNN_PLANS])
         a->status = cudnn.get(h, HEURISTIC_RESULTS, DESCRIPTOR, RESULTS, &n, configs);
     for (int i = 0; i < RESULTS && configs[i]; i++) {
         ts_cudnn_plan *c = &found[count];
-        if (!a->status && i < n && count < TS_CUDNN_PLANS && is_admitted(&a->key, configs[i]) &&
+        if (!a->status && i < n && (only < 0 || i == only) && count < TS_CUDNN_PLANS &&
+            is_admitted(&a->key, configs[i]) &&
             (c->plan = plan_of(handle, configs[i], &c->workspace))) {
             c->config = configs[i];
+            c->place = i;
             count++;
         } else {
             cudnn.destroy(configs[i]);
@@ -351,6 +353,7 @@ bool ts_cudnn_is_supported(const key *k)
 /* held from the call that sets a handle's stream until the plan is queued */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+int64_t ts_cudnn_version(void) { return (int64_t)cudnn.version(); }
 const char *ts_cudnn_text(int status) { return cudnn.text(status); }
 int ts_cudnn_open(void **handle) { return cudnn.open(handle); }
 

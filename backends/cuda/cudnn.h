@@ -42,22 +42,31 @@ typedef struct ts_cuda_cudnn ts_cuda_cudnn;
  * own kernels, or there is no room for another shape.
  * @param c     the call; if the caller padded operands with zeros, c->channels and c->features
  *              include the padding
- * @param bias  the call has a bias
+ * @param bias   the call has a bias
+ * @param after  the calls after the convolution: any number that differs for different calls; 0:
+ *               none
  */
 ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *frame, const ts_convolution *c,
-                                ts_cuda_conv_result result, bool bias);
+                                ts_cuda_conv_result result, bool bias, int after);
+
+/** How to run a call beside cuDNN's algorithms. */
+typedef struct ts_cuda_conv_own {
+    ts_status (*run)(void *context);  /* queues the library's kernels for the whole call */
+    ts_status (*then)(void *context); /* queues the calls after cuDNN's result; NULL: none */
+    void *context;
+} ts_cuda_conv_own;
 
 /**
  * Queues the call on the frame's stream. The first call of a shape measures cuDNN's algorithms and
- * the library's kernels, which own(context) runs, and waits for the stream. Sets *done to true if
+ * the library's kernels, which own->run() queues, and waits for the stream. Sets *done to true if
  * cuDNN computes the result; to false if the caller must run its own kernels: they are faster, an
  * operand is not 16-byte aligned, or the shape is not measured yet and a capture runs. The
  * measurement may already have written the results.
- * Errors: TS_ERR_DEVICE, TS_ERR_MEMORY, errors of own().
+ * Errors: TS_ERR_DEVICE, TS_ERR_MEMORY, errors of `own`.
  */
 ts_status ts_cuda_cudnn_run(ts_frame *frame, ts_cuda_cudnn *algorithm,
-                            const ts_cuda_conv_operands *operands, ts_status (*own)(void *context),
-                            void *context, bool *done);
+                            const ts_cuda_conv_operands *operands, const ts_cuda_conv_own *own,
+                            bool *done);
 
 TS_END_DECLS
 #endif

@@ -1,17 +1,23 @@
 /**
  * @file cudnn_choice.c
- * The choice between cuDNN's engines and own kernels. The first call of a shape measures them; the
- * choice remains for the process.
+ * The choice between cuDNN's engines and own kernels. The first call of a shape reads the choice of
+ * an earlier process from disk (disk.h), or measures the engines and writes the choice. It remains
+ * for the process.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/cudnn_graph.h"
+#include "backends/cuda/disk.h"
+#include "backends/cuda/gemm.h"
 #include "backends/cuda/hash.h"
 #include "tessera/program.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 ts_cuda_conv_kernels ts_cuda_conv_allowed(void)
@@ -51,7 +57,7 @@ static ts_cuda_cudnn *find(const ts_cudnn_key *k, size_t bucket)
 }
 
 ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *f, const ts_convolution *c, ts_cuda_conv_result result,
-                                bool bias)
+                                bool bias, int after)
 {
     ts_cuda_conv_kernels allowed = ts_cuda_conv_allowed();
     ts_dtype dtype = ts_kernel_dtype(f);
@@ -61,7 +67,7 @@ ts_cuda_cudnn *ts_cuda_cudnn_of(ts_frame *f, const ts_convolution *c, ts_cuda_co
     ts_cudnn_key k;
     memset(&k, 0, sizeof k);
     k.device = ts_kernel_device(f).index;
-    k.dtype = dtype, k.result = result, k.bias = bias, k.dims = c->dims;
+    k.dtype = dtype, k.result = result, k.bias = bias, k.after = after, k.dims = c->dims;
     k.batch = c->batch, k.groups = c->groups, k.channels = c->channels, k.features = c->features;
     for (int d = 0; d < 3; d++) {
         k.size[d] = c->size[d], k.places[d] = c->places[d], k.kernel[d] = c->kernel[d];
@@ -104,6 +110,78 @@ static void *handle_of(const ts_frame *f)
     return check(status, f) == TS_OK ? *handle : NULL;
 }
 
+/* --------------------------------------------------------------------------------- disk ---- */
+
+static const ts_cuda_disk disk = {"convolutions", "convolution", "the choice of an engine"};
+
+/** Key of a file: the shape, with device 0, and all that measured times depend on. library_size and
+ *  library_time, in ns, are those of the file that contains the own kernels. */
+typedef struct disk_key {
+    ts_cudnn_key shape;
+    int64_t cudnn, driver, tf32, sms, memory, library_size, library_time;
+    char gpu[256];
+} disk_key;
+
+/** Contents of a file: the choice, and the times of the measurement in microseconds. */
+typedef struct disk_choice {
+    int32_t choice, place; /* place: ts_cudnn_plan.place of the engine, for CUDNN */
+    int64_t workspace;     /* of this engine */
+    float own, cudnn;
+} disk_choice;
+
+/** Writes the key of a shape. False if choices are not kept: TS_CUDA_CONV names the engine, or the
+ *  GPU cannot be described. */
+static bool disk_key_of(const ts_cudnn_key *shape, disk_key *key)
+{
+    struct cudaDeviceProp p;
+    Dl_info library;
+    struct stat file;
+    int driver = 0;
+    memset(key, 0, sizeof *key);
+    if (ts_cuda_conv_allowed() != TS_CUDA_CONV_AUTO ||
+        cudaGetDeviceProperties(&p, (int)shape->device) != cudaSuccess ||
+        cudaDriverGetVersion(&driver) != cudaSuccess || !dladdr(handles, &library) ||
+        stat(library.dli_fname, &file) != 0)
+        return false;
+    key->shape = *shape;
+    key->shape.device = 0;
+    key->cudnn = ts_cudnn_version();
+    key->driver = driver;
+    key->tf32 = ts_cuda_tf32();
+    key->sms = p.multiProcessorCount;
+    key->memory = (int64_t)p.totalGlobalMem;
+    key->library_size = (int64_t)file.st_size;
+    key->library_time = (int64_t)file.st_mtim.tv_sec * 1000000000 + file.st_mtim.tv_nsec;
+    memcpy(key->gpu, p.name, sizeof key->gpu);
+    return true;
+}
+
+/** Sets the choice of `a` to that of an earlier process. False if there is none, or cuDNN no longer
+ *  has the engine. */
+static bool recall(ts_cuda_cudnn *a, void *handle, const disk_key *key, disk_choice *kept)
+{
+    ts_cudnn_plan found[TS_CUDNN_PLANS] = {0};
+    size_t bytes = 0;
+    disk_choice *file = ts_cuda_disk_read(&disk, key, sizeof *key, &bytes);
+    bool good = file && bytes == sizeof *file &&
+                (file->choice == OWN || (file->choice == CUDNN && file->place >= 0));
+    if (good)
+        *kept = *file;
+    free(file);
+    if (!good || kept->choice == OWN)
+        return good;
+    int count = ts_cudnn_plans(&a->graph, handle, kept->place, found);
+    if (count && found[0].workspace == kept->workspace) {
+        a->plan = found[0];
+        return true;
+    }
+    if (count)
+        ts_cudnn_drop_plan(&found[0]);
+    ts_cudnn_drop(&a->graph);
+    a->graph.status = 0;
+    return false;
+}
+
 /* -------------------------------------------------------------------------- measurement ---- */
 
 enum { REPEATS = 5 };
@@ -113,8 +191,7 @@ typedef struct runs {
     ts_frame *f;
     const ts_cuda_conv_operands *operands;
     void *workspace, *handle;
-    ts_status (*own)(void *context);
-    void *context;
+    const ts_cuda_conv_own *own;
     cudaStream_t stream;
     cudaEvent_t begin, end;
 } runs;
@@ -137,8 +214,10 @@ static void hold(void *flag)
 
 static ts_status run_once(const runs *r, const ts_cudnn_plan *plan)
 {
-    return plan ? check(ts_cudnn_queue(plan, r->operands, r->workspace, r->handle, r->stream), r->f)
-                : r->own(r->context);
+    if (!plan)
+        return r->own->run(r->own->context);
+    TS_TRY(check(ts_cudnn_queue(plan, r->operands, r->workspace, r->handle, r->stream), r->f));
+    return r->own->then ? r->own->then(r->own->context) : TS_OK;
 }
 
 /** Sets *us to the mean device time of REPEATS runs in microseconds, after one unmeasured run. */
@@ -167,30 +246,40 @@ static ts_status measure(const runs *r, const ts_cudnn_plan *plan, float *us)
     return ts_cuda_check(e, "%s", ts_op_name(r->f->op));
 }
 
-/** begin: when the choice began. */
-static void log_choice(const ts_cuda_cudnn *a, float own, float cudnns, int count, double begin)
+/** how: where the choice comes from. */
+static void log_choice(const ts_cuda_cudnn *a, float own, float cudnns, const char *how)
 {
     static const char *const names[] = {"y", "gradient of x", "gradient of the weight"};
     const ts_cudnn_key *k = &a->graph.key;
     if (ts_log_on("convolution"))
         ts_log_write("convolution",
                      "cuda, %s of %lldx%lldx%lldx%lldx%lld, %lld features, kernel %lldx%lldx%lld, "
-                     "%lld groups%s: own kernels %.1f us, cuDNN %.1f us (%d engines, workspace "
-                     "%lld); %s chosen in %.0f ms",
+                     "%lld groups%s%s: own kernels %.1f us, cuDNN %.1f us (workspace %lld); %s "
+                     "chosen, %s",
                      names[k->result], (long long)k->batch, (long long)k->channels,
                      (long long)k->size[0], (long long)k->size[1], (long long)k->size[2],
                      (long long)k->features, (long long)k->kernel[0], (long long)k->kernel[1],
                      (long long)k->kernel[2], (long long)k->groups, k->bias ? ", bias" : "",
-                     (double)own, (double)cudnns, count, (long long)a->plan.workspace,
-                     a->choice == CUDNN ? "cuDNN" : "own", 1e3 * (seconds() - begin));
+                     k->after ? ", epilogue" : "",
+                     (double)own, (double)cudnns, (long long)a->plan.workspace,
+                     a->choice == CUDNN ? "cuDNN" : "own", how);
 }
 
-/** Measures the candidates and keeps the fastest one in `a`, or chooses own kernels. */
+/** Chooses as an earlier process did; or measures the candidates, keeps the fastest one in `a`, or
+ *  chooses own kernels. */
 static ts_status choose(ts_cuda_cudnn *a, runs *r)
 {
     ts_cudnn_plan found[TS_CUDNN_PLANS] = {0}, *best = NULL;
     double begin = seconds();
-    int count = ts_cudnn_plans(&a->graph, r->handle, found);
+    disk_key key;
+    disk_choice kept;
+    bool keeps = disk_key_of(&a->graph.key, &key);
+    if (keeps && recall(a, r->handle, &key, &kept)) {
+        atomic_store_explicit(&a->choice, kept.choice, memory_order_release);
+        log_choice(a, kept.own, kept.cudnn, "from disk");
+        return TS_OK;
+    }
+    int count = ts_cudnn_plans(&a->graph, r->handle, -1, found);
     float own = 0, least = 0, us = 0;
     ts_status status = TS_OK;
     ts_device where = ts_kernel_device(r->f);
@@ -224,14 +313,20 @@ static ts_status choose(ts_cuda_cudnn *a, runs *r)
         ts_cudnn_drop(&a->graph);
     a->graph.status = 0;
     if (status == TS_OK) {
+        char how[64];
+        snprintf(how, sizeof how, "%d engines in %.0f ms", count, 1e3 * (seconds() - begin));
         atomic_store_explicit(&a->choice, chosen ? CUDNN : OWN, memory_order_release);
-        log_choice(a, own, least, count, begin);
+        log_choice(a, own, least, how);
+        kept = (disk_choice){chosen ? CUDNN : OWN, chosen ? best->place : 0,
+                             chosen ? best->workspace : 0, own, least};
+        if (keeps)
+            ts_cuda_disk_keep(&disk, &key, sizeof key, &kept, sizeof kept);
     }
     return status;
 }
 
 ts_status ts_cuda_cudnn_run(ts_frame *f, ts_cuda_cudnn *a, const ts_cuda_conv_operands *operands,
-                            ts_status (*own)(void *context), void *context, bool *done)
+                            const ts_cuda_conv_own *own, bool *done)
 {
     ts_device where = ts_kernel_device(f);
     const ts_cuda_device *device = ts_cuda_use(where.index);
@@ -241,7 +336,7 @@ ts_status ts_cuda_cudnn_run(ts_frame *f, ts_cuda_cudnn *a, const ts_cuda_conv_op
     const ts_cuda_conv_operands *o = operands;
     if (((uintptr_t)o->x | (uintptr_t)o->weight | (uintptr_t)o->y | (uintptr_t)o->bias) % 16)
         return TS_OK;
-    runs r = {.f = f, .operands = o, .own = own, .context = context,
+    runs r = {.f = f, .operands = o, .own = own,
               .stream = ts_cuda_stream(device, ts_kernel_stream(f))};
     bool unknown = atomic_load_explicit(&a->choice, memory_order_acquire) == UNKNOWN;
     if (unknown) {
@@ -272,14 +367,13 @@ ts_status ts_cuda_cudnn_run(ts_frame *f, ts_cuda_cudnn *a, const ts_cuda_conv_op
     }
     if (atomic_load_explicit(&a->choice, memory_order_acquire) != CUDNN)
         return TS_OK;
-    void *workspace = NULL;
     int64_t bytes = a->plan.workspace;
-    if (bytes && !(workspace = ts_scratch_take(where, bytes)))
+    if (bytes && !(r.workspace = ts_scratch_take(where, bytes)))
         return ts_error_code();
-    int status = ts_cudnn_queue(&a->plan, o, workspace, r.handle, r.stream);
-    if (workspace)
-        ts_scratch_give(where, workspace, bytes);
-    TS_TRY(check(status, f));
+    ts_status status = run_once(&r, &a->plan);
+    if (bytes)
+        ts_scratch_give(where, r.workspace, bytes);
+    TS_TRY(status);
     *done = true;
     return ts_cuda_launched(f, cudaSuccess, r.stream);
 }

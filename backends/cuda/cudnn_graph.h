@@ -12,10 +12,10 @@
 typedef void *ts_cudnn_descriptor;
 
 /** Everything that the choice of an engine depends on. dtype: ts_dtype; result:
- *  ts_cuda_conv_result; bias: 1 if the call has a bias, else 0; the fields from `dims` on: as in
- *  ts_convolution. */
+ *  ts_cuda_conv_result; bias: 1 if the call has a bias, else 0; after: as in ts_cuda_cudnn_of();
+ *  the fields from `dims` on: as in ts_convolution. */
 typedef struct ts_cudnn_key {
-    int64_t device, dtype, result, bias, dims;
+    int64_t device, dtype, result, bias, after, dims;
     int64_t batch, groups, channels, features;
     int64_t size[3], places[3], kernel[3], stride[3], dilation[3], padding[3];
 } ts_cudnn_key;
@@ -27,6 +27,7 @@ enum { TS_CUDNN_PLANS = 10, /* maximum engines to measure */
 typedef struct ts_cudnn_plan {
     ts_cudnn_descriptor config, plan;
     int64_t workspace; /* bytes */
+    int place;         /* the engine's index in the heuristic's list */
 } ts_cudnn_plan;
 
 /** A graph. Set `key` and zero the other fields before ts_cudnn_plans(). */
@@ -40,6 +41,8 @@ typedef struct ts_cudnn_graph {
 /** Whether cuDNN can be used. Opens the library at the first call. Except ts_cudnn_is_supported(),
  *  the functions below require that it can. */
 bool ts_cudnn_is_there(void);
+/** The library's version, as cudnnGetVersion() returns it. */
+int64_t ts_cudnn_version(void);
 /** Text of a status of cuDNN. */
 const char *ts_cudnn_text(int status);
 /** Opens a handle for the current device; returns cuDNN's status, 0 for success. Handles stay open
@@ -50,10 +53,11 @@ int ts_cudnn_open(void **handle);
 bool ts_cudnn_is_supported(const ts_cudnn_key *key);
 /** Makes the graph and up to TS_CUDNN_PLANS plans, of the engines that cuDNN's heuristic lists.
  *  Skips engines that are not deterministic, compute less exactly than the dtype requires, compile
- *  code, or need a workspace above 256 MiB. Returns the number of plans; 0 after an error, whose
- *  status is in graph->status. The caller destroys the plans, then the graph, also after an
- *  error. */
-int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, ts_cudnn_plan plans[TS_CUDNN_PLANS]);
+ *  code, or need a workspace above 256 MiB. With only >= 0, makes at most the plan of the engine
+ *  with this place. Returns the number of plans; 0 after an error, whose status is in
+ *  graph->status. The caller destroys the plans, then the graph, also after an error. */
+int ts_cudnn_plans(ts_cudnn_graph *graph, void *handle, int only,
+                   ts_cudnn_plan plans[TS_CUDNN_PLANS]);
 /** Destroys a plan. */
 void ts_cudnn_drop_plan(ts_cudnn_plan *plan);
 /** Destroys a graph's descriptors. Destroy its plans first. */

@@ -13,9 +13,7 @@
 namespace ts {
 
 enum { CHANNEL_THREADS = 256,
-       STRIP = 4,      /* adjacent windows of a thread, which share the loads of weights */
-       TAPS = 5,       /* taps of a thread in the gradient of the weight */
-       MOST_PARTS = 1024, PART_BLOCKS = 132 * 8, PART_ROWS = 16 };
+       STRIP = 4 /* adjacent windows of a thread, which share the loads of weights */ };
 
 /** Where windows along a dim write: position start + i * step of `size`. */
 struct channel_axis {
@@ -93,97 +91,6 @@ static __global__ void __launch_bounds__(CHANNEL_THREADS)
                 to_word(pack<T, V>(sum[p]));
 }
 
-/** Block (vectors of channels, chunk of taps, part) of threads (columns, rows): a thread adds the
- * products of its channels and TAPS taps over windows of the part, `rows` apart; row 0 adds up the
- * rows. */
-template <class T, class I, int V>
-static __global__ void __launch_bounds__(CHANNEL_THREADS)
-    weigh_channels_kernel(const __grid_constant__ window_set<I> w, const T *__restrict__ y,
-                          int64_t count, wide_t<T> *__restrict__ to)
-{
-    using A = wide_t<T>;
-    __shared__ A memory[V][CHANNEL_THREADS];
-    int columns = (int)blockDim.x, rows = (int)blockDim.y, x = (int)threadIdx.x,
-        r = (int)threadIdx.y;
-    I c = ((I)blockIdx.x * columns + x) * V, first = (I)blockIdx.y * TAPS;
-    bool inside = c < w.channels;
-    const window_axis<I> &a0 = w.axis[0], &a1 = w.axis[1], &a2 = w.axis[2];
-    I off[TAPS][3];
-#pragma unroll
-    for (int t = 0; t < TAPS; t++) {
-        I tap = min(first + t, w.taps - 1), plane = tap / a2.taps;
-        off[t][0] = plane / a1.taps * a0.shift + a0.base;
-        off[t][1] = plane % a1.taps * a1.shift + a1.base;
-        off[t][2] = tap % a2.taps * a2.shift + a2.base;
-    }
-    A sum[TAPS][V] = {};
-    I at = (I)(count * blockIdx.z / gridDim.z), end = (I)(count * (blockIdx.z + 1) / gridDim.z);
-    at += r;
-    window_at<I> p = window_of(w, at);
-    const T *image = (const T *)w.image + c;
-    for (; at < end && inside; at += rows) {
-        A g[V];
-        load_wide<T, V>(g, y + (int64_t)at * w.channels + c);
-#pragma unroll
-        for (int t = 0; t < TAPS; t++) {
-            I i0 = p.i[0] * a0.move + off[t][0], i1 = p.i[1] * a1.move + off[t][1],
-              i2 = p.i[2] * a2.move + off[t][2];
-            A xs[V] = {};
-            if (i0 >= 0 && i0 < a0.size && i1 >= 0 && i1 < a1.size && i2 >= 0 && i2 < a2.size)
-                load_wide<T, V>(xs, image + (int64_t)(((p.n * a0.size + i0) * a1.size + i1) *
-                                                          a2.size + i2) * w.channels);
-#pragma unroll
-            for (int v = 0; v < V; v++)
-                sum[t][v] += xs[v] * g[v];
-        }
-        p.i[2] += rows;
-        while (p.i[2] >= a2.count) {
-            p.i[2] -= a2.count;
-            if (++p.i[1] == a1.count) {
-                p.i[1] = 0;
-                if (++p.i[0] == a0.count) {
-                    p.i[0] = 0;
-                    p.n++;
-                }
-            }
-        }
-    }
-#pragma unroll
-    for (int t = 0; t < TAPS; t++) {
-        __syncthreads();
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            memory[v][r * columns + x] = sum[t][v];
-        __syncthreads();
-        for (int v = r; v < V && inside && first + t < w.taps; v += rows) {
-            A whole = memory[v][x];
-            for (int i = 1; i < rows; i++)
-                whole += memory[v][i * columns + x];
-            to[((int64_t)blockIdx.z * w.taps + first + t) * w.channels + c + v] = whole;
-        }
-    }
-}
-
-/** Parts of the windows; *threads: a block's columns and rows. */
-static int64_t parts_of(const ts_cuda_window_product &q, int64_t vectors, int64_t taps,
-                        dim3 *threads)
-{
-    int columns = 1;
-    while (columns < vectors && columns < 32)
-        columns *= 2;
-    *threads = dim3((unsigned)columns, (unsigned)(CHANNEL_THREADS / columns));
-    int64_t blocks = (vectors + columns - 1) / columns * ((taps + TAPS - 1) / TAPS),
-            parts = (PART_BLOCKS + blocks - 1) / blocks,
-            room = q.all / (PART_ROWS * (int64_t)threads->y);
-    parts = parts < room ? parts : room;
-    return parts < 1 ? 1 : parts > MOST_PARTS ? MOST_PARTS : parts;
-}
-
-static int64_t taps_of(const ts_cuda_windows &w)
-{
-    return w.axis[0].taps * w.axis[1].taps * w.axis[2].taps;
-}
-
 /** Elements of 16 bytes if the channels are a multiple of it, else 1. */
 static int64_t width_of(const ts_cuda_windows &w)
 {
@@ -219,32 +126,6 @@ ts_status ts_cuda_multiply_channels(ts_frame *f, const ts_cuda_window_product *q
                 return launch(channels_kernel<T, I, V>, grid, at.stream, set_of<I>(w),
                               (const T *)q->other, (const T *)q->bias, (T *)q->to, target,
                               (I)strips, all);
-            });
-        });
-    });
-}
-
-int64_t ts_cuda_weigh_channels_parts(const ts_cuda_window_product *q)
-{
-    dim3 threads;
-    return parts_of(*q, q->windows.channels / width_of(q->windows), taps_of(q->windows), &threads);
-}
-
-ts_status ts_cuda_weigh_channels(ts_frame *f, const ts_cuda_window_product *q)
-{
-    const ts_cuda_windows &w = q->windows;
-    int64_t taps = taps_of(w), parts = ts_cuda_weigh_channels_parts(q);
-    return with_float(f, [&]<class T>(const call &at) {
-        return with_width<T>(*q, [&]<int V>() {
-            dim3 threads;
-            parts_of(*q, w.channels / V, taps, &threads);
-            int64_t vectors = w.channels / V;
-            ts_cuda_grid grid = {dim3((unsigned)((vectors + threads.x - 1) / threads.x),
-                                      (unsigned)((taps + TAPS - 1) / TAPS), (unsigned)parts),
-                                 threads, 0, 1};
-            return with_indices(w, q->all * w.channels, [&]<class I>() {
-                return launch(weigh_channels_kernel<T, I, V>, grid, at.stream, set_of<I>(w),
-                              (const T *)q->other, q->all, (wide_t<T> *)q->to);
             });
         });
     });

@@ -17,12 +17,9 @@ TS_BEGIN_DECLS
  *  TS_ERR_DEVICE. */
 ts_status ts_cuda_multiply_channels(ts_frame *frame, const ts_cuda_window_product *product);
 
-/** Number of partial sums of ts_cuda_weigh_channels(): at most 1,024; depends only on the shape. */
-int64_t ts_cuda_weigh_channels_parts(const ts_cuda_window_product *product);
-
-/** Queues the gradient of a weight with one channel per group as partial sums over windows, which
- *  the caller adds. product->other: y (all, channels), dense. product->to receives (parts, taps,
- *  channels) in f64 for f64 images, else f32. Error: TS_ERR_DEVICE. */
+/** Queues the gradient of a weight with one channel per group, in any floating dtype.
+ *  product->other: y (all, channels), dense. product->to receives (channels, taps). At most 65535
+ *  taps. Errors: TS_ERR_DEVICE, TS_ERR_MEMORY. */
 ts_status ts_cuda_weigh_channels(ts_frame *frame, const ts_cuda_window_product *product);
 
 TS_END_DECLS

@@ -17,20 +17,27 @@ typedef struct ts_cuda_after {
                            values */
     ts_tensor *linear;  /* receives the argument of gelu; NULL: not stored */
     bool gelu, wide;    /* fields of ts_cuda_epilogue */
+    ts_frame *norm;     /* unless NULL, the product is an image and this batch norm, whose
+                           statistics are arguments, is applied to it before the addition */
+    bool relu_first, relu_last; /* relu before, and after, the addition */
     int64_t cost;       /* value that ts_backend.epilogue_cost returns, in bytes */
 } ts_cuda_after;
 
-/** A call that is a product (matmul.c). */
+/** A call that is a product. */
 typedef struct ts_cuda_product {
     ts_kernel kernel;
-    /** Queues the call with an epilogue. The frame's tensors have addresses (ts_kernel_data()) but
-     *  no storage objects. */
+    /** Queues the call with an epilogue. Tensors with addresses (ts_kernel_data()) have storages,
+     *  so operators may make views of them. */
     ts_status (*run)(ts_frame *f, const ts_cuda_after *after);
     /** Whether the product can take the epilogue: sizes, layouts and alignment allow it. */
     bool (*takes)(const ts_frame *f, const ts_cuda_after *after);
 } ts_cuda_product;
 /** The product that a kernel computes; NULL if it computes none. */
 const ts_cuda_product *ts_cuda_product_of(ts_kernel kernel);
+
+enum { TS_CUDA_MATMULS = 3 };
+extern const ts_cuda_product ts_cuda_matmul_products[TS_CUDA_MATMULS], /* matmul.c */
+    ts_cuda_convolution_product;                                       /* convolution.c */
 
 /** ts_backend.epilogue_cost. */
 int64_t ts_cuda_epilogue_cost(void *state, const ts_group_call *calls, int count);

@@ -25,6 +25,8 @@ TS_BEGIN_DECLS
 /** Whether a kernel belongs to a family whose loops can be described (backend.c). Other kernels,
  *  such as a plugin's, would launch instead of describing themselves. */
 bool ts_cuda_describes(ts_kernel kernel);
+/** True if a kernel is one of the backend's. */
+bool ts_cuda_owns(ts_kernel kernel);
 /** True if a kernel belongs to a family with calls by rows (norms, softmax, reductions). */
 bool ts_cuda_is_by_rows(ts_kernel kernel);
 

@@ -165,7 +165,8 @@ static bool is_in_place(const ts_frame *f, const ts_value *v, bool rows)
 static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool rows)
 {
     const ts_tensor *others[] = {after->result, after->added, after->gelu_of, after->linear};
-    bool takes = ts_dtype_is_float(ts_kernel_dtype(f));
+    bool takes = ts_dtype_is_float(ts_kernel_dtype(f)) && ts_is_contiguous(after->result) &&
+                 !after->norm && !after->relu_first && !after->relu_last;
     for (int i = 0; i < 4 && takes; i++)
         takes = !others[i] || is_even(others[i]);
     for (int i = 0; i < f->nargs && takes; i++) {
@@ -459,16 +460,9 @@ static const ts_cuda_kernel kernels[] = {
     {"linear_gelu", linear_gelu, FLOATS, .strided = true},
     {"linear_backward", linear_backward, NUMBERS, .strided = true},
 };
-static const ts_cuda_product products[] = {
+const ts_cuda_product ts_cuda_matmul_products[TS_CUDA_MATMULS] = {
     {mm, mm_with, mm_takes},
     {linear, linear_with, linear_takes},
     {linear_backward, linear_backward_with, linear_backward_takes},
 };
-const ts_cuda_product *ts_cuda_product_of(ts_kernel kernel)
-{
-    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
-        if (products[i].kernel == kernel)
-            return &products[i];
-    return NULL;
-}
 const ts_cuda_family ts_cuda_matmul = {kernels, sizeof kernels / sizeof *kernels};

@@ -229,7 +229,7 @@ typedef struct ts_backend {
     /** The cost of running calls[0] as a product whose epilogue computes calls[1] to
      *  calls[count - 1], by group_run, which then gets exactly these calls. It is the time that the
      *  epilogue adds to the product, in bytes of memory traffic, beyond loads and stores of the
-     *  calls' tensors. Each call after the first reads a result of an earlier call. Tensors have no
+     *  calls' tensors. Later calls have one result and read one of an earlier call. Tensors have no
      *  memory: a tensor with an address must be stored, one with NULL is used by these calls only.
      *  Negative: not possible, or calls[0] is no product.
      *  (optional, only with group_takes: products have no epilogues) */

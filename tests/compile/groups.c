@@ -409,6 +409,17 @@ static ts_status kept_product(TRACED)
     return TS_STATUS_OF(out[0] = ts_add(out[1], in[2]));
 }
 
+/** A block of a residual network with given statistics, of in[0] as an image (1, 1, 5, 7). */
+static ts_status block_after_convolution(TRACED)
+{
+    ts_tensor *x = ts_reshape(in[0], TS_SIZES(1, 1, 5, 7)),
+              *w = ts_reshape(ts_narrow(in[1], 1, 0, 1), TS_SIZES(7, 1, 1, 1)),
+              *statistics = ts_abs(ts_select(in[1], 1, 1)), *skip = ts_tanh(x),
+              *y = ts_batch_norm(ts_conv2d(x, w, TS_NONE, NULL), statistics, statistics, statistics,
+                                 TS_NONE, false, 0, 1e-5);
+    return TS_STATUS_OF(out[0] = ts_relu(ts_add(y, skip)));
+}
+
 static ts_status overwritten_product(TRACED)
 {
     ts_tensor *h = ts_mm(in[0], in[1]), *first = ts_relu(h);
@@ -432,6 +443,9 @@ TS_TEST(calls_join_a_product_that_saves_bytes, .setup = set_up_whole_groups,
         {two_after_product, 8, 1, "product with an epilogue at step 0, 3 calls over (5, 6): mm add "
                                   "relu"},
         {two_after_product, 1, 1, "group at step 1, 2 calls over (5, 6): add relu"},
+        {block_after_convolution, 8, 1, "4 calls over (1, 7, 5, 7): convolution batch_norm add "
+                                        "relu"},
+        {block_after_convolution, 1, 1, "2 calls over (1, 7, 5, 7): convolution batch_norm\n"},
         {overwritten_product, 8, 1, "(5, 6): mm relu\n"},
         {kept_product, 8, 2, "product with an epilogue at step 0, 2 calls over (5, 6): mm add"},
     };

@@ -185,15 +185,20 @@ static ts_status run_whole_group(void *state, int index, const ts_group_call *ca
 }
 static int longest_epilogue = 8; /* most calls in the epilogue of a product */
 /** The mock's epilogue_cost: accepts any first call as a product and up to longest_epilogue calls
- *  after it as the epilogue, at cost 0. */
+ *  after it, pointwise or batch norms with given statistics, as the epilogue, at cost 0. */
 static int64_t cost_whole(void *state, const ts_group_call *calls, int count)
 {
     (void)state;
     if (count > 1 + longest_epilogue)
         return -1;
-    for (int c = 0; c < count; c++)
-        if (calls[c].kernel != queue_whole)
+    for (int c = 0; c < count; c++) {
+        const ts_frame *f = calls[c].frame;
+        bool each = f->plan->pointwise ||
+                    (strcmp(ts_op_name(f->op), "batch_norm") == 0 &&
+                     f->args[1].tag == TS_TAG_TENSOR);
+        if (calls[c].kernel != queue_whole || (c && !each))
             return -1;
+    }
     return 0;
 }
 /** set_up_whole() for a device that runs groups. */

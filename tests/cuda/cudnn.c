@@ -6,6 +6,8 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "backends/cuda/gemm.h"
 #include "tests/cuda/fake_cudnn.h"
@@ -18,7 +20,8 @@ enum { OWN = FAKE_ENGINES }; /* number of own kernels, beside the engines */
 static float times[FAKE_ENGINES + 1] = {1, 1, 1, 1, 1}; /* ms, of cudaEventElapsedTime() */
 static ts_dtype dtype = TS_BF16;
 static bool capturing, own_fails;
-static int own_runs, scratch;
+static int own_runs, scratch, driver = 13000;
+static bool gpu_known = true;
 static fake_cudnn *fake;
 static ts_cuda_device device = {.index = 0, .sms = 132};
 static char event, memory[64] __attribute__((aligned(16)));
@@ -53,6 +56,19 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *data)
 {
     (void)stream, (void)fn, (void)data;
     return cudaSuccess;
+}
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = driver;
+    return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int index)
+{
+    (void)index;
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "a fake GPU");
+    p->multiProcessorCount = 132;
+    return gpu_known ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaPeekAtLastError(void) { return cudaSuccess; }
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
@@ -124,9 +140,20 @@ static ts_status own(void *context)
     return own_fails ? ts_error_set(TS_ERR_MEMORY, "own") : TS_OK;
 }
 
+static int after, after_runs; /* the calls after the convolution, and how often they ran */
+static ts_status then(void *context)
+{
+    (void)context;
+    after_runs++;
+    return TS_OK;
+}
+static ts_cuda_conv_own own_calls = {own, NULL, NULL};
+
 /** Opens the fake library, before the backend does. */
 static void open_fake(int engines)
 {
+    if (!getenv("TS_CUDA_CACHE"))
+        setenv("TS_CUDA_CACHE", "0", 1);
     void *library = dlopen(FAKE_CUDNN, RTLD_NOW);
     ck_assert_msg(library != NULL, "%s", dlerror());
     fake = dlsym(library, "fake");
@@ -138,11 +165,11 @@ static void open_fake(int engines)
 /** Runs a call and returns whether cuDNN ran it. */
 static bool run(const ts_convolution *c, ts_cuda_conv_result result)
 {
-    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, c, result, operands.bias != NULL);
+    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, c, result, operands.bias != NULL, after);
     bool done = false;
     if (!a)
         return false;
-    OK(ts_cuda_cudnn_run(&frame, a, &operands, own, NULL, &done));
+    OK(ts_cuda_cudnn_run(&frame, a, &operands, &own_calls, &done));
     ck_assert_int_eq(scratch, 0);
     return done;
 }
@@ -177,7 +204,7 @@ TS_TEST(faster_own_kernels_run)
     times[OWN] = 1, times[0] = 0.99f, times[1] = 3; /* a tie keeps the own kernels */
     ck_assert(!run(&strided, TS_CUDA_CONV_X));
     int runs = all_runs();
-    ck_assert(ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_X, false) == NULL);
+    ck_assert(ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_X, false, 0) == NULL);
     ck_assert_int_eq(all_runs(), runs);
     ck_assert_int_eq(fake->live, 0); /* all descriptors are destroyed */
 }
@@ -236,8 +263,8 @@ TS_TEST(engines_that_fail_are_left_out)
     fake->fails = 15;
     ck_assert(!run(&strided, TS_CUDA_CONV_X));
     bool done;
-    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_Y, false);
-    FAILS(TS_ERR_DEVICE, ts_cuda_cudnn_run(&frame, a, &operands, own, NULL, &done));
+    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_Y, false, 0);
+    FAILS(TS_ERR_DEVICE, ts_cuda_cudnn_run(&frame, a, &operands, &own_calls, &done));
     SAYS("FAKE_FAILED");
 }
 
@@ -246,8 +273,8 @@ TS_TEST(a_failure_of_own_kernels_is_returned)
     open_fake(1);
     own_fails = true;
     bool done;
-    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_Y, false);
-    FAILS(TS_ERR_MEMORY, ts_cuda_cudnn_run(&frame, a, &operands, own, NULL, &done));
+    ts_cuda_cudnn *a = ts_cuda_cudnn_of(&frame, &strided, TS_CUDA_CONV_Y, false, 0);
+    FAILS(TS_ERR_MEMORY, ts_cuda_cudnn_run(&frame, a, &operands, &own_calls, &done));
     SAYS("own");
     own_fails = false;
     times[OWN] = 9;
@@ -310,6 +337,103 @@ TS_TEST(calls_that_cudnn_cannot_run)
     dtype = TS_BF16;
     OK(ts_set_deterministic(true));
     ck_assert(!run(&strided, TS_CUDA_CONV_Y));
+}
+
+/** Runs calls of the same shape in a process of their own: returns 2 * (whether cuDNN ran the last
+ *  one) + (whether engines were measured). */
+static int in_a_process(void)
+{
+    int status;
+    pid_t child = fork();
+    ck_assert_int_ge(child, 0);
+    if (!child) {
+        bool done = run(&strided, TS_CUDA_CONV_Y);
+        bool measured = own_runs + all_runs() > done;
+        _exit(2 * done + measured);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg(WIFEXITED(status), "the process ended with %d", status);
+    return WEXITSTATUS(status);
+}
+
+static char folder[64];
+static void set_folder(void)
+{
+    strcpy(folder, "/tmp/tessera-choices-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    setenv("TS_CUDA_CACHE", folder, 1);
+}
+static void end_folder(void)
+{
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    ck_assert_int_eq(system(command), 0);
+}
+#define FOLDER .setup = set_folder, .teardown = end_folder
+
+TS_TEST(a_choice_is_read_by_later_processes, FOLDER, .loop = 2)
+{
+    open_fake(3);
+    times[OWN] = _i ? 1 : 9, times[0] = 5, times[1] = 2, times[2] = 4;
+    int cudnn_runs = _i ? 0 : 2;
+    ck_assert_int_eq(in_a_process(), cudnn_runs + 1);
+    times[OWN] = _i ? 9 : 1; /* a measurement would choose the other */
+    ck_assert_int_eq(in_a_process(), cudnn_runs);
+    ck_assert_int_eq(in_a_process(), cudnn_runs);
+    driver = 13010; /* another driver, version of cuDNN or dtype: another file */
+    ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
+    driver = 13000;
+    fake->version++;
+    ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
+    fake->version--;
+    dtype = TS_F16;
+    ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
+    dtype = TS_BF16;
+    after = 1;
+    ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
+    after = 0;
+    setenv("TS_CUDA_CACHE", "0", 1);
+    ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
+    setenv("TS_CUDA_CACHE", folder, 1);
+    gpu_known = false;
+    ck_assert_int_eq(in_a_process(), 2 - cudnn_runs + 1);
+    gpu_known = true;
+    ck_assert_int_eq(in_a_process(), cudnn_runs);
+    setenv("TS_CUDA_CONV", _i ? "cudnn" : "own", 1); /* an order is stronger */
+    ck_assert_int_eq(in_a_process() & 2, 2 * _i);
+}
+
+TS_TEST(a_choice_of_an_engine_that_changed_is_measured_again, FOLDER)
+{
+    open_fake(3);
+    times[OWN] = 9, times[0] = 5, times[1] = 2, times[2] = 4;
+    ck_assert_int_eq(in_a_process(), 3);
+    fake->workspaces[1] = 32;
+    ck_assert_int_eq(in_a_process(), 3);
+    ck_assert_int_eq(in_a_process(), 2);
+    fake->engines = 1;
+    ck_assert_int_eq(in_a_process(), 3);
+    fake->engines = 3;
+    fake->no_plan = 1; /* of the engine that is chosen now */
+    ck_assert_int_eq(in_a_process(), 3);
+    ck_assert_int_eq(in_a_process(), 2);
+}
+
+TS_TEST(the_calls_after_a_convolution_are_measured_and_run_with_it)
+{
+    open_fake(1);
+    times[OWN] = 9;
+    after = 3;
+    own_calls.then = then;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(after_runs, fake->runs[0]);
+    int runs = all_runs();
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_eq(after_runs, runs + 1);
+    after = 0; /* the convolution alone is another shape */
+    own_calls.then = NULL;
+    ck_assert(run(&strided, TS_CUDA_CONV_Y));
+    ck_assert_int_gt(all_runs(), runs + 2);
 }
 
 TS_TEST(libraries_that_cannot_be_used, .loop = 3)
