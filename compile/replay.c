@@ -2,7 +2,6 @@
  * are allowed, runs the plan and writes the function's effects. */
 // SPDX-License-Identifier: MIT
 #include "compile/replay.h"
-#include "dispatch/entries.h"
 
 #include <stdio.h>
 #include <string.h>

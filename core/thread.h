@@ -21,7 +21,9 @@ enum {
     TS_THREAD_READY = 1,     /* ts_thread_init() has run */
     TS_THREAD_TIMING = 2,    /* timers are on, or a profile records */
     TS_THREAD_RECORDING = 4, /* a profile records; only together with TIMING */
-    TS_THREAD_DETAIL = 8     /* the profile times parts of calls; only together with RECORDING */
+    TS_THREAD_DETAIL = 8,    /* the profile times parts of calls; only together with RECORDING */
+    TS_THREAD_WATCHING = 16  /* a schedule waits: calls are compared with the updates of parameters,
+                                which end steps */
 };
 
 /** Deeper nesting of calls is an error (endless recursion). A power of two, so one bit test detects

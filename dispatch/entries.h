@@ -5,10 +5,6 @@
 
 #include "dispatch/registry.h"
 
-/** A bit of ts_thread.state, beside those of core/thread.h: while a schedule waits, calls are
- *  compared with the updates of parameters, which end steps. */
-enum { TS_THREAD_WATCHING = 16 };
-
 /** Sets f->plan to `plan` and initialises the fields that a shape rule may leave unset. f borrows
  *  the plan. */
 TS_INLINE void ts_plan_open(ts_frame *f, ts_plan *plan)

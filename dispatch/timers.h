@@ -4,7 +4,6 @@
 #ifndef TS_DISPATCH_TIMERS_H
 #define TS_DISPATCH_TIMERS_H
 
-#include "dispatch/entries.h"
 #include "dispatch/record.h"
 
 #ifndef TS_TIMERS
