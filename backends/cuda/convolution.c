@@ -20,6 +20,8 @@
 
 enum {
     FEW_CHANNELS = 4,     /* groups with more channels use matrix products */
+    MOST_FUSED = 384,     /* 1 x 1 kernels: with more channels, cuBLASLt's product and a pass take
+                             less time than an own product with an epilogue */
     PART = 8192,          /* windows per part of ts_cuda_weigh_windows(); more with PARTS parts */
     PARTS = 64,           /* maximum number of parts */
     MOST_TAPS = 65535     /* maximum taps for ts_cuda_weigh_windows() */
@@ -241,8 +243,17 @@ static ts_status fail_epilogue(const ts_frame *f)
                         ts_op_name(f->op));
 }
 
+/** Runs the epilogue as a pass over the result. */
+static ts_status apply_after(void *context)
+{
+    const images *i = context;
+    int64_t channels = ts_size(i->to, 1);
+    return ts_cuda_conv_apply(i->f, i->after, ts_numel(i->to) / channels, channels,
+                              ts_kernel_data(i->to));
+}
+
 /** Computes y (form -1), or the elements of x of one form. i->from: by innermost(). */
-static ts_status make_image(const images *i, int64_t form)
+static ts_status make_image(images *i, int64_t form)
 {
     TS_SCOPE;
     ts_frame *f = i->f;
@@ -266,7 +277,9 @@ static ts_status make_image(const images *i, int64_t form)
     int64_t channels = ts_size(result, 1), sizes[] = {p.all, channels};
     ts_cuda_window_product q = in_place(&p, weight, bias, channels / p.c.groups, result);
     q.after = i->after;
-    if (i->after)
+    bool plain = direct && p.c.groups == 1 && windows_are_pixels(&p); /* a product of matrices */
+    bool passes = plain && p.depth > MOST_FUSED; /* the epilogue is a pass after the product */
+    if (i->after && !passes)
         return ts_cuda_window_product_fits(&q) ? ts_cuda_multiply_windows(f, &q)
                                                : fail_epilogue(f);
     if (is_depthwise(&p) && ts_is_contiguous(last_view(result))) {
@@ -275,7 +288,6 @@ static ts_status make_image(const images *i, int64_t form)
         q.other = ts_kernel_data(weight);
         return ts_cuda_multiply_channels(f, &q);
     }
-    bool plain = direct && p.c.groups == 1 && windows_are_pixels(&p); /* a product of matrices */
     if (!plain && ts_is_contiguous(last_view(result)) && ts_cuda_window_product_fits(&q))
         return ts_cuda_multiply_windows(f, &q);
     ts_tensor *matrix = direct ? ts_view(to, sizes, 2)
@@ -293,6 +305,8 @@ static ts_status make_image(const images *i, int64_t form)
             TS_TRY(multiply(&p, ts_narrow(matrix, 0, first, count), first, count, weight, bias));
         }
     }
+    if (passes && i->after)
+        return apply_after(i);
     return direct ? TS_OK
                   : ts_status_of_pointer(
                         ts_copy_(to, ts_view(matrix, ts_sizes(to), ts_ndim(to))));
@@ -301,20 +315,11 @@ static ts_status make_image(const images *i, int64_t form)
 /** Runs own kernels, form by form. */
 static ts_status make_forms(void *context)
 {
-    const images *i = context;
+    images *i = context;
     int64_t forms = i->to_x ? ts_kernel_window_forms(i->f) : 1;
     for (int64_t form = 0; form < forms; form++)
         TS_TRY(make_image(i, i->to_x ? form : -1));
     return TS_OK;
-}
-
-/** Runs the epilogue after cuDNN. */
-static ts_status apply_after(void *context)
-{
-    const images *i = context;
-    int64_t channels = ts_size(i->to, 1);
-    return ts_cuda_conv_apply(i->f, i->after, ts_numel(i->to) / channels, channels,
-                              ts_kernel_data(i->to));
 }
 
 /** Returns a dense copy of the weight as (features, taps * channels), with zeros for features and
