@@ -246,6 +246,13 @@ static ts_status odd_kernel(ts_frame *frame)
             my->objects[i] = my->objects[--my->nobjects];
     return status;
 }
+static void odd_ready(ts_profile *profile, int64_t cycle, void *user)
+{
+    (void)cycle, (void)user;
+    if (one_in(4))
+        ts_prof_stop();
+    ts_profile_free(profile);
+}
 static ts_status odd_rule(ts_vjp_call *call)
 {
     add_object(RULE_CALL, call);
@@ -277,6 +284,7 @@ DRAW_CALLBACK(replace_write, replace_write, odd_write)
 DRAW_CALLBACK(function_forward, forward, odd_forward)
 DRAW_CALLBACK(function_forward, backward, odd_backward)
 DRAW_CALLBACK(progress_clock, clock, odd_clock)
+DRAW_CALLBACK(profile_ready, ready, odd_ready)
 DRAW_CALLBACK(end_of_context, end_of_context, odd_end)
 DRAW_CALLBACK(op_reserve, reserve, odd_reserve)
 DRAW_CALLBACK(ts_cost, cost, odd_cost)

@@ -49,7 +49,7 @@ BY_NAME = {
     "ts_module_type free": "end_of_context", "ts_function forward": "forward",
     "ts_function backward": "backward", "release": "end_of_context",
     "ts_c_locale_leave previous": "locale", "ts_progress_opts clock": "clock",
-    "ts_op_opts reserve": "reserve", "ts_op_opts cost": "cost",
+    "ts_op_opts reserve": "reserve", "ts_op_opts cost": "cost", "ts_prof_opts ready": "ready",
 }
 # Objects and calls in flight.
 OBJECTS = {

@@ -234,6 +234,7 @@ typedef ts_status (*replace_write)(FILE *out, void *ctx);
 typedef ts_status (*function_forward)(ts_function_call *call, void *ctx, ts_tensor *const *inputs,
                                       int n, ts_tensor **outputs, int m);
 typedef double (*progress_clock)(void);
+typedef void (*profile_ready)(ts_profile *profile, int64_t cycle, void *user);
 typedef void (*end_of_context)(void *ctx);
 typedef uint64_t (*op_reserve)(const ts_frame *frame);
 blob_release draw_blob_release(const char *argument);
@@ -245,6 +246,7 @@ replace_write draw_replace_write(const char *argument);
 function_forward draw_forward(const char *argument);
 function_forward draw_backward(const char *argument);
 progress_clock draw_clock(const char *argument);
+profile_ready draw_ready(const char *argument);
 end_of_context draw_end_of_context(const char *argument);
 op_reserve draw_reserve(const char *argument);
 ts_cost draw_cost(const char *argument);
