@@ -5,6 +5,7 @@
  * that of eager calls. With the same kernel the bits are equal.
  */
 // SPDX-License-Identifier: MIT
+#include "tests/cuda/epilogues.h"
 #include "tests/cuda/errors.h"
 
 enum { INPUTS = 8, BLOCKS = 9 };
@@ -113,19 +114,6 @@ static ts_status function(void *ctx, ts_tensor *const *in, int n, ts_tensor **ou
         return TS_STATUS_OF(out[0] = ts_mul(ts_relu(z), ts_tanh(z)));
     default: return TS_STATUS_OF(out[0] = ts_add(norm(p, y, in, false), y));
     }
-}
-
-static bool has_epilogue(ts_compiled *c)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    OK(ts_explain(c, out));
-    fclose(out);
-    bool has = strstr(text, "product with an epilogue") != NULL &&
-               strstr(text, "runs call by call") == NULL;
-    free(text);
-    return has;
 }
 
 /** Compares runs of a random program; own: its convolution uses kernels of the library that do not

@@ -4,6 +4,7 @@
  * the error is at most twice that of eager calls.
  */
 // SPDX-License-Identifier: MIT
+#include "tests/cuda/epilogues.h"
 #include "tests/cuda/errors.h"
 
 enum { INPUTS = 6, OUTPUTS = 3, PRODUCTS = 5, CALLS = 9 };
@@ -128,19 +129,6 @@ static ts_status function(void *ctx, ts_tensor *const *in, int n, ts_tensor **ou
         sum = ts_mul_scalar(in[5], 0.5);
         return TS_STATUS_OF(out[0] = ts_add_(sum, p->exact ? y : ts_to(y, TS_F32)));
     }
-}
-
-static bool has_epilogue(ts_compiled *c)
-{
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    OK(ts_explain(c, out));
-    fclose(out);
-    bool has = strstr(text, "product with an epilogue") != NULL &&
-               strstr(text, "runs call by call") == NULL;
-    free(text);
-    return has;
 }
 
 /** Compares runs of a random program. True if its product has an epilogue. */
