@@ -230,7 +230,7 @@ class RunTests(ToolCase):
         also = ("--no-suite", "slow", "--also", "other:tests/some/prog")
         self.assertEqual(self.last_line([("a", "OK"), ("b", "OK")], "10 0 2 a\n", also=also),
                          "22 passed, 0 failed, 4 skipped")
-        self.assertEqual(self.text_of("built"), "-C b\n-C other tests/some/prog\n")
+        self.assertEqual(self.text_of("built"), "-C b all meson-test-prereq\n-C other tests/some/prog\n")
         self.assertEqual(self.text_of("ran"), "test -C other --no-rebuild prog\n"
                          "test -C b --no-rebuild --no-suite=slow\n")
         self.assertEqual(self.last_line([("a", "FAIL")], "", 1, also=also),
