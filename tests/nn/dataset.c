@@ -215,7 +215,7 @@ TS_TEST(datasets_and_options_are_checked)
     FAILS(TS_ERR_VALUE, ts_loader_new(&set, &o));
     set = numbers, set.length = no_length;
     FAILS(TS_ERR_VALUE, ts_loader_new(&set, &o));
-    SAYS("length is -1");
+    SAYS("length of at least 0, got -1");
     set = numbers, set.payload = &none;
     FAILS(TS_ERR_SHAPE, ts_loader_new(&set, &o));
     o.batch = SAMPLES + 1, o.drop_last = true;
