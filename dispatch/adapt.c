@@ -92,11 +92,10 @@ static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
             inner.want |= (uint8_t)(1 << i);
         }
     }
-    return ts_deliver(f, made, ts_fill_run(&inner, kernel));
+    return ts_deliver(f, made, ts_fill_run_part(&inner, kernel));
 }
 
-/** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
-static bool is_plain(const ts_frame *f)
+bool ts_fill_is_plain(const ts_frame *f)
 {
     const ts_plan *plan = f->plan;
     unsigned cast = plan->cast;
@@ -123,7 +122,7 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
     if (status == TS_OK) {
         if (c.count)
             f->args = c.args;
-        status = temporaries ? run_into_temporaries(f, kernel) : ts_fill_run(f, kernel);
+        status = temporaries ? run_into_temporaries(f, kernel) : ts_fill_run_part(f, kernel);
         f->args = outer;
     }
     copies_end(&c);
@@ -132,7 +131,8 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
 
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
 {
-    return TS_LIKELY(is_plain(f)) ? ts_fill_run(f, kernel) : run_on_copies(f, accepts, kernel);
+    return TS_LIKELY(ts_fill_is_plain(f)) ? ts_fill_run(f, kernel)
+                                          : run_on_copies(f, accepts, kernel);
 }
 
 /* ------------------------------------------------------------------------------ halves ---- */

@@ -140,7 +140,8 @@ static bool runs_plainly(const ts_frame *f, const ts_plan *plan)
 {
     const ts_accepts *accepts = &f->table->accepts[f->key];
     bool strides = (accepts->takes & TS_TAKES_STRIDES) | plan->pointwise;
-    return (accepts->dtypes >> plan->compute & 1) && (plan->flat || (!plan->cast && strides));
+    return (accepts->dtypes >> plan->compute & 1) &&
+           (plan->flat || (!plan->cast && strides) || ts_fill_is_plain(f));
 }
 
 /** ts_fill_run() in profiles with detail. */
@@ -157,6 +158,12 @@ static ts_status run_in_parts(ts_frame *f, ts_kernel kernel)
     ts_status status = run_kernel(f, f->plan, kernel, f->plan->flat ? f->rets[0].t : NULL);
     ts_detail_leave(f->thread, part);
     return status;
+}
+
+ts_status ts_fill_run_part(ts_frame *f, ts_kernel kernel)
+{
+    bool detail = atomic_load_explicit(&f->thread->state, memory_order_relaxed) & TS_THREAD_DETAIL;
+    return TS_UNLIKELY(detail) ? run_in_parts(f, kernel) : ts_fill_run(f, kernel);
 }
 
 /** The entry in profiles with detail. */

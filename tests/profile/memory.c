@@ -158,6 +158,7 @@ TS_TEST(detail_divides_a_backends_row)
             TS_SCOPE;
             OK(ts_exp(a));
             OK(ts_softmax(t, 1)); /* packs its argument */
+            OK(ts_mm(a, a));      /* its kernel takes no strides, and none are here */
         }
         ts_profile *p = take();
         double sum = p->profiler_ns;
@@ -181,6 +182,8 @@ TS_TEST(detail_divides_a_backends_row)
             ck_assert(!rule->kernel && kernel->kernel);
             ck_assert_int_eq(casts != NULL, 1);
             ck_assert_double_gt(casts->self_ns, 0);
+            ck_assert_double_gt(part(p, "softmax", "")->self_ns, 0.1 * casts->self_ns);
+            ck_assert_ptr_null(part(p, "mm", "casts"));
         }
         ts_profile_free(p);
     }
