@@ -88,6 +88,7 @@ typedef struct gathering {
     /* room: entries that p can hold; rows, events: numbers in all threads; first_tick: earliest
        start of a thread */
     int64_t room, rows, events, first_tick;
+    bool called; /* a thread has called an op */
     double tick_ns;
     ts_device_sums device;
     ts_trace_row *traced; /* rows of p->calls */
@@ -138,12 +139,21 @@ static void add_entry(gathering *g, const ts_tally_row *row)
     p->entries[p->count++] = e;
 }
 
+static bool has_calls(const ts_thread_record *t)
+{
+    for (int i = 0, n = load_count(&t->table->count); i < n; i++)
+        if (load(&ts_tally_at(t->table, i)->cell.calls))
+            return true;
+    return false;
+}
+
 /** Counts rows and events, and finds the start of the first thread. */
 static void survey(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
     g->rows += load_count(&t->table->count);
     g->events += load(&t->table->nevents);
+    g->called |= has_calls(t);
     g->first_tick = g->first_tick && g->first_tick < t->begun ? g->first_tick : t->begun;
 }
 
@@ -170,11 +180,16 @@ static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
     }
 }
 
+/** Adds a thread; leaves out a thread without a call if others have calls. If the program has steps,
+ *  a thread that ends none, such as a loader's, often waits: only its time in calls counts. */
 static void gather(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;
     ts_profile *p = g->p;
+    if (g->called && !has_calls(t))
+        return;
     int n = load_count(&t->table->count);
+    bool helps = p->steps_thread >= 0 && t->thread != p->steps_thread;
     p->wall_ns += t->wall_ns;
     p->profiler_ns += t->stamps_ns;
     p->shared_calls += load(&t->table->shared);
@@ -185,7 +200,9 @@ static void gather(const ts_thread_record *t, void *ctx)
     for (int i = 0; i < n; i++) {
         const ts_tally_row *row = ts_tally_at(t->table, i);
         bool used = load(&row->cell.calls) || load(&row->cell.ticks);
-        if (used && p->count < g->room)
+        if (helps && strcmp(row->call, "(unattributed)") == 0)
+            p->wall_ns -= (double)load(&row->cell.ticks) * g->tick_ns;
+        else if (used && p->count < g->room)
             add_entry(g, row);
     }
 }

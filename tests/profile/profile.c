@@ -1,6 +1,8 @@
 /** @file profile.c  Tests of profiles: each call is counted with its work, time, scope and step. */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "core/testing.h"
@@ -302,6 +304,55 @@ TS_TEST(threads_are_counted_exactly, .threads = true, .timeout = 1200)
     ck_assert_int_eq(large, THREADS * calls / OFTEN);
     ck_assert_int_eq(lost, 0);
     ck_assert_double_ge(p->memory.peak_bytes, LARGE);
+    ts_profile_free(p);
+}
+
+static atomic_int waiting;
+
+/** Calls one op before the recording and, if *ctx is set, one while it runs; then waits. */
+static void *call_and_wait(void *ctx)
+{
+    ts_ones(TS_SIZES(4), TS_F32);
+    atomic_fetch_add(&waiting, 1);
+    while (atomic_load(&waiting) < 2)
+        sched_yield();
+    if (*(bool *)ctx)
+        ts_ones(TS_SIZES(4), TS_F32);
+    atomic_fetch_add(&waiting, 1);
+    while (atomic_load(&waiting) < 4)
+        sched_yield();
+    return NULL;
+}
+
+/* A thread without a call is left out. Of a thread that calls, but ends no step, only the calls
+ * count. */
+TS_TEST(waiting_threads_are_left_out, .threads = true, .loop = 2)
+{
+    BEGIN;
+    bool calls = _i;
+    pthread_t thread;
+    atomic_store(&waiting, 0);
+    pthread_create(&thread, NULL, call_and_wait, &calls);
+    while (!atomic_load(&waiting))
+        sched_yield();
+    OK(ts_prof_start(NULL));
+    atomic_fetch_add(&waiting, 1);
+    while (atomic_load(&waiting) < 3)
+        sched_yield();
+    for (int i = 0; i < 4; i++) {
+        work(NULL);
+        ts_prof_step();
+    }
+    ts_profile *p = take();
+    atomic_fetch_add(&waiting, 1);
+    pthread_join(thread, NULL);
+    ck_assert_int_eq(p->threads, 1 + calls);
+    ck_assert_int_eq(p->nsteps, 4);
+    double steps = 0;
+    for (int i = 0; i < 4; i++)
+        steps += p->steps[i].wall_ns;
+    ck_assert_double_lt(p->wall_ns, 1.5 * steps); /* the thread waits as long as the steps take */
+    sums(p);
     ts_profile_free(p);
 }
 
