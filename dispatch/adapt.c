@@ -95,7 +95,7 @@ static TS_COLD ts_status run_into_temporaries(ts_frame *f, ts_kernel kernel)
     return ts_deliver(f, made, ts_fill_run_part(&inner, kernel));
 }
 
-bool ts_fill_is_plain(const ts_frame *f)
+TS_INLINE bool is_plain(const ts_frame *f)
 {
     const ts_plan *plan = f->plan;
     unsigned cast = plan->cast;
@@ -108,6 +108,8 @@ bool ts_fill_is_plain(const ts_frame *f)
             return false;
     return true;
 }
+
+bool ts_fill_is_plain(const ts_frame *f) { return is_plain(f); }
 
 static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts accepts,
                                                          ts_kernel kernel)
@@ -131,8 +133,7 @@ static __attribute__((noinline)) ts_status run_on_copies(ts_frame *f, ts_accepts
 
 ts_status ts_fill_adapted(ts_frame *f, ts_accepts accepts, ts_kernel kernel)
 {
-    return TS_LIKELY(ts_fill_is_plain(f)) ? ts_fill_run(f, kernel)
-                                          : run_on_copies(f, accepts, kernel);
+    return TS_LIKELY(is_plain(f)) ? ts_fill_run(f, kernel) : run_on_copies(f, accepts, kernel);
 }
 
 /* ------------------------------------------------------------------------------ halves ---- */

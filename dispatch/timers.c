@@ -458,7 +458,7 @@ static void forget_steps(void)
 void ts_timers_schedule(bool on)
 {
     pthread_mutex_lock(&ts_timing.lock);
-    ts_timing.scheduled = on;
+    atomic_store_explicit(&ts_timing.scheduled, on, memory_order_relaxed);
     if (on)
         forget_steps();
     pthread_mutex_unlock(&ts_timing.lock);
@@ -521,6 +521,12 @@ void ts_timers_record_as(const ts_recording *r)
 bool ts_timers_recording(void)
 {
     return atomic_load_explicit(&ts_timing.recording, memory_order_relaxed);
+}
+
+bool ts_timers_active(void)
+{
+    return atomic_load_explicit(&ts_timing.recording, memory_order_relaxed) ||
+           atomic_load_explicit(&ts_timing.scheduled, memory_order_relaxed);
 }
 
 void ts_timers_mark_updates(const int *ops, int n)

@@ -89,6 +89,8 @@ typedef struct ts_step {
  *  ts_timers_enable(), TS_ERR_MEMORY. */
 ts_status ts_timers_record(bool on);
 bool ts_timers_recording(void);
+/** True while a profile records or a schedule runs. */
+bool ts_timers_active(void);
 /** Stops the recording of calls and memory like ts_timers_record(false), but calls no backend. The
  *  device work stays in the backend until ts_device_times_end(). */
 void ts_timers_halt(void);

@@ -60,7 +60,7 @@ struct ts_timing_state {
         first_step, last_step; /* the recording keeps steps first_step to last_step; 0: no limit */
     int step_thread; /* the thread that marks steps; -1: none yet */
     atomic_bool marked; /* the program marks its steps itself */
-    bool scheduled;     /* step_thread and marked stay the same for all recordings */
+    atomic_bool scheduled; /* step_thread and marked stay the same for all recordings */
     void (*_Atomic watching)(void); /* `passed` of ts_timers_watch_steps() */
     atomic_bool updates[TS_MAX_OPS]; /* ops that update parameters */
     _Atomic int64_t period; /* number of the timing period; grows at each start and reset */

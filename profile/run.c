@@ -84,7 +84,7 @@ ts_status ts_prof_stop(void)
     return ts_timers_record(false);
 }
 
-bool ts_prof_active(void) { return ts_timers_recording() || ts_schedule_is_on(); }
+bool ts_prof_active(void) { return ts_timers_active(); }
 void ts_prof_step(void) { ts_timers_step(); }
 
 ts_status ts_prof_enter(const char *name)

@@ -28,8 +28,6 @@ static bool change(unsigned from, unsigned to)
     return atomic_compare_exchange_strong(&schedule.phase, &from, to);
 }
 
-bool ts_schedule_is_on(void) { return atomic_load(&schedule.phase) != OFF; }
-
 /** Starts the recording of the cycle; the phase is STARTS. */
 static ts_status begin_recording(void)
 {

@@ -15,8 +15,6 @@ ts_status ts_schedule_start(const ts_prof_opts *o);
 /** Ends the schedule. An unfinished active phase is a cycle's profile if a step of it has ended.
  *  Does nothing without a schedule. */
 void ts_schedule_stop(void);
-/** True from the start of a schedule until its last cycle or ts_schedule_stop(). */
-bool ts_schedule_is_on(void);
 /** Number of the cycle whose active phase has recorded at least one step; 0: none. Reads counters
  *  only, so that a report after a signal can call it. */
 int64_t ts_schedule_recorded(void);
