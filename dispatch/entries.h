@@ -55,8 +55,8 @@ ts_status ts_run_whole(ts_frame *f, ts_kernel kernel);
 /** Creates missing results, runs the kernel and increments the versions of written tensors. On an
  *  error it releases the new results. */
 ts_status ts_fill_run(ts_frame *f, ts_kernel kernel);
-/** ts_fill_run() within the part "casts" of a call; a profile with detail charges the kernel and the
- *  allocation of results to their own parts. */
+/** ts_fill_run() within the part "casts" of a call; a profile with detail charges the kernel and
+ *  the allocation of results to their own parts. */
 ts_status ts_fill_run_part(ts_frame *f, ts_kernel kernel);
 /** True if every kernel can take the tensors as they are: all are contiguous and none is cast. */
 bool ts_fill_is_plain(const ts_frame *f);

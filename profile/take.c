@@ -180,8 +180,9 @@ static void copy_events(gathering *g, const ts_thread_record *t, int nrows)
     }
 }
 
-/** Adds a thread; leaves out a thread without a call if others have calls. If the program has steps,
- *  a thread that ends none, such as a loader's, often waits: only its time in calls counts. */
+/** Adds a thread; leaves out a thread without a call if others have calls. If the program has
+ *  steps, a thread that ends none, such as a loader's, often waits: only its time in calls
+ *  counts. */
 static void gather(const ts_thread_record *t, void *ctx)
 {
     gathering *g = ctx;

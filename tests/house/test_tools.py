@@ -230,7 +230,8 @@ class RunTests(ToolCase):
         also = ("--no-suite", "slow", "--also", "other:tests/some/prog")
         self.assertEqual(self.last_line([("a", "OK"), ("b", "OK")], "10 0 2 a\n", also=also),
                          "22 passed, 0 failed, 4 skipped")
-        self.assertEqual(self.text_of("built"), "-C b all meson-test-prereq\n-C other tests/some/prog\n")
+        self.assertEqual(self.text_of("built"),
+                         "-C b all meson-test-prereq\n-C other tests/some/prog\n")
         self.assertEqual(self.text_of("ran"), "test -C other --no-rebuild prog\n"
                          "test -C b --no-rebuild --no-suite=slow\n")
         self.assertEqual(self.last_line([("a", "FAIL")], "", 1, also=also),
@@ -706,8 +707,8 @@ class Budgets(ToolCase):
 
 class Help(ToolCase):
     def test_each_tool_explains_itself_and_refuses_unknown_options(self):
-        names = [name for name in sorted(os.listdir(TOOLS))
-                 if os.access(os.path.join(TOOLS, name), os.X_OK)]
+        names = [entry.name for entry in sorted(os.scandir(TOOLS), key=lambda entry: entry.name)
+                 if entry.is_file() and os.access(entry, os.X_OK)]
         self.assertIn("compile-cuda", names)
         for name in [*names, "../bench/compare.py", "../bench/study/run"]:
             status, output = self.run_tool(name, "--help")
