@@ -33,7 +33,7 @@ static volatile int zero, quotient;
 static int *volatile nowhere;
 
 /** Crashes as a bug would: a fault, or abort(). UBSan would find it before. */
-__attribute__((no_sanitize_undefined)) static void crash(void)
+__attribute__((no_sanitize("undefined"))) static void crash(void)
 {
     if (number == SIGSEGV)
         *nowhere = 1;
@@ -49,7 +49,7 @@ static void hang(void)
     for (;;)
         pause();
 }
-__attribute__((no_sanitize_undefined)) static void fault(void) { *nowhere = 1; }
+__attribute__((no_sanitize("undefined"))) static void fault(void) { *nowhere = 1; }
 static void crash_in_walk(ts_thread *thread, void *ctx)
 {
     (void)thread, (void)ctx;
