@@ -1,0 +1,161 @@
+/**
+ * @file loss_pairs.cuh  Losses over pairs of elements, input and target: formulas, and kernels for
+ * the losses, their sums per block and their gradients.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_CUDA_LOSS_PAIRS_CUH
+#define TS_CUDA_LOSS_PAIRS_CUH
+
+#include "backends/cuda/lines.cuh"
+
+namespace ts {
+
+/* The loss of elements x and t, and its derivatives by both. p is the op's parameter. */
+#define PAIR(name, value, slope, target_slope)                                                     \
+    struct name {                                                                                  \
+        double number;                                                                             \
+        template <class A> __device__ __forceinline__ A of(A x, A t) const                         \
+        {                                                                                          \
+            A p = (A)number;                                                                       \
+            (void)p;                                                                               \
+            return value;                                                                          \
+        }                                                                                          \
+        template <class A> __device__ __forceinline__ void slopes(A x, A t, A &dx, A &dt) const    \
+        {                                                                                          \
+            A p = (A)number;                                                                       \
+            (void)p;                                                                               \
+            dx = slope;                                                                            \
+            dt = target_slope;                                                                     \
+        }                                                                                          \
+    };
+template <class A> __device__ __forceinline__ A sign_of(A d)
+{
+    return d != d ? d : (A)((d > 0) - (d < 0));
+}
+template <class A> __device__ __forceinline__ A logistic(A x) { return 1 / (1 + exp(-x)); }
+/** t log t, 0 at 0. */
+template <class A> __device__ __forceinline__ A t_log_t(A t)
+{
+    return t > 0 ? t * log(t) : t == 0 ? (A)0 : (A)NAN;
+}
+
+PAIR(mse, (x - t) * (x - t), 2 * (x - t), -2 * (x - t))
+PAIR(l1, fabs(x - t), sign_of(x - t), -sign_of(x - t))
+PAIR(smooth_l1, fabs(x - t) < p ? (A)0.5 * (x - t) * (x - t) / p : fabs(x - t) - (A)0.5 * p,
+     fabs(x - t) < p ? (x - t) / p : sign_of(x - t),
+     fabs(x - t) < p ? (t - x) / p : -sign_of(x - t))
+PAIR(huber, fabs(x - t) <= p ? (A)0.5 * (x - t) * (x - t) : p * (fabs(x - t) - (A)0.5 * p),
+     fabs(x - t) <= p ? x - t : p * sign_of(x - t), fabs(x - t) <= p ? t - x : -p * sign_of(x - t))
+PAIR(bce, fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x))), logistic(x) - t, -x)
+PAIR(kl, t_log_t(t) - t * x, -t, t > 0 ? log(t) + 1 - x : t == 0 ? (A)0 : (A)NAN)
+PAIR(kl_log, exp(t) * (t - x), -exp(t), exp(t) * (t - x + 1))
+
+enum { PAIR_THREADS = 256, PAIR_SHARE = 4096 };
+
+/** The V elements from `first` on, those from n on 0. `whole`: one aligned vector. */
+template <class T, int V = vec16<T>>
+static __device__ __forceinline__ vec<T, V> load_run(const T *x, int64_t first, int64_t n,
+                                                     bool whole)
+{
+    if (whole)
+        return *reinterpret_cast<const vec<T, V> *>(x + first);
+    vec<T, V> v = {};
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (first + e < n)
+            v.at[e] = x[first + e];
+    return v;
+}
+template <class T, int V>
+static __device__ __forceinline__ void store_run(T *y, int64_t first, int64_t n, bool whole,
+                                                 const wide_t<T> (&v)[V])
+{
+    vec<T, V> out = pack<T, V>(v);
+    if (whole) {
+        *reinterpret_cast<vec<T, V> *>(y + first) = out;
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < V; e++)
+        if (first + e < n)
+            y[first + e] = out.at[e];
+}
+
+/** Calls f(first element of a run, whether it is one vector) for each run of vec16<T> elements. */
+template <class T, class F>
+static __device__ __forceinline__ void each_run(int64_t n, bool aligned, F &&f)
+{
+    constexpr int V = vec16<T>;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * V; i < n;
+         i += (int64_t)gridDim.x * blockDim.x * V)
+        f(i, aligned && i + V <= n);
+}
+
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pairs_kernel(P pair, const T *x, const T *t, T *out, int64_t n, bool aligned)
+{
+    constexpr int V = vec16<T>;
+    each_run<T>(n, aligned, [&](int64_t i, bool whole) {
+        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+        wide_t<T> y[V];
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            y[e] = pair.of(a.at[e], b.at[e]);
+        store_run(out, i, n, whole, y);
+    });
+}
+
+/** The order of a sum depends on n only: unaligned runs are added like aligned ones. */
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pair_sums_kernel(P pair, const T *x, const T *t, double *parts, int64_t n, bool aligned)
+{
+    constexpr int V = vec16<T>;
+    int64_t from = (int64_t)blockIdx.x * PAIR_SHARE;
+    double sum = 0;
+#pragma unroll 2
+    for (int64_t i = from + threadIdx.y * V; i < n && i < from + PAIR_SHARE;
+         i += PAIR_THREADS * V) {
+        bool whole = aligned && i + V <= n;
+        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+#pragma unroll
+        for (int e = 0; e < V; e++)
+            if (i + e < n)
+                sum += (double)pair.of(a.at[e], b.at[e]);
+    }
+    sum = line_reduce<1, PAIR_THREADS, op_sum>(sum);
+    if (threadIdx.y == 0)
+        parts[blockIdx.x] = sum;
+}
+
+template <class T, class P>
+static __global__ void __launch_bounds__(PAIR_THREADS)
+    pairs_backward_kernel(P pair, const T *g, bool each, double factor, const T *x, const T *t,
+                          T *dx, T *dt, int64_t n, bool aligned)
+{
+    using A = wide_t<T>;
+    constexpr int V = vec16<T>;
+    each_run<T>(n, aligned, [&](int64_t i, bool whole) {
+        unpacked<T, V> a(load_run(x, i, n, whole)), b(load_run(t, i, n, whole));
+        vec<T, V> up = {};
+        if (each)
+            up = load_run(g, i, n, whole);
+        A by_x[V], by_t[V];
+#pragma unroll
+        for (int e = 0; e < V; e++) {
+            A scale = widen(each ? up.at[e] : *g) * (A)factor;
+            pair.slopes(a.at[e], b.at[e], by_x[e], by_t[e]);
+            by_x[e] *= scale;
+            by_t[e] *= scale;
+        }
+        if (dx)
+            store_run(dx, i, n, whole, by_x);
+        if (dt)
+            store_run(dt, i, n, whole, by_t);
+    });
+}
+
+} // namespace ts
+
+#endif
