@@ -69,5 +69,9 @@ static ts_status each(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    return clock_main("B\tH\tG\trows\tkeys\tdepth\tus\tTB/s", each, argc, argv);
+    return clock_main("usage: bench_cuda_decode [B H G ROWS KEYS DEPTH] ...\n\n"
+                      "Times attention of few queries over many keys in bf16.\n"
+                      "B: batch; H, G: heads of queries and of keys; ROWS: queries.\n"
+                      "Default: built-in cases.",
+                      "B\tH\tG\trows\tkeys\tdepth\tus\tTB/s", each, argc, argv);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <vector>
 
@@ -65,8 +66,11 @@ static double now()
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-int main()
+int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return puts("usage: bench_cuda_launch [--help]\n\n"
+                    "Prints the host time of ts_add() and of bare launches on a GPU.") == EOF;
     char why[512];
     int64_t one = 1;
     ts_scope scope __attribute__((cleanup(ts_scope_leave)));

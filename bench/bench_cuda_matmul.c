@@ -101,9 +101,15 @@ static ts_status each(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    static const char usage[] =
+        "usage: bench_cuda_matmul stairs | inner | M N K [LAYOUT] ...\n\n"
+        "Times products in bf16.\n"
+        "  stairs    M from 128 to 4352, N = K = 4096\n"
+        "  inner     K near 4096; N near 50257\n"
+        "  LAYOUT    nn (default), nt, tn, tt; linear and backward: with bias, weight (N, K)";
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_cuda_matmul stairs | inner | M N K [LAYOUT] ...\n");
+        fprintf(stderr, "%s\n", usage);
         return 2;
     }
-    return clock_main("M\tN\tK\tlayout\tus\tTFLOP/s", each, argc, argv);
+    return clock_main(usage, "M\tN\tK\tlayout\tus\tTFLOP/s", each, argc, argv);
 }

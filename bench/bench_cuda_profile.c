@@ -71,8 +71,11 @@ static ts_status run(void)
     return status;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return puts("usage: bench_cuda_profile [--help]\n\n"
+                    "Prints the cost of a profile on a GPU, and its device times.") == EOF;
     if (run() == TS_OK)
         return 0;
     fprintf(stderr, "%s\n", ts_error_message());

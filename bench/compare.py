@@ -312,7 +312,8 @@ def main():
     parser.add_argument('--suite',
                         choices=['cpu', 'images', 'cuda', 'attention', 'convolution', 'compile',
                                  'steps', 'unet', 'oracle'],
-                        required=True)
+                        required=True, help='what to compare; docs/performance.md describes '
+                        'each, docs/differences.md describes oracle')
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
                         help='on the CPU: numbers of threads, one table each (default 1,2)')
     parser.add_argument('--only', default='',

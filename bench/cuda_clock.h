@@ -10,6 +10,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tessera/tessera.h"
 
@@ -54,11 +55,13 @@ static ts_status clock_median(ts_status (*run)(void *ctx, int i), void *ctx, int
     return TS_OK;
 }
 
-/** Opens the GPU, prints the head of the table, and runs the program's measurements. Returns the
- *  exit status of main(). */
-static int clock_main(const char *head, ts_status (*measure)(int argc, char **argv), int argc,
-                      char **argv)
+/** With --help prints `usage`. Else opens the GPU, prints the head of the table, and runs the
+ *  program's measurements. Returns the exit status of main(). */
+static int clock_main(const char *usage, const char *head,
+                      ts_status (*measure)(int argc, char **argv), int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "--help") == 0)
+        return puts(usage) == EOF;
     TS_SCOPE;
     TS_NO_GRAD;
     ts_status status = ts_device_open("cuda", &device, NULL, 0);

@@ -70,7 +70,7 @@ static bool holders_agree(const ts_exec *e, const ts_repeat *a, ts_repeat *b, bo
         *varies = x->origin == TS_ORIGIN_FIXED && y->origin == TS_ORIGIN_FIXED &&
                   atomic_load(&x->storage->refs) > 1; /* the program still holds the earlier one */
         ts_replay_refuse_storage(why, size, e, &b->sites, i,
-                       "a tensor that is no input is another one in each call, of");
+                       "a tensor that is not an input differs from call to call, of");
         return false;
     }
     return true;

@@ -389,7 +389,7 @@ static void find_kept(const ts_lazy *l, const ts_exec *e, const uint32_t *handle
         if (!s->outside && s->storage &&
             (uint32_t)atomic_load(&s->storage->refs) != handles[i])
             ts_replay_refuse_storage(n->why, sizeof n->why, e, &l->sites, i,
-                           "the function keeps a tensor that is no output, of");
+                           "the function keeps a tensor that is not an output, of");
     }
 }
 

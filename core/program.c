@@ -204,7 +204,8 @@ static ts_status parse(int argc, char **argv, const ts_argument *arguments, int 
     }
     for (int i = 0; i < n; i++)
         if (arguments[i].required && !(*seen >> i & 1))
-            return ts_fail_op(TS_ERR_VALUE, arguments[i].name, NULL, NULL, "is required");
+            return ts_fail_op(TS_ERR_VALUE, arguments[i].name, NULL, NULL,
+                              "expected a value, got none");
     return TS_OK;
 }
 

@@ -36,16 +36,16 @@ static __attribute__((noinline)) ts_status check_member(ts_frame *f, int arg, ui
 {
     const ts_tensor *p = f->args[0].list[k], *t = f->args[arg].list[k];
     if (!ts_dtype_is_float((ts_dtype)t->dtype))
-        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a floating dtype at %u, got %s", k,
-                           ts_dtype_name((ts_dtype)t->dtype));
+        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected a floating dtype as member %u, got %s",
+                           k, ts_dtype_name((ts_dtype)t->dtype));
     if ((f->table->written >> arg & 1) && ts_is_expanded(t))
         return ts_fail_arg(f, arg, TS_ERR_VALUE,
-                           "expected distinct elements at %u, got an expanded tensor", k);
+                           "expected distinct elements in member %u, got an expanded tensor", k);
     if (t->ndim != p->ndim || !ts_same_sizes(t->sizes, p->sizes, p->ndim))
-        return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s at %u, got %s",
+        return ts_fail_arg(f, arg, TS_ERR_SHAPE, "expected sizes %s as member %u, got %s",
                            TS_SIZES_TEXT(p), k, TS_SIZES_TEXT(t));
     if (!fits_dtype(arg, (ts_dtype)p->dtype, (ts_dtype)t->dtype))
-        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype %s at %u, got %s",
+        return ts_fail_arg(f, arg, TS_ERR_DTYPE, "expected dtype %s as member %u, got %s",
                            ts_dtype_name((ts_dtype)p->dtype), k,
                            ts_dtype_name((ts_dtype)t->dtype));
     return TS_OK;
@@ -77,8 +77,9 @@ static ts_status check_lists(ts_frame *f, int lists, ts_device *device)
             if (!ts_same_device(f->args[a].list[k]->storage->device, *device))
                 return ts_fail_arg_hint(f, a, TS_ERR_DEVICE,
                                         ts_move_hint(f->args[a].list[k]->storage->device, *device),
-                                        "expected device %s at %u, got %s", ts_device_name(*device),
-                                        k, ts_device_name(f->args[a].list[k]->storage->device));
+                                        "expected device %s as member %u, got %s",
+                                        ts_device_name(*device), k,
+                                        ts_device_name(f->args[a].list[k]->storage->device));
     return TS_OK;
 }
 
@@ -124,8 +125,8 @@ static ts_status check_steps(ts_frame *f, int arg)
                            steps->count);
     for (uint32_t k = 0; k < steps->count; k++)
         if (steps->ints[k] < 1)
-            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 1 at %u, got %lld", k,
-                               (long long)steps->ints[k]);
+            return ts_fail_arg(f, arg, TS_ERR_VALUE, "expected at least 1 as member %u, got %lld",
+                               k, (long long)steps->ints[k]);
     return TS_OK;
 }
 

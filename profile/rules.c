@@ -87,7 +87,7 @@ static ts_advice fuse(const ts_profile *p)
             strcmp(p->entries[i].op, "(fused group)") != 0)
             calls += (double)p->entries[i].calls;
     a.fires = a.gain > 0.05 && calls >= 2;
-    SAY(a, "%.0f memory-bound calls that are no products take %.0f%% of the time", calls,
+    SAY(a, "%.0f memory-bound calls other than products take %.0f%% of the time", calls,
         150 * a.gain);
     return a;
 }
@@ -116,8 +116,8 @@ static ts_advice pad(const ts_profile *p)
         most = lost > most ? lost : most;
     }
     a.fires = a.gain > 0.02;
-    SAY(a, "rows of %lld elements in a matrix product are no multiple of %d bytes", (long long)odd,
-        BYTES);
+    SAY(a, "rows of %lld elements in a matrix product are not a multiple of %d bytes",
+        (long long)odd, BYTES);
     return a;
 }
 

@@ -178,7 +178,7 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth, most = allowed_path();
     *why = most == PLAIN                   ? "TS_CUDA_ATTENTION"
            : dtype == TS_F64               ? "f64"
-           : !takes_tensor_cores(a, dtype) ? "a depth is no multiple of 8 up to 256"
+           : !takes_tensor_cores(a, dtype) ? "a depth is not a multiple of 8 up to 256"
                                            : nullptr;
     if (*why)
         return PLAIN;

@@ -119,7 +119,7 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
         return ts_error_set(status, "%s", text);
     describe_ring(ts_cuda_current->index, since, sizeof since);
     snprintf(text + used, sizeof text - (size_t)used,
-             "; launched since the device was last known to be well: %s",
+             "; launched since the last successful synchronization: %s",
              since[0] ? since : "nothing");
     mark_lost(ts_cuda_current, text);
     return ts_error_set_hint(TS_ERR_DEVICE, after_loss, "%s", text);

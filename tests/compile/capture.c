@@ -489,8 +489,8 @@ TS_TEST(a_step_graph_refuses_what_it_cannot_hold_with_the_call, .loop = 4, MOCK)
         const char *why, *call;
     } cases[] = {
         {reads_in_step, 0, "fullgraph: no replay: a read of values, called from ", ""},
-        {keeps_in_step, 0, "the function keeps a tensor that is no output, of relu, called from ",
-         ""},
+        {keeps_in_step, 0,
+         "the function keeps a tensor that is not an output, of relu, called from ", ""},
         {varies_in_step, 1, "number 'other' of mul, called from ", "is 2"},
         {a_step, 2, "no graph: ", "cpu cannot capture"},
     };

@@ -176,9 +176,9 @@ TS_TEST(functions_that_a_replay_could_not_stand_for_run_on_each_call, .loop = 9)
     } cases[] = {
         {reads, "a read of values, called from "},
         {reads_an_input, "a read of values, called from "},
-        {keeps, "the function keeps a tensor that is no output, of exp, called from "},
-        {keeps_output, "the function keeps a tensor that is no output, of exp, called from "},
-        {makes_a_constant, "a tensor that is no input is another one in each call, of mul"},
+        {keeps, "the function keeps a tensor that is not an output, of exp, called from "},
+        {keeps_output, "the function keeps a tensor that is not an output, of exp, called from "},
+        {makes_a_constant, "a tensor that is not an input differs from call to call, of mul"},
         {has_history, "an output with a history"},
         {seeds, "a new state of the generator"},
         {number_changes, "number 'other' of mul, called from "},

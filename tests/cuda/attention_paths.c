@@ -30,7 +30,7 @@ TS_TEST(the_log_says_which_attention_kernels_a_call_takes_and_why)
     ck_assert_ptr_nonnull(
         strstr(path_of(device, TS_F64, 64, NULL), "cuda, plain kernels, because of: f64: "));
     ck_assert_ptr_nonnull(strstr(path_of(device, TS_BF16, 20, NULL),
-                                 "because of: a depth is no multiple of 8 up to 256: "));
+                                 "because of: a depth is not a multiple of 8 up to 256: "));
     ts_tensor *x = ts_to_device(ts_normal(TS_SIZES(1, 2, 128, 64), 0, 1, TS_BF16), device),
               *row = ts_narrow(x, 2, 0, 1);
     OK(ts_scaled_dot_product_attention_ex(row, x, x, NULL, NULL));

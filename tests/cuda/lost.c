@@ -45,7 +45,7 @@ TS_TEST(after_a_kernel_that_faults_each_call_on_the_device_says_why_and_the_CPU_
     ck_assert_int_eq(ts_synchronize(device), TS_ERR_DEVICE);
     const char *message = ts_error_message();
     ck_assert_msg(strstr(message, "cudaErrorIllegalAddress"), "%s", message);
-    ck_assert_msg(strstr(message, "launched since the device was last known to be well: add, mul"),
+    ck_assert_msg(strstr(message, "launched since the last successful synchronization: add, mul"),
                   "%s", message);
     ts_error_clear();
 

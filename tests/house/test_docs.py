@@ -290,6 +290,47 @@ class PythonColumns(unittest.TestCase):
         self.assertEqual(undefined(tree, {}), {"z"})
 
 
+NAME = re.compile(r"\b(?:ts|TS)_\w+")
+FILE = re.compile(r"(?<![\w./~$*-])(?:[\w-]+/)*[\w-]+\.(?:c|h|cu|cuh|def|py|sed|tsv)\b")
+MADE = {"ts_logaddexp",  # added by add-an-op.md to a copy of the tree
+        "share/gdb/auto-load/tessera-gdb.py"}  # installed
+
+
+def absent(text, names, files):
+    """Names and files in the code spans of a page that are in neither set."""
+    found = set()
+    for span in re.findall(r"`([^`\n]+)`", re.sub(r"(?s)```.*?```", "", text)):
+        found |= {name for name in NAME.findall(span)
+                  if name not in names
+                  and not (name.endswith("_") and any(known.startswith(name) for known in names))}
+        found |= set(FILE.findall(span)) - files
+    return found - MADE
+
+
+class Names(unittest.TestCase):
+    def test_the_names_and_files_on_the_pages_exist(self):
+        names, files, count = set(), set(), 0
+        for folder, folders, inside in os.walk(SOURCE):
+            folders[:] = [name for name in folders
+                          if not name.startswith(("build", ".")) and name != "runs"]
+            for name in inside:
+                path = os.path.relpath(os.path.join(folder, name), SOURCE)
+                files |= {path, name, path.removeprefix("include/"),
+                          path.removeprefix("include/tessera/")}
+                if name.endswith((".c", ".h", ".cu", ".cuh", ".def", ".py")):
+                    names |= set(NAME.findall(read(path)))
+        for path in ["README.md", "CONTRIBUTING.md", "SECURITY.md", *pages()]:
+            text = read(path)
+            with self.subTest(page=path):
+                self.assertEqual(absent(text, names, files), set())
+            count += len(NAME.findall(text))
+        self.assertGreater(count, 1000)
+
+    def test_an_absent_name_is_found(self):
+        text = "`ts_add(x)` calls `ts_sub_(x)` of `ops/no.c` and `TS_INIT_...`, not `$HOME/a.h`."
+        self.assertEqual(absent(text, {"ts_add", "TS_INIT_X"}, set()), {"ts_sub_", "ops/no.c"})
+
+
 class Data(unittest.TestCase):
     def test_the_samples_are_those_of_the_table(self):
         made = subprocess.run([OP_SAMPLES], check=True, text=True, stdout=subprocess.PIPE).stdout

@@ -481,9 +481,9 @@ TS_TEST(misuse_is_named_and_writes_nothing)
     ts_sgd_rule plain = {.lr = 1};
     uint32_t version = ts_version(p[0]);
     expect(ts_sgd_(p, wrong, NULL, steps, 2, &plain), TS_ERR_SHAPE,
-           "argument 'grads': expected sizes (4) at 1, got (5)");
+           "argument 'grads': expected sizes (4) as member 1, got (5)");
     expect(ts_sgd_(p, wide, NULL, steps, 2, &plain), TS_ERR_DTYPE,
-           "argument 'grads': expected dtype f32 at 1, got f64");
+           "argument 'grads': expected dtype f32 as member 1, got f64");
     expect(ts_sgd_(whole, whole, NULL, steps, 2, &plain), TS_ERR_DTYPE, "argument 'params'");
     expect(ts_sgd_(p, none, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
     expect(ts_sgd_(p, null, NULL, steps, 2, &plain), TS_ERR_NULL, "argument 'grads'");
