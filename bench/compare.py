@@ -3,6 +3,7 @@
 Compares Tessera with PyTorch, in one process and on the same memory.
 
     bench/compare.py --suite cpu|images [--threads 1,2] [--only REGEX] [--out FILE]
+    bench/compare.py --suite host [--realtime] [--out FILE]
     bench/compare.py --suite cuda [--compile] [--widths N,N] [--only REGEX] [--out FILE]
                      [--build build-cuda]
     bench/compare.py --suite attention [--only REGEX] [--out FILE] [--build build-cuda]
@@ -289,6 +290,22 @@ def sweep_of(options, torch, out):
     return sweep.run(options, bench, again, out)
 
 
+def short_head(options, torch, device):
+    return [('date', date.today().isoformat()), ('machine', machines(torch, device)),
+            ('commit', options.commit or commit()), ('torch', torch.__version__),
+            ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))]
+
+
+def compare_host(options, torch, out):
+    from peers import host_suite
+    write_head(short_head(options, torch, 'cpu'), out)
+    try:
+        host_suite.run(options, torch, host_suite.writer(out))
+    except host_suite.Failed as error:
+        sys.exit(f'compare.py: {error}')
+    return 0
+
+
 def compare_on_gpu(options, torch, out):
     from peers import cuda, tessera
     suite = importlib.import_module(
@@ -297,10 +314,7 @@ def compare_on_gpu(options, torch, out):
         library = cuda.Library(options.build, torch)
     except (OSError, tessera.Failed) as error:
         sys.exit(f'compare.py: {error}')
-    write_head([('date', date.today().isoformat()), ('machine', machines(torch, 'cuda')),
-                ('commit', options.commit or commit()),
-                ('torch', torch.__version__),
-                ('command', ' '.join(['bench/compare.py', *sys.argv[1:]]))], out)
+    write_head(short_head(options, torch, 'cuda'), out)
     failures = suite.run(options, torch, library, suite.writer(out))
     for failure in failures:
         print(failure, file=sys.stderr)
@@ -310,8 +324,8 @@ def compare_on_gpu(options, torch, out):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n')[0])
     parser.add_argument('--suite',
-                        choices=['cpu', 'images', 'cuda', 'attention', 'convolution', 'compile',
-                                 'steps', 'unet', 'oracle'],
+                        choices=['cpu', 'host', 'images', 'cuda', 'attention', 'convolution',
+                                 'compile', 'steps', 'unet', 'oracle'],
                         required=True, help='what to compare; docs/performance.md describes '
                         'each, docs/differences.md describes oracle')
     parser.add_argument('--threads', default='1,2', type=lambda s: [int(n) for n in s.split(',')],
@@ -382,6 +396,8 @@ def main():
         return compile_random.run(options, torch, write)
     if options.suite != 'convolution' and (options.random or options.case):
         return sweep_of(options, torch, out)
+    if options.suite == 'host':
+        return compare_host(options, torch, out)
     if options.suite not in ('cpu', 'images'):
         return compare_on_gpu(options, torch, out)
     from peers import cpu_cases, image_cases, tessera
