@@ -110,6 +110,15 @@ static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
     return (ts_graph_storage *)r->graph->storages.data + i;
 }
 
+/** Adds a node that is no call of an op: args is the index of its first argument, ret the id of its
+ *  result; 0: none. */
+static bool add_plain_node(tracer *r, ts_node_kind kind, uint32_t args, uint8_t nargs, ts_id ret)
+{
+    ts_graph_node n = {.rets = {ret}, .args = args, .parent = r->parent, .op = TS_OP_NONE,
+                       .kind = (uint8_t)kind, .nargs = nargs, .nrets = ret != 0, .want = ret != 0};
+    return ts_graph_add_node(r->graph, &n, NULL);
+}
+
 /** Adds an input or a capture, and its storage if that is unknown. The caller holds a reference to
  * t until the trace ends. */
 static bool add_outside(tracer *r, ts_tensor *t, ts_source source, uint32_t slot, ts_id *id)
@@ -171,10 +180,7 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
     args[1] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = sizes};
     args[2] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = strides};
     args[3] = (ts_graph_arg){.tag = TS_TAG_INT, .i = offset / ts_dtype_sizes[t->dtype]};
-    return ts_graph_add_node(g, &(ts_graph_node){.rets = {*id}, .args = at, .nargs = 4, .nrets = 1,
-                                                 .want = 1,
-                                                 .parent = r->parent, .op = TS_OP_NONE,
-                                                 .kind = TS_NODE_ALIAS}, NULL);
+    return add_plain_node(r, TS_NODE_ALIAS, at, 4, *id);
 }
 
 /** Sets *id to the id of an argument. An unknown handle becomes an alias if its storage is that of
@@ -235,14 +241,10 @@ static bool put_list(tracer *r, const ts_value *v, uint32_t *at)
             return false;
     *at = r->graph->ints.count;
     uint32_t ignored;
-    for (uint32_t k = 0; k < v->count; k++) {
-        int64_t member;
-        if (!id_of(r, v->list[k], &id))
+    for (uint32_t k = 0; k < v->count; k++)
+        if (!id_of(r, v->list[k], &id) ||
+            !ts_graph_add_ints(r->graph, &(int64_t){(int64_t)id}, 1, &ignored))
             return false;
-        member = (int64_t)id;
-        if (!ts_graph_add_ints(r->graph, &member, 1, &ignored))
-            return false;
-    }
     return true;
 }
 
@@ -459,10 +461,7 @@ static void constant(ts_recorder *events, ts_tensor *t)
             ts_graph_add_value(g, copy, TS_SOURCE_CAPTURE, slot, storage, &source) &&
             add_result(r, t, g->nodes.count, &id)) {
             ((ts_graph_arg *)g->args.data)[at] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = source};
-            ts_graph_add_node(g, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
-                                                  .op = TS_OP_NONE,
-                                                  .kind = TS_NODE_CONSTANT, .nargs = 1, .nrets = 1,
-                                                  .want = 1}, NULL);
+            add_plain_node(r, TS_NODE_CONSTANT, at, 1, id);
         }
     }
     ts_tensor_unref(copy);
@@ -493,10 +492,7 @@ static void grad_read(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
     /* no other thread uses grad: the leaf owns it, and the training thread owns the leaf */
     grad->storage->id = ts_id_make(r->graph, storage);
     if (add_result(r, grad, r->graph->nodes.count, &id))
-        ts_graph_add_node(r->graph, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
-                                                     .op = TS_OP_NONE,
-                                                     .kind = TS_NODE_GET_GRAD, .nargs = 1,
-                                                     .nrets = 1, .want = 1}, NULL);
+        add_plain_node(r, TS_NODE_GET_GRAD, at, 1, id);
 }
 
 static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
@@ -504,9 +500,7 @@ static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
     tracer *r = (tracer *)events;
     uint32_t at;
     if (is_visible(r) && grad_args(r, leaf, grad, &at))
-        ts_graph_add_node(r->graph,
-                          &(ts_graph_node){.args = at, .parent = r->parent, .op = TS_OP_NONE,
-                                                     .kind = TS_NODE_SET_GRAD, .nargs = 2}, NULL);
+        add_plain_node(r, TS_NODE_SET_GRAD, at, 2, 0);
 }
 
 static void grad_absent(ts_recorder *events, ts_tensor *leaf) { (void)events, (void)leaf; }
@@ -548,6 +542,28 @@ static bool add_inputs(tracer *r, ts_tensor *const *inputs, int n)
     return true;
 }
 
+/** Calls fn with the layer and its events on, then restores the thread's modes. */
+static ts_status run_recorded(tracer *r, ts_trace_fn fn, void *ctx, ts_tensor *const *inputs,
+                              int ninputs, ts_tensor **outputs, int noutputs, const void *site)
+{
+    ts_thread *thread = r->thread;
+    TS_KEEP_MODES; /* of a compiled call, too, whose recorder gets no events during the trace */
+    thread->include |= TRACING;
+    thread->recorder = &r->events;
+    uint64_t scope = thread->scope->serial;
+    ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
+                                        "the function");
+    status = ts_end_open_scopes(status, scope, "trace", site, "the function");
+    for (int i = 0; i < noutputs && status == TS_OK; i++)
+        if (!outputs[i]) /* NULL propagates an earlier failure, which is on record */
+            status = ts_error_code() != TS_OK ? ts_error_code()
+                                              : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
+                                                           "the function left output %d NULL", i);
+        else if (outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
+            status = ts_fail_dead("trace", site, "outputs", outputs[i]);
+    return status;
+}
+
 static bool add_outputs(tracer *r, ts_tensor *const *outputs, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -579,33 +595,14 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
         ts_tensor_ref(inputs[i]);
     add_inputs(&r, inputs, ninputs);
     ts_above.clear_cast_cache(); /* a cached cast would be captured and become stale */
-
-    TS_KEEP_MODES;
-    ts_keyset include = thread->include;
-    ts_recorder *outer = thread->recorder; /* of a compiled call; gets no events during the trace */
     ts_mark_unrepeatable("a trace");
-    thread->include |= TRACING;
-    thread->recorder = &r.events;
-    uint64_t scope = thread->scope->serial;
-    ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
-                                        "the function");
-    status = ts_end_open_scopes(status, scope, "trace", site, "the function");
-    for (int i = 0; i < noutputs && status == TS_OK; i++)
-        if (!outputs[i]) /* NULL propagates an earlier failure, which is on record */
-            status = ts_error_code() != TS_OK ? ts_error_code()
-                                              : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
-                                                           "the function left output %d NULL", i);
-        else if (outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
-            status = ts_fail_dead("trace", site, "outputs", outputs[i]);
+    ts_status status = run_recorded(&r, fn, ctx, inputs, ninputs, outputs, noutputs, site);
     for (int i = 0; i < noutputs && status != TS_OK; i++)
         outputs[i] = NULL;
     if (status != TS_OK)
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)
         add_outputs(&r, outputs, noutputs);
-    thread->recorder = outer;
-    thread->include = (thread->include & ~TRACING) | (include & TRACING);
-
     ts_rng_state now = thread->rng;
     r.graph->rng_absolute = now.seed != r.base.seed || now.offset < r.base.offset;
     r.graph->rng = r.graph->rng_absolute ? now : (ts_rng_state){0, now.offset - r.base.offset};
