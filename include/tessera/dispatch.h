@@ -199,9 +199,11 @@ typedef ts_status (*ts_kernel)(ts_frame *frame);
 /**
  * One call of an op. The frame is on the caller's C stack and is valid during the call only;
  * arguments are borrowed and const. A function that takes a frame expects that of a running call
- * and does not check it for NULL, unless its comment lists TS_ERR_NULL. If rets[i] has a tensor on entry, it is the destination of an
- * in-place or out= form: the kernel writes to it and leaves it there. Otherwise the kernel stores
- * result i with one reference, which the caller then owns.
+ * and does not check it for NULL, unless its comment lists TS_ERR_NULL.
+ *
+ * If rets[i] has a tensor on entry, it is the destination of an in-place or out= form: the kernel
+ * writes to it and leaves it there. Otherwise the kernel stores result i with one reference, which
+ * the caller then owns.
  */
 struct ts_frame {
     const ts_op_table *table;  /**< snapshot of the op's slots */
