@@ -25,10 +25,12 @@
 #define READS_Y READS_RET(0)
 
 /* Values in a rule whose parameter is ts_vjp_call *b; tensors are borrowed.
+ * NEEDS(i)        1 if argument i needs a gradient, else 0
  * GRAD(i)         gradient of result i; NULL if none arrived
  * ARG(i), RET(i)  saved argument i, saved result i; TS_NONE if absent, NULL with an error
  * INT, DIM, NUM   argument `at`, not a tensor, as int64_t, int, double
  * SIZES(i)        sizes and ndim of tensor argument i, separated by a comma */
+#define NEEDS(i) (b->node->needs >> (i) & 1)
 #define GRAD(i) (b->grads[i])
 #define ARG(i) ts_rule_saved_arg(b, i)
 #define RET(i) ts_rule_saved_ret(b, i)
@@ -43,7 +45,7 @@
  *  which undoes broadcasting and promotion. Returns from the rule on an error. */
 #define GIVE(i, gradient)                                                                          \
     do {                                                                                           \
-        if (b->node->needs >> (i) & 1)                                                             \
+        if (NEEDS(i))                                                                              \
             TS_TRY(ts_rule_give(b, i, gradient));                                                  \
     } while (0)
 
