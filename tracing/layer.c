@@ -12,16 +12,11 @@
 #include "include/tessera/autograd.h"
 #include "include/tessera/check.h"
 #include "tracing/graph.h"
+#include "tracing/outside.h"
 
 #include <string.h>
 
 #define TRACING TS_KEYSET(TS_KEY_TRACING)
-
-/** Handle or storage from outside -> index of its value or storage. */
-typedef struct entry {
-    const void *key;
-    uint32_t index;
-} entry;
 
 /** A call that is running; allocated on the stack of the layer's kernel. */
 typedef struct traced_call {
@@ -39,8 +34,7 @@ typedef struct tracer {
     ts_recorder events;
     ts_graph *graph;
     ts_thread *thread;
-    entry *table;      /* open addressing */
-    uint32_t used, room; /* entries in use; capacity, a power of two */
+    ts_outside outside;
     traced_call *innermost; /* running call; NULL: none */
     uint32_t parent;   /* index of the open region, plus 1; 0: none */
     int32_t depth;     /* nesting depth of calls around the function */
@@ -57,52 +51,24 @@ static bool is_visible(const tracer *r)
 
 /* ------------------------------------------------------------------ tensors from outside ---- */
 
-static entry *place(entry *table, uint32_t room, const void *key)
+static const ts_outside_entry *find(const tracer *r, const void *key)
 {
-    uint32_t at = ts_hash_pointer(key, room - 1);
-    while (table[at].key && table[at].key != key)
-        at = (at + 1) & (room - 1);
-    return &table[at];
-}
-
-static const entry *find(const tracer *r, const void *key)
-{
-    const entry *e = r->room ? place(r->table, r->room, key) : NULL;
-    return e && e->key ? e : NULL;
+    return ts_outside_find(&r->outside, key);
 }
 
 static bool insert_key(tracer *r, const void *key, uint32_t index)
 {
-    if (2 * r->used >= r->room) {
-        uint32_t room = r->room ? 2 * r->room : 64;
-        entry *table = ts_alloc(r->thread, room * sizeof *table);
-        if (!table)
-            return ts_graph_fail(r->graph, "out of memory in the recorder");
-        memset(table, 0, room * sizeof *table);
-        for (uint32_t i = 0; i < r->room; i++)
-            if (r->table[i].key)
-                *place(table, room, r->table[i].key) = r->table[i];
-        if (r->room)
-            ts_free(r->thread, r->table, r->room * sizeof *table);
-        r->table = table;
-        r->room = room;
-    }
-    entry *e = place(r->table, r->room, key);
-    r->used += !e->key;
-    *e = (entry){key, index};
-    return true;
+    return ts_outside_insert(&r->outside, r->thread, key, index) ||
+           ts_graph_fail(r->graph, "out of memory in the recorder");
 }
 
 static bool find_storage(const tracer *r, const ts_storage *s, uint32_t *storage)
 {
-    const entry *e = NULL;
-    if (ts_id_of(r->graph, s->id))
-        *storage = ts_id_index(s->id);
-    else if ((e = find(r, s)) != NULL)
-        *storage = e->index;
-    else
-        return false;
-    return true;
+    bool ours = ts_id_of(r->graph, s->id);
+    const ts_outside_entry *e = ours ? NULL : find(r, s);
+    if (ours || e)
+        *storage = e ? e->index : ts_id_index(s->id);
+    return ours || e;
 }
 
 static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
@@ -138,7 +104,7 @@ static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
 {
     ts_graph *g = r->graph;
     ts_storage *s = t->storage;
-    const entry *e;
+    const ts_outside_entry *e;
     uint32_t storage;
     if (ts_id_of(g, t->id)) {
         *id = t->id;
@@ -189,7 +155,7 @@ static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
 {
     ts_graph *g = r->graph;
     uint32_t storage = 0, slot;
-    const entry *e;
+    const ts_outside_entry *e;
     const ts_graph_value *v;
     *id = ts_id_of(g, t->id) ? t->id : (e = find(r, t)) != NULL ? ts_id_make(g, e->index) : 0;
     if (*id)
@@ -530,7 +496,7 @@ static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninput
 static bool add_inputs(tracer *r, ts_tensor *const *inputs, int n)
 {
     for (int i = 0; i < n; i++) {
-        const entry *e = find(r, inputs[i]);
+        const ts_outside_entry *e = find(r, inputs[i]);
         ts_id id;
         if (e)
             id = ts_id_make(r->graph, e->index); /* the same tensor twice */
@@ -607,8 +573,7 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
     r.graph->rng_absolute = now.seed != r.base.seed || now.offset < r.base.offset;
     r.graph->rng = r.graph->rng_absolute ? now : (ts_rng_state){0, now.offset - r.base.offset};
     ts_graph_finish(r.graph);
-    if (r.room)
-        ts_free(thread, r.table, r.room * sizeof *r.table);
+    ts_outside_free(&r.outside, thread);
     for (int i = 0; i < ninputs; i++)
         ts_tensor_unref(inputs[i]);
     *graph = r.graph;
