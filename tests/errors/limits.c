@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: MIT
 #include <limits.h>
 
+#include "core/tensor.h"
 #include "tests/expect.h"
 
 
@@ -132,6 +133,9 @@ TS_TEST(shape_rules_refuse_wrong_places_and_dtypes)
 
 /* ------------------------------------------------------------------------------- gradients ---- */
 
+/** True if the header of a released tensor stays readable, as it does in the library's heap. */
+static bool headers_stay(void) { return !ts_alloc_system || ts_scopes_watched; }
+
 static ts_tensor *released(void)
 {
     ts_tensor *t = ts_ones(TS_SIZES(2), TS_F32);
@@ -173,6 +177,8 @@ TS_TEST(gradient_rules_refuse_wrong_indices_and_gradients)
     OK(ts_register_vjp("limits.copy", wrong_gradient, NULL));
     for (step = 0; step <= SILENT; step++) {
         TS_SCOPE;
+        if (step == FIRST_GIVEN + 1 && !headers_stay())
+            continue;
         ts_value x = ts_value_tensor(
                      ts_set_requires_grad(ts_ones(TS_SIZES(2), TS_F32), true)),
                  y = ts_value_none();
@@ -204,12 +210,10 @@ TS_TEST(functions_of_the_user_that_return_no_tensor_are_named)
     OK(ts_register_hook(y, hook_without_result, NULL, NULL));
     FAILS(TS_ERR_NULL, ts_backward(ts_sum(y)));
     SAYS("mul: argument 'result of a hook': expected a tensor, got NULL");
-#ifndef __SANITIZE_ADDRESS__ /* which reports the read of a released header */
+    if (!headers_stay())
+        return;
     FAILS(TS_ERR_STATE, ts_recompute(part_with_a_released_output, NULL, &w, 1, &out, 1));
     SAYS("recompute: argument 'outputs': expected a tensor, got one that was released");
-#else
-    (void)out, (void)part_with_a_released_output;
-#endif
 }
 
 /* ----------------------------------------------------------------------- modules and files ---- */
