@@ -9,7 +9,7 @@ enum { MASK = 3, CU_SEQLENS, MAX_SEQLENS, SCALE, WINDOW, SOFTCAP, DROPOUT_P };
 
 static ts_status scaled_dot_product_attention(ts_vjp_call *b)
 {
-    if (ts_rule_needs(b, MASK))
+    if (NEEDS(MASK))
         return ts_error_set_hint(TS_ERR_AUTOGRAD,
                                  "pass ts_detach() of it, or write attention with ops of their own",
                                  "scaled_dot_product_attention: argument 'mask': requires grad, "
@@ -40,7 +40,7 @@ static ts_status scaled_dot_product_attention(ts_vjp_call *b)
     ts_value rets[3] = {ts_value_none(), ts_value_none(), ts_value_none()};
     int want = 0;
     for (int i = 0; i < 3; i++)
-        want |= ts_rule_needs(b, i) << i;
+        want |= NEEDS(i) << i;
     TS_TRY(ts_call(TS_OP_scaled_dot_product_attention_backward, args, TS_N(args), rets, 3, 0, want,
                    __builtin_return_address(0)));
     for (int i = 0; i < 3; i++)

@@ -63,11 +63,11 @@ static ts_status normalised(ts_vjp_call *b, bool relu)
 {
     ts_tensor *x = X, *dx = NULL, *dw = NULL, *db = NULL;
     bool constant = ts_rule_arg(b, 1)->tag == TS_TAG_TENSOR,
-         sums = constant && (ts_rule_needs(b, 1) || ts_rule_needs(b, 2));
+         sums = constant && (NEEDS(1) || NEEDS(2));
     if (GRAD(0)) {
         ts_tensor *g = ts_rule_in_layout_of(GRAD(0), x),
-                  **to_w = sums || ts_rule_needs(b, 3) ? &dw : NULL,
-                  **to_b = sums || ts_rule_needs(b, 4) ? &db : NULL;
+                  **to_w = sums || NEEDS(3) ? &dw : NULL,
+                  **to_b = sums || NEEDS(4) ? &db : NULL;
         TS_TRY(dx = relu ? ts_batch_norm_relu_backward(g, x, RET(1), RET(2), ARG(3), ARG(4), NUM(5),
                                                        constant, to_w, to_b)
                          : ts_batch_norm_backward(g, x, RET(1), RET(2), ARG(3), NUM(5), constant,
@@ -97,8 +97,8 @@ static ts_status group_norm(ts_vjp_call *b)
     if (GRAD(0)) {
         TS_TRY(dx = ts_group_norm_backward(ts_rule_in_layout_of(GRAD(0), x), x, RET(1), RET(2),
                                            ARG(2),
-                                           INT(1), NUM(4), ts_rule_needs(b, 2) ? &dw : NULL,
-                                           ts_rule_needs(b, 3) ? &db : NULL));
+                                           INT(1), NUM(4), NEEDS(2) ? &dw : NULL,
+                                           NEEDS(3) ? &db : NULL));
         GIVE(2, dw);
         GIVE(3, db);
     }

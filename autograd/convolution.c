@@ -58,7 +58,7 @@ static ts_status convolution(ts_vjp_call *b)
     ts_meta input = ts_rule_arg_meta(b, 0), weight = ts_rule_arg_meta(b, 1);
     ts_tensor *made[3] = {NULL, NULL, NULL}, **grads[3];
     for (int i = 0; i < 3; i++)
-        grads[i] = ts_rule_needs(b, i) ? &made[i] : NULL;
+        grads[i] = NEEDS(i) ? &made[i] : NULL;
     TS_TRY(gradients(b, 3, GRAD(0), grads[1] ? X : TS_NONE, grads[0] ? ARG(1) : TS_NONE,
                      sizes_of(&input), sizes_of(&weight), grads));
     for (int i = 0; i < 3; i++)
@@ -91,12 +91,12 @@ static ts_status convolution_backward(ts_vjp_call *b)
     ts_tensor *hx = GRAD(0), *hw = GRAD(1), *hb = GRAD(2), *made = NULL;
     const ts_value *input_sizes = ts_rule_arg(b, 3), *weight_sizes = ts_rule_arg(b, 4);
     GIVE(0, gradient_of_grad(b, hx, hw, hb));
-    if (hw && ts_rule_needs(b, 1)) {
+    if (hw && NEEDS(1)) {
         TS_TRY(gradients(b, 5, X, TS_NONE, hw, *input_sizes, *weight_sizes,
                          (ts_tensor **[]){&made, NULL, NULL}));
         GIVE(1, made);
     }
-    if (hx && ts_rule_needs(b, 2)) {
+    if (hx && NEEDS(2)) {
         TS_TRY(gradients(b, 5, X, hx, TS_NONE, *input_sizes, *weight_sizes,
                          (ts_tensor **[]){NULL, &made, NULL}));
         GIVE(2, made);

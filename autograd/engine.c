@@ -457,6 +457,14 @@ static TS_COLD bool is_around(const ts_user_code *in, const ts_node *n)
     return in;
 }
 
+/** The status of a node that failed: records an error if its rule did not, and in anomaly mode adds
+ *  the forward call. */
+static TS_COLD ts_status fail_node(const ts_run *run, const ts_node *n, ts_status status)
+{
+    status = ts_fail_callback(status, ts_node_name(n), n->site, "the gradient rule");
+    return run->anomaly ? ts_anomaly_explain(n, status) : status;
+}
+
 /** Runs one task: GRAD hooks, captures, PRE hooks, then the rule or the leaf's accumulation. */
 static ts_status run_node(ts_run *run, ts_task *t)
 {
@@ -540,8 +548,8 @@ ts_status ts_engine_run(ts_node *root, int output, ts_tensor *gradient, bool rec
         t = run.tasks[index]; /* a copy: sending may move the tasks */
         run.now = &t;
         status = run_node(&run, &t);
-        if (TS_UNLIKELY(run.anomaly) && status != TS_OK)
-            status = ts_anomaly_explain(t.node, status);
+        if (TS_UNLIKELY(status != TS_OK))
+            status = fail_node(&run, t.node, status);
         run.now = NULL;
         task_end(&run, &t);
     }

@@ -110,21 +110,23 @@ ts_status ts_set_grad(ts_tensor *t, ts_tensor *grad)
 /**
  * Finds the root's node and the gradient to start with, which the caller owns. A gradient of ones
  * that is made here has no other owner, so the run may store it in a leaf without a copy.
+ * @param argument  name of the argument `root`
  */
-static ts_status start(const char *name, const void *site, ts_tensor *root, ts_tensor *given,
-                       ts_node **node, ts_tensor **gradient)
+static ts_status start(const char *name, const char *argument, const void *site, ts_tensor *root,
+                       ts_tensor *given, ts_node **node, ts_tensor **gradient)
 {
     if (!ts_requires_grad(root))
         return ts_fail_op(TS_ERR_AUTOGRAD, name, site,
                           "make a leaf it depends on with ts_set_requires_grad()",
-                          "argument 'root': expected a tensor that requires grad");
+                          "argument '%s': expected a tensor that requires grad, got one that does "
+                          "not", argument);
     ts_tensor *g = given != TS_NONE ? given : NULL;
     if (g)
         TS_TRY(check_like(name, site, "gradient", root, g));
     else if (root->numel != 1)
         return ts_fail_op(
             TS_ERR_SHAPE, name, site, "reduce it, or give its gradient to ts_backward_ex()",
-            "argument 'root': expected one element, got sizes %s", TS_SIZES_TEXT(root));
+            "argument '%s': expected one element, got sizes %s", argument, TS_SIZES_TEXT(root));
     *node = ts_gradient_node(root);
     TS_TRY(*node);
     if (g) {
@@ -139,14 +141,14 @@ static ts_status start(const char *name, const void *site, ts_tensor *root, ts_t
 
 /** Runs a backward from root. With captures the gradients are returned in them; without, they are
  *  accumulated in leaves. A recorder sees one region that contains the ops of the rules. */
-static ts_status run(const char *name, const void *site, ts_tensor *root, ts_tensor *gradient,
-                     const ts_backward_opts *opts, ts_capture *captures, int n)
+static ts_status run(const char *name, const char *argument, const void *site, ts_tensor *root,
+                     ts_tensor *gradient, const ts_backward_opts *opts, ts_capture *captures, int n)
 {
     TS_SCOPE;
     ts_node *node = NULL;
     ts_tensor *g = NULL;
     uint32_t region = ts_region_enter(&ts_tls, name, site);
-    ts_status status = start(name, site, root, gradient, &node, &g);
+    ts_status status = start(name, argument, site, root, gradient, &node, &g);
     bool retain = opts->create_graph || opts->retain_graph;
     if (status == TS_OK)
         status = ts_engine_run(node, root->output, g, opts->create_graph, retain, captures, n);
@@ -161,14 +163,14 @@ ts_status ts_backward_ex(ts_tensor *root, ts_tensor *gradient, const ts_backward
     if (gradient != TS_NONE)
         TS_TRY(TS_CHECK_TENSORS(gradient));
     TS_TRY(TS_CHECK_OPTS(&o, opts));
-    return run("backward", __builtin_return_address(0), root, gradient, &o, NULL, 0);
+    return run("backward", "root", __builtin_return_address(0), root, gradient, &o, NULL, 0);
 }
 
 ts_status ts_backward(ts_tensor *loss)
 {
     const ts_backward_opts defaults = {.size = sizeof defaults};
     TS_TRY(TS_CHECK_TENSORS(loss));
-    return run("backward", __builtin_return_address(0), loss, TS_NONE, &defaults, NULL, 0);
+    return run("backward", "loss", __builtin_return_address(0), loss, TS_NONE, &defaults, NULL, 0);
 }
 
 /** A captured gradient (owned) in the caller's scope. */
@@ -200,12 +202,13 @@ ts_status ts_grad_of(ts_tensor *output, ts_tensor *gradient, ts_tensor *const *i
     for (int i = 0; i < n; i++) {
         if (!ts_requires_grad(inputs[i]))
             return ts_fail_op(TS_ERR_AUTOGRAD, "grad_of", site, NULL,
-                              "input %d: expected a tensor that requires grad", i);
+                              "argument 'inputs[%d]': expected a tensor that requires grad, got "
+                              "one that does not", i);
         ts_node *node = ts_gradient_node(inputs[i]);
         TS_TRY(node);
         captures[i] = (ts_capture){node, inputs[i]->output, NULL};
     }
-    ts_status status = run("grad_of", site, output, gradient, &o, captures, n);
+    ts_status status = run("grad_of", "output", site, output, gradient, &o, captures, n);
     for (int i = 0; i < n; i++) {
         ts_tensor *c = captures[i].grad;
         if (status == TS_OK)

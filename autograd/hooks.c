@@ -119,7 +119,8 @@ static ts_status check_grad(const char *op, const void *site, const ts_tensor *t
     return ts_requires_grad(t)
                ? TS_OK
                : ts_fail_op(TS_ERR_AUTOGRAD, op, site, "ts_set_requires_grad(t, true)",
-                            "argument 't': expected a tensor that requires grad");
+                            "argument 't': expected a tensor that requires grad, got one that does "
+                            "not");
 }
 
 ts_status ts_register_hook(ts_tensor *t, ts_grad_hook fn, void *payload, ts_hook **out)
@@ -258,8 +259,7 @@ static ts_status call_hook(const ts_hook *h, ts_node *n, ts_tensor **seen, int c
     if (h->kind == TS_HOOK_POST)
         return h->post(h->payload, n, seen, count, grads, n->nrets);
     ts_tensor *g = h->grad(h->payload, *seen);
-    TS_TRY(g);
-    *seen = g == TS_NONE ? *seen : g;
+    *seen = g == TS_NONE ? *seen : g; /* check_hook() refuses NULL */
     return TS_OK;
 }
 

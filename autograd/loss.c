@@ -41,7 +41,7 @@ RULES(nll_loss_backward, (0, READS(2), loss_of(b, g)), (1, 0, ts_zeros_like(g)))
     {                                                                                              \
         ts_tensor *dt = NULL;                                                                      \
         ts_tensor *dx = ts_##name##_backward(GRAD(0), X, ARG(1), (ts_reduction)INT(2),             \
-                                             ##__VA_ARGS__, ts_rule_needs(b, 1) ? &dt : NULL);     \
+                                             ##__VA_ARGS__, NEEDS(1) ? &dt : NULL);     \
         TS_TRY(dx);                                                                                \
         GIVE(0, dx);                                                                               \
         GIVE(1, dt);                                                                               \
@@ -101,7 +101,7 @@ static ts_tensor *within(ts_vjp_call *b, ts_tensor *p, double bound)
         double scale = scale_of(b);                                                                \
         GIVE(0, scaled(ts_##name##_backward(w, ARG(1), ARG(2), TS_REDUCTION_NONE, ##__VA_ARGS__,   \
                                             NULL), scale));                                        \
-        if (ts_rule_needs(b, 1) || ts_rule_needs(b, 2)) {                                          \
+        if (NEEDS(1) || NEEDS(2)) {                                          \
             ts_tensor *p = scaled(ts_mul(w, ARG(0)), scale), *by_self = bend;                      \
             GIVE(1, by_self);                                                                      \
             GIVE(2, ts_neg(by_self));                                                              \
@@ -123,7 +123,7 @@ static ts_status logits_second(ts_vjp_call *b)
 {
     ts_tensor *u = GRAD(0), *v = GRAD(1), *g = ARG(0), *x = ARG(1), *t = ARG(2);
     double scale = scale_of(b);
-    if (ts_rule_needs(b, 0)) {
+    if (NEEDS(0)) {
         ts_tensor *by_u = u ? ts_binary_cross_entropy_with_logits_backward(
                                   u, x, t, TS_REDUCTION_NONE, NULL)
                             : NULL,
@@ -132,7 +132,7 @@ static ts_status logits_second(ts_vjp_call *b)
     }
     ts_tensor *p = u ? scaled(ts_mul(u, g), scale) : NULL,
               *q = v ? scaled(ts_mul(v, g), scale) : NULL;
-    if (ts_rule_needs(b, 1)) {
+    if (NEEDS(1)) {
         ts_tensor *bend = p ? ts_sigmoid_backward(p, ts_sigmoid(ts_neg(ts_abs(x)))) : NULL;
         GIVE(1, bend && q ? ts_sub(bend, q) : bend ? bend : ts_neg(q));
     }

@@ -38,7 +38,7 @@ static ts_status addmm(ts_vjp_call *b)
     ts_tensor *g = GRAD(0);
     /* reduces before it multiplies, because self may be a broadcast row */
     GIVE(0, times(ts_rule_reduce_to(b, 0, g), ts_rule_arg(b, 3)));
-    if (!ts_rule_needs(b, 1) && !ts_rule_needs(b, 2))
+    if (!NEEDS(1) && !NEEDS(2))
         return TS_OK;
     g = times(g, ts_rule_arg(b, 4));
     GIVE(1, ts_linear(g, ARG(2), TS_NONE));
@@ -51,7 +51,7 @@ const ts_vjp ts_vjp_addmm = {.rule = addmm, .saves = {[1] = READS(2), [2] = READ
  * shares loads */
 static ts_status give_linear(ts_vjp_call *b, ts_tensor *g)
 {
-    bool needs[] = {ts_rule_needs(b, 0), ts_rule_needs(b, 1), ts_rule_needs(b, 2)};
+    bool needs[] = {NEEDS(0), NEEDS(1), NEEDS(2)};
     ts_tensor *grads[3];
     TS_TRY(ts_linear_backward(g, needs[1] ? X : TS_NONE, needs[0] ? ARG(1) : TS_NONE,
                               needs[0] ? &grads[0] : NULL, needs[1] ? &grads[1] : NULL,

@@ -131,8 +131,10 @@ ts_saved *ts_node_saved(ts_node *node, uint32_t k);
  *  there is none. */
 TS_INLINE ts_end *ts_node_input(const ts_node *node, int arg, uint32_t k)
 {
+    if ((unsigned)arg >= node->nargs)
+        return NULL;
     const ts_value *v = &node->args[arg];
-    if (arg >= node->nargs || (v->tag != TS_TAG_TENSOR && v->tag != TS_TAG_TENSORS))
+    if (v->tag != TS_TAG_TENSOR && v->tag != TS_TAG_TENSORS)
         return NULL;
     return k < (v->tag == TS_TAG_TENSOR ? 1 : v->count) ? (ts_end *)(void *)v->t + k : NULL;
 }

@@ -41,8 +41,8 @@ static ts_status undo_layer_norm(ts_vjp_call *b, int at, ts_tensor *x, ts_tensor
     *dx = NULL;
     if (GRAD(0)) {
         TS_TRY(*dx = ts_layer_norm_backward(GRAD(0), x, mean, rstd, ARG(at + 2), DIM(at + 1),
-                                            ts_rule_needs(b, at + 2) ? &dw : NULL,
-                                            ts_rule_needs(b, at + 3) ? &db : NULL));
+                                            NEEDS(at + 2) ? &dw : NULL,
+                                            NEEDS(at + 3) ? &db : NULL));
         GIVE(at + 2, dw);
         GIVE(at + 3, db);
     }
@@ -79,7 +79,7 @@ static ts_status rms_norm(ts_vjp_call *b)
     ts_tensor *rstd = RET(1), *dx = NULL, *dw = NULL;
     if (GRAD(0)) {
         TS_TRY(dx = ts_rms_norm_backward(GRAD(0), X, rstd, ARG(2), DIM(1),
-                                         ts_rule_needs(b, 2) ? &dw : NULL));
+                                         NEEDS(2) ? &dw : NULL));
         GIVE(2, dw);
     }
     TS_TRY(add_statistics(&dx, X, INT(1), NULL, NULL, rstd, GRAD(1)));

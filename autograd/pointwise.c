@@ -42,7 +42,7 @@ static ts_status pow_rule(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0);
     const ts_value *exponent = ts_rule_arg(b, 1);
-    if (ts_rule_needs(b, 0)) {
+    if (NEEDS(0)) {
         ts_tensor *x = X, *dx;
         if (exponent->tag == TS_TAG_TENSOR) { /* exponent 0: dx is 0, though x^-1 may be Inf */
             ts_tensor *e = ARG(1);
@@ -53,7 +53,7 @@ static ts_status pow_rule(ts_vjp_call *b)
         }
         TS_TRY(ts_rule_give(b, 0, dx));
     }
-    if (ts_rule_needs(b, 1)) { /* g y log(x), and 0 where x is 0 and the exponent is not negative */
+    if (NEEDS(1)) { /* g y log(x), and 0 where x is 0 and the exponent is not negative */
         ts_tensor *e = ARG(1), *flat = ts_ge_scalar(e, 0), *slope;
         const ts_value *base = ts_rule_arg(b, 0);
         if (base->tag == TS_TAG_TENSOR) {
@@ -107,7 +107,7 @@ static ts_status addcdiv_rule(ts_vjp_call *b)
 {
     ts_tensor *g = GRAD(0);
     GIVE(0, g);
-    if (!ts_rule_needs(b, 1) && !ts_rule_needs(b, 2))
+    if (!NEEDS(1) && !NEEDS(2))
         return TS_OK;
     ts_tensor *q = ts_div(SCALED, ARG(2));
     GIVE(1, q);

@@ -153,6 +153,8 @@ static ts_status run_part(void *ctx)
         for (int i = 0; i < p->m && status == TS_OK; i++)
             if (!p->outputs[i])
                 status = ts_fail_null(op_name, p->site, "an output of the function");
+            else if (ts_tensor_is_dead(p->outputs[i]))
+                status = ts_fail_dead(op_name, p->site, "outputs", p->outputs[i]);
         for (int i = 0; i < p->m && status == TS_OK; i++)
             status = TS_STATUS_OF(ts_keep(p->outputs[i]));
     }

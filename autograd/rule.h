@@ -3,6 +3,7 @@
 #ifndef TS_AUTOGRAD_RULE_H
 #define TS_AUTOGRAD_RULE_H
 
+#include "autograd/engine.h"
 #include "autograd/vjp.h"
 #include "include/tessera/ops.h"
 
@@ -24,25 +25,27 @@
 #define READS_Y READS_RET(0)
 
 /* Values in a rule whose parameter is ts_vjp_call *b; tensors are borrowed.
+ * NEEDS(i)        1 if argument i needs a gradient, else 0
  * GRAD(i)         gradient of result i; NULL if none arrived
  * ARG(i), RET(i)  saved argument i, saved result i; TS_NONE if absent, NULL with an error
  * INT, DIM, NUM   argument `at`, not a tensor, as int64_t, int, double
  * SIZES(i)        sizes and ndim of tensor argument i, separated by a comma */
-#define GRAD(i) ts_rule_grad(b, i)
+#define NEEDS(i) (b->node->needs >> (i) & 1)
+#define GRAD(i) (b->grads[i])
 #define ARG(i) ts_rule_saved_arg(b, i)
 #define RET(i) ts_rule_saved_ret(b, i)
 #define X ARG(0)
 #define Y RET(0)
-#define INT(at) ts_rule_arg(b, at)->i
-#define DIM(at) (int)ts_rule_arg(b, at)->i
-#define NUM(at) ts_rule_arg(b, at)->d
+#define INT(at) (b->node->args[at].i)
+#define DIM(at) ((int)INT(at))
+#define NUM(at) (b->node->args[at].d)
 #define SIZES(i) ts_rule_arg_meta(b, i).sizes, ts_rule_arg_meta(b, i).ndim
 
 /** If argument i of call b needs a gradient, evaluates `gradient` and passes it to ts_rule_give(),
  *  which undoes broadcasting and promotion. Returns from the rule on an error. */
 #define GIVE(i, gradient)                                                                          \
     do {                                                                                           \
-        if (ts_rule_needs(b, i))                                                                   \
+        if (NEEDS(i))                                                                              \
             TS_TRY(ts_rule_give(b, i, gradient));                                                  \
     } while (0)
 

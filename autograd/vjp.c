@@ -4,9 +4,26 @@
 #include "include/tessera/ops.h"
 #include "ops/ops.h"
 
-ts_tensor *ts_rule_grad(ts_vjp_call *b, int i) { return b->grads[i]; }
+/** Records TS_ERR_INTERNAL for an index that the op does not have. */
+static TS_COLD ts_status fail_index(const ts_vjp_call *b, const char *function, const char *what,
+                                    int i)
+{
+    return ts_fail_op(TS_ERR_INTERNAL, ts_node_name(b->node), b->node->site, NULL,
+                      "%s: argument 'i': expected the index of %s, got %d", function, what, i);
+}
 
-bool ts_rule_needs(const ts_vjp_call *b, int i) { return b->node->needs >> i & 1; }
+ts_tensor *ts_rule_grad(ts_vjp_call *b, int i)
+{
+    if (TS_LIKELY((unsigned)i < b->node->nrets))
+        return b->grads[i];
+    fail_index(b, "rule_grad", "a result", i);
+    return NULL;
+}
+
+bool ts_rule_needs(const ts_vjp_call *b, int i)
+{
+    return (unsigned)i < b->node->nargs && b->node->needs >> i & 1;
+}
 
 bool ts_rule_needs_member(const ts_vjp_call *b, int i, int k)
 {
@@ -52,12 +69,19 @@ ts_tensor *ts_relink(ts_vjp_call *b, ts_tensor *t, ts_node *maker, int output)
     return ts_scope_adopt(b->run->thread, live);
 }
 
-/** The saved tensor of argument i, recomputed if it was packed. in: its input; NULL: there is none.
- *  NULL with an error. */
+static const ts_end nothing;
+
+/** The saved tensor of argument i, recomputed if it was packed; TS_NONE for an absent one. in: its
+ *  input; NULL: there is none. NULL with an error. */
 static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
 {
-    static const ts_end nothing;
     char what[64];
+    if ((unsigned)i >= b->node->nargs) {
+        fail_index(b, "rule_saved_arg", "an argument", i);
+        return NULL;
+    }
+    if (b->node->args[i].tag == TS_TAG_NONE)
+        return TS_NONE;
     snprintf(what, sizeof what, "argument '%s'", ts_ops[b->node->op].schema.args[i].name);
     in = in ? in : &nothing;
     ts_tensor *t = ts_saved_read(b, in, what);
@@ -67,8 +91,6 @@ static TS_COLD ts_tensor *unpack_arg(ts_vjp_call *b, int i, const ts_end *in)
 
 ts_tensor *ts_rule_saved_member(ts_vjp_call *b, int i, int k)
 {
-    if (b->node->args[i].tag == TS_TAG_NONE)
-        return TS_NONE;
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
     ts_tensor *t = in ? in->saved.t : NULL;
     return TS_LIKELY(t && t->storage->version == in->saved.version) ? t : unpack_arg(b, i, in);
@@ -93,12 +115,18 @@ ts_status ts_rule_saved_layout(ts_vjp_call *b, int i, int64_t *strides, int64_t 
 
 ts_tensor *ts_rule_saved_ret(ts_vjp_call *b, int i)
 {
-    const ts_end *o = &b->node->outputs[i];
+    const ts_end *o = (unsigned)i < b->node->nrets ? &b->node->outputs[i] : &nothing;
     /* a saved result has no link to its node, to avoid a cycle; the alias has one for the rule */
     return ts_relink(b, ts_saved_read(b, o, "the result"), b->node, i);
 }
 
-const ts_value *ts_rule_arg(const ts_vjp_call *b, int i) { return &b->node->args[i]; }
+const ts_value *ts_rule_arg(const ts_vjp_call *b, int i)
+{
+    if (TS_LIKELY((unsigned)i < b->node->nargs))
+        return &b->node->args[i];
+    fail_index(b, "rule_arg", "an argument", i);
+    return NULL;
+}
 ts_rng_state ts_rule_rng(const ts_vjp_call *b) { return b->node->rng; }
 
 ts_meta ts_rule_member_meta(const ts_vjp_call *b, int i, int k)
@@ -140,9 +168,10 @@ static ts_tensor *reduce_to(const ts_shape *s, ts_tensor *g)
 static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, const ts_end *in,
                                                       ts_tensor *grad)
 {
-    static const ts_shape nothing = {.dtype = TS_DTYPE_NONE};
-    const ts_shape *s = in ? &in->shape : &nothing;
-    if (in && s->ndim <= grad->ndim) {
+    if (!in)
+        return fail_index(b, "rule_give", "a tensor argument", i);
+    const ts_shape *s = &in->shape;
+    if (s->ndim <= grad->ndim) {
         TS_TRY(grad = reduce_to(s, grad));
         if (grad->dtype != s->dtype)
             TS_TRY(grad = ts_to(grad, (ts_dtype)s->dtype));
@@ -156,16 +185,22 @@ static __attribute__((noinline)) ts_status give_other(ts_vjp_call *b, int i, con
                       TS_SHAPE_TEXT(s), TS_SHAPE_TEXT(grad));
 }
 
-/** The error of a rule that could not compute a gradient. */
-static TS_COLD ts_status fail_given(const ts_vjp_call *b)
+/** The error for a gradient that is NULL, because an op of the rule failed, TS_NONE or released. */
+static TS_COLD ts_status fail_given(const ts_vjp_call *b, const ts_tensor *grad)
 {
-    return ts_fail_null(ts_node_name(b->node), b->node->site, "grad");
+    const char *name = ts_node_name(b->node);
+    if (!grad)
+        return ts_fail_null(name, b->node->site, "grad");
+    if (grad != TS_NONE)
+        return ts_fail_dead(name, b->node->site, "grad", grad);
+    return ts_fail_op(TS_ERR_NULL, name, b->node->site, "give no gradient where there is none",
+                      "rule_give: argument 'grad': expected a tensor, got TS_NONE");
 }
 
 ts_status ts_rule_give_member(ts_vjp_call *b, int i, int k, ts_tensor *grad)
 {
-    if (TS_UNLIKELY(!grad))
-        return fail_given(b);
+    if (TS_UNLIKELY(!grad || grad->keys >> TS_KEY_ABSENT))
+        return fail_given(b, grad);
     const ts_end *in = ts_node_input(b->node, i, (uint32_t)k);
     if (TS_UNLIKELY(!in || !ts_shape_fits(&in->shape, grad)))
         return give_other(b, i, in, grad);
@@ -181,7 +216,12 @@ ts_status ts_rule_give(ts_vjp_call *b, int i, ts_tensor *grad)
 ts_tensor *ts_rule_reduce_to(ts_vjp_call *b, int i, ts_tensor *g)
 {
     const ts_end *in = ts_node_input(b->node, i, 0);
-    return g && in ? reduce_to(&in->shape, g) : g;
+    if (TS_UNLIKELY(!g || (unsigned)i >= b->node->nargs)) {
+        if (g)
+            fail_index(b, "rule_reduce_to", "an argument", i);
+        return NULL;
+    }
+    return in ? reduce_to(&in->shape, g) : g;
 }
 
 ts_tensor *ts_rule_in_layout_of(ts_tensor *g, const ts_tensor *x)

@@ -11,14 +11,24 @@
 /** The function's name without "ts_", as messages show it. */
 static const char *op_of(ts_check_place at)
 {
-    return strncmp(at.function, "ts_", 3) == 0 ? at.function + 3 : at.function;
+    return at.function && strncmp(at.function, "ts_", 3) == 0 ? at.function + 3 : at.function;
+}
+
+/** An argument's name as messages show it: of a field of options, without its struct. */
+static const char *shown(const char *name)
+{
+    const char *dot = name ? strrchr(name, '.') : NULL;
+    return dot ? dot + 1 : name ? name : "?";
 }
 
 /** Writes entry `index` of "a, b, c" to `name`. */
 static const char *name_at(const char *names, int index, char *name, size_t size)
 {
-    for (; index > 0; index--)
-        names += strcspn(names, ",") + 2;
+    names = names ? names : "?";
+    for (; index > 0 && strchr(names, ','); index--) {
+        names = strchr(names, ',') + 1;
+        names += strspn(names, " ");
+    }
     snprintf(name, size, "%.*s", (int)strcspn(names, ","), names);
     return name;
 }
@@ -69,10 +79,8 @@ static const char *noun_of(const char *name, bool object)
         {true, "a running call", "call"},
         {true, "a tensor", "t x loss grad gradient"},
     };
-    const char *dot = strrchr(name, '.');
     for (int i = 0; i < TS_COUNTOF(nouns); i++)
-        if (nouns[i].object == object &&
-            ts_word_index(nouns[i].names, ' ', dot ? dot + 1 : name) >= 0)
+        if (nouns[i].object == object && ts_word_index(nouns[i].names, ' ', shown(name)) >= 0)
             return nouns[i].noun;
     return object ? "an object" : "a pointer";
 }
@@ -126,7 +134,8 @@ ts_status ts_check_list(ts_check_place at, const char *list_name, const char *n_
     if (list || n == 0)
         return TS_OK;
     return ts_fail_op(TS_ERR_NULL, op_of(at), at.site, NULL,
-                      "argument '%s': expected %lld entries, got NULL", list_name, (long long)n);
+                      "argument '%s': expected %lld entries, got NULL", shown(list_name),
+                      (long long)n);
 }
 
 ts_status ts_check_strings(ts_check_place at, const char *list_name, const char *n_name,
@@ -136,7 +145,7 @@ ts_status ts_check_strings(ts_check_place at, const char *list_name, const char 
     TS_TRY(ts_check_list(at, list_name, n_name, list, n));
     for (int64_t i = 0; i < n; i++)
         if (!list[i]) {
-            snprintf(name, sizeof name, "%s[%lld]", list_name, (long long)i);
+            snprintf(name, sizeof name, "%s[%lld]", shown(list_name), (long long)i);
             return fail_null(at, name, "a string", false);
         }
     return TS_OK;
@@ -149,7 +158,7 @@ ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, const c
     TS_TRY(ts_check_list(at, list_name, n_name, list, n));
     for (int64_t i = 0; i < n; i++)
         if (!is_tensor(list[i])) {
-            snprintf(name, sizeof name, "%s[%lld]", list_name, (long long)i);
+            snprintf(name, sizeof name, "%s[%lld]", shown(list_name), (long long)i);
             return refuse_tensor(at, name, list[i]);
         }
     return TS_OK;
@@ -159,9 +168,10 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
                         const char *without, const char *reserved)
 {
     if (!text)
-        return fail_null(at, name, "a name", false);
+        return fail_null(at, shown(name), "a name", false);
     size_t length = strlen(text);
-    bool good = length && length <= (size_t)most;
+    bool good = length && most > 0 && length <= (size_t)most;
+    without = without ? without : "";
     for (const char *p = text; *p; p++) /* printable ASCII, which files, messages and variables can
                                            hold */
         good &= *p > ' ' && *p < 0x7f && !strchr(without, *p);
@@ -169,17 +179,16 @@ ts_status ts_check_name(ts_check_place at, const char *name, const char *text, i
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
                           "argument '%s': expected a name of 1 to %d printable ASCII characters "
                           "without blanks%s%s, got '%.200s'",
-                          name, most, *without ? " and without " : "", without, text);
-    if (strcmp(text, "__metadata__") == 0 || ts_word_index(reserved, ' ', text) >= 0)
+                          shown(name), most, *without ? " and without " : "", without, text);
+    if (strcmp(text, "__metadata__") == 0 || (reserved && ts_word_index(reserved, ' ', text) >= 0))
         return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL,
-                          "argument '%s': expected a name that is not reserved, got '%s'", name,
-                          text);
+                          "argument '%s': expected a name that is not reserved, got '%s'",
+                          shown(name), text);
     return TS_OK;
 }
 
 ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expected, ts_scalar got)
 {
-    const char *dot = strrchr(name, '.'); /* messages name a field of options without its struct */
     char text[32];
     TS_C_LOCALE;
     if (got.kind == TS_SCALAR_FLOAT)
@@ -187,7 +196,7 @@ ts_status ts_check_refuse(ts_check_place at, const char *name, const char *expec
     else
         snprintf(text, sizeof text, "%lld", (long long)got.i);
     return ts_fail_op(TS_ERR_VALUE, op_of(at), at.site, NULL, "argument '%s': expected %s, got %s",
-                      dot ? dot + 1 : name, expected, text);
+                      shown(name), expected ? expected : "another value", text);
 }
 
 ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, size_t size,
@@ -200,7 +209,7 @@ ts_status ts_check_other_opts(ts_check_place at, const char *name, void *copy, s
                           "set .size to the size of the struct, or use TS_OPTS()",
                           "argument '%s': expected a .size of %zu, or a smaller multiple of %zu "
                           "from an earlier version, got %zu",
-                          name, size, sizeof given, given);
+                          shown(name), size, sizeof given, given);
     memset(copy, 0, size);
     if (opts)
         memcpy(copy, opts, given);

@@ -422,10 +422,10 @@ ts_status ts_stream_synchronize(ts_device device, ts_stream *stream)
 
 ts_status ts_synchronize(ts_device device)
 {
+    TS_TRY(ts_device_check(device, "synchronize"));
     const ts_backend *b = ts_backend_of(device);
     if (!b || !b->synchronize_device)
         return ts_stream_synchronize(device, NULL);
-    TS_TRY(ts_device_check(device, "synchronize"));
     if (is_captured())
         return ts_error_set(TS_ERR_UNSUPPORTED, "waiting for %s cannot be captured",
                             ts_device_name(device));

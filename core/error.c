@@ -116,8 +116,8 @@ static ts_status fail(ts_status code, const char *op, const void *site, const ch
     TS_C_LOCALE;
     /* arguments may point into the record, so the text is formatted before the record is cleared */
     char text[sizeof e->message];
-    int used = op ? snprintf(text, sizeof text, "%s: ", op) : 0;
-    vsnprintf(text + used, sizeof text - (size_t)used, format ? format : "?", args);
+    size_t used = op ? (size_t)snprintf(text, sizeof text, "%.400s: ", op) : 0;
+    vsnprintf(text + used, sizeof text - used, format ? format : "?", args);
     char advice[sizeof e->hint];
     snprintf(advice, sizeof advice, "%s", hint ? hint : "");
     e->code = code == TS_OK ? TS_ERR_INTERNAL : code;
@@ -280,7 +280,7 @@ void ts_log_write(const char *topic, const char *format, ...)
     va_list args;
     TS_C_LOCALE;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format ? format : "?", args);
     va_end(args);
     ts_escape(line, sizeof line, text, false);
     if (sink.callback)

@@ -105,7 +105,7 @@ static void print_help(const char *program, const char *about, const ts_argument
         const ts_argument *a = &arguments[i];
         fputs("  ", stdout);
         print_form(stdout, a);
-        printf("\n        %s", a->help ? a->help : "");
+        printf("\n        %s", a->help);
         if (!is_option(a) && a->one_of)
             printf(": %s", a->one_of);
         if (a->number && a->most == INT64_MAX)
@@ -213,16 +213,24 @@ bool ts_program_begin(int argc, char **argv, const char *about, const ts_argumen
                       int n, int *status)
 {
     uint64_t seen = 0;
-    const char *const *words = (const char *const *)argv;
     if (status)
         *status = 2;
-    if (TS_CHECK_STRINGS(words, argc) != TS_OK || TS_CHECK_POINTERS(argv, about, status) != TS_OK ||
-        TS_CHECK_LIST(arguments, n) != TS_OK ||
-        TS_CHECK_VALUE(n, n <= 64, "at most 64 arguments") != TS_OK)
+    if (ts_check_strings(TS_CHECK_HERE, "argv", "argc", (const char *const *)argv, argc) != TS_OK ||
+        TS_CHECK_POINTERS(argv, about, status) != TS_OK ||
+        TS_CHECK_VALUE(n, n <= 64, "at most 64 arguments") != TS_OK ||
+        TS_CHECK_LIST(arguments, n) != TS_OK)
         return false;
-    for (int i = 0; i < n; i++)
-        if (TS_CHECK_POINTERS(arguments[i].name, arguments[i].help) != TS_OK)
+    for (int i = 0; i < n; i++) {
+        const ts_argument *a = &arguments[i];
+        int targets = (a->flag != NULL) + (a->number != NULL) + (a->text != NULL);
+        if (TS_CHECK_POINTERS(a->name, a->help) != TS_OK)
             return false;
+        if (targets != 1) {
+            ts_check_refuse(TS_CHECK_HERE, "arguments",
+                            "one of flag, number and text in each entry", ts_scalar_int(targets));
+            return false;
+        }
+    }
     const char *program = base_name(argc ? argv[0] : NULL);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
         if (strcmp(argv[i], "--help") == 0) {

@@ -290,11 +290,11 @@ static void release_nothing(void *foreign, void *data, int64_t bytes)
     (void)foreign, (void)data, (void)bytes;
 }
 
-ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
-                                 const int64_t *sizes, int ndim, void *foreign,
-                                 void (*release)(void *foreign, void *data, int64_t bytes))
+ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int ndim,
+                        void (*release)(void *payload, void *data, int64_t bytes), void *payload)
 {
     static const char op[] = "from_blob";
+    ts_thread *thread = ts_thread_self();
     const void *site = __builtin_return_address(0);
     int64_t numel, bytes;
     if (!ts_layout_ok(op, site, dtype, sizes, ndim, &numel, &bytes))
@@ -319,7 +319,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
         return NULL;
     }
     *s = (ts_storage){.device = TS_DEVICE_CPU, .block = sizeof *s, .data = data, .bytes = bytes,
-                      .foreign = foreign, .release = release ? release : release_nothing};
+                      .foreign = payload, .release = release ? release : release_nothing};
     atomic_init(&s->refs, 1);
     t->storage = s;
     t->keys = TS_KEYSET(TS_KEY_CPU);
@@ -329,7 +329,7 @@ ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
     if (ndim)
         memcpy(t->sizes, sizes, (size_t)ndim * sizeof *sizes);
     t->numel = ts_strides_fill(t->sizes, ndim, t->strides);
-    return t;
+    return ts_scope_adopt(thread, t);
 }
 
 static __attribute__((noinline)) void tensor_end(ts_tensor *t)
@@ -433,12 +433,4 @@ ts_tensor *ts_from_array(const void *data, ts_dtype dtype, const int64_t *sizes,
         memcpy(t->data, data, (size_t)t->storage->bytes);
     TS_REPORT_EVENT(thread, constant, t);
     return ts_scope_adopt(thread, t);
-}
-
-ts_tensor *ts_from_blob(void *data, ts_dtype dtype, const int64_t *sizes, int ndim,
-                        void (*release)(void *payload, void *data, int64_t bytes), void *payload)
-{
-    ts_thread *thread = ts_thread_self();
-    ts_tensor *t = ts_tensor_from_memory(thread, data, dtype, sizes, ndim, payload, release);
-    return t ? ts_scope_adopt(thread, t) : NULL;
 }

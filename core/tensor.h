@@ -231,10 +231,6 @@ TS_INLINE ts_status ts_resolve(const ts_tensor *t)
  *  TS_ERR_MEMORY. */
 ts_tensor *ts_tensor_alias(ts_thread *thread, const ts_tensor *base, const int64_t *sizes,
                            const int64_t *strides, int ndim, int64_t offset);
-/** ts_from_blob() without the scope: one reference, owned by the caller. */
-ts_tensor *ts_tensor_from_memory(ts_thread *thread, void *data, ts_dtype dtype,
-                                 const int64_t *sizes, int ndim, void *foreign,
-                                 void (*release)(void *foreign, void *data, int64_t bytes));
 
 /** Frees a tensor whose last reference was released, with its node, its gradient and its reference
  *  to the storage. Marks the header as dead. */

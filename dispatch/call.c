@@ -53,6 +53,10 @@ ts_status ts_redispatch(ts_frame *f) { return run_lower_layers(f, f->keys); }
 
 ts_status ts_redispatch_new(ts_frame *f, const ts_value *args)
 {
+    if (TS_UNLIKELY(!args && f->nargs))
+        return ts_fail_op(TS_ERR_NULL, ts_op_name(f->op), f->site, NULL,
+                          "redispatch_new: argument 'args': expected %d values, got NULL",
+                          f->nargs);
     ts_frame inner = *f;
     inner.args = args;
     ts_keyset keys = 0;
@@ -119,6 +123,10 @@ static ts_status call_from(const void *site, int op, const ts_value *args, int n
         return ts_fail_op(TS_ERR_VALUE, s->name, site, ts_ops[op].schema_text,
                           "expected %d arguments and %d results, got %d and %d", s->nargs, s->nrets,
                           nargs, nrets);
+    if ((nargs && !args) || (nrets && !rets))
+        return ts_fail_op(TS_ERR_NULL, s->name, site, NULL,
+                          "argument '%s' of the boxed call: expected %d values, got NULL",
+                          nargs && !args ? "args" : "rets", nargs && !args ? nargs : nrets);
     for (int i = 0; i < nargs; i++) {
         if (ts_is_refused(&args[i]))
             return ts_fail_refused(op, i, &args[i], site);

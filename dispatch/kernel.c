@@ -227,14 +227,27 @@ ts_status ts_infer_declared(ts_frame *f)
     return TS_OK;
 }
 
+ts_status ts_check_rule(const ts_frame *f, const char *function)
+{
+    return f->plan ? TS_OK
+                   : ts_fail_op(TS_ERR_STATE, ts_op_name(f->op), f->site,
+                                "pass the rule as ts_op_opts.rule",
+                                "%s: expected a call in the op's shape rule, got one of an op "
+                                "without a rule, or in a layer", function);
+}
+
 void ts_rule_compute(ts_frame *f, ts_dtype dtype, uint32_t cast)
 {
+    if (ts_check_rule(f, "rule_compute") != TS_OK)
+        return;
     f->plan->compute = dtype;
     f->plan->cast = (uint16_t)cast;
 }
 
 void ts_rule_rows(ts_frame *f, ts_rows rows)
 {
+    if (ts_check_rule(f, "rule_rows") != TS_OK)
+        return;
     f->plan->outer = rows.outer;
     f->plan->count = rows.count;
     f->plan->inner = rows.inner;

@@ -280,6 +280,8 @@ int ts_call_describe(const char *name, const ts_value *args, int nargs, char *bu
  *  sizes and dtype. Errors name `function`: TS_ERR_VALUE, TS_ERR_NULL, TS_ERR_DTYPE. */
 ts_status ts_check_result(const ts_frame *f, const char *function, int i, const int64_t *sizes,
                           int ndim, ts_dtype dtype);
+/** TS_ERR_STATE if f has no plan, so that no shape rule runs. The error names `function`. */
+ts_status ts_check_rule(const ts_frame *f, const char *function);
 /** Records an error about argument `index` of the running op, with the names of op and argument;
  *  returns `code`. */
 #define ts_fail_arg(f, index, code, ...) ts_kernel_error(f, index, code, NULL, __VA_ARGS__)

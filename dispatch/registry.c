@@ -146,15 +146,15 @@ ts_status ts_kernels_have_ops(const char *what)
     return TS_OK;
 }
 
-/** The entry for a name, made on demand; NULL with an error. Lock held. */
-static ts_op_entry *entry_get(const char *name)
+/** The entry for a name, made on demand; NULL with an error that begins with `what`. Lock held. */
+static ts_op_entry *entry_get(const char *what, const char *name)
 {
     ts_op_entry *e;
     if (!name || !ts_is_op_name(name)) {
         ts_error_set(name ? TS_ERR_REGISTRY : TS_ERR_NULL,
-                     "registry: argument 'op': expected an op's name of 1 to 47 letters, digits, "
-                     "'_' and '.', no digit first, got %s%.200s%s",
-                     name ? "'" : "", name ? name : "NULL", name ? "'" : "");
+                     "%s: argument 'op': expected an op's name of 1 to 47 letters, digits, '_' and "
+                     "'.', no digit first, got %s%.200s%s",
+                     what, name ? "'" : "", name ? name : "NULL", name ? "'" : "");
         return NULL;
     }
     if ((e = entry_find(name)))
@@ -179,7 +179,8 @@ static ts_op_entry *entry_get(const char *name)
 static ts_status schema_check(const ts_schema *op, const char *kernel_text, ts_key key)
 {
     ts_schema k;
-    TS_TRY(ts_schema_parse(kernel_text, &k));
+    if (ts_schema_parse(kernel_text, &k) != TS_OK)
+        return ts_fail_within("register_kernel", NULL);
     if (k.nargs != op->nargs || k.nrets != op->nrets)
         return ts_error_set(
             TS_ERR_REGISTRY,
@@ -199,7 +200,7 @@ static ts_status schema_check(const ts_schema *op, const char *kernel_text, ts_k
  *  transaction. */
 static ts_status op_define(const ts_op_info *row)
 {
-    ts_op_entry *e = entry_get(row->schema.name);
+    ts_op_entry *e = entry_get("register_op", row->schema.name);
     if (!e)
         return ts_error_code();
     char a[160], b[160];
@@ -256,7 +257,8 @@ static ts_status op_add(const char *schema, const ts_op_opts *o, const void *sit
                                                         : 0),
         .site = site,
     };
-    TS_TRY(ts_schema_parse(schema, &row.schema));
+    if (ts_schema_parse(schema, &row.schema) != TS_OK)
+        return ts_fail_within("register_op", site);
     const char *doc = o->doc ? o->doc : "registered at run time";
     size_t schema_size = strlen(schema) + 1, doc_size = strlen(doc) + 1;
     char *text = ts_sys_alloc(schema_size + doc_size);
@@ -347,10 +349,10 @@ ts_status ts_register_layer(const char *name, const char *above, ts_key *key)
     int from = 16;
     if (above && above[0] && strcmp(above, "backends") != 0) {
         ts_key below = ts_key_by_name(above);
-        if (below == TS_KEY_INVALID)
+        if (below == TS_KEY_INVALID || below == TS_KEY_ABSENT)
             return ts_error_set(TS_ERR_REGISTRY,
-                                "register_layer: argument 'above': expected a key's name, got '%s'",
-                                above);
+                                "register_layer: argument 'above': expected the name of a layer or "
+                                "a backend, got '%s'", above);
         from = below < 16 ? 16 : below + 1;
     }
     /* the gap ends below the library's next layer */
@@ -393,9 +395,8 @@ static ts_registration *push(ts_op_entry *e, int slot, const char *schema,
 
 static ts_status check_kernel(const char *what, ts_key key, ts_kernel kernel)
 {
-    const ts_check_place at = {what, __builtin_return_address(0)};
     if (!kernel)
-        return ts_check_null(at, "kernel", 0, false);
+        return ts_check_null((ts_check_place){what, NULL}, "kernel", 0, false);
     if (key < TS_KEY_COUNT && key != TS_KEY_ABSENT && (ts_reg.named >> key & 1))
         return TS_OK;
     return ts_error_set_hint(TS_ERR_REGISTRY,
@@ -409,7 +410,7 @@ ts_status ts_kernel_add(const char *op, ts_key key, ts_kernel kernel, ts_accepts
                         const char *schema, ts_registration **out)
 {
     TS_TRY(check_kernel("register_kernel", key, kernel));
-    ts_op_entry *e = entry_get(op);
+    ts_op_entry *e = entry_get("register_kernel", op);
     if (!e)
         return ts_error_code();
     if (schema && e->op >= 0)
@@ -439,8 +440,8 @@ ts_status ts_register_kernel_ex(const char *op, ts_key key, ts_kernel kernel,
     TS_TRY(TS_CHECK_OPTS(&o, opts));
     if (o.dtypes & ~(uint32_t)TS_DT_ALL)
         return ts_error_set(TS_ERR_VALUE,
-                            "register_kernel_ex: argument 'opts': bits 0x%x are no dtypes",
-                            o.dtypes & ~(uint32_t)TS_DT_ALL);
+                            "register_kernel_ex: argument 'dtypes': expected bits of 0x%x, got "
+                            "0x%x", TS_DT_ALL, o.dtypes);
     ts_accepts accepts = {(uint16_t)o.dtypes,
                           (uint16_t)((o.strided   ? TS_TAKES_STRIDES
                                       : o.layouts ? 0
@@ -554,7 +555,7 @@ ts_status ts_key_prefer_fallback(ts_key key, bool prefer)
 
 ts_status ts_vjp_set(const char *op, const ts_vjp *vjp)
 {
-    ts_op_entry *e = entry_get(op);
+    ts_op_entry *e = entry_get("register_vjp", op);
     if (!e)
         return ts_error_code();
     if (e->newest[TS_KEY_COUNT] && e->newest[TS_KEY_COUNT]->vjp == vjp)

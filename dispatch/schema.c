@@ -19,8 +19,8 @@ typedef struct cursor {
 
 static ts_status malformed(const cursor *c, const char *expected)
 {
-    return ts_error_set(TS_ERR_FORMAT, "schema: expected %s at column %d of '%s'", expected,
-                        (int)(c->p - c->text) + 1, c->text);
+    return ts_error_set(TS_ERR_FORMAT, "argument 'schema': expected %s at column %d, got '%s'",
+                        expected, (int)(c->p - c->text) + 1, c->text);
 }
 static void skip_blanks(cursor *c)
 {
@@ -103,8 +103,6 @@ static ts_status type(cursor *c, ts_param *param)
 
 ts_status ts_schema_parse(const char *text, ts_schema *s)
 {
-    if (!text)
-        return ts_error_set(TS_ERR_NULL, "schema: expected a string, got NULL");
     cursor c = {text, text};
     memset(s, 0, sizeof *s);
     if (!identifier(&c, s->name, sizeof s->name))

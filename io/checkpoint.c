@@ -275,12 +275,12 @@ ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_
     TS_TRY(TS_CHECK_POINTERS(dir));
     TS_TRY(TS_CHECK_LIST(sections, nsections));
     TS_TRY(TS_CHECK_OPTS(&o, opts));
-    int keep = o.keep ? o.keep : 2;
-    if (!*dir || step < 0 || nsections > TS_MAX_SECTIONS || keep < 1)
-        return ts_fail_op(
-            TS_ERR_VALUE, op, __builtin_return_address(0), NULL,
-            "expected a folder, step >= 0, 0 to %d sections, keep >= 1, got '%s', %lld, %d, %d",
-            TS_MAX_SECTIONS, ts_quote(dir), (long long)step, nsections, keep);
+    if (!*dir)
+        return ts_fail_op(TS_ERR_VALUE, op, __builtin_return_address(0), NULL,
+                          "argument 'dir': expected the path of a folder, got ''");
+    TS_TRY(TS_CHECK_VALUE(step, step >= 0, "at least 0"));
+    TS_TRY(TS_CHECK_VALUE(nsections, nsections <= TS_MAX_SECTIONS, "at most 64 sections"));
+    TS_TRY(TS_CHECK_VALUE(o.keep, o.keep >= 0, "at least 1, or 0 for 2"));
     save s = {.step = step, .sections = sections, .root_fd = -1};
     s.manifest =
         (ts_manifest){.step = step, .nfiles = nsections, .json = (char *)(uintptr_t)json_text};
@@ -298,7 +298,7 @@ ts_status ts_checkpoint_save(const char *dir, int64_t step, const ts_checkpoint_
         if (status == TS_OK)
             status = put_in_place(&s);
         if (status == TS_OK)
-            prune(&s, keep);
+            prune(&s, o.keep ? o.keep : 2);
         else
             ts_folder_remove(s.temporary);
     }

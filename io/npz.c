@@ -538,9 +538,9 @@ ts_status ts_npz_save(const char *path, const char *const *names, ts_tensor *con
                       int64_t n)
 {
     TS_TRY(TS_CHECK_POINTERS(path));
+    TS_TRY(TS_CHECK_VALUE(n, n <= 0xfffe, "at most 65,534"));
     TS_TRY(TS_CHECK_STRINGS(names, n));
     TS_TRY(TS_CHECK_TENSOR_LIST(tensors, n));
-    TS_TRY(TS_CHECK_VALUE(n, n <= 0xfffe, "at most 65,534"));
     TS_TRY(check_names(names, n));
     TS_SCOPE;
     ts_tensor **ready = ts_sys_alloc((size_t)(n + 1) * sizeof *ready);

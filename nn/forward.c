@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------------------------- paths ---- */
 
-enum { PATH_MOST = 512, MOST_INPUTS = 16 };
+enum { PATH_MOST = 512, MOST_INPUTS = 16, MOST_NESTED = 256 };
 
 /** The innermost module that the thread runs. */
 static _Thread_local ts_module *innermost;
@@ -153,6 +153,12 @@ static ts_tensor *enter(ts_module *m, ts_tensor *const *inputs, int n, ts_nn_for
     if (!has_forward(m) || (n > 1 && !m->forward_list)) {
         ts_error_set(TS_ERR_UNSUPPORTED, "forward: a %s has no forward of %s", m->type.name,
                      n > 1 ? "several tensors" : "one tensor");
+        return NULL;
+    }
+    if (m->running >= MOST_NESTED) {
+        ts_error_set(TS_ERR_STATE,
+                     "forward: expected a module that ends its recursion, got a %s that runs %d "
+                     "times inside itself", m->type.name, MOST_NESTED);
         return NULL;
     }
     running_forward p __attribute__((cleanup(end_forward))) = {m, innermost, ts_prof_active()};

@@ -441,10 +441,12 @@ ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state)
 {
     TS_TRY(TS_CHECK_OBJECTS(loader));
     ts_loader *l = loader;
-    if (state.epoch < 0 || state.index < 0 || state.index >= l->batches)
+    const int64_t most = (int64_t)1 << 53; /* as the numbers of a checkpoint */
+    if (state.epoch < 0 || state.epoch > most || state.index < 0 || state.index >= l->batches)
         return ts_error_set(
             TS_ERR_VALUE,
-            "loader_set_state: expected an epoch >= 0 and a batch below %lld, got %lld and %lld",
+            "loader_set_state: expected an epoch from 0 to 2^53 and a batch below %lld, got %lld "
+            "and %lld",
             (long long)l->batches, (long long)state.epoch, (long long)state.index);
     detach_after_fork(l);
     release(l, &l->staged);

@@ -99,16 +99,18 @@ const ts_module_type *ts_module_type_of(const ts_module *m)
 
 /* ------------------------------------------------------------------------------ members ---- */
 
-/** A new member with a checked name; NULL with an error. The caller increments nmembers when it
- * succeeds. */
+/** Checks the name of a member. */
+#define CHECK_MEMBER_NAME(name) TS_CHECK_NAME(name, NAME_MOST, ".", "")
+
+/** A new member; NULL with an error, also if the name is taken. The caller increments nmembers when
+ *  it succeeds. */
 static ts_member *new_member(ts_module *m, const char *function, const char *name)
 {
-    const ts_check_place at = {function, __builtin_return_address(0)};
-    TS_TRY_NULL(ts_check_name(at, "name", name, NAME_MOST, ".", ""));
     for (int i = 0; i < m->nmembers; i++)
         if (strcmp(m->members[i].name, name) == 0) {
-            ts_error_set(TS_ERR_VALUE, "%s: argument 'name': this %s has a '%s' already", function,
-                         m->type.name, name);
+            ts_error_set(TS_ERR_VALUE,
+                         "%s: argument 'name': expected a new name, got '%s', which this %s has "
+                         "already", function, name, m->type.name);
             return NULL;
         }
     if (m->nmembers == m->room) {
@@ -160,7 +162,7 @@ ts_status ts_module_add_parameter(ts_module *m, const char *name, ts_tensor *t, 
     TS_TRY(TS_CHECK_OBJECTS(m));
     if (t != TS_NONE)
         TS_TRY(TS_CHECK_TENSORS(t));
-    TS_TRY(TS_CHECK_POINTERS(name));
+    TS_TRY(CHECK_MEMBER_NAME(name));
     return add_tensor(m, "module_add_parameter", name, t, TS_MEMBER_PARAMETER, slot);
 }
 
@@ -170,7 +172,7 @@ ts_status ts_module_add_buffer(ts_module *m, const char *name, ts_tensor *t, boo
     TS_TRY(TS_CHECK_OBJECTS(m));
     if (t != TS_NONE)
         TS_TRY(TS_CHECK_TENSORS(t));
-    TS_TRY(TS_CHECK_POINTERS(name));
+    TS_TRY(CHECK_MEMBER_NAME(name));
     return add_tensor(m, "module_add_buffer", name, t,
                       persistent ? TS_MEMBER_BUFFER : TS_MEMBER_TEMPORARY, slot);
 }
@@ -189,10 +191,10 @@ ts_status ts_module_add(ts_module *m, const char *name, ts_module *child, ts_mod
     if (status == TS_OK && (child->parent || child == root_of(m)))
         return ts_error_set(
             TS_ERR_VALUE,
-            "module_add: argument 'child': this %s belongs to another module, or holds this one",
-            child->type.name);
+            "module_add: argument 'child': expected a module without a parent that does not "
+            "contain this one, got another %s", child->type.name);
     if (status == TS_OK)
-        status = TS_CHECK_POINTERS(name);
+        status = CHECK_MEMBER_NAME(name);
     ts_member *e = status == TS_OK ? new_member(m, "module_add", name) : NULL;
     if (!e) {
         ts_module_free(child);
@@ -330,6 +332,7 @@ static ts_status set_requires_grad(void *ctx, const char *name, ts_tensor *t, ts
 
 ts_status ts_module_set_requires_grad(ts_module *m, bool requires_grad)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m));
     return ts_module_each(m, set_requires_grad, &requires_grad);
 }
 
@@ -351,7 +354,7 @@ int64_t ts_module_num_parameters(const ts_module *m)
 {
     ts_named_tensors list;
     int64_t n = 0;
-    if (ts_module_parameters(m, &list) != TS_OK)
+    if (TS_CHECK_OBJECTS(m) != TS_OK || ts_module_parameters(m, &list) != TS_OK)
         return -1;
     for (int64_t i = 0; i < list.n; i++)
         n += ts_numel(list.tensors[i]);
@@ -439,6 +442,7 @@ static ts_tensor *of_dtype(const exchange *x, ts_tensor *t)
 
 ts_status ts_module_to(ts_module *m, ts_dtype dtype)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m));
     if (!ts_dtype_is_float(dtype))
         return ts_error_set(TS_ERR_DTYPE,
                             "module_to: argument 'dtype': expected a floating dtype, got %s",
@@ -463,5 +467,6 @@ static ts_tensor *channels_last(const exchange *x, ts_tensor *t)
 
 ts_status ts_module_to_channels_last(ts_module *m)
 {
+    TS_TRY(TS_CHECK_OBJECTS(m));
     return exchange_tensors(m, (exchange){.converted = channels_last});
 }

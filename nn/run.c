@@ -160,6 +160,13 @@ ts_run *ts_run_open(const char *dir, const ts_run_opts *opts)
                      MOST_PATH - 300, strlen(dir), o.resume && o.overwrite ? " and both" : "");
         return NULL;
     }
+    for (int i = 0; i < o.noutputs; i++)
+        if (!*o.outputs[i] || strchr(o.outputs[i], '/')) {
+            ts_error_set(TS_ERR_VALUE,
+                         "run_open: argument 'outputs[%d]': expected the name of a file in the "
+                         "folder, got '%s'", i, o.outputs[i]);
+            return NULL;
+        }
     ts_run *r = calloc(1, sizeof *r);
     if (!r || !(r->dir = strdup(dir))) {
         free(r);
@@ -225,7 +232,9 @@ ts_csv *ts_run_log(const ts_run *run, const char *const *columns, int ncolumns, 
     TS_TRY_NULL(TS_CHECK_OBJECTS(run));
     TS_TRY_NULL(TS_CHECK_STRINGS(columns, ncolumns));
     if (ncolumns < 2 || strcmp(columns[ncolumns - 1], "run") != 0) {
-        ts_error_set(TS_ERR_VALUE, "run_log: argument 'columns': expected \"run\" as the last one");
+        ts_error_set(TS_ERR_VALUE,
+                     "run_log: argument 'columns': expected at least two, the last one \"run\", "
+                     "got %d", ncolumns);
         return NULL;
     }
     in_dir(run, path, "log.csv");

@@ -50,6 +50,7 @@ ts_status ts_compare_devices(ts_frame *f, bool scalars_ok, ts_device *device)
 
 ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_dtype dtype)
 {
+    TS_TRY(ts_check_rule(f, "rule_result"));
     TS_TRY(ts_check_result(f, "rule_result", i, sizes, ndim, dtype));
     ts_device device = ts_kernel_device(f);
     TS_TRY(ts_check_devices(f, false, &device));
@@ -59,11 +60,14 @@ ts_status ts_rule_result(ts_frame *f, int i, const int64_t *sizes, int ndim, ts_
 
 ts_status ts_rule_pointwise(ts_frame *f, int n, ts_dtype result, bool float_math)
 {
+    TS_TRY(ts_check_rule(f, "rule_pointwise"));
     if (n < 1 || n > f->nargs || n >= TS_MAX_OPERANDS || f->nrets != 1)
         return ts_fail_op(
             TS_ERR_VALUE, ts_op_name(f->op), f->site, NULL,
             "rule_pointwise: expected 1 to %d arguments and one result, got %d and %d",
             TS_MAX_OPERANDS - 1, n, f->nrets);
+    if (result != TS_DTYPE_NONE)
+        TS_TRY(ts_check_result(f, "rule_pointwise", 0, NULL, 0, result));
     return ts_infer_pointwise(f, n, result, float_math);
 }
 

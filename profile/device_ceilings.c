@@ -252,12 +252,11 @@ ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine 
     if (ts_prof_active())
         return ts_error_set(TS_ERR_STATE, "prof_calibrate_device: a profile records; stop it "
                                           "first");
-    if (device.backend == TS_DEVICE_CPU.backend)
-        return ts_error_set(TS_ERR_DEVICE, "prof_calibrate_device: expected a device other than "
-                                           "the CPU; ts_prof_calibrate() measures the CPU");
-    if (device.index >= ts_device_count(device.backend))
-        return ts_error_set(TS_ERR_DEVICE, "prof_calibrate_device: there is no device %s",
-                            ts_device_name(device));
+    TS_TRY(ts_device_check(device, "prof_calibrate_device"));
+    if (!ts_backend_of(device))
+        return ts_error_set_hint(TS_ERR_DEVICE, "ts_prof_calibrate() measures the CPU",
+                                 "prof_calibrate_device: argument 'device': expected a device with "
+                                 "a backend of its own, got %s", ts_device_name(device));
     size_t size = machine->size;
     TS_TRY(find_ceilings(device, anew, &m));
     m.size = size;

@@ -423,8 +423,9 @@ ts_status ts_prof_try(ts_status (*step)(void *user), void *user, ts_knob *knobs,
     TS_TRY(TS_CHECK_POINTERS(step, knobs));
     TS_TRY(TS_CHECK_VALUE(count, count > 0, "at least one knob"));
     TS_TRY(check_knobs(knobs, count));
-    if (o.steps < 0 || o.warmup < 0 || o.rounds < 0)
-        return ts_error_set(TS_ERR_VALUE, "prof_try: expected no negative counts");
+    TS_TRY(TS_CHECK_VALUE(o.steps, o.steps >= 0, "at least 0"));
+    TS_TRY(TS_CHECK_VALUE(o.warmup, o.warmup >= 0, "at least 0"));
+    TS_TRY(TS_CHECK_VALUE(o.rounds, o.rounds >= 0 && o.rounds <= INT32_MAX, "0 to 2147483647"));
     trial t = {step, user, o.warmup ? o.warmup : 3, o.steps ? o.steps : 10,
                o.rounds ? (int)o.rounds : 3};
     ts_profile *p = profile_steps(&t, t.steps);

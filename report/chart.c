@@ -86,11 +86,10 @@ static ts_status add_line(ts_chart *chart, const char *name, const double *x, co
 
     if (chart->nbars)
         return ts_error_set(TS_ERR_STATE, "%s: the chart already has bars", function);
-    if (n < 0 || !(opts->smoothing >= 0 && opts->smoothing < 1))
+    if (!(opts->smoothing >= 0 && opts->smoothing < 1))
         return ts_error_set(TS_ERR_VALUE,
-                            "%s: '%s': expected n >= 0 and 0 <= smoothing < 1, got %" PRId64
-                            " and %g",
-                            function, name, n, opts->smoothing);
+                            "%s: argument 'smoothing': expected at least 0 and less than 1, got %g",
+                            function, opts->smoothing);
     if (__builtin_mul_overflow((size_t)n, sizeof(double), &bytes) ||
         !ts_grow(&chart->series, chart->nseries, sizeof *chart->series))
         return ts_error_memory("a series of a chart", INT64_MAX);

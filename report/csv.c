@@ -44,14 +44,15 @@ static ts_status io_error(const ts_csv *csv, const char *function, const char *w
 static ts_csv *csv_new(const char *path, const char *const *columns, int ncolumns,
                        const char *function)
 {
-    bool named = ncolumns >= 1;
+    int named = 0;
 
-    for (int i = 0; named && i < ncolumns; i++)
-        named = *columns[i] && !strpbrk(columns[i], "\r\n");
-    if (!named) {
+    while (named < ncolumns && *columns[named] && !strpbrk(columns[named], "\r\n"))
+        named++;
+    if (named < ncolumns || !ncolumns) {
         ts_error_set(TS_ERR_VALUE,
-                     "%s: argument 'columns': expected at least one, each with a name of one line",
-                     function);
+                     "%s: argument 'columns': expected at least one, each with a name of one line, "
+                     "got %s%s", function, ncolumns ? "the name " : "none",
+                     ncolumns ? columns[named] : "");
         return NULL;
     }
     ts_csv *csv = calloc(1, sizeof *csv);

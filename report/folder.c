@@ -12,8 +12,9 @@ ts_status ts_make_folders(const char *path)
     char part[4096];
     TS_TRY(TS_CHECK_POINTERS(path));
     if (!path[0] || strlen(path) >= sizeof part)
-        return ts_error_set(TS_ERR_VALUE, "make_folders: expected a path of 1 to %zu characters",
-                            sizeof part - 1);
+        return ts_error_set(TS_ERR_VALUE,
+                            "make_folders: expected a path of 1 to %zu characters, got %zu",
+                            sizeof part - 1, strlen(path));
     for (size_t n = 1; n <= strlen(path); n++) {
         if (path[n] && path[n] != '/')
             continue;

@@ -335,6 +335,10 @@ ts_status ts_progress_step(ts_progress *progress, ts_tensor *loss)
         TS_TRY(TS_CHECK_TENSORS(loss));
     if (progress->ended)
         return ts_error_set(TS_ERR_STATE, "progress_step: the progress line has ended");
+    if (loss != TS_NONE && ts_numel(loss) != 1)
+        return ts_error_set(TS_ERR_SHAPE,
+                            "progress_step: argument 'loss': expected one element, got sizes %s",
+                            ts_format_sizes((char[192]){0}, 192, ts_sizes(loss), ts_ndim(loss)));
     ts_tensor *previous = progress->loss;
     progress->loss = loss == TS_NONE ? NULL : ts_retain(loss);
     ts_release(previous);
@@ -349,8 +353,8 @@ ts_status ts_progress_add_items(ts_progress *progress, int64_t items)
     TS_TRY(TS_CHECK_OBJECTS(progress));
     if (items < 0 || items > INT64_MAX - progress->items)
         return ts_error_set(TS_ERR_VALUE,
-                            "progress_add_items: items: expected 0 to %" PRId64 ", got %" PRId64,
-                            INT64_MAX - progress->items, items);
+                            "progress_add_items: argument 'items': expected 0 to %" PRId64 ", got %"
+                            PRId64, INT64_MAX - progress->items, items);
     progress->items += items;
     return TS_OK;
 }

@@ -307,7 +307,7 @@ static ts_status check_replay(const ts_graph *g, ts_tensor *const *inputs, int n
 {
     const ts_check_place at = {"replay", site};
     TS_TRY(ts_check_pointers(at, "graph", (const void *[]){g}, 1, true));
-    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
+    TS_TRY(ts_check_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     if (g->reason)
         return ts_fail_op(TS_ERR_STATE, "replay", site, "record the function again",
@@ -316,6 +316,7 @@ static ts_status check_replay(const ts_graph *g, ts_tensor *const *inputs, int n
         return ts_fail_op(TS_ERR_VALUE, "replay", site, NULL,
                           "expected %u inputs and %u outputs, got %d and %d", g->inputs.count,
                           g->outputs.count, ninputs, noutputs);
+    TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     for (int i = 0; i < ninputs; i++)
         TS_TRY(check_input(g, i, inputs[i], site));
     return check_sharing(g, inputs, site);

@@ -12,16 +12,11 @@
 #include "include/tessera/autograd.h"
 #include "include/tessera/check.h"
 #include "tracing/graph.h"
+#include "tracing/outside.h"
 
 #include <string.h>
 
 #define TRACING TS_KEYSET(TS_KEY_TRACING)
-
-/** Handle or storage from outside -> index of its value or storage. */
-typedef struct entry {
-    const void *key;
-    uint32_t index;
-} entry;
 
 /** A call that is running; allocated on the stack of the layer's kernel. */
 typedef struct traced_call {
@@ -39,8 +34,7 @@ typedef struct tracer {
     ts_recorder events;
     ts_graph *graph;
     ts_thread *thread;
-    entry *table;      /* open addressing */
-    uint32_t used, room; /* entries in use; capacity, a power of two */
+    ts_outside outside;
     traced_call *innermost; /* running call; NULL: none */
     uint32_t parent;   /* index of the open region, plus 1; 0: none */
     int32_t depth;     /* nesting depth of calls around the function */
@@ -57,57 +51,38 @@ static bool is_visible(const tracer *r)
 
 /* ------------------------------------------------------------------ tensors from outside ---- */
 
-static entry *place(entry *table, uint32_t room, const void *key)
+static const ts_outside_entry *find(const tracer *r, const void *key)
 {
-    uint32_t at = ts_hash_pointer(key, room - 1);
-    while (table[at].key && table[at].key != key)
-        at = (at + 1) & (room - 1);
-    return &table[at];
-}
-
-static const entry *find(const tracer *r, const void *key)
-{
-    const entry *e = r->room ? place(r->table, r->room, key) : NULL;
-    return e && e->key ? e : NULL;
+    return ts_outside_find(&r->outside, key);
 }
 
 static bool insert_key(tracer *r, const void *key, uint32_t index)
 {
-    if (2 * r->used >= r->room) {
-        uint32_t room = r->room ? 2 * r->room : 64;
-        entry *table = ts_alloc(r->thread, room * sizeof *table);
-        if (!table)
-            return ts_graph_fail(r->graph, "out of memory in the recorder");
-        memset(table, 0, room * sizeof *table);
-        for (uint32_t i = 0; i < r->room; i++)
-            if (r->table[i].key)
-                *place(table, room, r->table[i].key) = r->table[i];
-        if (r->room)
-            ts_free(r->thread, r->table, r->room * sizeof *table);
-        r->table = table;
-        r->room = room;
-    }
-    entry *e = place(r->table, r->room, key);
-    r->used += !e->key;
-    *e = (entry){key, index};
-    return true;
+    return ts_outside_insert(&r->outside, r->thread, key, index) ||
+           ts_graph_fail(r->graph, "out of memory in the recorder");
 }
 
 static bool find_storage(const tracer *r, const ts_storage *s, uint32_t *storage)
 {
-    const entry *e = NULL;
-    if (ts_id_of(r->graph, s->id))
-        *storage = ts_id_index(s->id);
-    else if ((e = find(r, s)) != NULL)
-        *storage = e->index;
-    else
-        return false;
-    return true;
+    bool ours = ts_id_of(r->graph, s->id);
+    const ts_outside_entry *e = ours ? NULL : find(r, s);
+    if (ours || e)
+        *storage = e ? e->index : ts_id_index(s->id);
+    return ours || e;
 }
 
 static ts_graph_storage *storage_at(const tracer *r, uint32_t i)
 {
     return (ts_graph_storage *)r->graph->storages.data + i;
+}
+
+/** Adds a node that is no call of an op: args is the index of its first argument, ret the id of its
+ *  result; 0: none. */
+static bool add_plain_node(tracer *r, ts_node_kind kind, uint32_t args, uint8_t nargs, ts_id ret)
+{
+    ts_graph_node n = {.rets = {ret}, .args = args, .parent = r->parent, .op = TS_OP_NONE,
+                       .kind = (uint8_t)kind, .nargs = nargs, .nrets = ret != 0, .want = ret != 0};
+    return ts_graph_add_node(r->graph, &n, NULL);
 }
 
 /** Adds an input or a capture, and its storage if that is unknown. The caller holds a reference to
@@ -129,7 +104,7 @@ static bool add_result(tracer *r, ts_tensor *t, uint32_t slot, ts_id *id)
 {
     ts_graph *g = r->graph;
     ts_storage *s = t->storage;
-    const entry *e;
+    const ts_outside_entry *e;
     uint32_t storage;
     if (ts_id_of(g, t->id)) {
         *id = t->id;
@@ -171,10 +146,7 @@ static bool add_alias(tracer *r, ts_tensor *t, uint32_t storage, ts_id *id)
     args[1] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = sizes};
     args[2] = (ts_graph_arg){.tag = TS_TAG_INTS, .count = t->ndim, .at = strides};
     args[3] = (ts_graph_arg){.tag = TS_TAG_INT, .i = offset / ts_dtype_sizes[t->dtype]};
-    return ts_graph_add_node(g, &(ts_graph_node){.rets = {*id}, .args = at, .nargs = 4, .nrets = 1,
-                                                 .want = 1,
-                                                 .parent = r->parent, .op = TS_OP_NONE,
-                                                 .kind = TS_NODE_ALIAS}, NULL);
+    return add_plain_node(r, TS_NODE_ALIAS, at, 4, *id);
 }
 
 /** Sets *id to the id of an argument. An unknown handle becomes an alias if its storage is that of
@@ -183,7 +155,7 @@ static bool id_of(tracer *r, ts_tensor *t, ts_id *id)
 {
     ts_graph *g = r->graph;
     uint32_t storage = 0, slot;
-    const entry *e;
+    const ts_outside_entry *e;
     const ts_graph_value *v;
     *id = ts_id_of(g, t->id) ? t->id : (e = find(r, t)) != NULL ? ts_id_make(g, e->index) : 0;
     if (*id)
@@ -235,14 +207,10 @@ static bool put_list(tracer *r, const ts_value *v, uint32_t *at)
             return false;
     *at = r->graph->ints.count;
     uint32_t ignored;
-    for (uint32_t k = 0; k < v->count; k++) {
-        int64_t member;
-        if (!id_of(r, v->list[k], &id))
+    for (uint32_t k = 0; k < v->count; k++)
+        if (!id_of(r, v->list[k], &id) ||
+            !ts_graph_add_ints(r->graph, &(int64_t){(int64_t)id}, 1, &ignored))
             return false;
-        member = (int64_t)id;
-        if (!ts_graph_add_ints(r->graph, &member, 1, &ignored))
-            return false;
-    }
     return true;
 }
 
@@ -459,10 +427,7 @@ static void constant(ts_recorder *events, ts_tensor *t)
             ts_graph_add_value(g, copy, TS_SOURCE_CAPTURE, slot, storage, &source) &&
             add_result(r, t, g->nodes.count, &id)) {
             ((ts_graph_arg *)g->args.data)[at] = (ts_graph_arg){.tag = TS_TAG_TENSOR, .id = source};
-            ts_graph_add_node(g, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
-                                                  .op = TS_OP_NONE,
-                                                  .kind = TS_NODE_CONSTANT, .nargs = 1, .nrets = 1,
-                                                  .want = 1}, NULL);
+            add_plain_node(r, TS_NODE_CONSTANT, at, 1, id);
         }
     }
     ts_tensor_unref(copy);
@@ -493,10 +458,7 @@ static void grad_read(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
     /* no other thread uses grad: the leaf owns it, and the training thread owns the leaf */
     grad->storage->id = ts_id_make(r->graph, storage);
     if (add_result(r, grad, r->graph->nodes.count, &id))
-        ts_graph_add_node(r->graph, &(ts_graph_node){.rets = {id}, .args = at, .parent = r->parent,
-                                                     .op = TS_OP_NONE,
-                                                     .kind = TS_NODE_GET_GRAD, .nargs = 1,
-                                                     .nrets = 1, .want = 1}, NULL);
+        add_plain_node(r, TS_NODE_GET_GRAD, at, 1, id);
 }
 
 static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
@@ -504,9 +466,7 @@ static void grad_set(ts_recorder *events, ts_tensor *leaf, ts_tensor *grad)
     tracer *r = (tracer *)events;
     uint32_t at;
     if (is_visible(r) && grad_args(r, leaf, grad, &at))
-        ts_graph_add_node(r->graph,
-                          &(ts_graph_node){.args = at, .parent = r->parent, .op = TS_OP_NONE,
-                                                     .kind = TS_NODE_SET_GRAD, .nargs = 2}, NULL);
+        add_plain_node(r, TS_NODE_SET_GRAD, at, 2, 0);
 }
 
 static void grad_absent(ts_recorder *events, ts_tensor *leaf) { (void)events, (void)leaf; }
@@ -536,7 +496,7 @@ static ts_status check_args(ts_trace_fn fn, ts_tensor *const *inputs, int ninput
 static bool add_inputs(tracer *r, ts_tensor *const *inputs, int n)
 {
     for (int i = 0; i < n; i++) {
-        const entry *e = find(r, inputs[i]);
+        const ts_outside_entry *e = find(r, inputs[i]);
         ts_id id;
         if (e)
             id = ts_id_make(r->graph, e->index); /* the same tensor twice */
@@ -546,6 +506,28 @@ static bool add_inputs(tracer *r, ts_tensor *const *inputs, int n)
             return false;
     }
     return true;
+}
+
+/** Calls fn with the layer and its events on, then restores the thread's modes. */
+static ts_status run_recorded(tracer *r, ts_trace_fn fn, void *ctx, ts_tensor *const *inputs,
+                              int ninputs, ts_tensor **outputs, int noutputs, const void *site)
+{
+    ts_thread *thread = r->thread;
+    TS_KEEP_MODES; /* of a compiled call, too, whose recorder gets no events during the trace */
+    thread->include |= TRACING;
+    thread->recorder = &r->events;
+    uint64_t scope = thread->scope->serial;
+    ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
+                                        "the function");
+    status = ts_end_open_scopes(status, scope, "trace", site, "the function");
+    for (int i = 0; i < noutputs && status == TS_OK; i++)
+        if (!outputs[i]) /* NULL propagates an earlier failure, which is on record */
+            status = ts_error_code() != TS_OK ? ts_error_code()
+                                              : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
+                                                           "the function left output %d NULL", i);
+        else if (outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
+            status = ts_fail_dead("trace", site, "outputs", outputs[i]);
+    return status;
 }
 
 static bool add_outputs(tracer *r, ts_tensor *const *outputs, int n)
@@ -579,39 +561,19 @@ ts_status ts_trace(ts_trace_fn fn, void *ctx, ts_tensor *const *inputs, int ninp
         ts_tensor_ref(inputs[i]);
     add_inputs(&r, inputs, ninputs);
     ts_above.clear_cast_cache(); /* a cached cast would be captured and become stale */
-
-    TS_KEEP_MODES;
-    ts_keyset include = thread->include;
-    ts_recorder *outer = thread->recorder; /* of a compiled call; gets no events during the trace */
     ts_mark_unrepeatable("a trace");
-    thread->include |= TRACING;
-    thread->recorder = &r.events;
-    uint64_t scope = thread->scope->serial;
-    ts_status status = ts_fail_callback(fn(ctx, inputs, ninputs, outputs, noutputs), "trace", site,
-                                        "the function");
-    status = ts_end_open_scopes(status, scope, "trace", site, "the function");
-    for (int i = 0; i < noutputs && status == TS_OK; i++)
-        if (!outputs[i]) /* NULL propagates an earlier failure, which is on record */
-            status = ts_error_code() != TS_OK ? ts_error_code()
-                                              : ts_fail_op(TS_ERR_NULL, "trace", site, NULL,
-                                                           "the function left output %d NULL", i);
-        else if (outputs[i] != TS_NONE && ts_tensor_is_dead(outputs[i]))
-            status = ts_fail_dead("trace", site, "outputs", outputs[i]);
+    ts_status status = run_recorded(&r, fn, ctx, inputs, ninputs, outputs, noutputs, site);
     for (int i = 0; i < noutputs && status != TS_OK; i++)
         outputs[i] = NULL;
     if (status != TS_OK)
         ts_graph_fail(r.graph, "the function failed");
     else if (!r.graph->reason)
         add_outputs(&r, outputs, noutputs);
-    thread->recorder = outer;
-    thread->include = (thread->include & ~TRACING) | (include & TRACING);
-
     ts_rng_state now = thread->rng;
     r.graph->rng_absolute = now.seed != r.base.seed || now.offset < r.base.offset;
     r.graph->rng = r.graph->rng_absolute ? now : (ts_rng_state){0, now.offset - r.base.offset};
     ts_graph_finish(r.graph);
-    if (r.room)
-        ts_free(thread, r.table, r.room * sizeof *r.table);
+    ts_outside_free(&r.outside, thread);
     for (int i = 0; i < ninputs; i++)
         ts_tensor_unref(inputs[i]);
     *graph = r.graph;

@@ -51,9 +51,9 @@ TS_API ts_status ts_check_tensor_list(ts_check_place at, const char *list_name, 
 /**
  * Checks that `text` is a valid name: 1 to `most` printable ASCII characters without blanks.
  * @param name      the argument's name, for the message
- * @param without   further characters that are not allowed, such as ":,"; "" for none
- * @param reserved  names that are not allowed, separated by spaces; "" for none. "__metadata__",
- *                  which safetensors files reserve, is never allowed
+ * @param without   further characters that are not allowed, such as ":,"; "" or NULL for none
+ * @param reserved  names that are not allowed, separated by spaces; "" or NULL for none.
+ *                  "__metadata__", which safetensors files reserve, is never allowed
  * Errors: TS_ERR_NULL, or TS_ERR_VALUE with the text in the message.
  */
 TS_API ts_status ts_check_name(ts_check_place at, const char *name, const char *text, int most,

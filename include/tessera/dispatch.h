@@ -198,9 +198,12 @@ typedef ts_status (*ts_kernel)(ts_frame *frame);
 
 /**
  * One call of an op. The frame is on the caller's C stack and is valid during the call only;
- * arguments are borrowed and const. If rets[i] has a tensor on entry, it is the destination of an
- * in-place or out= form: the kernel writes to it and leaves it there. Otherwise the kernel stores
- * result i with one reference, which the caller then owns.
+ * arguments are borrowed and const. A function that takes a frame expects that of a running call
+ * and does not check it for NULL, unless its comment lists TS_ERR_NULL.
+ *
+ * If rets[i] has a tensor on entry, it is the destination of an in-place or out= form: the kernel
+ * writes to it and leaves it there. Otherwise the kernel stores result i with one reference, which
+ * the caller then owns.
  */
 struct ts_frame {
     const ts_op_table *table;  /**< snapshot of the op's slots */
@@ -228,7 +231,7 @@ TS_API ts_status ts_redispatch(ts_frame *frame);
  * Like ts_redispatch(), with other arguments of the same count, for layers that change arguments,
  * for example by casts. The dispatcher computes the keys below the running key from the new
  * arguments. Further errors: TS_ERR_VALUE for a kind that the schema does not accept, TS_ERR_NULL
- * if a tensor or a member of a list is NULL.
+ * if args, a tensor or a member of a list is NULL.
  */
 TS_API ts_status ts_redispatch_new(ts_frame *frame, const ts_value *args);
 /** Calls an op by number with boxed arguments, through all layers. rets as in ts_frame; the caller
@@ -280,7 +283,8 @@ TS_API ts_status ts_register_backend_key(const char *name, ts_key *key);
  * Reserves and names the lowest free key above the key called `above` and below the library's next
  * layer. `above` NULL, "" or "backends" means above the backends.
  * Errors: TS_ERR_NULL or TS_ERR_VALUE for an invalid name (rules as for a backend's key),
- * TS_ERR_REGISTRY for an unknown `above`, a used name, or if no key is free there.
+ * TS_ERR_REGISTRY for an `above` that is no key's name or is "ABSENT", a used name, or if no key is
+ * free there.
  */
 TS_API ts_status ts_register_layer(const char *name, const char *above, ts_key *key);
 

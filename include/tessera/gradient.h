@@ -55,7 +55,10 @@ typedef struct ts_vjp_opts {
  */
 TS_API ts_status ts_register_vjp(const char *op, ts_vjp_rule rule, const ts_vjp_opts *opts);
 
-/** Gradient of result i; NULL when none arrived (only possible for ops with several results). */
+/* An index that the op does not have is TS_ERR_INTERNAL where a function returns NULL or a status;
+ * ts_rule_needs() and ts_rule_needs_member() return false for it. */
+/** Gradient of result i; NULL, without an error, when none arrived (only possible for ops with
+ *  several results). */
 TS_API ts_tensor *ts_rule_grad(ts_vjp_call *call, int i);
 /** True when argument i (or a member of list i) needs a gradient. */
 TS_API bool ts_rule_needs(const ts_vjp_call *call, int i);
@@ -76,9 +79,9 @@ TS_API const ts_value *ts_rule_arg(const ts_vjp_call *call, int i);
 TS_API ts_rng_state ts_rule_rng(const ts_vjp_call *call);
 /** Sets the gradient of argument i, borrowed. The engine sums it to the argument's sizes and casts
  *  it to the argument's dtype, which undoes broadcasting and promotion. If grad is NULL, an op of
- *  the rule failed, and the recorded error is returned. Errors: TS_ERR_SHAPE if the argument's
- *  sizes do not broadcast to grad's; TS_ERR_INTERNAL if grad has fewer dims, or if the op has no
- *  tensor argument i. */
+ *  the rule failed, and the recorded error is returned. Errors: TS_ERR_NULL (TS_NONE), TS_ERR_STATE
+ *  (released); TS_ERR_SHAPE if the argument's sizes do not broadcast to grad's; TS_ERR_INTERNAL if
+ *  grad has fewer dims, or if argument i is no tensor. */
 TS_API ts_status ts_rule_give(ts_vjp_call *call, int i, ts_tensor *grad);
 /** Sets the gradient of member k of list argument i, as ts_rule_give(). */
 TS_API ts_status ts_rule_give_member(ts_vjp_call *call, int i, int k, ts_tensor *grad);

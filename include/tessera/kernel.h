@@ -301,6 +301,7 @@ typedef struct ts_op_opts {
  *  TS_ERR_VALUE (size). */
 TS_API ts_status ts_register_op_ex(const char *schema, const ts_op_opts *opts, int *op);
 
+/* Outside of a shape rule, the functions below record TS_ERR_STATE and change nothing. */
 /** Declares result i of a rule: its sizes (copied) and dtype, on the device of the tensor
  *  arguments. Errors: TS_ERR_DEVICE if they are on different devices, TS_ERR_VALUE (i, ndim),
  *  TS_ERR_DTYPE, TS_ERR_NULL. */
@@ -312,8 +313,8 @@ TS_API ts_status ts_rule_result(ts_frame *frame, int i, const int64_t *sizes, in
  * @param n           1 to TS_KERNEL_OPERANDS - 1
  * @param result      dtype of the result; TS_DTYPE_NONE: the promoted dtype
  * @param float_math  integer and bool arguments are computed in f32
- * Errors: TS_ERR_VALUE (n, or the op has several results), TS_ERR_SHAPE (sizes that do not
- * broadcast), TS_ERR_DEVICE.
+ * Errors: TS_ERR_VALUE (n, or the op has several results), TS_ERR_DTYPE (result), TS_ERR_SHAPE
+ * (sizes that do not broadcast), TS_ERR_DEVICE.
  */
 TS_API ts_status ts_rule_pointwise(ts_frame *frame, int n, ts_dtype result, bool float_math);
 /** Sets the compute dtype and the arguments that are cast to it (bit i: argument i). */

@@ -134,7 +134,7 @@ TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
  * 2 MiB). Takes about a second. The file is per host, device, driver and TS_CUDA_TF32; a backend
  * without ts_backend.identify has no file. vector_flops is gemm_flops if the device has no fused
  * groups; the times of calls are 0.
- * Errors: those of ts_prof_calibrate(); TS_ERR_DEVICE for the CPU and for a device that does not
+ * Errors: those of ts_prof_calibrate(); TS_ERR_DEVICE for the CPU, META and a device that does not
  * exist; those of the device's operators.
  */
 TS_API ts_status ts_prof_calibrate_device(ts_device device, bool anew, ts_prof_machine *machine);

@@ -15,8 +15,7 @@ static void release(void *foreign, void *data, int64_t bytes)
 }
 static ts_tensor *watched(void)
 {
-    return ts_adopt(
-        ts_tensor_from_memory(ts_thread_self(), outside, TS_F64, (int64_t[]){4}, 1, NULL, release));
+    return ts_from_blob(outside, TS_F64, (int64_t[]){4}, 1, release, NULL);
 }
 
 TS_TEST(a_scope_releases_what_was_made_in_it)

@@ -465,10 +465,10 @@ TS_TEST(gradients_say_what_is_wrong)
     WRONG((ts_set_requires_grad(N, true)),
           "TS_ERR_DTYPE: set_requires_grad: argument 't': expected a floating dtype, got i64");
     WRONG((ts_backward(A)),
-          "TS_ERR_AUTOGRAD: backward: argument 'root': expected a tensor that requires grad | make "
-          "a leaf it depends on with ts_set_requires_grad()");
+          "TS_ERR_AUTOGRAD: backward: argument 'loss': expected a tensor that requires grad, got "
+          "one that does not | make a leaf it depends on with ts_set_requires_grad()");
     WRONG((ts_backward(W)),
-          "TS_ERR_SHAPE: backward: argument 'root': expected one element, got sizes (2, 3) | "
+          "TS_ERR_SHAPE: backward: argument 'loss': expected one element, got sizes (2, 3) | "
           "reduce it, or give its gradient to ts_backward_ex()");
     WRONG((ts_add_(W, A)),
           "TS_ERR_AUTOGRAD: add: cannot write 'self' in place: it is a leaf that requires grad | "
@@ -487,22 +487,25 @@ TS_TEST(gradients_say_what_is_wrong)
     WRONG((ts_register_hook(W, NULL, NULL, NULL)),
           "TS_ERR_NULL: register_hook: argument 'fn': expected a function, got NULL");
     WRONG((ts_retain_grad(A)),
-          "TS_ERR_AUTOGRAD: retain_grad: argument 't': expected a tensor that requires grad | "
-          "ts_set_requires_grad(t, true)");
+          "TS_ERR_AUTOGRAD: retain_grad: argument 't': expected a tensor that requires grad, got "
+          "one that does not | ts_set_requires_grad(t, true)");
     WRONG((ts_grad_of(ts_sum(W), TS_NONE, (ts_tensor *[]){A}, 1, (ts_tensor *[1]){0}, NULL)),
-          "TS_ERR_AUTOGRAD: grad_of: input 0: expected a tensor that requires grad");
+          "TS_ERR_AUTOGRAD: grad_of: argument 'inputs[0]': expected a tensor that requires grad, "
+          "got one that does not");
 }
 
 TS_TEST(registry_and_files_say_what_is_wrong)
 {
     OPERANDS;
     WRONG((ts_register_op("no schema", NULL)),
-          "TS_ERR_FORMAT: schema: expected '(' at column 4 of 'no schema'");
+          "TS_ERR_FORMAT: register_op: argument 'schema': expected '(' at column 4, got 'no "
+          "schema'");
     WRONG((ts_register_layer("AUTOGRAD", "backends", NULL)),
           "TS_ERR_REGISTRY: register_layer: the name 'AUTOGRAD' is taken by key 24, AUTOGRAD");
     WRONG(
         (ts_register_layer("MINE", "NOWHERE", NULL)),
-        "TS_ERR_REGISTRY: register_layer: argument 'above': expected a key's name, got 'NOWHERE'");
+        "TS_ERR_REGISTRY: register_layer: argument 'above': expected the name of a layer or a "
+        "backend, got 'NOWHERE'");
     WRONG((ts_register_backend_key("", NULL)),
           "TS_ERR_VALUE: register_backend_key: argument 'name': expected a name of 1 to 23 "
           "printable ASCII characters without blanks and without :,, got ''");

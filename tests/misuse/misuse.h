@@ -1,8 +1,9 @@
 /**
  * @file misuse.h  Declarations shared by the files of the misuse fuzzer, which calls public
- * functions with random, often invalid arguments. draw.c draws plain arguments and tensors,
- * objects.c draws objects, files and callbacks, misuse.c makes the calls and judges them. A row is
- * a sequence of calls that share objects; a hand is the state of one thread that makes calls.
+ * functions with random, often invalid arguments. misuse.c makes the calls, and oracle.c judges
+ * them. draw.c draws plain arguments and tensors, objects.c objects and files, callbacks.c
+ * callbacks. A row is a sequence of calls that share objects; a hand is the state of one thread
+ * that makes calls.
  */
 // SPDX-License-Identifier: MIT
 #ifndef TS_TESTS_MISUSE_H
@@ -261,6 +262,33 @@ ts_layer_report_fn draw_report_fn(const char *argument);
 ts_log_fn draw_log_fn(const char *argument);
 ts_kernel draw_kernel(const char *argument);
 ts_vjp_rule draw_rule(const char *argument);
+
+/* ------------------------------------------------------------------------------ oracle.c ---- */
+
+/** Description of a function. */
+enum {
+    MODES = 1,    /* it changes modes of the thread */
+    OPENS = 2,    /* it opens a region, also if it fails */
+    OWN_TEXT = 4  /* its caller supplies the text of the error record */
+};
+
+extern _Atomic int64_t succeeded, failed; /* number of calls */
+
+/** After drawing arguments: saves their contents, and frees tensors that are meant to be dead. */
+void begin(const char *function, int flags);
+/** Checks the outcome of a call. True if it succeeded. */
+bool ended(ts_status status);
+/** Each end_ function checks the outcome of a call by its result. */
+void end_status(ts_status status);
+void end_nothing(void);
+void end_object(object_kind kind, const void *p);
+void end_tensor(ts_tensor *t);
+/** Reads the whole result, so that a sanitizer detects accesses outside. */
+void check_result(ts_tensor *t);
+/** Runs a backward from a result. */
+void backward_of(ts_tensor *t);
+/** True for an allocation that the library may not make: the fault of ts_alloc_fault. */
+bool too_large(size_t bytes);
 
 /* ------------------------------------------------------------------------------ misuse.c ---- */
 

@@ -236,7 +236,7 @@ static ts_status odd_get(void *payload, int64_t index, ts_tensor **sample)
 }
 static const ts_dataset odd_dataset = {sizeof odd_dataset, odd_length, odd_get, NULL, 1};
 
-static void end_object(object o)
+static void free_object(object o)
 {
     switch (o.kind) {
     case MODULE: ts_module_free(o.p); break;
@@ -269,7 +269,7 @@ static void end_object(object o)
 void give_up_objects(void)
 {
     while (my->nobjects > my->nlent)
-        end_object(my->objects[--my->nobjects]);
+        free_object(my->objects[--my->nobjects]);
     my->nobjects = my->nlent = 0;
     for (my->nobject_places = 0; my->ndescriptors; my->ndescriptors--)
         if (*my->descriptors[my->ndescriptors - 1] > 2)

@@ -431,5 +431,5 @@ TS_TEST(names_of_parameters_are_checked)
     ts_optimizer_free(o);
     const ts_module_type type = {.size = sizeof type, .name = "a\x1b"};
     ck_assert_ptr_null(ts_module_new(&type));
-    ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 't.name': expected a name"));
+    ck_assert_ptr_nonnull(strstr(ts_error_message(), "argument 'name': expected a name"));
 }

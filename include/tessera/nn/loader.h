@@ -94,7 +94,7 @@ TS_API int64_t ts_loader_tokens(const ts_loader *loader);
 /** Position of the next batch; epoch 0 and index 0 for NULL. */
 TS_API ts_loader_state ts_loader_get_state(const ts_loader *loader);
 /** Makes `state` the position of the next batch. Errors: TS_ERR_NULL, TS_ERR_VALUE if the epoch is
- * negative or has no batch of this index. */
+ *  not from 0 to 2^53 or has no batch of this index. */
 TS_API ts_status ts_loader_set_state(ts_loader *loader, ts_loader_state state);
 /** Stops the threads and closes the file. NULL-safe. */
 TS_API void ts_loader_close(ts_loader *loader);

@@ -92,7 +92,8 @@ TS_API ts_status ts_module_add(ts_module *m, const char *name, ts_module *child,
  * message names the innermost module by its path ("blocks.3.attn.qkv"). A profile has a scope with
  * the module's name for the calls of forward and of their backward. Errors: those of forward and
  * the hooks (TS_ERR_NULL if one returns NULL without an error), TS_ERR_UNSUPPORTED if the module
- * has no forward function, TS_ERR_NULL.
+ * has no forward function, TS_ERR_STATE if the module runs inside itself more than 256 deep,
+ * TS_ERR_NULL.
  */
 TS_API ts_tensor *ts_forward(ts_module *m, ts_tensor *x);
 /** Forward function of n inputs, such as queries and keys. Returns a tensor in the caller's scope,

@@ -19,8 +19,8 @@ typedef struct ts_run_opts {
     bool resume;    /**< continue the run in the folder */
     bool overwrite; /**< remove the run in the folder, if any, then begin a new one; not with
                          resume */
-    /** `noutputs` names of further files that the program writes to the folder besides log.csv and
-     *  checkpoints, such as charts. A new run removes them. */
+    /** `noutputs` names, without '/', of further files that the program writes to the folder
+     *  besides log.csv and checkpoints, such as charts. A new run removes them. */
     const char *const *outputs;
     int noutputs;
 } ts_run_opts;
