@@ -365,6 +365,11 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
         notes.failed = true;
         ts_notes_refuse(&notes, "an error", NULL);
     }
+    for (int i = 0; lazy.notes && i < ninputs; i++)
+        if (inputs[i] != TS_NONE && ts_tensor_is_dead(inputs[i])) {
+            notes.failed = true;
+            ts_notes_refuse(&notes, "the release of an input", NULL);
+        }
     ts_above.clear_cast_cache();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
@@ -403,16 +408,20 @@ static ts_status check_outputs(const ts_compiled *c, ts_tensor **outputs, int no
                : fail_outputs(c, outputs, noutputs, status, i, site);
 }
 
-ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
-                           ts_tensor **outputs, int noutputs)
+/** A call whose inputs and outputs may be in one array. */
+static ts_status call_apart(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                            ts_tensor **outputs, int noutputs, const void *site);
+
+static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                         ts_tensor **outputs, int noutputs, const void *site)
 {
-    ts_compiled *c = compiled;
-    const void *site = __builtin_return_address(0);
     const ts_check_place at = {"compiled_call", site};
     TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
     TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     ts_thread *thread = ts_thread_self();
+    if (TS_UNLIKELY(inputs < outputs + noutputs && outputs < inputs + ninputs))
+        return call_apart(c, inputs, ninputs, outputs, noutputs, site);
     if (noutputs)
         memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
     bool inside = thread->lazy || thread->recorder ||
@@ -431,4 +440,23 @@ ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int 
     if (TS_UNLIKELY(timed) && status == TS_OK)
         ts_small_time(c, !eager, begin);
     return check_outputs(c, outputs, noutputs, status, site, !inside);
+}
+
+static ts_status call_apart(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                            ts_tensor **outputs, int noutputs, const void *site)
+{
+    size_t bytes = (size_t)ninputs * sizeof *inputs;
+    ts_tensor **copies = ts_alloc(ts_thread_self(), bytes);
+    if (!copies)
+        return ts_error_memory("inputs of a compiled call", (int64_t)bytes);
+    memcpy(copies, inputs, bytes);
+    ts_status status = call_at(c, copies, ninputs, outputs, noutputs, site);
+    ts_free(ts_thread_self(), copies, bytes);
+    return status;
+}
+
+ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
+                           ts_tensor **outputs, int noutputs)
+{
+    return call_at(compiled, inputs, ninputs, outputs, noutputs, __builtin_return_address(0));
 }

@@ -1,5 +1,5 @@
-/** @file small.c  Decides which calls of a compiled function run without a recording: those of small
- *  plans, and those of plans on the CPU that a trial has measured as slower than eager calls. */
+/** @file small.c  Decides which calls of a compiled function run without a recording: those of
+ *  small plans, and those of plans on the CPU that are slower than eager calls in a trial. */
 // SPDX-License-Identifier: MIT
 #include "compile/cache.h"
 

@@ -199,8 +199,8 @@ static ts_tensor *over_lists(ts_tensor *a, ts_tensor *b, double x, uint32_t whic
     return status == TS_OK ? params[0] : NULL;
 }
 
-/** Bounds the sizes of a program's tensors: true if a call of `kind` with a and b may have more than
- *  MOST elements. */
+/** Bounds the sizes of a program's tensors: true if a call of `kind` with a and b may have more
+ *  than MOST elements. */
 static bool is_large(uint8_t kind, const ts_tensor *a, const ts_tensor *b)
 {
     enum { MOST = 1 << 21 };
