@@ -69,8 +69,8 @@ void ts_compiled_ran(ts_compiled *c, ts_exec *e);
 
 /** Sets e->small and e->tried of a new plan. */
 void ts_small_set(ts_exec *e);
-/** Sets how many calls run without a recording, after the plan of a recording was found; NULL: there
- *  is none. The caller holds c->lock. */
+/** Sets how many calls run without a recording, after the plan of a recording was found; NULL:
+ *  there is none. The caller holds c->lock. */
 void ts_small_recorded(ts_compiled *c, const ts_exec *e);
 /** True if a call runs without a recording, and counts it. Such calls take about as long as the
  *  function's lock, so it takes none. */

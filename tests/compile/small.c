@@ -16,7 +16,7 @@ static ts_status slow_when(TRACED)
     const waits *w = ctx;
     bool recorded = ts_tls.lazy && !ts_tls.lazy->running;
     if (recorded ? w->recorded : w->eager)
-        nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     return TS_STATUS_OF(out[0] = ts_mul(ts_relu(ts_add(ts_neg(in[0]), in[0])), in[0]));
 }
 
