@@ -31,16 +31,20 @@ struct ts_compiled {
     ts_break breaks[TS_MAX_BREAKS];
     int64_t small;         /* recordings in a row whose plans are small (ts_exec.small) */
     int64_t small_gap;     /* calls without a recording between the newest two recorded ones */
+    const ts_exec *last;   /* plan of the last recording, only to compare; it may be freed */
+    int64_t same, trial;   /* recordings in a row with that plan; number of the next one at which a
+                              trial begins (small.c) */
     char replay_why[320];  /* reason why the function ran instead of a replay; "": none */
     int64_t replayed;      /* index of the plan that was replayed last */
     int surprises;         /* calls that differed from a replay although its guards held */
     bool replay_over,      /* no more replays: too many surprises, or a failed check */
         verifying;         /* the running call checks what a replay would have done */
     /* read and written without the lock */
-    _Atomic int64_t eager; /* calls that ran without a recording, because they are small */
+    _Atomic bool timed;    /* a trial is running */
+    _Atomic int64_t fastest[2]; /* nanoseconds of the trial's fastest call, eager and recorded */
+    _Atomic int64_t eager; /* calls that ran without a recording (small.c) */
     _Atomic int64_t eager_end; /* calls run without a recording while `eager` is below */
-    _Atomic int64_t small_inputs; /* largest number of elements in the inputs of one of the small
-                                     recordings in a row */
+    _Atomic int64_t small_inputs; /* calls whose inputs have more elements are recorded */
 };
 
 /** Makes fork() hold the locks of all compiled functions. */
@@ -62,5 +66,20 @@ void ts_compiled_kernel(ts_compiled *c, ts_group_kernel *k, const ts_group_repor
 void ts_compiled_refused(ts_compiled *c, ts_group_kernel *k, const char *why);
 /** Ends the run of a plan that ts_compiled_plan() returned; the plan may be freed from then on. */
 void ts_compiled_ran(ts_compiled *c, ts_exec *e);
+
+/** Sets e->small and e->tried of a new plan. */
+void ts_small_set(ts_exec *e);
+/** Sets how many calls run without a recording, after the plan of a recording was found; NULL:
+ *  there is none. The caller holds c->lock. */
+void ts_small_recorded(ts_compiled *c, const ts_exec *e);
+/** True if a call runs without a recording, and counts it. Such calls take about as long as the
+ *  function's lock, so it takes none. */
+bool ts_small_is_eager(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
+/** Counts a call that is recorded or replayed. */
+void ts_small_count(ts_compiled *c, ts_tensor *const *inputs, int ninputs);
+/** A clock in nanoseconds, for trials. */
+int64_t ts_small_clock(void);
+/** Notes the time of a call of a trial that began at `begin`. */
+void ts_small_time(ts_compiled *c, bool recorded, int64_t begin);
 
 #endif

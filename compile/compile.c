@@ -8,26 +8,12 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <xxhash.h>
 
 /** Values of the environment variable TS_COMPILE, which is read once. */
 enum { MODE_OFF, MODE_TRACE, MODE_LOWER, MODE_FUSE, MODE_FULL };
 static int mode = MODE_FULL;
 #define RECOMPUTE ((int64_t)4 << 30) /* default of ts_compile_opts.recompute, bytes */
-
-enum {
-    SMALL_CALL = 1 << 16, /* a plan is small if its calls move at most this many bytes on average */
-    RECORDED = 1 << 12,   /* ... or if it drops no call, and its groups save at most this many bytes
-                             per call: about what moves in the time that a recorded call takes */
-    CACHED = 1 << 22,     /* a plan whose calls move at most this many bytes finds most of them in a
-                             cache, where four times as many move in that time */
-    SMALL_RUN = 10,       /* a recording and the run of its plan take as long as so many calls */
-    SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording */
-    SMALL_AGAIN = 256,    /* then one call is recorded after so many without a recording, the next
-                             after twice as many, and so on */
-    SMALL_MOST = 8192     /* up to so many */
-};
 
 static pthread_mutex_t functions_lock = PTHREAD_MUTEX_INITIALIZER;
 static ts_compiled *functions;
@@ -161,32 +147,6 @@ static ts_exec *find_plan(const ts_compiled *c, const ts_array *words, const uin
     return NULL;
 }
 
-static bool is_small(const ts_exec *e)
-{
-    for (uint32_t i = 0; i < e->nstorages; i++)
-        if (e->storages[i].device.backend != TS_KEY_CPU)
-            return false;
-    bool drops = e->graph->nodes.count > e->nnodes || e->nagain;
-    int64_t saved = e->bytes - e->fused_bytes, recorded = e->bytes <= CACHED ? 4 * RECORDED
-                                                                             : RECORDED;
-    return e->bytes <= (int64_t)e->nnodes * SMALL_CALL ||
-           (!drops && saved <= (SMALL_RUN + (int64_t)e->nnodes) * recorded);
-}
-
-/** Sets how many calls run without a recording, after a recording. */
-static void set_eager_end(ts_compiled *c)
-{
-    int64_t eager = atomic_load(&c->eager);
-    if (c->opts.graph || c->opts.replay || c->opts.fullgraph)
-        return;
-    if (c->small < SMALL_FIRST)
-        atomic_store(&c->eager_end, c->small_gap = 0);
-    else if (eager >= atomic_load(&c->eager_end)) {
-        c->small_gap = c->small_gap ? ts_min64(2 * c->small_gap, SMALL_MOST) : SMALL_AGAIN;
-        atomic_store(&c->eager_end, eager + c->small_gap);
-    }
-}
-
 /** Returns the entry of c->plans for a new plan. If all max_plans entries are in use, frees the
  *  least recently used plan that is not running. NULL if all plans are running, or if out of
  *  memory; c->plans is NULL then. */
@@ -237,13 +197,6 @@ static void find_cause(ts_compiled *c, const ts_array *words, const uint64_t *nu
     }
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
 ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
 {
     const ts_array *words = &l->words;
@@ -255,7 +208,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
     if (e) {
         c->stats.hits++;
     } else {
-        double begin = now_ms();
+        int64_t begin = ts_small_clock();
         find_cause(c, words, l->numbers.data);
         ts_plan_options how = {.max_groups = mode >= MODE_FUSE ? c->opts.max_groups : -1,
                                .lowers = mode >= MODE_LOWER, .merges = mode >= MODE_LOWER,
@@ -277,9 +230,9 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
                 c->newest = e;
             }
             e->hash = hash;
-            e->small = is_small(e);
+            ts_small_set(e);
             ts_exec_dump(e, c->name);
-            double ms = now_ms() - begin;
+            double ms = (double)(ts_small_clock() - begin) / 1e6;
             c->stats.compiles++;
             c->stats.compile_ms += ms;
             c->stats.nodes = e->nnodes;
@@ -298,8 +251,7 @@ ts_exec *ts_compiled_plan(ts_compiled *c, const ts_lazy *l)
                              (long long)e->peak, e->nagain, c->cause);
         }
     }
-    c->small = e && e->small ? c->small + 1 : 0;
-    set_eager_end(c);
+    ts_small_recorded(c, e);
     if (e) {
         e->used = ++c->clock;
         e->runs++;
@@ -413,6 +365,11 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
         notes.failed = true;
         ts_notes_refuse(&notes, "an error", NULL);
     }
+    for (int i = 0; lazy.notes && i < ninputs; i++)
+        if (inputs[i] != TS_NONE && ts_tensor_is_dead(inputs[i])) {
+            notes.failed = true;
+            ts_notes_refuse(&notes, "the release of an input", NULL);
+        }
     ts_above.clear_cast_cache();
     ts_error before = *thread->error;
     ts_status ran = ts_lazy_flush(&lazy, NULL, site);
@@ -422,40 +379,6 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     if (lazy.notes)
         ts_notes_end(&notes);
     return ran != TS_OK ? ran : status;
-}
-
-static int64_t elements_of(ts_tensor *const *inputs, int ninputs)
-{
-    int64_t elements = 0;
-    for (int i = 0; i < ninputs; i++)
-        elements += inputs[i] != TS_NONE ? inputs[i]->numel : 0;
-    return elements;
-}
-
-/** True if a call runs without a recording, and counts it: the last SMALL_FIRST recordings had
- *  small plans, and the inputs of one of those calls had at least as many elements as this call's.
- *  Such calls take about as long as this function's lock, so it takes none. */
-static bool is_eager(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
-{
-    int64_t end = atomic_load_explicit(&c->eager_end, memory_order_relaxed);
-    if (!end || elements_of(inputs, ninputs) >
-                    atomic_load_explicit(&c->small_inputs, memory_order_relaxed))
-        return false;
-    if (TS_LIKELY(atomic_fetch_add_explicit(&c->eager, 1, memory_order_relaxed) < end))
-        return true;
-    atomic_fetch_sub_explicit(&c->eager, 1, memory_order_relaxed);
-    return false;
-}
-
-/** Counts a call that is recorded or replayed. */
-static void count_call(ts_compiled *c, ts_tensor *const *inputs, int ninputs)
-{
-    int64_t elements = elements_of(inputs, ninputs);
-    pthread_mutex_lock(&c->lock);
-    c->stats.calls++;
-    if (!c->small || elements > atomic_load(&c->small_inputs))
-        atomic_store(&c->small_inputs, elements);
-    pthread_mutex_unlock(&c->lock);
 }
 
 /** Sets the outputs of a failed call to NULL. status: its error, or TS_OK if output i is NULL. */
@@ -485,30 +408,55 @@ static ts_status check_outputs(const ts_compiled *c, ts_tensor **outputs, int no
                : fail_outputs(c, outputs, noutputs, status, i, site);
 }
 
-ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
-                           ts_tensor **outputs, int noutputs)
+/** A call whose inputs and outputs may be in one array. */
+static ts_status call_apart(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                            ts_tensor **outputs, int noutputs, const void *site);
+
+static ts_status call_at(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                         ts_tensor **outputs, int noutputs, const void *site)
 {
-    ts_compiled *c = compiled;
-    const void *site = __builtin_return_address(0);
     const ts_check_place at = {"compiled_call", site};
     TS_TRY(ts_check_pointers(at, "compiled", (const void *[]){c}, 1, true));
     TS_TRY(ts_check_tensor_list(at, "inputs", "ninputs", inputs, ninputs));
     TS_TRY(ts_check_list(at, "outputs", "noutputs", outputs, noutputs));
     ts_thread *thread = ts_thread_self();
+    if (TS_UNLIKELY(inputs < outputs + noutputs && outputs < inputs + ninputs))
+        return call_apart(c, inputs, ninputs, outputs, noutputs, site);
     if (noutputs)
         memset(outputs, 0, (size_t)noutputs * sizeof *outputs);
     bool inside = thread->lazy || thread->recorder ||
                   (thread->exclude & TS_KEYSET(TS_KEY_LAZY)) || mode == MODE_OFF;
     ts_status status = TS_OK;
-    if (TS_LIKELY(is_eager(c, inputs, ninputs)))
-        return check_outputs(c, outputs, noutputs,
-                             call_in_scope(c, inputs, ninputs, outputs, noutputs, site), site,
-                             !inside);
-    count_call(c, inputs, ninputs);
-    if (inside)
+    bool timed = !inside && atomic_load_explicit(&c->timed, memory_order_relaxed);
+    int64_t begin = TS_UNLIKELY(timed) ? ts_small_clock() : 0;
+    bool eager = ts_small_is_eager(c, inputs, ninputs);
+    if (!eager)
+        ts_small_count(c, inputs, ninputs);
+    if (TS_LIKELY(eager) || inside)
         status = call_in_scope(c, inputs, ninputs, outputs, noutputs, site);
     else if (!c->opts.replay ||
              !ts_replay_call(c, inputs, ninputs, outputs, noutputs, &status))
         status = call_recorded(c, inputs, ninputs, outputs, noutputs, site);
+    if (TS_UNLIKELY(timed) && status == TS_OK)
+        ts_small_time(c, !eager, begin);
     return check_outputs(c, outputs, noutputs, status, site, !inside);
+}
+
+static ts_status call_apart(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
+                            ts_tensor **outputs, int noutputs, const void *site)
+{
+    size_t bytes = (size_t)ninputs * sizeof *inputs;
+    ts_tensor **copies = ts_alloc(ts_thread_self(), bytes);
+    if (!copies)
+        return ts_error_memory("inputs of a compiled call", (int64_t)bytes);
+    memcpy(copies, inputs, bytes);
+    ts_status status = call_at(c, copies, ninputs, outputs, noutputs, site);
+    ts_free(ts_thread_self(), copies, bytes);
+    return status;
+}
+
+ts_status ts_compiled_call(ts_compiled *compiled, ts_tensor *const *inputs, int ninputs,
+                           ts_tensor **outputs, int noutputs)
+{
+    return call_at(compiled, inputs, ninputs, outputs, noutputs, __builtin_return_address(0));
 }

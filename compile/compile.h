@@ -185,7 +185,8 @@ typedef struct ts_exec {
     uint32_t runs;         /* runs in progress */
     bool uncached;         /* in no list of plans: all max_plans plans ran when this one was made */
     bool small;            /* on the CPU, and its calls move, or its groups save, so few bytes that
-                              recording the calls takes longer than it saves */
+                              recording the calls takes longer than it saves (small.c) */
+    bool tried;            /* on the CPU, not small: trials compare its runs with eager calls */
     struct ts_captured *captured; /* the device graph (capture.c), or NULL */
     struct ts_repeat *replay;     /* summary for replays (replay.h), or NULL */
 } ts_exec;

@@ -38,11 +38,10 @@ bool ts_group_plans(const ts_frame *f, const ts_tensor *t)
         if ((p->cast >> i & 1) && f->args[i].tag == TS_TAG_TENSOR &&
             f->args[i].t->dtype != p->compute)
             return false; /* kernels on tiles do not cast */
-    bool divides = f->op == TS_OP_floor_divide || f->op == TS_OP_remainder; /* of integers, these
-                                                              report a division by zero */
+    /* a division of integers by zero is the error of the whole call; floats have none */
+    bool fails = f->table->info->flags & TS_OP_CHECKED && !ts_dtype_is_float((ts_dtype)p->compute);
     return p->pointwise && (takes >> p->compute & 1) && p->ret[0].dtype == t->dtype &&
-           (!p->converts || (takes >> t->dtype & 1)) &&
-           !(divides && !ts_dtype_is_float((ts_dtype)p->compute));
+           (!p->converts || (takes >> t->dtype & 1)) && !fails;
 }
 
 ts_frame ts_group_frame(const ts_graph_node *n, ts_device device, ts_thread *thread)
@@ -115,7 +114,7 @@ ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const ui
         return none;
     ts_group_header(g, ts_graph_value_at(g, n->rets[0]), &results[0]);
     ts_frame f = ts_group_frame(n, results[0].device, ts_thread_self());
-    if (!results[0].numel || f.table->written || (f.table->flags & TS_OP_RUNTIME) ||
+    if (!results[0].numel || f.table->written || (f.table->info->flags & TS_OP_RUNTIME) ||
         !f.table->infer)
         return none;
     bool can = can_group(n, results[0].device, &backend);

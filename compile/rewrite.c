@@ -141,9 +141,8 @@ void ts_rewrite_end(ts_rewrite *w, bool some)
 
 bool ts_rewrite_is_pure(const ts_rewrite *w, const ts_graph_node *n)
 {
-    const ts_op_table *t = atomic_load_explicit(&ts_tables[n->op], memory_order_acquire);
     bool some = false;
-    if (n->given || (n->flags & TS_NODE_RANDOM) || (t->flags & TS_OP_RUNTIME))
+    if (n->given || (n->flags & TS_NODE_RANDOM) || (ts_ops[n->op].flags & TS_OP_RUNTIME))
         return false;
     for (int k = 0; k < n->nargs; k++) /* counts change with each call */
         if (ts_graph_args_of(w->graph, n)[k].tag == TS_TAG_INTS &&

@@ -129,7 +129,8 @@ static void pass_halves(const pass *p, const ts_graph_node *n)
             uint32_t value = ts_id_index((ts_id)ts_graph_ints_at(g, a[i].at)[k]);
             some = half_of(p, value) != value;
         }
-    if (!some || n->nrets > TS_MAX_RETS || !table->info->infer || (table->flags & TS_OP_RUNTIME))
+    if (!some || n->nrets > TS_MAX_RETS || !table->info->infer ||
+        (table->info->flags & TS_OP_RUNTIME))
         return;
     uint16_t lists = ask(p, n);
     for (int i = 0; i < n->nargs; i++)

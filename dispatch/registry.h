@@ -5,6 +5,10 @@
 
 #include "dispatch/op.h"
 
+/** Flag in ts_op_info.flags, beside TS_OP_RANDOM and others: a kernel may refuse elements of the
+ *  arguments, such as an index out of range, so a call without readers still has to run. */
+enum { TS_OP_CHECKED = 16 };
+
 /** Installs the built-in rows; called once by ops/ before anything else registers. */
 ts_status ts_registry_install(const ts_op_info *rows, int count);
 

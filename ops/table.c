@@ -12,6 +12,14 @@
 #define NODIFF TS_OP_NODIFF
 #define BY_PARTS TS_OP_BY_PARTS
 
+/* CHECKED is a kind of its own only in ops.def: FILL with a flag */
+#define TS_CHECKED TS_FILL
+#define FLAGS_FILL 0
+#define FLAGS_VIEW 0
+#define FLAGS_WHOLE 0
+#define FLAGS_COMPOSITE 0
+#define FLAGS_CHECKED TS_OP_CHECKED
+
 #define ALIAS .cost = ts_cost_alias
 #define MOVE .cost = ts_cost_each
 #define EACH(n) .cost = ts_cost_each, .each = n
@@ -23,7 +31,7 @@
      .schema_text = schema_string,                                                                 \
      .doc = doc_line,                                                                              \
      .kind = TS_##op_kind,                                                                         \
-     .flags = gradient,                                                                            \
+     .flags = (gradient) | FLAGS_##op_kind,                                                        \
      .infer = ts_infer_##infer_fn,                                                                 \
      .composite = ts_composite_##composite_fn,                                                     \
      .reserve = ts_reserve_##reserve_fn,                                                           \

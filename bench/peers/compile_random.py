@@ -61,8 +61,8 @@ def measure(library, torch, words, inputs, seconds):
                                   .to(getattr(torch, types[dtype]))) for shape, dtype in inputs]
         sides = [compile_suite.Function(library, words, compiled) for compiled in (0, 1)]
         us = batch_us(library, sides[0], tensors, 2)
-        for side in sides:  # a compiled function decides after 64 calls whether it records
-            batch_us(library, side, tensors, 80 if us < 1e3 else 2)
+        for side in sides:  # a compiled function decides within 97 calls whether it records
+            batch_us(library, side, tensors, 100 if us < 1e4 else 2)
         turns = max(1, int(2e3 / us))
         best, deadline = [math.inf, math.inf], time.monotonic() + seconds
         while time.monotonic() < deadline:

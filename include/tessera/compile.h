@@ -90,7 +90,7 @@ TS_API void ts_compiled_free(ts_compiled *compiled);
  * recorded calls one by one; lower also drops and moves calls; fuse also makes pointwise groups.
  * @param inputs   ninputs tensors, passed to fn; TS_NONE is an error
  * @param outputs  receives noutputs tensors in the innermost scope; fn may return TS_NONE. NULL
- *                 after an error
+ *                 after an error. Inputs and outputs may be in one array
  *
  * Errors: those of fn and of the recorded calls, with their call sites; those of
  * ts_compile_opts.fullgraph; TS_ERR_NULL, TS_ERR_VALUE, TS_ERR_MEMORY.

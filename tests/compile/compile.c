@@ -175,7 +175,8 @@ TS_TEST(calls_without_savings_are_recorded_now_and_then, .loop = 2)
         OK(ts_compiled_call(c, in, 1, &got, 1));
         ck_assert(same(got, want));
     }
-    ck_assert_int_eq(ts_compiled_get_stats(c).segments, _i ? 200 : 64);
+    int64_t recorded = ts_compiled_get_stats(c).segments; /* a trial may leave out 16 */
+    ck_assert(_i ? recorded == 184 || recorded == 200 : recorded == 64);
     ts_compiled_free(c);
 }
 

@@ -1,0 +1,72 @@
+/** @file small.c  Trials choose between calls with and without a recording. */
+// SPDX-License-Identifier: MIT
+#include "compile/compile.h"
+#include "tests/compile/explains.h"
+#include "tests/tracing/common.h"
+
+#include <time.h>
+
+/** A function of a group, which also waits if it is recorded, or if it is not. */
+typedef struct waits {
+    bool recorded, eager;
+} waits;
+
+static ts_status slow_when(TRACED)
+{
+    const waits *w = ctx;
+    bool recorded = ts_tls.lazy && !ts_tls.lazy->running;
+    if (recorded ? w->recorded : w->eager)
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    return TS_STATUS_OF(out[0] = ts_mul(ts_relu(ts_add(ts_neg(in[0]), in[0])), in[0]));
+}
+
+/* After 64 recordings a trial times 16 calls of each kind. A function that is slower when recorded
+ * then runs eagerly for 256 calls; one that is slower otherwise is recorded. */
+TS_TEST(a_trial_chooses_the_faster_kind_of_call, .loop = 2)
+{
+    TS_SCOPE;
+    waits w = {.recorded = _i, .eager = !_i};
+    ts_tensor *x = numbers(1, TS_SIZES(300, 400)), *y, *want;
+    ts_compiled *c = ts_compile(slow_when, &w, NULL);
+    OK(slow_when(&w, &x, 1, &want, 1));
+    for (int i = 0; i < 200; i++) {
+        TS_SCOPE;
+        OK(ts_compiled_call(c, &x, 1, &y, 1));
+        ck_assert(same(y, want));
+    }
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    ck_assert_int_eq(stats.calls, 200);
+    ck_assert_int_eq(stats.segments, _i ? 81 : 184);
+    ck_assert(explains(c, "calls ran without a recording"));
+    ts_tensor *larger = numbers(2, TS_SIZES(301, 400)); /* another plan: recorded */
+    OK(ts_compiled_call(c, &larger, 1, &y, 1));
+    ck_assert_int_eq(ts_compiled_get_stats(c).segments, stats.segments + 1);
+    w = (waits){.recorded = !_i};
+    for (int i = 0; i < 450; i++) { /* the next trials choose anew */
+        TS_SCOPE;
+        OK(ts_compiled_call(c, &larger, 1, &y, 1));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).segments - stats.segments,
+                     _i ? 450 + 1 - 16 : 81 + 18);
+    ts_compiled_free(c);
+}
+
+static ts_status inner_calls(TRACED)
+{
+    return ts_compiled_call(ctx, in, n, out, m);
+}
+TS_TEST(calls_inside_another_are_not_timed)
+{
+    TS_SCOPE;
+    waits w = {0};
+    ts_tensor *x = numbers(1, TS_SIZES(300, 400)), *y, *want;
+    ts_compiled *c = ts_compile(slow_when, &w, NULL), *outer = ts_compile(inner_calls, c, NULL);
+    OK(slow_when(&w, &x, 1, &want, 1));
+    for (int i = 0; i < 300; i++) {
+        TS_SCOPE;
+        OK(ts_compiled_call(i % 2 ? outer : c, &x, 1, &y, 1));
+        ck_assert(same(y, want));
+    }
+    ts_compiled_free(outer);
+    ts_compiled_free(c);
+}
