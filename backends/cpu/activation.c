@@ -13,6 +13,7 @@
     TS_LOOP2(vf, name##_f32, f32_expr)     \
     TS_LOOP2(vd, name##_f64, f64_expr)
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
+#define REAL_LOOPS(name) FLOAT_LOOPS(name), [TS_BF16] = name##_bf16, [TS_F16] = name##_f16
 #define KERNEL(name, cost, params, ...)                                  \
     static ts_status name##_kernel(ts_frame *f)                          \
     {                                                                    \
@@ -27,22 +28,26 @@
 /* ---------------------------------------------------------------------- piecewise linear ---- */
 
 FORWARD(relu, vf_max_fast(vf_zero(), x), vd_max_fast(vd_zero(), x))
+TS_HALF_LOOPS(1, relu)
 TS_SCALAR_LOOP1(int64_t, int64_t, relu_i64, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(int32_t, int32_t, relu_i32, x > 0 ? x : 0)
 TS_SCALAR_LOOP1(uint8_t, uint8_t, relu_u8, x)
 KERNEL(relu, 1, NULL,
-       FLOAT_LOOPS(relu), [TS_I64] = relu_i64, [TS_I32] = relu_i32, [TS_U8] = relu_u8)
+       REAL_LOOPS(relu), [TS_I64] = relu_i64, [TS_I32] = relu_i32, [TS_U8] = relu_u8)
 
 BACKWARD(threshold_backward, vf_select(vf_le(b, PF(0)), vf_zero(), a),
          vd_select(vd_le(b, PD(0)), vd_zero(), a))
-KERNEL(threshold_backward, 2, &f->args[2].d, FLOAT_LOOPS(threshold_backward))
+TS_HALF_LOOPS(2, threshold_backward)
+KERNEL(threshold_backward, 2, &f->args[2].d, REAL_LOOPS(threshold_backward))
 
 FORWARD(leaky_relu, vf_select(vf_gt(x, vf_zero()), x, x * PF(0)),
         vd_select(vd_gt(x, vd_zero()), x, x * PD(0)))
-KERNEL(leaky_relu, 1, &f->args[1].d, FLOAT_LOOPS(leaky_relu))
+TS_HALF_LOOPS(1, leaky_relu)
+KERNEL(leaky_relu, 1, &f->args[1].d, REAL_LOOPS(leaky_relu))
 BACKWARD(leaky_relu_backward, vf_select(vf_gt(b, vf_zero()), a, a * PF(0)),
          vd_select(vd_gt(b, vd_zero()), a, a * PD(0)))
-KERNEL(leaky_relu_backward, 2, &f->args[2].d, FLOAT_LOOPS(leaky_relu_backward))
+TS_HALF_LOOPS(2, leaky_relu_backward)
+KERNEL(leaky_relu_backward, 2, &f->args[2].d, REAL_LOOPS(leaky_relu_backward))
 
 /* -------------------------------------------------------------------------- exponential ---- */
 
@@ -56,12 +61,14 @@ KERNEL(elu_backward, 4, &f->args[2].d, FLOAT_LOOPS(elu_backward))
 FORWARD(sigmoid, vf_sigmoid(x), vd_sigmoid(x))
 KERNEL(sigmoid, 4, NULL, FLOAT_LOOPS(sigmoid))
 BACKWARD(sigmoid_backward, a * (1.0f - b) * b, a * (1.0 - b) * b)
-KERNEL(sigmoid_backward, 2, NULL, FLOAT_LOOPS(sigmoid_backward))
+TS_HALF_LOOPS(2, sigmoid_backward)
+KERNEL(sigmoid_backward, 2, NULL, REAL_LOOPS(sigmoid_backward))
 
 FORWARD(tanh, vf_tanh(x), vd_tanh(x))
 KERNEL(tanh, 4, NULL, FLOAT_LOOPS(tanh))
 BACKWARD(tanh_backward, a * (1.0f - b * b), a * (1.0 - b * b))
-KERNEL(tanh_backward, 2, NULL, FLOAT_LOOPS(tanh_backward))
+TS_HALF_LOOPS(2, tanh_backward)
+KERNEL(tanh_backward, 2, NULL, REAL_LOOPS(tanh_backward))
 
 FORWARD(log_sigmoid, vf_neg(vf_softplus(vf_neg(x))), vd_neg(vd_softplus(vd_neg(x))))
 KERNEL(log_sigmoid, 6, NULL, FLOAT_LOOPS(log_sigmoid))
@@ -146,7 +153,7 @@ TS_CPU_RECIPES(activation,
     REAL_RECIPE(sigmoid_backward, "a 1 b sub mul b mul"),
     REAL_RECIPE(tanh_backward, "a 1 b b mul sub mul"))
 
-#define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
+#define ROW(name) {TS_OP_##name, name##_kernel, TS_CPU_POINTWISE}
 
 TS_CPU_FAMILY(activation,
     ROW(relu), ROW(threshold_backward), ROW(leaky_relu), ROW(leaky_relu_backward),

@@ -20,8 +20,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
 {
     const walk *w = ctx;
     const ts_iter *it = w->it;
-    const int64_t *inner = it->strides[0];
-    int64_t at[TS_MAX_DIMS];
+    int64_t at[TS_MAX_DIMS], step[TS_MAX_DIMS][TS_MAX_OPERANDS]; /* to the next run, if dim d is the
+                                                                   first that does not wrap */
     char *data[TS_MAX_OPERANDS];
     int64_t rest = begin;
     for (int d = 0; d < it->ndim; d++) {
@@ -29,29 +29,26 @@ static void run_range(void *ctx, int64_t begin, int64_t end)
         rest = rest ? rest / it->sizes[d] : 0;
     }
     for (int k = 0; k < it->operands; k++) {
+        int64_t back = 0;
         data[k] = it->data[k];
-        for (int d = 0; d < it->ndim; d++)
+        for (int d = 0; d < it->ndim; d++) {
             data[k] += at[d] * it->strides[d][k];
-    }
-    while (begin < end) {
-        int64_t n = ts_min64(it->sizes[0] - at[0], end - begin);
-        w->loop(data, inner, n, w->params);
-        begin += n;
-        if (begin == end)
-            return;
-        /* to the start of the next run; the first run may start in the middle */
-        for (int k = 0; k < it->operands; k++)
-            data[k] -= at[0] * inner[k];
-        at[0] = 0;
-        for (int d = 1; d < it->ndim; d++) {
-            for (int k = 0; k < it->operands; k++)
-                data[k] += it->strides[d][k];
-            if (++at[d] < it->sizes[d])
-                break;
-            for (int k = 0; k < it->operands; k++)
-                data[k] -= it->sizes[d] * it->strides[d][k];
-            at[d] = 0;
+            step[d][k] = it->strides[d][k] - back;
+            back += d ? (it->sizes[d] - 1) * it->strides[d][k] : 0;
         }
+    }
+    int64_t n = ts_min64(it->sizes[0] - at[0], end - begin);
+    w->loop(data, it->strides[0], n, w->params);
+    for (int k = 0; k < it->operands; k++) /* the first run may start in the middle */
+        data[k] -= at[0] * it->strides[0][k];
+    while ((begin += n) < end) {
+        int d = 1;
+        while (++at[d] == it->sizes[d])
+            at[d++] = 0;
+        for (int k = 0; k < it->operands; k++)
+            data[k] += step[d][k];
+        n = ts_min64(it->sizes[0], end - begin);
+        w->loop(data, it->strides[0], n, w->params);
     }
 }
 
@@ -90,7 +87,7 @@ void ts_cpu_run_serial(const ts_iter *it, ts_loop loop, const void *params)
 
 /* ------------------------------------------------ short runs by way of contiguous blocks ---- */
 
-enum { BLOCK = 256, HALVES = 512 }; /* elements of a block; of a block that converts halves */
+enum { BLOCK = 256 }; /* elements of a block */
 
 /** The elements of an operand in memory; dims of the iteration space are merged if possible. */
 typedef struct layout {
@@ -208,8 +205,15 @@ typedef struct blocks {
     const ts_iter *it;
     ts_loop loop;
     const void *params;
+    int64_t length; /* elements of a block: whole repetitions of repeated operands, if they fit */
     layout layouts[TS_MAX_OPERANDS];
 } blocks;
+
+/** Whether the operand is a block's elements, over and over. */
+static bool is_repeated(const layout *l, int64_t length)
+{
+    return l->ndim == 2 && l->strides[1] == 0 && length % l->sizes[0] == 0;
+}
 
 /** Blocks begin..end of the space. */
 static void run_blocks(void *ctx, int64_t begin, int64_t end)
@@ -221,7 +225,7 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
     int operands = b->it->operands;
     for (int k = 0; k < operands; k++) {
         const layout *l = &b->layouts[k];
-        int64_t rest = begin * BLOCK;
+        int64_t rest = begin * b->length;
         moved[k] = !is_one_run(l);
         strides[k] = moved[k] ? l->item : l->strides[0];
         for (int d = 0; d < l->ndim; d++) {
@@ -230,12 +234,12 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
         }
     }
     for (int64_t i = begin; i < end; i++) {
-        int64_t n = ts_min64(BLOCK, b->it->numel - i * BLOCK);
+        int64_t n = ts_min64(b->length, b->it->numel - i * b->length);
         char *data[TS_MAX_OPERANDS];
         for (int k = 0; k < operands; k++) {
             const layout *l = &b->layouts[k];
-            data[k] = moved[k] ? (char *)room[k] : l->data + i * BLOCK * strides[k];
-            if (k && moved[k])
+            data[k] = moved[k] ? (char *)room[k] : l->data + i * b->length * strides[k];
+            if (k && moved[k] && (i == begin || !is_repeated(l, b->length)))
                 move_block(l, true, data[k], at[k], n);
         }
         b->loop(data, strides, n, b->params);
@@ -247,7 +251,7 @@ static void run_blocks(void *ctx, int64_t begin, int64_t end)
 /** True if the innermost runs are short, or strided in some operand. */
 static bool has_short_runs(const ts_iter *it)
 {
-    if (it->ndim > 1 && it->sizes[0] < BLOCK / 4)
+    if (it->ndim > 1 && it->sizes[0] < BLOCK / 8)
         return true;
     for (int k = 0; k < it->operands; k++)
         if (it->strides[0][k] != 0 && it->strides[0][k] != it->items[k])
@@ -262,88 +266,164 @@ void ts_cpu_run_ragged(const ts_iter *it, ts_loop loop, const void *params, int 
         return;
     }
     blocks b = {.it = it, .loop = loop, .params = params};
-    for (int k = 0; k < it->operands; k++)
+    int64_t period = 1;
+    for (int k = 0; k < it->operands; k++) {
+        const layout *l = &b.layouts[k];
         b.layouts[k] = layout_of(it, k);
-    ts_parallel_for(ts_ceil_div(it->numel, BLOCK), TS_CPU_GRAIN(cost + 2) / BLOCK + 1, run_blocks,
-                    &b);
+        if (l->ndim == 2 && l->strides[1] == 0 && l->sizes[0] <= BLOCK)
+            period = ts_max64(period, l->sizes[0]);
+    }
+    b.length = BLOCK / period * period;
+    ts_parallel_for(ts_ceil_div(it->numel, b.length), TS_CPU_GRAIN(cost + 2) / b.length + 1,
+                    run_blocks, &b);
+}
+
+/** A loop whose runs have equal elements, because all operands are broadcast along them. */
+typedef struct equal_runs {
+    ts_loop loop;
+    const void *params;
+} equal_runs;
+
+/** Computes the first element of a run, and copies it to the others. */
+static void equal_loop(char *const *data, const int64_t *strides, int64_t n, const void *params)
+{
+    enum { FILLED = 4096 }; /* most bytes that a copy repeats */
+    const equal_runs *e = params;
+    int64_t bytes = n * strides[0];
+    e->loop(data, strides, 1, e->params);
+    for (int64_t done = strides[0], more; done < bytes; done += more) {
+        more = ts_min64(ts_min64(done, FILLED), bytes - done);
+        memcpy(data[0] + done, data[0], (size_t)more);
+    }
+}
+
+/** True if an inner run of a ragged space is long and all its elements are equal. */
+static bool has_equal_runs(const ts_iter *it)
+{
+    bool equal = it->sizes[0] >= BLOCK / 4 && it->strides[0][0] == it->items[0];
+    for (int k = 1; k < it->operands; k++)
+        equal = equal && it->strides[0][k] == 0;
+    return equal;
 }
 
 void ts_cpu_run_space(const ts_frame *f, ts_loop loop, const void *params, int cost)
 {
-    (f->plan->ragged ? ts_cpu_run_ragged : run_each)(&f->plan->iter, loop, params, cost);
+    const ts_iter *it = &f->plan->iter;
+    equal_runs equal = {loop, params};
+    if (!f->plan->ragged)
+        run_each(it, loop, params, cost);
+    else if (has_equal_runs(it))
+        run_each(it, equal_loop, &equal, 1);
+    else
+        ts_cpu_run_ragged(it, loop, params, cost);
 }
 
-/* -------------------------------------------------------------- bf16 and f16 by way of f32 ---- */
+/* -------------------------------------------------------- operands converted by blocks ---- */
 
-typedef struct halves {
-    ts_loop loop, widen, narrow;
+enum { CONVERTED = 2048 }; /* bytes of a block of converted elements */
+
+typedef struct conversions {
+    ts_loop loop;
     const void *params;
-    int operands;
-    uint8_t half; /* bit k: operand k is of the half dtype */
-} halves;
+    int operands, item;             /* item: bytes of an element that the loop reads */
+    ts_loop round[TS_MAX_OPERANDS]; /* of operand k to the half in which the op computes, before */
+    ts_loop apply[TS_MAX_OPERANDS]; /* of operand k to the loop's dtype, and of the loop's result */
+} conversions;
 
-static void halves_loop(char *const *data, const int64_t *strides, int64_t n, const void *params)
+static void converting_loop(char *const *data, const int64_t *strides, int64_t n,
+                            const void *params)
 {
-    const halves *h = params;
-    float blocks[TS_MAX_OPERANDS][HALVES] __attribute__((aligned(64)));
+    const conversions *c = params;
+    char blocks[TS_MAX_OPERANDS][CONVERTED] __attribute__((aligned(64)));
+    uint16_t rounded[CONVERTED / sizeof(float)];
     char *at[TS_MAX_OPERANDS];
-    int64_t steps[TS_MAX_OPERANDS];
-    for (int64_t i = 0; i < n; i += HALVES) {
-        int64_t m = ts_min64(HALVES, n - i);
-        for (int k = 0; k < h->operands; k++) {
+    int64_t steps[TS_MAX_OPERANDS], most = CONVERTED / c->item;
+    for (int64_t i = 0; i < n; i += most) {
+        int64_t m = ts_min64(most, n - i);
+        for (int k = 0; k < c->operands; k++) {
             at[k] = data[k] + i * strides[k];
             steps[k] = strides[k];
-            if (!(h->half >> k & 1))
+            if (!c->apply[k])
                 continue;
-            char *pair[] = {(char *)blocks[k], at[k]};
-            at[k] = pair[0];
-            steps[k] = strides[k] ? (int64_t)sizeof(float) : 0;
-            if (k && (strides[k] || !i)) /* an operand of stride 0 is converted once */
-                h->widen(pair, (int64_t[]){sizeof(float), strides[k]}, strides[k] ? m : 1, NULL);
+            char *pair[] = {blocks[k], at[k]};
+            int64_t pair_steps[] = {c->item, strides[k]}, some = strides[k] ? m : 1;
+            at[k] = blocks[k];
+            steps[k] = strides[k] ? c->item : 0;
+            if (!k || (!strides[k] && i)) /* an operand of stride 0 is converted once */
+                continue;
+            if (c->round[k]) {
+                c->round[k]((char *[]){(char *)rounded, pair[1]},
+                            (int64_t[]){sizeof *rounded, strides[k]}, some, NULL);
+                pair[1] = (char *)rounded;
+                pair_steps[1] = sizeof *rounded;
+            }
+            c->apply[k](pair, pair_steps, some, NULL);
         }
-        h->loop(at, steps, m, h->params);
-        if (h->half & 1)
-            h->narrow((char *[]){data[0] + i * strides[0], (char *)blocks[0]},
-                      (int64_t[]){strides[0], sizeof(float)}, m, NULL);
+        c->loop(at, steps, m, c->params);
+        if (c->apply[0])
+            c->apply[0]((char *[]){data[0] + i * strides[0], blocks[0]},
+                        (int64_t[]){strides[0], c->item}, m, NULL);
     }
 }
 
-/** Runs an f32 loop on bf16 or f16 operands, which are converted block by block. Scalar operands
- * are stored again as f32, unless the plan is TS_POINTWISE_ROUNDED. */
-static TS_COLD void run_halves(ts_frame *f, ts_loop loop, const void *params, int cost)
+/** Finds the conversions that a loop over elements of `dtype` needs; false if none. Numbers are
+ * stored again as f32 if the op computes in a half, unless the plan is TS_POINTWISE_ROUNDED. */
+static bool find_conversions(ts_frame *f, conversions *c, ts_dtype dtype)
 {
     ts_plan *plan = f->plan;
-    ts_iter *it = &plan->iter;
-    ts_dtype half = plan->compute;
-    halves h = {.loop = loop, .params = params, .operands = it->operands,
-                .half = f->rets[0].t->dtype == half,
-                .widen = TS_ISA_PICK(ts_cpu_copy_loop)(TS_F32, half),
-                .narrow = TS_ISA_PICK(ts_cpu_copy_loop)(half, TS_F32)};
-    for (int i = 0, k = 1; k < it->operands; i++) {
+    ts_dtype compute = plan->compute;
+    ts_loop (*loop)(ts_dtype, ts_dtype) = TS_ISA_PICK(ts_cpu_copy_loop);
+    bool any = compute != dtype && f->rets[0].t->dtype == compute;
+    c->apply[0] = any ? loop(compute, dtype) : NULL;
+    for (int i = 0, k = 1; k < c->operands; i++) {
         const ts_value *v = &f->args[i];
         if (!(plan->operands >> i & 1) || v->tag == TS_TAG_NONE)
             continue;
-        if (v->tag == TS_TAG_TENSOR ? v->t->dtype == half
-                                    : plan->pointwise == TS_POINTWISE_ROUNDED)
-            h.half |= (uint8_t)(1 << k);
-        else if (v->tag != TS_TAG_TENSOR)
-            ts_scalar_store(v, TS_F32, &plan->scalars[k]);
+        bool tensor = v->tag == TS_TAG_TENSOR;
+        ts_dtype from = tensor ? (ts_dtype)v->t->dtype : compute;
+        c->apply[k] = c->round[k] = NULL;
+        if (!tensor && compute != dtype && plan->pointwise != TS_POINTWISE_ROUNDED) {
+            ts_scalar_store(v, dtype, &plan->scalars[k]);
+        } else if (from == compute || (plan->cast >> i & 1)) {
+            c->round[k] = from != compute && compute != dtype ? loop(compute, from) : NULL;
+            c->apply[k] = from == dtype && !c->round[k] ? NULL
+                                                        : loop(dtype, c->round[k] ? compute : from);
+        }
+        any |= c->apply[k] != NULL;
         k++;
     }
-    ts_cpu_run_space(f, halves_loop, &h, cost + 1);
+    return any;
+}
+
+/** True if an operand is a number that the op uses in more precision than its tensors have. */
+static bool has_wide_number(const ts_frame *f)
+{
+    const ts_plan *plan = f->plan;
+    if (!ts_dtype_is_half(plan->compute) || plan->pointwise == TS_POINTWISE_ROUNDED)
+        return false;
+    bool tensor = false, number = false;
+    for (int i = 0; i < f->nargs; i++)
+        if (plan->operands >> i & 1) {
+            tensor |= f->args[i].tag == TS_TAG_TENSOR;
+            number |= f->args[i].tag != TS_TAG_TENSOR && f->args[i].tag != TS_TAG_NONE;
+        }
+    return tensor && number;
 }
 
 /** Any dtype, any space. */
 static __attribute__((noinline)) ts_status pointwise_any(ts_frame *f, const ts_loop *loops,
                                                          const void *params, int cost)
 {
-    ts_dtype compute = f->plan->compute;
-    if (loops[compute]) {
-        ts_cpu_run_space(f, loops[compute], params, cost);
-        return TS_OK;
-    }
-    if (ts_dtype_is_half(compute) && loops[TS_F32]) {
-        run_halves(f, loops[TS_F32], params, cost);
+    ts_dtype compute = f->plan->compute, dtype = compute;
+    if (ts_dtype_is_half(compute) && loops[TS_F32] && (!loops[compute] || has_wide_number(f)))
+        dtype = TS_F32;
+    if (TS_LIKELY(loops[dtype])) {
+        conversions c = {.loop = loops[dtype], .params = params,
+                         .operands = f->plan->iter.operands, .item = ts_dtype_sizes[dtype]};
+        if ((f->plan->cast || dtype != compute) && find_conversions(f, &c, dtype))
+            ts_cpu_run_space(f, converting_loop, &c, cost + 1);
+        else
+            ts_cpu_run_space(f, loops[dtype], params, cost);
         return TS_OK;
     }
     ts_wrote_nothing(f);
@@ -356,7 +436,8 @@ ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params
     const ts_plan *plan = f->plan;
     const ts_iter *it = &plan->iter;
     ts_loop loop = loops[plan->compute];
-    if (TS_UNLIKELY(!loop || plan->ragged || !is_short_run(it, cost)))
+    if (TS_UNLIKELY(!loop || plan->ragged || (plan->cast && !plan->flat) ||
+                    ts_dtype_is_half(plan->compute) || !is_short_run(it, cost)))
         return pointwise_any(f, loops, params, cost);
     loop(it->data, it->strides[0], it->numel, params);
     return TS_OK;

@@ -23,9 +23,10 @@
 typedef void (*ts_loop)(char *const *data, const int64_t *strides, int64_t n, const void *params);
 
 /**
- * Runs loops[f->plan->compute] over f->plan->iter. bf16 and f16 without their own loop use the f32
- * loop in blocks that fit the L1 cache; scalar operands are then converted to f32, rounded to the
- * half first if the plan is TS_POINTWISE_ROUNDED.
+ * Runs loops[f->plan->compute] over f->plan->iter. Operands of another dtype than the loop's are
+ * converted in blocks that fit the L1 cache. bf16 and f16 use the f32 loop if they have no loop of
+ * their own, or if an operand is a number; numbers are then converted to f32, rounded to the half
+ * first if the plan is TS_POINTWISE_ROUNDED.
  * @param loops  TS_DTYPE_COUNT loops, NULL where the op is not defined
  * @param cost   approximate cycles per element; determines when to use threads
  * @return TS_ERR_DTYPE if the dtype has no loop; nothing is written then
@@ -49,6 +50,8 @@ typedef struct ts_cpu_family {
     const ts_kernel_def *defs;
     int count;
 } ts_cpu_family;
+/** The support of a kernel that calls ts_cpu_pointwise(). */
+#define TS_CPU_POINTWISE {0, TS_TAKES_STRIDES | TS_TAKES_DTYPES}
 /** Last lines of a kernel file: TS_CPU_FAMILY(norm, {TS_OP_layer_norm, layer_norm,
  * {dtypes, strided}}, ...) */
 #define TS_CPU_FAMILY(name, ...)                                       \
@@ -197,6 +200,84 @@ typedef struct ts_cpu_recipes {
 
 TS_LOOP_ACCESS(float, vf, vf, VF_LANES)
 TS_LOOP_ACCESS(double, vd, vd, VD_LANES)
+
+/* The same for halves, for functions that cost less than copies of the operands in f32. */
+#define TS_HALF_ACCESS(kind)                                                                       \
+    VEC_FN vf kind##_get(const char *at, int64_t stride, int64_t n)                                \
+    {                                                                                              \
+        uint16_t lanes[VF_LANES] = {0};                                                            \
+        for (int64_t k = 0; k < n; k++)                                                            \
+            lanes[k] = *(const uint16_t *)(at + k * stride);                                       \
+        return vf_load_##kind(lanes);                                                              \
+    }                                                                                              \
+    VEC_FN void kind##_put(char *at, int64_t stride, int64_t n, vf v)                              \
+    {                                                                                              \
+        uint16_t lanes[VF_LANES];                                                                  \
+        vf_store_##kind(lanes, v);                                                                 \
+        for (int64_t k = 0; k < n; k++)                                                            \
+            *(uint16_t *)(at + k * stride) = lanes[k];                                             \
+    }                                                                                              \
+    VEC_FN const uint16_t *kind##_whole(const char *at, int64_t stride, uint16_t *same,            \
+                                        int64_t *step)                                             \
+    {                                                                                              \
+        *step = stride ? 2 * VF_LANES : 0;                                                         \
+        for (int k = 0; !stride && k < 2 * VF_LANES; k++)                                          \
+            same[k] = *(const uint16_t *)at;                                                       \
+        return stride ? (const uint16_t *)at : same;                                               \
+    }                                                                                              \
+    VEC_FN void kind##_loop1(char *const *d, const int64_t *s, int64_t n,                          \
+                             vf (*fn)(vf, const void *), const void *params)                       \
+    {                                                                                              \
+        uint16_t *out = (uint16_t *)d[0];                                                          \
+        const uint16_t *x = (const uint16_t *)d[1];                                                \
+        int64_t i = 0;                                                                             \
+        if (s[0] == 2 && s[1] == 2)                                                                \
+            for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES)                                       \
+                vf_store2_##kind(out + i, fn(vf_load_##kind(x + i), params),                       \
+                                 fn(vf_load_##kind(x + i + VF_LANES), params));                    \
+        for (; i < n; i += VF_LANES) {                                                             \
+            int64_t m = n - i < VF_LANES ? n - i : VF_LANES;                                       \
+            kind##_put(d[0] + i * s[0], s[0], m,                                                   \
+                       fn(kind##_get(d[1] + i * s[1], s[1], m), params));                          \
+        }                                                                                          \
+    }                                                                                              \
+    VEC_FN void kind##_loop2(char *const *d, const int64_t *s, int64_t n,                          \
+                             vf (*fn)(vf, vf, const void *), const void *params)                   \
+    {                                                                                              \
+        uint16_t *out = (uint16_t *)d[0];                                                          \
+        int64_t i = 0;                                                                             \
+        if (n >= 2 * VF_LANES && s[0] == 2 && (!s[1] || s[1] == 2) && (!s[2] || s[2] == 2)) {      \
+            uint16_t same[2][2 * VF_LANES];                                                        \
+            int64_t sa, sb;                                                                        \
+            const uint16_t *a = kind##_whole(d[1], s[1], same[0], &sa);                            \
+            const uint16_t *b = kind##_whole(d[2], s[2], same[1], &sb);                            \
+            for (; i + 2 * VF_LANES <= n; i += 2 * VF_LANES, a += sa, b += sb)                     \
+                vf_store2_##kind(out + i, fn(vf_load_##kind(a), vf_load_##kind(b), params),        \
+                                 fn(vf_load_##kind(a + VF_LANES), vf_load_##kind(b + VF_LANES),    \
+                                    params));                                                      \
+        }                                                                                          \
+        for (; i < n; i += VF_LANES) {                                                             \
+            int64_t m = n - i < VF_LANES ? n - i : VF_LANES;                                       \
+            kind##_put(d[0] + i * s[0], s[0], m,                                                   \
+                       fn(kind##_get(d[1] + i * s[1], s[1], m),                                    \
+                          kind##_get(d[2] + i * s[2], s[2], m), params));                          \
+        }                                                                                          \
+    }
+
+TS_HALF_ACCESS(bf16)
+TS_HALF_ACCESS(f16)
+
+/** Defines the loops name_bf16 and name_f16 with the function of the loop name_f32, which has
+ *  `operands` operands (1 or 2). */
+#define TS_HALF_LOOPS(operands, name)                                                         \
+    static void name##_bf16(char *const *d, const int64_t *s, int64_t n, const void *params)  \
+    {                                                                                         \
+        bf16_loop##operands(d, s, n, name##_f32_fn, params);                                  \
+    }                                                                                         \
+    static void name##_f16(char *const *d, const int64_t *s, int64_t n, const void *params)   \
+    {                                                                                         \
+        f16_loop##operands(d, s, n, name##_f32_fn, params);                                   \
+    }
 
 /** Defines the static loop `name` of one operand x, for f32 (p = vf) or f64 (p = vd). expr is the
  *  result; it may use x and params. */

@@ -7,24 +7,69 @@
 #include "core/parallel.h"
 #include "ops/kernel.h"
 
+/* ------------------------------------------------------------------ matrix times vector ---- */
+
+enum { MATVEC_ROWS = 4, MATVEC_COLUMNS = 8, MATVEC_DEPTH = 1024 };
+
+/** y = matrix (rows, k) times x (k); steps in elements. */
+typedef struct matvec {
+    const char *a, *x, *bias; /* bias: added to the results, or NULL */
+    char *y;
+    int64_t rows, k, a_row, a_column, x_step, y_step, bias_step;
+    bool add;
+} matvec;
+
+#define TS_REAL 32
+#include "backends/cpu/matvec_real.h"
+#undef TS_REAL
+#define TS_REAL 64
+#include "backends/cpu/matvec_real.h"
+#undef TS_REAL
+
+/** Returns the loop of a product of f32 or f64 of which one operand is a vector; NULL for another
+ *  product, or if the matrix is dense in no dim. */
+static ts_parallel_body as_matvec(const ts_gemm *g, ts_dtype dtype, matvec *v)
+{
+    bool wide = dtype == TS_F64;
+    if ((dtype != TS_F32 && !wide) || (g->m != 1 && g->n != 1))
+        return NULL;
+    *v = (matvec){.a = g->a, .x = g->b, .bias = g->bias, .y = g->c, .rows = g->m, .k = g->k,
+                  .a_row = g->a_row, .a_column = g->a_column, .x_step = g->b_row,
+                  .y_step = g->c_row, .add = g->add};
+    if (g->n != 1) {
+        v->a = g->b;
+        v->x = g->a;
+        v->rows = g->n;
+        v->a_row = g->b_column;
+        v->a_column = g->b_row;
+        v->x_step = g->a_column;
+        v->y_step = v->bias_step = 1;
+    }
+    if (v->rows > 1 && v->a_row == 1 && v->y_step == 1)
+        return wide ? matvec_columns_f64 : matvec_columns_f32;
+    return v->a_column != 1 && v->k > 1 ? NULL : wide ? matvec_rows_f64 : matvec_rows_f32;
+}
+
 /* ------------------------------------------------------------------------- plain loops ---- */
 
 enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
 
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
- * rows are contiguous, and all rows of a use it. Few columns of integers are sums along k instead,
- * whose order does not change the value; `any_order` tells.
+ * rows are contiguous, and all rows of a use it. A few columns of integers, or a few rows and dense
+ * columns, are sums along k instead, whose order does not change the value; `any_order` tells.
  */
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \
     {                                                                                              \
-        T column[PANEL_ROWS * PANEL_COLUMNS];                                                      \
+        T near[PANEL_ROWS * PANEL_COLUMNS];                                                        \
         for (int64_t j = 0; j < g->n; j++)                                                         \
-            for (int64_t p = 0; p < g->k || !p; p += TS_COUNTOF(column)) {                         \
-                int64_t k = ts_min64(TS_COUNTOF(column), g->k - p);                                \
-                for (int64_t q = 0; q < k; q++)                                                    \
-                    column[q] = ((const T *)g->b)[(p + q) * g->b_row + j * g->b_column];           \
+            for (int64_t p = 0; p < g->k || !p; p += TS_COUNTOF(near)) {                           \
+                int64_t k = ts_min64(TS_COUNTOF(near), g->k - p);                                  \
+                const T *column = (const T *)g->b + p * g->b_row + j * g->b_column;                \
+                for (int64_t q = 0; g->b_row != 1 && q < k; q++)                                   \
+                    near[q] = column[q * g->b_row];                                                \
+                column = g->b_row == 1 ? column : near;                                            \
                 for (int64_t i = 0; i < g->m; i++) {                                               \
                     T *c = (T *)g->c + i * g->c_row + j;                                           \
                     const T *a = (const T *)g->a + i * g->a_row + p * g->a_column;                 \
@@ -61,7 +106,7 @@ enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
     static void name(const ts_gemm *g)                                                             \
     {                                                                                              \
         T panel[PANEL_ROWS * PANEL_COLUMNS];                                                       \
-        if (any_order && g->n < NARROW) {                                                          \
+        if (any_order && (g->n < NARROW || (g->m < NARROW && g->b_row == 1))) {                    \
             name##_narrow(g);                                                                      \
             return;                                                                                \
         }                                                                                          \
@@ -91,18 +136,32 @@ PLAIN(float, float, plain_f32, false)
 PLAIN(double, double, plain_f64, false)
 PLAIN(int64_t, uint64_t, plain_i64, true)
 PLAIN(int32_t, uint32_t, plain_i32, true)
-PLAIN(uint8_t, uint32_t, plain_u8, true)
+PLAIN(uint8_t, uint8_t, plain_u8, true)
 
 typedef void (*tile_fn)(const ts_gemm *g);
 
+/** Computes a product with a vector; false for another product. */
+static bool run_matvec(const ts_gemm *g, ts_dtype dtype)
+{
+    matvec v;
+    ts_parallel_body body = as_matvec(g, dtype, &v);
+    if (body)
+        body(&v, 0, v.rows);
+    return body;
+}
 static void blas_f32(const ts_gemm *g)
 {
-    if (!ts_blas_f32(g))
+    ts_sgemm_plan plan;
+    if (run_matvec(g, TS_F32))
+        return;
+    if (TS_V(ts_sgemm_cut)(&plan, g, NULL) && plan.small)
+        TS_V(ts_sgemm_run)(&plan, NULL);
+    else if (!ts_blas_f32(g))
         plain_f32(g);
 }
 static void blas_f64(const ts_gemm *g)
 {
-    if (!ts_blas_f64(g))
+    if (!run_matvec(g, TS_F64) && !ts_blas_f64(g))
         plain_f64(g);
 }
 
@@ -172,6 +231,12 @@ static ts_status multiply(ts_thread *thread, const ts_gemm *g, ts_dtype dtype, i
                           int64_t a_step, int64_t b_step, int64_t c_step)
 {
     ts_sgemm_plan plan;
+    matvec v;
+    ts_parallel_body body = count == 1 ? as_matvec(g, dtype, &v) : NULL;
+    if (body) {
+        ts_parallel_for(v.rows, TS_CPU_GRAIN(1) / ts_max64(v.k, 1) + 1, body, &v);
+        return TS_OK;
+    }
     if (dtype != TS_F32 || count != 1 || !TS_V(ts_sgemm_cut)(&plan, g, NULL)) {
         multiply_tiles(g, dtype, count, a_step, b_step, c_step);
         return TS_OK;

@@ -24,7 +24,7 @@ VEC_FN void S(norm_rows)(const norm_job *job, bool rms, bool weighted, bool bias
         T mean = rms ? 0 : S(row_sum)(x, n) / (T)n;
         T squares = rms ? S(row_squares)(x, n) : S(row_deviations)(x, n, mean);
         T near = (sizeof(T) == sizeof(float) ? (T)FLT_EPSILON : (T)DBL_EPSILON) * mean * mean;
-        if (!rms && squares < near * (T)n)
+        if (!rms && squares > 0 && squares < near * (T)n)
             squares = S(close_deviations)(x, n, &mean);
         T rstd = (T)(1 / sqrt((double)(squares / (T)n) + job->eps));
         if (job->mean)

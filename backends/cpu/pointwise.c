@@ -22,6 +22,7 @@
 #define BOOLS(name, expr) TS_SCALAR_LOOP2(uint8_t, uint8_t, name##_bool, expr)
 
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
+#define REAL_LOOPS(name) FLOAT_LOOPS(name), [TS_BF16] = name##_bf16, [TS_F16] = name##_f16
 #define INT_LOOPS(name) [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8
 #define KERNEL(name, cost, ...)                                          \
     static ts_status name##_kernel(ts_frame *f)                          \
@@ -33,21 +34,25 @@
 /* -------------------------------------------------------------------------- + - * / ------ */
 
 FLOATS(add, a + b)
+TS_HALF_LOOPS(2, add)
 WRAPPING(add, +)
 BOOLS(add, (a | b) != 0)
-KERNEL(add, 2, FLOAT_LOOPS(add), INT_LOOPS(add), [TS_BOOL] = add_bool)
+KERNEL(add, 2, REAL_LOOPS(add), INT_LOOPS(add), [TS_BOOL] = add_bool)
 
 FLOATS(sub, a - b)
+TS_HALF_LOOPS(2, sub)
 WRAPPING(sub, -)
-KERNEL(sub, 2, FLOAT_LOOPS(sub), INT_LOOPS(sub))
+KERNEL(sub, 2, REAL_LOOPS(sub), INT_LOOPS(sub))
 
 FLOATS(mul, a * b)
+TS_HALF_LOOPS(2, mul)
 WRAPPING(mul, *)
 BOOLS(mul, (a & b) != 0)
-KERNEL(mul, 2, FLOAT_LOOPS(mul), INT_LOOPS(mul), [TS_BOOL] = mul_bool)
+KERNEL(mul, 2, REAL_LOOPS(mul), INT_LOOPS(mul), [TS_BOOL] = mul_bool)
 
 FLOATS(div, a / b)
-KERNEL(div, 2, FLOAT_LOOPS(div))
+TS_HALF_LOOPS(2, div)
+KERNEL(div, 2, REAL_LOOPS(div))
 
 /* ----------------------------------------------------- division with the divisor's sign ---- */
 
@@ -210,14 +215,16 @@ static ts_status pow_kernel(ts_frame *f)
 /* ------------------------------------------------------------------- choice and angle ---- */
 
 TS_LOOP2(vf, maximum_f32, vf_max(a, b))
+TS_HALF_LOOPS(2, maximum)
 TS_LOOP2(vd, maximum_f64, vd_max(a, b))
 INTS(maximum, a > b ? a : b, a > b ? a : b, a > b ? a : b)
-KERNEL(maximum, 2, FLOAT_LOOPS(maximum), INT_LOOPS(maximum), [TS_BOOL] = maximum_u8)
+KERNEL(maximum, 2, REAL_LOOPS(maximum), INT_LOOPS(maximum), [TS_BOOL] = maximum_u8)
 
 TS_LOOP2(vf, minimum_f32, vf_min(a, b))
+TS_HALF_LOOPS(2, minimum)
 TS_LOOP2(vd, minimum_f64, vd_min(a, b))
 INTS(minimum, a < b ? a : b, a < b ? a : b, a < b ? a : b)
-KERNEL(minimum, 2, FLOAT_LOOPS(minimum), INT_LOOPS(minimum), [TS_BOOL] = minimum_u8)
+KERNEL(minimum, 2, REAL_LOOPS(minimum), INT_LOOPS(minimum), [TS_BOOL] = minimum_u8)
 
 TS_LOOP2(vf, atan2_f32, vf_atan2(a, b))
 TS_LOOP2(vd, atan2_f64, vd_atan2(a, b))
@@ -346,6 +353,7 @@ static inline int64_t clamp_int(int64_t x, const bounds *b)
     return m > b->high_int ? b->high_int : m;
 }
 TS_LOOP1(vf, clamp_f32, vf_min(vf_max(x, LOW_F), HIGH_F))
+TS_HALF_LOOPS(1, clamp)
 TS_LOOP1(vd, clamp_f64, vd_min(vd_max(x, LOW_D), HIGH_D))
 TS_SCALAR_LOOP1(int64_t, int64_t, clamp_i64, clamp_int(x, params))
 TS_SCALAR_LOOP1(int32_t, int32_t, clamp_i32, (int32_t)clamp_int(x, params))
@@ -353,12 +361,13 @@ TS_SCALAR_LOOP1(uint8_t, uint8_t, clamp_u8, (uint8_t)clamp_int(x, params))
 
 static ts_status clamp_kernel(ts_frame *f)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(clamp), INT_LOOPS(clamp)};
+    static const ts_loop loops[TS_DTYPE_COUNT] = {REAL_LOOPS(clamp), INT_LOOPS(clamp)};
     bounds b = bounds_of(f, 1);
     return ts_cpu_pointwise(f, loops, &b, 1);
 }
 
 TS_LOOP2(vf, inside_f32, vf_select(vm_and(vf_ge(b, LOW_F), vf_le(b, HIGH_F)), a, vf_zero()))
+TS_HALF_LOOPS(2, inside)
 TS_LOOP2(vd, inside_f64, vd_select(vdm_and(vd_ge(b, LOW_D), vd_le(b, HIGH_D)), a, vd_zero()))
 
 /** The nearest representable number inside an exclusive bound, in the direction of `to`. */
@@ -382,7 +391,7 @@ static bounds inner_bounds(const ts_frame *f)
 
 static ts_status clamp_backward_kernel(ts_frame *f)
 {
-    static const ts_loop loops[TS_DTYPE_COUNT] = {FLOAT_LOOPS(inside)};
+    static const ts_loop loops[TS_DTYPE_COUNT] = {REAL_LOOPS(inside)};
     bounds b = inner_bounds(f);
     return ts_cpu_pointwise(f, loops, &b, 2);
 }
@@ -449,9 +458,11 @@ TS_CPU_RECIPES(pointwise,
     {.op = TS_OP_hardtanh, .kernel = clamp_kernel, .variant = VEC_ISA, .choose = clamp_recipe},
     TS_RECIPE(clamp_backward, .choose = clamp_backward_recipe))
 
-#define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
+#define ROW(name) {TS_OP_##name, name##_kernel, TS_CPU_POINTWISE}
+/* reads divisors of integers before the loop does */
+#define DIVISION(name) {TS_OP_##name, name##_kernel, {0, TS_TAKES_STRIDES}}
 
 TS_CPU_FAMILY(pointwise,
-    ROW(add), ROW(sub), ROW(mul), ROW(div), ROW(floor_divide), ROW(remainder), ROW(pow),
+    ROW(add), ROW(sub), ROW(mul), ROW(div), DIVISION(floor_divide), DIVISION(remainder), ROW(pow),
     ROW(maximum), ROW(minimum), ROW(atan2), ROW(hypot), ROW(lerp), ROW(addcmul), ROW(addcdiv),
-    ROW(clamp), {TS_OP_hardtanh, clamp_kernel, {0, 1}}, ROW(clamp_backward))
+    ROW(clamp), {TS_OP_hardtanh, clamp_kernel, TS_CPU_POINTWISE}, ROW(clamp_backward))

@@ -7,26 +7,23 @@
  * for any number of threads, and the error of a sum grows with the depth of the chain of passes.
  *
  *   inner pass   the elements of a result form runs; vectors run along the elements
- *   outer pass   adjacent results are contiguous (column sums); vectors run across results
+ *   outer pass   adjacent results are contiguous (column sums); vectors run across results; a few
+ *                columns of several parts are copied side by side first
  *   turned pass  results of few elements: a tile is transposed into columns of an outer pass
  */
 // SPDX-License-Identifier: MIT
-#include "backends/cpu/rows.h"
-#include "core/parallel.h"
-#include "ops/kernel.h"
+#include "backends/cpu/reduction.h"
 
 #include <float.h>
-#include <stdlib.h>
 
 enum {
-    RUN_BLOCK = TS_PIECE, /* elements of a part in an inner pass */
     ROW_BLOCK = 64,   /* rows of a part in an outer pass */
+    FEW = 7,          /* most columns of parts that an outer pass copies side by side */
     ROW_LEVELS = 4,   /* levels of the cascade; a part has at most 10 leaves of 8, 4, 2 or 1 rows */
     TILE = 448,       /* columns of a task in an outer pass: their cascade is 14 KiB of f64 */
     NARROW = 128,     /* columns of halves that are widened at a time */
     SHORT = 32,       /* most elements per result in a turned pass */
-    TURNED = 1024,    /* elements of a tile in a turned pass */
-    ACROSS = 256      /* integer results that a task folds side by side */
+    TURNED = 1024     /* elements of a tile in a turned pass */
 };
 
 typedef enum finish {
@@ -37,72 +34,6 @@ typedef enum finish {
     FINISH_LOG,         /* log(y) + parameter */
     FINISH_FINITE       /* infinities become 0, so that logsumexp can subtract the value */
 } finish;
-
-/** One pass: dims innermost first, steps in bytes. */
-typedef struct reduction {
-    const char *x;
-    char *out;          /* results or parts, contiguous */
-    const void *params; /* one per result, or NULL */
-    int kept, reduced;
-    int64_t kept_sizes[TS_MAX_DIMS], kept_steps[TS_MAX_DIMS];
-    int64_t sizes[TS_MAX_DIMS], steps[TS_MAX_DIMS];
-    int64_t results, length; /* products of kept_sizes and of sizes; the columns of an outer pass
-                                (width) are not in results */
-    int64_t parts;
-    int64_t pieces, runs, all_runs; /* inner: pieces of a run, or whole runs, that make a part */
-    int64_t width, tiles;           /* outer: columns, and tiles of columns; width is 0 in other
-                                       passes */
-    int64_t turned;                 /* turned: results per task; 0 in other passes */
-    bool widen;                     /* x has the dtype `half` and is folded in f32 */
-    ts_dtype half;
-} reduction;
-
-/* ---------------------------------------------------------------------- walking dims ------ */
-
-/** An index into n dims, innermost first, and its byte offset. */
-typedef struct walker {
-    int n;
-    const int64_t *sizes, *steps;
-    int64_t at[TS_MAX_DIMS], offset;
-} walker;
-
-VEC_FN walker walker_at(int n, const int64_t *sizes, const int64_t *steps, int64_t index)
-{
-    walker w;
-    w.n = n;
-    w.sizes = sizes;
-    w.steps = steps;
-    w.offset = 0;
-    for (int d = 0; d < n; d++) {
-        w.at[d] = index;
-        /* the last dim takes the rest without division; most reductions have one dim */
-        if (d + 1 < n) {
-            w.at[d] = index % sizes[d];
-            index /= sizes[d];
-        }
-        w.offset += w.at[d] * steps[d];
-    }
-    return w;
-}
-/** Advances by n positions of the innermost dim, at most to its end, where it carries. */
-VEC_FN void walker_move(walker *w, int64_t n)
-{
-    for (int d = 0; d < w->n; d++, n = 1) {
-        w->offset += n * w->steps[d];
-        if ((w->at[d] += n) < w->sizes[d])
-            return;
-        w->offset -= w->sizes[d] * w->steps[d];
-        w->at[d] = 0;
-    }
-}
-VEC_FN void walker_next(walker *w) { walker_move(w, 1); }
-/** Number of positions to the end of the innermost dim, at most n. */
-VEC_FN int64_t walker_run(const walker *w, int64_t n)
-{
-    return w->n ? ts_min64(w->sizes[0] - w->at[0], n) : n;
-}
-/** Step of the innermost dim in bytes; 0 without dims. */
-VEC_FN int64_t walker_step(const walker *w) { return w->n ? w->steps[0] : 0; }
 
 /** A turned pass, and the outer pass that folds its columns. */
 typedef struct turned_job {
@@ -117,66 +48,7 @@ typedef struct turned_job {
 #include "backends/cpu/reduce_real.h"
 #undef TS_REAL
 
-/* ---------------------------------------------------------------------- geometry ---------- */
-
-/** Appends a dim, innermost first, merging it with its inner neighbour where the steps allow. */
-static int add_dim(int n, int64_t *sizes, int64_t *steps, int64_t size, int64_t step)
-{
-    if (size == 1)
-        return n;
-    if (n && steps[n - 1] * sizes[n - 1] == step) {
-        sizes[n - 1] *= size;
-        return n;
-    }
-    sizes[n] = size;
-    steps[n] = step;
-    return n + 1;
-}
-
-/** The first pass over t; bit d of mask: dim d is reduced. Every size is at least 1. */
-static void plan_first(reduction *r, const ts_tensor *t, int64_t mask)
-{
-    int64_t item = ts_dtype_sizes[t->dtype];
-    r->half = (ts_dtype)t->dtype;
-    r->widen = ts_dtype_is_half(r->half);
-    r->kept = r->reduced = 0;
-    r->results = r->length = 1;
-    r->width = 0;
-    for (int d = t->ndim - 1; d >= 0; d--) {
-        int64_t size = t->sizes[d], step = t->strides[d] * item;
-        if (mask >> d & 1) {
-            r->reduced = add_dim(r->reduced, r->sizes, r->steps, size, step);
-            r->length *= size;
-        } else {
-            r->kept = add_dim(r->kept, r->kept_sizes, r->kept_steps, size, step);
-            r->results *= size;
-        }
-    }
-    if (!r->reduced) {
-        r->sizes[0] = 1;
-        r->steps[0] = item;
-        r->reduced = 1;
-    }
-    if (r->kept && r->kept_steps[0] == item) {
-        r->width = r->kept_sizes[0];
-        r->results /= r->width;
-        r->kept--;
-        memmove(r->kept_sizes, r->kept_sizes + 1, sizeof(int64_t) * (size_t)r->kept);
-        memmove(r->kept_steps, r->kept_steps + 1, sizeof(int64_t) * (size_t)r->kept);
-        return;
-    }
-    int run = 0; /* the dim that makes the runs: the one with the smallest step */
-    for (int d = 1; d < r->reduced; d++)
-        if (llabs(r->steps[d]) < llabs(r->steps[run]))
-            run = d;
-    int64_t size = r->sizes[run], step = r->steps[run];
-    for (int d = run; d > 0; d--) {
-        r->sizes[d] = r->sizes[d - 1];
-        r->steps[d] = r->steps[d - 1];
-    }
-    r->sizes[0] = size;
-    r->steps[0] = step;
-}
+/* ---------------------------------------------------------------------- passes ------------ */
 
 /** Divides a pass into parts, from the shape alone. */
 static void plan_parts(reduction *r)
@@ -294,176 +166,6 @@ static void finish_results(const ts_tensor *t, finish how, void *results, const 
         (t->dtype == TS_F64 ? finish_f64 : finish_f32)(how, results, params, n, length);
 }
 
-/* ---------------------------------------------------------------------- integers ---------- */
-
-typedef struct int_job {
-    const reduction *r;
-    fold how;
-} int_job;
-
-/** A pass in which each result is folded whole, by one task. */
-static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *results)
-{
-    plan_first(r, t, mask);
-    if (r->width) { /* the columns become an ordinary kept dim again */
-        memmove(r->kept_sizes + 1, r->kept_sizes, sizeof(int64_t) * (size_t)r->kept);
-        memmove(r->kept_steps + 1, r->kept_steps, sizeof(int64_t) * (size_t)r->kept);
-        r->kept_sizes[0] = r->width;
-        r->kept_steps[0] = ts_dtype_sizes[t->dtype];
-        r->kept++;
-        r->results *= r->width;
-    }
-    r->all_runs = r->length / r->sizes[0];
-    r->x = t->data;
-    r->out = results;
-}
-
-/** Whether tasks of a whole pass fold several results together: results with short or strided runs,
- * if enough are adjacent. */
-static bool is_across(const reduction *r, int64_t item)
-{
-    return (r->steps[0] != item || r->sizes[0] * item < 128) && r->kept && r->kept_sizes[0] >= 8;
-}
-
-/*
- * The order of a fold of integers does not change the value, so a task computes whole results: one
- * after the other along its runs, or up to ACROSS of them side by side.
- */
-#define ALONG(T, take)                                                                             \
-    if (step == (int64_t)sizeof(T))                                                                \
-        for (int64_t k = 0; k < n; k++) {                                                          \
-            T v = ((const T *)x)[k];                                                               \
-            take;                                                                                  \
-        }                                                                                          \
-    else                                                                                           \
-        for (int64_t k = 0; k < n; k++) {                                                          \
-            T v = *(const T *)(x + k * step);                                                      \
-            take;                                                                                  \
-        }
-#define FOLD_INTEGERS(T, U, name)                                                                  \
-    VEC_FN T name##_two(fold how, T y, T v)                                                        \
-    {                                                                                              \
-        return how == FOLD_MAX    ? v > y ? v : y                                                  \
-               : how == FOLD_MIN  ? v < y ? v : y                                                  \
-               : how == FOLD_PROD ? (T)((U)y * (U)v)                                               \
-                                  : (T)((U)y + (U)v);                                              \
-    }                                                                                              \
-    VEC_FN void name##_along(fold how, const reduction *r, int64_t begin, int64_t end)             \
-    {                                                                                              \
-        int64_t n = r->sizes[0], step = r->steps[0];                                               \
-        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
-        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                                \
-            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);                 \
-            T y = how == FOLD_SUM ? 0 : how == FOLD_PROD ? 1 : *(const T *)(r->x + kept.offset);   \
-            for (int64_t i = 0; i < r->all_runs; i++, walker_next(&run)) {                         \
-                const char *x = r->x + kept.offset + run.offset;                                   \
-                ALONG(T, y = name##_two(how, y, v))                                                \
-            }                                                                                      \
-            ((T *)r->out)[o] = y;                                                                  \
-        }                                                                                          \
-    }                                                                                              \
-    VEC_FN void name##_across(fold how, const reduction *r, int64_t begin, int64_t end)            \
-    {                                                                                              \
-        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
-        for (int64_t o = begin, n; o < end; o += n, walker_move(&kept, n)) {                       \
-            T y[ACROSS];                                                                           \
-            int64_t step = walker_step(&kept);                                                     \
-            n = walker_run(&kept, ts_min64(end - o, ACROSS));                                      \
-            const char *x = r->x + kept.offset;                                                    \
-            ALONG(T, y[k] = v)                                                                     \
-            walker one = walker_at(r->reduced, r->sizes, r->steps, 0);                             \
-            for (int64_t i = 1; i < r->length; i++) {                                              \
-                walker_next(&one);                                                                 \
-                x = r->x + kept.offset + one.offset;                                               \
-                ALONG(T, y[k] = name##_two(how, y[k], v))                                          \
-            }                                                                                      \
-            memcpy((T *)r->out + o, y, (size_t)n * sizeof(T));                                     \
-        }                                                                                          \
-    }                                                                                              \
-    VEC_FN void name##_tasks(fold how, const int_job *job, int64_t begin, int64_t end)             \
-    {                                                                                              \
-        (is_across(job->r, sizeof(T)) ? name##_across : name##_along)(how, job->r, begin, end);    \
-    }                                                                                              \
-    static void name(void *ctx, int64_t begin, int64_t end)                                        \
-    {                                                                                              \
-        const int_job *job = ctx;                                                                  \
-        switch (job->how) {                                                                        \
-        case FOLD_MAX: name##_tasks(FOLD_MAX, job, begin, end); break;                             \
-        case FOLD_MIN: name##_tasks(FOLD_MIN, job, begin, end); break;                             \
-        case FOLD_PROD: name##_tasks(FOLD_PROD, job, begin, end); break;                           \
-        default: name##_tasks(FOLD_SUM, job, begin, end);                                          \
-        }                                                                                          \
-    }
-FOLD_INTEGERS(int64_t, uint64_t, fold_i64)
-FOLD_INTEGERS(int32_t, uint32_t, fold_i32)
-FOLD_INTEGERS(uint8_t, uint8_t, fold_u8)
-
-static void reduce_integers(const ts_tensor *t, int64_t mask, fold how, void *results)
-{
-    reduction r;
-    plan_whole(&r, t, mask, results);
-    int_job job = {&r, how};
-    ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
-                    t->dtype == TS_I64 ? fold_i64 : t->dtype == TS_I32 ? fold_i32 : fold_u8, &job);
-}
-
-/* ---------------------------------------------------------------------- truth ------------- */
-
-typedef struct truth_job {
-    const reduction *r;
-    uint64_t bits; /* bits of an element to test: without the sign of a float */
-    bool all;      /* true: search for a zero; false: search for a nonzero element */
-} truth_job;
-
-/* Elements are tested as unsigned words of their size. A result along runs stops at the first block
- * that contains a deciding element. */
-#define FOLD_TRUTH(T, name)                                                                        \
-    typedef T name##_word __attribute__((may_alias));                                              \
-    VEC_FN void name##_along(const truth_job *job, T bits, int64_t begin, int64_t end)             \
-    {                                                                                              \
-        const reduction *r = job->r;                                                               \
-        int64_t size = r->sizes[0], step = r->steps[0];                                            \
-        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
-        for (int64_t o = begin; o < end; o++, walker_next(&kept)) {                                \
-            walker run = walker_at(r->reduced - 1, r->sizes + 1, r->steps + 1, 0);                 \
-            int found = 0;                                                                         \
-            for (int64_t i = 0; i < r->all_runs && !found; i++, walker_next(&run))                 \
-                for (int64_t from = 0; from < size && !found; from += RUN_BLOCK) {                 \
-                    const char *x = r->x + kept.offset + run.offset + from * step;                 \
-                    int64_t n = ts_min64(size - from, RUN_BLOCK);                                  \
-                    ALONG(name##_word, found |= ((v & bits) == 0) == job->all)                     \
-                }                                                                                  \
-            ((uint8_t *)r->out)[o] = (uint8_t)(found != job->all);                                 \
-        }                                                                                          \
-    }                                                                                              \
-    VEC_FN void name##_across(const truth_job *job, T bits, int64_t begin, int64_t end)            \
-    {                                                                                              \
-        const reduction *r = job->r;                                                               \
-        walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, begin);                     \
-        for (int64_t o = begin, n; o < end; o += n, walker_move(&kept, n)) {                       \
-            uint8_t found[ACROSS] = {0};                                                           \
-            int64_t step = walker_step(&kept);                                                     \
-            n = walker_run(&kept, ts_min64(end - o, ACROSS));                                      \
-            walker one = walker_at(r->reduced, r->sizes, r->steps, 0);                             \
-            for (int64_t i = 0; i < r->length; i++, walker_next(&one)) {                           \
-                const char *x = r->x + kept.offset + one.offset;                                   \
-                ALONG(name##_word, found[k] |= ((v & bits) == 0) == job->all)                      \
-            }                                                                                      \
-            for (int64_t k = 0; k < n; k++)                                                        \
-                ((uint8_t *)r->out)[o + k] = (uint8_t)(found[k] != job->all);                      \
-        }                                                                                          \
-    }                                                                                              \
-    static void name(void *ctx, int64_t begin, int64_t end)                                        \
-    {                                                                                              \
-        const truth_job *job = ctx;                                                                \
-        (is_across(job->r, sizeof(T)) ? name##_across : name##_along)(job, (T)job->bits, begin,    \
-                                                                      end);                        \
-    }
-FOLD_TRUTH(uint64_t, truth_8)
-FOLD_TRUTH(uint32_t, truth_4)
-FOLD_TRUTH(uint16_t, truth_2)
-FOLD_TRUTH(uint8_t, truth_1)
-
 /* ---------------------------------------------------------------------- kernels ----------- */
 
 /** Results of reductions over no elements. */
@@ -552,7 +254,10 @@ static ts_status reduce(ts_frame *f, fold how, finish last)
     if (is_empty(f, how, last, &status))
         return status;
     if (!ts_dtype_is_float((ts_dtype)t->dtype)) {
-        reduce_integers(t, f->plan->reduced, how, out->data);
+        static const whole_fold folds[FOLD_COUNT] = {
+            [FOLD_SUM] = WHOLE_SUM, [FOLD_PROD] = WHOLE_PROD, [FOLD_MAX] = WHOLE_MAX,
+            [FOLD_MIN] = WHOLE_MIN};
+        TS_V(ts_reduce_integers)(t, f->plan->reduced, folds[how], out->data);
         return TS_OK;
     }
     bool half = ts_dtype_is_half(t->dtype);
@@ -587,23 +292,13 @@ static ts_status truth(ts_frame *f, bool all)
 {
     const ts_tensor *t = f->args[0].t;
     ts_tensor *out = f->rets[0].t;
-    size_t item = ts_dtype_sizes[t->dtype];
     if (!out->numel)
         return TS_OK;
     if (!t->numel) {
         memset(out->data, all, (size_t)out->numel);
         return TS_OK;
     }
-    reduction r;
-    plan_whole(&r, t, f->plan->reduced, out->data);
-    bool real = ts_dtype_is_float((ts_dtype)t->dtype);
-    truth_job job = {&r, UINT64_MAX >> (64 - 8 * item + real), all};
-    ts_parallel_for(r.results, TS_CPU_GRAIN(1) / r.length + 1,
-                    item == 8   ? truth_8
-                    : item == 4 ? truth_4
-                    : item == 2 ? truth_2
-                                : truth_1,
-                    &job);
+    TS_V(ts_reduce_truth)(t, f->plan->reduced, all, (uint8_t *)out->data);
     return TS_OK;
 }
 static ts_status all(ts_frame *f) { return truth(f, true); }

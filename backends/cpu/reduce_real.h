@@ -147,12 +147,87 @@ VEC_FN void S(fold_columns)(fold how, const reduction *r, const char *const *row
     }
 }
 
-/** Outer pass: task = (outer result * parts + part) * tiles + tile; a part is ROW_BLOCK rows. */
-VEC_FN void S(outer_tasks)(fold how, const reduction *r, int64_t begin, int64_t end)
+enum { S(BESIDE) = 8192 / sizeof(T) }; /* elements of a block of parts side by side */
+
+/** Number of whole parts from task `begin` on whose columns together fill a block; 1 if a
+ * part has more than FEW columns, or if there are no more whole parts of the same results. */
+VEC_FN int64_t S(parts_beside)(const reduction *r, int64_t begin, int64_t end)
+{
+    int64_t left = r->length / ROW_BLOCK - begin % r->parts;
+    if (r->width > FEW)
+        return 1;
+    return ts_max64(1, ts_min64(ts_min64(left, end - begin), S(BESIDE) / ROW_BLOCK / r->width));
+}
+
+/** Copies n rows of r->width elements, `step` bytes apart, to rows `columns` elements apart. */
+VEC_FN void S(copy_rows)(const reduction *r, T *to, int64_t columns, const char *x, int64_t step,
+                         int64_t n)
+{
+#if TS_REAL == 32
+    float wide[ROW_BLOCK];
+    for (int64_t j = 0; r->widen && j < r->width; j++) {
+        S(gather)(r, wide, x + 2 * j, step, n);
+        for (int64_t k = 0; k < n; k++)
+            to[k * columns + j] = wide[k];
+    }
+    if (r->widen)
+        return;
+#endif
+#define ROWS(width)                                                         \
+    case width:                                                             \
+        for (int64_t k = 0; k < n; k++)                                     \
+            memcpy(to + k * columns, x + k * step, (width) * sizeof(T));    \
+        break;
+    switch (r->width) {
+        ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6) ROWS(FEW)
+    }
+#undef ROWS
+}
+
+/** Copies the columns of n parts of `outer` side by side, and folds them with `body`. */
+static __attribute__((noinline)) void S(fold_beside)(const reduction *r, ts_parallel_body body,
+                                                     int64_t task, int64_t n)
+{
+    T block[S(BESIDE)], params[S(BESIDE) / ROW_BLOCK];
+    int64_t outer = task / r->parts, width = r->width, columns = n * width;
+    walker kept = walker_at(r->kept, r->kept_sizes, r->kept_steps, outer);
+    walker row = walker_at(r->reduced, r->sizes, r->steps, task % r->parts * ROW_BLOCK);
+    for (int64_t p = 0; p < n; p++) {
+        for (int64_t i = 0, some; i < ROW_BLOCK; i += some, walker_move(&row, some)) {
+            some = walker_run(&row, ROW_BLOCK - i);
+            S(copy_rows)(r, block + i * columns + p * width, columns,
+                         r->x + kept.offset + row.offset, r->steps[0], some);
+        }
+        for (int64_t j = 0; r->params && j < width; j++)
+            params[p * width + j] = ((const T *)r->params)[outer * width + j];
+    }
+    reduction beside = {.x = (const char *)block,
+                        .params = r->params ? params : NULL,
+                        .out = r->out + task * width * (int64_t)sizeof(T),
+                        .reduced = 1,
+                        .sizes = {ROW_BLOCK},
+                        .steps = {columns * (int64_t)sizeof(T)},
+                        .length = ROW_BLOCK,
+                        .results = 1,
+                        .parts = 1,
+                        .width = columns,
+                        .tiles = 1};
+    body(&beside, 0, 1);
+}
+
+/** Outer pass: task = (outer result * parts + part) * tiles + tile; a part is ROW_BLOCK rows. body:
+ * this function for the same fold. */
+VEC_FN void S(outer_tasks)(fold how, ts_parallel_body body, const reduction *r, int64_t begin,
+                           int64_t end)
 {
     const char *rows[ROW_BLOCK];
     int64_t item = r->widen ? 2 : sizeof(T);
-    for (int64_t task = begin; task < end; task++) {
+    for (int64_t task = begin, beside; task < end; task += beside) {
+        beside = S(parts_beside)(r, task, end);
+        if (beside > 1) {
+            S(fold_beside)(r, body, task, beside);
+            continue;
+        }
         int64_t tile = task % r->tiles, part = task / r->tiles % r->parts,
                 outer = task / r->tiles / r->parts;
         int64_t first = part * ROW_BLOCK, n = ts_min64(ROW_BLOCK, r->length - first);
@@ -212,7 +287,7 @@ static void S(turned_tasks)(void *ctx, int64_t begin, int64_t end)
     }                                                                                           \
     static void S(outer_##name)(void *ctx, int64_t begin, int64_t end)                          \
     {                                                                                           \
-        S(outer_tasks)(FOLD_##name, ctx, begin, end);                                           \
+        S(outer_tasks)(FOLD_##name, S(outer_##name), ctx, begin, end);                          \
     }
 FOLDS
 #undef FOLD

@@ -21,6 +21,7 @@
         return ts_cpu_pointwise(f, loops, NULL, cost);                  \
     }
 #define FLOAT_LOOPS(name) [TS_F32] = name##_f32, [TS_F64] = name##_f64
+#define REAL_LOOPS(name) FLOAT_LOOPS(name), [TS_BF16] = name##_bf16, [TS_F16] = name##_f16
 #define HALF_LOOPS(name) [TS_BF16] = name##_half, [TS_F16] = name##_half
 #define INT_LOOPS(name) [TS_I64] = name##_i64, [TS_I32] = name##_i32, [TS_U8] = name##_u8
 
@@ -40,25 +41,32 @@ KERNEL(abs, 1, FLOAT_LOOPS(abs), INT_LOOPS(abs), HALF_LOOPS(abs))
     p##_select(p##_gt(x, p##_zero()), p##_set1(1),                                      \
                p##_select(p##_lt(x, p##_zero()), p##_set1(-1), p##_zero()))
 FLOATS(sign, SIGN_OF(vf), SIGN_OF(vd))
+TS_HALF_LOOPS(1, sign)
 INTS(sign, (x > 0) - (x < 0), (x > 0) - (x < 0), x > 0)
-KERNEL(sign, 1, FLOAT_LOOPS(sign), INT_LOOPS(sign), [TS_BOOL] = sign_u8)
+KERNEL(sign, 1, REAL_LOOPS(sign), INT_LOOPS(sign), [TS_BOOL] = sign_u8)
 
 FLOATS(square, x * x, x * x)
+TS_HALF_LOOPS(1, square)
 INTS(square, (int64_t)((uint64_t)x *(uint64_t)x), (int32_t)((uint32_t)x *(uint32_t)x),
      (uint8_t)(x * x))
-KERNEL(square, 1, FLOAT_LOOPS(square), INT_LOOPS(square))
+KERNEL(square, 1, REAL_LOOPS(square), INT_LOOPS(square))
 
 INTS(same, x, x, x)
 FLOATS(floor, vf_floor(x), vd_floor(x))
-KERNEL(floor, 1, FLOAT_LOOPS(floor), INT_LOOPS(same))
+TS_HALF_LOOPS(1, floor)
+KERNEL(floor, 1, REAL_LOOPS(floor), INT_LOOPS(same))
 FLOATS(ceil, vf_ceil(x), vd_ceil(x))
-KERNEL(ceil, 1, FLOAT_LOOPS(ceil), INT_LOOPS(same))
+TS_HALF_LOOPS(1, ceil)
+KERNEL(ceil, 1, REAL_LOOPS(ceil), INT_LOOPS(same))
 FLOATS(round, vf_rint(x), vd_rint(x))
-KERNEL(round, 1, FLOAT_LOOPS(round), INT_LOOPS(same))
+TS_HALF_LOOPS(1, round)
+KERNEL(round, 1, REAL_LOOPS(round), INT_LOOPS(same))
 FLOATS(trunc, vf_trunc(x), vd_trunc(x))
-KERNEL(trunc, 1, FLOAT_LOOPS(trunc), INT_LOOPS(same))
+TS_HALF_LOOPS(1, trunc)
+KERNEL(trunc, 1, REAL_LOOPS(trunc), INT_LOOPS(same))
 FLOATS(frac, x - vf_trunc(x), x - vd_trunc(x))
-KERNEL(frac, 1, FLOAT_LOOPS(frac))
+TS_HALF_LOOPS(1, frac)
+KERNEL(frac, 1, REAL_LOOPS(frac))
 
 /* --------------------------------------------------------- computed in a floating dtype ---- */
 
@@ -86,7 +94,8 @@ FUNCTION(cosh, 4)
 FUNCTION(erf, 4)
 FUNCTION(erfc, 6)
 FLOATS(reciprocal, 1.0f / x, 1.0 / x)
-KERNEL(reciprocal, 2, FLOAT_LOOPS(reciprocal))
+TS_HALF_LOOPS(1, reciprocal)
+KERNEL(reciprocal, 2, REAL_LOOPS(reciprocal))
 
 /* --------------------------------------------------------------------------- recipes ---- */
 
@@ -104,7 +113,7 @@ TS_CPU_RECIPES(unary,
     REAL_RECIPE(sqrt, "a sqrt"), REAL_RECIPE(rsqrt, "1 a sqrt div"),
     REAL_RECIPE(reciprocal, "1 a div"))
 
-#define ROW(name) {TS_OP_##name, name##_kernel, {0, 1}}
+#define ROW(name) {TS_OP_##name, name##_kernel, TS_CPU_POINTWISE}
 
 TS_CPU_FAMILY(unary,
     ROW(neg), ROW(abs), ROW(sign), ROW(square), ROW(floor), ROW(ceil), ROW(round), ROW(trunc),

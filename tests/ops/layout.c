@@ -99,6 +99,59 @@ TS_TEST(any_layout_gives_the_values_of_contiguous_operands, .loop = 40)
     ts_set_num_threads(1);
 }
 
+static ts_tensor *leaky(ts_tensor *x) { return ts_leaky_relu(x, 0.3); }
+static ts_tensor *bounded(ts_tensor *x) { return ts_clamp(x, TS_SCALAR(-1.5), TS_SCALAR(2)); }
+
+/* A call of mixed dtypes has the bits of the call whose operands were cast before. A function of
+ * halves has the bits of the function of f32, rounded. */
+TS_TEST(operands_that_a_loop_converts_have_the_values_of_casts, .loop = 40)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16,
+                                      TS_I64, TS_I32, TS_U8,   TS_BOOL};
+    static ts_tensor *(*const two[])(ts_tensor *, ts_tensor *) = {
+        ts_add, ts_mul, ts_div, ts_maximum, ts_minimum, ts_eq, ts_lt, ts_logical_xor, ts_hypot};
+    static ts_tensor *(*const one[])(ts_tensor *) = {ts_sqrt, ts_exp, ts_sigmoid, ts_reciprocal};
+    static ts_tensor *(*const light[])(ts_tensor *) = {
+        ts_relu, ts_floor, ts_ceil, ts_round, ts_trunc, ts_frac,
+        ts_sign, ts_square, ts_reciprocal, leaky, bounded};
+    dice d = {0xca57 + (uint64_t)_i, 0};
+    ts_manual_seed((uint64_t)_i);
+    for (int round = 0; round < 8; round++) {
+        TS_SCOPE;
+        int ndim = 1 + (int)draw(&d, 3);
+        int64_t sizes[TS_MAX_DIMS];
+        for (int i = 0; i < ndim; i++)
+            sizes[i] = 1 + draw(&d, i ? 40 : 2000);
+        ts_set_num_threads(1 + (int)draw(&d, 3));
+        ts_tensor *x = drawn_view(&d, sizes, ndim, dtypes[draw(&d, TS_COUNTOF(dtypes))]),
+                  *y = drawn_view(&d, sizes, ndim, dtypes[draw(&d, TS_COUNTOF(dtypes))]);
+        for (int k = 0; k < TS_COUNTOF(two); k++) {
+            ts_tensor *got = two[k](x, y);
+            bool bools = ts_dtype_of(x) == TS_BOOL && ts_dtype_of(y) == TS_BOOL;
+            ts_tensor *sum = ts_add(x, y); /* has the dtype to which both are promoted */
+            if (!got && bools)
+                continue; /* not defined */
+            ts_dtype dtype = ts_dtype_of(sum);
+            expect_same(got, two[k](ts_contiguous(ts_to(x, dtype)),
+                                    ts_contiguous(ts_to(y, dtype))));
+        }
+        for (int k = 0; k < TS_COUNTOF(one); k++)
+            if (ts_dtype_of(x) >= TS_I64)
+                expect_same(one[k](x), one[k](ts_to(x, TS_F32)));
+        for (int k = 0; k < TS_COUNTOF(light); k++) {
+            ts_dtype half = draw(&d, 2) ? TS_BF16 : TS_F16;
+            ts_tensor *h = drawn_view(&d, sizes, ndim, half);
+            expect_same(light[k](h), ts_to(light[k](ts_to(h, TS_F32)), half));
+            ts_tensor *g = drawn_view(&d, sizes, ndim, half);
+            expect_same(two[k % 5](h, g),
+                        ts_to(two[k % 5](ts_to(h, TS_F32), ts_to(g, TS_F32)), half));
+        }
+        if (ts_dtype_of(x) >= TS_I64)
+            expect_same(ts_isfinite(x), ts_ones(sizes, ndim, TS_BOOL));
+    }
+    ts_set_num_threads(1);
+}
+
 static void expect_strides(ts_tensor *t, int64_t a, int64_t b, int64_t c)
 {
     ck_assert_ptr_nonnull(t);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/philox.h"
 #include "core/tensor.h"
 #include "tessera/tessera.h"
 
@@ -131,6 +132,38 @@ TS_TEST(mm_is_the_sum_of_products_in_every_layout, .loop = TS_COUNTOF(shapes))
                 ck_assert_int_eq(c->sizes[1], n);
                 check_product(c, a, b, NULL);
             }
+}
+
+TS_TEST(products_with_a_vector_are_sums_of_products, .loop = 60)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_U8, TS_I32};
+    uint64_t count = 0;
+#define DRAW(n) ((int64_t)(ts_philox_u64(0x7ec + (uint64_t)_i, 0, count++) % (uint64_t)(n)))
+    for (int round = 0; round < 4; round++) {
+        TS_SCOPE;
+        ts_dtype dtype = dtypes[DRAW(TS_COUNTOF(dtypes))];
+        int64_t most = DRAW(2) ? 40 : 3000, k = 1 + DRAW(most), n = 1 + DRAW(120000 / k % 900 + 1);
+        bool row = DRAW(2);
+        ts_tensor *a = matrix(1, dtype, row ? 1 : n, k, (int)DRAW(LAYOUTS)),
+                  *b = matrix(2, dtype, k, row ? n : 1, (int)DRAW(LAYOUTS)), *c[3];
+        for (int threads = 1; threads <= 3; threads++) {
+            ck_assert_int_eq(ts_set_num_threads(threads), TS_OK);
+            c[threads - 1] = ts_mm(a, b);
+            ck_assert_ptr_nonnull(c[threads - 1]);
+        }
+        check_product(c[0], a, b, NULL);
+        size_t bytes = (size_t)n * ts_dtype_size(dtype);
+        ck_assert_mem_eq(c[0]->data, c[1]->data, bytes);
+        ck_assert_mem_eq(c[0]->data, c[2]->data, bytes);
+        if (!ts_dtype_is_float(dtype))
+            continue;
+        ts_tensor *bias = filled(3, dtype, TS_SIZES(n)), *x = row ? a : ts_transpose(b, 0, 1),
+                  *w = row ? ts_transpose(b, 0, 1) : a, *y = ts_linear(x, w, bias);
+        ck_assert_ptr_nonnull(y);
+        check_product(y, x, ts_transpose(w, 0, 1), bias);
+    }
+#undef DRAW
+    ts_set_num_threads(1);
 }
 
 TS_TEST(integers_multiply_exactly)

@@ -317,6 +317,28 @@ TS_TEST(threads_do_not_change_a_bit)
     }
 }
 
+/* The bits of a column among several do not depend on their number. */
+TS_TEST(columns_have_the_bits_of_columns_among_many, .loop = 30)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    TS_SCOPE;
+    int64_t rows = 1 + 211 * _i * _i % 9973, sizes[] = {1 + _i % 3, rows, 41};
+    ts_tensor *all = ts_to(numbers(6, sizes, 3, TS_F32), dtypes[_i % 4]);
+    ck_assert_int_eq(ts_set_num_threads(1 + _i % 3), TS_OK);
+    for (int k = 0; k < TS_COUNTOF(table); k++) {
+        ts_tensor *want = table[k].call(all, TS_SIZES(1), false);
+        for (int64_t width = 2; width < 9; width += 1 + _i % 2) {
+            ts_tensor *some = ts_slice(all, 2, 3, 3 + width, 1);
+            ts_tensor *expected = ts_contiguous(ts_slice(want, 1, 3, 3 + width, 1));
+            ck_assert_msg(same_bits(table[k].call(some, TS_SIZES(1), false), expected) &&
+                              same_bits(table[k].call(ts_contiguous(some), TS_SIZES(1), false),
+                                        expected),
+                          "%s of %d columns of %d rows", table[k].name, (int)width, (int)rows);
+        }
+    }
+    ts_set_num_threads(1);
+}
+
 TS_TEST(out_forms_write_their_destination)
 {
     TS_SCOPE;
