@@ -28,9 +28,10 @@
 #define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
 #define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
-#define INTERLEAVED_CHANNELS 16 /* least channels of images that are copied to be interleaved */
+#define INTERLEAVED_ROWS 16 /* least channels of results of images that are copied to be interleaved */
 #define WEIGHT_PER_IMAGE 16     /* most elements of their weight per element of the image */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
+#define DIRECT_FEW 4        /* ... and of either image, if there is one group */
 #define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
 
 /* ----------------------------------------------------------------------------- products ---- */
@@ -135,7 +136,7 @@ static bool suits_tiles(const job *b, bool last, const image *v, int64_t rows, i
     /* A contiguous image is copied and its weight reordered, which costs more than it saves if the
      * weight is much the larger. */
     return last ? rows >= 4
-                : channels >= INTERLEAVED_CHANNELS && rows >= INTERLEAVED_CHANNELS &&
+                : channels >= 2 && rows >= INTERLEAVED_ROWS &&
                       rows * k <= WEIGHT_PER_IMAGE * elements;
 }
 
@@ -361,9 +362,8 @@ static void weigh_depthwise(const job *b, const axis *a, scratch *s)
 
 /* ------------------------------------------------------------------------------- direct ---- */
 
-/** True if a group has too few channels for products of matrices, and its padded planes are not
- *  much larger than the images, as with a wide dilation. */
-static bool is_direct(const ts_convolution *c, const axis *a)
+/** True if the padded planes of slabs are not much larger than the images, as with a wide dilation. */
+static bool fits_slabs(const ts_convolution *c, const axis *a)
 {
     int64_t plane = 1, inputs = 1, outputs = 1;
     for (int d = 0; d < 3; d++) {
@@ -371,9 +371,25 @@ static bool is_direct(const ts_convolution *c, const axis *a)
         inputs *= c->size[d];
         outputs *= c->places[d];
     }
+    return plane <= DIRECT_PLANE * (inputs + outputs) + DIRECT_SLAB;
+}
+
+/** True if a group has too few channels for products of matrices. */
+static bool has_small_groups(const ts_convolution *c, const axis *a)
+{
     return c->groups > 1 && c->features / c->groups <= DIRECT_CHANNELS &&
-           c->channels / c->groups <= DIRECT_CHANNELS &&
-           plane <= DIRECT_PLANE * (inputs + outputs) + DIRECT_SLAB;
+           c->channels / c->groups <= DIRECT_CHANNELS && fits_slabs(c, a);
+}
+
+/** True if y, or (to_x) the elements of x of a form, are sums over taps: in small groups, for few
+ *  result channels, and for contiguous results of few channels. */
+static bool is_direct(const job *b, const axis *a, bool to_x)
+{
+    const ts_convolution *c = &b->c;
+    int64_t from = to_x ? c->features : c->channels, to = to_x ? c->channels : c->features;
+    bool few = c->groups == 1 && a[0].taps * a[1].taps * a[2].taps > 1 &&
+               (to <= DIRECT_FEW || (from <= DIRECT_FEW && !b->last));
+    return has_small_groups(c, a) || (few && fits_slabs(c, a));
 }
 
 /** Copies the weights of all groups from or to the matrix (groups, rows, columns, taps). */
@@ -436,7 +452,7 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scra
 /** Computes y, or (to_x) the elements of x of a form, if that needs no products of matrices. */
 static bool make_without_products(const job *b, const axis *a, bool to_x, scratch *s)
 {
-    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(&b->c, a);
+    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(b, a, to_x);
     if (deep)
         make_depthwise(b, a, to_x, s);
     else if (plain)
@@ -478,7 +494,7 @@ static void make_w(const job *b, scratch *s)
         weigh_depthwise(b, a, s);
         return;
     }
-    if (is_direct(c, a)) {
+    if (has_small_groups(c, a)) {
         make_direct(b, a, false, true, s);
         return;
     }
