@@ -332,7 +332,8 @@ typedef struct strips {
     image image;
     const axis *axis;
     int64_t channels, first, count;
-    int64_t channel_step, position_step; /* strides of the matrix in elements; one of them is 1 */
+    int64_t channel_step, position_step; /* strides of the matrix in elements; if position_step is
+                                            1, channel_step is in rows of `count` elements */
     int item;                            /* bytes of an element */
     char *matrix;
     bool back; /* true: from the matrix into the image */
@@ -344,29 +345,28 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
     const axis *a = s->axis;
     const image *v = &s->image;
     int64_t run, step = a[2].step * v->at[2];
+    int64_t channel = s->position_step == 1 ? s->channel_step * s->count : s->channel_step;
     place p = place_of(a, s->first + begin);
     for (int64_t q = begin; q < end; q += run, next_place(&p, a, run)) {
         run = ts_min64(a[2].count - p.i[2], end - q);
         char *at = v->data + p.n * v->n * s->item, *m = s->matrix + q * s->position_step * s->item;
         for (int d = 0; d < 3; d++)
             at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * s->item;
-        block image = {at, v->c, step}, matrix = {m, s->channel_step, s->position_step};
+        block image = {at, v->c, step}, matrix = {m, channel, s->position_step};
         copy_block(s->back ? image : matrix, s->back ? matrix : image, s->channels, run, s->item);
     }
 }
 
-/** Copies positions first to first + count - 1 on the thread pool. A matrix (channels, count) gets
- *  the channel_step `count`. */
-static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
+/** Copies positions first to first + count - 1 on the thread pool. */
+static void copy_matrix(const strips *all, int64_t first, int64_t count, bool back)
 {
-    if (!s->channels || !count)
+    strips s = *all;
+    if (!s.channels || !count)
         return;
-    s->first = first;
-    s->count = count;
-    s->back = back;
-    if (s->position_step == 1)
-        s->channel_step = count;
-    ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
+    s.first = first;
+    s.count = count;
+    s.back = back;
+    ts_parallel_for(count, 1 + 16384 / (s.channels + 1), copy_strips, &s);
 }
 
 /** A copy of an image whose channels are innermost. */
