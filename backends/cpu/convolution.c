@@ -27,26 +27,42 @@
 
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
 #define INTERLEAVED_ROWS 16 /* least channels of results of images that are copied to be interleaved */
-#define WEIGHT_PER_IMAGE 16     /* most elements of their weight per element of the image */
+#define WEIGHT_PER_IMAGE 16 /* most elements of their weight per element of the image */
+#define SHORT_LINE 4        /* most elements of a line of the image per element of a window's line */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
-#define DIRECT_FEW 4        /* ... and of either image, if there is one group */
+#define DIRECT_FEW 4        /* ... if the other image has more */
 #define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
 
 /* ----------------------------------------------------------------------------- products ---- */
+
+/** True if the weight (rows, k) is not much larger than the image. A contiguous image is copied and
+ *  its weight reordered, which costs more than it saves if the weight is much the larger. */
+static bool is_small_weight(const job *b, const image *v, int64_t channels, int64_t weight)
+{
+    int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
+    return weight <= WEIGHT_PER_IMAGE * elements;
+}
 
 /** True if the product of the weight (rows, k) and the windows of v uses window_tiles.h. Depends
  *  only on dtype, shape and planned layout. */
 static bool suits_tiles(const job *b, bool last, const image *v, int64_t rows, int64_t channels,
                         int64_t k)
 {
-    int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
     if (VEC_ISA == VEC_IS_baseline || b->dtype != TS_F32 || k < 8)
         return false;
-    /* A contiguous image is copied and its weight reordered, which costs more than it saves if the
-     * weight is much the larger. */
     return last ? rows >= 4
                 : channels >= 2 && rows >= INTERLEAVED_ROWS &&
-                      rows * k <= WEIGHT_PER_IMAGE * elements;
+                      is_small_weight(b, v, channels, rows * k);
+}
+
+/** True if a contiguous image is copied, because lines of windows are longer than what a tap reads
+ *  of a line of the image. */
+static bool suits_windows(const job *b, const axis *a, const image *v, int64_t rows,
+                          int64_t channels)
+{
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps;
+    return taps > 1 && SHORT_LINE * channels * a[2].taps >= a[2].count &&
+           is_small_weight(b, v, channels, rows * channels * taps);
 }
 
 /** The image v, or a copy of it in scratch, with channels innermost. */
@@ -78,7 +94,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                      &chunks, &pixel);
     bool tiled = !there && suits_tiles(b, last, &from, rows, channels, k);
-    if (tiled && !last) {
+    if (tiled ? !last : !there && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }
@@ -164,6 +180,8 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
     if (k > channels && suits_tiles(b, false, &x, rows, channels, k)) {
         x = interleaved(b, &x, channels, s);
         y = interleaved(b, &y, rows, s);
+    } else if (x.c != 1 && suits_windows(b, a, &x, rows, channels)) {
+        x = interleaved(b, &x, channels, s);
     }
     bool last = y.c == 1 || rows == 1;
     cuts chunks = cut(a, c->batch, last, WEIGHT_CHUNK / k);
@@ -295,8 +313,9 @@ static bool has_small_groups(const ts_convolution *c, const axis *a)
 static bool is_direct(const job *b, const axis *a, bool to_x)
 {
     const ts_convolution *c = &b->c;
-    int64_t from = to_x ? c->features : c->channels, to = to_x ? c->channels : c->features;
-    bool few = c->groups == 1 && a[0].taps * a[1].taps * a[2].taps > 1 &&
+    int64_t x = c->channels / c->groups, y = c->features / c->groups, from = to_x ? y : x,
+            to = to_x ? x : y;
+    bool few = a[0].taps * a[1].taps * a[2].taps > 1 &&
                (to <= DIRECT_FEW || (from <= DIRECT_FEW && !b->last));
     return has_small_groups(c, a) || (few && fits_slabs(c, a));
 }
