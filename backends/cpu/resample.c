@@ -190,7 +190,7 @@ static int32_t most_taps(const table *t)
 }
 
 enum { MOST_TAPS = 8,    /* of a row whose taps have lists */
-       MOST_JOINED = 16, /* the same in a joined table */
+       MOST_JOINED = LONG_TAPS - 1, /* the same in a joined table, whose taps are no runs */
        LANES_MOST = 16 };
 
 /** Fills the lists `columns` and `weights` of a table, for rows of at most `most` taps. */
