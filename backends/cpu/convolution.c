@@ -26,9 +26,9 @@
 #include "ops/kernel.h"
 
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
-#define INTERLEAVED_ROWS 16 /* least channels of results of images that are copied to be interleaved */
+#define INTERLEAVED_ROWS 16 /* least channels of results whose source is copied for tiles */
 #define WEIGHT_PER_IMAGE 16 /* most elements of their weight per element of the image */
-#define SHORT_LINE 4        /* most elements of a line of the image per element of a window's line */
+#define SHORT_LINE 4        /* most elements of an image's line per element of a window's line */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
 #define DIRECT_FEW 4        /* ... if the other image has more */
 #define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
@@ -289,7 +289,8 @@ static void weigh_depthwise(const job *b, const axis *a, scratch *s)
 
 /* ------------------------------------------------------------------------------- direct ---- */
 
-/** True if the padded planes of slabs are not much larger than the images, as with a wide dilation. */
+/** True if the padded planes of slabs are not much larger than the images, as they are with a wide
+ *  dilation. */
 static bool fits_slabs(const ts_convolution *c, const axis *a)
 {
     int64_t plane = 1, inputs = 1, outputs = 1;

@@ -18,7 +18,8 @@ static bool has_patches(const ts_convolution *c)
     int64_t taps = 1;
     for (int d = 0; d < 3; d++) {
         taps *= c->kernel[d];
-        if (c->kernel[d] != c->stride[d] || c->padding[d] || (c->kernel[d] > 1 && c->dilation[d] > 1) ||
+        if (c->kernel[d] != c->stride[d] || c->padding[d] ||
+            (c->kernel[d] > 1 && c->dilation[d] > 1) ||
             c->size[d] != c->places[d] * c->stride[d])
             return false;
     }

@@ -354,18 +354,23 @@ static int64_t source_of(const table *t, int64_t o)
     return t->begin[o] < t->begin[o + 1] ? t->index[t->begin[o]] : -1;
 }
 
+#define FILL(U)                                                                                    \
+    {                                                                                              \
+        U item_value;                                                                              \
+        memcpy(&item_value, value, sizeof item_value);                                             \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            ((U *)(void *)y)[i] = item_value;                                                      \
+        break;                                                                                     \
+    }
+
 static void fill_items(char *y, const char *value, int64_t count, int64_t item)
 {
-    static const char zeros[8];
-    if (count <= 0)
-        return;
-    if (memcmp(value, zeros, (size_t)item) == 0) {
-        memset(y, 0, (size_t)(count * item));
-        return;
+    switch (item) {
+    case 1: FILL(uint8_t)
+    case 2: FILL(uint16_t)
+    case 4: FILL(uint32_t)
+    default: FILL(uint64_t)
     }
-    memcpy(y, value, (size_t)item);
-    for (int64_t done = 1; done < count; done *= 2) /* doubles the filled part */
-        memcpy(y + done * item, y, (size_t)(ts_min64(done, count - done) * item));
 }
 
 /* Copies elements of type U. dense: each element of the row has a source. */
@@ -388,6 +393,10 @@ static void copy_some(const resample_job *job, char *y, const char *x, int64_t o
     const table *t = &job->axis[2];
     int64_t pixel = job->item * job->channels;
     bool dense = t->begin[t->out] == t->out;
+    if (t->begin[end] == t->begin[o]) { /* no element has a source */
+        fill_items(y + o * pixel, job->value, (end - o) * job->channels, job->item);
+        return;
+    }
     if (job->channels > 1) {
         for (; o < end; o++) {
             int64_t i = source_of(t, o);

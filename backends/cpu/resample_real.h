@@ -108,8 +108,8 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
     return sum;
 }
 
-/** Computes a row of the result from the sum of the argument's rows. acc[t->zero] must be 0: missing
- * taps read it. */
+/** Computes a row of the result from the sum of the argument's rows. Missing taps read
+ * acc[t->zero], which must be 0. */
 VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
 {
     int64_t o = 0;
