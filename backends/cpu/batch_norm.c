@@ -424,18 +424,36 @@ static ts_status group_norm_backward(ts_frame *f)
     return backward(f, &c);
 }
 
+/* All values are of type T. The general loop computes the same numbers. */
+#define UPDATE(T)                                                                                  \
+    {                                                                                              \
+        T *running = (T *)(void *)to->data;                                                        \
+        const T *now = (const T *)(const void *)from->data;                                        \
+        for (int64_t i = 0; i < to->numel; i++)                                                    \
+            running[i] = (T)((double)running[i] * (1 - rate) + factor * (double)now[i]);           \
+        break;                                                                                     \
+    }
+
 /** batch_norm_update(running_mean, running_var, mean, var, count, momentum) */
 static ts_status batch_norm_update(ts_frame *f)
 {
-    double n = (double)f->args[4].i, rate = f->args[5].d, unbiased[2] = {1, n / (n - 1)};
-    for (int q = 0; q < 2; q++)
-        for (int64_t i = 0; i < f->args[q].t->numel; i++) {
-            double was = parameter(&f->args[q], i, 0);
-            put(&f->args[q], i,
-                was * (1 - rate) + rate * unbiased[q] * parameter(&f->args[2 + q], i, 0));
+    double n = (double)f->args[4].i, rate = f->args[5].d;
+    for (int q = 0; q < 2; q++) {
+        ts_tensor *to = f->args[q].t, *from = f->args[2 + q].t;
+        double factor = q ? rate * (n / (n - 1)) : rate;
+        switch (to->dtype == from->dtype ? to->dtype : TS_BF16) {
+        case TS_F32: UPDATE(float)
+        case TS_F64: UPDATE(double)
+        default:
+            for (int64_t i = 0; i < to->numel; i++)
+                put(&f->args[q], i,
+                    parameter(&f->args[q], i, 0) * (1 - rate) +
+                        factor * parameter(&f->args[2 + q], i, 0));
         }
+    }
     return TS_OK;
 }
+#undef UPDATE
 
 #define ALL {TS_DT_FLOATS | TS_DT_HALVES, 0}
 TS_CPU_FAMILY(batch_norm,

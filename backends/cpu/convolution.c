@@ -12,116 +12,35 @@
  *                       element is written twice
  *   gradient of weight  windows of x times y, added up over chunks
  *
- * Groups of few channels are summed without matrices (direct.h, depthwise.h).
+ * Few channels are summed without matrices (direct.h, depthwise.h). If windows of x neither overlap
+ * nor leave gaps, one product computes the gradient of x for all remainders (patches.h).
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/loops.h"
 #include "backends/cpu/depthwise.h"
 #include "backends/cpu/direct.h"
-#include "backends/cpu/sgemm.h"
+#include "backends/cpu/patches.h"
 #include "backends/cpu/window_tiles.h"
 #include "core/alloc.h"
 #include "include/tessera/ops.h"
 #include "ops/kernel.h"
 
-#define CHUNK (1 << 18)     /* maximum elements of a chunk's matrix, unless CHUNK_ROWS needs more */
-#define CHUNK_ROWS 512      /* minimum windows of a chunk, because each chunk packs the weight */
-#define SMALL_IMAGE 256     /* images with fewer positions share chunks */
 #define WEIGHT_CHUNK (1 << 22) /* like CHUNK, for the gradient of the weight */
-#define INTERLEAVED_CHANNELS 16 /* least channels of images that are copied to be interleaved */
-#define WEIGHT_PER_IMAGE 16     /* most elements of their weight per element of the image */
+#define INTERLEAVED_ROWS 16 /* least channels of results whose source is copied for tiles */
+#define WEIGHT_PER_IMAGE 16 /* most elements of their weight per element of the image */
+#define SHORT_LINE 4        /* most elements of an image's line per element of a window's line */
 #define DIRECT_CHANNELS 16  /* most channels of a group that is computed without matrices */
+#define DIRECT_FEW 4        /* ... if the other image has more */
 #define DIRECT_PLANE 16     /* ... and most elements of its padded planes per pixel of the images */
 
 /* ----------------------------------------------------------------------------- products ---- */
 
-/** A call of convolution or convolution_backward. */
-typedef struct job {
-    const ts_frame *frame;
-    ts_convolution c;
-    image x, y;
-    const ts_tensor *weight; /* the weight, or its gradient */
-    const ts_tensor *bias;
-    bool last; /* the result image is planned with channels innermost */
-    ts_dtype dtype;
-    int item;  /* bytes of an element */
-} job;
-
-/** The weight of a group as a matrix (features, taps, channels), or with to_x (channels, taps,
- *  features); taps are the last dim unless by_window. */
-static weights weights_of(const job *b, int64_t group, const axis *a, bool to_x, bool by_window)
+/** True if the weight (rows, k) is not much larger than the image. A contiguous image is copied and
+ *  its weight reordered, which costs more than it saves if the weight is much the larger. */
+static bool is_small_weight(const job *b, const image *v, int64_t channels, int64_t weight)
 {
-    const ts_convolution *c = &b->c;
-    const ts_tensor *t = b->weight;
-    int64_t features = c->features / c->groups, channels = c->channels / c->groups;
-    weights w = {.data = (char *)t->data + group * features * t->strides[0] * b->item,
-                 .row = to_x ? t->strides[1] : t->strides[0],
-                 .column = to_x ? t->strides[0] : t->strides[1],
-                 .rows = to_x ? channels : features, .columns = to_x ? features : channels,
-                 .axis = a, .by_window = by_window, .item = b->item};
-    for (int d = 0; d < c->dims; d++)
-        w.at[3 - c->dims + d] = t->strides[2 + d];
-    return w;
-}
-
-/** Scratch memory of a call. The functions below run twice: first without memory, to compute its
- *  size, then with memory, to compute the result. */
-typedef struct scratch {
-    bool there; /* false: only compute `most` */
-    char *base;
-    size_t used, most; /* bytes in use; largest `used` */
-} scratch;
-
-static char *take(scratch *s, int64_t bytes)
-{
-    char *at = s->there ? s->base + s->used : NULL;
-    s->used += ((size_t)bytes + 63) / 64 * 64;
-    s->most = s->used > s->most ? s->used : s->most;
-    return at;
-}
-
-/** Computes a product; without memory, only its scratch size. */
-static void multiply(const ts_gemm *g, ts_dtype dtype, scratch *s)
-{
-    size_t used = s->used;
-    char *at = take(s, (int64_t)TS_V(ts_product_bytes)(g, dtype));
-    if (s->there)
-        TS_V(ts_product)(g, dtype, at);
-    s->used = used;
-}
-
-/** Division of positions into chunks, which depends only on shape and planned layout. */
-typedef struct cuts {
-    int64_t all;   /* number of positions */
-    int64_t whole; /* a chunk does not cross multiples of this: all positions, or one image's */
-    int64_t most;  /* maximum positions of a chunk */
-} cuts;
-
-/** Computes the division for chunks of about `wanted` positions. last: channels are innermost, so
- *  the positions of all images are rows of one matrix. Otherwise each large image is a matrix, and
- *  small images are combined in scratch. */
-static cuts cut(const axis *a, int64_t batch, bool last, int64_t wanted)
-{
-    int64_t each = a[0].count * a[1].count * a[2].count;
-    cuts c = {.all = each * batch, .whole = last || each < SMALL_IMAGE ? each * batch : each};
-    int64_t parts = ts_ceil_div(c.whole, ts_max64(CHUNK_ROWS, wanted));
-    c.most = parts ? ts_ceil_div(c.whole, parts) : 0;
-    return c;
-}
-
-static int64_t chunk_at(const cuts *c, int64_t first)
-{
-    return ts_min64(c->most, c->whole - first % c->whole);
-}
-
-/** True if a group's channels at the positions of each chunk form a matrix in memory. Sets *step to
- *  the distance between positions. */
-static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t channels, bool last,
-                      const cuts *c, int64_t *step)
-{
-    return even_positions(v, a, batch, step) >= c->whole &&
-           (last ? (v->c == 1 || channels == 1) && *step >= channels
-                 : *step == 1 && v->c >= c->whole);
+    int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
+    return weight <= WEIGHT_PER_IMAGE * elements;
 }
 
 /** True if the product of the weight (rows, k) and the windows of v uses window_tiles.h. Depends
@@ -129,14 +48,21 @@ static bool is_matrix(const image *v, const axis *a, int64_t batch, int64_t chan
 static bool suits_tiles(const job *b, bool last, const image *v, int64_t rows, int64_t channels,
                         int64_t k)
 {
-    int64_t elements = b->c.batch * channels * v->size[0] * v->size[1] * v->size[2];
     if (VEC_ISA == VEC_IS_baseline || b->dtype != TS_F32 || k < 8)
         return false;
-    /* A contiguous image is copied and its weight reordered, which costs more than it saves if the
-     * weight is much the larger. */
     return last ? rows >= 4
-                : channels >= INTERLEAVED_CHANNELS && rows >= INTERLEAVED_CHANNELS &&
-                      rows * k <= WEIGHT_PER_IMAGE * elements;
+                : channels >= 2 && rows >= INTERLEAVED_ROWS &&
+                      is_small_weight(b, v, channels, rows * k);
+}
+
+/** True if a contiguous image is copied, because lines of windows are longer than what a tap reads
+ *  of a line of the image. */
+static bool suits_windows(const job *b, const axis *a, const image *v, int64_t rows,
+                          int64_t channels)
+{
+    int64_t taps = a[0].taps * a[1].taps * a[2].taps;
+    return taps > 1 && SHORT_LINE * channels * a[2].taps >= a[2].count &&
+           is_small_weight(b, v, channels, rows * channels * taps);
 }
 
 /** The image v, or a copy of it in scratch, with channels innermost. */
@@ -168,7 +94,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                      &chunks, &pixel);
     bool tiled = !there && suits_tiles(b, last, &from, rows, channels, k);
-    if (tiled && !last) {
+    if (tiled ? !last : !there && from.c != 1 && suits_windows(b, a, &from, rows, channels)) {
         w.from = interleaved(b, &from, channels, s);
         w.by_window = true;
     }
@@ -254,6 +180,8 @@ static void make_weight(const job *b, int64_t group, const axis *a, scratch *s)
     if (k > channels && suits_tiles(b, false, &x, rows, channels, k)) {
         x = interleaved(b, &x, channels, s);
         y = interleaved(b, &y, rows, s);
+    } else if (x.c != 1 && suits_windows(b, a, &x, rows, channels)) {
+        x = interleaved(b, &x, channels, s);
     }
     bool last = y.c == 1 || rows == 1;
     cuts chunks = cut(a, c->batch, last, WEIGHT_CHUNK / k);
@@ -361,9 +289,9 @@ static void weigh_depthwise(const job *b, const axis *a, scratch *s)
 
 /* ------------------------------------------------------------------------------- direct ---- */
 
-/** True if a group has too few channels for products of matrices, and its padded planes are not
- *  much larger than the images, as with a wide dilation. */
-static bool is_direct(const ts_convolution *c, const axis *a)
+/** True if the padded planes of slabs are not much larger than the images, as they are with a wide
+ *  dilation. */
+static bool fits_slabs(const ts_convolution *c, const axis *a)
 {
     int64_t plane = 1, inputs = 1, outputs = 1;
     for (int d = 0; d < 3; d++) {
@@ -371,9 +299,26 @@ static bool is_direct(const ts_convolution *c, const axis *a)
         inputs *= c->size[d];
         outputs *= c->places[d];
     }
+    return plane <= DIRECT_PLANE * (inputs + outputs) + DIRECT_SLAB;
+}
+
+/** True if a group has too few channels for products of matrices. */
+static bool has_small_groups(const ts_convolution *c, const axis *a)
+{
     return c->groups > 1 && c->features / c->groups <= DIRECT_CHANNELS &&
-           c->channels / c->groups <= DIRECT_CHANNELS &&
-           plane <= DIRECT_PLANE * (inputs + outputs) + DIRECT_SLAB;
+           c->channels / c->groups <= DIRECT_CHANNELS && fits_slabs(c, a);
+}
+
+/** True if y, or (to_x) the elements of x of a form, are sums over taps: in small groups, for few
+ *  result channels, and for contiguous results of few channels. */
+static bool is_direct(const job *b, const axis *a, bool to_x)
+{
+    const ts_convolution *c = &b->c;
+    int64_t x = c->channels / c->groups, y = c->features / c->groups, from = to_x ? y : x,
+            to = to_x ? x : y;
+    bool few = a[0].taps * a[1].taps * a[2].taps > 1 &&
+               (to <= DIRECT_FEW || (from <= DIRECT_FEW && !b->last));
+    return has_small_groups(c, a) || (few && fits_slabs(c, a));
 }
 
 /** Copies the weights of all groups from or to the matrix (groups, rows, columns, taps). */
@@ -436,7 +381,7 @@ static void make_direct(const job *b, const axis *a, bool to_x, bool weigh, scra
 /** Computes y, or (to_x) the elements of x of a form, if that needs no products of matrices. */
 static bool make_without_products(const job *b, const axis *a, bool to_x, scratch *s)
 {
-    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(&b->c, a);
+    bool deep = is_depthwise(&b->c) && are_last(&b->x, &b->y), plain = is_direct(b, a, to_x);
     if (deep)
         make_depthwise(b, a, to_x, s);
     else if (plain)
@@ -460,6 +405,11 @@ static void make_x(const job *b, scratch *s)
     const ts_convolution *c = &b->c;
     axis a[3];
     int64_t forms = ts_kernel_window_forms(b->frame);
+    if (has_patches(c) && !is_depthwise(c)) {
+        for (int64_t group = 0; group < c->groups; group++)
+            make_patches(b, group, s);
+        return;
+    }
     for (int64_t form = 0; form < forms; form++) {
         ts_kernel_windows(b->frame, form, a);
         if (make_without_products(b, a, true, s))
@@ -478,7 +428,7 @@ static void make_w(const job *b, scratch *s)
         weigh_depthwise(b, a, s);
         return;
     }
-    if (is_direct(c, a)) {
+    if (has_small_groups(c, a)) {
         make_direct(b, a, false, true, s);
         return;
     }

@@ -77,25 +77,13 @@ static void S(sum_line)(const depthwise *d, const place *p, T *to, int64_t to_st
     S(sum_collected)(&t, d, to, x_step, to_step, low, high);
 }
 
-/** Positions of a line at which all taps of the last dim lie in the image. */
-static void S(interior)(const depthwise *d, int64_t *low, int64_t *high)
-{
-    const axis *line = &d->w.axis[2];
-    int64_t first, last, size = d->w.from.size[2];
-    inside_of(line->base, line->move, size, line->count, low, &last);
-    inside_of(line->base + (line->taps - 1) * line->shift, line->move, size, line->count, &first,
-              high);
-    *low = ts_max64(*low, first);
-    *high = ts_max64(ts_min64(*high, last), *low);
-}
-
 /** Computes lines begin to end - 1 of the result. */
 static void S(sum_lines)(void *ctx, int64_t begin, int64_t end)
 {
     const depthwise *d = ctx;
     const axis *line = &d->w.axis[2];
     int64_t to_step = line->step * d->to.at[2], low, high;
-    S(interior)(d, &low, &high);
+    inner_positions(&d->w, &low, &high);
     for (int64_t q = begin; q < end; q++) {
         place p = place_of(d->w.axis, q * line->count);
         T *to = (T *)(void *)position_at(&d->to, d->w.axis, q * line->count, sizeof(T));

@@ -1,7 +1,7 @@
 /**
  * @file direct.h
- * Convolutions with few channels per group as sums over taps, without a matrix of windows. Included
- * by convolution.c only.
+ * Convolutions with few channels as sums over taps, without a matrix of windows. Included by
+ * convolution.c only.
  *
  * A task copies a part of one group's image into a slab: zeros for padding, and with a stride one
  * plane per phase, that is, per remainder of the index modulo the stride. In a slab, the elements
@@ -18,17 +18,19 @@
 #include "backends/cpu/vec.h"
 #include "backends/cpu/windows.h"
 
-/* Vectors of positions that are summed together: with 4 channels, they fill the registers. */
+/* Vectors of sums that hide the latency of multiply-adds and fit the registers. */
 #if VEC_ISA == VEC_IS_avx512 || defined(__aarch64__)
-#define DIRECT_VECTORS 4
+#define DIRECT_SUMS 16
 #else
-#define DIRECT_VECTORS 2
+#define DIRECT_SUMS 8
 #endif
+/* Vectors of positions that are summed together for `rows` result channels. */
+#define DIRECT_VECTORS(rows) ((DIRECT_SUMS + (rows) - 1) / (rows))
 enum {
     DIRECT_ROWS = 4,        /* result channels that are summed together */
     DIRECT_TAPS = 8,        /* gradients of a channel's weight that are summed together */
     DIRECT_SLACK = 4 * 16,  /* elements of a slab that whole vectors may read past its end */
-    DIRECT_SLAB = 1 << 16   /* elements of a slab, unless one line has more */
+    DIRECT_SLAB = 1 << 16   /* elements of a slab, and of its results, unless one line has more */
 };
 
 /** A call for all groups, or its part of the outermost spatial dim in a task. */
@@ -45,6 +47,7 @@ typedef struct direct {
     int64_t split, parts; /* the dim that is divided among tasks, and the number of parts */
     int64_t slab;     /* elements of a slab */
     int64_t positions; /* elements of a result: lines are as long as in the slab */
+    int64_t kept;     /* result channels in scratch before they are copied to the image */
     int64_t lanes;    /* number of scratch areas: one per task that may run at the same time */
     char *scratch;
     int64_t scratch_each; /* elements per lane */
@@ -63,7 +66,8 @@ static int64_t direct_phases(const axis *a)
     return a->taps ? ts_min64(a->move, (a->taps - 1) * a->shift + 1) : 1;
 }
 
-/** Sets the sizes of slabs. weigh: a slab of `to` follows that of `from`. */
+/** Sets the sizes of slabs. weigh: a slab of `to` follows that of `from`. The number of parts
+ *  changes results only if weigh is set. */
 static void plan_direct(direct *t, bool weigh)
 {
     int64_t channel = 1;
@@ -77,6 +81,11 @@ static void plan_direct(direct *t, bool weigh)
     int64_t count = t->axis[t->split].count, extra = t->extent[t->split] - count,
             line = t->channels * (channel / t->extent[t->split]) + 1;
     int64_t most = ts_max64(DIRECT_SLAB / line - extra, ts_max64(1, extra));
+    t->kept = weigh || t->to.c == 1 ? t->rows : ts_min64(t->rows, DIRECT_ROWS);
+    if (!weigh) {
+        most = ts_min64(most, DIRECT_SLAB / (t->kept * (channel / t->extent[t->split])) + 1);
+        most = ts_min64(most, ts_ceil_div(count * t->batch * t->groups, ts_num_threads()));
+    }
     t->parts = ts_ceil_div(count, most);
     most = ts_ceil_div(count, t->parts);
     t->extent[t->split] = most + extra;
@@ -89,7 +98,7 @@ static void plan_direct(direct *t, bool weigh)
     t->positions = ((counts[0] - 1) * t->extent[1] + counts[1] - 1) * t->extent[2] + counts[2];
     if (weigh) /* lines of y without gaps */
         t->positions = counts[0] * counts[1] * counts[2];
-    t->scratch_each = t->slab + t->rows * (t->positions + DIRECT_SLACK);
+    t->scratch_each = t->slab + t->kept * (t->positions + DIRECT_SLACK);
     t->scratch_each = ts_ceil_div(t->scratch_each, 16) * 16;
 }
 
@@ -176,19 +185,21 @@ static void fill_slab(const direct *t, char *to)
     }
 }
 
-/** Copies lines of `to`, which are row[0], row[1] and `channel` elements apart in the matrix. */
+/** Copies lines of `rows` channels of `to` from channel `first` on; lines are row[0], row[1] and
+ *  `channel` elements apart in the matrix. */
 static void copy_lines(const direct *t, char *matrix, int64_t channel, const int64_t *row,
-                       bool back)
+                       int64_t first, int64_t rows, bool back)
 {
     const axis *a = t->axis;
     const image *v = &t->to;
     for (int64_t i0 = 0; i0 < a[0].count; i0++)
         for (int64_t i1 = 0; i1 < a[1].count; i1++) {
             int64_t at = (a[0].start + i0 * a[0].step) * v->at[0] +
-                         (a[1].start + i1 * a[1].step) * v->at[1] + a[2].start * v->at[2];
+                         (a[1].start + i1 * a[1].step) * v->at[1] + a[2].start * v->at[2] +
+                         first * v->c;
             block image = {v->data + at * t->item, v->c, a[2].step * v->at[2]},
                   lines = {matrix + (i0 * row[0] + i1 * row[1]) * t->item, channel, 1};
-            copy_block(back ? image : lines, back ? lines : image, t->rows, a[2].count, t->item);
+            copy_block(back ? image : lines, back ? lines : image, rows, a[2].count, t->item);
         }
 }
 

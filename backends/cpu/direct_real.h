@@ -6,21 +6,20 @@
 VEC_FN void S(sum_taps)(const int rows, const int vectors, const direct *t, const T *x, const T *w,
                         const T *bias, T *to, int64_t to_row)
 {
-    V sum[DIRECT_ROWS][DIRECT_VECTORS];
+    V sum[DIRECT_ROWS][DIRECT_SUMS];
     TS_UNROLL(4) for (int r = 0; r < rows; r++)
-        TS_UNROLL(4) for (int v = 0; v < vectors; v++) sum[r][v] = F(set1)(bias ? bias[r] : 0);
+        TS_UNROLL(16) for (int v = 0; v < vectors; v++) sum[r][v] = F(set1)(bias ? bias[r] : 0);
     for (int64_t e = 0; e < t->depth; e++) {
         const T *at = x + t->offset[e];
-        V in[DIRECT_VECTORS];
-        TS_UNROLL(4) for (int v = 0; v < vectors; v++) in[v] = F(load)(at + v * LANES);
-        TS_UNROLL(4) for (int r = 0; r < rows; r++) {
-            V k = F(set1)(w[r * t->depth + e]);
-            TS_UNROLL(4) for (int v = 0; v < vectors; v++)
-                sum[r][v] = F(fma)(in[v], k, sum[r][v]);
+        V k[DIRECT_ROWS];
+        TS_UNROLL(4) for (int r = 0; r < rows; r++) k[r] = F(set1)(w[r * t->depth + e]);
+        TS_UNROLL(16) for (int v = 0; v < vectors; v++) {
+            V in = F(load)(at + v * LANES);
+            TS_UNROLL(4) for (int r = 0; r < rows; r++) sum[r][v] = F(fma)(in, k[r], sum[r][v]);
         }
     }
     TS_UNROLL(4) for (int r = 0; r < rows; r++)
-        TS_UNROLL(4) for (int v = 0; v < vectors; v++)
+        TS_UNROLL(16) for (int v = 0; v < vectors; v++)
             F(store)(to + r * to_row + v * LANES, sum[r][v]);
 }
 
@@ -29,8 +28,11 @@ VEC_FN void S(sum_rows)(const int rows, const direct *t, const T *slab, const T 
                         T *to)
 {
     int64_t row = t->positions + DIRECT_SLACK, all = t->positions, q = 0;
-    for (; q + (DIRECT_VECTORS - 1) * LANES < all; q += DIRECT_VECTORS * LANES)
-        S(sum_taps)(rows, DIRECT_VECTORS, t, slab + q, w, bias, to + q, row);
+    const int many = DIRECT_VECTORS(rows), some = (many + 1) / 2;
+    for (; q + (many - 1) * LANES < all; q += many * LANES)
+        S(sum_taps)(rows, many, t, slab + q, w, bias, to + q, row);
+    for (; q + (some - 1) * LANES < all; q += some * LANES)
+        S(sum_taps)(rows, some, t, slab + q, w, bias, to + q, row);
     for (; q < all; q += LANES)
         S(sum_taps)(rows, 1, t, slab + q, w, bias, to + q, row);
 }
@@ -48,15 +50,23 @@ static void S(sum_parts)(void *ctx, int64_t begin, int64_t end)
             T *slab = (T *)all->scratch + lane * all->scratch_each, *to = slab + all->slab;
             const T *w = (const T *)t.weight, *bias = (const T *)t.bias;
             const int64_t row[2] = {t.extent[1] * t.extent[2], t.extent[2]};
-            int64_t channel = t.positions + DIRECT_SLACK, r = 0;
+            int64_t channel = t.positions + DIRECT_SLACK;
             fill_slab(&t, (char *)slab);
-            for (; r + 4 <= t.rows; r += 4)
-                S(sum_rows)(4, &t, slab, w + r * t.depth, bias ? bias + r : NULL, to + r * channel);
-            for (; r + 2 <= t.rows; r += 2)
-                S(sum_rows)(2, &t, slab, w + r * t.depth, bias ? bias + r : NULL, to + r * channel);
-            for (; r < t.rows; r++)
-                S(sum_rows)(1, &t, slab, w + r * t.depth, bias ? bias + r : NULL, to + r * channel);
-            copy_lines(&t, (char *)to, channel, row, true);
+            for (int64_t r = 0, n; r < t.rows; r += n) {
+                n = ts_min64(DIRECT_ROWS, t.rows - r);
+                T *at = to + r % t.kept * channel;
+                const T *k = w + r * t.depth, *b = bias ? bias + r : NULL;
+                switch (n) {
+                case 4: S(sum_rows)(4, &t, slab, k, b, at); break;
+                case 3: S(sum_rows)(3, &t, slab, k, b, at); break;
+                case 2: S(sum_rows)(2, &t, slab, k, b, at); break;
+                default: S(sum_rows)(1, &t, slab, k, b, at);
+                }
+                if (t.kept < t.rows)
+                    copy_lines(&t, (char *)at, channel, row, r, n, true);
+            }
+            if (t.kept == t.rows)
+                copy_lines(&t, (char *)to, channel, row, 0, t.rows, true);
         }
 }
 
@@ -122,7 +132,7 @@ static void S(weigh_parts)(void *ctx, int64_t begin, int64_t end)
                 int64_t row[2] = {t.axis[1].count * t.axis[2].count, t.axis[2].count}, r = 0;
                 int64_t channel = t.axis[0].count * row[0];
                 fill_slab(&t, (char *)slab);
-                copy_lines(&t, (char *)y, channel, row, false);
+                copy_lines(&t, (char *)y, channel, row, 0, t.rows, false);
                 for (; r + 4 <= t.rows; r += 4)
                     S(weigh_rows)(4, 4, &t, slab, y + r * channel, channel, w + r * t.depth);
                 for (; r < t.rows; r++)

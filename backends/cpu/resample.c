@@ -21,8 +21,9 @@ typedef struct table {
     float *weight32;    /* weight as f32 */
     /* the same matrix for vectors of rows */
     int32_t taps;           /* largest number of taps of a row; 0: too many for these lists */
+    int64_t zero;           /* element of the argument's row that is 0, for missing taps */
     int64_t step;           /* tap k of row o is element k * step + o */
-    int32_t *columns;       /* index of the tap; `in` if row o has fewer taps */
+    int32_t *columns;       /* index of the tap; `zero` if row o has fewer taps */
     float *weights;         /* weight of the tap; 0 if row o has fewer taps */
 } table;
 
@@ -179,19 +180,31 @@ static bool tabulate(table *t, const ts_axis *axis, int64_t channels, bool trans
     return true;
 }
 
-/** Fills the lists `columns` and `weights` of a table. */
-static void lay_out(table *t, arena *a)
+/** Largest number of taps of a row. */
+static int32_t most_taps(const table *t)
 {
-    enum { MOST = 8, LANES_MOST = 16 };
+    int32_t most = 0;
+    for (int64_t o = 0; o < t->out; o++)
+        most = ts_max64(most, t->begin[o + 1] - t->begin[o]);
+    return most;
+}
+
+enum { MOST_TAPS = 8,    /* of a row whose taps have lists */
+       MOST_JOINED = LONG_TAPS - 1, /* the same in a joined table, whose taps are no runs */
+       LANES_MOST = 16 };
+
+/** Fills the lists `columns` and `weights` of a table, for rows of at most `most` taps. */
+static void lay_out(table *t, int32_t most, arena *a)
+{
     t->step = (t->out + LANES_MOST - 1) / LANES_MOST * LANES_MOST;
-    t->columns = cut(a, MOST * t->step, sizeof *t->columns);
-    t->weights = cut(a, MOST * t->step, sizeof *t->weights);
+    t->columns = cut(a, most * t->step, sizeof *t->columns);
+    t->weights = cut(a, most * t->step, sizeof *t->weights);
+    t->zero = t->in;
     t->taps = 0;
     if (!a->memory)
         return;
-    for (int64_t o = 0; o < t->out; o++)
-        t->taps = ts_max64(t->taps, t->begin[o + 1] - t->begin[o]);
-    if (t->taps > MOST)
+    t->taps = most_taps(t);
+    if (t->taps > most)
         t->taps = 0;
     for (int32_t k = 0; k < t->taps; k++)
         for (int64_t o = 0; o < t->step; o++) {
@@ -211,7 +224,7 @@ static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling
             if (!tabulate(&job->axis[k], &r->axis[k], k == 2 ? channels : 1, r->transposed, a))
                 return ts_fail_arg(f, 0, TS_ERR_UNSUPPORTED,
                                    "expected dims with fewer than 2^31 elements and weights");
-            lay_out(&job->axis[k], a);
+            lay_out(&job->axis[k], MOST_TAPS, a);
         }
         if (pass == 0) {
             a->bytes = a->used;
@@ -219,6 +232,117 @@ static ts_status make_tables(ts_frame *f, resample_job *job, const ts_resampling
                 return ts_error_memory("tables of elements and weights", (int64_t)a->bytes);
         }
     }
+    return TS_OK;
+}
+
+/* -------------------------------------------------------------------------------- joining ---- */
+
+enum { SHORT_ROW = 32,        /* most elements of rows that are joined */
+       JOINED = 2048,         /* most elements of rows that are joined further */
+       JOINED_MOST = 1 << 15, /* most taps of a joined table */
+       PER_TAP = 16 };        /* least elements of the result per tap of a joined table */
+
+/** Fills t with the product of the tables of dims `first` to 2, repeated for `copies` planes. */
+static void join_tables(table *t, const table *axis, int first, int64_t copies)
+{
+    int64_t taps = 0, each = t->out / copies, width = axis[2].out, height = axis[1].out;
+    for (int64_t o = 0; o < each; o++) {
+        const int64_t at[3] = {o / width / height, o / width % height, o % width};
+        const table *d = &axis[0], *h = &axis[1], *w = &axis[2];
+        int32_t zero = 0, one = 1, *begin = t->begin;
+        begin[o] = (int32_t)taps;
+        const int32_t *deep = first ? NULL : d->begin + at[0];
+        for (int32_t i = deep ? deep[0] : zero; i < (deep ? deep[1] : one); i++)
+            for (int32_t j = h->begin[at[1]]; j < h->begin[at[1] + 1]; j++)
+                for (int32_t k = w->begin[at[2]]; k < w->begin[at[2] + 1]; k++, taps++) {
+                    int64_t plane = deep ? d->index[i] : 0;
+                    double weight = (deep ? d->weight[i] : 1) * h->weight[j] * w->weight[k];
+                    t->index[taps] =
+                        (int32_t)((plane * h->in + h->index[j]) * w->in + w->index[k]);
+                    t->weight[taps] = weight;
+                    t->weight32[taps] = (float)weight;
+                }
+    }
+    for (int64_t o = each; o < t->out; o++)
+        t->begin[o] = t->begin[o - each] + (int32_t)taps;
+    t->begin[t->out] = (int32_t)(taps * copies);
+    for (int64_t i = taps; i < taps * copies; i++) {
+        t->index[i] = t->index[i - taps] + (int32_t)(t->in / copies);
+        t->weight[i] = t->weight[i - taps];
+        t->weight32[i] = t->weight32[i - taps];
+    }
+}
+
+/**
+ * Joins short rows to longer ones: the last dims become one, and several planes one plane. The
+ * tables of the outer dims become those of one element. The choice depends only on the shape.
+ * @param a     receives the new tables
+ * @param rest  receives the number of planes that are left: fewer than a joined plane has
+ * @param out   planes of a joined plane
+ */
+static ts_status join(ts_frame *f, resample_job *job, arena *a, int64_t *rest, int64_t *copies)
+{
+    const table *axis = job->axis;
+    int64_t most[3], plane = axis[0].out * axis[1].out * axis[2].out, limit;
+    *rest = 0;
+    *copies = 1;
+    limit = ts_min64(job->planes * plane / PER_TAP, JOINED_MOST);
+    if (job->last || axis[2].out > SHORT_ROW || !limit)
+        return TS_OK;
+    for (int k = 0; k < 3; k++)
+        most[k] = most_taps(&axis[k]);
+    int first = 3;
+    int64_t in = 1, out = 1, taps = 1;
+    for (int k = 2; k >= 0; k--) {
+        in *= axis[k].in;
+        out *= axis[k].out;
+        taps *= most[k];
+        if (!taps || taps > MOST_JOINED || out * taps > limit || in > 4 * out)
+            break;
+        first = k;
+    }
+    if (first > 1)
+        return TS_OK;
+    table t = {.in = axis[1].in * axis[2].in, .out = axis[1].out * axis[2].out};
+    taps = most[1] * most[2];
+    if (!first) {
+        t.in *= axis[0].in;
+        t.out *= axis[0].out;
+        taps *= most[0];
+    }
+    if (!first || (axis[0].in == 1 && axis[0].out == 1)) {
+        *copies = ts_min64(ts_min64(job->planes, limit / (t.out * taps)), JOINED / t.out);
+        *copies = ts_max64(*copies, 1);
+    }
+    t.in *= *copies;
+    t.out *= *copies;
+    table one = {.in = 1, .out = 1, .taps = 1};
+    for (int pass = 0; pass < 2; pass++) {
+        a->used = 0;
+        one.begin = cut(a, 2, sizeof *one.begin);
+        one.index = cut(a, 1, sizeof *one.index);
+        one.weight = cut(a, 1, sizeof *one.weight);
+        t.begin = cut(a, t.out + 1, sizeof *t.begin);
+        t.index = cut(a, t.out * taps, sizeof *t.index);
+        t.weight = cut(a, t.out * taps, sizeof *t.weight);
+        t.weight32 = cut(a, t.out * taps, sizeof *t.weight32);
+        if (pass)
+            join_tables(&t, axis, first, *copies);
+        lay_out(&t, MOST_JOINED, a);
+        if (pass)
+            break;
+        a->bytes = a->used;
+        if (!(a->memory = ts_alloc(f->thread, a->bytes)))
+            return ts_error_memory("tables of elements and weights", (int64_t)a->bytes);
+    }
+    one.begin[0] = one.index[0] = 0;
+    one.begin[1] = 1;
+    one.weight[0] = 1;
+    for (int k = first; k < 2; k++)
+        job->axis[k] = one;
+    job->axis[2] = t;
+    *rest = job->planes % *copies;
+    job->planes /= *copies;
     return TS_OK;
 }
 
@@ -230,18 +354,23 @@ static int64_t source_of(const table *t, int64_t o)
     return t->begin[o] < t->begin[o + 1] ? t->index[t->begin[o]] : -1;
 }
 
+#define FILL(U)                                                                                    \
+    {                                                                                              \
+        U item_value;                                                                              \
+        memcpy(&item_value, value, sizeof item_value);                                             \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            ((U *)(void *)y)[i] = item_value;                                                      \
+        break;                                                                                     \
+    }
+
 static void fill_items(char *y, const char *value, int64_t count, int64_t item)
 {
-    static const char zeros[8];
-    if (count <= 0)
-        return;
-    if (memcmp(value, zeros, (size_t)item) == 0) {
-        memset(y, 0, (size_t)(count * item));
-        return;
+    switch (item) {
+    case 1: FILL(uint8_t)
+    case 2: FILL(uint16_t)
+    case 4: FILL(uint32_t)
+    default: FILL(uint64_t)
     }
-    memcpy(y, value, (size_t)item);
-    for (int64_t done = 1; done < count; done *= 2) /* doubles the filled part */
-        memcpy(y + done * item, y, (size_t)(ts_min64(done, count - done) * item));
 }
 
 /* Copies elements of type U. dense: each element of the row has a source. */
@@ -264,6 +393,10 @@ static void copy_some(const resample_job *job, char *y, const char *x, int64_t o
     const table *t = &job->axis[2];
     int64_t pixel = job->item * job->channels;
     bool dense = t->begin[t->out] == t->out;
+    if (t->begin[end] == t->begin[o]) { /* no element has a source */
+        fill_items(y + o * pixel, job->value, (end - o) * job->channels, job->item);
+        return;
+    }
     if (job->channels > 1) {
         for (; o < end; o++) {
             int64_t i = source_of(t, o);
@@ -343,6 +476,32 @@ static void simplify(ts_resampling *r)
     }
 }
 
+/** Computes all rows of the result. */
+static ts_status run(ts_frame *f, resample_job *job, bool only_copies)
+{
+    const table *width = &job->axis[2];
+    int64_t rows = job->planes * job->axis[0].out * job->axis[1].out,
+            read = job->axis[0].taps * job->axis[1].taps * width->in,
+            cost = (width->out * ts_max64(width->taps, 1) + read) * job->channels;
+    static const ts_parallel_body bodies[] = {[TS_F64] = resample_rows_f64,
+                                              [TS_F32] = resample_rows_f32,
+                                              [TS_BF16] = resample_rows_bf16,
+                                              [TS_F16] = resample_rows_f16};
+    if (rows <= 0)
+        return TS_OK;
+    if (only_copies) {
+        ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, job);
+        return TS_OK;
+    }
+    ts_slots slots;
+    TS_TRY(ts_slots_begin(f, &slots, rows, (ts_max64(width->zero, width->in) + width->out + 32) * 8,
+                          "rows of an image"));
+    job->slots = &slots;
+    ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], job);
+    ts_slots_end(f, &slots);
+    return TS_OK;
+}
+
 static ts_status resample(ts_frame *f)
 {
     ts_resampling r = ts_cpu_resampling(f);
@@ -367,30 +526,25 @@ static ts_status resample(ts_frame *f)
     if (f->op == TS_OP_pad)
         ts_scalar_store(&f->args[3], (ts_dtype)x->dtype, value);
     job.value = value;
-    arena a = {0};
+    arena a = {0}, joined = {0};
+    int64_t rest = 0, copies = 1;
     TS_TRY(make_tables(f, &job, &r, channels, &a));
-    bool copies = !r.transposed &&
-                  (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
-    int64_t rows = job.planes * job.axis[0].out * job.axis[1].out,
-            read = job.axis[0].taps * job.axis[1].taps * job.axis[2].in,
-            cost = (job.axis[2].out * ts_max64(job.axis[2].taps, 1) + read) * job.channels;
-    static const ts_parallel_body bodies[] = {[TS_F64] = resample_rows_f64,
-                                              [TS_F32] = resample_rows_f32,
-                                              [TS_BF16] = resample_rows_bf16,
-                                              [TS_F16] = resample_rows_f16};
-    ts_status status = TS_OK;
-    if (copies) {
-        ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, &job);
-    } else if (rows > 0) {
-        ts_slots slots;
-        status = ts_slots_begin(f, &slots, rows, (job.axis[2].in + job.axis[2].out + 32) * 8,
-                                "rows of an image");
-        if (status == TS_OK) {
-            job.slots = &slots;
-            ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, bodies[f->plan->compute], &job);
-            ts_slots_end(f, &slots);
-        }
+    bool only_copies = !r.transposed &&
+                       (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
+    ts_status status = join(f, &job, &joined, &rest, &copies);
+    if (status == TS_OK)
+        status = run(f, &job, only_copies);
+    if (status == TS_OK && rest) { /* a shorter row: the first part of the joined tables */
+        table *t = &job.axis[2];
+        job.x = (const char *)job.x + job.planes * t->in * job.item;
+        job.y = (char *)job.y + job.planes * t->out * job.item;
+        job.planes = 1;
+        t->in = t->in / copies * rest;
+        t->out = t->out / copies * rest;
+        status = run(f, &job, only_copies);
     }
+    if (joined.memory)
+        ts_free(f->thread, joined.memory, joined.bytes);
     ts_free(f->thread, a.memory, a.bytes);
     return status;
 }

@@ -96,13 +96,20 @@ VEC_FN T S(combine_one)(const table *t, const T *acc, int64_t o)
                           S(load_some)(w + i, n - i, F(zero)()), sums);
         return F(hsum)(sums);
     }
+    if (n >= LONG_TAPS) {
+        T sums[4] = {0};
+        for (; k + 4 <= end; k += 4)
+            for (int i = 0; i < 4; i++)
+                sums[i] += S(weight_at)(t, k + i) * acc[t->index[k + i]];
+        sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    }
     for (; k < end; k++)
         sum += S(weight_at)(t, k) * acc[t->index[k]];
     return sum;
 }
 
-/** Computes a row of the result from the sum of the argument's rows. acc[t->in] must be 0: missing
- * taps read it. */
+/** Computes a row of the result from the sum of the argument's rows. Missing taps read
+ * acc[t->zero], which must be 0. */
 VEC_FN void S(combine_row)(const table *t, const T *acc, T *y)
 {
     int64_t o = 0;
@@ -148,7 +155,7 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
 VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
 {
     const table *width = &job->axis[2];
-    T *acc = ts_slot(job->slots), *out = acc + width->in + LANES;
+    T *acc = ts_slot(job->slots), *out = acc + width->zero + LANES;
     for (int64_t row = begin; row < end; row++) {
         S(row_taps) t = S(taps_of_row)(job, row);
         int64_t to = row * width->out * job->channels, n = job->channels;
@@ -165,7 +172,7 @@ VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t beg
             continue;
         }
         S(sum_rows)(kind, job, &t, acc);
-        acc[width->in] = 0;
+        acc[width->zero] = 0;
         if (kind == TS_F32 || kind == TS_F64) {
             S(combine_row)(width, acc, (T *)job->y + to);
             continue;

@@ -51,23 +51,31 @@ static axis forwards(axis a)
     for (int64_t i = 0; i < n; i++)                                                                \
         ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
 
-/** Copies at least 32 bytes: short lines without a call. */
+/** Copies at least 4 bytes: short lines without a call. */
 TS_INLINE void copy_bytes(char *to, const char *from, int64_t bytes)
 {
     if (bytes > 512) {
         memcpy(to, from, (size_t)bytes);
-        return;
+    } else if (bytes >= 32) {
+        for (int64_t i = 0; i + 32 < bytes; i += 32)
+            memcpy(to + i, from + i, 32);
+        memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps, as below */
+    } else if (bytes >= 16) {
+        memcpy(to, from, 16);
+        memcpy(to + bytes - 16, from + bytes - 16, 16);
+    } else if (bytes >= 8) {
+        memcpy(to, from, 8);
+        memcpy(to + bytes - 8, from + bytes - 8, 8);
+    } else {
+        memcpy(to, from, 4);
     }
-    for (int64_t i = 0; i + 32 < bytes; i += 32)
-        memcpy(to + i, from + i, 32);
-    memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps */
 }
 
 /** Copies n elements of `item` bytes (4 or 8) with strides in elements. */
 TS_INLINE void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                      int item)
 {
-    if (to_step == 1 && from_step == 1 && n * item >= 32)
+    if (to_step == 1 && from_step == 1 && n > 0)
         copy_bytes(to, from, n * item);
     else if (item == 4)
         COPY_STEPS(uint32_t)
@@ -161,6 +169,18 @@ static void inside_of(int64_t at, int64_t step, int64_t size, int64_t n, int64_t
     *high = ts_min64(ts_max64(*high, *low), n);
 }
 
+/** Sets [*low, *high) to the positions of a line at which all taps of the last dim are inside. */
+static void inner_positions(const windows *w, int64_t *low, int64_t *high)
+{
+    const axis *line = &w->axis[2];
+    int64_t first, last, size = w->from.size[2];
+    inside_of(line->base, line->move, size, line->count, low, &last);
+    inside_of(line->base + (line->taps - 1) * line->shift, line->move, size, line->count, &first,
+              high);
+    *low = ts_max64(*low, first);
+    *high = ts_max64(ts_min64(*high, last), *low);
+}
+
 /** Address of the image line (index 0 of the last dim, channel 0) that window p reads with taps j0
  *  and j1 of the first two dims; NULL if the line is outside the image. */
 static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t j1)
@@ -177,32 +197,66 @@ static const char *line_at(const windows *w, const place *p, int64_t j0, int64_t
     return at;
 }
 
+/** Gathers the window p as (taps, channels). */
+static void gather_window(const windows *w, char *to, const place *p)
+{
+    const axis *a = w->axis, *last = &a[2];
+    int64_t bytes = w->channels * w->item, line = last->taps * bytes, step = w->from.at[2];
+    int64_t first = p->i[2] * last->move + last->base, low, high;
+    inside_of(first, last->shift, w->from.size[2], last->taps, &low, &high);
+    for (int64_t j0 = 0; j0 < a[0].taps; j0++)
+        for (int64_t j1 = 0; j1 < a[1].taps; j1++, to += line) {
+            const char *from = line_at(w, p, j0, j1);
+            int64_t end = from ? high : 0, begin = from ? low : 0;
+            memset(to, 0, (size_t)(begin * bytes));
+            memset(to + end * bytes, 0, (size_t)(line - end * bytes));
+            from = from ? from + (first + low * last->shift) * step * w->item : NULL;
+            for (int64_t j = begin; j < end; j++, from += last->shift * step * w->item)
+                copy_run(to + j * bytes, 1, from, w->from.c, w->channels, w->item);
+        }
+}
+
+/** Gathers `run` windows along the last dim, from window p on, which read no pixel outside of a
+ *  line. */
+static void gather_inside(const windows *w, char *to, const place *p, int64_t run)
+{
+    const axis *a = w->axis, *last = &a[2];
+    int64_t step = w->from.at[2] * w->item, pixel = w->channels * w->item;
+    bool dense = w->from.c == 1 && last->shift * w->from.at[2] == w->channels;
+    int64_t pieces = dense ? 1 : last->taps, bytes = last->taps * pixel / pieces;
+    int64_t whole = a[0].taps * a[1].taps * last->taps * pixel;
+    for (int64_t j0 = 0; j0 < a[0].taps; j0++)
+        for (int64_t j1 = 0; j1 < a[1].taps; j1++) {
+            const char *line = line_at(w, p, j0, j1);
+            for (int64_t j = 0; j < pieces; j++, to += bytes) {
+                const char *from = line + (p->i[2] * last->move + last->base + j * last->shift) *
+                                              step;
+                for (int64_t i = 0; i < run; i++)
+                    if (!line)
+                        memset(to + i * whole, 0, (size_t)bytes);
+                    else
+                        copy_run(to + i * whole, 1, from + i * last->move * step, w->from.c,
+                                 bytes / w->item, w->item);
+            }
+        }
+}
+
 /** Gathers windows begin to end - 1 as rows of (taps, channels). */
 static void gather_by_window(void *ctx, int64_t begin, int64_t end)
 {
     const windows *w = ctx;
-    const axis *a = w->axis, *last = &a[2];
-    int64_t bytes = w->channels * w->item, line = last->taps * bytes, step = w->from.at[2];
-    bool dense = last->shift * step == w->channels && w->from.c == 1;
-    char *to = w->to + begin * a[0].taps * a[1].taps * line;
+    const axis *a = w->axis;
+    int64_t whole = a[0].taps * a[1].taps * a[2].taps * w->channels * w->item, low, high;
+    char *to = w->to + begin * whole;
     place p = place_of(a, w->first + begin);
-    for (; begin < end; begin++, next_place(&p, a, 1)) {
-        int64_t first = p.i[2] * last->move + last->base, low, high;
-        inside_of(first, last->shift, w->from.size[2], last->taps, &low, &high);
-        for (int64_t j0 = 0; j0 < a[0].taps; j0++)
-            for (int64_t j1 = 0; j1 < a[1].taps; j1++, to += line) {
-                const char *from = line_at(w, &p, j0, j1);
-                int64_t end_of_line = from ? high : 0, begin_of_line = from ? low : 0;
-                memset(to, 0, (size_t)(begin_of_line * bytes));
-                memset(to + end_of_line * bytes, 0, (size_t)(line - end_of_line * bytes));
-                if (end_of_line == begin_of_line)
-                    continue;
-                from += (first + low * last->shift) * step * w->item;
-                if (dense)
-                    copy_run(to + low * bytes, 1, from, 1, (high - low) * w->channels, w->item);
-                for (int64_t j = low; j < high && !dense; j++, from += last->shift * step * w->item)
-                    copy_run(to + j * bytes, 1, from, w->from.c, w->channels, w->item);
-            }
+    inner_positions(w, &low, &high);
+    for (int64_t run; begin < end; begin += run, to += run * whole, next_place(&p, a, run)) {
+        bool inside = p.i[2] >= low && p.i[2] < high;
+        run = inside ? ts_min64(high - p.i[2], end - begin) : 1;
+        if (inside)
+            gather_inside(w, to, &p, run);
+        else
+            gather_window(w, to, &p);
     }
 }
 
@@ -278,7 +332,8 @@ typedef struct strips {
     image image;
     const axis *axis;
     int64_t channels, first, count;
-    int64_t channel_step, position_step; /* strides of the matrix in elements; one of them is 1 */
+    int64_t channel_step, position_step; /* strides of the matrix in elements; if position_step is
+                                            1, channel_step is in rows of `count` elements */
     int item;                            /* bytes of an element */
     char *matrix;
     bool back; /* true: from the matrix into the image */
@@ -290,29 +345,28 @@ static void copy_strips(void *ctx, int64_t begin, int64_t end)
     const axis *a = s->axis;
     const image *v = &s->image;
     int64_t run, step = a[2].step * v->at[2];
+    int64_t channel = s->position_step == 1 ? s->channel_step * s->count : s->channel_step;
     place p = place_of(a, s->first + begin);
     for (int64_t q = begin; q < end; q += run, next_place(&p, a, run)) {
         run = ts_min64(a[2].count - p.i[2], end - q);
         char *at = v->data + p.n * v->n * s->item, *m = s->matrix + q * s->position_step * s->item;
         for (int d = 0; d < 3; d++)
             at += (a[d].start + p.i[d] * a[d].step) * v->at[d] * s->item;
-        block image = {at, v->c, step}, matrix = {m, s->channel_step, s->position_step};
+        block image = {at, v->c, step}, matrix = {m, channel, s->position_step};
         copy_block(s->back ? image : matrix, s->back ? matrix : image, s->channels, run, s->item);
     }
 }
 
-/** Copies positions first to first + count - 1 on the thread pool. A matrix (channels, count) gets
- *  the channel_step `count`. */
-static void copy_matrix(strips *s, int64_t first, int64_t count, bool back)
+/** Copies positions first to first + count - 1 on the thread pool. */
+static void copy_matrix(const strips *all, int64_t first, int64_t count, bool back)
 {
-    if (!s->channels || !count)
+    strips s = *all;
+    if (!s.channels || !count)
         return;
-    s->first = first;
-    s->count = count;
-    s->back = back;
-    if (s->position_step == 1)
-        s->channel_step = count;
-    ts_parallel_for(count, 1 + 16384 / (s->channels + 1), copy_strips, s);
+    s.first = first;
+    s.count = count;
+    s.back = back;
+    ts_parallel_for(count, 1 + 16384 / (s.channels + 1), copy_strips, &s);
 }
 
 /** A copy of an image whose channels are innermost. */

@@ -149,10 +149,9 @@ static double distance(ts_tensor *a, ts_tensor *b)
 }
 
 /* layout: channels-last input (bit 0), weight (bit 1), gradient of the result (bit 2) */
-static void run_shape(int index, ts_dtype dtype, int layout)
+static void run_shape(const shape *s, int index, ts_dtype dtype, int layout)
 {
     TS_SCOPE;
-    const shape *s = &shapes[index];
     int64_t groups = or_one(s->opts.groups), in = s->channels, out = s->features;
     const int64_t sizes[] = {s->batch, in, s->size[0], s->size[1]};
     const int64_t w_sizes[] = {s->transposed ? in : out, (s->transposed ? out : in) / groups,
@@ -178,15 +177,6 @@ static void run_shape(int index, ts_dtype dtype, int layout)
     ck_assert(distance(ts_grad(b), sums) < 1e-3);
 }
 
-TS_TEST(elements_are_sums_over_windows, .loop = TS_COUNTOF(shapes))
-{
-    for (int layout = 0; layout < 8; layout++) {
-        run_shape(_i, TS_F32, layout);
-        if (layout % 3 == 0)
-            run_shape(_i, TS_F64, layout);
-    }
-}
-
 /** y and the gradients of x and w, in f32. */
 static void results_of(const shape *s, int layout, int threads, ts_tensor **results)
 {
@@ -205,6 +195,71 @@ static void results_of(const shape *s, int layout, int threads, ts_tensor **resu
     results[0] = y;
     results[1] = ts_grad(x);
     results[2] = ts_grad(w);
+}
+
+TS_TEST(elements_are_sums_over_windows, .loop = TS_COUNTOF(shapes))
+{
+    for (int layout = 0; layout < 8; layout++) {
+        run_shape(&shapes[_i], _i, TS_F32, layout);
+        if (layout % 3 == 0)
+            run_shape(&shapes[_i], _i, TS_F64, layout);
+    }
+}
+
+/** A number from least to most; *state: of the generator, advanced. */
+static int64_t drawn(uint64_t *state, int64_t least, int64_t most)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return least + (int64_t)((*state >> 33) % (uint64_t)(most - least + 1));
+}
+
+/** A shape of the classes that kernels distinguish: few or many channels on either side, groups,
+ *  kernels as large as their stride, images of a few pixels. False if no window fits. */
+static bool draw_shape(uint64_t *state, shape *s)
+{
+    static const int64_t channels[] = {1, 2, 3, 4, 5, 16, 17, 40, 64};
+    int64_t groups = drawn(state, 0, 3) ? 1 : drawn(state, 2, 5), large = drawn(state, 0, 1);
+    bool patches = drawn(state, 0, 3) == 0;
+    *s = (shape){.batch = drawn(state, 1, 4), .transposed = drawn(state, 0, 2) == 0,
+                 .channels = groups * channels[drawn(state, 0, groups > 1 ? 6 : 8)],
+                 .features = groups * channels[drawn(state, 0, groups > 1 ? 6 : 8)],
+                 .opts = {.size = sizeof(ts_conv_opts), .groups = groups}};
+    bool fits = true;
+    for (int d = 0; d < 2; d++) {
+        s->size[d] = drawn(state, 1, large ? 30 : 8);
+        s->kernel[d] = drawn(state, 1, 4);
+        s->opts.stride[d] = patches ? s->kernel[d] : drawn(state, 1, 3);
+        s->opts.dilation[d] = patches ? 1 : drawn(state, 0, 3) ? 1 : 2;
+        s->opts.padding[d] = patches ? 0 : drawn(state, 0, s->kernel[d] / 2);
+        int64_t reach = (s->kernel[d] - 1) * s->opts.dilation[d] + 1;
+        if (s->transposed)
+            fits = fits && (s->size[d] - 1) * s->opts.stride[d] + reach > 2 * s->opts.padding[d];
+        else
+            fits = fits && s->size[d] + 2 * s->opts.padding[d] >= reach;
+    }
+    return fits;
+}
+
+TS_TEST(drawn_shapes_are_sums_over_windows)
+{
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = text ? strtoull(text, NULL, 10) : 1;
+    for (int i = 0, tried = 0; i < 150 && tried < 1000; tried++) {
+        shape s;
+        if (!draw_shape(&state, &s))
+            continue;
+        run_shape(&s, i, TS_F32, (int)drawn(&state, 0, 7));
+        run_shape(&s, i, TS_F64, (int)drawn(&state, 0, 7));
+        ts_tensor *one[3], *two[3];
+        int layout = (int)drawn(&state, 0, 3);
+        TS_SCOPE;
+        results_of(&s, layout, 1, one);
+        results_of(&s, layout, 2, two);
+        for (int k = 0; k < 3; k++)
+            ck_assert_msg(memcmp(one[k]->data, two[k]->data, (size_t)one[k]->numel * 4) == 0,
+                          "drawn shape %d, result %d", i, k);
+        i++;
+    }
 }
 
 TS_TEST(threads_change_no_bit, .loop = TS_COUNTOF(shapes))

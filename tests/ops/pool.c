@@ -4,6 +4,7 @@
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
+#include <stdlib.h>
 
 #include "core/tensor.h"
 #include "tests/ops/images.h"
@@ -50,6 +51,49 @@ static ts_tensor *run(int op, ts_tensor *x)
     case 8: return ts_pad(x, TS_SIZES(1, 2, 3, 0), TS_PAD_CONSTANT, TS_SCALAR(0.5));
     case 9: return ts_pad(x, TS_SIZES(-1, -1), TS_PAD_CONSTANT, TS_SCALAR(0));
     default: return ts_adaptive_avg_pool(x, TS_SIZES(1, 1));
+    }
+}
+
+/** A number from least to most; *state: of the generator, advanced. */
+static int64_t drawn(uint64_t *state, int64_t least, int64_t most)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return least + (int64_t)((*state >> 33) % (uint64_t)(most - least + 1));
+}
+
+/* Contiguous rows of a few elements are joined, and those of channels-last images are not. */
+TS_TEST(joined_rows_change_no_value)
+{
+    const char *text = getenv("TS_TEST_SEED");
+    uint64_t state = text ? strtoull(text, NULL, 10) : 1;
+    for (int i = 0; i < 120; i++) {
+        TS_SCOPE;
+        int64_t h = drawn(&state, 1, 9), w = drawn(&state, 1, 9), to[2];
+        ts_tensor *values = ts_normal(TS_SIZES(drawn(&state, 1, 9), drawn(&state, 16, 70), h, w), 0,
+                                      1, drawn(&state, 0, 1) ? TS_F32 : TS_F64);
+        int op = (int)drawn(&state, 0, 5);
+        ts_tensor *y[2], *dx[2];
+        for (int d = 0; d < 2; d++)
+            to[d] = drawn(&state, 1, 20);
+        int64_t kernel[2] = {drawn(&state, 1, h), drawn(&state, 1, w)};
+        for (int last = 0; last < 2; last++) {
+            ts_tensor *x = last ? last_of(values) : ts_clone(values);
+            OK(ts_set_requires_grad(x, true));
+            OK(y[last] = op == 0   ? ts_adaptive_avg_pool(x, to, 2)
+                         : op == 1 ? ts_avg_pool2d(x, POOL(.kernel = {kernel[0], kernel[1]}))
+                         : op == 2 ? ts_pad(x, TS_SIZES(to[0], -1, 0, to[1]), TS_PAD_CONSTANT,
+                                            TS_SCALAR(0.5))
+                                   : ts_interpolate(x, RESIZE(.sizes = {to[0], to[1]},
+                                                              .mode = op == 3   ? TS_NEAREST
+                                                                      : op == 4 ? TS_LINEAR
+                                                                                : TS_CUBIC)));
+            ts_tensor *factors = ts_sin(ts_arange(0, (double)ts_numel(y[last]), 1,
+                                                  ts_dtype_of(values)));
+            OK(ts_backward(ts_sum(ts_mul(y[last], ts_view(factors, ts_sizes(y[last]), 4)))));
+            dx[last] = ts_grad(x);
+        }
+        assert_close(y[0], y[1], 2e-6);
+        assert_close(dx[0], dx[1], 2e-5);
     }
 }
 
