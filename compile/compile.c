@@ -341,6 +341,18 @@ static ts_status call_in_scope(ts_compiled *c, ts_tensor *const *inputs, int nin
     return status;
 }
 
+/** Holds the inputs of a call that notes are taken of, even if the function releases them. */
+static void hold(ts_tensor *const *inputs, int ninputs, bool on)
+{
+    for (int i = 0; i < ninputs; i++)
+        if (inputs[i] == TS_NONE)
+            continue;
+        else if (on)
+            ts_tensor_ref(inputs[i]);
+        else
+            ts_tensor_unref(inputs[i]);
+}
+
 /** Records the function, then runs the recorded calls, even if the function failed: eager calls
  *  would have run before the error. */
 static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int ninputs,
@@ -353,6 +365,7 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     ts_above.clear_cast_cache(); /* a cached cast would become an outside tensor of the plan */
     TS_KEEP_MODES;
     if (c->opts.replay && !c->replay_over) {
+        hold(inputs, ninputs, true);
         ts_notes_begin(&notes, thread, inputs, ninputs, outputs, noutputs);
         ts_replay_expect(c, inputs, ninputs);
         lazy.notes = &notes;
@@ -366,7 +379,7 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
         ts_notes_refuse(&notes, "an error", NULL);
     }
     for (int i = 0; lazy.notes && i < ninputs; i++)
-        if (inputs[i] != TS_NONE && ts_tensor_is_dead(inputs[i])) {
+        if (inputs[i] != TS_NONE && atomic_load(&inputs[i]->refs) == 1) { /* the one held here */
             notes.failed = true;
             ts_notes_refuse(&notes, "the release of an input", NULL);
         }
@@ -376,8 +389,10 @@ static ts_status call_recorded(ts_compiled *c, ts_tensor *const *inputs, int nin
     if (ran == TS_OK && status != TS_OK) /* else the error of a call that was made before */
         *thread->error = before;
     ts_lazy_end(&lazy);
-    if (lazy.notes)
+    if (lazy.notes) {
         ts_notes_end(&notes);
+        hold(inputs, ninputs, false);
+    }
     return ran != TS_OK ? ran : status;
 }
 
