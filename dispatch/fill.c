@@ -83,6 +83,7 @@ TS_INLINE void plan_space(ts_frame *f, ts_plan *plan, const ts_tensor *first)
         plan->iter.data[0] = first->data;
         plan->iter.strides[0][0] = ts_dtype_sizes[first->dtype];
     } else if (plan->pointwise) {
+        plan->flat = false; /* kernels rely on one run of contiguous operands */
         ts_plan_iterate(f);
     }
 }

@@ -436,8 +436,10 @@ ts_status ts_cpu_pointwise(ts_frame *f, const ts_loop *loops, const void *params
     const ts_plan *plan = f->plan;
     const ts_iter *it = &plan->iter;
     ts_loop loop = loops[plan->compute];
-    if (TS_UNLIKELY(!loop || plan->ragged || (plan->cast && !plan->flat) ||
-                    ts_dtype_is_half(plan->compute) || !is_short_run(it, cost)))
+    /* flat: one run, and all operands are tensors of the compute dtype, so none is converted */
+    bool plain = plan->flat || (it->ndim == 1 && !plan->ragged && !plan->cast &&
+                                !ts_dtype_is_half(plan->compute));
+    if (TS_UNLIKELY(!loop || !plain || it->numel * cost >= TS_CPU_GRAIN(1)))
         return pointwise_any(f, loops, params, cost);
     loop(it->data, it->strides[0], it->numel, params);
     return TS_OK;
