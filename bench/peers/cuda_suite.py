@@ -150,6 +150,14 @@ class Bench:
             torch.cuda.empty_cache()
 
 
+def measured(bench, name):
+    """(times, what went wrong): one broken case must not hide the others."""
+    try:
+        return bench.measure(name), ''
+    except Exception as error:
+        return None, str(error).splitlines()[0] if str(error) else repr(error)
+
+
 def work(pipe, build, widths, names):
     """A process of run(): compiles, reports it, and measures the cases that it receives."""
     os.environ['TORCHINDUCTOR_COMPILE_THREADS'] = '1'  # one process per processor
@@ -161,10 +169,7 @@ def work(pipe, build, widths, names):
         bench.compile(name)
     pipe.send('ready')
     for name in iter(pipe.recv, None):
-        try:
-            pipe.send((bench.measure(name), ''))
-        except Exception as error:  # one broken case must not hide the others
-            pipe.send((None, str(error).splitlines()[0] if str(error) else repr(error)))
+        pipe.send(measured(bench, name))
 
 
 def run_steps(options, torch, library, write, failures):
@@ -191,44 +196,57 @@ def chosen_cases(options):
             (not options.widths or case.columns in options.widths)]
 
 
-def run(options, torch, library, write):
-    from peers import cuda_cases
-    chosen, failures, pipes = chosen_cases(options), [], []
-    jobs = min(options.jobs, len(chosen)) if options.compile else 1
-    if options.compile:
-        context = multiprocessing.get_context('spawn')
-        for i in range(jobs):
-            here, there = context.Pipe()
-            context.Process(target=work, daemon=True, args=(
-                there, options.build, options.widths, chosen[i::jobs])).start()
-            pipes.append(here)
-        for pipe in pipes:
-            pipe.recv()
+def compiled_elsewhere(options, chosen):
+    """Compiles the cases in processes, a run of neighbours in each. Then yields (name, times,
+    trouble) for each case; a process ends, and frees its memory, after its last case."""
+    context = multiprocessing.get_context('spawn')
+    jobs, workers = min(options.jobs, len(chosen)), []
+    for i in range(jobs):
+        here, there = context.Pipe()
+        share = chosen[len(chosen) * i // jobs:len(chosen) * (i + 1) // jobs]
+        workers.append((here, share, context.Process(
+            target=work, daemon=True, args=(there, options.build, options.widths, share))))
+        workers[-1][-1].start()
+    for pipe, _, _ in workers:
+        pipe.recv()
+    await_signal(options)
+    for pipe, share, process in workers:
+        for name in share:
+            pipe.send(name)
+            yield name, *pipe.recv()
+        pipe.send(None)
+        process.join()
+
+
+def eager(options, torch, library, chosen):
+    """Yields (name, times, trouble) for each case."""
+    await_signal(options)
+    bench = Bench(torch, library)
+    for name in chosen:
+        yield name, *measured(bench, name)
+
+
+def await_signal(options):
     if options.begin_with:
         print('compiled', flush=True)
         while not os.path.exists(options.begin_with):
             time.sleep(0.1)
-    bench, roof = Bench(torch, library), Roof(torch)
+
+
+def run(options, torch, library, write):
+    from peers import cuda_cases
+    chosen, failures, roof = chosen_cases(options), [], Roof(torch)
     deadline = time.monotonic() + options.minutes * 60
-    for i, name in enumerate(chosen):
-        if time.monotonic() > deadline:
-            failures.append(f'{name} and what follows: out of time')
-            break
-        if pipes:
-            pipes[i % jobs].send(name)
-            times, trouble = pipes[i % jobs].recv()
-        else:
-            try:
-                times, trouble = bench.measure(name), ''
-            except Exception as error:
-                times, trouble = None, str(error).splitlines()[0] if str(error) else repr(error)
+    for name, times, trouble in (compiled_elsewhere(options, chosen) if options.compile else
+                                 eager(options, torch, library, chosen)):
         if trouble:
             failures.append(f'{" ".join(name)}: {trouble}')
             write(name, None, None, None, None, trouble)
         else:
             write(name, *times, roof.us(cuda_cases.CASES[name]))
-    for pipe in pipes:
-        pipe.send(None)
+        if time.monotonic() > deadline and name != chosen[-1]:
+            failures.append(f'what follows {name}: out of time')
+            break
     if not options.widths:
         run_steps(options, torch, library, write, failures)
     write.summary()
