@@ -134,7 +134,7 @@ def largest(tensors):
     return max(most, default=0.0)
 
 
-def has_left(d):
+def not_finite(d):
     """True if the element is not finite on one side or both. Underflow belongs to least-numbers."""
     return d.a.is_floating_point() and not (math.isfinite(d.mine) and math.isfinite(d.other))
 
@@ -225,7 +225,7 @@ def _(d):
     """A product or quotient of two arguments may leave the range, and the element did on one side
     at least. Which intermediates overflow depends on the order of operations."""
     return is_value(d, '.*(loss|entropy|logits|kl_div).*', 0) and extreme(d) and \
-        has_left(d)
+        not_finite(d)
 
 
 @explains('overflow-within')
@@ -234,13 +234,13 @@ def _(d):
     return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|'
                     '.*_backward|.*_loss|logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|'
                     'hypot', 0) and extreme(d) and \
-        has_left(d)
+        not_finite(d)
 
 
 @explains('order-of-products')
 def _(d):
     """As in losses-at-infinity, for gradients: upstream gradients are factors too."""
-    return is_value(d) and d.order > 0 and extreme(d) and has_left(d)
+    return is_value(d) and d.order > 0 and extreme(d) and not_finite(d)
 
 
 @explains('integers-beyond-halves')
