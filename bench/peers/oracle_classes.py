@@ -127,13 +127,6 @@ def extreme(d):
     return bool(plain) or any(map(is_extreme, [*d.case.tensors(), *more]))
 
 
-def largest(tensors):
-    """The largest finite number among tensors."""
-    most = [torch.nan_to_num(t.detach().double(), 0, 0, 0).abs().max().item() for t in tensors
-            if isinstance(t, torch.Tensor) and t.numel()]
-    return max(most, default=0.0)
-
-
 def not_finite(d):
     """True if the element is not finite on one side or both. Underflow belongs to least-numbers."""
     return d.a.is_floating_point() and not (math.isfinite(d.mine) and math.isfinite(d.other))
