@@ -344,7 +344,7 @@ ts_status ts_pieces_add(ts_run *run, ts_pieces **all, ts_tensor **slot, const ts
     return p->waiting > 2 * shape_numel(p->whole) + 64 ? write_out(run, p, slot) : TS_OK;
 }
 
-/** Whether gradients of a view's results may become places in its argument: no hook, no retained
+/** True if gradients of a view's results may become places in its argument: no hook, no retained
  *  gradient and no caller reads them. */
 static bool passes_parts(const ts_run *run, const ts_node *n)
 {

@@ -97,7 +97,7 @@ static ts_segment *segment_ref(ts_segment *s)
     return s;
 }
 
-/** Whether nodes may save t itself: t is a leaf that requires grad, which its owner keeps alive and
+/** True if nodes may save t itself: t is a leaf that requires grad, which its owner keeps alive and
  *  whose version is checked. Inputs of the part always get slot numbers, because the second run
  *  gets other handles for them. */
 static bool is_held(const ts_tape *tape, const ts_tensor *t)

@@ -123,7 +123,8 @@ int main(int argc, char **argv)
     const char *path = NULL, *folder = NULL;
     int fd, status;
     const ts_argument arguments[] = {
-        {"TABLE.tsv", "a table that bench/compare.py wrote", .text = &path, .required = true},
+        {"TABLE.tsv", "a table of bench/compare.py or bench_cuda_matmul", .text = &path,
+         .required = true},
         {"FOLDER", "folder for the charts", .text = &folder, .required = true},
     };
     if (!ts_program_begin(argc, argv, "Draws charts from a table of CUDA benchmarks.", arguments,

@@ -73,7 +73,7 @@ typedef struct ts_lazy {
 /** Runs the recorded calls, if there are any, and starts a new recording. why: cause of the graph
  *  break; NULL at the end of the compiled function. site: call site of the break, or NULL. Errors:
  *  those of ts_exec_run() and ts_replay_learn(), TS_ERR_MEMORY, and TS_ERR_STATE for a break in a
- *  function compiled with fullgraph; the recording then goes on. */
+ *  function compiled with fullgraph; the recording then continues. */
 ts_status ts_lazy_flush(ts_lazy *l, const char *why, const void *site);
 /** Index + 1 of an outside storage in the recording; 0: no recorded call uses it. */
 uint32_t ts_lazy_find(const ts_lazy *l, const ts_storage *s);
@@ -225,7 +225,7 @@ typedef struct ts_group_part {
     uint8_t results; /* bit i: no call of the group may use result i, because it is a sum over rows,
                         complete only after the group, or lacks the dims of a row */
 } ts_group_part;
-/** Tells whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
+/** Whether and how a node's call can be in a fused group. It must be pointwise or by rows; on
  *  the CPU, it must also need no casts. numbers: the numbers of a run. */
 ts_group_part ts_group_takes(const ts_graph *g, const ts_graph_node *n, const uint64_t *numbers);
 /** The frame of a node's call on a device, without arguments, results, plan and call site. */
@@ -346,7 +346,7 @@ void ts_arenas_from_environment(void);
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** Least number of elements in a run of contiguous elements, times the calls of the group: a run
- *  takes about as long to begin as one call takes for so many elements. */
+ *  takes about as long to begin as one call takes for this many elements. */
 enum { TS_RUN_WORK = 96 };
 /** True if tiles of a group cost more than they save: it has few calls, its tensors have short runs
  *  of contiguous elements, and they fit the caches. */

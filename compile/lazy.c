@@ -108,7 +108,7 @@ static bool add_outside(ts_lazy *l, ts_storage *s, uint32_t *at)
     return true;
 }
 
-/** Whether a value's record has t's dtype, offset, sizes and strides. */
+/** True if a value's record has t's dtype, offset, sizes and strides. */
 static bool is_layout(const uint64_t *w, const ts_tensor *t)
 {
     if ((w[0] >> 8 & 0xff) != t->dtype || (w[0] >> 16 & 0xff) != t->ndim ||

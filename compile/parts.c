@@ -120,7 +120,7 @@ bool ts_captured_has_places(const ts_captured *k, const ts_exec *e)
     return true;
 }
 
-/** Whether a step may move before all steps that are not BEFORE (or after all that are not AFTER):
+/** True if a step may move before all steps that are not BEFORE (or after all that are not AFTER):
  *  no step in between uses a storage that it writes, or writes one that it uses. */
 static bool is_movable(const ts_captured *k, const ts_exec *e, uint32_t step, where to)
 {

@@ -227,7 +227,7 @@ void ts_replay_refuse_storage(char *why, size_t size, const ts_exec *e, const ts
 bool ts_replay_add_fixed(ts_repeat *p);
 /** True if p->fixed contains s. */
 bool ts_replay_is_fixed(const ts_repeat *p, const ts_storage *s);
-/** True if two calls of one plan are equal. Otherwise *varies tells whether later calls will differ
+/** True if two calls of one plan are equal. Otherwise *varies is true if later calls will differ
  *  too, and `why` receives the difference. Also sets the origins and outputs of *now that only a
  *  comparison of two calls determines. */
 bool ts_replay_agrees(const ts_exec *e, const ts_repeat *before, ts_repeat *now, bool *varies,

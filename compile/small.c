@@ -11,12 +11,12 @@ enum {
                              per call: about what moves in the time that a recorded call takes */
     CACHED = 1 << 22,     /* a plan whose calls move at most this many bytes finds most of them in a
                              cache, where four times as many move in that time */
-    SMALL_RUN = 10,       /* a recording and the run of its plan take as long as so many calls */
+    SMALL_RUN = 10,       /* a recording and the run of its plan take as long as this many calls */
     SMALL_FIRST = 64,     /* after this many small plans in a row, calls run without a recording.
                              After as many runs of one other plan, a trial begins */
-    SMALL_AGAIN = 256,    /* then one call is recorded after so many without a recording, the next
+    SMALL_AGAIN = 256,    /* then one call is recorded after this many without a recording, the next
                              after twice as many, and so on */
-    SMALL_MOST = 8192,    /* up to so many; also the recordings between two trials */
+    SMALL_MOST = 8192,    /* the largest such number; also the recordings between two trials */
     TRIAL = 16,           /* calls that a trial times with a recording, and without */
     TRIED = 1 << 26       /* plans that move more bytes get no trial */
 };

@@ -226,26 +226,26 @@ static int list(const settings *s)
 
 /* ----------------------------------------------------------------------------- judging ---- */
 
-/** State of print_progress(), which prints new failures above the progress line. told: number of
+/** State of print_progress(), which prints new failures above the progress line. printed: number of
  *  failures printed so far. */
-typedef struct telling {
+typedef struct printing {
     ts_card *card;
     ts_progress *progress;
-    int told;
+    int printed;
     bool quiet;
-} telling;
+} printing;
 
 static void print_progress(void *ctx, int done, int all)
 {
-    telling *t = ctx;
+    printing *t = ctx;
     (void)done;
     (void)all;
-    for (; t->told < t->card->nfailures && t->told < FAILURES_MOST; t->told++) {
+    for (; t->printed < t->card->nfailures && t->printed < FAILURES_MOST; t->printed++) {
         if (t->quiet)
             continue;
         if (t->progress && isatty(STDERR_FILENO))
             fprintf(stderr, "\r\033[K");
-        printf("FAIL %s\n", t->card->failures[t->told].text);
+        printf("FAIL %s\n", t->card->failures[t->printed].text);
         fflush(stdout);
     }
     if (t->progress)
@@ -262,7 +262,7 @@ static bool isolates(const settings *s, const ts_candidate *c)
 static int judge_one(const settings *s, const ts_candidate *c, ts_card *card)
 {
     ts_judge_opts opts = s->judge;
-    telling t = {.card = card, .quiet = s->quiet};
+    printing t = {.card = card, .quiet = s->quiet};
     const char *who = c->name ? c->name : c->plugin;
     if (!s->quiet && isatty(STDERR_FILENO)) {
         ts_progress_opts look = {.size = sizeof look, .label = who, .item_unit = "operators"};

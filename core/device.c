@@ -175,7 +175,7 @@ ts_status ts_device_memory_reset_peak(ts_device device)
 
 /* ------------------------------------------------------------------------------ memory ---- */
 
-/** Whether the thread's calls are being captured, so queued work does not run. */
+/** True if the thread's calls are being captured, so queued work does not run. */
 static bool is_captured(void) { return ts_tls.workspace && ts_tls.workspace->base; }
 
 /** Allocates from the thread's workspace. NULL with an error if it is full, or without an error if

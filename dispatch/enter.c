@@ -116,7 +116,7 @@ ts_status ts_enter_foreign(ts_frame *f)
 /* ----------------------------------------------------------------------------- devices ---- */
 
 /**
- * Whether a kernel of key may take t: t is on the key's device, or is a 0-dim CPU tensor. *index:
+ * True if a kernel of key may take t: t is on the key's device, or is a 0-dim CPU tensor. *index:
  * device index of the key's first tensor, -1 before one is found.
  */
 static bool fits_device(const ts_tensor *t, ts_key key, int *index)

@@ -32,11 +32,11 @@ ts_status ts_check_given(const ts_frame *f);
 ts_status ts_check_fits_result(const ts_frame *f, const ts_tensor *out, const ts_meta *m);
 
 /**
- * Delivers `made`, the results of a second run of f's call (in f32, or on the CPU), to f->rets, and
- * takes over their references. If f already has a tensor for a result that is a destination or has
- * another dtype, the values are copied to it and its version is incremented. Other results replace
- * the entries of f->rets.
- * @param status  status of that run; an error only releases the results
+ * Delivers `made`, results of a kernel that makes its own or of a second run of f's call (in f32,
+ * or on the CPU), to f->rets, and takes over their references. Values are copied to a destination,
+ * whose version is incremented and whose bit in f->plan->delivered is set, and to a new result in
+ * f->rets of another dtype. Other results replace the entries of f->rets.
+ * @param status  status of the kernel or run; an error only releases the results
  * @return status, or the error of a copy
  */
 ts_status ts_deliver(ts_frame *f, ts_value *made, ts_status status);

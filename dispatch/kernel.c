@@ -72,7 +72,7 @@ ts_status ts_kernel_space(const ts_frame *f, ts_space *space)
             v = &f->args[++arg];
         while (!(which >> arg & 1) || v->tag == TS_TAG_NONE);
     }
-    /* stored apart from ndim: one load of both fields would stall on two separate stores */
+    /* stored late: one load of ndim and operands would stall on two recent stores */
     space->operands = operands;
     return TS_OK;
 }

@@ -1,7 +1,7 @@
 /**
  * @file try_advice.c  Declares the knobs of a training step and lets the profiler try its advice.
  *
- *     try_advice [--device cuda]
+ *     try_advice [--device cuda] [--batch N] [--words N]
  *
  * The model is a small network over a vocabulary. The program declares the batch size, the size of
  * the vocabulary, autocast and compilation; ts_prof_try() prints the predicted gain of each beside

@@ -32,7 +32,7 @@ static unsigned mode_of(ts_autocast_state state, unsigned backend)
 
 /* -------------------------------------------------------------------------------- casts ---- */
 
-/** Whether t is floating, not f64, and on the region's device. */
+/** True if t is floating, not f64, and on the region's device. */
 static bool is_eligible(const ts_tensor *t, ts_keyset backend)
 {
     ts_dtype dtype = ts_keys_of(t) & backend ? ts_dtype_of(t) : TS_DTYPE_NONE;

@@ -11,7 +11,7 @@ static _Atomic bool found;
 
 void ts_nan_finder_reset(void) { atomic_store(&found, false); }
 
-/** Whether t holds NaN or infinity, computed on t's device. On failure false, and *status is
+/** True if t holds NaN or infinity, computed on t's device. On failure false, and *status is
  * set. */
 static bool has_bad(ts_tensor *t, ts_status *status)
 {
@@ -23,7 +23,7 @@ static bool has_bad(ts_tensor *t, ts_status *status)
     return *status == TS_OK && !finite;
 }
 
-/** Whether a value (tensor, list or number) holds NaN or infinity. */
+/** True if a value (tensor, list or number) holds NaN or infinity. */
 static bool is_bad(const ts_value *v, ts_status *status)
 {
     if (v->tag == TS_TAG_TENSOR)

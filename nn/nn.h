@@ -106,7 +106,7 @@ void ts_nn_pins_end(ts_nn_pins *p);
  *  an error. If all `room` entries are in use, the memory is new and not kept for reuse. */
 ts_tensor *ts_nn_pins_take(ts_nn_pins *p, const int64_t *sizes, int ndim, ts_dtype dtype,
                            ts_device device);
-/** Lets memory be reused; t is a tensor over it, or NULL. */
+/** Returns memory for reuse; t is a tensor over it, or NULL. */
 void ts_nn_pins_give(ts_nn_pins *p, const ts_tensor *t);
 
 /** The samples of a batch: entries first .. first + n - 1 of an epoch's order. */

@@ -91,7 +91,7 @@ static ts_status reserve(ts_optimizer *o, int64_t n)
     return TS_OK;
 }
 
-/** Whether a parameter of the optimizer has this name. */
+/** True if a parameter of the optimizer has this name. */
 static bool has_name(const ts_optimizer *o, const char *name)
 {
     for (const ts_nn_group *g = o->groups; g < o->groups + o->ngroups; g++)

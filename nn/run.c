@@ -76,7 +76,7 @@ static ts_status fail_existing_run(const ts_run *r)
         "run_open: '%s' holds an earlier run", r->dir);
 }
 
-/** Whether the folder has log.csv or checkpoints, even without run.json. */
+/** True if the folder has log.csv or checkpoints, even without run.json. */
 static bool has_results(const ts_run *r)
 {
     return is_there(r, "log.csv") || is_there(r, "checkpoints");

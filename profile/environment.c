@@ -293,7 +293,7 @@ void ts_profile_from_environment(void)
     ts_prof_opts o = {.size = sizeof o, .ready = report_cycle};
     if (!words || !words[0] || strcmp(words, "0") == 0 || !take_settings(words, &o))
         return;
-    if (from_environment.out[0] && make_folder() != TS_OK) { /* told now, not after hours */
+    if (from_environment.out[0] && make_folder() != TS_OK) { /* reported at the start of a run */
         ts_log_write("warning", "%s; only the report is printed", ts_error_message());
         ts_error_clear();
         from_environment.out[0] = 0;

@@ -76,7 +76,7 @@ static void handle(int number, siginfo_t *info, void *unused)
     uint32_t bit = 1u << number;
     (void)unused;
     while (atomic_load(&fetching.runs) && pthread_equal(pthread_self(), fetching.thread)) {
-        atomic_store(&fetching.over, true); /* the report goes on without this thread */
+        atomic_store(&fetching.over, true); /* the report continues without this thread */
         poll(NULL, 0, -1);
     }
     bool sent = (info->si_code == SI_USER || info->si_code == SI_QUEUE) &&

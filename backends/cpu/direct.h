@@ -46,7 +46,8 @@ typedef struct direct {
     int64_t phases[3], extent[3]; /* planes of a channel in a slab and their sizes */
     int64_t split, parts; /* the dim that is divided among tasks, and the number of parts */
     int64_t slab;     /* elements of a slab */
-    int64_t positions; /* elements of a result: lines are as long as in the slab */
+    int64_t positions; /* elements of a result channel in scratch: lines as long as in the slab,
+                          without gaps for the gradient of the weight */
     int64_t kept;     /* result channels in scratch before they are copied to the image */
     int64_t lanes;    /* number of scratch areas: one per task that may run at the same time */
     char *scratch;
@@ -138,7 +139,7 @@ static direct part_of(const direct *t, int64_t n, int64_t g, int64_t part)
     return p;
 }
 
-/** Clears elements at the end of a line: often one, for which a call takes longer. */
+/** Clears the elements of a line outside the image: often one, which needs no call. */
 TS_INLINE void clear(char *to, int64_t bytes)
 {
     if (bytes == 4)
@@ -185,8 +186,8 @@ static void fill_slab(const direct *t, char *to)
     }
 }
 
-/** Copies lines of `rows` channels of `to` from channel `first` on; lines are row[0], row[1] and
- *  `channel` elements apart in the matrix. */
+/** Copies lines of `rows` channels of the image `to`, from channel `first` on, to the matrix, or
+ *  with `back` from it. Lines are row[0], row[1] and `channel` elements apart in the matrix. */
 static void copy_lines(const direct *t, char *matrix, int64_t channel, const int64_t *row,
                        int64_t first, int64_t rows, bool back)
 {

@@ -111,7 +111,7 @@ static layout layout_of(const ts_iter *it, int k)
     return l;
 }
 
-/** Whether a loop can take the operand as one run. */
+/** True if a loop can take the operand as one run. */
 static bool is_one_run(const layout *l)
 {
     return l->ndim == 1 && (l->strides[0] == 0 || l->strides[0] == l->item);
@@ -209,7 +209,7 @@ typedef struct blocks {
     layout layouts[TS_MAX_OPERANDS];
 } blocks;
 
-/** Whether the operand is a block's elements, over and over. */
+/** True if the operand is a block's elements, over and over. */
 static bool is_repeated(const layout *l, int64_t length)
 {
     return l->ndim == 2 && l->strides[1] == 0 && length % l->sizes[0] == 0;

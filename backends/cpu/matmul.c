@@ -57,7 +57,7 @@ enum { PANEL_ROWS = 16, PANEL_COLUMNS = 64, NARROW = 8 };
 /*
  * Integers are summed as the unsigned type U, so that sums wrap. A panel of b is packed unless its
  * rows are contiguous, and all rows of a use it. A few columns of integers, or a few rows and dense
- * columns, are sums along k instead, whose order does not change the value; `any_order` tells.
+ * columns, are sums along k instead; `any_order`: the order of a sum does not change its value.
  */
 #define PLAIN(T, U, name, any_order)                                                               \
     static void name##_narrow(const ts_gemm *g)                                                    \

@@ -107,7 +107,7 @@ static ts_dtype compute_of(const job *j, int64_t i)
     return j->stored || dtype == TS_F64 ? dtype : TS_F32;
 }
 
-/** Whether the tensors i of all lists are dense in one order: contiguous, or channels-last. */
+/** True if the tensors i of all lists are dense in one order: contiguous, or channels-last. */
 static bool is_flat(const job *j, int64_t i)
 {
     const ts_tensor *first = j->args[0].list[i];
@@ -208,7 +208,7 @@ static ts_status run(ts_frame *f, job *j, int cost)
 
 /** True if the step must be skipped because args[guard] (`found`) is not 0. It then increments the
  *  counters in the list args[guard + 1] (`skipped`). */
-static bool left_out(const ts_frame *f, int guard)
+static bool is_skipped(const ts_frame *f, int guard)
 {
     const ts_value *found = &f->args[guard], *skipped = &f->args[guard + 1];
     if (found->tag != TS_TAG_TENSOR || *(const float *)found->t->data == 0)
@@ -304,7 +304,7 @@ static ts_status adamw(ts_frame *f)
              .decoupled = f->args[10].i,
              .skipped = &f->args[12],
              .factor = grad_scale(f, 13)};
-    return left_out(f, 11) ? TS_OK : run(f, &j, 4);
+    return is_skipped(f, 11) ? TS_OK : run(f, &j, 4);
 }
 
 /* --------------------------------------------------------------------------------- sgd ---- */
@@ -362,7 +362,7 @@ static ts_status sgd(ts_frame *f)
              .nesterov = f->args[8].i,
              .skipped = &f->args[10],
              .factor = grad_scale(f, 11)};
-    return left_out(f, 9) ? TS_OK : run(f, &j, 3);
+    return is_skipped(f, 9) ? TS_OK : run(f, &j, 3);
 }
 
 /* ------------------------------------------------------------------------------- scale ---- */

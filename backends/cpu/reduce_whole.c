@@ -25,7 +25,7 @@ static void plan_whole(reduction *r, const ts_tensor *t, int64_t mask, void *res
     r->out = results;
 }
 
-/** Whether tasks of a whole pass fold several results together: results with short or strided runs,
+/** True if tasks of a whole pass fold several results together: results with short or strided runs,
  * if enough are adjacent. */
 static bool is_across(const reduction *r, int64_t item)
 {

@@ -142,7 +142,7 @@ static block *header(heap *h)
         return b;
     }
     enum { MANY = 64 };
-    block *fresh = calloc(MANY, sizeof *fresh); /* kept for good */
+    block *fresh = calloc(MANY, sizeof *fresh); /* never freed */
     if (!fresh)
         return NULL;
     for (int i = 1; i < MANY; i++) {

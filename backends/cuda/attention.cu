@@ -20,7 +20,7 @@ using namespace ts;
 
 enum { PLAIN, MMA, WGMMA, SPLIT }; /* kernels, in order of preference; SPLIT is forward only */
 
-/** Whether kernels can use t in place: the last dim is dense, and the strides of other dims with
+/** True if kernels can use t in place: the last dim is dense, and the strides of other dims with
  * more than one element are multiples of `grain` elements. With grain > 1 the data must be 16-byte
  * aligned. */
 static bool is_aligned(const ts_tensor *t, int grain)
@@ -164,7 +164,7 @@ static int allowed_path()
     return is - 1;
 }
 
-/** Whether a mask's stride of rows or keys does not fit 32 bits. */
+/** True if a mask's stride of rows or keys does not fit 32 bits. */
 static bool far_apart(const int64_t steps[4])
 {
     return llabs(steps[2]) > INT32_MAX || llabs(steps[3]) > INT32_MAX;
@@ -255,7 +255,7 @@ static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t s
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
 }
 
-/** Whether the pass over keys also computes dq, by atomic additions in no fixed order. */
+/** True if the pass over keys also computes dq, by atomic additions in no fixed order. */
 static bool takes_one_pass(const attention_call &c, int path)
 {
     return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);

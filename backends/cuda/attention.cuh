@@ -148,7 +148,7 @@ __device__ __forceinline__ attention_range rows_of_keys(const attention_span &s,
 {
     return {max(0, first - s.high), min(s.rows, end - s.low)};
 }
-/** Whether every row first_row to end_row - 1 sees every key first_key to end_key - 1,
+/** True if every row first_row to end_row - 1 sees every key first_key to end_key - 1,
  * and all of these rows and keys exist. */
 __device__ __forceinline__ bool sees_all(const attention_span &s, int first_row, int end_row,
                                          int first_key, int end_key)
@@ -225,7 +225,7 @@ template <class T> cudaError_t attention_pairs(const attention_call &c, cudaStre
 template <class T> cudaError_t attention_mma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_mma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-/** Whether the shared memory of a block suffices for the forward or backward mma kernels. */
+/** True if the shared memory of a block suffices for the forward or backward mma kernels. */
 bool attention_mma_holds(const attention_call &c, bool backward);
 /** Number of runs of tiles in a pass of the backward mma kernels, determined by the shape alone;
  * and the bytes of c.parts that the runs need. */
@@ -235,7 +235,7 @@ template <class T>
 cudaError_t attention_wgmma_forward(const attention_call &c, cudaStream_t stream);
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream);
-/** Whether a call has so few rows that blocks split the keys; the number of runs of keys,
+/** True if a call has so few rows that blocks split the keys; the number of runs of keys,
  * determined by the shape alone; and the bytes of c.parts for c.splits runs. */
 bool attention_splits(const attention_call &c);
 int attention_split_count(const attention_call &c);

@@ -8,7 +8,7 @@ namespace ts {
 
 #ifdef TS_CUDA_SM90A /* else the kernels are empty */
 
-/** Whether all rows see all keys. */
+/** True if all rows see all keys. */
 static bool sees_everything(const attention_call &c)
 {
     return c.left >= c.rows + c.keys && c.right >= c.rows + c.keys;

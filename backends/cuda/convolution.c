@@ -580,7 +580,7 @@ static ts_status convolution_with(ts_frame *f, const ts_cuda_after *calls)
     return status;
 }
 
-/** Whether t is a channels-last image or, with `always`, any tensor, in the frame's dtype. */
+/** True if t is a channels-last image or, with `always`, any tensor, in the frame's dtype. */
 static bool is_ready(const ts_frame *f, const ts_tensor *t, bool always)
 {
     int n = ts_ndim(t);

@@ -45,16 +45,15 @@ typedef struct ts_cuda_window_product {
  */
 bool ts_cuda_window_product_fits(const ts_cuda_window_product *product);
 
-/** Queues the products of all windows with `weight`, plus bias, with the calls of `after`, into
- *  `to`, in the frame's dtype (bf16 or f16). `to` is a dense image
- *  (batch, size[0], size[1], size[2], groups * rows). Window i
- *  along dim d writes position start + i * step, by the fields of windows.axis[d]; other elements
- *  keep their values. */
+/** Queues the products of all windows with `other`, the weight, plus bias, with the calls of
+ *  `after`, into `to`, in the frame's dtype (bf16 or f16). `to` is a dense image (batch, size[0],
+ *  size[1], size[2], groups * rows). Window i along dim d writes position start + i * step, by the
+ *  fields of windows.axis[d]; other elements keep their values. */
 ts_status ts_cuda_multiply_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
-/** Queues the gradient of the weight, y transposed times the windows, into `to` (groups, rows,
- *  taps, channels / groups), in the frame's dtype (bf16 or f16). rows must be a multiple of 8; bias
- *  and size are not used. */
+/** Queues the gradient of the weight, `other` (y) transposed times the windows, into `to` (groups,
+ *  rows, taps, channels / groups), in the frame's dtype (bf16 or f16). rows must be a multiple of
+ *  8; bias, after and size are not used. */
 ts_status ts_cuda_multiply_by_windows(ts_frame *frame, const ts_cuda_window_product *product);
 
 /** Queues the calls of `after` on the dense image `to` (pixels, channels), in place, in the frame's

@@ -150,7 +150,7 @@ template <class S> static conv_division division_of(const conv_call &c)
     d.blocks = d.all * d.parts;
     return d;
 }
-/** Whether blocks share tiles. */
+/** True if blocks share tiles. */
 static bool is_divided(const conv_division &d)
 {
     return d.parts ? d.parts > 1 : d.each % d.steps;

@@ -259,7 +259,7 @@ static descriptor graph_of(graph *a, void *handle)
     return finished(a, g);
 }
 
-/** Whether an engine has none of the notes in `banned`, a bit per note. */
+/** True if an engine has none of the notes in `banned`, a bit per note. */
 static bool lacks(descriptor engine, int name, int type, int banned)
 {
     int notes[32];
@@ -272,7 +272,7 @@ static bool lacks(descriptor engine, int name, int type, int banned)
     return true;
 }
 
-/** Whether an engine's results are the same in each run and as exact as the dtype's promise, and it
+/** True if an engine's results are the same in each run and as exact as the dtype's promise, and it
  *  needs no compiler, which takes seconds. */
 static bool is_admitted(const key *k, descriptor config)
 {

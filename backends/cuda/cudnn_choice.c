@@ -288,7 +288,7 @@ static ts_status choose(ts_cuda_cudnn *a, runs *r)
     for (int i = 0; i < count && status == TS_OK; i++) {
         ts_cudnn_plan *p = &found[i];
         if (p->workspace && !(r->workspace = ts_scratch_take(where, p->workspace))) {
-            ts_error_clear(); /* an engine that needs less memory may do */
+            ts_error_clear(); /* try engines that need less memory */
             continue;
         }
         if (measure(r, p, &us) == TS_OK) {

@@ -38,7 +38,7 @@ typedef struct ts_cudnn_graph {
                           failed, 0: none */
 } ts_cudnn_graph;
 
-/** Whether cuDNN can be used. Opens the library at the first call. Except ts_cudnn_is_supported(),
+/** True if cuDNN can be used. Opens the library at the first call. Except ts_cudnn_is_supported(),
  *  the functions below require that it can. */
 bool ts_cudnn_is_there(void);
 /** The library's version, as cudnnGetVersion() returns it. */

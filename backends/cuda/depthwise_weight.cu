@@ -196,7 +196,7 @@ static __global__ void __launch_bounds__(32 * RUN_UNITS)
 #pragma unroll
             for (int u = 0; u < RUN * ADVANCE; u++)
                 x_now[u] = more[u];
-            if (left > RUN) /* memory answers during the products */
+            if (left > RUN) /* these loads overlap the products */
                 load_windows(left - RUN);
 #pragma unroll
             for (int u = 0; u < RUN; u++) {

@@ -24,7 +24,7 @@ typedef struct ts_cuda_formula {
                                             of two or more operands, in f32 */
 } ts_cuda_formula;
 
-/** Whether the thread runs a kernel only for its description; ts_cuda_use() then returns NULL
+/** True if the thread runs a kernel only for its description; ts_cuda_use() then returns NULL
  * without an error. */
 bool ts_cuda_describing(void);
 /** Records the formula of the running kernel. Copies *formula; `names` must be static text. */

@@ -54,7 +54,7 @@ static bool path_of(const ts_cuda_disk *disk, const void *key, size_t key_bytes,
     return true;
 }
 
-/** Whether only the current user owns and may write a file or folder. */
+/** True if only the current user owns and may write a file or folder. */
 static bool is_own(const struct stat *status)
 {
     return status->st_uid == geteuid() && !(status->st_mode & (S_IWGRP | S_IWOTH));

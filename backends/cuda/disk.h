@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/** What a file is for. topic, what: for a log that a file cannot be written. */
+/** The purpose of a file. topic, what: for a log that a file cannot be written. */
 typedef struct ts_cuda_disk {
     const char *kind, *topic, *what;
 } ts_cuda_disk;

@@ -12,13 +12,13 @@
 
 #include <string.h>
 
-/** Whether the epilogue so far is empty. */
+/** True if the epilogue so far is empty. */
 static bool is_empty(const ts_cuda_after *a)
 {
     return !a->gelu && !a->wide && !a->added && !a->gelu_of && !a->norm && !a->relu_first;
 }
 
-/** Whether t is dense and has the sizes and the layout of the product's result. */
+/** True if t is dense and has the sizes and the layout of the product's result. */
 static bool is_alike(const ts_tensor *t, const ts_tensor *result)
 {
     int n = ts_ndim(result);

@@ -29,7 +29,7 @@ typedef struct ts_cuda_product {
     /** Queues the call with an epilogue. Tensors with addresses (ts_kernel_data()) have storages,
      *  so operators may make views of them. */
     ts_status (*run)(ts_frame *f, const ts_cuda_after *after);
-    /** Whether the product can take the epilogue: sizes, layouts and alignment allow it. */
+    /** True if the product can take the epilogue: sizes, layouts and alignment allow it. */
     bool (*takes)(const ts_frame *f, const ts_cuda_after *after);
 } ts_cuda_product;
 /** The product that a kernel computes; NULL if it computes none. */

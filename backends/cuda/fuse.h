@@ -22,7 +22,7 @@
 
 TS_BEGIN_DECLS
 
-/** Whether a kernel belongs to a family whose loops can be described (backend.c). Other kernels,
+/** True if a kernel belongs to a family whose loops can be described (backend.c). Other kernels,
  *  such as a plugin's, would launch instead of describing themselves. */
 bool ts_cuda_describes(ts_kernel kernel);
 /** True if a kernel is one of the backend's. */
@@ -161,7 +161,7 @@ cudaError_t ts_cuda_launch_function(void *function, unsigned blocks, unsigned th
 
 /* ------------------------------------------------------------------------------- NVRTC ---- */
 
-/** Whether the NVRTC library can be loaded; if not, sets *why to the reason. Exported for tests. */
+/** True if the NVRTC library can be loaded; if not, sets *why to the reason. Exported for tests. */
 TS_API bool ts_cuda_nvrtc(const char **why);
 /** Result of a compilation. */
 typedef struct ts_cuda_compiled {

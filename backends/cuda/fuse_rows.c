@@ -123,7 +123,7 @@ static void collapse(ts_cuda_group *g, int ndim)
     g->ndim = n;
 }
 
-/** Whether a tensor has several elements along a row. */
+/** True if a tensor has several elements along a row. */
 static bool varies(const ts_cuda_group *g, const ts_cuda_group_value *v, int ndim)
 {
     bool some = false;

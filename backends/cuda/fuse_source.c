@@ -76,7 +76,7 @@ static const char *const types[] = {
     [TS_F64] = "double", [TS_F32] = "float", [TS_BF16] = "bf16", [TS_F16] = "f16",
     [TS_I64] = "int64_t", [TS_I32] = "int32_t", [TS_U8] = "uint8_t", [TS_BOOL] = "bool"};
 
-/** Whether a type name printed by the compiler is the element type of a dtype. */
+/** True if a type name printed by the compiler is the element type of a dtype. */
 static bool is_name_of(const name *n, int dtype)
 {
     static const char *const printed[] = {

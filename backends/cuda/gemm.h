@@ -44,13 +44,13 @@ typedef struct ts_cuda_epilogue {
 ts_status ts_cuda_gemm(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                        const ts_cuda_epilogue *then);
-/** Whether cuBLASLt has an algorithm for this product. Also true if the query fails; ts_cuda_gemm()
+/** True if cuBLASLt has an algorithm for this product. Also true if the query fails; ts_cuda_gemm()
  * then reports the error. */
 bool ts_cuda_gemm_is_there(const ts_frame *frame, ts_dtype dtype, const ts_cuda_matrix *a,
                            const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                            const ts_cuda_epilogue *then);
 
-/** Whether ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32(), unless TS_CUDA_TF32=1. The
+/** True if ts_cuda_gemm() computes an f32 product by ts_cuda_gemm_f32(), unless TS_CUDA_TF32=1. The
  * answer depends on the device, sizes, strides and epilogue only. */
 bool ts_cuda_takes_f32(const ts_cuda_device *device, const ts_cuda_matrix *a,
                        const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
@@ -70,7 +70,7 @@ ts_status ts_cuda_gemm_integers(ts_frame *frame, ts_dtype dtype, const ts_cuda_m
                                 const ts_cuda_matrix *b, const ts_cuda_matrix *c, int64_t batches,
                                 const void *bias);
 
-/** Whether TS_CUDA_TF32=1: f32 products use tensor cores, which round operands to TF32 (10-bit
+/** True if TS_CUDA_TF32=1: f32 products use tensor cores, which round operands to TF32 (10-bit
  *  mantissa). */
 bool ts_cuda_tf32(void);
 

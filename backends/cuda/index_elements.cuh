@@ -118,7 +118,7 @@ static __global__ void scatter_kernel(const __grid_constant__ led<I> to, I n, co
     }
 }
 
-/** Whether T has atomic additions, and their order does not change a sum. */
+/** True if T has atomic additions, and their order does not change a sum. */
 template <class T> constexpr bool free_order = std::is_integral_v<T> && sizeof(T) >= 4;
 
 /** Adds elements of src to out in any order. */

@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(LOOP_THREADS)
 
 /* ------------------------------------------------------------------- operands of types ---- */
 
-/** Whether loop_rows_kernel() is compiled for these types. */
+/** True if loop_rows_kernel() is compiled for these types. */
 template <class... T>
 constexpr bool row_types = ((sizeof(T) <= 4) && ...) && ((sizeof(T) < 4) || ...);
 

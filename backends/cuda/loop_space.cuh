@@ -213,7 +213,7 @@ private:
     {
         return (uintptr_t)p % sizeof(vectors<W>::at[0]) == 0;
     }
-    /* Whether all elements of operand k exist and are contiguous words. */
+    /* True if all elements of operand k exist and are contiguous words. */
     template <class W>
     __device__ __forceinline__ bool is_whole(const loop_space<N> &s, int k) const
     {

@@ -22,7 +22,7 @@ static ts_cuda_matrix matrix_of(const ts_tensor *t)
     return m;
 }
 
-/** Whether a product reads the matrix in place: rows or columns are dense and do not overlap. */
+/** True if a product reads the matrix in place: rows or columns are dense and do not overlap. */
 static bool is_plain(const ts_cuda_matrix *m)
 {
     return (m->column == 1 && m->row >= m->columns) || (m->row == 1 && m->column >= m->rows);
@@ -146,7 +146,7 @@ static ts_cuda_epilogue epilogue_of(const ts_cuda_after *after, double factors[2
                               .factors = after->added ? factors : NULL};
 }
 
-/** Whether a product reads t in place: as rows if it has more than two dims and is no batch. */
+/** True if a product reads t in place: as rows if it has more than two dims and is no batch. */
 static bool is_in_place(const ts_frame *f, const ts_value *v, bool rows)
 {
     if (v->tag != TS_TAG_TENSOR)
@@ -160,7 +160,7 @@ static bool is_in_place(const ts_frame *f, const ts_value *v, bool rows)
     return is_plain(&m);
 }
 
-/** Whether the frame's tensors are read in place, the tensors of the epilogue are aligned, and,
+/** True if the frame's tensors are read in place, the tensors of the epilogue are aligned, and,
  * for halves, the lengths are multiples of 8 elements: other halves may be padded. */
 static bool takes_epilogue(const ts_frame *f, const ts_cuda_after *after, bool rows)
 {
@@ -283,7 +283,7 @@ static bool linear_takes(const ts_frame *f, const ts_cuda_after *after)
     return (bare || !bias_of(f)) && ts_ndim(f->args[0].t) > 1 && takes_epilogue(f, after, true);
 }
 
-/** Whether the epilogue can compute gelu: halves whose rows are multiples of 16 bytes. In f32 the
+/** True if the epilogue can compute gelu: halves whose rows are multiples of 16 bytes. In f32 the
  * epilogue's gelu is less accurate than the kernel's and not faster. */
 static bool is_half_in_vectors(const ts_frame *f)
 {
@@ -332,7 +332,7 @@ typedef struct layer_gradients {
 
 enum { SUMMED_ROWS = 128 };
 
-/** Whether the epilogue of the weight's product computes the bias gradient. With this epilogue,
+/** True if the epilogue of the weight's product computes the bias gradient. With this epilogue,
  * cuBLASLt is slow for few features; and it does not split the inner dim if rows are not multiples
  * of 16 bytes, which takes 80 times as long. */
 static bool sums_in_epilogue(const ts_frame *f, const layer_gradients *l)

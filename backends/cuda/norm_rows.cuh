@@ -125,7 +125,7 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
 
 /* ------------------------------------------------------------------- rows in registers ---- */
 
-/** Whether a kernel for halves requires weight and bias to be present, because testing for them
+/** True if a kernel for halves requires weight and bias to be present, because testing for them
  * would spill registers. */
 template <class T, class S, bool ADD>
 constexpr bool norm_with_all =

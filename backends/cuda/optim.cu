@@ -69,7 +69,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     using S = wide_t<P>;
     share s = share_of(t);
-    if (left_out(t, s))
+    if (is_skipped(t, s))
         return;
     double of_root, of_quotient;
     factors_of(t, s, c, of_root, of_quotient);
@@ -206,7 +206,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     using S = wide_t<P>;
     share s = share_of(t);
-    if (left_out(t, s))
+    if (is_skipped(t, s))
         return;
     bool first = is_first(t, s.member);
     S by = read_scale<S>(c.grad_scale);

@@ -28,7 +28,7 @@ template <int LISTS> struct table {
     static constexpr int least = 0; /* blocks of a member without elements */
 };
 
-/** Members of steps that the device may skip: it skips them if *found is not 0. */
+/** Members of a step that the device skips if *found is not 0. */
 template <int LISTS> struct guarded_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* number of skipped steps of each member, in device memory */
@@ -54,10 +54,10 @@ template <int LISTS> static __device__ __forceinline__ share share_of(const tabl
     return {low, from, to < t.numel[low] ? to : t.numel[low]};
 }
 
-/** Whether the step is skipped. The first block of a member then increments the count of skipped
+/** True if the step is skipped. The first block of a member then increments the count of skipped
  * steps, which no block reads in a skipped step. */
 template <int LISTS>
-static __device__ __forceinline__ bool left_out(const guarded_table<LISTS> &t, const share &s)
+static __device__ __forceinline__ bool is_skipped(const guarded_table<LISTS> &t, const share &s)
 {
     if (*t.found == 0)
         return false;
@@ -66,7 +66,7 @@ static __device__ __forceinline__ bool left_out(const guarded_table<LISTS> &t, c
     return true;
 }
 template <int LISTS>
-static __device__ __forceinline__ bool left_out(const table<LISTS> &, const share &)
+static __device__ __forceinline__ bool is_skipped(const table<LISTS> &, const share &)
 {
     return false;
 }
@@ -108,7 +108,7 @@ static ts_dtype dtype_of(const ts_frame *f, int arg, int64_t member)
     return ts_dtype_of(f->args[arg].list[member]);
 }
 
-/** Whether two members have the same dtypes, list by list. */
+/** True if two members have the same dtypes, list by list. */
 template <int LISTS>
 static bool alike(const ts_frame *f, const int (&args)[LISTS], int64_t i, int64_t j)
 {

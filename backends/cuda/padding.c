@@ -34,7 +34,7 @@ static const double FAST = 780e12,    /* operations per second over rows of mult
 static int64_t up(int64_t n) { return (n + GRAIN - 1) / GRAIN * GRAIN; }
 static double most(double a, double b) { return a > b ? a : b; }
 
-/** Whether rows of a matrix are dense; otherwise columns are. step(): stride from one dense row or
+/** True if rows of a matrix are dense; otherwise columns are. step(): stride from one dense row or
  * column to the next. */
 static bool by_rows(const ts_cuda_matrix *m) { return m->column == 1; }
 static int64_t step(const ts_cuda_matrix *m) { return by_rows(m) ? m->row : m->column; }

@@ -33,7 +33,7 @@ template <class A> __device__ __forceinline__ A smaller(A a, A b)
 
 /** Sets n to the floor of a / b if b is finite and the quotient is below 2^22; else returns false.
  * The rounded quotient may be on the wrong side of an integer; the sign of a - n b, which fmaf()
- * rounds once, tells. */
+ * rounds once, shows it. */
 __device__ __forceinline__ bool whole_quotient(float a, float b, float &n)
 {
     float q = a / b;

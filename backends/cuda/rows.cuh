@@ -62,7 +62,7 @@ template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
         return dim3((unsigned)((vectors + 32 * vecs - 1) / (32 * vecs)) * 32);
     }
     static int rows_of(dim3) { return 1; }
-    /** Whether a row of `vectors` vectors can have this shape. */
+    /** True if a row of `vectors` vectors can have this shape. */
     static bool holds(int64_t vectors)
     {
         return vectors <= most * vecs &&

@@ -56,7 +56,7 @@ ts_cuda_device *ts_cuda_use(int index);
  *  may still read. May change the thread's current device. A thread must not call it between
  *  ts_cuda_capture_enter() and ts_cuda_capture_leave(). */
 void ts_cuda_wait_for_all(void);
-/** Whether the device is unusable, because CUDA stopped a kernel or the process forked. */
+/** True if the device is unusable, because CUDA stopped a kernel or the process forked. */
 bool ts_cuda_is_lost(int device);
 /** Writes the compute capability that the library's code on the current device was compiled for, as
  *  10 major + minor. The number is below the device's own if the driver compiled PTX. Kernels for
@@ -79,7 +79,7 @@ ts_status ts_cuda_check(cudaError_t error, const char *format, ...)
 ts_status ts_cuda_launched(const ts_frame *frame, cudaError_t error, cudaStream_t stream);
 /** Call before the launch of a graph, for reports of asynchronous errors. */
 void ts_cuda_replayed(cudaStream_t stream);
-/** Whether TS_SYNC=1 makes each launch wait. */
+/** True if TS_SYNC=1 makes each launch wait. */
 bool ts_cuda_synchronous(void);
 /** The number of launches of the process so far, on all devices, modulo 2^32. */
 uint32_t ts_cuda_launches(void);

@@ -122,7 +122,7 @@ template <class F> static ts_status with_lines(ts_frame *f, F &&launch)
     });
 }
 
-/** Whether line_tiles.cuh is fastest for rows: they are short, and their length is not a multiple
+/** True if line_tiles.cuh is fastest for rows: they are short, and their length is not a multiple
  * of 16 bytes. */
 template <class T> static bool in_tiles(const lines &r)
 {

@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(TURN_THREADS)
                     tile[p][y + r * rows][x];
 }
 
-/** Whether a copy should be a transposition; if so, sets *a and *b to the dims along which the
+/** True if a copy should be a transposition; if so, sets *a and *b to the dims along which the
  * destination and the source are contiguous. */
 inline bool turns(const ts_space &s, int *a, int *b)
 {

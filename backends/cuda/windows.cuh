@@ -35,7 +35,7 @@ template <class I> window_set<I> set_of(const ts_cuda_windows &w)
     return s;
 }
 
-/** Whether all indices of windows, of image elements, and of a matrix of `all` elements fit 31
+/** True if all indices of windows, of image elements, and of a matrix of `all` elements fit 31
  * bits. */
 inline bool is_small(const ts_cuda_windows &w, int64_t all)
 {

@@ -127,14 +127,7 @@ def extreme(d):
     return bool(plain) or any(map(is_extreme, [*d.case.tensors(), *more]))
 
 
-def largest(tensors):
-    """The largest finite number among tensors."""
-    most = [torch.nan_to_num(t.detach().double(), 0, 0, 0).abs().max().item() for t in tensors
-            if isinstance(t, torch.Tensor) and t.numel()]
-    return max(most, default=0.0)
-
-
-def has_left(d):
+def not_finite(d):
     """True if the element is not finite on one side or both. Underflow belongs to least-numbers."""
     return d.a.is_floating_point() and not (math.isfinite(d.mine) and math.isfinite(d.other))
 
@@ -225,7 +218,7 @@ def _(d):
     """A product or quotient of two arguments may leave the range, and the element did on one side
     at least. Which intermediates overflow depends on the order of operations."""
     return is_value(d, '.*(loss|entropy|logits|kl_div).*', 0) and extreme(d) and \
-        has_left(d)
+        not_finite(d)
 
 
 @explains('overflow-within')
@@ -234,13 +227,13 @@ def _(d):
     return is_value(d, '.*norm|var|std|norm|addmm|mm|bmm|matmul|linear|linear_gelu|'
                     '.*_backward|.*_loss|logsumexp|prod|mean|sum|sum_to_size|lerp|addc.*|erf.*|'
                     'hypot', 0) and extreme(d) and \
-        has_left(d)
+        not_finite(d)
 
 
 @explains('order-of-products')
 def _(d):
     """As in losses-at-infinity, for gradients: upstream gradients are factors too."""
-    return is_value(d) and d.order > 0 and extreme(d) and has_left(d)
+    return is_value(d) and d.order > 0 and extreme(d) and not_finite(d)
 
 
 @explains('integers-beyond-halves')
@@ -337,14 +330,15 @@ def _(d):
 @explains('exponents-are-rounded')
 def _(d):
     """The exponent is rounded to f32, as are those of the gradients, smaller by 1 and by 2."""
-    number = d.args[1] if is_value(d, 'pow') else None
+    number = d.args[1] if is_value(d, 'pow') and d.a.dtype != torch.float64 else None
     return isinstance(number, (int, float)) and any(
         float(numpy.float32(number - k)) != number - k for k in range(d.order + 1))
 
 
 @explains('large-powers')
 def _(d):
-    return is_value(d, 'pow') and abs(d.mine - d.other) <= 2 ** -17 * abs(d.other)
+    return is_value(d, 'pow') and d.a.dtype != torch.float64 and \
+        abs(d.mine - d.other) <= 2 ** -17 * abs(d.other)
 
 
 @explains('softmax-converts-first')

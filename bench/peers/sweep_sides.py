@@ -601,7 +601,7 @@ class Bench:
         try:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-        except RuntimeError as error:  # of an earlier kernel: nothing runs after it
+        except RuntimeError as error:  # a kernel failed, and CUDA runs no further ones
             raise sweep.Lost(first_line(error)) from error
 
     def time_case(self, case, seconds):

@@ -18,8 +18,8 @@ typedef struct problem {
 } problem;
 
 /**
- * qkv: query, key, value; options: mask, cu_seqlens, max_seqlens, scale, window, softcap,
- * dropout_p.
+ * The call of an op. qkv: query, key, value; options: mask, cu_seqlens, max_seqlens, scale, window,
+ * softcap, dropout_p.
  */
 static problem problem_of(const ts_ref_arg *qkv, const ts_ref_arg *options)
 {
@@ -222,7 +222,7 @@ static void ref_backward(ts_ref *r)
 #define OPERANDS_OF(H, G, D, E) T(1, H, SWEEP, E), T(1, H, SWEEP), T(1, H, SWEEP, D), \
     T(1, G, SWEEP, D), T(1, G, SWEEP, E), T(1, H, SWEEP, E), T_UNIFORM(4, 6, 1, H, SWEEP)
 
-/* Rounding of a score, up to 4 deviations large, moves weights relatively; hence the scales. */
+/* .scale: scores reach 4 standard deviations; their rounding is a relative error of weights. */
 static const ts_sample samples[] = {
     FORWARD("full", {T(2, 2, SWEEP, 5), T(2, 2, 9, 5), T(2, 2, 9, 3), DENSE, ABSENT, ABSENT,
          FLOAT(0), FLOAT(0)}),

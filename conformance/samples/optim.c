@@ -17,7 +17,7 @@ static double *written(ts_ref *r, int list, int q, int k)
 
 /** True if the step is skipped: argument `guard` is the flag `found`. Adds the skipped step to the
  * counts `skipped`, argument guard + 1, which are the q-th written list. */
-static bool left_out(ts_ref *r, int guard, int q)
+static bool is_skipped(ts_ref *r, int guard, int q)
 {
     bool out = r->a[guard].tag == TS_TAG_TENSOR && r->a[guard].x[0] != 0;
     for (int k = 0; k < r->a[guard + 1].count; k++)
@@ -33,7 +33,7 @@ static double grad_scale(const ts_ref_arg *a) { return a->tag == TS_TAG_TENSOR ?
 
 static void ref_adamw(ts_ref *r)
 {
-    bool out = left_out(r, 11, 3);
+    bool out = is_skipped(r, 11, 3);
     double lr = r->a[5].d, beta1 = r->a[6].d, beta2 = r->a[7].d, eps = r->a[8].d, decay = r->a[9].d;
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *m = written(r, 2, 1, k), *v = written(r, 3, 2, k);
@@ -52,7 +52,7 @@ static void ref_adamw(ts_ref *r)
 static void ref_sgd(ts_ref *r)
 {
     double lr = r->a[4].d, momentum = r->a[5].d, dampening = r->a[6].d, decay = r->a[7].d;
-    bool out = left_out(r, 9, r->a[2].count ? 2 : 1);
+    bool out = is_skipped(r, 9, r->a[2].count ? 2 : 1);
     for (int k = 0; k < r->a[0].count; k++) {
         double *p = written(r, 0, 0, k), *b = r->a[2].count ? written(r, 2, 1, k) : NULL;
         for (int64_t i = 0; i < r->a[0].list[k].numel && !out; i++) {

@@ -71,7 +71,7 @@ TS_API ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts 
 /**
  * Makes a compiled function that runs the eager kernels of fn as one device graph: ts_compile()
  * with fullgraph, graph, replay, no groups and no recomputation. The first two calls run fn, the
- * third captures, and each later call is one launch. Whatever cannot be captured is an error that
+ * third captures, and each later call is one launch. Anything that prevents this is an error that
  * names the op call and its site: a read of a value, an op whose result sizes depend on values, a
  * kernel that waits for the device, a number that changes without a declared source
  * (ts_number_from()), a tensor that fn keeps without ts_replaces().

@@ -486,7 +486,7 @@ TS_TEST(a_group_that_is_refused_after_its_capture_gets_memory, .setup = set_up_w
         ck_assert_msg(same_there(got, want), "call %d differs", k);
         OK(there(4, TS_SIZES(5, 6))); /* takes memory that was freed */
         int64_t replays = ts_compiled_get_stats(c).replays;
-        if (k == 3 || k == 8 || k == 13) /* of the aligned, the refused, and again the former */
+        if (k == 3 || k == 8 || k == 13) /* of aligned inputs, refused ones, aligned ones again */
             ck_assert_msg(replays > before, "no graph by call %d", k);
         before = k == 3 || k == 8 ? replays : before;
     }

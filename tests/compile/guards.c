@@ -438,7 +438,7 @@ TS_TEST(threads_replay_and_run_the_function_beside_each_other, .threads = true)
 }
 
 static ts_tensor *leaves[2];
-/** Adds in[0] to the gradients of both leaves, in the order that ctx tells. */
+/** Adds in[0] to the gradients of both leaves, in the order that ctx gives. */
 static ts_status add_to_both(TRACED)
 {
     TS_SCOPE;

@@ -7,7 +7,7 @@
 
 enum { WIDTH = 12, LAYERS = 4, STEPS = 12, PARAMS = 2 * LAYERS };
 
-/** What a step does. The first fields are drawn once, the last for each call. */
+/** The work of a step. The first fields are drawn once, the last for each call. */
 typedef struct step {
     ts_tensor *w[LAYERS], *b[LAYERS];
     ts_optimizer *optimizer;

@@ -89,7 +89,7 @@ void judge(const problem *p, ts_device device, ts_device where);
 double largest(ts_tensor *t);
 /** Largest absolute difference, with the same special cases. */
 double apart(ts_tensor *a, ts_tensor *b);
-/** Whether two tensors of the same sizes and dtype have the same bits. */
+/** True if two tensors of the same sizes and dtype have the same bits. */
 bool same_bits(ts_tensor *a, ts_tensor *b);
 
 #endif

@@ -130,7 +130,7 @@ static ts_tensor *spoilt(ts_tensor *t, int64_t first, double x)
     return t;
 }
 
-/** Whether rows 0 to n - 1 have the same bits. */
+/** True if rows 0 to n - 1 have the same bits. */
 static bool same_rows(ts_tensor *a, ts_tensor *b, int64_t n)
 {
     return same_bits(ts_narrow(a, 2, 0, n), ts_narrow(b, 2, 0, n));

@@ -26,6 +26,7 @@ static inline ts_tensor *full_on(ts_device device, int64_t n, double v)
     return ts_fill_(ts_empty_on(TS_SIZES(n), TS_F32, device), v);
 }
 
+/** Copies the elements of t (f32) to memory that the caller frees. */
 static inline float *values_of(ts_tensor *t)
 {
     float *values = malloc((size_t)ts_numel(t) * sizeof *values);
@@ -33,7 +34,7 @@ static inline float *values_of(ts_tensor *t)
     return values;
 }
 
-/** Whether all n values are v. */
+/** True if all elements of t (f32) are v. */
 static inline bool all_are(ts_tensor *t, float v)
 {
     float *values = values_of(t);

@@ -17,7 +17,7 @@ static ts_tensor *normal_on(ts_device device, const int64_t *sizes, int ndim, ts
     return ts_to_device(ts_to(ts_normal(sizes, ndim, 0, 1, TS_F32), dtype), device);
 }
 
-/** Whether two tensors, wherever they are, have the same bits. */
+/** True if two tensors, wherever they are, have the same bits. */
 static bool same_bits(ts_tensor *a, ts_tensor *b)
 {
     size_t bytes = (size_t)ts_numel(a) * ts_dtype_size(ts_dtype_of(a));

@@ -1,4 +1,4 @@
-/** @file epilogues.h  Tells whether a compiled function has a product with an epilogue. */
+/** @file epilogues.h  Finds products with epilogues in a compiled function. */
 // SPDX-License-Identifier: MIT
 #ifndef TESSERA_TESTS_CUDA_EPILOGUES_H
 #define TESSERA_TESTS_CUDA_EPILOGUES_H

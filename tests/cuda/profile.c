@@ -266,7 +266,7 @@ static double time_spin(ts_device device, ts_tensor *sum, double *known)
 }
 
 /** A kernel that waits for 10 us to 10 ms has this time in the profile, within 2 % and 1 us. A
- *  kernel that does not wait tells the time outside of the loop. */
+ *  kernel that does not wait measures the time outside of the loop. */
 TS_TEST(a_kernel_of_known_length_has_this_time)
 {
     GPU(device);

@@ -25,6 +25,7 @@ enum { SCENARIOS = sizeof scenarios / sizeof *scenarios };
 /* The run's folder. */
 static char dir[128];
 
+/* Makes the run's folder as before the save under test. */
 static inline void arrange(const scenario *s)
 {
     snprintf(dir, sizeof dir, "%s", in_folder("run"));
@@ -33,7 +34,8 @@ static inline void arrange(const scenario *s)
         ck_ok(run_save(dir, *step, 1, 2));
 }
 
-/* Checks after a failed save that the folder holds the whole old state or the whole new one. */
+/* Checks after a failed save that the folder holds the whole new state or, unless must_be_new, the
+ * whole old one; and that the next save removes what is left over. */
 static inline void check_after(const scenario *s, bool must_be_new, const char *place)
 {
     int64_t step = -1, newest = -1;
@@ -46,7 +48,6 @@ static inline void check_after(const scenario *s, bool must_be_new, const char *
     ck_assert_msg(is_new || (is_old && !must_be_new), "%s, %s: found step %lld of life %d", s->name,
                   place, (long long)step, life);
 
-    /* the next save removes leftover files */
     ck_ok(run_save(dir, 40, 3, 1));
     ck_assert(run_find(dir, &step, &life) && step == 40 && life == 3);
     ck_assert_int_eq(count_files(dir), 1 + 1 + 3);

@@ -340,7 +340,7 @@ static void got_nothing(void) { says = false; }
 
 #include "calls.inc"
 
-/** Whether the call had the expected outcome. */
+/** True if the call had the expected outcome. */
 static bool holds(const wrong_call *c)
 {
     char quoted[64];

@@ -57,7 +57,7 @@ static const char *xml_attributes(const char *c, bool *empty)
     }
 }
 
-/* Whether tags are balanced and texts escaped: enough to tell well-formed from broken here. */
+/* True if tags are balanced and texts escaped: enough to tell well-formed from broken here. */
 static bool xml_ok(const char *xml)
 {
     char open[32][16];

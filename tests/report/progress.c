@@ -256,7 +256,7 @@ static const char *drawn(int columns, bool *colour)
     steps(p, 50, 2.5f);
     ts_progress_free(p);
     fclose(stream);
-    // a terminal hands over when it likes: all is there at its end, which is an error
+    // Terminals deliver output in pieces; read() fails at its end, because the slave is closed.
     size_t size_read = 0;
     for (ssize_t n; (n = read(master, raw + size_read, sizeof raw - 1 - size_read)) > 0;)
         size_read += (size_t)n;

@@ -173,7 +173,7 @@ static void keep_graph(kept *k, const ts_node *root)
 TS_TEST(peak_is_what_a_step_has_to_keep)
 {
     if (ts_alloc_system)
-        TS_SKIP("blocks carry what the system's allocator adds");
+        TS_SKIP("the system's allocator adds bytes to each block");
     const shape s = {.layers = 4, .heads = 4, .width = 128, .length = 128, .batch = 16};
     static kept k;
     int64_t parameters = 0, n, start = ts_memory_get_stats().in_use;
