@@ -1,8 +1,9 @@
 /**
  * @file cost.c  The minimum work of a call, by kind of operator.
  *
- * Each element of an argument counts as read once, also if broadcasting repeats it; each element of
- * a result counts as written once. An argument that the call writes counts as read and written.
+ * Each element of an argument counts as read once, also if broadcasting repeats it or if two
+ * arguments are the same tensor; each element of a result counts as written once. An argument that
+ * the call writes counts as read and written.
  */
 // SPDX-License-Identifier: MIT
 #include "ops/ops.h"
@@ -36,12 +37,29 @@ static double value_bytes(const ts_value *v, double *elements)
     return bytes;
 }
 
+/** True if argument i is a tensor with the same elements as an earlier argument. */
+static bool is_repeated(const ts_frame *f, int i)
+{
+    const ts_tensor *t = f->args[i].t;
+    if (f->args[i].tag != TS_TAG_TENSOR || !t->data)
+        return false;
+    for (int k = 0; k < i; k++) {
+        const ts_tensor *other = f->args[k].t;
+        if (f->args[k].tag == TS_TAG_TENSOR && other->data == t->data &&
+            other->numel == t->numel && other->dtype == t->dtype)
+            return true;
+    }
+    return false;
+}
+
 double ts_cost_bytes(const ts_frame *f, double *elements)
 {
     double bytes = 0;
     *elements = 0;
-    for (int i = 0; i < f->nargs; i++)
-        bytes += value_bytes(&f->args[i], elements) * (1 + (f->table->written >> i & 1));
+    for (int i = 0; i < f->nargs; i++) {
+        int passes = !is_repeated(f, i) + (f->table->written >> i & 1);
+        bytes += value_bytes(&f->args[i], elements) * passes;
+    }
     for (int i = 0; i < f->nrets; i++)
         bytes += value_bytes(&f->rets[i], elements);
     return bytes;
