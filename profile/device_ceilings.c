@@ -164,7 +164,7 @@ static ts_status measure_copies(ts_device device, const pair *busy, ts_prof_mach
     return TS_OK;
 }
 
-/** Measures kernels of one element: the time from one to the next, and the host's time of a call. */
+/** Measures kernels of one element: the time from one to the next, and the host's time of one. */
 static ts_status measure_kernels(ts_device device, const pair *busy, ts_prof_machine *m)
 {
     enum { CALLS = 100, RUNS = 20 };

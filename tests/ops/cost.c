@@ -167,8 +167,9 @@ TS_TEST(counts_of_backward_passes_are_those_of_pytorchs_counter)
     for (int i = 0; i < 3; i++) {
         ck_assert_int_eq(ts_work_counter(true), TS_OK);
         ts_tensor *y = i == 0   ? ts_linear(leaf(TS_SIZES(6, 9)), leaf(TS_SIZES(4, 9)), TS_NONE)
-                       : i == 1 ? ts_conv2d(leaf(TS_SIZES(2, 8, 11, 9)), leaf(TS_SIZES(12, 8, 3, 5)),
-                                            TS_NONE, TS_OPTS(ts_conv_opts, .padding = {1, 1}))
+                       : i == 1 ? ts_conv2d(leaf(TS_SIZES(2, 8, 11, 9)),
+                                            leaf(TS_SIZES(12, 8, 3, 5)), TS_NONE,
+                                            TS_OPTS(ts_conv_opts, .padding = {1, 1}))
                                 : ts_scaled_dot_product_attention(leaf(TS_SIZES(2, 3, 5, 8)),
                                                                   leaf(TS_SIZES(2, 3, 7, 8)),
                                                                   leaf(TS_SIZES(2, 3, 7, 8)));
