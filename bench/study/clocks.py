@@ -182,8 +182,9 @@ def main():
     if not all(torchs):
         return 1
     mine, torchs = shortest(profiles), shortest(torchs)
-    ncus = {**by_ncu(build, options.ncu, [TIME]),
-            **by_ncu(build, options.ncu, [READ, WRITTEN, TENSOR])}
+    ncus = {**by_ncu(build, options.ncu, [TIME]),  # ncu measures nothing if it lacks a metric
+            **(by_ncu(build, options.ncu, [READ, WRITTEN, TENSOR])
+               or by_ncu(build, options.ncu, [READ, WRITTEN]))}
     import torch
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
     head = [f'# date: {datetime.date.today()}', f'# machine: {torch.cuda.get_device_name()}',
