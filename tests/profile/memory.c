@@ -7,23 +7,9 @@
 #include "dispatch/timers.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"
-#include "tests/profile/machine.h"
-
-#if TS_TIMERS
-#define BEGIN use_fixed_machine()
-#else
-#define BEGIN TS_SKIP("built without timers")
-#endif
+#include "tests/profile/take.h"
 
 enum { KIB = 1024, SIDE = 64 }; /* a matrix of 16 KiB */
-
-static ts_profile *take(void)
-{
-    OK(ts_prof_stop());
-    ts_profile *p = ts_profile_take();
-    OK(p);
-    return p;
-}
 
 static const ts_memory_holder *holder(const ts_profile *p, const char *op, ts_owner owner)
 {
