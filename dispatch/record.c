@@ -78,12 +78,17 @@ TS_INLINE uint64_t mix(uint64_t hash, uint64_t word)
     return hash ^ hash >> 29;
 }
 
+/** Mixes kind and sizes of a tensor. The products of sizes and random odd numbers do not depend on
+ *  one another, so the processor computes them side by side. */
 TS_INLINE uint64_t mix_tensor(uint64_t hash, const ts_tensor *t)
 {
-    hash = mix(hash, t->kind.bits | (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 32);
+    static const uint64_t random[TS_MAX_DIMS] = {
+        0x51c9bc701e7ea419u, 0xf38b2ffc80a4df5bu, 0xa5aec7978306d03bu, 0xf3f49249dc28ff91u,
+        0xe255accb1a466885u, 0xe512148239292d23u, 0x9f19950499dd251du, 0x6bad6be28e7aa6e9u};
+    uint64_t word = t->kind.bits | (uint64_t)(t->flags & TS_TENSOR_CONTIGUOUS) << 32;
     for (int d = 0; d < t->ndim; d++)
-        hash = mix(hash, (uint64_t)t->sizes[d]);
-    return hash;
+        word += (uint64_t)t->sizes[d] * random[d];
+    return mix(hash, word);
 }
 
 /** Hashes the class of a call: its tensors (of a list, only the first and the last) and its flags.

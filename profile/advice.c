@@ -57,6 +57,31 @@ bool ts_advice_product(const ts_entry *e, ts_gemm_sizes *sizes)
     return true;
 }
 
+/** ts_profile_time(), per step if the profile has steps. */
+static double time_per_step(const ts_profile *p)
+{
+    return ts_profile_time(p) / (double)(p->nsteps ? p->nsteps : 1);
+}
+
+void ts_profile_compare_advice(const ts_profile *before, const ts_profile *after, FILE *out)
+{
+    bool titled = false;
+    double longer = time_per_step(before) > 0 ? time_per_step(after) / time_per_step(before) : 0;
+    for (size_t i = 0; before->measured && after->measured && i < TS_RULES; i++) {
+        ts_advice a = ts_rules[i].ask(before);
+        if (!a.fires || a.gain <= 0)
+            continue;
+        double left = ts_rules[i].ask(after).gain * longer;
+        if (!titled)
+            fprintf(out, "\n%-6s %8s %8s %8s\n", "advice", "at most", "left", "saved");
+        titled = true;
+        fprintf(out, "%-6s %7.1f%% %7.1f%% %7.1f%%  %s\n", ts_rules[i].id, 100 * a.gain, 100 * left,
+                100 * (a.gain - left), ts_rules[i].what);
+    }
+    if (titled)
+        fprintf(out, "%-6s %8s %8s %7.1f%%\n", "step", "", "", 100 * (1 - longer));
+}
+
 int ts_profile_write_advice(const ts_profile *p, FILE *out, bool json)
 {
     int fired = 0;

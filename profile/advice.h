@@ -39,4 +39,9 @@ typedef struct ts_gemm_sizes {
  *  another op, or one with a second operand that is no matrix. */
 bool ts_advice_product(const ts_entry *e, ts_gemm_sizes *sizes);
 
+/** Writes the rules that fire for `before`: the bound of the gain, which part of it is left in
+ *  `after`, and the saved part, as shares of the time of a step in `before`. Nothing if none
+ *  fires. */
+void ts_profile_compare_advice(const ts_profile *before, const ts_profile *after, FILE *out);
+
 #endif

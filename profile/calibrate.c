@@ -37,9 +37,9 @@ static double now(void)
 static double smaller(double a, double b) { return a < b ? a : b; }
 static double larger(double a, double b) { return a > b ? a : b; }
 
-static ts_tensor *halves(const int64_t *sizes, int ndim)
+static ts_tensor *halves(const int64_t *sizes, int ndim, ts_dtype dtype)
 {
-    return ts_fill_(ts_empty_on(sizes, ndim, TS_F32, TS_DEVICE_CPU), 0.5);
+    return ts_fill_(ts_empty_on(sizes, ndim, dtype, TS_DEVICE_CPU), 0.5);
 }
 
 /* ------------------------------------------------------------------------------ compute ---- */
@@ -100,7 +100,7 @@ static double measure_vectors(int threads)
 
 /** Sets *rate to the best rate, in FLOP/s, of many short products: on a loaded machine some of them
  *  run undisturbed. */
-static ts_status measure_products(double *rate)
+static ts_status measure_products(ts_dtype dtype, double *rate)
 {
     enum { LEAST = 512, MOST = 4096 };
     TS_SCOPE;
@@ -108,11 +108,12 @@ static ts_status measure_products(double *rate)
     *rate = 0;
     double took = 0;
     for (int64_t n = LEAST; n <= MOST && took < 2e-3; n *= 2) {
-        ts_tensor *a = halves(TS_SIZES(n, n)), *out = halves(TS_SIZES(n, n));
+        ts_tensor *a = halves(TS_SIZES(n, n), dtype), *out = halves(TS_SIZES(n, n), dtype);
         TS_TRY(ts_mm_out(out, a, a));
         double begin = now();
         took = 1e30;
-        for (int run = 0; run < 300 && now() - begin < ts_measure_time; run++) {
+        double most = dtype == TS_F32 ? ts_measure_time : ts_measure_time / 4; /* seconds */
+        for (int run = 0; run < 300 && now() - begin < most; run++) {
             double before = now();
             TS_TRY(ts_mm_out(out, a, a));
             took = smaller(took, now() - before);
@@ -240,7 +241,7 @@ ts_status ts_prof_measure_calls(bool trace)
     TS_SCOPE;
     PLAIN_CALLS;
     /* two dims, as most calls have: the hash of a call takes time for each */
-    ts_tensor *one = halves(TS_SIZES(1, 1)), *out = halves(TS_SIZES(1, 1));
+    ts_tensor *one = halves(TS_SIZES(1, 1), TS_F32), *out = halves(TS_SIZES(1, 1), TS_F32);
     TS_TRY(out);
     bool timed = ts_timers_enabled();
     double plain = time_calls(out, one);
@@ -319,13 +320,14 @@ static char *cache_path(const char *identity, int threads, char **folder)
     return path;
 }
 
-#define FILE_FORMAT "tessera-machine 2\n"
+#define FILE_FORMAT "tessera-machine 3\n"
 
 /** Parses a text that print_machine() wrote; false for other content. */
 static bool parse_machine(const char *text, ts_prof_machine *m)
 {
+    enum { SINGLE = 7, ALWAYS = 3 }; /* numbers before the curve; those that are never 0 */
     TS_C_LOCALE;
-    double all[4 + 2 * TS_PROF_CURVE];
+    double all[SINGLE + 2 * TS_PROF_CURVE];
     if (strncmp(text, FILE_FORMAT, sizeof FILE_FORMAT - 1) != 0)
         return false;
     text += sizeof FILE_FORMAT - 1;
@@ -333,7 +335,7 @@ static bool parse_machine(const char *text, ts_prof_machine *m)
         char *end;
         all[i] = strtod(text, &end);
         if (end == text || *end != '\n' || !(all[i] >= 0 && all[i] < 1e30) ||
-            (all[i] == 0 && i != 3)) /* the CPU has no ceiling of bf16 products */
+            (all[i] == 0 && (i < ALWAYS || i >= SINGLE)))
             return false;
         text = end + 1;
     }
@@ -343,8 +345,11 @@ static bool parse_machine(const char *text, ts_prof_machine *m)
     m->vector_flops = all[1];
     m->measured_at = all[2];
     m->half_flops = all[3];
-    memcpy(m->bytes_at, all + 4, sizeof m->bytes_at);
-    memcpy(m->bandwidth, all + 4 + TS_PROF_CURVE, sizeof m->bandwidth);
+    m->double_flops = all[4];
+    m->kernel_ns = all[5];
+    m->call_ns = all[6];
+    memcpy(m->bytes_at, all + SINGLE, sizeof m->bytes_at);
+    memcpy(m->bandwidth, all + SINGLE + TS_PROF_CURVE, sizeof m->bandwidth);
     return true;
 }
 
@@ -352,8 +357,9 @@ static ts_status print_machine(FILE *out, void *ctx)
 {
     const ts_prof_machine *m = ctx;
     TS_C_LOCALE;
-    fprintf(out, FILE_FORMAT "%.6g\n%.6g\n%.0f\n%.6g\n", m->gemm_flops, m->vector_flops,
-            m->measured_at, m->half_flops);
+    fprintf(out, FILE_FORMAT "%.6g\n%.6g\n%.0f\n%.6g\n%.6g\n%.6g\n%.6g\n", m->gemm_flops,
+            m->vector_flops, m->measured_at, m->half_flops, m->double_flops, m->kernel_ns,
+            m->call_ns);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         fprintf(out, "%.0f\n", m->bytes_at[i]);
     for (int i = 0; i < TS_PROF_CURVE; i++)
@@ -401,7 +407,8 @@ static ts_status measure(void *ctx, ts_prof_machine *m)
 {
     (void)ctx;
     m->vector_flops = measure_vectors(m->threads);
-    TS_TRY(measure_products(&m->gemm_flops));
+    TS_TRY(measure_products(TS_F32, &m->gemm_flops));
+    TS_TRY(measure_products(TS_F64, &m->double_flops));
     TS_TRY(measure_memory(m));
     m->vector_flops = larger(m->vector_flops, measure_vectors(m->threads));
     m->measured_at = (double)time(NULL);

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "include/tessera/check.h"
 #include "include/tessera/program.h"
-#include "profile/profile.h"
+#include "profile/advice.h"
 
 /** Calls and time of an op in a layer in both profiles: [0] before, [1] after. The time is device
  *  time if both profiles are of device time, else self time; both numbers are per step if both
@@ -87,6 +87,7 @@ ts_status ts_profile_compare(const ts_profile *before, const ts_profile *after, 
                 all[i].ns[1] / 1e6, change(&all[i]) / 1e6);
     if (count > MOST)
         fprintf(out, "(%lld more)\n", (long long)(count - MOST));
+    ts_profile_compare_advice(before, after, out);
     ts_sys_free(all);
     return ferror(out) ? ts_error_set(TS_ERR_IO, "profile_compare: writing failed") : TS_OK;
 }

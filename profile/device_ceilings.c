@@ -1,7 +1,7 @@
 /**
  * @file device_ceilings.c  Ceilings of a device, measured with the library's operators between
- * events: matrix products in f32 and bf16, a fused chain of f32 multiplications and additions, and
- * copies of several sizes.
+ * events: matrix products in f64, f32 and bf16, a fused chain of f32 multiplications and additions,
+ * copies of several sizes, and kernels of one element.
  */
 // SPDX-License-Identifier: MIT
 #include <pthread.h>
@@ -32,6 +32,10 @@ static ts_status multiply(const pair *x)
 static ts_status copy(const pair *x)
 {
     return ts_copy_(x->to, x->from) ? TS_OK : ts_error_code();
+}
+static ts_status add_one(const pair *x)
+{
+    return ts_add_(x->to, x->to) ? TS_OK : ts_error_code();
 }
 static ts_status run_chain(const pair *x)
 {
@@ -160,6 +164,29 @@ static ts_status measure_copies(ts_device device, const pair *busy, ts_prof_mach
     return TS_OK;
 }
 
+/** Measures kernels of one element: the time from one to the next, and the host's time of one. */
+static ts_status measure_kernels(ts_device device, const pair *busy, ts_prof_machine *m)
+{
+    enum { CALLS = 100, RUNS = 20 };
+    TS_SCOPE;
+    pair x = {ts_fill_(ts_empty_on(TS_SIZES(1), TS_F32, device), 0), NULL, NULL};
+    TS_TRY(x.to);
+    TS_TRY(measure(device, add_one, &x, busy, CALLS, &m->kernel_ns));
+    m->call_ns = 1e30;
+    for (int run = 0; run < RUNS; run++) {
+        struct timespec t[2];
+        TS_TRY(ts_synchronize(device));
+        clock_gettime(CLOCK_MONOTONIC, &t[0]);
+        for (int i = 0; i < CALLS; i++)
+            TS_TRY(add_one(&x));
+        clock_gettime(CLOCK_MONOTONIC, &t[1]);
+        double ns = (1e9 * (double)(t[1].tv_sec - t[0].tv_sec) +
+                     (double)(t[1].tv_nsec - t[0].tv_nsec)) / CALLS;
+        m->call_ns = ns < m->call_ns ? ns : m->call_ns;
+    }
+    return ts_synchronize(device);
+}
+
 /** Ceilings set by a test in place of measured ones; measured is false if there are none. */
 static ts_device_part assumed;
 
@@ -181,12 +208,14 @@ static ts_status measure_device(void *ctx, ts_prof_machine *m)
     TS_TRY(measure_product(device, TS_F32, 4096, &m->gemm_flops));
     TS_TRY(measure_product(device, TS_F32, 1024, &small));
     m->gemm_flops = small > m->gemm_flops ? small : m->gemm_flops;
+    TS_TRY(measure_product(device, TS_F64, 4096, &m->double_flops));
     TS_TRY(measure_product(device, TS_BF16, BUSY, &m->half_flops));
     pair busy = {ts_empty_on(TS_SIZES(BUSY, BUSY), TS_BF16, device), numbers(BUSY, TS_BF16, device),
                  NULL};
     if (!busy.to || !busy.from)
         return ts_error_code();
     TS_TRY(measure_copies(device, &busy, m));
+    TS_TRY(measure_kernels(device, &busy, m));
     m->vector_flops = m->gemm_flops;
     TS_TRY(measure_chain(device, &busy, &m->vector_flops));
     m->measured_at = (double)time(NULL);

@@ -33,10 +33,11 @@ static void print_machine(const ts_prof_machine *m, FILE *out)
     fprintf(out,
             ", \"threads\": %d, \"gemm_flops\": %.17g, \"vector_flops\": %.17g, "
             "\"call_ns\": %.17g, \"entry_ns\": %.17g, \"stamp_ns\": %.17g, "
-            "\"record_ns\": %.17g, \"measured_at\": %.0f,\n"
+            "\"record_ns\": %.17g, \"measured_at\": %.0f, \"double_flops\": %.17g, "
+            "\"kernel_ns\": %.17g,\n"
             "  \"bandwidth\": [",
             m->threads, m->gemm_flops, m->vector_flops, m->call_ns, m->entry_ns, m->stamp_ns,
-            m->record_ns, m->measured_at);
+            m->record_ns, m->measured_at, m->double_flops, m->kernel_ns);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         fprintf(out, "%s[%.0f, %.17g]", i ? ", " : "", m->bytes_at[i], m->bandwidth[i]);
     fputs("]", out);

@@ -104,6 +104,10 @@ static ts_status read_machine(const char *path, json_t *object, ts_prof_machine 
     TS_TRY(get_number(&s, "stamp_ns", &m->stamp_ns));
     TS_TRY(get_number(&s, "record_ns", &m->record_ns));
     TS_TRY(get_number(&s, "measured_at", &m->measured_at));
+    if (json_object_get(object, "kernel_ns")) { /* missing in a file of an older version */
+        TS_TRY(get_number(&s, "double_flops", &m->double_flops));
+        TS_TRY(get_number(&s, "kernel_ns", &m->kernel_ns));
+    }
     TS_TRY(read_pairs(&s, m));
     bool positive = m->gemm_flops > 0 && m->vector_flops > 0 && ts_machine_bandwidth(m, 0) > 0;
     return positive || !measured ? TS_OK : wrong(path, "machine", "ceilings above 0");

@@ -72,7 +72,12 @@ static ts_advice queue_ahead(const ts_profile *p)
 
 /* ------------------------------------------------------------------- A2: chains of ops */
 
-static bool can_fuse(const ts_entry *e) { return !e->product && !e->update && moves_memory(e); }
+/** Kernels of a device that are overhead are short; a fused group has fewer of them. */
+static bool can_fuse(const ts_entry *e)
+{
+    bool is_short = e->regime == TS_REGIME_OVERHEAD && e->device_ns > 0;
+    return !e->product && !e->update && (moves_memory(e) || is_short);
+}
 
 /* An op with two operands moves three tensors; a fused group can save the store of the result and
  * its later load. */
@@ -141,20 +146,30 @@ static ts_advice fill_waves(const ts_profile *p)
 /* ---------------------------------------------------------------------- A5: precision */
 
 static bool is_f64(const ts_entry *e) { return strcmp(e->dtype, "f64") == 0; }
+static bool is_f64_product(const ts_entry *e) { return e->product && is_f64(e); }
 static bool is_f32_product(const ts_entry *e)
 {
     return e->product && strcmp(e->dtype, "f32") == 0;
 }
 
+/** Share of a product's time that a dtype with the ceiling `narrow` saves over one with `wide`, in
+ *  FLOP/s; `unknown` if one of the ceilings is 0. */
+static double saved_by(double wide, double narrow, double unknown)
+{
+    return wide <= 0 || narrow <= 0 ? unknown : wide < narrow ? 1 - wide / narrow : 0;
+}
+
 static ts_advice narrow(const ts_profile *p)
 {
-    const ts_device_part *d = &p->device;
+    bool device = ts_profile_is_of_device(p);
+    const ts_prof_machine *m = device ? &p->device.machine : &p->machine;
     double wide = share(p, kernel_time(p, is_f64));
-    double products = ts_profile_is_of_device(p) ? share(p, kernel_time(p, is_f32_product)) : 0;
-    double faster = d->measured && d->machine.half_flops > 0
-                        ? d->machine.gemm_flops / d->machine.half_flops
-                        : 1;
-    ts_advice a = {.gain = wide / 2 + products * (faster < 1 ? 1 - faster : 0)};
+    double wide_products = share(p, kernel_time(p, is_f64_product));
+    double products = device ? share(p, kernel_time(p, is_f32_product)) : 0;
+    double best = device && m->half_flops > m->gemm_flops ? m->half_flops : m->gemm_flops;
+    ts_advice a = {.gain = (wide - wide_products) / 2 +
+                           wide_products * saved_by(m->double_flops, best, 0.5) +
+                           products * saved_by(m->gemm_flops, m->half_flops, 0)};
     a.fires = a.gain > 0.05;
     if (products > wide)
         SAY(a, "products in f32 take %.0f%% of the time", 100 * products);

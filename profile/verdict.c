@@ -3,8 +3,9 @@
  *
  * The work of a call takes at least max(FLOPs / compute ceiling, bytes / bandwidth). An entry that
  * reaches 60 % of that rate is bound by the larger term; a slower entry is inefficient. Overhead is
- * the time of layers and of the engine, and for each call of a kernel the time of an empty call. An
- * entry that is faster than a ceiling has a wrong cost or count.
+ * the time of layers and of the engine, and for each call of a kernel the time of an empty call; on
+ * a device, kernels that take no longer than kernels of one element. An entry that is faster than a
+ * ceiling has a wrong cost or count.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>
@@ -22,21 +23,25 @@ const char *const ts_regime_names[TS_REGIME_COUNT] = {
 static double larger(double a, double b) { return a > b ? a : b; }
 static double smaller(double a, double b) { return a < b ? a : b; }
 
-/** Returns the compute ceiling in FLOP/s for e's kind of work. half: the ceiling of products in 16
- *  bits; 0: unknown. */
-static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e, double half)
+/** Returns the compute ceiling in FLOP/s for e's kind of work. */
+static double compute_ceiling(const ts_prof_machine *m, const ts_entry *e)
 {
-    if (half > 0 && e->product && (strcmp(e->dtype, "bf16") == 0 || strcmp(e->dtype, "f16") == 0))
-        return half;
+    bool wide = strcmp(e->dtype, "f64") == 0;
+    bool half = strcmp(e->dtype, "bf16") == 0 || strcmp(e->dtype, "f16") == 0;
+    if (e->product && half && m->half_flops > 0)
+        return m->half_flops;
+    if (e->product && wide && m->double_flops > 0)
+        return m->double_flops;
     double rate = e->product ? m->gemm_flops : m->vector_flops;
-    return strcmp(e->dtype, "f64") == 0 ? rate / 2 : rate;
+    return wide ? rate / 2 : rate;
 }
 
-/** Sets the regime of an entry from the time of its work, `ns`, and the ceilings of machine m. */
-static void judge_kernel(const ts_prof_machine *m, double half, ts_entry *e, double ns)
+/** Sets the regime of an entry from the time of its work, `ns`, the ceilings of machine m, and
+ *  least_ns, the time of its calls or kernels if each had one element. */
+static void judge_kernel(const ts_prof_machine *m, ts_entry *e, double ns, double least_ns)
 {
     bool runs = strcmp(e->layer, "META") != 0 && strcmp(e->layer, "LAZY") != 0;
-    e->overhead_ns = smaller(ns, (double)e->calls * m->call_ns);
+    e->overhead_ns = smaller(ns, least_ns);
     if (e->unknown) {
         e->regime = TS_REGIME_UNKNOWN;
         return;
@@ -46,7 +51,7 @@ static void judge_kernel(const ts_prof_machine *m, double half, ts_entry *e, dou
         e->regime = TS_REGIME_OVERHEAD;
         return;
     }
-    double compute = 1e9 * e->flops / compute_ceiling(m, e, half);
+    double compute = 1e9 * e->flops / compute_ceiling(m, e);
     double memory = 1e9 * e->bytes / ts_machine_bandwidth(m, 0);
     bool cached = false;
     if (memory > compute && memory > ns * 1.05) {
@@ -122,7 +127,12 @@ static void judge_device(ts_profile *p)
         e->roof_ns = e->overhead_ns = 0;
         e->regime = TS_REGIME_UNKNOWN;
         if (e->kernel && p->device.measured && e->flops + e->bytes > 0)
-            judge_kernel(&p->device.machine, p->device.machine.half_flops, e, e->device_ns);
+            judge_kernel(&p->device.machine, e, e->device_ns, 0);
+        if (e->device_ns < (double)e->kernels * p->device.machine.kernel_ns &&
+            e->regime != TS_REGIME_ERROR && e->regime != TS_REGIME_UNKNOWN) {
+            e->regime = TS_REGIME_OVERHEAD; /* not longer than kernels of one element */
+            e->overhead_ns = e->device_ns;
+        }
         add_work(&s, e->regime, e->device_ns);
         sum += e->device_ns;
         errors += e->regime == TS_REGIME_ERROR;
@@ -154,7 +164,7 @@ void ts_profile_judge(ts_profile *p)
         ts_entry *e = &p->entries[i];
         e->roof_ns = e->overhead_ns = 0;
         if (e->kernel && p->measured) {
-            judge_kernel(&p->machine, 0, e, e->self_ns);
+            judge_kernel(&p->machine, e, e->self_ns, (double)e->calls * p->machine.call_ns);
         } else if (e->kernel) {
             e->regime = TS_REGIME_UNKNOWN;
         } else {

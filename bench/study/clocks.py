@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """
-Compares the device times (us per call) that three profilers measure for the same six calls:
+Compares the device times (us per call) that three profilers measure for the same six calls, and
+the work that a profile counts for them with the GPU's counters:
 
     bench/study/clocks.py --build DIR [--ncu PATH] [--out FILE] [--commit HASH]
 
@@ -9,7 +10,8 @@ Tessera's profiler and torch.profiler measure the calls of one process, in the s
 after another, because only one tool at a time can use CUPTI. ncu measures a process of its own
 (--bare). Without ncu, its columns have dashes. Needs PyTorch.
 The exit status is 1 if the profile's time of a call above 20 us differs by more than 3 % from
-torch.profiler's or 5 % from ncu's, or if kernels cannot be assigned to calls.
+torch.profiler's or 5 % from ncu's, if the sums of all calls differ by more than 2 % from
+torch.profiler's, or if kernels cannot be assigned to calls.
 """
 import argparse
 import csv
@@ -29,8 +31,11 @@ REPEATS = 5   # profiles; the shortest of their times counts
 BARE = 20     # rounds for ncu
 WARM = 0.5    # seconds of calls before the first profile
 JSON = 1      # TS_PROFILE_JSON
-NCU = ['--clock-control', 'none', '--cache-control', 'none', '--csv', '--metrics',
-       'gpu__time_duration.sum']
+NCU = ['--clock-control', 'none', '--cache-control', 'none', '--csv', '--print-units', 'base',
+       '--metrics']
+TIME = 'gpu__time_duration.sum'
+READ, WRITTEN = 'dram__bytes_read.sum', 'dram__bytes_write.sum'
+TENSOR = 'sm__ops_path_tensor_src_bf16_dst_fp32.sum'  # FLOPs of tensor cores on bf16
 # Prefixes of the calls' names in the profile, in the order of the calls.
 ORDER = ('mm((4096, 4096) bf16', 'mm((2048, 2048) f32', 'relu(', 'add(', 'softmax(', 'sum(')
 
@@ -74,7 +79,7 @@ class Calls:
             self.run(ROUNDS)
 
     def ours(self):
-        """{member of ORDER: (call, us)} by Tessera's profiler."""
+        """{member of ORDER: (call, us, FLOPs, bytes)} by Tessera's profiler."""
         c, check, libc = self.library.c, self.library.check, ctypes.CDLL(None)
         libc.fopen.restype = ctypes.c_void_p
         libc.fclose.argtypes = [ctypes.c_void_p]
@@ -90,7 +95,8 @@ class Calls:
             libc.fclose(out)
             rows = json.load(file)['rows']
         c.ts_profile_free(profile)
-        return {part: (row['call'], row['device_ns'] / 1e3 / ROUNDS) for row in rows
+        return {part: (row['call'], row['device_ns'] / 1e3 / ROUNDS, row['flops'] / ROUNDS,
+                       row['bytes'] / ROUNDS) for row in rows
                 for part in ORDER if row['call'].startswith(part) and row['device_ns'] > 0}
 
     def torchs(self):
@@ -109,24 +115,28 @@ def shortest(profiles):
     return {part: min(profile[part] for profile in profiles) for part in ORDER}
 
 
-def by_ncu(build, ncu):
-    """Runs this program with --bare under ncu. Returns the same as assign(), or None if ncu
+def by_ncu(build, ncu, metrics):
+    """Runs this program with --bare under ncu. Returns {metric: result of assign()}; {} if ncu
     measured nothing."""
-    done = subprocess.run([ncu, *NCU, sys.executable, __file__, '--build', str(build), '--bare'],
-                          check=False, capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    rows = list(csv.DictReader(lines))
+    command = [ncu, *NCU, ','.join(metrics), sys.executable, __file__, '--build', str(build),
+               '--bare']
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except FileNotFoundError:
+        return {}
+    rows = list(csv.DictReader(line for line in done.stdout.splitlines() if line.startswith('"')))
     if not rows:
         print(done.stdout[-2000:], done.stderr[-2000:], file=sys.stderr)
-        return None
-    scale = {'nsecond': 1e-3, 'ns': 1e-3, 'usecond': 1, 'us': 1, 'msecond': 1e3, 'ms': 1e3}
-    times = [(row['Kernel Name'], float(row['Metric Value'].replace(',', ''))
-              * scale[row['Metric Unit']]) for row in rows]
-    return assign(times, BARE, statistics.median)
+    found = {}
+    for metric in metrics:
+        values = [(row['Kernel Name'], float(row['Metric Value'].replace(',', '')))
+                  for row in rows if row['Metric Name'] == metric and row['Metric Value'][0] != 'n']
+        found[metric] = assign(values, BARE, statistics.median) if values else None
+    return {metric: values for metric, values in found.items() if values}
 
 
 def assign(times, rounds, average):
-    """Returns {member of ORDER: average us} from a list of (kernel, us) in the order of execution,
+    """Returns {member of ORDER: average} from a list of (kernel, value) in the order of execution,
     or None if the kernels cannot be assigned. The list ends with equal rounds of the calls; kernels
     before them made the arguments. Kernels that add the parts of a product (splitK) count
     as parts of the product's call."""
@@ -172,28 +182,38 @@ def main():
     if not all(torchs):
         return 1
     mine, torchs = shortest(profiles), shortest(torchs)
-    try:
-        ncus = by_ncu(build, options.ncu)
-    except FileNotFoundError:
-        ncus = None
+    ncus = {**by_ncu(build, options.ncu, [TIME]),  # ncu measures nothing if it lacks a metric
+            **(by_ncu(build, options.ncu, [READ, WRITTEN, TENSOR])
+               or by_ncu(build, options.ncu, [READ, WRITTEN]))}
     import torch
     out = open(options.out, 'w', encoding='utf-8') if options.out else None
     head = [f'# date: {datetime.date.today()}', f'# machine: {torch.cuda.get_device_name()}',
             f'# commit: {options.commit}', f'# torch: {torch.__version__}',
             '# command: bench/study/clocks.py --build build-cuda',
-            'call\tours_us\ttorch_profiler_us\tncu_us\tover_torch\tover_ncu']
-    wrong = 0
+            '\t'.join(('call', 'ours_us', 'torch_profiler_us', 'ncu_us', 'over_torch', 'over_ncu',
+                       'ours_flops', 'ncu_tensor_flops', 'ours_bytes', 'ncu_dram_bytes',
+                       'bytes_over_ncu'))]
+    both = sum(mine[part][1] for part in ORDER) / sum(torchs[part] for part in ORDER)
+    head.insert(-1, f'# sum of the calls over that of torch.profiler: {both:.4f}')
+    wrong = abs(both - 1) > 0.02
+
+    def ratio(a, b, digits):
+        return f'{a / b:.{digits}f}' if b else '-'
+
+    def counted(metric, part, scale=1.0, digits=0):
+        return f'{ncus[metric][part] * scale:.{digits}f}' if metric in ncus else '-'
     for line in head:
         print(line, file=out or sys.stdout)
     for part in ORDER:
-        name, us = mine[part]
-        ncu_us = ncus[part] if ncus else None
-        ratios = us / torchs[part], us / ncu_us if ncu_us else None
-        wrong += us > 20 and (abs(ratios[0] - 1) > 0.03
-                              or (ratios[1] is not None and abs(ratios[1] - 1) > 0.05))
-        row = '\t'.join([name, f'{us:.2f}', f'{torchs[part]:.2f}',
-                         f'{ncu_us:.2f}' if ncu_us else '-', f'{ratios[0]:.4f}',
-                         f'{ratios[1]:.4f}' if ratios[1] else '-'])
+        name, us, flops, moved = mine[part]
+        ncu_us = ncus[TIME][part] / 1e3 if TIME in ncus else 0
+        dram = ncus[READ][part] + ncus[WRITTEN][part] if {READ, WRITTEN} <= ncus.keys() else 0
+        wrong += us > 20 and (abs(us / torchs[part] - 1) > 0.03
+                              or (ncu_us > 0 and abs(us / ncu_us - 1) > 0.05))
+        row = '\t'.join([name, f'{us:.2f}', f'{torchs[part]:.2f}', counted(TIME, part, 1e-3, 2),
+                         ratio(us, torchs[part], 4), ratio(us, ncu_us, 4), f'{flops:.0f}',
+                         counted(TENSOR, part), f'{moved:.0f}', f'{dram:.0f}' if dram else '-',
+                         ratio(moved, dram, 3)])
         print(row)
         if out:
             print(row, file=out)

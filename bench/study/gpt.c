@@ -319,7 +319,7 @@ static int class_of(const char *op)
 static ts_status classify(study *s, const char *path)
 {
     double flops[CLASSES] = {0}, ns[CLASSES] = {0}, calls[CLASSES] = {0}, host[CLASSES] = {0};
-    double busy = 0, all_flops = 0;
+    double busy = 0, all_flops = 0, short_ns = 0; /* short_ns: of kernels that are overhead */
     char *text = NULL, line[1024], program[64];
     size_t bytes;
     ts_profile *p = ts_profile_read(path);
@@ -349,13 +349,16 @@ static ts_status classify(study *s, const char *path)
             c = CLASSES - 1;
         ns[c] += device;
         busy += device;
+        short_ns += strcmp(f[13], "overhead") == 0 ? device : 0;
     }
     if (in)
         fclose(in);
     free(text);
     TS_TRY(status);
-    if (busy > 0) /* the rest is idle */
-        ns[IDLE] = shares.overhead < 1 ? busy * shares.overhead / (1 - shares.overhead) : 0;
+    if (busy > 0) /* overhead is short kernels and idle time */
+        ns[IDLE] = shares.overhead < 1
+                       ? (busy * shares.overhead - short_ns) / (1 - shares.overhead)
+                       : 0;
     else
         memcpy(ns, host, sizeof ns);
     double all = 0;

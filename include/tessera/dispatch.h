@@ -394,9 +394,9 @@ typedef ts_work (*ts_cost)(const ts_frame *frame);
 /**
  * Computes the minimal work of a call by the op's cost formula. Call it in a layer after
  * ts_redispatch() has returned TS_OK. Each element of an argument counts once, even if it is
- * broadcast; a view costs nothing. The work of a composite includes its inner calls, so do not add
- * theirs. For an op without a formula both fields of *work are NaN, without an error. Errors:
- * TS_ERR_NULL.
+ * broadcast or if two arguments are the same tensor; a view costs nothing. The work of a composite
+ * includes its inner calls, so do not add theirs. For an op without a formula both fields of *work
+ * are NaN, without an error. Errors: TS_ERR_NULL.
  */
 TS_API ts_status ts_op_cost(const ts_frame *frame, ts_work *work);
 

@@ -110,12 +110,16 @@ typedef struct ts_prof_machine {
     double vector_flops;           /**< FLOP/s of f32 multiplications and additions, not fused */
     double bytes_at[TS_PROF_CURVE]; /**< buffer sizes, bytes */
     double bandwidth[TS_PROF_CURVE]; /**< bytes/s, reads plus writes, in a buffer of bytes_at[i] */
-    double call_ns;                /**< time of a one-element call in the backend's slot, ns */
+    double call_ns;                /**< time of a one-element call in the backend's slot, ns; of
+                                        another device than the CPU: the host's time of that call */
     double entry_ns;               /**< time of that call before its first slot (boxing, scopes) */
     double stamp_ns;               /**< cost of one time stamp, ns */
     double record_ns;              /**< cost of recording a call, without its time stamps, ns */
     double measured_at;            /**< time of the measurement, seconds since 1970 */
     double half_flops; /**< of a device: FLOP/s of a bf16 matrix product; of the CPU: 0 */
+    double double_flops; /**< FLOP/s of an f64 matrix product; 0: unknown */
+    double kernel_ns;  /**< of a device: time of a one-element kernel and the gap before it, if the
+                            host queues kernels in time; of the CPU: 0 */
 } ts_prof_machine;
 
 /**
@@ -129,11 +133,11 @@ typedef struct ts_prof_machine {
  */
 TS_API ts_status ts_prof_calibrate(bool anew, ts_prof_machine *machine);
 /**
- * The same for another device: its f32 and bf16 matrix products, a fused chain of f32
- * multiplications and additions, and copies of 2 MiB and more (smaller sizes get the bandwidth of
- * 2 MiB). Takes about a second. The file is per host, device, driver and TS_CUDA_TF32; a backend
- * without ts_backend.identify has no file. vector_flops is gemm_flops if the device has no fused
- * groups; the times of calls are 0.
+ * The same for another device: its f64, f32 and bf16 matrix products, a fused chain of f32
+ * multiplications and additions, copies of 2 MiB and more (smaller sizes get the bandwidth of
+ * 2 MiB), and kernels of one element. Takes about a second. The file is per host, device, driver
+ * and TS_CUDA_TF32; a backend without ts_backend.identify has no file. vector_flops is gemm_flops
+ * if the device has no fused groups; entry_ns, stamp_ns and record_ns are 0.
  * Errors: those of ts_prof_calibrate(); TS_ERR_DEVICE for the CPU, META and a device that does not
  * exist; those of the device's operators.
  */

@@ -65,16 +65,23 @@ static ts_status calibrate(const settings *s)
     double days = ((double)time(NULL) - m.measured_at) / 86400;
     printf("%s, %d thread%s, measured %.1f days ago\n", m.name, m.threads,
            m.threads == 1 ? "" : "s", days);
-    printf("products     %10.1f GFLOP/s, f32\n", m.gemm_flops / 1e9);
-    if (m.half_flops > 0)
-        printf("products     %10.1f GFLOP/s, bf16\n", m.half_flops / 1e9);
+    const struct {
+        const char *dtype;
+        double flops;
+    } products[] = {{"f64", m.double_flops}, {"f32", m.gemm_flops}, {"bf16", m.half_flops}};
+    for (int i = 0; i < 3; i++)
+        if (products[i].flops > 0)
+            printf("products     %10.1f GFLOP/s, %s\n", products[i].flops / 1e9, products[i].dtype);
     if (cpu || m.vector_flops != m.gemm_flops)
         printf("elementwise  %10.1f GFLOP/s, f32, unfused\n", m.vector_flops / 1e9);
     for (int i = 0; i < TS_PROF_CURVE; i++)
         printf("%8.0f KiB %11.1f GB/s\n", m.bytes_at[i] / 1024, m.bandwidth[i] / 1e9);
     printf("ridge        %10.1f FLOP/byte\n", m.gemm_flops / m.bandwidth[TS_PROF_CURVE - 1]);
-    if (!cpu)
+    if (!cpu) {
+        printf("launch       %10.1f ns on the host\n", m.call_ns);
+        printf("kernel       %10.1f ns, of one element, with the gap before it\n", m.kernel_ns);
         return TS_OK;
+    }
     printf("call         %10.1f ns in its backend, %.1f ns before\n", m.call_ns, m.entry_ns);
     printf("stamp        %10.1f ns, a recorded call %.1f ns more\n", m.stamp_ns, m.record_ns);
     return TS_OK;

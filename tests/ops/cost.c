@@ -53,15 +53,17 @@ TS_TEST(pointwise_calls_read_what_is_there_once)
     watching();
     TS_SCOPE;
     ts_tensor *x = ones(TS_F32, 3, 5), *row = ts_ones(TS_SIZES(5), TS_F32),
-              *h = ones(TS_BF16, 3, 5);
-    WORKS(ts_add(x, x), 15, (15 + 15 + 15) * 4);
+              *h = ones(TS_BF16, 3, 5), *y = ones(TS_F32, 3, 5);
+    WORKS(ts_add(x, y), 15, (15 + 15 + 15) * 4);
+    WORKS(ts_add(x, x), 15, (15 + 15) * 4); /* the same tensor is read once */
+    WORKS(ts_mul_(x, x), 15, (15 + 15) * 4);
     WORKS(ts_add(x, row), 15, (15 + 5 + 15) * 4);
     WORKS(ts_add(x, ts_expand(row, TS_SIZES(3, 5))), 15, (15 + 5 + 15) * 4);
     WORKS(ts_add_scalar(x, 2), 15, (15 + 15) * 4);
     WORKS(ts_add_(x, row), 15, (15 + 5 + 15) * 4);
     WORKS(ts_exp(h), 15, (15 + 15) * 2);
-    WORKS(ts_lerp(x, x, x), 3 * 15, 4 * 15 * 4);
-    WORKS(ts_eq(x, x), 15, 15 * 4 * 2 + 15);
+    WORKS(ts_lerp(x, y, x), 3 * 15, 3 * 15 * 4);
+    WORKS(ts_eq(x, y), 15, 15 * 4 * 2 + 15);
     WORKS(ts_to(x, TS_F64), 0, 15 * 4 + 15 * 8);
     WORKS(ts_where(ts_eq(x, row), x, row), 0, 15 + 15 * 4 + 5 * 4 + 15 * 4);
 }
@@ -86,7 +88,7 @@ TS_TEST(reductions_and_rows_count_operations_by_element)
     WORKS(ts_sum(x), 24, 24 * 4 + 4);
     WORKS(ts_sum_dim(x, 0, false), 24, 24 * 4 + 6 * 4);
     WORKS(ts_softmax(x, 1), 5 * 24, 2 * 24 * 4);
-    WORKS(ts_layer_norm(x, w, w), 7 * 24, (24 + 6 + 6 + 24) * 4);
+    WORKS(ts_layer_norm(x, w, ts_ones(TS_SIZES(6), TS_F32)), 7 * 24, (24 + 6 + 6 + 24) * 4);
 }
 
 TS_TEST(products_count_additions_and_multiplications)
@@ -117,13 +119,66 @@ TS_TEST(attention_counts_the_pairs_that_meet)
     watching();
     TS_SCOPE;
     ts_tensor *q = ts_ones(TS_SIZES(2, 3, 5, 8), TS_F32),
-              *k = ts_ones(TS_SIZES(2, 3, 7, 8), TS_F32);
+              *k = ts_ones(TS_SIZES(2, 3, 7, 8), TS_F32),
+              *v = ts_ones(TS_SIZES(2, 3, 7, 8), TS_F32);
     ts_attention_opts causal = {.size = sizeof causal, .causal = true};
     double heads = 2 * 3, bytes = (2 * 3 * 5 * 8 * 2 + 2 * 3 * 7 * 8 * 2) * 4;
-    WORKS(ts_scaled_dot_product_attention(q, k, k), 2 * heads * 5 * 7 * 16, bytes);
+    WORKS(ts_scaled_dot_product_attention(q, k, v), 2 * heads * 5 * 7 * 16, bytes);
     /* causal: the 5 rows see 3 to 7 keys */
-    WORKS(ts_scaled_dot_product_attention_ex(q, k, k, NULL, &causal),
+    WORKS(ts_scaled_dot_product_attention_ex(q, k, v, NULL, &causal),
           2 * heads * (3 + 4 + 5 + 6 + 7) * 16, bytes);
+}
+
+/** FLOPs of the same calls by PyTorch 2.15's torch.utils.flop_counter.FlopCounterMode. */
+TS_TEST(counts_are_those_of_pytorchs_counter)
+{
+    watching();
+    TS_SCOPE;
+    WORKS(ts_mm(ones(TS_F32, 13, 17), ones(TS_F32, 17, 19)), 8398, (221 + 323 + 247) * 4);
+    WORKS(ts_bmm(ts_ones(TS_SIZES(5, 7, 11), TS_F32), ts_ones(TS_SIZES(5, 11, 3), TS_F32)), 2310,
+          (385 + 165 + 105) * 4);
+    static const struct {
+        int64_t groups, stride, padding;
+        double flops, result; /* result: its number of elements */
+    } layers[] = {{1, 1, 1, 443520, 2 * 12 * 11 * 7},
+                  {2, 2, 0, 43200, 2 * 12 * 5 * 3},
+                  {4, 1, 2, 168480, 2 * 12 * 13 * 9}};
+    for (int i = 0; i < 3; i++) {
+        int64_t g = layers[i].groups;
+        ts_tensor *x = ts_ones(TS_SIZES(2, 8, 11, 9), TS_F32),
+                  *w = ts_ones(TS_SIZES(12, 8 / g, 3, 5), TS_F32);
+        double both = 2 * 8 * 11 * 9 + 12 * 8 / (double)g * 15;
+        WORKS(ts_conv2d(x, w, TS_NONE,
+                        TS_OPTS(ts_conv_opts, .stride = {layers[i].stride, layers[i].stride},
+                                .padding = {layers[i].padding, layers[i].padding}, .groups = g)),
+              layers[i].flops, (both + layers[i].result) * 4);
+    }
+}
+
+static ts_tensor *leaf(const int64_t *sizes, int ndim)
+{
+    return ts_set_requires_grad(ts_ones(sizes, ndim, TS_F32), true);
+}
+
+/** The same for a forward and backward pass; the work of each is a product of its sizes. */
+TS_TEST(counts_of_backward_passes_are_those_of_pytorchs_counter)
+{
+    TS_SCOPE;
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(ts_work_counter(true), TS_OK);
+        ts_tensor *y = i == 0   ? ts_linear(leaf(TS_SIZES(6, 9)), leaf(TS_SIZES(4, 9)), TS_NONE)
+                       : i == 1 ? ts_conv2d(leaf(TS_SIZES(2, 8, 11, 9)),
+                                            leaf(TS_SIZES(12, 8, 3, 5)), TS_NONE,
+                                            TS_OPTS(ts_conv_opts, .padding = {1, 1}))
+                                : ts_scaled_dot_product_attention(leaf(TS_SIZES(2, 3, 5, 8)),
+                                                                  leaf(TS_SIZES(2, 3, 7, 8)),
+                                                                  leaf(TS_SIZES(2, 3, 7, 8)));
+        ck_assert_ptr_nonnull(y);
+        ck_assert_int_eq(ts_backward_ex(y, ts_ones_like(y), NULL), TS_OK);
+        double flops[] = {1296, 1330560, 23520};
+        ck_assert_double_eq(ts_work_counted().flops, flops[i]);
+    }
+    ck_assert_int_eq(ts_work_counter(false), TS_OK);
 }
 
 TS_TEST(update_rules_read_and_write_their_state)
@@ -161,11 +216,11 @@ TS_TEST(drawn_calls_have_the_work_of_their_formulas)
               s * (B * M * K + N * K + B * M * N));
         WORKS(ts_add(left, row), B * M * K, s * (2 * B * M * K + K));
         WORKS(ts_sum_dim(left, 1, false), B * M * K, s * (B * M * K + B * K));
-        WORKS(ts_layer_norm(left, row, row), 7 * B * M * K, s * (2 * B * M * K + 2 * K));
+        WORKS(ts_layer_norm(left, row, row), 7 * B * M * K, s * (2 * B * M * K + K));
         ts_tensor *q = ts_ones(TS_SIZES(b, h, m, k), dtype),
                   *kv = ts_ones(TS_SIZES(b, h, n, k), dtype);
         WORKS(ts_scaled_dot_product_attention(q, kv, kv), 4 * B * H * M * N * K,
-              s * B * H * K * (2 * M + 2 * N));
+              s * B * H * K * (2 * M + N)); /* keys and values are one tensor */
     }
 }
 

@@ -3,26 +3,13 @@
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>
 
+#include "dispatch/memory_log.h"
 #include "dispatch/timers.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"
-#include "tests/profile/machine.h"
-
-#if TS_TIMERS
-#define BEGIN use_fixed_machine()
-#else
-#define BEGIN TS_SKIP("built without timers")
-#endif
+#include "tests/profile/take.h"
 
 enum { KIB = 1024, SIDE = 64 }; /* a matrix of 16 KiB */
-
-static ts_profile *take(void)
-{
-    OK(ts_prof_stop());
-    ts_profile *p = ts_profile_take();
-    OK(p);
-    return p;
-}
 
 static const ts_memory_holder *holder(const ts_profile *p, const char *op, ts_owner owner)
 {
@@ -132,6 +119,66 @@ TS_TEST(logs_of_two_profiles_do_not_mix)
     OK(ts_ones(TS_SIZES(SIDE, SIDE), TS_F32));
     ts_profile *p = take();
     ck_assert_int_eq(p->memory.npoints, 0);
+    ts_profile_free(p);
+}
+
+typedef struct moment {
+    int64_t tick;
+    double change;
+} moment;
+
+static int by_tick(const void *a, const void *b)
+{
+    const moment *x = a, *y = b;
+    return (x->tick > y->tick) - (x->tick < y->tick);
+}
+
+/** Drawn allocations and releases: after each, the log's running sum is the sum of the tensors that
+ *  live; the peak is the largest sum, and the last sum is 0. */
+TS_TEST(the_log_sums_to_the_living_tensors_at_each_event)
+{
+    BEGIN;
+    enum { PLACES = 40, EVENTS = 3000 };
+    static double sums[EVENTS];
+    static moment moments[2 * EVENTS];
+    ts_tensor *at[PLACES] = {NULL};
+    double now = 0, most = 0;
+    srandom(16);
+    OK(ts_prof_start(TS_OPTS(ts_prof_opts, .memory = true)));
+    for (int i = 0; i < EVENTS; i++) {
+        int place = i < EVENTS - PLACES ? (int)(random() % PLACES) : i - (EVENTS - PLACES);
+        int64_t n = 300 + random() % 5000;
+        if (at[place]) {
+            now -= 4 * (double)ts_numel(at[place]);
+            ts_release(at[place]);
+            at[place] = NULL;
+        } else if (i < EVENTS - PLACES) {
+            OK(at[place] = ts_retain(ts_empty(TS_SIZES(n), TS_F32)));
+            ts_drop(at[place]); /* the scope's reference */
+            now += 4 * (double)n;
+        }
+        sums[i] = now;
+        most = now > most ? now : most;
+    }
+    ts_profile *p = take();
+    int64_t count, lost, begun, n = 0, event = 0;
+    const ts_memory_life *lives = ts_memory_lives(&count, &lost, &begun);
+    for (int64_t i = 0; i < count; i++) {
+        moments[n++] = (moment){lives[i].allocated, (double)lives[i].bytes};
+        ck_assert_int_gt(lives[i].freed, 0);
+        moments[n++] = (moment){lives[i].freed, -(double)lives[i].bytes};
+    }
+    qsort(moments, (size_t)n, sizeof *moments, by_tick);
+    ck_assert_int_gt(n, EVENTS / 2);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        while (event < EVENTS && sums[event] == sum) /* no change: an empty place at the end */
+            event++;
+        sum += moments[i].change;
+        ck_assert_double_eq(sum, sums[event]);
+    }
+    ck_assert_double_eq(sum, 0);
+    ck_assert_double_eq(p->memory.peak_bytes, most);
     ts_profile_free(p);
 }
 

@@ -9,7 +9,7 @@
 #include "dispatch/timers.h"
 #include "profile/profile.h"
 #include "tests/dispatch/common.h"
-#include "tests/profile/machine.h"
+#include "tests/profile/take.h"
 
 /** The entry whose `call` begins with the text; NULL if there is none. */
 static const ts_entry *find(const ts_profile *p, const char *call)
@@ -26,32 +26,6 @@ static const ts_entry *must_find(const ts_profile *p, const char *call)
     ck_assert_msg(e != NULL, "no row of %s", call);
     return e;
 }
-
-static ts_profile *take(void)
-{
-    OK(ts_prof_stop());
-    ts_profile *p = ts_profile_take();
-    OK(p);
-    return p;
-}
-
-/** The times of rows and the profiler's own time sum to the wall time, up to rounding. */
-static void sums(const ts_profile *p)
-{
-    double sum = p->profiler_ns;
-    for (int64_t i = 0; i < p->count; i++)
-        sum += p->entries[i].self_ns;
-    ck_assert_double_eq_tol(sum, p->wall_ns, 1e-9 * p->wall_ns + 1);
-    const ts_profile_shares *s = &p->shares;
-    double shares = s->compute + s->memory + s->overhead + s->outside + s->profiler + s->unknown;
-    ck_assert_double_eq_tol(shares, 1, 1e-6);
-}
-
-#if TS_TIMERS
-#define BEGIN use_fixed_machine()
-#else
-#define BEGIN TS_SKIP("built without timers")
-#endif
 
 TS_TEST(calls_have_rows_by_shape_with_their_work)
 {

@@ -210,7 +210,7 @@ static double products(void)
 static void write_machine(const char *path, const char *gemm)
 {
     FILE *out = fopen(path, "w");
-    fprintf(out, "tessera-machine 2\n%s\n2e9\n1\n0\n", gemm);
+    fprintf(out, "tessera-machine 3\n%s\n2e9\n1\n0\n1e9\n0\n0\n", gemm);
     for (int i = 0; i < 2 * TS_PROF_CURVE; i++)
         fprintf(out, "%d\n", 1000 * (i + 1));
     fclose(out);
@@ -258,6 +258,7 @@ static ts_status measure_fake(void *ctx, ts_prof_machine *m)
     measurements++;
     *m = (ts_prof_machine){.size = sizeof *m, .threads = 1, .gemm_flops = 1e13,
                            .vector_flops = 2e12, .half_flops = *(const double *)ctx,
+                           .double_flops = 3e12, .kernel_ns = 2000, .call_ns = 3000,
                            .measured_at = 1};
     for (int i = 0; i < TS_PROF_CURVE; i++)
         m->bytes_at[i] = m->bandwidth[i] = 1000 * (i + 1);
@@ -286,6 +287,9 @@ TS_TEST(ceilings_of_a_device_are_kept_by_its_identity)
     ts_prof_machine m = kept("GPU 1, driver 1", false, 8e13);
     ck_assert_double_eq(m.half_flops, 7e13);
     ck_assert_double_eq(m.vector_flops, 2e12);
+    ck_assert_double_eq(m.double_flops, 3e12);
+    ck_assert_double_eq(m.kernel_ns, 2000);
+    ck_assert_double_eq(m.call_ns, 3000);
     ck_assert_double_eq(m.bandwidth[2], 3000);
     ck_assert_int_eq(measurements, 3);
     kept(NULL, false, 9e13); /* a device without an identity has no file */

@@ -301,6 +301,46 @@ static ts_entry kernel(const char *dtype, double calls, double self_ns, double f
     return e;
 }
 
+/** On a device, kernels that take no longer than kernels of one element are overhead, and products
+ *  in f64 and 16 bits have ceilings of their own. */
+TS_TEST(a_device_has_ceilings_by_dtype_and_a_least_kernel)
+{
+    const struct {
+        const char *dtype;
+        double kernels, ns, flops;
+        ts_regime regime;
+    } cases[] = {
+        {"f32", 10, 1e6, 0.9e6, TS_REGIME_COMPUTE},  {"f32", 10, 1e6, 1.5e6, TS_REGIME_ERROR},
+        {"f64", 10, 1e6, 1.9e6, TS_REGIME_COMPUTE},  {"f64", 10, 1e6, 2.6e6, TS_REGIME_ERROR},
+        {"bf16", 10, 1e6, 3.9e6, TS_REGIME_COMPUTE}, {"bf16", 10, 1e6, 2e6, TS_REGIME_SLOW_COMPUTE},
+        {"f32", 600, 1e6, 0.9e6, TS_REGIME_OVERHEAD}, {"f32", 400, 1e6, 0.9e6, TS_REGIME_COMPUTE},
+        {"f32", 600, 1e6, 1.5e6, TS_REGIME_ERROR},
+    };
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        ts_profile *p = ts_profile_new(1, 0);
+        OK(p);
+        p->device.machine = (ts_prof_machine){
+            .size = sizeof p->device.machine, .threads = 1, .gemm_flops = 1e9,
+            .double_flops = 2e9, .half_flops = 4e9, .vector_flops = 1e9, .kernel_ns = 2000};
+        for (int k = 0; k < TS_PROF_CURVE; k++)
+            p->device.machine.bandwidth[k] = 1e12;
+        p->device.measured = true;
+        p->device.busy_ns = cases[i].ns;
+        p->count = 1;
+        p->entries[0] = kernel(cases[i].dtype, cases[i].kernels, 0, cases[i].flops, 1);
+        ts_entry *e = &p->entries[0];
+        e->device_ns = cases[i].ns;
+        e->kernels = (int64_t)cases[i].kernels;
+        e->product = true;
+        ts_profile_judge(p);
+        ck_assert_msg(e->regime == cases[i].regime, "case %d: expected %s, got %s", i,
+                      ts_regime_names[cases[i].regime], ts_regime_names[e->regime]);
+        if (e->regime == TS_REGIME_OVERHEAD)
+            ck_assert_double_eq(p->shares.overhead, 1);
+        ts_profile_free(p);
+    }
+}
+
 /** The rule at its borders, on a machine of round numbers: 1 FLOP and 1 byte a ns from DRAM, 4 from
  *  caches up to 1 MiB, 100 ns a call. */
 TS_TEST(the_rule_decides_by_the_nearer_ceiling)

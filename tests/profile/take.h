@@ -1,0 +1,35 @@
+/** @file take.h  Takes a profile and checks its sums, for tests with fixed ceilings. */
+// SPDX-License-Identifier: MIT
+#ifndef TESTS_PROFILE_TAKE_H
+#define TESTS_PROFILE_TAKE_H
+
+#include "tests/profile/machine.h"
+
+/** Stops the recording and takes its profile. */
+static inline ts_profile *take(void)
+{
+    OK(ts_prof_stop());
+    ts_profile *p = ts_profile_take();
+    OK(p);
+    return p;
+}
+
+/** The times of rows and the profiler's own time sum to the wall time, up to rounding. */
+static inline void sums(const ts_profile *p)
+{
+    double sum = p->profiler_ns;
+    for (int64_t i = 0; i < p->count; i++)
+        sum += p->entries[i].self_ns;
+    ck_assert_double_eq_tol(sum, p->wall_ns, 1e-9 * p->wall_ns + 1);
+    const ts_profile_shares *s = &p->shares;
+    double shares = s->compute + s->memory + s->overhead + s->outside + s->profiler + s->unknown;
+    ck_assert_double_eq_tol(shares, 1, 1e-6);
+}
+
+#if TS_TIMERS
+#define BEGIN use_fixed_machine()
+#else
+#define BEGIN TS_SKIP("built without timers")
+#endif
+
+#endif
