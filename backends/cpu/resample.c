@@ -229,12 +229,11 @@ static ts_status join(ts_frame *f, resample_job *job, arena *a, int64_t *rest, i
     for (int k = 0; k < 3; k++)
         most[k] = most_taps(&axis[k]);
     int first = 3;
-    int64_t in = 1, out = 1, taps = 1;
+    int64_t out = 1, taps = 1;
     for (int k = 2; k >= 0; k--) {
-        in *= axis[k].in;
         out *= axis[k].out;
         taps *= most[k];
-        if (!taps || taps > MOST_JOINED || out * taps > limit || in > 4 * out)
+        if (!taps || taps > MOST_JOINED || out * taps > limit)
             break;
         first = k;
     }

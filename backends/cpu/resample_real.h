@@ -152,13 +152,34 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
         S(set)(kind, job->y, to + v * LANES, sum[v], left);
 }
 
+/** True if rows a and b of a table have the same taps; false if there are more than two. */
+VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
+{
+    int32_t from = t->begin[a], to = t->begin[b], n = t->begin[a + 1] - from;
+    if (a == b)
+        return true;
+    bool same = n <= 2 && t->begin[b + 1] - to == n;
+    for (int32_t k = 0; same && k < n; k++)
+        same = t->index[from + k] == t->index[to + k] && t->weight[from + k] == t->weight[to + k];
+    return same;
+}
+
 VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
 {
     const table *width = &job->axis[2];
     T *acc = ts_slot(job->slots), *out = acc + width->zero + LANES;
+    S(row_taps) before = {0};
+    int64_t item = ts_dtype_sizes[kind];
     for (int64_t row = begin; row < end; row++) {
         S(row_taps) t = S(taps_of_row)(job, row);
-        int64_t to = row * width->out * job->channels, n = job->channels;
+        int64_t n = job->channels, each = width->out * n, to = row * each;
+        if (row > begin && t.plane == before.plane && S(same_taps)(t.depth, t.d, before.d) &&
+            S(same_taps)(t.height, t.h, before.h)) {
+            ts_copy_bytes((char *)job->y + to * item, (char *)job->y + (to - each) * item,
+                          each * item);
+            continue;
+        }
+        before = t;
         if (job->last) {
             for (int64_t o = 0; o < width->out; o++) {
                 int64_t at = to + o * n, c = 0;
