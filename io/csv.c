@@ -66,11 +66,14 @@ static int64_t cells_of(const char *line, size_t length, char separator)
 /** Skips lines, then counts rows and columns. */
 static ts_status measure(table *t, int64_t skip)
 {
-    char *at = t->text, *line;
+    char *at, *line;
     size_t length;
     if (strlen(t->text) != (size_t)(t->end - t->text))
         return BAD("'%s': expected text, got a byte 0 at %lld", t->path,
                    (long long)strlen(t->text));
+    if (!strncmp(t->text, "\xef\xbb\xbf", 3)) /* a byte order mark, which spreadsheets write */
+        t->text += 3;
+    at = t->text;
     for (; skip > 0; skip--)
         if (!next_line(t, &at, &length))
             return BAD("'%s': expected more lines than the %lld that are skipped", t->path,

@@ -345,14 +345,24 @@ static ts_status shuffle(ts_frame *f, bool back)
         batch *= d < t->ndim - 3 ? t->sizes[d] : 1;
         sizes[d] = t->sizes[d];
     }
-    static const int64_t forward[] = {0, 1, 4, 2, 5, 3}, backward[] = {0, 1, 3, 5, 2, 4};
+    /* the order of the parts in the result's memory: contiguous, channels-last */
+    static const int64_t forward[2][6] = {{0, 1, 4, 2, 5, 3}, {0, 4, 2, 5, 3, 1}},
+                         backward[2][6] = {{0, 1, 3, 5, 2, 4}, {0, 2, 4, 1, 3, 5}};
+    bool is_last = t->ndim == 4 && !(t->flags & TS_TENSOR_CONTIGUOUS) && ts_is_dense_last(t);
     ts_tensor *parts = back ? ts_reshape(t, TS_SIZES(batch, c, h / by, by, w / by, by))
                             : ts_reshape(t, TS_SIZES(batch, c / square, by, by, h, w)),
-              *y = ts_clone(ts_permute(parts, back ? backward : forward, 6));
-    sizes[t->ndim - 3] = back ? c * square : c / square;
-    sizes[t->ndim - 2] = back ? h / by : h * by;
-    sizes[t->ndim - 1] = back ? w / by : w * by;
-    TS_TRY(y = ts_view(y, sizes, t->ndim));
+              *y = ts_clone(ts_permute(parts, back ? backward[is_last] : forward[is_last], 6));
+    c = back ? c * square : c / square;
+    h = back ? h / by : h * by;
+    w = back ? w / by : w * by;
+    sizes[t->ndim - 3] = c;
+    sizes[t->ndim - 2] = h;
+    sizes[t->ndim - 1] = w;
+    if (is_last)
+        y = ts_permute(ts_view(y, TS_SIZES(batch, h, w, c)), (const int64_t[]){0, 3, 1, 2}, 4);
+    else
+        y = ts_view(y, sizes, t->ndim);
+    TS_TRY(y);
     f->rets[0] = V_T(ts_retain(y));
     return TS_OK;
 }

@@ -258,7 +258,7 @@ static void describe(channel_call *c, const ts_frame *f, const ts_tensor *x, int
     const ts_tensor *g = f->args[0].t, *y = f->rets[0].tag == TS_TAG_TENSOR ? f->rets[0].t : x;
     job->last = job->positions == 1 || (ts_is_dense_last(x) && ts_is_dense_last(g) &&
                                         ts_is_dense_last(y));
-    if (job->last && batch) { /* the layout allows N and the positions to be one dim */
+    if (batch && (job->last || job->channels == 1)) { /* N and the positions are one dim */
         job->positions *= job->samples;
         job->samples = 1;
     }

@@ -73,6 +73,101 @@ static image interleaved(const job *b, const image *v, int64_t channels, scratch
                      : interleave(v, b->c.batch, channels, take(s, elements * b->item), b->item);
 }
 
+/** The chunks of one group of y, or of x: products of windows and weights. */
+typedef struct chunk_job {
+    const job *b;
+    const axis *a;
+    windows w;             /* matrix: memory of a chunk's windows, unless `there` */
+    strips out;            /* matrix: memory of a chunk's results, unless `direct` */
+    cuts chunks;
+    const char *matrix, *bias; /* weight (rows, k); bias of the rows, or NULL */
+    int64_t rows, k, pixel, step; /* pixel and step: of is_matrix() for both images */
+    bool last, there, direct;
+    int64_t lanes, lane;   /* tasks that run chunks at the same time; bytes of scratch of each */
+    char *scratch;
+} chunk_job;
+
+/** Computes the chunk at position `first`; without memory, only its scratch size. */
+static void make_chunk(const chunk_job *p, int64_t first, scratch *s)
+{
+    const job *b = p->b;
+    int64_t count = chunk_at(&p->chunks, first), k = p->k, rows = p->rows, item = b->item;
+    const image *from = &p->w.from, *to = &p->out.image;
+    bool there = p->there, direct = p->direct, by_window = p->w.by_window;
+    ts_gemm g = {.k = k, .c = direct ? position_at(to, p->a, first, b->item) : p->out.matrix};
+    const char *matrix = there ? position_at(from, p->a, first, b->item) : p->w.to;
+    int64_t window_step = !by_window ? 1 : there ? p->pixel : k;
+    int64_t tap_step = by_window ? 1 : there ? from->c : count;
+    if (p->last) { /* windows times weights */
+        g.m = count;
+        g.n = rows;
+        g.a = matrix;
+        g.a_row = window_step;
+        g.a_column = tap_step;
+        g.b = p->matrix;
+        g.b_row = 1;
+        g.b_column = k;
+        g.c_row = direct ? p->step : rows;
+        g.bias = p->bias;
+    } else { /* weights times windows */
+        g.m = rows;
+        g.n = count;
+        g.a = p->matrix;
+        g.a_row = k;
+        g.a_column = 1;
+        g.b = matrix;
+        g.b_row = tap_step;
+        g.b_column = window_step;
+        g.c_row = direct ? to->c : count;
+        g.add = p->bias != NULL;
+    }
+    if (s->there) {
+        windows w = p->w;
+        if (!there)
+            gather(&w, first, count);
+        for (int64_t i = 0; g.add && i < rows; i++)
+            copy_run((char *)g.c + i * g.c_row * item, 1, p->bias + i * item, 0, count, b->item);
+    }
+    multiply(&g, b->dtype, s);
+    if (s->there && !direct)
+        copy_matrix(&p->out, first, count, true);
+}
+
+/** Runs lanes begin to end - 1, each of which computes its chunks on one thread. */
+static void run_chunks(void *ctx, int64_t begin, int64_t end)
+{
+    const chunk_job *p = ctx;
+    const cuts *c = &p->chunks;
+    int64_t each = ts_ceil_div(c->whole, c->most), all = c->all / c->whole * each;
+    for (int64_t lane = begin; lane < end; lane++)
+        for (int64_t i = all * lane / p->lanes; i < all * (lane + 1) / p->lanes; i++) {
+            scratch s = {.there = true, .base = p->scratch + lane * p->lane};
+            make_chunk(p, i / each * c->whole + i % each * c->most, &s);
+        }
+}
+
+/** Computes all chunks. Products that read and write the images in place need no memory but their
+ *  own, and run at the same time if threads get equally many: a product that threads divide makes
+ *  them wait for each other. */
+static void make_chunks(chunk_job *p, scratch *s)
+{
+    const cuts *c = &p->chunks;
+    int64_t all = c->all / c->whole * ts_ceil_div(c->whole, c->most), threads = ts_num_threads();
+    if (p->last || !p->there || !p->direct || threads == 1 || all % threads) {
+        for (int64_t first = 0; first < c->all; first += chunk_at(c, first))
+            make_chunk(p, first, s);
+        return;
+    }
+    scratch one = {0};
+    make_chunk(p, 0, &one);
+    p->lanes = threads;
+    p->lane = (int64_t)one.most;
+    p->scratch = take(s, p->lanes * p->lane);
+    double work = (double)c->all * (double)p->rows * (double)p->k;
+    if (s->there)
+        ts_parallel_for(p->lanes, work > 1 << 18 ? 1 : p->lanes, run_chunks, p);
+}
+
 /** Computes one group of y, or (to_x) the elements of x with windows of the form `a`. */
 static void make_images(const job *b, int64_t group, const axis *a, bool to_x, scratch *s)
 {
@@ -90,7 +185,7 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
     to.data += group * rows * to.c * b->item;
     windows w = {.from = from, .axis = {a[0], a[1], a[2]}, .channels = channels,
                  .item = b->item, .by_window = from.c == 1};
-    int64_t pixel;
+    int64_t pixel = 0;
     bool there = windows_are_pixels(&w) && is_matrix(&from, a, c->batch, channels, w.by_window,
                                                      &chunks, &pixel);
     bool tiled = !there && suits_tiles(b, last, &from, rows, channels, k);
@@ -118,50 +213,14 @@ static void make_images(const job *b, int64_t group, const axis *a, bool to_x, s
         return;
     }
     w.to = there ? NULL : take(s, chunks.most * k * b->item);
-    strips out = {.image = to, .axis = a, .channels = rows, .item = b->item,
-                  .position_step = last ? rows : 1, .channel_step = 1,
-                  .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)};
-    const char *bias = b->bias ? (const char *)b->bias->data + group * rows * b->item : NULL;
-    for (int64_t first = 0, count; first < chunks.all; first += count) {
-        count = chunk_at(&chunks, first);
-        ts_gemm g = {.k = k, .c = direct ? position_at(&to, a, first, b->item) : out.matrix};
-        const char *matrix = there ? position_at(&from, a, first, b->item) : w.to;
-        int64_t window_step = !w.by_window ? 1 : there ? pixel : k;
-        int64_t tap_step = w.by_window ? 1 : there ? from.c : count;
-        if (last) { /* windows times weights */
-            g.m = count;
-            g.n = rows;
-            g.a = matrix;
-            g.a_row = window_step;
-            g.a_column = tap_step;
-            g.b = m.matrix;
-            g.b_row = 1;
-            g.b_column = k;
-            g.c_row = direct ? step : rows;
-            g.bias = bias;
-        } else { /* weights times windows */
-            g.m = rows;
-            g.n = count;
-            g.a = m.matrix;
-            g.a_row = k;
-            g.a_column = 1;
-            g.b = matrix;
-            g.b_row = tap_step;
-            g.b_column = window_step;
-            g.c_row = direct ? to.c : count;
-            g.add = bias != NULL;
-        }
-        if (s->there) {
-            if (!there)
-                gather(&w, first, count);
-            for (int64_t i = 0; g.add && i < rows; i++)
-                copy_run((char *)g.c + i * g.c_row * b->item, 1, bias + i * b->item, 0, count,
-                         b->item);
-        }
-        multiply(&g, b->dtype, s);
-        if (s->there && !direct)
-            copy_matrix(&out, first, count, true);
-    }
+    chunk_job p = {
+        .b = b, .a = a, .w = w, .chunks = chunks, .matrix = m.matrix, .rows = rows, .k = k,
+        .bias = b->bias ? (const char *)b->bias->data + group * rows * b->item : NULL,
+        .pixel = pixel, .step = step, .last = last, .there = there, .direct = direct,
+        .out = {.image = to, .axis = a, .channels = rows, .item = b->item,
+                .position_step = last ? rows : 1, .channel_step = 1,
+                .matrix = direct ? NULL : take(s, chunks.most * rows * b->item)}};
+    make_chunks(&p, s);
     s->used = used;
 }
 

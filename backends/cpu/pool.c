@@ -20,6 +20,7 @@ typedef struct pool_job {
     int64_t planes, channels; /* channels-last: samples and channels; else all planes and 1 */
     ts_axis axis[3];
     bool last;              /* channels-last */
+    int64_t size, out;      /* backward: positions of a plane of the result and of the gradient */
     ts_slots *slots;        /* scratch memory of threads */
     atomic_bool outside;    /* backward: an index is outside of the plane */
 } pool_job;
@@ -99,20 +100,32 @@ static ts_status max_pool(ts_frame *f)
 static ts_status max_pool_backward(ts_frame *f)
 {
     const ts_tensor *g = f->args[0].t, *places = f->args[1].t, *y = f->rets[0].t;
-    pool_job job = {.x = g->data, .y = y->data, .places = (int64_t *)(void *)places->data};
+    pool_job job = {.x = g->data, .y = y->data, .places = (int64_t *)(void *)places->data,
+                    .size = 1, .out = 1};
     describe(&job, f, (const ts_tensor *[]){g, places, y}, 3);
-    int64_t size = 1, out = 1;
     for (int d = 0; d < 3; d++) {
-        size *= job.axis[d].in;
-        out *= job.axis[d].out;
+        job.size *= job.axis[d].in;
+        job.out *= job.axis[d].out;
     }
-    int64_t tasks = job.planes * ts_ceil_div(job.channels, CHANNELS);
-    int64_t work = (size + out) * ts_min64(job.channels, CHANNELS) + 1;
-    ts_parallel_for(tasks, TS_CPU_GRAIN(2) / work + 1,
-                    f->plan->compute == TS_F64 ? pool_backward_f64 : pool_backward_f32, &job);
+    static const ts_parallel_body bodies[] = {[TS_F64] = pool_backward_f64,
+                                              [TS_F32] = pool_backward_f32,
+                                              [TS_BF16] = pool_backward_bf16,
+                                              [TS_F16] = pool_backward_f16};
+    int64_t tasks = job.planes * ts_ceil_div(job.channels, CHANNELS), some = job.channels;
+    some = ts_min64(some, CHANNELS);
+    if (tasks <= 0)
+        return TS_OK;
+    bool halves = f->plan->compute == TS_BF16 || f->plan->compute == TS_F16;
+    ts_slots slots;
+    int64_t floats = halves ? ts_max64(job.size * some, PLANES) : 0;
+    TS_TRY(ts_slots_begin(f, &slots, tasks, 4 * floats, "planes of an image"));
+    job.slots = &slots;
+    ts_parallel_for(tasks, TS_CPU_GRAIN(2) / ((job.size + job.out) * some + 1) + 1,
+                    bodies[f->plan->compute], &job);
+    ts_slots_end(f, &slots);
     if (atomic_load_explicit(&job.outside, memory_order_relaxed))
         return ts_fail_arg(f, 1, TS_ERR_INDEX, "expected indices from 0 to %lld",
-                           (long long)size - 1);
+                           (long long)job.size - 1);
     return TS_OK;
 }
 
@@ -120,4 +133,4 @@ static ts_status max_pool_backward(ts_frame *f)
 TS_CPU_FAMILY(pool,
     {TS_OP_max_pool, max_pool, FLOATS},
     {TS_OP_adaptive_max_pool, max_pool, FLOATS},
-    {TS_OP_max_pool_backward, max_pool_backward, {TS_DT_FLOATS, 0}})
+    {TS_OP_max_pool_backward, max_pool_backward, FLOATS})

@@ -4,7 +4,8 @@
 
 #ifndef TS_BACKENDS_CPU_POOL_REAL_H
 #define TS_BACKENDS_CPU_POOL_REAL_H
-enum { CHANNELS = 64 }; /* channels per task of a channels-last backward */
+enum { CHANNELS = 16, /* channels per task of a channels-last backward */
+       PLANES = 4096 }; /* elements of small planes that a backward clears together */
 #endif
 
 /* Type of an index in a vector lane: an integer of T's width, stored in the bits of a V. */
@@ -121,45 +122,74 @@ VEC_FN void S(pool_some)(ts_dtype kind, const pool_job *job, int64_t begin, int6
     }
 }
 
+/** Adds `count` gradients from element `from` on to y, gradient i at places[i] * pitch + i * step.
+ * Returns false if an index is not below `size`. */
+VEC_FN bool S(add_at)(ts_dtype kind, const void *grad, int64_t from, const int64_t *places,
+                      int64_t count, int64_t size, T *y, int64_t pitch, int64_t step)
+{
+    bool inside = true;
+    for (int64_t i = 0; i < count; i += LANES) {
+        T lanes[LANES];
+        const T *g = (const T *)grad + from + i;
+        if (kind != TS_F32 && kind != TS_F64) {
+            F(store)(lanes, S(get)(kind, grad, from + i, count - i));
+            g = lanes;
+        }
+        for (int64_t k = 0; k < ts_min64(LANES, count - i); k++) {
+            int64_t place = places[i + k];
+            if ((uint64_t)place < (uint64_t)size)
+                y[place * pitch + (i + k) * step] += g[k];
+            else
+                inside = false;
+        }
+    }
+    return inside;
+}
+
+/** Clears the result and adds each gradient at its index; halves are added in f32. A task is a
+ * plane, or CHANNELS channels of a sample. Sets job->outside if an index is outside its plane. */
+VEC_FN void S(scatter_planes)(ts_dtype kind, pool_job *job, int64_t begin, int64_t end)
+{
+    bool inside = true, halves = kind != TS_F32 && kind != TS_F64;
+    int64_t n = job->channels, blocks = ts_ceil_div(n, CHANNELS), size = job->size, out = job->out;
+    T *scratch = ts_slot(job->slots);
+    for (int64_t task = begin, many = 1; task < end; task += many) {
+        int64_t plane = task / blocks, c = task % blocks * CHANNELS,
+                some = ts_min64(n - c, CHANNELS), pitch = halves ? some : n,
+                at = plane * size * n + c;
+        if (n == 1)
+            many = ts_min64(ts_max64(PLANES / ts_max64(size, 1), 1), end - task);
+        T *y = halves ? scratch : (T *)job->y + at;
+        int64_t runs = some == n ? 1 : size, run = some == n ? many * size * n : some;
+        for (int64_t i = 0; i < (halves ? 1 : runs); i++)
+            memset(y + i * n, 0, (size_t)(halves ? runs * run : run) * sizeof *y);
+        for (int64_t p = 0; p < many; p++) {
+            int64_t from = (plane + p) * out * n + c;
+            if (n == 1)
+                inside &= S(add_at)(kind, job->x, from, job->places + from, out, size,
+                                    y + p * size, 1, 0);
+            for (int64_t o = 0; n > 1 && o < out; o++)
+                inside &= S(add_at)(kind, job->x, from + o * n, job->places + from + o * n, some,
+                                    size, y, pitch, 1);
+        }
+        for (int64_t i = 0; halves && i < runs; i++)
+            for (int64_t k = 0; k < run; k += LANES)
+                S(set)(kind, job->y, at + i * n + k, S(load_some)(y + i * run + k, run - k,
+                                                                  F(zero)()), run - k);
+    }
+    if (!inside)
+        atomic_store_explicit(&job->outside, true, memory_order_relaxed);
+}
+
 #define BODY(of, kind)                                                                             \
     static void pool_rows_##of(void *ctx, int64_t begin, int64_t end)                              \
     {                                                                                              \
         S(pool_some)(kind, ctx, begin, end);                                                       \
+    }                                                                                              \
+    static void pool_backward_##of(void *ctx, int64_t begin, int64_t end)                          \
+    {                                                                                              \
+        S(scatter_planes)(kind, ctx, begin, end);                                                  \
     }
 FOR_KINDS(BODY)
 #undef BODY
 #undef PLACE
-
-/** Clears the result and adds each gradient at its index. A task is a plane, or CHANNELS channels
- * of a sample. Sets job->outside if an index is outside its plane. */
-static void S(pool_backward)(void *ctx, int64_t begin, int64_t end)
-{
-    pool_job *job = ctx;
-    bool outside = false;
-    int64_t n = job->channels, blocks = ts_ceil_div(n, CHANNELS), size = 1, out = 1;
-    for (int d = 0; d < 3; d++) {
-        size *= job->axis[d].in;
-        out *= job->axis[d].out;
-    }
-    for (int64_t task = begin; task < end; task++) {
-        int64_t plane = task / blocks, c = task % blocks * CHANNELS,
-                some = ts_min64(n - c, CHANNELS);
-        const T *g = (const T *)job->x + plane * out * n + c;
-        const int64_t *places = job->places + plane * out * n + c;
-        T *y = (T *)job->y + plane * size * n + c;
-        for (int64_t i = 0; i < (some == n ? 1 : size); i++)
-            memset(y + i * n, 0, (size_t)(some == n ? size * n : some) * sizeof *y);
-        bool one = n == 1; /* then the inner loop runs along the positions */
-        int64_t rows = one ? 1 : out, columns = one ? out : some, step = one ? 0 : 1;
-        for (int64_t o = 0; o < rows; o++)
-            for (int64_t k = 0; k < columns; k++) {
-                int64_t place = places[o * n + k];
-                if ((uint64_t)place < (uint64_t)size)
-                    y[place * n + k * step] += g[o * n + k];
-                else
-                    outside = true;
-            }
-    }
-    if (outside)
-        atomic_store_explicit(&job->outside, true, memory_order_relaxed);
-}

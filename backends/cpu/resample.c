@@ -3,15 +3,16 @@
  * Average pooling, padding and resizing. For each spatial dim, a table (a sparse matrix) lists the
  * elements of the argument that an element of the result reads, and their weights; a gradient uses
  * the transposed table. A row of the result is computed in two steps: a weighted sum of rows of the
- * argument, then the table of the last dim within that sum.
+ * argument, then the table of the last dim within that sum. Few long lines are computed without
+ * tables, which would cost more than the sums. Ops that only copy elements have lists of sources.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cpu/axes.h"
 #include "backends/cpu/loops.h"
+#include "backends/cpu/resample_copies.h"
 #include "backends/cpu/slots.h"
+#include "core/convert.h"
 #include "include/tessera/ops/resample.h"
-
-#include <math.h>
 
 /** A sparse matrix (out, in). The taps of row o, its nonzeros, are begin[o] to begin[o + 1] - 1. */
 typedef struct table {
@@ -34,10 +35,26 @@ typedef struct resample_job {
     table axis[3];
     double factor;            /* ts_resampling.factor */
     bool last;                /* channels-last */
-    int64_t item;             /* bytes of an element */
-    const char *value;        /* padding with a constant: the element to store */
     ts_slots *slots;          /* scratch rows of threads */
 } resample_job;
+
+/** Lines along one dim: those of `planes` times `channels` planes, whose elements are `channels`
+ * apart. */
+typedef struct line_job {
+    const void *x;
+    void *y;
+    int64_t planes, channels;
+    const ts_axis *axis;
+    int64_t in, out, part;    /* elements of a line of x, of a line of y, and of those per task */
+    double factor;            /* multiplies all weights */
+    bool transposed;
+    ts_slots *slots;
+} line_job;
+enum { LINE_PART = 512,       /* most elements of a line of y per task */
+       LINE_LEAST = 1024,     /* fewest elements of a line of x and one of y */
+       LINE_TASKS = 64,       /* tasks of a short line of y */
+       LINE_TAPS = 128,       /* elements of the forward op's result whose taps are kept */
+       LINES_MOST = 16 };     /* lines that are computed without tables */
 
 #define TS_REAL 32
 #include "backends/cpu/resample_real.h"
@@ -48,98 +65,16 @@ typedef struct resample_job {
 
 /* -------------------------------------------------------------------------------- tables ---- */
 
-/** Elements that element o of the forward op's result reads: `count` from `first` on, clamped to
- * the dim. */
-typedef struct taps {
-    int64_t first, count;
-    double weight, part[4]; /* weight: of each element; TS_AXIS_LINEAR and TS_AXIS_CUBIC have
-                               part[k], the weight of element k, instead */
-} taps;
-
-static int64_t mirrored(int64_t i, int64_t n)
+/** At least the number of taps of all elements of the forward op's result. */
+static int64_t taps_bound(const ts_axis *axis)
 {
-    i = i < 0 ? -i : i;
-    return i < n ? i : 2 * (n - 1) - i;
-}
-
-/** Cubic weights of the elements -1, 0, 1 and 2 for position t, 0 <= t < 1. The factored form has
- * no cancellation near the zeros. */
-static void cubic_parts(double t, double *part)
-{
-    const double a = -0.75, u = 1 - t;
-    part[0] = a * t * u * u;
-    part[1] = u * (1 + t - (a + 2) * t * t);
-    part[2] = t * (1 + u - (a + 2) * u * u);
-    part[3] = a * u * t * t;
-}
-
-static taps taps_of(const ts_axis *axis, int64_t o)
-{
-    int64_t in = axis->in, at = o - axis->padding;
-    taps t = {.count = 1, .weight = 1};
-    double place;
     switch (axis->map) {
-    case TS_AXIS_WINDOW: {
-        int64_t begin = o * axis->stride - axis->padding,
-                end = ts_min64(begin + axis->kernel, in + axis->padding);
-        int64_t whole = end - begin;
-        t.first = ts_max64(begin, 0);
-        t.count = ts_max64(ts_min64(end, in) - t.first, 0);
-        t.weight = axis->sum ? 1 : 1 / (double)(axis->padded ? whole : t.count);
-        break;
+    case TS_AXIS_WINDOW: return axis->out * ts_min64(axis->kernel, axis->in);
+    case TS_AXIS_ADAPTIVE: return axis->in + axis->out;
+    case TS_AXIS_LINEAR: return 2 * axis->out;
+    case TS_AXIS_CUBIC: return 4 * axis->out;
+    default: return axis->out;
     }
-    case TS_AXIS_ADAPTIVE:
-        t.first = o * in / axis->out;
-        t.count = ts_ceil_div((o + 1) * in, axis->out) - t.first;
-        t.weight = 1 / (double)t.count;
-        break;
-    case TS_AXIS_NEAREST:
-        t.first = ts_min64((int64_t)floorf((float)o * (float)axis->scale), in - 1);
-        break;
-    case TS_AXIS_LINEAR:
-        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
-        place = place < 0 ? 0 : place;
-        t.first = ts_min64((int64_t)place, in - 1);
-        t.count = 2;
-        t.part[1] = fmin(place - (double)t.first, 1);
-        t.part[0] = 1 - t.part[1];
-        break;
-    case TS_AXIS_CUBIC:
-        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
-        t.first = (int64_t)floor(place) - 1;
-        t.count = 4;
-        cubic_parts(place - floor(place), t.part);
-        break;
-    case TS_AXIS_CONSTANT:
-        t.first = at;
-        t.count = at >= 0 && at < in;
-        break;
-    case TS_AXIS_REFLECT: t.first = mirrored(at, in); break;
-    case TS_AXIS_REPLICATE: t.first = ts_max64(ts_min64(at, in - 1), 0); break;
-    case TS_AXIS_CIRCULAR: t.first = at < 0 ? at + in : at >= in ? at - in : at; break;
-    }
-    return t;
-}
-static int64_t index_of(const ts_axis *axis, const taps *t, int64_t k)
-{
-    return ts_max64(ts_min64(t->first + k, axis->in - 1), 0);
-}
-static double weight_of(const ts_axis *axis, const taps *t, int64_t k)
-{
-    return axis->map == TS_AXIS_LINEAR || axis->map == TS_AXIS_CUBIC ? t->part[k] : t->weight;
-}
-
-/** One block of memory for all tables of a call; cut() takes parts from its front. */
-typedef struct arena {
-    char *memory;
-    size_t bytes, used;
-} arena;
-/** Takes `count` items of `item` bytes. Before `memory` is allocated, it only adds to `used`. */
-static void *cut(arena *a, int64_t count, size_t item)
-{
-    void *p = a->memory ? a->memory + a->used : NULL;
-    a->used += ((size_t)(count ? count : 1) * item + 63) & ~(size_t)63;
-    return p;
 }
 
 /** Fills a table; while the arena has no memory, only adds up the bytes needed. Each element of the
@@ -147,9 +82,8 @@ static void *cut(arena *a, int64_t count, size_t item)
  * bits. */
 static bool tabulate(table *t, const ts_axis *axis, int64_t channels, bool transposed, arena *a)
 {
-    int64_t total = 0, rows = (transposed ? axis->in : axis->out) * channels;
-    for (int64_t o = 0; o < axis->out; o++)
-        total += taps_of(axis, o).count * channels;
+    int64_t total = taps_bound(axis) * channels,
+            rows = (transposed ? axis->in : axis->out) * channels;
     t->in = (transposed ? axis->out : axis->in) * channels;
     t->out = rows;
     if (total > INT32_MAX || t->in > INT32_MAX || rows > INT32_MAX - 2)
@@ -163,15 +97,18 @@ static bool tabulate(table *t, const ts_axis *axis, int64_t channels, bool trans
             memset(t->begin, 0, (size_t)(rows + 2) * sizeof *t->begin);
         for (int64_t o = 0; o < axis->out; o++) {
             taps of = taps_of(axis, o);
-            for (int64_t k = 0; k < of.count * channels; k++) {
-                int64_t c = k % channels, i = index_of(axis, &of, k / channels) * channels + c,
-                        to = o * channels + c, row = transposed ? i : to;
-                int32_t at = t->begin[row + 2 - pass]++;
-                if (pass == 0)
-                    continue;
-                t->index[at] = (int32_t)(transposed ? to : i);
-                t->weight[at] = weight_of(axis, &of, k / channels);
-                t->weight32[at] = (float)t->weight[at];
+            for (int64_t k = 0; k < of.count; k++) {
+                int64_t i = index_of(axis, &of, k) * channels, row = transposed ? i : o * channels,
+                        from = transposed ? o * channels : i;
+                double weight = weight_of(axis, &of, k);
+                for (int64_t c = 0; c < channels; c++) {
+                    int32_t at = t->begin[row + c + 2 - pass]++;
+                    if (pass == 0)
+                        continue;
+                    t->index[at] = (int32_t)(from + c);
+                    t->weight[at] = weight;
+                    t->weight32[at] = (float)weight;
+                }
             }
         }
         for (int64_t row = 2; pass == 0 && row <= rows + 1; row++)
@@ -292,12 +229,11 @@ static ts_status join(ts_frame *f, resample_job *job, arena *a, int64_t *rest, i
     for (int k = 0; k < 3; k++)
         most[k] = most_taps(&axis[k]);
     int first = 3;
-    int64_t in = 1, out = 1, taps = 1;
+    int64_t out = 1, taps = 1;
     for (int k = 2; k >= 0; k--) {
-        in *= axis[k].in;
         out *= axis[k].out;
         taps *= most[k];
-        if (!taps || taps > MOST_JOINED || out * taps > limit || in > 4 * out)
+        if (!taps || taps > MOST_JOINED || out * taps > limit)
             break;
         first = k;
     }
@@ -346,106 +282,49 @@ static ts_status join(ts_frame *f, resample_job *job, arena *a, int64_t *rest, i
     return TS_OK;
 }
 
-/* -------------------------------------------------------------------------------- copies ---- */
+/* --------------------------------------------------------------------------------- lines ---- */
 
-/** Element of the argument that element o of a copy reads; -1: the value of the padding. */
-static int64_t source_of(const table *t, int64_t o)
+static bool is_one(const ts_axis *axis) { return axis->in == 1 && axis->out == 1; }
+
+/** True if the call has few long lines of which no element has many taps, unless they are the
+ * elements of a window. Depends only on the shape. */
+static bool has_few_lines(const ts_resampling *r, int64_t planes, int64_t channels)
 {
-    return t->begin[o] < t->begin[o + 1] ? t->index[t->begin[o]] : -1;
+    const ts_axis *a = &r->axis[2];
+    bool windows = a->map <= TS_AXIS_ADAPTIVE && !r->transposed && channels == 1;
+    return planes * channels <= LINES_MOST && is_one(&r->axis[0]) && is_one(&r->axis[1]) &&
+           a->in + a->out > LINE_LEAST && a->map < TS_AXIS_CONSTANT &&
+           (windows || taps_bound(a) <= MOST_TAPS * (r->transposed ? a->in : a->out));
 }
 
-#define FILL(U)                                                                                    \
-    {                                                                                              \
-        U item_value;                                                                              \
-        memcpy(&item_value, value, sizeof item_value);                                             \
-        for (int64_t i = 0; i < count; i++)                                                        \
-            ((U *)(void *)y)[i] = item_value;                                                      \
-        break;                                                                                     \
-    }
-
-static void fill_items(char *y, const char *value, int64_t count, int64_t item)
+static ts_status run_lines(ts_frame *f, const resample_job *of, const ts_resampling *r)
 {
-    switch (item) {
-    case 1: FILL(uint8_t)
-    case 2: FILL(uint16_t)
-    case 4: FILL(uint32_t)
-    default: FILL(uint64_t)
+    const ts_axis *a = &r->axis[2];
+    line_job job = {.x = of->x, .y = of->y, .planes = of->planes, .channels = of->channels,
+                    .axis = a, .transposed = r->transposed, .factor = r->factor,
+                    .in = r->transposed ? a->out : a->in, .out = r->transposed ? a->in : a->out};
+    for (int k = 0; k < 2; k++) {
+        taps t = taps_of(&r->axis[k], 0);
+        double weight = 0;
+        for (int64_t i = 0; i < t.count; i++)
+            weight += weight_of(&r->axis[k], &t, i);
+        job.factor *= weight;
     }
-}
-
-/* Copies elements of type U. dense: each element of the row has a source. */
-#define COPY_ROW(U)                                                                                \
-    {                                                                                              \
-        U *to = (U *)(void *)y;                                                                    \
-        const U *from = (const U *)(const void *)x;                                                \
-        if (dense)                                                                                 \
-            for (; o < end; o++)                                                                   \
-                to[o] = from[t->index[o]];                                                         \
-        for (; o < end; o++)                                                                       \
-            to[o] = t->begin[o + 1] > t->begin[o] ? from[t->index[t->begin[o]]]                    \
-                                                  : *(const U *)(const void *)job->value;          \
-        break;                                                                                     \
-    }
-
-/** Copies elements o to end - 1 of a row y of the result from the row x. */
-static void copy_some(const resample_job *job, char *y, const char *x, int64_t o, int64_t end)
-{
-    const table *t = &job->axis[2];
-    int64_t pixel = job->item * job->channels;
-    bool dense = t->begin[t->out] == t->out;
-    if (t->begin[end] == t->begin[o]) { /* no element has a source */
-        fill_items(y + o * pixel, job->value, (end - o) * job->channels, job->item);
-        return;
-    }
-    if (job->channels > 1) {
-        for (; o < end; o++) {
-            int64_t i = source_of(t, o);
-            if (i < 0)
-                fill_items(y + o * pixel, job->value, job->channels, job->item);
-            else
-                memcpy(y + o * pixel, x + i * pixel, (size_t)pixel);
-        }
-        return;
-    }
-    switch (job->item) {
-    case 1: COPY_ROW(uint8_t)
-    case 2: COPY_ROW(uint16_t)
-    case 4: COPY_ROW(uint32_t)
-    default: COPY_ROW(uint64_t)
-    }
-}
-
-/** Body of the parallel loop for ops that only copy elements: rows begin to end - 1 of (planes,
- * depth, height). The longest run of neighbouring sources in a row is one memcpy. */
-static void copy_rows(void *ctx, int64_t begin, int64_t end)
-{
-    const resample_job *job = ctx;
-    const table *depth = &job->axis[0], *height = &job->axis[1], *t = &job->axis[2];
-    int64_t pixel = job->item * job->channels, run = 0, run_end = 0;
-    for (int64_t o = 0, from = 0; o < t->out; o++) {
-        if (o > from && (source_of(t, o) != source_of(t, o - 1) + 1 || source_of(t, o - 1) < 0))
-            from = o;
-        if (source_of(t, o) >= 0 && o + 1 - from > run_end - run) {
-            run = from;
-            run_end = o + 1;
-        }
-    }
-    for (int64_t row = begin; row < end; row++) {
-        int64_t h = source_of(height, row % height->out), rest = row / height->out,
-                d = source_of(depth, rest % depth->out), plane = rest / depth->out;
-        char *y = (char *)job->y + row * t->out * pixel;
-        if (h < 0 || d < 0) {
-            fill_items(y, job->value, t->out * job->channels, job->item);
-            continue;
-        }
-        const char *x = (const char *)job->x +
-                        ((plane * depth->in + d) * height->in + h) * t->in * pixel;
-        copy_some(job, y, x, 0, run);
-        if (run_end > run)
-            memcpy(y + run * pixel, x + source_of(t, run) * pixel,
-                   (size_t)((run_end - run) * pixel));
-        copy_some(job, y, x, run_end, t->out);
-    }
+    static const ts_parallel_body bodies[] = {[TS_F64] = resample_lines_f64,
+                                              [TS_F32] = resample_lines_f32,
+                                              [TS_BF16] = resample_lines_bf16,
+                                              [TS_F16] = resample_lines_f16};
+    int64_t lines = job.planes * job.channels;
+    if (!job.out || !lines)
+        return TS_OK;
+    job.part = ts_min64(LINE_PART, ts_ceil_div(job.out, LINE_TASKS));
+    int64_t tasks = ts_ceil_div(job.out, job.part), taps = taps_bound(a) / tasks + job.part;
+    ts_slots slots;
+    TS_TRY(ts_slots_begin(f, &slots, tasks, lines * job.part * 8, "parts of lines"));
+    job.slots = &slots;
+    ts_parallel_for(tasks, TS_CPU_GRAIN(4) / (lines * taps) + 1, bodies[f->plan->compute], &job);
+    ts_slots_end(f, &slots);
+    return TS_OK;
 }
 
 /* --------------------------------------------------------------------------------- calls ---- */
@@ -477,7 +356,7 @@ static void simplify(ts_resampling *r)
 }
 
 /** Computes all rows of the result. */
-static ts_status run(ts_frame *f, resample_job *job, bool only_copies)
+static ts_status run(ts_frame *f, resample_job *job)
 {
     const table *width = &job->axis[2];
     int64_t rows = job->planes * job->axis[0].out * job->axis[1].out,
@@ -489,10 +368,6 @@ static ts_status run(ts_frame *f, resample_job *job, bool only_copies)
                                               [TS_F16] = resample_rows_f16};
     if (rows <= 0)
         return TS_OK;
-    if (only_copies) {
-        ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, job);
-        return TS_OK;
-    }
     ts_slots slots;
     TS_TRY(ts_slots_begin(f, &slots, rows, (ts_max64(width->zero, width->in) + width->out + 32) * 8,
                           "rows of an image"));
@@ -502,51 +377,61 @@ static ts_status run(ts_frame *f, resample_job *job, bool only_copies)
     return TS_OK;
 }
 
-static ts_status resample(ts_frame *f)
+/** Computes sums by tables. channels: of the last dim's elements. */
+static ts_status run_tables(ts_frame *f, resample_job *job, const ts_resampling *r,
+                            int64_t channels)
 {
-    ts_resampling r = ts_cpu_resampling(f);
-    const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
-    resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
-                        .factor = r.factor, .item = ts_dtype_sizes[x->dtype],
-                        .last = ts_is_dense_last(x) && ts_is_dense_last(y)};
-    char value[8] = {0};
-    if (!x->numel && !y->numel)
-        return TS_OK;
-    int64_t channels = 1;
-    if (job.last) {
-        job.channels = x->sizes[1];
-        job.planes = x->sizes[0];
-        if (job.channels < FEW_CHANNELS) {
-            channels = job.channels;
-            job.channels = 1;
-            job.last = false;
-        }
-    }
-    simplify(&r);
-    if (f->op == TS_OP_pad)
-        ts_scalar_store(&f->args[3], (ts_dtype)x->dtype, value);
-    job.value = value;
     arena a = {0}, joined = {0};
     int64_t rest = 0, copies = 1;
-    TS_TRY(make_tables(f, &job, &r, channels, &a));
-    bool only_copies = !r.transposed &&
-                       (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
-    ts_status status = join(f, &job, &joined, &rest, &copies);
+    TS_TRY(make_tables(f, job, r, channels, &a));
+    ts_status status = join(f, job, &joined, &rest, &copies);
     if (status == TS_OK)
-        status = run(f, &job, only_copies);
+        status = run(f, job);
     if (status == TS_OK && rest) { /* a shorter row: the first part of the joined tables */
-        table *t = &job.axis[2];
-        job.x = (const char *)job.x + job.planes * t->in * job.item;
-        job.y = (char *)job.y + job.planes * t->out * job.item;
-        job.planes = 1;
+        table *t = &job->axis[2];
+        int64_t item = ts_dtype_sizes[f->args[0].t->dtype];
+        job->x = (const char *)job->x + job->planes * t->in * item;
+        job->y = (char *)job->y + job->planes * t->out * item;
+        job->planes = 1;
         t->in = t->in / copies * rest;
         t->out = t->out / copies * rest;
-        status = run(f, &job, only_copies);
+        status = run(f, job);
     }
     if (joined.memory)
         ts_free(f->thread, joined.memory, joined.bytes);
     ts_free(f->thread, a.memory, a.bytes);
     return status;
+}
+
+static ts_status resample(ts_frame *f)
+{
+    ts_resampling r = ts_cpu_resampling(f);
+    const ts_tensor *x = f->args[0].t, *y = f->rets[0].t;
+    resample_job job = {.x = x->data, .y = y->data, .planes = r.planes, .channels = 1,
+                        .factor = r.factor, .last = ts_is_dense_last(x) && ts_is_dense_last(y)};
+    if (!x->numel && !y->numel)
+        return TS_OK;
+    if (job.last) {
+        job.channels = x->sizes[1];
+        job.planes = x->sizes[0];
+    }
+    simplify(&r);
+    bool only_copies = !r.transposed &&
+                       (r.axis[2].map == TS_AXIS_NEAREST || r.axis[2].map >= TS_AXIS_CONSTANT);
+    if (!only_copies && has_few_lines(&r, job.planes, job.channels))
+        return run_lines(f, &job, &r);
+    int64_t channels = 1;
+    if (job.channels < FEW_CHANNELS) {
+        channels = job.channels;
+        job.channels = 1;
+        job.last = false;
+    }
+    if (!only_copies)
+        return run_tables(f, &job, &r, channels);
+    char value[8] = {0};
+    if (f->op == TS_OP_pad)
+        ts_scalar_store(&f->args[3], (ts_dtype)x->dtype, value);
+    return copy_images(f, &r, job.planes, job.channels, channels, value);
 }
 
 #define FLOATS {TS_DT_FLOATS | TS_DT_HALVES, 0}

@@ -152,13 +152,34 @@ VEC_FN void S(combine_pixel)(ts_dtype kind, const resample_job *job, const S(row
         S(set)(kind, job->y, to + v * LANES, sum[v], left);
 }
 
+/** True if rows a and b of a table have the same taps; false if there are more than two. */
+VEC_FN bool S(same_taps)(const table *t, int64_t a, int64_t b)
+{
+    int32_t from = t->begin[a], to = t->begin[b], n = t->begin[a + 1] - from;
+    if (a == b)
+        return true;
+    bool same = n <= 2 && t->begin[b + 1] - to == n;
+    for (int32_t k = 0; same && k < n; k++)
+        same = t->index[from + k] == t->index[to + k] && t->weight[from + k] == t->weight[to + k];
+    return same;
+}
+
 VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t begin, int64_t end)
 {
     const table *width = &job->axis[2];
     T *acc = ts_slot(job->slots), *out = acc + width->zero + LANES;
+    S(row_taps) before = {0};
+    int64_t item = ts_dtype_sizes[kind];
     for (int64_t row = begin; row < end; row++) {
         S(row_taps) t = S(taps_of_row)(job, row);
-        int64_t to = row * width->out * job->channels, n = job->channels;
+        int64_t n = job->channels, each = width->out * n, to = row * each;
+        if (row > begin && t.plane == before.plane && S(same_taps)(t.depth, t.d, before.d) &&
+            S(same_taps)(t.height, t.h, before.h)) {
+            ts_copy_bytes((char *)job->y + to * item, (char *)job->y + (to - each) * item,
+                          each * item);
+            continue;
+        }
+        before = t;
         if (job->last) {
             for (int64_t o = 0; o < width->out; o++) {
                 int64_t at = to + o * n, c = 0;
@@ -187,10 +208,102 @@ VEC_FN void S(resample_some)(ts_dtype kind, const resample_job *job, int64_t beg
 }
 #undef EACH_ROW
 
+/* --------------------------------------------------------------------------------- lines ---- */
+
+VEC_FN T S(element)(ts_dtype kind, const void *p, int64_t i)
+{
+    return kind == TS_BF16  ? (T)ts_bf16_to_f32(((const uint16_t *)p)[i])
+           : kind == TS_F16 ? (T)ts_f16_to_f32(((const uint16_t *)p)[i])
+                            : ((const T *)p)[i];
+}
+
+/** Sum of n elements from index i on. Sums of pieces are added in double. */
+VEC_FN T S(sum_run)(ts_dtype kind, const void *p, int64_t i, int64_t n)
+{
+    double total = 0;
+    for (int64_t end = i + n, last; i < end; i = last) {
+        V sum = F(zero)();
+        last = ts_min64(i + LINE_PART, end);
+        for (int64_t k = i; k < last; k += LANES)
+            sum += S(get)(kind, p, k, last - k);
+        total += (double)F(hsum)(sum);
+    }
+    return (T)total;
+}
+
+/** Adds what the taps t of elements o to o + count - 1 of the forward op's result contribute to
+ * elements `first` to first + n - 1 of a line of y, which begin at `to`. x: index of the line's
+ * first element in the argument. */
+VEC_FN void S(add_taps)(ts_dtype kind, const line_job *job, const taps *t, int64_t o, int64_t count,
+                        int64_t x, int64_t first, int64_t n, T *to)
+{
+    const ts_axis *axis = job->axis;
+    int64_t step = job->channels;
+    bool back = job->transposed, windows = axis->map <= TS_AXIS_ADAPTIVE && !back && step == 1;
+    for (int64_t j = 0; j < count; j++) {
+        T g = back ? S(element)(kind, job->x, x + (o + j) * step) : (T)0, sum = 0;
+        if (windows && t[j].count >= LONG_TAPS) {
+            to[o + j - first] = (T)t[j].weight *
+                                S(sum_run)(kind, job->x, x + t[j].first, t[j].count);
+            continue;
+        }
+        for (int64_t k = 0; k < t[j].count; k++) {
+            int64_t i = index_of(axis, &t[j], k);
+            T weight = (T)weight_of(axis, &t[j], k);
+            if (!back)
+                sum += weight * S(element)(kind, job->x, x + i * step);
+            else if ((uint64_t)(i - first) < (uint64_t)n)
+                to[i - first] += weight * g;
+        }
+        if (!back)
+            to[o + j - first] = sum;
+    }
+}
+
+/** Computes parts begin to end - 1 of all lines. */
+VEC_FN void S(resample_parts)(ts_dtype kind, const line_job *job, int64_t begin, int64_t end)
+{
+    T *sums = ts_slot(job->slots);
+    int64_t lines = job->planes * job->channels;
+    taps t[LINE_TAPS];
+    for (int64_t part = begin; part < end; part++) {
+        int64_t first = part * job->part, n = ts_min64(job->part, job->out - first), o = first,
+                last = first + n, count;
+        if (job->transposed) {
+            last = first_reader(job->axis, first + n, false);
+            o = first_reader(job->axis, first, true);
+        }
+        memset(sums, 0, (size_t)(lines * job->part) * sizeof *sums);
+        for (; o < last; o += count) {
+            count = ts_min64(LINE_TAPS, last - o);
+            for (int64_t j = 0; j < count; j++)
+                t[j] = taps_of(job->axis, o + j);
+            for (int64_t line = 0; line < lines; line++)
+                S(add_taps)(kind, job, t, o, count,
+                            line / job->channels * job->in * job->channels + line % job->channels,
+                            first, n, sums + line * job->part);
+        }
+        V factor = F(set1)((T)job->factor);
+        for (int64_t line = 0; line < lines; line++) {
+            int64_t step = job->channels,
+                    to = (line / step * job->out + first) * step + line % step;
+            for (int64_t i = 0, some; i < n; i += some) {
+                some = step > 1 ? 1 : ts_min64(LANES, n - i);
+                S(set)(kind, job->y, to + i * step,
+                       F(load_n)(sums + line * job->part + i, some) * factor, some);
+            }
+        }
+    }
+}
+
 #define BODY(of, kind)                                                                             \
     static void resample_rows_##of(void *ctx, int64_t begin, int64_t end)                          \
     {                                                                                              \
         S(resample_some)(kind, ctx, begin, end);                                                   \
+    }                                                                                              \
+    static void resample_lines_##of(void *ctx, int64_t begin, int64_t end)                         \
+    {                                                                                              \
+        S(resample_parts)(kind, ctx, begin, end);                                                  \
     }
 FOR_KINDS(BODY)
 #undef BODY

@@ -8,6 +8,7 @@
 #ifndef TS_BACKENDS_CPU_WINDOWS_H
 #define TS_BACKENDS_CPU_WINDOWS_H
 
+#include "backends/cpu/bytes.h"
 #include "backends/cpu/pack.h"
 #include "core/parallel.h"
 #include "core/tensor.h"
@@ -51,32 +52,12 @@ static axis forwards(axis a)
     for (int64_t i = 0; i < n; i++)                                                                \
         ((T *)to)[i * to_step] = ((const T *)from)[i * from_step];
 
-/** Copies at least 4 bytes: short lines without a call. */
-TS_INLINE void copy_bytes(char *to, const char *from, int64_t bytes)
-{
-    if (bytes > 512) {
-        memcpy(to, from, (size_t)bytes);
-    } else if (bytes >= 32) {
-        for (int64_t i = 0; i + 32 < bytes; i += 32)
-            memcpy(to + i, from + i, 32);
-        memcpy(to + bytes - 32, from + bytes - 32, 32); /* overlaps, as below */
-    } else if (bytes >= 16) {
-        memcpy(to, from, 16);
-        memcpy(to + bytes - 16, from + bytes - 16, 16);
-    } else if (bytes >= 8) {
-        memcpy(to, from, 8);
-        memcpy(to + bytes - 8, from + bytes - 8, 8);
-    } else {
-        memcpy(to, from, 4);
-    }
-}
-
 /** Copies n elements of `item` bytes (4 or 8) with strides in elements. */
 TS_INLINE void copy_run(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
                      int item)
 {
     if (to_step == 1 && from_step == 1 && n > 0)
-        copy_bytes(to, from, n * item);
+        ts_copy_bytes(to, from, n * item);
     else if (item == 4)
         COPY_STEPS(uint32_t)
     else

@@ -197,8 +197,8 @@ typedef struct ts_csv_load_opts {
 } ts_csv_load_opts;
 /**
  * Reads a table of numbers into a new CPU tensor, (rows, columns) f64. All rows have the same
- * number of cells. Numbers have a decimal point in every locale. An empty cell is NaN; empty lines
- * are skipped.
+ * number of cells. Numbers have a decimal point in every locale. An empty cell is NaN; empty lines,
+ * and a UTF-8 byte order mark at the start, are skipped.
  * @param opts  NULL: defaults
  * Errors as ts_idx_load(), and TS_ERR_VALUE (options); a message names line and column.
  */

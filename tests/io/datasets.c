@@ -124,6 +124,9 @@ TS_TEST(tables_of_numbers_are_read, IN_FOLDER)
     const double *x = ts_data(t);
     ck_assert(x[0] == 1 && x[1] == 2 && isnan(x[2]) && isinf(x[3]) && ts_numel(t) == 4);
     ck_values(table("7", NULL), TS_F64, (double[]){7}, 8);
+    ck_values(table("\xef\xbb\xbf" "7,8\n", NULL), TS_F64, (double[]){7, 8}, 16);
+    ck_values(table("\xef\xbb\xbf" "a\n9\n", TS_OPTS(ts_csv_load_opts, .skip_lines = 1)), TS_F64,
+              (double[]){9}, 8);
     ck_values(table("1\t2\n", TS_OPTS(ts_csv_load_opts, .separator = '\t')), TS_F64,
               (double[]){1, 2}, 16);
 }

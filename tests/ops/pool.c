@@ -61,11 +61,17 @@ static int64_t drawn(uint64_t *state, int64_t least, int64_t most)
     return least + (int64_t)((*state >> 33) % (uint64_t)(most - least + 1));
 }
 
+/** State of drawn(): TS_TEST_SEED, or 1. */
+static uint64_t seed(void)
+{
+    const char *text = getenv("TS_TEST_SEED");
+    return text ? strtoull(text, NULL, 10) : 1;
+}
+
 /* Contiguous rows of a few elements are joined, and those of channels-last images are not. */
 TS_TEST(joined_rows_change_no_value)
 {
-    const char *text = getenv("TS_TEST_SEED");
-    uint64_t state = text ? strtoull(text, NULL, 10) : 1;
+    uint64_t state = seed();
     for (int i = 0; i < 120; i++) {
         TS_SCOPE;
         int64_t h = drawn(&state, 1, 9), w = drawn(&state, 1, 9), to[2];
@@ -94,6 +100,146 @@ TS_TEST(joined_rows_change_no_value)
         }
         assert_close(y[0], y[1], 2e-6);
         assert_close(dx[0], dx[1], 2e-5);
+    }
+}
+
+/** Result of op for lines x (N, C, L), and the gradient of x for weights that depend only on the
+ * position. to: length of resized lines. */
+static ts_tensor *run_lines(int op, ts_tensor *x, int64_t to, int64_t kernel, ts_tensor **dx)
+{
+    OK(ts_set_requires_grad(x, true));
+    ts_tensor *y = op == 0   ? ts_adaptive_avg_pool(x, &to, 1)
+                   : op == 1 ? ts_avg_pool1d(x, POOL(.kernel = {kernel}, .stride = {1 + kernel / 2},
+                                                     .padding = {kernel / 2}))
+                             : ts_interpolate(x, RESIZE(.sizes = {to},
+                                                        .align_corners = op == 3 && to % 2,
+                                                        .mode = op == 2 ? TS_NEAREST : TS_LINEAR));
+    OK(y);
+    ts_tensor *factors = ts_to(ts_cos(ts_arange(0, (double)ts_size(y, 2), 1, TS_F32)),
+                               ts_dtype_of(x));
+    OK(ts_backward(ts_sum(ts_mul(y, factors))));
+    *dx = ts_grad(x);
+    return y;
+}
+
+/* Few long lines are computed without the tables of many lines. */
+TS_TEST(few_long_lines_equal_many)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    uint64_t state = seed();
+    for (int i = 0; i < 60; i++) {
+        TS_SCOPE;
+        enum { MANY = 24 };
+        int op = (int)drawn(&state, 0, 3);
+        int64_t n = drawn(&state, 1, 2), c = drawn(&state, 1, 4), l = drawn(&state, 700, 3000),
+                to = drawn(&state, 1, 3000), kernel = drawn(&state, 1, 40);
+        ts_dtype dtype = dtypes[drawn(&state, 0, 3)];
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(n, c, l), 0, 1, TS_F32), dtype), *y[2], *dx[2];
+        ts_tensor *wide = ts_reshape(ts_expand(ts_to(ts_unsqueeze(x, 1), TS_F64),
+                                               TS_SIZES(n, MANY, c, l)), TS_SIZES(n, MANY * c, l));
+        if (drawn(&state, 0, 1)) /* channels innermost */
+            x = ts_transpose(ts_clone(ts_transpose(x, 1, 2)), 1, 2);
+        ts_set_num_threads((int)drawn(&state, 1, 3));
+        y[0] = run_lines(op, x, to, kernel, &dx[0]);
+        y[1] = run_lines(op, ts_clone(wide), to, kernel, &dx[1]);
+        double unit = dtype == TS_BF16 ? 0.008 : dtype == TS_F16 ? 0.001 : 1e-6;
+        assert_close(y[0], ts_narrow(y[1], 1, 0, c), 4 * unit);
+        double most;
+        OK(ts_item(ts_max(ts_abs(dx[1])), &most));
+        assert_close(dx[0], ts_narrow(dx[1], 1, 0, c), (1 + most) * 4 * unit);
+    }
+}
+
+/** The element of a line of n that element o of its padded line equals; -1: the value. */
+static int64_t padded_from(ts_pad_mode mode, int64_t o, int64_t before, int64_t n)
+{
+    int64_t i = o - before;
+    switch (mode) {
+    case TS_PAD_CONSTANT: return i >= 0 && i < n ? i : -1;
+    case TS_PAD_REFLECT: return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i;
+    case TS_PAD_REPLICATE: return i < 0 ? 0 : i < n ? i : n - 1;
+    default: return (i + n) % n;
+    }
+}
+
+TS_TEST(pads_have_the_elements_that_their_mode_names)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_F16, TS_U8, TS_I64};
+    uint64_t state = seed();
+    for (int i = 0; i < 150; i++) {
+        TS_SCOPE;
+        ts_pad_mode mode = (ts_pad_mode)drawn(&state, 0, 3);
+        int64_t n = drawn(&state, 1, 3), c = drawn(&state, 1, 20), size[3], pads[6], to[3];
+        for (int d = 0; d < 3; d++) {
+            size[d] = d ? drawn(&state, 3, 40) : drawn(&state, 1, 4);
+            int64_t most = mode == TS_PAD_CONSTANT ? 40 : size[d] - 1,
+                    least = mode == TS_PAD_CONSTANT ? -(size[d] - 1) / 2 : 0;
+            for (int side = 0; side < 2; side++)
+                pads[2 * (2 - d) + side] = drawn(&state, least, most);
+            to[d] = size[d] + pads[2 * (2 - d)] + pads[2 * (2 - d) + 1];
+        }
+        int64_t elements = n * c * size[0] * size[1] * size[2];
+        ts_tensor *values = ts_remainder_scalar(ts_arange(0, (double)elements, 1, TS_I64), 200),
+                  *x = ts_to(ts_reshape(values, TS_SIZES(n, c, size[0], size[1], size[2])),
+                             dtypes[drawn(&state, 0, 4)]);
+        if (drawn(&state, 0, 1)) {
+            const int64_t last[] = {0, 2, 3, 4, 1}, back[] = {0, 4, 1, 2, 3};
+            x = ts_permute(ts_clone(ts_permute(x, last, 5)), back, 5);
+        }
+        ts_set_num_threads((int)drawn(&state, 1, 3));
+        ts_tensor *y = ts_contiguous(ts_to(ts_pad(x, pads, 6, mode, TS_SCALAR(201)), TS_I64));
+        OK(y);
+        const int64_t *found = ts_data(y);
+        for (int64_t p = 0; p < n * c; p++)
+            for (int64_t k = 0; k < to[0] * to[1] * to[2]; k++) {
+                const int64_t o[3] = {k / to[2] / to[1], k / to[2] % to[1], k % to[2]};
+                int64_t at = p;
+                for (int d = 0; d < 3 && at >= 0; d++) {
+                    int64_t from = padded_from(mode, o[d], pads[2 * (2 - d)], size[d]);
+                    at = from < 0 ? -1 : at * size[d] + from;
+                }
+                ck_assert_int_eq(found[p * to[0] * to[1] * to[2] + k], at < 0 ? 201 : at % 200);
+            }
+    }
+}
+
+TS_TEST(gradients_of_maxima_are_sums_at_their_indices)
+{
+    static const ts_dtype dtypes[] = {TS_F32, TS_F64, TS_BF16, TS_F16};
+    uint64_t state = seed();
+    for (int i = 0; i < 80; i++) {
+        TS_SCOPE;
+        int64_t n = drawn(&state, 1, 3), c = drawn(&state, 1, 70), h = drawn(&state, 1, 12),
+                w = drawn(&state, 1, 30), kernel[2] = {drawn(&state, 1, h), drawn(&state, 1, w)};
+        ts_dtype dtype = dtypes[drawn(&state, 0, 3)];
+        ts_tensor *x = ts_to(ts_normal(TS_SIZES(n, c, h, w), 0, 1, TS_F32), dtype), *places, *dx[2];
+        if (drawn(&state, 0, 1))
+            x = last_of(x);
+        ts_tensor *y[2];
+        for (int k = 0; k < 2; k++) {
+            ts_set_num_threads(1 + 2 * k);
+            x = ts_detach(x);
+            OK(ts_set_requires_grad(x, true));
+            OK(y[k] = ts_max_pool2d(x, POOL(.kernel = {kernel[0], kernel[1]}, .stride = {1, 2}),
+                                    &places));
+            ts_tensor *g = ts_to(ts_reshape(ts_sin(ts_arange(0, (double)ts_numel(y[k]), 1, TS_F32)),
+                                            TS_SIZES(n, c, ts_size(y[k], 2), ts_size(y[k], 3))),
+                                 dtype);
+            OK(ts_backward(ts_sum(ts_mul(y[k], g))));
+            OK(dx[k] = ts_contiguous(ts_grad(x)));
+            if (k)
+                continue;
+            int64_t out = ts_size(y[k], 2) * ts_size(y[k], 3);
+            ts_tensor *zeros = ts_zeros(TS_SIZES(n * c, h * w), TS_F64);
+            ts_tensor *want = ts_scatter_add(
+                zeros, 1, ts_reshape(places, TS_SIZES(n * c, out)),
+                ts_reshape(ts_to(g, TS_F64), TS_SIZES(n * c, out)));
+            double unit = dtype == TS_BF16 ? 0.004 : dtype == TS_F16 ? 0.0005 : 1e-6, most;
+            OK(ts_item(ts_max(ts_abs(want)), &most));
+            assert_close(ts_reshape(dx[k], TS_SIZES(n * c, h * w)), want, unit * (1 + most));
+        }
+        ck_assert_mem_eq(ts_data(dx[0]), ts_data(dx[1]),
+                         (size_t)(ts_numel(dx[0]) * ts_dtype_size(dtype)));
     }
 }
 
@@ -147,6 +293,12 @@ TS_TEST(shuffles_undo_each_other)
               *y = ts_pixel_unshuffle(ts_pixel_shuffle(x, 2), 2);
     OK(y);
     ck_assert_mem_eq(ts_data(x), ts_data(y), (size_t)ts_numel(x) * 4);
+    ts_tensor *last = ts_pixel_shuffle(last_of(x), 2);
+    ck_assert(ts_is_dense_last(last));
+    assert_close(last, ts_pixel_shuffle(x, 2), 0);
+    y = ts_pixel_unshuffle(last, 2);
+    ck_assert(ts_is_dense_last(y));
+    assert_close(x, y, 0);
 }
 
 TS_TEST(wrong_options_of_pools_and_resizing)

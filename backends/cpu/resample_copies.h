@@ -1,0 +1,267 @@
+/**
+ * @file resample_copies.h
+ * Which elements pooling, padding and resizing read, and the loops of calls that only copy.
+ * Included by resample.c only.
+ */
+// SPDX-License-Identifier: MIT
+#ifndef TS_BACKENDS_CPU_RESAMPLE_COPIES_H
+#define TS_BACKENDS_CPU_RESAMPLE_COPIES_H
+
+#include "backends/cpu/bytes.h"
+#include "backends/cpu/loops.h"
+#include "core/alloc.h"
+#include "core/parallel.h"
+#include "ops/kernel.h"
+
+#include <math.h>
+
+/* ---------------------------------------------------------------------------------- taps ---- */
+
+/** Elements that element o of the forward op's result reads: `count` from `first` on, clamped to
+ * the dim. */
+typedef struct taps {
+    int64_t first, count;
+    double weight, part[4]; /* weight: of each element; TS_AXIS_LINEAR and TS_AXIS_CUBIC have
+                               part[k], the weight of element k, instead */
+} taps;
+
+static int64_t mirrored(int64_t i, int64_t n)
+{
+    i = i < 0 ? -i : i;
+    return i < n ? i : 2 * (n - 1) - i;
+}
+
+/** Cubic weights of the elements -1, 0, 1 and 2 for position t, 0 <= t < 1. The factored form has
+ * no cancellation near the zeros. */
+static void cubic_parts(double t, double *part)
+{
+    const double a = -0.75, u = 1 - t;
+    part[0] = a * t * u * u;
+    part[1] = u * (1 + t - (a + 2) * t * t);
+    part[2] = t * (1 + u - (a + 2) * u * u);
+    part[3] = a * u * t * t;
+}
+
+static taps taps_of(const ts_axis *axis, int64_t o)
+{
+    int64_t in = axis->in, at = o - axis->padding;
+    taps t = {.count = 1, .weight = 1};
+    double place;
+    switch (axis->map) {
+    case TS_AXIS_WINDOW: {
+        int64_t begin = o * axis->stride - axis->padding,
+                end = ts_min64(begin + axis->kernel, in + axis->padding);
+        int64_t whole = end - begin;
+        t.first = ts_max64(begin, 0);
+        t.count = ts_max64(ts_min64(end, in) - t.first, 0);
+        t.weight = axis->sum ? 1 : 1 / (double)(axis->padded ? whole : t.count);
+        break;
+    }
+    case TS_AXIS_ADAPTIVE:
+        t.first = o * in / axis->out;
+        t.count = ts_ceil_div((o + 1) * in, axis->out) - t.first;
+        t.weight = 1 / (double)t.count;
+        break;
+    case TS_AXIS_NEAREST:
+        t.first = ts_min64((int64_t)floorf((float)o * (float)axis->scale), in - 1);
+        break;
+    case TS_AXIS_LINEAR:
+        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
+        place = place < 0 ? 0 : place;
+        t.first = ts_min64((int64_t)place, in - 1);
+        t.count = 2;
+        t.part[1] = fmin(place - (double)t.first, 1);
+        t.part[0] = 1 - t.part[1];
+        break;
+    case TS_AXIS_CUBIC:
+        place = axis->corners ? (double)o * axis->scale : ((double)o + 0.5) * axis->scale - 0.5;
+        t.first = (int64_t)floor(place) - 1;
+        t.count = 4;
+        cubic_parts(place - floor(place), t.part);
+        break;
+    case TS_AXIS_CONSTANT:
+        t.first = at;
+        t.count = at >= 0 && at < in;
+        break;
+    case TS_AXIS_REFLECT: t.first = mirrored(at, in); break;
+    case TS_AXIS_REPLICATE: t.first = ts_max64(ts_min64(at, in - 1), 0); break;
+    case TS_AXIS_CIRCULAR: t.first = at < 0 ? at + in : at >= in ? at - in : at; break;
+    }
+    return t;
+}
+static int64_t index_of(const ts_axis *axis, const taps *t, int64_t k)
+{
+    return ts_max64(ts_min64(t->first + k, axis->in - 1), 0);
+}
+static double weight_of(const ts_axis *axis, const taps *t, int64_t k)
+{
+    return axis->map == TS_AXIS_LINEAR || axis->map == TS_AXIS_CUBIC ? t->part[k] : t->weight;
+}
+
+/** The first element of the forward op's result that reads element i of the dim or a later one;
+ * last: whose last element is i or later. The map must be monotonic. */
+static int64_t first_reader(const ts_axis *axis, int64_t i, bool last)
+{
+    int64_t low = 0, high = axis->out;
+    while (low < high) {
+        int64_t o = low + (high - low) / 2;
+        taps t = taps_of(axis, o);
+        if (index_of(axis, &t, last ? t.count - 1 : 0) >= i)
+            high = o;
+        else
+            low = o + 1;
+    }
+    return low;
+}
+
+/** One block of memory for all tables of a call; cut() takes parts from its front. */
+typedef struct arena {
+    char *memory;
+    size_t bytes, used;
+} arena;
+/** Takes `count` items of `item` bytes. Before `memory` is allocated, it only adds to `used`. */
+static void *cut(arena *a, int64_t count, size_t item)
+{
+    void *p = a->memory ? a->memory + a->used : NULL;
+    a->used += ((size_t)(count ? count : 1) * item + 63) & ~(size_t)63;
+    return p;
+}
+
+/* -------------------------------------------------------------------------------- copies ---- */
+
+/** The element of the argument's dim that each element of a copy reads; -1: the padding's value. */
+typedef struct sources {
+    int64_t in, out;
+    int64_t run, end, from; /* elements run to end - 1 read those from `from` on */
+    int64_t *index;         /* sources of the other elements */
+} sources;
+
+typedef struct copy_job {
+    const char *x;
+    char *y;
+    sources axis[3];
+    int64_t pixel;       /* bytes of the channels of a position */
+    const char *value;   /* padding with a constant: a line of the element to store; else NULL */
+} copy_job;
+
+static int64_t source_of(const sources *s, int64_t o)
+{
+    return o < s->run ? s->index[o] : o < s->end ? o - s->run + s->from
+                                                 : s->index[o - s->end + s->run];
+}
+
+/** Lists the sources of a dim whose elements become `channels` elements; see tabulate(). */
+static void list_sources(sources *s, const ts_axis *axis, int64_t channels, arena *a)
+{
+    int64_t run = 0, end = 0;
+    if (axis->map >= TS_AXIS_CONSTANT) { /* neighbours in the dim stay neighbours */
+        run = ts_min64(ts_max64(axis->padding, 0), axis->out);
+        end = ts_max64(ts_min64(axis->padding + axis->in, axis->out), run);
+    }
+    *s = (sources){.in = axis->in * channels, .out = axis->out * channels, .run = run * channels,
+                   .end = end * channels, .from = (run - axis->padding) * channels};
+    s->index = cut(a, s->out - (s->end - s->run), sizeof *s->index);
+    int64_t *to = s->index;
+    for (int64_t o = 0; a->memory && o < axis->out; o++) {
+        if (o == run)
+            o = end;
+        if (o == axis->out)
+            break;
+        taps t = taps_of(axis, o);
+        for (int64_t c = 0; c < channels; c++)
+            *to++ = t.count ? index_of(axis, &t, 0) * channels + c : -1;
+    }
+}
+
+#define COPY_ITEMS(T)                                                                              \
+    {                                                                                              \
+        for (int64_t i = 0; i < count; i++)                                                        \
+            ((T *)(void *)y)[i] = ((const T *)(const void *)x)[index[i]];                          \
+        break;                                                                                     \
+    }
+
+/** Copies positions index[0] to index[count - 1] of the row x to y. */
+static void copy_positions(const copy_job *job, char *y, const char *x, const int64_t *index,
+                           int64_t count)
+{
+    switch (job->pixel) {
+    case 1: COPY_ITEMS(uint8_t)
+    case 2: COPY_ITEMS(uint16_t)
+    case 4: COPY_ITEMS(uint32_t)
+    case 8: COPY_ITEMS(uint64_t)
+    default:
+        for (int64_t i = 0; i < count; i++)
+            ts_copy_bytes(y + i * job->pixel, x + index[i] * job->pixel, job->pixel);
+    }
+}
+
+/** Body of the parallel loop for ops that only copy elements: rows begin to end - 1 of (planes,
+ * depth, height). Adjacent elements with the padding's value, of one row or more, are one run. */
+static void copy_rows(void *ctx, int64_t begin, int64_t end)
+{
+    const copy_job *job = ctx;
+    const sources *depth = &job->axis[0], *height = &job->axis[1], *t = &job->axis[2];
+    int64_t h = begin % height->out, rest = begin / height->out, d = rest % depth->out,
+            plane = rest / depth->out, pixel = job->pixel, bytes = t->out * pixel;
+    char *y = job->y + begin * bytes, *open = y; /* open: first byte that has no value yet */
+    const char *last = NULL;                     /* source of the row before */
+    for (int64_t row = begin; row < end; row++, y += bytes) {
+        int64_t from_h = source_of(height, h), from_d = source_of(depth, d);
+        int64_t line = (plane * depth->in + from_d) * height->in + from_h;
+        if (++h == height->out) {
+            h = 0;
+            if (++d == depth->out) {
+                d = 0;
+                plane++;
+            }
+        }
+        if (job->value && (from_h < 0 || from_d < 0 || t->run == t->end))
+            continue;
+        const char *x = job->x + line * t->in * pixel;
+        char *run = y + t->run * pixel;
+        if (job->value) {
+            ts_fill_bytes(open, run - open, job->value);
+            open = y + t->end * pixel;
+        } else if (x == last) {
+            ts_copy_bytes(y, y - bytes, bytes);
+            continue;
+        } else {
+            copy_positions(job, y, x, t->index, t->run);
+            copy_positions(job, y + t->end * pixel, x, t->index + t->run, t->out - t->end);
+            last = x;
+        }
+        ts_copy_bytes(run, x + t->from * pixel, (t->end - t->run) * pixel);
+    }
+    if (job->value)
+        ts_fill_bytes(open, y - open, job->value);
+}
+
+/** Runs an op that only copies elements. An element of the last dim becomes `channels` positions of
+ * `pixel` elements. value: the padding's element. */
+static ts_status copy_images(ts_frame *f, const ts_resampling *r, int64_t planes, int64_t pixel,
+                             int64_t channels, const char *value)
+{
+    int64_t item = ts_dtype_sizes[f->args[0].t->dtype];
+    char line[TS_FILL_LINE];
+    copy_job job = {.x = f->args[0].t->data, .y = f->rets[0].t->data, .pixel = item * pixel};
+    if (r->axis[2].map == TS_AXIS_CONSTANT) {
+        for (int64_t i = 0; i < TS_FILL_LINE; i += item)
+            memcpy(line + i, value, (size_t)item);
+        job.value = line;
+    }
+    arena a = {0};
+    for (int pass = 0; pass < 2; pass++) {
+        a.used = 0;
+        for (int k = 0; k < 3; k++)
+            list_sources(&job.axis[k], &r->axis[k], k == 2 ? channels : 1, &a);
+        if (!pass && !(a.memory = ts_alloc(f->thread, a.bytes = a.used)))
+            return ts_error_memory("tables of elements and weights", (int64_t)a.bytes);
+    }
+    int64_t rows = planes * job.axis[0].out * job.axis[1].out,
+            cost = 2 * job.axis[2].out * pixel;
+    ts_parallel_for(rows, TS_CPU_GRAIN(1) / (cost + 1) + 1, copy_rows, &job);
+    ts_free(f->thread, a.memory, a.bytes);
+    return TS_OK;
+}
+
+#endif
