@@ -76,8 +76,8 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
     WRONG((ts_to_device(A, (ts_device){15, 1})),
           "TS_ERR_DEVICE: to_device: argument 'device': expected meta, the only one, got meta:1");
     WRONG((ts_synchronize((ts_device){7, 0})),
-          "TS_ERR_DEVICE: synchronize: argument 'device': expected the device of a known backend, got "
-          "backend number 7 | load a backend with ts_backend_load(), and use its key");
+          "TS_ERR_DEVICE: synchronize: argument 'device': expected the device of a known backend, "
+          "got backend number 7 | load a backend with ts_backend_load(), and use its key");
     WRONG((ts_set_default_device((ts_device){9, 0})),
           "TS_ERR_DEVICE: set_default_device: argument 'device': expected a known backend, got key "
           "9");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""The code in docs/ works: test_docs.py BUILD SOURCE OP_SAMPLES, with a build that has no sanitizer.
+"""The code in docs/ works: test_docs.py BUILD SOURCE OP_SAMPLES (of a build without sanitizer).
 
 Comments in the pages declare the kind of a block of code:
 
