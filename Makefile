@@ -43,6 +43,7 @@ test: build-for-tests build-asan/build.ninja ## run all tests but the slow ones
 	@tools/run-tests --no-suite slow --also $(DRAWN_CALLS)
 
 test-full: build-for-tests ## run all tests, slow ones too, sanitize, tsan, aarch64, compile-cuda
+	@ninja -C build bench/bench_dispatch_notimers
 	@tools/run-tests
 	@$(MAKE) --no-print-directory sanitize tsan aarch64 compile-cuda
 
@@ -59,16 +60,21 @@ CHECKED := -Doptimization=1 -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbe
 DRAWN_CALLS := build-asan:tests/misuse/misuse
 
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
+	@meson configure build-asan -Dsanitize_tests=true
 	@tools/run-tests -C build-asan --no-suite slow
 
 # Without lower variants, interrupted runs, large samples, and drawn calls, which `make test` makes;
-# with a quarter of the drawn programs.
+# with a part of the drawn programs. Of the tests, those with wrong calls and hostile files are compiled
+# for sanitizers; the others call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
-	@TS_TEST_SMALL=1 TS_TEST_PROGRAMS=60 tools/run-tests -C build-asan --no-suite slow --no-suite thorough
+	@meson configure build-asan -Dsanitize_tests=false
+	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=60 \
+	    tools/run-tests -C build-asan --no-suite slow --no-suite thorough
 
 build-asan/build.ninja:
 	@tools/setup build test
-	@meson setup build-asan $(CHECKED) -Db_sanitize=address,undefined -Dc_args='-g1 $(NO_FALSE_NULL)'
+	@meson setup build-asan $(CHECKED) -Dsanitize_tests=false -Db_sanitize=address,undefined \
+	    -Dc_args='-g1 $(NO_FALSE_NULL)'
 
 tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan/
 	@tools/setup build test
@@ -78,6 +84,7 @@ tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan
 
 aarch64: ARM_TESTS := --suite ops ## run the op suite as arm64 code in qemu-user, in build-aarch64/
 aarch64-quick: ARM_TESTS := samples attention softmax norm loss emit ## run the part that .ci/run runs
+aarch64-quick: export TS_TEST_BRIEF := 1
 # The emulated code must compute the same bits as this machine.
 aarch64 aarch64-quick: build-for-tests
 	@tools/setup build test aarch64
@@ -120,7 +127,7 @@ docs: ## build the site in build/docs/html; a warning or a dead link is an error
 	@tools/make-site
 
 clean: ## remove what was built; keeps runs/
-	@rm -rf build build-aarch64 build-asan build-ci build-clang build-cuda build-fuzz build-tsan
+	@rm -rf build build-aarch64 build-asan build-clang build-cuda build-fuzz build-tsan
 
 build/build.ninja:
 	@tools/setup build

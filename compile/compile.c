@@ -81,6 +81,7 @@ ts_compiled *ts_compile(ts_trace_fn fn, void *ctx, const ts_compile_opts *opts)
 
 ts_compiled *ts_step_graph(ts_trace_fn fn, void *ctx)
 {
+    TS_TRY_NULL(TS_CHECK_POINTERS(fn));
     return ts_compile(fn, ctx, TS_OPTS(ts_compile_opts, .name = "step graph", .fullgraph = true,
                                        .max_groups = -1, .graph = true, .replay = true,
                                        .recompute = -1));

@@ -106,33 +106,38 @@ ts_status ts_device_check(ts_device device, const char *what)
         atomic_store_explicit(&counted[device.backend], count, memory_order_relaxed);
     if (device.index < count)
         return TS_OK;
+    const char *backend = ts_key_name(device.backend), *first, *why = NULL, *hint = NULL;
+    first = ts_device_name((ts_device){device.backend, 0});
     if (count == 1)
-        return ts_error_set(TS_ERR_DEVICE, "%s: expected %s, the only one, got %s", what,
-                            ts_device_name((ts_device){device.backend, 0}), ts_device_name(device));
+        return ts_error_set(TS_ERR_DEVICE,
+                            "%s: argument 'device': expected %s, the only one, got %s", what,
+                            first, ts_device_name(device));
     if (count)
-        return ts_error_set(TS_ERR_DEVICE, "%s: expected a device from %s to %s, got %s", what,
-                            ts_device_name((ts_device){device.backend, 0}),
+        return ts_error_set(TS_ERR_DEVICE,
+                            "%s: argument 'device': expected a device from %s to %s, got %s", what,
+                            first,
                             ts_device_name((ts_device){device.backend, (uint8_t)(count - 1)}),
                             ts_device_name(device));
     const ts_backend *b = ts_backend_of(device);
     if (b) { /* the backend may record why it has no device */
         ts_error_clear();
         b->device_count(b->state);
-        if (ts_error_code() == TS_OK)
-            return ts_error_set(TS_ERR_DEVICE, "%s: there is no %s device", what,
-                                ts_key_name(device.backend));
-        return ts_error_set_hint(TS_ERR_DEVICE, ts_error_hint(), "%s: there is no %s device: %s",
-                                 what, ts_key_name(device.backend), ts_error_message());
+        if (ts_error_code() != TS_OK)
+            why = ts_error_message(), hint = ts_error_hint();
+        return ts_error_set_hint(TS_ERR_DEVICE, hint,
+                                 "%s: argument 'device': there is no %s device%s%s", what, backend,
+                                 why ? ": " : "", why ? why : "");
     }
-    if (device.backend > 15 || device.backend == TS_KEY_LAZY ||
-        strcmp(ts_key_name(device.backend), "?") == 0)
-        return ts_error_set_hint(
-            TS_ERR_DEVICE, "load a backend with ts_backend_load(), and use the key it reports",
-            "%s: expected the device of a known backend, got backend number %d", what,
-            device.backend);
+    if (device.backend > 15 || device.backend == TS_KEY_LAZY || strcmp(backend, "?") == 0)
+        return ts_error_set_hint(TS_ERR_DEVICE,
+                                 "load a backend with ts_backend_load(), and use its key",
+                                 "%s: argument 'device': expected the device of a known backend, "
+                                 "got backend number %d",
+                                 what, device.backend);
     return ts_error_set_hint(TS_ERR_DEVICE,
                              "load its backend with ts_backend_open() or ts_backend_load()",
-                             "%s: no backend is loaded for %s", what, ts_device_name(device));
+                             "%s: argument 'device': no backend is loaded for %s", what,
+                             ts_device_name(device));
 }
 
 const char *ts_move_hint(ts_device got, ts_device expected)

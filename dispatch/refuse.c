@@ -36,7 +36,13 @@ static int put_tensor(char *buffer, size_t size, int used, const ts_tensor *t)
 
 int ts_frame_describe(const ts_frame *f, char *buffer, size_t size)
 {
-    return ts_call_describe(ts_op_name(f->op), f->args, f->nargs, buffer, size);
+    if (f)
+        return ts_call_describe(ts_op_name(f->op), f->args, f->nargs, buffer, size);
+    if (size)
+        buffer[0] = 0;
+    ts_fail_op(TS_ERR_NULL, "frame_describe", __builtin_return_address(0), NULL,
+               "argument 'frame': expected a frame, got NULL");
+    return 0;
 }
 
 int ts_call_describe(const char *name, const ts_value *args, int nargs, char *buffer, size_t size)

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 enum { INPUTS = 5, CALLS = 40, ALIKE = 4, POOL = INPUTS + CALLS * ALIKE, OUTPUTS = 8 };
+enum { PROGRAMS = 100 }; /* per case; TS_TEST_PROGRAMS overrides it */
 
 typedef struct draw {
     uint64_t state;
@@ -79,30 +80,16 @@ static program draw_program(uint64_t seed)
 
 static ts_tensor *unary(ts_tensor *t, uint32_t which)
 {
-    switch (which % 10) {
-    case 0: return ts_neg(t);
-    case 1: return ts_exp(t);
-    case 2: return ts_tanh(t);
-    case 3: return ts_relu(t);
-    case 4: return ts_gelu(t);
-    case 5: return ts_sigmoid(t);
-    case 6: return ts_abs(t);
-    case 7: return ts_silu(t);
-    case 8: return ts_sqrt(t);
-    default: return ts_sin(t);
-    }
+    static ts_tensor *(*const ops[])(ts_tensor *) = {
+        ts_neg, ts_exp, ts_tanh, ts_relu, ts_gelu, ts_sigmoid, ts_abs, ts_silu, ts_sqrt, ts_sin};
+    return ops[which % TS_COUNTOF(ops)](t);
 }
 
 static ts_tensor *binary(ts_tensor *a, ts_tensor *b, uint32_t which)
 {
-    switch (which % 6) {
-    case 0: return ts_add(a, b);
-    case 1: return ts_sub(a, b);
-    case 2: return ts_mul(a, b);
-    case 3: return ts_div(a, b);
-    case 4: return ts_maximum(a, b);
-    default: return ts_minimum(a, b);
-    }
+    static ts_tensor *(*const ops[])(ts_tensor *, ts_tensor *) = {
+        ts_add, ts_sub, ts_mul, ts_div, ts_maximum, ts_minimum};
+    return ops[which % TS_COUNTOF(ops)](a, b);
 }
 
 static ts_tensor *number(ts_tensor *a, double x, uint32_t which)
@@ -227,8 +214,7 @@ static ts_tensor *run_call(const instruction *c, ts_tensor **pool, int n)
     case NUMBER: return number(a, c->x, c->c);
     case COMPARE: return c->c & 1 ? ts_lt(a, b) : ts_eq_scalar(a, c->x);
     case CAST: return ts_to(a, dtypes[c->c % 6]);
-    case REDUCE:
-        return reduced(a, c->c);
+    case REDUCE: return reduced(a, c->c);
     case ROWS: return by_rows(a, b, c->c);
     case VIEW: return view(a, c->b, c->c);
     case IN_PLACE: return in_place(a, b, c->x, c->c);
@@ -360,10 +346,16 @@ static state begin(const program *p, int other)
     return s;
 }
 
-static int64_t replays, replaced; /* of graphs; calls captured anew */
-static int64_t skipped;           /* calls that did not run the function */
-static int64_t recomputed;        /* calls that plans recompute */
-static int64_t merged;            /* calls that plans drop because they equal earlier calls */
+/* Sums of the compiled calls of all programs so far. */
+enum {
+    MERGED,     /* calls that plans drop because they equal earlier calls */
+    RECOMPUTED, /* calls that plans recompute */
+    SKIPPED,    /* calls that did not run the function */
+    REPLAYS,    /* of graphs */
+    REPLACED,   /* calls captured anew */
+    DEEDS
+};
+static int64_t did[DEEDS];
 
 /** A copy on the CPU in which all NaN have the same bits. The sign of a NaN depends on whether the
  *  element is computed in a whole vector or in the last elements of a run. */
@@ -385,6 +377,14 @@ static bool equal(ts_tensor *a, ts_tensor *b, bool input)
         return false;
     TS_NO_GRAD;
     return same(numbered(a), numbered(b));
+}
+
+/** Output, input or gradient of an input: tensor i of a run. */
+static ts_tensor *part(const state *s, int i)
+{
+    return i < OUTPUTS            ? s->out[i]
+           : i < OUTPUTS + INPUTS ? s->in[i - OUTPUTS]
+                                  : ts_grad(s->in[i - OUTPUTS - INPUTS]);
 }
 
 /**
@@ -419,29 +419,21 @@ static const char *differs(const program *drawn, const ts_compile_opts *opts)
         }
         lazy.rng = ts_rng_get_state();
         for (int i = 0; i < OUTPUTS + 2 * INPUTS && !what; i++) {
-            ts_tensor *a = i < OUTPUTS            ? eager.out[i]
-                           : i < OUTPUTS + INPUTS ? eager.in[i - OUTPUTS]
-                                                  : ts_grad(eager.in[i - OUTPUTS - INPUTS]),
-                      *b = i < OUTPUTS            ? lazy.out[i]
-                           : i < OUTPUTS + INPUTS ? lazy.in[i - OUTPUTS]
-                                                  : ts_grad(lazy.in[i - OUTPUTS - INPUTS]);
-            if (!equal(a, b, i >= OUTPUTS && i < OUTPUTS + INPUTS)) {
-                snprintf(text, sizeof text, "turn %d: %s %d", turn,
-                         i < OUTPUTS            ? "output"
-                         : i < OUTPUTS + INPUTS ? "input"
-                                                : "gradient",
-                         i);
-                what = text;
-            }
+            bool output = i < OUTPUTS, input = !output && i < OUTPUTS + INPUTS;
+            if (equal(part(&eager, i), part(&lazy, i), input))
+                continue;
+            snprintf(text, sizeof text, "turn %d: %s %d", turn,
+                     output ? "output" : input ? "input" : "gradient", i);
+            what = text;
         }
         if (!what && (eager.rng.seed != lazy.rng.seed || eager.rng.offset != lazy.rng.offset))
             what = "the generator";
     }
-    replays += ts_compiled_get_stats(c).replays;
-    replaced += ts_compiled_get_stats(c).replaced;
-    skipped += ts_compiled_get_stats(c).skipped;
-    recomputed += ts_compiled_get_stats(c).recomputed;
-    merged += ts_compiled_get_stats(c).merged;
+    ts_compile_stats stats = ts_compiled_get_stats(c);
+    const int64_t more[DEEDS] = {stats.merged, stats.recomputed, stats.skipped, stats.replays,
+                                 stats.replaced};
+    for (int i = 0; i < DEEDS; i++)
+        did[i] += more[i];
     ts_compiled_free(c);
     return what;
 }
@@ -489,7 +481,7 @@ static ts_status run_failing(TRACED)
 /* A compiled call that fails leaves the error and the generator of eager calls. */
 TS_TEST(drawn_programs_that_fail_leave_the_error_and_generator_of_calls, .loop = 4)
 {
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250), failed = 0, drew = 0;
+    int n = (int)from_environment("TS_TEST_PROGRAMS", PROGRAMS), failed = 0, drew = 0;
     ts_compile_opts opts = {.size = sizeof opts, .replay = _i == 1, .max_groups = _i == 2 ? -1 : 0,
                             .recompute = _i == 3};
     for (int k = 0; k < n; k++) {
@@ -554,141 +546,97 @@ static void shrink(program *p, const ts_compile_opts *opts)
     }
 }
 
-static void check_programs(uint64_t first, int count, const ts_compile_opts *opts)
+/* ---------------------------------------------------------------- ways to run programs ---- */
+
+typedef struct way {
+    const char *name;
+    uint64_t first; /* seed of the first program, from TS_TEST_SEED on */
+    const char *stage;    /* of TS_COMPILE, see stages.h; NULL: "full" */
+    ts_compile_opts opts; /* size 0: the defaults */
+    int threads;          /* 0: one */
+    enum { ON_CPU, ON_DEVICE, ON_DEVICE_IN_GROUPS } device; /* the mock device of whole.h */
+    bool poisoned;        /* arenas are overwritten before and after each use of their bytes */
+    double least[DEEDS];  /* per program: did[] must be higher */
+} way;
+
+#define WITH(...) .opts = {.size = sizeof(ts_compile_opts), __VA_ARGS__}
+#define LEAST(...) .least = {__VA_ARGS__}
+
+/* recompute = 1: plans recompute values wherever this lowers their peak memory, even a small one.
+ * Programs whose calls fail, read values or keep a tensor have no replays; in most others the third
+ * and later calls run without the function. More than two of the six calls of a graph are replays;
+ * programs that read values or whose integers change have fewer. */
+static const way ways[] = {
+    {"one thread", 0, LEAST([MERGED] = 0.125)},
+    {"two threads", 500, .threads = 2, LEAST([MERGED] = 0.125)},
+    {"seven threads", 25000, .threads = 7, LEAST([MERGED] = 0.125)},
+    {"the traced calls", 23000, .stage = "trace"},
+    {"the lowered calls", 24000, .stage = "lower", .threads = 2},
+    {"the fused calls", 26000, .stage = "fuse", .threads = 7},
+    {"no groups", 7000, WITH(.max_groups = -1)},
+    {"recomputation", 17000, WITH(.recompute = 1), LEAST([RECOMPUTED] = 0.25)},
+    {"recomputation in replays", 17500, WITH(.recompute = 1, .replay = true),
+     LEAST([RECOMPUTED] = 0.25)},
+    {"recomputation, no groups", 18000, WITH(.recompute = 1, .max_groups = -1),
+     LEAST([RECOMPUTED] = 0.25)},
+    {"poisoned arenas, no groups", 21000, WITH(.max_groups = -1), .poisoned = true},
+    {"poisoned arenas, recomputation", 21500, WITH(.recompute = 1), .poisoned = true},
+    {"recomputation on a device", 19000, WITH(.recompute = 1), .device = ON_DEVICE_IN_GROUPS,
+     LEAST([RECOMPUTED] = 0.25)},
+    {"recomputation in graphs", 19500, WITH(.recompute = 1, .graph = true),
+     .device = ON_DEVICE_IN_GROUPS, LEAST([RECOMPUTED] = 0.25)},
+    {"graphs", 9000,
+     WITH(.graph = true), .device = ON_DEVICE, LEAST([REPLAYS] = 2, [REPLACED] = 4)},
+    {"groups of a device", 15000, WITH(), .device = ON_DEVICE_IN_GROUPS},
+    {"groups in graphs", 15500, WITH(.graph = true), .device = ON_DEVICE_IN_GROUPS},
+    {"replays", 11000, WITH(.replay = true), LEAST([SKIPPED] = 1)},
+    {"replays, no groups", 11500, WITH(.replay = true, .max_groups = -1), LEAST([SKIPPED] = 1)},
+    {"replays of graphs", 13000, WITH(.replay = true, .graph = true), .device = ON_DEVICE,
+     LEAST([SKIPPED] = 1)},
+};
+
+static void check_program(uint64_t seed, const way *w)
 {
-    for (int i = 0; i < count; i++) {
-        program p = draw_program(first + (uint64_t)i);
-        const char *what = differs(&p, opts);
-        if (!what) {
-            ts_tally(1, 0, 0);
-            continue;
-        }
-        shrink(&p, opts);
-        what = differs(&p, opts);
-        fprintf(stderr, "program %llu, %lld x %lld%s%s: %s\n", (unsigned long long)p.seed,
-                (long long)p.rows, (long long)p.columns, p.gradients ? ", gradients" : "",
-                p.region ? ", autocast" : "", what);
-        for (int k = 0; k < p.ncalls; k++)
-            if (!p.calls[k].off)
-                fprintf(stderr, "  call %d: %s a=%u b=%u c=%u x=%g\n", k,
-                        kind_names[p.calls[k].kind], p.calls[k].a, p.calls[k].b, p.calls[k].c,
-                        p.calls[k].x);
-        ts_tally(0, 1, 0);
+    const ts_compile_opts *opts = w->opts.size ? &w->opts : NULL;
+    program p = draw_program(seed);
+    const char *what = differs(&p, opts);
+    ts_tally(!what, !!what, 0);
+    if (!what)
+        return;
+    shrink(&p, opts);
+    what = differs(&p, opts);
+    fprintf(stderr, "%s: program %llu, %lld x %lld%s%s: %s\n", w->name,
+            (unsigned long long)p.seed, (long long)p.rows, (long long)p.columns,
+            p.gradients ? ", gradients" : "", p.region ? ", autocast" : "", what);
+    for (int k = 0; k < p.ncalls; k++)
+        if (!p.calls[k].off)
+            fprintf(stderr, "  call %d: %s a=%u b=%u c=%u x=%g\n", k, kind_names[p.calls[k].kind],
+                    p.calls[k].a, p.calls[k].b, p.calls[k].c, p.calls[k].x);
+}
+
+TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = TS_COUNTOF(ways), .timeout = 600)
+{
+    const way *w = &ways[_i];
+    uint64_t first = from_environment("TS_TEST_SEED", 1) + w->first;
+    int n = (int)from_environment("TS_TEST_PROGRAMS", PROGRAMS);
+    if (w->device)
+        (w->device == ON_DEVICE ? set_up_whole : set_up_whole_groups)();
+    OK(ts_set_default_device(w->device ? device : TS_DEVICE_CPU));
+    set_stage(w->stage ? w->stage : "full");
+    ts_set_num_threads(w->threads ? w->threads : 1);
+    ts_arena_poison(w->poisoned);
+    for (int i = 0; i < n; i++)
+        check_program(first + (uint64_t)i, w);
+    for (int i = 0; i < DEEDS; i++)
+        ck_assert_msg(did[i] > w->least[i] * n || w->least[i] == 0, "%s: work of kind %d: %lld",
+                      w->name, i, (long long)did[i]);
+    if (w->device == ON_DEVICE_IN_GROUPS && w->opts.recompute == 0) {
+        ck_assert_int_gt(groups_run, n);
+        ck_assert_int_gt(joined_run, n / 8);
+        ck_assert_int_gt(epilogues_run, n / 8);
     }
-}
-
-TS_TEST(drawn_programs_compute_the_bits_of_calls, .loop = 4, .timeout = 600)
-{
-    uint64_t n = from_environment("TS_TEST_PROGRAMS", 250);
-    ts_set_num_threads(_i % 2 ? 2 : 1);
-    merged = 0;
-    check_programs(from_environment("TS_TEST_SEED", 1) + n * (uint64_t)_i, (int)n, NULL);
-    ck_assert_int_gt(merged, (int64_t)n / 8);
-}
-
-/* TS_COMPILE names the last stage. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_after_each_stage, .loop = STAGES * 3,
-        .timeout = 600)
-{
-    static const int threads[] = {1, 2, 7};
-    set_stage(stages[_i % STAGES]);
-    ts_set_num_threads(threads[_i / STAGES]);
-    check_programs(from_environment("TS_TEST_SEED", 1) + 23000 + 1000 * (uint64_t)(_i / STAGES),
-                   (int)from_environment("TS_TEST_PROGRAMS", 250), NULL);
-    set_stage("full");
-    ts_set_num_threads(1);
-}
-
-TS_TEST(drawn_programs_compute_the_bits_of_calls_without_groups, .timeout = 600)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .max_groups = -1};
-    check_programs(from_environment("TS_TEST_SEED", 1) + 7000,
-                   (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
-}
-
-/* Plans recompute values wherever this lowers their peak memory, even a small one: on the CPU, as
- * replays, and without groups. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_with_recomputation, .loop = 3, .timeout = 600)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .recompute = 1, .replay = _i == 1,
-                            .max_groups = _i == 2 ? -1 : 0};
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
-    recomputed = 0;
-    check_programs(from_environment("TS_TEST_SEED", 1) + 17000 + 500 * (uint64_t)_i, n, &opts);
-    ck_assert_int_gt(recomputed, n / 4);
-}
-
-/* Arenas are overwritten before and after each use of their bytes. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_in_poisoned_arenas, .loop = 2, .timeout = 600)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .recompute = _i, .max_groups = _i ? 0 : -1};
-    ts_arena_poison(true);
-    check_programs(from_environment("TS_TEST_SEED", 1) + 21000 + 500 * (uint64_t)_i,
-                   (int)from_environment("TS_TEST_PROGRAMS", 250), &opts);
     ts_arena_poison(false);
-}
-
-/* With recomputation on the mock device, which runs groups with random calls, also as graphs. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_with_recomputation_on_a_device, .loop = 2,
-        .timeout = 600, .setup = set_up_whole_groups, .teardown = tear_down_whole)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .recompute = 1, .graph = _i};
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
-    OK(ts_set_default_device(device));
-    recomputed = 0;
-    check_programs(from_environment("TS_TEST_SEED", 1) + 19000 + 500 * (uint64_t)_i, n, &opts);
-    ck_assert_int_gt(recomputed, n / 4);
     OK(ts_set_default_device(TS_DEVICE_CPU));
-}
-
-/* On average more than two of a program's six calls are graph replays. Programs that read values or
- * whose integers change have fewer. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs, .timeout = 600,
-        .setup = set_up_whole, .teardown = tear_down_whole)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .graph = true};
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
-    OK(ts_set_default_device(device));
-    check_programs(from_environment("TS_TEST_SEED", 1) + 9000, n, &opts);
-    ck_assert_int_gt(replays, 2 * n);
-    ck_assert_int_gt(replaced, 4 * n);
-    OK(ts_set_default_device(TS_DEVICE_CPU));
-}
-
-/* The mock device runs groups, also those with members. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_in_groups_of_a_device, .loop = 2, .timeout = 600,
-        .setup = set_up_whole_groups, .teardown = tear_down_whole)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .graph = _i};
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
-    OK(ts_set_default_device(device));
-    check_programs(from_environment("TS_TEST_SEED", 1) + 15000 + 500 * (uint64_t)_i, n, &opts);
-    ck_assert_int_gt(groups_run, n);
-    ck_assert_int_gt(joined_run, n / 8);
-    ck_assert_int_gt(epilogues_run, n / 8);
-    OK(ts_set_default_device(TS_DEVICE_CPU));
-}
-
-/* Programs whose calls fail, read values or keep a tensor have no replays. In most others the third
- * and later calls run without the function. */
-TS_TEST(drawn_programs_compute_the_bits_of_calls_without_their_function, .loop = 2,
-        .timeout = 600)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .replay = true, .max_groups = _i ? -1 : 0};
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
-    skipped = 0;
-    check_programs(from_environment("TS_TEST_SEED", 1) + 11000 + 500 * (uint64_t)_i, n, &opts);
-    ck_assert_int_gt(skipped, n);
-}
-
-TS_TEST(drawn_programs_compute_the_bits_of_calls_as_graphs_without_their_function, .timeout = 600,
-        .setup = set_up_whole, .teardown = tear_down_whole)
-{
-    ts_compile_opts opts = {.size = sizeof opts, .replay = true, .graph = true};
-    int n = (int)from_environment("TS_TEST_PROGRAMS", 250);
-    OK(ts_set_default_device(device));
-    skipped = 0;
-    check_programs(from_environment("TS_TEST_SEED", 1) + 13000, n, &opts);
-    ck_assert_int_gt(skipped, n);
-    OK(ts_set_default_device(TS_DEVICE_CPU));
+    if (w->device)
+        tear_down_whole();
 }

@@ -137,8 +137,8 @@ TS_TEST(the_peak_of_one_device_is_reset_to_what_it_has_in_use)
     SAYS("device_memory_reset_peak: the backend of second:0 cannot reset its peak");
     FAILS(TS_ERR_UNSUPPORTED, ts_device_memory_reset_peak(TS_DEVICE_META));
     FAILS(TS_ERR_DEVICE, ts_device_memory_reset_peak((ts_device){device.backend, 2}));
-    SAYS("device_memory_reset_peak: expected a device from counting:0 to counting:1, got "
-         "counting:2");
+    SAYS("device_memory_reset_peak: argument 'device': expected a device from counting:0 to "
+         "counting:1, got counting:2");
 }
 
 /* ------------------------------------------------------------------------ two devices ---- */

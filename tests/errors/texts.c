@@ -71,6 +71,13 @@ TS_TEST(factories_and_tensors_say_what_is_wrong)
                                    "tensor whose bytes fit 63 bits, got sizes (-1, 2)");
     WRONG((ts_set_num_threads(0)),
           "TS_ERR_VALUE: set_num_threads: argument 'threads': expected at least 1, got 0");
+    WRONG((ts_empty_on(TS_SIZES(2), TS_F32, (ts_device){0, 3})),
+          "TS_ERR_DEVICE: empty_on: argument 'device': expected cpu, the only one, got cpu:3");
+    WRONG((ts_to_device(A, (ts_device){15, 1})),
+          "TS_ERR_DEVICE: to_device: argument 'device': expected meta, the only one, got meta:1");
+    WRONG((ts_synchronize((ts_device){7, 0})),
+          "TS_ERR_DEVICE: synchronize: argument 'device': expected the device of a known backend, "
+          "got backend number 7 | load a backend with ts_backend_load(), and use its key");
     WRONG((ts_set_default_device((ts_device){9, 0})),
           "TS_ERR_DEVICE: set_default_device: argument 'device': expected a known backend, got key "
           "9");
@@ -515,6 +522,12 @@ TS_TEST(registry_and_files_say_what_is_wrong)
           "TS_ERR_NULL: unregister: argument 'registration': expected a registration, got NULL");
     WRONG((ts_op_dump("nonsense", stdout)),
           "TS_ERR_REGISTRY: op_dump: argument 'op': expected an op's name, got 'nonsense'");
+    WRONG((ts_step_graph(NULL, NULL)),
+          "TS_ERR_NULL: step_graph: argument 'fn': expected a function, got NULL");
+    WRONG((ts_compile(NULL, NULL, NULL)),
+          "TS_ERR_NULL: compile: argument 'fn': expected a function, got NULL");
+    WRONG((ts_frame_describe(NULL, (char[8]){0}, 8) ? TS_OK : ts_error_code()),
+          "TS_ERR_NULL: frame_describe: argument 'frame': expected a frame, got NULL");
     WRONG((ts_device_from_name("moon", &(ts_device){0})),
           "TS_ERR_VALUE: device_from_name: expected a device such as cpu, cuda:0 or meta, got "
           "'moon'");

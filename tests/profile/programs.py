@@ -22,6 +22,7 @@ import tally  # noqa: E402
 MLP, TS_PROF = map(os.path.abspath, sys.argv[1:])
 del sys.argv[1:]
 CACHE = tempfile.TemporaryDirectory()
+RUNS = {}  # (setting, steps) -> (folder of a run with this profile, its output)
 
 
 def picture_rows(data):
@@ -42,21 +43,27 @@ class Programs(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def run_program(self, *words, setting=None, status=0):
+    def run_program(self, *words, setting=None, status=0, folder=None):
         environment = {**os.environ, "XDG_CACHE_HOME": CACHE.name}
         environment.pop("TS_PROF", None)
         if setting is not None:
             environment["TS_PROF"] = setting
-        done = subprocess.run(words, check=False, text=True, cwd=self.folder, timeout=300,
+        done = subprocess.run(words, check=False, text=True, cwd=folder or self.folder, timeout=300,
                               env=environment, capture_output=True)
         if words[0] != MLP:  # which says whether so few steps were enough
             self.assertEqual(done.returncode, status, done.stderr)
         return done
 
     def profile(self, setting="1,out=p", steps="20"):
-        done = self.run_program(MLP, steps, setting=setting)
+        """The profile and the output of a run; its files are in p. Tests share runs."""
+        if (setting, steps) not in RUNS:
+            folder = tempfile.TemporaryDirectory()
+            RUNS[setting, steps] = folder, self.run_program(MLP, steps, setting=setting,
+                                                            folder=folder.name)
+        folder, done = RUNS[setting, steps]
         if "has no timers" in done.stderr:
             self.skipTest("built without timers")
+        shutil.copytree(os.path.join(folder.name, "p"), os.path.join(self.folder, "p"))
         with open(os.path.join(self.folder, "p", "profile.json"), encoding="utf-8") as file:
             return json.load(file), done
 
