@@ -185,7 +185,7 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
     *why = most == MMA                            ? "TS_CUDA_ATTENTION"
            : dtype == TS_F32                      ? "f32"
            : !device->hopper                      ? "not a Hopper GPU, or no code for one"
-           : depth > deepest                      ? "a depth above 128 and two passes"
+           : depth > deepest                      ? "a depth above 128, and two passes or few keys"
            : c.q_starts                           ? "packed sequences"
            : c.softcap > 0                        ? "a softcap"
            : !(a.scale > 0) || isinf(a.scale)     ? "a scale that is not a positive number"
@@ -221,11 +221,23 @@ static bool one_pass_serves(const ts_frame *f)
     return !ts_deterministic() && wanted(0) && (wanted(1) || wanted(2));
 }
 
+/** Whether Hopper's pass for depths above 128, with a block per 64 keys, is faster than mma
+ * kernels, which divide the rows of few keys among blocks. Costs are in tiles; a block takes about
+ * two more to start and to store its sums. */
+static bool deep_pass_fills(const attention_call &c)
+{
+    int64_t blocks = (int64_t)c.batches * (c.heads / c.share) * ((c.keys + 63) / 64),
+            tiles = (int64_t)c.share * ((c.rows + 63) / 64),
+            waves = (blocks + c.processors - 1) / c.processors;
+    return waves * (tiles + 2) <= 3 * (blocks * tiles / c.processors + 3);
+}
+
 /** best_path(), or plain kernels where a block lacks shared memory. */
 static int best_backward_path(const ts_frame *f, const attention_call &c, const ts_attention &a,
                               ts_dtype dtype, const ts_cuda_device *device, const char **why)
 {
-    int path = best_path(c, a, dtype, device, one_pass_serves(f) ? 256 : 128, why);
+    int deepest = one_pass_serves(f) && deep_pass_fills(c) ? 256 : 128;
+    int path = best_path(c, a, dtype, device, deepest, why);
     if (path != MMA || attention_mma_holds(c, true))
         return path;
     *why = "too little shared memory for the depth";
