@@ -46,9 +46,9 @@ static cudaError_t choose(const attention_call &c, cudaStream_t stream)
 {
     int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
     if constexpr (RULES != NO_RULES) {
-        if (depth > 128) /* shared memory holds the rows of one group */
+        if (depth > 128) /* beyond 192, shared memory holds the rows of one group */
             return depth > 192 ? launch<T, 256, 1, RULES>(c, stream)
-                               : launch<T, 192, 1, RULES>(c, stream);
+                               : launch<T, 192, 2, RULES>(c, stream);
         /* with bits, a third group would not have enough registers */
         return depth > 64 ? launch<T, 128, 2, RULES>(c, stream)
                           : launch<T, 64, 2, RULES>(c, stream);

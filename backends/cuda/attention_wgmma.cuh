@@ -22,21 +22,21 @@
 
 namespace ts {
 
-/** Sizes of a block. wide: keys per tile; stages: tiles in a ring; many, few: registers per thread
- * of consumers and of the producer. */
+/** Sizes of a block. wide: keys per tile; stages: tiles in a ring; row_stages: tiles of queries;
+ * many, few: registers per thread of consumers and of the producer. */
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
-    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups;
+    static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups,
+                         row_stages = depth > 128 && groups > 1 ? 1 : 2;
     /* rules need registers, so fewer remain for scores */
     static constexpr int wide = RULES == ADDED || (RULES && depth > 64) ? 64 : 128,
-                         stages = depth > 192                 ? 2
-                                  : depth > 128               ? 3
+                         stages = depth > 128                 ? 2
                                   : depth == 64 || wide == 64 ? 4
                                                               : 2;
     static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 232 : 160,
                          few = groups == 2 ? 40 : 32;
     static constexpr int q_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
-    static constexpr int bytes = 1024 + 3 * q_bytes + 2 * stages * tile_bytes +
-                                 tile_ring<2>::bytes + 2 * tile_ring<stages>::bytes;
+    static constexpr int bytes = 1024 + (row_stages + 1) * q_bytes + 2 * stages * tile_bytes +
+                                 tile_ring<row_stages>::bytes + 2 * tile_ring<stages>::bytes;
 };
 
 /** A unit of work of a block: rows from `first` on, and the number of tiles of keys that they see.
@@ -234,10 +234,10 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
     constexpr int WIDE = S::wide;
     extern __shared__ char shared[];
-    __shared__ attention_rows work_item[4]; /* read after the two stages of queries are released */
-    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + 2 * S::q_bytes,
+    __shared__ attention_rows work_item[4]; /* read after the stages of queries are released */
+    uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::row_stages * S::q_bytes,
              k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
-    tile_ring<2> rows{v + S::stages * S::tile_bytes};
+    tile_ring<S::row_stages> rows{v + S::stages * S::tile_bytes};
     tile_ring<S::stages> keys{rows.barriers + rows.bytes}, values{keys.barriers + keys.bytes};
     const attention_span span = {
         0, 0, 0, c.rows, c.keys, c.keys - c.rows - c.left, c.keys - c.rows + c.right};
@@ -295,11 +295,15 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                 clear_rows(at, first);
             } else if (threadIdx.x == 0) {
                 int last = last_tile(first), tiles = last + 1 - seen.first / WIDE;
+                /* with one stage, the queries wait for the last scores of the rows before */
+                bool late = S::row_stages > 1;
+                if (!late && passed)
+                    fetch_values(round - 1);
                 rows.wait_empty(round);
                 work_item[round % 4] = {first, at.head, at.batch, tiles};
                 barrier_expect(rows.full(round), S::q_bytes);
-                tma_load_tile<S::rows, DEPTH>(q + round % 2 * S::q_bytes, &q_map, first, at.head,
-                                              at.batch, rows.full(round));
+                tma_load_tile<S::rows, DEPTH>(q + round % S::row_stages * S::q_bytes, &q_map,
+                                              first, at.head, at.batch, rows.full(round));
 #pragma unroll 1
                 for (int i = 0; i < tiles; i++) {
                     keys.wait_empty(passed);
@@ -307,7 +311,7 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                     tma_load_tile<WIDE, DEPTH>(k + passed % S::stages * S::tile_bytes, &k_map,
                                                (last - i) * WIDE, at.head / c.share, at.batch,
                                                keys.full(passed));
-                    if (passed)
+                    if (passed && (i || late))
                         fetch_values(i ? round : round - 1);
                     v_row = (last - i) * WIDE;
                     passed++;
@@ -397,8 +401,9 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     auto start_scores = [&] {
         pin_accumulators(s);
         wgmma_begin();
-        wgmma_products<T, DEPTH, S::rows, WIDE>(s, q + round % 2 * S::q_bytes + group * 64 * 128,
-                                                k + passed % S::stages * S::tile_bytes);
+        wgmma_products<T, DEPTH, S::rows, WIDE>(
+            s, q + round % S::row_stages * S::q_bytes + group * 64 * 128,
+            k + passed % S::stages * S::tile_bytes);
         wgmma_commit();
     };
     auto start_sums = [&] { /* o += p v for the previous tile */
