@@ -213,7 +213,7 @@ static int best_forward_path(const attention_call &c, const ts_attention &a, ts_
     return SPLIT;
 }
 
-/** Whether one pass may compute all gradients of the call: it adds those of queries by atomics, in
+/** True if one pass may compute all gradients of the call: it adds those of queries by atomics, in
  * no fixed order. */
 static bool one_pass_serves(const ts_frame *f)
 {
@@ -221,7 +221,7 @@ static bool one_pass_serves(const ts_frame *f)
     return !ts_deterministic() && wanted(0) && (wanted(1) || wanted(2));
 }
 
-/** Whether Hopper's pass for depths above 128, with a block per 64 keys, is faster than mma
+/** True if Hopper's pass for depths above 128, with a block per 64 keys, is faster than mma
  * kernels, which divide the rows of few keys among blocks. Costs are in tiles; a block takes about
  * two more to start and to store its sums. */
 static bool deep_pass_fills(const attention_call &c)

@@ -44,16 +44,14 @@ static __host__ __device__ __forceinline__ void adamw_factors(const adamw_number
 
 /** adamw_factors() of a member: computed on the host, or on the device if steps may have been
  * skipped. */
-static __device__ __forceinline__ void
-factors_of(const table<4> &t, const share &s, const adamw_numbers &, double &scale, double &rate)
-{
-    scale = t.number[0][s.member];
-    rate = t.number[1][s.member];
-}
-static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, const share &s,
+static __device__ __forceinline__ void factors_of(const step_table<4> &t, const share &s,
                                                   const adamw_numbers &c, double &scale,
                                                   double &rate)
 {
+    scale = t.number[0][s.member];
+    rate = t.number[1][s.member];
+    if (!t.found)
+        return;
     __shared__ double both[2];
     if (threadIdx.x == 0)
         adamw_factors(c, t.number[0][s.member] - (double)*t.skipped[s.member], both[0], both[1]);
@@ -63,9 +61,9 @@ static __device__ __forceinline__ void factors_of(const guarded_table<4> &t, con
 }
 
 /** P, G, M: types of parameters, gradients and state. All arithmetic is in S. */
-template <class P, class G, class M, class TABLE>
+template <class P, class G, class M>
 static __global__ void __launch_bounds__(THREADS)
-    adamw_kernel(const __grid_constant__ TABLE t, adamw_numbers c)
+    adamw_kernel(const __grid_constant__ step_table<4> t, adamw_numbers c)
 {
     using S = wide_t<P>;
     share s = share_of(t);
@@ -105,22 +103,21 @@ static __global__ void __launch_bounds__(THREADS)
     });
 }
 
-/** Like over_members(). If argument `guard` (found) is a tensor, the device decides whether to skip
- * the step; argument guard + 1 then is the list of counters of skipped steps. */
+/** Like over_members() with a step_table. If argument `guard` (found) is a tensor, the device
+ * decides whether to skip the step; argument guard + 1 then is the list of counters of skipped
+ * steps. */
 template <int LISTS, class N, class F>
 static ts_status over_steps(ts_frame *f, const int (&args)[LISTS], int64_t like, int guard,
                             N &&numbers, F &&launch)
 {
-    if (f->args[guard].tag != TS_TAG_TENSOR)
-        return over_members<table<LISTS>>(f, args, like, numbers, launch);
-    return over_members<guarded_table<LISTS>>(
-        f, args, like,
-        [&](guarded_table<LISTS> &t, int m, int64_t i) {
-            numbers(t, m, i);
-            t.found = (const float *)ts_kernel_data(f->args[guard].t);
+    bool guarded = f->args[guard].tag == TS_TAG_TENSOR;
+    step_table<LISTS> t(guarded ? (const float *)ts_kernel_data(f->args[guard].t) : nullptr);
+    auto all_numbers = [&](step_table<LISTS> &t, int m, int64_t i) {
+        numbers(t, m, i);
+        if (guarded)
             t.skipped[m] = (float *)ts_kernel_data(f->args[guard + 1].list[i]);
-        },
-        launch);
+    };
+    return over_members(f, t, args, like, all_numbers, launch);
 }
 
 /** Calls fn<P, G, M>() for the dtypes of a member's parameter, gradient and state. f32 parameters,
@@ -163,19 +160,19 @@ static ts_status adamw(ts_frame *f)
     bool decoupled = f->args[10].i;
     adamw_numbers c = {lr, decoupled ? 1 - lr * decay : decay, beta1, beta2, f->args[8].d,
                        decoupled, grad_scale(f, 13)};
-    auto numbers = [&](auto &t, int m, int64_t i) {
+    auto numbers = [&](step_table<4> &t, int m, int64_t i) {
         double step = (double)f->args[4].ints[i];
-        if constexpr (std::is_same_v<decltype(t), table<4> &>)
-            adamw_factors(c, step, t.number[0][m], t.number[1][m]);
-        else
+        if (t.found)
             t.number[0][m] = step;
+        else
+            adamw_factors(c, step, t.number[0][m], t.number[1][m]);
     };
     const int args[] = {0, 1, 2, 3};
     return by_dtypes(f, args, [&](int64_t like) {
         return with_types(f, args, like, [&]<class P, class G, class M> {
             return over_steps<4>(f, args, like, 11, numbers,
-                                 [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
-                                     adamw_kernel<P, G, M, T><<<blocks, THREADS, 0, stream>>>(t, c);
+                                 [&](const auto &t, unsigned blocks, cudaStream_t stream) {
+                                     adamw_kernel<P, G, M><<<blocks, THREADS, 0, stream>>>(t, c);
                                  });
         });
     });
@@ -190,19 +187,15 @@ struct sgd_numbers {
 };
 
 template <int LISTS>
-static __device__ __forceinline__ bool is_first(const table<LISTS> &t, int member)
+static __device__ __forceinline__ bool is_first(const step_table<LISTS> &t, int member)
 {
-    return t.number[0][member] == 1;
-}
-template <int LISTS>
-static __device__ __forceinline__ bool is_first(const guarded_table<LISTS> &t, int member)
-{
-    return t.number[0][member] - (double)*t.skipped[member] == 1;
+    double skipped = t.found ? (double)*t.skipped[member] : 0;
+    return t.number[0][member] - skipped == 1;
 }
 
-template <class P, class G, class M, int LISTS, class TABLE>
+template <class P, class G, class M, int LISTS>
 static __global__ void __launch_bounds__(THREADS)
-    sgd_kernel(const __grid_constant__ TABLE t, sgd_numbers c)
+    sgd_kernel(const __grid_constant__ step_table<LISTS> t, sgd_numbers c)
 {
     using S = wide_t<P>;
     share s = share_of(t);
@@ -248,8 +241,8 @@ static ts_status sgd(ts_frame *f)
             return with_types(f, args, like, [&]<class P, class G, class M> {
                 return over_steps<LISTS>(
                     f, args, like, 9, numbers,
-                    [&]<class T>(const T &t, unsigned blocks, cudaStream_t stream) {
-                        sgd_kernel<P, G, M, LISTS, T><<<blocks, THREADS, 0, stream>>>(t, c);
+                    [&](const auto &t, unsigned blocks, cudaStream_t stream) {
+                        sgd_kernel<P, G, M, LISTS><<<blocks, THREADS, 0, stream>>>(t, c);
                     });
             });
         });
@@ -327,8 +320,9 @@ static ts_status run_scale(ts_frame *f, const factor_of &how, float *found)
 {
     const int args[] = {0};
     return by_dtypes(f, args, [&](int64_t like) {
-        return over_members<table<1>>(
-            f, args, like, no_numbers,
+        table<1> t;
+        return over_members(
+            f, t, args, like, no_numbers,
             [&](const table<1> &t, unsigned blocks, cudaStream_t stream) {
                 switch (dtype_of(f, 0, like)) {
                 case TS_F64:
@@ -419,8 +413,10 @@ static ts_status global_norm(ts_frame *f)
                 before += blocks_of(at);
             t.number[0][m] = (double)before;
         };
-        return over_members<table<1>>(
-            f, args, like, first_part, [&](const table<1> &t, unsigned some, cudaStream_t stream) {
+        table<1> t;
+        return over_members(
+            f, t, args, like, first_part,
+            [&](const table<1> &t, unsigned some, cudaStream_t stream) {
                 switch (dtype_of(f, 0, like)) {
                 case TS_F64:
                     squares_kernel<double><<<some, THREADS, 0, stream>>>(t, parts);

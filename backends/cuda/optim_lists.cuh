@@ -24,15 +24,18 @@ template <int LISTS> struct table {
     int first[MEMBERS + 1]; /* first block of each member */
     int64_t numel[MEMBERS];
     void *data[LISTS][MEMBERS];
-    double number[2][MEMBERS];      /* numbers of each member, for example its step number */
-    static constexpr int least = 0; /* blocks of a member without elements */
+    double number[2][MEMBERS]; /* numbers of each member, for example its step number */
+
+    int least() const { return 0; } /* blocks of a member without elements */
 };
 
-/** Members of a step that the device skips if *found is not 0. */
-template <int LISTS> struct guarded_table : table<LISTS> {
+/** Members of a step. If found is not NULL the device skips the step if *found is not 0. */
+template <int LISTS> struct step_table : table<LISTS> {
     const float *found;
     float *skipped[MEMBERS]; /* number of skipped steps of each member, in device memory */
-    static constexpr int least = 1; /* one block, which counts skipped steps */
+
+    explicit step_table(const float *at) : found(at) {}
+    int least() const { return found != nullptr; } /* the block counts skipped steps */
 };
 
 /** Elements [from, to) of a member that this block processes. */
@@ -57,18 +60,13 @@ template <int LISTS> static __device__ __forceinline__ share share_of(const tabl
 /** True if the step is skipped. The first block of a member then increments the count of skipped
  * steps, which no block reads in a skipped step. */
 template <int LISTS>
-static __device__ __forceinline__ bool is_skipped(const guarded_table<LISTS> &t, const share &s)
+static __device__ __forceinline__ bool is_skipped(const step_table<LISTS> &t, const share &s)
 {
-    if (*t.found == 0)
+    if (!t.found || *t.found == 0)
         return false;
     if (s.from == 0 && threadIdx.x == 0)
         *t.skipped[s.member] += 1;
     return true;
-}
-template <int LISTS>
-static __device__ __forceinline__ bool is_skipped(const table<LISTS> &, const share &)
-{
-    return false;
 }
 
 /** Calls fn.operator()<N>(i) for elements i to i + N - 1 of a share: N is V for whole vectors if
@@ -207,25 +205,24 @@ static ts_status run_on_dense_copies(ts_frame *f, uint32_t written, ts_kernel ke
     return status;
 }
 
-/** Calls launch(table, blocks, stream) for the members with the dtypes of member `like`, at most
- *  MEMBERS at a time. numbers(table, m, i) fills the remaining fields of entry m for member i. */
+/** Calls launch(t, blocks, stream) for the members with the dtypes of member `like`, at most
+ *  MEMBERS at a time. numbers(t, m, i) fills the remaining fields of entry m for member i. */
 template <class TABLE, int LISTS, class N, class F>
-static ts_status over_members(ts_frame *f, const int (&args)[LISTS], int64_t like, N &&numbers,
-                              F &&launch)
+static ts_status over_members(ts_frame *f, TABLE &t, const int (&args)[LISTS], int64_t like,
+                              N &&numbers, F &&launch)
 {
     int64_t n = f->args[args[0]].count;
     return on_device(f, [&](const call &c) {
-        TABLE t;
         cudaError_t e = cudaSuccess;
         t.count = 0;
         t.first[0] = 0;
         for (int64_t i = 0; i < n && e == cudaSuccess; i++) {
             int64_t numel = ts_numel(f->args[args[0]].list[i]);
-            if ((numel || TABLE::least) && alike(f, args, i, like)) {
+            if ((numel || t.least()) && alike(f, args, i, like)) {
                 int m = t.count++;
                 t.numel[m] = numel;
                 t.first[m + 1] =
-                    t.first[m] + (numel ? (int)((numel + SHARE - 1) / SHARE) : TABLE::least);
+                    t.first[m] + (numel ? (int)((numel + SHARE - 1) / SHARE) : t.least());
                 for (int k = 0; k < LISTS; k++)
                     t.data[k][m] = ts_kernel_data(f->args[args[k]].list[i]);
                 numbers(t, m, i);
