@@ -54,6 +54,12 @@ template <class T> struct exponentials_fold {
     __device__ __forceinline__ X finish(const state &s) const { return log(s.sum) + base(s.top); }
 };
 
+/** Stores the state of each result of a reduction of x (reduce_into()). For T f64, f32, bf16 and
+ * f16; defined in reduce_moments.cu. */
+template <class T>
+ts_status exponentials_into(ts_frame *f, const reduction &r, const T *x,
+                            exponentials<wide_t<T>> *states);
+
 } // namespace ts
 
 #endif

@@ -337,8 +337,7 @@ template <bool NLL> static ts_status forward_classes(ts_frame *f)
         const T *x = data_of<T>(f->args[0]);
         exponentials<A> *known = (exponentials<A> *)states.parts();
         if constexpr (!NLL)
-            TS_CUDA_TRY(
-                reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, known, (T *)nullptr));
+            TS_CUDA_TRY(exponentials_into(f, over_classes(c), x, known));
         return on_device(f, [&](const call &k) {
             indices target(f, f->args[1].t, k.device, "classes");
             bool none = reduction == TS_REDUCTION_NONE;
@@ -486,8 +485,7 @@ template <class T> static ts_status grad_classes(ts_frame *f)
     if (once)
         sums.own = s.numbers(), sums.totals = s.totals();
     else
-        TS_CUDA_TRY(
-            reduce_into<T>(f, over_classes(c), exponentials_fold<T>{}, x, s.known(), (T *)nullptr));
+        TS_CUDA_TRY(exponentials_into(f, over_classes(c), x, s.known()));
     return on_device(f, [&](const call &k) {
         indices target(f, f->args[1].t, k.device, "classes");
         if (s.positions)

@@ -73,3 +73,18 @@ ts_status ts::reduce_logsumexp(ts_frame *f)
     default: return reduce<float>(f, exponentials_fold<float>{});
     }
 }
+
+template <class T>
+ts_status ts::exponentials_into(ts_frame *f, const reduction &r, const T *x,
+                                exponentials<wide_t<T>> *states)
+{
+    return reduce_into<T>(f, r, exponentials_fold<T>{}, x, states, (T *)nullptr);
+}
+template ts_status ts::exponentials_into<double>(ts_frame *, const reduction &, const double *,
+                                                 exponentials<double> *);
+template ts_status ts::exponentials_into<float>(ts_frame *, const reduction &, const float *,
+                                                exponentials<float> *);
+template ts_status ts::exponentials_into<bf16>(ts_frame *, const reduction &, const bf16 *,
+                                               exponentials<float> *);
+template ts_status ts::exponentials_into<f16>(ts_frame *, const reduction &, const f16 *,
+                                              exponentials<float> *);
