@@ -17,6 +17,8 @@
 
 #include <tessera/tessera.h>
 
+#include "compare_gpt.h"
+
 /* ------------------------------------------------------------- every malloc is counted ---- */
 
 extern void *__libc_malloc(size_t bytes);
@@ -49,6 +51,9 @@ static ts_tensor *x, *y;           // (8, 16), (8, 4)
 static ts_module *mlp;             // (8, 16) -> (8, 4), with a hidden layer of 32
 static ts_optimizer *sgd;
 static ts_key layers[4];
+static ts_tensor *c, *d;           // (1) on META
+static ts_compiled *recording;
+static compare_gpt *gpt;           // a training step of about PLANNED calls
 
 static ts_status pass_on(ts_frame *f) { return ts_redispatch(f); }
 
@@ -69,6 +74,8 @@ static void make(void)
     ts_sequential_add(mlp, ts_linear_new(32, 4, true));
     ts_group_opts opts = ts_optimizer_defaults(TS_SGD, 0.01);
     sgd = ts_optimizer_for(mlp, TS_SGD, &opts);
+    c = ts_retain(ts_empty_on(TS_SIZES(1), TS_F32, TS_DEVICE_META));
+    d = ts_retain(ts_empty_on(TS_SIZES(1), TS_F32, TS_DEVICE_META));
     for (int i = 0; i < 4; i++) {
         char name[16];
         snprintf(name, sizeof name, "BENCH%d", i);
@@ -143,6 +150,44 @@ static void tracing(bool on)
 }
 static void add_1_replayed(void) { ts_replay(graph, &a, 1, NULL, 0); }
 
+static void add_1_meta(void) { ts_drop(ts_add(c, d)); }
+/* Nothing reads the results of the recorded calls, so the plan runs none of them. With fullgraph
+ * the function is recorded in each call. */
+static void compiling(bool on)
+{
+    if (on)
+        recording = ts_compile(many_adds, NULL, TS_OPTS(ts_compile_opts, .fullgraph = true));
+    else
+        ts_compiled_free(recording);
+}
+static void add_1_recorded(void) { ts_compiled_call(recording, &a, 1, NULL, 0); }
+
+/* The training step of a GPT with small tensors: forward, backward, clipping, AdamW. */
+enum { PLANNED = 500 /* about the number of calls that its plan has */, BLOCKS = 24 };
+static void make_gpt(bool on)
+{
+    static const int64_t dims[] = {1, 8, 16, 2, BLOCKS, 32, 0};
+    if (on)
+        gpt = compare_gpt_new(dims, 0, NULL, NULL, NULL);
+    else
+        compare_gpt_free(gpt);
+}
+static ts_status gpt_step(void *ctx, ts_tensor *const *inputs, int n, ts_tensor **outputs, int m)
+{
+    (void)ctx, (void)inputs, (void)n, (void)outputs, (void)m;
+    return compare_gpt_step(gpt);
+}
+/** Compiles the step and calls it once, which makes its plan. */
+static ts_compile_stats plan(void)
+{
+    ts_compiled *step = ts_compile(gpt_step, NULL, NULL);
+    ts_compiled_call(step, NULL, 0, NULL, 0);
+    ts_compile_stats stats = ts_compiled_get_stats(step);
+    ts_compiled_free(step);
+    return stats;
+}
+static void step_planned(void) { plan(); }
+
 typedef struct bench_case {
     const char *name;
     void (*run)(void);
@@ -168,6 +213,9 @@ static const bench_case cases[] = {
     {"add_1_kept", add_1, with_trace, 1},
     {"add_1_traced", add_1_traced, NULL, TRACED},
     {"add_1_replayed", add_1_replayed, tracing, TRACED},
+    {"add_1_meta", add_1_meta, NULL, 1},
+    {"add_1_recorded", add_1_recorded, compiling, TRACED},
+    {"step_planned", step_planned, make_gpt, PLANNED},
 };
 
 /* ------------------------------------------------------------------------------ measuring ---- */
@@ -179,7 +227,8 @@ static double now(void)
     return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
-/** Nanoseconds per call: the fastest of 2,000 batches of about 20 µs each. */
+/** Nanoseconds per call: the fastest of 2,000 batches of about 20 µs each; of fewer batches if a
+ *  run takes longer than a millisecond, but at least 20. */
 static double measure(const bench_case *c, double *mallocs_per_call)
 {
     for (int i = 0; i < 2000; i += c->calls)
@@ -187,11 +236,10 @@ static double measure(const bench_case *c, double *mallocs_per_call)
     double t0 = now();
     for (int i = 0; i < 200; i += c->calls)
         c->run();
-    int turns = (200 + c->calls - 1) / c->calls,
-        batch = (int)(20000.0 / ((now() - t0) / turns)) + 1;
-    double best = 1e18;
+    int turns = (200 + c->calls - 1) / c->calls;
+    double each = (now() - t0) / turns, best = 1e18;
+    int batch = (int)(20000.0 / each) + 1, batches = each > 1e6 ? (int)(2e9 / each) + 20 : 2000;
     uint64_t before = atomic_load(&mallocs);
-    int batches = 2000;
     for (int k = 0; k < batches; k++) {
         t0 = now();
         for (int i = 0; i < batch; i++)
@@ -202,6 +250,20 @@ static double measure(const bench_case *c, double *mallocs_per_call)
     *mallocs_per_call =
         (double)(atomic_load(&mallocs) - before) / ((double)batch * batches * c->calls);
     return best / c->calls;
+}
+
+/** Prints the calls of a training step's plan, and the least time in which the plan is made. */
+static void report_plan(void)
+{
+    double best = 1e18;
+    ts_compile_stats stats = {0};
+    make_gpt(true);
+    for (int i = 0; i < 50; i++) {
+        stats = plan();
+        best = stats.compile_ms < best ? stats.compile_ms : best;
+    }
+    make_gpt(false);
+    printf("plan_calls\t%lld\tcalls\nplan\t%.3f\tms\n", (long long)stats.nodes, best);
 }
 
 static double report(const bench_case *c)
@@ -255,7 +317,7 @@ int main(int argc, char **argv)
     TS_SCOPE;
     make();
     double found = -1, noop = 0, add = 0, layer_1 = 0, layer_4 = 0;
-    double add_timed = 0, add_profiled = 0, add_kept = 0;
+    double add_timed = 0, add_profiled = 0, add_kept = 0, add_meta = 0, add_recorded = 0;
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         const bench_case *c = &cases[k];
         if (only && strcmp(c->name, only) != 0)
@@ -278,6 +340,8 @@ int main(int argc, char **argv)
         if (c->mode == with_timers) add_timed = ns;
         if (c->mode == with_profile) add_profiled = ns;
         if (c->mode == with_trace) add_kept = ns;
+        if (c->run == add_1_meta) add_meta = ns;
+        if (c->run == add_1_recorded) add_recorded = ns;
         if (ts_error_code() != TS_OK) {
             ts_error_print();
             return 1;
@@ -295,6 +359,8 @@ int main(int argc, char **argv)
     printf("timers_on_per_op\t%.2f\tns\n", add_timed - add);
     printf("profile_on_per_op\t%.2f\tns\n", add_profiled - add);
     printf("trace_on_per_op\t%.2f\tns\n", add_kept - add);
+    printf("recording_per_op\t%.2f\tns\n", add_recorded - add_meta);
+    report_plan();
     double bare = 1e18;
     for (int turn = 0; turn < 3; turn++) { /* alternates, so other load affects both programs */
         double ns, mallocs_per_call;

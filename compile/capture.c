@@ -48,11 +48,13 @@ void ts_captured_drop(ts_captured *k)
     k->profiled = 0;
 }
 
+static int64_t arena_bytes(const ts_captured *k) { return k->planned + k->lanes * k->scratch; }
+
 void ts_captured_release(ts_captured *k)
 {
     ts_captured_drop(k);
     if (k->arena)
-        ts_device_release(k->device, k->arena, k->planned + k->scratch);
+        ts_device_release(k->device, k->arena, arena_bytes(k));
     k->arena = NULL;
 }
 
@@ -97,14 +99,33 @@ static ts_status run_beside(const ts_run *r, const ts_captured *k, where w)
     return TS_OK;
 }
 
+/** True if the graph's steps must run in the order of the plan, as a profile requires, which tells
+ *  their works apart by order. */
+static bool runs_linear(const ts_run *r, const ts_captured *k)
+{
+    return !k->branches || ts_graph_period(r->thread);
+}
+
+/** Lets the device run steps of a new capture at the same time that do not wait for each other. */
+static ts_status order_steps(const ts_run *r, ts_captured *k)
+{
+    ts_array pairs = {0};
+    ts_status status = TS_OK;
+    k->linear = runs_linear(r, k);
+    if (!k->linear && ts_captured_order(k, r->exec, &pairs))
+        status = k->backend->capture_order(k->backend->state, k->device.index, k->capture,
+                                           pairs.data, (int)pairs.count);
+    ts_array_free(&pairs, sizeof(ts_part_pair));
+    return status;
+}
+
 /** Captures all steps, or those marked `anew`. On failure *step is the step that failed. */
 static ts_status capture_steps(ts_run *r, ts_captured *k, bool all, uint32_t *step)
 {
     const ts_exec *e = r->exec;
-    const part *p = k->parts.data;
+    part *p = k->parts.data;
     ts_stream *before = ts_stream_current(k->device), *stream = NULL;
-    ts_workspace workspace = {
-        .device = k->device, .base = k->arena + k->planned, .bytes = k->scratch};
+    ts_workspace workspace = {.device = k->device, .bytes = k->scratch};
     *step = 0;
     TS_TRY(k->backend->capture_begin(k->backend->state, k->device.index, &k->capture, &stream));
     TS_TRY(ts_stream_use(k->device, stream));
@@ -114,15 +135,20 @@ static ts_status capture_steps(ts_run *r, ts_captured *k, bool all, uint32_t *st
         if (p[s].where != INSIDE || !(all || p[s].anew))
             continue;
         *step = s;
+        workspace.base = k->arena + k->planned + s % k->lanes * k->scratch;
+        workspace.most = 0;
         status = k->backend->capture_part(k->backend->state, k->device.index, k->capture, (int)s);
         if (status == TS_OK)
             status = run_step(r, k, s);
+        p[s].scratch = workspace.most > 0;
         if (status == TS_OK && workspace.live)
             status = ts_error_set(TS_ERR_UNSUPPORTED, "memory that the call allocated outlives it");
     }
     ts_stream_use(k->device, before);
     r->workspace = NULL;
     int64_t launches = 0;
+    if (status == TS_OK && all)
+        status = order_steps(r, k);
     if (status == TS_OK)
         status = k->backend->capture_end(k->backend->state, k->device.index, k->capture, &launches);
     atomic_store(&k->launches, launches);
@@ -194,7 +220,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
     if (ts_log_on("compile"))
         ts_log_write("compile", "%s: graph of %u calls, %lld launches and %lld bytes captured",
                      l->compiled->name, r->exec->nsteps, (long long)k->launches,
-                     (long long)(k->planned + k->scratch));
+                     (long long)arena_bytes(k));
     return true;
 }
 
@@ -234,7 +260,7 @@ static uint32_t find_changed(const ts_run *r, ts_captured *k, const ts_lazy *l)
 /** Allocates the arena if there is none; false, with an error, if out of memory. */
 static bool take_arena(ts_run *r, ts_captured *k)
 {
-    int64_t bytes = k->planned + k->scratch;
+    int64_t bytes = arena_bytes(k);
     if (bytes && !k->arena && !(k->arena = ts_device_allocate(k->device, bytes, "a graph")))
         return false;
     r->arena = k->arena;
@@ -314,6 +340,10 @@ static ts_status replay(ts_run *r, ts_captured *k, const ts_lazy *l, bool *ran)
     uint32_t changed = 0, step;
     ts_stream *stream = ts_stream_current(k->device);
     bool fresh = atomic_load(&k->stage) != CAPTURED || k->deterministic != ts_deterministic();
+    if (!fresh && k->linear != runs_linear(r, k)) {
+        fresh = true;
+        k->captures--;
+    }
     TS_TRY(allocate_results(r));
     if (!take_arena(r, k)) {
         ts_captured_refuse(k, l, ts_error_message());
@@ -432,7 +462,7 @@ const char *ts_captured_text(const ts_captured *k, char *text, size_t size)
         snprintf(text, size, "no graph: %s", k->why);
     else if (stage == CAPTURED)
         snprintf(text, size, "graph of %lld launches and %lld bytes", (long long)k->launches,
-                 (long long)(k->planned + k->scratch));
+                 (long long)arena_bytes(k));
     else
         snprintf(text, size, "no graph yet: the third run of a plan is captured");
     return text;

@@ -22,6 +22,7 @@ typedef struct part {
                                            calls */
     uint8_t where; /* an enum where */
     bool anew;     /* the step must be captured again before the next replay */
+    bool scratch;  /* the step used scratch memory when it was captured */
 } part;
 
 /** A storage that a step reads or writes. */
@@ -40,7 +41,12 @@ typedef struct ts_captured {
     bool calls_beside; /* some steps run before or after the graph */
     ts_capture *capture; /* the backend's graph; NULL: none */
     char *arena;         /* device memory of the intermediates, owned; NULL: none */
-    int64_t planned, scratch; /* bytes of the arena: for storages, then for scratch of one call */
+    int64_t planned, scratch; /* bytes of the arena: for storages; then, for each of `lanes`
+                                 scratch memories, those that a call needs */
+    uint32_t lanes;           /* number of scratch memories: step s uses number s % lanes, so steps
+                                 that run at the same time need not share one */
+    bool branches, linear;    /* steps may run at the same time; the graph was captured in the order
+                                 of the plan nevertheless */
     _Atomic int64_t launches; /* kernel launches in the graph */
     int64_t captures;         /* captures of the whole plan so far */
     bool deterministic;       /* deterministic mode when the plan was captured */
@@ -67,6 +73,10 @@ bool ts_captured_look(ts_captured *k, const ts_run *r, const ts_lazy *l);
  *  except those inside a group that has a kernel. The plan must have run, because a group gets its
  *  kernel in a run. False if out of memory. */
 bool ts_captured_place(ts_captured *k, const ts_exec *e);
+/** Adds to *pairs (ts_part_pair) which steps of the graph must run after which others. The steps
+ *  must have been captured. False if there is no memory, or too many
+ *  steps; *pairs is then incomplete. */
+bool ts_captured_order(const ts_captured *k, const ts_exec *e, ts_array *pairs);
 /** False if a group was refused after ts_captured_place(), so that values inside it need memory,
  *  but have no place. */
 bool ts_captured_has_places(const ts_captured *k, const ts_exec *e);

@@ -262,8 +262,9 @@ void ts_exec_find_peak(ts_exec *e);
 enum { TS_PLACE_NONE = -1, TS_PLACE_WANTED = -2 };
 /** Replaces each TS_PLACE_WANTED in `places` (one entry per storage) by a byte offset >= begin, so
  *  that storages in use at the same time get disjoint ranges. *end receives the largest end of the
- *  ranges, or `begin` if there are none. False if out of memory. */
-bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end);
+ *  ranges, or `begin` if there are none. apart: for so many steps after the last use of a storage
+ *  its range stays its own. False if out of memory. */
+bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end, uint32_t apart);
 /** Sets e->places, e->arena_bytes and e->arena_device, the device on which the plan needs the most
  *  memory. False if out of memory. */
 bool ts_exec_plan_arena(ts_exec *e);

@@ -353,34 +353,67 @@ static ts_status run_eagerly(ts_frame *f)
     return ts_redispatch_new(f, f->args);
 }
 
-/** True if f is a linear_backward whose bias gradient is recorded as a separate sum over rows. The
- *  sum can join the group that computes the incoming gradient; linear_backward joins no group. */
-static bool sums_apart(const ts_frame *f, const ts_lazy *l)
+/** How a linear_backward is recorded. SUM: its bias gradient as a separate sum over rows, which can
+ *  join the group that computes the incoming gradient; linear_backward joins no group. HALVES: the
+ *  gradients of input and weight as two calls, which a graph can run at the same time as others. */
+enum { SUM = 1, HALVES = 2 };
+
+static int parts_of(const ts_frame *f, const ts_lazy *l)
 {
-    enum { BIAS = 4 };
-    const ts_tensor *g = f->args[0].tag == TS_TAG_TENSOR ? f->args[0].t : NULL;
-    if (f->op != TS_OP_linear_backward || !(f->want & BIAS) || f->want == BIAS || f->given || !g ||
-        g->ndim < 2 || !ts_compiled_by_rows(l->compiled))
-        return false;
-    const ts_backend *backend = ts_backend_of(g->storage->device);
-    return backend && backend->group_takes;
+    enum { BOTH = 3, BIAS = 4, MOST = 1 << 30 /* multiplications; more occupy a device alone */ };
+    if (f->op != TS_OP_linear_backward || f->given || !ts_compiled_by_rows(l->compiled) ||
+        f->args[0].tag != TS_TAG_TENSOR)
+        return 0;
+    const ts_tensor *g = f->args[0].t, *x = f->args[1].tag == TS_TAG_TENSOR ? f->args[1].t : NULL;
+    const ts_backend *b = ts_backend_of(g->storage->device);
+    bool sum = f->want & BIAS && f->want != BIAS && g->ndim > 1 && b && b->group_takes,
+         halves = (f->want & BOTH) == BOTH && l->compiled->opts.graph && b && b->capture_order &&
+                  x && x->ndim && (double)g->numel * (double)x->sizes[x->ndim - 1] <= MOST;
+    return (sum ? SUM : 0) | (halves ? HALVES : 0);
 }
 
-/** Records a linear_backward without the bias gradient, and a sum_to_size for the bias gradient. */
-static ts_status record_apart(ts_frame *f)
+/** Records the gradient of input (want is 1), then the others, as two calls. */
+static ts_status record_halves(ts_frame *f, uint8_t want)
 {
+    enum { INPUT = 1, WEIGHT };
+    const ts_value *all = f->args;
+    ts_value args[] = {all[0], ts_value_none(), all[WEIGHT]};
+    f->args = args;
+    f->want = 1;
+    ts_status status = ts_enter_deferred(f, promise, record);
+    if (status == TS_OK) {
+        ts_value first = f->rets[0];
+        args[INPUT] = all[INPUT];
+        args[WEIGHT] = f->rets[0] = ts_value_none();
+        f->want = want & ~1;
+        status = ts_enter_deferred(f, promise, record);
+        if (status == TS_OK)
+            f->rets[0] = first;
+        else
+            ts_tensor_unref(first.t);
+    }
+    f->args = all;
+    return status;
+}
+
+/** Records a linear_backward as several calls. parts: SUM, HALVES or both. */
+static ts_status record_apart(ts_frame *f, int parts)
+{
+    enum { BOTH = 3, BIAS = 2 };
     TS_SCOPE;
     const ts_tensor *g = f->args[0].t;
     uint8_t want = f->want;
-    f->want = want & 3;
-    ts_status status = ts_enter_deferred(f, promise, record);
+    f->want = want & (parts & SUM ? BOTH : UINT8_MAX);
+    ts_status status = parts & HALVES ? record_halves(f, f->want)
+                                      : ts_enter_deferred(f, promise, record);
     f->want = want;
-    TS_TRY(status);
+    if (status != TS_OK || !(parts & SUM))
+        return status;
     ts_tensor *sum = ts_sum_to_size(f->args[0].t, &g->sizes[g->ndim - 1], 1);
     if (!sum)
         return ts_drop_results(f, ts_error_code());
     ts_tensor_ref(sum);
-    f->rets[2] = ts_value_tensor(sum);
+    f->rets[BIAS] = ts_value_tensor(sum);
     return TS_OK;
 }
 
@@ -393,8 +426,9 @@ static ts_status defer(ts_frame *f)
     if (!l || l->running || !(f->thread->include & LAZY))
         return run_eagerly(f);
     TS_TRY(require_all_values(f, l));
-    if (sums_apart(f, l))
-        return record_apart(f);
+    int parts = parts_of(f, l);
+    if (parts)
+        return record_apart(f, parts);
     if (op->kind == TS_FILL)
         return ts_enter_deferred(f, promise, record);
     if (op->kind == TS_VIEW)

@@ -55,15 +55,17 @@ static int by_size(const void *x, const void *y)
 }
 
 /** Sets the place of b, at least `begin`, so that b overlaps none of the n placed blocks that live
- *  at the same time. `placed` is sorted by place; returns the index at which to insert b. */
-static uint32_t fit(const ts_exec *e, block *b, const block *placed, uint32_t n, int64_t begin)
+ *  at the same time or less than `apart` steps later. `placed` is sorted by place; returns the
+ *  index at which to insert b. */
+static uint32_t fit(const ts_exec *e, block *b, const block *placed, uint32_t n, int64_t begin,
+                    uint32_t apart)
 {
     const ts_plan_storage *own = &e->storages[b->storage];
     int64_t end = begin, least = INT64_MAX;
     b->place = -1;
     for (uint32_t k = 0; k < n; k++) {
         const ts_plan_storage *s = &e->storages[placed[k].storage];
-        if (s->last < own->first || own->last < s->first)
+        if ((uint64_t)s->last + apart < own->first || (uint64_t)own->last + apart < s->first)
             continue;
         int64_t gap = placed[k].place - end;
         if (gap >= b->bytes && gap < least) {
@@ -79,7 +81,7 @@ static uint32_t fit(const ts_exec *e, block *b, const block *placed, uint32_t n,
     return at;
 }
 
-bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end)
+bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *end, uint32_t apart)
 {
     size_t bytes = 2 * (e->nstorages + 1) * sizeof(block);
     block *blocks = ts_alloc(ts_thread_self(), bytes);
@@ -96,7 +98,7 @@ bool ts_exec_place(const ts_exec *e, int64_t *places, int64_t begin, int64_t *en
     qsort(blocks, n, sizeof *blocks, by_size);
     *end = begin;
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t at = fit(e, &blocks[k], placed, k, begin);
+        uint32_t at = fit(e, &blocks[k], placed, k, begin, apart);
         memmove(placed + at + 1, placed + at, (k - at) * sizeof *placed);
         placed[at] = blocks[k];
         places[blocks[k].storage] = blocks[k].place;
@@ -137,7 +139,7 @@ bool ts_exec_plan_arena(ts_exec *e)
                            ? TS_PLACE_WANTED
                            : TS_PLACE_NONE;
     }
-    return ts_exec_place(e, e->places, 0, &e->arena_bytes);
+    return ts_exec_place(e, e->places, 0, &e->arena_bytes, 0);
 }
 
 /* --------------------------------------------------------------------------------- runs ---- */

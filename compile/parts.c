@@ -8,7 +8,14 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ROUND = 512 }; /* places in the arena are multiples of 512 bytes */
+enum {
+    ROUND = 512, /* places in the arena are multiples of 512 bytes */
+    LANES = 8,   /* maximum number of scratch memories; a power of 2 */
+    APART = 16,  /* steps for which bytes of the arena are not used again, see ts_exec_place() */
+    ROOM = 64 << 20,      /* bytes that a graph may cost so that steps can run at the same time */
+    SMALL_STEP = 16 << 20 /* bytes that steps move on average. Larger ones occupy the device alone;
+                             at the same time they take longer */
+};
 
 /* -------------------------------------------------------------------------------- parts ---- */
 
@@ -94,10 +101,9 @@ static void place_apart(ts_captured *k, const ts_exec *e)
         }
 }
 
-bool ts_captured_place(ts_captured *k, const ts_exec *e)
+/** ts_captured_place() with this distance between uses of bytes (ts_exec_place()). */
+static bool place(ts_captured *k, const ts_exec *e, uint32_t apart)
 {
-    if (!ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)))
-        return false;
     int64_t *places = k->places.data;
     k->planned = 0;
     for (uint32_t i = 0; i < e->nstorages; i++)
@@ -107,7 +113,22 @@ bool ts_captured_place(ts_captured *k, const ts_exec *e)
         if (e->storages[i].first != UINT32_MAX && places[i] < 0 &&
             is_placed(k, e, &e->storages[i]))
             places[i] = TS_PLACE_WANTED;
-    return ts_exec_place(e, places, k->planned, &k->planned);
+    return ts_exec_place(e, places, k->planned, &k->planned, apart);
+}
+
+bool ts_captured_place(ts_captured *k, const ts_exec *e)
+{
+    if (!ts_array_reserve(&k->places, e->nstorages + 1, sizeof(int64_t)) || !place(k, e, 0))
+        return false;
+    k->lanes = 1;
+    k->branches = k->backend->capture_order && e->fused_bytes / SMALL_STEP < e->nsteps;
+    if (!k->branches)
+        return true;
+    int64_t room = ROOM, least = k->planned;
+    while (k->lanes < LANES && k->scratch > 1 && (2 * k->lanes - 1) * k->scratch <= room)
+        k->lanes *= 2;
+    room -= (k->lanes - 1) * k->scratch;
+    return place(k, e, APART) && (k->planned - least <= room || place(k, e, 0));
 }
 
 bool ts_captured_has_places(const ts_captured *k, const ts_exec *e)

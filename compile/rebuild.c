@@ -246,9 +246,10 @@ static bool emit_waiting(builder *b)
 
 /**
  * If call i is a linear_backward that reads a copy as its input, on a device other than the CPU:
- * adds the product for the input's gradient, and appends the product for the weight's gradient to
- * the waiting calls. The sum for the bias's gradient, which may follow as a call of its own
- * (lazy.c), waits too; *next then skips it. *split receives whether call i was split.
+ * adds the product for the input's gradient, unless another call computes it, and appends the
+ * product for the weight's gradient to the waiting calls. The sum for the bias's gradient, which
+ * may follow as a call of its own (lazy.c), waits too; *next then skips it. *split receives whether
+ * the call waits.
  */
 static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
 {
@@ -256,13 +257,13 @@ static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
     ts_graph *g = b->graph;
     ts_graph_node n = *ts_graph_node_at(g, i), half[2] = {n, n};
     const ts_graph_arg *a = ts_graph_args_of(g, &n);
-    *split = b->m->by_rows && n.op == TS_OP_linear_backward && !n.given && n.rets[0] && n.rets[1] &&
+    *split = b->m->by_rows && n.op == TS_OP_linear_backward && !n.given && n.rets[1] &&
              a[INPUT].tag == TS_TAG_TENSOR && is_again(b, a[INPUT].id) &&
-             ts_graph_value_at(g, n.rets[0])->device.backend != TS_KEY_CPU;
+             ts_graph_value_at(g, n.rets[1])->device.backend != TS_KEY_CPU;
     if (!*split)
         return true;
     ts_id grad = a[GRAD].id, uses[] = {grad, n.rets[1], n.rets[2]};
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2 && n.rets[0]; k++) {
         ts_graph_arg args[3];
         memcpy(args, ts_graph_args_of(g, &n), sizeof args);
         args[k ? WEIGHT : INPUT] = (ts_graph_arg){.tag = TS_TAG_NONE};
@@ -272,7 +273,7 @@ static bool split_products(builder *b, uint32_t i, uint32_t *next, bool *split)
         half[k].want = k ? n.want & ~1 : 1;
     }
     half[0].rets[1] = half[0].rets[2] = half[1].rets[0] = 0;
-    if (!emit_late(b, &half[0]) || !wait(b, &half[1], i, uses, 3))
+    if ((n.rets[0] && !emit_late(b, &half[0])) || !wait(b, &half[1], i, uses, 3))
         return false;
     const ts_graph_node *sum = i + 1 < g->nodes.count ? ts_graph_node_at(g, i + 1) : NULL;
     if (sum && sum->op == TS_OP_sum_to_size && ts_graph_args_of(g, sum)[0].id == grad) {

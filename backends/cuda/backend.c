@@ -392,6 +392,7 @@ static const ts_backend backend = {
     .memory_capacity = memory_capacity,
     .profile_range = ts_cuda_range,
     .capture_parts = ts_cuda_capture_parts,
+    .capture_order = ts_cuda_capture_order,
     .identify = identify,
 };
 TS_BACKEND_ENTRY(&backend)

@@ -2,9 +2,9 @@
  * @file capture.c  CUDA graphs: captured from a stream, updated in part, launched as a whole.
  *
  * A capture has its own stream, on which one thread queues work. Launches of this backend and of
- * cuBLASLt become nodes of a graph, in a linear order. Changed parts are captured into a second
- * graph, and the parameters of its nodes are copied to the nodes of the executable graph, which
- * costs about 1 us per node.
+ * cuBLASLt become nodes of a graph, in a linear order. ts_cuda_capture_order() replaces the edges
+ * between parts. Changed parts are captured into a second graph, and the parameters of its nodes
+ * are copied to the nodes of the executable graph, which costs about 1 us per node.
  */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/capture.h"
@@ -19,6 +19,8 @@ typedef struct unit {
     cudaGraphNode_t node;
     enum cudaGraphNodeType type;
     CUfunction function; /* kernels */
+    cudaGraphNode_t before; /* node of its edge in the linear order; NULL: none */
+    cudaGraphEdgeData edge;
     int part;
 } unit;
 
@@ -36,6 +38,8 @@ struct ts_capture {
     int *parts;        /* parts of the current capture, including parts without a launch */
     int nparts, room;
     int *order;        /* part of each node of kept; NULL until ts_cuda_capture_parts() */
+    ts_part_pair *pairs; /* order of the parts of the current capture; NULL: their number */
+    int npairs;
     bool capturing;
     cudaGraphNode_t last; /* last collected node of the current capture; NULL: none */
 };
@@ -138,7 +142,11 @@ static ts_status collect(ts_capture *c, int part)
         n = 2;
         if (error == cudaSuccess)
             error = cudaGraphNodeGetDependencies(node, before, data, &n);
-        node = n ? before[0] : NULL;
+        if (error == cudaSuccess && n) {
+            u->before = before[0];
+            u->edge = data[0];
+        }
+        node = u->before;
     }
     for (int a = first, b = c->fresh.count - 1; a < b; a++, b--) { /* the last node came first */
         unit u = c->fresh.all[a];
@@ -188,7 +196,9 @@ ts_status ts_cuda_capture_begin(void *state, int device, ts_capture **capture, t
         *capture = c;
     }
     c->last = NULL;
-    c->fresh.count = c->nparts = 0;
+    c->fresh.count = c->nparts = c->npairs = 0;
+    free(c->pairs);
+    c->pairs = NULL;
     ts_cuda_capture_enter();
     cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal);
     if (error != cudaSuccess)
@@ -222,6 +232,96 @@ static int find_part(const units *u, int part)
             high = mid;
     }
     return low;
+}
+
+/** First and last node of a part in the new graph. */
+typedef struct ends {
+    cudaGraphNode_t first, last;
+    bool kernel; /* the last node is a kernel */
+} ends;
+
+static int by_part(const void *x, const void *y)
+{
+    const ts_part_pair *a = x, *b = y;
+    return a->after != b->after ? (a->after > b->after) - (a->after < b->after)
+                                : (a->before > b->before) - (a->before < b->before);
+}
+
+/** Removes the edge between the first node of a part and the part in front of it. */
+static cudaError_t cut(cudaGraph_t graph, const unit *u)
+{
+    return u->before ? cudaGraphRemoveDependencies(graph, &u->before, &u->node, &u->edge, 1)
+                     : cudaSuccess;
+}
+
+/** The kind of the edges to a part's first node `u` (NULL: none) if it runs after one part, whose
+ *  ends are *before. A kernel that was launched early may also begin early after another kernel. */
+static const cudaGraphEdgeData *single_edge(const unit *u, const ends *before)
+{
+    static const cudaGraphEdgeData full;
+    return u && u->before && before->kernel ? &u->edge : &full;
+}
+
+/** Replaces the edges between the parts of a new graph by those of c->pairs. A part without nodes
+ *  gets an empty one. */
+static cudaError_t rewire(const ts_capture *c, cudaGraph_t graph, ends *parts)
+{
+    static const cudaGraphEdgeData full;
+    cudaError_t error = cudaSuccess;
+    int at = 0, pair = 0;
+    qsort(c->pairs, (size_t)c->npairs, sizeof *c->pairs, by_part);
+    for (int i = 0; i < c->nparts && error == cudaSuccess; i++) {
+        ends *own = &parts[c->parts[i]];
+        const unit *u = at < c->fresh.count && c->fresh.all[at].part == c->parts[i]
+                            ? &c->fresh.all[at]
+                            : NULL;
+        int first = pair;
+        while (pair < c->npairs && c->pairs[pair].after == c->parts[i])
+            pair++;
+        if (u) {
+            own->first = u->node;
+            for (; at < c->fresh.count && c->fresh.all[at].part == c->parts[i]; at++) {
+                own->last = c->fresh.all[at].node;
+                own->kernel = c->fresh.all[at].type == cudaGraphNodeTypeKernel;
+            }
+            error = cut(graph, u);
+        } else {
+            error = cudaGraphAddEmptyNode(&own->first, graph, NULL, 0);
+            own->last = own->first;
+        }
+        for (int k = first; k < pair && error == cudaSuccess; k++) {
+            const ends *before = &parts[c->pairs[k].before];
+            const cudaGraphEdgeData *edge = pair == first + 1 ? single_edge(u, before) : &full;
+            error = cudaGraphAddDependencies(graph, &before->last, &own->first, edge, 1);
+        }
+    }
+    return error;
+}
+
+/** rewire() if the capture has an order of its own. */
+static ts_status order(const ts_capture *c, cudaGraph_t graph)
+{
+    if (!c->pairs || !c->nparts)
+        return TS_OK;
+    ends *parts = calloc((size_t)c->parts[c->nparts - 1] + 1, sizeof *parts);
+    if (!parts)
+        return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
+    cudaError_t error = rewire(c, graph, parts);
+    free(parts);
+    return ts_cuda_check(error, "order of a graph");
+}
+
+ts_status ts_cuda_capture_order(void *state, int device, ts_capture *c, const ts_part_pair *pairs,
+                                int n)
+{
+    (void)state, (void)device;
+    free(c->pairs);
+    c->npairs = n;
+    if (!(c->pairs = malloc(((size_t)n + 1) * sizeof *pairs)))
+        return ts_error_set(TS_ERR_MEMORY, "no memory for a graph");
+    if (n)
+        memcpy(c->pairs, pairs, (size_t)n * sizeof *pairs);
+    return TS_OK;
 }
 
 /** Copies the parameters of node `from` to node `to` of the executable graph. */
@@ -285,7 +385,7 @@ ts_status ts_cuda_capture_end(void *state, int device, ts_capture *c, int64_t *l
         status = ts_cuda_check(error, "cuda:%d: end of a capture", device);
     if (status == TS_OK && c->exec) {
         status = replace(c);
-    } else if (status == TS_OK &&
+    } else if (status == TS_OK && (status = order(c, graph)) == TS_OK &&
                (status = ts_cuda_check(cudaGraphInstantiate(&c->exec, graph, 0),
                                        "cuda:%d: a graph", device)) == TS_OK) {
         units kept = c->kept;
@@ -348,6 +448,7 @@ void ts_cuda_capture_free(void *state, int device, ts_capture *c)
     free(c->kept.all);
     free(c->fresh.all);
     free(c->parts);
+    free(c->pairs);
     free(c->order);
     free(c);
 }

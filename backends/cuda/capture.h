@@ -13,6 +13,8 @@ ts_status ts_cuda_capture_part(void *state, int device, ts_capture *capture, int
 ts_status ts_cuda_capture_end(void *state, int device, ts_capture *capture, int64_t *launches);
 ts_status ts_cuda_capture_replay(void *state, int device, ts_capture *capture, ts_stream *stream);
 int ts_cuda_capture_parts(void *state, int device, ts_capture *capture, const int **parts);
+ts_status ts_cuda_capture_order(void *state, int device, ts_capture *capture,
+                                const ts_part_pair *pairs, int n);
 void ts_cuda_capture_free(void *state, int device, ts_capture *capture);
 
 /* Defined in runtime.c: */

@@ -43,6 +43,10 @@ typedef enum ts_backend_flag {
 
 /** Captured work of a stream, which is replayed as a whole; opaque to the library. */
 typedef struct ts_capture ts_capture;
+/** Two parts of a capture, of which one runs after the other. */
+typedef struct ts_part_pair {
+    int before, after;
+} ts_part_pair;
 
 /**
  * A call of a fused group: a frame that is ready for its kernel. All calls of a group are on one
@@ -274,6 +278,12 @@ typedef struct ts_backend {
      *  (optional: each process measures the device's ceilings, and profiles name the device only
      *  by its number) */
     ts_status (*identify)(void *state, int device, char *model, char *identity, size_t size);
+    /** Replaces the order of the parts of a new capture by a partial one: part pairs[i].after runs
+     *  after part pairs[i].before, for 0 <= i < n. Parts that no chain of pairs connects may run at
+     *  the same time. Called at most once, between the last part and capture_end.
+     *  (optional: parts run one after another) */
+    ts_status (*capture_order)(void *state, int device, ts_capture *capture,
+                               const ts_part_pair *pairs, int n);
 } ts_backend;
 
 /** Type and name of the one symbol that a backend's library exports. */

@@ -544,3 +544,85 @@ TS_TEST(a_replay_captures_ahead_and_follows_a_generator_that_jumps, MOCK)
     ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
     ts_compiled_free(c);
 }
+
+/* -------------------------------------------------------------------------------- branches ---- */
+
+enum { POOL = 6, DRAWN_CALLS = 40 };
+/** Tensors of a drawn program and its number. */
+typedef struct drawn_program {
+    ts_tensor *w[2];
+    uint64_t seed;
+} drawn_program;
+
+/** A program of calls on a pool of tensors, some in place, some with scratch memory. */
+static ts_status run_drawn(TRACED)
+{
+    const drawn_program *p = ctx;
+    ts_tensor *pool[POOL] = {p->w[0], p->w[1], in[0], in[0], in[0], in[0]};
+    uint64_t draw = p->seed * 2 + 1;
+    for (int k = 0; k < DRAWN_CALLS; k++) {
+        draw = draw * 6364136223846793005u + 1442695040888963407u;
+        int a = (int)(draw >> 33) % POOL, b = (int)(draw >> 43) % POOL,
+            to = 2 + (int)(draw >> 53) % (POOL - 2);
+        ts_tensor *x = pool[a], *y = pool[b];
+        switch ((draw >> 60) % 6) {
+        case 0: TS_TRY(pool[to] = ts_add(x, y)); break;
+        case 1: TS_TRY(pool[to] = ts_mul_scalar(x, 0.5)); break;
+        case 2: TS_TRY(pool[to] = ts_relu(x)); break;
+        case 3: TS_TRY(ts_add_(pool[a % 2], y)); break;
+        case 4: TS_TRY(pool[to] = ts_mul_scalar(ts_neg(y), 0.25)); break;
+        default: TS_TRY(pool[to] = ts_neg(x));
+        }
+    }
+    TS_TRY(out[0] = ts_add(pool[2], pool[3]));
+    return TS_STATUS_OF(out[1] = ts_add(pool[4], pool[5]));
+}
+
+TS_TEST(branches_run_in_any_order_that_the_pairs_allow, MOCK, .loop = 60)
+{
+    int before = ordered, exchanged = swapped;
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        TS_SCOPE;
+        drawn_program a = {{there(1, TS_SIZES(4, 5)), there(2, TS_SIZES(4, 5))}, 0}, b = a;
+        a.seed = b.seed = (uint64_t)_i * 5 + seed;
+        for (int i = 0; i < 2; i++)
+            ck_assert_ptr_nonnull(b.w[i] = ts_clone(a.w[i]));
+        ts_compiled *c = graph_of(run_drawn, &a);
+        for (int k = 0; k < 10; k++) {
+            TS_SCOPE;
+            ts_tensor *x = there(10 + (uint64_t)k, TS_SIZES(4, 5)), *got[2], *want[2];
+            OK(ts_compiled_call(c, &x, 1, got, 2));
+            OK(run_drawn(&b, &x, 1, want, 2));
+            ck_assert(same_there(got[0], want[0]) && same_there(got[1], want[1]));
+            ck_assert(same_there(a.w[0], b.w[0]) && same_there(a.w[1], b.w[1]));
+        }
+        ck_assert_int_eq(ts_compiled_get_stats(c).captures, 1);
+        ts_compiled_free(c);
+    }
+    ck_assert_int_eq(ordered - before, 5);
+    ck_assert_int_gt(swapped, exchanged);
+}
+
+/** in: gradient (n, 3), input (n, 4), weight (3, 4) -> gradients of input, weight and bias */
+static ts_status layer_gradients(TRACED)
+{
+    return ts_linear_backward(in[0], in[1], in[2], &out[0], &out[1], &out[2]);
+}
+
+TS_TEST(gradients_of_a_layer_are_two_calls_of_a_graph, MOCK, .loop = 2)
+{
+    TS_SCOPE;
+    ts_tensor *x[] = {there(1, TS_SIZES(5, 3)), there(2, TS_SIZES(5, 4)), there(3, TS_SIZES(3, 4))};
+    ts_compiled *c = ts_compile(layer_gradients, NULL,
+                                TS_OPTS(ts_compile_opts, .graph = _i == 1));
+    for (int k = 0; k < 4; k++) {
+        TS_SCOPE;
+        ts_tensor *got[3], *want[3];
+        OK(ts_compiled_call(c, x, 3, got, 3));
+        OK(layer_gradients(NULL, x, 3, want, 3));
+        for (int i = 0; i < 3; i++)
+            ck_assert(same_there(got[i], want[i]));
+    }
+    ck_assert_int_eq(ts_compiled_get_stats(c).nodes, _i == 1 ? 2 : 1);
+    ts_compiled_free(c);
+}

@@ -1,7 +1,8 @@
 /**
  * @file tape.h  A mock device that supports capture. The host cannot read its memory (offset.h).
  *
- * A capture is a list of tasks, which a replay runs. The device counts calls that CUDA forbids
+ * A capture is a list of tasks. Each replay runs the parts of the capture in another order, drawn
+ * from those that the order of parts allows. The device counts calls that CUDA forbids
  * while a stream captures: allocations, copies from and to the host, waits. It overwrites new and
  * freed memory.
  */
@@ -26,12 +27,20 @@ typedef struct task {
 struct ts_capture {
     task *kept, *fresh; /* tasks of the graph; tasks of the running capture */
     int nkept, nfresh, part;
+    ts_part_pair *pairs; /* order of the parts of `kept`; NULL: their number */
+    int npairs, parts;   /* number of pairs; largest number of a part + 1 */
+    int *state;          /* for a replay: the next task of each part, and whether it is done */
+    int groups;          /* groups_run when the capture began */
+    bool whole;          /* tasks of two parts do not alternate, because groups share memory */
 };
 
 static offset_state memory = {.devices = 2};
 static _Thread_local struct ts_capture *capturing; /* running capture, also used as its stream */
 static int captures;                 /* captures not yet freed */
 static int begun;                    /* captures begun so far */
+static int groups_run;               /* groups run so far */
+static int ordered;                  /* captures with an order of parts */
+static int swapped;                  /* parts that ran before a part with a smaller number */
 static _Atomic int forbidden;        /* forbidden calls during captures */
 static bool refuses;                 /* the device refuses captures */
 static _Thread_local ts_status run_status; /* status of the last task that can fail */
@@ -130,6 +139,7 @@ static ts_status capture_begin(void *state, int index, ts_capture **capture, ts_
     capturing = *capture;
     capturing->nfresh = 0;
     capturing->part = -1;
+    capturing->groups = groups_run;
     begun++;
     *stream = (ts_stream *)capturing;
     return TS_OK;
@@ -140,6 +150,28 @@ static ts_status capture_part(void *state, int index, ts_capture *c, int part)
     ck_assert_ptr_eq(c, capturing);
     ck_assert_int_lt(c->part, part);
     c->part = part;
+    if (!c->kept)
+        c->parts = part + 1;
+    return TS_OK;
+}
+static ts_status capture_order(void *state, int index, ts_capture *c, const ts_part_pair *pairs,
+                               int n)
+{
+    (void)state, (void)index;
+    ck_assert_ptr_eq(c, capturing);
+    ck_assert_ptr_null(c->kept);
+    ck_assert_ptr_null(c->pairs);
+    for (int i = 0; i < n; i++)
+        ck_assert(0 <= pairs[i].before && pairs[i].before < pairs[i].after &&
+                  pairs[i].after < c->parts);
+    c->state = malloc((2 * (size_t)c->parts + 1) * sizeof *c->state);
+    if (!c->state || !(c->pairs = malloc(((size_t)n + 1) * sizeof *pairs)))
+        return ts_error_set(TS_ERR_MEMORY, "no memory for an order");
+    if (n)
+        memcpy(c->pairs, pairs, (size_t)n * sizeof *pairs);
+    c->npairs = n;
+    c->whole = groups_run != c->groups;
+    ordered++;
     return TS_OK;
 }
 static ts_status capture_end(void *state, int index, ts_capture *c, int64_t *launches)
@@ -169,15 +201,55 @@ static ts_status capture_end(void *state, int index, ts_capture *c, int64_t *lau
     *launches = c->nkept;
     return TS_OK;
 }
+/** Runs the next task of a part from number *at on (part -1: of any part). False if there is
+ *  none. */
+static bool run_next(const ts_capture *c, int part, int *at)
+{
+    while (*at < c->nkept && part >= 0 && c->kept[*at].part != part)
+        ++*at;
+    if (*at == c->nkept)
+        return false;
+    c->kept[*at].run(&c->kept[*at]);
+    ck_assert_msg(run_status == TS_OK, "%s", ts_error_message());
+    ++*at;
+    return true;
+}
+/** Runs the tasks in a drawn order that keeps all pairs. */
+static void run_parts(const ts_capture *c)
+{
+    static uint32_t draw = 1;
+    int *next = c->state, *done = next + c->parts;
+    memset(next, 0, 2 * (size_t)c->parts * sizeof *next);
+    for (int left = c->parts, most = -1; left > 0;) {
+        int part = -1, ready = 0;
+        for (int p = 0; p < c->parts; p++) {
+            bool waits = done[p];
+            for (int i = 0; i < c->npairs; i++)
+                waits |= c->pairs[i].after == p && !done[c->pairs[i].before];
+            draw = draw * 1664525 + 1013904223;
+            if (!waits && (draw >> 8) % (uint32_t)++ready == 0)
+                part = p;
+        }
+        ck_assert_int_ge(part, 0);
+        swapped += part < most;
+        most = part > most ? part : most;
+        bool more = run_next(c, part, &next[part]);
+        while (more && c->whole)
+            more = run_next(c, part, &next[part]);
+        done[part] = !more;
+        left -= !more;
+    }
+}
 static ts_status capture_replay(void *state, int index, ts_capture *c, ts_stream *stream)
 {
     (void)state, (void)index;
     ck_assert_ptr_null(stream);
     run_status = TS_OK;
-    for (int i = 0; i < c->nkept; i++) {
-        c->kept[i].run(&c->kept[i]);
-        ck_assert_msg(run_status == TS_OK, "%s", ts_error_message());
-    }
+    int at = 0;
+    if (c->pairs)
+        run_parts(c);
+    while (!c->pairs && run_next(c, -1, &at))
+        ;
     return TS_OK;
 }
 static void capture_free(void *state, int index, ts_capture *c)
@@ -190,6 +262,8 @@ static void capture_free(void *state, int index, ts_capture *c)
     end_tasks(c->fresh, c->nfresh);
     free(c->kept);
     free(c->fresh);
+    free(c->pairs);
+    free(c->state);
     free(c);
 }
 
@@ -198,12 +272,12 @@ static const ts_backend mock = {
     .synchronize = synchronize,
     .capture_begin = capture_begin, .capture_part = capture_part, .capture_end = capture_end,
     .capture_replay = capture_replay, .capture_free = capture_free,
+    .capture_order = capture_order,
 };
 
 /* -------------------------------------------------------------------------------- groups ---- */
 
 enum { INSIDE = 64, INSIDE_FLOATS = 1024 };
-static int groups_run;               /* groups run so far */
 static int calls_run;                /* calls in these groups */
 static bool refuses_groups;
 static int new_kernels;              /* number of following groups that report a compilation */
