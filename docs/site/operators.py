@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Pages of the operators: one for each family of ops/ops.def, from its rows, the samples and the
 headers."""
-import json
 
 GRADIENTS = {"NODIFF": "none", "BY_PARTS": "from the gradients of the operators that it calls"}
 AUTOCAST = {"NONE": "runs in the dtypes of its arguments",
@@ -56,8 +55,7 @@ def by_backend(dtypes, meta):
 
 
 class Operators:
-    def __init__(self, families, reference, data, record):
-        self.record = record
+    def __init__(self, families, reference, data):
         self.families, self.reference = families, reference
         self.samples, self.pytorch = table(data / "samples.tsv"), table(data / "pytorch.tsv")
         self.functions = {item.name: item for header in reference.headers.values()
@@ -67,15 +65,6 @@ class Operators:
             odd = names ^ set(known)
             if odd:
                 raise SystemExit(f"docs/data/{file} and ops/ops.def differ in: {', '.join(odd)}")
-
-    def cuda(self):
-        """Summary of the samples in the last run on a GPU."""
-        with open(self.record, encoding="utf-8") as file:
-            record = json.load(file)
-        passed = next(line for line in record["samples"]["totals"] if line.startswith("all"))
-        listed = sum(len(dtypes.split()) for dtypes, _, _ in self.samples.values())
-        return (f"On an {record['device'].split(',')[0]}, {int(passed.split()[1]):,} pairs of "
-                f"operator and dtype passed on {record['date']}; there are {listed:,} now.")
 
     def facts(self, row):
         dtypes, meta, sizes = self.samples[row.name]
@@ -146,7 +135,7 @@ class Operators:
                  "in ``_out`` writes to ``out``. ``_scalar`` takes a plain number. In PyTorch's "
                  "names ``F`` is ``torch.nn.functional``, ``aten`` is ``torch.ops.aten``.", "",
                  "The dtypes are those in which ``ts-conformance`` tests values "
-                 f"(:doc:`/conformance`). {self.cuda()}", "",
+                 "(:doc:`/conformance`). :doc:`/cuda` lists the GPUs on which they ran.", "",
                  ".. list-table::", "   :header-rows: 1", "", "   * - family", "     - operators"]
         for family, _, rows in self.families:
             names = ", ".join(f":ref:`{row.name} <op-{row.name}>`" for row in rows)
