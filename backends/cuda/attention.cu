@@ -185,7 +185,7 @@ static int best_path(const attention_call &c, const ts_attention &a, ts_dtype dt
     *why = most == MMA                            ? "TS_CUDA_ATTENTION"
            : dtype == TS_F32                      ? "f32"
            : !device->hopper                      ? "not a Hopper GPU, or no code for one"
-           : depth > deepest                      ? "a depth above 128, and two passes or few keys"
+           : depth > deepest                      ? "a depth above 128"
            : c.q_starts                           ? "packed sequences"
            : c.softcap > 0                        ? "a softcap"
            : !(a.scale > 0) || isinf(a.scale)     ? "a scale that is not a positive number"
@@ -213,31 +213,11 @@ static int best_forward_path(const attention_call &c, const ts_attention &a, ts_
     return SPLIT;
 }
 
-/** True if one pass may compute all gradients of the call: it adds those of queries by atomics, in
- * no fixed order. */
-static bool one_pass_serves(const ts_frame *f)
-{
-    auto wanted = [&](int i) { return f->rets[i].tag == TS_TAG_TENSOR; };
-    return !ts_deterministic() && wanted(0) && (wanted(1) || wanted(2));
-}
-
-/** True if Hopper's pass for depths above 128, with a block per 64 keys, is faster than mma
- * kernels, which divide the rows of few keys among blocks. Costs are in tiles; a block takes about
- * two more to start and to store its sums. */
-static bool deep_pass_fills(const attention_call &c)
-{
-    int64_t blocks = (int64_t)c.batches * (c.heads / c.share) * ((c.keys + 63) / 64),
-            tiles = (int64_t)c.share * ((c.rows + 63) / 64),
-            waves = (blocks + c.processors - 1) / c.processors;
-    return waves * (tiles + 2) <= 3 * (blocks * tiles / c.processors + 3);
-}
-
 /** best_path(), or plain kernels where a block lacks shared memory. */
-static int best_backward_path(const ts_frame *f, const attention_call &c, const ts_attention &a,
-                              ts_dtype dtype, const ts_cuda_device *device, const char **why)
+static int best_backward_path(const attention_call &c, const ts_attention &a, ts_dtype dtype,
+                              const ts_cuda_device *device, const char **why)
 {
-    int deepest = one_pass_serves(f) && deep_pass_fills(c) ? 256 : 128;
-    int path = best_path(c, a, dtype, device, deepest, why);
+    int path = best_path(c, a, dtype, device, 128, why);
     if (path != MMA || attention_mma_holds(c, true))
         return path;
     *why = "too little shared memory for the depth";
@@ -273,6 +253,12 @@ static cudaError_t run_forward(const attention_call &c, int path, cudaStream_t s
         ts_log_write("attention",
                      "cuda, mma instead of wgmma kernels: TMA does not accept these operands");
     return e == cudaErrorNotSupported ? attention_mma_forward<T>(c, stream) : e;
+}
+
+/** True if the pass over keys also computes dq, by atomic additions in no fixed order. */
+static bool takes_one_pass(const attention_call &c, int path)
+{
+    return path == WGMMA && !ts_deterministic() && c.dq.data && (c.dk.data || c.dv.data);
 }
 
 /** Bytes of c.parts: the larger need of the two passes of the mma kernels; 0 for other kernels. */
@@ -373,7 +359,7 @@ static ts_status backward(ts_frame *f)
         return ts_error_code();
     TS_CUDA_TRY(describe(f, a, dtype, device, &c));
     const char *why;
-    int path = best_backward_path(f, c, a, dtype, device, &why), grain = grain_of(path, dtype);
+    int path = best_backward_path(c, a, dtype, device, &why), grain = grain_of(path, dtype);
     log_path(f, path, why);
 
     result grads[3];
@@ -400,7 +386,7 @@ static ts_status backward(ts_frame *f)
     c.pair_rows = path == WGMMA ? (c.q_tokens + 127) / 128 * 128 : c.q_tokens;
     int64_t rows = (c.q_starts ? 1 : a.batch) * a.heads * c.pair_rows,
             pairs = (rows * (dtype == TS_F64 ? 16 : 8) + 15) / 16 * 16,
-            sums = path == WGMMA && one_pass_serves(f)
+            sums = takes_one_pass(c, path)
                        ? rows * attention_sum_columns(c) * (int64_t)sizeof(float)
                        : 0,
             taken = path == WGMMA ? 16 : 0, parts = part_bytes(c, path),

@@ -82,8 +82,7 @@ struct attention_call {
 /** Columns of a row of c.sums. */
 __host__ __device__ inline int attention_sum_columns(const attention_call &c)
 {
-    int depth = c.depth > c.value_depth ? c.depth : c.value_depth;
-    return depth <= 64 ? 64 : depth <= 128 ? 128 : 256;
+    return c.depth <= 64 && c.value_depth <= 64 ? 64 : 128;
 }
 
 constexpr float log2_e = 1.4426950408889634f, ln_2 = 0.6931471805599453f;

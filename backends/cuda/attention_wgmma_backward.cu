@@ -2,7 +2,7 @@
  * attention_wgmma_queries.cuh. */
 // SPDX-License-Identifier: MIT
 #include "backends/cuda/attention_launch.cuh"
-#include "backends/cuda/attention_wgmma_deep.cuh"
+#include "backends/cuda/attention_wgmma_keys.cuh"
 #include "backends/cuda/attention_wgmma_queries.cuh"
 #include "backends/cuda/tma.h"
 
@@ -37,16 +37,10 @@ static cudaError_t launch_keys(const attention_call &c, cudaStream_t stream)
     int together = attention_together((int64_t)c.rows * DEPTH * (SUMS ? 8 : 4) * c.share, heads);
     /* attention_pairs_kernel() has set the counter to 0 */
     unsigned *counter = blocks > c.processors ? c.taken : nullptr;
-    auto kernel = [] {
-        if constexpr (DEPTH > 128)
-            return attention_wgmma_deep_kernel<T>;
-        else
-            return attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>;
-    }();
-    cudaError_t e = attention_launch_as(c.early, kernel, 1,
-                                        blocks < c.processors ? blocks : c.processors, 1,
-                                        S::threads, S::bytes, stream, c, maps.k, maps.v, maps.q,
-                                        maps.g, together, counter);
+    cudaError_t e =
+        attention_launch_as(c.early, attention_wgmma_keys_kernel<T, DEPTH, SUMS, RULES>, 1,
+                            blocks < c.processors ? blocks : c.processors, 1, S::threads, S::bytes,
+                            stream, c, maps.k, maps.v, maps.q, maps.g, together, counter);
     if constexpr (SUMS)
         if (e == cudaSuccess)
             e = attention_launch_as(c.early, attention_wgmma_sums_kernel<T, DEPTH>,
@@ -84,9 +78,6 @@ static cudaError_t choose_depth(const attention_call &c, bool keys, cudaStream_t
 template <class T>
 cudaError_t attention_wgmma_backward(const attention_call &c, bool keys, cudaStream_t stream)
 {
-    if (attention_sum_columns(c) > 128) /* rules are runtime choices; dq is a sum of this pass */
-        return keys && c.sums ? launch_keys<T, 256, true, NO_RULES>(c, stream)
-                              : cudaErrorNotSupported;
     return c.mask_type > MASK_BOOL ? choose_depth<T, ADDED>(c, keys, stream)
            : c.rules               ? choose_depth<T, BITS>(c, keys, stream)
                                    : choose_depth<T, NO_RULES>(c, keys, stream);

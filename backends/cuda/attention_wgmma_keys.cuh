@@ -20,12 +20,11 @@
 
 namespace ts {
 
-/** Sizes of a block. keys: keys of the held tile; rows: rows of a streamed tile. Beyond 128 columns
- * the groups share 64 keys (attention_wgmma_deep.cuh). */
+/** Sizes of a block. keys: keys of the held tile; rows: rows of a streamed tile. */
 template <int DEPTH_> struct attention_wgmma_keys_shape {
-    static constexpr int depth = DEPTH_, groups = 2, keys = depth > 128 ? 64 : 64 * groups,
+    static constexpr int depth = DEPTH_, groups = 2, keys = 64 * groups,
                          rows = depth == 64 ? 128 : 64;
-    static constexpr int stages = depth == 128 ? 3 : 2, threads = 128 * (groups + 1);
+    static constexpr int stages = depth == 64 ? 2 : 3, threads = 128 * (groups + 1);
     static constexpr int held_bytes = keys * depth * 2, tile_bytes = rows * depth * 2,
                          pair_bytes = rows * 8;
     static constexpr int stage_bytes = 2 * tile_bytes;
@@ -58,77 +57,6 @@ template <int KEYS, int ROWS> struct attention_keys_work {
     }
 };
 
-/** Addresses of a block's shared memory: the held tiles k and v, the stages of streamed tiles, the
- * slabs of the groups, the pairs of each stage, and barriers. */
-template <class S> struct attention_keys_memory {
-    uint32_t k, v, passing, slabs, pairs, held_full, held_empty;
-    tile_ring<S::stages> ring;
-
-    __device__ __forceinline__ explicit attention_keys_memory(uint32_t shared)
-        : k((shared + 1023) & ~1023u), v(k + S::held_bytes), passing(v + S::held_bytes),
-          slabs(passing + S::stages * S::stage_bytes),
-          pairs(slabs + S::groups * 2 * S::slab_bytes),
-          held_full(pairs + S::stages * S::pair_bytes), held_empty(held_full + 8),
-          ring{held_empty + 8}
-    {
-    }
-    /** Initialises the barriers. One thread calls. */
-    __device__ __forceinline__ void init() const
-    {
-        barrier_init(held_full, 1);
-        barrier_init(held_empty, S::groups);
-        ring.init(S::groups);
-        barriers_ready();
-    }
-};
-
-/** Descriptors of the operands for TMA. */
-struct attention_keys_maps {
-    const CUtensorMap *k, *v, *q, *g;
-};
-
-/** The producer's thread: takes units of work until none are left, writes the index of each to
- * *work_item, and loads its tiles. counter: see attention_wgmma_keys_kernel(). */
-template <class S>
-__device__ __forceinline__ void
-load_keys_work(const attention_call &c, const attention_keys_maps &maps,
-               const attention_keys_memory<S> &m, unsigned *work_item, unsigned blocks,
-               unsigned all, int together, unsigned *counter)
-{
-    constexpr int ROWS = S::rows;
-    int passed = 0, round = 0;
-    for (unsigned index = blockIdx.x; true;
-         index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
-        barrier_wait(m.held_empty, ~round & 1);
-        *work_item = index;
-        if (index >= all) {
-            barrier_arrive(m.held_full);
-            return;
-        }
-        attention_keys_work<S::keys, ROWS> w(c, index, blocks, together);
-        barrier_expect(m.held_full, 2 * S::held_bytes);
-        tma_load_tile<S::keys, S::depth>(m.k, maps.k, w.first, w.head, w.batch, m.held_full);
-        tma_load_tile<S::keys, S::depth>(m.v, maps.v, w.first, w.head, w.batch, m.held_full);
-        int from = w.start * ROWS, head = w.head * c.share;
-#pragma unroll 1
-        for (int left = w.total; left; left--, passed++) {
-            uint32_t stage = (uint32_t)passed % S::stages,
-                     to = m.passing + stage * S::stage_bytes, full = m.ring.full(passed);
-            m.ring.wait_empty(passed);
-            barrier_expect(full, S::stage_bytes + S::pair_bytes);
-            tma_load_tile<ROWS, S::depth>(to, maps.q, from, head, w.batch, full);
-            tma_load_tile<ROWS, S::depth>(to + S::tile_bytes, maps.g, from, head, w.batch, full);
-            bulk_load(m.pairs + stage * S::pair_bytes,
-                      (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from),
-                      S::pair_bytes, full);
-            from += ROWS;
-            if (from == (w.start + w.tiles) * ROWS)
-                from = w.start * ROWS, head++;
-        }
-        round++;
-    }
-}
-
 /** together: see attention_longest_first(). counter: blocks take their next units of work from it;
  * NULL: one unit per block. */
 template <class T, int DEPTH, bool SUMS, int RULES>
@@ -146,15 +74,21 @@ static __global__ void __launch_bounds__(384, 1)
     using work = attention_keys_work<S::keys, ROWS>;
     extern __shared__ char shared[];
     __shared__ unsigned work_item; /* index of the block's item; >= all: the end of the work */
-    const attention_keys_memory<S> memory(shared_address(shared));
-    const uint32_t k = memory.k, v = memory.v, passing = memory.passing, slabs = memory.slabs,
-                   pairs = memory.pairs;
-    const tile_ring<S::stages> ring = memory.ring;
+    uint32_t k = (shared_address(shared) + 1023) & ~1023u, v = k + S::held_bytes,
+             passing = v + S::held_bytes;
+    uint32_t slabs = passing + S::stages * S::stage_bytes,
+             pairs = slabs + S::groups * 2 * S::slab_bytes,
+             held_full = pairs + S::stages * S::pair_bytes, held_empty = held_full + 8;
+    tile_ring<S::stages> ring{held_empty + 8};
     unsigned blocks = (c.keys + S::keys - 1) / S::keys,
              all = c.heads / c.share * c.batches * blocks;
 
-    if (threadIdx.x == 0)
-        memory.init();
+    if (threadIdx.x == 0) {
+        barrier_init(held_full, 1);
+        barrier_init(held_empty, S::groups);
+        ring.init(S::groups);
+        barriers_ready();
+    }
     begin_next_kernel();
     wait_for_kernel_in_front();
     __syncthreads();
@@ -164,8 +98,37 @@ static __global__ void __launch_bounds__(384, 1)
     if (group < 0) {
         registers_shrink<24>();
         if (threadIdx.x == 0)
-            load_keys_work<S>(c, {&k_map, &v_map, &q_map, &g_map}, memory, &work_item, blocks, all,
-                              together, counter);
+            for (unsigned index = blockIdx.x; true;
+                 index = counter ? gridDim.x + atomicAdd(counter, 1) : all) {
+                barrier_wait(held_empty, ~round & 1);
+                work_item = index;
+                if (index >= all) {
+                    barrier_arrive(held_full);
+                    break;
+                }
+                work w(c, index, blocks, together);
+                barrier_expect(held_full, 2 * S::held_bytes);
+                tma_load_tile<S::keys, DEPTH>(k, &k_map, w.first, w.head, w.batch, held_full);
+                tma_load_tile<S::keys, DEPTH>(v, &v_map, w.first, w.head, w.batch, held_full);
+                int from = w.start * ROWS, head = w.head * c.share;
+#pragma unroll 1
+                for (int left = w.total; left; left--, passed++) {
+                    uint32_t stage = (uint32_t)passed % S::stages,
+                             to = passing + stage * S::stage_bytes;
+                    ring.wait_empty(passed);
+                    barrier_expect(ring.full(passed), S::stage_bytes + S::pair_bytes);
+                    tma_load_tile<ROWS, DEPTH>(to, &q_map, from, head, w.batch, ring.full(passed));
+                    tma_load_tile<ROWS, DEPTH>(to + S::tile_bytes, &g_map, from, head, w.batch,
+                                               ring.full(passed));
+                    bulk_load(pairs + stage * S::pair_bytes,
+                              (const float2 *)c.pairs + pair_of(c, w.span, w.batch, head, from),
+                              S::pair_bytes, ring.full(passed));
+                    from += ROWS;
+                    if (from == (w.start + w.tiles) * ROWS)
+                        from = w.start * ROWS, head++;
+                }
+                round++;
+            }
     } else {
         registers_grow<240>();
         int thread = threadIdx.x % 128, lane = thread % 32, warp = thread / 32;
@@ -179,7 +142,7 @@ static __global__ void __launch_bounds__(384, 1)
         enum { SCORES = 1, DONE = SCORES + 2 * S::groups, WRITTEN };
 
         for (; true; round++) {
-            barrier_wait(memory.held_full, round & 1);
+            barrier_wait(held_full, round & 1);
             unsigned index = work_item;
             if (index >= all)
                 break;
@@ -346,7 +309,7 @@ static __global__ void __launch_bounds__(384, 1)
             }
             turn_wait(DONE, 256); /* both groups have finished reading k, v and the slabs */
             if (thread == 0)
-                barrier_arrive(memory.held_empty);
+                barrier_arrive(held_empty);
             passed += w.total;
             wgmma_wait<0>();
             pin_accumulators(dk);
@@ -372,16 +335,16 @@ template <class T, int DEPTH>
 static __global__ void __launch_bounds__(256)
     attention_wgmma_sums_kernel(const __grid_constant__ attention_call c)
 {
+    constexpr int ROWS = attention_wgmma_keys_shape<DEPTH>::rows;
     begin_next_kernel();
     wait_for_kernel_in_front();
-    /* a part has 64 rows x 64 columns */
     uint32_t parts = (uint32_t)(c.pair_rows * DEPTH / 4096), blocks = parts / 2,
              heads = blockIdx.x / blocks;
     int part = blockIdx.x % blocks * 2 + threadIdx.x / 128, head = (int)(heads % c.heads),
         batch = (int)(heads / c.heads);
     int thread = threadIdx.x % 128, lane = thread % 32;
-    int row = part / (DEPTH / 64) * 64 + thread / 32 * 16 + lane / 4,
-        column = part % (DEPTH / 64) * 64 + lane % 4 * 8;
+    int row = part / 2 * ROWS + (ROWS == 128 ? part % 2 * 64 : 0) + thread / 32 * 16 + lane / 4,
+        column = (ROWS == 128 ? 0 : part % 2 * 64) + lane % 4 * 8;
     const float4 *from = (const float4 *)c.sums + ((int64_t)heads * parts + part) * 1024 + thread;
     float scale = (float)c.scale;
     uint32_t x[2][2][4]; /* packed pairs: [row, row + 8][column, column + 32][n % 4] */

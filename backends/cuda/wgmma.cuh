@@ -148,9 +148,9 @@ template <int ROWS> __device__ __forceinline__ uint64_t by_rows(uint32_t at)
 template <class T, int W> struct wgmma;
 
 #define WGMMA_TILE(n) "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])
-#define WGMMA_TILES_32 WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3)
 #define WGMMA_TILES_64                                                                             \
-    WGMMA_TILES_32, WGMMA_TILE(4), WGMMA_TILE(5), WGMMA_TILE(6), WGMMA_TILE(7)
+    WGMMA_TILE(0), WGMMA_TILE(1), WGMMA_TILE(2), WGMMA_TILE(3), WGMMA_TILE(4), WGMMA_TILE(5),      \
+        WGMMA_TILE(6), WGMMA_TILE(7)
 #define WGMMA_TILES_128                                                                            \
     WGMMA_TILES_64, WGMMA_TILE(8), WGMMA_TILE(9), WGMMA_TILE(10), WGMMA_TILE(11), WGMMA_TILE(12),  \
         WGMMA_TILE(13), WGMMA_TILE(14), WGMMA_TILE(15)
@@ -159,11 +159,9 @@ template <class T, int W> struct wgmma;
         WGMMA_TILE(20), WGMMA_TILE(21), WGMMA_TILE(22), WGMMA_TILE(23), WGMMA_TILE(24),            \
         WGMMA_TILE(25), WGMMA_TILE(26), WGMMA_TILE(27), WGMMA_TILE(28), WGMMA_TILE(29),            \
         WGMMA_TILE(30), WGMMA_TILE(31)
-#define WGMMA_REGISTERS_32                                                                         \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define WGMMA_REGISTERS_64                                                                         \
-    WGMMA_REGISTERS_32                                                                             \
-        ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
+    "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define WGMMA_REGISTERS_128                                                                        \
     WGMMA_REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "  \
                        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, "    \
@@ -204,8 +202,6 @@ template <class T, int W> struct wgmma;
         }                                                                                          \
     }
 
-WGMMA(bf16, 32, 16, 17, 18, 19, 20);
-WGMMA(f16, 32, 16, 17, 18, 19, 20);
 WGMMA(bf16, 64, 32, 33, 34, 35, 36);
 WGMMA(f16, 64, 32, 33, 34, 35, 36);
 WGMMA(bf16, 128, 64, 65, 66, 67, 68);
@@ -215,11 +211,9 @@ WGMMA(f16, 256, 128, 129, 130, 131, 132);
 
 #undef WGMMA
 #undef WGMMA_TILE
-#undef WGMMA_TILES_32
 #undef WGMMA_TILES_64
 #undef WGMMA_TILES_128
 #undef WGMMA_TILES_256
-#undef WGMMA_REGISTERS_32
 #undef WGMMA_REGISTERS_64
 #undef WGMMA_REGISTERS_128
 #undef WGMMA_REGISTERS_256
@@ -258,15 +252,6 @@ __device__ __forceinline__ void wgmma_accumulate(float (&d)[N][4],
             wgmma<T, (N - 16) * 8>::rows(reinterpret_cast<float(&)[N - 16][4]>(d[16]), p[k],
                                          by_rows<B_ROWS>(b + 2 * B_ROWS * 128) + k * 128);
     }
-}
-/** d += aT b. The depth is the ROWS rows of both tiles; a has 64 columns. */
-template <class T, int ROWS, int N>
-__device__ __forceinline__ void wgmma_transposed(float (&d)[N][4], uint32_t a, uint32_t b)
-{
-#pragma unroll
-    for (int k = 0; k < ROWS / 16; k++)
-        wgmma<T, N * 8>::template columns<1, 1>(d, by_rows<ROWS>(a) + k * 128,
-                                                by_rows<ROWS>(b) + k * 128, 1);
 }
 /** Rounds accumulators to T and packs them as a left operand. */
 template <class T, int N>

@@ -187,61 +187,6 @@ template <class T, int DEPTH, int ROWS> int crossed()
     return wrong;
 }
 
-/* --------------------------- gradients of deep keys: the depth is the rows of both tiles ---- */
-
-/** ROWS x 64 of a, transposed, times ROWS x N of b, added to 64 x N accumulators. */
-template <class T, int ROWS, int N>
-__global__ void __launch_bounds__(128)
-    transposed_kernel(const __grid_constant__ CUtensorMap a_map,
-                      const __grid_constant__ CUtensorMap b_map, float *sums)
-{
-#if HOPPER
-    extern __shared__ char shared[];
-    uint32_t a = tiles_of(shared), b = a + ROWS * 64 * 2, full = b + ROWS * N * 2;
-    if (threadIdx.x == 0) {
-        barrier_init(full, 1);
-        barriers_ready();
-        barrier_expect(full, ROWS * (64 + N) * 2);
-        tma_load_tile<ROWS, 64>(a, &a_map, 0, 0, 0, full);
-        tma_load_tile<ROWS, N>(b, &b_map, 0, 0, 0, full);
-    }
-    __syncthreads();
-    barrier_wait(full, 0);
-    float d[N / 8][4];
-    get(d, sums);
-    pin_accumulators(d);
-    wgmma_begin();
-    wgmma_transposed<T, ROWS>(d, a, b);
-    wgmma_commit();
-    wgmma_wait<0>();
-    pin_accumulators(d);
-    give(sums, d);
-#endif
-}
-
-template <class T, int ROWS, int N> int transposed()
-{
-    both<T> a(ROWS * 64), b(ROWS * N);
-    both<float> sums(64 * N), before(64 * N);
-    a.whole(15);
-    b.whole(16);
-    sums.whole(17);
-    before.whole(17);
-    if (!run(transposed_kernel<T, ROWS, N>, 1, 128, 1024 + ROWS * (64 + N) * 2 + 8,
-             map_of(a, ROWS, 64, ROWS), map_of(b, ROWS, N, ROWS), sums.device))
-        return -1;
-    int wrong = 0;
-    sums.down();
-    for (int i = 0; i < 64; i++)
-        for (int j = 0; j < N; j++) {
-            float sum = before[i * N + j];
-            for (int r = 0; r < ROWS; r++)
-                sum += a[r * 64 + i] * b[r * N + j];
-            wrong += sums[i * N + j] != sum;
-        }
-    return wrong;
-}
-
 /* --------------------------------------------------------------------- products of sm_80 ---- */
 
 /** Warp w: rows 16 w to 16 w + 15 of a times 32 rows of b, by columns;
@@ -311,7 +256,6 @@ static const block_row rows[] = {
     HALVES("64 x 128, 128 deep, both by columns", products, 128, 128, 128),
     HALVES("64 x 128, 40 of 64 deep, both by columns", products, 64, 128, 40),
     HALVES("64 x 128, 72 of 128 deep, both by columns", products, 128, 128, 72),
-    HALVES("64 x 32, 200 of 256 deep, both by columns", products, 256, 32, 200),
     /* p v forward, ds k of a pass of queries; pT g and dsT q of a pass of keys */
     HALVES("64 x 64 += registers, 64 rows", accumulate_rows, 64, 64),
     HALVES("64 x 64 += registers, 128 rows", accumulate_rows, 128, 64),
@@ -320,7 +264,6 @@ static const block_row rows[] = {
     /* ds k of a pass of keys */
     HALVES("two times 64 x 64, left one stored transposed, by rows", crossed, 64, 128),
     HALVES("two times 64 x 64, left one stored transposed, by columns", crossed, 128, 64),
-    HALVES("64 x 128 += transposed, 64 rows", transposed, 64, 128),
     HALVES("mma, 64 columns", mma_tiles, 64, 64, 64),
     HALVES("mma, 72 of 128 columns, 50 rows", mma_tiles, 128, 50, 72),
     HALVES("mma, 256 columns", mma_tiles, 256, 64, 256),
