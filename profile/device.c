@@ -259,10 +259,8 @@ ts_status ts_device_timeline(ts_device_sums *s, ts_profile *p)
         in_steps += p->steps[i].busy_ns;
         idle += p->steps[i].idle_ns;
     }
-    if (in_steps > 0) { /* with steps, exclude work before the first and after the last step */
-        p->device.busy_ns = in_steps;
+    if (in_steps > 0) /* with steps, exclude idle time before the first and after the last step */
         p->device.idle_ns = idle;
-    }
     ts_status status = ts_device_idle(s, p, in_steps > 0 ? borders[0] : 0,
                                       in_steps > 0 ? borders[p->nsteps] : last);
     ts_sys_free(borders);

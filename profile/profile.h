@@ -96,8 +96,8 @@ typedef struct ts_device_part {
     int64_t kernels, copies, lost; /* number of kernels; of copies and memsets; of kernels, copies
                                       and memsets without a record */
     int64_t untagged; /* number of kernels, copies and memsets that belong to no row */
-    double busy_ns, idle_ns, untagged_ns; /* of all steps if they have device work, else of the
-                                             recording; untagged_ns: always of the recording */
+    double busy_ns, untagged_ns; /* of the recording */
+    double idle_ns; /* of the steps if they have device work, else of the recording */
     double idle[TS_IDLE_COUNT]; /* idle_ns by cause */
     double delay_ns;         /* median time from a queuing call to the begin of its work */
     int64_t waits, allocations; /* number of host calls that wait for the device; that allocate or

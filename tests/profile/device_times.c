@@ -66,6 +66,27 @@ TS_TEST(steps_have_busy_and_idle_time)
     ts_profile_free(p);
 }
 
+/** Work after the last step has rows, so the busy time contains it; the idle time is of steps. */
+TS_TEST(rows_of_work_after_the_last_step_are_part_of_the_busy_time)
+{
+    BEGIN;
+    TS_SCOPE;
+    ts_tensor *x = ts_to_device(ts_ones(TS_SIZES(250), TS_F32), on_device());
+    OK(ts_prof_start(NULL));
+    OK(ts_relu(x));
+    ts_prof_step();
+    for (int i = 0; i < 9; i++) {
+        fake->clock += 700; /* nothing runs */
+        OK(ts_relu(x));
+    }
+    ts_profile *p = take();
+    ck_assert_double_eq(must_find(p, "relu", "")->device_ns, 10000);
+    ck_assert_double_eq(p->device.busy_ns, 10000);
+    ck_assert_double_eq(p->steps[0].busy_ns, 1000);
+    ck_assert_double_le(p->device.idle_ns, 700);
+    ts_profile_free(p);
+}
+
 /** Steps before the first recorded one leave no device time. */
 TS_TEST(work_before_the_first_recorded_step_is_dropped)
 {
