@@ -320,7 +320,7 @@ static char *cache_path(const char *identity, int threads, char **folder)
     return path;
 }
 
-#define FILE_FORMAT "tessera-machine 3\n"
+#define FILE_FORMAT "tessera-machine 4\n"
 
 /** Parses a text that print_machine() wrote; false for other content. */
 static bool parse_machine(const char *text, ts_prof_machine *m)

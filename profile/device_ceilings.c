@@ -137,26 +137,22 @@ static ts_status measure_chain(ts_device device, const pair *busy, double *rate)
     return TS_OK;
 }
 
-/** Measures the bandwidth of copies of 2 MiB and more. Smaller sizes get the bandwidth of 2 MiB,
- *  because such copies are bound by their launch. */
+/** Measures the bandwidth of copies. Sizes count both arrays. Copies of less than the smallest size
+ *  are bound by their launch; the steps are small where the sizes of second-level caches lie. */
 static ts_status measure_copies(ts_device device, const pair *busy, ts_prof_machine *m)
 {
-    enum { FIRST = 3 };
+    static const int mebibytes[TS_PROF_CURVE] = {2, 8, 16, 32, 48, 64, 128, 512};
     for (int i = TS_PROF_CURVE - 1; i >= 0; i--) {
         TS_SCOPE;
-        int64_t bytes = (int64_t)32768 << 2 * i;
+        int64_t bytes = (int64_t)mebibytes[i] << 20;
         double ns;
         m->bytes_at[i] = (double)bytes;
-        if (i < FIRST) {
-            m->bandwidth[i] = m->bandwidth[FIRST];
-            continue;
-        }
-        pair x = {ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device),
-                  ts_empty_on(TS_SIZES(bytes / 4), TS_F32, device), NULL};
+        pair x = {ts_empty_on(TS_SIZES(bytes / 8), TS_F32, device),
+                  ts_empty_on(TS_SIZES(bytes / 8), TS_F32, device), NULL};
         if (!x.to || !x.from)
             return ts_error_code();
-        TS_TRY(measure(device, copy, &x, busy, i < 6 ? 64 : 4, &ns));
-        m->bandwidth[i] = 2e9 * (double)bytes / ns;
+        TS_TRY(measure(device, copy, &x, busy, mebibytes[i] < 128 ? 64 : 8, &ns));
+        m->bandwidth[i] = 1e9 * (double)bytes / ns;
         /* a smaller size is at least as fast, unless its launches limit it */
         if (i + 1 < TS_PROF_CURVE && m->bandwidth[i] < m->bandwidth[i + 1])
             m->bandwidth[i] = m->bandwidth[i + 1];

@@ -210,7 +210,7 @@ static double products(void)
 static void write_machine(const char *path, const char *gemm)
 {
     FILE *out = fopen(path, "w");
-    fprintf(out, "tessera-machine 3\n%s\n2e9\n1\n0\n1e9\n0\n0\n", gemm);
+    fprintf(out, "tessera-machine 4\n%s\n2e9\n1\n0\n1e9\n0\n0\n", gemm);
     for (int i = 0; i < 2 * TS_PROF_CURVE; i++)
         fprintf(out, "%d\n", 1000 * (i + 1));
     fclose(out);
