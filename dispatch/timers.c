@@ -280,8 +280,11 @@ void *ts_timer_enter(ts_thread *thread)
     ts_timers *t = ts_timers_of(thread);
     if (!t)
         return NULL;
-    if (is_recording(thread) && strcmp(ts_scope_get(t->record.scope).name, "backward") != 0)
-        ts_mark_scope(t, t->record.scope = ts_scope_named(t->record.scope, "backward"));
+    if (is_recording(thread)) {
+        ts_device_times_range("backward");
+        if (strcmp(ts_scope_get(t->record.scope).name, "backward") != 0)
+            ts_mark_scope(t, t->record.scope = ts_scope_named(t->record.scope, "backward"));
+    }
     cell *engine = other(t, ENGINE);
     add(&engine->calls, 1);
     tag(t, engine);
@@ -295,8 +298,10 @@ void ts_timer_leave(ts_thread *thread, void *token)
     const ts_tally_row *row = row_of(thread->timers, token);
     thread->timers->record.scope = row ? row->scope : 0;
     thread->timers->record.rule = 0;
-    if (is_recording(thread))
+    if (is_recording(thread)) {
+        ts_device_times_range(NULL);
         ts_mark_scope(thread->timers, thread->timers->record.scope);
+    }
     stamp(thread->timers, token);
     tag(thread->timers, token);
 }

@@ -141,13 +141,14 @@ TS_TEST(scopes_and_steps_are_ranges_of_other_tools)
         {
             TS_PROF_SCOPE("outer");
             TS_PROF_SCOPE("inner");
+            OK(ts_backward(ts_sum(ts_set_requires_grad(ts_ones(TS_SIZES(2), TS_F32), true))));
         }
         ts_prof_step();
         OK(ts_prof_stop());
-        ck_assert_str_eq(ranges, on ? "step outer inner end end end step " : "");
+        ck_assert_str_eq(ranges, on ? "step outer inner backward end end end end step " : "");
     }
     ts_prof_step(); /* no profile records */
-    ck_assert_str_eq(ranges, "step outer inner end end end step ");
+    ck_assert_str_eq(ranges, "step outer inner backward end end end end step ");
 }
 
 /* ----------------------------------------------------------------------------- idle time ---- */
