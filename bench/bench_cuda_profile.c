@@ -1,5 +1,5 @@
 /**
- * @file bench_cuda_profile.c  What a profile costs on a GPU, and the times that it reports.
+ * @file bench_cuda_profile.c  The cost of a profile on a GPU, and the times that it reports.
  *
  * Prints the host time of a launch before, during and after a profile, twice. Then prints a
  * profile's device times of the bf16 product of two 4096 x 4096 matrices and of a relu of 64 Mi

@@ -1,7 +1,7 @@
 /**
  * @file compare_gpt.c
  * A training step of a GPT for bench/compare.py, written as a user would: forward, backward,
- * clipping, AdamW; called eagerly, as a compiled function, or as one that is a graph.
+ * clipping, AdamW. The step is called eagerly, as a compiled function, or as a graph.
  */
 // SPDX-License-Identifier: MIT
 #include <stdlib.h>

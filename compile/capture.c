@@ -209,7 +209,7 @@ static bool capture(ts_run *r, ts_captured *k, const ts_lazy *l)
         status = ts_error_memory("a graph", 0);
     if (status != TS_OK && !ts_captured_has_places(k, r->exec)) {
         ts_captured_release(k);
-        atomic_store(&k->stage, SEEN); /* the next run measures and places anew */
+        atomic_store(&k->stage, SEEN); /* the next run measures and places again */
         return false;
     }
     if (status != TS_OK) {

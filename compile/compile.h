@@ -343,7 +343,8 @@ void ts_arena_poison(bool on);
 /** Switches poisoning on if the environment variable TS_DEBUG is "arena", else off. */
 void ts_arenas_from_environment(void);
 
-/** Runs a step with ts_step.fused: in tiles on the CPU; elsewhere as one kernel, or call by call if
+/** Runs a step with ts_step.fused: on the CPU in tiles, or call by call if the group is narrow or a
+ *  program has replaced its reduction of all elements; elsewhere as one kernel, or call by call if
  *  the device refuses the kernel. Errors: TS_ERR_MEMORY, and errors of the kernel or the calls. */
 ts_status ts_group_run(const ts_run *r, const ts_step *s);
 /** Least number of elements in a run of contiguous elements, times the calls of the group: a run

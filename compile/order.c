@@ -115,7 +115,7 @@ static int64_t gain_before(const mover *v, uint32_t place, uint32_t peak, const 
     return gain;
 }
 
-/** Moves the step at place `from` to place `to`, and computes lives and the peak anew. */
+/** Moves the step at place `from` to place `to`; recomputes lives and the peak. */
 static void move(const mover *v, uint32_t from, uint32_t to)
 {
     ts_exec *e = v->e;

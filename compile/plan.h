@@ -54,7 +54,7 @@ typedef struct ts_again {
 bool ts_plan_choose(const maker *m, ts_again *again);
 /**
  * Adds the calls that recompute the chosen storages to the graph, and removes dead calls.
- * m->touches, m->begin and m->step_of must describe the old graph; the caller computes them anew
+ * m->touches, m->begin and m->step_of must describe the old graph; the caller computes them again
  * afterwards.
  * @param storages  array of ts_plan_storage; receives an entry for each copy
  * @param done      receives false if recomputation is impossible: an argument of a recomputed call
@@ -118,7 +118,7 @@ void ts_plan_drop_dead(maker *m);
  *  numbers. False if out of memory. */
 bool ts_plan_widen(ts_graph *g, uint32_t nstorages, const uint64_t *numbers);
 /** Drops cat calls whose parts can be written directly to the result (cats.c). m->touches must be
- *  complete. *some becomes true if a cat was dropped; the caller then computes the touches anew.
+ *  complete. *some becomes true if a cat was dropped; the caller then recomputes the touches.
  *  False if out of memory. */
 bool ts_plan_drop_cats(maker *m, bool *some);
 /** Adds node i, a call that is in no step yet, to the step of the product that makes one

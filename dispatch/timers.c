@@ -152,8 +152,9 @@ TS_COLD void ts_timers_mark_step(ts_timers *t)
     bool restart = false, stop = false;
     int64_t parts[TS_PART_COUNT] = {0};
     stamp(t, t->running);
-    ts_tally_sum(&t->record, parts); /* without the lock, which the report after a crash needs: a
-                                        loop of short steps is often here */
+    /* summed without the lock: in a loop of short steps a crash would often find the lock held, and
+     * the report after the crash needs the lock */
+    ts_tally_sum(&t->record, parts);
     pthread_mutex_lock(&ts_timing.lock);
     if (ts_timing.step_thread < 0)
         ts_timing.step_thread = t->thread_id;

@@ -30,7 +30,8 @@ TS_INLINE uint32_t ts_timer_scope(const ts_thread *thread, uint64_t seq)
                : 0;
 }
 /** Sets the thread's scope for the calls of a backward rule: the path of the scope `forward` of its
- *  forward call, below `base`, the scope of the backward pass. seq: of the forward call's node. */
+ *  forward call, below `base`, the scope of the backward pass. seq: of the forward call's node.
+ *  Does nothing unless a profile records. */
 void ts_timer_follow(ts_thread *thread, uint32_t base, uint32_t forward, uint64_t seq);
 
 /** Begins a part of the calling thread's running call; returns a token for ts_timer_part_leave(),

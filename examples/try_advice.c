@@ -77,7 +77,7 @@ static ts_status make(program *p)
     return TS_OK;
 }
 
-/** The step of ts_prof_try(): makes the objects anew if a knob changed their sizes, then trains. */
+/** The step of ts_prof_try(): makes new objects if a knob changed their sizes, then trains. */
 static ts_status step(void *ctx)
 {
     program *p = ctx;

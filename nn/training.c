@@ -86,7 +86,7 @@ static ts_status number_at(const ts_checkpoint *c, const char *group, const char
 
 static double as_double(ts_scalar x) { return x.kind == TS_SCALAR_INT ? (double)x.i : x.d; }
 
-/** Sets the numbers of the scaler, all of which must be there. */
+/** Sets the scaler's numbers. A missing number is an error. */
 static ts_status take_scaling(ts_grad_scaler *s, const ts_checkpoint *c)
 {
     ts_named_number own[SCALER_NUMBERS];

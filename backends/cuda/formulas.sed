@@ -1,4 +1,4 @@
-# Headers as one C string literal, without the lines that include others.
+# Writes headers as one C string literal, without their #include lines.
 # SPDX-License-Identifier: MIT
 /^#include/d
 s/[\\"]/\\&/g

@@ -40,7 +40,7 @@ static ts_status choose(study *s, training *t)
     return TS_OK;
 }
 
-/** Makes the model anew if a knob has changed, then queues a step. */
+/** Makes a new model if a knob has changed, then queues a step. */
 static ts_status step(void *ctx)
 {
     training *t = ctx;

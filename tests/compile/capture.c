@@ -136,7 +136,7 @@ TS_TEST(replays_have_the_bits_of_calls_and_results_stay, MOCK)
     ck_assert_int_eq(stats.compiles, 1);
     ck_assert_int_eq(stats.captures, 1);
     ck_assert_int_eq(stats.replays, CALLS - 2);
-    ck_assert_int_eq(begun, CALLS - 2); /* each replay captured changed calls anew */
+    ck_assert_int_eq(begun, CALLS - 2); /* each replay captured changed calls again */
     ck_assert(explains(c, "graph of 1"));
     ts_compiled_free(c);
 }

@@ -181,7 +181,7 @@ TS_TEST(calls_without_savings_are_recorded_now_and_then, .loop = 2)
 }
 
 /* After 64 recorded calls on few elements, one is recorded after 256 calls, the next after 512.
- * Calls on many elements are always recorded, and the count begins anew. */
+ * Calls on many elements are always recorded, and they restart the count. */
 TS_TEST(small_calls_are_recorded_now_and_then)
 {
     TS_SCOPE;

@@ -9,7 +9,7 @@
 #include <dirent.h>
 #include <unistd.h>
 
-static ts_status copies(TRACED) /* a clone and a cast to the same dtype that nobody else sees */
+static ts_status copies(TRACED) /* a clone and a cast to the same dtype; neither is an output */
 {
     return TS_STATUS_OF(out[0] = ts_add(ts_clone(in[0]), ts_exp(ts_to(in[1], TS_F32))));
 }

@@ -352,7 +352,7 @@ enum {
     RECOMPUTED, /* calls that plans recompute */
     SKIPPED,    /* calls that did not run the function */
     REPLAYS,    /* of graphs */
-    REPLACED,   /* calls captured anew */
+    REPLACED,   /* calls captured again */
     DEEDS
 };
 static int64_t did[DEEDS];

@@ -284,7 +284,7 @@ TS_TEST(a_layer_that_changes_arguments_goes_on_with_a_new_frame)
     double v;
     OK(ts_item(ts_add(a, a), &v));
     ck_assert_double_eq(v, 3);
-    ts_tensor *y = ts_add(w, a); /* keys below are computed anew: AUTOGRAD still runs */
+    ts_tensor *y = ts_add(w, a); /* recomputes the keys below: AUTOGRAD still runs */
     OK(y);
     ck_assert(ts_requires_grad(y));
 }

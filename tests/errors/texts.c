@@ -1,6 +1,6 @@
 /**
  * @file texts.c  Texts of wrong calls, word for word: op, argument, expected and actual value. A
- * changed text must be changed here too, and reviewed. TS_ERRORS=print prints the rows anew.
+ * changed text must be changed here too, and reviewed. TS_ERRORS=print prints the rows.
  */
 // SPDX-License-Identifier: MIT
 #include <math.h>

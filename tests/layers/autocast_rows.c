@@ -1,8 +1,8 @@
 /**
  * @file autocast_rows.c  Each row of ops.def runs in a region as its autocast column says.
  *
- * A call of a sample in a region must do what the same call does outside of it once its arguments
- * are cast by hand: the same casts in number, the same results to the bit, or the same error.
+ * A sample's call in a region must equal the call outside of a region with arguments that the test
+ * casts: the same number of casts, and bit-identical results or the same error.
  */
 // SPDX-License-Identifier: MIT
 #include "conformance/drive.h"

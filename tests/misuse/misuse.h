@@ -81,7 +81,7 @@ typedef struct hand {
     ts_tensor **places[32];    /* buffers that receive results */
     int nplaces;
 
-    /* objects, of which the first nlent belong to another hand, and files */
+    /* objects, the first nlent of them borrowed from another hand, and files */
     object objects[64];
     int nobjects, nlent;
     struct {

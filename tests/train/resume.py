@@ -254,7 +254,7 @@ class Training(unittest.TestCase):
                                   stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT)
             self.assertEqual(done.returncode, int(" >&-" in " " + redirection), done.stderr)
             self.assert_same_run(out, short)
-        # a progress line that nobody reads is no reason to stop
+        # a failed write of the progress line must not stop the run
         done = subprocess.run(["sh", "-c", '"$@" 2>/dev/full', "sh",
                                *self.command(closed + "log", steps=1)],
                               check=False, stdout=subprocess.DEVNULL, env=ENVIRONMENT)
