@@ -14,11 +14,23 @@ static bool sees_everything(const attention_call &c)
     return c.left >= c.rows + c.keys && c.right >= c.rows + c.keys;
 }
 
+/** Writes the descriptor of the mask, for tiles of `rows` rows. Returns false if the mask is not of
+ * dtype T, its keys are not dense, its rows share elements, or TMA does not accept it. */
+template <class T> static bool map_mask(CUtensorMap *map, const attention_call &c, int rows)
+{
+    const int64_t *steps = c.mask_steps;
+    attention_operand mask = {(void *)c.mask, steps[0], steps[1], steps[2]};
+    bool aligned = ((uintptr_t)c.mask / 2 | steps[0] | steps[1] | steps[2]) % 8 == 0;
+    return c.mask_type == MASK_OWN && steps[3] == 1 && steps[2] && aligned &&
+           tma_map<T>(map, mask, c.keys, c.rows, steps[1] ? c.heads : 1, steps[0] ? c.batches : 1,
+                      rows);
+}
+
 template <class T, int DEPTH, int GROUPS, int RULES>
 static cudaError_t launch(const attention_call &c, cudaStream_t stream)
 {
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
-    CUtensorMap q, k, v, out;
+    CUtensorMap q, k, v, out, mask = {};
     int few = c.heads / c.share;
     if (!tma_map<T>(&q, c.q, c.depth, c.rows, c.heads, c.batches, S::rows) ||
         !tma_map<T>(&k, c.k, c.depth, c.keys, few, c.batches, S::wide) ||
@@ -33,12 +45,13 @@ static cudaError_t launch(const attention_call &c, cudaStream_t stream)
     unsigned *taken = all > c.processors && !sees_everything(c) ? c.taken : nullptr;
     /* two groups with much work alternate at the tensor cores without barriers */
     bool turns = GROUPS > 1 && (DEPTH <= 64 || c.keys < 2048);
+    bool staged = S::mask_stages > 0 && map_mask<T>(&mask, c, S::rows);
     cudaError_t e = taken ? cudaMemsetAsync(taken, 0, sizeof *taken, stream) : cudaSuccess;
     if (e != cudaSuccess)
         return e;
     return attention_launch(attention_wgmma_kernel<T, DEPTH, GROUPS, RULES>, 1,
                             all < c.processors ? all : c.processors, 1, S::threads, S::bytes,
-                            stream, c, q, k, v, out, together, taken, turns);
+                            stream, c, q, k, v, out, mask, together, taken, turns, staged);
 }
 
 template <class T, int RULES>

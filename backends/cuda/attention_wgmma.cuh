@@ -16,6 +16,7 @@
 #ifndef TS_CUDA_ATTENTION_WGMMA_CUH
 #define TS_CUDA_ATTENTION_WGMMA_CUH
 
+#include "backends/cuda/attention_addends.cuh"
 #include "backends/cuda/attention_rules.cuh"
 #include "backends/cuda/attention_schedule.cuh"
 #include "backends/cuda/wgmma.cuh"
@@ -23,20 +24,28 @@
 namespace ts {
 
 /** Sizes of a block. wide: keys per tile; stages: tiles in a ring; row_stages: tiles of queries;
- * many, few: registers per thread of consumers and of the producer. */
+ * many, few: registers per thread of consumers and of the producer; mask_stages: tiles in the ring
+ * of an additive mask, or 0 if the kernel has no such ring. */
 template <int DEPTH_, int GROUPS, int RULES> struct attention_wgmma_shape {
     static constexpr int depth = DEPTH_, groups = GROUPS, rows = 64 * groups,
                          row_stages = depth > 128 && groups > 1 ? 1 : 2;
     /* rules need registers, so fewer remain for scores */
     static constexpr int wide = RULES == ADDED || (RULES && depth > 64) ? 64 : 128,
+                         mask_stages = RULES != ADDED || depth > 128 ? 0
+                                       : depth > 64                  ? 2
+                                                                     : 4,
                          stages = depth > 128                 ? 2
+                                  : mask_stages && depth > 64 ? 3
                                   : depth == 64 || wide == 64 ? 4
                                                               : 2;
     static constexpr int threads = 128 * (groups + 1), many = groups == 2 ? 232 : 160,
                          few = groups == 2 ? 40 : 32;
-    static constexpr int q_bytes = rows * depth * 2, tile_bytes = wide * depth * 2;
+    static_assert(!mask_stages || wide == 64, "a tile of the mask has one slab");
+    static constexpr int q_bytes = rows * depth * 2, tile_bytes = wide * depth * 2,
+                         mask_bytes = rows * wide * 2;
     static constexpr int bytes = 1024 + (row_stages + 1) * q_bytes + 2 * stages * tile_bytes +
-                                 tile_ring<row_stages>::bytes + 2 * tile_ring<stages>::bytes;
+                                 mask_stages * mask_bytes + tile_ring<row_stages>::bytes +
+                                 2 * tile_ring<stages>::bytes + tile_ring<mask_stages>::bytes;
 };
 
 /** A unit of work of a block: rows from `first` on, and the number of tiles of keys that they see.
@@ -49,7 +58,7 @@ struct alignas(16) attention_rows {
  * Online softmax: replaces scores by probabilities relative to the running maximum `top` and adds
  * them to `sum`. Returns whether the maximum was raised; then `shrink` is the factor for earlier
  * results. The maximum is raised only if some row of the warp grows by more than a factor of 2^8,
- * so probabilities may exceed 1. EXACT subtracts before scaling, for scores so large that the
+ * so probabilities may exceed 1. EXACT subtracts before scaling if the maximum is so large that the
  * rounding error of the product would matter, such as the lowest numbers that a mask adds.
  */
 template <bool EXACT, int N>
@@ -79,23 +88,30 @@ __device__ __forceinline__ bool attention_softmax(float (&s)[N][4], float (&top)
             top[half] = now[half];
         }
     }
+    /* 0 for rows without a visible key so far */
+    float base[2] = {top[0] == -INFINITY ? 0 : top[0], top[1] == -INFINITY ? 0 : top[1]};
+    auto powers = [&](auto &&power) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        /* 0 for rows without a visible key so far */
-        float base = top[half] == -INFINITY ? 0
-                     : EXACT                ? top[half]
-                                            : top[half] * to_log2,
-              total = 0;
+        for (int half = 0; half < 2; half++) {
+            float total = 0;
 #pragma unroll
-        for (int n = 0; n < N; n++)
+            for (int n = 0; n < N; n++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float x = s[n][2 * half + e],
-                      p = exp2_fast(EXACT ? (x - base) * to_log2 : x * to_log2 - base);
-                s[n][2 * half + e] = p;
-                total += p;
-            }
-        sum[half] += total;
+                for (int e = 0; e < 2; e++) {
+                    float &x = s[n][2 * half + e];
+                    x = exp2_fast(power(x, base[half]));
+                    total += x;
+                }
+            sum[half] += total;
+        }
+    };
+    constexpr float LARGE = 0x1p12f; /* as an exponent of 2: its rounding error is below 2^-12 */
+    if (EXACT && __any_sync(0xffffffffu, fmaxf(fabsf(base[0]), fabsf(base[1])) * to_log2 > LARGE)) {
+        powers([&](float x, float from) { return (x - from) * to_log2; });
+    } else {
+        base[0] *= to_log2;
+        base[1] *= to_log2;
+        powers([&](float x, float from) { return x * to_log2 - from; });
     }
     return grows;
 }
@@ -129,106 +145,18 @@ __device__ __forceinline__ void attention_mask(float (&s)[N][4], const attention
     }
 }
 
-/** at_least() returns max(x, least), at_most() min(x, most); NaN stays NaN. */
-__device__ __forceinline__ float at_least(float x, float least)
-{
-    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(least));
-    return x;
-}
-__device__ __forceinline__ float at_most(float x, float most)
-{
-    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(most));
-    return x;
-}
-
-/**
- * attention_head::add_mask() in two steps, for a lane's elements of N tiles of 16 x 8: fetch()
- * loads the mask's elements ahead of time, add() adds them to the scores.
- */
-template <class T, int N> struct attention_addends {
-    /* one element per word; two adjacent elements per word if `two` and the mask's dtype is T */
-    uint32_t words[N][4];
-    bool two; /* adjacent keys are loaded in one access */
-
-    /** row, key: position of element 0 of tile 0; from: the first key of the tiles. */
-    __device__ __forceinline__ void fetch(const attention_call &c, const attention_span &span,
-                                          int batch, int head, int row, int key, int from)
-    {
-        if (c.mask_type == MASK_OWN)
-            fetch_of<uint16_t>(c, span, batch, head, row, key, from);
-        else
-            fetch_of<uint32_t>(c, span, batch, head, row, key, from);
-    }
-    __device__ __forceinline__ void add(const attention_call &c, float (&s)[N][4]) const
-    {
-        if (c.mask_type != MASK_OWN)
-            add_each(c, s, [&](int n, int e) { return __uint_as_float(words[n][e]); });
-        else if (two)
-            add_each(c, s, [&](int n, int e) { return half_of(words[n][e / 2] >> e % 2 * 16); });
-        else
-            add_each(c, s, [&](int n, int e) { return half_of(words[n][e]); });
-    }
-
-  private:
-    static __device__ __forceinline__ float half_of(uint32_t bits)
-    {
-        return widen(__builtin_bit_cast(T, (uint16_t)bits));
-    }
-    template <class W>
-    __device__ __forceinline__ void fetch_of(const attention_call &c, const attention_span &span,
-                                             int batch, int head, int row, int key, int from)
-    {
-        constexpr int WORDS = 4 / sizeof(W); /* elements of a word */
-        const W *mask = (const W *)c.mask + batch * c.mask_steps[0] + head * c.mask_steps[1];
-        two = c.mask_steps[3] == 1 && from + 8 * N <= span.keys && c.mask_steps[2] % 2 == 0 &&
-              (uintptr_t)mask % (2 * sizeof(W)) == 0;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const W *line = mask + (int64_t)min(row + 8 * half, span.rows - 1) * c.mask_steps[2];
-            if (two) {
-#pragma unroll
-                for (int n = 0; n < N; n++)
-                    if constexpr (WORDS == 2) {
-                        words[n][half] = *(const uint32_t *)(line + key + 8 * n);
-                    } else {
-                        uint2 x = *(const uint2 *)(line + key + 8 * n);
-                        words[n][2 * half] = x.x, words[n][2 * half + 1] = x.y;
-                    }
-                continue;
-            }
-#pragma unroll
-            for (int n = 0; n < N; n++)
-#pragma unroll
-                for (int e = 0; e < 2; e++)
-                    words[n][2 * half + e] =
-                        line[(int64_t)min(key + 8 * n + e, span.keys - 1) * (int)c.mask_steps[3]];
-        }
-    }
-    template <class F>
-    static __device__ __forceinline__ void add_each(const attention_call &c, float (&s)[N][4],
-                                                    F &&addend)
-    {
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float x = addend(n, e), y = at_most(at_least(x * c.by_scale, -1e37f), 1e37f);
-                s[n][e] = x == -INFINITY ? x : s[n][e] + y;
-            }
-    }
-};
-
 /** together: see attention_longest_first(). counter: blocks take their next units of work from it;
  * NULL: a block computes every gridDim.x-th unit. turns: named barriers order the consumers'
- * turns. */
+ * turns. staged: the ring of the mask is in use, and mask_map describes the mask. */
 template <class T, int DEPTH, int GROUPS, int RULES>
 static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RULES>::threads, 1)
     attention_wgmma_kernel(const __grid_constant__ attention_call c,
                            const __grid_constant__ CUtensorMap q_map,
                            const __grid_constant__ CUtensorMap k_map,
                            const __grid_constant__ CUtensorMap v_map,
-                           const __grid_constant__ CUtensorMap out_map, int together,
-                           unsigned *counter, bool turns)
+                           const __grid_constant__ CUtensorMap out_map,
+                           const __grid_constant__ CUtensorMap mask_map, int together,
+                           unsigned *counter, bool turns, bool staged)
 {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using S = attention_wgmma_shape<DEPTH, GROUPS, RULES>;
@@ -236,9 +164,11 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     extern __shared__ char shared[];
     __shared__ attention_rows work_item[4]; /* read after the stages of queries are released */
     uint32_t q = (shared_address(shared) + 1023) & ~1023u, out = q + S::row_stages * S::q_bytes,
-             k = out + S::q_bytes, v = k + S::stages * S::tile_bytes;
-    tile_ring<S::row_stages> rows{v + S::stages * S::tile_bytes};
+             k = out + S::q_bytes, v = k + S::stages * S::tile_bytes,
+             mask = v + S::stages * S::tile_bytes;
+    tile_ring<S::row_stages> rows{mask + S::mask_stages * S::mask_bytes};
     tile_ring<S::stages> keys{rows.barriers + rows.bytes}, values{keys.barriers + keys.bytes};
+    tile_ring<S::mask_stages> masks{values.barriers + values.bytes};
     const attention_span span = {
         0, 0, 0, c.rows, c.keys, c.keys - c.rows - c.left, c.keys - c.rows + c.right};
     auto last_tile = [&](int first) {
@@ -262,6 +192,8 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         rows.init(S::groups);
         keys.init(S::groups);
         values.init(S::groups);
+        if constexpr (S::mask_stages > 0)
+            masks.init(4 * S::groups); /* each warp reads its part */
         barriers_ready();
     }
     __syncthreads();
@@ -313,6 +245,14 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
                                                keys.full(passed));
                     if (passed && (i || late))
                         fetch_values(i ? round : round - 1);
+                    if constexpr (S::mask_stages > 0)
+                        if (staged) {
+                            masks.wait_empty(passed);
+                            barrier_expect(masks.full(passed), S::mask_bytes);
+                            tma_load(mask + passed % S::mask_stages * S::mask_bytes, &mask_map,
+                                     (last - i) * WIDE, first, c.mask_steps[1] ? at.head : 0,
+                                     c.mask_steps[0] ? at.batch : 0, masks.full(passed));
+                        }
                     v_row = (last - i) * WIDE;
                     passed++;
                 }
@@ -352,13 +292,14 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
         tiles = work_item[round % 4].tiles;
     };
     attention_bits<WIDE / 8> kept = {}, shown = {};
-    constexpr bool FETCHES = RULES == ADDED && DEPTH <= 192; /* registers are left to hold them */
+    constexpr bool STAGES = S::mask_stages > 0,
+                   FETCHES = RULES == ADDED && DEPTH <= 192; /* registers are left to hold them */
     attention_addends<T, FETCHES ? WIDE / 8 : 1> added; /* mask of the next tile */
     auto fetch_added = [&](int from) {
         if constexpr (FETCHES)
-            added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,
-                        first + mine,
-                        from + lane % 4 * 2, from);
+            if (!STAGES || !staged)
+                added.fetch(c, span, work_item[round % 4].batch, work_item[round % 4].head,
+                            first + mine, from + lane % 4 * 2, from);
     };
     constexpr bool APART = RULES == BITS && GROUPS > 1; /* dropout has a separate loop */
     constexpr std::bool_constant<!APART> BESIDE;
@@ -376,6 +317,16 @@ static __global__ void __launch_bounds__(attention_wgmma_shape<DEPTH, GROUPS, RU
     };
     /* applies the mask to the scores of tile i, whose first key is `from` */
     auto mask_scores = [&](int i, int from) {
+        if constexpr (STAGES)
+            if (staged) {
+                masks.wait_full(passed);
+                attention_adder<T>(c).add_tile(s, mask + passed % S::mask_stages * S::mask_bytes +
+                                                      group * 64 * 128);
+                __syncwarp();
+                if (lane == 0)
+                    barrier_arrive(masks.empty(passed));
+                return;
+            }
         if constexpr (RULES == ADDED && FETCHES) {
             added.add(c, s);
             if (i + 1 < tiles)

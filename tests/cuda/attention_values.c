@@ -214,6 +214,8 @@ TS_TEST(attention_with_drawn_options_errs_as_separate_ops_do, .loop = 4, .timeou
             p.mask = masks[drawn_up_to(COUNT(masks), false) - 1];
             p.mask_dtype = turn % 4 == 2 ? TS_BOOL : turn % 5 ? p.dtype : TS_F32;
         }
+        if (turn % 8 == 0)
+            p.keys = (p.keys + 7) / 8 * 8; /* rows of a mask of halves are aligned */
         p.causal = turn % 3 == 0;
         p.window = turn % 7 == 1;
         p.left = p.window ? 90 : 0;
@@ -239,6 +241,8 @@ TS_TEST(attention_of_a_small_choice_errs_as_separate_ops_on_the_cpu_do, .timeout
         {TS_BF16, 2, 2, 1, 2, 300, 192, .packed = true, .softcap = 2, .dropout_p = 0.2},
         {TS_BF16, 1, 2, 1, 140, 150, 64, .dropout_p = 0.2, .mask = "qk",
          .mask_dtype = TS_BOOL}, /* Hopper, with options */
+        {TS_BF16, 1, 2, 1, 140, 152, 64, .mask = "hqk", .mask_dtype = TS_BF16}, /* mask by TMA */
+        {TS_F16, 1, 2, 1, 140, 152, 104, .mask = "qk", .mask_dtype = TS_F16},
         {TS_F16, 1, 2, 1, 140, 150, 104, .dropout_p = 0.2, .mask = "qk", .mask_dtype = TS_F16},
         {TS_F16, 1, 2, 1, 40, 330, 192, .softcap = 2, .dropout_p = 0.2}, /* keys are split */
         {TS_F32, 1, 2, 1, 40, 33, 20, .mask = "k", .mask_dtype = TS_F32},
