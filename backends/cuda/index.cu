@@ -187,37 +187,53 @@ enum {
     ROWS_TURNS = 1 << 15 /* loops over ROWS_THREADS indices, of all blocks, that are cheap */
 };
 
-/** True if add_few_kernel() is faster than a sort: few rows, and few keys or a row for every other
- * key. */
-static bool adds_few(const grouping &g)
+/** Rows of blocks of add_few_kernel(): one per key if every row of the result is written and there
+ * are few keys, else one per row of x. */
+static int64_t few_lines(const grouping &g, bool every)
 {
-    int64_t tiles = (g.inner + ROWS_THREADS - 1) / ROWS_THREADS,
-            turns = (g.count + ROWS_THREADS - 1) / ROWS_THREADS;
-    return g.count <= ROWS_FEW && g.bound < 65536 && g.outer < 65536 && tiles < INT32_MAX &&
-           (g.bound * g.outer * tiles <= ROWS_TURNS / (turns ? turns : 1) ||
-            g.bound <= 2 * g.count);
+    return every && g.bound <= 2 * g.count ? g.bound : g.count;
 }
 
-/** Sums of the few rows of x with one key, added in order, for ROWS_THREADS columns: the block
- * first lists the rows. With `every` the sum is the result, else it is added to the result. */
+/** True if add_few_kernel() is faster than a sort: few rows, and few blocks, or blocks that list
+ * their rows in one step, or a row for every other key. */
+static bool adds_few(const grouping &g, bool every)
+{
+    int64_t tiles = (g.outer * g.inner + ROWS_THREADS - 1) / ROWS_THREADS,
+            turns = (g.count + ROWS_THREADS - 1) / ROWS_THREADS;
+    return g.count <= ROWS_FEW && tiles < INT32_MAX &&
+           (few_lines(g, every) * tiles <= ROWS_TURNS / (turns ? turns : 1) ||
+            turns <= 1 || g.bound <= 2 * g.count);
+}
+
+/**
+ * Sums of the few rows of x with one key, added in order, for ROWS_THREADS columns of all outer
+ * dims: the block first lists the rows. Each block has a key (`every`: the sum is the result), or a
+ * row of x: the block of a key's first row adds the sum to the result, the others do nothing.
+ */
 template <class T>
 static __global__ void __launch_bounds__(ROWS_THREADS)
     add_few_kernel(grouping g, indices index, int64_t skip, const T *x, T *out, bool every)
 {
     __shared__ uint16_t found[ROWS_FEW];
-    int64_t key = blockIdx.y, o = blockIdx.z, c = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x;
+    int64_t key = every ? (int64_t)blockIdx.y : index.checked(blockIdx.y, g.bound),
+            c = (int64_t)blockIdx.x * ROWS_THREADS + threadIdx.x, o = c / g.inner;
     int rows = 0, all;
+    if (key < 0 || key == skip) {
+        if (every && c < g.outer * g.inner)
+            out[(o * g.bound + key) * g.inner + (c - o * g.inner)] = T{};
+        return;
+    }
     for (int k = threadIdx.x; k - (int)threadIdx.x < (int)g.count; k += ROWS_THREADS) {
-        int64_t at = k < g.count ? index.checked(k, g.bound) : -1;
-        bool mine = at == key && at != skip;
+        bool mine = k < g.count && index.checked(k, g.bound) == key;
         int place = block_exclusive<ROWS_THREADS>((int)mine, &all);
         if (mine)
             found[rows + place] = (uint16_t)k;
         rows += all;
     }
     __syncthreads();
-    if (c >= g.inner || (!every && !rows))
+    if (c >= g.outer * g.inner || (!every && found[0] != blockIdx.y))
         return;
+    c -= o * g.inner;
     T *to = out + (o * g.bound + key) * g.inner + c;
     wide_t<T> sum = every ? wide_t<T>() : widen(*to);
     x += o * g.count * g.inner + c;
@@ -231,14 +247,20 @@ static ts_status add_rows(ts_frame *f, const grouping &g, const ts_tensor *index
                           const ts_tensor *x, int64_t skip, bool every)
 {
     return with_number(ts_kernel_dtype(f), [&]<class T>() {
-        if (adds_few(g))
+        if (adds_few(g, every))
             return on_device(f, [&](const call &c) {
-                dim3 grid((unsigned)((g.inner + ROWS_THREADS - 1) / ROWS_THREADS),
-                          (unsigned)g.bound, (unsigned)g.outer);
+                T *out = data_of<T>(f->rets[0]);
+                int64_t columns = g.outer * g.inner;
+                size_t bytes = (size_t)(g.bound * columns) * sizeof(T);
+                bool by_key = every && g.bound <= 2 * g.count;
+                cudaError_t e = every && !by_key ? cudaMemsetAsync(out, 0, bytes, c.stream)
+                                                 : cudaSuccess;
+                dim3 grid((unsigned)((columns + ROWS_THREADS - 1) / ROWS_THREADS),
+                          (unsigned)few_lines(g, every));
                 add_few_kernel<T><<<grid, ROWS_THREADS, 0, c.stream>>>(
-                    g, indices(f, index, c.device), skip, (const T *)ts_kernel_data(x),
-                    data_of<T>(f->rets[0]), every);
-                return cudaPeekAtLastError();
+                    g, indices(f, index, c.device), skip, (const T *)ts_kernel_data(x), out,
+                    by_key);
+                return e == cudaSuccess ? cudaPeekAtLastError() : e;
             });
         auto keys = [&]<class I>(sorter<I> &sort, const call &c) {
             row_keys_kernel<I><<<grid_for(g.count), 256, 0, c.stream>>>(

@@ -366,6 +366,39 @@ TS_TEST(sums_at_few_places_of_long_lines_are_exact, .loop = DTYPES - 1, .timeout
     }
 }
 
+/** Sums of a few rows at drawn places of short and long dims. Values are whole numbers, so sums are
+ * exact in any order. */
+TS_TEST(sums_of_few_rows_are_exact, .loop = DTYPES - 1, .timeout = 60)
+{
+    GPU(device);
+    ts_dtype dtype = dtypes[_i];
+    state = (uint64_t)(600 + _i);
+    ts_manual_seed((uint64_t)(70 + _i));
+    for (int turn = 0; turn < 24; turn++) {
+        TS_SCOPE;
+        int dim = (int)drawn(3);
+        int64_t sizes[3] = {1 + drawn(40), 1 + drawn(40), 1 + drawn(turn % 3 ? 40 : 700)}, few[3],
+                bound = 1 + drawn(turn % 2 ? 20 : 3000), count = 1 + drawn(turn % 4 ? 100 : 1500);
+        sizes[dim] = bound;
+        memcpy(few, sizes, sizeof few);
+        few[dim] = count;
+        if (count * sizes[0] * sizes[1] * sizes[2] / bound > 1 << 20)
+            continue;
+        ts_tensor *x = ts_to(ts_randint(sizes, 3, 0, 9), dtype),
+                  *y = ts_to(ts_randint(few, 3, 0, ts_dtype_is_half(dtype) ? 2 : 9), dtype),
+                  *line = ts_randint(&count, 1, 0, bound);
+        ts_tensor *there[] = {ts_to_device(x, device), ts_to_device(y, device),
+                              ts_to_device(line, device)};
+        assert_alike(ts_index_add(there[0], dim, there[2], there[1]),
+                     ts_index_add(x, dim, line, y), 0, 0, "index_add", dtype);
+        int64_t columns = few[0] * few[1] * few[2] / count, skip = turn % 3 ? -1 : drawn(bound);
+        y = ts_reshape(y, TS_SIZES(count, columns));
+        assert_alike(ts_embedding_backward(ts_to_device(y, device), there[2], bound, skip),
+                     ts_embedding_backward(y, line, bound, skip), 0, 0, "embedding_backward",
+                     dtype);
+    }
+}
+
 /** Reductions over dim 0 of rows that are not a multiple of 16 bytes long, at each alignment:
  *  results are bit-identical with those of an aligned copy. */
 TS_TEST(reductions_of_columns_do_not_depend_on_where_they_lie, .loop = 3)
