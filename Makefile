@@ -56,24 +56,27 @@ NO_FALSE_NULL := -fno-sanitize=null
 # half times as long to compile.
 CHECKED := -Doptimization=1 -Ddebug=false -Db_ndebug=false -Db_lundef=false -Dbench=false
 
+# In .ci/run, one variant of the CPU kernels, and no check of most test code.
+CHECKED_BRIEFLY := -Dsanitize_tests=false -Dwide_variants=false
+
 # `make test` runs one program of that build: 100,000 drawn calls.
 DRAWN_CALLS := build-asan:tests/misuse/misuse
 
 sanitize: build-asan/build.ninja ## run the tests under AddressSanitizer and UBSan, in build-asan/
-	@meson configure build-asan -Dsanitize_tests=true
+	@meson configure build-asan -Dsanitize_tests=true -Dwide_variants=true
 	@tools/run-tests -C build-asan --no-suite slow
 
-# Without lower variants, interrupted runs, large samples, and drawn calls, which `make test` makes;
-# with a part of the drawn programs. Of the tests, those with wrong calls and hostile files are compiled
-# for sanitizers; the others call the checked library.
+# In the baseline variant, without interrupted runs, large samples, and drawn calls, which `make test`
+# makes; with a quarter of the drawn programs. Of the tests, those with wrong calls and hostile files are
+# compiled for sanitizers; the others call the checked library.
 sanitize-quick: build-asan/build.ninja ## run the part of `make sanitize` that .ci/run runs
-	@meson configure build-asan -Dsanitize_tests=false
-	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=60 \
+	@meson configure build-asan $(CHECKED_BRIEFLY)
+	@TS_TEST_BRIEF=1 TS_TEST_SMALL=1 TS_TEST_PROGRAMS=25 \
 	    tools/run-tests -C build-asan --no-suite slow --no-suite thorough
 
 build-asan/build.ninja:
 	@tools/setup build test
-	@meson setup build-asan $(CHECKED) -Dsanitize_tests=false -Db_sanitize=address,undefined \
+	@meson setup build-asan $(CHECKED) $(CHECKED_BRIEFLY) -Db_sanitize=address,undefined \
 	    -Dc_args='-g1 $(NO_FALSE_NULL)'
 
 tsan: ## run the cases with several threads under ThreadSanitizer, in build-tsan/

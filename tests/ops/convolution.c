@@ -148,7 +148,8 @@ static double distance(ts_tensor *a, ts_tensor *b)
     return largest;
 }
 
-/* layout: channels-last input (bit 0), weight (bit 1), gradient of the result (bit 2) */
+/* layout: channels-last input (bit 0), weight (bit 1), gradient of the result (bit 2).
+ * TS_TEST_SMALL takes two of the eight. */
 static void run_shape(const shape *s, int index, ts_dtype dtype, int layout)
 {
     TS_SCOPE;
@@ -200,6 +201,8 @@ static void results_of(const shape *s, int layout, int threads, ts_tensor **resu
 TS_TEST(elements_are_sums_over_windows, .loop = TS_COUNTOF(shapes))
 {
     for (int layout = 0; layout < 8; layout++) {
+        if (getenv("TS_TEST_SMALL") && (layout + _i) % 4)
+            continue;
         run_shape(&shapes[_i], _i, TS_F32, layout);
         if (layout % 3 == 0)
             run_shape(&shapes[_i], _i, TS_F64, layout);

@@ -171,7 +171,9 @@ class Programs(unittest.TestCase):
 
     def test_a_signal_that_ends_the_program_ends_the_profile_too(self):
         self.profile()  # skips builds without timers, and measures the machine
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV):
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV)
+        # a checked program takes half a minute to print as much as a pipe's buffer holds
+        for number in numbers[:1] if os.environ.get("TS_TEST_BRIEF") else numbers:
             folder = f"by{number}"
             started = subprocess.Popen(
                 [MLP, "100000000"], cwd=self.folder, text=True, stdout=subprocess.PIPE,
