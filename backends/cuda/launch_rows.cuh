@@ -15,80 +15,64 @@ inline bool aligned16(const void *p) { return ((uintptr_t)p & 15) == 0; }
  * rejects. */
 inline unsigned grid_blocks(int64_t n) { return n > INT32_MAX ? UINT32_MAX : (unsigned)n; }
 
-/** rows_dispatch() for rows of up to 8192 elements that are not whole vectors or not 16-byte
- * aligned: loads single elements. */
-template <class T, class F> cudaError_t rows_dispatch_single(int64_t n, F &&f)
-{
-#define TS_SHAPE(most, W, N) \
-    if (n <= most)           \
-        return f.template operator()<row_shape<W, N>, 1>();
-    TS_SHAPE(256, 1, 8)
-    TS_SHAPE(1024, 2, 16)
-    TS_SHAPE(4096, 8, 16)
-    TS_SHAPE(8192, 16, 16)
-#undef TS_SHAPE
-    return cudaErrorNotSupported;
-}
+/** An entry of a table of kernels: rows of up to MOST vectors can have the shape S. */
+template <int MOST, class S> struct up_to {};
 
-/* The macros below expect these names: v, the vectors of a row; V, the elements of a vector; f. */
+/** The block of a launch and the rows that it computes; 0 rows: no kernel was found. */
+struct row_grid {
+    dim3 block;
+    int rows = 0;
+};
 
-/** A row_shape for rows of up to `length` vectors. */
-#define TS_ROW_SHAPE(length, WARPS, VECS)                                \
-    if (v == length)                                                     \
-        return f.template operator()<row_shape<WARPS, VECS, true>, V>(); \
-    if (v < length)                                                      \
-        return f.template operator()<row_shape<WARPS, VECS>, V>();
-/** A row_fit for rows of up to `length` vectors; the code after the macro handles longer rows and
- * shapes that f does not support. */
-#define TS_ROW_FIT(length, ...)                                                  \
-    if (v <= (length) && row_fit<__VA_ARGS__>::holds(v)) {                       \
-        cudaError_t fit = f.template operator()<row_fit<__VA_ARGS__>, V>();      \
-        if (fit != cudaErrorNotSupported)                                        \
-            return fit;                                                          \
+/** A table of kernels. */
+template <class... E> struct row_table;
+template <int... MOST, class... S> struct row_table<up_to<MOST, S>...> {
+    /**
+     * Finds the first entry that holds rows of v vectors and for which take.operator()<S, V>()
+     * returns true: it stores the kernel of shape S with accesses of V elements.
+     */
+    template <int V, class F> static row_grid find(int64_t v, F &&take)
+    {
+        row_grid g;
+        (void)((v <= MOST && S::holds(v) && take.template operator()<S, V>() &&
+                (g.block = S::block(v), g.rows = S::rows_of(g.block))) || ...);
+        return g;
     }
-/** A row_fit with FULL: for rows in which every thread has VECS vectors. */
-#define TS_ROW_FULL(length, VECS) TS_ROW_FIT(length, VECS, 512, true)
+};
 
-/** rows_dispatch() for rows of up to 96 vectors and for rows that do not fill vectors; longer(v)
- * handles rows of v > 96 vectors. */
-template <class T, class F, class G>
-cudaError_t rows_dispatch_short(int64_t n, bool aligned, F &&f, G &&longer)
-{
-    constexpr int V = vec16<T>;
-    if (!aligned || n % V)
-        return rows_dispatch_single<T>(n, f);
-    int64_t v = n / V;
-    if (v < 32)
-        return f.template operator()<row_lanes, V>();
-    TS_ROW_SHAPE(32, 1, 1)
-    TS_ROW_SHAPE(64, 1, 2)
-    TS_ROW_SHAPE(96, 1, 3)
-    return longer(v);
-}
+/** Tables of rows that are not whole vectors or not 16-byte aligned; an access is one element.
+ * padded_rows: with shapes for powers of two, whose kernels take fewer registers. */
+using single_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<8192, row_warps<16, 512>>>;
+using padded_rows = row_table<up_to<256, row_shape<1, 8>>, up_to<1024, row_shape<2, 16>>,
+                              up_to<4096, row_shape<8, 16>>, up_to<8192, row_shape<16, 16>>>;
+
+/** Tables of aligned rows: E after the shapes for up to 96 vectors. */
+template <class... E>
+using aligned_rows =
+    row_table<up_to<31, row_lanes>, up_to<32, row_shape<1, 1, true>>,
+              up_to<64, row_shape<1, 2, true>>, up_to<64, row_shape<1, 2>>,
+              up_to<96, row_shape<1, 3, true>>, up_to<96, row_shape<1, 3>>, E...>;
 
 /**
- * Calls f.operator()<shape, V>() with the shape for rows of n elements of T and returns its result;
- * cudaErrorNotSupported if no shape holds such rows. aligned: all tensors are 16-byte aligned.
+ * Finds the kernel for rows of n elements of T: in the table ALIGNED if rows consist of vectors and
+ * `aligned` (all tensors are 16-byte aligned), else in SINGLE. take: as in row_table::find().
  */
-template <class T, class F> cudaError_t rows_dispatch(int64_t n, bool aligned, F &&f)
+template <class T, class ALIGNED, class SINGLE, class F>
+row_grid find_rows(int64_t n, bool aligned, F &&take)
 {
     constexpr int V = vec16<T>;
-    return rows_dispatch_short<T>(n, aligned, f, [&](int64_t v) {
-        TS_ROW_FIT(2048, 4)
-        TS_ROW_FIT(288, 3)
-        return cudaErrorNotSupported;
-    });
+    return aligned && n % V == 0 ? ALIGNED::template find<V>(n / V, take)
+                                 : SINGLE::template find<1>(n, take);
 }
 
-/** Launches a kernel of shape S with arguments `args` over `rows` rows of n elements; an access has
- * V elements. */
-template <class S, int V, class... P, class... A>
-cudaError_t rows_launch(void (*kernel)(P...), int64_t rows, int64_t n, cudaStream_t stream,
+/** Launches a kernel over `rows` rows; cudaErrorNotSupported if none was found. */
+template <class... P, class... A>
+cudaError_t rows_launch(void (*kernel)(P...), const row_grid &g, int64_t rows, cudaStream_t stream,
                         A... args)
 {
-    dim3 block = S::block(n / V);
-    int each = S::rows_of(block);
-    ts_cuda_grid grid = {dim3(grid_blocks((rows + each - 1) / each)), block, 0, 1};
+    if (!g.rows)
+        return cudaErrorNotSupported;
+    ts_cuda_grid grid = {dim3(grid_blocks((rows + g.rows - 1) / g.rows)), g.block, 0, 1};
     return launch(kernel, grid, stream, static_cast<P>(args)...);
 }
 

@@ -218,19 +218,23 @@ template <class T>
 cudaError_t cross_entropy_grad_rows(const logit_rows<T> &a, int *parts, const ts_cuda_device *d,
                                     cudaStream_t stream)
 {
-    *parts = 1;
-    cudaError_t e = rows_dispatch<T>(a.n, aligned16(a.x), [&]<class S, int V>() {
-        return rows_launch<S, V>(cross_entropy_grad_kernel<T, S, V>, a.rows, a.n, stream, a);
+    using table = aligned_rows<up_to<2048, row_fit<4>>, up_to<288, row_fit<3>>>;
+    bool aligned = aligned16(a.x);
+    void (*kernel)(logit_rows<T>) = nullptr;
+    row_grid g = find_rows<T, table, single_rows>(a.n, aligned, [&]<class S, int V>() {
+        kernel = cross_entropy_grad_kernel<T, S, V>;
+        return true;
     });
-    if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, rows_wide_held>(a.n, aligned16(a.x), d, [&]<class S>() {
-            static_assert(S::warps * S::cluster <= 32 * 8, "the caller has room for them");
-            *parts = S::warps * S::cluster;
-            return stream_launch<S>(
-                cross_entropy_grad_stream_kernel<T, S>, ring_bytes<T, S, 1>, a.rows, stream,
-                [](int64_t) {}, a);
-        });
-    return e;
+    *parts = 1;
+    if (g.rows)
+        return rows_launch(kernel, g, a.rows, stream, a);
+    stream_grid s = find_stream<T, rows_wide_held>(a.n, aligned, d, [&]<class S>() {
+        kernel = cross_entropy_grad_stream_kernel<T, S>;
+        return ring_bytes<T, S, 1>;
+    });
+    if (s.threads)
+        *parts = (int)(s.threads / 32 * s.cluster);
+    return stream_launch(kernel, s, stream_clusters(kernel, s, a.rows), stream, a);
 }
 
 } // namespace ts

@@ -8,8 +8,6 @@
 #ifndef TS_CUDA_NORM_BACKWARD_ROWS_CUH
 #define TS_CUDA_NORM_BACKWARD_ROWS_CUH
 
-#include <algorithm>
-
 #include "backends/cuda/row_stream.cuh"
 
 namespace ts {
@@ -30,7 +28,7 @@ template <class T, class S, bool RMS> struct norm_backward_formula : plain_sums 
     static constexpr bool kept = !kept_bytes<T, S>; /* weights in registers */
     /* room: registers per thread; sums: registers for sums; few: the sums leave enough registers to
        load vectors unconditionally. */
-    static constexpr int room = std::min(255, 65536 / (S::threads * S::blocks)),
+    static constexpr int fair = 65536 / (S::threads * S::blocks), room = fair < 255 ? fair : 255,
                          sums = S::vecs * V * (RMS ? 1 : 2);
     static constexpr bool few = S::warps > 1 && room >= 2.2 * sums;
     T *dx; /* NULL: not requested */
@@ -223,21 +221,19 @@ cudaError_t norm_backward_rows(const T *g, const T *x, const T *weight, const wi
                                wide_t<T> *scratch, int64_t rows, int64_t n, const ts_cuda_device *d,
                                cudaStream_t stream)
 {
+    void (*kernel)(const T *, const T *, const T *, const float *, const float *, T *, float *,
+                   float *, int64_t, int64_t) = nullptr;
     /* aligned = true: on_aligned() ensures it */
-    return stream_dispatch<T, rows_sum>(n, true, d, [&]<class S>() {
-        constexpr int shared = ring_bytes<T, S, 2> + kept_bytes<T, S>;
-        float *dw = nullptr, *db = nullptr;
-        int64_t lines = 0;
-        auto place = [&](int64_t clusters) {
-            lines = clusters;
-            dw = dweight ? scratch : nullptr;
-            db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
-        };
-        cudaError_t e = stream_launch<S>(norm_backward_stream_kernel<T, S, RMS>, shared, rows,
-                                         stream, place, g, x, weight, mean, rstd, dx,
-                                         std::ref(dw), std::ref(db), rows, n);
-        return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
+    stream_grid grid = find_stream<T, rows_sum>(n, true, d, [&]<class S>() {
+        kernel = norm_backward_stream_kernel<T, S, RMS>;
+        return ring_bytes<T, S, 2> + kept_bytes<T, S>;
     });
+    int64_t lines = stream_clusters(kernel, grid, rows);
+    float *dw = dweight ? scratch : nullptr,
+          *db = dbias ? scratch + (dweight ? lines * n : 0) : nullptr;
+    cudaError_t e = stream_launch(kernel, grid, lines, stream, g, x, weight, mean, rstd, dx, dw, db,
+                                  rows, n);
+    return e == cudaSuccess ? column_sums<T>(scratch, dweight, dbias, lines, n, stream) : e;
 }
 
 } // namespace ts

@@ -129,7 +129,7 @@ __device__ __forceinline__ vec<T, V> rounded_sum(const vec<T, V> &x, const vec<T
  * would spill registers. */
 template <class T, class S, bool ADD>
 constexpr bool norm_with_all =
-    is_half<T> && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::full && S::vecs == 8);
+    is_half<T> && S::dense && (S::fits ? S::vecs >= (ADD ? 4 : 5) : S::vecs == 8);
 
 /** Threads per multiprocessor that __launch_bounds__ requests: fewer where a thread needs more
  * registers. */
@@ -140,7 +140,7 @@ constexpr int norm_threads_with_all = 1024;
 #endif
 template <class T, class S, int V, bool ADD>
 constexpr int norm_threads = norm_with_all<T, S, ADD> ? norm_threads_with_all
-                             : S::full || S::fits     ? 1024
+                             : S::dense               ? 1024
                              : V == 1 || ADD          ? 512
                                                       : 640;
 
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
         const T *weight = a.weight, *bias = RMS ? nullptr : a.bias;
 #pragma unroll
         for (int j = 0; j < S::vecs; j++) {
-            if constexpr (S::full || S::fits)
+            if constexpr (S::dense)
                 row.renew(j);
             unpack<T, V>(row.at[j], z);
             if constexpr (decltype(with_all)::value)
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(S::most, norm_threads<T, S, V, ADD> / S::most)
     };
     if constexpr (norm_with_all<T, S, ADD>)
         write(std::true_type());
-    else if ((S::full || S::fits) && S::rows == 1 && a.weight && (RMS || a.bias))
+    else if (S::dense && S::rows == 1 && a.weight && (RMS || a.bias))
         write(std::true_type());
     else
         write(std::false_type());
@@ -285,101 +285,67 @@ __global__ void __launch_bounds__(S::threads, S::full ? S::blocks : (S::blocks +
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Like rows_dispatch(), for the row lengths v, in vectors, that have a specialised kernel;
- * cudaErrorNotSupported for others. A block computes one row, which takes 2 % less time than
- * several; only the shortest rows share a block, because the GPU cannot start enough blocks. VECS
- * is small where registers suffice for many threads.
+ * Tables of the kernels; full_rows: the row lengths that have a specialised kernel. A block
+ * computes one row, which takes 2 % less time than several; only the shortest rows share a block,
+ * because the GPU cannot start enough blocks. VECS is small where registers suffice for many
+ * threads. In layer_norm of halves the fixed cost per row matters, so the shapes have fewer threads
+ * with more vectors.
  */
-template <class T, bool RMS, bool ADD, class F> cudaError_t norm_full_dispatch(int64_t v, F &&f)
-{
-    constexpr bool half = sizeof(T) == 2;
-#define TS_SHAPE(most, VECS, ROWS) \
-    if (v == most)                 \
-        return f.template operator()<row_shape<most / (VECS) / 32, (VECS), true, ROWS>, vec16<T>>();
-    TS_SHAPE(32, 1, 4)
-    TS_SHAPE(64, 2, 4)
-    TS_SHAPE(96, 3, 1)
-    TS_SHAPE(128, 2, 1)
-    TS_SHAPE(192, 3, 1)
-    TS_SHAPE(256, 2, 1)
-    TS_SHAPE(512, RMS || ADD || !half ? 2 : 4, 1)
-    TS_SHAPE(1024, ADD || !half ? 2 : 4, 1)
-    TS_SHAPE(2048, 4, 1)
-    TS_SHAPE(4096, ADD || (RMS && !half) ? 4 : 8, 1)
-#undef TS_SHAPE
-    return cudaErrorNotSupported;
-}
+template <int VECTORS, int VECS>
+using full_row =
+    up_to<VECTORS, row_shape<VECTORS / VECS / 32, VECS, true, VECTORS < 96 ? 4 : 1>>;
+template <int V512, int V1024, int V4096, class... E>
+using norm_rows_table =
+    row_table<up_to<31, row_lanes>, full_row<32, 1>, full_row<64, 2>, up_to<64, row_shape<1, 2>>,
+              full_row<96, 3>, up_to<96, row_shape<1, 3>>, full_row<128, 2>,
+              full_row<192, 3>, full_row<256, 2>, full_row<512, V512>, full_row<1024, V1024>,
+              full_row<2048, 4>, full_row<4096, V4096>, E...>;
 
-/** Like rows_dispatch(), for the other row lengths. In layer_norm of halves the fixed cost per row
- * matters, so the shapes have fewer threads with more vectors. */
-template <class T, bool RMS, bool ADD, class F>
-cudaError_t norm_fit_dispatch(int64_t n, bool aligned, F &&f)
-{
-    constexpr int V = vec16<T>;
-    return rows_dispatch_short<T>(n, aligned, f, [&](int64_t v) {
-        if constexpr (ADD) {
-            TS_ROW_FIT(512, 2)
-            TS_ROW_FIT(1536, 3)
-            TS_ROW_FIT(2048, 4)
-            TS_ROW_FIT(4096, 4, 1024)
-        } else if constexpr (sizeof(T) == 4) {
-            TS_ROW_FIT(1536, 4)
-            TS_ROW_FIT(288, 3)
-            TS_ROW_FIT(3072, 6)
-            TS_ROW_FIT(4096, 8)
-            if constexpr (RMS) {
-                TS_ROW_FIT(5120, 5, 1024)
-                TS_ROW_FIT(6144, 6, 1024)
-            }
-        } else if constexpr (RMS) {
-            TS_ROW_FIT(1408, 4)
-            TS_ROW_FIT(288, 3)
-            TS_ROW_FIT(2560, 5)
-            TS_ROW_FIT(3072, 6)
-            TS_ROW_FULL(3584, 7)
-            TS_ROW_FULL(4096, 8)
-            TS_ROW_FIT(2048, 4)
-            TS_ROW_FIT(5120, 5, 1024)
-            TS_ROW_FIT(6144, 6, 1024)
-        } else {
-            TS_ROW_FULL(640, 4)
-            TS_ROW_FIT(224, 7, 448)
-            TS_ROW_FIT(320, 5)
-            TS_ROW_FIT(576, 4)
-            TS_ROW_FIT(1280, 5)
-            TS_ROW_FULL(3072, 6)
-            TS_ROW_FULL(3584, 7)
-            TS_ROW_FIT(2560, 5)
-            TS_ROW_FIT(3136, 7, 448)
-            TS_ROW_FIT(2048, 4)
-            TS_ROW_FIT(288, 3)
-        }
-        return cudaErrorNotSupported;
-    });
-}
+/* clang-format off */
+template <class T, bool RMS, bool ADD> struct norm_table /* layer_norm of halves */
+    : norm_rows_table<4, 4, 8, up_to<640, row_fit<4, 512, true>>, up_to<224, row_fit<7, 448>>,
+                      up_to<320, row_fit<5>>, up_to<576, row_fit<4>>, up_to<1280, row_fit<5>>,
+                      up_to<3072, row_fit<6, 512, true>>, up_to<3584, row_fit<7, 512, true>>,
+                      up_to<2560, row_fit<5>>, up_to<3136, row_fit<7, 448>>,
+                      up_to<2048, row_fit<4>>, up_to<288, row_fit<3>>> {};
+template <class T> struct norm_table<T, true, false> /* rms_norm of halves */
+    : norm_rows_table<2, 4, 8, up_to<1408, row_fit<4>>, up_to<288, row_fit<3>>,
+                      up_to<2560, row_fit<5>>, up_to<3072, row_fit<6>>,
+                      up_to<3584, row_fit<7, 512, true>>, up_to<4096, row_fit<8, 512, true>>,
+                      up_to<2048, row_fit<4>>, up_to<5120, row_fit<5, 1024>>,
+                      up_to<6144, row_fit<6, 1024>>> {};
+template <class T, bool RMS> struct norm_table<T, RMS, true> /* add_layer_norm */
+    : norm_rows_table<2, 2, 4, up_to<512, row_fit<2>>, up_to<1536, row_fit<3>>,
+                      up_to<2048, row_fit<4>>, up_to<4096, row_fit<4, 1024>>> {};
+template <> struct norm_table<float, false, false>
+    : norm_rows_table<2, 2, 8, up_to<1536, row_fit<4>>, up_to<288, row_fit<3>>,
+                      up_to<3072, row_fit<6>>, up_to<4096, row_fit<8>>> {};
+template <> struct norm_table<float, true, false>
+    : norm_rows_table<2, 2, 4, up_to<1536, row_fit<4>>, up_to<288, row_fit<3>>,
+                      up_to<3072, row_fit<6>>, up_to<4096, row_fit<8>>,
+                      up_to<5120, row_fit<5, 1024>>, up_to<6144, row_fit<6, 1024>>> {};
+/* clang-format on */
 
 /** Launches the forward kernel; cudaErrorNotSupported if no kernel supports the call's rows on the
  * device. All tensors must be 16-byte aligned, which on_aligned() ensures. */
 template <class T, bool RMS, bool ADD>
 cudaError_t norm_forward(const norm_rows<T> &a, const ts_cuda_device *d, cudaStream_t stream)
 {
-    auto rows = [&]<class S, int V>() { /* calls without a weight use another shape, or a stream */
-        if (norm_with_all<T, S, ADD> && !(a.weight && (RMS || a.bias)))
-            return cudaErrorNotSupported;
-        return rows_launch<S, V>(norm_kernel<T, S, V, RMS, ADD>, a.rows, a.n, stream, a);
-    };
-    cudaError_t e = a.n % vec16<T> ? cudaErrorNotSupported
-                                   : norm_full_dispatch<T, RMS, ADD>(a.n / vec16<T>, rows);
-    if (e == cudaErrorNotSupported)
-        e = norm_fit_dispatch<T, RMS, ADD>(a.n, true, rows);
-    if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(
-            a.n, true, d, [&]<class S>() {
-                return stream_launch<S>(
-                    norm_stream_kernel<T, S, RMS, ADD>, ring_bytes<T, S, ADD + 1>, a.rows, stream,
-                    [](int64_t) {}, a);
-            });
-    return e;
+    void (*kernel)(norm_rows<T>) = nullptr;
+    using single = std::conditional_t<ADD, single_rows, padded_rows>;
+    row_grid g = find_rows<T, norm_table<T, RMS, ADD>, single>(a.n, true, [&]<class S, int V>() {
+        kernel = norm_kernel<T, S, V, RMS, ADD>;
+        /* calls without a weight use another shape, or a stream */
+        return !norm_with_all<T, S, ADD> || (a.weight && (RMS || a.bias));
+    });
+    if (g.rows)
+        return rows_launch(kernel, g, a.rows, stream, a);
+    stream_grid s = find_stream<T, ADD ? rows_wide_pairs_kept : rows_wide_kept>(
+        a.n, true, d, [&]<class S>() {
+            kernel = norm_stream_kernel<T, S, RMS, ADD>;
+            return ring_bytes<T, S, ADD + 1>;
+        });
+    return stream_launch(kernel, s, stream_clusters(kernel, s, a.rows), stream, a);
 }
 
 } // namespace ts

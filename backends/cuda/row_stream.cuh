@@ -12,8 +12,6 @@
 #ifndef TS_CUDA_ROW_STREAM_CUH
 #define TS_CUDA_ROW_STREAM_CUH
 
-#include <functional>
-
 #include "backends/cuda/barrier.cuh"
 #include "backends/cuda/launch_rows.cuh"
 #include "backends/cuda/runtime.h"
@@ -298,27 +296,82 @@ struct plain_sums : plain_parts {
 template <class T, class S, int ARRAYS>
 constexpr int ring_bytes = S::stages * ARRAYS * S::threads * S::vecs * 16;
 
-/**
- * Host side: launches kernel(args...) with as many clusters as can be resident at once, at most one
- * per row. Calls prepare(clusters) with their number before the arguments are read.
- * @return cudaErrorNotSupported if no cluster can be resident
- */
-template <class S, class F, class... P, class... A>
-cudaError_t stream_launch(void (*kernel)(P...), int shared, int64_t rows, cudaStream_t stream,
-                          F &&prepare, A... args)
+/* ------------------------------------------------------------------------- host side ---- */
+
+/** The blocks of a launch; no threads: no kernel was found. */
+struct stream_grid {
+    unsigned threads, cluster, shared; /* threads of a block, blocks of a row, bytes of a block */
+};
+
+/** The grid of a launch of `clusters` clusters. */
+inline ts_cuda_grid stream_blocks(const stream_grid &g, int64_t clusters)
 {
-    ts_cuda_grid grid = {dim3(S::cluster), dim3(S::threads), (unsigned)shared, S::cluster};
-    int64_t most = ts_cuda_clusters((const void *)kernel, &grid);
-    if (most < 1)
-        return cudaErrorNotSupported;
-    int64_t clusters = rows < most ? rows : most;
-    prepare(clusters);
-    grid.blocks.x = (unsigned)(clusters * S::cluster);
-    return launch(kernel, grid, stream, static_cast<P>(args)...);
+    return {dim3((unsigned)(clusters * g.cluster)), dim3(g.threads), g.shared, g.cluster};
 }
 
+/** Number of clusters for a launch: as many as can be resident at once, at most one per row; 0 if
+ * none can be resident or no kernel was found. */
+template <class... P>
+int64_t stream_clusters(void (*kernel)(P...), const stream_grid &g, int64_t rows)
+{
+    ts_cuda_grid grid = stream_blocks(g, 1);
+    int64_t most = g.threads ? ts_cuda_clusters((const void *)kernel, &grid) : 0;
+    return rows < most ? rows : most;
+}
+
+/** Launches kernel(args...) with a number of clusters from stream_clusters(); cudaErrorNotSupported
+ * if that is 0. */
+template <class... P, class... A>
+cudaError_t stream_launch(void (*kernel)(P...), const stream_grid &g, int64_t clusters,
+                          cudaStream_t stream, A... args)
+{
+    return clusters < 1 ? cudaErrorNotSupported
+                        : launch(kernel, stream_blocks(g, clusters), stream,
+                                 static_cast<P>(args)...);
+}
+
+/** Which kernels of an entry exist. EXACT: for rows that fill the shape; without branches, more
+ * loads are in flight, which needs more registers. ANY: for shorter rows. */
+enum stream_fill { EXACT = 1, ANY = 2, BOTH = EXACT | ANY };
+
+/** An entry of a table of kernels: rows of up to MOST vectors can have this stream_shape. */
+template <stream_fill FILL, int MOST, int THREADS, int VECS, int CLUSTER, int STAGES, int BLOCKS>
+struct stream {
+    using exact = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>;
+    using any = stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>;
+
+    /** True if take.operator()<shape>() was called, which returns the bytes of dynamic shared
+     * memory that the kernel needs. */
+    template <class F> static bool find(int64_t v, stream_grid &g, F &&take)
+    {
+        unsigned bytes = 0;
+        if constexpr ((FILL & EXACT) != 0) {
+            static_assert(THREADS * VECS * CLUSTER == MOST, "what the shape holds");
+            if (v == MOST)
+                bytes = take.template operator()<exact>();
+        }
+        if constexpr ((FILL & ANY) != 0)
+            if (!bytes && v <= MOST && v % CLUSTER == 0)
+                bytes = take.template operator()<any>();
+        if (bytes)
+            g = {THREADS, CLUSTER, bytes};
+        return bytes;
+    }
+};
+
+/** A table of kernels for rows of more than MORE_THAN vectors; registers (rows.cuh) are faster for
+ * shorter rows. */
+template <int MORE_THAN, class... E> struct streams {
+    template <class F> static stream_grid find(int64_t v, F &&take)
+    {
+        stream_grid g = {};
+        (void)(v > MORE_THAN && (E::find(v, g, take) || ...));
+        return g;
+    }
+};
+
 /**
- * Kinds of kernels, which select the shape. rows_wide_*: rows too long for registers; `kept` means
+ * Kinds of kernels, which select the table. rows_wide_*: rows too long for registers; `kept` means
  * that a thread keeps data per column, such as weights, in registers.
  */
 enum stream_way {
@@ -331,166 +384,101 @@ enum stream_way {
     rows_sum              /* two inputs, rows of any length; a thread keeps sums over many rows */
 };
 
-/** Like rows_dispatch(): calls f.operator()<shape>() with a stream_shape for rows of n elements of
- * T. cudaErrorNotSupported if no shape holds them, if registers (rows.cuh) are faster, or if the
- * device has no clusters. */
+/** The table of a kind for elements of ITEM bytes. */
+template <stream_way WAY, int ITEM> struct stream_table;
+
+/* clang-format off */
+template <> struct stream_table<rows_wide, 2>
+    : streams<4096, stream<ANY, 5120, 512, 5, 2, 3, 1>, stream<ANY, 12288, 512, 6, 4, 3, 1>,
+              stream<BOTH, 16384, 512, 4, 8, 3, 1>> {};
+template <> struct stream_table<rows_wide_log, 2>
+    : streams<4096, stream<ANY, 12288, 512, 6, 4, 3, 1>, stream<BOTH, 16384, 512, 4, 8, 3, 1>> {};
+template <> struct stream_table<rows_wide, 4>
+    : streams<4096, stream<EXACT, 10240, 512, 5, 4, 3, 1>, stream<ANY, 12288, 512, 6, 4, 3, 1>,
+              stream<EXACT, 16384, 256, 8, 8, 5, 1>, stream<ANY, 16384, 512, 8, 4, 3, 1>,
+              stream<ANY, 20480, 512, 5, 8, 3, 1>, stream<BOTH, 32768, 256, 8, 16, 3, 2>> {};
+template <> struct stream_table<rows_wide_log, 4>
+    : streams<4096, stream<EXACT, 10240, 512, 5, 4, 3, 1>, stream<ANY, 12288, 512, 6, 4, 3, 1>,
+              stream<BOTH, 16384, 512, 8, 4, 3, 1>, stream<ANY, 20480, 512, 5, 8, 3, 1>,
+              stream<BOTH, 32768, 256, 8, 16, 3, 2>> {};
+
+/* a thread holds 64 elements of a half, or 16 of f32 */
+template <int THREADS>
+using held_streams =
+    streams<2048, stream<ANY, 4096, THREADS, 4096 / THREADS, 1, 3, 1>,
+            stream<ANY, 8192, THREADS, 4096 / THREADS, 2, 3, 1>,
+            stream<ANY, 16384, THREADS, 4096 / THREADS, 4, 3, 1>,
+            stream<ANY, 32768, THREADS, 4096 / THREADS, 8, 3, 1>>;
+template <> struct stream_table<rows_wide_held, 2> : held_streams<512> {};
+template <> struct stream_table<rows_wide_held, 4> : held_streams<1024> {};
+
+template <> struct stream_table<rows_wide_kept, 2>
+    : streams<2048, stream<ANY, 3584, 128, 7, 4, 3, 4>, stream<BOTH, 4096, 256, 4, 4, 3, 2>,
+              stream<ANY, 4096, 256, 8, 2, 3, 1>, stream<EXACT, 5120, 256, 5, 4, 4, 2>,
+              stream<ANY, 5120, 128, 8, 8, 3, 4>, stream<BOTH, 6144, 128, 6, 8, 4, 4>,
+              stream<EXACT, 7168, 256, 7, 4, 3, 1>, stream<ANY, 7168, 128, 7, 8, 3, 4>,
+              stream<BOTH, 8192, 128, 8, 8, 3, 4>, stream<ANY, 8192, 256, 8, 4, 3, 1>,
+              stream<EXACT, 16384, 256, 4, 16, 3, 2>, stream<ANY, 16384, 256, 8, 8, 3, 1>> {};
+template <> struct stream_table<rows_wide_kept, 4>
+    : streams<2048, stream<BOTH, 4096, 256, 8, 2, 3, 2>, stream<EXACT, 5120, 256, 5, 4, 3, 2>,
+              stream<EXACT, 6144, 256, 6, 4, 3, 2>, stream<EXACT, 7168, 256, 7, 4, 3, 2>,
+              stream<BOTH, 8192, 256, 8, 4, 3, 2>, stream<EXACT, 10240, 256, 5, 8, 3, 2>,
+              stream<BOTH, 16384, 256, 8, 8, 3, 2>, stream<EXACT, 32768, 512, 4, 16, 3, 1>,
+              stream<ANY, 32768, 256, 8, 16, 3, 2>> {};
+template <class... E>
+using kept_pairs = streams<1024, stream<BOTH, 2048, 512, 4, 1, 3, 1>,
+                           stream<BOTH, 4096, 512, 4, 2, 3, 1>, stream<BOTH, 8192, 512, 4, 4, 3, 1>,
+                           stream<BOTH, 16384, 512, 4, 8, 3, 1>, E...>;
+template <> struct stream_table<rows_wide_pairs_kept, 2> : kept_pairs<> {};
+template <> struct stream_table<rows_wide_pairs_kept, 4>
+    : kept_pairs<stream<BOTH, 32768, 512, 4, 16, 3, 1>> {};
+
+template <class... E>
+using wide_pairs = streams<1024, stream<ANY, 2048, 128, 4, 4, 3, 4>,
+                           stream<ANY, 2048, 512, 4, 1, 3, 1>, stream<ANY, 4096, 128, 4, 8, 3, 4>,
+                           stream<ANY, 8192, 256, 4, 8, 3, 2>, stream<ANY, 16384, 256, 4, 16, 3, 2>,
+                           E...>;
+template <> struct stream_table<rows_wide_pairs, 2> : wide_pairs<> {};
+template <> struct stream_table<rows_wide_pairs, 4>
+    : wide_pairs<stream<ANY, 32768, 512, 4, 16, 3, 1>> {};
+
+/* sums of 16 to 64 columns a thread */
+template <> struct stream_table<rows_sum, 2>
+    : streams<0, stream<EXACT, 96, 32, 3, 1, 4, 12>, stream<ANY, 96, 32, 4, 1, 4, 12>,
+              stream<BOTH, 128, 64, 2, 1, 4, 10>, stream<EXACT, 160, 32, 5, 1, 4, 8>,
+              stream<ANY, 192, 64, 3, 1, 4, 8>, stream<ANY, 256, 64, 4, 1, 4, 5>,
+              stream<BOTH, 320, 64, 5, 1, 4, 6>, stream<ANY, 384, 128, 3, 1, 4, 4>,
+              stream<ANY, 512, 128, 4, 1, 4, 3>, stream<EXACT, 640, 128, 5, 1, 3, 3>,
+              stream<ANY, 768, 128, 6, 1, 3, 2>, stream<BOTH, 1024, 128, 4, 2, 4, 3>,
+              stream<ANY, 1024, 256, 4, 1, 3, 2>, stream<BOTH, 1280, 128, 5, 2, 4, 2>,
+              stream<ANY, 1536, 128, 3, 4, 4, 4>, stream<BOTH, 2048, 128, 4, 4, 4, 3>,
+              stream<EXACT, 2560, 128, 5, 4, 4, 2>, stream<BOTH, 3072, 128, 6, 4, 4, 2>,
+              stream<BOTH, 4096, 128, 4, 8, 4, 3>, stream<EXACT, 5120, 128, 5, 8, 4, 2>,
+              stream<ANY, 6144, 256, 6, 4, 3, 1>, stream<ANY, 8192, 256, 8, 4, 3, 1>,
+              stream<ANY, 12288, 256, 6, 8, 3, 1>, stream<ANY, 16384, 256, 8, 8, 3, 1>> {};
+template <> struct stream_table<rows_sum, 4>
+    : streams<0, stream<ANY, 128, 64, 2, 1, 4, 8>, stream<ANY, 192, 64, 3, 1, 5, 6>,
+              stream<ANY, 256, 128, 2, 1, 5, 5>, stream<ANY, 512, 128, 4, 1, 4, 4>,
+              stream<ANY, 768, 128, 6, 1, 4, 3>, stream<ANY, 1024, 128, 4, 2, 5, 2>,
+              stream<ANY, 1024, 256, 4, 1, 3, 2>, stream<EXACT, 1280, 256, 5, 1, 4, 1>,
+              stream<ANY, 1536, 128, 6, 2, 4, 3>, stream<ANY, 2048, 256, 4, 2, 5, 1>,
+              stream<ANY, 3072, 128, 6, 4, 4, 3>, stream<ANY, 4096, 128, 4, 8, 4, 3>,
+              stream<EXACT, 5120, 128, 5, 8, 3, 3>, stream<BOTH, 6144, 256, 6, 4, 3, 1>,
+              stream<BOTH, 8192, 128, 8, 8, 3, 2>, stream<ANY, 16384, 512, 4, 8, 3, 1>,
+              stream<ANY, 32768, 512, 4, 16, 3, 1>> {};
+/* clang-format on */
+
+/**
+ * Finds the kernel for rows of n elements of T. take.operator()<shape>() stores it and returns the
+ * bytes of dynamic shared memory that it needs. Finds none if no shape holds the rows, if registers
+ * (rows.cuh) are faster, or if the device has no clusters.
+ */
 template <class T, stream_way WAY, class F>
-cudaError_t stream_dispatch(int64_t n, bool aligned, const ts_cuda_device *d, F &&f)
+stream_grid find_stream(int64_t n, bool aligned, const ts_cuda_device *d, F &&take)
 {
-    constexpr int V = vec16<T>;
-    int64_t v = n / V;
-    constexpr bool pairs = WAY == rows_wide_pairs || WAY == rows_wide_pairs_kept;
-    constexpr bool wide = WAY == rows_wide || WAY == rows_wide_log;
-    constexpr int64_t short_of = WAY == rows_sum ? 0
-                                 : pairs         ? 1024
-                                 : wide          ? 4096
-                                                 : 2048;
-    /* shorter rows are faster in registers */
-    if (!d->clusters || !aligned || n % V || v <= short_of)
-        return cudaErrorNotSupported;
-    /* Kernels for rows that fill the shape have no branches, so more loads are in flight. They need
-       more registers; shapes with up to this number of vectors have enough. */
-    constexpr bool kept = WAY == rows_wide_kept || WAY == rows_wide_pairs_kept;
-    constexpr int exact_vecs = kept || wide                        ? 8
-                               : WAY == rows_sum && sizeof(T) == 2 ? 4
-                                                                   : 0;
-/* TS_EXACT: a shape for rows that fill it. TS_ANY: a shape for rows of up to `most` vectors.
- * TS_SHAPE: both, with a separate kernel for rows that fill it if VECS <= exact_vecs. */
-#define TS_EXACT(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                                     \
-    static_assert(THREADS * VECS * CLUSTER == most, "what the shape holds");                       \
-    if (v == most)                                                                                 \
-        return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, true>>();
-#define TS_ANY(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS) \
-    if (v <= most && v % CLUSTER == 0)                       \
-        return f.template operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS>>();
-#define TS_SHAPE(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                         \
-    {                                                                                  \
-        constexpr bool exact = VECS <= exact_vecs && THREADS * VECS * CLUSTER == most; \
-        if (exact && v == most)                                                        \
-            return f.template                                                          \
-            operator()<stream_shape<THREADS, VECS, CLUSTER, STAGES, BLOCKS, exact>>(); \
-        TS_ANY(most, THREADS, VECS, CLUSTER, STAGES, BLOCKS)                           \
-    }
-    if constexpr (wide) {
-        if constexpr (sizeof(T) == 2) {
-            if constexpr (WAY == rows_wide) {
-                TS_ANY(5120, 512, 5, 2, 3, 1)
-            }
-            TS_ANY(12288, 512, 6, 4, 3, 1)
-            TS_SHAPE(16384, 512, 4, 8, 3, 1)
-        } else {
-            TS_EXACT(10240, 512, 5, 4, 3, 1)
-            TS_ANY(12288, 512, 6, 4, 3, 1)
-            if constexpr (WAY == rows_wide) {
-                TS_EXACT(16384, 256, 8, 8, 5, 1)
-                TS_ANY(16384, 512, 8, 4, 3, 1)
-            } else {
-                TS_SHAPE(16384, 512, 8, 4, 3, 1)
-            }
-            TS_ANY(20480, 512, 5, 8, 3, 1)
-            TS_SHAPE(32768, 256, 8, 16, 3, 2)
-        }
-    } else if constexpr (WAY == rows_wide_held) {
-        /* a thread holds 64 elements of a half, or 16 of f32 */
-        constexpr int threads = sizeof(T) == 2 ? 512 : 1024, vecs = 4096 / threads;
-        TS_SHAPE(4096, threads, vecs, 1, 3, 1)
-        TS_SHAPE(8192, threads, vecs, 2, 3, 1)
-        TS_SHAPE(16384, threads, vecs, 4, 3, 1)
-        TS_SHAPE(32768, threads, vecs, 8, 3, 1)
-    } else if constexpr (WAY == rows_wide_kept && sizeof(T) == 2) {
-        TS_ANY(3584, 128, 7, 4, 3, 4)
-        TS_SHAPE(4096, 256, 4, 4, 3, 2)
-        TS_SHAPE(4096, 256, 8, 2, 3, 1)
-        TS_EXACT(5120, 256, 5, 4, 4, 2)
-        TS_ANY(5120, 128, 8, 8, 3, 4)
-        TS_EXACT(6144, 128, 6, 8, 4, 4)
-        TS_ANY(6144, 128, 6, 8, 4, 4)
-        TS_EXACT(7168, 256, 7, 4, 3, 1)
-        TS_ANY(7168, 128, 7, 8, 3, 4)
-        TS_SHAPE(8192, 128, 8, 8, 3, 4)
-        TS_ANY(8192, 256, 8, 4, 3, 1)
-        TS_EXACT(16384, 256, 4, 16, 3, 2)
-        TS_ANY(16384, 256, 8, 8, 3, 1)
-    } else if constexpr (WAY == rows_wide_kept) {
-        TS_SHAPE(4096, 256, 8, 2, 3, 2)
-        TS_EXACT(5120, 256, 5, 4, 3, 2)
-        TS_EXACT(6144, 256, 6, 4, 3, 2)
-        TS_EXACT(7168, 256, 7, 4, 3, 2)
-        TS_SHAPE(8192, 256, 8, 4, 3, 2)
-        TS_EXACT(10240, 256, 5, 8, 3, 2)
-        TS_SHAPE(16384, 256, 8, 8, 3, 2)
-        TS_EXACT(32768, 512, 4, 16, 3, 1)
-        TS_ANY(32768, 256, 8, 16, 3, 2)
-    } else if constexpr (WAY == rows_wide_pairs_kept) {
-        TS_SHAPE(2048, 512, 4, 1, 3, 1)
-        TS_SHAPE(4096, 512, 4, 2, 3, 1)
-        TS_SHAPE(8192, 512, 4, 4, 3, 1)
-        TS_SHAPE(16384, 512, 4, 8, 3, 1)
-        if constexpr (sizeof(T) == 4) {
-            TS_SHAPE(32768, 512, 4, 16, 3, 1)
-        }
-    } else if constexpr (WAY == rows_wide_pairs) {
-        TS_SHAPE(2048, 128, 4, 4, 3, 4)
-        TS_SHAPE(2048, 512, 4, 1, 3, 1)
-        TS_SHAPE(4096, 128, 4, 8, 3, 4)
-        TS_SHAPE(8192, 256, 4, 8, 3, 2)
-        TS_SHAPE(16384, 256, 4, 16, 3, 2)
-        if constexpr (sizeof(T) == 4) {
-            TS_SHAPE(32768, 512, 4, 16, 3, 1)
-        }
-    } else if constexpr (sizeof(T) == 2) { /* sums of 16 to 64 columns a thread */
-        TS_EXACT(96, 32, 3, 1, 4, 12)
-        TS_ANY(96, 32, 4, 1, 4, 12)
-        TS_SHAPE(128, 64, 2, 1, 4, 10)
-        TS_EXACT(160, 32, 5, 1, 4, 8)
-        TS_ANY(192, 64, 3, 1, 4, 8)
-        TS_ANY(256, 64, 4, 1, 4, 5)
-        TS_EXACT(320, 64, 5, 1, 4, 6)
-        TS_ANY(320, 64, 5, 1, 4, 6)
-        TS_ANY(384, 128, 3, 1, 4, 4)
-        TS_ANY(512, 128, 4, 1, 4, 3)
-        TS_EXACT(640, 128, 5, 1, 3, 3)
-        TS_ANY(768, 128, 6, 1, 3, 2)
-        TS_SHAPE(1024, 128, 4, 2, 4, 3)
-        TS_SHAPE(1024, 256, 4, 1, 3, 2)
-        TS_EXACT(1280, 128, 5, 2, 4, 2)
-        TS_ANY(1280, 128, 5, 2, 4, 2)
-        TS_ANY(1536, 128, 3, 4, 4, 4)
-        TS_SHAPE(2048, 128, 4, 4, 4, 3)
-        TS_EXACT(2560, 128, 5, 4, 4, 2)
-        TS_EXACT(3072, 128, 6, 4, 4, 2)
-        TS_ANY(3072, 128, 6, 4, 4, 2)
-        TS_SHAPE(4096, 128, 4, 8, 4, 3)
-        TS_EXACT(5120, 128, 5, 8, 4, 2)
-        TS_ANY(6144, 256, 6, 4, 3, 1)
-        TS_SHAPE(8192, 256, 8, 4, 3, 1)
-        TS_ANY(12288, 256, 6, 8, 3, 1)
-        TS_SHAPE(16384, 256, 8, 8, 3, 1)
-    } else {
-        TS_SHAPE(128, 64, 2, 1, 4, 8)
-        TS_SHAPE(192, 64, 3, 1, 5, 6)
-        TS_SHAPE(256, 128, 2, 1, 5, 5)
-        TS_SHAPE(512, 128, 4, 1, 4, 4)
-        TS_ANY(768, 128, 6, 1, 4, 3)
-        TS_SHAPE(1024, 128, 4, 2, 5, 2)
-        TS_SHAPE(1024, 256, 4, 1, 3, 2)
-        TS_EXACT(1280, 256, 5, 1, 4, 1)
-        TS_ANY(1536, 128, 6, 2, 4, 3)
-        TS_SHAPE(2048, 256, 4, 2, 5, 1)
-        TS_ANY(3072, 128, 6, 4, 4, 3)
-        TS_SHAPE(4096, 128, 4, 8, 4, 3)
-        TS_EXACT(5120, 128, 5, 8, 3, 3)
-        TS_EXACT(6144, 256, 6, 4, 3, 1)
-        TS_ANY(6144, 256, 6, 4, 3, 1)
-        TS_EXACT(8192, 128, 8, 8, 3, 2)
-        TS_ANY(8192, 128, 8, 8, 3, 2)
-        TS_SHAPE(16384, 512, 4, 8, 3, 1)
-        TS_SHAPE(32768, 512, 4, 16, 3, 1)
-    }
-#undef TS_ANY
-#undef TS_SHAPE
-#undef TS_EXACT
-    return cudaErrorNotSupported;
+    if (!d->clusters || !aligned || n % vec16<T>)
+        return {};
+    return stream_table<WAY, sizeof(T)>::find(n / vec16<T>, take);
 }
 
 } // namespace ts

@@ -16,26 +16,34 @@
 
 namespace ts {
 
-/** The number of warps and of vectors per thread for a row, and of rows per block. rows_dispatch()
- * selects a shape. */
+/** The number of warps and of vectors per thread for a row, and of rows per block. find_rows()
+ * (launch_rows.cuh) selects a shape. */
 template <int WARPS_, int VECS_, bool FULL_ = false, int ROWS_ = (WARPS_ >= 3 ? 1 : 4 / WARPS_)>
 struct row_shape {
     static constexpr int warps = WARPS_, vecs = VECS_, rows = ROWS_;
     static constexpr int threads = 32 * warps;  /* threads per row */
     static constexpr int most = threads * rows; /* largest number of threads in a block */
     static constexpr bool full = FULL_;         /* the row is as long as the shape can hold */
-    static constexpr bool fits = false;         /* true in row_fit */
+    static constexpr bool fits = false;         /* the launch chooses the number of warps */
     static constexpr bool sub = false;          /* true in row_lanes */
+    static constexpr int sure = FULL_ ? vecs : 0; /* vectors of each thread that are in the row */
+    static constexpr bool dense = FULL_;        /* all but the last vector are in the row */
 
     static __device__ __forceinline__ int width() { return threads; }
     static dim3 block(int64_t) { return dim3(most); }
     static int rows_of(dim3) { return rows; }
+    /** True if a row of `vectors` vectors can have this shape. */
+    static bool holds(int64_t vectors)
+    {
+        return FULL_ ? vectors == threads * vecs : vectors <= threads * vecs;
+    }
 };
 
 /** Shape for rows of at most 32 vectors: a row has the least power of 2 of lanes that holds it. */
 struct row_lanes {
     static constexpr int warps = 1, vecs = 1, most = 128, rows = most, threads = 32;
-    static constexpr bool full = false, fits = false, sub = true;
+    static constexpr bool full = false, fits = false, sub = true, dense = false;
+    static constexpr int sure = 0;
 
     static __device__ __forceinline__ int width() { return blockDim.x; }
     static dim3 block(int64_t vectors)
@@ -46,15 +54,13 @@ struct row_lanes {
         return dim3(lanes, most / lanes);
     }
     static int rows_of(dim3 block) { return block.y; }
+    static bool holds(int64_t vectors) { return vectors <= 32; }
 };
 
-/**
- * Shape with one row per block and as many warps as the row needs, at most MOST / 32. All vectors
- * of a thread except the last one are inside the row; FULL: all are.
- */
-template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
-    static constexpr int warps = MOST / 32, vecs = VECS_, rows = 1, most = MOST;
-    static constexpr bool full = FULL_, fits = true, sub = false;
+/** Shape with one row per block and as many warps as the row needs, at most MOST / 32. */
+template <int VECS_, int MOST> struct row_warps {
+    static constexpr int warps = MOST / 32, vecs = VECS_, rows = 1, most = MOST, sure = 0;
+    static constexpr bool full = false, fits = true, sub = false, dense = false;
 
     static __device__ __forceinline__ int width() { return blockDim.x; }
     static dim3 block(int64_t vectors)
@@ -62,11 +68,19 @@ template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit {
         return dim3((unsigned)((vectors + 32 * vecs - 1) / (32 * vecs)) * 32);
     }
     static int rows_of(dim3) { return 1; }
-    /** True if a row of `vectors` vectors can have this shape. */
+    static bool holds(int64_t vectors) { return vectors <= most * vecs; }
+};
+
+/** row_warps in which all vectors of a thread except the last one are inside the row; FULL: all
+ * are. */
+template <int VECS_, int MOST = 512, bool FULL_ = false> struct row_fit : row_warps<VECS_, MOST> {
+    using base = row_warps<VECS_, MOST>;
+    static constexpr bool full = FULL_, dense = true;
+    static constexpr int sure = VECS_ - !FULL_;
+
     static bool holds(int64_t vectors)
     {
-        return vectors <= most * vecs &&
-               vectors >= (int64_t)block(vectors).x * (FULL_ ? vecs : vecs - 1);
+        return base::holds(vectors) && vectors >= (int64_t)base::block(vectors).x * sure;
     }
 };
 
@@ -178,9 +192,9 @@ __device__ __forceinline__ float2 row_combine(float2 own, float count, int n, co
     auto part_count = [&](int warp) {
         if (S::full)
             return (float)(S::vecs * 32 * V);
-        int c = S::fits ? (S::vecs - 1) * 32 * V : 0;
+        int c = S::sure * 32 * V;
 #pragma unroll
-        for (int j = S::fits ? S::vecs - 1 : 0; j < S::vecs; j++)
+        for (int j = S::sure; j < S::vecs; j++)
             c += max(0, min(32 * V, n - (j * S::width() + 32 * warp) * V));
         return (float)c;
     };
@@ -304,7 +318,7 @@ template <class T, class S, int V, bool STREAM = true> struct row_part {
         if constexpr (S::full)
             return S::fits || n > 0;
         else
-            return (S::fits && j < S::vecs - 1) || column(j) < n;
+            return j < S::sure || column(j) < n;
     }
     __device__ __forceinline__ void renew(int j) { ts::renew(at[j]); }
     __device__ __forceinline__ void renew()

@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(S::most, 1024 / S::most)
 
 /** dx = y (g - sum(g y)); with LOG, dx = g - exp(y) sum(g). */
 template <class T, class S, int V, bool LOG>
-__global__ void __launch_bounds__(S::most, S::full || S::fits ? 1024 / S::most : 1)
+__global__ void __launch_bounds__(S::most, S::dense ? 1024 / S::most : 1)
     softmax_backward_kernel(const T *g, const T *y, T *dx, int64_t rows, int64_t n)
 {
     using A = wide_t<T>;
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(S::most, S::full || S::fits ? 1024 / S::most :
             sum[0] += LOG ? a[k] : a[k] * b[k];
     }
     row_reduce<S, op_sum>(sum, place, 0);
-    if (S::full || S::fits) {
+    if (S::dense) {
         up.renew();
         out.renew();
     }
@@ -338,38 +338,24 @@ __global__ void __launch_bounds__(S::threads, S::blocks)
 /* ------------------------------------------------------------------------- host side ---- */
 
 /**
- * Like rows_dispatch(), for kernels with INPUTS input tensors. A block waits only for the loads of
- * its row, and other blocks of the multiprocessor run meanwhile, so these kernels are faster than
- * row_stream.cuh as long as the registers of a block hold a row. For short rows with a short
- * formula (two inputs without LOG), many threads with one vector per input are fastest.
+ * Tables of the kernels. A block waits only for the loads of its row, and other blocks of the
+ * multiprocessor run meanwhile, so these kernels are faster than row_stream.cuh as long as the
+ * registers of a block hold a row. For short rows with a short formula (the gradient without LOG),
+ * many threads with one vector per input are fastest.
  */
-template <class T, int INPUTS, bool LOG, class F>
-cudaError_t softmax_dispatch(int64_t n, bool aligned, F &&f)
-{
-    constexpr int V = vec16<T>;
-    return rows_dispatch_short<T>(n, aligned, f, [&](int64_t v) {
-        if constexpr (INPUTS == 2) {
-            if constexpr (!LOG) {
-                TS_ROW_FIT(512, 1)
-                TS_ROW_FIT(768, 2)
-            }
-            TS_ROW_FIT(2048, 4)
-            TS_ROW_FIT(288, 3)
-            TS_ROW_FIT(4096, 4, 1024)
-        } else {
-            TS_ROW_FIT(1536, 4)
-            TS_ROW_FIT(288, 3)
-            TS_ROW_FIT(2048, 5)
-            if constexpr (sizeof(T) >= 4) {
-                TS_ROW_FIT(4096, 8)
-            }
-            if constexpr (sizeof(T) == 4) {
-                TS_ROW_FIT(8192, 8, 1024)
-            }
-        }
-        return cudaErrorNotSupported;
-    });
-}
+template <class... E>
+using softmax_forward_table = aligned_rows<up_to<1536, row_fit<4>>, up_to<288, row_fit<3>>,
+                                           up_to<2048, row_fit<5>>, E...>;
+template <class T>
+using softmax_table = std::conditional_t<
+    sizeof(T) == 4, softmax_forward_table<up_to<4096, row_fit<8>>, up_to<8192, row_fit<8, 1024>>>,
+    softmax_forward_table<>>;
+template <bool LOG>
+using softmax_backward_table = std::conditional_t<
+    LOG,
+    aligned_rows<up_to<2048, row_fit<4>>, up_to<288, row_fit<3>>, up_to<4096, row_fit<4, 1024>>>,
+    aligned_rows<up_to<512, row_fit<1>>, up_to<768, row_fit<2>>, up_to<2048, row_fit<4>>,
+                 up_to<288, row_fit<3>>, up_to<4096, row_fit<4, 1024>>>>;
 
 /** Launches softmax (with LOG, log_softmax) of x (rows, n) into y.
  * cudaErrorNotSupported if no kernel supports the row length on the device. */
@@ -380,26 +366,29 @@ cudaError_t softmax_rows(const T *x, T *y, int64_t rows, int64_t n, const ts_cud
     bool aligned = aligned16(x) && aligned16(y);
     if constexpr (sizeof(T) == 2)
         if (int64_t v = n / 8; aligned && n % 8 == 0 && v > 1280) {
-            auto packed = [&]<class S>() {
-                return rows_launch<S, 8>(softmax_packed_kernel<T, S, LOG>, rows, n, stream, x, y,
-                                         n);
-            };
-            if (row_fit<8>::holds(v))
-                return packed.template operator()<row_fit<8>>();
+            void (*packed)(const T *, T *, int64_t) = nullptr;
             /* for 4,097 to 5,120 vectors softmax is faster as a stream over two blocks */
-            if (row_fit<8, 1024>::holds(v) && (LOG || v > 5120 || v % 2))
-                return packed.template operator()<row_fit<8, 1024>>();
+            row_grid g = row_table<up_to<4096, row_fit<8>>, up_to<8192, row_fit<8, 1024>>>::find<8>(
+                v, [&]<class S, int V>() {
+                    packed = softmax_packed_kernel<T, S, LOG>;
+                    return S::most == 512 || LOG || v > 5120 || v % 2;
+                });
+            if (g.rows)
+                return rows_launch(packed, g, rows, stream, x, y, n);
         }
-    cudaError_t e = softmax_dispatch<T, 1, LOG>(n, aligned, [&]<class S, int V>() {
-        return rows_launch<S, V>(softmax_kernel<T, S, V, LOG>, rows, n, stream, x, y, rows, n);
+    void (*kernel)(const T *, T *, int64_t, int64_t) = nullptr;
+    row_grid g = find_rows<T, softmax_table<T>, single_rows>(n, aligned, [&]<class S, int V>() {
+        kernel = softmax_kernel<T, S, V, LOG>;
+        return true;
     });
-    if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, LOG ? rows_wide_log : rows_wide>(n, aligned, d, [&]<class S>() {
-            return stream_launch<S>(
-                softmax_stream_kernel<T, S, LOG>, ring_bytes<T, S, 1>, rows, stream,
-                [](int64_t) {}, x, y, rows, n);
+    if (g.rows)
+        return rows_launch(kernel, g, rows, stream, x, y, rows, n);
+    stream_grid s = find_stream<T, LOG ? rows_wide_log : rows_wide>(
+        n, aligned, d, [&]<class S>() {
+            kernel = softmax_stream_kernel<T, S, LOG>;
+            return ring_bytes<T, S, 1>;
         });
-    return e;
+    return stream_launch(kernel, s, stream_clusters(kernel, s, rows), stream, x, y, rows, n);
 }
 
 /** Like softmax_rows(), for the gradient: g, y and dx are (rows, n); y is the forward result. */
@@ -408,17 +397,19 @@ cudaError_t softmax_backward_rows(const T *g, const T *y, T *dx, int64_t rows, i
                                   const ts_cuda_device *d, cudaStream_t stream)
 {
     bool aligned = aligned16(g) && aligned16(y) && aligned16(dx);
-    cudaError_t e = softmax_dispatch<T, 2, LOG>(n, aligned, [&]<class S, int V>() {
-        return rows_launch<S, V>(softmax_backward_kernel<T, S, V, LOG>, rows, n, stream, g, y, dx,
-                                 rows, n);
-    });
-    if (e == cudaErrorNotSupported)
-        e = stream_dispatch<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
-            return stream_launch<S>(
-                softmax_backward_stream_kernel<T, S, LOG>, ring_bytes<T, S, 2>, rows, stream,
-                [](int64_t) {}, g, y, dx, rows, n);
+    void (*kernel)(const T *, const T *, T *, int64_t, int64_t) = nullptr;
+    row_grid grid = find_rows<T, softmax_backward_table<LOG>, padded_rows>(
+        n, aligned, [&]<class S, int V>() {
+            kernel = softmax_backward_kernel<T, S, V, LOG>;
+            return true;
         });
-    return e;
+    if (grid.rows)
+        return rows_launch(kernel, grid, rows, stream, g, y, dx, rows, n);
+    stream_grid s = find_stream<T, rows_wide_pairs>(n, aligned, d, [&]<class S>() {
+        kernel = softmax_backward_stream_kernel<T, S, LOG>;
+        return ring_bytes<T, S, 2>;
+    });
+    return stream_launch(kernel, s, stream_clusters(kernel, s, rows), stream, g, y, dx, rows, n);
 }
 
 } // namespace ts
