@@ -105,13 +105,17 @@ cudaError_t result_pass(const norm_call &c, coefficients<wide_t<T>> k, cudaStrea
         pixel_results<T, V, MODE><<<grid, block, 0, stream>>>(x, g, y, s, k, each, least);
         return cudaPeekAtLastError();
     }
-    int64_t units = s.sets * s.channels, count = s.samples * units * (s.positions / V);
-    return with_numbers(count, [&]<class I>() {
-        unit_results<T, V, MODE, I>
+    int64_t units = s.sets * s.channels, row = s.positions / V;
+    for_boxes({s.samples, units, row}, [&](const int64_t(&from)[3], const int64_t(&sizes)[3]) {
+        int64_t count = sizes[0] * sizes[1] * sizes[2],
+                at = ((from[0] * units + from[1]) * row + from[2]) * V;
+        unit_results<T, V, MODE>
             <<<(unsigned)((count + THREADS * UNROLL - 1) / (THREADS * UNROLL)), THREADS, 0,
-               stream>>>(x, g, y, k, split<I>(s.positions / V), split<I>(units), (I)count, least);
-        return cudaPeekAtLastError();
+               stream>>>(x + at, g ? g + at : g, y + at, k.from(from[1]),
+                         split<uint32_t>(sizes[2]), split<uint32_t>(sizes[1]), (uint32_t)count,
+                         least);
     });
+    return cudaPeekAtLastError();
 }
 
 /** Calls f.operator()<V>() with the elements of 16-byte vectors if sizes and addresses allow them,

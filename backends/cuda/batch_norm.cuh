@@ -293,6 +293,14 @@ template <class A> struct coefficients {
           base(slope + units)
     {
     }
+    /** The coefficients of the units from `unit` on. */
+    coefficients from(int64_t unit) const
+    {
+        coefficients c = *this;
+        for (A **p : {&c.mean, &c.scale, &c.add, &c.slope, &c.base})
+            *p += unit;
+        return c;
+    }
 };
 enum { COEFFICIENTS = 5 };
 
@@ -468,21 +476,21 @@ template <class T, int V, int MODE> struct operands {
     }
 };
 
-/** Pass 3, contiguous: a thread computes UNROLL of the `count` vectors of V elements. row: vectors
- * per channel of a sample; units: number of units. */
-template <class T, int V, int MODE, class I>
+/** Pass 3, contiguous: a thread computes UNROLL of the `count` < 2^31 vectors of V elements. row:
+ * vectors per channel of a sample; units: number of units. */
+template <class T, int V, int MODE>
 __global__ void __launch_bounds__(THREADS)
     unit_results(const T *__restrict__ x, const T *__restrict__ g, T *__restrict__ y,
-                 coefficients<wide_t<T>> k, split<I> row, split<I> units, I count,
-                 wide_t<T> least)
+                 coefficients<wide_t<T>> k, split<uint32_t> row, split<uint32_t> units,
+                 uint32_t count, wide_t<T> least)
 {
-    I first = (I)blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
+    uint32_t first = blockIdx.x * (THREADS * UNROLL) + threadIdx.x;
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
-        I i = first + u * THREADS;
+        uint32_t i = first + u * THREADS;
         if (i >= count)
             return;
-        I r = row.of(i), unit = r - units.of(r) * units.d;
+        uint32_t r = row.of(i), unit = r - units.of(r) * units.d;
         operands<T, V, MODE> o(x, g, (int64_t)i * V);
         o.apply(formula<wide_t<T>, 1, MODE>(k, unit, least), y + (int64_t)i * V);
     }

@@ -64,6 +64,29 @@ template <class F> auto with_numbers(int64_t count, F &&f)
                                     : f.template operator()<uint64_t>();
 }
 
+/** Divides a space of N dims of at least 1, outermost first, into contiguous boxes of fewer than
+ * 2^31 elements and calls f(from, sizes) for each, where `from` is the box's first index. For
+ * kernels with 32-bit indices: the caller moves their pointers. */
+template <int N, class F> void for_boxes(const int64_t (&dims)[N], F &&f)
+{
+    int cut = N - 1; /* the dim that is divided; boxes have one index of each dim before it */
+    int64_t inner = 1, from[N] = {}, sizes[N];
+    while (cut > 0 && dims[cut] <= INT32_MAX / inner)
+        inner *= dims[cut--];
+    for (int d = 0; d < N; d++)
+        sizes[d] = d < cut ? 1 : dims[d];
+    for (int64_t step = INT32_MAX / inner; from[0] < dims[0];) {
+        int64_t left = dims[cut] - from[cut];
+        sizes[cut] = left < step ? left : step;
+        f(from, sizes);
+        from[cut] += sizes[cut];
+        for (int d = cut; d > 0 && from[d] == dims[d]; d--) {
+            from[d] = 0;
+            from[d - 1]++;
+        }
+    }
+}
+
 enum { UNITS_THREADS = 256, UNITS_UNROLL = 4, UNITS_BLOCK = UNITS_THREADS * UNITS_UNROLL };
 
 inline unsigned units_blocks(int64_t n) { return (unsigned)((n + UNITS_BLOCK - 1) / UNITS_BLOCK); }
