@@ -3,9 +3,12 @@
  * when the program ends, also by a signal; with a schedule, after each cycle.
  */
 // SPDX-License-Identifier: MIT
+#include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include "core/alloc.h"
@@ -28,10 +31,11 @@
 int ts_profile_patience_ms[2] = {30000, 5000}; /* [1]: after a crash */
 
 static struct {
-    char out[256]; /* a folder, or "" */
+    char out[288]; /* a folder, or "" */
+    int lock;      /* descriptor of the folder while this process owns it; -1: none */
     bool scheduled;
     _Atomic enum { OFF, ARMED, WRITES } state; /* WRITES: a thread writes a report */
-} from_environment;
+} from_environment = {.lock = -1};
 
 /* ------------------------------------------------------------------------------ reports ---- */
 
@@ -123,6 +127,12 @@ static void report_cycle(ts_profile *p, int64_t cycle, void *unused)
     ts_profile_free(p);
 }
 
+static void release_folder(void)
+{
+    ts_file_close(from_environment.lock);
+    from_environment.lock = -1;
+}
+
 void ts_profile_report(void)
 {
     if (from_environment.state == OFF)
@@ -139,6 +149,7 @@ void ts_profile_report(void)
     }
     ts_profile_ignore_signals();
     from_environment.state = OFF;
+    release_folder();
 }
 
 static void report_at_end(void)
@@ -237,7 +248,7 @@ static bool take_setting(const char *word, size_t length, ts_prof_opts *o)
     for (int i = 0; i < TS_COUNTOF(numbers); i++)
         if (take_number(text, numbers[i].name, numbers[i].least, numbers[i].value))
             return true;
-    if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < sizeof from_environment.out) {
+    if (strncmp(text, "out=", 4) == 0 && text[4] && length - 4 < 256) {
         memcpy(from_environment.out, text + 4, length - 3);
         return true;
     }
@@ -250,16 +261,43 @@ static ts_status print_nothing(FILE *out, void *ctx)
     return TS_OK;
 }
 
-/** Makes the folder and those around it, and tries to write there. */
-static ts_status make_folder(void)
+/** Makes from_environment.out a folder in itself if another process that still runs writes to it:
+ *  the program that executed this one, or one beside it. */
+static void own_folder(void)
 {
-    char path[sizeof from_environment.out + 16];
+    int *fd = &from_environment.lock;
+    size_t used = strlen(from_environment.out);
+    if (ts_folder_open("TS_PROF", from_environment.out, fd) != TS_OK) {
+        ts_error_clear(); /* make_folder() reports it */
+        return;
+    }
+    if (ts_files.flock(*fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+        return;
+    ts_file_close(*fd);
+    *fd = -1;
+    snprintf(from_environment.out + used, sizeof from_environment.out - used, "/process-%lld",
+             (long long)getpid());
+}
+
+/** Makes the folder and those around it. */
+static void make_folder(void)
+{
+    char path[sizeof from_environment.out];
     snprintf(path, sizeof path, "%s", from_environment.out);
     for (char *at = path + 1; (at = strchr(at, '/')) != NULL; *at++ = '/') {
         *at = 0;
         ts_files.mkdir(path, 0777); /* there already: fine */
     }
     ts_files.mkdir(path, 0777);
+}
+
+/** Makes the folder, tries to write there, and keeps other processes from it. */
+static ts_status take_folder(void)
+{
+    char path[sizeof from_environment.out + 16];
+    make_folder();
+    own_folder();
+    make_folder();
     snprintf(path, sizeof path, "%s/.tried", from_environment.out);
     TS_TRY(ts_replace_file("TS_PROF", path, print_nothing, NULL));
     unlink(path);
@@ -285,7 +323,11 @@ static bool take_settings(const char *words, ts_prof_opts *o)
 }
 
 /** In a forked child: disables the report at exit, because the parent prints these figures. */
-static void leave_to_parent(void) { from_environment.state = OFF; }
+static void leave_to_parent(void)
+{
+    from_environment.state = OFF;
+    release_folder(); /* the parent keeps it */
+}
 
 void ts_profile_from_environment(void)
 {
@@ -293,7 +335,7 @@ void ts_profile_from_environment(void)
     ts_prof_opts o = {.size = sizeof o, .ready = report_cycle};
     if (!words || !words[0] || strcmp(words, "0") == 0 || !take_settings(words, &o))
         return;
-    if (from_environment.out[0] && make_folder() != TS_OK) { /* reported at the start of a run */
+    if (from_environment.out[0] && take_folder() != TS_OK) { /* reported at the start of a run */
         ts_log_write("warning", "%s; only the report is printed", ts_error_message());
         ts_error_clear();
         from_environment.out[0] = 0;

@@ -87,6 +87,20 @@ static ts_status calibrate(const settings *s)
     return TS_OK;
 }
 
+/** Removes TS_PROF from the environment: ts-prof itself is not profiled, and so it never replaces
+ *  the files that it reads. Runs before the library's initialisers, which read the variable. */
+static void hide_setting(int argc, char **argv, char **environment)
+{
+    (void)argc, (void)argv;
+    char **kept = environment;
+    for (char **at = environment; *at; at++)
+        if (strncmp(*at, "TS_PROF=", 8) != 0)
+            *kept++ = *at;
+    *kept = NULL;
+}
+__attribute__((section(".preinit_array"), used)) static void (*const begin)(int, char **,
+                                                                            char **) = hide_setting;
+
 int main(int argc, char **argv)
 {
     settings s = {0};

@@ -169,6 +169,32 @@ class Programs(unittest.TestCase):
         done = self.run_program(MLP, "8", setting="active=3")  # the last cycle has two steps
         self.assertEqual(re.findall(r"cycle (\d)\nprofile: ", done.stderr), ["1", "2", "3"])
 
+    def test_a_process_beside_another_writes_to_a_folder_of_its_own(self):
+        self.profile()  # skips builds without timers, and measures the machine
+        started = subprocess.Popen([MLP, "100000000"], cwd=self.folder, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL,
+                                   env={**os.environ, "XDG_CACHE_HOME": CACHE.name,
+                                        "TS_PROF": "1,out=shared"})
+        started.stdout.readline()  # its first steps are done
+        done = self.run_program(MLP, "3", setting="1,out=shared")
+        os.kill(started.pid, signal.SIGTERM)
+        started.communicate(timeout=120)
+        self.run_program(MLP, "3", setting="1,out=shared")  # nobody writes there any more
+        (other,) = set(os.listdir(os.path.join(self.folder, "shared"))) - {"profile.json"}
+        self.assertRegex(other, r"^process-\d+$")
+        self.assertIn(f"wrote shared/{other}/profile.json", done.stderr)
+
+    def test_ts_prof_is_not_profiled(self):
+        self.profile()
+        path = os.path.join(self.folder, "p", "profile.json")
+        with open(path, encoding="utf-8") as file:
+            before = file.read()
+        plain = self.run_program(TS_PROF, "report", "p/profile.json")
+        done = self.run_program(TS_PROF, "report", "p/profile.json", setting="1,out=p")
+        self.assertEqual((done.stdout, done.stderr), (plain.stdout, ""))
+        with open(path, encoding="utf-8") as file:
+            self.assertEqual(file.read(), before)
+
     def test_a_signal_that_ends_the_program_ends_the_profile_too(self):
         self.profile()  # skips builds without timers, and measures the machine
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV)
