@@ -339,6 +339,12 @@ static void write_folded(const ts_profile *p, FILE *out)
         fprintf(out, "program;(profiler) %.0f\n", p->profiler_ns);
 }
 
+ts_status ts_profile_flush(FILE *out, const char *op)
+{
+    bool good = fflush(out) == 0 && !ferror(out);
+    return good ? TS_OK : ts_error_set(TS_ERR_IO, "%s: writing failed", op);
+}
+
 ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_format format)
 {
     TS_TRY(TS_CHECK_OBJECTS(profile));
@@ -354,5 +360,5 @@ ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_form
     default: return TS_CHECK_VALUE((int64_t)format, false, "a ts_profile_format");
     }
     TS_TRY(status);
-    return ferror(out) ? ts_error_set(TS_ERR_IO, "profile_write: writing failed") : TS_OK;
+    return ts_profile_flush(out, "profile_write");
 }
