@@ -34,6 +34,7 @@ static struct {
     char out[288]; /* a folder, or "" */
     int lock;      /* descriptor of the folder while this process owns it; -1: none */
     bool scheduled;
+    int64_t first_step, last_step, cycles; /* of ts_prof_opts; cycles: number of reported ones */
     _Atomic enum { OFF, ARMED, WRITES } state; /* WRITES: a thread writes a report */
 } from_environment = {.lock = -1};
 
@@ -83,6 +84,18 @@ static ts_status write_report(const ts_profile *p, int64_t cycle, FILE *out)
     return p->traced ? keep(p, cycle, "trace.json", out) : TS_OK;
 }
 
+/** Says if the program ended before the steps that TS_PROF requests. */
+static void print_missed_steps(const ts_profile *p, FILE *out)
+{
+    int64_t first = from_environment.first_step, last = from_environment.last_step;
+    int64_t reached = p->nsteps ? p->first_step + p->nsteps + p->lost_steps - 1 : 0;
+    if (reached < last)
+        fprintf(out, "TS_PROF: steps=%lld:%lld: the program ended %s %lld%s\n", (long long)first,
+                (long long)last, p->nsteps ? "after step" : "in step",
+                (long long)(p->nsteps ? reached : 1),
+                reached < first ? "; the profile has all its calls" : "");
+}
+
 /** Writes the files and prints the report to stderr. It does so past the stream, whose lock a
  *  crashed thread may hold. p: NULL prints the error. */
 static void report(const ts_profile *p, int64_t cycle)
@@ -95,6 +108,8 @@ static void report(const ts_profile *p, int64_t cycle)
     ts_status status = p ? write_report(p, cycle, out) : ts_error_code();
     if (status != TS_OK)
         fprintf(out, "%s%s\n", p ? "" : "TS_PROF: ", ts_error_message());
+    if (p)
+        print_missed_steps(p, out);
     if (memory)
         fclose(memory);
     for (ssize_t n = 1; text && done < size && n > 0; done += n > 0 ? (size_t)n : 0)
@@ -123,6 +138,7 @@ static void report_cycle(ts_profile *p, int64_t cycle, void *unused)
     unsigned writes = WRITES;
     if (claim(ts_profile_patience_ms[0]))
         report(p, cycle);
+    from_environment.cycles = cycle;
     atomic_compare_exchange_strong(&from_environment.state, &writes, ARMED);
     ts_profile_free(p);
 }
@@ -146,6 +162,9 @@ void ts_profile_report(void)
         ts_profile *p = ts_profile_take();
         report(p, 0);
         ts_profile_free(p);
+    } else if (!from_environment.cycles) {
+        ts_log_write("warning", "TS_PROF: the program ended before the first step that the "
+                                "schedule records; no profile is made");
     }
     ts_profile_ignore_signals();
     from_environment.state = OFF;
@@ -304,11 +323,27 @@ static ts_status take_folder(void)
     return TS_OK;
 }
 
+/** Warns and returns false if an earlier word of `words` has the name of the word at `p`. */
+static bool is_new(const char *words, const char *p, size_t length)
+{
+    size_t name = strcspn(p, "=,");
+    for (const char *q = words; q < p; q += strcspn(q, ",") + 1)
+        if (strcspn(q, "=,") == name && strncmp(q, p, name) == 0) {
+            ts_log_write("warning",
+                         "TS_PROF: expected '%.*s' once, got '%.*s' and '%.*s'; no profile is made",
+                         (int)name, p, (int)strcspn(q, ","), q, (int)length, p);
+            return false;
+        }
+    return true;
+}
+
 /** Parses all words. Warns and returns false if one is invalid. */
 static bool take_settings(const char *words, ts_prof_opts *o)
 {
     for (const char *p = words; *p; p += strcspn(p, ","), p += *p == ',') {
         size_t length = strcspn(p, ",");
+        if (!is_new(words, p, length))
+            return false;
         if (!take_setting(p, length, o)) {
             ts_log_write("warning",
                          "TS_PROF: expected 1, trace, memory, detail, flight, nvtx, "
@@ -339,8 +374,14 @@ void ts_profile_from_environment(void)
         ts_log_write("warning", "%s; only the report is printed", ts_error_message());
         ts_error_clear();
         from_environment.out[0] = 0;
+    } else if (o.trace && !from_environment.out[0]) {
+        ts_log_write("warning", "TS_PROF: '%s' without out=FOLDER: no trace is written",
+                     o.flight ? "flight" : "trace");
     }
     from_environment.scheduled = o.active > 0;
+    from_environment.first_step = o.first_step;
+    from_environment.last_step = o.last_step;
+    from_environment.cycles = 0;
     if (ts_prof_start(&o) != TS_OK) {
         ts_log_write("warning", "TS_PROF: %s", ts_error_message());
         ts_error_clear();

@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 import tally  # noqa: E402
 
-MLP, TS_PROF = map(os.path.abspath, sys.argv[1:])
-del sys.argv[1:]
+MLP, TS_PROF = map(os.path.abspath, sys.argv[1:3])
+del sys.argv[1:3]
 CACHE = tempfile.TemporaryDirectory()
 RUNS = {}  # (setting, steps) -> (folder of a run with this profile, its output)
 
@@ -138,6 +138,23 @@ class Programs(unittest.TestCase):
             self.assertNotIn("profile: ", done.stderr)
         for setting in ("", "0"):
             self.assertEqual(self.run_program(MLP, "3", setting=setting).stderr, "")
+
+    def test_settings_without_effect_are_reported(self):
+        self.profile()  # skips builds without timers, and measures the machine
+        done = self.run_program(MLP, "6", setting="steps=20:30")
+        self.assertRegex(done.stderr, r"TS_PROF: steps=20:30: the program ended after step [56]; ")
+        done = self.run_program(MLP, "6", setting="steps=2:30")
+        self.assertRegex(done.stderr, r"TS_PROF: steps=2:30: the program ended after step [56]\n")
+        self.assertNotIn("TS_PROF", self.run_program(MLP, "6", setting="steps=2:4").stderr)
+        done = self.run_program(MLP, "6", setting="wait=20,active=2")
+        self.assertIn("TS_PROF: the program ended before the first step", done.stderr)
+        for word in ("trace", "flight"):
+            done = self.run_program(MLP, "3", setting=word)
+            self.assertIn(f"TS_PROF: '{word}' without out=FOLDER", done.stderr)
+        for first, second in (("steps=1:2", "steps=3:4"), ("out=a", "out=a"), ("1", "1")):
+            done = self.run_program(MLP, "3", setting=f"{first},nvtx,{second}")
+            self.assertIn(f"got '{first}' and '{second}'; no profile", done.stderr)
+            self.assertNotIn("profile: ", done.stderr)
 
     def test_a_folder_that_cannot_be_written_is_an_error(self):
         done = self.run_program(MLP, "3", setting="out=/proc/no/such")
