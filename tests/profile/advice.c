@@ -94,6 +94,16 @@ static ts_profile *a2(bool yes)
     pointwise(p, 10, yes ? 0.3e9 : 0.03e9);
     return p;
 }
+static ts_profile *a2_fills(bool yes) /* calls that no group can contain */
+{
+    static const char *const ops[] = {"uniform", "full", "fill", "embedding", "transpose"};
+    ts_profile *p = empty(false);
+    for (int i = 0; i < TS_COUNTOF(ops); i++)
+        snprintf(pointwise(p, 10, 0.1e9)->op, 48, "%s", ops[i]);
+    if (yes)
+        pointwise(p, 10, 0.15e9);
+    return p;
+}
 static ts_profile *a2_short(bool yes) /* kernels that take no longer than one of one element */
 {
     ts_profile *p = empty(true);
@@ -230,7 +240,7 @@ static const struct {
     double gain; /* expected gain of the profile make(true) */
 } fixtures[] = {
     {"A1", a1, 0.4},          {"A1", a1_host, 0.2},
-    {"A2", a2, 0.2},          {"A2", a2_short, 0.1},
+    {"A2", a2, 0.2},          {"A2", a2_short, 0.1}, {"A2", a2_fills, 0.1},
     {"A3", a3, 0.2999},       {"A4", a4, 0.2},       {"A5", a5, 0.375},
     {"A5", a5_wide, 0.25},    {"A5", a5_wide_product, 0.45},
     {"A6", a6, 0.1},          {"A7", a7, 0.1},
