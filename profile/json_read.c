@@ -362,6 +362,10 @@ static ts_status read_body(const source *s, ts_profile *p, json_t *steps, json_t
     TS_TRY(get_number(&integrity, "missing_share", SHARE, &p->own_share));
     TS_TRY(get_count(&integrity, "lost_steps", &p->lost_steps));
     TS_TRY(get_count(&integrity, "shared_calls", &p->shared_calls));
+    if (json_object_get(integrity.object, "lost_calls")) { /* missing in a file of an older version */
+        TS_TRY(get_count(&integrity, "lost_calls", &p->lost_events));
+        TS_TRY(get_count(&integrity, "overwritten_calls", &p->overwritten));
+    }
     TS_TRY(read_machine(s->path, json_object_get(s->object, "machine"), &p->machine, p->measured));
     TS_TRY(read_device(s->path, json_object_get(s->object, "device_times"), &p->device));
     TS_TRY(read_exposed(s->path, json_object_get(s->object, "exposed"), p));

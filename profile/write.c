@@ -213,8 +213,8 @@ static void print_trust(const ts_profile *p, FILE *out)
             "took %.1f%% (%.0f calls)\n",
             percent(known, kernels), 100 * p->own_share, 100 * p->shares.profiler, calls);
     if (p->overwritten)
-        fprintf(out, "the trace has the latest %lld calls; %lld older ones were overwritten\n",
-                (long long)p->nevents, (long long)p->overwritten);
+        fprintf(out, "the trace has the latest calls; %lld older ones were overwritten\n",
+                (long long)p->overwritten);
     if (p->lost_events)
         fprintf(out, "INCOMPLETE: %lld calls had no room in the trace\n",
                 (long long)p->lost_events);
@@ -254,9 +254,9 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
                 ts_machine_bandwidth(d, 0) / 1e9, ts_machine_bandwidth(d, 1) / 1e9);
     if (p->measured)
         fprintf(out,
-                "ceilings of %s, %d threads: %.1f GFLOP/s in products, %.1f elementwise, %.1f GB/s "
-                "(caches to %.1f); an empty call %.0f ns\n",
-                m->name, m->threads, m->gemm_flops / 1e9, m->vector_flops / 1e9,
+                "ceilings of %s, %d thread%s: %.1f GFLOP/s in products, %.1f elementwise, "
+                "%.1f GB/s (caches to %.1f); an empty call %.0f ns\n",
+                m->name, m->threads, m->threads == 1 ? "" : "s", m->gemm_flops / 1e9, m->vector_flops / 1e9,
                 ts_machine_bandwidth(m, 0) / 1e9, ts_machine_bandwidth(m, 1) / 1e9,
                 m->call_ns + m->entry_ns);
     else

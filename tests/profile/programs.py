@@ -268,8 +268,13 @@ class Programs(unittest.TestCase):
                 for name in kept:
                     kept[name] += row[name]
         self.assertEqual(sorted(row[0] for row in rows), sorted(sums))
-        for op, calls, self_ms, share, flops, rate, _ in rows:
+        for op, calls, self_ms, share, flops, rate, _, regime in rows:
             s = sums[op]
+            times = {}
+            for row in profile["rows"]:
+                if row["op"] == op and row["kernel"]:
+                    times[row["regime"]] = times.get(row["regime"], 0) + row["self_ns"]
+            self.assertEqual(regime, max(times, key=times.get))
             for shown, value in ((calls, s["calls"]), (self_ms, s["self_ns"] / 1e6),
                                  (share, 100 * s["self_ns"] / profile["wall_ns"]),
                                  (flops, s["flops"] / s["self_ns"]),
@@ -304,6 +309,22 @@ class Programs(unittest.TestCase):
         self.assertEqual(shown.keys(), whole.keys())
         for name, ms in whole.items():
             self.assertAlmostEqual(shown[name], ms, delta=0.006)
+
+    def test_the_page_and_the_report_say_what_is_lost(self):
+        profile, _ = self.profile("memory,out=p")
+        profile["integrity"].update(lost_calls=712, overwritten_calls=713, shared_calls=714)
+        profile["memory"].update(lost=715)
+        with open(os.path.join(self.folder, "p/profile.json"), "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        text = self.run_program(TS_PROF, "report", "p/profile.json").stdout
+        self.run_program(TS_PROF, "report", "p/profile.json", "--html", "r.html")
+        with open(os.path.join(self.folder, "r.html"), encoding="utf-8") as file:
+            page = file.read()
+        for shown in (text, page):
+            for number in ("712", "713", "714", "715"):
+                self.assertRegex(shown, number + " (older|calls|allocations)")
+        self.assertNotIn("1 threads", page)
+        self.assertIn("+ optimizer", page)
 
     def test_a_browser_shows_the_page_at_two_widths(self):
         browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser",
