@@ -196,6 +196,36 @@ static void print_device(const ts_profile *p, FILE *out)
                 (long long)d->lost);
 }
 
+/** Sums the times of the rows with ERROR, as a share; *worst: the one with most time, or NULL. */
+static double error_share(const ts_profile *p, const ts_entry **worst)
+{
+    double sum = 0;
+    *worst = NULL;
+    for (int64_t i = 0; i < p->count; i++) {
+        const ts_entry *e = &p->entries[i];
+        if (e->regime != TS_REGIME_ERROR)
+            continue;
+        sum += ts_entry_time(p, e);
+        *worst = !*worst || ts_entry_time(p, e) > ts_entry_time(p, *worst) ? e : *worst;
+    }
+    return percent(sum, ts_profile_time(p));
+}
+
+/** Prints the causes that can make a verdict unreliable (docs/profile.md). */
+static void print_doubt(const ts_profile *p, FILE *out)
+{
+    const ts_device_part *d = &p->device;
+    const ts_entry *worst;
+    double works = (double)(d->kernels + d->copies + d->lost), errors = error_share(p, &worst);
+    if (strcmp(p->shares.verdict, "unreliable") != 0)
+        return;
+    fprintf(out,
+            "unreliable: ERROR rows take %.1f%%, ERROR and unknown work %.1f%%; the rows differ "
+            "from the wall time by %.1f%%; %.1f%% of GPU work is lost%s\n",
+            errors, 100 * p->shares.unknown, 100 * fabs(p->own_share), percent((double)d->lost, works),
+            d->incomplete ? "; GPU times are missing" : "");
+}
+
 /** Prints how complete the profile is: known work, sum of rows, cost of the profiler, lost data. */
 static void print_trust(const ts_profile *p, FILE *out)
 {
@@ -221,6 +251,7 @@ static void print_trust(const ts_profile *p, FILE *out)
     if (p->lost_steps || p->shared_calls)
         fprintf(out, "INCOMPLETE: %lld steps without room, %lld calls in rows without shapes\n",
                 (long long)p->lost_steps, (long long)p->shared_calls);
+    print_doubt(p, out);
     for (int64_t i = 0; i < p->count; i++)
         if (p->entries[i].regime == TS_REGIME_ERROR)
             fprintf(out,
@@ -237,8 +268,12 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
     fprintf(out,
             "%s: %.0f%% compute, %.0f%% memory, %.0f%% overhead, %.0f%% outside of calls",
             s->verdict, 100 * s->compute, 100 * s->memory, 100 * s->overhead, 100 * s->outside);
+    const ts_entry *worst;
+    double errors = error_share(p, &worst);
     if (s->unknown > 0.005)
         fprintf(out, ", %.0f%% unknown", 100 * s->unknown);
+    if (s->unknown > 0.005 && worst)
+        fprintf(out, " (%.0f%% above a ceiling, most in %s)", errors, worst->op);
     if (ts_profile_is_of_device(p))
         fprintf(out, " of %.3f s on %s; wall time %.3f s", ts_profile_time(p) / 1e9,
                 p->device.machine.name, s->wall_ns / 1e9);
@@ -357,7 +392,11 @@ ts_status ts_profile_write(const ts_profile *profile, FILE *out, ts_profile_form
     case TS_PROFILE_CHROME: status = ts_profile_write_chrome(profile, out); break;
     case TS_PROFILE_CSV: write_csv(profile, out); break;
     case TS_PROFILE_FOLDED: write_folded(profile, out); break;
-    default: return TS_CHECK_VALUE((int64_t)format, false, "a ts_profile_format");
+    default:
+        return ts_error_set(TS_ERR_VALUE,
+                            "profile_write: argument 'format': expected a ts_profile_format, got "
+                            "%d",
+                            (int)format);
     }
     TS_TRY(status);
     return ts_profile_flush(out, "profile_write");

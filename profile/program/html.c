@@ -510,7 +510,7 @@ ts_status write_html(const ts_profile *profile, const char *path)
             p->time_ns = number(p->device, "busy_ns") + number(p->device, "idle_ns");
         else
             p->device = NULL;
-        status = p->root ? ts_replace_file("ts-prof", path, print_page, p) : TS_ERR_MEMORY;
+        status = p->root ? ts_replace_file("report", path, print_page, p) : TS_ERR_MEMORY;
         json_decref(p->root);
     }
     free(p);

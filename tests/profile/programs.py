@@ -422,8 +422,32 @@ class Programs(unittest.TestCase):
                       ["what"], []):
             done = self.run_program(TS_PROF, *words, status=2)
             self.assertEqual(done.stdout, "", words)
-        self.assertIn("none.json", self.run_program(TS_PROF, "report", "none.json",
-                                                    status=1).stderr)
+        done = self.run_program(TS_PROF, "report", "none.json", status=1)
+        self.assertIn("none.json", done.stderr)
+
+    def test_help_is_of_the_command(self):
+        done = self.run_program(TS_PROF, "calibrate", "--help")
+        self.assertIn("--device", done.stdout)
+        self.assertNotIn("--html", done.stdout)
+        self.assertIn("--html", self.run_program(TS_PROF, "--help").stdout)
+        self.assertRegex(self.run_program(TS_PROF, "--version").stdout, r"^ts-prof \d+\.\d+\.\d+\n$")
+
+    def test_an_error_names_the_program_once(self):
+        self.profile()
+        done = self.run_program(TS_PROF, "report", "p/profile.json", "--csv", "no/such/r.csv",
+                                status=1)
+        self.assertEqual(done.stderr.count("ts-prof"), 1, done.stderr)
+
+    def test_the_report_says_why_a_verdict_is_unreliable(self):
+        profile, _ = self.profile()
+        slow = max((row for row in profile["rows"] if row["kernel"]), key=lambda r: r["self_ns"])
+        slow["flops"] = 1e20
+        with open(os.path.join(self.folder, "p/profile.json"), "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        text = self.run_program(TS_PROF, "report", "p/profile.json").stdout
+        share = 100 * slow["self_ns"] / profile["wall_ns"]
+        self.assertIn(f"({share:.0f}% above a ceiling, most in {slow['op']})", text)
+        self.assertIn(f"unreliable: ERROR rows take {share:.1f}%", text)
 
 
 if __name__ == "__main__":
