@@ -362,7 +362,7 @@ static ts_status read_body(const source *s, ts_profile *p, json_t *steps, json_t
     TS_TRY(get_number(&integrity, "missing_share", SHARE, &p->own_share));
     TS_TRY(get_count(&integrity, "lost_steps", &p->lost_steps));
     TS_TRY(get_count(&integrity, "shared_calls", &p->shared_calls));
-    if (json_object_get(integrity.object, "lost_calls")) { /* missing in a file of an older version */
+    if (json_object_get(integrity.object, "lost_calls")) { /* a file of an older version lacks it */
         TS_TRY(get_count(&integrity, "lost_calls", &p->lost_events));
         TS_TRY(get_count(&integrity, "overwritten_calls", &p->overwritten));
     }

@@ -387,7 +387,8 @@ static void print_gains(const ts_knob *k, double noise, FILE *out)
         snprintf(ratio, sizeof ratio, "within noise");
     else if (k->predicted != 0)
         snprintf(ratio, sizeof ratio, "%.2f", k->measured / k->predicted);
-    fprintf(out, " %9.1f%% %9.1f%% %8s %12s\n", 100 * k->predicted, 100 * k->measured, range, ratio);
+    fprintf(out, " %9.1f%% %9.1f%% %8s %12s\n", 100 * k->predicted, 100 * k->measured, range,
+            ratio);
 }
 
 /** noise: per knob, the half range of its measured gain. */

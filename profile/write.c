@@ -222,8 +222,8 @@ static void print_doubt(const ts_profile *p, FILE *out)
     fprintf(out,
             "unreliable: ERROR rows take %.1f%%, ERROR and unknown work %.1f%%; the rows differ "
             "from the wall time by %.1f%%; %.1f%% of GPU work is lost%s\n",
-            errors, 100 * p->shares.unknown, 100 * fabs(p->own_share), percent((double)d->lost, works),
-            d->incomplete ? "; GPU times are missing" : "");
+            errors, 100 * p->shares.unknown, 100 * fabs(p->own_share),
+            percent((double)d->lost, works), d->incomplete ? "; GPU times are missing" : "");
 }
 
 /** Prints how complete the profile is: known work, sum of rows, cost of the profiler, lost data. */
@@ -291,9 +291,9 @@ void ts_profile_write_verdict(const ts_profile *p, FILE *out)
         fprintf(out,
                 "ceilings of %s, %d thread%s: %.1f GFLOP/s in products, %.1f elementwise, "
                 "%.1f GB/s (caches to %.1f); an empty call %.0f ns\n",
-                m->name, m->threads, m->threads == 1 ? "" : "s", m->gemm_flops / 1e9, m->vector_flops / 1e9,
-                ts_machine_bandwidth(m, 0) / 1e9, ts_machine_bandwidth(m, 1) / 1e9,
-                m->call_ns + m->entry_ns);
+                m->name, m->threads, m->threads == 1 ? "" : "s", m->gemm_flops / 1e9,
+                m->vector_flops / 1e9, ts_machine_bandwidth(m, 0) / 1e9,
+                ts_machine_bandwidth(m, 1) / 1e9, m->call_ns + m->entry_ns);
     else
         fputs("this machine was not measured: no regimes\n", out);
 }

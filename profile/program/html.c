@@ -371,8 +371,8 @@ static ts_status print_memory(const page *p)
             number(memory, "peak_bytes") / 1048576);
     print_text(p->out, text(memory, "device"));
     fprintf(p->out,
-            ", after %.3f s, in recorded and other steps. In the chart, each line that begins with + "
-            "adds an owner to the line below it.</p>\n",
+            ", after %.3f s, in recorded and other steps. In the chart, each line that begins with "
+            "+ adds an owner to the line below it.</p>\n",
             number(memory, "peak_ns") / 1e9);
     TS_TRY(draw(p, &(ts_chart_opts){.size = sizeof(ts_chart_opts), .x_title = "s",
                                     .y_title = "MiB", .height = 320},
@@ -426,7 +426,8 @@ static void print_head(const page *p)
             ", whose ceilings with %.0f %s were measured as %.1f GFLOP/s in products and %.1f "
             "elementwise. Rows sum to the wall time within %.4f %%; %.0f rows are above a ceiling; "
             "%.0f steps had no room, %.0f calls are in rows without shapes.",
-            number(m, "threads"), threads_of(m), number(m, "gemm_flops") / 1e9, number(m, "vector_flops") / 1e9,
+            number(m, "threads"), threads_of(m), number(m, "gemm_flops") / 1e9,
+            number(m, "vector_flops") / 1e9,
             100 * fabs(number(i, "missing_share")), number(i, "errors"), number(i, "lost_steps"),
             number(i, "shared_calls"));
     if (number(i, "lost_calls") > 0)

@@ -430,7 +430,8 @@ class Programs(unittest.TestCase):
         self.assertIn("--device", done.stdout)
         self.assertNotIn("--html", done.stdout)
         self.assertIn("--html", self.run_program(TS_PROF, "--help").stdout)
-        self.assertRegex(self.run_program(TS_PROF, "--version").stdout, r"^ts-prof \d+\.\d+\.\d+\n$")
+        done = self.run_program(TS_PROF, "--version")
+        self.assertRegex(done.stdout, r"^ts-prof \d+\.\d+\.\d+\n$")
 
     def test_an_error_names_the_program_once(self):
         self.profile()
